@@ -1,0 +1,148 @@
+// Float functions with numpy's results at the edges, where GLSL's own are undefined or imprecise.
+// NaN is tested by its bits: drivers may assume that isnan() is false.
+
+#define INFINITY uintBitsToFloat(0x7f800000u)
+#define NOT_A_NUMBER uintBitsToFloat(0x7fc00000u)
+
+bool is_nan(float x) { return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u; }
+
+bool is_inf(float x) { return (floatBitsToUint(x) & 0x7fffffffu) == 0x7f800000u; }
+
+float safe_exp(float x) {
+    if (is_nan(x)) return x;
+    if (x > 88.8) return INFINITY;
+    if (x < -104.0) return 0.0;
+    return exp(x);
+}
+
+float safe_log(float x) {
+    if (is_nan(x) || x < 0.0) return NOT_A_NUMBER;
+    if (x == 0.0) return -INFINITY;
+    if (is_inf(x)) return x;
+    return log(x);
+}
+
+float safe_sqrt(float x) {
+    if (is_nan(x) || x < 0.0) return NOT_A_NUMBER;
+    if (x == 0.0 || is_inf(x)) return x;
+    return sqrt(x);
+}
+
+float safe_rsqrt(float x) {
+    if (is_nan(x) || x < 0.0) return NOT_A_NUMBER;
+    if (x == 0.0) return INFINITY;
+    if (is_inf(x)) return 0.0;
+    return inversesqrt(x);
+}
+
+// Near 0 a Taylor series, as 1 - exp loses digits there; elsewhere by exp(-2|x|), which cannot overflow.
+float safe_tanh(float x) {
+    if (is_nan(x)) return x;
+    const float a = abs(x);
+    if (a < 0.25) {
+        const float q = x * x;
+        const float p = 1.0 + q * (-1.0 / 3.0 + q * (2.0 / 15.0 + q * (-17.0 / 315.0 + q * 62.0 / 2835.0)));
+        return x * p;
+    }
+    const float e = safe_exp(-2.0 * a);
+    const float t = (1.0 - e) / (1.0 + e);
+    return x < 0.0 ? -t : t;
+}
+
+float sigmoid(float x) {
+    if (is_nan(x)) return x;
+    const float e = safe_exp(-abs(x));
+    return x < 0.0 ? e / (1.0 + e) : 1.0 / (1.0 + e);
+}
+
+// erfc for z >= 0 with a relative error of 1.2e-7: the Chebyshev fit of Press et al., Numerical Recipes, 6.2.
+float erfc_positive(float z) {
+    const float t = 1.0 / (1.0 + 0.5 * z);
+    float p = 0.17087277;
+    p = -0.82215223 + t * p;
+    p = 1.48851587 + t * p;
+    p = -1.13520398 + t * p;
+    p = 0.27886807 + t * p;
+    p = -0.18628806 + t * p;
+    p = 0.09678418 + t * p;
+    p = 0.37409196 + t * p;
+    p = 1.00002368 + t * p;
+    return t * safe_exp(-z * z - 1.26551223 + t * p);
+}
+
+float safe_erf(float x) {
+    if (is_nan(x)) return x;
+    const float a = abs(x);
+    if (a < 0.5) {
+        const float q = x * x;
+        float p = -1.0 / 1320.0;
+        p = 1.0 / 216.0 + q * p;
+        p = -1.0 / 42.0 + q * p;
+        p = 1.0 / 10.0 + q * p;
+        p = -1.0 / 3.0 + q * p;
+        return 1.1283791671 * x * (1.0 + q * p);
+    }
+    const float c = a > 10.0 ? 0.0 : erfc_positive(a);
+    return x < 0.0 ? c - 1.0 : 1.0 - c;
+}
+
+// x * Phi(x); for x < 0 by erfc, as 1 + erf loses digits there.
+float gelu_erf(float x) {
+    if (is_nan(x)) return x;
+    const float z = abs(x) * 0.70710678119;
+    const float c = z > 10.0 ? 0.0 : erfc_positive(z);
+    return 0.5 * x * (x < 0.0 ? c : 2.0 - c);
+}
+
+float gelu_tanh(float x) {
+    return 0.5 * x * (1.0 + safe_tanh(0.7978845608 * (x + 0.044715 * x * x * x)));
+}
+
+float safe_max(float a, float b) {
+    if (is_nan(a)) return a;
+    if (is_nan(b)) return b;
+    return a > b ? a : b;
+}
+
+float safe_min(float a, float b) {
+    if (is_nan(a)) return a;
+    if (is_nan(b)) return b;
+    return a < b ? a : b;
+}
+
+// x to a whole power of at most 16 by squaring: exact where the products are.
+float power_whole(float x, uint n) {
+    float result = 1.0;
+    for (uint bit = 0u; bit < 5u; ++bit) {
+        if ((n >> bit & 1u) != 0u) result *= x;
+        x *= x;
+    }
+    return result;
+}
+
+// As C's pow and numpy.power.
+float safe_pow(float x, float y) {
+    if (y == 0.0 || x == 1.0) return 1.0;
+    if (is_nan(x) || is_nan(y)) return NOT_A_NUMBER;
+    const float a = abs(x);
+    const float h = abs(y);
+    const bool whole = h >= 8388608.0 || floor(h) == h;
+    const bool odd = h < 16777216.0 && whole && (uint(min(h, 16777216.0)) & 1u) == 1u;
+    const bool negative = (floatBitsToUint(x) >> 31) != 0u;
+    const float sign_of_result = negative && odd ? -1.0 : 1.0;
+    if (is_inf(y)) {
+        if (a == 1.0) return 1.0;
+        return (a > 1.0) == (y > 0.0) ? INFINITY : 0.0;
+    }
+    if (a == 0.0 || is_inf(x)) return sign_of_result * ((a == 0.0) == (y > 0.0) ? 0.0 : INFINITY);
+    if (negative && !whole) return NOT_A_NUMBER;
+    if (whole && h <= 16.0) {
+        const float p = power_whole(x, uint(h));
+        return y < 0.0 ? 1.0 / p : p;
+    }
+    if (y == 0.5) return safe_sqrt(x);
+    const float e = y * log2(a);
+    if (e > 128.5) return sign_of_result * INFINITY;
+    if (e < -150.0) return sign_of_result * 0.0;
+    return sign_of_result * exp2(e);
+}

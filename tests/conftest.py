@@ -1,0 +1,50 @@
+"""Fixtures shared by all tests: the devices that are present, and what runs on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from vksched.runtime import probe
+
+
+def vulkan_names() -> list[str]:
+    """Names of the Vulkan devices that can be opened, software ones too."""
+    return [i.name for i in probe.list_devices() if i.name != "cpu" and i.usable]
+
+
+def device_sets() -> dict[str, list[str]]:
+    """The device sets of the suite: none, each alone, the first twice, all together."""
+    names = vulkan_names()
+    sets = {"cpu": ["cpu"], **{name: [name] for name in names}}
+    if names:
+        sets[f"{names[0]} twice"] = [names[0], names[0]]
+    if len(names) > 1:
+        sets["all"] = names
+    return sets
+
+
+DEVICE_SETS = device_sets()
+MULTI_SETS = {k: v for k, v in DEVICE_SETS.items() if len(v) > 1}
+
+
+@pytest.fixture(params=list(DEVICE_SETS), scope="session")
+def devices(request: pytest.FixtureRequest) -> list[str]:
+    """Each set of devices in turn, as names for a Scheduler."""
+    return DEVICE_SETS[request.param]
+
+
+@pytest.fixture(params=list(MULTI_SETS) or [None], scope="session")
+def two_devices(request: pytest.FixtureRequest) -> list[str]:
+    """Each set of at least two Vulkan devices in turn."""
+    if request.param is None:
+        pytest.skip("no Vulkan device here")
+    return MULTI_SETS[request.param][:2]
+
+
+@pytest.fixture
+def rng() -> Iterator[np.random.Generator]:
+    """A generator with a fixed seed."""
+    yield np.random.default_rng(20240229)

@@ -1,0 +1,78 @@
+"""The import rule of the design: what stands left may not import what stands right."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "vksched"
+LAYERS = [
+    ("errors", "types"),
+    ("ops",),
+    ("graph",),
+    ("autograd", "passes", "importers"),
+    ("plan",),
+    ("runtime",),
+    ("scheduler",),
+    ("cli",),
+]
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+EVERYWHERE = {"trace"}
+"""A leaf that all may import."""
+ABOVE_ALL = {"__init__", "__main__"}
+VERSION = {"__version__"}
+"""What the command line takes from the package itself."""
+
+
+def imported_layers(path: Path) -> set[str]:
+    """Returns the top-level parts of vksched that a module imports, anywhere in it."""
+    inside = path.relative_to(PACKAGE).parts
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = list(inside[: len(inside) - node.level])
+            parts = base + (node.module.split(".") if node.module else [])
+            names = [parts] if parts else [[alias.name] for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("vksched"):
+            names = [(node.module or "").split(".")[1:] or [a.name for a in node.names]]
+        elif isinstance(node, ast.Import):
+            names = [a.name.split(".")[1:] for a in node.names if a.name.startswith("vksched.")]
+        else:
+            continue
+        found |= {n[0] for n in names if n}
+    return found
+
+
+MODULES = sorted(p for p in PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_go_left_only(path: Path) -> None:
+    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    if own in ABOVE_ALL:
+        return
+    allowed = {n for n, r in RANK.items() if own in RANK and r <= RANK[own]} | EVERYWHERE | VERSION
+    if own in EVERYWHERE:
+        allowed = {"errors", "types"}
+    assert imported_layers(path) - {own} <= allowed - ({own} if own in EVERYWHERE else set())
+
+
+def test_only_one_file_imports_kompute() -> None:
+    users = [
+        p.name for p in MODULES if "vksched_native" in p.read_text() and p.name != "kompute.py"
+    ]
+    importing = [
+        p.name
+        for p in MODULES
+        for node in ast.walk(ast.parse(p.read_text()))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        and any("vksched_native" in a.name for a in node.names)
+    ]
+    assert set(importing) <= {"kompute.py"}, users
+
+
+def test_every_module_has_a_place() -> None:
+    known = set(RANK) | EVERYWHERE | ABOVE_ALL | {"spirv"}
+    assert {p.relative_to(PACKAGE).parts[0].removesuffix(".py") for p in MODULES} <= known

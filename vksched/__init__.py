@@ -1,0 +1,83 @@
+"""vksched: compute graphs on every Vulkan device you have, planned once, replayed with little host
+work.
+
+    x = vs.input("x", shape=(64, 1024))
+    y = vs.softmax(vs.relu(x @ vs.weight(w1)) @ vs.weight(w2))
+    with vs.Scheduler() as sched:
+        run = sched.compile(y)
+        probs = run(x=batch)
+"""
+
+from __future__ import annotations
+
+from .errors import (
+    DeviceError,
+    DeviceLost,
+    DeviceTimeout,
+    DTypeError,
+    GraphError,
+    IndexOutOfRange,
+    ModelFormatError,
+    OutOfMemory,
+    PlanError,
+    ShaderError,
+    ShapeError,
+    UnsupportedOp,
+    VkschedError,
+)
+from .graph import Graph, build_graph
+from .ops import *  # noqa: F403 - the op set, by its own __all__
+from .ops import __all__ as _ops
+from .ops.tensor import Tensor, constant, input, scope, weight
+from .plan.machine import DeviceSpec, Machine
+from .plan.plan import Plan
+from .plan.planner import plan_graph
+from .runtime.executor import RunStats
+from .runtime.null import NullDevice, SimulatedClock
+from .runtime.probe import DeviceInfo
+from .runtime.probe import list_devices as devices
+from .scheduler import Run, Scheduler
+from .trace import Event, Recorder, Trace, VkschedWarning
+from .types import TensorType
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DTypeError",
+    "DeviceError",
+    "DeviceInfo",
+    "DeviceLost",
+    "DeviceSpec",
+    "DeviceTimeout",
+    "Event",
+    "Graph",
+    "GraphError",
+    "IndexOutOfRange",
+    "Machine",
+    "ModelFormatError",
+    "NullDevice",
+    "OutOfMemory",
+    "Plan",
+    "PlanError",
+    "Recorder",
+    "Run",
+    "RunStats",
+    "Scheduler",
+    "ShaderError",
+    "ShapeError",
+    "SimulatedClock",
+    "Tensor",
+    "TensorType",
+    "Trace",
+    "UnsupportedOp",
+    "VkschedError",
+    "VkschedWarning",
+    "build_graph",
+    "constant",
+    "devices",
+    "input",
+    "plan_graph",
+    "scope",
+    "weight",
+    *_ops,
+]

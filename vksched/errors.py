@@ -1,0 +1,55 @@
+"""The exception tree: one root, so that a caller can catch everything of ours with one clause."""
+
+from __future__ import annotations
+
+
+class VkschedError(Exception):
+    """Root of every error that vksched raises on purpose."""
+
+
+class ShapeError(VkschedError, ValueError):
+    """Shapes do not fit the op, or an input array does not fit the graph."""
+
+
+class DTypeError(VkschedError, TypeError):
+    """Element types do not fit the op, or an input array does not fit the graph."""
+
+
+class UnsupportedOp(VkschedError, NotImplementedError):
+    """A device cannot run this op with these types; the message is the reason shown to the user."""
+
+
+class PlanError(VkschedError):
+    """No valid plan exists, or a plan breaks one of its own invariants."""
+
+
+class GraphError(VkschedError, ValueError):
+    """A graph is malformed: unknown names, duplicate names, an operand that comes too late."""
+
+
+class ShaderError(VkschedError):
+    """A shader is missing, stale, or was refused by a driver."""
+
+
+class ModelFormatError(VkschedError, ValueError):
+    """A model file cannot be read."""
+
+
+class IndexOutOfRange(VkschedError, IndexError):
+    """A kernel met an index outside the axis it indexes."""
+
+
+class DeviceError(VkschedError, RuntimeError):
+    """A device is absent, cannot be opened, or failed."""
+
+
+class DeviceLost(DeviceError):
+    """The driver reported the device as lost, or its results cannot be trusted any more."""
+
+
+class OutOfMemory(DeviceError):
+    """An allocation failed, or a plan needs more memory than the device has free."""
+
+
+class DeviceTimeout(DeviceError):
+    """A submission did not finish within the time allowed."""

@@ -1,0 +1,223 @@
+"""Graph: the frozen form of what the user wrote, nodes in topological order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+from .errors import GraphError
+from .ops.op import Attrs, Op, get_op, view_offset
+from .ops.tensor import Tensor
+from .types import NDArray, TensorType
+
+Outputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One value: an input, a weight, a constant or the result of an op."""
+
+    id: int
+    op: str
+    inputs: tuple[int, ...]
+    attrs: Attrs
+    type: TensorType
+    name: str
+
+    @property
+    def declaration(self) -> Op:
+        return get_op(self.op)
+
+    def __str__(self) -> str:
+        args = ", ".join(f"%{i}" for i in self.inputs)
+        attrs = f" {{{self.attrs}}}" if self.inputs and len(self.attrs) else ""
+        return f"%{self.id} {self.name}: {self.type} = {self.op}({args}){attrs}"
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """nodes: operands before users. outputs: (name, node id), in the caller's order.
+
+    data: the arrays of weights and constants by node id. keys: for each of them an object whose
+    identity tells that two graphs share it.
+    """
+
+    nodes: tuple[Node, ...]
+    outputs: tuple[tuple[str, int], ...]
+    data: Mapping[int, NDArray]
+    keys: Mapping[int, object]
+
+    @cached_property
+    def inputs(self) -> tuple[Node, ...]:
+        return tuple(n for n in self.nodes if n.op == "input")
+
+    @cached_property
+    def weights(self) -> tuple[Node, ...]:
+        return tuple(n for n in self.nodes if n.op == "weight")
+
+    @cached_property
+    def ops(self) -> tuple[Node, ...]:
+        """The nodes that compute or view something: all but the leaves."""
+        return tuple(n for n in self.nodes if not n.declaration.leaf)
+
+    @cached_property
+    def consumers(self) -> tuple[tuple[int, ...], ...]:
+        """For each node the ids of the nodes that read it, each once."""
+        out: list[list[int]] = [[] for _ in self.nodes]
+        for node in self.nodes:
+            for operand in dict.fromkeys(node.inputs):
+                out[operand].append(node.id)
+        return tuple(map(tuple, out))
+
+    @cached_property
+    def views(self) -> Mapping[int, tuple[int, int]]:
+        """For each node that is a view of another node's memory: (that node, word offset within
+        it).
+        """
+        out: dict[int, tuple[int, int]] = {}
+        for node in self.ops:
+            offset = view_offset(node.declaration, self.input_types(node), node.attrs)
+            if offset is not None:
+                root, base = out.get(node.inputs[0], (node.inputs[0], 0))
+                out[node.id] = (root, base + offset)
+        return MappingProxyType(out)
+
+    def input_types(self, node: Node) -> tuple[TensorType, ...]:
+        return tuple(self.nodes[i].type for i in node.inputs)
+
+    def root(self, node_id: int) -> int:
+        """Returns the node whose memory a view is part of; the node itself when it is no view."""
+        return self.views.get(node_id, (node_id, 0))[0]
+
+    def verify(self) -> Graph:
+        """Returns the graph after checking order, ids, names, types and data.
+
+        Raises:
+            GraphError: the first thing that is wrong.
+        """
+        names: set[str] = set()
+        for position, node in enumerate(self.nodes):
+            if node.id != position:
+                raise GraphError(f"[graph] expected id {position}, got {node.id} ({node.name})")
+            if node.name in names:
+                raise GraphError(f"[graph] two nodes are named {node.name!r}; try another name")
+            names.add(node.name)
+            if any(not 0 <= i < position for i in node.inputs):
+                raise GraphError(f"[graph] {node.name} reads a value that comes later")
+            if node.op in ("weight", "constant"):
+                array = self.data.get(node.id)
+                if array is None or array.shape != node.type.shape:
+                    raise GraphError(f"[graph] {node.name} has no data of shape {node.type.shape}")
+            if not node.declaration.leaf:
+                inferred = node.declaration.infer(self.input_types(node), node.attrs)
+                if inferred != node.type:
+                    raise GraphError(f"[graph] {node.name} is {node.type}, its rule {inferred}")
+        if not self.outputs:
+            raise GraphError("[graph] expected at least one output")
+        output_names = [name for name, _ in self.outputs]
+        if len(set(output_names)) != len(output_names):
+            raise GraphError(f"[graph] two outputs share a name: {output_names}")
+        for name, node_id in self.outputs:
+            if not 0 <= node_id < len(self.nodes):
+                raise GraphError(f"[graph] output {name!r} names no node")
+        return self
+
+    def __str__(self) -> str:
+        lines = [str(node) for node in self.nodes]
+        lines += [f"-> {name} = %{node_id}" for name, node_id in self.outputs]
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the graph as plain data, without the arrays."""
+        nodes = [
+            {
+                "id": n.id,
+                "op": n.op,
+                "inputs": list(n.inputs),
+                "attrs": dict(n.attrs),
+                "shape": list(n.type.shape),
+                "dtype": n.type.dtype,
+                "name": n.name,
+            }
+            for n in self.nodes
+        ]
+        return {"nodes": nodes, "outputs": [list(o) for o in self.outputs]}
+
+
+def build_graph(outputs: Outputs) -> tuple[Graph, dict[Tensor, int]]:
+    """Freezes all that the outputs need; returns the graph and the node of each Tensor.
+
+    Names given by the user must be unique; the others are numbered.
+
+    Raises:
+        GraphError: no outputs, or a name given twice.
+    """
+    named = _name_outputs(outputs)
+    order = _topological_order([tensor for _, tensor in named])
+    ids = {tensor: position for position, tensor in enumerate(order)}
+    names = _unique_names(order)
+    nodes = tuple(
+        Node(ids[t], t.op, tuple(ids[i] for i in t.inputs), t.attrs, t.type, names[t])
+        for t in order
+    )
+    data = {ids[t]: t.data for t in order if t.data is not None}
+    keys: dict[int, object] = {ids[t]: t for t in order if t.data is not None}
+    result = tuple((name, ids[t]) for name, t in named)
+    return Graph(nodes, result, MappingProxyType(data), MappingProxyType(keys)).verify(), ids
+
+
+def _name_outputs(outputs: Outputs) -> list[tuple[str, Tensor]]:
+    if isinstance(outputs, Tensor):
+        named = [("output", outputs)]
+    elif isinstance(outputs, Mapping):
+        named = list(outputs.items())
+    else:
+        named = [(f"output_{i}", tensor) for i, tensor in enumerate(outputs)]
+    for name, tensor in named:
+        if not isinstance(tensor, Tensor):
+            raise GraphError(f"[graph] expected a Tensor as output {name!r}, got {type(tensor)}")
+    return named
+
+
+def _topological_order(outputs: Sequence[Tensor]) -> list[Tensor]:
+    """Depth-first postorder without recursion: graphs are deeper than Python's stack."""
+    order: list[Tensor] = []
+    done: set[Tensor] = set()
+    stack: list[tuple[Tensor, bool]] = [(t, False) for t in reversed(outputs)]
+    while stack:
+        tensor, expanded = stack.pop()
+        if tensor in done:
+            continue
+        if expanded:
+            done.add(tensor)
+            order.append(tensor)
+        else:
+            stack.append((tensor, True))
+            stack.extend((t, False) for t in reversed(tensor.inputs) if t not in done)
+    return order
+
+
+def _unique_names(order: Sequence[Tensor]) -> dict[Tensor, str]:
+    names: dict[Tensor, str] = {}
+    taken: set[str] = set()
+    for tensor in order:
+        if tensor.named:
+            if tensor.name in taken:
+                raise GraphError(
+                    f"[graph] two tensors are named {tensor.name!r}; try another name or vs.scope"
+                )
+            taken.add(tensor.name)
+            names[tensor] = tensor.name
+    counters: dict[str, int] = {}
+    for tensor in order:
+        if not tensor.named:
+            name = tensor.name
+            while name in taken:
+                counters[tensor.name] = counters.get(tensor.name, 0) + 1
+                name = f"{tensor.name}_{counters[tensor.name]}"
+            taken.add(name)
+            names[tensor] = name
+    return names

@@ -1,0 +1,218 @@
+"""What an op is: one declaration with its type rule, numpy reference, kernel and cost, kept in one
+registry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Union
+
+from ..errors import UnsupportedOp, VkschedError
+from ..types import NDArray, TensorType
+
+AttrValue = Union[None, bool, int, float, str, tuple["AttrValue", ...]]  # noqa: UP007
+
+
+class Attrs(Mapping[str, AttrValue]):
+    """The attributes of a node: a frozen, hashable, sorted mapping."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Mapping[str, AttrValue] | None = None) -> None:
+        self._items: tuple[tuple[str, AttrValue], ...] = tuple(sorted((items or {}).items()))
+
+    def __getitem__(self, key: str) -> AttrValue:
+        for name, value in self._items:
+            if name == key:
+                return value
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(self._items)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Attrs) and self._items == other._items
+
+    def __repr__(self) -> str:
+        return ", ".join(f"{name}={value!r}" for name, value in self._items)
+
+    def as_int(self, key: str) -> int:
+        value = self[key]
+        assert isinstance(value, int), key
+        return int(value)
+
+    def as_float(self, key: str) -> float:
+        value = self[key]
+        assert isinstance(value, (int, float)), key
+        return float(value)
+
+    def as_bool(self, key: str) -> bool:
+        return bool(self[key])
+
+    def as_str(self, key: str) -> str:
+        value = self[key]
+        assert isinstance(value, str), key
+        return value
+
+    def as_ints(self, key: str) -> tuple[int, ...]:
+        value = self[key]
+        assert isinstance(value, tuple), key
+        return tuple(int(v) for v in value if isinstance(v, (int, float)))
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a device allows one compute kernel; the defaults are the least that Vulkan 1.1
+    guarantees.
+    """
+
+    max_invocations: int = 128
+    max_local_size: tuple[int, int, int] = (128, 128, 64)
+    max_groups: tuple[int, int, int] = (65535, 65535, 65535)
+    shared_bytes: int = 16384
+    push_bytes: int = 128
+    storage_buffers: int = 4
+    max_buffer_bytes: int = 1 << 27
+    subgroup_size: int = 1
+    software: bool = False
+    """The device is a CPU driver: shared memory is plain memory and barriers are dear."""
+
+
+OUTPUT = -1
+"""Operand index of the node's result in `Dispatch.operands`."""
+STATUS = -2
+"""Operand index of the submission's status word: a kernel that meets bad data sets it (see
+`IndexOutOfRange`).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """One kernel launch, as data.
+
+    operands: for each binding 0..n-1 of the shader the tensor bound there: an input's index, OUTPUT
+    or STATUS. push: the push constants after the word offsets of the operands (which come first, in
+    binding order, and
+        are filled in by the runtime); the names are those of the shader's push block, arrays as
+        tuples.
+    constants: specialisation constants by the shader's own names; what is not named keeps its
+    default. shifts: words added to the operands' offsets, for a dispatch that covers a part of its
+    tensors. barrier: this dispatch reads what an earlier dispatch of the same node wrote.
+    """
+
+    shader: str
+    operands: tuple[int, ...]
+    groups: tuple[int, int, int]
+    push: tuple[tuple[str, int | float | tuple[int, ...]], ...] = ()
+    constants: tuple[tuple[str, int], ...] = ()
+    shifts: tuple[int, ...] = ()
+    barrier: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The types and attributes of one use of an op on a device with these limits."""
+
+    inputs: tuple[TensorType, ...]
+    output: TensorType
+    attrs: Attrs
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """How a device runs an op: the shader variants it may use and the rule that chooses among them.
+
+    lower: Call -> dispatches; empty for an empty result that needs no work. Raises UnsupportedOp
+        with the reason when this device cannot run this call.
+    """
+
+    shaders: tuple[str, ...]
+    lower: Callable[[Call], tuple[Dispatch, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one call costs: arithmetic operations and bytes moved."""
+
+    flops: float
+    bytes_moved: float
+
+
+def elementwise_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
+    """One operation per result; every operand read once, the result written once."""
+    moved = sum(t.device_bytes for t in inputs) + output.device_bytes
+    return Work(float(output.size), float(moved))
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One op, declared once.
+
+    infer: (input types, attrs) -> result type; raises ShapeError or DTypeError.
+    reference: (input arrays, attrs) -> array; numpy: the CPU fallback and the oracle of the tests.
+        It may return a view of an input; it must not write to one.
+    kernel: None means that only the CPU runs the op.
+    view: (input types, attrs) -> word offset of the result within input 0 when the result is that
+        input's memory unchanged, else None. An op whose calls are always views needs no kernel.
+    """
+
+    name: str
+    infer: Callable[[tuple[TensorType, ...], Attrs], TensorType]
+    reference: Callable[[tuple[NDArray, ...], Attrs], NDArray]
+    kernel: Kernel | None
+    view: Callable[[tuple[TensorType, ...], Attrs], int | None] | None = None
+    work: Callable[[tuple[TensorType, ...], TensorType, Attrs], Work] = elementwise_work
+    leaf: bool = False
+    """A value that comes from outside: input, weight, constant."""
+
+
+_REGISTRY: dict[str, Op] = {}
+
+VIEW_ALIGN_WORDS = 4
+"""Every tensor, views too, starts at a multiple of this many words, so kernels may read 16 bytes at
+once.
+"""
+
+
+def register(op: Op) -> Op:
+    """Adds an op to the registry and returns it."""
+    if op.name in _REGISTRY:
+        raise VkschedError(f"[register] op {op.name!r} is declared twice")
+    _REGISTRY[op.name] = op
+    return op
+
+
+def get_op(name: str) -> Op:
+    """Returns the declaration of an op by name."""
+    try:
+        return _REGISTRY[name]
+    except KeyError:
+        raise UnsupportedOp(f"[{name}] no such op; known: {', '.join(sorted(_REGISTRY))}") from None
+
+
+def all_ops() -> dict[str, Op]:
+    """Returns every op by name."""
+    return dict(_REGISTRY)
+
+
+def view_offset(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> int | None:
+    """Returns where in input 0 the result lies when the call is a view, else None."""
+    if op.view is None:
+        return None
+    offset = op.view(inputs, attrs)
+    return offset if offset is not None and offset % VIEW_ALIGN_WORDS == 0 else None
+
+
+def linear_groups(count: int, local_size: int, limits: Limits) -> tuple[int, int, int]:
+    """Returns the groups for `count` items with a kernel that strides over what the groups do not
+    reach.
+    """
+    return (max(1, min(-(-count // local_size), limits.max_groups[0])), 1, 1)

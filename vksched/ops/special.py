@@ -1,0 +1,52 @@
+"""Special functions for the numpy references: what numpy itself does not have."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..types import NDArray
+
+# Chebyshev fit of erfc(z) * exp(z * z) / t with t = 1 / (1 + z / 2), relative error 1.2e-7.
+# Source: Press et al., Numerical Recipes, section 6.2.
+_ERFC = (
+    -1.26551223,
+    1.00002368,
+    0.37409196,
+    0.09678418,
+    -0.18628806,
+    0.27886807,
+    -1.13520398,
+    1.48851587,
+    -0.82215223,
+    0.17087277,
+)
+_SERIES = (1.0, -1 / 3, 1 / 10, -1 / 42, 1 / 216, -1 / 1320, 1 / 9360)
+"""erf(x) = 2 x / sqrt(pi) * sum of these times x**(2 k), used below 0.5."""
+
+
+def _erfc_positive(z: NDArray) -> NDArray:
+    t = 1 / (1 + 0.5 * z)
+    p = np.full_like(t, _ERFC[-1])
+    for coefficient in _ERFC[-2::-1]:
+        p = coefficient + t * p
+    return np.asarray(t * np.exp(-z * z + p))
+
+
+def erf_reference(x: NDArray) -> NDArray:
+    """Error function to float32 precision."""
+    wide = x.astype(np.float64)
+    tail = 1 - _erfc_positive(np.abs(wide))
+    q = np.minimum(wide * wide, 0.25)
+    series = np.full_like(wide, _SERIES[-1])
+    for coefficient in _SERIES[-2::-1]:
+        series = coefficient + q * series
+    small = 2 / np.sqrt(np.pi) * wide * series
+    result = np.where(np.abs(wide) < 0.5, small, np.copysign(tail, wide))
+    return np.asarray(np.where(np.isnan(wide), wide, result), x.dtype)
+
+
+def gelu_reference(x: NDArray) -> NDArray:
+    """x * Phi(x) to float32 precision; by erfc, so that small results keep their digits."""
+    wide = x.astype(np.float64)
+    c = _erfc_positive(np.abs(wide) / np.sqrt(2))
+    return np.asarray(0.5 * wide * np.where(wide < 0, c, 2 - c), x.dtype)

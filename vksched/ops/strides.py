@@ -1,0 +1,80 @@
+"""Strides for kernels: axes merged where every operand allows, to save index arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..types import Shape, contiguous_strides
+from .op import Limits
+
+
+def broadcast_strides(shape: Shape, target: Shape) -> tuple[int, ...]:
+    """Returns the strides with which a contiguous tensor is read as `target`; 0 along broadcast
+    axes.
+    """
+    strides = contiguous_strides(shape)
+    missing = len(target) - len(shape)
+    padded = (0,) * missing + tuple(
+        0 if size == 1 else stride for size, stride in zip(shape, strides, strict=True)
+    )
+    return padded
+
+
+def collapse(
+    shape: Shape, operands: Sequence[tuple[int, ...]]
+) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    """Returns sizes and strides with axes of size 1 dropped and neighbours merged, innermost first.
+
+    At least one axis is left. operands: the strides of each operand, outermost first, as in shape.
+    """
+    sizes: list[int] = []
+    strides: list[list[int]] = [[] for _ in operands]
+    for axis in range(len(shape) - 1, -1, -1):
+        size = shape[axis]
+        if size == 1:
+            continue
+        here = [s[axis] for s in operands]
+        if sizes and all(h == s[-1] * sizes[-1] for h, s in zip(here, strides, strict=True)):
+            sizes[-1] *= size
+            continue
+        sizes.append(size)
+        for stride, values in zip(here, strides, strict=True):
+            values.append(stride)
+    if not sizes:
+        return (1,), tuple((0,) for _ in operands)
+    return tuple(sizes), tuple(map(tuple, strides))
+
+
+def pad(values: Sequence[int], length: int) -> tuple[int, ...]:
+    """Returns values filled up with zeros, as push arrays have a fixed length."""
+    return tuple(values[:length]) + (0,) * (length - len(values))
+
+
+def peel(
+    sizes: tuple[int, ...], strides: tuple[tuple[int, ...], ...], rank: int
+) -> Iterator[tuple[int, ...]]:
+    """Yields the word offsets of each operand for every index of the axes beyond `rank`."""
+    outer = sizes[rank:]
+    total = 1
+    for size in outer:
+        total *= size
+    for number in range(total):
+        rest, offsets = number, [0] * len(strides)
+        for axis, size in enumerate(outer, start=rank):
+            rest, index = divmod(rest, size)
+            for operand, stride in enumerate(strides):
+                offsets[operand] += index * stride[axis]
+        yield tuple(offsets)
+
+
+LOCAL_SIZE = 64
+
+
+def spread(count: int, limits: Limits) -> tuple[int, int, int]:
+    """Returns groups for `count` elements of a kernel that strides over what the groups do not
+    reach.
+
+    A CPU driver pays for every group, so each gets more elements there.
+    """
+    per_group = LOCAL_SIZE * (64 if limits.software else 4)
+    return (max(1, min(-(-count // per_group), limits.max_groups[0])), 1, 1)

@@ -1,0 +1,276 @@
+"""Tensor: a value in a graph that is being written. Pure math: nothing runs and nothing is placed
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Union
+
+import numpy as np
+
+from ..errors import DTypeError, ShapeError, VkschedError
+from ..types import FLOAT32, INT32, NDArray, Shape, TensorType, as_shape, canonical_dtype
+from .op import Attrs, AttrValue, Op, get_op, register
+
+TensorLike = Union["Tensor", NDArray, bool, int, float, Sequence[Any]]
+
+_scope: ContextVar[str] = ContextVar("vksched_scope", default="")
+
+
+@contextmanager
+def scope(name: str) -> Iterator[None]:
+    """Prefixes the names of what is made inside, so that placement patterns can address it.
+
+    `with vs.scope("layer.0"):` names a weight "w" made inside "layer.0.w".
+    """
+    if not name:
+        raise VkschedError("[scope] expected a name, got an empty string")
+    token = _scope.set(f"{_scope.get()}{name}.")
+    try:
+        yield
+    finally:
+        _scope.reset(token)
+
+
+class Tensor:
+    """The result of an op, an input or a weight. Compared and hashed by identity."""
+
+    __slots__ = ("_named", "attrs", "data", "inputs", "name", "op", "type")
+    __array_ufunc__ = None  # numpy leaves `array + tensor` to __radd__
+
+    def __init__(
+        self,
+        op: str,
+        inputs: tuple[Tensor, ...],
+        attrs: Attrs,
+        type: TensorType,
+        name: str | None = None,
+        data: NDArray | None = None,
+    ) -> None:
+        self.op = op
+        self.inputs = inputs
+        self.attrs = attrs
+        self.type = type
+        self.name = _scope.get() + (name or op)
+        self._named = name is not None
+        self.data = data
+
+    @property
+    def named(self) -> bool:
+        """The name was given by the user, so it must stay unique in a graph."""
+        return self._named
+
+    @property
+    def shape(self) -> Shape:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> str:
+        return self.type.dtype
+
+    @property
+    def rank(self) -> int:
+        return self.type.rank
+
+    @property
+    def size(self) -> int:
+        return self.type.size
+
+    def __repr__(self) -> str:
+        return f"<Tensor {self.name}: {self.type} = {self.op}>"
+
+    def __bool__(self) -> bool:
+        raise VkschedError(
+            "[Tensor] expected a value, got a graph node: it has none before it runs; "
+            "try vs.where or vs.equal instead of `if` or `==`"
+        )
+
+    def __add__(self, other: TensorLike) -> Tensor:
+        return binary("add", self, other)
+
+    def __radd__(self, other: TensorLike) -> Tensor:
+        return binary("add", other, self)
+
+    def __sub__(self, other: TensorLike) -> Tensor:
+        return binary("sub", self, other)
+
+    def __rsub__(self, other: TensorLike) -> Tensor:
+        return binary("sub", other, self)
+
+    def __mul__(self, other: TensorLike) -> Tensor:
+        return binary("mul", self, other)
+
+    def __rmul__(self, other: TensorLike) -> Tensor:
+        return binary("mul", other, self)
+
+    def __truediv__(self, other: TensorLike) -> Tensor:
+        return binary("div", self, other)
+
+    def __rtruediv__(self, other: TensorLike) -> Tensor:
+        return binary("div", other, self)
+
+    def __pow__(self, other: TensorLike) -> Tensor:
+        return binary("pow", self, other)
+
+    def __rpow__(self, other: TensorLike) -> Tensor:
+        return binary("pow", other, self)
+
+    def __lt__(self, other: TensorLike) -> Tensor:
+        return binary("less", self, other)
+
+    def __le__(self, other: TensorLike) -> Tensor:
+        return binary("less_equal", self, other)
+
+    def __gt__(self, other: TensorLike) -> Tensor:
+        return binary("greater", self, other)
+
+    def __ge__(self, other: TensorLike) -> Tensor:
+        return binary("greater_equal", self, other)
+
+    def __neg__(self) -> Tensor:
+        return apply("neg", (self,))
+
+    def __abs__(self) -> Tensor:
+        return apply("abs", (self,))
+
+    def __matmul__(self, other: TensorLike) -> Tensor:
+        return _method("matmul", self, as_tensor(other, like=self))
+
+    def __rmatmul__(self, other: TensorLike) -> Tensor:
+        return _method("matmul", as_tensor(other, like=self), self)
+
+    def __getitem__(self, key: Any) -> Tensor:
+        return _method("getitem", self, key)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        raise VkschedError("[Tensor] cannot be iterated; try indexing with x[i] or vs.slice")
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """As `vs.reshape`."""
+        return _method("reshape", self, shape[0] if len(shape) == 1 else shape)
+
+    def transpose(self, *axes: Any) -> Tensor:
+        """As `vs.transpose`."""
+        given = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
+        return _method("transpose", self, given or None)
+
+
+_methods: dict[str, Callable[..., Tensor]] = {}
+
+
+def register_method(name: str, builder: Callable[..., Tensor]) -> None:
+    """Gives Tensor the builder of a family that is declared after it: matmul, reshape, getitem."""
+    _methods[name] = builder
+
+
+def _method(name: str, *arguments: Any) -> Tensor:
+    return _methods[name](*arguments)
+
+
+def apply(
+    op: str,
+    inputs: Sequence[Tensor],
+    attrs: Mapping[str, AttrValue] | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Makes a node. Errors of the type rule are raised here, with the node's name and operand
+    types.
+    """
+    declared, frozen = get_op(op), Attrs(attrs)
+    types = tuple(t.type for t in inputs)
+    try:
+        result = declared.infer(types, frozen)
+    except VkschedError as error:
+        where = f"{_scope.get()}{name or op}({', '.join(map(str, types))})"
+        raise type(error)(f"{error} (in {where})") from None
+    return Tensor(op, tuple(inputs), frozen, result, name)
+
+
+def as_tensor(value: TensorLike, like: Tensor | None = None) -> Tensor:
+    """Returns a Tensor as it is, another value as a constant of `like`'s element type."""
+    if isinstance(value, Tensor):
+        return value
+    if like is not None and isinstance(value, (bool, int, float)):
+        if isinstance(value, float) and like.dtype == INT32 and value != int(value):
+            raise DTypeError(
+                f"[constant] expected an integer beside int32, got {value}; try a cast"
+            )
+        return constant(np.asarray(value, dtype=like.dtype))
+    return constant(value)
+
+
+def binary(op: str, a: TensorLike, b: TensorLike, name: str | None = None) -> Tensor:
+    """Makes a node of two operands, of which one may be a Python or numpy value."""
+    if isinstance(a, Tensor):
+        return apply(op, (a, as_tensor(b, like=a)), name=name)
+    right = as_tensor(b)
+    return apply(op, (as_tensor(a, like=right), right), name=name)
+
+
+def _leaf_infer(_inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    return TensorType(attrs.as_ints("shape"), attrs.as_str("dtype"))
+
+
+def _no_reference(_inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    raise VkschedError("[leaf] an input, weight or constant has no rule of its own")
+
+
+for _name in ("input", "weight", "constant"):
+    register(Op(_name, _leaf_infer, _no_reference, kernel=None, leaf=True))
+
+
+def _leaf(op: str, type_: TensorType, name: str | None, data: NDArray | None) -> Tensor:
+    attrs = Attrs({"shape": type_.shape, "dtype": type_.dtype})
+    return Tensor(op, (), attrs, type_, name, data)
+
+
+def input(name: str, shape: int | Sequence[int], dtype: object = FLOAT32) -> Tensor:
+    """A value that the caller gives to every run, by name. Its name takes no scope prefix."""
+    if not isinstance(name, str) or not name:
+        raise VkschedError(f"[input] expected a name, got {name!r}")
+    tensor = _leaf("input", TensorType(as_shape(shape), canonical_dtype(dtype)), name, None)
+    tensor.name = name
+    return tensor
+
+
+def weight(array: Any, name: str | None = None) -> Tensor:
+    """A fixed array that lives on a device: uploaded once, shared by every graph that uses this
+    Tensor.
+
+    The array is not copied when it is C-contiguous; do not change it afterwards.
+    """
+    return _from_array("weight", array, name)
+
+
+def constant(value: Any, name: str | None = None) -> Tensor:
+    """A small fixed array, kept on every device that uses it; Python floats become float32, ints
+    int32.
+    """
+    return _from_array("constant", value, name)
+
+
+def _from_array(op: str, value: Any, name: str | None) -> Tensor:
+    array = np.asarray(value)
+    if not isinstance(value, (np.ndarray, np.generic)):
+        if array.dtype == np.float64:
+            array = array.astype(np.float32)
+        elif array.dtype == np.int64:
+            if array.size and (array.max() > 2**31 - 1 or array.min() < -(2**31)):
+                raise DTypeError(f"[{op}] expected values that fit int32, got {value!r}")
+            array = array.astype(np.int32)
+    try:
+        dtype = canonical_dtype(array.dtype)
+    except DTypeError as error:
+        raise DTypeError(
+            f"[{op}] {name or ''} expected float32, int32 or bool, got {array.dtype}; "
+            "try array.astype(numpy.float32)"
+        ) from error
+    data = np.ascontiguousarray(array).reshape(array.shape).view()
+    data.flags.writeable = False
+    try:
+        return _leaf(op, TensorType(data.shape, dtype), name, data)
+    except ShapeError as error:
+        raise ShapeError(f"[{op}] {name or ''} {error}") from None

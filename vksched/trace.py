@@ -1,0 +1,120 @@
+"""Trace: what happened when, as events for any number of sinks, which cannot break a run."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Protocol
+
+from .errors import VkschedError
+
+
+class VkschedWarning(UserWarning):
+    """Something works, but not as well as the user may expect; the text says why and what to do."""
+
+
+class Clock(Protocol):
+    """Seconds from an arbitrary start; simulated in tests."""
+
+    def now(self) -> float: ...
+
+
+class SystemClock:
+    """The machine's monotonic clock."""
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that took time. name: "submit", "split", "wait", "copy", "compile", "upload",
+    "run".
+
+    device: where, or "host". run: which run of the compiled graph, or -1.
+    """
+
+    name: str
+    device: str
+    start_s: float
+    end_s: float
+    run: int = -1
+    fields: Mapping[str, object] = field(default_factory=dict)
+
+
+Sink = Callable[[Event], None]
+
+
+class Trace:
+    """Hands events to sinks; the sink that raises is dropped with a warning."""
+
+    def __init__(self, clock: Clock | None = None, sinks: Iterable[Sink] = ()) -> None:
+        self.clock: Clock = clock or SystemClock()
+        self._sinks: list[Sink] = list(sinks)
+        self._lock = threading.Lock()
+
+    @property
+    def active(self) -> bool:
+        return bool(self._sinks)
+
+    def add(self, sink: Sink) -> Sink:
+        """Adds a sink and returns it."""
+        with self._lock:
+            self._sinks = [*self._sinks, sink]
+        return sink
+
+    def remove(self, sink: Sink) -> None:
+        """Takes a sink away; one that is not there is ignored."""
+        with self._lock:
+            self._sinks = [s for s in self._sinks if s is not sink]
+
+    def emit(self, event: Event) -> None:
+        for sink in self._sinks:
+            try:
+                sink(event)
+            except Exception as error:
+                self.remove(sink)
+                warnings.warn(
+                    f"[trace] a sink failed and was removed: {error!r}",
+                    VkschedWarning,
+                    stacklevel=2,
+                )
+
+
+class Recorder:
+    """A sink that keeps every event."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+
+    def select(self, name: str, device: str | None = None) -> list[Event]:
+        """Returns the events of a name, of one device when given, in order of arrival."""
+        return [e for e in self.events if e.name == name and (device is None or e.device == device)]
+
+    def save(self, path: str) -> None:
+        """Writes the events in the Chrome trace format (chrome://tracing, Perfetto)."""
+        try:
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump({"traceEvents": [_chrome_event(e) for e in self.events]}, file)
+        except OSError as error:
+            raise VkschedError(f"[trace] cannot write {path}: {error}") from error
+
+
+def _chrome_event(event: Event) -> dict[str, object]:
+    data = asdict(event)
+    return {
+        "name": event.name,
+        "ph": "X",
+        "ts": event.start_s * 1e6,
+        "dur": (event.end_s - event.start_s) * 1e6,
+        "pid": "vksched",
+        "tid": event.device,
+        "args": {**data["fields"], "run": event.run},
+    }

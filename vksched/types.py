@@ -1,0 +1,142 @@
+"""Element types, tensor types and numpy broadcasting: the vocabulary of every later layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .errors import DTypeError, ShapeError
+
+MAX_RANK = 8
+WORD_BYTES = 4
+
+Shape = tuple[int, ...]
+NDArray = np.ndarray[Any, Any]
+
+FLOAT32 = "float32"
+INT32 = "int32"
+BOOL = "bool"
+DTYPES: tuple[str, ...] = (FLOAT32, INT32, BOOL)
+_NUMPY: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in DTYPES}
+
+
+def canonical_dtype(dtype: object) -> str:
+    """Returns the name of a dtype given as a name, a numpy dtype or a numpy scalar type."""
+    try:
+        name = np.dtype(dtype).name  # type: ignore[call-overload]
+    except TypeError:
+        name = str(dtype)
+    if name not in _NUMPY:
+        raise DTypeError(f"[dtype] expected one of {', '.join(DTYPES)}, got {name!r}; try a cast")
+    return str(name)
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """Returns the numpy dtype in which the host holds a tensor of this element type."""
+    return _NUMPY[name]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Shape and element type of a tensor.
+
+    On a device every element takes one 32-bit word: float32 and int32 as they are, bool as 0 or 1.
+    """
+
+    shape: Shape
+    dtype: str = FLOAT32
+
+    def __post_init__(self) -> None:
+        if self.dtype not in _NUMPY:
+            raise DTypeError(f"[type] expected one of {', '.join(DTYPES)}, got {self.dtype!r}")
+        if len(self.shape) > MAX_RANK:
+            raise ShapeError(
+                f"[type] expected a rank of at most {MAX_RANK}, got shape {self.shape}; "
+                "try merging axes with reshape"
+            )
+        if any(d < 0 for d in self.shape):
+            raise ShapeError(f"[type] expected dimensions of 0 or more, got {self.shape}")
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def words(self) -> int:
+        """Number of 32-bit words on a device."""
+        return self.size
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes on a device."""
+        return self.words * WORD_BYTES
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+def as_shape(shape: int | Sequence[int]) -> Shape:
+    """Returns a shape as a tuple of Python ints; an int stands for rank 1."""
+    if isinstance(shape, (int, np.integer)):
+        return (int(shape),)
+    try:
+        return tuple(int(d.__index__()) for d in shape)
+    except (TypeError, AttributeError):
+        raise ShapeError(f"[shape] expected integers, got {shape!r}") from None
+
+
+def broadcast_shapes(op: str, *shapes: Shape) -> Shape:
+    """Returns the numpy broadcast of shapes.
+
+    Raises:
+        ShapeError: two of them have different sizes, neither 1, at the same axis from the right.
+    """
+    rank = max((len(s) for s in shapes), default=0)
+    out = [1] * rank
+    for shape in shapes:
+        for axis, size in enumerate(shape, start=rank - len(shape)):
+            if size == 1:
+                continue
+            if out[axis] not in (1, size):
+                raise ShapeError(
+                    f"[{op}] expected shapes that broadcast, got {' and '.join(map(str, shapes))}: "
+                    f"sizes {out[axis]} and {size} meet; try reshape or expand"
+                )
+            out[axis] = size
+    return tuple(out)
+
+
+def normalize_axis(op: str, axis: int, rank: int) -> int:
+    """Returns an axis in 0..rank-1 from one that may count from the end."""
+    if not -rank <= axis < rank:
+        raise ShapeError(f"[{op}] expected an axis in {-rank}..{rank - 1}, got {axis}")
+    return axis % rank if rank else 0
+
+
+def normalize_axes(op: str, axes: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
+    """Returns sorted, distinct axes in 0..rank-1; None stands for all."""
+    if axes is None:
+        return tuple(range(rank))
+    given = (axes,) if isinstance(axes, (int, np.integer)) else tuple(axes)
+    out = tuple(sorted(normalize_axis(op, int(a), rank) for a in given))
+    if len(set(out)) != len(out):
+        raise ShapeError(f"[{op}] expected distinct axes, got {tuple(given)}")
+    return out
+
+
+def contiguous_strides(shape: Shape) -> tuple[int, ...]:
+    """Returns the row-major strides of a shape, in elements."""
+    strides, step = [0] * len(shape), 1
+    for axis in range(len(shape) - 1, -1, -1):
+        strides[axis] = step
+        step *= shape[axis]
+    return tuple(strides)
