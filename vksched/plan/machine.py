@@ -1,0 +1,105 @@
+"""Machine: what the planner knows of the devices, as plain data.
+
+The runtime fills it from the drivers, tests write it by hand, measured costs replace the defaults
+later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..errors import DeviceError, PlanError, UnsupportedOp
+from ..graph import Graph, Node
+from ..ops.op import Call, Limits, Work
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpec:
+    """One device as the planner sees it.
+
+    name: as the user addresses it. kind: "vulkan", "null" or "cpu". label: the driver's name for
+    it. memory_bytes: what plans may use. page_bytes: the largest single buffer. flops_per_s,
+    bytes_per_s, submit_s: rough speeds, for the simulated clock and later cost models.
+    """
+
+    name: str
+    kind: str
+    label: str = ""
+    limits: Limits = field(default_factory=Limits)
+    memory_bytes: int = 4 * GIB
+    page_bytes: int = 128 * MIB
+    flops_per_s: float = 1e11
+    bytes_per_s: float = 2e10
+    submit_s: float = 50e-6
+
+    def why_not(self, graph: Graph, node: Node) -> str | None:
+        """Returns why this device cannot run a node, or None when it can."""
+        if self.kind == "cpu":
+            return None
+        declaration = node.declaration
+        if declaration.kernel is None:
+            return f"{node.op} has no kernel"
+        types = graph.input_types(node)
+        for type_ in (*types, node.type):
+            if type_.device_bytes > self.page_bytes:
+                return (
+                    f"{type_} takes {type_.device_bytes} bytes, over the largest buffer of "
+                    f"{self.page_bytes}"
+                )
+        try:
+            dispatches = declaration.kernel.lower(Call(types, node.type, node.attrs, self.limits))
+        except UnsupportedOp as error:
+            return str(error)
+        for dispatch in dispatches:
+            if len(dispatch.operands) > self.limits.storage_buffers:
+                return (
+                    f"{dispatch.shader} binds {len(dispatch.operands)} buffers, the device "
+                    f"allows {self.limits.storage_buffers}"
+                )
+            if any(g > m for g, m in zip(dispatch.groups, self.limits.max_groups, strict=True)):
+                return f"{dispatch.shader} needs {dispatch.groups} groups"
+        return None
+
+    def seconds(self, work: Work) -> float:
+        """Returns the time of some work on this device: the slower of arithmetic and memory."""
+        return max(work.flops / self.flops_per_s, work.bytes_moved / self.bytes_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Devices in priority order, the CPU last, and the link between any of them and the host."""
+
+    devices: tuple[DeviceSpec, ...]
+    link_bytes_per_s: float = 8e9
+    link_latency_s: float = 10e-6
+
+    def verify(self) -> Machine:
+        """Returns the machine after checking names and that exactly the last device is the CPU."""
+        names = [d.name for d in self.devices]
+        if not names or [d.kind == "cpu" for d in self.devices] != [False] * (len(names) - 1) + [
+            True
+        ]:
+            raise PlanError(f"[machine] expected one cpu, as the last device, got {names}")
+        if len(set(names)) != len(names):
+            raise PlanError(f"[machine] expected distinct device names, got {names}")
+        return self
+
+    @property
+    def cpu(self) -> int:
+        return len(self.devices) - 1
+
+    def index(self, name: str) -> int:
+        """Returns the position of a device by name."""
+        for position, device in enumerate(self.devices):
+            if device.name == name:
+                return position
+        known = ", ".join(d.name for d in self.devices)
+        raise DeviceError(f"[placement] expected one of {known}, got {name!r}")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the machine as plain data."""
+        return asdict(self)

@@ -1,0 +1,146 @@
+"""Memory: where each value lies on its device, page and word, for as long as it lives.
+
+Problem: dynamic storage allocation with known lifetimes, into pages of bounded size. Method: greedy
+by size: the largest value first, each at the lowest free place over its lifetime.
+
+    words |  [ b      ][ d    ]
+          |  [ a  ]  [ c        ]      c takes the place of a, d that of b
+          +----------------------> items of the device's program
+
+Complexity: O(values * overlapping values). Examples: tests/test_plan.py; lower bound: the largest
+live set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..errors import PlanError
+from ..graph import Graph
+from .plan import Span
+from .split import Outline, value_of
+
+ALIGN_WORDS = 16
+
+
+def aligned(words: int) -> int:
+    """Returns words rounded up to the alignment of every span."""
+    return -(-words // ALIGN_WORDS) * ALIGN_WORDS
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """A value's first and last item in its device's program, both included."""
+
+    value: int
+    words: int
+    first: int
+    last: int
+
+
+def find_lifetimes(graph: Graph, outlines: Sequence[Outline], device: int) -> list[Lifetime]:
+    """Returns the lifetimes of all values on a device, over all its splits in order."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    position = 0
+    for outline in outlines:
+        if outline.device != device:
+            continue
+        for value, _ in outline.entering:
+            first[value] = last[value] = position
+            position += 1
+        for node_id in outline.nodes:
+            first[node_id] = last[node_id] = position
+            for operand in graph.nodes[node_id].inputs:
+                for value in (operand, graph.root(operand)):
+                    if value in first:
+                        last[value] = position
+                        break
+            position += 1
+        for value in outline.leaving:
+            last[value if value in first else graph.root(value)] = position
+            position += 1
+    return [Lifetime(v, graph.nodes[v].type.words, first[v], last[v]) for v in first]
+
+
+def assign_spans(
+    lifetimes: Sequence[Lifetime], page_words: int
+) -> tuple[dict[int, Span], tuple[int, ...]]:
+    """Returns a span for each value and the page sizes in words; values that live together never
+    overlap.
+    """
+    placed: list[tuple[Lifetime, Span]] = []
+    pages: list[int] = []
+    for life in sorted(lifetimes, key=lambda t: (-t.words, t.first, t.value)):
+        size = aligned(life.words)
+        if size > page_words:
+            raise PlanError(f"[memory] a value of {size * 4} bytes exceeds the page size")
+        together = [(o, s) for o, s in placed if o.first <= life.last and life.first <= o.last]
+        span = _lowest(together, size, len(pages), page_words)
+        if span.page == len(pages):
+            pages.append(0)
+        pages[span.page] = max(pages[span.page], span.offset + size, ALIGN_WORDS)
+        placed.append((life, Span(span.page, span.offset, life.words)))
+    return {life.value: span for life, span in placed}, tuple(pages)
+
+
+def _lowest(
+    together: Sequence[tuple[Lifetime, Span]], size: int, pages: int, page_words: int
+) -> Span:
+    for page in range(pages):
+        taken = sorted(
+            (s.offset, s.offset + aligned(s.words)) for _, s in together if s.page == page
+        )
+        at = 0
+        for start, end in taken:
+            if at + size <= start:
+                break
+            at = max(at, end)
+        if at + size <= page_words:
+            return Span(page, at, size)
+    return Span(pages, 0, size)
+
+
+def assign_window(
+    values: Iterable[tuple[object, int]], page_words: int
+) -> tuple[dict[object, Span], tuple[int, ...]]:
+    """Returns spans for values that cross, one behind the other and never reused, and the page
+    sizes.
+    """
+    spans: dict[object, Span] = {}
+    pages: list[int] = []
+    for key, words in values:
+        size = max(aligned(words), ALIGN_WORDS)
+        if not pages or pages[-1] + size > page_words:
+            pages.append(0)
+        spans[key] = Span(len(pages) - 1, pages[-1], words)
+        pages[-1] += size
+    return spans, tuple(pages)
+
+
+def largest_live_set(lifetimes: Sequence[Lifetime]) -> int:
+    """Returns the words that live at once at the worst moment: no assignment needs less."""
+    steps = sorted({t.first for t in lifetimes})
+    return max(
+        (sum(aligned(t.words) for t in lifetimes if t.first <= s <= t.last) for s in steps),
+        default=0,
+    )
+
+
+def weights_of(graph: Graph, outlines: Sequence[Outline], device: int) -> tuple[int, ...]:
+    """Returns the weights and constants that a device's nodes read."""
+    found: dict[int, None] = {}
+    for outline in outlines:
+        if outline.device == device:
+            for node_id in outline.nodes:
+                for operand in graph.nodes[node_id].inputs:
+                    value = value_of(graph, operand, True)
+                    if graph.nodes[value].op in ("weight", "constant"):
+                        found[value] = None
+    return tuple(sorted(found))
+
+
+def locations_of(spans: Mapping[int, Span], device: int) -> dict[tuple[int, int], Span]:
+    """Returns spans keyed by device and value."""
+    return {(device, value): span for value, span in spans.items()}

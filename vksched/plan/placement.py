@@ -1,0 +1,269 @@
+"""Placement: which device runs each node, and by which rule.
+
+Problem: devices in order of preference, the CPU last; a value that crosses between devices costs a
+wait and a copy. Method: the priority policy. Overrides; weights pull their ops; sweeps carry
+devices from operands to users and back; the rest goes to the first device that can; merging sweeps
+then move a node beside its neighbours while this lowers the bytes that cross.
+
+    w0 @ gpu:0   w1 @ gpu:1
+       |            |
+    matmul ----> matmul --> relu      relu follows its operand: one crossing, not two
+
+Complexity: O(sweeps * edges). Examples: tests/test_plan.py.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from ..errors import PlanError
+from ..graph import Graph, Node
+from .machine import Machine
+from .plan import Placement
+from .support import Support
+
+MERGE_SWEEPS = 8
+
+Overrides = Sequence[tuple[str | int, str]]
+
+
+def place_priority(
+    support: Support, overrides: Overrides, caps: Sequence[int | None]
+) -> tuple[tuple[Placement, ...], tuple[str, ...]]:
+    """Returns the placement of every node and notes for the user.
+
+    caps: for each device how many nodes it may take, None for any number; a plan that does not fit
+    a device's memory is made again with a lower cap.
+    """
+    placer = _Placer(support, caps)
+    placer.apply_overrides(overrides)
+    placer.pull_by_weights()
+    placer.sweep()
+    placer.place_rest()
+    placer.merge()
+    return placer.result(), tuple(placer.notes)
+
+
+def resolve_overrides(
+    graph: Graph, machine: Machine, overrides: Overrides
+) -> dict[int, tuple[int, str]]:
+    """Returns for each node that an override names its device and the override as text.
+
+    Node ids win over patterns, later patterns over earlier ones.
+
+    Raises:
+        PlanError: a pattern that matches nothing. DeviceError: a device that is not there.
+    """
+    out: dict[int, tuple[int, str]] = {}
+    for key, name in sorted(overrides, key=lambda item: isinstance(item[0], int)):
+        device = machine.index(name)
+        if isinstance(key, int):
+            out[key] = (device, f"override: {graph.nodes[key].name} on {name}")
+            continue
+        matched = [n.id for n in graph.nodes if fnmatchcase(n.name, key)]
+        if not matched:
+            close = difflib.get_close_matches(key, [n.name for n in graph.nodes], 3, 0.4)
+            hint = f"; close: {', '.join(close)}" if close else ""
+            raise PlanError(f"[placement] expected a node that matches {key!r}, got none{hint}")
+        out.update((node_id, (device, f"override: {key} on {name}")) for node_id in matched)
+    return out
+
+
+class _Placer:
+    """The state of one pass; `device` and `rule` grow from stage to stage."""
+
+    def __init__(self, support: Support, caps: Sequence[int | None]) -> None:
+        self.support = support
+        self.graph = support.graph
+        self.machine = support.machine
+        self.caps = caps
+        self.device: dict[int, int] = {}
+        self.rule: dict[int, str] = {}
+        self.fixed: set[int] = set()
+        self.homes: dict[int, int] = {}
+        self.notes: list[str] = []
+        self._rank = {n.id: position for position, n in enumerate(support.computed)}
+        self._room = [
+            float("inf") if d.kind == "cpu" else d.memory_bytes for d in self.machine.devices
+        ]
+
+    def why_not(self, node: Node, device: int) -> str | None:
+        cap = self.caps[device]
+        if cap is not None and self._rank[node.id] >= cap:
+            return f"{self.machine.devices[device].name} is full"
+        return self.support.why_not(node, device)
+
+    def can(self, node: Node, device: int) -> bool:
+        return self.why_not(node, device) is None
+
+    def put(self, node: Node, device: int, rule: str) -> None:
+        self.device[node.id] = device
+        self.rule[node.id] = rule
+
+    # -- stages ------------------------------------------------------------------------------------
+
+    def apply_overrides(self, overrides: Overrides) -> None:
+        views = self.graph.views
+        for node_id, (device, text) in resolve_overrides(
+            self.graph, self.machine, overrides
+        ).items():
+            target = self.graph.nodes[views[node_id][0] if node_id in views else node_id]
+            if target.op == "weight":
+                self.homes[target.id] = device
+            elif target.id in self._rank:
+                self._override(target, device, text)
+
+    def _override(self, node: Node, device: int, text: str) -> None:
+        reason = self.why_not(node, device)
+        if reason is None:
+            self.put(node, device, text)
+        else:
+            other = next(d for d in range(len(self.machine.devices)) if self.can(node, d))
+            self.put(node, other, f"{text}, which cannot: {reason}")
+            self.notes.append(
+                f"{node.name}: {text}, which cannot: {reason}; "
+                f"it runs on {self.machine.devices[other].name}"
+            )
+        self.fixed.add(node.id)
+
+    def pull_by_weights(self) -> None:
+        """Gives each weight a home with room for it; the heaviest weight of a node pulls the node
+        there.
+        """
+        for node in self.support.computed:
+            weights = [i for i in self.support.operands[node.id] if self._is_weight(i)]
+            if not weights:
+                continue
+            for weight in weights:
+                if weight not in self.homes:
+                    self.homes[weight] = self._find_home(node, weight)
+                    self._room[self.homes[weight]] -= self._bytes(weight)
+            if node.id in self.device:
+                continue
+            heaviest = max(weights, key=lambda w: (self._bytes(w), -w))
+            home = self.homes[heaviest]
+            if self.can(node, home):
+                self.put(node, home, f"weight {self.graph.nodes[heaviest].name} lives here")
+
+    def _find_home(self, node: Node, weight: int) -> int:
+        if node.id in self.device:
+            return self.device[node.id]
+        for device in range(len(self.machine.devices)):
+            if self.can(node, device) and self._bytes(weight) <= self._room[device]:
+                return device
+        return self.machine.cpu
+
+    def sweep(self) -> None:
+        """Carries devices along the edges, first those of GPUs, then the CPU's, too."""
+        for devices in (set(range(self.machine.cpu)), set(range(len(self.machine.devices)))):
+            for node in self.support.computed:
+                self._follow(node, self.support.operands[node.id], devices)
+            for node in reversed(self.support.computed):
+                self._follow(node, self.support.readers[node.id], devices)
+
+    def _follow(self, node: Node, neighbours: Sequence[int], devices: set[int]) -> None:
+        if node.id in self.device:
+            return
+        placed = [n for n in neighbours if self.device.get(n) in devices]
+        for other in sorted(placed, key=lambda n: (-self._bytes(n), n)):
+            if self.can(node, self.device[other]):
+                self.put(node, self.device[other], f"beside {self.graph.nodes[other].name}")
+                return
+
+    def place_rest(self) -> None:
+        for node in self.support.computed:
+            if node.id in self.device:
+                continue
+            device = next(d for d in range(len(self.machine.devices)) if self.can(node, d))
+            self.put(node, device, "first device that can run it")
+        for node in self.support.computed:
+            device = self.device[node.id]
+            reasons = [
+                f"{self.machine.devices[d].name} cannot: {reason}"
+                for d in range(self.machine.cpu)
+                if (reason := self.why_not(node, d)) is not None
+            ]
+            stuck = device == self.machine.cpu and len(reasons) == self.machine.cpu
+            if stuck and node.id not in self.fixed and reasons:
+                self.rule[node.id] = f"cpu, as {'; '.join(reasons)}"
+
+    def merge(self) -> None:
+        """Moves nodes that nothing holds to a neighbour's device while the bytes that cross get
+        fewer.
+        """
+        for _ in range(MERGE_SWEEPS):
+            moved = False
+            for node in self.support.computed:
+                moved |= self._move(node)
+            if not moved:
+                return
+
+    def _move(self, node: Node) -> bool:
+        held = any(self._is_weight(i) for i in self.support.operands[node.id])
+        if node.id in self.fixed or held:
+            return False
+        here = self.device[node.id]
+        neighbours = [*self.support.operands[node.id], *self.support.readers[node.id]]
+        options = sorted({self.device[n] for n in neighbours if n in self.device} - {here})
+        now = self._crossing_bytes(node)
+        best, best_bytes = here, now
+        for option in options:
+            if not self.can(node, option):
+                continue
+            self.device[node.id] = option
+            then = self._crossing_bytes(node)
+            if then < best_bytes:
+                best, best_bytes = option, then
+        self.device[node.id] = here
+        if best == here:
+            return False
+        beside = next(n for n in neighbours if self.device.get(n) == best)
+        saved = now - best_bytes
+        name = self.graph.nodes[beside].name
+        self.put(node, best, f"moved beside {name}: {saved} bytes less cross")
+        return True
+
+    def _crossing_bytes(self, node: Node) -> int:
+        """Bytes that cross because of where this node stands, of its result and its operands."""
+        total = 0
+        for value in (node.id, *self.support.operands[node.id]):
+            if value in self.device:
+                here = self.device[value]
+                targets = {self.device[r] for r in self.support.readers[value] if r in self.device}
+                total += len(targets - {here}) * self._bytes(value)
+        return total
+
+    # -- helpers -----------------------------------------------------------------------------------
+
+    def _is_weight(self, node_id: int) -> bool:
+        return self.graph.nodes[node_id].op == "weight"
+
+    def _bytes(self, node_id: int) -> int:
+        return self.graph.nodes[node_id].type.device_bytes
+
+    def result(self) -> tuple[Placement, ...]:
+        """Returns the placements of all nodes: leaves and views get theirs from those that run."""
+        out: list[Placement] = []
+        for node in self.graph.nodes:
+            if node.id in self.device:
+                out.append(Placement(self.device[node.id], self.rule[node.id]))
+            elif node.id in self.graph.views:
+                root = self.graph.root(node.id)
+                out.append(Placement(out[root].device, f"view of {self.graph.nodes[root].name}"))
+            else:
+                out.append(self._leaf(node))
+        return tuple(out)
+
+    def _leaf(self, node: Node) -> Placement:
+        users = list(dict.fromkeys(self.device[r] for r in self.support.readers[node.id]))
+        names = ", ".join(self.machine.devices[d].name for d in sorted(users))
+        if node.op == "input":
+            return Placement(self.machine.cpu, f"from the caller to {names or 'no device'}")
+        home = self.homes.get(node.id, users[0] if users else self.machine.cpu)
+        others = [self.machine.devices[d].name for d in sorted(users) if d != home]
+        if home not in users and users:
+            home, others = users[0], [self.machine.devices[d].name for d in sorted(users[1:])]
+        also = f"; also on {', '.join(others)}, for the ops there" if others else ""
+        return Placement(home, f"{node.op}{also}")

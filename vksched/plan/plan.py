@@ -1,0 +1,141 @@
+"""Plan: where and when everything of a graph runs, as a frozen value that the executor carries out
+to the letter.
+
+    split 0  vulkan:0   copy in x; nodes ...; copy out h      (one recording, one submit, one fence)
+                |  host waits for 0, copies h from outbox of vulkan:0 to inbox of vulkan:1
+    split 1  vulkan:1   copy in h; nodes ...; copy out y
+                |  host waits for 1, gives y to the caller
+
+Memory of a device: weight pages (shared by all plans), and for each of `copies` slots activation
+pages, inbox pages that the host writes and outbox pages that it reads. Examples:
+tests/test_plan.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..graph import Graph
+from .machine import Machine
+
+HOST = -1
+"""Source of a copy that comes from the caller, not from a split."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A range of 32-bit words in one page."""
+
+    page: int
+    offset: int
+    words: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The device of a node and the rule that chose it, in words."""
+
+    device: int
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class CopyIn:
+    """A value that enters a device: host memory -> inbox -> activation memory.
+
+    node: the value. source: the split whose outbox (or CPU result) holds it, or HOST for an input.
+    inbox, target: spans on the consuming device; unused (zero words) when that device is the CPU.
+    """
+
+    node: int
+    source: int
+    inbox: Span
+    target: Span
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOut:
+    """A value that leaves a device: activation memory -> outbox, where the host reads it."""
+
+    node: int
+    outbox: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A run of nodes on one device, submitted as one.
+
+    nodes: in execution order; views are not among them, they are resolved to what they view.
+    waits: splits for which the host waits before it copies in and submits this one: the crossings,
+        less those already waited for or implied by an earlier wait on the same device.
+    barriers: positions in (copies_in + nodes + copies_out) before which a barrier is recorded.
+    """
+
+    id: int
+    device: int
+    nodes: tuple[int, ...]
+    copies_in: tuple[CopyIn, ...]
+    copies_out: tuple[CopyOut, ...]
+    waits: tuple[int, ...]
+    barriers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """What a plan takes on one device, all sizes in 32-bit words but where the name says bytes.
+
+    weights: leaf nodes (weights and constants) that must be there. activation_pages, inbox_pages,
+    outbox_pages: page sizes of one slot. peak_bytes: weights and all slots together.
+    """
+
+    weights: tuple[int, ...]
+    weight_bytes: int
+    activation_pages: tuple[int, ...]
+    inbox_pages: tuple[int, ...]
+    outbox_pages: tuple[int, ...]
+    peak_bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """placements: one per node of the graph. splits: in the order in which the host submits them.
+
+    locations: (device, node) -> activation span, for each value that is in that device's memory,
+    the results of its own nodes and copies of others; not for leaves that are weights, nor for
+    views (but see CopyIn: a part of a tensor that crosses on its own is a value of its own there).
+    final_waits: splits for which the host waits before it hands the outputs to the caller.
+    """
+
+    graph: Graph
+    machine: Machine
+    policy: str
+    copies: int
+    placements: tuple[Placement, ...]
+    splits: tuple[Split, ...]
+    final_waits: tuple[int, ...]
+    memory: tuple[DeviceMemory, ...]
+    locations: Mapping[tuple[int, int], Span]
+    notes: tuple[str, ...] = ()
+
+    def verify(self) -> Plan:
+        """Returns the plan after checking it: see `plan.verify.verify_plan`."""
+        from .verify import verify_plan
+
+        return verify_plan(self)
+
+    def explain(self) -> str:
+        """Returns the plan as text: splits, copies, bytes, and the rule behind each placement."""
+        from .explain import explain_plan
+
+        return explain_plan(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the plan as plain data."""
+        from .explain import plan_as_dict
+
+        return plan_as_dict(self)
+
+    def __str__(self) -> str:
+        return self.explain()

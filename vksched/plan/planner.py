@@ -1,0 +1,169 @@
+"""Planner: a Graph and a Machine in, a verified Plan out.
+
+    placement -> splits -> memory -> barriers -> does it fit? --no--> lower the cap of the full
+    device, again
+
+Complexity: that of the stages, times the logarithmic number of caps tried. Examples:
+tests/test_plan.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+
+from ..errors import PlanError
+from ..graph import Graph
+from .barriers import find_barriers, split_items
+from .machine import Machine
+from .memory import (
+    aligned,
+    assign_spans,
+    assign_window,
+    find_lifetimes,
+    locations_of,
+    weights_of,
+)
+from .placement import Overrides, place_priority
+from .plan import CopyIn, CopyOut, DeviceMemory, Placement, Plan, Span, Split
+from .split import Outline, split_graph
+from .support import Support
+from .verify import verify_plan
+
+POLICIES = {"priority": place_priority}
+
+NOWHERE = Span(0, 0, 0)
+"""The span of a value in numpy's memory."""
+
+
+def plan_graph(
+    graph: Graph,
+    machine: Machine,
+    *,
+    policy: str = "priority",
+    overrides: Overrides = (),
+    copies: int = 1,
+) -> Plan:
+    """Returns a verified plan that keeps every device within its memory.
+
+    overrides: (node id or name pattern, device name); exact ids win, later patterns win over
+    earlier. copies: slots, sets of activations and windows, so that as many runs can be under way.
+
+    Raises:
+        PlanError: unknown policy, or a pattern that matches nothing. DeviceError: unknown device.
+    """
+    place = POLICIES.get(policy)
+    if place is None:
+        raise PlanError(f"[plan] expected a policy of {', '.join(POLICIES)}, got {policy!r}")
+    if copies < 1:
+        raise PlanError(f"[plan] expected at least 1 copy, got {copies}")
+    machine.verify()
+    support = Support(graph, machine)
+    caps: list[int | None] = [None] * len(machine.devices)
+    spills: dict[int, str] = {}
+    while True:
+        placements, notes = place(support, overrides, caps)
+        plan = _lay_out(
+            support, policy, copies, placements, (*notes, *(spills[d] for d in sorted(spills)))
+        )
+        full = next((d for d in range(machine.cpu) if not _fits(plan, d)), None)
+        if full is None:
+            return verify_plan(plan)
+        caps[full] = _lower_cap(plan, full, caps[full], support)
+        spec, need = machine.devices[full], plan.memory[full].peak_bytes
+        first = spills.get(full, f"it would take {need} of {spec.memory_bytes} bytes").split("; ")[
+            0
+        ]
+        first = first.removeprefix(f"{spec.name} is full: ")
+        spills[full] = (
+            f"{spec.name} is full: {first}; nodes from number {caps[full]} on go elsewhere"
+        )
+
+
+def _fits(plan: Plan, device: int) -> bool:
+    return plan.memory[device].peak_bytes <= plan.machine.devices[device].memory_bytes
+
+
+def _lower_cap(plan: Plan, device: int, cap: int | None, support: Support) -> int:
+    """Returns a lower cap, in proportion to the memory missing; at 0 the device takes nothing."""
+    count = len(support.computed)
+    used = [i for i, n in enumerate(support.computed) if plan.placements[n.id].device == device]
+    share = plan.machine.devices[device].memory_bytes / plan.memory[device].peak_bytes
+    keep = int(len(used) * share * 0.95)
+    wanted = used[keep] if keep < len(used) else (used[-1] if used else 0)
+    return max(0, min(wanted, (count if cap is None else cap) - 1))
+
+
+def _lay_out(
+    support: Support,
+    policy: str,
+    copies: int,
+    placements: tuple[Placement, ...],
+    notes: tuple[str, ...],
+) -> Plan:
+    graph, machine = support.graph, support.machine
+    outlines, final_waits = split_graph(support, placements)
+    locations: dict[tuple[int, int], Span] = {}
+    inbox: dict[tuple[int, int], Span] = {}
+    outbox: dict[tuple[int, int], Span] = {}
+    memory: list[DeviceMemory] = []
+    for device, spec in enumerate(machine.devices):
+        weights = weights_of(graph, outlines, device)
+        weight_bytes = sum(aligned(graph.nodes[w].type.words) * 4 for w in weights)
+        own = [o for o in outlines if o.device == device]
+        if spec.kind == "cpu":
+            memory.append(DeviceMemory(weights, weight_bytes, (), (), (), weight_bytes))
+            continue
+        page_words = spec.page_bytes // 4
+        spans, pages = assign_spans(find_lifetimes(graph, outlines, device), page_words)
+        locations.update(locations_of(spans, device))
+        entering = [(v, graph.nodes[v].type.words) for o in own for v, _ in o.entering]
+        leaving = [(v, graph.nodes[v].type.words) for o in own for v in o.leaving]
+        in_spans, in_pages = assign_window(entering, page_words)
+        out_spans, out_pages = assign_window(leaving, page_words)
+        inbox.update({(device, v): in_spans[v] for v, _ in entering})
+        outbox.update({(device, v): out_spans[v] for v, _ in leaving})
+        slot_bytes = 4 * (sum(pages) + sum(in_pages) + sum(out_pages))
+        peak = weight_bytes + copies * slot_bytes
+        memory.append(DeviceMemory(weights, weight_bytes, pages, in_pages, out_pages, peak))
+    splits = tuple(
+        _make_split(graph, i, outline, locations, inbox, outbox)
+        for i, outline in enumerate(outlines)
+    )
+    return Plan(
+        graph=graph,
+        machine=machine,
+        policy=policy,
+        copies=copies,
+        placements=placements,
+        splits=splits,
+        final_waits=final_waits,
+        memory=tuple(memory),
+        locations=MappingProxyType(locations),
+        notes=notes,
+    )
+
+
+def _make_split(
+    graph: Graph,
+    number: int,
+    outline: Outline,
+    locations: dict[tuple[int, int], Span],
+    inbox: dict[tuple[int, int], Span],
+    outbox: dict[tuple[int, int], Span],
+) -> Split:
+    here = outline.device
+    copies_in = tuple(
+        CopyIn(v, source, inbox.get((here, v), NOWHERE), locations.get((here, v), NOWHERE))
+        for v, source in outline.entering
+    )
+    copies_out = tuple(CopyOut(v, outbox.get((here, v), NOWHERE)) for v in outline.leaving)
+    items = split_items(graph, here, copies_in, outline.nodes, copies_out, locations)
+    return Split(
+        number, here, outline.nodes, copies_in, copies_out, outline.waits, find_barriers(items)
+    )
+
+
+def policies() -> Sequence[str]:
+    """Returns the names of all policies."""
+    return tuple(POLICIES)

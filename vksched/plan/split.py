@@ -1,0 +1,148 @@
+"""Splits: which nodes are submitted together, in which order, what crosses, and where the host must
+wait.
+
+Problem: few submissions and waits, but early starts. Method: the crossing depth of a node is the
+largest number of crossings on a path to it. Nodes of one device and one depth form a split, which
+is cyclefree by construction; within it the ancestors of what crosses go first, as a split of their
+own, so that the other device can start.
+
+    gpu:0   a0 -> a1 ----------> a4        depth 0: {a0, a1} early, {a2} late     depth 2: {a4}
+             \\-> a2     \\        ^
+    gpu:1                 b3 -----/         depth 1: {b3}
+
+Complexity: O(edges). Examples: tests/test_plan.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ..graph import Graph
+from .plan import HOST, Placement
+from .support import Support
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A split before memory is known. entering: (value, source split or HOST). leaving: values."""
+
+    device: int
+    nodes: tuple[int, ...]
+    entering: tuple[tuple[int, int], ...]
+    leaving: tuple[int, ...]
+    waits: tuple[int, ...]
+
+
+def value_of(graph: Graph, operand: int, same_device: bool) -> int:
+    """Returns which value an operand stands for: itself, or for a view what it views.
+
+    A part of a computed tensor crosses on its own; everything else stands for its root.
+    """
+    root = graph.root(operand)
+    whole = graph.nodes[root].type.words == graph.nodes[operand].type.words
+    if same_device or whole or graph.nodes[root].declaration.leaf:
+        return root
+    return operand
+
+
+def split_graph(
+    support: Support, placements: Sequence[Placement]
+) -> tuple[tuple[Outline, ...], tuple[int, ...]]:
+    """Returns the splits in submission order and the splits to wait for at the end."""
+    graph = support.graph
+    device = {n.id: placements[n.id].device for n in support.computed}
+    groups = _group(support, device)
+    of_node = {n: position for position, nodes in enumerate(groups) for n in nodes}
+    entering: list[dict[int, int]] = [{} for _ in groups]
+    leaving: list[dict[int, None]] = [{} for _ in groups]
+    present: set[tuple[int, int]] = set()
+    for position, nodes in enumerate(groups):
+        here = device[nodes[0]]
+        for node_id in nodes:
+            for operand in graph.nodes[node_id].inputs:
+                root = graph.root(operand)
+                leaf = graph.nodes[root].declaration.leaf
+                value = value_of(graph, operand, not leaf and device[root] == here)
+                if (here, value) in present or graph.nodes[value].op in ("weight", "constant"):
+                    continue
+                if leaf:
+                    entering[position][value] = HOST
+                elif device[root] != here:
+                    entering[position][value] = of_node[root]
+                    leaving[of_node[root]][value] = None
+                else:
+                    continue
+                present.add((here, value))
+    for _, output in graph.outputs:
+        root = graph.root(output)
+        if root in of_node:
+            leaving[of_node[root]][value_of(graph, output, False)] = None
+    waits = _find_waits(
+        [device[nodes[0]] for nodes in groups], [e.values() for e in entering], leaving
+    )
+    outlines = tuple(
+        Outline(device[nodes[0]], nodes, tuple(entering[i].items()), tuple(leaving[i]), waits[i])
+        for i, nodes in enumerate(groups)
+    )
+    return outlines, waits[-1]
+
+
+def _group(support: Support, device: dict[int, int]) -> list[tuple[int, ...]]:
+    """Returns the nodes of each split, in the order of submission, each in order of execution."""
+    depth: dict[int, int] = {}
+    for node in support.computed:
+        sources = [p for p in support.operands[node.id] if p in device]
+        depth[node.id] = max(
+            (depth[p] + (device[p] != device[node.id]) for p in sources), default=0
+        )
+    early: set[int] = set()
+    for node in reversed(support.computed):
+        readers = support.readers[node.id]
+        crosses = any(device[r] != device[node.id] for r in readers)
+        inherits = any(
+            r in early and device[r] == device[node.id] and depth[r] == depth[node.id]
+            for r in readers
+        )
+        if crosses or inherits:
+            early.add(node.id)
+    buckets: dict[tuple[int, bool, int], list[int]] = {}
+    for node in support.computed:
+        key = (depth[node.id], node.id not in early, device[node.id])
+        buckets.setdefault(key, []).append(node.id)
+    return [_by_level(support, buckets[key]) for key in sorted(buckets)]
+
+
+def _by_level(support: Support, nodes: list[int]) -> tuple[int, ...]:
+    """Orders nodes by longest path within the split: independent ones stand together."""
+    level: dict[int, int] = {}
+    for node_id in nodes:
+        inside = [level[p] for p in support.operands[node_id] if p in level]
+        level[node_id] = max(inside, default=-1) + 1
+    return tuple(sorted(nodes, key=lambda n: (level[n], n)))
+
+
+def _find_waits(
+    devices: Sequence[int],
+    sources: Sequence[Iterable[int]],
+    leaving: Sequence[dict[int, None]],
+) -> list[tuple[int, ...]]:
+    """Returns for each split, and last for the end, the splits that the host must still wait for.
+
+    A wait covers all earlier splits of its device: queues run in order.
+    """
+    known = dict.fromkeys(devices, -1)
+    out: list[tuple[int, ...]] = []
+
+    def need(splits: Iterable[int]) -> tuple[int, ...]:
+        latest: dict[int, int] = {}
+        for split in splits:
+            if split != HOST and split > known[devices[split]]:
+                latest[devices[split]] = max(split, latest.get(devices[split], -1))
+        known.update(latest)
+        return tuple(sorted(latest.values()))
+
+    for needed in sources:
+        out.append(need(needed))
+    out.append(need(i for i, values in enumerate(leaving) if values))
+    return out

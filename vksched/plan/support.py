@@ -1,0 +1,61 @@
+"""Support: which devices can run which nodes, asked once per node and device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from types import MappingProxyType
+
+from ..graph import Graph, Node
+from ..types import TensorType
+from .machine import Machine
+
+
+class Support:
+    """What one graph can do on one machine; remembers every answer.
+
+    caps: for a device, how many nodes of the topological order it may take; what comes later goes
+    elsewhere.
+    """
+
+    def __init__(self, graph: Graph, machine: Machine) -> None:
+        self.graph = graph
+        self.machine = machine
+        self._answers: dict[tuple[int, int], str | None] = {}
+        self._same: dict[tuple[object, ...], str | None] = {}
+
+    def why_not(self, node: Node, device: int) -> str | None:
+        """Returns why a device cannot run a node, or None when it can."""
+        key = (node.id, device)
+        if key not in self._answers:
+            types: tuple[TensorType, ...] = self.graph.input_types(node)
+            call = (node.op, types, node.type, node.attrs, device)
+            if call not in self._same:
+                self._same[call] = self.machine.devices[device].why_not(self.graph, node)
+            self._answers[key] = self._same[call]
+        return self._answers[key]
+
+    def can(self, node: Node, device: int) -> bool:
+        return self.why_not(node, device) is None
+
+    @cached_property
+    def computed(self) -> tuple[Node, ...]:
+        """The nodes that run: neither leaves nor views."""
+        return tuple(n for n in self.graph.ops if n.id not in self.graph.views)
+
+    @cached_property
+    def operands(self) -> Mapping[int, tuple[int, ...]]:
+        """For each node that runs the roots of its operands, each once."""
+        root = self.graph.root
+        return MappingProxyType(
+            {n.id: tuple(dict.fromkeys(root(i) for i in n.inputs)) for n in self.computed}
+        )
+
+    @cached_property
+    def readers(self) -> Mapping[int, tuple[int, ...]]:
+        """For each root the nodes that run and read it or a view of it, in topological order."""
+        out: dict[int, list[int]] = {n.id: [] for n in self.graph.nodes}
+        for node in self.computed:
+            for operand in self.operands[node.id]:
+                out[operand].append(node.id)
+        return MappingProxyType({k: tuple(v) for k, v in out.items()})

@@ -1,0 +1,253 @@
+"""Verify: does a plan keep every promise? Checked by simulation, not by the code that made the
+plan.
+
+    host order --> what is present where --> what is complete --> which words are alive
+
+Walks the splits as the executor will. A value must be present on a device before a node there reads
+it; the split that made a value must be known complete before the host copies it; no word may be
+written while a value in it is still needed; a barrier must part what conflicts. Complexity: O(items
+* values alive). Examples: tests/test_plan_verify.py.
+"""
+
+from __future__ import annotations
+
+from ..errors import PlanError
+from ..graph import Graph
+from .plan import HOST, Plan, Span, Split
+
+
+def verify_plan(plan: Plan) -> Plan:
+    """Returns the plan when it is sound.
+
+    Raises:
+        PlanError: the first promise that is broken.
+    """
+    plan.machine.verify()
+    _check_nodes(plan)
+    _check_order(plan)
+    for device, spec in enumerate(plan.machine.devices):
+        if spec.kind != "cpu":
+            _check_words(plan, device)
+            _check_capacity(plan, device)
+    return plan
+
+
+def _fail(message: str) -> PlanError:
+    return PlanError(f"[plan] {message}")
+
+
+def _root(graph: Graph, node_id: int) -> int:
+    while node_id in graph.views:
+        node_id = graph.views[node_id][0]
+    return node_id
+
+
+def _check_nodes(plan: Plan) -> None:
+    graph = plan.graph
+    if len(plan.placements) != len(graph.nodes):
+        raise _fail(f"{len(plan.placements)} placements for {len(graph.nodes)} nodes")
+    seen: dict[int, int] = {}
+    for position, split in enumerate(plan.splits):
+        if split.id != position or not split.nodes:
+            raise _fail(f"split {split.id} stands at {position} or is empty")
+        for node_id in split.nodes:
+            if node_id in seen:
+                raise _fail(
+                    f"{graph.nodes[node_id].name} runs in splits {seen[node_id]}, {position}"
+                )
+            seen[node_id] = position
+            if plan.placements[node_id].device != split.device:
+                raise _fail(
+                    f"{graph.nodes[node_id].name} runs on another device than its placement"
+                )
+            reason = plan.machine.devices[split.device].why_not(graph, graph.nodes[node_id])
+            if reason is not None:
+                raise _fail(f"{graph.nodes[node_id].name} cannot run where it is placed: {reason}")
+    needed = {n.id for n in graph.ops if n.id not in graph.views}
+    if needed != set(seen):
+        missing = [graph.nodes[n].name for n in sorted(needed ^ set(seen))]
+        raise _fail(f"nodes that run too often or never: {missing}")
+
+
+def _check_order(plan: Plan) -> None:
+    """Simulates host and queues: presence of operands, completeness of what the host reads."""
+    graph = plan.graph
+    present: set[tuple[int, int]] = set()
+    complete: set[int] = set()
+    made: dict[int, int] = {}
+
+    def wait(split: int, before: int) -> None:
+        if not 0 <= split < before:
+            raise _fail(f"waits for split {split} before it is submitted")
+        complete.update(
+            s.id for s in plan.splits[: split + 1] if s.device == plan.splits[split].device
+        )
+
+    for split in plan.splits:
+        for waited in split.waits:
+            wait(waited, split.id)
+        for copy in split.copies_in:
+            name = graph.nodes[copy.node].name
+            if copy.source == HOST:
+                if graph.nodes[copy.node].op != "input":
+                    raise _fail(f"{name} is copied in from the caller, but is no input")
+            elif made.get(copy.node) != copy.source:
+                raise _fail(
+                    f"{name} is copied in from split {copy.source}, which does not give it out"
+                )
+            elif copy.source not in complete:
+                raise _fail(
+                    f"split {split.id} reads {name} before split {copy.source} was waited for"
+                )
+            present.add((split.device, copy.node))
+        for node_id in split.nodes:
+            for operand in graph.nodes[node_id].inputs:
+                _check_present(plan, split, present, operand, graph.nodes[node_id].name)
+            present.add((split.device, node_id))
+        for out in split.copies_out:
+            _check_present(plan, split, present, out.node, "a copy out")
+            if plan.placements[_root(graph, out.node)].device == split.device:
+                made[out.node] = split.id
+    for waited in plan.final_waits:
+        wait(waited, len(plan.splits))
+    left = [s.id for s in plan.splits if s.id not in complete]
+    if left:
+        raise _fail(f"splits {left} are not complete when the run ends")
+    for name, output in graph.outputs:
+        root = _root(graph, output)
+        if not graph.nodes[root].declaration.leaf and not {output, root} & made.keys():
+            raise _fail(f"output {name!r} is not copied out")
+
+
+def _check_present(
+    plan: Plan, split: Split, present: set[tuple[int, int]], operand: int, reader: str
+) -> None:
+    graph, root = plan.graph, _root(plan.graph, operand)
+    if (split.device, operand) in present or (split.device, root) in present:
+        return
+    if root in plan.memory[split.device].weights and root in graph.data:
+        return
+    raise _fail(
+        f"{reader} in split {split.id} needs {graph.nodes[operand].name}, which is not there"
+    )
+
+
+def _check_words(plan: Plan, device: int) -> None:
+    """Replays a device's program on a map of words: who owns what, and which accesses no barrier
+    parts.
+    """
+    graph, memory = plan.graph, plan.memory[device]
+    for (where, _), span in plan.locations.items():
+        if where == device:
+            _check_span(span, memory.activation_pages, "activation")
+    last = _last_reads(plan, device)
+    alive: dict[int, Span] = {}
+    clock = 0
+    windows: dict[str, list[Span]] = {"inbox": [], "outbox": []}
+    for split in plan.splits:
+        if split.device != device:
+            continue
+        reads: list[Span] = []
+        writes: list[Span] = []
+        items = (*split.copies_in, *split.nodes, *split.copies_out)
+        for position, item in enumerate(items):
+            if position in split.barriers:
+                reads, writes = [], []
+            operands, result = _accesses(plan, split, position)
+            own = [_span(plan, device, i) for i in operands]
+            sources = [s for s in own if s is not None]
+            for value, span in alive.items():
+                if result is not None and last[value] >= clock and value != result:
+                    target = plan.locations[device, result]
+                    if _meet(target, span):
+                        names = graph.nodes[result].name, graph.nodes[value].name
+                        raise _fail(f"{names[0]} is written over {names[1]}, which is still needed")
+            target_spans = [plan.locations[device, result]] if result is not None else []
+            if any(_meet(a, b) for a in sources for b in writes) or any(
+                _meet(a, b) for a in target_spans for b in (*reads, *writes)
+            ):
+                raise _fail(f"item {position} of split {split.id} needs a barrier before it")
+            reads += sources
+            writes += target_spans
+            if result is not None:
+                alive = {v: s for v, s in alive.items() if last[v] >= clock}
+                alive[result] = plan.locations[device, result]
+            clock += 1
+            del item
+        for copy in split.copies_in:
+            windows["inbox"].append(_check_span(copy.inbox, memory.inbox_pages, "inbox"))
+            if copy.target != plan.locations.get((device, copy.node)):
+                raise _fail(
+                    f"{graph.nodes[copy.node].name} is copied to another place than it is read"
+                )
+        for out in split.copies_out:
+            windows["outbox"].append(_check_span(out.outbox, memory.outbox_pages, "outbox"))
+    for name, spans in windows.items():
+        ordered = sorted(spans, key=lambda s: (s.page, s.offset))
+        for one, two in zip(ordered, ordered[1:], strict=False):
+            if _meet(one, two):
+                raise _fail(f"two values share words of the {name}")
+
+
+def _accesses(plan: Plan, split: Split, position: int) -> tuple[tuple[int, ...], int | None]:
+    """Returns the values that an item reads and the value that it writes."""
+    if position < len(split.copies_in):
+        return (), split.copies_in[position].node
+    position -= len(split.copies_in)
+    if position < len(split.nodes):
+        node_id = split.nodes[position]
+        return plan.graph.nodes[node_id].inputs, node_id
+    return (split.copies_out[position - len(split.nodes)].node,), None
+
+
+def _last_reads(plan: Plan, device: int) -> dict[int, int]:
+    """Returns for each value on a device the last item of its program that touches it."""
+    last: dict[int, int] = {}
+    clock = 0
+    for split in plan.splits:
+        if split.device == device:
+            for position in range(len(split.copies_in) + len(split.nodes) + len(split.copies_out)):
+                operands, result = _accesses(plan, split, position)
+                for operand in operands:
+                    key = (
+                        operand
+                        if (device, operand) in plan.locations
+                        else _root(plan.graph, operand)
+                    )
+                    last[key] = clock
+                if result is not None:
+                    last[result] = clock
+                clock += 1
+    return last
+
+
+def _span(plan: Plan, device: int, node_id: int) -> Span | None:
+    own = plan.locations.get((device, node_id))
+    return own or plan.locations.get((device, _root(plan.graph, node_id)))
+
+
+def _meet(a: Span, b: Span) -> bool:
+    return a.page == b.page and max(a.offset, b.offset) < min(
+        a.offset + a.words, b.offset + b.words
+    )
+
+
+def _check_span(span: Span, pages: tuple[int, ...], kind: str) -> Span:
+    if not 0 <= span.page < len(pages) or span.offset + span.words > pages[span.page]:
+        raise _fail(f"{kind} span {span} lies outside the pages {pages}")
+    if span.offset % 4:
+        raise _fail(f"{kind} span {span} is not aligned to 16 bytes")
+    return span
+
+
+def _check_capacity(plan: Plan, device: int) -> None:
+    spec, memory = plan.machine.devices[device], plan.memory[device]
+    slot = sum(memory.activation_pages) + sum(memory.inbox_pages) + sum(memory.outbox_pages)
+    needed = memory.weight_bytes + plan.copies * slot * 4
+    if needed > memory.peak_bytes:
+        raise _fail(f"{spec.name} needs {needed} bytes, the plan says {memory.peak_bytes}")
+    if memory.peak_bytes > spec.memory_bytes:
+        raise _fail(f"{spec.name} needs {memory.peak_bytes} of {spec.memory_bytes} bytes")
+    for words in (*memory.activation_pages, *memory.inbox_pages, *memory.outbox_pages):
+        if words * 4 > spec.page_bytes:
+            raise _fail(f"a page of {words * 4} bytes is over {spec.name}'s {spec.page_bytes}")
