@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""Build Kompute's Python module and its companion for the Python that runs this.
+
+    kp 0.9.0 sdist (unmodified) + native/*.cpp -> cmake -> site-packages/vksched_native/
+
+Both modules lie inside a package of ours, so that a `kp` of the user's stays as it is. A second run
+finds its stamp and ends at once; --force builds anew. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+KP = "0.9.0"
+KP_SHA256 = "98e583dc6e9731ff6d7a3e3317817e4d93f7b2945929619e29a56325db279949"
+PYBIND11 = "2.13.6"
+MODULES = ("kp", "companion")
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
+INIT = '"""Kompute\'s Python module and its companion, built by native/build.py of vksched."""\n'
+APT = "apt-get install cmake make g++ libvulkan-dev libfmt-dev"
+PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+
+
+class BuildError(Exception):
+    """What failed and what to do about it."""
+
+
+def say(text: str) -> None:
+    print(f"[native] {text}", flush=True)
+
+
+def call(command: list[str], to_do: str) -> None:
+    say("$ " + " ".join(re.sub(r"://[^/@]*@", "://", part) for part in command))
+    if subprocess.run(command, stdin=subprocess.DEVNULL).returncode:
+        raise BuildError(f"`{' '.join(command[:4])} ...` failed; {to_do}")
+
+
+def build_key() -> str:
+    """Return a digest of all that decides what is built."""
+    digest = hashlib.sha256(f"{sys.version}\0{SUFFIX}\0{os.environ.get('CXXFLAGS')}".encode())
+    for name in ("CMakeLists.txt", "build.py", "checked_vulkan.cpp", "companion.cpp"):
+        digest.update((HERE / name).read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def is_current(package: Path, key: str) -> bool:
+    try:
+        stamp = json.loads((package / "stamp.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return stamp.get("key") == key and all((package / f"{m}{SUFFIX}").exists() for m in MODULES)
+
+
+def check_tools() -> None:
+    """Look for what is cheap to look for; cmake names the libraries that it misses."""
+    missing = [tool for tool in ("cmake", "make") if not shutil.which(tool)]
+    if not (os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")):
+        missing.append("g++")
+    if missing:
+        raise BuildError(f"expected {', '.join(missing)} on PATH, got none; try: {APT}")
+    include = Path(sysconfig.get_path("include"))
+    if not (include / "Python.h").exists():
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        raise BuildError(
+            f"expected Python.h in {include}, got none; try: apt-get install python{version}-dev"
+        )
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def get_kp(work: Path) -> Path:
+    """Return the unpacked kp source, downloaded once and checked against its digest."""
+    archive = work / f"kp-{KP}.tar.gz"
+    if not archive.exists() or sha256(archive) != KP_SHA256:
+        archive.unlink(missing_ok=True)
+        # The wheel cache does not matter here: download stores the archive itself.
+        call(
+            [*PIP, "download", "--no-deps", "--no-binary=kp", "--dest", str(work), f"kp=={KP}"],
+            "is the package index reachable?",
+        )
+    found = sha256(archive)
+    if found != KP_SHA256:
+        raise BuildError(f"expected sha256 {KP_SHA256} of {archive.name}, got {found}")
+    source = work / f"kp-{KP}"
+    shutil.rmtree(source, ignore_errors=True)
+    with tarfile.open(archive) as tar:
+        if hasattr(tarfile, "data_filter"):
+            tar.extractall(work, filter="data")
+        else:
+            tar.extractall(work)  # its digest was checked above
+    return source
+
+
+def get_pybind11(work: Path) -> Path:
+    """Return pybind11's CMake folder: the one of this Python, or a private copy."""
+    try:
+        import pybind11
+
+        if pybind11.__version__ == PYBIND11:
+            return Path(pybind11.get_cmake_dir())
+    except ImportError:
+        pass
+    target = work / f"pybind11-{PYBIND11}"
+    cmake_dir = target / "pybind11" / "share" / "cmake" / "pybind11"
+    if not (cmake_dir / "pybind11Config.cmake").exists():
+        command = [*PIP, "install", "--no-deps", "--target", str(target), f"pybind11=={PYBIND11}"]
+        call(command, "is the package index reachable?")
+    return cmake_dir
+
+
+def compile_modules(work: Path, source: Path, pybind11_dir: Path) -> Path:
+    """Configure and build; return the folder with both modules."""
+    build = work / f"cmake-{sys.implementation.cache_tag}"
+    shutil.rmtree(build, ignore_errors=True)
+    include = sysconfig.get_path("include")
+    configure = [
+        "cmake",
+        *("-S", str(HERE), "-B", str(build)),
+        "-DCMAKE_BUILD_TYPE=Release",
+        f"-DKP_SOURCE={source}",
+        f"-Dpybind11_DIR={pybind11_dir}",
+        f"-DPYTHON_EXECUTABLE={sys.executable}",
+        f"-DPYTHON_INCLUDE_DIR={include}",
+        # Modules take Python's symbols from the interpreter; kp's CMake file wants a name only.
+        f"-DPYTHON_LIBRARY={sysconfig.get_path('stdlib')}",
+    ]
+    call(configure, f"see above; missing packages: {APT}")
+    jobs = str(len(os.sched_getaffinity(0)))
+    call(["cmake", "--build", str(build), "-j", jobs], f"see above; missing packages: {APT}")
+    return build / "modules"
+
+
+def install(built: Path, package: Path, key: str) -> None:
+    """Put the modules in place; by renaming, as a running Python may have the old ones open."""
+    package.mkdir(parents=True, exist_ok=True)
+    (package / "stamp.json").unlink(missing_ok=True)
+    for module in MODULES:
+        new = package / f".{module}.new"
+        shutil.copy2(built / f"{module}{SUFFIX}", new)
+        new.replace(package / f"{module}{SUFFIX}")
+    (package / "__init__.py").write_text(INIT)
+    check = "import vksched_native.kp, vksched_native.companion"
+    call([sys.executable, "-c", check], "the modules were built but cannot be imported, see above")
+    stamp = {"key": key, "kp": KP, "pybind11": PYBIND11}
+    (package / "stamp.json").write_text(json.dumps(stamp, indent=1) + "\n")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Build kp and its companion for this Python.")
+    default_work = HERE.parent / "build" / "native"
+    parser.add_argument(
+        "--work", type=Path, default=default_work, help="folder for all that is made"
+    )
+    parser.add_argument("--force", action="store_true", help="build even when all is current")
+    options = parser.parse_args(arguments)
+    package = Path(sysconfig.get_path("platlib")) / "vksched_native"
+    key = build_key()
+    if is_current(package, key) and not options.force:
+        say(f"{package} is current")
+        return 0
+    start = time.monotonic()
+    work = options.work.resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    try:
+        check_tools()
+        built = compile_modules(work, get_kp(work), get_pybind11(work))
+        install(built, package, key)
+    except BuildError as error:
+        print(f"[native] {error}", file=sys.stderr, flush=True)
+        return 1
+    say(f"installed {package} in {time.monotonic() - start:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

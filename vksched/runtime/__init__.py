@@ -1,0 +1,1 @@
+"""Devices and the executor: the only layer that touches hardware."""

@@ -1,0 +1,578 @@
+"""Kompute's objects behind a small typed door: contexts, buffers, pipelines, recordings.
+
+    Context -> storage(), host() -> pipeline() -> recording(): begin, dispatch, barrier, end
+                                                               submit, wait, done, duration_s
+
+The only file that imports the native modules (built by native/build.py into the package
+vksched_native; docs/adr/0001-kompute-companion.md says why). Without them `available()` tells what
+to do. What a recording or pipeline uses lives as long as it does, and a device as long as any view
+of its mapped memory: nothing can be pulled from under a submission. Examples:
+tests/test_companion.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import sys
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory, ShaderError
+from ..trace import VkschedWarning
+
+CLOSE_LIMIT_S = 10.0
+"""How long closing waits for submissions under way; after that their memory is kept for ever."""
+
+MAX_BUFFER_BYTES = (1 << 32) - 4
+"""kp counts bytes in 32 bits."""
+
+_DRIVER_SELECTORS = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES")
+_DEFAULT_DATA_DIRS = "/usr/local/share:/usr/share"
+
+_kp: Any = None
+_companion: Any = None
+_load_lock = threading.Lock()
+
+
+# -- the native modules ----------------------------------------------------------------------------
+
+
+def available() -> str | None:
+    """Returns None when the native modules and a Vulkan loader are there, else why not.
+
+    The reason says what to do. Starts no driver: `describe_devices` does.
+    """
+    try:
+        _load()
+    except ImportError as error:
+        return _explain(error)
+    try:
+        version = _companion.loader_version()
+    except RuntimeError as error:
+        return f"the Vulkan loader does not work ({error}); try reinstalling libvulkan1"
+    if tuple(map(int, version.split("."))) < (1, 1):
+        return f"expected a loader for Vulkan 1.1, got {version}; try a newer libvulkan1"
+    return None
+
+
+def describe_devices() -> list[dict[str, Any]]:
+    """Returns every physical device in loader order, none of them opened; units are in the names.
+
+    Raises:
+        DeviceError: there is no loader, no driver, or no driver works.
+    """
+    reason = available()
+    if reason is not None:
+        raise DeviceError(f"[devices] expected the native modules, got none: {reason}")
+    try:
+        devices: list[dict[str, Any]] = _companion.describe_devices()
+    except _companion.VulkanError as error:
+        if error.result == "VK_ERROR_INCOMPATIBLE_DRIVER":
+            raise DeviceError(
+                f"[devices] expected a Vulkan driver, got none that works ({error}); try "
+                "`make setup` or your GPU's driver package"
+            ) from error
+        raise _translated(error, "devices", "the Vulkan loader") from error
+    return devices
+
+
+def _load() -> None:
+    """Imports both modules once; raises ImportError."""
+    global _kp, _companion
+    with _load_lock:
+        if _companion is not None:
+            return
+        _add_own_drivers()
+        root = logging.getLogger()
+        before = list(root.handlers)
+        try:
+            _kp = importlib.import_module("vksched_native.kp")
+            _companion = importlib.import_module("vksched_native.companion")
+        finally:
+            # Importing kp calls logging.basicConfig(), which is the application's business.
+            for handler in set(root.handlers) - set(before):
+                root.removeHandler(handler)
+
+
+def _add_own_drivers() -> None:
+    """Lets the loader find the drivers that set-up fetched, after the system's.
+
+    A further data folder works with every loader; VK_ADD_DRIVER_FILES came only with 1.3.207.
+    """
+    own = Path(sys.prefix) / "share" / "vksched"
+    if any(name in os.environ for name in _DRIVER_SELECTORS):
+        return
+    folders = (os.environ.get("XDG_DATA_DIRS") or _DEFAULT_DATA_DIRS).split(os.pathsep)
+    if str(own) not in folders and any((own / "vulkan" / "icd.d").glob("*.json")):
+        os.environ["XDG_DATA_DIRS"] = os.pathsep.join([*folders, str(own)])
+
+
+def _explain(error: ImportError) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        return (
+            f"Kompute and its companion are not built for this Python {version}; try `make setup`"
+            " (native/build.py)"
+        )
+    if "libvulkan" in str(error):
+        return f"there is no Vulkan loader ({error}); try your system's libvulkan1 or vulkan-loader"
+    return f"the native modules do not load ({error}); try native/build.py --force"
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+def _translated(error: RuntimeError, stage: str, name: str) -> DeviceError:
+    """Returns the error of ours for one of the companion's or kp's."""
+    if isinstance(error, _companion.DeviceLost):
+        return DeviceLost(f"[{stage}] {name}: expected a working device, got a lost one ({error})")
+    if isinstance(error, _companion.OutOfMemory):
+        return OutOfMemory(
+            f"[{stage}] {name}: expected enough memory, got {error}; try less at once"
+        )
+    if isinstance(error, _companion.Timeout):
+        return DeviceTimeout(f"[{stage}] {name}: expected an end in time, got {error}")
+    return DeviceError(f"[{stage}] {name}: {error}")
+
+
+@contextlib.contextmanager
+def _errors(stage: str, name: str) -> Iterator[None]:
+    """Turns native errors into ours."""
+    try:
+        yield
+    except DeviceError:
+        raise
+    except RuntimeError as error:
+        raise _translated(error, stage, name) from error
+
+
+@contextlib.contextmanager
+def _kp_errors(stage: str, name: str) -> Iterator[None]:
+    """Turns what went wrong inside kp into our errors, by the VkResult noted there."""
+    _forget_error()
+    try:
+        with _errors(stage, name):
+            try:
+                yield
+            except RuntimeError as error:
+                _companion.raise_error(str(error))
+                raise
+            _companion.raise_error(stage)
+    except MemoryError as error:
+        raise OutOfMemory(f"[{stage}] {name}: expected host memory, got {error!r}") from error
+
+
+def _forget_error() -> None:
+    with contextlib.suppress(_companion.VulkanError):
+        _companion.raise_error("")
+
+
+# -- context ---------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a context has done since it was opened; freeing does not count back."""
+
+    buffers: int = 0
+    buffer_bytes: int = 0
+    pipelines: int = 0
+    recordings: int = 0
+    submissions: int = 0
+    fence_waits: int = 0
+
+
+class _Device:
+    """What must be taken down in order when a context ends, whoever ends it."""
+
+    def __init__(self, name: str, manager: Any) -> None:
+        self.name = name
+        self.manager = manager
+        self.lock = threading.RLock()
+        self.closed = False
+        self.live_bytes = 0
+        self.recordings: weakref.WeakSet[Recording] = weakref.WeakSet()
+        self.mappings: weakref.WeakSet[_Mapping] = weakref.WeakSet()
+        self.natives: weakref.WeakSet[Buffer | Pipeline] = weakref.WeakSet()
+
+    def require_open(self, stage: str) -> None:
+        if self.closed:
+            raise DeviceError(f"[{stage}] {self.name}: expected an open device, got a closed one")
+
+    def close(self) -> None:
+        with self.lock:
+            if self.closed:
+                return
+            self.closed = True
+            limit = time.monotonic() + CLOSE_LIMIT_S
+            ended = [r._end(max(0.0, limit - time.monotonic())) for r in list(self.recordings)]
+            if all(ended):
+                self.destroy_if_unused()
+                return
+            # The device still works on them: freeing would crash the driver, now or at exit.
+            for owner in self.natives:
+                _companion.leak(owner._native)
+            _companion.leak(self.manager)
+        warnings.warn(
+            f"[close] {self.name}: submissions did not end within {CLOSE_LIMIT_S:.0f} s; their "
+            "memory is kept",
+            VkschedWarning,
+            stacklevel=3,
+        )
+
+    def destroy_if_unused(self) -> None:
+        """Ends the device, or leaves that to the last view of its mapped memory."""
+        with self.lock:
+            if self.closed and self.manager is not None and not len(self.mappings):
+                self.manager.destroy()
+                self.manager = None
+
+    def destroy_at_exit(self) -> None:
+        """Ends the device whatever views there are: nobody reads them any more."""
+        with self.lock:
+            self.close()
+            self.mappings.clear()
+            self.destroy_if_unused()
+
+
+class Context:
+    """One opened logical device; opening the same index again gives another one.
+
+    Raises:
+        DeviceError: there is no such device, or it cannot be opened.
+    """
+
+    def __init__(self, index: int, name: str) -> None:
+        devices = describe_devices()
+        if not 0 <= index < len(devices):
+            raise DeviceError(
+                f"[open] {name}: expected an index below {len(devices)}, got {index}; try "
+                "`vksched devices`"
+            )
+        described = devices[index]
+        if not described["usable"]:
+            raise DeviceError(f"[open] {name} ({described['name']}): {described['why']}")
+        limits = described["limits"]
+        self.name = name
+        self.index = index
+        self.counters = Counters()
+        self.max_buffer_bytes: int = min(
+            MAX_BUFFER_BYTES,
+            limits["maxStorageBufferRange"],
+            limits["maxMemoryAllocationSize"] or MAX_BUFFER_BYTES,
+        )
+        with _kp_errors("open", name):
+            manager = _kp.Manager(index, [], [])
+            _companion.require_open(manager)
+        self._device = _Device(name, manager)
+        self._finalizer = weakref.finalize(self, _Device.destroy_at_exit, self._device)
+
+    def storage(self, words: int) -> Buffer:
+        """Returns device-local memory of 32-bit words with any content; the host cannot see it."""
+        # np.empty takes address space only: kp never reads a storage tensor's data.
+        return Buffer(self, self._allocate(words, "storage"), words)
+
+    def host(self, words: int) -> HostBuffer:
+        """Returns host-visible coherent memory of 32-bit words, zeroed."""
+        return HostBuffer(self, self._allocate(words, "host"), words)
+
+    def pipeline(
+        self,
+        spirv: bytes,
+        buffers: Sequence[Buffer | HostBuffer],
+        constants: Sequence[int],
+        push_bytes: int,
+    ) -> Pipeline:
+        """Returns a shader bound to buffers; constants are the specialisation ids 0, 1, ..."""
+        self._device.require_open("pipeline")
+        if not spirv or len(spirv) % 4:
+            raise ShaderError(f"[pipeline] expected SPIR-V of 32-bit words, got {len(spirv)} bytes")
+        if not buffers or push_bytes % 4:
+            raise ShaderError(
+                "[pipeline] expected at least one buffer and push constants of 32-bit words, got "
+                f"{len(buffers)} buffers and {push_bytes} bytes"
+            )
+        for buffer in buffers:
+            if buffer._device is not self._device:
+                raise DeviceError(
+                    f"[pipeline] {self.name}: expected its own buffers, got another's"
+                )
+        with _kp_errors("pipeline", self.name):
+            native = _kp.Manager.algorithm(
+                self._device.manager,
+                [buffer._open_native() for buffer in buffers],
+                spirv,
+                (1, 1, 1),
+                np.array(constants, dtype=np.uint32),
+                np.zeros(push_bytes // 4, dtype=np.uint32),
+            )
+        with self._device.lock:
+            self.counters.pipelines += 1
+        return Pipeline(self, native)
+
+    def recording(self) -> Recording:
+        """Returns an empty recording."""
+        self._device.require_open("recording")
+        with _kp_errors("recording", self.name):
+            sequence = self._device.manager.sequence()
+            native = _companion.Recording(self._device.manager, sequence)
+        with self._device.lock:
+            self.counters.recordings += 1
+        return Recording(self, native, sequence)
+
+    def free_bytes(self) -> int:
+        """Returns what is left of the largest device-local heap.
+
+        The driver's budget less its usage; where it keeps none, the heap less what we allocated.
+        """
+        self._device.require_open("memory")
+        with _errors("memory", self.name):
+            heaps = _companion.memory_info(self._device.manager)
+        heap = max(heaps, key=lambda h: (h["device_local"], h["size_bytes"]))
+        if heap["budget_bytes"] is not None:
+            return max(0, int(heap["budget_bytes"]) - int(heap["usage_bytes"]))
+        return max(0, int(heap["size_bytes"]) - self._device.live_bytes)
+
+    def close(self) -> None:
+        """Waits for submissions under way, at most CLOSE_LIMIT_S, and ends the device.
+
+        Views of mapped memory stay readable: the device then ends with the last of them.
+        """
+        self._device.close()
+
+    def _allocate(self, words: int, kind: str) -> Any:
+        self._device.require_open(kind)
+        size_bytes = 4 * words
+        if words < 1:
+            raise DeviceError(f"[{kind}] {self.name}: expected at least one word, got {words}")
+        if size_bytes > self.max_buffer_bytes:
+            raise OutOfMemory(
+                f"[{kind}] {self.name}: expected at most {self.max_buffer_bytes} bytes in one "
+                f"buffer, got {size_bytes}; try several buffers"
+            )
+        with _errors(kind, self.name):
+            sizes = [h["size_bytes"] for h in _companion.memory_info(self._device.manager)]
+        if size_bytes > max(sizes):
+            raise OutOfMemory(
+                f"[{kind}] {self.name}: expected at most {max(sizes)} bytes, its largest heap, got "
+                f"{size_bytes}; try another device"
+            )
+        with _kp_errors(kind, self.name):
+            data = np.zeros(words, np.uint32) if kind == "host" else np.empty(words, np.uint32)
+            types = {"storage": _kp.TensorTypes.storage, "host": _kp.TensorTypes.host}
+            tensor = self._device.manager.tensor_t(data, types[kind])
+        with self._device.lock:
+            self.counters.buffers += 1
+            self.counters.buffer_bytes += size_bytes
+        return tensor
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+class Buffer:
+    """Device memory of 32-bit words."""
+
+    def __init__(self, context: Context, native: Any, words: int) -> None:
+        self.context = context
+        self.words = words
+        self._device = context._device
+        self._native: Any = native
+        with self._device.lock:
+            self._device.natives.add(self)
+            self._device.live_bytes += 4 * words
+        self._finalizer = weakref.finalize(self, _count_freed, self._device, 4 * words)
+        self._finalizer.atexit = False
+
+    @property
+    def size_bytes(self) -> int:
+        return 4 * self.words
+
+    def close(self) -> None:
+        """Gives the memory back, at once or with the last pipeline that uses it."""
+        self._native = None
+        self._finalizer()
+
+    def _open_native(self) -> Any:
+        if self._native is None:
+            raise DeviceError(
+                f"[buffer] {self.context.name}: expected an open buffer, got a closed one"
+            )
+        return self._native
+
+
+class HostBuffer(Buffer):
+    """Mapped memory of 32-bit words, seen by host and device alike."""
+
+    def __init__(self, context: Context, native: Any, words: int) -> None:
+        super().__init__(context, native, words)
+        self._array: npt.NDArray[np.uint32] | None = np.asarray(_Mapping(context._device, native))
+
+    @property
+    def array(self) -> npt.NDArray[np.uint32]:
+        """The memory itself, writable; barriers between "host" and "shader" order the accesses."""
+        if self._array is None:
+            raise DeviceError(
+                f"[buffer] {self.context.name}: expected an open buffer, got a closed one"
+            )
+        return self._array
+
+    def close(self) -> None:
+        """Gives the memory back, at once or with the last view or pipeline that uses it."""
+        self._array = None
+        super().close()
+
+
+class _Mapping:
+    """The owner that numpy keeps for each view of mapped memory; keeps its device open."""
+
+    def __init__(self, device: _Device, tensor: Any) -> None:
+        data: npt.NDArray[np.uint32] = tensor.data()
+        self.__array_interface__ = data.__array_interface__
+        self._tensor = tensor
+        device.mappings.add(self)
+        weakref.finalize(self, device.destroy_if_unused).atexit = False
+
+
+def _count_freed(device: _Device, size_bytes: int) -> None:
+    with device.lock:
+        device.live_bytes -= size_bytes
+
+
+# -- work ------------------------------------------------------------------------------------------
+
+
+class Pipeline:
+    """A shader with its constants, bound to buffers; groups and push constants vary."""
+
+    def __init__(self, context: Context, native: Any) -> None:
+        self.context = context
+        self._device = context._device
+        self._native: Any = native
+        with self._device.lock:
+            self._device.natives.add(self)
+
+    def close(self) -> None:
+        """Gives the pipeline back, at once or with the last recording that uses it."""
+        self._native = None
+
+
+class Recording:
+    """Commands recorded once and submitted any number of times, one submission at a time."""
+
+    def __init__(self, context: Context, native: Any, sequence: Any) -> None:
+        self.context = context
+        self._device = context._device
+        self._native: Any = native
+        self._sequence: Any = sequence
+        with self._device.lock:
+            self._device.recordings.add(self)
+
+    def begin(self) -> None:
+        """Starts over; everything recorded before is forgotten."""
+        with _errors("begin", self.context.name):
+            self._open_native().begin()
+
+    def dispatch(self, pipeline: Pipeline, groups: tuple[int, int, int], push: bytes) -> None:
+        """Records one dispatch, with exactly the push constants that the pipeline takes."""
+        if pipeline._native is None:
+            raise DeviceError(
+                f"[dispatch] {self.context.name}: expected an open pipeline, got a closed one"
+            )
+        with _errors("dispatch", self.context.name):
+            self._open_native().dispatch(pipeline._native, groups, push)
+
+    def barrier(self, source: str, destination: str) -> None:
+        """Makes what "shader" or "host" wrote before visible to "shader" or "host" after."""
+        with _errors("barrier", self.context.name):
+            self._open_native().barrier(source, destination)
+
+    def end(self) -> None:
+        """Ends recording; it can be submitted now."""
+        with _errors("end", self.context.name):
+            self._open_native().end()
+
+    def submit(self) -> None:
+        """Hands the commands to the device and returns at once."""
+        with _errors("submit", self.context.name):
+            self._open_native().submit()
+        with self._device.lock:
+            self.context.counters.submissions += 1
+
+    def wait(self, timeout_s: float) -> None:
+        """Waits for the last submission, without the GIL; after a timeout one may wait again.
+
+        Raises:
+            DeviceTimeout: it did not end in time and goes on.
+            DeviceLost, OutOfMemory: what the driver reported.
+        """
+        native = self._open_native()
+        with _errors("wait", self.context.name):
+            if native.pending:
+                with self._device.lock:
+                    self.context.counters.fence_waits += 1
+            native.wait(timeout_s)
+
+    def done(self) -> bool:
+        """Returns whether the last submission has ended; False where there was none."""
+        with _errors("done", self.context.name):
+            return bool(self._open_native().done())
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is a submission that neither `wait` nor `done` has seen the end of."""
+        return bool(self._open_native().pending)
+
+    def duration_s(self) -> float | None:
+        """Returns the device time of the last submission once it ended; None without timestamps."""
+        with _errors("duration", self.context.name):
+            duration: float | None = self._open_native().duration_s()
+        return duration
+
+    def close(self) -> None:
+        """Waits for a submission under way, at most CLOSE_LIMIT_S, and gives the commands back.
+
+        Raises:
+            DeviceTimeout: it did not end; it is ended with the context.
+        """
+        with self._device.lock:
+            if self._native is None:
+                return
+            limit = time.monotonic() + CLOSE_LIMIT_S
+        with _errors("close", self.context.name):
+            if self._native.pending:
+                with contextlib.suppress(_companion.DeviceLost):
+                    self._native.wait(max(0.0, limit - time.monotonic()))
+        self._end(CLOSE_LIMIT_S)
+
+    def _end(self, limit_s: float) -> bool:
+        """Returns False where the device still works on it; then everything it uses is kept."""
+        with self._device.lock:
+            native, self._native = self._native, None
+            sequence, self._sequence = self._sequence, None
+            if native is None:
+                return True
+            ended = bool(native.close(limit_s))
+            if ended:
+                sequence.destroy()
+            return ended
+
+    def _open_native(self) -> Any:
+        native = self._native
+        if native is None:
+            raise DeviceError(
+                f"[recording] {self.context.name}: expected an open recording, got a closed one"
+            )
+        return native
