@@ -1,0 +1,92 @@
+"""The numpy backend: the device that is always there, with one worker thread so that it overlaps
+with others.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+
+from ..errors import DeviceTimeout, PlanError
+from ..plan.machine import DeviceSpec
+from ..plan.plan import CopyIn, Plan
+from ..types import NDArray
+from .device import Progress
+from .evaluate import Values, last_uses, run_split
+
+
+class CpuDevice:
+    """The CPU as a device."""
+
+    def __init__(self, spec: DeviceSpec) -> None:
+        self._spec = spec
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"vksched-{spec.name}")
+
+    @property
+    def name(self) -> str:
+        return self._spec.name
+
+    @property
+    def spec(self) -> DeviceSpec:
+        return self._spec
+
+    def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> CpuSession:
+        return CpuSession(plan, index, self._worker)
+
+    def close(self) -> None:
+        self._worker.shutdown(wait=True)
+
+
+class CpuSession:
+    """One plan's share of the CPU."""
+
+    def __init__(self, plan: Plan, index: int, worker: ThreadPoolExecutor) -> None:
+        self._plan = plan
+        self._worker = worker
+        self._dead = last_uses(plan, index)
+        self._values = [Values(plan.graph) for _ in range(plan.copies)]
+        self._pending: dict[tuple[int, int], Future[float]] = {}
+
+    def begin(self, slot: int) -> None:
+        self._values[slot].clear()
+
+    def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
+        self._values[slot][copy.node] = array
+
+    def submit(self, slot: int, split: int, ticket: int) -> None:
+        self._pending[slot, split] = self._worker.submit(self._run, slot, split)
+
+    def _run(self, slot: int, split: int) -> float:
+        start = time.perf_counter()
+        run_split(self._plan, self._plan.splits[split], self._values[slot], self._dead)
+        return time.perf_counter() - start
+
+    def wait(self, slot: int, split: int, timeout_s: float) -> None:
+        try:
+            self._pending[slot, split].result(timeout_s)
+        except FutureTimeout:
+            raise DeviceTimeout(
+                f"[wait] split {split} on cpu did not finish in {timeout_s:g} s; "
+                "try a larger timeout_s"
+            ) from None
+
+    def check(self, slot: int, split: int, ticket: int) -> None:
+        future = self._pending[slot, split]
+        if not future.done():
+            raise PlanError(f"[check] split {split} on cpu was not waited for")
+        future.result()
+
+    def fetch(self, slot: int, node: int) -> NDArray:
+        return self._values[slot][node]
+
+    def duration_s(self, slot: int, split: int) -> float | None:
+        return self._pending[slot, split].result()
+
+    def close(self) -> None:
+        for future in self._pending.values():
+            if not future.cancel():
+                future.exception()
+        self._pending.clear()
+        for values in self._values:
+            values.clear()

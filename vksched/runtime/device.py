@@ -1,0 +1,76 @@
+"""What the executor asks of a device. `vulkan`, `cpu` and `null` implement it; tests may too.
+
+    Device --prepare(plan, index, weights)--> Session      (memory, uploads, recordings: once)
+    Session: stage inputs -> submit split -> wait -> check -> fetch results     (per run, in one
+    slot)
+
+A slot is one of the plan's `copies` sets of memory; a slot carries one run at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ..plan.machine import DeviceSpec
+from ..plan.plan import CopyIn, Plan
+from ..types import NDArray
+
+Progress = Callable[[str, int, int], None]
+"""Called with (what, done, total), in bytes, while something long goes on."""
+
+
+class Session(Protocol):
+    """One plan's share of one device."""
+
+    def begin(self, slot: int) -> None:
+        """Forgets what an earlier run left in this slot."""
+
+    def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
+        """Puts a value where the next submission of this slot finds it. Host work only."""
+
+    def submit(self, slot: int, split: int, ticket: int) -> None:
+        """Starts a split and returns at once. ticket: a number that this run has alone on this
+        slot.
+        """
+
+    def wait(self, slot: int, split: int, timeout_s: float) -> None:
+        """Returns when the split, and so every earlier one of this device and slot, is complete.
+
+        Raises:
+            DeviceLost, OutOfMemory, DeviceTimeout: what the driver said; IndexOutOfRange: the
+            data's fault.
+        """
+
+    def check(self, slot: int, split: int, ticket: int) -> None:
+        """Raises unless the complete split really ran to its end in this run."""
+
+    def fetch(self, slot: int, node: int) -> NDArray:
+        """Returns a value copied out by a complete split; a view that the slot's next run
+        overwrites.
+        """
+
+    def duration_s(self, slot: int, split: int) -> float | None:
+        """Returns the time that a complete split took on the device, if the device can tell."""
+
+    def close(self) -> None:
+        """Waits for what is pending and frees everything; safe to call twice."""
+
+
+class Device(Protocol):
+    """One logical device."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def spec(self) -> DeviceSpec:
+        """What the planner may know, with the memory that is free now."""
+
+    def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> Session:
+        """Allocates, uploads the weights that are not there yet, and records the splits of device
+        `index`.
+        """
+
+    def close(self) -> None:
+        """Frees the device; safe to call twice."""

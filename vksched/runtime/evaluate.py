@@ -1,0 +1,85 @@
+"""Numpy evaluation of parts of a graph: what the cpu and null devices compute with."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import PlanError, VkschedError
+from ..graph import Graph
+from ..plan.plan import Plan, Split
+from ..types import NDArray, numpy_dtype
+
+
+def evaluate_node(graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> NDArray:
+    """Returns the reference result of one node, in the node's own type."""
+    node = graph.nodes[node_id]
+    try:
+        with np.errstate(all="ignore"):
+            result = node.declaration.reference(operands, node.attrs)
+    except VkschedError as error:
+        raise type(error)(f"{error} (in {node.name})") from None
+    array = np.asarray(result, dtype=numpy_dtype(node.type.dtype))
+    if array.shape != node.type.shape:
+        raise PlanError(f"[{node.op}] {node.name}: reference gave {array.shape}, rule {node.type}")
+    return array
+
+
+class Values:
+    """The arrays of one run, by node; views and weights are found without being stored."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._arrays: dict[int, NDArray] = {}
+
+    def __setitem__(self, node_id: int, array: NDArray) -> None:
+        self._arrays[node_id] = array
+
+    def __contains__(self, node_id: int) -> bool:
+        return node_id in self._arrays
+
+    def __getitem__(self, node_id: int) -> NDArray:
+        found = self._arrays.get(node_id)
+        if found is not None:
+            return found
+        if node_id in self._graph.data:
+            return self._graph.data[node_id]
+        if node_id in self._graph.views:
+            node = self._graph.nodes[node_id]
+            operands = tuple(self[i] for i in node.inputs)
+            return evaluate_node(self._graph, node_id, operands)
+        raise PlanError(f"[run] {self._graph.nodes[node_id].name} is not there when it is needed")
+
+    def drop(self, node_id: int) -> None:
+        self._arrays.pop(node_id, None)
+
+    def clear(self) -> None:
+        self._arrays.clear()
+
+
+def run_split(plan: Plan, split: Split, values: Values, dead: dict[int, tuple[int, ...]]) -> None:
+    """Computes the nodes of a split into `values`; drops what nobody reads after each node."""
+    for node_id in split.nodes:
+        node = plan.graph.nodes[node_id]
+        operands = tuple(values[i] for i in node.inputs)
+        values[node_id] = evaluate_node(plan.graph, node_id, operands)
+        del operands
+        for gone in dead.get(node_id, ()):
+            values.drop(gone)
+
+
+def last_uses(plan: Plan, device: int) -> dict[int, tuple[int, ...]]:
+    """Returns for each node of a device the values that it needs no more once that node has run."""
+    graph = plan.graph
+    kept = {graph.root(c.node) for s in plan.splits if s.device == device for c in s.copies_out}
+    last: dict[int, int] = {}
+    for split in plan.splits:
+        if split.device == device:
+            for node_id in split.nodes:
+                for value in (node_id, *graph.nodes[node_id].inputs):
+                    # a part that crossed on its own is a value beside its root: both live as long
+                    last[value] = last[graph.root(value)] = node_id
+    dead: dict[int, list[int]] = {}
+    for value, node_id in last.items():
+        if value not in kept and value not in graph.data:
+            dead.setdefault(node_id, []).append(value)
+    return {node_id: tuple(values) for node_id, values in dead.items()}

@@ -1,0 +1,293 @@
+"""Executor: carries out a Plan on devices, to the letter. It decides nothing.
+
+    for each split, in plan order:  write its inputs to the inbox -> wait for the crossings it needs
+                                    -> move these from outbox to inbox -> submit, without waiting
+    at the end:                     wait for the outputs, check every sequence word, copy the
+    results
+
+Each run has a slot of its own (memory and recordings) and goes through this loop on its own thread,
+so up to `copies` runs are under way at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+
+from ..errors import DeviceError, PlanError
+from ..plan.plan import HOST, CopyIn, Plan, Split
+from ..trace import Event, Trace
+from ..types import NDArray
+from .device import Device, Progress, Session
+from .evaluate import Values
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class SplitStats:
+    """device_s: time on the device by its own clock where it has one, else as the host saw it."""
+
+    split: int
+    device: str
+    nodes: int
+    device_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunStats:
+    """What one run cost.
+
+    fences_waited: waits for a submission of a GPU. waits: these and waits for the CPU's splits.
+    crossing_bytes: moved from one device to another. input_bytes, output_bytes: between caller and
+    devices.
+    """
+
+    run: int
+    seconds: float
+    fences_waited: int
+    waits: int
+    crossing_bytes: int
+    input_bytes: int
+    output_bytes: int
+    splits: tuple[SplitStats, ...] = field(default=())
+
+    @property
+    def device_seconds(self) -> dict[str, float]:
+        """Seconds per device, in order of first use."""
+        out: dict[str, float] = {}
+        for split in self.splits:
+            out[split.device] = out.get(split.device, 0.0) + split.device_s
+        return out
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run under way."""
+
+    number: int
+    slot: int
+    ticket: int
+    feeds: Mapping[int, NDArray]
+    submitted_s: dict[int, float] = field(default_factory=dict)
+    complete_s: dict[int, float] = field(default_factory=dict)
+    fences_waited: int = 0
+    waits: int = 0
+    crossing_bytes: int = 0
+    input_bytes: int = 0
+    output_bytes: int = 0
+
+
+class Executor:
+    """A plan made ready to run: memory allocated, weights uploaded, everything recorded."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        devices: Sequence[Device],
+        trace: Trace,
+        timeout_s: float,
+        progress: Progress | None = None,
+    ) -> None:
+        self.plan = plan
+        self._devices = devices
+        self._trace = trace
+        self._timeout_s = timeout_s
+        self._numbers = itertools.count()
+        self._tickets = itertools.count(1)
+        self._lock = threading.Lock()
+        self._broken: DeviceError | None = None
+        self._makers = {copy.node: split.id for split in plan.splits for copy in split.copies_out}
+        self._closed = False
+        self.last_stats: RunStats | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._slots: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for slot in range(plan.copies):
+            self._slots.put(slot)
+        self._sessions: dict[int, Session] = {}
+        try:
+            for index in sorted({split.device for split in plan.splits}):
+                self._sessions[index] = devices[index].prepare(plan, index, progress)
+        except BaseException:
+            self._free()
+            raise
+
+    def run(self, feeds: Mapping[int, NDArray]) -> tuple[NDArray, ...]:
+        """Runs once on the calling thread; waits for a free slot first."""
+        self._check_usable()
+        slot = self._slots.get()
+        try:
+            return self._run(slot, feeds)
+        finally:
+            self._slots.put(slot)
+
+    def submit(
+        self, feeds: Mapping[int, NDArray], then: Callable[[tuple[NDArray, ...]], R]
+    ) -> Future[R]:
+        """Starts a run and returns at once; the arrays must not change until it is done."""
+        with self._lock:
+            self._check_usable()
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self.plan.copies, thread_name_prefix="vksched-run")
+            return self._pool.submit(lambda: then(self.run(feeds)))
+
+    def close(self) -> None:
+        """Waits for runs under way and frees what the plan holds on its devices; safe to call
+        twice.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+        for _ in range(self.plan.copies):
+            self._slots.get()  # a run on another thread gives its slot back when it is done
+        self._free()
+
+    def _free(self) -> None:
+        for session in self._sessions.values():
+            session.close()
+        self._sessions.clear()
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise PlanError("[run] the compiled graph is closed; compile it again")
+        if self._broken is not None:
+            raise DeviceError(
+                f"[run] a device failed in an earlier run: {self._broken}; make a new Scheduler"
+            ) from self._broken
+
+    def _run(self, slot: int, feeds: Mapping[int, NDArray]) -> tuple[NDArray, ...]:
+        with self._lock:
+            number, ticket = next(self._numbers), next(self._tickets) & 0xFFFFFFFF
+        run = _Run(number, slot, ticket, feeds)
+        start = self._trace.clock.now()
+        for session in self._sessions.values():
+            session.begin(slot)
+        try:
+            for split in self.plan.splits:
+                self._start_split(run, split)
+            for split_id in self.plan.final_waits:
+                self._wait(run, split_id)
+            for split in self.plan.splits:
+                self._sessions[split.device].check(slot, split.id, ticket)
+            outputs = tuple(self._output(run, node) for _, node in self.plan.graph.outputs)
+        except BaseException as error:
+            self._settle(run, error)
+            raise
+        end = self._trace.clock.now()
+        self._report(run, start, end)
+        return outputs
+
+    def _start_split(self, run: _Run, split: Split) -> None:
+        session = self._sessions[split.device]
+        for copy in split.copies_in:
+            if copy.source == HOST:
+                array = run.feeds[copy.node]
+                run.input_bytes += array.nbytes
+                self._stage(run, session, split, copy, array)
+        for split_id in split.waits:
+            self._wait(run, split_id)
+        for copy in split.copies_in:
+            if copy.source != HOST:
+                source = self._sessions[self.plan.splits[copy.source].device]
+                array = source.fetch(run.slot, copy.node)
+                run.crossing_bytes += array.nbytes
+                self._stage(run, session, split, copy, array)
+        run.submitted_s[split.id] = self._trace.clock.now()
+        session.submit(run.slot, split.id, run.ticket)
+
+    def _stage(
+        self, run: _Run, session: Session, split: Split, copy: CopyIn, array: NDArray
+    ) -> None:
+        start = self._trace.clock.now()
+        session.stage(run.slot, copy, array)
+        if self._trace.active:
+            self._emit(
+                "copy", split.device, start, run, node=copy.node, bytes=array.nbytes, split=split.id
+            )
+
+    def _wait(self, run: _Run, split_id: int) -> None:
+        """Waits for a split; every earlier one on its device is complete then, too."""
+        device = self.plan.splits[split_id].device
+        start = self._trace.clock.now()
+        self._sessions[device].wait(run.slot, split_id, self._timeout_s)
+        end = self._trace.clock.now()
+        run.waits += 1
+        run.fences_waited += self.plan.machine.devices[device].kind != "cpu"
+        for earlier in self.plan.splits[: split_id + 1]:
+            if earlier.device == device:
+                run.complete_s.setdefault(earlier.id, end)
+        if self._trace.active:
+            self._emit("wait", device, start, run, split=split_id)
+
+    def _output(self, run: _Run, node_id: int) -> NDArray:
+        """Returns a result of its own memory: fetched, or, for a view, evaluated from what it
+        views.
+        """
+        values = Values(self.plan.graph)
+        for fed, array in run.feeds.items():
+            values[fed] = array
+        for source in (node_id, self.plan.graph.root(node_id)):
+            if source in self._makers:
+                session = self._sessions[self.plan.splits[self._makers[source]].device]
+                values[source] = session.fetch(run.slot, source)
+                break
+        result = np.array(values[node_id], copy=True)
+        run.output_bytes += result.nbytes
+        return result
+
+    def _settle(self, run: _Run, error: BaseException) -> None:
+        """After a failed run: waits for what was submitted, so that the slot may be used again."""
+        if isinstance(error, DeviceError):
+            self._broken = error
+        for split_id in run.submitted_s:
+            if split_id not in run.complete_s and self._broken is None:
+                try:
+                    self._sessions[self.plan.splits[split_id].device].wait(
+                        run.slot, split_id, self._timeout_s
+                    )
+                except DeviceError as second:
+                    self._broken = second
+                except Exception:
+                    continue
+
+    def _report(self, run: _Run, start: float, end: float) -> None:
+        splits: list[SplitStats] = []
+        free_at: dict[int, float] = {}
+        for split in self.plan.splits:
+            submitted, complete = run.submitted_s[split.id], run.complete_s[split.id]
+            begin = max(submitted, free_at.get(split.device, submitted))
+            measured = self._sessions[split.device].duration_s(run.slot, split.id)
+            seconds = measured if measured is not None else complete - begin
+            # A device's clock has another origin: place its duration right behind what came before.
+            finish = min(complete, begin + seconds)
+            free_at[split.device] = finish
+            name = self.plan.machine.devices[split.device].name
+            splits.append(SplitStats(split.id, name, len(split.nodes), seconds))
+            if self._trace.active:
+                fields = {"split": split.id, "device_s": measured, "observed_s": complete}
+                self._trace.emit(Event("split", name, begin, finish, run.number, fields))
+        self.last_stats = RunStats(
+            run.number,
+            end - start,
+            run.fences_waited,
+            run.waits,
+            run.crossing_bytes,
+            run.input_bytes,
+            run.output_bytes,
+            tuple(splits),
+        )
+        self._trace.emit(Event("run", "host", start, end, run.number))
+
+    def _emit(self, name: str, device: int, start: float, run: _Run, **fields: object) -> None:
+        label = self.plan.machine.devices[device].name
+        self._trace.emit(Event(name, label, start, self._trace.clock.now(), run.number, fields))

@@ -1,0 +1,130 @@
+"""The null device: a Vulkan device that is not there, with a simulated clock, for tests and what-if
+plans.
+
+It computes with numpy, takes the time that its DeviceSpec predicts, and is stricter than hardware:
+a value that is read before the host waited for it is an error.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from ..errors import DeviceLost, DeviceTimeout, PlanError
+from ..plan.machine import DeviceSpec
+from ..plan.plan import CopyIn, Plan
+from ..types import NDArray
+from .device import Progress
+from .evaluate import Values, last_uses, run_split
+
+
+class SimulatedClock:
+    """Seconds that pass only when somebody says so."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._lock = threading.Lock()
+
+    def now(self) -> float:
+        return self._now
+
+    def advance_to(self, time_s: float) -> None:
+        """Moves the clock forward; never back."""
+        with self._lock:
+            self._now = max(self._now, time_s)
+
+
+class NullDevice:
+    """A simulated device. Devices that share a clock run beside each other on it."""
+
+    def __init__(
+        self, spec: DeviceSpec, clock: SimulatedClock, link_bytes_per_s: float = 8e9
+    ) -> None:
+        self._spec = spec
+        self.clock = clock
+        self.link_bytes_per_s = link_bytes_per_s
+        self.busy_until_s = 0.0
+        self.fail_at: int | None = None
+        """The number of the submission at which the device is lost, counted from 0."""
+        self.submissions = 0
+
+    @property
+    def name(self) -> str:
+        return self._spec.name
+
+    @property
+    def spec(self) -> DeviceSpec:
+        return self._spec
+
+    def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> NullSession:
+        return NullSession(self, plan, index)
+
+    def close(self) -> None:
+        return None
+
+
+class NullSession:
+    """One plan's share of a simulated device."""
+
+    def __init__(self, device: NullDevice, plan: Plan, index: int) -> None:
+        self._device = device
+        self._plan = plan
+        self._dead = last_uses(plan, index)
+        self._values = [Values(plan.graph) for _ in range(plan.copies)]
+        self._intervals: dict[tuple[int, int], tuple[float, float]] = {}
+        self._tickets: dict[tuple[int, int], int] = {}
+        self._waited_until_s = [0.0] * plan.copies
+
+    def begin(self, slot: int) -> None:
+        self._values[slot].clear()
+
+    def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
+        clock = self._device.clock
+        clock.advance_to(clock.now() + array.nbytes / self._device.link_bytes_per_s)
+        self._values[slot][copy.node] = array.copy()
+
+    def submit(self, slot: int, split: int, ticket: int) -> None:
+        device, graph = self._device, self._plan.graph
+        if device.fail_at is not None and device.submissions >= device.fail_at:
+            raise DeviceLost(f"[submit] {device.name} is lost (injected)")
+        device.submissions += 1
+        duration = device.spec.submit_s
+        for node_id in self._plan.splits[split].nodes:
+            node = graph.nodes[node_id]
+            work = node.declaration.work(graph.input_types(node), node.type, node.attrs)
+            duration += device.spec.seconds(work)
+        start = max(device.clock.now(), device.busy_until_s)
+        device.busy_until_s = start + duration
+        self._intervals[slot, split] = (start, start + duration)
+        self._tickets[slot, split] = ticket
+        run_split(self._plan, self._plan.splits[split], self._values[slot], self._dead)
+
+    def wait(self, slot: int, split: int, timeout_s: float) -> None:
+        end = self._intervals[slot, split][1]
+        if end > self._device.clock.now() + timeout_s:
+            raise DeviceTimeout(f"[wait] split {split} takes longer than {timeout_s:g} simulated s")
+        self._device.clock.advance_to(end)
+        self._waited_until_s[slot] = max(self._waited_until_s[slot], end)
+
+    def check(self, slot: int, split: int, ticket: int) -> None:
+        if self._tickets[slot, split] != ticket:
+            raise DeviceLost(f"[check] split {split} of {self._device.name} did not run")
+        if self._intervals[slot, split][1] > self._waited_until_s[slot]:
+            raise PlanError(f"[check] split {split} of {self._device.name} was not waited for")
+
+    def fetch(self, slot: int, node: int) -> NDArray:
+        for split in self._plan.splits:
+            made = any(copy.node == node for copy in split.copies_out)
+            if made and (slot, split.id) in self._intervals:
+                if self._intervals[slot, split.id][1] > self._waited_until_s[slot]:
+                    name = self._plan.graph.nodes[node].name
+                    raise PlanError(f"[fetch] {name} is read before its split was waited for")
+                return self._values[slot][node]
+        raise PlanError(f"[fetch] {self._plan.graph.nodes[node].name} was not copied out")
+
+    def duration_s(self, slot: int, split: int) -> float | None:
+        start, end = self._intervals[slot, split]
+        return end - start
+
+    def close(self) -> None:
+        for values in self._values:
+            values.clear()

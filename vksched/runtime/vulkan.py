@@ -1,0 +1,305 @@
+"""A Vulkan device: memory for a plan, one recording per split and slot, submissions and their
+checks.
+
+Recording of a split:  barrier | copies in (inbox -> activations) | nodes, with the plan's barriers
+                       | copies out (activations -> outbox) | barrier | ticket -> status word |
+                       barrier to host
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from typing import TypeVar
+
+from ..errors import DeviceLost, IndexOutOfRange, PlanError
+from ..graph import Graph
+from ..ops.op import OUTPUT, STATUS, Call, Dispatch
+from ..plan.machine import DeviceSpec
+from ..plan.plan import CopyIn, CopyOut, Plan, Span, Split
+from ..types import NDArray, numpy_dtype
+from .device import Progress
+from .kompute import Buffer, Context, HostBuffer, Pipeline, Recording
+from .memory import WeightStore, copy_groups, read_words, write_words
+from .shaders import Shader, load_shader
+
+AnyBuffer = Buffer | HostBuffer
+B = TypeVar("B", Buffer, HostBuffer)
+
+TICKET, ECHO, FLAGS, STATUS_WORDS = 0, 1, 2, 4
+"""Words of a split in its slot's status buffer: number given by the host, number written back,
+error bits.
+"""
+
+
+class VulkanDevice:
+    """One logical Vulkan device."""
+
+    def __init__(self, spec: DeviceSpec, index: int) -> None:
+        self._spec = spec
+        self.context = Context(index, spec.name)
+        self.limits = spec.limits
+        self.weights = WeightStore(self.context, spec.page_bytes, self.limits.max_groups[0])
+
+    @property
+    def name(self) -> str:
+        return self._spec.name
+
+    @property
+    def spec(self) -> DeviceSpec:
+        return dataclasses.replace(self._spec, memory_bytes=self.context.free_bytes())
+
+    def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> VulkanSession:
+        return VulkanSession(self, plan, index, progress)
+
+    def close(self) -> None:
+        self.context.close()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an operand lies: a buffer and a word offset in it."""
+
+    buffer: AnyBuffer
+    offset: int
+
+
+class _Slot:
+    """The memory and the recordings of one slot."""
+
+    def __init__(self, context: Context, plan: Plan, index: int, splits: Sequence[Split]) -> None:
+        memory = plan.memory[index]
+        self.activations: list[Buffer] = []
+        self.inbox: list[HostBuffer] = []
+        self.outbox: list[HostBuffer] = []
+        self.recordings: dict[int, Recording] = {}
+        self.status_of = {s.id: STATUS_WORDS * i for i, s in enumerate(splits)}
+        self._buffers: list[AnyBuffer] = []
+        try:
+            self.status = self._keep(context.host(STATUS_WORDS * max(1, len(splits))))
+            self.status.array[:] = 0
+            for words in memory.activation_pages:
+                self.activations.append(self._keep(context.storage(words)))
+            for words in memory.inbox_pages:
+                self.inbox.append(self._keep(context.host(words)))
+            for words in memory.outbox_pages:
+                self.outbox.append(self._keep(context.host(words)))
+        except BaseException:
+            self.close()
+            raise
+
+    def _keep(self, buffer: B) -> B:
+        self._buffers.append(buffer)
+        return buffer
+
+    def close(self) -> None:
+        for buffer in self._buffers:
+            buffer.close()
+        self._buffers.clear()
+
+
+class VulkanSession:
+    """One plan's share of a Vulkan device."""
+
+    def __init__(
+        self, device: VulkanDevice, plan: Plan, index: int, progress: Progress | None
+    ) -> None:
+        self._device = device
+        self._context = device.context
+        self._plan = plan
+        self._graph: Graph = plan.graph
+        self._index = index
+        self._splits = tuple(s for s in plan.splits if s.device == index)
+        self._outboxes: dict[int, CopyOut] = {
+            copy.node: copy for split in self._splits for copy in split.copies_out
+        }
+        self._pipelines: dict[tuple[object, ...], Pipeline] = {}
+        self._checked: dict[int, dict[str, None]] = {}
+        self._slots: list[_Slot] = []
+        self._pages: tuple[int, ...] = ()
+        self._closed = False
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.close)
+            leaves = plan.memory[index].weights
+            self._pages = device.weights.acquire(
+                [(self._graph.keys[n], self._graph.data[n]) for n in leaves], progress
+            )
+            for _ in range(plan.copies):
+                self._slots.append(_Slot(self._context, plan, index, self._splits))
+                for split in self._splits:
+                    self._slots[-1].recordings[split.id] = self._record(split, self._slots[-1])
+            undo.pop_all()
+
+    # -- recording ---------------------------------------------------------------------------------
+
+    def _record(self, split: Split, slot: _Slot) -> Recording:
+        recording = self._context.recording()
+        recording.begin()
+        recording.barrier("host", "shader")
+        recording.barrier("shader", "shader")
+        items: tuple[CopyIn | int | CopyOut, ...] = (
+            *split.copies_in,
+            *split.nodes,
+            *split.copies_out,
+        )
+        for position, item in enumerate(items):
+            if position in split.barriers:
+                recording.barrier("shader", "shader")
+            if isinstance(item, CopyIn):
+                self._record_copy(
+                    recording,
+                    _Place(slot.inbox[item.inbox.page], item.inbox.offset),
+                    _Place(slot.activations[item.target.page], item.target.offset),
+                    item.target.words,
+                )
+            elif isinstance(item, CopyOut):
+                self._record_copy(
+                    recording,
+                    self._place(item.node, slot),
+                    _Place(slot.outbox[item.outbox.page], item.outbox.offset),
+                    item.outbox.words,
+                )
+            else:
+                self._record_node(recording, item, slot, split)
+        at = slot.status_of[split.id]
+        recording.barrier("shader", "shader")
+        self._record_copy(
+            recording, _Place(slot.status, at + TICKET), _Place(slot.status, at + ECHO), 1
+        )
+        recording.barrier("shader", "host")
+        recording.end()
+        return recording
+
+    def _record_copy(
+        self, recording: Recording, source: _Place, target: _Place, words: int
+    ) -> None:
+        if words:
+            shader = load_shader("copy")
+            pipeline = self._pipeline(shader, (source.buffer, target.buffer), ())
+            groups = copy_groups(words, shader, self._device.limits.max_groups[0])
+            push = shader.pack_push((source.offset, target.offset), {"count": words})
+            recording.dispatch(pipeline, groups, push)
+
+    def _record_node(self, recording: Recording, node_id: int, slot: _Slot, split: Split) -> None:
+        node = self._graph.nodes[node_id]
+        kernel = node.declaration.kernel
+        if kernel is None:
+            raise PlanError(f"[{node.op}] {node.name} was placed on {self._device.name}: no kernel")
+        call = Call(self._graph.input_types(node), node.type, node.attrs, self._device.limits)
+        for dispatch in kernel.lower(call):
+            if dispatch.barrier:
+                recording.barrier("shader", "shader")
+            self._record_dispatch(recording, dispatch, node_id, slot, split)
+
+    def _record_dispatch(
+        self, recording: Recording, dispatch: Dispatch, node_id: int, slot: _Slot, split: Split
+    ) -> None:
+        node = self._graph.nodes[node_id]
+        shader = load_shader(dispatch.shader)
+        places = []
+        for operand in dispatch.operands:
+            if operand == OUTPUT:
+                places.append(self._place(node_id, slot))
+            elif operand == STATUS:
+                places.append(_Place(slot.status, slot.status_of[split.id] + FLAGS))
+                self._checked.setdefault(split.id, {})[node.name] = None
+            else:
+                places.append(self._place(node.inputs[operand], slot))
+        shifts = dispatch.shifts or (0,) * len(places)
+        offsets = [place.offset + shift for place, shift in zip(places, shifts, strict=True)]
+        pipeline = self._pipeline(shader, tuple(p.buffer for p in places), dispatch.constants)
+        recording.dispatch(
+            pipeline, dispatch.groups, shader.pack_push(offsets, dict(dispatch.push))
+        )
+
+    def _pipeline(
+        self,
+        shader: Shader,
+        buffers: tuple[AnyBuffer, ...],
+        constants: tuple[tuple[str, int], ...],
+    ) -> Pipeline:
+        values = shader.specialize(dict(constants))
+        key = (shader.name, values, *map(id, buffers))
+        if key not in self._pipelines:
+            self._pipelines[key] = self._context.pipeline(
+                shader.spirv, buffers, values, shader.push_bytes
+            )
+        return self._pipelines[key]
+
+    def _place(self, node_id: int, slot: _Slot) -> _Place:
+        """Returns where a node's words are in this slot: its own span, its root's, or a weight
+        page.
+        """
+        own = self._plan.locations.get((self._index, node_id))
+        root, offset = self._graph.views.get(node_id, (node_id, 0))
+        span = own or self._plan.locations.get((self._index, root))
+        if own is not None:
+            offset = 0
+        if span is not None:
+            return _Place(slot.activations[span.page], span.offset + offset)
+        weight: Span = self._device.weights.span(self._graph.keys[root])
+        return _Place(self._device.weights.buffer(weight.page), weight.offset + offset)
+
+    # -- running -----------------------------------------------------------------------------------
+
+    def begin(self, slot: int) -> None:
+        return None
+
+    def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
+        inbox = self._slots[slot].inbox
+        if copy.inbox.words:
+            end = copy.inbox.offset + copy.inbox.words
+            write_words(inbox[copy.inbox.page].array[copy.inbox.offset : end], array)
+
+    def submit(self, slot: int, split: int, ticket: int) -> None:
+        memory = self._slots[slot]
+        at = memory.status_of[split]
+        memory.status.array[at + TICKET] = ticket
+        memory.status.array[at + FLAGS] = 0
+        memory.recordings[split].submit()
+
+    def wait(self, slot: int, split: int, timeout_s: float) -> None:
+        self._slots[slot].recordings[split].wait(timeout_s)
+
+    def check(self, slot: int, split: int, ticket: int) -> None:
+        memory = self._slots[slot]
+        at = memory.status_of[split]
+        echo, flags = int(memory.status.array[at + ECHO]), int(memory.status.array[at + FLAGS])
+        if echo != ticket:
+            raise DeviceLost(
+                f"[check] {self._device.name}: expected sequence word {ticket} after split "
+                f"{split}, got {echo}: the driver dropped the submission; try another "
+                f"device or driver"
+            )
+        if flags:
+            names = ", ".join(self._checked[split])
+            raise IndexOutOfRange(
+                f"[run] {self._device.name}: an index is outside its axis, in: {names}"
+            )
+
+    def fetch(self, slot: int, node: int) -> NDArray:
+        copy, type_ = self._outboxes[node], self._graph.nodes[node].type
+        dtype = numpy_dtype(type_.dtype)
+        page = self._slots[slot].outbox[copy.outbox.page].array
+        words = page[copy.outbox.offset : copy.outbox.offset + copy.outbox.words]
+        return read_words(words, dtype, type_.shape)
+
+    def duration_s(self, slot: int, split: int) -> float | None:
+        return self._slots[slot].recordings[split].duration_s()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for slot in self._slots:
+            for recording in slot.recordings.values():
+                recording.close()
+        for pipeline in self._pipelines.values():
+            pipeline.close()
+        self._pipelines.clear()
+        for slot in self._slots:
+            slot.close()
+        self._slots.clear()
+        self._device.weights.release(self._pages)
+        self._pages = ()

@@ -1,0 +1,242 @@
+"""Scheduler: the user's door. Opens devices, compiles graphs for them, closes everything."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from .errors import DeviceError, DTypeError, GraphError, PlanError, ShapeError
+from .graph import Graph, Outputs, build_graph
+from .ops.tensor import Tensor
+from .plan.machine import Machine
+from .plan.plan import Plan
+from .plan.planner import plan_graph
+from .runtime import probe
+from .runtime.cpu import CpuDevice
+from .runtime.device import Device, Progress
+from .runtime.executor import Executor, RunStats
+from .trace import Trace
+from .types import NDArray, numpy_dtype
+
+DEFAULT_TIMEOUT_S = 300.0
+
+Placements = Mapping[Tensor | str, str]
+Result = NDArray | tuple[NDArray, ...] | dict[str, NDArray]
+
+
+class Run:
+    """A compiled graph: call it with arrays by name, as often as you like, from any thread."""
+
+    def __init__(self, executor: Executor, pack: Callable[[tuple[NDArray, ...]], Result]) -> None:
+        self._executor = executor
+        self._pack = pack
+        self._inputs = {node.name: node for node in executor.plan.graph.inputs}
+
+    @property
+    def plan(self) -> Plan:
+        """Where everything runs, and why: `print(run.plan.explain())`."""
+        return self._executor.plan
+
+    @property
+    def stats(self) -> RunStats | None:
+        """What the last finished run cost; None before the first."""
+        return self._executor.last_stats
+
+    def __call__(self, **inputs: Any) -> Result:
+        """Runs once and returns the outputs in the form in which they were given to compile."""
+        return self._pack(self._executor.run(self._feeds(inputs, copy=False)))
+
+    def submit(self, **inputs: Any) -> Future[Result]:
+        """Starts a run and returns at once. Inputs are copied, so the caller may change them."""
+        return self._executor.submit(self._feeds(inputs, copy=True), self._pack)
+
+    def close(self) -> None:
+        """Frees the memory of this compiled graph on its devices; safe to call twice."""
+        self._executor.close()
+
+    def _feeds(self, inputs: Mapping[str, Any], copy: bool) -> dict[int, NDArray]:
+        if inputs.keys() != self._inputs.keys():
+            raise GraphError(
+                f"[run] expected inputs {sorted(self._inputs)}, got {sorted(inputs)}; "
+                "try the names given to vs.input"
+            )
+        feeds: dict[int, NDArray] = {}
+        for name, value in inputs.items():
+            node, array = self._inputs[name], np.asarray(value)
+            if array.dtype != numpy_dtype(node.type.dtype):
+                if isinstance(value, (np.ndarray, np.generic)):
+                    raise DTypeError(
+                        f"[run] expected {node.type.dtype} for input {name!r}, got {array.dtype}; "
+                        f"try {name}.astype(numpy.{node.type.dtype})"
+                    )
+                array = array.astype(numpy_dtype(node.type.dtype))
+            if array.shape != node.type.shape:
+                raise ShapeError(
+                    f"[run] expected shape {node.type.shape} for input {name!r}, got {array.shape}"
+                )
+            fixed = np.array(array, order="C", copy=True) if copy else np.asarray(array, order="C")
+            feeds[node.id] = fixed
+        return feeds
+
+
+class Scheduler:
+    """Devices in order of priority, the CPU always last, and the graphs compiled for them.
+
+    devices: names as `vksched devices` prints them ("vulkan:0", "vulkan:<uuid prefix>", "cpu"), or
+        Device objects; None stands for every hardware Vulkan device. A name given twice opens the
+        device twice.
+    policy: "priority", or "auto", which for now is the same.
+    copies: how many runs of a graph may be under way at once, each with memory of its own; "auto"
+        gives two when a graph spans several devices, else one.
+    timeout_s: how long a run may wait for one submission before it fails with DeviceTimeout.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[str | Device] | None = None,
+        policy: str = "auto",
+        copies: int | str = "auto",
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        trace: Trace | None = None,
+    ) -> None:
+        if copies != "auto" and (not isinstance(copies, int) or copies < 1):
+            raise PlanError(f'[Scheduler] expected copies of "auto" or 1 and more, got {copies!r}')
+        if not timeout_s > 0:
+            raise PlanError(f"[Scheduler] expected a timeout_s above 0, got {timeout_s!r}")
+        self.trace = trace or Trace()
+        self._policy = "priority" if policy == "auto" else policy
+        self._copies = copies
+        self._timeout_s = timeout_s
+        self._runs: list[Run] = []
+        self._lock = threading.Lock()
+        self._closed = False
+        self._aliases: dict[str, str] = {}
+        self._devices: list[Device] = []
+        try:
+            self._open(devices)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The open devices, in order of priority."""
+        return tuple(self._devices)
+
+    @property
+    def machine(self) -> Machine:
+        """What the planner knows of the devices now."""
+        return Machine(tuple(d.spec for d in self._devices)).verify()
+
+    def compile(
+        self,
+        outputs: Outputs,
+        placement: Placements | None = None,
+        progress: Progress | None = None,
+    ) -> Run:
+        """Plans, allocates, uploads and records once.
+
+        placement: tensors or name patterns (as in fnmatch) to device names; it never changes the
+        math.
+        """
+        with self._lock:
+            if self._closed:
+                raise DeviceError("[compile] the scheduler is closed; make a new one")
+            graph, ids = build_graph(outputs)
+            plan = self._plan(graph, self._overrides(placement or {}, ids))
+            executor = Executor(plan, self._devices, self.trace, self._timeout_s, progress)
+            run = Run(executor, _packer(outputs, graph))
+            self._runs.append(run)
+            return run
+
+    def close(self) -> None:
+        """Waits for runs under way, then frees graphs and devices; safe to call twice."""
+        with self._lock:
+            self._closed = True
+            for run in self._runs:
+                run.close()
+            self._runs.clear()
+            for device in reversed(self._devices):
+                device.close()
+
+    def __enter__(self) -> Scheduler:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _plan(self, graph: Graph, overrides: list[tuple[str | int, str]]) -> Plan:
+        def plan(copies: int) -> Plan:
+            return plan_graph(
+                graph, self.machine, policy=self._policy, overrides=overrides, copies=copies
+            )
+
+        if isinstance(self._copies, int):
+            return plan(self._copies)
+        first = plan(1)
+        if len({split.device for split in first.splits}) == 1:
+            return first
+        second = plan(2)
+        same = [p.device for p in second.placements] == [p.device for p in first.placements]
+        return second if same else first
+
+    def _overrides(
+        self, placement: Placements, ids: Mapping[Tensor, int]
+    ) -> list[tuple[str | int, str]]:
+        out: list[tuple[str | int, str]] = []
+        for key, device in placement.items():
+            if isinstance(key, Tensor) and key not in ids:
+                raise PlanError(f"[placement] {key!r} is not part of this graph")
+            target = ids[key] if isinstance(key, Tensor) else key
+            out.append((target, self._aliases.get(device, device)))
+        return out
+
+    def _open(self, devices: Sequence[str | Device] | None) -> None:
+        if isinstance(devices, str):
+            raise DeviceError(f"[Scheduler] expected a sequence of devices, got {devices!r}")
+        given: list[str | Device] = (
+            [info.name for info in probe.default_devices()] if devices is None else list(devices)
+        )
+        cpu: Device | None = None
+        counts: dict[str, int] = {}
+        for item in given:
+            if not isinstance(item, str):
+                if item.spec.kind == "cpu":
+                    cpu = item
+                else:
+                    self._devices.append(item)
+                continue
+            info = probe.resolve(item)
+            if info.name == "cpu":
+                continue
+            counts[info.name] = counts.get(info.name, 0) + 1
+            count = counts[info.name]
+            name = info.name if count == 1 else f"{info.name}#{count}"
+            self._aliases.setdefault(item, name)
+            self._devices.append(_open_vulkan(info, name))
+        self._devices.append(cpu or CpuDevice(probe.device_spec(probe.resolve("cpu"))))
+
+
+def _open_vulkan(info: probe.DeviceInfo, name: str) -> Device:
+    from .runtime.vulkan import VulkanDevice  # needs the native modules, which may be absent
+
+    return VulkanDevice(probe.device_spec(info, name), info.index)
+
+
+def _packer(outputs: Outputs, graph: Graph) -> Callable[[tuple[NDArray, ...]], Result]:
+    if isinstance(outputs, Tensor):
+        return lambda arrays: arrays[0]
+    if isinstance(outputs, Mapping):
+        names = [name for name, _ in graph.outputs]
+        return lambda arrays: dict(zip(names, arrays, strict=True))
+    return lambda arrays: arrays
