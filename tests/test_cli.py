@@ -1,0 +1,144 @@
+"""The command line: tables, JSON, errors in one line, and no more imports than a command needs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import click
+import pytest
+from test_devices import INTEL, NVIDIA, SOFT, Show, plain_environment, raw, show
+
+import vksched
+from vksched.cli import _Group, main
+from vksched.errors import DeviceError, ShapeError
+
+__all__ = ["plain_environment", "show"]  # fixtures
+
+
+def call(
+    capsys: pytest.CaptureFixture[str], *args: str, command: click.Group = main
+) -> tuple[int, str, str]:
+    """Returns exit code, stdout and stderr of a command."""
+    with pytest.raises(SystemExit) as end:
+        command.main(list(args), prog_name="vksched")
+    out, err = capsys.readouterr()
+    return int(end.value.code or 0), out, err
+
+
+@pytest.fixture(params=[80, 200])
+def columns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """A narrow and a wide terminal."""
+    monkeypatch.setenv("COLUMNS", str(request.param))
+    return int(request.param)
+
+
+def test_table(capsys: pytest.CaptureFixture[str], show: Show, columns: int) -> None:
+    show(
+        raw(0, uuid="12345678" + "0" * 24),
+        raw(1, pci="0000:01:00.0", driver_name="AMD open-source driver"),
+        raw(2, **INTEL),
+        raw(3, **NVIDIA, usable=False, why="no compute queue"),
+        raw(4, **SOFT),
+    )
+    code, out, err = call(capsys, "devices")
+    assert code == 0 and err == ""
+    assert max(map(len, out.splitlines())) <= columns
+    for text in (
+        "vulkan:0",
+        "vulkan:4",
+        "cpu",
+        "Radeon RX 6800",
+        "radv",
+        "12345678",
+        "13.0 of 16.0",
+    ):
+        assert text in out
+    for text in ("group 1024", "shared 64 KiB", "buffers 200", "subgroup 64"):
+        assert text in out
+    words = out.split()
+    assert words.count("yes") == 3  # vulkan:0, vulkan:2 and cpu
+    assert words.count("no:") == words.count("duplicate:") + 2 == 3
+    assert "VKSCHED_SOFTWARE=1" in words and "queue" in words
+
+
+def test_table_without_vulkan(capsys: pytest.CaptureFixture[str], show: Show, columns: int) -> None:
+    show(problem="kp is not installed; try `make setup`")
+    code, out, err = call(capsys, "devices")
+    assert code == 0
+    assert "cpu" in out and "vulkan" not in out
+    assert err == "cpu only: no Vulkan devices: kp is not installed; try `make setup`\n"
+
+
+def test_notes_on_drivers_follow_the_table(capsys: pytest.CaptureFixture[str], show: Show) -> None:
+    show(raw(0), notes=("/x/y.so: file too short",))
+    code, out, err = call(capsys, "devices")
+    assert code == 0 and "y.so" not in out
+    assert err == "driver left out: /x/y.so: file too short\n"
+
+
+def test_markup_in_a_label_is_text(capsys: pytest.CaptureFixture[str], show: Show) -> None:
+    show(raw(0, name="[red]X[/red] [/]"))
+    code, out, _ = call(capsys, "devices")
+    assert code == 0 and "[red]X[/red]" in out
+
+
+def test_json(capsys: pytest.CaptureFixture[str], show: Show) -> None:
+    show(raw(0), raw(1, **SOFT))
+    code, out, err = call(capsys, "devices", "--json")
+    card, soft, cpu = json.loads(out)
+    assert (code, err) == (0, "")
+    assert [d["name"] for d in (card, soft, cpu)] == ["vulkan:0", "vulkan:1", "cpu"]
+    assert card["limits"]["shared_bytes"] == 65536
+    assert card["default"] and not soft["default"] and "VKSCHED_SOFTWARE" in soft["why_not"]
+
+
+def test_our_errors_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    group = _Group("group")
+
+    @group.command()
+    def lost() -> None:
+        raise DeviceError("[device] expected one,\n  got none")
+
+    @group.command()
+    def broken() -> None:
+        raise RuntimeError("a defect keeps its traceback")
+
+    @group.group(cls=_Group)
+    def inner() -> None:
+        pass
+
+    @inner.command()
+    def shapes() -> None:
+        raise ShapeError("[x] expected 1, got 2")
+
+    code, out, err = call(capsys, "lost", command=group)
+    assert (code, out, err) == (1, "", "Error: [device] expected one, got none\n")
+    code, _, err = call(capsys, "inner", "shapes", command=group)
+    assert (code, err) == (1, "Error: [x] expected 1, got 2\n")
+    with pytest.raises(RuntimeError, match="defect"):
+        group.main(["broken"])
+
+
+def test_version_help_and_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(capsys, "--version")[:2] == (0, f"vksched {vksched.__version__}\n")
+    code, out, _ = call(capsys, "--help")
+    assert code == 0 and "devices" in out
+    code, _, err = call(capsys, "nonsense")
+    assert code == 2 and "nonsense" in err
+
+
+def test_module_is_the_command_and_real_devices_are_listed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "vksched", "devices"], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    assert "cpu" in done.stdout and "Traceback" not in done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_commands_import_what_they_need_when_they_run() -> None:
+    code = "import sys, vksched.cli; print([m for m in ('rich', 'kp') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert done.stdout.strip() == "[]", done.stderr

@@ -1,0 +1,128 @@
+"""The command line: `vksched` or `python -m vksched`. Commands import what they need themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .errors import VkschedError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from .runtime.probe import DeviceInfo
+
+GIB = 1 << 30
+WIDE_COLUMNS = 150
+"""From this width on a device takes one row of short cells; below, cells are stacked."""
+
+
+class _Group(click.Group):
+    """Shows an error of ours as one line on stderr, with exit code 1 and no traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except VkschedError as error:
+            raise click.ClickException(" ".join(str(error).split())) from error
+
+
+def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from . import __version__
+
+        click.echo(f"vksched {__version__}")
+        ctx.exit()
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
+def main() -> None:
+    """Run compute graphs and models on every Vulkan device you have."""
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print everything known, as JSON.")
+def devices(as_json: bool) -> None:
+    """List the devices, their limits, and which of them are used by default."""
+    from .runtime import probe
+
+    found = probe.survey()
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(info) for info in found.devices], indent=2))
+    else:
+        from rich.console import Console
+
+        console = Console(highlight=False)
+        console.print(device_table(found.devices, console.width))
+    if found.reason is not None:
+        click.echo(f"cpu only: {found.reason}", err=True)
+    for note in found.notes:
+        if note not in (found.reason or ""):
+            click.echo(f"driver left out: {note}", err=True)
+
+
+def device_table(found: tuple[DeviceInfo, ...], width: int) -> RenderableType:
+    """Returns the table of devices for a terminal of this many columns."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    wide = width >= WIDE_COLUMNS
+    about = ["device", "type", "driver", "UUID"] if wide else ["device"]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    short = ("name", "UUID", "GiB free") if wide else ("name", "GiB free", "limits")
+    for name in ["name", *about, "GiB free", "limits"]:
+        table.add_column(name, no_wrap=name in short, overflow="fold")
+    table.add_column("default", overflow="fold")
+    for info in found:
+        cells = [info.label, f"{info.vendor} {info.type}".strip(), info.driver, info.uuid[:8]]
+        limits = _limits(info)
+        if not wide:
+            cells[3] = info.uuid and f"uuid {info.uuid[:8]}"
+            cells = ["\n".join(filter(None, cells))]
+        free, total = info.memory_free_bytes / GIB, info.memory_total_bytes / GIB
+        cells = [
+            info.name,
+            *cells,
+            f"{free:.1f} of {total:.1f}",
+            (", " if wide else "\n").join(limits),
+            f"no: {info.why_not}" if info.why_not else "yes",
+        ]
+        table.add_row(*map(Text, cells), style="" if info.default else "dim")
+    return table
+
+
+def _limits(info: DeviceInfo) -> list[str]:
+    """Returns the limits that decide which kernels run, and how well; numpy has none."""
+    if info.name == "cpu":
+        return []
+    limits = info.limits
+    return [
+        f"group {limits.max_invocations}",
+        f"shared {_size(limits.shared_bytes)}",
+        f"buffers {_count(limits.storage_buffers)}",
+        f"each {_size(info.page_bytes)}",
+        f"subgroup {limits.subgroup_size}",
+    ]
+
+
+def _size(count: int) -> str:
+    for unit, name in ((GIB, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= unit:
+            return f"{count / unit:.4g} {name}"
+    return f"{count} B"
+
+
+def _count(number: int) -> str:
+    return str(number) if number < 10_000 else "10000+"
