@@ -1,0 +1,46 @@
+# vksched: `make demo` and `make test` are all you need; both set up what is missing first.
+# Set-up takes minutes once and nothing afterwards; scripts/setup.py tells how it works.
+
+DEMO_ARGS ?=
+PYTEST_ARGS ?=
+VENV := .venv
+# Any Python 3 may start the set-up: it looks for a supported one itself. PYTHON=... names one.
+STARTER = $(or $(firstword $(foreach p,$(PYTHON) python3 python3.12 python3.11 python3.10,\
+	$(shell command -v $(p) 2>/dev/null))),python3)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test validate lint clean distclean
+
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@echo "Variables: DEMO_ARGS='--query \"...\"', PYTEST_ARGS='-k matmul', PYTHON=python3.12,"
+	@echo "           VKSCHED_NO_NATIVE=1 (no compiler and no Vulkan: all runs on numpy)"
+
+setup: ## get everything the other commands need (they call it)
+	@$(if $(PYTHON),PYTHON='$(PYTHON)') $(STARTER) scripts/setup.py
+
+demo: setup ## search a text with a sentence encoder spread over all Vulkan devices
+	@if grep -qs software $(VENV)/share/vksched/devices; then \
+		export VKSCHED_SOFTWARE="$${VKSCHED_SOFTWARE-1}"; \
+	fi; \
+	$(VENV)/bin/python examples/semantic_search.py $(DEMO_ARGS)
+
+test: setup ## run all tests, on every Vulkan device present and without any
+	@$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+validate: ## run the device tests under the Khronos validation layer; no message may come
+	@$(if $(PYTHON),PYTHON='$(PYTHON)') $(STARTER) scripts/setup.py --validation
+	@$(VENV)/bin/python scripts/validate.py $(PYTEST_ARGS)
+
+lint: setup ## ruff, mypy, and whether the compiled shaders are current
+	@$(VENV)/bin/python -m ruff check .
+	@$(VENV)/bin/python -m mypy
+	@$(VENV)/bin/python build_shaders.py --check
+
+clean: ## remove what was built, keep .venv
+	rm -rf build dist vksched/spirv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find vksched tests scripts examples native benchmarks -name __pycache__ -prune \
+		-exec rm -rf {} + 2>/dev/null || true
+
+distclean: clean ## remove .venv as well
+	rm -rf $(VENV)

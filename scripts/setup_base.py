@@ -1,0 +1,112 @@
+"""What all steps of the set-up share: the error that says what to do, the log, and hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+
+class SetupError(Exception):
+    """What failed, what to do about it, and whether the log tells more."""
+
+    def __init__(self, what: str, to_do: str, show_log: bool = False):
+        super().__init__(what)
+        self.what, self.to_do, self.show_log = what, to_do, show_log
+
+
+@dataclass
+class Setup:
+    """Where things are, and what the steps tell each other."""
+
+    root: Path
+    environ: Mapping[str, str]
+    log: IO[bytes] | None = None
+    apt_updated: bool = False
+    stamps: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def venv(self) -> Path:
+        return self.root / ".venv"
+
+    @property
+    def venv_python(self) -> Path:
+        return self.venv / "bin" / "python"
+
+    @property
+    def driver_folder(self) -> Path:
+        """Where vksched looks for Vulkan drivers of its own (sys.prefix/share/...)."""
+        return self.venv / "share" / "vksched" / "vulkan" / "icd.d"
+
+    @property
+    def native(self) -> bool:
+        return self.environ.get("VKSCHED_NO_NATIVE", "") in ("", "0")
+
+    def read_stamps(self) -> None:
+        try:
+            self.stamps = json.loads((self.venv / "setup-stamps.json").read_text())
+        except (OSError, ValueError):
+            self.stamps = {}
+
+    def write_stamps(self) -> None:
+        """Write the stamps beside the venv they describe; before there is one, keep them."""
+        if self.venv_python.exists():
+            text = json.dumps(self.stamps, indent=1, sort_keys=True)
+            (self.venv / "setup-stamps.json").write_text(text + "\n")
+
+    def call(self, command: list[str], to_do: str, cwd: Path | None = None) -> None:
+        """Run a command with its output in the log; raises SetupError when it fails."""
+        self.note("$ " + " ".join(shlex.quote(part) for part in command))
+        try:
+            code = subprocess.run(
+                command,
+                cwd=str(cwd or self.root),
+                env=dict(self.environ, PYTHONUNBUFFERED="1"),
+                stdin=subprocess.DEVNULL,
+                stdout=self.log or subprocess.DEVNULL,
+                stderr=subprocess.STDOUT,
+            ).returncode
+        except OSError as error:
+            self.note(str(error))
+            code = 127
+        if code:
+            shown = " ".join(command[:4]) + (" ..." if len(command) > 4 else "")
+            raise SetupError(f"`{shown}` ended with exit code {code}", to_do, show_log=True)
+
+    def note(self, line: str) -> None:
+        """Write a line to the log only."""
+        if self.log:
+            self.log.write(line.encode() + b"\n")
+            self.log.flush()
+
+
+def hash_of(*parts: object) -> str:
+    """A short digest of printable values."""
+    return hashlib.sha256(json.dumps([str(part) for part in parts]).encode()).hexdigest()[:16]
+
+
+def hash_of_files(root: Path, *places: str) -> str:
+    """A digest of names and contents of files and, recursively, of folders under root."""
+    digest = hashlib.sha256()
+    for place in places:
+        path = root / place
+        files = sorted(f for f in path.rglob("*") if f.is_file()) if path.is_dir() else [path]
+        for file in files:
+            if file.is_file() and "__pycache__" not in file.parts:
+                data = file.read_bytes()
+                digest.update(f"{file.relative_to(root)}\0{len(data)}\0".encode() + data)
+    return digest.hexdigest()[:16]
+
+
+def list_folder(folder: str) -> list[str]:
+    """Sorted names in a folder, none when it is not there."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []

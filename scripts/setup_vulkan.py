@@ -1,0 +1,145 @@
+"""Which Vulkan devices the machine has, and two software ones where it has none."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from pathlib import Path
+
+from setup_base import Setup, SetupError, hash_of, list_folder
+from setup_system import apt_command, install_packages
+
+ICD_FOLDERS = ("/usr/share/vulkan/icd.d", "/usr/local/share/vulkan/icd.d", "/etc/vulkan/icd.d")
+LAYER_FOLDERS = tuple(f.replace("icd.d", "explicit_layer.d") for f in ICD_FOLDERS)
+SWIFTSHADER_FILES = ("libvk_swiftshader.so", "vk_swiftshader_icd.json")
+DRIVER_VARIABLES = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES")
+DESCRIBE_DEVICES = (
+    "import json; from vksched.runtime import probe;"
+    "print(json.dumps([(d.label, d.type) for d in probe.list_devices() if d.name != 'cpu']))"
+)
+
+
+def key_of_machine() -> str:
+    """A digest of what decides which Vulkan devices the loader can find."""
+    names = [f"{folder}/{name}" for folder in ICD_FOLDERS for name in list_folder(folder)]
+    nodes = list_folder("/dev/dri") + [n for n in list_folder("/dev") if n.startswith("nvidia")]
+    return hash_of(names, nodes)
+
+
+def find_devices(setup: Setup) -> list[tuple[str, str]] | None:
+    """(name, type) of each Vulkan device, or None when asking failed; never dies with a driver."""
+    hidden = (*DRIVER_VARIABLES, "VKSCHED_NO_VULKAN")  # what is there at all?
+    try:
+        answer = subprocess.run(
+            [str(setup.venv_python), "-c", DESCRIBE_DEVICES],
+            cwd=str(setup.root),
+            env={k: v for k, v in setup.environ.items() if k not in hidden},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=setup.log or subprocess.DEVNULL,
+            timeout=300,
+        )
+        return [(name, kind) for name, kind in json.loads(answer.stdout.decode().splitlines()[-1])]
+    except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
+        setup.note(f"asking for Vulkan devices failed: {error!r}")
+        return None
+
+
+def answer_file(setup: Setup) -> Path:
+    """Holds "hardware" or "software": what this machine has. Not there: it could not be asked."""
+    return setup.venv / "share" / "vksched" / "devices"
+
+
+def get_devices(setup: Setup) -> str:
+    """Look for hardware Vulkan devices; get llvmpipe and SwiftShader where there are none."""
+    if not setup.native:
+        return "left out (VKSCHED_NO_NATIVE)"
+    devices = find_devices(setup)
+    hardware = [name for name, kind in devices or [] if kind != "cpu"]
+    # `make demo` asks for software devices where this says so: nothing else uses them unasked.
+    marker = answer_file(setup)
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    marker.unlink(missing_ok=True)
+    if devices is not None:
+        marker.write_text("hardware\n" if hardware else "software\n")
+    if hardware and setup.environ.get("VKSCHED_SETUP_SOFTWARE", "") in ("", "0"):
+        return ", ".join(hardware)
+    remarks = [r for r in (get_llvmpipe(setup), get_swiftshader(setup)) if r]
+    devices = find_devices(setup)
+    if devices is None:
+        remarks.insert(0, "could not ask the drivers, see build/setup.log; all runs on numpy")
+    elif not devices:
+        remarks.insert(0, "none: all runs on numpy")
+    else:
+        remarks.insert(0, ", ".join(name for name, _ in devices))
+    return "; ".join(remarks)
+
+
+def get_llvmpipe(setup: Setup) -> str:
+    """Install Mesa's software driver; returns what there is to say when that is not possible."""
+    if any(name.startswith("lvp_icd") for folder in ICD_FOLDERS for name in list_folder(folder)):
+        return ""
+    if not shutil.which("apt-get"):
+        return "no llvmpipe (Fedora: mesa-vulkan-drivers, Arch: vulkan-swrast)"
+    try:
+        install_packages(setup, ["mesa-vulkan-drivers"])
+    except SetupError as error:
+        setup.note(error.what)
+        return f"no llvmpipe, to get it: {apt_command(['mesa-vulkan-drivers'])}"
+    return ""
+
+
+def get_swiftshader(setup: Setup) -> str:
+    """Unpack SwiftShader from Debian's chromium-common; returns a remark when it cannot be had."""
+    if all((setup.driver_folder / name).exists() for name in SWIFTSHADER_FILES):
+        return ""
+    if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
+        return "no SwiftShader (it comes from a Debian package)"
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            if os.geteuid() == 0 and not setup.apt_updated:
+                setup.call(["apt-get", "update"], "")
+                setup.apt_updated = True
+            setup.call(["apt-get", "download", "chromium-common"], "", cwd=Path(folder))
+            (package,) = Path(folder).glob("*.deb")
+            unpack_swiftshader(package, setup.driver_folder)
+        except (SetupError, OSError, ValueError, tarfile.TarError) as error:
+            setup.note(f"SwiftShader: {error}")
+            return "no SwiftShader (this distribution has it in no package); llvmpipe serves alone"
+    return ""
+
+
+def unpack_swiftshader(package: Path, folder: Path) -> None:
+    """Take the driver and its manifest, nothing else, out of a .deb; ValueError if not inside."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = set()
+    command = ["dpkg-deb", "--fsys-tarfile", str(package)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        with tarfile.open(fileobj=process.stdout, mode="r|") as archive:
+            for member in archive:
+                name = member.name.rsplit("/", 1)[-1]
+                if name in SWIFTSHADER_FILES and member.isfile():
+                    source = archive.extractfile(member)
+                    assert source is not None
+                    (folder / name).write_bytes(source.read())
+                    found.add(name)
+    if len(found) < len(SWIFTSHADER_FILES):
+        raise ValueError(f"{package.name} holds only {sorted(found)}")
+
+
+def validation_layer() -> Path | None:
+    """The manifest of the Khronos validation layer, when it is installed."""
+    paths = (Path(folder) / "VkLayer_khronos_validation.json" for folder in LAYER_FOLDERS)
+    return next((path for path in paths if path.exists()), None)
+
+
+def get_validation(setup: Setup) -> str:
+    missing = [] if validation_layer() else ["vulkan-validationlayers"]
+    missing += [] if shutil.which("spirv-val") else ["spirv-tools"]
+    if missing:
+        install_packages(setup, missing)
+    return "installed " + ", ".join(missing) if missing else "all there"
