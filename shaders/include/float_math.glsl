@@ -30,7 +30,7 @@ float safe_sqrt(float x) {
 
 float safe_rsqrt(float x) {
     if (is_nan(x) || x < 0.0) return NOT_A_NUMBER;
-    if (x == 0.0) return INFINITY;
+    if (x == 0.0) return uintBitsToFloat(floatBitsToUint(x) | 0x7f800000u); // of the sign of x
     if (is_inf(x)) return 0.0;
     return inversesqrt(x);
 }

@@ -38,6 +38,9 @@ from .elementwise import (
 from .index import gather
 from .layout import concat, expand, expand_dims, reshape, squeeze, transpose
 from .layout import slice_ as slice
+from .matmul import matmul
+from .norm import layer_norm, rms_norm, softmax
+from .reduce import reduce_max, reduce_mean, reduce_min, reduce_sum
 
 __all__ = [
     "abs",
@@ -54,6 +57,7 @@ __all__ = [
     "gelu",
     "greater",
     "greater_equal",
+    "layer_norm",
     "less",
     "less_equal",
     "log",
@@ -61,18 +65,25 @@ __all__ = [
     "logical_not",
     "logical_or",
     "logical_xor",
+    "matmul",
     "maximum",
     "minimum",
     "mul",
     "neg",
     "not_equal",
     "pow",
+    "reduce_max",
+    "reduce_mean",
+    "reduce_min",
+    "reduce_sum",
     "relu",
     "reshape",
+    "rms_norm",
     "rsqrt",
     "sigmoid",
     "silu",
     "slice",
+    "softmax",
     "sqrt",
     "squeeze",
     "sub",

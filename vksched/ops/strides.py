@@ -45,9 +45,9 @@ def collapse(
     return tuple(sizes), tuple(map(tuple, strides))
 
 
-def pad(values: Sequence[int], length: int) -> tuple[int, ...]:
-    """Returns values filled up with zeros, as push arrays have a fixed length."""
-    return tuple(values[:length]) + (0,) * (length - len(values))
+def pad(values: Sequence[int], length: int, fill: int = 0) -> tuple[int, ...]:
+    """Returns values cut or filled up to a length, as push arrays have a fixed one."""
+    return tuple(values[:length]) + (fill,) * (length - len(values))
 
 
 def peel(
@@ -78,3 +78,18 @@ def spread(count: int, limits: Limits) -> tuple[int, int, int]:
     """
     per_group = LOCAL_SIZE * (64 if limits.software else 4)
     return (max(1, min(-(-count // per_group), limits.max_groups[0])), 1, 1)
+
+
+def rows_launch(
+    rows: int, columns: int, limits: Limits
+) -> tuple[tuple[int, int, int], tuple[tuple[str, int], ...]]:
+    """Returns groups and constants of a kernel that works on rows (shaders/include/rows.glsl).
+
+    A whole group takes a row where that pays: the row is long, and the device is a GPU or has fewer
+    rows than would keep it busy.
+    """
+    whole = columns >= (16384 if limits.software else 32)
+    if whole:
+        return (min(rows, limits.max_groups[0]), 1, 1), (("WHOLE_GROUP", 1),)
+    groups = min(-(-rows // LOCAL_SIZE), limits.max_groups[0])
+    return (max(1, groups), 1, 1), (("WHOLE_GROUP", 0),)

@@ -1,0 +1,43 @@
+// What both matmul algorithms share: buffers, push block, where the matrices of a batch lie, and the stored value.
+// a: (batch, m, k) and b: (batch, k, n) by strides, bias: (n), result: (batch, m, n) contiguous.
+layout(set = 0, binding = 0) readonly buffer A { T a[]; };
+layout(set = 0, binding = 1) readonly buffer B { T b[]; };
+layout(set = 0, binding = 2) readonly buffer Bias { T bias[]; };
+layout(set = 0, binding = 3) writeonly buffer Result { T result[]; };
+layout(push_constant) uniform Push {
+    uint a_offset;
+    uint b_offset;
+    uint bias_offset;
+    uint result_offset;
+    uint batches;
+    uint m;
+    uint n;
+    uint k;
+    uint a_row;
+    uint a_column;
+    uint b_row;
+    uint b_column;
+    uint batch_sizes[3];
+    uint a_batch[4];
+    uint b_batch[4];
+};
+
+// First words of the matrices a, b and result of one batch.
+uvec3 matrices(uint batch) {
+    uvec3 at = uvec3(a_offset, b_offset, result_offset + batch * m * n);
+    for (uint axis = 0u; axis < 3u; ++axis) {
+        const uint next = batch / batch_sizes[axis];
+        const uint index = batch - next * batch_sizes[axis];
+        at.xy += index * uvec2(a_batch[axis], b_batch[axis]);
+        batch = next;
+    }
+    at.xy += batch * uvec2(a_batch[3], b_batch[3]);
+    return at;
+}
+
+void store(uint first, uint row, uint column, T value) {
+    if (row < m && column < n) {
+        if (HAS_BIAS != 0u) value += bias[bias_offset + column];
+        result[first + row * n + column] = value;
+    }
+}

@@ -1,0 +1,106 @@
+"""Cases of matmul: odd shapes, every broadcast of the batch, transposes, bias, edges."""
+
+from __future__ import annotations
+
+import numpy as np
+from op_cases import Case, ErrorCase, floats, ints
+
+import vksched as vs
+from vksched.ops.op import AttrValue
+from vksched.types import NDArray
+
+
+def attrs(transpose_a: bool = False, transpose_b: bool = False) -> dict[str, AttrValue]:
+    return {"transpose_a": transpose_a, "transpose_b": transpose_b}
+
+
+def swapped(array: NDArray, yes: bool) -> NDArray:
+    return np.ascontiguousarray(np.swapaxes(array, -1, -2)) if yes else array
+
+
+SIZES = [
+    *((1, 1, 1), (1, 64, 1), (1, 7, 33), (31, 1, 5), (8, 8, 8), (7, 13, 11), (32, 64, 32)),
+    *((33, 17, 65), (64, 16, 128), (65, 31, 129), (100, 3, 100), (3, 300, 2), (257, 5, 1)),
+    *((130, 40, 263), (512, 8, 1024)),
+]
+BATCHES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+    *(((3,), (3,)), ((3,), ()), ((), (3,)), ((3,), (1,)), ((1,), (3,)), ((2, 3), (2, 3))),
+    *(((2, 3), (3,)), ((2, 3), (2, 1)), ((2, 1), (1, 3)), ((1, 1), (2, 3)), ((2, 3, 2), (2, 1, 2))),
+    *(((2, 1, 2, 1, 2, 1), (1, 2, 1, 2, 1, 2)), ((2, 1, 2, 1, 2, 3), (2, 2, 1, 2, 1, 3))),
+    ((40,), (40,)),
+]
+CASES = [
+    *(
+        Case("matmul", (floats(m, k), floats(k, n, seed=1)), attrs(), f"{m}.{k}.{n}")
+        for m, k, n in SIZES
+    ),
+    *(
+        Case(
+            "matmul",
+            (swapped(floats(*lead, 19, 37), ta), swapped(floats(*lead, 37, 23, seed=1), tb)),
+            attrs(ta, tb),
+            f"t{int(ta)}{int(tb)}",
+        )
+        for lead in ((), (2,))
+        for ta in (False, True)
+        for tb in (False, True)
+    ),
+    *(
+        Case("matmul", (floats(*a, 5, 6), floats(*b, 6, 9, seed=1)), attrs(), "batch")
+        for a, b in BATCHES
+    ),
+    Case("matmul", (floats(4, 9, 6), floats(11, 6, seed=1)), attrs(False, True), "rows folded"),
+    Case("matmul", (floats(4, 6, 9), floats(11, 6, seed=1)), attrs(True, True), "not folded"),
+    *(
+        Case("matmul", (floats(*s, 5, 6), floats(6, n, seed=1), floats(n, seed=2)), attrs(), "bias")
+        for s in ((), (3,))
+        for n in (1, 9, 70)
+    ),
+    Case("matmul", (ints(17, 33), ints(33, 9, seed=1)), attrs()),
+    Case("matmul", (ints(3, 5, 7), ints(4, 7, seed=1), ints(4, seed=2)), attrs(False, True), "t"),
+    Case(
+        "matmul",
+        (ints(4, 5, low=-(2**31), high=2**31 - 1), ints(5, 4, low=-(2**31), high=2**31 - 1)),
+        attrs(),
+        "wraps",
+    ),
+    Case("matmul", (floats(3, 0), floats(0, 4)), attrs(), "no k"),
+    Case("matmul", (floats(3, 0), floats(0, 4), floats(4)), attrs(), "only bias"),
+    Case("matmul", (floats(0, 3), floats(3, 4)), attrs(), "no rows"),
+    Case("matmul", (floats(0, 2, 3), floats(3, 4)), attrs(), "no batch"),
+    Case("matmul", (floats(2, 3) * np.float32(1e18), floats(3, 2)), attrs(), "huge"),
+    Case(
+        "matmul",
+        (np.array([[np.inf, 1], [np.nan, 1], [1, 2]], np.float32), floats(2, 3)),
+        attrs(),
+        "inf and nan stay in their rows",
+    ),
+    Case("matmul", (floats(2, 4000, scale=10), floats(4000, 2, seed=1)), attrs(), "long k"),
+]
+
+
+def build(a: tuple[int, ...], b: tuple[int, ...], **keywords: object) -> vs.Tensor:
+    return vs.matmul(vs.input("a", a), vs.input("b", b), **keywords)  # type: ignore[arg-type]
+
+
+ERRORS = [
+    ErrorCase(lambda: build((2, 3), (4, 5)), vs.ShapeError, "inner sizes"),
+    ErrorCase(lambda: build((2, 3), (3, 5), transpose_a=True), vs.ShapeError, "transpose"),
+    ErrorCase(lambda: build((2, 2, 3), (3, 3, 5)), vs.ShapeError, "broadcast"),
+    ErrorCase(lambda: build((), (3, 3)), vs.ShapeError, "operands with axes"),
+    ErrorCase(lambda: build((3,), (3, 3), transpose_a=True), vs.ShapeError, "a matrix"),
+    ErrorCase(lambda: build((3,), (4, 3)), vs.ShapeError, "inner sizes"),
+    ErrorCase(
+        lambda: build((2, 3), (3, 5), bias=vs.input("c", (4,))), vs.ShapeError, r"bias of shape"
+    ),
+    ErrorCase(
+        lambda: vs.matmul(vs.input("a", (2, 2)), vs.input("b", (2, 2), "int32")),
+        vs.DTypeError,
+        "all float32 or all int32",
+    ),
+    ErrorCase(
+        lambda: vs.matmul(vs.input("a", (2, 2), "bool"), vs.input("b", (2, 2), "bool")),
+        vs.DTypeError,
+        "float32",
+    ),
+]

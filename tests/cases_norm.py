@@ -1,0 +1,104 @@
+"""Cases of softmax, layer_norm and rms_norm."""
+
+from __future__ import annotations
+
+import numpy as np
+from op_cases import Case, ErrorCase, floats
+
+import vksched as vs
+from vksched.types import NDArray
+
+
+def softmax(x: NDArray, axis: int, name: str = "") -> Case:
+    return Case("softmax", (x,), {"axis": axis}, f"axis {axis} {name}".strip())
+
+
+def norm(
+    kind: str, shape: tuple[int, ...], axis: int, scaled: bool, shifted: bool, eps: float = 1e-5
+) -> Case:
+    inputs = [floats(*shape) * 3 + 1]
+    inputs += [floats(*shape[axis:], seed=i + 1) for i in range(scaled + shifted)]
+    attrs = {"axis": axis, "eps": eps, "kind": kind, "scaled": scaled, "shifted": shifted}
+    name = f"axis {axis}{' scaled' * scaled}{' shifted' * shifted} eps {eps:g}"
+    return Case(kind, tuple(np.asarray(x, np.float32) for x in inputs), attrs, name)
+
+
+def edge_rows() -> NDArray:
+    rows = np.tile(floats(40), (5, 1))
+    rows[0, 3] = np.nan
+    rows[1, 3] = np.inf
+    rows[2, :] = -np.inf
+    rows[3, 5:] = -np.inf
+    return rows
+
+
+NORM_SHAPES = [
+    ((1,), 0),
+    ((7,), 0),
+    ((5, 24), 1),
+    ((3, 5, 131), 2),
+    ((3, 5, 131), 1),
+    ((200, 9), 1),
+]
+CASES = [
+    *(softmax(floats(*s), a) for s in ((1,), (7,), (1000,), (20000,)) for a in (0,)),
+    *(softmax(floats(3, 50, 7), axis) for axis in (0, 1, 2)),
+    *(softmax(floats(300, 3), axis) for axis in (0, 1)),
+    *(softmax(floats(2, 1, 2, 3, 2, 1, 2, 3), axis) for axis in (0, 3, 7)),
+    softmax(floats(4, 33, scale=1000), 1, "huge"),
+    softmax(np.full((2, 50), 3e38, np.float32), 1, "largest"),
+    softmax(edge_rows(), 1, "edges"),
+    softmax(np.ascontiguousarray(edge_rows().T), 0, "edges"),
+    softmax(floats(0, 3), 1, "no rows"),
+    softmax(floats(3, 0), 1, "no columns"),
+    *(
+        norm("layer_norm", shape, axis, scaled, shifted)
+        for shape, axis in NORM_SHAPES
+        for scaled, shifted in ((True, True), (False, False))
+    ),
+    norm("layer_norm", (4, 60), 1, True, False, 1e-12),
+    norm("layer_norm", (4, 60), 1, False, True, 0.1),
+    norm("layer_norm", (2, 17000), 1, True, True),
+    norm("layer_norm", (0, 6), 1, True, True),
+    norm("layer_norm", (6, 0), 1, True, True),
+    *(
+        norm("rms_norm", shape, axis, scaled, False)
+        for shape, axis in NORM_SHAPES
+        for scaled in (True, False)
+    ),
+    *(
+        Case(
+            kind,
+            (x,),
+            {"axis": 1, "eps": 1e-5, "kind": kind, "scaled": False, "shifted": False},
+            name,
+        )
+        for kind in ("layer_norm", "rms_norm")
+        for name, x in (
+            ("constant", np.full((2, 50), 4.0, np.float32)),
+            ("edges", edge_rows()),
+            ("far from 0", floats(3, 200) + np.float32(1000)),
+        )
+    ),
+]
+
+
+def x() -> vs.Tensor:
+    return vs.input("x", (4, 6))
+
+
+def whole() -> vs.Tensor:
+    return vs.input("i", (4, 6), "int32")
+
+
+ERRORS = [
+    ErrorCase(lambda: vs.softmax(x(), 2), vs.ShapeError, "axis in -2..1"),
+    ErrorCase(lambda: vs.softmax(vs.input("s", ())), vs.ShapeError, "scalar"),
+    ErrorCase(lambda: vs.softmax(whole()), vs.DTypeError, "cast"),
+    ErrorCase(lambda: vs.layer_norm(x(), np.ones(5, np.float32)), vs.ShapeError, r"shape \(6,\)"),
+    ErrorCase(lambda: vs.layer_norm(x(), eps=-1), vs.DTypeError, "eps"),
+    ErrorCase(lambda: vs.layer_norm(vs.input("s", ())), vs.ShapeError, "scalar"),
+    ErrorCase(lambda: vs.layer_norm(whole()), vs.DTypeError, "cast"),
+    ErrorCase(lambda: vs.rms_norm(x(), axis=-3), vs.ShapeError, "axis in"),
+    ErrorCase(lambda: vs.rms_norm(x(), np.ones((4, 5), np.float32), 0), vs.ShapeError, "shape"),
+]

@@ -1,0 +1,132 @@
+"""Every case of the case table, on every Vulkan device present and with lower limits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import cases_elementwise
+import cases_index
+import cases_layout
+import cases_matmul
+import cases_norm
+import cases_reduce
+import pytest
+from conftest import vulkan_names
+from op_cases import Case, ErrorCase
+from op_runner import Runner, check
+
+import vksched as vs
+from vksched.ops.elementwise import BINARY_CODES, CAST_CODES, UNARY_CODES
+from vksched.ops.op import Limits, all_ops, view_offset
+from vksched.ops.reduce import REDUCE_CODES
+from vksched.runtime.shaders import DIRECTORY, load_manifest, load_shader
+from vksched.runtime.vulkan import VulkanDevice
+
+FAMILIES = (
+    cases_elementwise,
+    cases_index,
+    cases_layout,
+    cases_matmul,
+    cases_norm,
+    cases_reduce,
+)
+CASES: list[Case] = [case for family in FAMILIES for case in family.CASES]
+ERRORS: list[ErrorCase] = [case for family in FAMILIES for case in family.ERRORS]
+LOWERED = {
+    "the Vulkan minimum": Limits(),
+    "a CPU driver with few groups": Limits(software=True, max_groups=(3, 2, 1)),
+    "a GPU with few groups": Limits(max_groups=(2, 1, 1)),
+    "a large GPU": Limits(max_invocations=1024, shared_bytes=49152, max_buffer_bytes=1 << 32),
+}
+SHADERS = DIRECTORY.parent.parent / "shaders"
+
+
+@pytest.fixture(params=vulkan_names() or [None], scope="session")
+def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
+    """Each Vulkan device in turn."""
+    if request.param is None:
+        pytest.skip("no Vulkan device here")
+    with vs.Scheduler([request.param]) as sched:
+        device = sched.devices[0]
+        assert isinstance(device, VulkanDevice)
+        yield Runner(device)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
+def test_case_equals_numpy(case: Case, runner: Runner) -> None:
+    expected = case.expected()
+    call = case.call(Limits())
+    assert (call.output.shape, call.output.dtype) == (expected.shape, str(expected.dtype))
+    for what, limits in {"its own limits": runner.device.limits, **LOWERED}.items():
+        check(case, runner.run(case, limits), expected, f"{runner.device.name}, {what}")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
+def test_reference_leaves_its_inputs_alone(case: Case) -> None:
+    before = [array.copy() for array in case.inputs]
+    case.expected()
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(case.inputs, before, strict=True))
+
+
+@pytest.mark.parametrize("case", ERRORS, ids=lambda c: c.match)
+def test_bad_call_is_refused(case: ErrorCase) -> None:
+    with pytest.raises(case.error, match=case.match):
+        case.build()
+
+
+def test_every_op_has_cases() -> None:
+    ops = {name for name, op in all_ops().items() if not op.leaf}
+    assert {case.op for case in CASES} == ops
+    ids = [case.id for case in CASES]
+    assert sorted(set(ids)) == sorted(ids)
+
+
+def test_every_code_has_cases() -> None:
+    used = {(case.op, case.types[0].dtype) for case in CASES}
+    assert {*UNARY_CODES, *BINARY_CODES} <= used
+    casts = {(c.types[0].dtype, str(c.attrs["to"])) for c in CASES if c.op == "cast"}
+    assert set(CAST_CODES) <= casts
+
+
+def test_every_shader_belongs_to_an_op() -> None:
+    declared = {s for op in all_ops().values() if op.kernel for s in op.kernel.shaders}
+    assert declared | {"copy"} == set(load_manifest())
+    sources = {str(entry["source"]) for entry in load_manifest().values()}
+    assert sources == {path.name for path in SHADERS.glob("*.comp")}
+
+
+def test_every_shader_is_dispatched_by_a_case() -> None:
+    used = set()
+    for case in CASES:
+        op = all_ops()[case.op]
+        for limits in LOWERED.values():
+            call = case.call(limits)
+            if op.kernel and view_offset(op, call.inputs, call.attrs) is None:
+                used |= {dispatch.shader for dispatch in op.kernel.lower(call)}
+    assert used == set(load_manifest()) - {"copy"}
+
+
+def test_codes_equal_those_of_the_shaders() -> None:
+    text = (SHADERS / "include" / "elementwise.glsl").read_text()
+    in_glsl = {m[1]: int(m[2]) for m in re.finditer(r"const uint (\w+) = (\d+)u;", text)}
+    expected = {
+        f"{op}_{dtype}".upper(): code
+        for table in (UNARY_CODES, BINARY_CODES)
+        for (op, dtype), code in table.items()
+    }
+    expected |= {f"{a}_TO_{b}".upper(): code for (a, b), code in CAST_CODES.items()}
+    assert in_glsl == expected
+    text = (SHADERS / "reduce.comp").read_text()
+    for op, code in list(REDUCE_CODES.items())[:-1]:
+        assert f"const uint {op.removeprefix('reduce_').upper()} = {code}u;" in text
+
+
+def test_local_sizes_fit_the_vulkan_minimum() -> None:
+    for name in load_manifest():
+        shader, size = load_shader(name), 1
+        defaults = {constant: default for constant, _, default in shader.constants}
+        for axis in "XYZ":
+            size *= defaults[f"LOCAL_{axis}"]
+        assert 1 <= size <= 128
+        assert shader.push_bytes <= 128

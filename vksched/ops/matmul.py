@@ -1,0 +1,203 @@
+"""Matrix multiplication: batched, broadcast, with transposed operands and an optional bias."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..errors import DTypeError, ShapeError, UnsupportedOp
+from ..types import FLOAT32, INT32, NDArray, Shape, TensorType, broadcast_shapes, contiguous_strides
+from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Limits, Op, Work, register
+from .strides import broadcast_strides, collapse, pad, peel
+from .tensor import Tensor, TensorLike, apply, as_tensor, register_method
+
+MAX_DISPATCHES = 4096
+_BATCH_AXES = 4
+"""Batch axes that fit into the push constants; a batch with more is several dispatches."""
+
+
+def _matrices(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[int, int, int, int]:
+    """Returns m, k of a and k, n of b, after transposition."""
+    a, b = inputs[0].shape[-2:], inputs[1].shape[-2:]
+    m, k = reversed(a) if attrs.as_bool("transpose_a") else a
+    k_of_b, n = reversed(b) if attrs.as_bool("transpose_b") else b
+    return m, k, k_of_b, n
+
+
+def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    a, b = inputs[:2]
+    if a.dtype not in (FLOAT32, INT32) or any(t.dtype != a.dtype for t in inputs):
+        raise DTypeError(
+            "[matmul] expected operands all float32 or all int32, "
+            f"got {' and '.join(t.dtype for t in inputs)}; try vs.cast"
+        )
+    if a.rank < 2 or b.rank < 2:
+        raise ShapeError(f"[matmul] expected matrices, got {a.shape} and {b.shape}")
+    m, k, k_of_b, n = _matrices(inputs, attrs)
+    if k != k_of_b:
+        raise ShapeError(
+            f"[matmul] expected the inner sizes to be equal, got {k} of {a.shape} and {k_of_b} of "
+            f"{b.shape}; try transpose_a or transpose_b"
+        )
+    if len(inputs) > 2 and inputs[2].shape != (n,):
+        raise ShapeError(f"[matmul] expected a bias of shape ({n},), got {inputs[2].shape}")
+    return TensorType((*broadcast_shapes("matmul", a.shape[:-2], b.shape[:-2]), m, n), a.dtype)
+
+
+def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    a = np.swapaxes(inputs[0], -1, -2) if attrs.as_bool("transpose_a") else inputs[0]
+    b = np.swapaxes(inputs[1], -1, -2) if attrs.as_bool("transpose_b") else inputs[1]
+    product = np.matmul(a, b)
+    if len(inputs) > 2:
+        product += inputs[2]
+    return np.asarray(product)
+
+
+def _matrix_strides(shape: Shape, transposed: bool) -> tuple[int, int]:
+    """Returns the strides of rows and columns, after transposition."""
+    row, column = contiguous_strides(shape)[-2:]
+    return (column, row) if transposed else (row, column)
+
+
+def _fold(call: Call) -> tuple[Shape, Shape, Shape, int]:
+    """Returns the shapes of a and b, the batch and m, with a's batch made rows where b has none."""
+    a, b, batch = call.inputs[0].shape, call.inputs[1].shape, call.output.shape[:-2]
+    m = call.output.shape[-2]
+    if math.prod(b[:-2]) == 1 and not call.attrs.as_bool("transpose_a"):
+        rows = math.prod(batch) * m
+        return (rows, a[-1]), b[-2:], (), rows
+    return a, b, batch, m
+
+
+def _tiles(m: int, n: int, batches: int, limits: Limits) -> tuple[tuple[int, int], int]:
+    """Returns the local size and the block per invocation of `matmul_tiled`.
+
+    The larger block where it still makes enough groups to fill a device.
+    """
+    local = (16, 8)
+    big = 8
+    groups = -(-m // (local[1] * big)) * -(-n // (local[0] * big)) * batches
+    shared = 16 * ((local[1] * big + 1) + (local[0] * big + 1)) * 4
+    return local, big if groups >= 64 and shared <= limits.shared_bytes else 4
+
+
+def _lower(call: Call) -> tuple[Dispatch, ...]:
+    if call.output.size == 0:
+        return ()
+    n, k = call.output.shape[-1], _matrices(call.inputs, call.attrs)[1]
+    a, b, batch, m = _fold(call)
+    a_row, a_column = _matrix_strides(a, call.attrs.as_bool("transpose_a"))
+    b_row, b_column = _matrix_strides(b, call.attrs.as_bool("transpose_b"))
+    given = [
+        *(tuple(_batch_strides(shape, batch)) for shape in (a, b)),
+        tuple(s * m * n for s in contiguous_strides(batch)),
+    ]
+    sizes, strides = collapse(batch, given)
+    has_bias = len(call.inputs) > 2
+    shifts = [(at_a, at_b, 0, out) for at_a, at_b, out in peel(sizes, strides, _BATCH_AXES)]
+    if len(shifts) > MAX_DISPATCHES:
+        raise UnsupportedOp(
+            f"[matmul] broadcasting to {batch} needs {len(shifts)} dispatches, "
+            f"over {MAX_DISPATCHES}; try expand"
+        )
+    batches = math.prod(sizes[:_BATCH_AXES])
+    push = (
+        *(("batches", batches), ("m", m), ("n", n), ("k", k)),
+        *(("a_row", a_row), ("a_column", a_column), ("b_row", b_row), ("b_column", b_column)),
+        ("batch_sizes", pad(sizes, 3, 1)),
+        ("a_batch", pad(strides[0], 4)),
+        ("b_batch", pad(strides[1], 4)),
+    )
+    constants: tuple[tuple[str, int], ...] = (("HAS_BIAS", int(has_bias)),)
+    if call.limits.software:
+        shader, tile = "matmul_register", (8 * 8, 4 * 8)
+    else:
+        local, block = _tiles(m, n, batches, call.limits)
+        shader, tile = "matmul_tiled", (local[0] * block, local[1] * block)
+        constants += (
+            ("BLOCK", block),
+            ("A_ALONG_K", int(a_column == 1)),
+            ("B_ALONG_N", int(b_column == 1)),
+        )
+    most = call.limits.max_groups
+    groups = (
+        min(-(-n // tile[0]), most[0]),
+        min(-(-m // tile[1]), most[1]),
+        min(batches, most[2]),
+    )
+    operands = (0, 1, 2 if has_bias else 0, OUTPUT)
+    name = f"{shader}_{call.output.dtype}"
+    return tuple(Dispatch(name, operands, groups, push, constants, shifts=s) for s in shifts)
+
+
+def _batch_strides(shape: Shape, batch: Shape) -> tuple[int, ...]:
+    """Returns the strides from matrix to matrix, 0 along broadcast axes."""
+    step = math.prod(shape[-2:])
+    return tuple(s * step for s in broadcast_strides(shape[:-2], batch))
+
+
+def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
+    k = _matrices(inputs, attrs)[1]
+    moved = sum(t.device_bytes for t in inputs) + output.device_bytes
+    return Work(2.0 * k * output.size, float(moved))
+
+
+SHADERS = tuple(
+    f"matmul_{kind}_{dtype}" for kind in ("tiled", "register") for dtype in (FLOAT32, INT32)
+)
+register(Op("matmul", _infer, _reference, Kernel(SHADERS, _lower), work=_work))
+
+
+def matmul(
+    a: TensorLike,
+    b: TensorLike,
+    bias: TensorLike | None = None,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """a @ b (+ bias), as numpy.matmul, for float32 and int32 (which wraps).
+
+    a: (..., m, k), b: (..., k, n), bias: (n,) -> (..., m, n); leading axes broadcast. transpose_a,
+    transpose_b: the operand's last two axes are read the other way round, at no cost. An operand of
+    rank 1 is a row (a) or a column (b), and its axis is left out of the result.
+    """
+    left = as_tensor(a, like=b if isinstance(b, Tensor) else None)
+    right = as_tensor(b, like=left)
+    if left.rank == 0 or right.rank == 0:
+        raise ShapeError(
+            f"[matmul] expected operands with axes, got {left.type} and {right.type}; try vs.mul"
+        )
+    for operand, transposed in ((left, transpose_a), (right, transpose_b)):
+        if operand.rank == 1 and transposed:
+            raise ShapeError(f"[matmul] expected a matrix to transpose, got {operand.type}")
+    row, column = left.rank == 1, right.rank == 1
+    if not (row or column):
+        return _apply(left, right, bias, transpose_a, transpose_b, name)
+    left = left.reshape((1, left.shape[0])) if row else left
+    right = right.reshape((right.shape[0], 1)) if column else right
+    product = _apply(left, right, bias, transpose_a, transpose_b, name)
+    shape = list(product.shape)
+    if column:
+        del shape[-1]
+    if row:
+        del shape[-1 if column else -2]
+    return product.reshape(shape)
+
+
+def _apply(
+    a: Tensor,
+    b: Tensor,
+    bias: TensorLike | None,
+    transpose_a: bool,
+    transpose_b: bool,
+    name: str | None,
+) -> Tensor:
+    inputs = (a, b) if bias is None else (a, b, as_tensor(bias, like=a))
+    attrs = {"transpose_a": bool(transpose_a), "transpose_b": bool(transpose_b)}
+    return apply("matmul", inputs, attrs, name)
+
+
+register_method("matmul", matmul)

@@ -1,0 +1,198 @@
+"""Softmax and the norms of transformers: each works on rows."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..errors import DTypeError, ShapeError
+from ..types import FLOAT32, NDArray, TensorType, normalize_axis
+from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, register
+from .strides import rows_launch
+from .tensor import Tensor, TensorLike, apply, as_tensor
+
+# -- softmax -----------------------------------------------------------------------------------
+
+
+def _softmax_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    if inputs[0].dtype != FLOAT32:
+        raise DTypeError(f"[softmax] expected float32, got {inputs[0].dtype}; try vs.cast")
+    return inputs[0]
+
+
+def _softmax_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    x, axis = inputs[0], attrs.as_int("axis")
+    if x.size == 0:
+        return x
+    e = np.exp(x - x.max(axis=axis, keepdims=True))
+    e /= e.sum(axis=axis, keepdims=True)
+    return np.asarray(e)
+
+
+def _softmax_lower(call: Call) -> tuple[Dispatch, ...]:
+    shape, axis = call.output.shape, call.attrs.as_int("axis")
+    if call.output.size == 0:
+        return ()
+    columns, inner = shape[axis], math.prod(shape[axis + 1 :])
+    rows = call.output.size // columns
+    groups, constants = rows_launch(rows, columns, call.limits)
+    push = (("rows", rows), ("columns", columns), ("inner", inner))
+    return (Dispatch("softmax", (0, OUTPUT), groups, push, constants),)
+
+
+def _softmax_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
+    return Work(5.0 * output.size, 5.0 * output.device_bytes)
+
+
+register(
+    Op(
+        "softmax",
+        _softmax_infer,
+        _softmax_reference,
+        Kernel(("softmax",), _softmax_lower),
+        work=_softmax_work,
+    )
+)
+
+
+# -- layer norm and RMS norm -------------------------------------------------------------------
+
+
+def _norm_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    x, op = inputs[0], attrs.as_str("kind")
+    if any(t.dtype != FLOAT32 for t in inputs):
+        got = " and ".join(t.dtype for t in inputs)
+        raise DTypeError(f"[{op}] expected float32, got {got}; try vs.cast")
+    row = x.shape[attrs.as_int("axis") :]
+    for given in inputs[1:]:
+        if given.shape != row:
+            raise ShapeError(
+                f"[{op}] expected scale and shift of the normalised shape {row}, got {given.shape}"
+            )
+    return x
+
+
+def _affine(value: NDArray, inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    rest = list(inputs[1:])
+    if attrs.as_bool("scaled"):
+        value = value * rest.pop(0)
+    if attrs.as_bool("shifted"):
+        value = value + rest.pop(0)
+    return np.asarray(value, np.float32)
+
+
+def _layer_norm_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    x = inputs[0]
+    axes = tuple(range(attrs.as_int("axis"), x.ndim))
+    if x.size == 0:
+        return x
+    centered = x - x.mean(axis=axes, keepdims=True)
+    centered -= centered.mean(axis=axes, keepdims=True)  # what rounding left of the mean
+    variance = np.square(centered).mean(axis=axes, keepdims=True)
+    return _affine(centered / np.sqrt(variance + np.float32(attrs.as_float("eps"))), inputs, attrs)
+
+
+def _rms_norm_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    x = inputs[0]
+    axes = tuple(range(attrs.as_int("axis"), x.ndim))
+    if x.size == 0:
+        return x
+    squares = np.square(x).mean(axis=axes, keepdims=True)
+    return _affine(x / np.sqrt(squares + np.float32(attrs.as_float("eps"))), inputs, attrs)
+
+
+def _norm_lower(call: Call) -> tuple[Dispatch, ...]:
+    shape, attrs = call.output.shape, call.attrs
+    if call.output.size == 0:
+        return ()
+    columns = math.prod(shape[attrs.as_int("axis") :])
+    rows = call.output.size // columns
+    groups, constants = rows_launch(rows, columns, call.limits)
+    scaled, shifted = attrs.as_bool("scaled"), attrs.as_bool("shifted")
+    constants += (
+        ("CENTERED", int(attrs.as_str("kind") == "layer_norm")),
+        ("HAS_GAMMA", int(scaled)),
+        ("HAS_BETA", int(shifted)),
+    )
+    operands = (0, 1 if scaled else 0, 1 + int(scaled) if shifted else 0, OUTPUT)
+    push = (("rows", rows), ("columns", columns), ("eps", attrs.as_float("eps")))
+    return (Dispatch("norm", operands, groups, push, constants),)
+
+
+def _norm_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
+    return Work(8.0 * output.size, 4.0 * output.device_bytes)
+
+
+for _name, _reference in (
+    ("layer_norm", _layer_norm_reference),
+    ("rms_norm", _rms_norm_reference),
+):
+    register(Op(_name, _norm_infer, _reference, Kernel(("norm",), _norm_lower), work=_norm_work))
+
+
+def _norm(
+    op: str,
+    x: TensorLike,
+    scale: TensorLike | None,
+    shift: TensorLike | None,
+    axis: int,
+    eps: float,
+    name: str | None,
+) -> Tensor:
+    tensor = as_tensor(x)
+    if tensor.rank == 0:
+        raise ShapeError(f"[{op}] expected a tensor with axes, got a scalar")
+    if not (isinstance(eps, (int, float)) and eps >= 0):
+        raise DTypeError(f"[{op}] expected eps of 0 or more, got {eps!r}")
+    attrs: dict[str, AttrValue] = {
+        "axis": normalize_axis(op, axis, tensor.rank),
+        "eps": float(eps),
+        "kind": op,
+        "scaled": scale is not None,
+        "shifted": shift is not None,
+    }
+    given = [as_tensor(t, like=tensor) for t in (scale, shift) if t is not None]
+    return apply(op, (tensor, *given), attrs, name)
+
+
+# -- builders ----------------------------------------------------------------------------------
+
+
+def softmax(x: TensorLike, axis: int = -1, *, name: str | None = None) -> Tensor:
+    """exp(x) / sum(exp(x)) along an axis, as scipy.special.softmax, without overflow."""
+    tensor = as_tensor(x)
+    if tensor.rank == 0:
+        raise ShapeError("[softmax] expected a tensor with axes, got a scalar")
+    return apply("softmax", (tensor,), {"axis": normalize_axis("softmax", axis, tensor.rank)}, name)
+
+
+def layer_norm(
+    x: TensorLike,
+    gamma: TensorLike | None = None,
+    beta: TensorLike | None = None,
+    axis: int = -1,
+    eps: float = 1e-5,
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """(x - mean) / sqrt(variance + eps) * gamma + beta, as ONNX LayerNormalization.
+
+    Mean and variance are taken over `axis` and all axes after it; gamma and beta have their shape.
+    """
+    return _norm("layer_norm", x, gamma, beta, axis, eps, name)
+
+
+def rms_norm(
+    x: TensorLike,
+    weight: TensorLike | None = None,
+    axis: int = -1,
+    eps: float = 1e-6,
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """x / sqrt(mean(x * x) + eps) * weight, as ONNX RMSNormalization.
+
+    The mean is taken over `axis` and all axes after it; weight has their shape.
+    """
+    return _norm("rms_norm", x, weight, None, axis, eps, name)
