@@ -10,6 +10,7 @@ layout(constant_id = 3) const uint BLOCK = 4;
 layout(constant_id = 4) const uint HAS_BIAS = 0;
 layout(constant_id = 5) const uint A_ALONG_K = 1;
 layout(constant_id = 6) const uint B_ALONG_N = 1;
+#define LOAD T
 #include "matmul.glsl"
 
 const uint TILE_K = 16u;

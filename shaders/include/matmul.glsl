@@ -1,7 +1,8 @@
 // What both matmul algorithms share: buffers, push block, where the matrices of a batch lie, and the stored value.
+// T is the element type, LOAD what one access of a or b reads: T, or four of them.
 // a: (batch, m, k) and b: (batch, k, n) by strides, bias: (n), result: (batch, m, n) contiguous.
-layout(set = 0, binding = 0) readonly buffer A { T a[]; };
-layout(set = 0, binding = 1) readonly buffer B { T b[]; };
+layout(set = 0, binding = 0) readonly buffer A { LOAD a[]; };
+layout(set = 0, binding = 1) readonly buffer B { LOAD b[]; };
 layout(set = 0, binding = 2) readonly buffer Bias { T bias[]; };
 layout(set = 0, binding = 3) writeonly buffer Result { T result[]; };
 layout(push_constant) uniform Push {

@@ -110,11 +110,15 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
         ("b_batch", pad(strides[1], 4)),
     )
     constants: tuple[tuple[str, int], ...] = (("HAS_BIAS", int(has_bias)),)
-    if call.limits.software:
-        shader, tile = "matmul_register", (8 * 8, 4 * 8)
+    shader = f"matmul_register_{call.output.dtype}"
+    if call.limits.software and call.output.dtype == FLOAT32 and _in_fours(push, n, shifts):
+        shader, tile = "matmul_vec4", (8 * 8, 8)
+        constants += (("B_ALONG_N", int(b_column == 1)),)
+    elif call.limits.software:
+        tile = (8 * 8, 4 * 8)
     else:
         local, block = _tiles(m, n, batches, call.limits)
-        shader, tile = "matmul_tiled", (local[0] * block, local[1] * block)
+        shader, tile = f"matmul_tiled_{call.output.dtype}", (local[0] * block, local[1] * block)
         constants += (
             ("BLOCK", block),
             ("A_ALONG_K", int(a_column == 1)),
@@ -127,8 +131,24 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
         min(batches, most[2]),
     )
     operands = (0, 1, 2 if has_bias else 0, OUTPUT)
-    name = f"{shader}_{call.output.dtype}"
-    return tuple(Dispatch(name, operands, groups, push, constants, shifts=s) for s in shifts)
+    return tuple(Dispatch(shader, operands, groups, push, constants, shifts=s) for s in shifts)
+
+
+def _in_fours(
+    push: tuple[tuple[str, int | tuple[int, ...]], ...], n: int, shifts: list[tuple[int, ...]]
+) -> bool:
+    """Whether `matmul_vec4` can read a and b in steps of four words."""
+    by = dict(push)
+    columns, rows = by["b_column"] == 1, by["b_row"] == 1
+    steps = [by["k"], by["a_row"], by["b_row"] if columns else by["b_column"]]
+    steps += [n] if columns else []
+    for name in ("a_batch", "b_batch"):
+        strides = by[name]
+        assert isinstance(strides, tuple)
+        steps += strides
+    steps += [word for at_a, at_b, *_ in shifts for word in (at_a, at_b)]
+    aligned = all(isinstance(step, int) and step % 4 == 0 for step in steps)
+    return by["a_column"] == 1 and (columns or rows) and aligned
 
 
 def _batch_strides(shape: Shape, batch: Shape) -> tuple[int, ...]:
@@ -143,8 +163,9 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
     return Work(2.0 * k * output.size, float(moved))
 
 
-SHADERS = tuple(
-    f"matmul_{kind}_{dtype}" for kind in ("tiled", "register") for dtype in (FLOAT32, INT32)
+SHADERS = (
+    "matmul_vec4",
+    *(f"matmul_{kind}_{dtype}" for kind in ("tiled", "register") for dtype in (FLOAT32, INT32)),
 )
 register(Op("matmul", _infer, _reference, Kernel(SHADERS, _lower), work=_work))
 

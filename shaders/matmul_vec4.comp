@@ -1,0 +1,76 @@
+#version 450
+// result[m, n] = sum over k of a[m, k] * b[k, n] (+ bias[n]), for every matrix of a batch.
+// As matmul_register, for matrices that can be read four words at once: a along k, b along n or along k.
+// One invocation computes 8 x 8 results in registers; all of a SIMD group read the same words of a. For CPU drivers.
+// Source: Goto and van de Geijn, Anatomy of high-performance matrix multiplication, 2008 (the register kernel).
+#extension GL_GOOGLE_include_directive : require
+layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
+layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
+layout(constant_id = 3) const uint HAS_BIAS = 0;
+layout(constant_id = 4) const uint B_ALONG_N = 1;
+#define T float
+#define LOAD vec4
+#include "matmul.glsl"
+
+const uint BLOCK = 8u;
+
+// Written out for each row, as CPU drivers keep indexed arrays in memory and not in registers.
+#define FOR_EACH_ROW(F) F(0, 0u) F(1, 1u) F(2, 2u) F(3, 3u) F(4, 4u) F(5, 5u) F(6, 6u) F(7, 7u)
+#define START_ROW(i, number) \
+    vec4 left##i = vec4(0); \
+    vec4 right##i = vec4(0); \
+    const uint a##i = (at.x + min(row + number, m - 1u) * a_row) / 4u;
+#define STEP_ROW(i, number) \
+    const vec4 value##i = a[a##i + step]; \
+    left##i += b_left * value##i; \
+    right##i += b_right * value##i;
+#define STORE_ROW(i, number) \
+    store4(at.z, row + number, column, left##i); \
+    store4(at.z, row + number, column + 4u, right##i);
+
+void store4(uint first, uint row, uint column, vec4 values) {
+    store(first, row, column, values.x);
+    store(first, row, column + 1u, values.y);
+    store(first, row, column + 2u, values.z);
+    store(first, row, column + 3u, values.w);
+}
+
+// Four rows of b as the columns of a matrix, for four columns of the result; at: words of b in steps of four.
+mat4 load_b(uvec4 at) {
+    const mat4 read = mat4(b[at.x], b[at.y], b[at.z], b[at.w]);
+    return B_ALONG_N != 0u ? read : transpose(read);
+}
+
+// Where load_b reads first: four rows at a column, or four columns from the first row.
+uvec4 place_b(uint first, uint column) {
+    const uvec4 four = uvec4(0u, 1u, 2u, 3u);
+    if (B_ALONG_N != 0u) return (first + min(column, n - 4u) + four * b_row) / 4u;
+    return (first + min(column + four, uvec4(n - 1u)) * b_column) / 4u;
+}
+
+void compute_block(uvec3 at, uint row, uint column) {
+    FOR_EACH_ROW(START_ROW)
+    uvec4 at_left = place_b(at.y, column);
+    uvec4 at_right = place_b(at.y, column + 4u);
+    const uint advance = B_ALONG_N != 0u ? b_row : 1u;
+    for (uint step = 0u; step < k / 4u; ++step) {
+        const mat4 b_left = load_b(at_left);
+        const mat4 b_right = load_b(at_right);
+        FOR_EACH_ROW(STEP_ROW)
+        at_left += advance;
+        at_right += advance;
+    }
+    FOR_EACH_ROW(STORE_ROW)
+}
+
+void main() {
+    const uint width = gl_WorkGroupSize.x * BLOCK;
+    for (uint batch = gl_WorkGroupID.z; batch < batches; batch += gl_NumWorkGroups.z) {
+        const uvec3 at = matrices(batch);
+        for (uint row = gl_WorkGroupID.y * BLOCK; row < m; row += gl_NumWorkGroups.y * BLOCK) {
+            for (uint first = gl_WorkGroupID.x * width; first < n; first += gl_NumWorkGroups.x * width) {
+                compute_block(at, row, first + gl_LocalInvocationID.x * BLOCK);
+            }
+        }
+    }
+}
