@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -135,7 +136,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
 
 
 def _in_fours(
-    push: tuple[tuple[str, int | tuple[int, ...]], ...], n: int, shifts: list[tuple[int, ...]]
+    push: tuple[tuple[str, int | tuple[int, ...]], ...], n: int, shifts: Sequence[tuple[int, ...]]
 ) -> bool:
     """Whether `matmul_vec4` can read a and b in steps of four words."""
     by = dict(push)
