@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Protocol
 
 from .errors import VkschedError
@@ -35,7 +35,8 @@ class Event:
     """Something that took time. name: "submit", "split", "wait", "copy", "compile", "upload",
     "run".
 
-    device: where, or "host". run: which run of the compiled graph, or -1.
+    device: where, or "host". run: which run of the compiled graph, or -1. fields: what the event
+    tells besides; that of "run" is the run's RunStats, as "stats".
     """
 
     name: str
@@ -108,7 +109,7 @@ class Recorder:
 
 
 def _chrome_event(event: Event) -> dict[str, object]:
-    data = asdict(event)
+    fields = {k: asdict(v) if is_dataclass(v) else v for k, v in event.fields.items()}
     return {
         "name": event.name,
         "ph": "X",
@@ -116,5 +117,5 @@ def _chrome_event(event: Event) -> dict[str, object]:
         "dur": (event.end_s - event.start_s) * 1e6,
         "pid": "vksched",
         "tid": event.device,
-        "args": {**data["fields"], "run": event.run},
+        "args": {**fields, "run": event.run},
     }

@@ -286,7 +286,7 @@ class Executor:
             run.output_bytes,
             tuple(splits),
         )
-        self._trace.emit(Event("run", "host", start, end, run.number))
+        self._trace.emit(Event("run", "host", start, end, run.number, {"stats": self.last_stats}))
 
     def _emit(self, name: str, device: int, start: float, run: _Run, **fields: object) -> None:
         label = self.plan.machine.devices[device].name

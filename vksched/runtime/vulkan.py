@@ -260,7 +260,12 @@ class VulkanSession:
         memory.recordings[split].submit()
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
-        self._slots[slot].recordings[split].wait(timeout_s)
+        """One fence for all that was submitted before: a queue ends its submissions in order."""
+        recordings = self._slots[slot].recordings
+        recordings[split].wait(timeout_s)
+        for earlier, recording in recordings.items():
+            if earlier < split and recording.pending and not recording.done():
+                recording.wait(timeout_s)  # its own fence comes a moment after its work
 
     def check(self, slot: int, split: int, ticket: int) -> None:
         memory = self._slots[slot]
