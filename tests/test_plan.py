@@ -85,7 +85,6 @@ def test_tensor_wins_over_pattern_and_later_pattern_over_earlier() -> None:
     assert device_of(make_plan(c, [(b, B), (b, A)]), "b") == A
 
 
-@pytest.mark.xfail(strict=True, reason="a view of the node, matched earlier, is applied last")
 @pytest.mark.parametrize("exact", [True, False])
 def test_override_holds_for_a_node_that_has_views(exact: bool) -> None:
     a = vs.exp(source(), name="a")
@@ -111,7 +110,6 @@ def test_wrong_overrides_are_clear_errors() -> None:
         make_plan(y, copies=0)
 
 
-@pytest.mark.xfail(strict=True, reason="an id that is no node: IndexError, or -1 taken silently")
 @pytest.mark.parametrize("bad", [99, -1])
 def test_override_of_an_unknown_id_is_a_plan_error(bad: int) -> None:
     graph, _ = vs.build_graph(steps(source(), ["a"]))
@@ -201,14 +199,12 @@ def test_activations_larger_than_a_device_spill() -> None:
     assert "which cannot: null:0 is full" in rule_of(plan, "n0")
 
 
-@pytest.mark.xfail(strict=True, reason="ops whose weights found no room do not say so")
 @pytest.mark.parametrize("memory", [[0, 0], [100_000, 1 << 30]])
 def test_rule_of_a_spilled_op_names_the_full_device(memory: list[int]) -> None:
     plan = make_plan(layers(), machine=make_machine(2, memory))
     assert "null:0 is full" in rule_of(plan, "n5")
 
 
-@pytest.mark.xfail(strict=True, reason="why_not sees the view's size, the page holds its root")
 @pytest.mark.parametrize("leaf", ["input", "weight"])
 def test_part_of_a_leaf_over_the_largest_buffer_goes_elsewhere(leaf: str) -> None:
     x = vs.input("x", 1024) if leaf == "input" else vs.weight(np.ones(1024, np.float32))
@@ -245,11 +241,10 @@ def test_random_graphs_take_little_more_than_their_largest_live_set() -> None:
         for device, memory in enumerate(plan.memory[:-1]):
             if live := live_words(plan, device):
                 ratios.append(sum(memory.activation_pages) / live)
-    assert np.quantile(ratios, 0.97) <= 1.15
-    assert max(ratios) <= 1.4
+    assert np.quantile(ratios, 0.97) <= 1.0
+    assert max(ratios) <= 1.15
 
 
-@pytest.mark.xfail(strict=True, reason="greedy by size alone: 896 words for a live set of 768")
 def test_small_graph_takes_little_more_than_its_largest_live_set() -> None:
     a = vs.exp(vs.input("x", 256))
     plan = make_plan([a, vs.neg(a), vs.tanh(vs.input("z", 256)[:128])])

@@ -8,10 +8,10 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from .errors import GraphError
+from .errors import GraphError, VkschedError
 from .ops.op import Attrs, Op, get_op, view_offset
 from .ops.tensor import Tensor
-from .types import NDArray, TensorType
+from .types import NDArray, TensorType, numpy_dtype
 
 Outputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 
@@ -92,6 +92,11 @@ class Graph:
         """Returns the node whose memory a view is part of; the node itself when it is no view."""
         return self.views.get(node_id, (node_id, 0))[0]
 
+    def leaves_read(self, node: Node) -> tuple[int, ...]:
+        """Returns the leaves that a node reads, as they are or through views."""
+        roots = (self.root(i) for i in node.inputs)
+        return tuple(r for r in roots if self.nodes[r].declaration.leaf)
+
     def verify(self) -> Graph:
         """Returns the graph after checking order, ids, names, types and data.
 
@@ -111,10 +116,16 @@ class Graph:
                 array = self.data.get(node.id)
                 if array is None or array.shape != node.type.shape:
                     raise GraphError(f"[graph] {node.name} has no data of shape {node.type.shape}")
-            if not node.declaration.leaf:
+                if array.dtype != numpy_dtype(node.type.dtype):
+                    raise GraphError(
+                        f"[graph] {node.name} has data of {array.dtype}, not {node.type.dtype}"
+                    )
+            try:
                 inferred = node.declaration.infer(self.input_types(node), node.attrs)
-                if inferred != node.type:
-                    raise GraphError(f"[graph] {node.name} is {node.type}, its rule {inferred}")
+            except (VkschedError, ValueError, IndexError, KeyError, AssertionError) as error:
+                raise GraphError(f"[graph] {node.name} breaks its rule: {error}") from error
+            if inferred != node.type:
+                raise GraphError(f"[graph] {node.name} is {node.type}, its rule {inferred}")
         if not self.outputs:
             raise GraphError("[graph] expected at least one output")
         output_names = [name for name, _ in self.outputs]

@@ -109,7 +109,10 @@ class Recorder:
 
 
 def _chrome_event(event: Event) -> dict[str, object]:
-    fields = {k: asdict(v) if is_dataclass(v) else v for k, v in event.fields.items()}
+    fields = {
+        k: asdict(v) if is_dataclass(v) and not isinstance(v, type) else v
+        for k, v in event.fields.items()
+    }
     return {
         "name": event.name,
         "ph": "X",

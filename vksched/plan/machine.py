@@ -16,6 +16,9 @@ from ..ops.op import Call, Limits, Work
 MIB = 1 << 20
 GIB = 1 << 30
 
+ALIGN_BYTES = 64
+"""Every value in a device's memory starts at a multiple of this."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
@@ -44,8 +47,10 @@ class DeviceSpec:
         if declaration.kernel is None:
             return f"{node.op} has no kernel"
         types = graph.input_types(node)
-        for type_ in (*types, node.type):
-            if type_.device_bytes > self.page_bytes:
+        # of a leaf a device holds all, though a node may read a view of a part only
+        held = [graph.nodes[i].type for i in (*graph.leaves_read(node), *node.inputs)]
+        for type_ in (*held, node.type):
+            if type_.device_bytes > self.page_bytes // ALIGN_BYTES * ALIGN_BYTES:
                 return (
                     f"{type_} takes {type_.device_bytes} bytes, over the largest buffer of "
                     f"{self.page_bytes}"

@@ -1,7 +1,8 @@
 """Memory: where each value lies on its device, page and word, for as long as it lives.
 
-Problem: dynamic storage allocation with known lifetimes, into pages of bounded size. Method: greedy
-by size: the largest value first, each at the lowest free place over its lifetime.
+Problem: dynamic storage allocation with known lifetimes, into pages of bounded size. Method:
+greedy, each value at the lowest free place over its lifetime, the largest first; where that takes
+more than the largest live set, other orders are tried and the best is kept.
 
     words |  [ b      ][ d    ]
           |  [ a  ]  [ c        ]      c takes the place of a, d that of b
@@ -13,15 +14,17 @@ live set.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import PlanError
 from ..graph import Graph
+from ..types import WORD_BYTES
+from .machine import ALIGN_BYTES
 from .plan import Span
 from .split import Outline, value_of
 
-ALIGN_WORDS = 16
+ALIGN_WORDS = ALIGN_BYTES // WORD_BYTES
 
 
 def aligned(words: int) -> int:
@@ -70,9 +73,34 @@ def assign_spans(
     """Returns a span for each value and the page sizes in words; values that live together never
     overlap.
     """
+    least = largest_live_set(lifetimes)
+    best: tuple[dict[int, Span], tuple[int, ...]] | None = None
+    for order in _ORDERS:
+        found = _assign_in_order(sorted(lifetimes, key=order), page_words)
+        if best is None or sum(found[1]) < sum(best[1]):
+            best = found
+        if sum(best[1]) <= max(least, ALIGN_WORDS):
+            break
+    assert best is not None
+    return best
+
+
+_ORDERS: tuple[Callable[[Lifetime], tuple[int, ...]], ...] = (
+    lambda t: (-t.words, t.first, t.value),
+    lambda t: (t.first, -t.last, -t.words, t.value),
+    lambda t: (-t.words * (t.last - t.first + 1), t.first, t.value),
+    lambda t: (-t.last, t.first, -t.words, t.value),
+    lambda t: (t.first - t.last, -t.words, t.value),
+)
+"""By size, by birth, by size times life, by death backwards, by life."""
+
+
+def _assign_in_order(
+    lifetimes: Sequence[Lifetime], page_words: int
+) -> tuple[dict[int, Span], tuple[int, ...]]:
     placed: list[tuple[Lifetime, Span]] = []
     pages: list[int] = []
-    for life in sorted(lifetimes, key=lambda t: (-t.words, t.first, t.value)):
+    for life in lifetimes:
         size = aligned(life.words)
         if size > page_words:
             raise PlanError(f"[memory] a value of {size * 4} bytes exceeds the page size")

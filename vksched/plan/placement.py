@@ -51,18 +51,23 @@ def resolve_overrides(
 ) -> dict[int, tuple[int, str]]:
     """Returns for each node that an override names its device and the override as text.
 
-    Node ids win over patterns, later patterns over earlier ones.
+    Node ids win over patterns, later patterns over earlier ones. A view stands for what it views.
 
     Raises:
-        PlanError: a pattern that matches nothing. DeviceError: a device that is not there.
+        PlanError: no such node, or a pattern that matches nothing. DeviceError: a device that is
+            not there.
     """
     out: dict[int, tuple[int, str]] = {}
     for key, name in sorted(overrides, key=lambda item: isinstance(item[0], int)):
         device = machine.index(name)
         if isinstance(key, int):
-            out[key] = (device, f"override: {graph.nodes[key].name} on {name}")
+            if not 0 <= key < len(graph.nodes):
+                raise PlanError(
+                    f"[placement] expected a node id below {len(graph.nodes)}, got {key}"
+                )
+            out[graph.root(key)] = (device, f"override: {graph.nodes[key].name} on {name}")
             continue
-        matched = [n.id for n in graph.nodes if fnmatchcase(n.name, key)]
+        matched = [graph.root(n.id) for n in graph.nodes if fnmatchcase(n.name, key)]
         if not matched:
             close = difflib.get_close_matches(key, [n.name for n in graph.nodes], 3, 0.4)
             hint = f"; close: {', '.join(close)}" if close else ""
@@ -83,6 +88,7 @@ class _Placer:
         self.rule: dict[int, str] = {}
         self.fixed: set[int] = set()
         self.homes: dict[int, int] = {}
+        self.passed_over: dict[int, str] = {}
         self.notes: list[str] = []
         self._rank = {n.id: position for position, n in enumerate(support.computed)}
         self._room = [
@@ -105,11 +111,9 @@ class _Placer:
     # -- stages ------------------------------------------------------------------------------------
 
     def apply_overrides(self, overrides: Overrides) -> None:
-        views = self.graph.views
-        for node_id, (device, text) in resolve_overrides(
-            self.graph, self.machine, overrides
-        ).items():
-            target = self.graph.nodes[views[node_id][0] if node_id in views else node_id]
+        resolved = resolve_overrides(self.graph, self.machine, overrides)
+        for node_id, (device, text) in resolved.items():
+            target = self.graph.nodes[node_id]
             if target.op == "weight":
                 self.homes[target.id] = device
             elif target.id in self._rank:
@@ -145,15 +149,23 @@ class _Placer:
             heaviest = max(weights, key=lambda w: (self._bytes(w), -w))
             home = self.homes[heaviest]
             if self.can(node, home):
-                self.put(node, home, f"weight {self.graph.nodes[heaviest].name} lives here")
+                rule = f"weight {self.graph.nodes[heaviest].name} lives here"
+                self.put(node, home, rule + self.passed_over.get(heaviest, ""))
 
     def _find_home(self, node: Node, weight: int) -> int:
         if node.id in self.device:
             return self.device[node.id]
-        for device in range(len(self.machine.devices)):
-            if self.can(node, device) and self._bytes(weight) <= self._room[device]:
-                return device
-        return self.machine.cpu
+        reasons: list[str] = []
+        for device, spec in enumerate(self.machine.devices):
+            reason = self.why_not(node, device)
+            if reason is None and self._bytes(weight) > self._room[device]:
+                reason = f"{spec.name} is full"
+            if reason is None:
+                break
+            reasons.append(reason)
+        if reasons:
+            self.passed_over[weight] = f", as {'; '.join(reasons)}"
+        return device
 
     def sweep(self) -> None:
         """Carries devices along the edges, first those of GPUs, then the CPU's, too."""
@@ -177,17 +189,21 @@ class _Placer:
             if node.id in self.device:
                 continue
             device = next(d for d in range(len(self.machine.devices)) if self.can(node, d))
-            self.put(node, device, "first device that can run it")
+            reasons = self._reasons(node, device)
+            self.put(node, device, "first device that can run it" + reasons)
         for node in self.support.computed:
-            device = self.device[node.id]
-            reasons = [
-                f"{self.machine.devices[d].name} cannot: {reason}"
-                for d in range(self.machine.cpu)
-                if (reason := self.why_not(node, d)) is not None
-            ]
-            stuck = device == self.machine.cpu and len(reasons) == self.machine.cpu
-            if stuck and node.id not in self.fixed and reasons:
-                self.rule[node.id] = f"cpu, as {'; '.join(reasons)}"
+            stuck = not any(self.can(node, d) for d in range(self.machine.cpu))
+            if stuck and node.id not in self.fixed and self.machine.cpu:
+                self.rule[node.id] = self._reasons(node, self.machine.cpu).removeprefix(", ")
+
+    def _reasons(self, node: Node, end: int) -> str:
+        """Returns why the devices before `end` that cannot run a node cannot, as part of a rule."""
+        reasons = [
+            f"{self.machine.devices[d].name} cannot: {reason}"
+            for d in range(end)
+            if (reason := self.why_not(node, d)) is not None
+        ]
+        return f", as {'; '.join(reasons)}" if reasons else ""
 
     def merge(self) -> None:
         """Moves nodes that nothing holds to a neighbour's device while the bytes that cross get

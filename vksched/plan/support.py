@@ -12,11 +12,7 @@ from .machine import Machine
 
 
 class Support:
-    """What one graph can do on one machine; remembers every answer.
-
-    caps: for a device, how many nodes of the topological order it may take; what comes later goes
-    elsewhere.
-    """
+    """What one graph can do on one machine; remembers every answer."""
 
     def __init__(self, graph: Graph, machine: Machine) -> None:
         self.graph = graph
@@ -29,7 +25,8 @@ class Support:
         key = (node.id, device)
         if key not in self._answers:
             types: tuple[TensorType, ...] = self.graph.input_types(node)
-            call = (node.op, types, node.type, node.attrs, device)
+            leaves = tuple(self.graph.nodes[i].type for i in self.graph.leaves_read(node))
+            call = (node.op, types, leaves, node.type, node.attrs, device)
             if call not in self._same:
                 self._same[call] = self.machine.devices[device].why_not(self.graph, node)
             self._answers[key] = self._same[call]

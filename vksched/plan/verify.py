@@ -23,6 +23,8 @@ def verify_plan(plan: Plan) -> Plan:
         PlanError: the first promise that is broken.
     """
     plan.machine.verify()
+    if plan.copies < 1 or len(plan.memory) != len(plan.machine.devices):
+        raise _fail(f"{plan.copies} copies, memory of {len(plan.memory)} devices")
     _check_nodes(plan)
     _check_order(plan)
     for device, spec in enumerate(plan.machine.devices):
@@ -137,9 +139,13 @@ def _check_words(plan: Plan, device: int) -> None:
     parts.
     """
     graph, memory = plan.graph, plan.memory[device]
-    for (where, _), span in plan.locations.items():
+    for (where, node_id), span in plan.locations.items():
         if where == device:
-            _check_span(span, memory.activation_pages, "activation")
+            _check_span(plan, node_id, span, memory.activation_pages, "activation")
+    for split in plan.splits:
+        for written in (*(c.node for c in split.copies_in), *split.nodes):
+            if split.device == device and (device, written) not in plan.locations:
+                raise _fail(f"{graph.nodes[written].name} has no place on its device")
     last = _last_reads(plan, device)
     alive: dict[int, Span] = {}
     clock = 0
@@ -175,13 +181,17 @@ def _check_words(plan: Plan, device: int) -> None:
             clock += 1
             del item
         for copy in split.copies_in:
-            windows["inbox"].append(_check_span(copy.inbox, memory.inbox_pages, "inbox"))
+            windows["inbox"].append(
+                _check_span(plan, copy.node, copy.inbox, memory.inbox_pages, "inbox")
+            )
             if copy.target != plan.locations.get((device, copy.node)):
                 raise _fail(
                     f"{graph.nodes[copy.node].name} is copied to another place than it is read"
                 )
         for out in split.copies_out:
-            windows["outbox"].append(_check_span(out.outbox, memory.outbox_pages, "outbox"))
+            windows["outbox"].append(
+                _check_span(plan, out.node, out.outbox, memory.outbox_pages, "outbox")
+            )
     for name, spans in windows.items():
         ordered = sorted(spans, key=lambda s: (s.page, s.offset))
         for one, two in zip(ordered, ordered[1:], strict=False):
@@ -232,8 +242,12 @@ def _meet(a: Span, b: Span) -> bool:
     )
 
 
-def _check_span(span: Span, pages: tuple[int, ...], kind: str) -> Span:
-    if not 0 <= span.page < len(pages) or span.offset + span.words > pages[span.page]:
+def _check_span(plan: Plan, node_id: int, span: Span, pages: tuple[int, ...], kind: str) -> Span:
+    node = plan.graph.nodes[node_id]
+    if span.words != node.type.words:
+        raise _fail(f"{kind} span {span} of {node.name} is not of its {node.type.words} words")
+    inside = 0 <= span.page < len(pages) and 0 <= span.offset
+    if not inside or span.offset + span.words > pages[span.page]:
         raise _fail(f"{kind} span {span} lies outside the pages {pages}")
     if span.offset % 4:
         raise _fail(f"{kind} span {span} is not aligned to 16 bytes")
@@ -243,6 +257,9 @@ def _check_span(span: Span, pages: tuple[int, ...], kind: str) -> Span:
 def _check_capacity(plan: Plan, device: int) -> None:
     spec, memory = plan.machine.devices[device], plan.memory[device]
     slot = sum(memory.activation_pages) + sum(memory.inbox_pages) + sum(memory.outbox_pages)
+    weight_bytes = sum(plan.graph.nodes[w].type.device_bytes for w in memory.weights)
+    if memory.weight_bytes < weight_bytes:
+        raise _fail(f"weights of {weight_bytes} bytes, the plan says {memory.weight_bytes}")
     needed = memory.weight_bytes + plan.copies * slot * 4
     if needed > memory.peak_bytes:
         raise _fail(f"{spec.name} needs {needed} bytes, the plan says {memory.peak_bytes}")
