@@ -21,8 +21,11 @@ Item = tuple[tuple[Span, ...], tuple[Span, ...]]
 
 
 def overlap(a: Span, b: Span) -> bool:
-    """Returns whether two spans share a word."""
-    return a.page == b.page and a.offset < b.offset + b.words and b.offset < a.offset + a.words
+    """Returns whether two spans share a word; an empty one stands for its first word, as it is
+    bound to a kernel all the same.
+    """
+    a_end, b_end = a.offset + max(a.words, 1), b.offset + max(b.words, 1)
+    return a.page == b.page and a.offset < b_end and b.offset < a_end
 
 
 def split_items(
@@ -41,7 +44,7 @@ def split_items(
         span = locations.get((device, node_id)) or locations.get((device, graph.root(node_id)))
         return (span,) if span else ()
 
-    items: list[Item] = [((), (copy.target,)) for copy in copies_in]
+    items: list[Item] = [((), find(copy.node)) for copy in copies_in]  # nothing on the CPU
     for node_id in nodes:
         reads = tuple(s for i in graph.nodes[node_id].inputs for s in find(i))
         items.append((reads, find(node_id)))

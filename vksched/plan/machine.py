@@ -27,6 +27,8 @@ class DeviceSpec:
     name: as the user addresses it. kind: "vulkan", "null" or "cpu". label: the driver's name for
     it. memory_bytes: what plans may use. page_bytes: the largest single buffer. flops_per_s,
     bytes_per_s, submit_s: rough speeds, for the simulated clock and later cost models.
+    own_buffers: every value gets a buffer of its own, shared with none that lives at the same time:
+    synchronization validation sees whole buffers, and can then judge every barrier.
     """
 
     name: str
@@ -38,6 +40,7 @@ class DeviceSpec:
     flops_per_s: float = 1e11
     bytes_per_s: float = 2e10
     submit_s: float = 50e-6
+    own_buffers: bool = False
 
     def why_not(self, graph: Graph, node: Node) -> str | None:
         """Returns why this device cannot run a node, or None when it can."""

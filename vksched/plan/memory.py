@@ -68,18 +68,20 @@ def find_lifetimes(graph: Graph, outlines: Sequence[Outline], device: int) -> li
 
 
 def assign_spans(
-    lifetimes: Sequence[Lifetime], page_words: int
+    lifetimes: Sequence[Lifetime], page_words: int, own_buffers: bool = False
 ) -> tuple[dict[int, Span], tuple[int, ...]]:
     """Returns a span for each value and the page sizes in words; values that live together never
     overlap.
+
+    own_buffers: nor share a page.
     """
     least = largest_live_set(lifetimes)
     best: tuple[dict[int, Span], tuple[int, ...]] | None = None
     for order in _ORDERS:
-        found = _assign_in_order(sorted(lifetimes, key=order), page_words)
+        found = _assign_in_order(sorted(lifetimes, key=order), page_words, own_buffers)
         if best is None or sum(found[1]) < sum(best[1]):
             best = found
-        if sum(best[1]) <= max(least, ALIGN_WORDS):
+        if sum(best[1]) <= least:
             break
     assert best is not None
     return best
@@ -96,29 +98,36 @@ _ORDERS: tuple[Callable[[Lifetime], tuple[int, ...]], ...] = (
 
 
 def _assign_in_order(
-    lifetimes: Sequence[Lifetime], page_words: int
+    lifetimes: Sequence[Lifetime], page_words: int, own_buffers: bool
 ) -> tuple[dict[int, Span], tuple[int, ...]]:
     placed: list[tuple[Lifetime, Span]] = []
     pages: list[int] = []
     for life in lifetimes:
-        size = aligned(life.words)
+        size = aligned(max(life.words, 1))
         if size > page_words:
             raise PlanError(f"[memory] a value of {size * 4} bytes exceeds the page size")
         together = [(o, s) for o, s in placed if o.first <= life.last and life.first <= o.last]
-        span = _lowest(together, size, len(pages), page_words)
+        full = {s.page for _, s in together} if own_buffers else set()
+        span = _lowest(together, size, len(pages), page_words, full)
         if span.page == len(pages):
             pages.append(0)
-        pages[span.page] = max(pages[span.page], span.offset + size, ALIGN_WORDS)
+        pages[span.page] = max(pages[span.page], span.offset + size)
         placed.append((life, Span(span.page, span.offset, life.words)))
     return {life.value: span for life, span in placed}, tuple(pages)
 
 
 def _lowest(
-    together: Sequence[tuple[Lifetime, Span]], size: int, pages: int, page_words: int
+    together: Sequence[tuple[Lifetime, Span]],
+    size: int,
+    pages: int,
+    page_words: int,
+    full: set[int],
 ) -> Span:
     for page in range(pages):
+        if page in full:
+            continue
         taken = sorted(
-            (s.offset, s.offset + aligned(s.words)) for _, s in together if s.page == page
+            (s.offset, s.offset + aligned(max(s.words, 1))) for _, s in together if s.page == page
         )
         at = 0
         for start, end in taken:
@@ -131,7 +140,7 @@ def _lowest(
 
 
 def assign_window(
-    values: Iterable[tuple[object, int]], page_words: int
+    values: Iterable[tuple[object, int]], page_words: int, own_buffers: bool = False
 ) -> tuple[dict[object, Span], tuple[int, ...]]:
     """Returns spans for values that cross, one behind the other and never reused, and the page
     sizes.
@@ -140,7 +149,7 @@ def assign_window(
     pages: list[int] = []
     for key, words in values:
         size = max(aligned(words), ALIGN_WORDS)
-        if not pages or pages[-1] + size > page_words:
+        if not pages or own_buffers or pages[-1] + size > page_words:
             pages.append(0)
         spans[key] = Span(len(pages) - 1, pages[-1], words)
         pages[-1] += size
@@ -151,7 +160,7 @@ def largest_live_set(lifetimes: Sequence[Lifetime]) -> int:
     """Returns the words that live at once at the worst moment: no assignment needs less."""
     steps = sorted({t.first for t in lifetimes})
     return max(
-        (sum(aligned(t.words) for t in lifetimes if t.first <= s <= t.last) for s in steps),
+        (sum(aligned(max(t.words, 1)) for t in lifetimes if t.first <= s <= t.last) for s in steps),
         default=0,
     )
 

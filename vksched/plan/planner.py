@@ -110,17 +110,17 @@ def _lay_out(
     for device, spec in enumerate(machine.devices):
         weights = weights_of(graph, outlines, device)
         weight_bytes = sum(aligned(graph.nodes[w].type.words) * 4 for w in weights)
-        own = [o for o in outlines if o.device == device]
+        here = [o for o in outlines if o.device == device]
         if spec.kind == "cpu":
             memory.append(DeviceMemory(weights, weight_bytes, (), (), (), weight_bytes))
             continue
-        page_words = spec.page_bytes // 4
-        spans, pages = assign_spans(find_lifetimes(graph, outlines, device), page_words)
+        page_words, own = spec.page_bytes // 4, spec.own_buffers
+        spans, pages = assign_spans(find_lifetimes(graph, outlines, device), page_words, own)
         locations.update(locations_of(spans, device))
-        entering = [(v, graph.nodes[v].type.words) for o in own for v, _ in o.entering]
-        leaving = [(v, graph.nodes[v].type.words) for o in own for v in o.leaving]
-        in_spans, in_pages = assign_window(entering, page_words)
-        out_spans, out_pages = assign_window(leaving, page_words)
+        entering = [(v, graph.nodes[v].type.words) for o in here for v, _ in o.entering]
+        leaving = [(v, graph.nodes[v].type.words) for o in here for v in o.leaving]
+        in_spans, in_pages = assign_window(entering, page_words, own)
+        out_spans, out_pages = assign_window(leaving, page_words, own)
         inbox.update({(device, v): in_spans[v] for v, _ in entering})
         outbox.update({(device, v): out_spans[v] for v, _ in leaving})
         slot_bytes = 4 * (sum(pages) + sum(in_pages) + sum(out_pages))

@@ -40,6 +40,7 @@ class VulkanDevice:
         self._spec = spec
         self.context = Context(index, spec.name)
         self.limits = spec.limits
+        self.own_buffers = spec.own_buffers
         self.weights = WeightStore(self.context, spec.page_bytes, self.limits.max_groups[0])
 
     @property
@@ -187,8 +188,11 @@ class VulkanSession:
         if kernel is None:
             raise PlanError(f"[{node.op}] {node.name} was placed on {self._device.name}: no kernel")
         call = Call(self._graph.input_types(node), node.type, node.attrs, self._device.limits)
-        for dispatch in kernel.lower(call):
-            if dispatch.barrier:
+        for position, dispatch in enumerate(kernel.lower(call)):
+            # Dispatches of a node write different words, and status words only collect bits: no
+            # hazard, but validation with own buffers would see one.
+            apart = self._device.own_buffers and (position or STATUS in dispatch.operands)
+            if dispatch.barrier or apart:
                 recording.barrier("shader", "shader")
             self._record_dispatch(recording, dispatch, node_id, slot, split)
 
