@@ -1,7 +1,8 @@
 """Compiles shaders/*.comp to vksched/spirv/ with glslangValidator and writes the manifest.
 
-    shaders/variants.toml: [binary.binary_i32] T = "int"   one variant of binary.comp with T defined
-    shaders/copy.comp, not in variants.toml            one variant, by its own name
+    shaders/variants.toml: [reduce.reduce_i] T = "int"   one variant of reduce.comp, T defined
+    [unary.each] names = ["SQRT_FLOAT32"]                one for each name, with it defined
+    shaders/copy.comp, not in variants.toml              one variant, by its own name
 
 Only what changed is compiled: the key is a hash of the source, its includes, its defines and the
 compiler. The manifest tells the runtime what a shader binds, its push block and its constants; it
@@ -71,11 +72,13 @@ def find_variants() -> list[Variant]:
     unknown = sorted(set(table) - set(stems))
     if unknown:
         raise BuildError(f"variants.toml names shaders that are not there: {', '.join(unknown)}")
-    out = [
-        Variant(name, path, {k: str(v) for k, v in defines.items()})
-        for stem, path in stems.items()
-        for name, defines in table.get(stem, {stem: {}}).items()
-    ]
+    out: list[Variant] = []
+    for stem, path in stems.items():
+        for name, defines in table.get(stem, {stem: {}}).items():
+            if name == "each":
+                out += [Variant(f"{stem}_{n.lower()}", path, {n: "1"}) for n in defines["names"]]
+            else:
+                out.append(Variant(name, path, {k: str(v) for k, v in defines.items()}))
     names = [v.name for v in out]
     if len(set(names)) != len(names):
         raise BuildError("two variants share a name")

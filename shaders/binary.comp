@@ -1,13 +1,12 @@
 #version 450
-// result[i] = OP(a[i], b[i]) with numpy broadcasting over RANK axes.
+// result[i] = OP(a[i], b[i]) with numpy broadcasting over RANK axes; the variant chooses OP.
 // a, b: strided, stride 0 along broadcast axes; result: (count), contiguous. Axes are listed innermost first.
 // One group strides over the elements by the size of the whole dispatch.
 // Source: none.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-layout(constant_id = 3) const uint OP = 64;
-layout(constant_id = 4) const uint RANK = 1;
+layout(constant_id = 3) const uint RANK = 1;
 #include "elementwise.glsl"
 
 layout(set = 0, binding = 0) readonly buffer A { uint a[]; };
@@ -38,6 +37,6 @@ void main() {
         }
         at_a += rest * a_strides[RANK - 1u];
         at_b += rest * b_strides[RANK - 1u];
-        result[result_offset + i] = apply_binary(OP, a[at_a], b[at_b]);
+        result[result_offset + i] = apply_binary(a[at_a], b[at_b]);
     }
 }

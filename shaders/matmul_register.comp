@@ -23,9 +23,9 @@ const uint BLOCK = 8u;
     left##i += value##i * b_left; \
     right##i += value##i * b_right; \
     a##i += a_column;
-#define STORE_ROW(i, number) \
-    store4(at.z, row + number, column, left##i); \
-    store4(at.z, row + number, column + 4u, right##i);
+#define KEEP_ROW(i, number) \
+    done[2u * number] = left##i; \
+    done[2u * number + 1u] = right##i;
 
 void store4(uint first, uint row, uint column, T4 values) {
     store(first, row, column, values.x);
@@ -46,7 +46,10 @@ void compute_block(uvec3 at, uint row, uint column) {
         at_left += b_row;
         at_right += b_row;
     }
-    FOR_EACH_ROW(STORE_ROW)
+    // a loop, as drivers take long over many stores written out
+    T4 done[2u * BLOCK];
+    FOR_EACH_ROW(KEEP_ROW)
+    for (uint i = 0u; i < 2u * BLOCK; ++i) store4(at.z, row + i / 2u, column + i % 2u * 4u, done[i]);
 }
 
 void main() {

@@ -25,47 +25,28 @@ from .tensor import Tensor, TensorLike, apply, as_tensor, binary
 MAX_DISPATCHES = 4096
 """A call that needs more dispatches than this goes to another device."""
 
-UNARY_CODES: dict[tuple[str, str], int] = {
-    (op, dtype): code
-    for code, (op, dtype) in enumerate(
-        [
-            *((op, FLOAT32) for op in ("sqrt", "rsqrt", "exp", "log", "tanh", "erf", "relu")),
-            *((op, FLOAT32) for op in ("gelu", "gelu_tanh", "silu", "sigmoid", "neg", "abs")),
-            *((op, INT32) for op in ("neg", "abs", "relu")),
-            ("logical_not", BOOL),
-        ]
-    )
-}
-CAST_CODES: dict[tuple[str, str], int] = {
-    (FLOAT32, INT32): 17,
-    (FLOAT32, BOOL): 18,
-    (INT32, FLOAT32): 19,
-    (INT32, BOOL): 20,
-    (BOOL, FLOAT32): 21,
-    (BOOL, INT32): 22,
-}
+UNARY: tuple[tuple[str, str], ...] = (
+    *((op, FLOAT32) for op in ("sqrt", "rsqrt", "exp", "log", "tanh", "erf", "relu")),
+    *((op, FLOAT32) for op in ("gelu", "gelu_tanh", "silu", "sigmoid", "neg", "abs")),
+    *((op, INT32) for op in ("neg", "abs", "relu")),
+    ("logical_not", BOOL),
+)
+CASTS = tuple((a, b) for a in (FLOAT32, INT32, BOOL) for b in (FLOAT32, INT32, BOOL) if a != b)
 _ARITHMETIC = ("add", "sub", "mul", "div", "pow", "maximum", "minimum")
 _COMPARE = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 _LOGICAL = ("logical_and", "logical_or", "logical_xor")
-BINARY_CODES: dict[tuple[str, str], int] = {
-    (op, dtype): code
-    for code, (op, dtype) in enumerate(
-        [
-            *((op, FLOAT32) for op in (*_ARITHMETIC, *_COMPARE)),
-            *((op, INT32) for op in (*_ARITHMETIC, *_COMPARE)),
-            *((op, BOOL) for op in (*_LOGICAL, "equal", "not_equal")),
-        ],
-        start=64,
-    )
-}
-"""Op codes by op and operand type; they stand again in shaders/include/elementwise.glsl."""
+BINARY: tuple[tuple[str, str], ...] = (
+    *((op, dtype) for dtype in (FLOAT32, INT32) for op in (*_ARITHMETIC, *_COMPARE)),
+    *((op, BOOL) for op in (*_LOGICAL, "equal", "not_equal")),
+)
+"""Which ops take which operand types; each pair is a shader variant of that name."""
 
 
 # -- unary and cast ----------------------------------------------------------------------------
 
 
 def _unary_infer(op: str) -> Callable[[tuple[TensorType, ...], Attrs], TensorType]:
-    allowed = sorted(dtype for name, dtype in UNARY_CODES if name == op)
+    allowed = sorted(dtype for name, dtype in UNARY if name == op)
 
     def infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
         if inputs[0].dtype not in allowed:
@@ -77,26 +58,25 @@ def _unary_infer(op: str) -> Callable[[tuple[TensorType, ...], Attrs], TensorTyp
     return infer
 
 
-def _lower_coded(code: int, call: Call) -> tuple[Dispatch, ...]:
+def _lower_unary(what: str, call: Call) -> tuple[Dispatch, ...]:
     count = call.output.size
     if count == 0:
         return ()
     return (
         Dispatch(
-            "unary",
+            f"unary_{what}",
             (0, OUTPUT),
             spread(count, call.limits),
             push=(("count", count),),
-            constants=(("OP", code),),
         ),
     )
 
 
 def _unary_kernel(op: str) -> Kernel:
     def lower(call: Call) -> tuple[Dispatch, ...]:
-        return _lower_coded(UNARY_CODES[op, call.inputs[0].dtype], call)
+        return _lower_unary(f"{op}_{call.inputs[0].dtype}", call)
 
-    return Kernel(("unary",), lower)
+    return Kernel(tuple(f"unary_{name}_{dtype}" for name, dtype in UNARY if name == op), lower)
 
 
 def _sigmoid_reference(x: NDArray) -> NDArray:
@@ -155,17 +135,18 @@ def _cast_view(inputs: tuple[TensorType, ...], attrs: Attrs) -> int | None:
 
 
 def _cast_lower(call: Call) -> tuple[Dispatch, ...]:
-    return _lower_coded(CAST_CODES[call.inputs[0].dtype, call.output.dtype], call)
+    return _lower_unary(f"{call.inputs[0].dtype}_to_{call.output.dtype}", call)
 
 
-register(Op("cast", _cast_infer, _cast_reference, Kernel(("unary",), _cast_lower), view=_cast_view))
+_CAST_KERNEL = Kernel(tuple(f"unary_{a}_to_{b}" for a, b in CASTS), _cast_lower)
+register(Op("cast", _cast_infer, _cast_reference, _CAST_KERNEL, view=_cast_view))
 
 
 # -- binary ------------------------------------------------------------------------------------
 
 
 def _binary_infer(op: str) -> Callable[[tuple[TensorType, ...], Attrs], TensorType]:
-    allowed = [dtype for name, dtype in BINARY_CODES if name == op]
+    allowed = [dtype for name, dtype in BINARY if name == op]
     result = BOOL if op in (*_COMPARE, *_LOGICAL) else None
 
     def infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
@@ -190,7 +171,7 @@ def _binary_kernel(op: str) -> Kernel:
         rank = len(sizes)
         return (
             Dispatch(
-                "binary",
+                f"binary_{op}_{call.inputs[0].dtype}",
                 (0, 1, OUTPUT),
                 spread(call.output.size, call.limits),
                 push=(
@@ -199,11 +180,11 @@ def _binary_kernel(op: str) -> Kernel:
                     ("a_strides", pad(strides[0], 8)),
                     ("b_strides", pad(strides[1], 8)),
                 ),
-                constants=(("OP", BINARY_CODES[op, call.inputs[0].dtype]), ("RANK", rank)),
+                constants=(("RANK", rank),),
             ),
         )
 
-    return Kernel(("binary",), lower)
+    return Kernel(tuple(f"binary_{name}_{dtype}" for name, dtype in BINARY if name == op), lower)
 
 
 def _div_reference(a: NDArray, b: NDArray) -> NDArray:
