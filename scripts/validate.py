@@ -46,7 +46,7 @@ recording.submit()
 recording.wait(60.0)
 context.close()
 """
-COUNT = "from vksched.runtime import kompute; print(len(kompute.describe_devices()))"
+COUNT = "from vksched.runtime import binding; print(len(binding.describe_devices()))"
 
 
 class Messages:

@@ -61,7 +61,7 @@ def test_imports_go_left_only(path: Path) -> None:
 
 def test_only_one_file_imports_kompute() -> None:
     users = [
-        p.name for p in MODULES if "vksched_native" in p.read_text() and p.name != "kompute.py"
+        p.name for p in MODULES if "vksched_native" in p.read_text() and p.name != "binding.py"
     ]
     importing = [
         p.name
@@ -70,7 +70,7 @@ def test_only_one_file_imports_kompute() -> None:
         if isinstance(node, (ast.Import, ast.ImportFrom))
         and any("vksched_native" in a.name for a in node.names)
     ]
-    assert set(importing) <= {"kompute.py"}, users
+    assert set(importing) <= {"binding.py"}, users
 
 
 def test_every_module_has_a_place() -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from vksched.errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory, ShaderError
-from vksched.runtime import kompute
+from vksched.runtime import binding
 from vksched.runtime.kompute import Context, HostBuffer, Pipeline, Recording
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -58,17 +58,17 @@ LOCAL_SIZE = 64
 def devices() -> list[dict[str, object]]:
     """The devices that can be opened, in loader order."""
     try:
-        return [d for d in kompute.describe_devices() if d["usable"]]
+        return [d for d in binding.describe_devices() if d["usable"]]
     except DeviceError:
         return []
 
 
 DEVICES = devices()
 needs_device = pytest.mark.skipif(
-    not DEVICES, reason=f"no Vulkan device: {kompute.available() or 'no driver lists one'}"
+    not DEVICES, reason=f"no Vulkan device: {binding.available() or 'no driver lists one'}"
 )
 INDICES = [int(str(d["index"])) for d in DEVICES] or [
-    pytest.param(0, marks=pytest.mark.skip(reason=f"no Vulkan: {kompute.available()}"))
+    pytest.param(0, marks=pytest.mark.skip(reason=f"no Vulkan: {binding.available()}"))
 ]
 
 
@@ -498,7 +498,7 @@ def test_a_full_heap_is_an_error_and_the_context_stays(index: int, kind: str) ->
 
 @needs_device
 def test_devices_are_described_in_full() -> None:
-    described = kompute.describe_devices()
+    described = binding.describe_devices()
     assert [d["index"] for d in described] == list(range(len(described)))
     for device in described:
         assert device["type"] in ("discrete", "integrated", "virtual", "cpu", "other")
@@ -533,8 +533,8 @@ def test_an_absent_device_is_an_error(index: int) -> None:
 
 @needs_device
 def test_an_unusable_device_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    described = [dict(d, usable=False, why="too old") for d in kompute.describe_devices()]
-    monkeypatch.setattr(kompute, "describe_devices", lambda: described)
+    described = [dict(d, usable=False, why="too old") for d in binding.describe_devices()]
+    monkeypatch.setattr("vksched.runtime.kompute.describe_devices", lambda: described)
     with pytest.raises(DeviceError, match="too old"):
         Context(0, "vulkan:0")
 
@@ -637,18 +637,19 @@ def test_the_interpreter_ends_with_open_contexts(
 
 LIST = """
 from vksched.errors import DeviceError
-from vksched.runtime import kompute
+from vksched.runtime import binding
+from vksched.runtime.kompute import Context
 try:
-    print([d["name"] for d in kompute.describe_devices()])
+    print([d["name"] for d in binding.describe_devices()])
 except DeviceError as error:
     print("DeviceError:", error)
 try:
-    kompute.Context(0, "vulkan:0").close()
+    Context(0, "vulkan:0").close()
 except DeviceError as error:
     print("DeviceError:", error)
 """
 native_only = pytest.mark.skipif(
-    kompute.available() is not None, reason=f"no Vulkan: {kompute.available()}"
+    binding.available() is not None, reason=f"no Vulkan: {binding.available()}"
 )
 
 
@@ -688,8 +689,8 @@ def test_a_broken_driver_does_not_hide_the_others(tmp_path: Path) -> None:
 def test_loading_leaves_the_process_as_it_was() -> None:
     code = (
         "import logging, sys\n"
-        "from vksched.runtime import kompute\n"
-        "print(kompute.available(), logging.getLogger().handlers, 'kp' in sys.modules)"
+        "from vksched.runtime import binding\n"
+        "print(binding.available(), logging.getLogger().handlers, 'kp' in sys.modules)"
     )
     done = python(code)
     assert (done.stdout, done.stderr) == ("None [] False\n", "")
@@ -698,24 +699,24 @@ def test_loading_leaves_the_process_as_it_was() -> None:
 
 def test_own_drivers_are_added_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    for name in (*kompute._DRIVER_SELECTORS, "XDG_DATA_DIRS"):
+    for name in (*binding._DRIVER_SELECTORS, "XDG_DATA_DIRS"):
         monkeypatch.setenv(name, "before")
     folder = tmp_path / "share" / "vksched" / "vulkan" / "icd.d"
     folder.mkdir(parents=True)
-    for name in kompute._DRIVER_SELECTORS:
+    for name in binding._DRIVER_SELECTORS:
         monkeypatch.delenv(name)
-    kompute._add_own_drivers()
+    binding._add_own_drivers()
     assert os.environ["XDG_DATA_DIRS"] == "before"  # there is none
     (folder / "own.json").write_text("{}")
     monkeypatch.setenv("VK_DRIVER_FILES", "chosen")
-    kompute._add_own_drivers()
+    binding._add_own_drivers()
     assert os.environ["XDG_DATA_DIRS"] == "before"  # the user has chosen
     monkeypatch.delenv("VK_DRIVER_FILES")
     for _ in range(2):
-        kompute._add_own_drivers()
+        binding._add_own_drivers()
         assert os.environ["XDG_DATA_DIRS"] == f"before:{tmp_path}/share/vksched"
     monkeypatch.delenv("XDG_DATA_DIRS")
-    kompute._add_own_drivers()
+    binding._add_own_drivers()
     assert os.environ["XDG_DATA_DIRS"] == f"/usr/local/share:/usr/share:{tmp_path}/share/vksched"
 
 
@@ -733,11 +734,11 @@ def test_missing_modules_are_explained(
     def fail() -> None:
         raise error
 
-    monkeypatch.setattr(kompute, "_load", fail)
-    reason = kompute.available()
+    monkeypatch.setattr(binding, "load", fail)
+    reason = binding.available()
     assert reason is not None and told in reason and "try " in reason
     with pytest.raises(DeviceError, match="expected the native modules, got none"):
-        kompute.describe_devices()
+        binding.describe_devices()
 
 
 # -- validation ------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 
 from vksched.errors import DeviceError
 from vksched.ops.op import Limits
-from vksched.runtime import drivers, kompute, probe
+from vksched.runtime import binding, drivers, probe
 from vksched.trace import VkschedWarning
 
 GIB = 1 << 30
@@ -378,7 +378,7 @@ def test_host_memory_keeps_the_limit_of_a_container(monkeypatch: pytest.MonkeyPa
     assert total == free > 0
 
 
-@pytest.mark.skipif(kompute.available() is not None, reason=f"no Vulkan: {kompute.available()}")
+@pytest.mark.skipif(binding.available() is not None, reason=f"no Vulkan: {binding.available()}")
 def test_real_devices_agree_with_themselves() -> None:
     found = probe.list_devices()
     again = {d.name: d for d in probe.list_devices()}

@@ -14,7 +14,7 @@ import pytest
 from test_devices import plain_environment
 
 from vksched.errors import DeviceError
-from vksched.runtime import drivers, kompute, probe
+from vksched.runtime import binding, drivers, probe
 
 __all__ = ["plain_environment"]  # a fixture
 
@@ -31,8 +31,8 @@ print('vksched-devices:{{"devices": [{{"index": 0}}], "problem": null}}')
 @pytest.fixture
 def with_native(monkeypatch: pytest.MonkeyPatch) -> None:
     """The native modules count as there; what a list in this process would say is known."""
-    monkeypatch.setattr(kompute, "available", lambda: None)
-    monkeypatch.setattr(kompute, "describe_devices", lambda: [{"index": 42}])
+    monkeypatch.setattr(binding, "available", lambda: None)
+    monkeypatch.setattr(binding, "describe_devices", lambda: [{"index": 42}])
 
 
 @pytest.mark.usefixtures("with_native")
@@ -110,10 +110,10 @@ def test_an_error_in_this_process_is_a_reason(monkeypatch: pytest.MonkeyPatch) -
     def fail() -> list[dict[str, Any]]:
         raise DeviceError("[devices] no instance:\nbad manifest")
 
-    monkeypatch.setattr(kompute, "describe_devices", fail)
+    monkeypatch.setattr(binding, "describe_devices", fail)
     monkeypatch.setenv("VKSCHED_PROBE", "inprocess")
     assert drivers.ask_drivers().problem == "[devices] no instance: bad manifest"
-    monkeypatch.setattr(kompute, "available", lambda: "kp is not built")
+    monkeypatch.setattr(binding, "available", lambda: "kp is not built")
     assert drivers.ask_drivers().problem == "kp is not built"
 
 
@@ -157,7 +157,7 @@ def test_manifests_are_found_as_the_loader_finds_them(
 
 
 real = pytest.mark.skipif(
-    kompute.available() is not None, reason=f"no Vulkan: {kompute.available()}"
+    binding.available() is not None, reason=f"no Vulkan: {binding.available()}"
 )
 
 

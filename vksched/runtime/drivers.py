@@ -55,9 +55,9 @@ _first: dict[tuple[str | None, ...], Answer] = {}
 
 def ask_drivers() -> Answer:
     """Returns the devices of all drivers, or why there are none; never dies with a driver."""
-    from . import kompute
+    from . import binding
 
-    missing = kompute.available()
+    missing = binding.available()
     if missing is not None:
         return Answer(problem=missing)
     if not _child_possible():
@@ -91,10 +91,10 @@ def child() -> None:
 
 
 def _ask_here() -> Answer:
-    from . import kompute
+    from . import binding
 
     try:
-        return Answer(tuple(kompute.describe_devices()))
+        return Answer(tuple(binding.describe_devices()))
     except (VkschedError, RuntimeError, OSError) as error:
         return Answer(problem=" ".join(str(error).split()) or type(error).__name__)
 

@@ -3,9 +3,7 @@
     Context -> storage(), host() -> pipeline() -> recording(): begin, dispatch, barrier, end
                                                                submit, wait, done, duration_s
 
-The only file that imports the native modules (built by native/build.py into the package
-vksched_native; docs/adr/0001-kompute-companion.md says why). Without them `available()` tells what
-to do. What a recording or pipeline uses lives as long as it does, and a device as long as any view
+What a recording or pipeline uses lives as long as it does, and a device as long as any view
 of its mapped memory: nothing can be pulled from under a submission. Examples:
 tests/test_companion.py.
 """
@@ -13,170 +11,29 @@ tests/test_companion.py.
 from __future__ import annotations
 
 import contextlib
-import importlib
-import logging
-import os
-import sys
 import threading
 import time
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory, ShaderError
+from ..errors import DeviceError, OutOfMemory, ShaderError
 from ..trace import VkschedWarning
+from . import binding
+from .binding import describe_devices, errors, kp_errors
+
+__all__ = ["Buffer", "Context", "Counters", "HostBuffer", "Pipeline", "Recording"]
 
 CLOSE_LIMIT_S = 10.0
 """How long closing waits for submissions under way; after that their memory is kept for ever."""
 
 MAX_BUFFER_BYTES = (1 << 32) - 4
 """kp counts bytes in 32 bits."""
-
-_DRIVER_SELECTORS = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES")
-_DEFAULT_DATA_DIRS = "/usr/local/share:/usr/share"
-
-_kp: Any = None
-_companion: Any = None
-_load_lock = threading.Lock()
-
-
-# -- the native modules ----------------------------------------------------------------------------
-
-
-def available() -> str | None:
-    """Returns None when the native modules and a Vulkan loader are there, else why not.
-
-    The reason says what to do. Starts no driver: `describe_devices` does.
-    """
-    try:
-        _load()
-    except ImportError as error:
-        return _explain(error)
-    try:
-        version = _companion.loader_version()
-    except RuntimeError as error:
-        return f"the Vulkan loader does not work ({error}); try reinstalling libvulkan1"
-    if tuple(map(int, version.split("."))) < (1, 1):
-        return f"expected a loader for Vulkan 1.1, got {version}; try a newer libvulkan1"
-    return None
-
-
-def describe_devices() -> list[dict[str, Any]]:
-    """Returns every physical device in loader order, none of them opened; units are in the names.
-
-    Raises:
-        DeviceError: there is no loader, no driver, or no driver works.
-    """
-    reason = available()
-    if reason is not None:
-        raise DeviceError(f"[devices] expected the native modules, got none: {reason}")
-    try:
-        devices: list[dict[str, Any]] = _companion.describe_devices()
-    except _companion.VulkanError as error:
-        if error.result == "VK_ERROR_INCOMPATIBLE_DRIVER":
-            raise DeviceError(
-                f"[devices] expected a Vulkan driver, got none that works ({error}); try "
-                "`make setup` or your GPU's driver package"
-            ) from error
-        raise _translated(error, "devices", "the Vulkan loader") from error
-    return devices
-
-
-def _load() -> None:
-    """Imports both modules once; raises ImportError."""
-    global _kp, _companion
-    with _load_lock:
-        if _companion is not None:
-            return
-        _add_own_drivers()
-        root = logging.getLogger()
-        before = list(root.handlers)
-        try:
-            _kp = importlib.import_module("vksched_native.kp")
-            _companion = importlib.import_module("vksched_native.companion")
-        finally:
-            # Importing kp calls logging.basicConfig(), which is the application's business.
-            for handler in set(root.handlers) - set(before):
-                root.removeHandler(handler)
-
-
-def _add_own_drivers() -> None:
-    """Lets the loader find the drivers that set-up fetched, after the system's.
-
-    A further data folder works with every loader; VK_ADD_DRIVER_FILES came only with 1.3.207.
-    """
-    own = Path(sys.prefix) / "share" / "vksched"
-    if any(name in os.environ for name in _DRIVER_SELECTORS):
-        return
-    folders = (os.environ.get("XDG_DATA_DIRS") or _DEFAULT_DATA_DIRS).split(os.pathsep)
-    if str(own) not in folders and any((own / "vulkan" / "icd.d").glob("*.json")):
-        os.environ["XDG_DATA_DIRS"] = os.pathsep.join([*folders, str(own)])
-
-
-def _explain(error: ImportError) -> str:
-    if isinstance(error, ModuleNotFoundError):
-        version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        return (
-            f"Kompute and its companion are not built for this Python {version}; try `make setup`"
-            " (native/build.py)"
-        )
-    if "libvulkan" in str(error):
-        return f"there is no Vulkan loader ({error}); try your system's libvulkan1 or vulkan-loader"
-    return f"the native modules do not load ({error}); try native/build.py --force"
-
-
-# -- errors ----------------------------------------------------------------------------------------
-
-
-def _translated(error: RuntimeError, stage: str, name: str) -> DeviceError:
-    """Returns the error of ours for one of the companion's or kp's."""
-    if isinstance(error, _companion.DeviceLost):
-        return DeviceLost(f"[{stage}] {name}: expected a working device, got a lost one ({error})")
-    if isinstance(error, _companion.OutOfMemory):
-        return OutOfMemory(
-            f"[{stage}] {name}: expected enough memory, got {error}; try less at once"
-        )
-    if isinstance(error, _companion.Timeout):
-        return DeviceTimeout(f"[{stage}] {name}: expected an end in time, got {error}")
-    return DeviceError(f"[{stage}] {name}: {error}")
-
-
-@contextlib.contextmanager
-def _errors(stage: str, name: str) -> Iterator[None]:
-    """Turns native errors into ours."""
-    try:
-        yield
-    except DeviceError:
-        raise
-    except RuntimeError as error:
-        raise _translated(error, stage, name) from error
-
-
-@contextlib.contextmanager
-def _kp_errors(stage: str, name: str) -> Iterator[None]:
-    """Turns what went wrong inside kp into our errors, by the VkResult noted there."""
-    _forget_error()
-    try:
-        with _errors(stage, name):
-            try:
-                yield
-            except RuntimeError as error:
-                _companion.raise_error(str(error))
-                raise
-            _companion.raise_error(stage)
-    except MemoryError as error:
-        raise OutOfMemory(f"[{stage}] {name}: expected host memory, got {error!r}") from error
-
-
-def _forget_error() -> None:
-    with contextlib.suppress(_companion.VulkanError):
-        _companion.raise_error("")
 
 
 # -- context ---------------------------------------------------------------------------------------
@@ -223,8 +80,8 @@ class _Device:
                 return
             # The device still works on them: freeing would crash the driver, now or at exit.
             for owner in self.natives:
-                _companion.leak(owner._native)
-            _companion.leak(self.manager)
+                binding.companion.leak(owner._native)
+            binding.companion.leak(self.manager)
         warnings.warn(
             f"[close] {self.name}: submissions did not end within {CLOSE_LIMIT_S:.0f} s; their "
             "memory is kept",
@@ -273,9 +130,9 @@ class Context:
             limits["maxStorageBufferRange"],
             limits["maxMemoryAllocationSize"] or MAX_BUFFER_BYTES,
         )
-        with _kp_errors("open", name):
-            manager = _kp.Manager(index, [], [])
-            _companion.require_open(manager)
+        with kp_errors("open", name):
+            manager = binding.kp.Manager(index, [], [])
+            binding.companion.require_open(manager)
         self._device = _Device(name, manager)
         self._finalizer = weakref.finalize(self, _Device.destroy_at_exit, self._device)
 
@@ -309,8 +166,8 @@ class Context:
                 raise DeviceError(
                     f"[pipeline] {self.name}: expected its own buffers, got another's"
                 )
-        with _kp_errors("pipeline", self.name):
-            native = _kp.Manager.algorithm(
+        with kp_errors("pipeline", self.name):
+            native = binding.kp.Manager.algorithm(
                 self._device.manager,
                 [buffer._open_native() for buffer in buffers],
                 spirv,
@@ -325,9 +182,9 @@ class Context:
     def recording(self) -> Recording:
         """Returns an empty recording."""
         self._device.require_open("recording")
-        with _kp_errors("recording", self.name):
+        with kp_errors("recording", self.name):
             sequence = self._device.manager.sequence()
-            native = _companion.Recording(self._device.manager, sequence)
+            native = binding.companion.Recording(self._device.manager, sequence)
         with self._device.lock:
             self.counters.recordings += 1
         return Recording(self, native, sequence)
@@ -338,8 +195,8 @@ class Context:
         The driver's budget less its usage; where it keeps none, the heap less what we allocated.
         """
         self._device.require_open("memory")
-        with _errors("memory", self.name):
-            heaps = _companion.memory_info(self._device.manager)
+        with errors("memory", self.name):
+            heaps = binding.companion.memory_info(self._device.manager)
         heap = max(heaps, key=lambda h: (h["device_local"], h["size_bytes"]))
         if heap["budget_bytes"] is not None:
             return max(0, int(heap["budget_bytes"]) - int(heap["usage_bytes"]))
@@ -362,16 +219,16 @@ class Context:
                 f"[{kind}] {self.name}: expected at most {self.max_buffer_bytes} bytes in one "
                 f"buffer, got {size_bytes}; try several buffers"
             )
-        with _errors(kind, self.name):
-            sizes = [h["size_bytes"] for h in _companion.memory_info(self._device.manager)]
+        with errors(kind, self.name):
+            sizes = [h["size_bytes"] for h in binding.companion.memory_info(self._device.manager)]
         if size_bytes > max(sizes):
             raise OutOfMemory(
                 f"[{kind}] {self.name}: expected at most {max(sizes)} bytes, its largest heap, got "
                 f"{size_bytes}; try another device"
             )
-        with _kp_errors(kind, self.name):
+        with kp_errors(kind, self.name):
             data = np.zeros(words, np.uint32) if kind == "host" else np.empty(words, np.uint32)
-            types = {"storage": _kp.TensorTypes.storage, "host": _kp.TensorTypes.host}
+            types = {"storage": binding.kp.TensorTypes.storage, "host": binding.kp.TensorTypes.host}
             tensor = self._device.manager.tensor_t(data, types[kind])
         with self._device.lock:
             self.counters.buffers += 1
@@ -482,7 +339,7 @@ class Recording:
 
     def begin(self) -> None:
         """Starts over; everything recorded before is forgotten."""
-        with _errors("begin", self.context.name):
+        with errors("begin", self.context.name):
             self._open_native().begin()
 
     def dispatch(self, pipeline: Pipeline, groups: tuple[int, int, int], push: bytes) -> None:
@@ -491,22 +348,22 @@ class Recording:
             raise DeviceError(
                 f"[dispatch] {self.context.name}: expected an open pipeline, got a closed one"
             )
-        with _errors("dispatch", self.context.name):
+        with errors("dispatch", self.context.name):
             self._open_native().dispatch(pipeline._native, groups, push)
 
     def barrier(self, source: str, destination: str) -> None:
         """Makes what "shader" or "host" wrote before visible to "shader" or "host" after."""
-        with _errors("barrier", self.context.name):
+        with errors("barrier", self.context.name):
             self._open_native().barrier(source, destination)
 
     def end(self) -> None:
         """Ends recording; it can be submitted now."""
-        with _errors("end", self.context.name):
+        with errors("end", self.context.name):
             self._open_native().end()
 
     def submit(self) -> None:
         """Hands the commands to the device and returns at once."""
-        with _errors("submit", self.context.name):
+        with errors("submit", self.context.name):
             self._open_native().submit()
         with self._device.lock:
             self.context.counters.submissions += 1
@@ -519,7 +376,7 @@ class Recording:
             DeviceLost, OutOfMemory: what the driver reported.
         """
         native = self._open_native()
-        with _errors("wait", self.context.name):
+        with errors("wait", self.context.name):
             if native.pending:
                 with self._device.lock:
                     self.context.counters.fence_waits += 1
@@ -527,7 +384,7 @@ class Recording:
 
     def done(self) -> bool:
         """Returns whether the last submission has ended; False where there was none."""
-        with _errors("done", self.context.name):
+        with errors("done", self.context.name):
             return bool(self._open_native().done())
 
     @property
@@ -537,7 +394,7 @@ class Recording:
 
     def duration_s(self) -> float | None:
         """Returns the device time of the last submission once it ended; None without timestamps."""
-        with _errors("duration", self.context.name):
+        with errors("duration", self.context.name):
             duration: float | None = self._open_native().duration_s()
         return duration
 
@@ -551,9 +408,9 @@ class Recording:
             if self._native is None:
                 return
             limit = time.monotonic() + CLOSE_LIMIT_S
-        with _errors("close", self.context.name):
+        with errors("close", self.context.name):
             if self._native.pending:
-                with contextlib.suppress(_companion.DeviceLost):
+                with contextlib.suppress(binding.companion.DeviceLost):
                     self._native.wait(max(0.0, limit - time.monotonic()))
         self._end(CLOSE_LIMIT_S)
 
