@@ -8,6 +8,9 @@
 // they had made so far is destroyed here.
 #include <vulkan/vulkan.h>
 
+#include <map>
+#include <mutex>
+
 #define EXPORT __attribute__((visibility("default")))
 #define WRAP(result, name, ...)                                                                    \
     result __real_##name(__VA_ARGS__);                                                             \
@@ -72,6 +75,51 @@ void drop_algorithm(VkDevice device)
 
 extern "C" {
 
+VkResult __real_vkCreatePipelineCache(VkDevice device, const VkPipelineCacheCreateInfo* info,
+                                      const VkAllocationCallbacks* allocator,
+                                      VkPipelineCache* cache);
+
+} // extern "C"
+
+// ---- one pipeline cache for each device, as kp makes a new and empty one for each Algorithm, so
+// that drivers compile the same shader again and again
+
+namespace {
+
+std::mutex caches_mutex;
+std::map<VkDevice, VkPipelineCache> caches;
+
+// Null where the driver gives none: kp's own serves then.
+VkPipelineCache shared_cache(VkDevice device)
+{
+    std::lock_guard<std::mutex> lock(caches_mutex);
+    auto at = caches.find(device);
+    if (at == caches.end()) {
+        VkPipelineCacheCreateInfo info{};
+        info.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO;
+        VkPipelineCache cache = VK_NULL_HANDLE;
+        if (__real_vkCreatePipelineCache(device, &info, nullptr, &cache) != VK_SUCCESS) {
+            cache = VK_NULL_HANDLE;
+        }
+        at = caches.emplace(device, cache).first;
+    }
+    return at->second;
+}
+
+void drop_shared_cache(VkDevice device)
+{
+    std::lock_guard<std::mutex> lock(caches_mutex);
+    auto at = caches.find(device);
+    if (at != caches.end()) {
+        vkDestroyPipelineCache(device, at->second, nullptr);
+        caches.erase(at);
+    }
+}
+
+} // namespace
+
+extern "C" {
+
 // Returns the first error on this thread since the last call, and forgets it.
 EXPORT VkResult vksched_take_error()
 {
@@ -114,6 +162,7 @@ WRAP(void, vkGetDeviceQueue, VkDevice device, uint32_t family, uint32_t index, V
 WRAP(void, vkDestroyDevice, VkDevice device, const VkAllocationCallbacks* allocator)
 {
     if (device != VK_NULL_HANDLE) {
+        drop_shared_cache(device);
         __real_vkDestroyDevice(device, allocator);
     }
 }
@@ -270,7 +319,9 @@ WRAP(VkResult, vkCreateComputePipelines, VkDevice device, VkPipelineCache cache,
     VkResult result = VK_ERROR_OUT_OF_HOST_MEMORY;
     if (algorithm.has_set && algorithm.shader != VK_NULL_HANDLE &&
         algorithm.layout != VK_NULL_HANDLE && algorithm.cache != VK_NULL_HANDLE) {
-        result = __real_vkCreateComputePipelines(device, cache, count, infos, allocator, pipelines);
+        VkPipelineCache shared = shared_cache(device);
+        result = __real_vkCreateComputePipelines(device, shared != VK_NULL_HANDLE ? shared : cache,
+                                                 count, infos, allocator, pipelines);
     }
     if (note(result) != VK_SUCCESS) {
         drop_algorithm(device);
