@@ -636,7 +636,8 @@ class Recording {
         state_ = State::recording;
         if (queries_ != VK_NULL_HANDLE) {
             vkCmdResetQueryPool(commands_, queries_, 0, 2);
-            vkCmdWriteTimestamp(commands_, VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT, queries_, 0);
+            // not before what was submitted earlier has ended: times of submissions never overlap
+            vkCmdWriteTimestamp(commands_, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, queries_, 0);
         }
     }
 

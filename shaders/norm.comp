@@ -2,8 +2,7 @@
 // result = (x - mean) / sqrt(variance + eps) * gamma + beta, mean and variance over each row.
 // x, result: (rows, columns), gamma, beta: (columns). CENTERED 0: mean is 0, which is the RMS norm.
 // One group or one invocation computes one row (rows.glsl).
-// Source: Chan, Golub and LeVeque, Algorithms for computing the sample variance, 1983 (the corrected two-pass variance);
-// Ba, Kiros and Hinton, Layer normalization, 2016; Zhang and Sennrich, Root mean square layer normalization, 2019.
+// Source: Chan, Golub and LeVeque, Algorithms for computing the sample variance, 1983 (the two-pass form); Ba, Kiros and Hinton, Layer normalization, 2016; Zhang and Sennrich, Root mean square layer normalization, 2019.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
@@ -33,25 +32,25 @@ void main() {
     for (uint row = first_row(); row < rows; row += row_stride()) {
         const uint first = row * columns;
         float mean = 0.0;
+        float rest = 0.0; // what rounding left of the mean, found from the differences, which are small
         if (CENTERED != 0u) {
             for (uint column = first_column(); column < columns; column += column_stride()) {
                 mean += x[x_offset + first + column];
             }
             mean = row_sum(mean) / float(columns);
+            for (uint column = first_column(); column < columns; column += column_stride()) {
+                rest += x[x_offset + first + column] - mean;
+            }
+            rest = row_sum(rest) / float(columns);
         }
-        // what rounding left of the mean is taken off again: the corrected two-pass variance
         float squares = 0.0;
-        float rest = 0.0;
         for (uint column = first_column(); column < columns; column += column_stride()) {
-            const float centered = x[x_offset + first + column] - mean;
+            const float centered = (x[x_offset + first + column] - mean) - rest;
             squares += centered * centered;
-            rest += centered;
         }
-        rest = CENTERED != 0u ? row_sum(rest) / float(columns) : 0.0;
-        const float variance = row_sum(squares) / float(columns) - rest * rest;
-        const float scale = 1.0 / sqrt(variance + eps);
+        const float scale = 1.0 / sqrt(row_sum(squares) / float(columns) + eps);
         for (uint column = first_column(); column < columns; column += column_stride()) {
-            float value = (x[x_offset + first + column] - mean - rest) * scale;
+            float value = ((x[x_offset + first + column] - mean) - rest) * scale;
             if (HAS_GAMMA != 0u) value *= gamma[gamma_offset + column];
             if (HAS_BETA != 0u) value += beta[beta_offset + column];
             result[result_offset + first + column] = value;

@@ -75,6 +75,12 @@ CASES = [
         attrs(),
         "inf and nan stay in their rows",
     ),
+    *(
+        # more steps than llvmpipe's loops take
+        Case("matmul", (floats(2, k), floats(k, 8, seed=1), floats(8)), attrs(), "part", large=True)
+        for k in (70001, 140000)
+    ),
+    Case("matmul", (ints(2, 70001), ints(70001, 3)), attrs(), "part", large=True),
     Case("matmul", (floats(2, 4000, scale=10), floats(4000, 2, seed=1)), attrs(), "long k"),
 ]
 

@@ -49,6 +49,7 @@ CASES = [
     softmax(np.full((2, 50), 3e38, np.float32), 1, "largest"),
     softmax(edge_rows(), 1, "edges"),
     softmax(np.ascontiguousarray(edge_rows().T), 0, "edges"),
+    softmax(floats(1, 60000), 1, "long"),
     softmax(floats(0, 3), 1, "no rows"),
     softmax(floats(3, 0), 1, "no columns"),
     *(
@@ -78,6 +79,8 @@ CASES = [
             ("constant", np.full((2, 50), 4.0, np.float32)),
             ("edges", edge_rows()),
             ("far from 0", floats(3, 200) + np.float32(1000)),
+            ("constant far from 0", np.full((1, 10007), 123456.7, np.float32)),
+            ("very far from 0", floats(1, 16000) + np.float32(1e6)),
         )
     ),
 ]

@@ -62,6 +62,17 @@ CASES = [
     *(case(op, hard_sum(), (1,), False, "cancels") for op in FLOAT_OPS),
     *(case(op, floats(3, 0), (1,), False, "of nothing") for op in ("reduce_sum", "reduce_mean")),
     *(case(op, floats(0, 3), (1,), False, "no result") for op in FLOAT_OPS),
+    *(
+        # the largest last, where a loop that ends early does not come
+        Case(
+            op,
+            (np.arange(2_200_000, dtype=np.float32).reshape(1, -1),),
+            {"axes": (1,), "keepdims": False},
+            "parts",
+            large=True,
+        )
+        for op in FLOAT_OPS
+    ),
     case("reduce_sum", ints(3, 0), (1,), False, "int of nothing"),
     case("reduce_sum", np.full((2, 3), 2**31 - 1, np.int32), (1,), False, "wraps"),
     case("reduce_max", np.array([[-(2**31), -(2**31)]], np.int32), (1,), False, "least"),

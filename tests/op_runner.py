@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from op_cases import Case
 
+from vksched.ops.elementwise import BINARY, UNARY
 from vksched.ops.op import OUTPUT, STATUS, Dispatch, Limits, get_op, view_offset
 from vksched.runtime.kompute import HostBuffer, Pipeline
 from vksched.runtime.memory import read_words, write_words
@@ -19,12 +20,15 @@ from vksched.types import NDArray, numpy_dtype
 SENTINEL = 0xDEADBEEF
 GAP = 12
 TIMEOUT_S = 60.0
+LEAST_NORMAL = 1.2e-38
+"""Below it a driver may give 0."""
+VALUE_BY_VALUE = {op for op, _ in (*UNARY, *BINARY)} | {"cast", "where"}
 
 
 class Runner:
     """One device with one page and the pipelines made so far, used for many cases."""
 
-    def __init__(self, device: VulkanDevice, words: int = 1 << 21) -> None:
+    def __init__(self, device: VulkanDevice, words: int = 9 << 19) -> None:
         self.device = device
         self._page: HostBuffer = device.context.host(words)
         self._recording = device.context.recording()
@@ -107,4 +111,7 @@ def check(case: Case, got: NDArray, expected: NDArray, what: str) -> None:
         scale = np.abs(b).max()
         nmse = ((a - b) ** 2).sum() / max((b**2).sum(), 1e-300) if scale else (a**2).sum()
         assert nmse <= case.nmse, f"{where}: normalised squared error {nmse:.2e}"
-        assert np.allclose(a, b, rtol=1e-4, atol=1e-6 * scale), f"{where}: one value is far off"
+        # value by value; what is added up may cancel, so there the largest counts
+        atol = LEAST_NORMAL if case.op in VALUE_BY_VALUE else 1e-6 * scale
+        far = np.flatnonzero(np.abs(a - b) > 1e-4 * np.abs(b) + atol)
+        assert not far.size, f"{where}: {a[far[0]]} where {b[far[0]]} was expected"

@@ -15,11 +15,33 @@ float safe_exp(float x) {
     return exp(x);
 }
 
+// exponent and mantissa: x = 2^exponent * mantissa, mantissa in sqrt(1/2)..sqrt(2), for finite x > 0.
+float split_exponent(float x, out float mantissa) {
+    const uint word = floatBitsToUint(x);
+    int exponent = int(word >> 23) - 127;
+    mantissa = uintBitsToFloat((word & 0x007fffffu) | 0x3f800000u);
+    if (mantissa > 1.41421356) {
+        mantissa *= 0.5;
+        exponent += 1;
+    }
+    return float(exponent);
+}
+
+// log of a mantissa by the series of atanh: GLSL's own has an absolute error only, and none left near 1.
+float log_mantissa(float mantissa) {
+    const float s = (mantissa - 1.0) / (mantissa + 1.0);
+    const float q = s * s;
+    return 2.0 * s * (1.0 + q * (1.0 / 3.0 + q * (1.0 / 5.0 + q * (1.0 / 7.0 + q * (1.0 / 9.0)))));
+}
+
 float safe_log(float x) {
     if (is_nan(x) || x < 0.0) return NOT_A_NUMBER;
     if (x == 0.0) return -INFINITY;
     if (is_inf(x)) return x;
-    return log(x);
+    float mantissa;
+    const float exponent = split_exponent(x, mantissa);
+    // log(2) in two parts, the first of few bits, so that its product is exact
+    return exponent * 0.693359375 + (exponent * -2.12194440e-4 + log_mantissa(mantissa));
 }
 
 float safe_sqrt(float x) {
@@ -95,7 +117,7 @@ float gelu_erf(float x) {
 }
 
 float gelu_tanh(float x) {
-    return 0.5 * x * (1.0 + safe_tanh(0.7978845608 * (x + 0.044715 * x * x * x)));
+    return x * sigmoid(1.5957691216 * (x + 0.044715 * x * x * x)); // (1 + tanh(u)) / 2 = sigmoid(2 u)
 }
 
 float safe_max(float a, float b) {
@@ -141,7 +163,9 @@ float safe_pow(float x, float y) {
         return y < 0.0 ? 1.0 / p : p;
     }
     if (y == 0.5) return safe_sqrt(x);
-    const float e = y * log2(a);
+    float mantissa;
+    const float exponent = split_exponent(a, mantissa);
+    const float e = y * exponent + y * (log_mantissa(mantissa) * 1.44269504);
     if (e > 128.5) return sign_of_result * INFINITY;
     if (e < -150.0) return sign_of_result * 0.0;
     return sign_of_result * exp2(e);

@@ -1,10 +1,11 @@
 // What both matmul algorithms share: buffers, push block, where the matrices of a batch lie, and the stored value.
 // T is the element type, LOAD what one access of a or b reads: T, or four of them.
+// A long k is done in parts, one dispatch after the other; all but the first have ADDS 1 and add to the result.
 // a: (batch, m, k) and b: (batch, k, n) by strides, bias: (n), result: (batch, m, n) contiguous.
 layout(set = 0, binding = 0) readonly buffer A { LOAD a[]; };
 layout(set = 0, binding = 1) readonly buffer B { LOAD b[]; };
 layout(set = 0, binding = 2) readonly buffer Bias { T bias[]; };
-layout(set = 0, binding = 3) writeonly buffer Result { T result[]; };
+layout(set = 0, binding = 3) buffer Result { T result[]; };
 layout(push_constant) uniform Push {
     uint a_offset;
     uint b_offset;
@@ -39,6 +40,7 @@ uvec3 matrices(uint batch) {
 void store(uint first, uint row, uint column, T value) {
     if (row < m && column < n) {
         if (HAS_BIAS != 0u) value += bias[bias_offset + column];
+        if (ADDS != 0u) value += result[first + row * n + column];
         result[first + row * n + column] = value;
     }
 }

@@ -9,13 +9,16 @@ import numpy as np
 
 from ..errors import DTypeError, ShapeError, UnsupportedOp
 from ..types import FLOAT32, INT32, NDArray, Shape, TensorType, broadcast_shapes, contiguous_strides
-from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Limits, Op, Work, register
-from .strides import broadcast_strides, collapse, pad, peel
+from .layout import reshape
+from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
+from .strides import LOOP_STEPS, broadcast_strides, collapse, pad, peel
 from .tensor import Tensor, TensorLike, apply, as_tensor, register_method
 
 MAX_DISPATCHES = 4096
 _BATCH_AXES = 4
 """Batch axes that fit into the push constants; a batch with more is several dispatches."""
+PART_K = LOOP_STEPS
+"""Steps along k of one dispatch; a longer k is several."""
 
 
 def _matrices(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[int, int, int, int]:
@@ -71,16 +74,15 @@ def _fold(call: Call) -> tuple[Shape, Shape, Shape, int]:
     return a, b, batch, m
 
 
-def _tiles(m: int, n: int, batches: int, limits: Limits) -> tuple[tuple[int, int], int]:
-    """Returns the local size and the block per invocation of `matmul_tiled`.
+def _tiles(m: int, n: int, batches: int) -> tuple[tuple[int, int], int]:
+    """Returns the local size (the shader's default) and the block per invocation of `matmul_tiled`.
 
-    The larger block where it still makes enough groups to fill a device.
+    The larger block where it still makes enough groups to fill a device; its tiles take 12.2 KiB of
+    shared memory, of the 16 that every device has.
     """
-    local = (16, 8)
-    big = 8
+    local, big = (16, 8), 8
     groups = -(-m // (local[1] * big)) * -(-n // (local[0] * big)) * batches
-    shared = 16 * ((local[1] * big + 1) + (local[0] * big + 1)) * 4
-    return local, big if groups >= 64 and shared <= limits.shared_bytes else 4
+    return local, big if groups >= 64 else 4
 
 
 def _lower(call: Call) -> tuple[Dispatch, ...]:
@@ -95,49 +97,65 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
         tuple(s * m * n for s in contiguous_strides(batch)),
     ]
     sizes, strides = collapse(batch, given)
-    has_bias = len(call.inputs) > 2
-    shifts = [(at_a, at_b, 0, out) for at_a, at_b, out in peel(sizes, strides, _BATCH_AXES)]
-    if len(shifts) > MAX_DISPATCHES:
+    shifts = [(at_a, at_b, out) for at_a, at_b, out in peel(sizes, strides, _BATCH_AXES)]
+    parts = range(0, max(k, 1), PART_K)
+    if len(shifts) * len(parts) > MAX_DISPATCHES:
         raise UnsupportedOp(
-            f"[matmul] broadcasting to {batch} needs {len(shifts)} dispatches, "
+            f"[matmul] broadcasting to {batch} needs {len(shifts) * len(parts)} dispatches, "
             f"over {MAX_DISPATCHES}; try expand"
         )
     batches = math.prod(sizes[:_BATCH_AXES])
-    push = (
-        *(("batches", batches), ("m", m), ("n", n), ("k", k)),
+    layout = (
+        *(("batches", batches), ("m", m), ("n", n)),
         *(("a_row", a_row), ("a_column", a_column), ("b_row", b_row), ("b_column", b_column)),
         ("batch_sizes", pad(sizes, 3, 1)),
         ("a_batch", pad(strides[0], 4)),
         ("b_batch", pad(strides[1], 4)),
     )
-    constants: tuple[tuple[str, int], ...] = (("HAS_BIAS", int(has_bias)),)
-    shader = f"matmul_register_{call.output.dtype}"
-    if call.limits.software and call.output.dtype == FLOAT32 and _in_fours(push, n, shifts):
-        shader, tile = "matmul_vec4", (8 * 8, 8)
-        constants += (("B_ALONG_N", int(b_column == 1)),)
-    elif call.limits.software:
-        tile = (8 * 8, 4 * 8)
-    else:
-        local, block = _tiles(m, n, batches, call.limits)
-        shader, tile = f"matmul_tiled_{call.output.dtype}", (local[0] * block, local[1] * block)
-        constants += (
-            ("BLOCK", block),
-            ("A_ALONG_K", int(a_column == 1)),
-            ("B_ALONG_N", int(b_column == 1)),
-        )
+    shader, tile, constants = _choose(call, (*layout, ("k", k)), shifts)
     most = call.limits.max_groups
     groups = (
         min(-(-n // tile[0]), most[0]),
         min(-(-m // tile[1]), most[1]),
         min(batches, most[2]),
     )
-    operands = (0, 1, 2 if has_bias else 0, OUTPUT)
-    return tuple(Dispatch(shader, operands, groups, push, constants, shifts=s) for s in shifts)
+    has_bias = len(call.inputs) > 2
+    return tuple(
+        Dispatch(
+            shader,
+            (0, 1, 2 if has_bias else 0, OUTPUT),
+            groups,
+            (*layout, ("k", min(PART_K, k - start))),
+            (*constants, ("HAS_BIAS", int(has_bias and start == 0)), ("ADDS", int(start > 0))),
+            shifts=(at_a + start * a_column, at_b + start * b_row, 0, out),
+            barrier=start > 0,
+        )
+        for start in parts
+        for at_a, at_b, out in shifts
+    )
 
 
-def _in_fours(
-    push: tuple[tuple[str, int | tuple[int, ...]], ...], n: int, shifts: Sequence[tuple[int, ...]]
-) -> bool:
+Push = tuple[tuple[str, int | tuple[int, ...]], ...]
+
+
+def _choose(
+    call: Call, push: Push, shifts: Sequence[tuple[int, ...]]
+) -> tuple[str, tuple[int, int], tuple[tuple[str, int], ...]]:
+    """Returns the shader, the columns and rows that one group computes, and its constants."""
+    by, dtype = dict(push), call.output.dtype
+    m, n, batches = by["m"], by["n"], by["batches"]
+    assert isinstance(m, int) and isinstance(n, int) and isinstance(batches, int)
+    if not call.limits.software:
+        local, block = _tiles(m, n, batches)
+        along = (("A_ALONG_K", int(by["a_column"] == 1)), ("B_ALONG_N", int(by["b_column"] == 1)))
+        tile = (local[0] * block, local[1] * block)
+        return f"matmul_tiled_{dtype}", tile, (("BLOCK", block), *along)
+    if dtype == FLOAT32 and _in_fours(push, n, shifts):
+        return "matmul_vec4", (8 * 8, 8), (("B_ALONG_N", int(by["b_column"] == 1)),)
+    return f"matmul_register_{dtype}", (8 * 8, 4 * 8), ()
+
+
+def _in_fours(push: Push, n: int, shifts: Sequence[tuple[int, ...]]) -> bool:
     """Whether `matmul_vec4` can read a and b in steps of four words."""
     by = dict(push)
     columns, rows = by["b_column"] == 1, by["b_row"] == 1
@@ -200,13 +218,13 @@ def matmul(
         return _apply(left, right, bias, transpose_a, transpose_b, name)
     left = left.reshape((1, left.shape[0])) if row else left
     right = right.reshape((right.shape[0], 1)) if column else right
-    product = _apply(left, right, bias, transpose_a, transpose_b, name)
+    product = _apply(left, right, bias, transpose_a, transpose_b, None)
     shape = list(product.shape)
     if column:
         del shape[-1]
     if row:
         del shape[-1 if column else -2]
-    return product.reshape(shape)
+    return reshape(product, shape, name=name)
 
 
 def _apply(

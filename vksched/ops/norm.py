@@ -6,11 +6,24 @@ import math
 
 import numpy as np
 
-from ..errors import DTypeError, ShapeError
+from ..errors import DTypeError, ShapeError, UnsupportedOp
 from ..types import FLOAT32, NDArray, TensorType, normalize_axis
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, register
-from .strides import rows_launch
+from .strides import LOCAL_SIZE, LOOP_STEPS, rows_launch
 from .tensor import Tensor, TensorLike, apply, as_tensor
+
+SOFTMAX_PASSES, NORM_PASSES = 3, 4
+"""Over each row, in the kernels."""
+
+
+def _check_row(op: str, columns: int, passes: int, call: Call) -> None:
+    most = LOOP_STEPS * LOCAL_SIZE // passes
+    if call.limits.software and columns > most:
+        raise UnsupportedOp(
+            f"[{op}] expected rows of at most {most} on a CPU driver, got {columns}: "
+            "such drivers end long loops early"
+        )
+
 
 # -- softmax -----------------------------------------------------------------------------------
 
@@ -36,7 +49,8 @@ def _softmax_lower(call: Call) -> tuple[Dispatch, ...]:
         return ()
     columns, inner = shape[axis], math.prod(shape[axis + 1 :])
     rows = call.output.size // columns
-    groups, constants = rows_launch(rows, columns, call.limits)
+    _check_row("softmax", columns, SOFTMAX_PASSES, call)
+    groups, constants = rows_launch(rows, columns, SOFTMAX_PASSES, call.limits)
     push = (("rows", rows), ("columns", columns), ("inner", inner))
     return (Dispatch("softmax", (0, OUTPUT), groups, push, constants),)
 
@@ -108,7 +122,8 @@ def _norm_lower(call: Call) -> tuple[Dispatch, ...]:
         return ()
     columns = math.prod(shape[attrs.as_int("axis") :])
     rows = call.output.size // columns
-    groups, constants = rows_launch(rows, columns, call.limits)
+    _check_row(attrs.as_str("kind"), columns, NORM_PASSES, call)
+    groups, constants = rows_launch(rows, columns, NORM_PASSES, call.limits)
     scaled, shifted = attrs.as_bool("scaled"), attrs.as_bool("shifted")
     constants += (
         ("CENTERED", int(attrs.as_str("kind") == "layer_norm")),
@@ -143,8 +158,8 @@ def _norm(
     tensor = as_tensor(x)
     if tensor.rank == 0:
         raise ShapeError(f"[{op}] expected a tensor with axes, got a scalar")
-    if not (isinstance(eps, (int, float)) and eps >= 0):
-        raise DTypeError(f"[{op}] expected eps of 0 or more, got {eps!r}")
+    if not (isinstance(eps, (int, float, np.number)) and 0 <= eps <= 3e38):
+        raise DTypeError(f"[{op}] expected eps of 0 or more, a float32, got {eps!r}")
     attrs: dict[str, AttrValue] = {
         "axis": normalize_axis(op, axis, tensor.rank),
         "eps": float(eps),

@@ -10,11 +10,13 @@ import numpy as np
 from ..errors import DTypeError, ShapeError
 from ..types import FLOAT32, INT32, NDArray, TensorType, contiguous_strides, normalize_axes
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, register
-from .strides import collapse, pad, rows_launch
+from .strides import LOCAL_SIZE, LOOP_STEPS, collapse, pad, rows_launch
 from .tensor import Tensor, TensorLike, apply, as_tensor
 
 REDUCE_CODES = {"reduce_sum": 0, "reduce_mean": 1, "reduce_max": 2, "reduce_min": 3}
 """The values of OP in shaders/reduce.comp."""
+PART_COLUMNS = LOOP_STEPS * LOCAL_SIZE
+"""Columns of one dispatch; a longer row is several."""
 
 
 def _infer(op: str) -> Callable[[tuple[TensorType, ...], Attrs], TensorType]:
@@ -66,7 +68,7 @@ def _lower(op: str) -> Callable[[Call], tuple[Dispatch, ...]]:
         sizes, (reduced_strides,) = collapse(
             tuple(x.shape[a] for a in axes), [tuple(strides[a] for a in axes)]
         )
-        groups, constants = rows_launch(rows, columns, call.limits)
+        groups, constants = rows_launch(rows, columns, 1, call.limits)
         push = (
             ("rows", rows),
             ("columns", columns),
@@ -75,9 +77,21 @@ def _lower(op: str) -> Callable[[Call], tuple[Dispatch, ...]]:
             ("reduced_sizes", pad([max(1, s) for s in sizes], 3, 1)),
             ("reduced_strides", pad(reduced_strides, 4)),
         )
-        shader = f"reduce_{x.dtype}"
-        constants = (("OP", REDUCE_CODES[op]), *constants)
-        return (Dispatch(shader, (0, OUTPUT), groups, push, constants),)
+        starts = range(0, max(columns, 1), PART_COLUMNS)
+        return tuple(
+            Dispatch(
+                f"reduce_{x.dtype}",
+                (0, OUTPUT),
+                groups,
+                (*push, ("start", start), ("end", min(start + PART_COLUMNS, columns))),
+                (
+                    *(("OP", REDUCE_CODES[op]), *constants),
+                    *(("IS_FIRST", int(start == 0)), ("IS_LAST", int(start == starts[-1]))),
+                ),
+                barrier=start > 0,
+            )
+            for start in starts
+        )
 
     return lower
 

@@ -80,16 +80,21 @@ def spread(count: int, limits: Limits) -> tuple[int, int, int]:
     return (max(1, min(-(-count // per_group), limits.max_groups[0])), 1, 1)
 
 
+LOOP_STEPS = 32768
+"""How often an invocation may go round its loops on a CPU driver: Mesa's llvmpipe (seen with 22.3)
+leaves all loops of an invocation after 65,535 rounds together, without a word.
+"""
+
+
 def rows_launch(
-    rows: int, columns: int, limits: Limits
+    rows: int, columns: int, passes: int, limits: Limits
 ) -> tuple[tuple[int, int, int], tuple[tuple[str, int], ...]]:
     """Returns groups and constants of a kernel that works on rows (shaders/include/rows.glsl).
 
-    A whole group takes a row where that pays: the row is long, and the device is a GPU or has fewer
-    rows than would keep it busy.
+    A whole group takes a row where that pays: on a GPU soon, on a CPU driver where one invocation
+    would go round its loops too often. passes: over the row.
     """
-    whole = columns >= (16384 if limits.software else 32)
-    if whole:
+    if columns * passes > LOOP_STEPS // 2 if limits.software else columns >= 32:
         return (min(rows, limits.max_groups[0]), 1, 1), (("WHOLE_GROUP", 1),)
     groups = min(-(-rows // LOCAL_SIZE), limits.max_groups[0])
     return (max(1, groups), 1, 1), (("WHOLE_GROUP", 0),)
