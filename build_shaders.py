@@ -192,6 +192,8 @@ def build(force: bool, check: bool, jobs: int) -> int:
             print(f"stale: {variant.name}")
         return 1 if stale or gone else 0
     OUTPUT.mkdir(parents=True, exist_ok=True)
+    for variant in stale:  # after a failed build an old or newer one must not pass for current
+        (OUTPUT / f"{variant.name}.spv").unlink(missing_ok=True)
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(lambda v: compile_variant(v, compiler), stale))
     for path in gone:

@@ -1,12 +1,19 @@
-"""Which devices the short examples run on: hardware GPUs, else software ones, else numpy."""
+"""Which devices the examples run on: hardware GPUs, else software ones, else numpy."""
 
 from __future__ import annotations
 
 import vksched as vs
 
 
+def present_devices() -> list[str]:
+    """Returns the names of all devices of the best kind present."""
+    found = [info for info in vs.devices() if info.name != "cpu" and info.usable]
+    hardware = [info.name for info in found if info.default]
+    software = [info.name for info in found if info.type == "cpu"]
+    return hardware or software or ["cpu"]
+
+
 def pick_devices(count: int) -> list[str]:
     """Returns `count` devices; one is opened several times where there are fewer."""
-    found = [info for info in vs.devices() if info.name != "cpu" and info.usable]
-    chosen = [i.name for i in found if i.default] or [i.name for i in found if i.type == "cpu"]
-    return [chosen[i % len(chosen)] for i in range(count)] if chosen else ["cpu"]
+    present = present_devices()
+    return present if present == ["cpu"] else [present[i % len(present)] for i in range(count)]

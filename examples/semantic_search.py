@@ -20,6 +20,7 @@ from typing import Any
 import click
 import numpy as np
 from minilm import MiniLM, load_minilm
+from pick import present_devices
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -101,13 +102,10 @@ class Encoder:
 
 
 def choose_devices(named: str | None) -> list[str]:
-    """Returns the devices named, else the hardware ones, else the software ones, else the CPU."""
-    if named is not None:
-        return [name.strip() for name in named.split(",") if name.strip()]
-    found = [info for info in vs.devices() if info.name != "cpu" and info.usable]
-    hardware = [info.name for info in found if info.default]
-    software = [info.name for info in found if info.type == "cpu"]
-    return hardware or software or ["cpu"]
+    """Returns the devices named, or all of the best kind present."""
+    if named is None:
+        return present_devices()
+    return [name.strip() for name in named.split(",") if name.strip()]
 
 
 def search(

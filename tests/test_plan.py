@@ -192,10 +192,10 @@ def test_memory_caps_spill_to_the_next_device_and_last_to_the_cpu() -> None:
 
 def test_activations_larger_than_a_device_spill() -> None:
     outputs = chain([A] * 3)[0]
-    plan = make_plan(outputs, machine=make_machine(2, [BYTES]))
+    plan = make_plan(outputs, machine=make_machine(2, [3 * BYTES]))
     assert {p.device for p in plan.placements if p.rule.startswith("first")} == {1}
     assert plan.notes and plan.notes[0].startswith("null:0 is full: it would take")
-    plan = make_plan(outputs, {"n0": A}, make_machine(2, [BYTES]))
+    plan = make_plan(outputs, {"n0": A}, make_machine(2, [3 * BYTES]))
     assert "which cannot: null:0 is full" in rule_of(plan, "n0")
 
 

@@ -96,7 +96,7 @@ def cast(case: Case) -> NDArray:
 
 
 def gelu_tanh(x: NDArray) -> NDArray:
-    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    return x * scipy_special.expit(2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))
 
 
 def matmul(case: Case) -> NDArray:

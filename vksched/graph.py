@@ -185,8 +185,10 @@ def _name_outputs(outputs: Outputs) -> list[tuple[str, Tensor]]:
         named = [("output", outputs)]
     elif isinstance(outputs, Mapping):
         named = list(outputs.items())
-    else:
+    elif isinstance(outputs, Sequence):
         named = [(f"output_{i}", tensor) for i, tensor in enumerate(outputs)]
+    else:
+        raise GraphError(f"[graph] expected a Tensor, a sequence or a dict, got {outputs!r}")
     for name, tensor in named:
         if not isinstance(tensor, Tensor):
             raise GraphError(f"[graph] expected a Tensor as output {name!r}, got {type(tensor)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -12,10 +13,10 @@ import numpy as np
 
 from .errors import DeviceError, DTypeError, GraphError, PlanError, ShapeError
 from .graph import Graph, Outputs, build_graph
-from .ops.tensor import Tensor
+from .ops.tensor import Tensor, convert
 from .plan.machine import Machine
 from .plan.plan import Plan
-from .plan.planner import plan_graph
+from .plan.planner import POLICIES, plan_graph
 from .runtime import probe
 from .runtime.cpu import CpuDevice
 from .runtime.device import Device, Progress
@@ -32,9 +33,15 @@ Result = NDArray | tuple[NDArray, ...] | dict[str, NDArray]
 class Run:
     """A compiled graph: call it with arrays by name, as often as you like, from any thread."""
 
-    def __init__(self, executor: Executor, pack: Callable[[tuple[NDArray, ...]], Result]) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        pack: Callable[[tuple[NDArray, ...]], Result],
+        forget: Callable[[Run], None],
+    ) -> None:
         self._executor = executor
         self._pack = pack
+        self._forget = forget
         self._inputs = {node.name: node for node in executor.plan.graph.inputs}
 
     @property
@@ -47,17 +54,18 @@ class Run:
         """What the last finished run cost; None before the first."""
         return self._executor.last_stats
 
-    def __call__(self, **inputs: Any) -> Result:
+    def __call__(self, /, **inputs: Any) -> Result:
         """Runs once and returns the outputs in the form in which they were given to compile."""
         return self._pack(self._executor.run(self._feeds(inputs, copy=False)))
 
-    def submit(self, **inputs: Any) -> Future[Result]:
+    def submit(self, /, **inputs: Any) -> Future[Result]:
         """Starts a run and returns at once. Inputs are copied, so the caller may change them."""
         return self._executor.submit(self._feeds(inputs, copy=True), self._pack)
 
     def close(self) -> None:
-        """Frees the memory of this compiled graph on its devices; safe to call twice."""
+        """Waits for its runs and frees its memory on the devices; safe to call twice."""
         self._executor.close()
+        self._forget(self)
 
     def _feeds(self, inputs: Mapping[str, Any], copy: bool) -> dict[int, NDArray]:
         if inputs.keys() != self._inputs.keys():
@@ -67,14 +75,16 @@ class Run:
             )
         feeds: dict[int, NDArray] = {}
         for name, value in inputs.items():
-            node, array = self._inputs[name], np.asarray(value)
-            if array.dtype != numpy_dtype(node.type.dtype):
-                if isinstance(value, (np.ndarray, np.generic)):
+            node = self._inputs[name]
+            if isinstance(value, (np.ndarray, np.generic)):
+                array = np.asarray(value)
+                if array.dtype != numpy_dtype(node.type.dtype):
                     raise DTypeError(
                         f"[run] expected {node.type.dtype} for input {name!r}, got {array.dtype}; "
                         f"try {name}.astype(numpy.{node.type.dtype})"
                     )
-                array = array.astype(numpy_dtype(node.type.dtype))
+            else:
+                array = convert(f"run: input {name!r}", value, node.type.dtype)
             if array.shape != node.type.shape:
                 raise ShapeError(
                     f"[run] expected shape {node.type.shape} for input {name!r}, got {array.shape}"
@@ -106,15 +116,20 @@ class Scheduler:
     ) -> None:
         if copies != "auto" and (not isinstance(copies, int) or copies < 1):
             raise PlanError(f'[Scheduler] expected copies of "auto" or 1 and more, got {copies!r}')
-        if not timeout_s > 0:
+        if not isinstance(timeout_s, (int, float)) or not timeout_s > 0:
             raise PlanError(f"[Scheduler] expected a timeout_s above 0, got {timeout_s!r}")
+        if policy not in ("auto", *POLICIES):
+            raise PlanError(
+                f"[Scheduler] expected a policy of auto, {', '.join(POLICIES)}, got {policy!r}"
+            )
         self.trace = trace or Trace()
         self._policy = "priority" if policy == "auto" else policy
         self._copies = copies
         self._timeout_s = timeout_s
         self._runs: list[Run] = []
-        self._lock = threading.Lock()
-        self._closed = False
+        self._numbers = itertools.count()
+        self._lock = threading.RLock()
+        self._closing = False
         self._aliases: dict[str, str] = {}
         self._devices: list[Device] = []
         try:
@@ -145,24 +160,37 @@ class Scheduler:
         math.
         """
         with self._lock:
-            if self._closed:
+            if self._closing:
                 raise DeviceError("[compile] the scheduler is closed; make a new one")
             graph, ids = build_graph(outputs)
             plan = self._plan(graph, self._overrides(placement or {}, ids))
-            executor = Executor(plan, self._devices, self.trace, self._timeout_s, progress)
-            run = Run(executor, _packer(outputs, graph))
+            executor = Executor(
+                plan, self._devices, self.trace, self._timeout_s, progress, self._numbers
+            )
+            run = Run(executor, _packer(outputs, graph), self._forget)
             self._runs.append(run)
             return run
 
     def close(self) -> None:
-        """Waits for runs under way, then frees graphs and devices; safe to call twice."""
+        """Waits for runs under way and accepted ones, then frees graphs and devices; safe to call
+        twice. What cannot be freed, as a device does not answer, is a warning.
+        """
         with self._lock:
-            self._closed = True
-            for run in self._runs:
-                run.close()
-            self._runs.clear()
-            for device in reversed(self._devices):
-                device.close()
+            first, self._closing = not self._closing, True
+            runs = list(self._runs)
+        if not first:
+            for run in runs:
+                run.close()  # returns when the first caller's has ended, or at once in a callback
+            return
+        for run in runs:
+            run.close()
+        for device in reversed(self._devices):
+            device.close()
+
+    def _forget(self, run: Run) -> None:
+        with self._lock:
+            if run in self._runs:
+                self._runs.remove(run)
 
     def __enter__(self) -> Scheduler:
         return self
@@ -176,9 +204,19 @@ class Scheduler:
         self.close()
 
     def _plan(self, graph: Graph, overrides: list[tuple[str | int, str]]) -> Plan:
+        resident = {
+            index: frozenset(n for n, key in graph.keys.items() if device.holds(key))
+            for index, device in enumerate(self._devices)
+        }
+
         def plan(copies: int) -> Plan:
             return plan_graph(
-                graph, self.machine, policy=self._policy, overrides=overrides, copies=copies
+                graph,
+                self.machine,
+                policy=self._policy,
+                overrides=overrides,
+                copies=copies,
+                resident=resident,
             )
 
         if isinstance(self._copies, int):
@@ -194,12 +232,28 @@ class Scheduler:
         self, placement: Placements, ids: Mapping[Tensor, int]
     ) -> list[tuple[str | int, str]]:
         out: list[tuple[str | int, str]] = []
+        if not isinstance(placement, Mapping):
+            raise PlanError(f"[placement] expected a dict, got {placement!r}")
         for key, device in placement.items():
+            if not isinstance(device, str) or not isinstance(key, (str, Tensor)):
+                raise PlanError(
+                    "[placement] expected tensors or name patterns to device names, "
+                    f"got {key!r}: {device!r}"
+                )
             if isinstance(key, Tensor) and key not in ids:
                 raise PlanError(f"[placement] {key!r} is not part of this graph")
             target = ids[key] if isinstance(key, Tensor) else key
-            out.append((target, self._aliases.get(device, device)))
+            out.append((target, self._resolve(device)))
         return out
+
+    def _resolve(self, device: str) -> str:
+        """Returns the name of an open device, which may be given as another name of it."""
+        if device in self._aliases or any(d.name == device for d in self._devices):
+            return self._aliases.get(device, device)
+        if device.startswith("vulkan:"):
+            known = probe.resolve(device).name
+            return self._aliases.get(known, known)
+        return device
 
     def _open(self, devices: Sequence[str | Device] | None) -> None:
         if isinstance(devices, str):
@@ -211,6 +265,10 @@ class Scheduler:
         counts: dict[str, int] = {}
         for item in given:
             if not isinstance(item, str):
+                if not hasattr(item, "spec"):
+                    raise DeviceError(f"[Scheduler] expected names or devices, got {item!r}")
+                if item is cpu or item in self._devices:
+                    raise DeviceError(f"[Scheduler] {item.name} is given twice")
                 if item.spec.kind == "cpu":
                     cpu = item
                 else:
@@ -223,6 +281,7 @@ class Scheduler:
             count = counts[info.name]
             name = info.name if count == 1 else f"{info.name}#{count}"
             self._aliases.setdefault(item, name)
+            self._aliases.setdefault(info.name, name)
             self._devices.append(_open_vulkan(info, name))
         self._devices.append(cpu or CpuDevice(probe.device_spec(probe.resolve("cpu"))))
 

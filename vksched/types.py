@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +32,7 @@ def canonical_dtype(dtype: object) -> str:
     except TypeError:
         name = str(dtype)
     if name not in _NUMPY:
-        raise DTypeError(f"[dtype] expected one of {', '.join(DTYPES)}, got {name!r}; try a cast")
+        raise DTypeError(f"[dtype] expected one of {', '.join(DTYPES)}, got {name!r}")
     return str(name)
 
 
@@ -117,6 +118,10 @@ def broadcast_shapes(op: str, *shapes: Shape) -> Shape:
 
 def normalize_axis(op: str, axis: int, rank: int) -> int:
     """Returns an axis in 0..rank-1 from one that may count from the end."""
+    try:
+        axis = operator.index(axis)
+    except TypeError:
+        raise ShapeError(f"[{op}] expected an integer as axis, got {axis!r}") from None
     if not -rank <= axis < rank:
         raise ShapeError(f"[{op}] expected an axis in {-rank}..{rank - 1}, got {axis}")
     return axis % rank if rank else 0
@@ -127,7 +132,7 @@ def normalize_axes(op: str, axes: int | Sequence[int] | None, rank: int) -> tupl
     if axes is None:
         return tuple(range(rank))
     given = (axes,) if isinstance(axes, (int, np.integer)) else tuple(axes)
-    out = tuple(sorted(normalize_axis(op, int(a), rank) for a in given))
+    out = tuple(sorted(normalize_axis(op, a, rank) for a in given))
     if len(set(out)) != len(out):
         raise ShapeError(f"[{op}] expected distinct axes, got {tuple(given)}")
     return out

@@ -18,12 +18,9 @@ from ..types import (
     numpy_dtype,
 )
 from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, register
-from .special import erf_reference, gelu_reference
-from .strides import broadcast_strides, collapse, pad, peel, spread
+from .special import erf_reference, gelu_reference, gelu_tanh_reference
+from .strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel, spread
 from .tensor import Tensor, TensorLike, apply, as_tensor, binary
-
-MAX_DISPATCHES = 4096
-"""A call that needs more dispatches than this goes to another device."""
 
 UNARY: tuple[tuple[str, str], ...] = (
     *((op, FLOAT32) for op in ("sqrt", "rsqrt", "exp", "log", "tanh", "erf", "relu")),
@@ -97,7 +94,7 @@ _UNARY_REFERENCES: dict[str, Callable[[NDArray], NDArray]] = {
     "erf": erf_reference,
     "relu": _relu_reference,
     "gelu": gelu_reference,
-    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+    "gelu_tanh": gelu_tanh_reference,
     "silu": lambda x: x * _sigmoid_reference(x),
     "sigmoid": _sigmoid_reference,
     "neg": np.negative,
@@ -457,6 +454,11 @@ def where(
     condition: TensorLike, a: TensorLike, b: TensorLike, *, name: str | None = None
 ) -> Tensor:
     """a where the bool condition holds, else b, as numpy.where."""
+    if isinstance(condition, bool):
+        raise DTypeError(
+            f"[where] expected a bool tensor as condition, got {condition}: `==` and `!=` of "
+            "tensors compare identity; try vs.equal or vs.not_equal"
+        )
     like = next((t for t in (a, b) if isinstance(t, Tensor)), None)
     left, right = as_tensor(a, like=like), as_tensor(b, like=like)
     return apply("where", (as_tensor(condition), left, right), name=name)

@@ -25,6 +25,10 @@ def _gather_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     table, indices = inputs
     axis = attrs.as_int("axis")
     size = table.shape[axis]
+    if 0 in table.shape[:axis] + table.shape[axis + 1 :]:  # nothing is read, whatever the indices
+        return np.empty(
+            (*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :]), table.dtype
+        )
     if indices.size and (indices.min() < -size or indices.max() >= size):
         bad = indices[(indices < -size) | (indices >= size)].reshape(-1)[0]
         raise IndexOutOfRange(f"[gather] expected indices in {-size}..{size - 1}, got {bad}")

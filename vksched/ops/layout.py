@@ -10,7 +10,7 @@ from types import EllipsisType
 
 import numpy as np
 
-from ..errors import DTypeError, ShapeError
+from ..errors import DTypeError, IndexOutOfRange, ShapeError
 from ..types import (
     NDArray,
     TensorType,
@@ -302,7 +302,7 @@ def transpose(
     """Axes in another order, as numpy.transpose; None reverses them."""
     x = as_tensor(x)
     order = tuple(reversed(range(x.rank))) if axes is None else tuple(axes)
-    given = tuple(normalize_axis("transpose", int(a), x.rank) for a in order)
+    given = tuple(normalize_axis("transpose", a, x.rank) for a in order)
     if sorted(given) != list(range(x.rank)):
         raise ShapeError(f"[transpose] expected each of {x.rank} axes once, got {order}")
     return apply("transpose", (x,), {"axes": given}, name)
@@ -322,11 +322,12 @@ def slice_(
     axes: None stands for the first ones. stops: None goes to the end. Exported as `vs.slice`.
     """
     x = as_tensor(x)
-    first = (starts,) if isinstance(starts, int) else tuple(starts)
-    last = (stops,) if stops is None or isinstance(stops, int) else tuple(stops)
+    whole = (int, np.integer)
+    first = (starts,) if isinstance(starts, whole) else tuple(starts)
+    last = (stops,) if stops is None or isinstance(stops, whole) else tuple(stops)
     count = len(first)
-    given = range(count) if axes is None else (axes,) if isinstance(axes, int) else tuple(axes)
-    step = (steps,) * count if isinstance(steps, int) else tuple(steps)
+    given = range(count) if axes is None else (axes,) if isinstance(axes, whole) else tuple(axes)
+    step = (steps,) * count if isinstance(steps, whole) else tuple(steps)
     if not len(last) == len(given) == len(step) == count:
         raise ShapeError(
             f"[slice] expected {count} stops, axes and steps as there are starts, "
@@ -357,7 +358,9 @@ def getitem(x: Tensor, key: object) -> Tensor:
             continue
         size = x.shape[axis]
         if isinstance(k, (bool, EllipsisType)) or not isinstance(k, (int, np.integer, slice)):
-            raise ShapeError(f"[getitem] expected ints, slices, ... or None, got {k!r}")
+            raise ShapeError(
+                f"[getitem] expected ints, slices, ... or None, got {k!r}; try vs.gather"
+            )
         if isinstance(k, slice):
             taken = range(*k.indices(size))
             shape.append(len(taken))
@@ -369,7 +372,13 @@ def getitem(x: Tensor, key: object) -> Tensor:
                 stops.append(k.stop)
                 steps.append(taken.step)
         else:
-            index = normalize_axis("getitem", int(k), size)
+            index = int(k)
+            if not -size <= index < size:
+                raise IndexOutOfRange(
+                    f"[getitem] expected an index in {-size}..{size - 1} of axis {axis}, "
+                    f"got {index}"
+                )
+            index %= size
             axes.append(axis)
             starts.append(index)
             stops.append(index + 1)

@@ -11,10 +11,9 @@ from ..errors import DTypeError, ShapeError, UnsupportedOp
 from ..types import FLOAT32, INT32, NDArray, Shape, TensorType, broadcast_shapes, contiguous_strides
 from .layout import reshape
 from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
-from .strides import LOOP_STEPS, broadcast_strides, collapse, pad, peel
+from .strides import LOOP_STEPS, MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
 from .tensor import Tensor, TensorLike, apply, as_tensor, register_method
 
-MAX_DISPATCHES = 4096
 _BATCH_AXES = 4
 """Batch axes that fit into the push constants; a batch with more is several dispatches."""
 PART_K = LOOP_STEPS

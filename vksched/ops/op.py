@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Union
 
-from ..errors import UnsupportedOp, VkschedError
+import numpy as np
+
+from ..errors import ShapeError, UnsupportedOp, VkschedError
 from ..types import NDArray, TensorType
 
 AttrValue = Union[None, bool, int, float, str, tuple["AttrValue", ...]]  # noqa: UP007
@@ -20,7 +22,8 @@ class Attrs(Mapping[str, AttrValue]):
     __slots__ = ("_items",)
 
     def __init__(self, items: Mapping[str, AttrValue] | None = None) -> None:
-        self._items: tuple[tuple[str, AttrValue], ...] = tuple(sorted((items or {}).items()))
+        plain = {name: _plain(value) for name, value in (items or {}).items()}
+        self._items: tuple[tuple[str, AttrValue], ...] = tuple(sorted(plain.items()))
 
     def __getitem__(self, key: str) -> AttrValue:
         for name, value in self._items:
@@ -63,8 +66,19 @@ class Attrs(Mapping[str, AttrValue]):
 
     def as_ints(self, key: str) -> tuple[int, ...]:
         value = self[key]
-        assert isinstance(value, tuple), key
-        return tuple(int(v) for v in value if isinstance(v, (int, float)))
+        if not isinstance(value, tuple) or not all(isinstance(v, int) for v in value):
+            raise ShapeError(f"expected integers as {key}, got {value!r}")
+        return tuple(int(v) for v in value if isinstance(v, int))
+
+
+def _plain(value: object) -> AttrValue:
+    """Returns a value with numpy's scalars as Python's."""
+    if isinstance(value, tuple):
+        return tuple(_plain(v) for v in value)
+    plain = value.item() if isinstance(value, np.generic) else value
+    if plain is None or isinstance(plain, (bool, int, float, str)):
+        return plain
+    raise ShapeError(f"expected a number, a name or a tuple of them, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +223,3 @@ def view_offset(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> int | N
         return None
     offset = op.view(inputs, attrs)
     return offset if offset is not None and offset % VIEW_ALIGN_WORDS == 0 else None
-
-
-def linear_groups(count: int, local_size: int, limits: Limits) -> tuple[int, int, int]:
-    """Returns the groups for `count` items with a kernel that strides over what the groups do not
-    reach.
-    """
-    return (max(1, min(-(-count // local_size), limits.max_groups[0])), 1, 1)

@@ -54,3 +54,10 @@ def gelu_reference(x: NDArray) -> NDArray:
     wide = x.astype(np.float64)
     c = _erfc_positive(np.abs(wide) / np.sqrt(2))
     return np.asarray(0.5 * wide * np.where(wide < 0, c, 2 - c), x.dtype)
+
+
+def gelu_tanh_reference(x: NDArray) -> NDArray:
+    """x * (1 + tanh(u)) / 2, as x / (1 + exp(-2 u)), which does not cancel for negative x."""
+    wide = x.astype(np.float64)
+    u = np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)
+    return np.asarray(wide / (1 + np.exp(-2 * u)), x.dtype)

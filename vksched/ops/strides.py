@@ -68,6 +68,8 @@ def peel(
 
 
 LOCAL_SIZE = 64
+MAX_DISPATCHES = 4096
+"""A call that needs more dispatches than this goes to another device."""
 
 
 def spread(count: int, limits: Limits) -> tuple[int, int, int]:

@@ -12,7 +12,17 @@ from typing import Any, Union
 import numpy as np
 
 from ..errors import DTypeError, ShapeError, VkschedError
-from ..types import FLOAT32, INT32, NDArray, Shape, TensorType, as_shape, canonical_dtype
+from ..types import (
+    BOOL,
+    FLOAT32,
+    INT32,
+    NDArray,
+    Shape,
+    TensorType,
+    as_shape,
+    canonical_dtype,
+    numpy_dtype,
+)
 from .op import Attrs, AttrValue, Op, get_op, register
 
 TensorLike = Union["Tensor", NDArray, bool, int, float, Sequence[Any]]
@@ -155,7 +165,7 @@ class Tensor:
     def transpose(self, *axes: Any) -> Tensor:
         """As `vs.transpose`."""
         given = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
-        return _method("transpose", self, given or None)
+        return _method("transpose", self, tuple(given) or None)
 
 
 _methods: dict[str, Callable[..., Tensor]] = {}
@@ -190,16 +200,37 @@ def apply(
 
 
 def as_tensor(value: TensorLike, like: Tensor | None = None) -> Tensor:
-    """Returns a Tensor as it is, another value as a constant of `like`'s element type."""
+    """Returns a Tensor as it is, another value as a constant.
+
+    Python's and numpy's scalars, and sequences of them, take `like`'s element type where that loses
+    no more than digits; arrays keep theirs.
+    """
     if isinstance(value, Tensor):
         return value
-    if like is not None and isinstance(value, (bool, int, float)):
-        if isinstance(value, float) and like.dtype == INT32 and value != int(value):
-            raise DTypeError(
-                f"[constant] expected an integer beside int32, got {value}; try a cast"
-            )
-        return constant(np.asarray(value, dtype=like.dtype))
+    if like is not None and not isinstance(value, np.ndarray):
+        value = convert("constant", value, like.dtype)
     return constant(value)
+
+
+def convert(what: str, value: object, dtype: str) -> NDArray:
+    """Returns scalars or sequences of them as an array of an element type.
+
+    Raises:
+        DTypeError: they are not numbers of one shape, or lose more than digits.
+    """
+    try:
+        array = np.asarray(value)
+    except (ValueError, OverflowError, TypeError) as error:
+        raise DTypeError(
+            f"[{what}] expected numbers of one shape, got {value!r}: {error}"
+        ) from None
+    kinds = {BOOL: "b", INT32: "biuf", FLOAT32: "biuf"}[dtype]
+    with np.errstate(all="ignore"):
+        out = array.astype(numpy_dtype(dtype)) if array.dtype.kind in kinds else None
+        if out is None or (dtype == INT32 and not np.array_equal(out, array)):
+            shown = repr(value) if array.size < 8 else f"{array.dtype} {array.shape}"
+            raise DTypeError(f"[{what}] expected values of {dtype}, got {shown}; try vs.cast")
+    return out
 
 
 def binary(op: str, a: TensorLike, b: TensorLike, name: str | None = None) -> Tensor:
@@ -246,14 +277,17 @@ def weight(array: Any, name: str | None = None) -> Tensor:
 
 
 def constant(value: Any, name: str | None = None) -> Tensor:
-    """A small fixed array, kept on every device that uses it; Python floats become float32, ints
-    int32.
+    """A small fixed array, copied and kept on every device that uses it; Python floats become
+    float32, ints int32.
     """
     return _from_array("constant", value, name)
 
 
 def _from_array(op: str, value: Any, name: str | None) -> Tensor:
-    array = np.asarray(value)
+    try:
+        array = np.array(value) if op == "constant" else np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise DTypeError(f"[{op}] expected numbers of one shape, got {value!r}: {error}") from None
     if not isinstance(value, (np.ndarray, np.generic)):
         if array.dtype == np.float64:
             array = array.astype(np.float32)
@@ -266,7 +300,7 @@ def _from_array(op: str, value: Any, name: str | None) -> Tensor:
     except DTypeError as error:
         raise DTypeError(
             f"[{op}] {name or ''} expected float32, int32 or bool, got {array.dtype}; "
-            "try array.astype(numpy.float32)"
+            f"try array.astype(numpy.{'int32' if array.dtype.kind in 'iu' else 'float32'})"
         ) from error
     data = np.ascontiguousarray(array).reshape(array.shape).view()
     data.flags.writeable = False

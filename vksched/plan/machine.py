@@ -27,7 +27,8 @@ class DeviceSpec:
     name: as the user addresses it. kind: "vulkan", "null" or "cpu". label: the driver's name for
     it. memory_bytes: what plans may use. page_bytes: the largest single buffer. flops_per_s,
     bytes_per_s, submit_s: rough speeds, for the simulated clock and later cost models.
-    own_buffers: every value gets a buffer of its own, shared with none that lives at the same time:
+    pool: devices with the same name here share one memory, as a GPU opened twice does. own_buffers:
+    every value gets a buffer of its own, shared with none that lives at the same time:
     synchronization validation sees whole buffers, and can then judge every barrier.
     """
 
@@ -40,6 +41,7 @@ class DeviceSpec:
     flops_per_s: float = 1e11
     bytes_per_s: float = 2e10
     submit_s: float = 50e-6
+    pool: str = ""
     own_buffers: bool = False
 
     def why_not(self, graph: Graph, node: Node) -> str | None:
@@ -95,6 +97,13 @@ class Machine:
         if len(set(names)) != len(names):
             raise PlanError(f"[machine] expected distinct device names, got {names}")
         return self
+
+    def pool(self, device: int) -> tuple[int, ...]:
+        """Returns the devices that share a device's memory, itself included, in order."""
+        name = self.devices[device].pool
+        if not name:
+            return (device,)
+        return tuple(i for i, d in enumerate(self.devices) if d.pool == name)
 
     @property
     def cpu(self) -> int:

@@ -89,6 +89,7 @@ class _Placer:
         self.fixed: set[int] = set()
         self.homes: dict[int, int] = {}
         self.passed_over: dict[int, str] = {}
+        self.noted_homes: set[int] = set()
         self.notes: list[str] = []
         self._rank = {n.id: position for position, n in enumerate(support.computed)}
         self._room = [
@@ -116,8 +117,11 @@ class _Placer:
             target = self.graph.nodes[node_id]
             if target.op == "weight":
                 self.homes[target.id] = device
+                self._take(device, target.id)
             elif target.id in self._rank:
                 self._override(target, device, text)
+            elif target.op == "input":
+                self.notes.append(f"{text}: an input goes wherever it is read; place its readers")
 
     def _override(self, node: Node, device: int, text: str) -> None:
         reason = self.why_not(node, device)
@@ -143,7 +147,7 @@ class _Placer:
             for weight in weights:
                 if weight not in self.homes:
                     self.homes[weight] = self._find_home(node, weight)
-                    self._room[self.homes[weight]] -= self._bytes(weight)
+                    self._take(self.homes[weight], weight)
             if node.id in self.device:
                 continue
             heaviest = max(weights, key=lambda w: (self._bytes(w), -w))
@@ -151,6 +155,13 @@ class _Placer:
             if self.can(node, home):
                 rule = f"weight {self.graph.nodes[heaviest].name} lives here"
                 self.put(node, home, rule + self.passed_over.get(heaviest, ""))
+            elif home not in self.noted_homes:
+                self.noted_homes.add(home)
+                name, where = self.graph.nodes[heaviest].name, self.machine.devices[home].name
+                self.notes.append(
+                    f"{name} lives on {where}, but {node.name}, which reads it, cannot run there: "
+                    f"{self.why_not(node, home)}"
+                )
 
     def _find_home(self, node: Node, weight: int) -> int:
         if node.id in self.device:
@@ -158,7 +169,7 @@ class _Placer:
         reasons: list[str] = []
         for device, spec in enumerate(self.machine.devices):
             reason = self.why_not(node, device)
-            if reason is None and self._bytes(weight) > self._room[device]:
+            if reason is None and self.support.missing_bytes(weight, device) > self._room[device]:
                 reason = f"{spec.name} is full"
             if reason is None:
                 break
@@ -252,6 +263,12 @@ class _Placer:
         return total
 
     # -- helpers -----------------------------------------------------------------------------------
+
+    def _take(self, device: int, weight: int) -> None:
+        """Counts a weight off the room of a device and of those that share its memory."""
+        missing = self.support.missing_bytes(weight, device)
+        for other in self.machine.pool(device):
+            self._room[other] -= missing
 
     def _is_weight(self, node_id: int) -> bool:
         return self.graph.nodes[node_id].op == "weight"

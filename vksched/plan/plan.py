@@ -87,7 +87,9 @@ class DeviceMemory:
     """What a plan takes on one device, all sizes in 32-bit words but where the name says bytes.
 
     weights: leaf nodes (weights and constants) that must be there. activation_pages, inbox_pages,
-    outbox_pages: page sizes of one slot. peak_bytes: weights and all slots together.
+    outbox_pages: page sizes of one slot. peak_bytes: weights and all slots together; of the CPU the
+    activations alone, as its weights are the caller's arrays. resident_bytes: of the weights, what
+    was on the device already when the plan was made.
     """
 
     weights: tuple[int, ...]
@@ -96,6 +98,12 @@ class DeviceMemory:
     inbox_pages: tuple[int, ...]
     outbox_pages: tuple[int, ...]
     peak_bytes: int
+    resident_bytes: int = 0
+
+    @property
+    def needed_bytes(self) -> int:
+        """What is still to be allocated."""
+        return self.peak_bytes - self.resident_bytes
 
 
 @dataclass(frozen=True, eq=False)

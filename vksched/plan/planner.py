@@ -9,10 +9,10 @@ tests/test_plan.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 
-from ..errors import PlanError
+from ..errors import OutOfMemory, PlanError
 from ..graph import Graph
 from .barriers import find_barriers, split_items
 from .machine import Machine
@@ -21,6 +21,7 @@ from .memory import (
     assign_spans,
     assign_window,
     find_lifetimes,
+    largest_live_set,
     locations_of,
     weights_of,
 )
@@ -43,14 +44,17 @@ def plan_graph(
     policy: str = "priority",
     overrides: Overrides = (),
     copies: int = 1,
+    resident: Mapping[int, frozenset[int]] | None = None,
 ) -> Plan:
     """Returns a verified plan that keeps every device within its memory.
 
     overrides: (node id or name pattern, device name); exact ids win, later patterns win over
     earlier. copies: slots, sets of activations and windows, so that as many runs can be under way.
+    resident: for a device the weights and constants, by node id, that are there already.
 
     Raises:
         PlanError: unknown policy, or a pattern that matches nothing. DeviceError: unknown device.
+        OutOfMemory: what is left for the CPU is more than it has free.
     """
     place = POLICIES.get(policy)
     if place is None:
@@ -58,9 +62,10 @@ def plan_graph(
     if copies < 1:
         raise PlanError(f"[plan] expected at least 1 copy, got {copies}")
     machine.verify()
-    support = Support(graph, machine)
+    support = Support(graph, machine, resident)
     caps: list[int | None] = [None] * len(machine.devices)
     spills: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     while True:
         placements, notes = place(support, overrides, caps)
         plan = _lay_out(
@@ -68,27 +73,41 @@ def plan_graph(
         )
         full = next((d for d in range(machine.cpu) if not _fits(plan, d)), None)
         if full is None:
+            _check_cpu(plan)
             return verify_plan(plan)
         caps[full] = _lower_cap(plan, full, caps[full], support)
-        spec, need = machine.devices[full], plan.memory[full].peak_bytes
-        first = spills.get(full, f"it would take {need} of {spec.memory_bytes} bytes").split("; ")[
-            0
-        ]
-        first = first.removeprefix(f"{spec.name} is full: ")
+        spec, need = machine.devices[full], plan.memory[full].needed_bytes
+        reasons.setdefault(full, f"it would take {need} of {_room(plan, full)} bytes")
         spills[full] = (
-            f"{spec.name} is full: {first}; nodes from number {caps[full]} on go elsewhere"
+            f"{spec.name} is full: {reasons[full]}; nodes from number {caps[full]} on go elsewhere"
         )
 
 
+def _room(plan: Plan, device: int) -> int:
+    """Returns the bytes left for a device once those before it in the same memory have theirs."""
+    pool = plan.machine.pool(device)
+    taken = sum(plan.memory[d].needed_bytes for d in pool if d < device)
+    return max(0, min(plan.machine.devices[d].memory_bytes for d in pool) - taken)
+
+
 def _fits(plan: Plan, device: int) -> bool:
-    return plan.memory[device].peak_bytes <= plan.machine.devices[device].memory_bytes
+    return plan.memory[device].needed_bytes <= _room(plan, device)
+
+
+def _check_cpu(plan: Plan) -> None:
+    spec, need = plan.machine.devices[-1], plan.memory[-1].needed_bytes
+    if need > spec.memory_bytes:
+        raise OutOfMemory(
+            f"[plan] expected at most {spec.memory_bytes} bytes of free memory to be needed, got "
+            f"{need} for what no other device takes; try smaller batches or fewer copies"
+        )
 
 
 def _lower_cap(plan: Plan, device: int, cap: int | None, support: Support) -> int:
     """Returns a lower cap, in proportion to the memory missing; at 0 the device takes nothing."""
     count = len(support.computed)
     used = [i for i, n in enumerate(support.computed) if plan.placements[n.id].device == device]
-    share = plan.machine.devices[device].memory_bytes / plan.memory[device].peak_bytes
+    share = _room(plan, device) / plan.memory[device].needed_bytes
     keep = int(len(used) * share * 0.95)
     wanted = used[keep] if keep < len(used) else (used[-1] if used else 0)
     return max(0, min(wanted, (count if cap is None else cap) - 1))
@@ -112,7 +131,8 @@ def _lay_out(
         weight_bytes = sum(aligned(graph.nodes[w].type.words) * 4 for w in weights)
         here = [o for o in outlines if o.device == device]
         if spec.kind == "cpu":
-            memory.append(DeviceMemory(weights, weight_bytes, (), (), (), weight_bytes))
+            live = largest_live_set(find_lifetimes(graph, outlines, device))
+            memory.append(DeviceMemory(weights, weight_bytes, (), (), (), 4 * copies * live))
             continue
         page_words, own = spec.page_bytes // 4, spec.own_buffers
         spans, pages = assign_spans(find_lifetimes(graph, outlines, device), page_words, own)
@@ -125,7 +145,10 @@ def _lay_out(
         outbox.update({(device, v): out_spans[v] for v, _ in leaving})
         slot_bytes = 4 * (sum(pages) + sum(in_pages) + sum(out_pages))
         peak = weight_bytes + copies * slot_bytes
-        memory.append(DeviceMemory(weights, weight_bytes, pages, in_pages, out_pages, peak))
+        there = sum(aligned(graph.nodes[w].type.words) * 4 for w in weights) - sum(
+            aligned(support.missing_bytes(w, device) // 4) * 4 for w in weights
+        )
+        memory.append(DeviceMemory(weights, weight_bytes, pages, in_pages, out_pages, peak, there))
     splits = tuple(
         _make_split(graph, i, outline, locations, inbox, outbox)
         for i, outline in enumerate(outlines)
@@ -162,8 +185,3 @@ def _make_split(
     return Split(
         number, here, outline.nodes, copies_in, copies_out, outline.waits, find_barriers(items)
     )
-
-
-def policies() -> Sequence[str]:
-    """Returns the names of all policies."""
-    return tuple(POLICIES)

@@ -12,11 +12,17 @@ from .machine import Machine
 
 
 class Support:
-    """What one graph can do on one machine; remembers every answer."""
+    """What one graph can do on one machine; remembers every answer.
 
-    def __init__(self, graph: Graph, machine: Machine) -> None:
+    resident: for a device the weights and constants, by node, that are there already.
+    """
+
+    def __init__(
+        self, graph: Graph, machine: Machine, resident: Mapping[int, frozenset[int]] | None = None
+    ) -> None:
         self.graph = graph
         self.machine = machine
+        self.resident = resident or {}
         self._answers: dict[tuple[int, int], str | None] = {}
         self._same: dict[tuple[object, ...], str | None] = {}
 
@@ -29,8 +35,23 @@ class Support:
             call = (node.op, types, leaves, node.type, node.attrs, device)
             if call not in self._same:
                 self._same[call] = self.machine.devices[device].why_not(self.graph, node)
-            self._answers[key] = self._same[call]
+            self._answers[key] = self._same[call] or self._too_large(node, device)
         return self._answers[key]
+
+    def missing_bytes(self, value: int, device: int) -> int:
+        """Returns what a value takes on a device, 0 for a weight that is there already."""
+        if value in self.resident.get(device, frozenset()):
+            return 0
+        return self.graph.nodes[value].type.device_bytes
+
+    def _too_large(self, node: Node, device: int) -> str | None:
+        """A node whose operands and result fill the memory runs elsewhere, whatever else does."""
+        spec = self.machine.devices[device]
+        values = {*(self.graph.root(i) for i in self.graph.leaves_read(node)), node.id}
+        need = sum(self.missing_bytes(value, device) for value in values)
+        if spec.kind == "cpu" or need <= spec.memory_bytes:
+            return None
+        return f"{spec.name} is full: {node.name} alone takes {need} of {spec.memory_bytes} bytes"
 
     def can(self, node: Node, device: int) -> bool:
         return self.why_not(node, device) is None

@@ -263,8 +263,11 @@ def _check_capacity(plan: Plan, device: int) -> None:
     needed = memory.weight_bytes + plan.copies * slot * 4
     if needed > memory.peak_bytes:
         raise _fail(f"{spec.name} needs {needed} bytes, the plan says {memory.peak_bytes}")
-    if memory.peak_bytes > spec.memory_bytes:
-        raise _fail(f"{spec.name} needs {memory.peak_bytes} of {spec.memory_bytes} bytes")
+    if not 0 <= memory.resident_bytes <= memory.weight_bytes:
+        raise _fail(f"{spec.name} holds {memory.resident_bytes} of {memory.weight_bytes} bytes")
+    shared = sum(plan.memory[d].needed_bytes for d in plan.machine.pool(device))
+    if shared > spec.memory_bytes:
+        raise _fail(f"{spec.name} needs {shared} of {spec.memory_bytes} bytes")
     for words in (*memory.activation_pages, *memory.inbox_pages, *memory.outbox_pages):
         if words * 4 > spec.page_bytes:
             raise _fail(f"a page of {words * 4} bytes is over {spec.name}'s {spec.page_bytes}")

@@ -4,6 +4,7 @@ with others.
 
 from __future__ import annotations
 
+import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -31,6 +32,9 @@ class CpuDevice:
     def spec(self) -> DeviceSpec:
         return self._spec
 
+    def holds(self, key: object) -> bool:
+        return False
+
     def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> CpuSession:
         return CpuSession(plan, index, self._worker)
 
@@ -55,7 +59,10 @@ class CpuSession:
         self._values[slot][copy.node] = array
 
     def submit(self, slot: int, split: int, ticket: int) -> None:
-        self._pending[slot, split] = self._worker.submit(self._run, slot, split)
+        try:
+            self._pending[slot, split] = self._worker.submit(self._run, slot, split)
+        except RuntimeError as error:
+            raise PlanError(f"[submit] cpu: the interpreter is shutting down: {error}") from error
 
     def _run(self, slot: int, split: int) -> float:
         start = time.perf_counter()
@@ -64,7 +71,7 @@ class CpuSession:
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
         try:
-            self._pending[slot, split].result(timeout_s)
+            self._pending[slot, split].result(min(timeout_s, threading.TIMEOUT_MAX))
         except FutureTimeout:
             raise DeviceTimeout(
                 f"[wait] split {split} on cpu did not finish in {timeout_s:g} s; "

@@ -1,6 +1,6 @@
 """What the executor asks of a device. `vulkan`, `cpu` and `null` implement it; tests may too.
 
-    Device --prepare(plan, index, weights)--> Session      (memory, uploads, recordings: once)
+    Device --prepare(plan, index)--> Session               (memory, uploads, recordings: once)
     Session: stage inputs -> submit split -> wait -> check -> fetch results     (per run, in one
     slot)
 
@@ -38,12 +38,13 @@ class Session(Protocol):
         """Returns when the split, and so every earlier one of this device and slot, is complete.
 
         Raises:
-            DeviceLost, OutOfMemory, DeviceTimeout: what the driver said; IndexOutOfRange: the
-            data's fault.
+            DeviceLost, OutOfMemory, DeviceTimeout: what the driver said.
         """
 
     def check(self, slot: int, split: int, ticket: int) -> None:
-        """Raises unless the complete split really ran to its end in this run."""
+        """Raises unless the complete split really ran to its end in this run: DeviceLost, or
+        IndexOutOfRange where its data is at fault.
+        """
 
     def fetch(self, slot: int, node: int) -> NDArray:
         """Returns a value copied out by a complete split; a view that the slot's next run
@@ -66,6 +67,9 @@ class Device(Protocol):
     @property
     def spec(self) -> DeviceSpec:
         """What the planner may know, with the memory that is free now."""
+
+    def holds(self, key: object) -> bool:
+        """Returns whether a weight (one of `Graph.keys`) is on the device now."""
 
     def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> Session:
         """Allocates, uploads the weights that are not there yet, and records the splits of device

@@ -43,10 +43,16 @@ class Values:
             return found
         if node_id in self._graph.data:
             return self._graph.data[node_id]
-        if node_id in self._graph.views:
-            node = self._graph.nodes[node_id]
-            operands = tuple(self[i] for i in node.inputs)
-            return evaluate_node(self._graph, node_id, operands)
+        chain: list[int] = []
+        at = node_id
+        while at in self._graph.views and at not in self._arrays:
+            chain.append(at)
+            at = self._graph.nodes[at].inputs[0]
+        if chain and (at in self._arrays or at in self._graph.data):
+            array = self[at]
+            for view in reversed(chain):
+                array = evaluate_node(self._graph, view, (array,))
+            return array
         raise PlanError(f"[run] {self._graph.nodes[node_id].name} is not there when it is needed")
 
     def drop(self, node_id: int) -> None:

@@ -2,8 +2,8 @@
 
     for each split, in plan order:  write its inputs to the inbox -> wait for the crossings it needs
                                     -> move these from outbox to inbox -> submit, without waiting
-    at the end:                     wait for the outputs, check every sequence word, copy the
-    results
+    after each wait:                check the sequence words of what has ended
+    at the end:                     wait for the outputs, copy the results
 
 Each run has a slot of its own (memory and recordings) and goes through this loop on its own thread,
 so up to `copies` runs are under way at once.
@@ -12,9 +12,9 @@ so up to `copies` runs are under way at once.
 from __future__ import annotations
 
 import itertools
-import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -23,7 +23,7 @@ import numpy as np
 
 from ..errors import DeviceError, PlanError
 from ..plan.plan import HOST, CopyIn, Plan, Split
-from ..trace import Event, Trace
+from ..trace import Event, Trace, VkschedWarning
 from ..types import NDArray
 from .device import Device, Progress, Session
 from .evaluate import Values
@@ -46,8 +46,8 @@ class RunStats:
     """What one run cost.
 
     fences_waited: waits for a submission of a GPU. waits: these and waits for the CPU's splits.
-    crossing_bytes: moved from one device to another. input_bytes, output_bytes: between caller and
-    devices.
+    crossing_bytes: moved from one device to another, as words. input_bytes, output_bytes: between
+    caller and devices.
     """
 
     run: int
@@ -78,6 +78,9 @@ class _Run:
     feeds: Mapping[int, NDArray]
     submitted_s: dict[int, float] = field(default_factory=dict)
     complete_s: dict[int, float] = field(default_factory=dict)
+    done_on: dict[int, int] = field(default_factory=dict)
+    waiting_for: int | None = None
+    """The device whose end or check is under way: the one to blame for an error."""
     fences_waited: int = 0
     waits: int = 0
     crossing_bytes: int = 0
@@ -95,22 +98,29 @@ class Executor:
         trace: Trace,
         timeout_s: float,
         progress: Progress | None = None,
+        numbers: Iterator[int] | None = None,
     ) -> None:
         self.plan = plan
         self._devices = devices
         self._trace = trace
         self._timeout_s = timeout_s
-        self._numbers = itertools.count()
+        self._numbers = numbers or itertools.count()
         self._tickets = itertools.count(1)
-        self._lock = threading.Lock()
         self._broken: DeviceError | None = None
         self._makers = {copy.node: split.id for split in plan.splits for copy in split.copies_out}
-        self._closed = False
+        self._splits_of: dict[int, list[int]] = {}
+        for split in plan.splits:
+            self._splits_of.setdefault(split.device, []).append(split.id)
         self.last_stats: RunStats | None = None
         self._pool: ThreadPoolExecutor | None = None
-        self._slots: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for slot in range(plan.copies):
-            self._slots.put(slot)
+        # All below changes under this condition; who waits for a slot or for the end is told.
+        self._state = threading.Condition()
+        self._free_slots = list(range(plan.copies))
+        self._active = 0
+        self._workers: set[int] = set()
+        self._accepted = 0
+        self._closing = False
+        self._closed = False
         self._sessions: dict[int, Session] = {}
         try:
             for index in sorted({split.device for split in plan.splits}):
@@ -121,52 +131,94 @@ class Executor:
 
     def run(self, feeds: Mapping[int, NDArray]) -> tuple[NDArray, ...]:
         """Runs once on the calling thread; waits for a free slot first."""
-        self._check_usable()
-        slot = self._slots.get()
-        try:
-            return self._run(slot, feeds)
-        finally:
-            self._slots.put(slot)
+        return self._run_in_slot(feeds, accepted=False)
 
     def submit(
         self, feeds: Mapping[int, NDArray], then: Callable[[tuple[NDArray, ...]], R]
     ) -> Future[R]:
-        """Starts a run and returns at once; the arrays must not change until it is done."""
-        with self._lock:
-            self._check_usable()
+        """Starts a run and returns at once; the arrays must not change until it is done.
+
+        A run that was accepted is carried out, even when `close` is called before it begins.
+        """
+        with self._state:
+            self._check_usable(accepted=False)
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self.plan.copies, thread_name_prefix="vksched-run")
-            return self._pool.submit(lambda: then(self.run(feeds)))
+            try:
+                future = self._pool.submit(lambda: then(self._run_in_slot(feeds, accepted=True)))
+            except RuntimeError as error:
+                raise PlanError(f"[submit] the interpreter is shutting down: {error}") from error
+            self._accepted += 1
+        future.add_done_callback(self._forget)
+        return future
 
     def close(self) -> None:
-        """Waits for runs under way and frees what the plan holds on its devices; safe to call
-        twice.
+        """Waits for runs under way and accepted ones, then frees what the plan holds; safe to call
+        again. Called from a callback of a future, it cancels those that have not begun.
         """
-        with self._lock:
-            if self._closed:
+        with self._state:
+            first, self._closing = not self._closing, True
+            self._state.notify_all()
+            in_worker = threading.get_ident() in self._workers
+        if in_worker and self._pool is not None:  # it cannot wait for what only it could run
+            self._pool.shutdown(wait=False, cancel_futures=True)
+        with self._state:
+            if not first:
+                if not in_worker:
+                    self._state.wait_for(lambda: self._closed)
                 return
-            self._closed = True
-        if self._pool is not None:
-            self._pool.shutdown(wait=True)
-        for _ in range(self.plan.copies):
-            self._slots.get()  # a run on another thread gives its slot back when it is done
-        self._free()
+            self._state.wait_for(lambda: self._active == 0 and self._accepted == 0)
+        try:
+            if self._pool is not None:
+                self._pool.shutdown(wait=False)  # nothing is left in it; this may be its thread
+            self._free()
+        finally:
+            with self._state:
+                self._closed = True
+                self._state.notify_all()
 
     def _free(self) -> None:
         for session in self._sessions.values():
-            session.close()
+            try:
+                session.close()
+            except DeviceError as error:
+                warnings.warn(f"[close] {error}", VkschedWarning, stacklevel=2)
         self._sessions.clear()
 
-    def _check_usable(self) -> None:
-        if self._closed:
+    def _forget(self, _: Future[R]) -> None:
+        with self._state:
+            self._accepted -= 1
+            self._state.notify_all()
+
+    def _check_usable(self, accepted: bool) -> None:
+        if self._closing and not accepted:
             raise PlanError("[run] the compiled graph is closed; compile it again")
         if self._broken is not None:
             raise DeviceError(
                 f"[run] a device failed in an earlier run: {self._broken}; make a new Scheduler"
             ) from self._broken
 
+    def _run_in_slot(self, feeds: Mapping[int, NDArray], accepted: bool) -> tuple[NDArray, ...]:
+        with self._state:
+            while True:
+                self._check_usable(accepted)
+                if self._free_slots:
+                    break
+                self._state.wait()
+            slot = self._free_slots.pop(0)
+            if accepted:
+                self._workers.add(threading.get_ident())
+            self._active += 1
+        try:
+            return self._run(slot, feeds)
+        finally:
+            with self._state:
+                self._free_slots.append(slot)
+                self._active -= 1
+                self._state.notify_all()
+
     def _run(self, slot: int, feeds: Mapping[int, NDArray]) -> tuple[NDArray, ...]:
-        with self._lock:
+        with self._state:
             number, ticket = next(self._numbers), next(self._tickets) & 0xFFFFFFFF
         run = _Run(number, slot, ticket, feeds)
         start = self._trace.clock.now()
@@ -177,8 +229,6 @@ class Executor:
                 self._start_split(run, split)
             for split_id in self.plan.final_waits:
                 self._wait(run, split_id)
-            for split in self.plan.splits:
-                self._sessions[split.device].check(slot, split.id, ticket)
             outputs = tuple(self._output(run, node) for _, node in self.plan.graph.outputs)
         except BaseException as error:
             self._settle(run, error)
@@ -200,7 +250,7 @@ class Executor:
             if copy.source != HOST:
                 source = self._sessions[self.plan.splits[copy.source].device]
                 array = source.fetch(run.slot, copy.node)
-                run.crossing_bytes += array.nbytes
+                run.crossing_bytes += self.plan.graph.nodes[copy.node].type.device_bytes
                 self._stage(run, session, split, copy, array)
         run.submitted_s[split.id] = self._trace.clock.now()
         session.submit(run.slot, split.id, run.ticket)
@@ -219,13 +269,21 @@ class Executor:
         """Waits for a split; every earlier one on its device is complete then, too."""
         device = self.plan.splits[split_id].device
         start = self._trace.clock.now()
+        run.waiting_for = device
         self._sessions[device].wait(run.slot, split_id, self._timeout_s)
         end = self._trace.clock.now()
         run.waits += 1
         run.fences_waited += self.plan.machine.devices[device].kind != "cpu"
-        for earlier in self.plan.splits[: split_id + 1]:
-            if earlier.device == device:
-                run.complete_s.setdefault(earlier.id, end)
+        done = run.done_on.get(device, 0)
+        for number in self._splits_of[device][done:]:
+            if number > split_id:
+                break
+            # before anything of it is used: did it really run, and on good data?
+            self._sessions[device].check(run.slot, number, run.ticket)
+            run.complete_s[number] = end
+            done += 1
+        run.done_on[device] = done
+        run.waiting_for = None
         if self._trace.active:
             self._emit("wait", device, start, run, split=split_id)
 
@@ -241,24 +299,33 @@ class Executor:
                 session = self._sessions[self.plan.splits[self._makers[source]].device]
                 values[source] = session.fetch(run.slot, source)
                 break
-        result = np.array(values[node_id], copy=True)
+        result = np.array(values[node_id], order="C", copy=True)
         run.output_bytes += result.nbytes
         return result
 
     def _settle(self, run: _Run, error: BaseException) -> None:
-        """After a failed run: waits for what was submitted, so that the slot may be used again."""
+        """After a failed run: waits for what was submitted, so that the slot may be used again.
+
+        A device that fails is not waited for again: the graph is out of use then.
+        """
+        failed: set[int] = set()
         if isinstance(error, DeviceError):
-            self._broken = error
+            with self._state:
+                self._broken = error
+            if run.waiting_for is not None:
+                failed.add(run.waiting_for)
         for split_id in run.submitted_s:
-            if split_id not in run.complete_s and self._broken is None:
-                try:
-                    self._sessions[self.plan.splits[split_id].device].wait(
-                        run.slot, split_id, self._timeout_s
-                    )
-                except DeviceError as second:
-                    self._broken = second
-                except Exception:
-                    continue
+            device = self.plan.splits[split_id].device
+            if split_id in run.complete_s or device in failed:
+                continue
+            try:
+                self._sessions[device].wait(run.slot, split_id, self._timeout_s)
+            except DeviceError as second:
+                failed.add(device)
+                with self._state:
+                    self._broken = self._broken or second
+            except Exception:
+                continue
 
     def _report(self, run: _Run, start: float, end: float) -> None:
         splits: list[SplitStats] = []

@@ -15,6 +15,7 @@ import threading
 import time
 import warnings
 import weakref
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,15 @@ CLOSE_LIMIT_S = 10.0
 MAX_BUFFER_BYTES = (1 << 32) - 4
 """kp counts bytes in 32 bits."""
 
+_live_bytes: defaultdict[int, int] = defaultdict(int)
+_live_lock = threading.Lock()
+"""By physical device, as several contexts may share one."""
+
+
+def _count_live(index: int, size_bytes: int) -> None:
+    with _live_lock:
+        _live_bytes[index] += size_bytes
+
 
 # -- context ---------------------------------------------------------------------------------------
 
@@ -54,12 +64,12 @@ class Counters:
 class _Device:
     """What must be taken down in order when a context ends, whoever ends it."""
 
-    def __init__(self, name: str, manager: Any) -> None:
+    def __init__(self, index: int, name: str, manager: Any) -> None:
         self.name = name
         self.manager = manager
         self.lock = threading.RLock()
         self.closed = False
-        self.live_bytes = 0
+        self.index = index
         self.recordings: weakref.WeakSet[Recording] = weakref.WeakSet()
         self.mappings: weakref.WeakSet[_Mapping] = weakref.WeakSet()
         self.natives: weakref.WeakSet[Buffer | Pipeline] = weakref.WeakSet()
@@ -133,7 +143,7 @@ class Context:
         with kp_errors("open", name):
             manager = binding.kp.Manager(index, [], [])
             binding.companion.require_open(manager)
-        self._device = _Device(name, manager)
+        self._device = _Device(index, name, manager)
         self._finalizer = weakref.finalize(self, _Device.destroy_at_exit, self._device)
 
     def storage(self, words: int) -> Buffer:
@@ -200,7 +210,7 @@ class Context:
         heap = max(heaps, key=lambda h: (h["device_local"], h["size_bytes"]))
         if heap["budget_bytes"] is not None:
             return max(0, int(heap["budget_bytes"]) - int(heap["usage_bytes"]))
-        return max(0, int(heap["size_bytes"]) - self._device.live_bytes)
+        return max(0, int(heap["size_bytes"]) - _live_bytes[self.index])
 
     def close(self) -> None:
         """Waits for submissions under way, at most CLOSE_LIMIT_S, and ends the device.
@@ -249,7 +259,7 @@ class Buffer:
         self._native: Any = native
         with self._device.lock:
             self._device.natives.add(self)
-            self._device.live_bytes += 4 * words
+            _count_live(self._device.index, 4 * words)
         self._finalizer = weakref.finalize(self, _count_freed, self._device, 4 * words)
         self._finalizer.atexit = False
 
@@ -305,7 +315,7 @@ class _Mapping:
 
 def _count_freed(device: _Device, size_bytes: int) -> None:
     with device.lock:
-        device.live_bytes -= size_bytes
+        _count_live(device.index, -size_bytes)
 
 
 # -- work ------------------------------------------------------------------------------------------

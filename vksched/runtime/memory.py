@@ -4,6 +4,7 @@ last of these.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -58,11 +59,18 @@ class WeightStore:
         self._pages: dict[int, _Page] = {}
         self._spans: dict[object, Span] = {}
         self._next_page = 0
+        self._lock = threading.RLock()
 
     @property
     def resident_bytes(self) -> int:
         """Bytes of weights on the device, alignment included."""
-        return sum(_aligned(span.words) * 4 for span in self._spans.values())
+        with self._lock:
+            return sum(_aligned(span.words) * 4 for span in self._spans.values())
+
+    def holds(self, key: object) -> bool:
+        """Returns whether a weight is on the device now."""
+        with self._lock:
+            return key in self._spans
 
     def span(self, key: object) -> Span:
         return self._spans[key]
@@ -74,29 +82,28 @@ class WeightStore:
         self, items: Sequence[tuple[object, NDArray]], progress: Progress | None = None
     ) -> tuple[int, ...]:
         """Makes arrays resident and returns the pages that hold them; give these to `release`."""
-        missing: list[tuple[object, NDArray]] = []
-        for key, array in items:
-            if key not in self._spans and all(key is not k for k, _ in missing):
-                missing.append((key, array))
-        added: list[int] = []
-        try:
-            for group in self._pack(missing):
-                added.append(self._upload(group, progress))
-        except BaseException:
-            for page in added:
-                self._drop(page)
-            raise
-        pages = tuple(sorted({self._spans[key].page for key, _ in items}))
-        for page in pages:
-            self._pages[page].users += 1
-        return pages
+        with self._lock:
+            missing = {key: array for key, array in items if key not in self._spans}
+            added: list[int] = []
+            try:
+                for group in self._pack(list(missing.items())):
+                    added.append(self._upload(group, progress))
+            except BaseException:
+                for page in added:
+                    self._drop(page)
+                raise
+            pages = tuple(sorted({self._spans[key].page for key, _ in items}))
+            for page in pages:
+                self._pages[page].users += 1
+            return pages
 
     def release(self, pages: Sequence[int]) -> None:
         """Gives back what `acquire` returned; a page without users is freed."""
-        for page in pages:
-            self._pages[page].users -= 1
-            if self._pages[page].users == 0:
-                self._drop(page)
+        with self._lock:
+            for page in pages:
+                self._pages[page].users -= 1
+                if self._pages[page].users == 0:
+                    self._drop(page)
 
     def _drop(self, page: int) -> None:
         self._pages.pop(page).buffer.close()

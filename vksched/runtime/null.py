@@ -55,6 +55,9 @@ class NullDevice:
     def spec(self) -> DeviceSpec:
         return self._spec
 
+    def holds(self, key: object) -> bool:
+        return False
+
     def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> NullSession:
         return NullSession(self, plan, index)
 
@@ -69,6 +72,10 @@ class NullSession:
         self._device = device
         self._plan = plan
         self._dead = last_uses(plan, index)
+        self._makers: dict[int, list[int]] = {}
+        for split in plan.splits:
+            for copy in split.copies_out:
+                self._makers.setdefault(copy.node, []).append(split.id)
         self._values = [Values(plan.graph) for _ in range(plan.copies)]
         self._intervals: dict[tuple[int, int], tuple[float, float]] = {}
         self._tickets: dict[tuple[int, int], int] = {}
@@ -112,10 +119,9 @@ class NullSession:
             raise PlanError(f"[check] split {split} of {self._device.name} was not waited for")
 
     def fetch(self, slot: int, node: int) -> NDArray:
-        for split in self._plan.splits:
-            made = any(copy.node == node for copy in split.copies_out)
-            if made and (slot, split.id) in self._intervals:
-                if self._intervals[slot, split.id][1] > self._waited_until_s[slot]:
+        for split in self._makers.get(node, ()):
+            if (slot, split) in self._intervals:
+                if self._intervals[slot, split][1] > self._waited_until_s[slot]:
                     name = self._plan.graph.nodes[node].name
                     raise PlanError(f"[fetch] {name} is read before its split was waited for")
                 return self._values[slot][node]

@@ -187,6 +187,7 @@ def device_spec(info: DeviceInfo, name: str | None = None) -> DeviceSpec:
         flops_per_s=flops_per_s,
         bytes_per_s=bytes_per_s,
         submit_s=submit_s,
+        pool=info.uuid,
         own_buffers=os.environ.get("VKSCHED_OWN_BUFFERS", "0") not in ("", "0"),
     )
 

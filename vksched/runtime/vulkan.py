@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TypeVar
 
-from ..errors import DeviceLost, IndexOutOfRange, PlanError
+from ..errors import DeviceError, DeviceLost, IndexOutOfRange, PlanError
 from ..graph import Graph
 from ..ops.op import OUTPUT, STATUS, Call, Dispatch
 from ..plan.machine import DeviceSpec
@@ -22,6 +22,7 @@ from ..types import NDArray, numpy_dtype
 from .device import Progress
 from .kompute import Buffer, Context, HostBuffer, Pipeline, Recording
 from .memory import WeightStore, copy_groups, read_words, write_words
+from .probe import PLANNED_SHARE
 from .shaders import Shader, load_shader
 
 AnyBuffer = Buffer | HostBuffer
@@ -41,6 +42,7 @@ class VulkanDevice:
         self.context = Context(index, spec.name)
         self.limits = spec.limits
         self.own_buffers = spec.own_buffers
+        self.kept: list[object] = []
         self.weights = WeightStore(self.context, spec.page_bytes, self.limits.max_groups[0])
 
     @property
@@ -49,7 +51,11 @@ class VulkanDevice:
 
     @property
     def spec(self) -> DeviceSpec:
-        return dataclasses.replace(self._spec, memory_bytes=self.context.free_bytes())
+        free = int(self.context.free_bytes() * PLANNED_SHARE)
+        return dataclasses.replace(self._spec, memory_bytes=min(self._spec.memory_bytes, free))
+
+    def holds(self, key: object) -> bool:
+        return self.weights.holds(key)
 
     def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> VulkanSession:
         return VulkanSession(self, plan, index, progress)
@@ -301,9 +307,18 @@ class VulkanSession:
         if self._closed:
             return
         self._closed = True
+        stuck: list[DeviceError] = []
         for slot in self._slots:
             for recording in slot.recordings.values():
-                recording.close()
+                try:
+                    recording.close()
+                except DeviceError as error:
+                    stuck.append(error)
+        if stuck:
+            # The device may still work on all this: it is kept until the device itself ends.
+            self._device.kept.append((self._slots, self._pipelines))
+            self._slots, self._pipelines = [], {}
+            raise stuck[0]
         for pipeline in self._pipelines.values():
             pipeline.close()
         self._pipelines.clear()
