@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -118,7 +118,7 @@ class Executor:
         self._free_slots = list(range(plan.copies))
         self._active = 0
         self._workers: set[int] = set()
-        self._accepted = 0
+        self._accepted: set[Future[Any]] = set()
         self._closing = False
         self._closed = False
         self._sessions: dict[int, Session] = {}
@@ -148,7 +148,7 @@ class Executor:
                 future = self._pool.submit(lambda: then(self._run_in_slot(feeds, accepted=True)))
             except RuntimeError as error:
                 raise PlanError(f"[submit] the interpreter is shutting down: {error}") from error
-            self._accepted += 1
+            self._accepted.add(future)
         future.add_done_callback(self._forget)
         return future
 
@@ -161,13 +161,18 @@ class Executor:
             self._state.notify_all()
             in_worker = threading.get_ident() in self._workers
         if in_worker and self._pool is not None:  # it cannot wait for what only it could run
+            with self._state:
+                accepted = list(self._accepted)
             self._pool.shutdown(wait=False, cancel_futures=True)
+            for future in accepted:
+                if future.cancelled():  # the pool leaves out to tell who waits for it
+                    future.set_running_or_notify_cancel()
         with self._state:
             if not first:
                 if not in_worker:
                     self._state.wait_for(lambda: self._closed)
                 return
-            self._state.wait_for(lambda: self._active == 0 and self._accepted == 0)
+            self._state.wait_for(lambda: self._active == 0 and not self._accepted)
         try:
             if self._pool is not None:
                 self._pool.shutdown(wait=False)  # nothing is left in it; this may be its thread
@@ -185,9 +190,9 @@ class Executor:
                 warnings.warn(f"[close] {error}", VkschedWarning, stacklevel=2)
         self._sessions.clear()
 
-    def _forget(self, _: Future[R]) -> None:
+    def _forget(self, future: Future[Any]) -> None:
         with self._state:
-            self._accepted -= 1
+            self._accepted.discard(future)
             self._state.notify_all()
 
     def _check_usable(self, accepted: bool) -> None:

@@ -1,0 +1,212 @@
+"""Closing, failing and many threads at once: no run hangs, none sees another's memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future, wait
+from typing import Any
+
+import numpy as np
+import pytest
+from test_executor import X, stepped
+
+import vksched as vs
+from vksched.plan.machine import DeviceSpec
+from vksched.plan.plan import Plan
+from vksched.runtime.device import Progress
+from vksched.runtime.null import NullSession
+
+LIMIT_S = 30.0
+
+
+class GatedSession(NullSession):
+    """Waits for a gate before the end of a split is seen."""
+
+    gate: threading.Event
+    waiting: threading.Semaphore
+    close_error: vs.DeviceError | None = None
+    drops: bool = False
+
+    def wait(self, slot: int, split: int, timeout_s: float) -> None:
+        self.waiting.release()
+        assert self.gate.wait(LIMIT_S)
+        super().wait(slot, split, timeout_s)
+
+    def check(self, slot: int, split: int, ticket: int) -> None:
+        if self.drops:
+            raise vs.DeviceLost(f"[check] split {split} was dropped")
+        super().check(slot, split, ticket)
+
+    def close(self) -> None:
+        if self.close_error is not None:
+            raise self.close_error
+        super().close()
+
+
+class GatedDevice(vs.NullDevice):
+    """A null device that works for as long as the test wants."""
+
+    def __init__(self, name: str, clock: vs.SimulatedClock) -> None:
+        super().__init__(DeviceSpec(name, "null"), clock)
+        self.gate = threading.Event()
+        self.waiting = threading.Semaphore(0)
+        self.sessions: list[GatedSession] = []
+
+    def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> GatedSession:
+        session = GatedSession(self, plan, index)
+        session.gate, session.waiting = self.gate, self.waiting
+        self.sessions.append(session)
+        return session
+
+
+@pytest.fixture
+def device() -> Iterator[GatedDevice]:
+    gated = GatedDevice("null:0", vs.SimulatedClock())
+    yield gated
+    gated.gate.set()
+
+
+def compiled(device: GatedDevice, copies: int = 1) -> tuple[vs.Scheduler, vs.Run]:
+    sched = vs.Scheduler([device], copies=copies)
+    return sched, sched.compile(stepped(vs.input("x", X.shape), "a")[-1])
+
+
+def in_threads(count: int, call: Callable[[], object]) -> tuple[list[threading.Thread], list[Any]]:
+    """Calls in threads of their own; the list gets what each returned or raised."""
+    results: list[Any] = []
+
+    def work() -> None:
+        try:
+            results.append(call())
+        except Exception as error:
+            results.append(error)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    return threads, results
+
+
+def joined(threads: list[threading.Thread]) -> bool:
+    for thread in threads:
+        thread.join(LIMIT_S)
+    return not any(thread.is_alive() for thread in threads)
+
+
+def test_close_leaves_nobody_waiting_for_a_slot(device: GatedDevice) -> None:
+    sched, run = compiled(device)
+    runners, results = in_threads(6, lambda: run(x=X))
+    assert device.waiting.acquire(timeout=LIMIT_S)
+    closers, _ = in_threads(3, sched.close)
+    device.gate.set()
+    assert joined(runners) and joined(closers)
+    done = [r for r in results if isinstance(r, np.ndarray)]
+    refused = [r for r in results if isinstance(r, vs.PlanError) and "closed" in str(r)]
+    assert len(done) >= 1 and len(done) + len(refused) == 6
+
+
+def test_close_carries_out_what_was_accepted(device: GatedDevice) -> None:
+    sched, run = compiled(device)
+    futures = [run.submit(x=X * i) for i in range(6)]
+    assert device.waiting.acquire(timeout=LIMIT_S)
+    closers, _ = in_threads(1, sched.close)
+    device.gate.set()
+    for i, future in enumerate(futures):
+        assert np.array_equal(future.result(LIMIT_S), X * i + 1)
+    assert joined(closers)
+
+
+def test_every_closer_waits_for_the_run_under_way(device: GatedDevice) -> None:
+    sched, run = compiled(device)
+    runners, results = in_threads(1, lambda: run(x=X))
+    assert device.waiting.acquire(timeout=LIMIT_S)
+    closers, _ = in_threads(2, run.close)
+    more, _ = in_threads(1, sched.close)
+    assert all(thread.is_alive() for thread in (*closers, *more))
+    device.gate.set()
+    assert joined(runners) and joined(closers) and joined(more)
+    assert np.array_equal(results[0], X + 1)
+
+
+@pytest.mark.parametrize("what", ["run", "scheduler"])
+def test_close_from_a_callback_cancels_what_has_not_begun(device: GatedDevice, what: str) -> None:
+    sched, run = compiled(device)
+    first, second = run.submit(x=X), run.submit(x=X)
+    closed = threading.Event()
+
+    def close(_: Future[Any]) -> None:
+        (run if what == "run" else sched).close()
+        closed.set()
+
+    first.add_done_callback(close)
+    device.gate.set()
+    assert closed.wait(LIMIT_S)
+    assert np.array_equal(first.result(LIMIT_S), X + 1)
+    wait([second], LIMIT_S)
+    with pytest.raises(CancelledError):
+        second.result(0)
+    sched.close()
+
+
+def test_compile_from_a_callback_and_from_progress_does_not_hang(device: GatedDevice) -> None:
+    sched, run = compiled(device)
+    device.gate.set()
+    inner: list[vs.Run] = []
+    y = stepped(vs.input("x", X.shape), "b")[-1]
+    future = run.submit(x=X)
+    future.add_done_callback(lambda _: inner.append(sched.compile(y)))
+    future.result(LIMIT_S)
+    sched.compile(y, progress=lambda *_: inner.append(sched.compile(y)))
+    assert np.array_equal(inner[0](x=X), X + 1)
+    sched.close()
+
+
+def test_runs_behind_a_failed_one_say_what_failed(device: GatedDevice) -> None:
+    sched, run = compiled(device)
+    runners, results = in_threads(3, lambda: run(x=X))
+    assert device.waiting.acquire(timeout=LIMIT_S)
+    device.sessions[0].drops = True
+    device.gate.set()
+    assert joined(runners)
+    assert sorted(type(r).__name__ for r in results) == ["DeviceError", "DeviceError", "DeviceLost"]
+    assert sum("failed in an earlier run" in str(r) for r in results) == 2
+    assert device.submissions == 1
+    sched.close()
+
+
+def test_what_cannot_be_closed_is_a_warning_and_the_rest_is_closed() -> None:
+    clock = vs.SimulatedClock()
+    devices = [GatedDevice(f"null:{i}", clock) for i in range(2)]
+    sched = vs.Scheduler(devices)
+    y = stepped(vs.input("x", X.shape), "a", "b")[-1]
+    for _ in range(2):
+        sched.compile(y, placement={"a": "null:0", "b": "null:1"})
+    devices[0].sessions[0].close_error = vs.DeviceTimeout("[close] null:0 does not answer")
+    closed: list[str] = []
+    devices[1].close = lambda: closed.append("null:1")  # type: ignore[method-assign]
+    with pytest.warns(vs.VkschedWarning, match="null:0 does not answer"):
+        sched.close()
+    assert closed == ["null:1"]
+
+
+def test_dropped_submission_is_found_before_its_data_is_used() -> None:
+    clock = vs.SimulatedClock()
+    device = GatedDevice("null:0", clock)
+    device.gate.set()
+    ids = vs.cast(vs.input("x", (3,)), "int32", name="ids")
+    y = vs.gather(vs.weight(X), ids, name="rows")
+    with vs.Scheduler([device]) as sched:
+        run = sched.compile(y, placement={"ids": "null:0", "rows": "cpu"})
+        device.sessions[0].drops = True
+        with pytest.raises(vs.DeviceLost, match="dropped"):
+            run(x=np.full(3, 99, np.float32))  # rows would raise IndexOutOfRange
+        with pytest.raises(vs.DeviceError, match="earlier run"):
+            run(x=np.zeros(3, np.float32))
+
+
+def test_closed_graphs_are_forgotten(device: GatedDevice) -> None:
+    sched, run = compiled(device)
+    run.close()
+    assert sched._runs == []
+    sched.close()
