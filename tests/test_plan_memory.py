@@ -19,8 +19,12 @@ from graphs import (
     source,
     steps,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import vksched as vs
+from vksched.plan.plan import Span
+from vksched.plan.words import Owners, WordSet
 
 BYTES = 4 * SHAPE[0] * SHAPE[1]
 
@@ -70,3 +74,26 @@ def test_overrides_without_effect_are_noted() -> None:
     assert any("w lives on null:1, but y" in note for note in plan.notes), plan.notes
     plan = make_plan(vs.exp(vs.input("x", 4)), {"x": B})
     assert any("an input goes wherever it is read" in note for note in plan.notes)
+
+
+spans = st.builds(Span, st.integers(0, 1), st.integers(0, 30), st.integers(0, 8))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(spans, max_size=12), spans)
+def test_word_sets_equal_sets_of_words(added: list[Span], asked: Span) -> None:
+    def words(span: Span) -> set[tuple[int, int]]:
+        return {(span.page, span.offset + i) for i in range(span.words)}
+
+    found, expected = WordSet(), set[tuple[int, int]]()
+    for span in added:
+        found.add(span)
+        expected |= words(span)
+    assert found.meets(asked) == bool(expected & words(asked))
+    owners, owned = Owners(), dict[tuple[int, int], int]()
+    for number, span in enumerate(added):
+        before = {owned[w] for w in words(span) if w in owned}
+        assert set(owners.take(span, number)) == before
+        # who loses a word has lost all: it is over, or the plan was refused
+        owned = {w: o for w, o in owned.items() if o not in before}
+        owned.update(dict.fromkeys(words(span), number))

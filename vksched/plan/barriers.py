@@ -6,7 +6,7 @@ reads what was written there, or writes what was read or written.
 
     a: x -> y   b: x -> z   | barrier |   c: y, z -> w        a and b may overlap
 
-Complexity: O(items * spans since the last barrier). Examples: tests/test_plan.py.
+Complexity: O(items * log(spans since the last barrier)). Examples: tests/test_plan.py.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ from collections.abc import Mapping, Sequence
 
 from ..graph import Graph
 from .plan import CopyIn, CopyOut, Span
+from .words import WordSet
 
 Item = tuple[tuple[Span, ...], tuple[Span, ...]]
 """The activation spans that an item reads and writes."""
 
 
-def overlap(a: Span, b: Span) -> bool:
-    """Returns whether two spans share a word; an empty one stands for its first word, as it is
-    bound to a kernel all the same.
-    """
-    a_end, b_end = a.offset + max(a.words, 1), b.offset + max(b.words, 1)
-    return a.page == b.page and a.offset < b_end and b.offset < a_end
+def _bound(span: Span) -> Span:
+    """An empty value stands for its first word, as it is bound to a kernel all the same."""
+    return span if span.words else Span(span.page, span.offset, 1)
 
 
 def split_items(
@@ -55,15 +53,16 @@ def split_items(
 def find_barriers(items: Sequence[Item]) -> tuple[int, ...]:
     """Returns the positions of the items before which a barrier stands."""
     out: list[int] = []
-    read: list[Span] = []
-    written: list[Span] = []
+    read, written = WordSet(), WordSet()
     for position, (reads, writes) in enumerate(items):
-        hazard = any(overlap(r, w) for r in reads for w in written) or any(
-            overlap(w, other) for w in writes for other in (*read, *written)
-        )
-        if hazard:
+        sources, targets = [_bound(s) for s in reads], [_bound(s) for s in writes]
+        hazard = any(written.meets(s) for s in (*sources, *targets))
+        if hazard or any(read.meets(s) for s in targets):
             out.append(position)
-            read, written = [], []
-        read.extend(reads)
-        written.extend(writes)
+            read.clear()
+            written.clear()
+        for span in sources:
+            read.add(span)
+        for span in targets:
+            written.add(span)
     return tuple(out)

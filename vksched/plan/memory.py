@@ -14,8 +14,11 @@ live set.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from ..errors import PlanError
 from ..graph import Graph
@@ -100,24 +103,29 @@ _ORDERS: tuple[Callable[[Lifetime], tuple[int, ...]], ...] = (
 def _assign_in_order(
     lifetimes: Sequence[Lifetime], page_words: int, own_buffers: bool
 ) -> tuple[dict[int, Span], tuple[int, ...]]:
-    placed: list[tuple[Lifetime, Span]] = []
+    placed: list[Span] = []
+    first = np.empty(len(lifetimes), np.int64)
+    last = np.empty(len(lifetimes), np.int64)
     pages: list[int] = []
-    for life in lifetimes:
+    for count, life in enumerate(lifetimes):
         size = aligned(max(life.words, 1))
         if size > page_words:
             raise PlanError(f"[memory] a value of {size * 4} bytes exceeds the page size")
-        together = [(o, s) for o, s in placed if o.first <= life.last and life.first <= o.last]
-        full = {s.page for _, s in together} if own_buffers else set()
+        beside = (first[:count] <= life.last) & (last[:count] >= life.first)
+        together = [placed[i] for i in np.flatnonzero(beside)]
+        full = {s.page for s in together} if own_buffers else set()
         span = _lowest(together, size, len(pages), page_words, full)
         if span.page == len(pages):
             pages.append(0)
         pages[span.page] = max(pages[span.page], span.offset + size)
-        placed.append((life, Span(span.page, span.offset, life.words)))
-    return {life.value: span for life, span in placed}, tuple(pages)
+        placed.append(Span(span.page, span.offset, life.words))
+        first[count], last[count] = life.first, life.last
+    values = (life.value for life in lifetimes)
+    return dict(zip(values, placed, strict=True)), tuple(pages)
 
 
 def _lowest(
-    together: Sequence[tuple[Lifetime, Span]],
+    together: Sequence[Span],
     size: int,
     pages: int,
     page_words: int,
@@ -127,7 +135,7 @@ def _lowest(
         if page in full:
             continue
         taken = sorted(
-            (s.offset, s.offset + aligned(max(s.words, 1))) for _, s in together if s.page == page
+            (s.offset, s.offset + aligned(max(s.words, 1))) for s in together if s.page == page
         )
         at = 0
         for start, end in taken:
@@ -158,11 +166,12 @@ def assign_window(
 
 def largest_live_set(lifetimes: Sequence[Lifetime]) -> int:
     """Returns the words that live at once at the worst moment: no assignment needs less."""
-    steps = sorted({t.first for t in lifetimes})
-    return max(
-        (sum(aligned(max(t.words, 1)) for t in lifetimes if t.first <= s <= t.last) for s in steps),
-        default=0,
-    )
+    changes: dict[int, int] = {}
+    for life in lifetimes:
+        size = aligned(max(life.words, 1))
+        changes[life.first] = changes.get(life.first, 0) + size
+        changes[life.last + 1] = changes.get(life.last + 1, 0) - size
+    return max(itertools.accumulate(changes[step] for step in sorted(changes)), default=0)
 
 
 def weights_of(graph: Graph, outlines: Sequence[Outline], device: int) -> tuple[int, ...]:

@@ -15,8 +15,9 @@ Complexity: O(sweeps * edges). Examples: tests/test_plan.py.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
+from fnmatch import translate
 
 from ..errors import PlanError
 from ..graph import Graph, Node
@@ -58,6 +59,7 @@ def resolve_overrides(
             not there.
     """
     out: dict[int, tuple[int, str]] = {}
+    by_name = {node.name: node.id for node in graph.nodes}
     for key, name in sorted(overrides, key=lambda item: isinstance(item[0], int)):
         device = machine.index(name)
         if isinstance(key, int):
@@ -67,7 +69,11 @@ def resolve_overrides(
                 )
             out[graph.root(key)] = (device, f"override: {graph.nodes[key].name} on {name}")
             continue
-        matched = [graph.root(n.id) for n in graph.nodes if fnmatchcase(n.name, key)]
+        if key in by_name:
+            matched = [graph.root(by_name[key])]
+        else:
+            pattern = re.compile(translate(key))
+            matched = [graph.root(n.id) for n in graph.nodes if pattern.match(n.name)]
         if not matched:
             close = difflib.get_close_matches(key, [n.name for n in graph.nodes], 3, 0.4)
             hint = f"; close: {', '.join(close)}" if close else ""

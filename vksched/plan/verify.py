@@ -6,7 +6,7 @@ plan.
 Walks the splits as the executor will. A value must be present on a device before a node there reads
 it; the split that made a value must be known complete before the host copies it; no word may be
 written while a value in it is still needed; a barrier must part what conflicts. Complexity: O(items
-* values alive). Examples: tests/test_plan_verify.py.
+* log(values)). Examples: tests/test_plan_verify.py.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 from ..errors import PlanError
 from ..graph import Graph
 from .plan import HOST, Plan, Span, Split
+from .words import Owners, WordSet
 
 
 def verify_plan(plan: Plan) -> Plan:
@@ -147,39 +148,35 @@ def _check_words(plan: Plan, device: int) -> None:
             if split.device == device and (device, written) not in plan.locations:
                 raise _fail(f"{graph.nodes[written].name} has no place on its device")
     last = _last_reads(plan, device)
-    alive: dict[int, Span] = {}
+    owners = Owners()
     clock = 0
     windows: dict[str, list[Span]] = {"inbox": [], "outbox": []}
     for split in plan.splits:
         if split.device != device:
             continue
-        reads: list[Span] = []
-        writes: list[Span] = []
-        items = (*split.copies_in, *split.nodes, *split.copies_out)
-        for position, item in enumerate(items):
+        reads, writes = WordSet(), WordSet()
+        for position in range(len(split.copies_in) + len(split.nodes) + len(split.copies_out)):
             if position in split.barriers:
-                reads, writes = [], []
+                reads.clear()
+                writes.clear()
             operands, result = _accesses(plan, split, position)
             own = [_span(plan, device, i) for i in operands]
             sources = [s for s in own if s is not None]
-            for value, span in alive.items():
-                if result is not None and last[value] >= clock and value != result:
-                    target = plan.locations[device, result]
-                    if _meet(target, span):
+            targets = [plan.locations[device, result]] if result is not None else []
+            if result is not None:
+                for value in owners.take(targets[0], result):
+                    if value != result and last[value] >= clock:
                         names = graph.nodes[result].name, graph.nodes[value].name
                         raise _fail(f"{names[0]} is written over {names[1]}, which is still needed")
-            target_spans = [plan.locations[device, result]] if result is not None else []
-            if any(_meet(a, b) for a in sources for b in writes) or any(
-                _meet(a, b) for a in target_spans for b in (*reads, *writes)
+            if any(writes.meets(s) for s in (*sources, *targets)) or any(
+                reads.meets(s) for s in targets
             ):
                 raise _fail(f"item {position} of split {split.id} needs a barrier before it")
-            reads += sources
-            writes += target_spans
-            if result is not None:
-                alive = {v: s for v, s in alive.items() if last[v] >= clock}
-                alive[result] = plan.locations[device, result]
+            for span in sources:
+                reads.add(span)
+            for span in targets:
+                writes.add(span)
             clock += 1
-            del item
         for copy in split.copies_in:
             windows["inbox"].append(
                 _check_span(plan, copy.node, copy.inbox, memory.inbox_pages, "inbox")
