@@ -22,7 +22,7 @@ import numpy as np
 
 from ..errors import PlanError
 from ..graph import Graph
-from ..types import WORD_BYTES
+from ..types import WORD_BYTES, NDArray
 from .machine import ALIGN_BYTES
 from .plan import Span
 from .split import Outline, value_of
@@ -103,48 +103,45 @@ _ORDERS: tuple[Callable[[Lifetime], tuple[int, ...]], ...] = (
 def _assign_in_order(
     lifetimes: Sequence[Lifetime], page_words: int, own_buffers: bool
 ) -> tuple[dict[int, Span], tuple[int, ...]]:
-    placed: list[Span] = []
-    first = np.empty(len(lifetimes), np.int64)
-    last = np.empty(len(lifetimes), np.int64)
+    spans: dict[int, Span] = {}
+    # one row per value placed so far: first and last item, page, first word, end
+    placed = np.empty((len(lifetimes), 5), np.int64)
     pages: list[int] = []
     for count, life in enumerate(lifetimes):
         size = aligned(max(life.words, 1))
         if size > page_words:
             raise PlanError(f"[memory] a value of {size * 4} bytes exceeds the page size")
-        beside = (first[:count] <= life.last) & (last[:count] >= life.first)
-        together = [placed[i] for i in np.flatnonzero(beside)]
-        full = {s.page for s in together} if own_buffers else set()
-        span = _lowest(together, size, len(pages), page_words, full)
-        if span.page == len(pages):
+        rows = placed[:count]
+        together = rows[(rows[:, 0] <= life.last) & (rows[:, 1] >= life.first), 2:]
+        page, offset = _lowest(together, size, len(pages), page_words, own_buffers)
+        if page == len(pages):
             pages.append(0)
-        pages[span.page] = max(pages[span.page], span.offset + size)
-        placed.append(Span(span.page, span.offset, life.words))
-        first[count], last[count] = life.first, life.last
-    values = (life.value for life in lifetimes)
-    return dict(zip(values, placed, strict=True)), tuple(pages)
+        pages[page] = max(pages[page], offset + size)
+        placed[count] = (life.first, life.last, page, offset, offset + size)
+        spans[life.value] = Span(page, offset, life.words)
+    return spans, tuple(pages)
 
 
 def _lowest(
-    together: Sequence[Span],
-    size: int,
-    pages: int,
-    page_words: int,
-    full: set[int],
-) -> Span:
+    together: NDArray, size: int, pages: int, page_words: int, own_buffers: bool
+) -> tuple[int, int]:
+    """Returns the first page and word with room for a size beside what lives at the same time.
+
+    together: rows of page, first word, end.
+    """
     for page in range(pages):
-        if page in full:
+        taken = together[together[:, 0] == page, 1:]
+        if not len(taken):
+            return page, 0
+        if own_buffers:
             continue
-        taken = sorted(
-            (s.offset, s.offset + aligned(max(s.words, 1))) for s in together if s.page == page
-        )
-        at = 0
-        for start, end in taken:
-            if at + size <= start:
-                break
-            at = max(at, end)
+        taken = taken[np.argsort(taken[:, 0])]
+        ends = np.maximum.accumulate(taken[:, 1])
+        gaps = np.flatnonzero(taken[:, 0] - np.concatenate(([0], ends[:-1])) >= size)
+        at = int(ends[gaps[0] - 1]) if len(gaps) and gaps[0] else 0 if len(gaps) else int(ends[-1])
         if at + size <= page_words:
-            return Span(page, at, size)
-    return Span(pages, 0, size)
+            return page, at
+    return pages, 0
 
 
 def assign_window(

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from fnmatch import translate
 
@@ -96,6 +97,7 @@ class _Placer:
         self.homes: dict[int, int] = {}
         self.passed_over: dict[int, str] = {}
         self.noted_homes: set[int] = set()
+        self._reads: dict[int, Counter[int]] = defaultdict(Counter)
         self.notes: list[str] = []
         self._rank = {n.id: position for position, n in enumerate(support.computed)}
         self._room = [
@@ -226,6 +228,8 @@ class _Placer:
         """Moves nodes that nothing holds to a neighbour's device while the bytes that cross get
         fewer.
         """
+        for node in self.support.computed:
+            self._count_reads(node, 1)
         for _ in range(MERGE_SWEEPS):
             moved = False
             for node in self.support.computed:
@@ -245,11 +249,11 @@ class _Placer:
         for option in options:
             if not self.can(node, option):
                 continue
-            self.device[node.id] = option
+            self._stand(node, option)
             then = self._crossing_bytes(node)
             if then < best_bytes:
                 best, best_bytes = option, then
-        self.device[node.id] = here
+        self._stand(node, best)
         if best == here:
             return False
         beside = next(n for n in neighbours if self.device.get(n) == best)
@@ -264,9 +268,19 @@ class _Placer:
         for value in (node.id, *self.support.operands[node.id]):
             if value in self.device:
                 here = self.device[value]
-                targets = {self.device[r] for r in self.support.readers[value] if r in self.device}
-                total += len(targets - {here}) * self._bytes(value)
+                targets = sum(n > 0 and d != here for d, n in self._reads[value].items())
+                total += targets * self._bytes(value)
         return total
+
+    def _stand(self, node: Node, device: int) -> None:
+        """Moves a node, and its reads with it."""
+        self._count_reads(node, -1)
+        self.device[node.id] = device
+        self._count_reads(node, 1)
+
+    def _count_reads(self, node: Node, change: int) -> None:
+        for operand in self.support.operands[node.id]:
+            self._reads[operand][self.device[node.id]] += change
 
     # -- helpers -----------------------------------------------------------------------------------
 
