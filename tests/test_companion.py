@@ -699,11 +699,11 @@ def test_loading_leaves_the_process_as_it_was() -> None:
 
 def test_own_drivers_are_added_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    for name in (*binding._DRIVER_SELECTORS, "XDG_DATA_DIRS"):
+    for name in (*binding.DRIVER_SELECTORS, "XDG_DATA_DIRS"):
         monkeypatch.setenv(name, "before")
     folder = tmp_path / "share" / "vksched" / "vulkan" / "icd.d"
     folder.mkdir(parents=True)
-    for name in binding._DRIVER_SELECTORS:
+    for name in binding.DRIVER_SELECTORS:
         monkeypatch.delenv(name)
     binding._add_own_drivers()
     assert os.environ["XDG_DATA_DIRS"] == "before"  # there is none

@@ -64,15 +64,6 @@ class Graph:
         return tuple(n for n in self.nodes if not n.declaration.leaf)
 
     @cached_property
-    def consumers(self) -> tuple[tuple[int, ...], ...]:
-        """For each node the ids of the nodes that read it, each once."""
-        out: list[list[int]] = [[] for _ in self.nodes]
-        for node in self.nodes:
-            for operand in dict.fromkeys(node.inputs):
-                out[operand].append(node.id)
-        return tuple(map(tuple, out))
-
-    @cached_property
     def views(self) -> Mapping[int, tuple[int, int]]:
         """For each node that is a view of another node's memory: (that node, word offset within
         it).

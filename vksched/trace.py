@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -32,8 +33,7 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that took time. name: "submit", "split", "wait", "copy", "compile", "upload",
-    "run".
+    """Something that took time. name: "split", "wait", "copy" or "run".
 
     device: where, or "host". run: which run of the compiled graph, or -1. fields: what the event
     tells besides; that of "run" is the run's RunStats, as "stats".
@@ -79,11 +79,9 @@ class Trace:
                 sink(event)
             except Exception as error:
                 self.remove(sink)
-                warnings.warn(
-                    f"[trace] a sink failed and was removed: {error!r}",
-                    VkschedWarning,
-                    stacklevel=2,
-                )
+                with contextlib.suppress(VkschedWarning):  # raised where warnings are errors
+                    text = f"[trace] a sink failed and was removed: {error!r}"
+                    warnings.warn(text, VkschedWarning, stacklevel=2)
 
 
 class Recorder:

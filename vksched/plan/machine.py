@@ -81,11 +81,9 @@ class DeviceSpec:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Devices in priority order, the CPU last, and the link between any of them and the host."""
+    """Devices in priority order, the CPU last."""
 
     devices: tuple[DeviceSpec, ...]
-    link_bytes_per_s: float = 8e9
-    link_latency_s: float = 10e-6
 
     def verify(self) -> Machine:
         """Returns the machine after checking names and that exactly the last device is the CPU."""

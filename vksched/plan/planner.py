@@ -3,7 +3,7 @@
     placement -> splits -> memory -> barriers -> does it fit? --no--> lower the cap of the full
     device, again
 
-Complexity: that of the stages, times the logarithmic number of caps tried. Examples:
+Complexity: that of the stages, times the number of caps tried (each lower than the last). Examples:
 tests/test_plan.py.
 """
 

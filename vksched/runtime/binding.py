@@ -19,7 +19,7 @@ from typing import Any
 
 from ..errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory
 
-_DRIVER_SELECTORS = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES")
+DRIVER_SELECTORS = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES")
 _DEFAULT_DATA_DIRS = "/usr/local/share:/usr/share"
 
 kp: Any = None
@@ -94,7 +94,7 @@ def _add_own_drivers() -> None:
     A further data folder works with every loader; VK_ADD_DRIVER_FILES came only with 1.3.207.
     """
     own = Path(sys.prefix) / "share" / "vksched"
-    if any(name in os.environ for name in _DRIVER_SELECTORS):
+    if any(name in os.environ for name in DRIVER_SELECTORS):
         return
     folders = (os.environ.get("XDG_DATA_DIRS") or _DEFAULT_DATA_DIRS).split(os.pathsep)
     if str(own) not in folders and any((own / "vulkan" / "icd.d").glob("*.json")):

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import VkschedError
+from . import binding
 
 CHILD_LIMIT_S = 60.0
 """A driver that has no answer by then hangs; a cold NVIDIA driver needs a few seconds."""
@@ -31,7 +32,6 @@ _MARK = "vksched-devices:"
 _CHILD = (
     "import sys; sys.path[:] = sys.argv[1:]; from vksched.runtime.drivers import child; child()"
 )
-_SELECTORS = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES")
 _NOISE = ("Ignoring this JSON", "wrong ELF class", "wrong bit-type", "Found no drivers")
 
 RawDevice = dict[str, Any]
@@ -55,8 +55,6 @@ _first: dict[tuple[str | None, ...], Answer] = {}
 
 def ask_drivers() -> Answer:
     """Returns the devices of all drivers, or why there are none; never dies with a driver."""
-    from . import binding
-
     missing = binding.available()
     if missing is not None:
         return Answer(problem=missing)
@@ -91,8 +89,6 @@ def child() -> None:
 
 
 def _ask_here() -> Answer:
-    from . import binding
-
     try:
         return Answer(tuple(binding.describe_devices()))
     except (VkschedError, RuntimeError, OSError) as error:
@@ -158,7 +154,7 @@ def _explain_death(died: str, err: str) -> str:
     good: list[str] = []
     for manifest in manifests():
         how, _, _ = _run_child(
-            {**dict.fromkeys(_SELECTORS[:2], manifest), "VK_ADD_DRIVER_FILES": ""}
+            {**dict.fromkeys(binding.DRIVER_SELECTORS[:2], manifest), "VK_ADD_DRIVER_FILES": ""}
         )
         if how is None:
             good.append(manifest)
@@ -186,7 +182,7 @@ def _explain_death(died: str, err: str) -> str:
 
 def manifests() -> tuple[str, ...]:
     """Returns the driver manifests that the loader reads (Linux: environment, then folders)."""
-    for name in _SELECTORS[:2]:
+    for name in binding.DRIVER_SELECTORS[:2]:
         if name in os.environ:
             return tuple(dict.fromkeys(_expand(_split(os.environ[name]))))
     added = _split(os.environ.get("VK_ADD_DRIVER_FILES"))

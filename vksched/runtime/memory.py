@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..plan.memory import ALIGN_WORDS, aligned
 from ..plan.plan import Span
 from ..types import NDArray
 from .device import Progress
 from .kompute import Buffer, Context, HostBuffer, Pipeline, Recording
 from .shaders import Shader, load_shader
 
-ALIGN_WORDS = 16
 STAGING_WORDS = 4 << 20
 UPLOAD_TIMEOUT_S = 120.0
 
@@ -65,7 +65,7 @@ class WeightStore:
     def resident_bytes(self) -> int:
         """Bytes of weights on the device, alignment included."""
         with self._lock:
-            return sum(_aligned(span.words) * 4 for span in self._spans.values())
+            return sum(aligned(span.words) * 4 for span in self._spans.values())
 
     def holds(self, key: object) -> bool:
         """Returns whether a weight is on the device now."""
@@ -113,7 +113,7 @@ class WeightStore:
         groups: list[list[tuple[object, NDArray]]] = []
         used = self._page_words + 1
         for key, array in items:
-            words = _aligned(array.size)
+            words = aligned(array.size)
             if used + words > self._page_words:
                 groups.append([])
                 used = 0
@@ -122,7 +122,7 @@ class WeightStore:
         return groups
 
     def _upload(self, items: Sequence[tuple[object, NDArray]], progress: Progress | None) -> int:
-        total = sum(_aligned(array.size) for _, array in items)
+        total = sum(aligned(array.size) for _, array in items)
         page = self._next_page
         self._next_page += 1
         buffer = self._context.storage(max(total, ALIGN_WORDS))
@@ -135,12 +135,8 @@ class WeightStore:
         offset = 0
         for key, array in items:
             self._spans[key] = Span(page, offset, array.size)
-            offset += _aligned(array.size)
+            offset += aligned(array.size)
         return page
-
-
-def _aligned(words: int) -> int:
-    return -(-words // ALIGN_WORDS) * ALIGN_WORDS
 
 
 class _Stage:
@@ -173,7 +169,7 @@ def upload(
     progress: Progress | None = None,
 ) -> None:
     """Writes arrays one behind the other, aligned, to a device through two staging buffers."""
-    total = sum(_aligned(a.size) for a in arrays)
+    total = sum(aligned(a.size) for a in arrays)
     if total == 0:
         return
     shader = load_shader("copy")
@@ -215,7 +211,7 @@ def _pieces(
     total = 0
     for array in arrays:
         placed.append((total, array.reshape(-1)))
-        total += _aligned(array.size)
+        total += aligned(array.size)
     pieces = []
     for start in range(0, total, chunk):
         end = min(start + chunk, total)
