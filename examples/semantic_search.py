@@ -105,7 +105,10 @@ def choose_devices(named: str | None) -> list[str]:
     """Returns the devices named, or all of the best kind present."""
     if named is None:
         return present_devices()
-    return [name.strip() for name in named.split(",") if name.strip()]
+    names = [name.strip() for name in named.split(",") if name.strip()]
+    if not names:
+        raise click.ClickException(f"expected devices as in vulkan:0,cpu, got {named!r}")
+    return names
 
 
 def search(
@@ -154,13 +157,15 @@ def search(
 
 def show(report: dict[str, Any], console: Console) -> None:
     """Prints the report as tables."""
-    found = Table(title=f'nearest to "{report["query"]}"', title_justify="left")
+    console.print(f'nearest to "{report["query"]}"', markup=False)
+    found = Table()
     found.add_column("score", justify="right")
     found.add_column("sentence")
     for hit in report["nearest"]:
         found.add_row(f"{hit['score']:.3f}", hit["sentence"])
     console.print(found)
-    totals, work = report["totals"], Table(title="which device ran what", title_justify="left")
+    totals, work = report["totals"], Table()
+    console.print("which device ran what (their times overlap)")
     for column in ("device", "layers", "seconds busy"):
         work.add_column(column)
     for device, layers in report["layers"].items():
@@ -201,7 +206,11 @@ def main(query: str, named: str | None, batch: int, top: int, text: Path, as_jso
         if not sentences:
             raise click.ClickException(f"expected sentences in {text}, got an empty file")
         report = search(query, sentences, named, batch, top, quiet=as_json)
-    except (vs.VkschedError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise click.ClickException(
+            f"expected text in {text}, got bytes that are none: {error}"
+        ) from error
+    except vs.VkschedError as error:
         raise click.ClickException(str(error)) from error
     if as_json:
         json.dump(report, sys.stdout, indent=2)

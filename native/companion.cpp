@@ -14,12 +14,15 @@
 #include <vulkan/vulkan.h>
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -566,6 +569,24 @@ Access destination_access(const std::string& name)
                           "\"");
 }
 
+// From now on the process ends without the drivers' own destructors: a software driver whose threads
+// still work on a submission crashes in them (seen with SwiftShader and llvmpipe). Python has ended
+// by then, and its files are flushed.
+void end_without_destructors()
+{
+#ifdef __GLIBC__
+    static std::once_flag once;
+    std::call_once(once, [] {
+        on_exit(
+          [](int status, void*) {
+              std::fflush(nullptr);
+              _exit(status);
+          },
+          nullptr);
+    });
+#endif
+}
+
 // One command buffer, one fence used again for every submission, two timestamps.
 //
 // empty -> recording -> recorded -> pending -> recorded ...
@@ -840,6 +861,7 @@ class Recording {
         idle = left_.wait_for(lock, limit, [this] { return waiters_ == 0; }) && idle;
         if (!idle) {
             new Kept{ manager_, sequence_, std::move(algorithms_) };
+            end_without_destructors();
             return false;
         }
         pending_ = false;
@@ -967,8 +989,12 @@ PYBIND11_MODULE(companion, m)
     m.def("raise_error", &raise_error, py::arg("what"),
           "Raises the first Vulkan error inside kp on this thread since the last call, if any.");
     m.def("require_open", &require_open, py::arg("manager"), "Raises where the device was not created.");
-    m.def("leak", [](const py::object& object) { object.inc_ref(); }, py::arg("object"),
-          "Keeps an object to the end of the process and beyond: its destructor never runs.");
+    m.def("leak",
+          [](const py::object& object) {
+              object.inc_ref();
+              end_without_destructors();
+          },
+          py::arg("object"), "Keeps an object to the end of the process and beyond: its destructor never runs.");
 
     using no_gil = py::call_guard<py::gil_scoped_release>;
     py::class_<Recording, std::shared_ptr<Recording>>(m, "Recording")

@@ -54,20 +54,27 @@ class Run:
         """What the last finished run cost; None before the first."""
         return self._executor.last_stats
 
-    def __call__(self, /, **inputs: Any) -> Result:
+    def __call__(self, /, *unnamed: Any, **inputs: Any) -> Result:
         """Runs once and returns the outputs in the form in which they were given to compile."""
-        return self._pack(self._executor.run(self._feeds(inputs, copy=False)))
+        return self._pack(self._executor.run(self._feeds(unnamed, inputs, copy=False)))
 
-    def submit(self, /, **inputs: Any) -> Future[Result]:
+    def submit(self, /, *unnamed: Any, **inputs: Any) -> Future[Result]:
         """Starts a run and returns at once. Inputs are copied, so the caller may change them."""
-        return self._executor.submit(self._feeds(inputs, copy=True), self._pack)
+        return self._executor.submit(self._feeds(unnamed, inputs, copy=True), self._pack)
 
     def close(self) -> None:
         """Waits for its runs and frees its memory on the devices; safe to call twice."""
         self._executor.close()
         self._forget(self)
 
-    def _feeds(self, inputs: Mapping[str, Any], copy: bool) -> dict[int, NDArray]:
+    def _feeds(
+        self, unnamed: tuple[Any, ...], inputs: Mapping[str, Any], copy: bool
+    ) -> dict[int, NDArray]:
+        if unnamed:
+            names = ", ".join(f"{name}=..." for name in self._inputs)
+            raise GraphError(
+                f"[run] expected inputs by name, got {len(unnamed)} without; try run({names})"
+            )
         if inputs.keys() != self._inputs.keys():
             raise GraphError(
                 f"[run] expected inputs {sorted(self._inputs)}, got {sorted(inputs)}; "
@@ -98,8 +105,8 @@ class Scheduler:
     """Devices in order of priority, the CPU always last, and the graphs compiled for them.
 
     devices: names as `vksched devices` prints them ("vulkan:0", "vulkan:<uuid prefix>", "cpu"), or
-        Device objects; None stands for every hardware Vulkan device. A name given twice opens the
-        device twice.
+        entries of vs.devices() or Device objects; None stands for every hardware Vulkan device. A
+        name given twice opens the device twice.
     policy: "priority", or "auto", which for now is the same.
     copies: how many runs of a graph may be under way at once, each with memory of its own; "auto"
         gives two when a graph spans several devices, else one.
@@ -108,7 +115,7 @@ class Scheduler:
 
     def __init__(
         self,
-        devices: Sequence[str | Device] | None = None,
+        devices: Sequence[str | Device | probe.DeviceInfo] | None = None,
         policy: str = "auto",
         copies: int | str = "auto",
         timeout_s: float = DEFAULT_TIMEOUT_S,
@@ -121,6 +128,10 @@ class Scheduler:
         if policy not in ("auto", *POLICIES):
             raise PlanError(
                 f"[Scheduler] expected a policy of auto, {', '.join(POLICIES)}, got {policy!r}"
+            )
+        if trace is not None and not isinstance(trace, Trace):
+            raise PlanError(
+                f"[Scheduler] expected a vs.Trace, got {trace!r}; try vs.Trace(sinks=[...])"
             )
         self.trace = trace or Trace()
         self._policy = "priority" if policy == "auto" else policy
@@ -157,7 +168,8 @@ class Scheduler:
         """Plans, allocates, uploads and records once.
 
         placement: tensors or name patterns (as in fnmatch) to device names; it never changes the
-        math.
+        math. A tensor wins over patterns, a later pattern over an earlier one. A weight pulls the
+        ops that read it; what cannot be kept is noted in `plan.explain()`.
         """
         with self._lock:
             if self._closing:
@@ -255,15 +267,17 @@ class Scheduler:
             return self._aliases.get(known, known)
         return device
 
-    def _open(self, devices: Sequence[str | Device] | None) -> None:
-        if isinstance(devices, str):
+    def _open(self, devices: Sequence[str | Device | probe.DeviceInfo] | None) -> None:
+        if devices is not None and (isinstance(devices, str) or not isinstance(devices, Sequence)):
             raise DeviceError(f"[Scheduler] expected a sequence of devices, got {devices!r}")
-        given: list[str | Device] = (
+        given: list[str | Device | probe.DeviceInfo] = (
             [info.name for info in probe.default_devices()] if devices is None else list(devices)
         )
         cpu: Device | None = None
         counts: dict[str, int] = {}
         for item in given:
+            if isinstance(item, probe.DeviceInfo):
+                item = item.name
             if not isinstance(item, str):
                 if not hasattr(item, "spec"):
                     raise DeviceError(f"[Scheduler] expected names or devices, got {item!r}")

@@ -390,6 +390,8 @@ def getitem(x: Tensor, key: object) -> Tensor:
 
 def concat(xs: Sequence[TensorLike], axis: int = 0, *, name: str | None = None) -> Tensor:
     """Tensors one behind the other along an axis, as numpy.concatenate."""
+    if not isinstance(xs, Sequence):
+        raise ShapeError("[concat] expected a sequence of tensors, got one; try vs.concat([a, b])")
     tensors = tuple(as_tensor(x) for x in xs)
     if not tensors:
         raise ShapeError("[concat] expected at least one tensor, got none")

@@ -130,43 +130,43 @@ def _reduce(
 
 def reduce_sum(
     x: TensorLike,
-    axes: int | Sequence[int] | None = None,
+    axis: int | Sequence[int] | None = None,
     keepdims: bool = False,
     *,
     name: str | None = None,
 ) -> Tensor:
-    """Sum over axes, all when None, as numpy.sum; int32 wraps; nothing sums to 0."""
-    return _reduce("reduce_sum", x, axes, keepdims, name)
+    """Sum over one axis or several, or all, as numpy.sum; int32 wraps; nothing sums to 0."""
+    return _reduce("reduce_sum", x, axis, keepdims, name)
 
 
 def reduce_mean(
     x: TensorLike,
-    axes: int | Sequence[int] | None = None,
+    axis: int | Sequence[int] | None = None,
     keepdims: bool = False,
     *,
     name: str | None = None,
 ) -> Tensor:
-    """Mean of float32 over axes, all when None, as numpy.mean; the mean of nothing is NaN."""
-    return _reduce("reduce_mean", x, axes, keepdims, name)
+    """Mean of float32 over one axis, several or all, as numpy.mean; of nothing it is NaN."""
+    return _reduce("reduce_mean", x, axis, keepdims, name)
 
 
 def reduce_max(
     x: TensorLike,
-    axes: int | Sequence[int] | None = None,
+    axis: int | Sequence[int] | None = None,
     keepdims: bool = False,
     *,
     name: str | None = None,
 ) -> Tensor:
-    """Largest value over axes, all when None, as numpy.max: NaN wins; over nothing a ShapeError."""
-    return _reduce("reduce_max", x, axes, keepdims, name)
+    """Largest value over one axis, several or all, as numpy.max; of nothing a ShapeError."""
+    return _reduce("reduce_max", x, axis, keepdims, name)
 
 
 def reduce_min(
     x: TensorLike,
-    axes: int | Sequence[int] | None = None,
+    axis: int | Sequence[int] | None = None,
     keepdims: bool = False,
     *,
     name: str | None = None,
 ) -> Tensor:
-    """Least value over axes, all when None, as numpy.min: NaN wins; over nothing a ShapeError."""
-    return _reduce("reduce_min", x, axes, keepdims, name)
+    """Least value over one axis, several or all, as numpy.min; of nothing a ShapeError."""
+    return _reduce("reduce_min", x, axis, keepdims, name)

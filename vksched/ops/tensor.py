@@ -98,6 +98,11 @@ class Tensor:
             "try vs.where or vs.equal instead of `if` or `==`"
         )
 
+    def __array__(self, *_: object, **__: object) -> NDArray:
+        raise VkschedError(
+            "[Tensor] expected an array, got a graph node: it has no value before it runs"
+        )
+
     def __add__(self, other: TensorLike) -> Tensor:
         return binary("add", self, other)
 
@@ -284,6 +289,8 @@ def constant(value: Any, name: str | None = None) -> Tensor:
 
 
 def _from_array(op: str, value: Any, name: str | None) -> Tensor:
+    if name is not None and not isinstance(name, str):
+        raise VkschedError(f"[{op}] expected a name, got {name!r}")
     try:
         array = np.array(value) if op == "constant" else np.asarray(value)
     except (ValueError, TypeError) as error:
@@ -299,7 +306,8 @@ def _from_array(op: str, value: Any, name: str | None) -> Tensor:
         dtype = canonical_dtype(array.dtype)
     except DTypeError as error:
         raise DTypeError(
-            f"[{op}] {name or ''} expected float32, int32 or bool, got {array.dtype}; "
+            f"[{op}]{name and ' ' + name or ''} expected float32, int32 or bool, "
+            f"got {array.dtype}; "
             f"try array.astype(numpy.{'int32' if array.dtype.kind in 'iu' else 'float32'})"
         ) from error
     data = np.ascontiguousarray(array).reshape(array.shape).view()

@@ -78,6 +78,8 @@ def resolve_overrides(
         if not matched:
             close = difflib.get_close_matches(key, [n.name for n in graph.nodes], 3, 0.4)
             hint = f"; close: {', '.join(close)}" if close else ""
+            names = ", ".join(list(by_name)[:8]) + (", ..." if len(by_name) > 8 else "")
+            hint = hint or f"; there is: {names}"
             raise PlanError(f"[placement] expected a node that matches {key!r}, got none{hint}")
         out.update((node_id, (device, f"override: {key} on {name}")) for node_id in matched)
     return out
@@ -96,7 +98,7 @@ class _Placer:
         self.fixed: set[int] = set()
         self.homes: dict[int, int] = {}
         self.passed_over: dict[int, str] = {}
-        self.noted_homes: set[int] = set()
+        self.kept: dict[int, str] = {}
         self._reads: dict[int, Counter[int]] = defaultdict(Counter)
         self.notes: list[str] = []
         self._rank = {n.id: position for position, n in enumerate(support.computed)}
@@ -125,6 +127,7 @@ class _Placer:
             target = self.graph.nodes[node_id]
             if target.op == "weight":
                 self.homes[target.id] = device
+                self.kept[target.id] = text
                 self._take(device, target.id)
             elif target.id in self._rank:
                 self._override(target, device, text)
@@ -163,13 +166,6 @@ class _Placer:
             if self.can(node, home):
                 rule = f"weight {self.graph.nodes[heaviest].name} lives here"
                 self.put(node, home, rule + self.passed_over.get(heaviest, ""))
-            elif home not in self.noted_homes:
-                self.noted_homes.add(home)
-                name, where = self.graph.nodes[heaviest].name, self.machine.devices[home].name
-                self.notes.append(
-                    f"{name} lives on {where}, but {node.name}, which reads it, cannot run there: "
-                    f"{self.why_not(node, home)}"
-                )
 
     def _find_home(self, node: Node, weight: int) -> int:
         if node.id in self.device:
@@ -316,6 +312,13 @@ class _Placer:
             return Placement(self.machine.cpu, f"from the caller to {names or 'no device'}")
         home = self.homes.get(node.id, users[0] if users else self.machine.cpu)
         others = [self.machine.devices[d].name for d in sorted(users) if d != home]
+        if node.id in self.kept and home not in users and users:
+            reader = next(r for r in self.support.readers[node.id] if self.device[r] == users[0])
+            why = self.why_not(self.graph.nodes[reader], home) or self.rule[reader]
+            self.notes.append(
+                f"{self.kept[node.id]} has no effect: {self.graph.nodes[reader].name}, which reads "
+                f"it, runs on {self.machine.devices[users[0]].name} ({why})"
+            )
         if home not in users and users:
             home, others = users[0], [self.machine.devices[d].name for d in sorted(users[1:])]
         also = f"; also on {', '.join(others)}, for the ops there" if others else ""

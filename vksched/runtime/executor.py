@@ -30,6 +30,9 @@ from .evaluate import Values
 
 R = TypeVar("R")
 
+INTERRUPTED_S = 2.0
+"""How long Ctrl-C waits for what is under way, so that the graph stays usable."""
+
 
 @dataclass(frozen=True, slots=True)
 class SplitStats:
@@ -197,7 +200,10 @@ class Executor:
 
     def _check_usable(self, accepted: bool) -> None:
         if self._closing and not accepted:
-            raise PlanError("[run] the compiled graph is closed; compile it again")
+            raise PlanError(
+                "[run] the compiled graph or its scheduler is closed; run it inside the "
+                "scheduler's `with`, or compile it again"
+            )
         if self._broken is not None:
             raise DeviceError(
                 f"[run] a device failed in an earlier run: {self._broken}; make a new Scheduler"
@@ -314,6 +320,8 @@ class Executor:
         A device that fails is not waited for again: the graph is out of use then.
         """
         failed: set[int] = set()
+        interrupted = not isinstance(error, Exception)
+        limit_s = min(INTERRUPTED_S, self._timeout_s) if interrupted else self._timeout_s
         if isinstance(error, DeviceError):
             with self._state:
                 self._broken = error
@@ -324,7 +332,7 @@ class Executor:
             if split_id in run.complete_s or device in failed:
                 continue
             try:
-                self._sessions[device].wait(run.slot, split_id, self._timeout_s)
+                self._sessions[device].wait(run.slot, split_id, limit_s)
             except DeviceError as second:
                 failed.add(device)
                 with self._state:
