@@ -179,6 +179,7 @@ def main(arguments: list[str] | None = None) -> int:
         except KeyboardInterrupt:
             print("\nset-up interrupted; the next run goes on from here", file=sys.stderr)
             return 130
+    print("ready; `source .venv/bin/activate` gives you python with vksched, and `vksched devices`")
     return 0
 
 

@@ -105,8 +105,8 @@ def _explain(error: ImportError) -> str:
     if isinstance(error, ModuleNotFoundError):
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         return (
-            f"Kompute and its companion are not built for this Python {version}; try `make setup`"
-            " (native/build.py)"
+            f"Kompute and its companion are not built for this Python {version}; try `make setup` "
+            f"in a clone of vksched and its .venv, or `{sys.executable} native/build.py` there"
         )
     if "libvulkan" in str(error):
         return f"there is no Vulkan loader ({error}); try your system's libvulkan1 or vulkan-loader"

@@ -13,7 +13,9 @@ from typing import Any
 from ..errors import ShaderError
 
 DIRECTORY = Path(__file__).parent.parent / "spirv"
-_REMEDY = "try `python build_shaders.py` (part of `make setup`)"
+_REMEDY = (
+    "try `python build_shaders.py` in a clone, before `pip install .` where it was installed so"
+)
 _FORMAT = {"uint": "I", "int": "i", "float": "f"}
 
 PushValue = int | float | tuple[int, ...]
