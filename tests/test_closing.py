@@ -15,6 +15,7 @@ import vksched as vs
 from vksched.plan.machine import DeviceSpec
 from vksched.plan.plan import Plan
 from vksched.runtime.device import Progress
+from vksched.runtime.executor import INTERRUPTED_S
 from vksched.runtime.null import NullSession
 
 LIMIT_S = 30.0
@@ -25,11 +26,17 @@ class GatedSession(NullSession):
 
     gate: threading.Event
     waiting: threading.Semaphore
+    limits: list[float]
     close_error: vs.DeviceError | None = None
     drops: bool = False
+    interrupts: int = 0
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
         self.waiting.release()
+        if self.interrupts:
+            self.interrupts -= 1
+            raise KeyboardInterrupt
+        self.limits.append(timeout_s)
         assert self.gate.wait(LIMIT_S)
         super().wait(slot, split, timeout_s)
 
@@ -56,6 +63,7 @@ class GatedDevice(vs.NullDevice):
     def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> GatedSession:
         session = GatedSession(self, plan, index)
         session.gate, session.waiting = self.gate, self.waiting
+        session.limits = []
         self.sessions.append(session)
         return session
 
@@ -203,6 +211,18 @@ def test_dropped_submission_is_found_before_its_data_is_used() -> None:
             run(x=np.full(3, 99, np.float32))  # rows would raise IndexOutOfRange
         with pytest.raises(vs.DeviceError, match="earlier run"):
             run(x=np.zeros(3, np.float32))
+
+
+def test_ctrl_c_waits_shortly_and_the_graph_stays_usable(device: GatedDevice) -> None:
+    sched, run = compiled(device)
+    device.gate.set()
+    session = device.sessions[0]
+    session.interrupts = 1
+    with pytest.raises(KeyboardInterrupt):
+        run(x=X)
+    assert session.limits == [INTERRUPTED_S]
+    assert np.array_equal(run(x=X), X + 1)
+    sched.close()
 
 
 def test_closed_graphs_are_forgotten(device: GatedDevice) -> None:

@@ -625,6 +625,21 @@ def python(code: str, *arguments: str, **changes: str) -> subprocess.CompletedPr
 
 
 @needs_device
+@pytest.mark.parametrize("index", INDICES)
+def test_the_interpreter_ends_while_a_device_still_works(
+    index: int, spirv: Callable[[str], bytes], tmp_path: Path
+) -> None:
+    (tmp_path / "spin.spv").write_bytes(spirv(SPIN))
+    code = OPEN_AT_EXIT.replace("(1, 1, 1)", "(4096, 1, 1)")
+    code = f"import vksched.runtime.kompute as k\nk.CLOSE_LIMIT_S = 0.05\n{code}"
+    command = [sys.executable, "-c", code, str(tmp_path / "spin.spv"), str(index)]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (0, "2\n"), done
+    assert "their memory is kept" in done.stderr
+
+
+@needs_device
 def test_the_interpreter_ends_with_open_contexts(
     spirv: Callable[[str], bytes], tmp_path: Path
 ) -> None:

@@ -64,6 +64,9 @@ def test_numpy_integers_are_integers(one: Callable[[int], Any]) -> None:
         (lambda: vs.weight([[1.0], [1.0, 2.0]]), vs.DTypeError, "numbers of one shape"),
         (lambda: vs.cast(x(), float), vs.DTypeError, "one of float32, int32, bool, got 'float64'"),
         (lambda: vs.layer_norm(x(), eps=1e39), vs.DTypeError, "eps"),
+        (lambda: vs.concat(x(), x()), vs.ShapeError, r"vs.concat\(\[a, b\]\)"),  # type: ignore[arg-type]
+        (lambda: np.asarray(x()), vs.VkschedError, "no value before it runs"),
+        (lambda: vs.weight([1.0], name=5), vs.VkschedError, "expected a name, got 5"),  # type: ignore[arg-type]
         (lambda: vs.build_graph(None), vs.GraphError, "a Tensor, a sequence or a dict"),  # type: ignore[arg-type]
     ],
 )
@@ -143,6 +146,8 @@ def test_results_are_contiguous(devices: list[str]) -> None:
     [
         (lambda: vs.Scheduler([None]), vs.DeviceError, "names or devices, got None"),  # type: ignore[list-item]
         (lambda: vs.Scheduler("cpu"), vs.DeviceError, "a sequence of devices"),
+        (lambda: vs.Scheduler(0), vs.DeviceError, "a sequence of devices"),  # type: ignore[arg-type]
+        (lambda: vs.Scheduler([], trace=vs.Recorder()), vs.PlanError, r"vs.Trace\(sinks"),  # type: ignore[arg-type]
         (lambda: vs.Scheduler(["cpu"], policy="best"), vs.PlanError, "policy of auto, priority"),
         (lambda: vs.Scheduler(["cpu"], timeout_s="5"), vs.PlanError, "timeout_s"),  # type: ignore[arg-type]
         (lambda: vs.Scheduler(["cpu"], copies=0), vs.PlanError, "copies"),
@@ -155,9 +160,22 @@ def test_odd_schedulers_are_clear_errors(
         call()
 
 
+def test_what_vs_devices_lists_can_be_handed_on() -> None:
+    with vs.Scheduler([vs.devices()[-1]]) as sched:
+        assert [d.name for d in sched.devices] == ["cpu"]
+        run = sched.compile(x() + 1)
+        for call in (run, run.submit):
+            with pytest.raises(vs.GraphError, match=r"by name, got 1 without; try run\(x=\.\.\.\)"):
+                call(X)
+
+
 def test_odd_placements_are_clear_errors() -> None:
     with vs.Scheduler(["cpu"], timeout_s=float("inf")) as sched:
         for placement in ({"*": ["cpu"]}, {3: "cpu"}, ["cpu"]):
             with pytest.raises(vs.PlanError, match="placement"):
                 sched.compile(x() + 1, placement=placement)  # type: ignore[arg-type]
+        with pytest.raises(
+            vs.PlanError, match="matches 'nope', got none; there is: x, constant, add"
+        ):
+            sched.compile(x() + 1, placement={"nope": "cpu"})
         assert np.array_equal(sched.compile(x() + 1)(x=X), X + 1)

@@ -92,6 +92,7 @@ class _Device:
             for owner in self.natives:
                 binding.companion.leak(owner._native)
             binding.companion.leak(self.manager)
+            self.manager = None
         warnings.warn(
             f"[close] {self.name}: submissions did not end within {CLOSE_LIMIT_S:.0f} s; their "
             "memory is kept",
