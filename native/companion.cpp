@@ -570,7 +570,7 @@ Access destination_access(const std::string& name)
 }
 
 // From now on the process ends without the drivers' own destructors: a software driver whose threads
-// still work on a submission crashes in them (seen with SwiftShader and llvmpipe). Python has ended
+// still work on a submission crashes in them (seen with SwiftShader 5.0). Python has ended
 // by then, and its files are flushed.
 void end_without_destructors()
 {
