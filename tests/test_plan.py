@@ -289,3 +289,14 @@ def test_explain_reads_as_agreed() -> None:
     outputs = {"rows": pick, "flat": vs.reshape(pick, (-1,))}
     text = make_plan(outputs, mlp(2, half=1)[1], picky(False, False)).explain()
     assert text + "\n" == GOLDEN.read_text()
+
+
+def test_long_splits_are_cut_without_a_wait_between() -> None:
+    slow = make_machine(1, flops_per_s=5120.0 / 2)  # 512 values: 0.2 s for each node
+    plan = make_plan(*chain([A] * 10), slow)
+    assert [len(s.nodes) for s in plan.splits] == [2] * 5
+    assert [s.waits for s in plan.splits] == [()] * 5 and plan.final_waits == (4,)
+    endless = make_plan(*chain([A] * 3), make_machine(1, flops_per_s=1.0))
+    assert [len(s.nodes) for s in endless.splits] == [1] * 3
+    on_cpu = make_plan(*chain([CPU] * 10), make_machine(0))
+    assert [len(s.nodes) for s in on_cpu.splits] == [10]

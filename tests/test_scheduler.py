@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import vksched as vs
+from vksched.runtime.kompute import Counters
 from vksched.runtime.vulkan import VulkanDevice
 from vksched.types import NDArray
 
@@ -56,6 +57,11 @@ def test_network_equals_numpy_on_every_set(devices: list[str], rng: np.random.Ge
         assert used == set(names)
 
 
+def made_by(counters: Counters) -> tuple[int, ...]:
+    """What a context has allocated and created."""
+    return counters.buffers, counters.buffer_bytes, counters.pipelines, counters.recordings
+
+
 def test_replay_allocates_nothing_and_creates_no_pipeline(
     devices: list[str], rng: np.random.Generator
 ) -> None:
@@ -64,29 +70,12 @@ def test_replay_allocates_nothing_and_creates_no_pipeline(
         x = rng.standard_normal((5, 24), dtype=np.float32)
         run(x=x)
         contexts = [d.context for d in sched.devices if isinstance(d, VulkanDevice)]
-        before = [
-            (
-                c.counters.buffers,
-                c.counters.buffer_bytes,
-                c.counters.pipelines,
-                c.counters.recordings,
-            )
-            for c in contexts
-        ]
+        before = [made_by(c.counters) for c in contexts]
         submissions = sum(c.counters.submissions for c in contexts)
         fences = sum(c.counters.fence_waits for c in contexts)
         for _ in range(5):
             run(x=x)
-        after = [
-            (
-                c.counters.buffers,
-                c.counters.buffer_bytes,
-                c.counters.pipelines,
-                c.counters.recordings,
-            )
-            for c in contexts
-        ]
-        assert after == before
+        assert [made_by(c.counters) for c in contexts] == before
         on_gpu = sum(run.plan.machine.devices[s.device].kind == "vulkan" for s in run.plan.splits)
         assert sum(c.counters.submissions for c in contexts) - submissions == 5 * on_gpu
         assert run.stats is not None

@@ -4,7 +4,7 @@ wait.
 Problem: few submissions and waits, but early starts. Method: the crossing depth of a node is the
 largest number of crossings on a path to it. Nodes of one device and one depth form a split, which
 is cyclefree by construction; within it the ancestors of what crosses go first, as a split of their
-own, so that the other device can start.
+own, so that the other device can start. A split that takes its device too long is cut in parts.
 
     gpu:0   a0 -> a1 ----------> a4        depth 0: {a0, a1} early, {a2} late     depth 2: {a4}
              \\-> a2     \\        ^
@@ -21,6 +21,9 @@ from dataclasses import dataclass
 from ..graph import Graph
 from .plan import HOST, Placement
 from .support import Support
+
+SUBMISSION_S = 0.5
+"""Estimated seconds of one submission: drivers kill one after about two; estimates are rough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,29 @@ def _group(support: Support, device: dict[int, int]) -> list[tuple[int, ...]]:
     for node in support.computed:
         key = (depth[node.id], node.id not in early, device[node.id])
         buckets.setdefault(key, []).append(node.id)
-    return [_by_level(support, buckets[key]) for key in sorted(buckets)]
+    return [
+        part
+        for key in sorted(buckets)
+        for part in _cut(support, key[2], _by_level(support, buckets[key]))
+    ]
+
+
+def _cut(support: Support, device: int, nodes: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Parts a split that would take its device too long; no wait stands between the parts."""
+    spec, parts, total_s = support.machine.devices[device], [[nodes[0]]], 0.0
+    if spec.kind == "cpu":
+        return [nodes]
+    for node_id in nodes:
+        node = support.graph.nodes[node_id]
+        types = support.graph.input_types(node)
+        seconds = spec.seconds(node.declaration.work(types, node.type, node.attrs))
+        if total_s + seconds > SUBMISSION_S and node_id != parts[-1][0]:
+            parts.append([node_id])
+            total_s = 0.0
+        elif node_id != parts[-1][0]:
+            parts[-1].append(node_id)
+        total_s += seconds
+    return [tuple(part) for part in parts]
 
 
 def _by_level(support: Support, nodes: list[int]) -> tuple[int, ...]:
