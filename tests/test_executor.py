@@ -104,6 +104,23 @@ def test_cpu_split_runs_beside_a_device() -> None:
         assert (run.stats.waits, run.stats.fences_waited) == (2, 1)
 
 
+def test_a_slow_device_does_not_hold_back_others() -> None:
+    clock = vs.SimulatedClock()
+    seconds = {"slow": 10.0, "a": 1.0, "b": 1.0, "c": 1.0}
+    devices = [
+        vs.NullDevice(DeviceSpec(name, "null", submit_s=s), clock) for name, s in seconds.items()
+    ]
+    with vs.Scheduler(devices, trace=vs.Trace(clock), timeout_s=1e3) as sched:
+        x = vs.input("x", X.shape)
+        late = stepped(x, "s0", "s1")[-1]
+        others = stepped(x, "z0", "z1", "z2", "z3", "z4", "z5")[-1]
+        placement = {"s0": "slow", "s1": "a"}
+        placement |= {f"z{i}": "b" if i % 2 == 0 else "c" for i in range(6)}
+        run = sched.compile([late, others], placement=placement)
+        run(x=X)
+        assert run.stats is not None and 11 <= run.stats.seconds < 11.1
+
+
 def test_a_missing_wait_is_caught_by_the_null_device() -> None:
     _, devices = null_devices(2)
     sched = vs.Scheduler(devices)

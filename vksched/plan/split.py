@@ -4,17 +4,19 @@ wait.
 Problem: few submissions and waits, but early starts. Method: the crossing depth of a node is the
 largest number of crossings on a path to it. Nodes of one device and one depth form a split, which
 is cyclefree by construction; within it the ancestors of what crosses go first, as a split of their
-own, so that the other device can start. A split that takes its device too long is cut in parts.
+own, so that the other device can start. A split that takes its device too long is cut in parts. The
+splits stand in the order in which what they wait for is done, by rough estimates.
 
     gpu:0   a0 -> a1 ----------> a4        depth 0: {a0, a1} early, {a2} late     depth 2: {a4}
              \\-> a2     \\        ^
     gpu:1                 b3 -----/         depth 1: {b3}
 
-Complexity: O(edges). Examples: tests/test_plan.py.
+Complexity: O(edges + splits * devices). Examples: tests/test_plan.py.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -55,7 +57,7 @@ def split_graph(
     """Returns the splits in submission order and the splits to wait for at the end."""
     graph = support.graph
     device = {n.id: placements[n.id].device for n in support.computed}
-    groups = _group(support, device)
+    groups = _by_ready_time(support, device, _group(support, device))
     of_node = {n: position for position, nodes in enumerate(groups) for n in nodes}
     entering: list[dict[int, int]] = [{} for _ in groups]
     leaving: list[dict[int, None]] = [{} for _ in groups]
@@ -126,9 +128,7 @@ def _cut(support: Support, device: int, nodes: tuple[int, ...]) -> list[tuple[in
     if spec.kind == "cpu":
         return [nodes]
     for node_id in nodes:
-        node = support.graph.nodes[node_id]
-        types = support.graph.input_types(node)
-        seconds = spec.seconds(node.declaration.work(types, node.type, node.attrs))
+        seconds = _seconds(support, device, node_id)
         if total_s + seconds > SUBMISSION_S and node_id != parts[-1][0]:
             parts.append([node_id])
             total_s = 0.0
@@ -136,6 +136,49 @@ def _cut(support: Support, device: int, nodes: tuple[int, ...]) -> list[tuple[in
             parts[-1].append(node_id)
         total_s += seconds
     return [tuple(part) for part in parts]
+
+
+def _seconds(support: Support, device: int, node_id: int) -> float:
+    """Returns the estimated time of a node on a device."""
+    node = support.graph.nodes[node_id]
+    types = support.graph.input_types(node)
+    work = node.declaration.work(types, node.type, node.attrs)
+    return support.machine.devices[device].seconds(work)
+
+
+def _by_ready_time(
+    support: Support, device: dict[int, int], groups: list[tuple[int, ...]]
+) -> list[tuple[int, ...]]:
+    """Orders the splits by when what they wait for is done, as estimated; each device keeps its
+    own order.
+
+    The host waits in this order: what comes late must not hold back what could start at once.
+    """
+    of_node = {n: position for position, nodes in enumerate(groups) for n in nodes}
+    sources = [
+        {of_node[p] for n in nodes for p in support.operands[n] if p in of_node} - {position}
+        for position, nodes in enumerate(groups)
+    ]
+    queues: dict[int, deque[int]] = {}
+    for position, nodes in enumerate(groups):
+        queues.setdefault(device[nodes[0]], deque()).append(position)
+    done_s: dict[int, float] = {}
+    free_s = dict.fromkeys(queues, 0.0)
+    order: list[int] = []
+    while len(order) < len(groups):
+        ready = [
+            (max((done_s[s] for s in sources[queue[0]]), default=0.0), queue[0], here)
+            for here, queue in queues.items()
+            if queue and sources[queue[0]] <= done_s.keys()
+        ]
+        ready_s, position, here = min(ready)
+        queues[here].popleft()
+        seconds = support.machine.devices[here].submit_s
+        seconds += sum(_seconds(support, here, n) for n in groups[position])
+        free_s[here] = max(free_s[here], ready_s) + seconds
+        done_s[position] = free_s[here]
+        order.append(position)
+    return [groups[position] for position in order]
 
 
 def _by_level(support: Support, nodes: list[int]) -> tuple[int, ...]:
