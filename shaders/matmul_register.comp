@@ -10,32 +10,18 @@ layout(constant_id = 3) const uint HAS_BIAS = 0;
 layout(constant_id = 4) const uint ADDS = 0;
 #define LOAD T
 #include "matmul.glsl"
+#include "matmul_block.glsl"
 
-const uint BLOCK = 8u;
-
-// Written out for each row, as CPU drivers keep indexed arrays in memory and not in registers.
-#define FOR_EACH_ROW(F) F(0, 0u) F(1, 1u) F(2, 2u) F(3, 3u) F(4, 4u) F(5, 5u) F(6, 6u) F(7, 7u)
 #define START_ROW(i, number) \
-    T4 left##i = T4(0); \
-    T4 right##i = T4(0); \
     uint a##i = at.x + min(row + number, m - 1u) * a_row;
 #define STEP_ROW(i, number) \
     const T value##i = a[a##i]; \
     left##i += value##i * b_left; \
     right##i += value##i * b_right; \
     a##i += a_column;
-#define KEEP_ROW(i, number) \
-    done[2u * number] = left##i; \
-    done[2u * number + 1u] = right##i;
-
-void store4(uint first, uint row, uint column, T4 values) {
-    store(first, row, column, values.x);
-    store(first, row, column + 1u, values.y);
-    store(first, row, column + 2u, values.z);
-    store(first, row, column + 3u, values.w);
-}
 
 void compute_block(uvec3 at, uint row, uint column) {
+    FOR_EACH_ROW(START_SUMS)
     FOR_EACH_ROW(START_ROW)
     const uvec4 last = uvec4(n - 1u);
     uvec4 at_left = at.y + min(column + uvec4(0u, 1u, 2u, 3u), last) * b_column;
@@ -47,10 +33,9 @@ void compute_block(uvec3 at, uint row, uint column) {
         at_left += b_row;
         at_right += b_row;
     }
-    // a loop, as drivers take long over many stores written out
     T4 done[2u * BLOCK];
     FOR_EACH_ROW(KEEP_ROW)
-    for (uint i = 0u; i < 2u * BLOCK; ++i) store4(at.z, row + i / 2u, column + i % 2u * 4u, done[i]);
+    store_block(at.z, row, column, done);
 }
 
 void main() {

@@ -10,31 +10,17 @@ layout(constant_id = 3) const uint HAS_BIAS = 0;
 layout(constant_id = 5) const uint ADDS = 0;
 layout(constant_id = 4) const uint B_ALONG_N = 1;
 #define T float
+#define T4 vec4
 #define LOAD vec4
 #include "matmul.glsl"
+#include "matmul_block.glsl"
 
-const uint BLOCK = 8u;
-
-// Written out for each row, as CPU drivers keep indexed arrays in memory and not in registers.
-#define FOR_EACH_ROW(F) F(0, 0u) F(1, 1u) F(2, 2u) F(3, 3u) F(4, 4u) F(5, 5u) F(6, 6u) F(7, 7u)
 #define START_ROW(i, number) \
-    vec4 left##i = vec4(0); \
-    vec4 right##i = vec4(0); \
     const uint a##i = (at.x + min(row + number, m - 1u) * a_row) / 4u;
 #define STEP_ROW(i, number) \
     const vec4 value##i = a[a##i + step]; \
     left##i += b_left * value##i; \
     right##i += b_right * value##i;
-#define KEEP_ROW(i, number) \
-    done[2u * number] = left##i; \
-    done[2u * number + 1u] = right##i;
-
-void store4(uint first, uint row, uint column, vec4 values) {
-    store(first, row, column, values.x);
-    store(first, row, column + 1u, values.y);
-    store(first, row, column + 2u, values.z);
-    store(first, row, column + 3u, values.w);
-}
 
 // Four rows of b as the columns of a matrix, for four columns of the result; at: words of b in steps of four.
 mat4 load_b(uvec4 at) {
@@ -50,6 +36,7 @@ uvec4 place_b(uint first, uint column) {
 }
 
 void compute_block(uvec3 at, uint row, uint column) {
+    FOR_EACH_ROW(START_SUMS)
     FOR_EACH_ROW(START_ROW)
     uvec4 at_left = place_b(at.y, column);
     uvec4 at_right = place_b(at.y, column + 4u);
@@ -61,10 +48,9 @@ void compute_block(uvec3 at, uint row, uint column) {
         at_left += advance;
         at_right += advance;
     }
-    // a loop, as drivers take long over many stores written out
     vec4 done[2u * BLOCK];
     FOR_EACH_ROW(KEEP_ROW)
-    for (uint i = 0u; i < 2u * BLOCK; ++i) store4(at.z, row + i / 2u, column + i % 2u * 4u, done[i]);
+    store_block(at.z, row, column, done);
 }
 
 void main() {
