@@ -116,7 +116,7 @@ def test_three_vendors_are_described_and_used(show: Show) -> None:
         max_buffer_bytes=(1 << 32) - 1,
         subgroup_size=64,
     )
-    assert probe.reason_without_vulkan() is None
+    assert probe.survey().reason is None
 
 
 def test_defaults_put_discrete_devices_first(show: Show) -> None:
@@ -195,11 +195,11 @@ def test_software_devices_are_used_only_on_request(
     soft, _ = show(raw(0, **SOFT))
     assert not soft.default and "VKSCHED_SOFTWARE=1" in soft.why_not
     assert soft.limits.software
-    assert "software" in str(probe.reason_without_vulkan())
+    assert "software" in str(probe.survey().reason)
     assert probe.resolve("vulkan:0").label == "SwiftShader"
     monkeypatch.setenv("VKSCHED_SOFTWARE", "1")
     assert probe.list_devices()[0].default
-    assert probe.reason_without_vulkan() is None
+    assert probe.survey().reason is None
     monkeypatch.setenv("VKSCHED_SOFTWARE", "0")
     assert not probe.list_devices()[0].default
 
@@ -330,11 +330,9 @@ def test_no_vulkan_is_told_once(show: Show) -> None:
 
 def test_no_driver_and_only_bad_devices_have_a_reason(show: Show) -> None:
     show(notes=("/x/y.so: file too short",))
-    assert "no driver lists one (/x/y.so: file too short); try" in str(
-        probe.reason_without_vulkan()
-    )
+    assert "no driver lists one (/x/y.so: file too short); try" in str(probe.survey().reason)
     show(raw(0, usable=False, why="no compute queue"))
-    assert "vulkan:0: no compute queue" in str(probe.reason_without_vulkan())
+    assert "vulkan:0: no compute queue" in str(probe.survey().reason)
 
 
 def test_hidden_vulkan_asks_no_driver_and_does_not_warn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,7 +344,7 @@ def test_hidden_vulkan_asks_no_driver_and_does_not_warn(monkeypatch: pytest.Monk
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert [d.name for d in probe.default_devices()] == ["cpu"]
-    assert "VKSCHED_NO_VULKAN" in str(probe.reason_without_vulkan())
+    assert "VKSCHED_NO_VULKAN" in str(probe.survey().reason)
     with pytest.raises(DeviceError, match="VKSCHED_NO_VULKAN"):
         probe.resolve("vulkan:0")
 

@@ -190,14 +190,11 @@ class Scheduler:
         with self._lock:
             first, self._closing = not self._closing, True
             runs = list(self._runs)
-        if not first:
-            for run in runs:
-                run.close()  # returns when the first caller's has ended, or at once in a callback
-            return
         for run in runs:
-            run.close()
-        for device in reversed(self._devices):
-            device.close()
+            run.close()  # for another caller: until the first one's ends, or at once in a callback
+        if first:
+            for device in reversed(self._devices):
+                device.close()
 
     def _forget(self, run: Run) -> None:
         with self._lock:
@@ -216,6 +213,7 @@ class Scheduler:
         self.close()
 
     def _plan(self, graph: Graph, overrides: list[tuple[str | int, str]]) -> Plan:
+        machine = self.machine
         resident = {
             index: frozenset(n for n, key in graph.keys.items() if device.holds(key))
             for index, device in enumerate(self._devices)
@@ -224,7 +222,7 @@ class Scheduler:
         def plan(copies: int) -> Plan:
             return plan_graph(
                 graph,
-                self.machine,
+                machine,
                 policy=self._policy,
                 overrides=overrides,
                 copies=copies,

@@ -6,6 +6,7 @@ later.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -73,6 +74,15 @@ class DeviceSpec:
             if any(g > m for g, m in zip(dispatch.groups, self.limits.max_groups, strict=True)):
                 return f"{dispatch.shader} needs {dispatch.groups} groups"
         return None
+
+    def split_seconds(self, graph: Graph, nodes: Iterable[int]) -> float:
+        """Returns the estimated time of some nodes in one submission."""
+        return self.submit_s + sum(self.node_seconds(graph, graph.nodes[n]) for n in nodes)
+
+    def node_seconds(self, graph: Graph, node: Node) -> float:
+        """Returns the estimated time of one node."""
+        work = node.declaration.work(graph.input_types(node), node.type, node.attrs)
+        return self.seconds(work)
 
     def seconds(self, work: Work) -> float:
         """Returns the time of some work on this device: the slower of arithmetic and memory."""

@@ -115,6 +115,9 @@ class _Placer:
     def can(self, node: Node, device: int) -> bool:
         return self.why_not(node, device) is None
 
+    def _first_able(self, node: Node) -> int:
+        return next(d for d in range(len(self.machine.devices)) if self.can(node, d))
+
     def put(self, node: Node, device: int, rule: str) -> None:
         self.device[node.id] = device
         self.rule[node.id] = rule
@@ -139,7 +142,7 @@ class _Placer:
         if reason is None:
             self.put(node, device, text)
         else:
-            other = next(d for d in range(len(self.machine.devices)) if self.can(node, d))
+            other = self._first_able(node)
             self.put(node, other, f"{text}, which cannot: {reason}")
             self.notes.append(
                 f"{node.name}: {text}, which cannot: {reason}; "
@@ -203,7 +206,7 @@ class _Placer:
         for node in self.support.computed:
             if node.id in self.device:
                 continue
-            device = next(d for d in range(len(self.machine.devices)) if self.can(node, d))
+            device = self._first_able(node)
             reasons = self._reasons(node, device)
             self.put(node, device, "first device that can run it" + reasons)
         for node in self.support.computed:

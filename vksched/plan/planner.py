@@ -128,7 +128,8 @@ def _lay_out(
     memory: list[DeviceMemory] = []
     for device, spec in enumerate(machine.devices):
         weights = weights_of(graph, outlines, device)
-        weight_bytes = sum(aligned(graph.nodes[w].type.words) * 4 for w in weights)
+        bytes_of = {w: aligned(graph.nodes[w].type.words) * 4 for w in weights}
+        weight_bytes = sum(bytes_of.values())
         here = [o for o in outlines if o.device == device]
         if spec.kind == "cpu":
             live = largest_live_set(find_lifetimes(graph, outlines, device))
@@ -145,9 +146,7 @@ def _lay_out(
         outbox.update({(device, v): out_spans[v] for v, _ in leaving})
         slot_bytes = 4 * (sum(pages) + sum(in_pages) + sum(out_pages))
         peak = weight_bytes + copies * slot_bytes
-        there = sum(aligned(graph.nodes[w].type.words) * 4 for w in weights) - sum(
-            aligned(support.missing_bytes(w, device) // 4) * 4 for w in weights
-        )
+        there = sum(bytes_of[w] for w in support.resident.get(device, ()) if w in bytes_of)
         memory.append(DeviceMemory(weights, weight_bytes, pages, in_pages, out_pages, peak, there))
     splits = tuple(
         _make_split(graph, i, outline, locations, inbox, outbox)

@@ -124,26 +124,19 @@ def _group(support: Support, device: dict[int, int]) -> list[tuple[int, ...]]:
 
 def _cut(support: Support, device: int, nodes: tuple[int, ...]) -> list[tuple[int, ...]]:
     """Parts a split that would take its device too long; no wait stands between the parts."""
-    spec, parts, total_s = support.machine.devices[device], [[nodes[0]]], 0.0
+    spec = support.machine.devices[device]
     if spec.kind == "cpu":
         return [nodes]
+    parts: list[list[int]] = [[]]
+    total_s = 0.0
     for node_id in nodes:
-        seconds = _seconds(support, device, node_id)
-        if total_s + seconds > SUBMISSION_S and node_id != parts[-1][0]:
-            parts.append([node_id])
+        seconds = spec.node_seconds(support.graph, support.graph.nodes[node_id])
+        if parts[-1] and total_s + seconds > SUBMISSION_S:
+            parts.append([])
             total_s = 0.0
-        elif node_id != parts[-1][0]:
-            parts[-1].append(node_id)
+        parts[-1].append(node_id)
         total_s += seconds
     return [tuple(part) for part in parts]
-
-
-def _seconds(support: Support, device: int, node_id: int) -> float:
-    """Returns the estimated time of a node on a device."""
-    node = support.graph.nodes[node_id]
-    types = support.graph.input_types(node)
-    work = node.declaration.work(types, node.type, node.attrs)
-    return support.machine.devices[device].seconds(work)
 
 
 def _by_ready_time(
@@ -173,8 +166,7 @@ def _by_ready_time(
         ]
         ready_s, position, here = min(ready)
         queues[here].popleft()
-        seconds = support.machine.devices[here].submit_s
-        seconds += sum(_seconds(support, here, n) for n in groups[position])
+        seconds = support.machine.devices[here].split_seconds(support.graph, groups[position])
         free_s[here] = max(free_s[here], ready_s) + seconds
         done_s[position] = free_s[here]
         order.append(position)

@@ -45,9 +45,9 @@ class Support:
         return self.graph.nodes[value].type.device_bytes
 
     def _too_large(self, node: Node, device: int) -> str | None:
-        """A node whose operands and result fill the memory runs elsewhere, whatever else does."""
+        """A node whose leaves and result fill the memory runs elsewhere, whatever else does."""
         spec = self.machine.devices[device]
-        values = {*(self.graph.root(i) for i in self.graph.leaves_read(node)), node.id}
+        values = {*self.graph.leaves_read(node), node.id}
         need = sum(self.missing_bytes(value, device) for value in values)
         if spec.kind == "cpu" or need <= spec.memory_bytes:
             return None

@@ -12,7 +12,6 @@ written while a value in it is still needed; a barrier must part what conflicts.
 from __future__ import annotations
 
 from ..errors import PlanError
-from ..graph import Graph
 from .plan import HOST, Plan, Span, Split
 from .words import Owners, WordSet
 
@@ -37,12 +36,6 @@ def verify_plan(plan: Plan) -> Plan:
 
 def _fail(message: str) -> PlanError:
     return PlanError(f"[plan] {message}")
-
-
-def _root(graph: Graph, node_id: int) -> int:
-    while node_id in graph.views:
-        node_id = graph.views[node_id][0]
-    return node_id
 
 
 def _check_nodes(plan: Plan) -> None:
@@ -109,7 +102,7 @@ def _check_order(plan: Plan) -> None:
             present.add((split.device, node_id))
         for out in split.copies_out:
             _check_present(plan, split, present, out.node, "a copy out")
-            if plan.placements[_root(graph, out.node)].device == split.device:
+            if plan.placements[graph.root(out.node)].device == split.device:
                 made[out.node] = split.id
     for waited in plan.final_waits:
         wait(waited, len(plan.splits))
@@ -117,7 +110,7 @@ def _check_order(plan: Plan) -> None:
     if left:
         raise _fail(f"splits {left} are not complete when the run ends")
     for name, output in graph.outputs:
-        root = _root(graph, output)
+        root = graph.root(output)
         if not graph.nodes[root].declaration.leaf and not {output, root} & made.keys():
             raise _fail(f"output {name!r} is not copied out")
 
@@ -125,7 +118,7 @@ def _check_order(plan: Plan) -> None:
 def _check_present(
     plan: Plan, split: Split, present: set[tuple[int, int]], operand: int, reader: str
 ) -> None:
-    graph, root = plan.graph, _root(plan.graph, operand)
+    graph, root = plan.graph, plan.graph.root(operand)
     if (split.device, operand) in present or (split.device, root) in present:
         return
     if root in plan.memory[split.device].weights and root in graph.data:
@@ -217,9 +210,7 @@ def _last_reads(plan: Plan, device: int) -> dict[int, int]:
                 operands, result = _accesses(plan, split, position)
                 for operand in operands:
                     key = (
-                        operand
-                        if (device, operand) in plan.locations
-                        else _root(plan.graph, operand)
+                        operand if (device, operand) in plan.locations else plan.graph.root(operand)
                     )
                     last[key] = clock
                 if result is not None:
@@ -230,7 +221,7 @@ def _last_reads(plan: Plan, device: int) -> dict[int, int]:
 
 def _span(plan: Plan, device: int, node_id: int) -> Span | None:
     own = plan.locations.get((device, node_id))
-    return own or plan.locations.get((device, _root(plan.graph, node_id)))
+    return own or plan.locations.get((device, plan.graph.root(node_id)))
 
 
 def _meet(a: Span, b: Span) -> bool:

@@ -104,7 +104,6 @@ class Executor:
         numbers: Iterator[int] | None = None,
     ) -> None:
         self.plan = plan
-        self._devices = devices
         self._trace = trace
         self._timeout_s = timeout_s
         self._numbers = numbers or itertools.count()
@@ -119,7 +118,6 @@ class Executor:
         # All below changes under this condition; who waits for a slot or for the end is told.
         self._state = threading.Condition()
         self._free_slots = list(range(plan.copies))
-        self._active = 0
         self._workers: set[int] = set()
         self._accepted: set[Future[Any]] = set()
         self._closing = False
@@ -175,7 +173,7 @@ class Executor:
                 if not in_worker:
                     self._state.wait_for(lambda: self._closed)
                 return
-            self._state.wait_for(lambda: self._active == 0 and not self._accepted)
+            self._state.wait_for(lambda: self._idle() and not self._accepted)
         try:
             if self._pool is not None:
                 self._pool.shutdown(wait=False)  # nothing is left in it; this may be its thread
@@ -198,6 +196,9 @@ class Executor:
             self._accepted.discard(future)
             self._state.notify_all()
 
+    def _idle(self) -> bool:
+        return len(self._free_slots) == self.plan.copies
+
     def _check_usable(self, accepted: bool) -> None:
         if self._closing and not accepted:
             raise PlanError(
@@ -219,13 +220,11 @@ class Executor:
             slot = self._free_slots.pop(0)
             if accepted:
                 self._workers.add(threading.get_ident())
-            self._active += 1
         try:
             return self._run(slot, feeds)
         finally:
             with self._state:
                 self._free_slots.append(slot)
-                self._active -= 1
                 self._state.notify_all()
 
     def _run(self, slot: int, feeds: Mapping[int, NDArray]) -> tuple[NDArray, ...]:
@@ -285,13 +284,11 @@ class Executor:
         end = self._trace.clock.now()
         run.waits += 1
         run.fences_waited += self.plan.machine.devices[device].kind != "cpu"
-        done = run.done_on.get(device, 0)
-        for number in self._splits_of[device][done:]:
-            if number > split_id:
-                break
+        splits, done = self._splits_of[device], run.done_on.get(device, 0)
+        while done < len(splits) and splits[done] <= split_id:
             # before anything of it is used: did it really run, and on good data?
-            self._sessions[device].check(run.slot, number, run.ticket)
-            run.complete_s[number] = end
+            self._sessions[device].check(run.slot, splits[done], run.ticket)
+            run.complete_s[splits[done]] = end
             done += 1
         run.done_on[device] = done
         run.waiting_for = None

@@ -159,7 +159,7 @@ class Context:
     def pipeline(
         self,
         spirv: bytes,
-        buffers: Sequence[Buffer | HostBuffer],
+        buffers: Sequence[Buffer],
         constants: Sequence[int],
         push_bytes: int,
     ) -> Pipeline:

@@ -94,11 +94,7 @@ class NullSession:
         if device.fail_at is not None and device.submissions >= device.fail_at:
             raise DeviceLost(f"[submit] {device.name} is lost (injected)")
         device.submissions += 1
-        duration = device.spec.submit_s
-        for node_id in self._plan.splits[split].nodes:
-            node = graph.nodes[node_id]
-            work = node.declaration.work(graph.input_types(node), node.type, node.attrs)
-            duration += device.spec.seconds(work)
+        duration = device.spec.split_seconds(graph, self._plan.splits[split].nodes)
         start = max(device.clock.now(), device.busy_until_s)
         device.busy_until_s = start + duration
         self._intervals[slot, split] = (start, start + duration)

@@ -145,11 +145,6 @@ def default_devices() -> tuple[DeviceInfo, ...]:
     return (*chosen, cpu)
 
 
-def reason_without_vulkan() -> str | None:
-    """Returns why no Vulkan device is used by default and what to do, or None when one is."""
-    return survey().reason
-
-
 def resolve(name: str) -> DeviceInfo:
     """Returns the device of a name: "cpu", "vulkan:N" or "vulkan:<4 or more digits of its UUID>".
 

@@ -25,7 +25,6 @@ from .memory import WeightStore, copy_groups, read_words, write_words
 from .probe import PLANNED_SHARE
 from .shaders import Shader, load_shader
 
-AnyBuffer = Buffer | HostBuffer
 B = TypeVar("B", Buffer, HostBuffer)
 
 TICKET, ECHO, FLAGS, STATUS_WORDS = 0, 1, 2, 4
@@ -68,7 +67,7 @@ class VulkanDevice:
 class _Place:
     """Where an operand lies: a buffer and a word offset in it."""
 
-    buffer: AnyBuffer
+    buffer: Buffer
     offset: int
 
 
@@ -82,7 +81,7 @@ class _Slot:
         self.outbox: list[HostBuffer] = []
         self.recordings: dict[int, Recording] = {}
         self.status_of = {s.id: STATUS_WORDS * i for i, s in enumerate(splits)}
-        self._buffers: list[AnyBuffer] = []
+        self._buffers: list[Buffer] = []
         try:
             self.status = self._keep(context.host(STATUS_WORDS * max(1, len(splits))))
             self.status.array[:] = 0
@@ -226,7 +225,7 @@ class VulkanSession:
     def _pipeline(
         self,
         shader: Shader,
-        buffers: tuple[AnyBuffer, ...],
+        buffers: tuple[Buffer, ...],
         constants: tuple[tuple[str, int], ...],
     ) -> Pipeline:
         values = shader.specialize(dict(constants))
