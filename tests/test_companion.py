@@ -49,7 +49,7 @@ layout(push_constant) uniform Push { uint turns; };
 void main() {
     uint x = gl_GlobalInvocationID.x;
     for (uint i = 0; i < turns; i++) x = (x ^ (x << 13)) * 1664525u + (x >> 7) + i;
-    target[gl_GlobalInvocationID.x] = x;
+    if (gl_GlobalInvocationID.x < target.length()) target[gl_GlobalInvocationID.x] = x;
 }
 """
 LOCAL_SIZE = 64
