@@ -16,6 +16,7 @@ LAYERS = [
     ("plan",),
     ("runtime",),
     ("scheduler",),
+    ("cases",),
     ("cli",),
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

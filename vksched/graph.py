@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from .errors import GraphError, VkschedError
+from .ops.lower import infer
 from .ops.op import Attrs, Op, get_op, view_offset
 from .ops.tensor import Tensor
 from .types import NDArray, TensorType, numpy_dtype
@@ -112,7 +113,7 @@ class Graph:
                         f"[graph] {node.name} has data of {array.dtype}, not {node.type.dtype}"
                     )
             try:
-                inferred = node.declaration.infer(self.input_types(node), node.attrs)
+                inferred = infer(node.declaration, self.input_types(node), node.attrs)
             except (VkschedError, ValueError, IndexError, KeyError, AssertionError) as error:
                 raise GraphError(f"[graph] {node.name} breaks its rule: {error}") from error
             if inferred != node.type:

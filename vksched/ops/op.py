@@ -105,20 +105,24 @@ STATUS = -2
 """Operand index of the submission's status word: a kernel that meets bad data sets it (see
 `IndexOutOfRange`).
 """
+SCRATCH = -3
+"""Operand index of a kernel's first scratch buffer; SCRATCH - i is the one numbered i."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
     """One kernel launch, as data.
 
-    operands: for each binding 0..n-1 of the shader the tensor bound there: an input's index, OUTPUT
-    or STATUS. push: the push constants after the word offsets of the operands (which come first, in
-    binding order, and
-        are filled in by the runtime); the names are those of the shader's push block, arrays as
-        tuples.
+    operands: for each binding 0..n-1 of the shader the tensor bound there: an input's index,
+        OUTPUT, STATUS or SCRATCH - i.
+    push: the push constants after the word offsets of the operands (which come first, in binding
+        order, and are filled in by the runtime); the names are those of the shader's push block,
+        arrays as tuples.
     constants: specialisation constants by the shader's own names; what is not named keeps its
-    default. shifts: words added to the operands' offsets, for a dispatch that covers a part of its
-    tensors. barrier: this dispatch reads what an earlier dispatch of the same node wrote.
+        default.
+    shifts: words added to the operands' offsets, for a dispatch that covers a part of its tensors.
+    barrier: this dispatch reads what an earlier dispatch of the same node wrote, or writes where
+        one read or wrote.
     """
 
     shader: str
@@ -140,16 +144,24 @@ class Call:
     limits: Limits = field(default_factory=Limits)
 
 
+def no_scratch(call: Call) -> tuple[int, ...]:
+    """No scratch buffers."""
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """How a device runs an op: the shader variants it may use and the rule that chooses among them.
 
     lower: Call -> dispatches; empty for an empty result that needs no work. Raises UnsupportedOp
         with the reason when this device cannot run this call.
+    scratch: Call -> words of each scratch buffer (operands SCRATCH, SCRATCH - 1, ...): memory with
+        any content that only the dispatches of this call see.
     """
 
     shaders: tuple[str, ...]
     lower: Callable[[Call], tuple[Dispatch, ...]]
+    scratch: Callable[[Call], tuple[int, ...]] = no_scratch
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +198,8 @@ class Op:
     work: Callable[[tuple[TensorType, ...], TensorType, Attrs], Work] = elementwise_work
     leaf: bool = False
     """A value that comes from outside: input, weight, constant."""
+    gap: str = ""
+    """Why no device but the CPU runs it; empty where there is a kernel or every call is a view."""
 
 
 _REGISTRY: dict[str, Op] = {}

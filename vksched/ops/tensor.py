@@ -23,6 +23,7 @@ from ..types import (
     canonical_dtype,
     numpy_dtype,
 )
+from .lower import infer
 from .op import Attrs, AttrValue, Op, get_op, register
 
 TensorLike = Union["Tensor", NDArray, bool, int, float, Sequence[Any]]
@@ -197,7 +198,7 @@ def apply(
     declared, frozen = get_op(op), Attrs(attrs)
     types = tuple(t.type for t in inputs)
     try:
-        result = declared.infer(types, frozen)
+        result = infer(declared, types, frozen)
     except VkschedError as error:
         where = f"{_scope.get()}{name or op}({', '.join(map(str, types))})"
         raise type(error)(f"{error} (in {where})") from None

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import DeviceError, PlanError, UnsupportedOp
 from ..graph import Graph, Node
+from ..ops.lower import Lowering, lower
 from ..ops.op import Call, Limits, Work
 
 MIB = 1 << 20
@@ -49,10 +50,6 @@ class DeviceSpec:
         """Returns why this device cannot run a node, or None when it can."""
         if self.kind == "cpu":
             return None
-        declaration = node.declaration
-        if declaration.kernel is None:
-            return f"{node.op} has no kernel"
-        types = graph.input_types(node)
         # of a leaf a device holds all, though a node may read a view of a part only
         held = [graph.nodes[i].type for i in (*graph.leaves_read(node), *node.inputs)]
         for type_ in (*held, node.type):
@@ -62,18 +59,15 @@ class DeviceSpec:
                     f"{self.page_bytes}"
                 )
         try:
-            dispatches = declaration.kernel.lower(Call(types, node.type, node.attrs, self.limits))
+            self.lower(graph, node)
         except UnsupportedOp as error:
             return str(error)
-        for dispatch in dispatches:
-            if len(dispatch.operands) > self.limits.storage_buffers:
-                return (
-                    f"{dispatch.shader} binds {len(dispatch.operands)} buffers, the device "
-                    f"allows {self.limits.storage_buffers}"
-                )
-            if any(g > m for g, m in zip(dispatch.groups, self.limits.max_groups, strict=True)):
-                return f"{dispatch.shader} needs {dispatch.groups} groups"
         return None
+
+    def lower(self, graph: Graph, node: Node) -> Lowering:
+        """Returns the dispatches of a node on this device; raises UnsupportedOp with the reason."""
+        call = Call(graph.input_types(node), node.type, node.attrs, self.limits)
+        return lower(node.declaration, call)
 
     def split_seconds(self, graph: Graph, nodes: Iterable[int]) -> float:
         """Returns the estimated time of some nodes in one submission."""

@@ -6,6 +6,7 @@ import numpy as np
 
 from ..errors import PlanError, VkschedError
 from ..graph import Graph
+from ..ops.lower import compute
 from ..plan.plan import Plan, Split
 from ..types import NDArray, numpy_dtype
 
@@ -15,7 +16,7 @@ def evaluate_node(graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> 
     node = graph.nodes[node_id]
     try:
         with np.errstate(all="ignore"):
-            result = node.declaration.reference(operands, node.attrs)
+            result = compute(node.declaration, operands, node.attrs)
     except VkschedError as error:
         raise type(error)(f"{error} (in {node.name})") from None
     array = np.asarray(result, dtype=numpy_dtype(node.type.dtype))

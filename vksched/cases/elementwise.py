@@ -6,11 +6,12 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from op_cases import Case, ErrorCase, bools, floats, ints
 
 import vksched as vs
-from vksched.ops.elementwise import BINARY, CASTS, UNARY
-from vksched.types import NDArray
+
+from ..ops import elementwise as ops
+from ..types import NDArray
+from .case import Case, ErrorCase, bools, floats, ints
 
 Shape = tuple[int, ...]
 
@@ -71,7 +72,7 @@ _EDGES = {"float32": _SPECIAL, "int32": _INT_EDGES, "bool": np.asarray([False, T
 
 UNARY = [
     Case(op, (x,), name=f"{dtype[0]}{name}", nmse=tolerance(op))
-    for op, dtype in UNARY
+    for op, dtype in ops.UNARY
     for name, x in (
         ("many", unary_sample(op, dtype, MANY)),
         ("edges", _EDGES[dtype]),
@@ -110,7 +111,7 @@ _CAST_EDGES: dict[str, NDArray] = {
 }
 CAST = [
     Case("cast", (x,), {"to": to}, f"{dtype[0]}2{to[0]}{name}")
-    for dtype, to in CASTS
+    for dtype, to in ops.CASTS
     for name, x in (("many", sample(dtype, MANY)), ("edges", _CAST_EDGES[dtype]))
 ]
 CAST += [
@@ -136,7 +137,7 @@ def grid(op: str, dtype: str) -> NDArray:
 
 BINARY = [
     Case(op, (a, b), name=f"{dtype[0]}{name}", nmse=tolerance(op))
-    for op, dtype in BINARY
+    for op, dtype in ops.BINARY
     for name, a, b in (
         ("many", binary_sample(op, dtype, MANY), binary_sample(op, dtype, MANY, seed=1)),
         ("grid", grid(op, dtype)[:, None], grid(op, dtype)),

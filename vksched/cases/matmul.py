@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from op_cases import Case, ErrorCase, floats, ints
 
 import vksched as vs
-from vksched.ops.op import AttrValue
-from vksched.types import NDArray
+
+from ..ops.op import AttrValue
+from ..types import NDArray
+from .case import Case, ErrorCase, floats, ints
 
 
 def attrs(transpose_a: bool = False, transpose_b: bool = False) -> dict[str, AttrValue]:

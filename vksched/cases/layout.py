@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import permutations
 from typing import Any
 
-from op_cases import Case, ErrorCase, bools, floats, ints
-
 import vksched as vs
-from vksched.types import NDArray
+
+from ..types import NDArray
+from .case import Case, ErrorCase, FunctionCase, bools, floats, ints
 
 Shape = tuple[int, ...]
 
@@ -191,6 +191,17 @@ CONCAT = [
         f"{dtype[0]}{axis}",
     )
     for dtype, axis, shapes in _CONCATS
+]
+
+FUNCTIONS = [
+    *(
+        FunctionCase(
+            "expand_dims", lambda x, a=axis: vs.expand_dims(x, a), (floats(5, 7),), str(axis)
+        )
+        for axis in (0, 1, 2, -1)
+    ),
+    FunctionCase("squeeze", vs.squeeze, (floats(1, 5, 1, 7),)),
+    FunctionCase("squeeze", lambda x: vs.squeeze(x, (0, -2)), (ints(1, 5, 1, 1),), "axes"),
 ]
 
 CASES: list[Case] = [*RESHAPE, *EXPAND, *TRANSPOSE, *SLICE, *CONCAT]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from op_cases import Case, ErrorCase, floats, ints
 
 import vksched as vs
-from vksched.ops.reduce import REDUCE_CODES
-from vksched.types import NDArray
+
+from ..ops.reduce import REDUCE_CODES
+from ..types import NDArray
+from .case import Case, ErrorCase, floats, ints
 
 FLOAT_OPS = tuple(REDUCE_CODES)
 INT_OPS = tuple(op for op in FLOAT_OPS if op != "reduce_mean")

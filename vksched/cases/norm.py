@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from op_cases import Case, ErrorCase, floats
 
 import vksched as vs
-from vksched.types import NDArray
+
+from ..ops.op import AttrValue
+from ..types import NDArray
+from .case import Case, ErrorCase, floats
 
 
 def softmax(x: NDArray, axis: int, name: str = "") -> Case:
@@ -18,7 +20,13 @@ def norm(
 ) -> Case:
     inputs = [floats(*shape) * 3 + 1]
     inputs += [floats(*shape[axis:], seed=i + 1) for i in range(scaled + shifted)]
-    attrs = {"axis": axis, "eps": eps, "kind": kind, "scaled": scaled, "shifted": shifted}
+    attrs: dict[str, AttrValue] = {
+        "axis": axis,
+        "eps": eps,
+        "kind": kind,
+        "scaled": scaled,
+        "shifted": shifted,
+    }
     name = f"axis {axis}{' scaled' * scaled}{' shifted' * shifted} eps {eps:g}"
     return Case(kind, tuple(np.asarray(x, np.float32) for x in inputs), attrs, name)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from op_cases import Case, ErrorCase, bools, floats, ints
 
 import vksched as vs
-from vksched.types import NDArray
+
+from ..types import NDArray
+from .case import Case, ErrorCase, bools, floats, ints
 
 Shape = tuple[int, ...]
 

@@ -1,0 +1,11 @@
+"""Draws: for every op a rule by which hypothesis draws calls of it."""
+
+from __future__ import annotations
+
+from . import elementwise
+from .common import Draw
+
+FAMILIES = (elementwise,)
+DRAWS: dict[str, Draw] = {}
+for _family in FAMILIES:
+    DRAWS.update(_family.DRAWS)

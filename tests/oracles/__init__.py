@@ -1,0 +1,13 @@
+"""Oracles: for every op and function another library's answer, none sharing code with ours."""
+
+from __future__ import annotations
+
+from . import elementwise, index, layout, matmul, norm, reduce
+from .common import FunctionOracle, Oracle
+
+FAMILIES = (elementwise, index, layout, matmul, norm, reduce)
+ORACLES: dict[str, Oracle] = {}
+FUNCTION_ORACLES: dict[str, FunctionOracle] = {}
+for _family in FAMILIES:
+    ORACLES.update(getattr(_family, "ORACLES", {}))
+    FUNCTION_ORACLES.update(getattr(_family, "FUNCTION_ORACLES", {}))

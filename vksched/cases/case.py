@@ -1,0 +1,132 @@
+"""What a row of the case table is, and the rows of all families.
+
+A case says: this op, on these arrays, with these attributes, must equal its numpy reference on
+every device. To cover a new op, add rows to its family's `cases_*.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ..graph import Graph, build_graph
+from ..ops.lower import compute, infer
+from ..ops.op import Attrs, AttrValue, Call, Limits, Op, get_op
+from ..ops.tensor import Tensor, input
+from ..types import NDArray, TensorType, canonical_dtype
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of an op. nmse: the largest normalised squared error of a float32 result."""
+
+    op: str
+    inputs: tuple[NDArray, ...]
+    attrs: dict[str, AttrValue] = field(default_factory=dict)
+    name: str = ""
+    nmse: float = 1e-10
+    large: bool = False
+    """Runs with the device's own limits only: others would give a CPU driver a kernel for GPUs."""
+
+    @property
+    def id(self) -> str:
+        return _id(self.op, self.name, self.inputs)
+
+    @property
+    def declaration(self) -> Op:
+        return get_op(self.op)
+
+    @cached_property
+    def types(self) -> tuple[TensorType, ...]:
+        return tuple(TensorType(a.shape, canonical_dtype(a.dtype)) for a in self.inputs)
+
+    def call(self, limits: Limits) -> Call:
+        attrs = Attrs(self.attrs)
+        return Call(self.types, infer(self.declaration, self.types, attrs), attrs, limits)
+
+    def expected(self) -> NDArray:
+        """The numpy reference's result."""
+        with np.errstate(all="ignore"):
+            return np.asarray(compute(self.declaration, self.inputs, Attrs(self.attrs)))
+
+
+def _id(what: str, name: str, inputs: tuple[NDArray, ...]) -> str:
+    shapes = "_".join("x".join(map(str, a.shape)) or "scalar" for a in inputs)
+    return "-".join(filter(None, (what, name, shapes)))
+
+
+Outputs = Tensor | tuple[Tensor, ...] | list[Tensor]
+
+
+@dataclass(frozen=True)
+class FunctionCase:
+    """One call of a function that others express, such as `vs.group_norm`.
+
+    function: its name in `vs`. build: tensors, one per array -> result, or several. Every node of
+    the graph runs on the device that is tested; nmse as in `Case`.
+    """
+
+    function: str
+    build: Callable[..., Outputs]
+    inputs: tuple[NDArray, ...]
+    name: str = ""
+    nmse: float = 1e-10
+
+    @property
+    def id(self) -> str:
+        return _id(self.function, self.name, self.inputs)
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The graph of a call on inputs x0, x1, ..."""
+        dtypes = [canonical_dtype(a.dtype) for a in self.inputs]
+        given = zip(self.inputs, dtypes, strict=True)
+        tensors = [input(f"x{i}", a.shape, d) for i, (a, d) in enumerate(given)]
+        made = self.build(*tensors)
+        return build_graph([made] if isinstance(made, Tensor) else list(made))[0]
+
+    def run(self, run_node: Callable[[Case], NDArray]) -> tuple[NDArray, ...]:
+        """Returns the results, every node computed by `run_node`."""
+        values: dict[int, NDArray] = dict(self.graph.data)
+        for node in self.graph.nodes:
+            if node.op == "input":
+                values[node.id] = self.inputs[int(node.name[1:])]
+            elif not node.declaration.leaf:
+                operands = tuple(values[i] for i in node.inputs)
+                case = Case(node.op, operands, dict(node.attrs), node.name, self.nmse)
+                values[node.id] = run_node(case)
+        return tuple(values[i] for _, i in self.graph.outputs)
+
+    def expected(self) -> tuple[NDArray, ...]:
+        """The results of the numpy references."""
+        return self.run(Case.expected)
+
+
+@dataclass(frozen=True)
+class ErrorCase:
+    """A call that must be refused. match: a part of the message."""
+
+    build: Callable[[], Any]
+    error: type[Exception]
+    match: str
+
+
+def floats(*shape: int, seed: int = 0, scale: float = 1.0) -> NDArray:
+    """Normally distributed float32 values, the same for the same arguments."""
+    rng = np.random.default_rng((seed, *shape))
+    return np.asarray(rng.standard_normal(shape) * scale, np.float32)
+
+
+def ints(*shape: int, seed: int = 0, low: int = -100, high: int = 100) -> NDArray:
+    """Uniform int32 values in low..high-1."""
+    rng = np.random.default_rng((seed, *shape))
+    return np.asarray(rng.integers(low, high, shape), np.int32)
+
+
+def bools(*shape: int, seed: int = 0) -> NDArray:
+    """Fair coins."""
+    return ints(*shape, seed=seed, low=0, high=2).astype(bool)
