@@ -14,8 +14,11 @@ import numpy as np
 from ..errors import DTypeError, ShapeError, VkschedError
 from ..types import (
     BOOL,
+    DTYPES,
     FLOAT32,
     INT32,
+    INT64,
+    UINT32,
     NDArray,
     Shape,
     TensorType,
@@ -230,10 +233,10 @@ def convert(what: str, value: object, dtype: str) -> NDArray:
         raise DTypeError(
             f"[{what}] expected numbers of one shape, got {value!r}: {error}"
         ) from None
-    kinds = {BOOL: "b", INT32: "biuf", FLOAT32: "biuf"}[dtype]
+    kinds = "b" if dtype == BOOL else "biuf"
     with np.errstate(all="ignore"):
         out = array.astype(numpy_dtype(dtype)) if array.dtype.kind in kinds else None
-        if out is None or (dtype == INT32 and not np.array_equal(out, array)):
+        if out is None or (dtype in (INT32, UINT32, INT64) and not np.array_equal(out, array)):
             shown = repr(value) if array.size < 8 else f"{array.dtype} {array.shape}"
             raise DTypeError(f"[{what}] expected values of {dtype}, got {shown}; try vs.cast")
     return out
@@ -307,7 +310,7 @@ def _from_array(op: str, value: Any, name: str | None) -> Tensor:
         dtype = canonical_dtype(array.dtype)
     except DTypeError as error:
         raise DTypeError(
-            f"[{op}]{name and ' ' + name or ''} expected float32, int32 or bool, "
+            f"[{op}]{name and ' ' + name or ''} expected one of {', '.join(DTYPES)}, "
             f"got {array.dtype}; "
             f"try array.astype(numpy.{'int32' if array.dtype.kind in 'iu' else 'float32'})"
         ) from error
