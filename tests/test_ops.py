@@ -23,8 +23,8 @@ from vksched.runtime.vulkan import VulkanDevice
 
 LOWERED = {
     "the Vulkan minimum": Limits(),
-    "a CPU driver with few groups": Limits(software=True, max_groups=(3, 2, 1)),
-    "a GPU with few groups": Limits(max_groups=(2, 1, 1)),
+    "a CPU driver with few groups": Limits(software=True, max_groups=(3, 2, 1), storage_buffers=8),
+    "a GPU with few groups": Limits(max_groups=(2, 1, 1), storage_buffers=8),
     "a large GPU": Limits(max_invocations=1024, shared_bytes=49152, max_buffer_bytes=1 << 32),
 }
 SHADERS = DIRECTORY.parent.parent / "shaders"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from . import elementwise
+from . import attention, elementwise
 from .common import Draw
 
-FAMILIES = (elementwise,)
+FAMILIES = (
+    attention,
+    elementwise,
+)
 DRAWS: dict[str, Draw] = {}
 for _family in FAMILIES:
     DRAWS.update(_family.DRAWS)

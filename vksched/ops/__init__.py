@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .attention import attention
 from .elementwise import (
     abs,
     add,
@@ -41,10 +42,12 @@ from .layout import slice_ as slice
 from .matmul import matmul
 from .norm import layer_norm, rms_norm, softmax
 from .reduce import reduce_max, reduce_mean, reduce_min, reduce_sum
+from .rotary import rotary_cache, rotary_embedding
 
 __all__ = [
     "abs",
     "add",
+    "attention",
     "cast",
     "concat",
     "div",
@@ -79,6 +82,8 @@ __all__ = [
     "relu",
     "reshape",
     "rms_norm",
+    "rotary_cache",
+    "rotary_embedding",
     "rsqrt",
     "sigmoid",
     "silu",

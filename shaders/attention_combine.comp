@@ -1,0 +1,40 @@
+#version 450
+// result[i, c] = sum over parts of partial[i, part, c] * w[part] / sum of total[part] * w[part], w = exp(largest[part] - largest).
+// partial: (rows, parts, row + 2), the last two words the largest score and the total of the weights; result: (rows, row).
+// One group strides over the elements by the size of the whole dispatch.
+// Source: Dao et al., Flash-Decoding for long-context inference, 2023.
+#extension GL_GOOGLE_include_directive : require
+layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
+layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
+#include "float_math.glsl"
+
+layout(set = 0, binding = 0) readonly buffer Partial { float partial[]; };
+layout(set = 0, binding = 1) writeonly buffer Result { float result[]; };
+layout(push_constant) uniform Push {
+    uint partial_offset;
+    uint result_offset;
+    uint count;
+    uint row;
+    uint parts;
+};
+
+void main() {
+    const uint stride = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
+    for (uint i = gl_GlobalInvocationID.x; i < count; i += stride) {
+        const uint first = partial_offset + i / row * parts * (row + 2u);
+        float largest = -INFINITY;
+        for (uint part = 0u; part < parts; ++part) {
+            largest = max(largest, partial[first + part * (row + 2u) + row]); // never NaN
+        }
+        float sum = 0.0;
+        float total = 0.0;
+        for (uint part = 0u; part < parts; ++part) {
+            const uint at = first + part * (row + 2u);
+            const float here = partial[at + row];
+            const float weight = here == largest ? 1.0 : safe_exp(here - largest);
+            total += partial[at + row + 1u] * weight;
+            if (weight != 0.0) sum += partial[at + i % row] * weight;
+        }
+        result[result_offset + i] = total == 0.0 ? 0.0 : sum / total;
+    }
+}

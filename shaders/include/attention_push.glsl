@@ -1,0 +1,20 @@
+// Fields of the push block of both attention algorithms, after the offsets.
+    uint first_tile;
+    uint end_tile;
+    uint tiles; // of one batch
+    uint rows; // of q in one batch: all heads that share keys, one behind the other
+    uint queries;
+    uint keys;
+    uint depth;
+    uint first_column; // of v that this dispatch works on
+    uint columns;
+    uint v_row;
+    uint result_row;
+    uint heads; // of keys: batch = index of the batch axis * heads + head
+    uint mask_strides[4];
+    uint part_keys;
+    uint parts;
+    int first_seen; // query i sees the keys i + first_seen .. i + last_seen
+    int last_seen;
+    float scale;
+    float softcap;

@@ -1,0 +1,84 @@
+// Attention for CPU drivers: an invocation works on one row of q, eight keys at a time; a group on rows of one batch,
+// so that all its invocations read the same keys. The sums stay where the result will lie.
+layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
+layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
+layout(constant_id = 3) const uint SOFTCAP = 0;
+layout(constant_id = 4) const uint IS_BIAS = 0;
+layout(constant_id = 5) const uint WHOLE = 1;
+#include "attention.glsl"
+
+// Written out, as CPU drivers keep indexed arrays in memory and not in registers.
+#define FOR_EACH_KEY(F) F(0, 0u) F(1, 1u) F(2, 2u) F(3, 3u) F(4, 4u) F(5, 5u) F(6, 6u) F(7, 7u)
+#define PLACE_KEY(i, number) \
+    const uint key##i = min(start + number, seen.y - 1u); \
+    const uint k##i = k_offset + (batch * keys + key##i) * depth; \
+    const uint v##i = v_offset + (batch * keys + key##i) * v_row; \
+    float score##i = 0.0;
+#define MULTIPLY_FOUR(i, number) score##i += dot(part_of_q, vec4(k[k##i + d], k[k##i + d + 1u], k[k##i + d + 2u], k[k##i + d + 3u]));
+#define MULTIPLY_ONE(i, number) score##i += q[q_at + d] * k[k##i + d];
+#define FINISH_SCORE(i, number) \
+    score##i = start + number < seen.y ? finish_score(score##i, query, mask_at, key##i) : -INFINITY; \
+    largest = larger(largest, score##i);
+#define WEIGH(i, number) \
+    const float weight##i = weigh(score##i, largest); \
+    total += weight##i;
+#define ADD_FOUR(i, number) if (weight##i != 0.0) sum += weight##i * vec4(v[v##i + c], v[v##i + c + 1u], v[v##i + c + 2u], v[v##i + c + 3u]);
+#define ADD_ONE(i, number) if (weight##i != 0.0) sum += weight##i * v[v##i + c];
+
+void attend(uint batch, uint first, uint part) {
+    const uvec2 seen = seen_keys(first, gl_WorkGroupSize.x, part);
+    const uint row = first + gl_LocalInvocationIndex;
+    if (row >= rows) return;
+    const int query = int(row % queries);
+    const uint mask_at = find_mask(batch, row);
+    const uint q_at = q_offset + (batch * rows + row) * depth;
+    const uint at = place_result(batch, row, part);
+    for (uint c = 0u; c < v_row; ++c) result[at + c] = 0.0;
+    float largest = -INFINITY;
+    float total = 0.0;
+    for (uint start = seen.x; start < seen.y; start += 8u) {
+        FOR_EACH_KEY(PLACE_KEY)
+        uint d = 0u;
+        for (; d + 4u <= depth; d += 4u) {
+            const vec4 part_of_q = vec4(q[q_at + d], q[q_at + d + 1u], q[q_at + d + 2u], q[q_at + d + 3u]);
+            FOR_EACH_KEY(MULTIPLY_FOUR)
+        }
+        for (; d < depth; ++d) {
+            FOR_EACH_KEY(MULTIPLY_ONE)
+        }
+        const float before = largest;
+        FOR_EACH_KEY(FINISH_SCORE)
+        const float factor = shrink(before, largest);
+        total *= factor;
+        FOR_EACH_KEY(WEIGH)
+        uint c = 0u;
+        for (; c + 4u <= v_row; c += 4u) {
+            vec4 sum = vec4(result[at + c], result[at + c + 1u], result[at + c + 2u], result[at + c + 3u]);
+            sum = factor == 0.0 ? vec4(0.0) : sum * factor;
+            FOR_EACH_KEY(ADD_FOUR)
+            result[at + c] = sum.x;
+            result[at + c + 1u] = sum.y;
+            result[at + c + 2u] = sum.z;
+            result[at + c + 3u] = sum.w;
+        }
+        for (; c < v_row; ++c) {
+            float sum = factor == 0.0 ? 0.0 : result[at + c] * factor;
+            FOR_EACH_KEY(ADD_ONE)
+            result[at + c] = sum;
+        }
+    }
+    if (WHOLE == 0u) {
+        result[at + v_row] = largest;
+        result[at + v_row + 1u] = total;
+        return;
+    }
+    for (uint c = 0u; c < v_row; ++c) result[at + c] = total == 0.0 ? 0.0 : result[at + c] / total;
+}
+
+void main() {
+    for (uint part = gl_WorkGroupID.y; part < parts; part += gl_NumWorkGroups.y) {
+        for (uint tile = first_tile + gl_WorkGroupID.x; tile < end_tile; tile += gl_NumWorkGroups.x) {
+            attend(tile / tiles, tile % tiles * gl_WorkGroupSize.x, part);
+        }
+    }
+}

@@ -1,0 +1,149 @@
+// Attention for GPUs: a group of 4 rows of 32 lanes works on ROWS rows of q, KEYS keys at a time.
+// Each lane computes ROWS / 4 rows by two keys of the scores, then ROWS / 4 rows by COLUMNS columns of the sums.
+layout(local_size_x = 128, local_size_y = 1, local_size_z = 1) in;
+layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
+layout(constant_id = 3) const uint ROWS = 16;
+layout(constant_id = 4) const uint COLUMNS = 8;
+layout(constant_id = 5) const uint SOFTCAP = 0;
+layout(constant_id = 6) const uint IS_BIAS = 0;
+layout(constant_id = 7) const uint WHOLE = 1;
+#include "attention.glsl"
+
+const uint KEYS = 64u;
+const uint STEP = 16u; // of depth, through shared memory
+const uint ACROSS = 32u;
+const uint DOWN = gl_WorkGroupSize.x / ACROSS;
+const uint OWN_ROWS = ROWS / DOWN;
+const uint OWN_KEYS = KEYS / ACROSS;
+const uint LANES = gl_WorkGroupSize.x / ROWS; // of one row, in the softmax
+// one word more per row, so that the lanes meet different banks
+shared float q_tile[ROWS * (STEP + 1u)];
+shared float k_tile[KEYS * (STEP + 1u)];
+shared float scores[ROWS * (KEYS + 1u)];
+shared float lanes[gl_WorkGroupSize.x];
+shared float state[ROWS];
+
+void load_tiles(uint q_at, uint count, uint k_at, uint end, uint step) {
+    for (uint i = gl_LocalInvocationIndex; i < ROWS * STEP; i += gl_WorkGroupSize.x) {
+        const uvec2 in_tile = uvec2(i / STEP, i % STEP);
+        const uint here = step + in_tile.y;
+        const bool inside = in_tile.x < count && here < depth;
+        q_tile[in_tile.x * (STEP + 1u) + in_tile.y] = inside ? q[q_at + in_tile.x * depth + here] : 0.0;
+    }
+    for (uint i = gl_LocalInvocationIndex; i < KEYS * STEP; i += gl_WorkGroupSize.x) {
+        const uvec2 in_tile = uvec2(i / STEP, i % STEP);
+        const uint here = step + in_tile.y;
+        const bool inside = in_tile.x < end && here < depth;
+        k_tile[in_tile.x * (STEP + 1u) + in_tile.y] = inside ? k[k_at + in_tile.x * depth + here] : 0.0;
+    }
+}
+
+void attend(uint batch, uint first, uint part) {
+    const uint index = gl_LocalInvocationIndex;
+    const uvec2 lane = uvec2(index % ACROSS, index / ACROSS);
+    const uint own = index / LANES; // the row of which this lane is one in the softmax
+    const uint q_at = q_offset + (batch * rows + first) * depth;
+    int query[OWN_ROWS];
+    uint mask_at[OWN_ROWS];
+    float sums[OWN_ROWS * COLUMNS];
+    for (uint i = 0u; i < OWN_ROWS; ++i) {
+        const uint row = min(first + lane.y + i * DOWN, rows - 1u);
+        query[i] = int(row % queries);
+        mask_at[i] = find_mask(batch, row);
+    }
+    for (uint i = 0u; i < OWN_ROWS * COLUMNS; ++i) sums[i] = 0.0;
+    float largest = -INFINITY;
+    float total = 0.0;
+    const uvec2 seen = seen_keys(first, ROWS, part);
+    for (uint start = seen.x; start < seen.y; start += KEYS) {
+        const uint count = min(KEYS, seen.y - start);
+        float products[OWN_ROWS * OWN_KEYS];
+        for (uint i = 0u; i < OWN_ROWS * OWN_KEYS; ++i) products[i] = 0.0;
+        for (uint step = 0u; step < depth; step += STEP) {
+            barrier(); // the tiles of the step before have been read
+            load_tiles(q_at, rows - first, k_offset + (batch * keys + start) * depth, count, step);
+            barrier();
+            for (uint s = 0u; s < STEP; ++s) {
+                float left[OWN_ROWS];
+                for (uint i = 0u; i < OWN_ROWS; ++i) left[i] = q_tile[(lane.y + i * DOWN) * (STEP + 1u) + s];
+                for (uint j = 0u; j < OWN_KEYS; ++j) {
+                    const float right = k_tile[(lane.x + j * ACROSS) * (STEP + 1u) + s];
+                    for (uint i = 0u; i < OWN_ROWS; ++i) products[i * OWN_KEYS + j] += left[i] * right;
+                }
+            }
+        }
+        barrier(); // the scores of the keys before have been read
+        for (uint i = 0u; i < OWN_ROWS; ++i) {
+            for (uint j = 0u; j < OWN_KEYS; ++j) {
+                const uint key = lane.x + j * ACROSS;
+                float score = -INFINITY;
+                if (key < count) score = finish_score(products[i * OWN_KEYS + j], query[i], mask_at[i], start + key);
+                scores[(lane.y + i * DOWN) * (KEYS + 1u) + key] = score;
+            }
+        }
+        barrier();
+        const float before = largest;
+        for (uint key = index % LANES; key < KEYS; key += LANES) largest = larger(largest, scores[own * (KEYS + 1u) + key]);
+        lanes[index] = largest;
+        barrier();
+        for (uint i = 0u; i < LANES; ++i) largest = larger(largest, lanes[own * LANES + i]);
+        const float factor = shrink(before, largest);
+        total *= factor;
+        for (uint key = index % LANES; key < KEYS; key += LANES) {
+            const float weight = weigh(scores[own * (KEYS + 1u) + key], largest);
+            scores[own * (KEYS + 1u) + key] = weight;
+            total += weight;
+        }
+        if (index % LANES == 0u) state[own] = factor;
+        barrier();
+        for (uint i = 0u; i < OWN_ROWS; ++i) {
+            const float by = state[lane.y + i * DOWN];
+            for (uint c = 0u; c < COLUMNS; ++c) sums[i * COLUMNS + c] = by == 0.0 ? 0.0 : sums[i * COLUMNS + c] * by;
+        }
+        uint v_at = v_offset + (batch * keys + start) * v_row + first_column + lane.x;
+        for (uint key = 0u; key < count; ++key) {
+            float values[COLUMNS];
+            for (uint c = 0u; c < COLUMNS; ++c) values[c] = lane.x + c * ACROSS < columns ? v[v_at + c * ACROSS] : 0.0;
+            for (uint i = 0u; i < OWN_ROWS; ++i) {
+                const float weight = scores[(lane.y + i * DOWN) * (KEYS + 1u) + key];
+                if (weight != 0.0) {
+                    for (uint c = 0u; c < COLUMNS; ++c) sums[i * COLUMNS + c] += weight * values[c];
+                }
+            }
+            v_at += v_row;
+        }
+    }
+    barrier();
+    lanes[index] = total;
+    if (index % LANES == 0u) state[own] = largest;
+    barrier();
+    for (uint i = 0u; i < OWN_ROWS; ++i) {
+        const uint in_tile = lane.y + i * DOWN;
+        const uint row = first + in_tile;
+        if (row < rows) {
+            float whole = 0.0;
+            for (uint l = 0u; l < LANES; ++l) whole += lanes[in_tile * LANES + l];
+            const uint at = place_result(batch, row, part);
+            for (uint c = 0u; c < COLUMNS; ++c) {
+                const uint column = lane.x + c * ACROSS;
+                if (column < columns) {
+                    const float value = sums[i * COLUMNS + c];
+                    result[at + first_column + column] = WHOLE == 0u ? value : whole == 0.0 ? 0.0 : value / whole;
+                }
+            }
+            if (WHOLE == 0u && lane.x == 0u) {
+                result[at + v_row] = state[in_tile];
+                result[at + v_row + 1u] = whole;
+            }
+        }
+    }
+    barrier(); // the next tile writes lanes and state
+}
+
+void main() {
+    for (uint part = gl_WorkGroupID.y; part < parts; part += gl_NumWorkGroups.y) {
+        for (uint tile = first_tile + gl_WorkGroupID.x; tile < end_tile; tile += gl_NumWorkGroups.x) {
+            attend(tile / tiles, tile % tiles * ROWS, part);
+        }
+    }
+}

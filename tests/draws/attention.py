@@ -1,0 +1,40 @@
+"""Draws of attention and of the rotary position embedding."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from vksched.cases.attention import attributes, rotary
+from vksched.cases.case import Case
+
+from .common import Draw, Pick, array
+
+
+def _attention(pick: Pick) -> Case:
+    batch, shared, share = (pick(st.integers(1, 3)) for _ in range(3))
+    queries, keys = pick(st.integers(0, 20)), pick(st.integers(0, 90))
+    depth, columns = pick(st.integers(0, 20)), pick(st.integers(0, 20))
+    scores = (batch, shared * share, queries, keys)
+    inputs = [
+        array(pick, "float32", (*scores[:3], depth)),
+        array(pick, "float32", (batch, shared, keys, depth)),
+        array(pick, "float32", (batch, shared, keys, columns)),
+    ]
+    masked = pick(st.sampled_from(("", "bool", "float32")))
+    if masked:
+        shape = tuple(1 if pick(st.booleans()) else side for side in scores)
+        inputs.append(array(pick, masked, shape[pick(st.integers(0, 4)) :]))
+    attrs = attributes(depth, softcap=pick(st.sampled_from((0.0, 2.0))))
+    attrs |= {"past": pick(st.integers(-5, 50))}
+    attrs |= {side: pick(st.integers(-1, 9)) for side in ("left", "right")}
+    return Case("attention", tuple(inputs), attrs)
+
+
+def _rotary(pick: Pick) -> Case:
+    batch, heads, length, depth = (pick(st.integers(0, 5)) for _ in range(4))
+    turned = 2 * pick(st.integers(0, depth // 2))
+    batched = (pick(st.booleans()), pick(st.booleans()))
+    return rotary((batch, heads, length, depth), turned, batched, pick(st.booleans()))
+
+
+DRAWS: dict[str, Draw] = {"attention": _attention, "rotary_embedding": _rotary}

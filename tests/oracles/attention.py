@@ -1,0 +1,147 @@
+"""Oracles of attention and of the rotary position embedding."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vksched.cases.case import Case, FunctionCase
+from vksched.types import NDArray
+
+from .common import FunctionOracle, Oracle, onnx
+
+scipy_special = pytest.importorskip("scipy.special")
+
+
+def run_attention(arrays: list[NDArray], attrs: dict[str, Any], past: int) -> NDArray:
+    """The ONNX reference implementation, of which past is the length of its cache."""
+    from onnx.reference import ReferenceEvaluator
+
+    q, k, v, *mask = arrays
+    # ONNX fills a shorter last axis up, and does not repeat it
+    mask = [np.broadcast_to(m, (*q.shape[:3], k.shape[2])) for m in mask]
+    inputs = {"q": q, "k": k[:, :, past:], "v": v[:, :, past:]}
+    inputs |= {"mask": mask[0]} if mask else {}
+    inputs |= {"pk": k[:, :, :past], "pv": v[:, :, :past]} if past else {}
+    order = [n if n in inputs else "" for n in ("q", "k", "v", "mask", "pk", "pv")]
+    values = [
+        onnx.helper.make_tensor_value_info(
+            n, onnx.helper.np_dtype_to_tensor_dtype(x.dtype), x.shape
+        )
+        for n, x in inputs.items()
+    ]
+    node = onnx.helper.make_node("Attention", order, ["y"], **attrs)
+    out = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.DOUBLE, None)
+    graph = onnx.helper.make_graph([node], "one", values, [out])
+    model = onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", 25)], ir_version=10
+    )
+    with np.errstate(all="ignore"):
+        return np.asarray(ReferenceEvaluator(model).run(None, inputs)[0])
+
+
+def has_onnx(case: Case) -> bool:
+    """Whether ONNX has what the case asks for: hidden keys that are NaN are not there only here."""
+    q, k = case.inputs[:2]
+    past, scale = case.attrs["past"], case.attrs["scale"]
+    assert isinstance(past, int) and isinstance(scale, float)
+    return (
+        onnx.defs.onnx_opset_version() >= 25
+        and all(np.isfinite(x).all() for x in case.inputs[:3])
+        and 0 <= past < max(1, k.shape[2])
+        and scale > 0
+        and 0 not in q.shape + k.shape
+    )
+
+
+def attention(case: Case) -> NDArray:
+    wide = [x if x.dtype == bool else x.astype(np.float64) for x in case.inputs]
+    attrs = case.attrs
+    if has_onnx(case):
+        given = {"scale": attrs["scale"], "softcap": attrs["softcap"]}
+        given |= {"left_window_size": attrs["left"], "right_window_size": attrs["right"]}
+        causal = attrs["right"] == 0
+        given |= {"is_causal": 1, "right_window_size": -1} if causal else {}
+        past = attrs["past"]
+        assert isinstance(past, int)
+        return np.asarray(run_attention(wide, given, past), np.float32)
+    return by_rows(wide, attrs)
+
+
+def by_rows(arrays: list[NDArray], attrs: Any) -> NDArray:
+    """Query by query, with the keys that it sees picked out first."""
+    q, k, v = arrays[:3]
+    (batches, heads, queries, _), keys = q.shape, k.shape[2]
+    out = np.zeros((batches, heads, queries, v.shape[3]), np.float32)
+    mask = np.broadcast_to(arrays[3] if len(arrays) > 3 else 0.0, (*q.shape[:3], keys))
+    for b, h, i in np.ndindex(batches, heads, queries):
+        group = h * k.shape[1] // heads
+        first = i + attrs["past"] - attrs["left"] if attrs["left"] >= 0 else 0
+        last = i + attrs["past"] + attrs["right"] if attrs["right"] >= 0 else keys - 1
+        kept = mask[b, h, i] if mask.dtype == bool else mask[b, h, i] != -math.inf
+        seen = [j for j in range(max(first, 0), min(last + 1, keys)) if kept[j]]
+        if not seen:
+            continue
+        with np.errstate(all="ignore"):
+            scores = np.einsum("jd,d->j", k[b, group, seen], q[b, h, i]) * attrs["scale"]
+            if attrs["softcap"]:
+                scores = attrs["softcap"] * np.tanh(scores / attrs["softcap"])
+            if mask.dtype != bool:
+                scores = scores + mask[b, h, i, seen]
+            weights = scipy_special.softmax(scores)
+            weights[scores == -math.inf] *= 0  # NaN where all are
+            if np.isneginf(scores).all():
+                weights[:] = 0
+            there = weights != 0
+            out[b, h, i] = weights[there] @ v[b, group, seen][there]
+    return out
+
+
+def joined(case: FunctionCase) -> NDArray:
+    q, k, v = (x.astype(np.float64) for x in case.inputs)
+    heads, kv_heads = (4, 2) if case.name == "joined heads" else (3, 3)
+    causal = case.name == "joined heads"
+    apart = [
+        np.stack(np.split(x, n, axis=2), axis=1)
+        for x, n in ((q, heads), (k, kv_heads), (v, kv_heads))
+    ]
+    attrs = {"scale": apart[0].shape[3] ** -0.5, "softcap": 0.0, "past": 0, "left": -1}
+    out = by_rows(apart, attrs | {"right": 0 if causal else -1})
+    return np.concatenate(list(np.moveaxis(out, 1, 0)), axis=2)
+
+
+def turn(x: NDArray, cos: NDArray, sin: NDArray, turned: int, interleaved: bool) -> NDArray:
+    """As multiplication by complex numbers."""
+    half, out = turned // 2, x.copy()
+    turns = cos + 1j * sin
+    turns = turns[:, None] if turns.ndim == 3 else turns
+    if interleaved:
+        pairs = x[..., :turned].reshape(*x.shape[:-1], half, 2)
+        product = (pairs[..., 0] + 1j * pairs[..., 1]) * turns
+        out[..., :turned] = np.stack([product.real, product.imag], -1).reshape(
+            *x.shape[:-1], turned
+        )
+    else:
+        product = (x[..., :half] + 1j * x[..., half:turned]) * turns
+        out[..., :turned] = np.concatenate([product.real, product.imag], -1)
+    return np.asarray(out, np.float32)
+
+
+def rotary(case: Case) -> NDArray:
+    x, cos, sin = (a.astype(np.float64) for a in case.inputs)
+    turned = case.attrs["turned"]
+    assert isinstance(turned, int)
+    return turn(x, cos, sin, turned, bool(case.attrs["interleaved"]))
+
+
+def cached(case: FunctionCase) -> NDArray:
+    angles = [[p * 100.0 ** (-i / 2) for i in range(2)] for p in range(6)]
+    x = case.inputs[0].astype(np.float64)
+    return turn(x, np.cos(angles), np.sin(angles), 4, False)
+
+
+ORACLES: dict[str, Oracle] = {"attention": attention, "rotary_embedding": rotary}
+FUNCTION_ORACLES: dict[str, FunctionOracle] = {"attention": joined, "rotary_cache": cached}

@@ -1,0 +1,226 @@
+"""Cases of attention and of the rotary position embedding."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import vksched as vs
+
+from ..ops.op import AttrValue
+from ..types import NDArray
+from .case import Case, ErrorCase, FunctionCase, bools, floats
+
+INF, NAN = np.inf, np.nan
+
+
+def attention(
+    q: tuple[int, int, int, int],
+    k: tuple[int, int],
+    columns: int,
+    mask: NDArray | None = None,
+    name: str = "",
+    large: bool = False,
+    **attrs: AttrValue,
+) -> Case:
+    """q: (batch, heads, queries, depth), k: (heads, keys); the mask as it is."""
+    batch, _, _, depth = q
+    inputs = [floats(*q), floats(batch, *k, depth, seed=1), floats(batch, *k, columns, seed=2)]
+    if mask is not None:
+        inputs.append(mask)
+    return Case("attention", tuple(inputs), attributes(depth, **attrs), name, large=large)
+
+
+def attributes(depth: int, **attrs: AttrValue) -> dict[str, AttrValue]:
+    """The attributes of a call, where none are given those of the builder."""
+    plain: dict[str, AttrValue] = {"softcap": 0.0, "past": 0, "left": -1, "right": -1}
+    return {"scale": max(1, depth) ** -0.5} | plain | attrs
+
+
+def bias(*shape: int) -> NDArray:
+    """A float mask with some keys hidden."""
+    out = floats(*shape, seed=5)
+    out[bools(*shape, seed=6)] = -INF
+    return out
+
+
+def hide(*shape: int) -> NDArray:
+    """A bool mask by which the first row sees nothing."""
+    out = bools(*shape, seed=7)
+    out[..., 0, :] = False
+    return out
+
+
+def odd_values() -> list[Case]:
+    """NaN and infinity in every operand; the keys from the fifth on are hidden."""
+    out = []
+    for operand, name in enumerate("qkv"):
+        for value in (NAN, INF, -INF):
+            case = attention((1, 2, 6, 5), (2, 9), 5)
+            arrays = [x.copy() for x in case.inputs]
+            arrays[operand][0, 0, 3, 2] = value
+            arrays[operand][0, 1, -1, 2] = value  # of k and v hidden
+            attrs = attributes(5, right=0)
+            out.append(Case("attention", tuple(arrays), attrs, f"{name} {value}"))
+    return out
+
+
+def mask_of(value: float) -> NDArray:
+    mask = bias(6, 9)
+    mask[2, 3] = value
+    return mask
+
+
+_SHAPES: list[tuple[tuple[int, int, int, int], tuple[int, int], int]] = [
+    *(((1, 1, 1, 1), (1, 1), 1), ((1, 1, 7, 3), (1, 5), 2), ((2, 3, 5, 8), (3, 7), 8)),
+    *(((2, 6, 5, 16), (2, 67), 16), ((1, 4, 1, 20), (1, 131), 12), ((1, 3, 9, 33), (1, 17), 70)),
+    *(((1, 1, 40, 64), (1, 65), 64), ((1, 2, 3, 130), (2, 70), 150), ((1, 1, 2, 256), (1, 9), 256)),
+    *(((1, 1, 3, 5), (1, 4), 301), ((3, 2, 17, 7), (1, 130), 5)),
+]
+_MASKS: list[tuple[int, ...]] = [
+    *((2, 6, 5, 67), (1, 1, 5, 67), (2, 1, 1, 67), (6, 1, 67), (5, 67), (67,), (2, 6, 5, 1), ()),
+]
+CASES = [
+    *(attention(q, k, columns) for q, k, columns in _SHAPES),
+    *(attention(q, k, columns, right=0, name="causal") for q, k, columns in _SHAPES),
+    *(
+        attention((2, 6, 5, 16), (2, 67), 16, make(*shape), name)
+        for name, make in (("bool", bools), ("bias", bias))
+        for shape in _MASKS
+    ),
+    attention((1, 2, 20, 8), (2, 70), 8, hide(20, 70), "a row sees nothing"),
+    attention((1, 2, 20, 8), (2, 70), 8, hide(2, 20, 70), "with causal", right=0, past=9),
+    attention((1, 2, 6, 8), (2, 70), 8, bias(6, 70), "with causal", right=0, softcap=1.5),
+    *(
+        attention(
+            *((1, 2, 20, 8), (2, 70), 8, None, f"past {past} window {left} {right}"),
+            past=past,
+            left=left,
+            right=right,
+        )
+        for past, left, right in (
+            *((0, 3, 2), (30, 3, -1), (50, -1, 0), (50, 0, 0), (-5, -1, 0), (100, 5, -1)),
+        )
+    ),
+    attention((1, 4, 2, 8), (2, 66), 8, name="softcap", softcap=0.75),
+    attention((1, 4, 2, 8), (2, 66), 8, name="scale", scale=2.5),
+    attention((1, 4, 2, 8), (2, 66), 8, name="scale below 0", scale=-0.5),
+    attention((1, 1, 20, 64), (1, 70), 8, name="far apart", scale=30.0),
+    attention((1, 1, 2, 8), (1, 1500), 8, name="parts"),
+    attention((1, 2, 2, 4), (1, 1100), 5, bools(1, 2, 2, 1100), "parts"),
+    attention((1, 1, 3, 4), (1, 1100), 4, name="a part is hidden", right=0, past=100),
+    attention((1, 1, 1, 64), (1, 20000), 64, name="parts", large=True),
+    attention((1, 1, 3, 256), (1, 3000), 256, name="parts", large=True, right=0, past=2500),
+    *odd_values(),
+    *(
+        attention((1, 1, 6, 5), (1, 9), 5, mask_of(value), f"mask {value}")
+        for value in (NAN, INF, -3e38)
+    ),
+    attention((0, 2, 3, 4), (1, 5), 4, name="no batch"),
+    attention((2, 2, 0, 4), (1, 5), 4, name="no query"),
+    attention((2, 2, 3, 4), (1, 0), 4, name="no key"),
+    attention((2, 2, 3, 4), (1, 5), 0, name="no column"),
+    attention((2, 2, 3, 0), (1, 5), 4, name="no depth"),
+    attention((2, 0, 3, 4), (0, 5), 4, name="no head"),
+]
+
+
+def rotary(
+    x: tuple[int, int, int, int],
+    turned: int,
+    batched: tuple[bool, bool] = (False, False),
+    interleaved: bool = False,
+) -> Case:
+    caches = [
+        floats(*((x[0],) if own else ()), x[2], turned // 2, seed=i + 1)
+        for i, own in enumerate(batched)
+    ]
+    attrs: dict[str, AttrValue] = {"interleaved": interleaved, "turned": turned}
+    name = f"{turned}{' interleaved' * interleaved}"
+    return Case("rotary_embedding", (floats(*x), *caches), attrs, name)
+
+
+CASES += [
+    rotary(shape, turned, batched, interleaved)
+    for interleaved in (False, True)
+    for shape, turned, batched in (
+        ((1, 1, 1, 2), 2, (False, False)),
+        ((2, 3, 5, 8), 8, (False, False)),
+        ((2, 3, 5, 8), 8, (True, True)),
+        ((2, 3, 5, 8), 6, (True, False)),
+        ((2, 3, 5, 9), 4, (False, True)),
+        ((2, 3, 5, 7), 0, (False, False)),
+        ((3, 7, 11, 64), 64, (False, False)),
+        ((0, 3, 5, 8), 8, (False, False)),
+    )
+]
+
+# -- functions ---------------------------------------------------------------------------------
+
+FUNCTIONS = [
+    FunctionCase(
+        "attention",
+        lambda q, k, v: vs.attention(q, k, v, heads=4, kv_heads=2, causal=True),
+        (floats(2, 5, 24), floats(2, 7, 12, seed=1), floats(2, 7, 10, seed=2)),
+        "joined heads",
+    ),
+    FunctionCase(
+        "attention",
+        lambda q, k, v: vs.attention(q, k, v, heads=3),
+        (floats(2, 5, 12), floats(2, 7, 12, seed=1), floats(2, 7, 12, seed=2)),
+        "joined heads alike",
+    ),
+    FunctionCase(
+        "rotary_cache",
+        lambda x: vs.rotary_embedding(x, *vs.rotary_cache(6, 4, 100.0), rotary_dim=4),
+        (floats(2, 1, 6, 5),),
+    ),
+]
+
+
+def build(*shapes: tuple[int, ...], **keywords: object) -> vs.Tensor:
+    return vs.attention(*(vs.input(f"x{i}", s) for i, s in enumerate(shapes)), **keywords)  # type: ignore[arg-type]
+
+
+def turn(x: tuple[int, ...], cos: tuple[int, ...], **keywords: object) -> vs.Tensor:
+    given = (vs.input("x", x), vs.input("c", cos), vs.input("s", cos))
+    return vs.rotary_embedding(*given, **keywords)  # type: ignore[arg-type]
+
+
+_Q, _K = (2, 4, 3, 8), (2, 2, 5, 8)
+ERRORS = [
+    ErrorCase(lambda: build(_Q[1:], _K, _K), vs.ShapeError, "try heads="),
+    ErrorCase(lambda: build(_Q, _K, (2, 2, 6, 8)), vs.ShapeError, r"v \(b, g, n, e\)"),
+    ErrorCase(lambda: build(_Q, (2, 2, 5, 7), _K), vs.ShapeError, r"k \(b, g, n, d\)"),
+    ErrorCase(lambda: build(_Q, (2, 3, 5, 8), (2, 3, 5, 8)), vs.ShapeError, "a multiple"),
+    ErrorCase(lambda: build(_Q, _K, _K, (3, 6)), vs.ShapeError, "shapes that broadcast"),
+    ErrorCase(lambda: build(_Q, _K, _K, (1, 2, 4, 3, 5)), vs.ShapeError, "mask that broadcasts"),
+    ErrorCase(
+        lambda: vs.attention(
+            vs.input("q", _Q), vs.input("k", _K), vs.input("v", _K), vs.input("m", (5,), "int32")
+        ),
+        vs.DTypeError,
+        "mask of bool",
+    ),
+    ErrorCase(
+        lambda: vs.attention(*(vs.input(n, (1, 1, 2, 2), "int32") for n in "qkv")),
+        vs.DTypeError,
+        "expected float32",
+    ),
+    ErrorCase(lambda: build(_Q, _K, _K, window=(-1, 0)), vs.ShapeError, "window of 0 or more"),
+    ErrorCase(lambda: build(_Q, _K, _K, past=1 << 40), vs.ShapeError, "a past under"),
+    ErrorCase(lambda: build(_Q, _K, _K, softcap=-1.0), vs.DTypeError, "softcap of 0 or more"),
+    ErrorCase(lambda: build(_Q, _K, _K, heads=2), vs.ShapeError, "2 heads"),
+    ErrorCase(lambda: build((2, 3, 8), (2, 3, 8), (2, 3, 8), heads=3), vs.ShapeError, "3 heads"),
+    ErrorCase(lambda: turn((2, 3, 8), (3, 4)), vs.ShapeError, "batch, heads, length"),
+    ErrorCase(lambda: turn((1, 2, 3, 8), (4, 4)), vs.ShapeError, "cos and sin of shape"),
+    ErrorCase(lambda: turn((1, 2, 3, 8), (3, 4), rotary_dim=10), vs.ShapeError, "even rotary_dim"),
+    ErrorCase(lambda: turn((1, 2, 3, 7), (3, 3)), vs.ShapeError, "rotary_dim in 0..7"),
+    ErrorCase(
+        lambda: vs.rotary_embedding(
+            vs.input("x", (1, 1, 1, 2), "int32"), np.ones((1, 1), np.float32), [[0.0]]
+        ),
+        vs.DTypeError,
+        "expected",
+    ),
+    ErrorCase(lambda: vs.rotary_cache(3, 5), vs.ShapeError, "even dim"),
+]
