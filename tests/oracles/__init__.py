@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from . import attention, elementwise, index, layout, matmul, norm, reduce
+from . import attention, einsum, elementwise, index, layout, linear, matmul, norm, reduce
 from .common import FunctionOracle, Oracle
 
-FAMILIES = (attention, elementwise, index, layout, matmul, norm, reduce)
+FAMILIES = (attention, einsum, elementwise, index, layout, linear, matmul, norm, reduce)
 ORACLES: dict[str, Oracle] = {}
 FUNCTION_ORACLES: dict[str, FunctionOracle] = {}
 for _family in FAMILIES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .attention import attention
+from .einsum import einsum
 from .elementwise import (
     abs,
     add,
@@ -39,6 +40,7 @@ from .elementwise import (
 from .index import gather
 from .layout import concat, expand, expand_dims, reshape, squeeze, transpose
 from .layout import slice_ as slice
+from .linear import dot, gemm, linear, outer, tensordot, vecdot
 from .matmul import matmul
 from .norm import layer_norm, rms_norm, softmax
 from .reduce import reduce_max, reduce_mean, reduce_min, reduce_sum
@@ -51,6 +53,8 @@ __all__ = [
     "cast",
     "concat",
     "div",
+    "dot",
+    "einsum",
     "equal",
     "erf",
     "exp",
@@ -58,11 +62,13 @@ __all__ = [
     "expand_dims",
     "gather",
     "gelu",
+    "gemm",
     "greater",
     "greater_equal",
     "layer_norm",
     "less",
     "less_equal",
+    "linear",
     "log",
     "logical_and",
     "logical_not",
@@ -74,6 +80,7 @@ __all__ = [
     "mul",
     "neg",
     "not_equal",
+    "outer",
     "pow",
     "reduce_max",
     "reduce_mean",
@@ -93,6 +100,8 @@ __all__ = [
     "squeeze",
     "sub",
     "tanh",
+    "tensordot",
     "transpose",
+    "vecdot",
     "where",
 ]

@@ -1,0 +1,127 @@
+"""Cases of gemm, linear, outer, dot, vecdot and tensordot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import vksched as vs
+
+from ..types import NDArray
+from .case import ErrorCase, FunctionCase, bools, floats, ints
+
+CASES: list[Any] = []
+
+
+def gemm(name: str, *inputs: NDArray, **keywords: Any) -> FunctionCase:
+    """The keywords stand in the name, from which the oracle takes them."""
+    return FunctionCase("gemm", lambda *x: vs.gemm(*x, **keywords), inputs, name)
+
+
+GEMM: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "alpha": {"alpha": 0.5},
+    "beta": {"beta": -2.0},
+    "both": {"alpha": 0.25, "beta": 0.35},
+    "t10": {"transpose_a": True},
+    "t01": {"transpose_b": True, "alpha": 2.0},
+    "t11": {"transpose_a": True, "transpose_b": True},
+}
+"""Attributes by the name of the case."""
+
+
+def sides(keywords: dict[str, Any], m: int, k: int, n: int) -> tuple[NDArray, NDArray]:
+    a = (k, m) if keywords.get("transpose_a") else (m, k)
+    b = (n, k) if keywords.get("transpose_b") else (k, n)
+    return floats(*a), floats(*b, seed=1)
+
+
+TENSORDOT: dict[str, tuple[tuple[int, ...], tuple[int, ...], Any]] = {
+    "two": ((2, 3, 4), (3, 4, 5), 2),
+    "one": ((2, 3), (3, 4), 1),
+    "none": ((2, 3), (4,), 0),
+    "all": ((2, 3), (2, 3), 2),
+    "crossed": ((2, 3, 4), (4, 5, 3), ((1, 2), (2, 0))),
+    "as it lies": ((2, 3, 4), (5, 3, 4), ((1, 2), (1, 2))),
+    "numbers": ((2, 3, 4), (5, 4, 3), (-1, 1)),
+    "no inner": ((2, 0), (0, 3), 1),
+    "no axes": ((2, 3), (4, 5), ((), ())),
+}
+FUNCTIONS = [
+    *(
+        gemm(name, *sides(keywords, 5, 7, 6), *c, **keywords)
+        for name, keywords in GEMM.items()
+        for c in ((), (floats(6, seed=2),), (floats(5, 1, seed=2),), (floats(seed=2),))
+    ),
+    gemm("plain", ints(3, 4), ints(4, 5, seed=1), ints(3, 5, seed=2)),
+    *(
+        FunctionCase("linear", vs.linear, (floats(*x), floats(5, 4, seed=1), *bias))
+        for x in ((4,), (3, 4), (2, 3, 4), (0, 4))
+        for bias in ((), (floats(5, seed=2),))
+    ),
+    *(
+        FunctionCase("outer", vs.outer, (floats(*a), floats(*b, seed=1)))
+        for a, b in (((3,), (4,)), ((2, 3), (4,)), ((), (3,)), ((0,), (3,)))
+    ),
+    FunctionCase("outer", vs.outer, (ints(3), ints(4, seed=1)), "int"),
+    *(
+        FunctionCase("dot", vs.dot, (floats(*a), floats(*b, seed=1)))
+        for a, b in (
+            *(((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 2)), ((2, 3), (3, 4)), ((), (2, 3))),
+            *(((2, 3, 4), (5, 4, 6)), ((4,), (2, 4, 3)), ((2, 3), ()), ((0,), (0,))),
+        )
+    ),
+    *(
+        FunctionCase("vecdot", vs.vecdot, (floats(*a), floats(*b, seed=1)))
+        for a, b in (((3,), (3,)), ((2, 5, 3), (5, 3)), ((4, 1, 3), (2, 3)), ((2, 0), (2, 0)))
+    ),
+    FunctionCase(
+        "vecdot",
+        lambda a, b: vs.vecdot(a, b, 0),
+        (floats(3, 4), floats(3, 4, seed=1)),
+        "first axis",
+    ),
+    FunctionCase("vecdot", vs.vecdot, (ints(5, 3), ints(5, 3, seed=1)), "int"),
+    *(
+        FunctionCase(
+            "tensordot",
+            lambda a, b, axes=axes: vs.tensordot(a, b, axes),
+            (floats(*left), floats(*right, seed=1)),
+            name,
+        )
+        for name, (left, right, axes) in TENSORDOT.items()
+    ),
+]
+
+
+def call(
+    function: Callable[..., vs.Tensor], *shapes: tuple[int, ...], **keywords: Any
+) -> vs.Tensor:
+    return function(*(vs.input(f"x{i}", s) for i, s in enumerate(shapes)), **keywords)
+
+
+ERRORS = [
+    ErrorCase(lambda: call(vs.gemm, (2, 3, 4), (4, 5)), vs.ShapeError, "two matrices"),
+    ErrorCase(lambda: call(vs.gemm, (2, 3), (3, 5), (3, 5)), vs.ShapeError, "broadcast"),
+    ErrorCase(lambda: call(vs.gemm, (2, 3), (3, 5), (1, 2, 5)), vs.ShapeError, "c that"),
+    ErrorCase(lambda: call(vs.gemm, (2, 3), (4, 5)), vs.ShapeError, "inner sizes"),
+    ErrorCase(lambda: call(vs.linear, (2, 3), (3, 4)), vs.ShapeError, "inner sizes"),
+    ErrorCase(lambda: call(vs.linear, (), (3, 4)), vs.ShapeError, r"weight \(n, k\)"),
+    ErrorCase(lambda: vs.outer(vs.input("b", (2,), "bool"), bools(2)), vs.DTypeError, "operands"),
+    ErrorCase(lambda: call(vs.dot, (2, 3), (4, 5)), vs.ShapeError, "of equal sizes"),
+    ErrorCase(lambda: call(vs.vecdot, (3,), (4,)), vs.ShapeError, "the same length"),
+    ErrorCase(lambda: call(vs.vecdot, (), (4,)), vs.ShapeError, "expected vectors"),
+    ErrorCase(lambda: call(vs.vecdot, (4,), (4,), axis=1), vs.ShapeError, "axis in"),
+    ErrorCase(lambda: call(vs.tensordot, (2, 3), (3, 2)), vs.ShapeError, "equal sizes"),
+    ErrorCase(lambda: call(vs.tensordot, (3,), (3,), axes=2), vs.ShapeError, "0 to 1 axes"),
+    ErrorCase(
+        lambda: call(vs.tensordot, (3, 3), (3, 3), axes=((0, 0), (0, 1))),
+        vs.ShapeError,
+        "distinct",
+    ),
+    ErrorCase(
+        lambda: call(vs.tensordot, (3,), (3,), axes=(0,)),
+        vs.ShapeError,
+        "two lists",
+    ),
+]
