@@ -39,7 +39,10 @@ OUTPUT = ROOT / "vksched" / "spirv"
 TARGET = "vulkan1.1"
 
 INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"', re.M)
-BUFFER = re.compile(r"layout\s*\(\s*set\s*=\s*0\s*,\s*binding\s*=\s*(\d+)\s*\)[^;{]*?(\w+)\s*\{")
+BUFFER = re.compile(
+    r"layout\s*\(\s*set\s*=\s*0\s*,\s*binding\s*=\s*(\d+)\s*\)\s*([\w\s]*?)buffer\s+(\w+)\s*\{"
+)
+ACCESS = {"readonly": "read", "writeonly": "write"}
 PUSH = re.compile(r"layout\s*\(\s*push_constant\s*\)\s*uniform\s+\w+\s*\{(.*?)\}", re.S)
 FIELD = re.compile(r"^(uint|int|float)\s+(\w+)\s*(?:\[\s*(\d+)\s*\])?$")
 CONSTANT = re.compile(
@@ -99,7 +102,8 @@ def read_source(path: Path, seen: tuple[Path, ...] = ()) -> str:
 def describe(source: str, name: str) -> dict[str, Any]:
     """Returns bindings, push fields and specialisation constants of a shader, from its text."""
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.S)
-    buffers = {int(m.group(1)): m.group(2) for m in BUFFER.finditer(text)}
+    buffers = {int(m.group(1)): m.group(3) for m in BUFFER.finditer(text)}
+    access = {int(m[1]): ACCESS.get(m[2].strip(), "both") for m in BUFFER.finditer(text)}
     if sorted(buffers) != list(range(len(buffers))) or not buffers:
         raise BuildError(f"{name}: expected bindings 0..n-1, got {sorted(buffers)}")
     bindings = [re.sub(r"(?<!^)(?=[A-Z])", "_", buffers[i]).lower() for i in range(len(buffers))]
@@ -126,6 +130,7 @@ def describe(source: str, name: str) -> dict[str, Any]:
         raise BuildError(f"{name}: expected constant ids 0..n-1, got {sorted(constants)}")
     return {
         "bindings": bindings,
+        "access": [access[i] for i in range(len(access))],
         "push": push,
         "constants": [constants[i] for i in range(len(constants))],
     }

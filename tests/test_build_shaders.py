@@ -33,6 +33,7 @@ needs_compiler = pytest.mark.skipif(
 def test_bindings_push_and_constants_are_read() -> None:
     assert build_shaders.describe(SOURCE, "one") == {
         "bindings": ["x", "result"],
+        "access": ["read", "write"],
         "push": [
             ("x_offset", "uint", 1),
             ("result_offset", "uint", 1),
