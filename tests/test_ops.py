@@ -15,7 +15,7 @@ from vksched.cases.table import CASES, ERRORS, FUNCTIONS
 from vksched.errors import UnsupportedOp
 from vksched.ops import __all__ as PUBLIC
 from vksched.ops.elementwise import BINARY, CASTS, UNARY
-from vksched.ops.lower import lower
+from vksched.ops.lower import CONVERSIONS, lower
 from vksched.ops.op import Limits, all_ops, view_offset
 from vksched.ops.reduce import REDUCE_CODES
 from vksched.runtime.shaders import DIRECTORY, load_manifest, load_shader
@@ -98,7 +98,7 @@ def test_every_operand_type_has_cases() -> None:
 
 def test_every_shader_belongs_to_an_op() -> None:
     declared = {s for op in all_ops().values() if op.kernel for s in op.kernel.shaders}
-    assert declared | {"copy"} == set(load_manifest())
+    assert declared | {"copy", *CONVERSIONS} == set(load_manifest())
     sources = {str(entry["source"]) for entry in load_manifest().values()}
     assert sources == {path.name for path in SHADERS.glob("*.comp")}
 

@@ -136,7 +136,7 @@ def _cast_lower(call: Call) -> tuple[Dispatch, ...]:
 
 
 _CAST_KERNEL = Kernel(tuple(f"unary_{a}_to_{b}" for a, b in CASTS), _cast_lower)
-register(Op("cast", _cast_infer, _cast_reference, _CAST_KERNEL, view=_cast_view))
+register(Op("cast", _cast_infer, _cast_reference, _CAST_KERNEL, view=_cast_view, any_dtype=True))
 
 
 # -- binary ------------------------------------------------------------------------------------
