@@ -374,5 +374,5 @@ def main(variants: Sequence[str], families: str, json_too: bool, page: Path | No
         print(f"build_shaders --stats: {line}", file=sys.stderr)
     drivers = ", ".join(sorted(set(report.drivers.values())))
     count = len(report.pipelines())
-    print(f"{count} pipelines on {len(chosen)} cards by {drivers}", file=sys.stderr)
+    print(f"pipelines: {count}, cards: {len(chosen)}, compiler: {drivers}", file=sys.stderr)
     return 1 if problems else 0
