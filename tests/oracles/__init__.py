@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from . import attention, einsum, elementwise, index, layout, linear, matmul, norm, reduce
+from . import attention, einsum, elementwise, index, layout, linear, matmul, norm, recurrent, reduce
 from .common import FunctionOracle, Oracle
 
-FAMILIES = (attention, einsum, elementwise, index, layout, linear, matmul, norm, reduce)
+FAMILIES = (attention, einsum, elementwise, index, layout, linear, matmul, norm, recurrent, reduce)
 ORACLES: dict[str, Oracle] = {}
 FUNCTION_ORACLES: dict[str, FunctionOracle] = {}
 for _family in FAMILIES:

@@ -43,6 +43,7 @@ from .layout import slice_ as slice
 from .linear import dot, gemm, linear, outer, tensordot, vecdot
 from .matmul import matmul
 from .norm import layer_norm, rms_norm, softmax
+from .recurrent import gru, lstm, rnn
 from .reduce import reduce_max, reduce_mean, reduce_min, reduce_sum
 from .rotary import rotary_cache, rotary_embedding
 
@@ -65,6 +66,7 @@ __all__ = [
     "gemm",
     "greater",
     "greater_equal",
+    "gru",
     "layer_norm",
     "less",
     "less_equal",
@@ -74,6 +76,7 @@ __all__ = [
     "logical_not",
     "logical_or",
     "logical_xor",
+    "lstm",
     "matmul",
     "maximum",
     "minimum",
@@ -89,6 +92,7 @@ __all__ = [
     "relu",
     "reshape",
     "rms_norm",
+    "rnn",
     "rotary_cache",
     "rotary_embedding",
     "rsqrt",
