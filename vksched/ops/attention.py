@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -258,9 +259,9 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
                 *(("first_column", block), ("columns", min(cut.columns, columns - block))),
             ),
             (*constants, *_tile_constants(cut, min(cut.columns, columns - block), call.limits)),
+            barrier=number > 0,
         )
-        for block in blocks
-        for start in starts
+        for number, (block, start) in enumerate(product(blocks, starts))
     ]
     return (*dispatches, *(() if whole else _combine(call, cut)))
 
