@@ -23,6 +23,8 @@ def matmul(case: Case) -> NDArray:
             out = np.einsum(f"{left},{right}->...mn", a, b)
     if len(case.inputs) > 2:
         out = out + case.inputs[2].astype(a.dtype)
+    if case.inputs[0].dtype == np.uint32:
+        return np.asarray(out % 2**32, np.uint32)
     if a.dtype == object:
         return np.asarray((out + 2**31) % 2**32 - 2**31, np.int32)
     return np.asarray(out, np.float32)

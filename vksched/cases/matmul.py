@@ -19,6 +19,11 @@ def swapped(array: NDArray, yes: bool) -> NDArray:
     return np.ascontiguousarray(np.swapaxes(array, -1, -2)) if yes else array
 
 
+def whole(*shape: int, seed: int = 0) -> NDArray:
+    """All bits of uint32."""
+    return ints(*shape, seed=seed, low=-(2**31), high=2**31 - 1).view(np.uint32)
+
+
 SIZES = [
     *((1, 1, 1), (1, 64, 1), (1, 7, 33), (31, 1, 5), (8, 8, 8), (7, 13, 11), (32, 64, 32)),
     *((33, 17, 65), (64, 16, 128), (65, 31, 129), (100, 3, 100), (3, 300, 2), (257, 5, 1)),
@@ -65,6 +70,8 @@ CASES = [
         attrs(),
         "wraps",
     ),
+    Case("matmul", (whole(17, 33), whole(33, 9, seed=1)), attrs(), "uint32"),
+    Case("matmul", (whole(3, 5, 7), whole(4, 7), whole(4)), attrs(False, True), "uint32 t"),
     Case("matmul", (floats(3, 0), floats(0, 4)), attrs(), "no k"),
     Case("matmul", (floats(3, 0), floats(0, 4), floats(4)), attrs(), "only bias"),
     Case("matmul", (floats(0, 3), floats(3, 4)), attrs(), "no rows"),
@@ -103,7 +110,7 @@ ERRORS = [
     ErrorCase(
         lambda: vs.matmul(vs.input("a", (2, 2)), vs.input("b", (2, 2), "int32")),
         vs.DTypeError,
-        "all float32 or all int32",
+        "all float32, all int32",
     ),
     ErrorCase(
         lambda: vs.matmul(vs.input("a", (2, 2), "bool"), vs.input("b", (2, 2), "bool")),

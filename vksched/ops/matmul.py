@@ -8,7 +8,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..errors import DTypeError, ShapeError, UnsupportedOp
-from ..types import FLOAT32, INT32, NDArray, Shape, TensorType, broadcast_shapes, contiguous_strides
+from ..types import (
+    FLOAT32,
+    INT32,
+    UINT32,
+    NDArray,
+    Shape,
+    TensorType,
+    broadcast_shapes,
+    contiguous_strides,
+)
 from .layout import reshape
 from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
 from .strides import LOOP_STEPS, MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
@@ -30,9 +39,9 @@ def _matrices(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[int, int, i
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     a, b = inputs[:2]
-    if a.dtype not in (FLOAT32, INT32) or any(t.dtype != a.dtype for t in inputs):
+    if a.dtype not in (FLOAT32, INT32, UINT32) or any(t.dtype != a.dtype for t in inputs):
         raise DTypeError(
-            "[matmul] expected operands all float32 or all int32, "
+            "[matmul] expected operands all float32, all int32 or all uint32, "
             f"got {' and '.join(t.dtype for t in inputs)}; try vs.cast"
         )
     if a.rank < 2 or b.rank < 2:
@@ -141,7 +150,9 @@ def _choose(
     call: Call, push: Push, shifts: Sequence[tuple[int, ...]]
 ) -> tuple[str, tuple[int, int], tuple[tuple[str, int], ...]]:
     """Returns the shader, the columns and rows that one group computes, and its constants."""
-    by, dtype = dict(push), call.output.dtype
+    by = dict(push)
+    # products and sums of uint32 have the bits of those of int32
+    dtype = FLOAT32 if call.output.dtype == FLOAT32 else INT32
     m, n, batches = by["m"], by["n"], by["batches"]
     assert isinstance(m, int) and isinstance(n, int) and isinstance(batches, int)
     if not call.limits.software:
@@ -197,7 +208,7 @@ def matmul(
     transpose_b: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """a @ b (+ bias), as numpy.matmul, for float32 and int32 (which wraps).
+    """a @ b (+ bias), as numpy.matmul, for float32, int32 and uint32 (which wrap).
 
     a: (..., m, k), b: (..., k, n), bias: (n,) -> (..., m, n); leading axes broadcast. transpose_a,
     transpose_b: the operand's last two axes are read the other way round, at no cost. An operand of
