@@ -1,6 +1,6 @@
 #version 450
 // result[i, c] = sum over parts of partial[i, part, c] * w[part] / sum of total[part] * w[part], w = exp(largest[part] - largest).
-// partial: (rows, parts, row + 2), the last two words the largest score and the total of the weights; result: (rows, row).
+// partial: (rows, parts, row + 4), behind each row its largest score and the total of its weights; result: (rows, row).
 // One group strides over the elements by the size of the whole dispatch.
 // Source: Dao et al., Flash-Decoding for long-context inference, 2023.
 #extension GL_GOOGLE_include_directive : require
@@ -21,15 +21,15 @@ layout(push_constant) uniform Push {
 void main() {
     const uint stride = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
     for (uint i = gl_GlobalInvocationID.x; i < count; i += stride) {
-        const uint first = partial_offset + i / row * parts * (row + 2u);
+        const uint first = partial_offset + i / row * parts * (row + 4u);
         float largest = -INFINITY;
         for (uint part = 0u; part < parts; ++part) {
-            largest = max(largest, partial[first + part * (row + 2u) + row]); // never NaN
+            largest = max(largest, partial[first + part * (row + 4u) + row]); // never NaN
         }
         float sum = 0.0;
         float total = 0.0;
         for (uint part = 0u; part < parts; ++part) {
-            const uint at = first + part * (row + 2u);
+            const uint at = first + part * (row + 4u);
             const float here = partial[at + row];
             const float weight = here == largest ? 1.0 : safe_exp(here - largest);
             total += partial[at + row + 1u] * weight;

@@ -1,6 +1,7 @@
-// What both attention algorithms share: which keys a row sees, scores, and the steps of the online softmax.
+// What the attention algorithms share: which keys a row sees, scores, and the steps of the online softmax.
 // A row of q, one query of one head, is worked on in tiles of rows, and its keys in parts.
 // With WHOLE 0 a part leaves the sums, the largest score and the total of its weights for attention_combine.comp.
+// Such a part ends with four words: the largest score, the total and two of no meaning.
 // A key of weight 0 counts as not there, whatever it holds; a row that sees no key is 0.
 
 // Lowest and highest query of a tile of rows.
@@ -18,18 +19,29 @@ uvec2 seen_keys(uint first, uint count, uint part) {
     return uvec2(max(start, 0), max(end, 0));
 }
 
-// The score of a product of q and k, with all that hides the key.
-float finish_score(float score, int query, uint mask_at, uint key) {
-    if (int(key) < query + first_seen || int(key) > query + last_seen) return -INFINITY;
-    score *= scale;
-    if (SOFTCAP != 0u) score = softcap * safe_tanh(score / softcap);
+// tanh without a branch: near 0 a series, as 1 - exp loses digits there.
+float plain_tanh(float x) {
+    const float a = abs(x);
+    const float q = x * x;
+    const float near = x * (1.0 + q * (-1.0 / 3.0 + q * (2.0 / 15.0 + q * (-17.0 / 315.0 + q * 62.0 / 2835.0))));
+    const float e = exp(-2.0 * mix(a, 20.0, a > 20.0));
+    const float far = mix((1.0 - e) / (1.0 + e), 1.0, a > 20.0);
+    return mix(mix(mix(far, -far, x < 0.0), near, a < 0.25), x, is_nan(x));
+}
+
+// The score of a product of q and k, with all that hides the key: -infinity then. end: of the keys that are seen.
+// All these functions are without branches: they are written out many times, and SwiftShader takes minutes over branches.
+float finish_score(float product, int query, uint mask_at, uint key, uint end) {
+    float score = product * scale;
+    if (SOFTCAP != 0u) score = softcap * plain_tanh(score / softcap);
+    const int at = int(key);
+    bool hidden = any(bvec3(key >= end, at < query + first_seen, at > query + last_seen));
 #ifdef MASKED
-    const uint word = mask[mask_at + key * mask_strides[3]];
-    if (IS_BIAS == 0u) return word != 0u ? score : -INFINITY;
-    return word == 0xff800000u ? -INFINITY : score + uintBitsToFloat(word);
-#else
-    return score;
+    const uint word = mask[mask_at + min(key, end - 1u) * mask_strides[3]];
+    if (IS_BIAS != 0u) score += uintBitsToFloat(word);
+    hidden = any(bvec2(hidden, word == (IS_BIAS != 0u ? 0xff800000u : 0u)));
 #endif
+    return mix(score, -INFINITY, hidden);
 }
 
 uint find_mask(uint batch, uint row) {
@@ -47,12 +59,17 @@ uint place_result(uint batch, uint row, uint part) {
 }
 
 // The larger score. A score that is NaN makes its weight NaN, and with it the total, so it need not be the largest.
-float larger(float largest, float score) { return is_nan(score) || score < largest ? largest : score; }
+float larger(float largest, float score) {
+    return mix(score, largest, any(bvec2(is_nan(score), score < largest)));
+}
 
+// exp(score - largest), which is not over 1; 0 for a hidden key.
 float weigh(float score, float largest) {
-    if (floatBitsToUint(score) == 0xff800000u) return 0.0;
-    return safe_exp(score - largest);
+    const float x = score - largest;
+    const float e = exp(mix(x, -104.0, x < -104.0));
+    const float weight = mix(mix(e, 0.0, x < -104.0), x, is_nan(x));
+    return mix(weight, 0.0, floatBitsToUint(score) == 0xff800000u);
 }
 
 // By what sums shrink when a larger score comes.
-float shrink(float before, float largest) { return before == largest ? 1.0 : safe_exp(before - largest); }
+float shrink(float before, float largest) { return mix(weigh(before, largest), 1.0, before == largest); }

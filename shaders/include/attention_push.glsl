@@ -1,4 +1,4 @@
-// Fields of the push block of both attention algorithms, after the offsets.
+// Fields of the push block of the attention algorithms, after the offsets.
     uint first_tile;
     uint end_tile;
     uint tiles; // of one batch

@@ -1,5 +1,5 @@
-// Attention for CPU drivers: an invocation works on one row of q, eight keys at a time; a group on rows of one batch,
-// so that all its invocations read the same keys. The sums stay where the result will lie.
+// Attention for CPU drivers where attention_vec4.glsl does not fit: few rows, or sizes that are no multiple of four.
+// An invocation works on one row of q, eight keys at a time. The sums stay where the result will lie.
 layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint SOFTCAP = 0;
@@ -17,13 +17,17 @@ layout(constant_id = 5) const uint WHOLE = 1;
 #define MULTIPLY_FOUR(i, number) score##i += dot(part_of_q, vec4(k[k##i + d], k[k##i + d + 1u], k[k##i + d + 2u], k[k##i + d + 3u]));
 #define MULTIPLY_ONE(i, number) score##i += q[q_at + d] * k[k##i + d];
 #define FINISH_SCORE(i, number) \
-    score##i = start + number < seen.y ? finish_score(score##i, query, mask_at, key##i) : -INFINITY; \
+    score##i = finish_score(score##i, query, mask_at, start + number, seen.y); \
     largest = larger(largest, score##i);
 #define WEIGH(i, number) \
     const float weight##i = weigh(score##i, largest); \
     total += weight##i;
-#define ADD_FOUR(i, number) if (weight##i != 0.0) sum += weight##i * vec4(v[v##i + c], v[v##i + c + 1u], v[v##i + c + 2u], v[v##i + c + 3u]);
-#define ADD_ONE(i, number) if (weight##i != 0.0) sum += weight##i * v[v##i + c];
+#define ADD_FOUR(i, number) \
+    const vec4 value##i = vec4(v[v##i + c], v[v##i + c + 1u], v[v##i + c + 2u], v[v##i + c + 3u]); \
+    sum += mix(weight##i * value##i, vec4(0.0), bvec4(weight##i == 0.0));
+#define ADD_ONE(i, number) \
+    const float value##i = v[v##i + c]; \
+    sum += mix(weight##i * value##i, 0.0, weight##i == 0.0);
 
 void attend(uint batch, uint first, uint part) {
     const uvec2 seen = seen_keys(first, gl_WorkGroupSize.x, part);

@@ -76,8 +76,8 @@ void attend(uint batch, uint first, uint part) {
         for (uint i = 0u; i < OWN_ROWS; ++i) {
             for (uint j = 0u; j < OWN_KEYS; ++j) {
                 const uint key = lane.x + j * ACROSS;
-                float score = -INFINITY;
-                if (key < count) score = finish_score(products[i * OWN_KEYS + j], query[i], mask_at[i], start + key);
+                const float product = products[i * OWN_KEYS + j];
+                const float score = finish_score(product, query[i], mask_at[i], start + key, start + count);
                 scores[(lane.y + i * DOWN) * (KEYS + 1u) + key] = score;
             }
         }

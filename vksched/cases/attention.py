@@ -51,16 +51,17 @@ def hide(*shape: int) -> NDArray:
 
 
 def odd_values() -> list[Case]:
-    """NaN and infinity in every operand; the keys from the fifth on are hidden."""
+    """NaN and infinity in every operand, in the last key too, which most queries do not see."""
     out = []
     for operand, name in enumerate("qkv"):
         for value in (NAN, INF, -INF):
-            case = attention((1, 2, 6, 5), (2, 9), 5)
-            arrays = [x.copy() for x in case.inputs]
-            arrays[operand][0, 0, 3, 2] = value
-            arrays[operand][0, 1, -1, 2] = value  # of k and v hidden
-            attrs = attributes(5, right=0)
-            out.append(Case("attention", tuple(arrays), attrs, f"{name} {value}"))
+            for queries, depth in ((6, 5), (12, 8)):
+                case = attention((1, 2, queries, depth), (2, queries), depth)
+                arrays = [x.copy() for x in case.inputs]
+                arrays[operand][0, 0, 3, 2] = value
+                arrays[operand][0, 1, -1, 2] = value
+                attrs = attributes(depth, right=0)
+                out.append(Case("attention", tuple(arrays), attrs, f"{name} {value}"))
     return out
 
 
@@ -110,6 +111,8 @@ CASES = [
     attention((1, 1, 3, 4), (1, 1100), 4, name="a part is hidden", right=0, past=100),
     attention((1, 1, 1, 64), (1, 20000), 64, name="parts", large=True),
     attention((1, 1, 3, 256), (1, 3000), 256, name="parts", large=True, right=0, past=2500),
+    attention((1, 1, 11, 64), (1, 9000), 64, bools(9000), "parts", large=True),
+    attention((1, 2, 9, 16), (1, 1100), 20, bias(2, 9, 1100), "parts", right=0, past=900),
     *odd_values(),
     *(
         attention((1, 1, 6, 5), (1, 9), 5, mask_of(value), f"mask {value}")

@@ -37,8 +37,10 @@ LANES_ACROSS, LANES_DOWN = 32, 4
 """Columns and rows of the lanes of a group in shaders/include/attention_tiled.glsl."""
 MOST_COLUMNS = 8 * LANES_ACROSS
 """Columns of v that one dispatch for GPUs works on; more are several."""
-ROWS_ON_CPU, KEYS_ON_CPU = 8, 8
-"""Rows of a group and keys at a time in shaders/include/attention_rows.glsl."""
+LANES_ON_CPU, ROWS_IN_VEC4, KEYS_ON_CPU = 8, 4, 8
+"""Lanes of a group, rows of one in shaders/include/attention_vec4.glsl, keys at a time."""
+STATE_WORDS = 4
+"""Behind the sums of a part."""
 GROUPS_WANTED, LEAST_PART = 128, 512
 """A GPU with fewer groups than this gets the keys in parts, of this length at least."""
 DISPATCH_FLOPS = 1e11
@@ -160,10 +162,11 @@ def _mix(weights: NDArray, v: NDArray) -> NDArray:
 class _Launch:
     """How a call is cut.
 
-    tile: rows of a group. tiles: of all batches. each: tiles of one dispatch. parts: of the keys,
-    with part_keys each. columns: of v, of one dispatch.
+    kind: of shader. tile: rows of a group. tiles: of all batches. each: tiles of one dispatch.
+    parts: of the keys, with part_keys each. columns: of v, of one dispatch.
     """
 
+    kind: str
     tile: int
     tiles: int
     each: int
@@ -193,13 +196,17 @@ def _on_cpu_driver(call: Call) -> _Launch:
         )
     parts = max(1, -(-keys // part_keys))
     part_keys = max(1, -(-keys // parts))
-    tiles = -(-rows // ROWS_ON_CPU) * batches
+    in_fours = depth % 4 == 0 and columns % 4 == 0 and rows > LANES_ON_CPU
+    tile = LANES_ON_CPU * (ROWS_IN_VEC4 if in_fours else 1)
+    tiles = -(-rows // tile) * batches
     most = call.limits.max_groups
     runs = LOOP_STEPS // (-(-part_keys // KEYS_ON_CPU) * rounds + 2 * columns + 2)
     each = runs // -(-parts // most[1])
     if each == 0:
         raise UnsupportedOp(f"[attention] {keys} keys are too many for this CPU driver")
-    return _Launch(ROWS_ON_CPU, tiles, min(tiles, each * most[0]), parts, part_keys, columns)
+    each = min(tiles, each * most[0])
+    kind = "vec4" if in_fours else "rows"
+    return _Launch(kind, tile, tiles, each, parts, part_keys, columns)
 
 
 def _on_gpu(call: Call) -> _Launch:
@@ -210,7 +217,7 @@ def _on_gpu(call: Call) -> _Launch:
     part_keys = max(1, -(-keys // parts))
     flops = 2.0 * tile * max(1, keys) * (depth + min(columns, MOST_COLUMNS))
     each = max(1, min(tiles, int(DISPATCH_FLOPS / flops)))
-    return _Launch(tile, tiles, each, parts, part_keys, min(columns, MOST_COLUMNS))
+    return _Launch("tiled", tile, tiles, each, parts, part_keys, min(columns, MOST_COLUMNS))
 
 
 def _lower(call: Call) -> tuple[Dispatch, ...]:
@@ -227,7 +234,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     push: tuple[tuple[str, int | float | tuple[int, ...]], ...] = (
         *(("tiles", -(-rows // cut.tile)), ("rows", rows), ("queries", q[2]), ("keys", keys)),
         *(("depth", depth), ("v_row", columns), ("heads", k[1]), ("mask_strides", strides)),
-        *(("result_row", columns + (0 if whole else 2)), ("parts", cut.parts)),
+        *(("result_row", columns + (0 if whole else STATE_WORDS)), ("parts", cut.parts)),
         *(("part_keys", cut.part_keys), ("first_seen", low), ("last_seen", high)),
         *((name, call.attrs.as_float(name)) for name in ("scale", "softcap")),
     )
@@ -236,7 +243,6 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
         ("IS_BIAS", int(masked and call.inputs[3].dtype == FLOAT32)),
         ("WHOLE", int(whole)),
     )
-    kind = "rows" if call.limits.software else "tiled"
     blocks = range(0, columns, cut.columns)
     starts = range(0, cut.tiles, cut.each)
     if len(starts) * len(blocks) >= MAX_DISPATCHES:
@@ -246,7 +252,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
         )
     dispatches = [
         Dispatch(
-            f"attention_{kind}{'_masked' * masked}",
+            f"attention_{cut.kind}{'_masked' * masked}",
             (0, 1, 2, *((3,) if masked else ()), OUTPUT if whole else SCRATCH),
             (
                 min(cut.each, call.limits.max_groups[0]),
@@ -290,7 +296,7 @@ def _scratch(call: Call) -> tuple[int, ...]:
     if call.output.size == 0:
         return ()
     cut, (batches, rows, _, _, columns) = _launch(call), _sizes(call)
-    return () if cut.parts == 1 else (cut.parts * batches * rows * (columns + 2),)
+    return () if cut.parts == 1 else (cut.parts * batches * rows * (columns + STATE_WORDS),)
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
@@ -301,7 +307,11 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
 
 SHADERS = (
     "attention_combine",
-    *(f"attention_{kind}{masked}" for kind in ("rows", "tiled") for masked in ("", "_masked")),
+    *(
+        f"attention_{kind}{masked}"
+        for kind in ("rows", "tiled", "vec4")
+        for masked in ("", "_masked")
+    ),
 )
 register(Op("attention", _infer, _reference, Kernel(SHADERS, _lower, _scratch), work=_work))
 

@@ -1,0 +1,19 @@
+#version 450
+// result = softmax(q k^T * scale) v for every head, without the scores in memory.
+// q: (batch, heads * queries, depth), k: (batch, keys, depth), v: (batch, keys, columns), result: as q with columns, or its parts.
+// One invocation computes four rows; for CPU drivers, and sizes that are multiples of four.
+// Source: Dao et al., FlashAttention, 2022; Milakov and Gimelshein, Online normalizer calculation for softmax, 2018.
+#extension GL_GOOGLE_include_directive : require
+#include "float_math.glsl"
+layout(set = 0, binding = 0) readonly buffer Q { vec4 q[]; };
+layout(set = 0, binding = 1) readonly buffer K { vec4 k[]; };
+layout(set = 0, binding = 2) readonly buffer V { vec4 v[]; };
+layout(set = 0, binding = 3) buffer Result { vec4 result[]; };
+layout(push_constant) uniform Push {
+    uint q_offset;
+    uint k_offset;
+    uint v_offset;
+    uint result_offset;
+#include "attention_push.glsl"
+};
+#include "attention_vec4.glsl"
