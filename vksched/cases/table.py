@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from . import elementwise, index, layout, matmul, norm, reduce
+from . import elementwise, index, layout, matmul, norm, reduce, softmax
 from .case import Case, ErrorCase, FunctionCase
 
 FAMILIES: tuple[ModuleType, ...] = (
@@ -14,6 +14,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     matmul,
     norm,
     reduce,
+    softmax,
 )
 CASES: list[Case] = [case for family in FAMILIES for case in family.CASES]
 FUNCTIONS: list[FunctionCase] = [

@@ -39,8 +39,9 @@ from .index import gather
 from .layout import concat, expand, expand_dims, reshape, squeeze, transpose
 from .layout import slice_ as slice
 from .matmul import matmul
-from .norm import layer_norm, rms_norm, softmax
+from .norm import layer_norm, rms_norm
 from .reduce import reduce_max, reduce_mean, reduce_min, reduce_sum
+from .softmax import log_softmax, softmax
 
 __all__ = [
     "abs",
@@ -61,6 +62,7 @@ __all__ = [
     "less",
     "less_equal",
     "log",
+    "log_softmax",
     "logical_and",
     "logical_not",
     "logical_or",
