@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from . import elementwise, softmax
+from . import elementwise, pad, softmax
 from .common import Draw
 
-FAMILIES = (elementwise, softmax)
+FAMILIES = (elementwise, pad, softmax)
 DRAWS: dict[str, Draw] = {}
 for _family in FAMILIES:
     DRAWS.update(_family.DRAWS)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from . import elementwise, index, layout, matmul, norm, reduce, softmax
+from . import elementwise, index, layout, matmul, norm, pad, reduce, softmax
 from .common import FunctionOracle, Oracle
 
-FAMILIES = (elementwise, index, layout, matmul, norm, reduce, softmax)
+FAMILIES = (elementwise, index, layout, matmul, norm, pad, reduce, softmax)
 ORACLES: dict[str, Oracle] = {}
 FUNCTION_ORACLES: dict[str, FunctionOracle] = {}
 for _family in FAMILIES:

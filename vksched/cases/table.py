@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from . import elementwise, index, layout, matmul, norm, reduce, softmax
+from . import elementwise, index, layout, matmul, norm, pad, reduce, softmax
 from .case import Case, ErrorCase, FunctionCase
 
 FAMILIES: tuple[ModuleType, ...] = (
@@ -13,6 +13,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     layout,
     matmul,
     norm,
+    pad,
     reduce,
     softmax,
 )

@@ -40,6 +40,7 @@ from .layout import concat, expand, expand_dims, reshape, squeeze, transpose
 from .layout import slice_ as slice
 from .matmul import matmul
 from .norm import layer_norm, rms_norm
+from .pad import pad
 from .reduce import reduce_max, reduce_mean, reduce_min, reduce_sum
 from .softmax import log_softmax, softmax
 
@@ -73,6 +74,7 @@ __all__ = [
     "mul",
     "neg",
     "not_equal",
+    "pad",
     "pow",
     "reduce_max",
     "reduce_mean",
