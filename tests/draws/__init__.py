@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from . import elementwise, pad, softmax
+from . import elementwise, pad, resize, softmax
 from .common import Draw
 
-FAMILIES = (elementwise, pad, softmax)
+FAMILIES = (elementwise, pad, resize, softmax)
 DRAWS: dict[str, Draw] = {}
 for _family in FAMILIES:
     DRAWS.update(_family.DRAWS)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from . import elementwise, index, layout, matmul, norm, pad, reduce, softmax
+from . import elementwise, index, layout, matmul, norm, pad, reduce, resize, softmax
 from .common import FunctionOracle, Oracle
 
-FAMILIES = (elementwise, index, layout, matmul, norm, pad, reduce, softmax)
+FAMILIES = (elementwise, index, layout, matmul, norm, pad, reduce, resize, softmax)
 ORACLES: dict[str, Oracle] = {}
 FUNCTION_ORACLES: dict[str, FunctionOracle] = {}
 for _family in FAMILIES:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from . import elementwise, index, layout, matmul, norm, pad, reduce, softmax
+from . import elementwise, index, layout, matmul, norm, pad, reduce, resize, softmax
 from .case import Case, ErrorCase, FunctionCase
 
 FAMILIES: tuple[ModuleType, ...] = (
@@ -15,6 +15,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     norm,
     pad,
     reduce,
+    resize,
     softmax,
 )
 CASES: list[Case] = [case for family in FAMILIES for case in family.CASES]

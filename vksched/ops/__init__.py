@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .depth import depth_to_space, space_to_depth
 from .elementwise import (
     abs,
     add,
@@ -42,6 +43,7 @@ from .matmul import matmul
 from .norm import layer_norm, rms_norm
 from .pad import pad
 from .reduce import reduce_max, reduce_mean, reduce_min, reduce_sum
+from .resize import resize
 from .softmax import log_softmax, softmax
 
 __all__ = [
@@ -49,6 +51,7 @@ __all__ = [
     "add",
     "cast",
     "concat",
+    "depth_to_space",
     "div",
     "equal",
     "erf",
@@ -82,12 +85,14 @@ __all__ = [
     "reduce_sum",
     "relu",
     "reshape",
+    "resize",
     "rms_norm",
     "rsqrt",
     "sigmoid",
     "silu",
     "slice",
     "softmax",
+    "space_to_depth",
     "sqrt",
     "squeeze",
     "sub",
