@@ -82,8 +82,13 @@ FUNCTIONS = [
     ),
     # coordinates that are whole but for rounding put the ONNX reference one element off
     *(
-        resize(SQUARE, mode=m, scales=(1, 1, 2.25, 0.4375), **coordinates("half_pixel_symmetric"))
-        for m in ("nearest", "linear", "cubic")
+        resize(
+            floats(1, 2, 6, 8),
+            mode=mode,
+            scales=(1, 1, 2.25, 0.4375),
+            **coordinates("half_pixel_symmetric"),
+        )
+        for mode in ("nearest", "linear", "cubic")
     ),
     *(
         resize(SQUARE, nearest_mode=nearest, **coordinates(transform), **SIZES[1])
