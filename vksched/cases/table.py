@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from . import elementwise, index, layout, matmul, norm, pad, reduce, resize, softmax
-from .case import Case, ErrorCase, FunctionCase
-
-FAMILIES: tuple[ModuleType, ...] = (
+from . import (
+    channel_norm,
     elementwise,
     index,
     layout,
@@ -16,6 +14,22 @@ FAMILIES: tuple[ModuleType, ...] = (
     pad,
     reduce,
     resize,
+    sample,
+    softmax,
+)
+from .case import Case, ErrorCase, FunctionCase
+
+FAMILIES: tuple[ModuleType, ...] = (
+    channel_norm,
+    elementwise,
+    index,
+    layout,
+    matmul,
+    norm,
+    pad,
+    reduce,
+    resize,
+    sample,
     softmax,
 )
 CASES: list[Case] = [case for family in FAMILIES for case in family.CASES]

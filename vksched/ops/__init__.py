@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+from .channel_norm import (
+    batch_norm,
+    batch_norm_training,
+    group_norm,
+    instance_norm,
+    local_response_norm,
+    lp_normalize,
+    mean_variance_normalize,
+)
 from .depth import depth_to_space, space_to_depth
 from .elementwise import (
     abs,
@@ -44,11 +53,15 @@ from .norm import layer_norm, rms_norm
 from .pad import pad
 from .reduce import reduce_max, reduce_mean, reduce_min, reduce_sum
 from .resize import resize
+from .sample import affine_grid, grid_sample
 from .softmax import log_softmax, softmax
 
 __all__ = [
     "abs",
     "add",
+    "affine_grid",
+    "batch_norm",
+    "batch_norm_training",
     "cast",
     "concat",
     "depth_to_space",
@@ -62,17 +75,23 @@ __all__ = [
     "gelu",
     "greater",
     "greater_equal",
+    "grid_sample",
+    "group_norm",
+    "instance_norm",
     "layer_norm",
     "less",
     "less_equal",
+    "local_response_norm",
     "log",
     "log_softmax",
     "logical_and",
     "logical_not",
     "logical_or",
     "logical_xor",
+    "lp_normalize",
     "matmul",
     "maximum",
+    "mean_variance_normalize",
     "minimum",
     "mul",
     "neg",
