@@ -26,18 +26,19 @@ layout(push_constant) uniform Push {
     uint columns;
     uint inner;
     uint mask_column;
-    uint mask_sizes[3];
-    uint mask_strides[4];
+    uint mask_rank;
+    uint mask_sizes[6];
+    uint mask_strides[7];
 };
 
 uint mask_word(uint row) {
     uint at = mask_offset;
-    for (uint axis = 0u; axis < 3u; ++axis) {
+    for (uint axis = 0u; axis + 1u < mask_rank; ++axis) {
         const uint next = row / mask_sizes[axis];
         at += (row - next * mask_sizes[axis]) * mask_strides[axis];
         row = next;
     }
-    return at + row * mask_strides[3];
+    return at + row * mask_strides[mask_rank - 1u];
 }
 
 float value(uint first, uint first_mask, uint column) {

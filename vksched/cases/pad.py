@@ -52,6 +52,7 @@ CASES = [
     *(constant(ints(*shape), pads, -7) for shape, pads in SHAPES[3:6]),
     constant(ints(3), ((1, 1),), 2**31 - 1),
     constant(ints(3), ((1, 1),), -(2**31)),
+    constant(np.asarray(ints(13, 11, low=0), np.uint32), ((1, 2), (3, -4)), 2**32 - 1),
     *(constant(bools(*shape), pads, value) for shape, pads in SHAPES[3:5] for value in (0, 1)),
 ]
 FUNCTIONS = [

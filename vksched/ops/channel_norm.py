@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..errors import DTypeError, ShapeError
-from ..types import FLOAT32, NDArray, normalize_axes, normalize_axis
+from ..types import FLOATS, NDArray, normalize_axes, normalize_axis
 from .elementwise import abs as absolute
 from .elementwise import equal, rsqrt, sqrt, where
 from .elementwise import pow as power
@@ -18,7 +18,6 @@ from .reduce import reduce_mean, reduce_sum
 from .resample import resample
 from .tensor import Tensor, TensorLike, apply, as_tensor, binary
 
-FLOATS = (FLOAT32, "float16", "float64")
 MVN_EPS = 1e-9
 """Added to the deviation, as in ONNX."""
 

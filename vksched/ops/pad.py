@@ -114,7 +114,16 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
     return Work(0.0, float(inputs[0].device_bytes + 2 * output.device_bytes))
 
 
-register(Op("pad", _infer, _reference, Kernel(("fill", "strided_copy"), _lower), work=_work))
+register(
+    Op(
+        "pad",
+        _infer,
+        _reference,
+        Kernel(("fill", "strided_copy"), _lower),
+        work=_work,
+        any_dtype=True,
+    )
+)
 
 
 def _source(size: int, begin: int, end: int, mode: str) -> NDArray:

@@ -12,13 +12,11 @@ from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
 from .parts import element_parts
 from .tensor import Tensor, apply, constant
 
-INDEX_DTYPES = (INT32, "int64")
-
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     x, indices, weights = inputs
     axis = attrs.as_int("axis")
-    if x.dtype != FLOAT32 or weights.dtype != x.dtype or indices.dtype not in INDEX_DTYPES:
+    if x.dtype != FLOAT32 or weights.dtype != x.dtype or indices.dtype != INT32:
         raise DTypeError(
             f"[resample] expected float32, int32 and float32, got {x.dtype}, {indices.dtype} and "
             f"{weights.dtype}; try vs.cast"
@@ -65,7 +63,16 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
     return Work(2.0 * output.size * inputs[1].shape[1], float(moved))
 
 
-register(Op("resample", _infer, _reference, Kernel(("resample",), _lower), work=_work))
+register(
+    Op(
+        "resample",
+        _infer,
+        _reference,
+        Kernel(("resample",), _lower),
+        work=_work,
+        indices=(1,),
+    )
+)
 
 
 def resample(

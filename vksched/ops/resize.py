@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import DTypeError, ShapeError
-from ..types import FLOAT32, NDArray, as_shape, normalize_axis
+from ..types import FLOATS, NDArray, as_shape, normalize_axis
 from .elementwise import where
 from .index import gather
 from .layout import reshape
@@ -31,7 +31,6 @@ COORDINATES = (
 )
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 POLICIES = ("stretch", "not_larger", "not_smaller")
-FLOATS = (FLOAT32, "float16", "float64")
 
 
 @dataclass(frozen=True, slots=True)

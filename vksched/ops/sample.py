@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from ..errors import DTypeError, ShapeError
-from ..types import FLOAT32, NDArray, TensorType, as_shape
+from ..types import FLOAT32, FLOATS, NDArray, TensorType, as_shape
 from .layout import reshape, transpose
 from .matmul import matmul
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, register
@@ -234,7 +234,7 @@ def affine_grid(
     or (batch, 3, 4) with a depth before the height.
     """
     maps, shape = as_tensor(theta), as_shape(size)
-    if maps.dtype not in (FLOAT32, "float16", "float64"):
+    if maps.dtype not in FLOATS:
         raise DTypeError(f"[affine_grid] expected float32, got {maps.dtype}; try vs.cast")
     dims = len(shape) - 2
     if dims not in (2, 3) or maps.shape != (shape[0], dims, dims + 1):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..errors import DTypeError, ShapeError, UnsupportedOp
+from ..errors import DTypeError, ShapeError
 from ..types import BOOL, FLOAT32, NDArray, TensorType, broadcast_shapes, normalize_axis
 from .norm import check_row
 from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
@@ -16,8 +16,8 @@ from .tensor import Tensor, TensorLike, apply, as_tensor
 
 PASSES = 3
 """Over each row, in the kernel."""
-MASK_RANK = 4
-"""Axes by which the kernel finds a row's mask, after merging."""
+MASK_RANK = 7
+"""Axes by which the kernel finds a row's mask, at most."""
 
 
 def _infer(op: str) -> Callable[[tuple[TensorType, ...], Attrs], TensorType]:
@@ -78,15 +78,12 @@ def _lower(op: str) -> Callable[[Call], tuple[Dispatch, ...]]:
         strides = broadcast_strides(mask.shape, shape)
         kept = shape[:axis] + shape[axis + 1 :]
         sizes, (kept_strides,) = collapse(kept, [strides[:axis] + strides[axis + 1 :]])
-        if len(sizes) > MASK_RANK:
-            raise UnsupportedOp(
-                f"[{op}] a mask of {mask.shape} for {shape} has more than {MASK_RANK} axes to step"
-            )
         push = (
             ("rows", rows),
             ("columns", columns),
             ("inner", inner),
             ("mask_column", strides[axis]),
+            ("mask_rank", len(sizes)),
             ("mask_sizes", pad(sizes, MASK_RANK - 1, 1)),
             ("mask_strides", pad(kept_strides, MASK_RANK)),
         )
