@@ -66,6 +66,8 @@ FUNCTIONS = [
         for mode in MODES[1:]
         for make in (ints, bools)
     ),
+    call("pad", bools(5, 6), name="bools", pads=1),
+    call("pad", bools(5, 6), name="bools with 1", pads=1, value=1),
     call("pad", floats(5, 6), name="all alike", pads=2, value=3.0),
     call("pad", floats(5, 6), name="one pair", pads=(2, 1), mode="edge"),
     call("pad", floats(3, 5, 6), name="of axes", pads=((2, 1), (0, 4)), axes=(-1, 0), value=3),

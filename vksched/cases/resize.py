@@ -131,6 +131,16 @@ FUNCTIONS = [
     resize(floats(1, 3, 65, 33), mode="linear", sizes=(1, 3, 31, 90)),
     resize(ints(5, 6), sizes=(7, 4)),
     resize(bools(5, 6), sizes=(7, 4)),
+    *(
+        resize(
+            make(5, 6),
+            sizes=(7, 4),
+            coordinate_transformation_mode="tf_crop_and_resize",
+            roi=(-0.5, 0.0, 1.25, 1.0),
+            extrapolation_value=1,
+        )
+        for make in (ints, bools)
+    ),
     resize(floats(0, 6), mode="linear", sizes=(0, 4)),
     resize(floats(3, 6), mode="linear", sizes=(3, 0)),
     *(

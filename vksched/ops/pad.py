@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import ShapeError, UnsupportedOp
-from ..types import NDArray, TensorType, contiguous_strides, normalize_axis
+from ..types import BOOL, NDArray, TensorType, contiguous_strides, normalize_axis
 from .index import gather
 from .layout import slice_
 from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
@@ -159,6 +159,16 @@ def _along_axes(
     return tuple(begins), tuple(ends)
 
 
+def one_value(op: str, value: object, dtype: str) -> NDArray:
+    """Returns one number as an array of an element type; for bool it may be 0 or 1."""
+    if dtype == BOOL and isinstance(value, (int, float)) and value in (0, 1):
+        value = bool(value)
+    array = convert(op, value, dtype)
+    if array.shape != ():
+        raise ShapeError(f"[{op}] expected one number as value, got {value!r}")
+    return array
+
+
 def pad(
     x: TensorLike,
     pads: int | Sequence[int] | Sequence[Sequence[int]],
@@ -183,10 +193,8 @@ def pad(
         raise ShapeError(f"[pad] expected distinct axes, got {axes}")
     begins, ends = _along_axes(pads, along, rank)
     if mode == "constant" and max((*begins, *ends), default=0) > 0:
-        word = convert("pad", value, tensor.dtype)
-        if word.shape != ():
-            raise ShapeError(f"[pad] expected one number as value, got {value!r}")
-        attrs = {"begins": begins, "ends": ends, "value": word.item()}
+        given = one_value("pad", value, tensor.dtype).item()
+        attrs = {"begins": begins, "ends": ends, "value": given}
         return apply("pad", (tensor,), attrs, name)
     kept = [_inside(*axis) for axis in zip(tensor.shape, begins, ends, strict=True)]
     for axis, k in enumerate(kept):

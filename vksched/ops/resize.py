@@ -17,8 +17,9 @@ from ..types import FLOATS, NDArray, as_shape, normalize_axis
 from .elementwise import where
 from .index import gather
 from .layout import reshape
+from .pad import one_value
 from .resample import resample
-from .tensor import Tensor, TensorLike, as_tensor, constant, convert
+from .tensor import Tensor, TensorLike, as_tensor, constant
 
 MODES = ("nearest", "linear", "cubic")
 COORDINATES = (
@@ -219,6 +220,6 @@ def resize(
             indices, weights = _taps(a, at, mode, cubic_coeff_a, exclude_outside, antialias)
             tensor = resample(tensor, indices, weights, a.axis)
     if not inside.all():
-        outside = constant(convert("resize", extrapolation_value, tensor.dtype))
+        outside = constant(one_value("resize", extrapolation_value, tensor.dtype))
         tensor = where(constant(inside), tensor, outside)
     return tensor if name is None else reshape(tensor, tensor.shape, name=name)
