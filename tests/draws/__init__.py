@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from . import attention, elementwise
+from . import (
+    attention,
+    elementwise,
+    layout,
+    matmul,
+    norm,
+    pad,
+    resize,
+    sample,
+    softmax,
+)
 from .common import Draw
 
 FAMILIES = (
     attention,
     elementwise,
+    layout,
+    matmul,
+    norm,
+    pad,
+    resize,
+    sample,
+    softmax,
 )
 DRAWS: dict[str, Draw] = {}
 for _family in FAMILIES:

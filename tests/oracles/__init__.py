@@ -2,10 +2,42 @@
 
 from __future__ import annotations
 
-from . import attention, einsum, elementwise, index, layout, linear, matmul, norm, recurrent, reduce
+from . import (
+    attention,
+    channel_norm,
+    einsum,
+    elementwise,
+    index,
+    layout,
+    linear,
+    matmul,
+    norm,
+    pad,
+    recurrent,
+    reduce,
+    resize,
+    sample,
+    softmax,
+)
 from .common import FunctionOracle, Oracle
 
-FAMILIES = (attention, einsum, elementwise, index, layout, linear, matmul, norm, recurrent, reduce)
+FAMILIES = (
+    attention,
+    channel_norm,
+    einsum,
+    elementwise,
+    index,
+    layout,
+    linear,
+    matmul,
+    norm,
+    pad,
+    recurrent,
+    reduce,
+    resize,
+    sample,
+    softmax,
+)
 ORACLES: dict[str, Oracle] = {}
 FUNCTION_ORACLES: dict[str, FunctionOracle] = {}
 for _family in FAMILIES:

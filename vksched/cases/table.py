@@ -11,6 +11,7 @@ from ..ops.bounds import bounds_of_data, fits
 from ..types import NDArray
 from . import (
     attention,
+    channel_norm,
     einsum,
     elementwise,
     index,
@@ -18,13 +19,18 @@ from . import (
     linear,
     matmul,
     norm,
+    pad,
     recurrent,
     reduce,
+    resize,
+    sample,
+    softmax,
 )
 from .case import Case, ErrorCase, FunctionCase
 
 FAMILIES: tuple[ModuleType, ...] = (
     attention,
+    channel_norm,
     einsum,
     elementwise,
     index,
@@ -32,8 +38,12 @@ FAMILIES: tuple[ModuleType, ...] = (
     linear,
     matmul,
     norm,
+    pad,
     recurrent,
     reduce,
+    resize,
+    sample,
+    softmax,
 )
 CASES: list[Case] = [case for family in FAMILIES for case in family.CASES]
 FUNCTIONS: list[FunctionCase] = [

@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 from .attention import attention
+from .channel_norm import (
+    batch_norm,
+    batch_norm_training,
+    group_norm,
+    instance_norm,
+    local_response_norm,
+    lp_normalize,
+    mean_variance_normalize,
+)
+from .depth import depth_to_space, space_to_depth
 from .einsum import einsum
 from .elementwise import (
     abs,
@@ -42,17 +52,25 @@ from .layout import concat, expand, expand_dims, reshape, squeeze, transpose
 from .layout import slice_ as slice
 from .linear import dot, gemm, linear, outer, tensordot, vecdot
 from .matmul import matmul
-from .norm import layer_norm, rms_norm, softmax
+from .norm import layer_norm, rms_norm
+from .pad import pad
 from .recurrent import gru, lstm, rnn
 from .reduce import reduce_max, reduce_mean, reduce_min, reduce_sum
+from .resize import resize
 from .rotary import rotary_cache, rotary_embedding
+from .sample import affine_grid, grid_sample
+from .softmax import log_softmax, softmax
 
 __all__ = [
     "abs",
     "add",
+    "affine_grid",
     "attention",
+    "batch_norm",
+    "batch_norm_training",
     "cast",
     "concat",
+    "depth_to_space",
     "div",
     "dot",
     "einsum",
@@ -66,24 +84,32 @@ __all__ = [
     "gemm",
     "greater",
     "greater_equal",
+    "grid_sample",
+    "group_norm",
     "gru",
+    "instance_norm",
     "layer_norm",
     "less",
     "less_equal",
     "linear",
+    "local_response_norm",
     "log",
+    "log_softmax",
     "logical_and",
     "logical_not",
     "logical_or",
     "logical_xor",
+    "lp_normalize",
     "lstm",
     "matmul",
     "maximum",
+    "mean_variance_normalize",
     "minimum",
     "mul",
     "neg",
     "not_equal",
     "outer",
+    "pad",
     "pow",
     "reduce_max",
     "reduce_mean",
@@ -91,6 +117,7 @@ __all__ = [
     "reduce_sum",
     "relu",
     "reshape",
+    "resize",
     "rms_norm",
     "rnn",
     "rotary_cache",
@@ -100,6 +127,7 @@ __all__ = [
     "silu",
     "slice",
     "softmax",
+    "space_to_depth",
     "sqrt",
     "squeeze",
     "sub",
