@@ -32,7 +32,6 @@ vec4 weighted(float weight, vec4 value) { return mix(weight * value, vec4(0.0), 
 #define FOR_EACH_ROW(F) F(0, 0u) F(1, 1u) F(2, 2u) F(3, 3u)
 #define FOR_EACH_KEY(F) F(0, 0u) F(1, 1u) F(2, 2u) F(3, 3u) F(4, 4u) F(5, 5u) F(6, 6u) F(7, 7u)
 #define START_ROW(i, number) \
-    const bool stores##i = row + number < rows; \
     const uint row##i = min(row + number, rows - 1u); \
     const int query##i = int(row##i % queries); \
     const uint mask_at##i = find_mask(batch, row##i); \
@@ -40,14 +39,14 @@ vec4 weighted(float weight, vec4 value) { return mix(weight * value, vec4(0.0), 
     const uint at##i = place_result(batch, row##i, part) / 4u; \
     float largest##i = -INFINITY; \
     float total##i = 0.0;
-#define CLEAR_ROW(i, number) if (stores##i) result[at##i + c] = vec4(0.0);
+#define CLEAR_ROW(i, number) if (row + number < rows) result[at##i + c] = vec4(0.0);
 #define START_SCORES(i, number) \
     vec4 left##i = vec4(0.0); \
     vec4 right##i = vec4(0.0);
 #define PLACE_KEY(i, number) \
-    const uint key##i = batch * keys + min(start + number, seen.y - 1u); \
-    const uint k##i = (k_offset + key##i * depth) / 4u; \
-    const uint v##i = (v_offset + key##i * v_row) / 4u;
+    const uint k##i = k_offset / 4u + (batch * keys + min(start + number, seen.y - 1u)) * (depth / 4u);
+#define PLACE_VALUE(i, number) \
+    const uint v##i = v_offset / 4u + (batch * keys + min(start + number, seen.y - 1u)) * (v_row / 4u);
 #define MULTIPLY_ROW(i, number) \
     const vec4 part##i = q[q##i + d]; \
     left##i += part##i * left; \
@@ -68,9 +67,9 @@ vec4 weighted(float weight, vec4 value) { return mix(weight * value, vec4(0.0), 
     sum##i += weighted(left##i.z, value2) + weighted(left##i.w, value3); \
     sum##i += weighted(right##i.x, value4) + weighted(right##i.y, value5); \
     sum##i += weighted(right##i.z, value6) + weighted(right##i.w, value7); \
-    if (stores##i) result[at##i + c] = sum##i;
-#define END_ROW(i, number) if (stores##i) result[at##i + c] = total##i == 0.0 ? vec4(0.0) : result[at##i + c] / total##i;
-#define END_PART(i, number) if (stores##i) result[at##i + v_row / 4u] = vec4(largest##i, total##i, 0.0, 0.0);
+    if (row + number < rows) result[at##i + c] = sum##i;
+#define END_ROW(i, number) if (row + number < rows) result[at##i + c] = total##i == 0.0 ? vec4(0.0) : result[at##i + c] / total##i;
+#define END_PART(i, number) if (row + number < rows) result[at##i + v_row / 4u] = vec4(largest##i, total##i, 0.0, 0.0);
 
 void attend(uint batch, uint first, uint part) {
     const uvec2 seen = seen_keys(first, OWN_ROWS * gl_WorkGroupSize.x, part);
@@ -89,6 +88,7 @@ void attend(uint batch, uint first, uint part) {
             FOR_EACH_ROW(MULTIPLY_ROW)
         }
         FOR_EACH_ROW(FINISH_ROW)
+        FOR_EACH_KEY(PLACE_VALUE)
         for (uint c = 0u; c < v_row / 4u; ++c) {
             FOR_EACH_KEY(READ_VALUE)
             FOR_EACH_ROW(ADD_ROW)
