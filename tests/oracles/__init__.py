@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from . import elementwise, index, layout, matmul, norm, reduce
+from . import conv, elementwise, index, layout, matmul, norm, pool, reduce
 from .common import FunctionOracle, Oracle
 
-FAMILIES = (elementwise, index, layout, matmul, norm, reduce)
+FAMILIES = (conv, elementwise, index, layout, matmul, norm, pool, reduce)
 ORACLES: dict[str, Oracle] = {}
 FUNCTION_ORACLES: dict[str, FunctionOracle] = {}
 for _family in FAMILIES:

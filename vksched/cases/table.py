@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from . import elementwise, index, layout, matmul, norm, reduce
+from . import conv, elementwise, index, layout, matmul, norm, pool, reduce
 from .case import Case, ErrorCase, FunctionCase
 
 FAMILIES: tuple[ModuleType, ...] = (
+    conv,
     elementwise,
     index,
     layout,
     matmul,
     norm,
+    pool,
     reduce,
 )
 CASES: list[Case] = [case for family in FAMILIES for case in family.CASES]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .conv import conv, conv_transpose
 from .elementwise import (
     abs,
     add,
@@ -40,13 +41,29 @@ from .layout import concat, expand, expand_dims, reshape, squeeze, transpose
 from .layout import slice_ as slice
 from .matmul import matmul
 from .norm import layer_norm, rms_norm, softmax
+from .pool import (
+    adaptive_average_pool,
+    adaptive_max_pool,
+    average_pool,
+    global_average_pool,
+    global_lp_pool,
+    global_max_pool,
+    lp_pool,
+    max_pool,
+    max_pool_indices,
+)
 from .reduce import reduce_max, reduce_mean, reduce_min, reduce_sum
 
 __all__ = [
     "abs",
+    "adaptive_average_pool",
+    "adaptive_max_pool",
     "add",
+    "average_pool",
     "cast",
     "concat",
+    "conv",
+    "conv_transpose",
     "div",
     "equal",
     "erf",
@@ -55,6 +72,9 @@ __all__ = [
     "expand_dims",
     "gather",
     "gelu",
+    "global_average_pool",
+    "global_lp_pool",
+    "global_max_pool",
     "greater",
     "greater_equal",
     "layer_norm",
@@ -65,7 +85,10 @@ __all__ = [
     "logical_not",
     "logical_or",
     "logical_xor",
+    "lp_pool",
     "matmul",
+    "max_pool",
+    "max_pool_indices",
     "maximum",
     "minimum",
     "mul",
