@@ -165,4 +165,6 @@ FUNCTION_ORACLES: dict[str, FunctionOracle] = {
     "global_max_pool": global_max,
     "global_average_pool": by_onnx("GlobalAveragePool"),
     "global_lp_pool": global_lp,
+    "adaptive_max_pool": global_max,
+    "adaptive_average_pool": by_onnx("GlobalAveragePool"),
 }

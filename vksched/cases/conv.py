@@ -128,6 +128,8 @@ CASES = [
     call("conv", operands((1, 16, 64, 64), (8, 16, 3, 3), 8), "parts", large=True, padding=1),
     call("conv", operands((2, 9, 61, 60), (9, 9, 5, 5)), "parts", large=True, padding=2),
     call("conv", operands((14, 8, 24, 24), (8, 8, 3, 3), 8), "parts", large=True, padding=1),
+    # more results than the invocations of a CPU driver with few groups may sum up
+    call("conv", operands((1, 64, 39, 55), (4, 64, 8, 8), 4), "cut"),
     # more steps than llvmpipe's loops take
     call("conv", operands((1, 40000, 3), (2, 40000, 2), 2), "long", large=True),
     call("conv", operands((1, 20, 3000), (4, 20, 2000), 4), "long", large=True, stride=9),

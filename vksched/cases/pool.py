@@ -24,6 +24,7 @@ WINDOWS: list[tuple[str, Shape, Any, dict[str, Any]]] = [
     ("dilated", (1, 3, 12, 11), (3, 2), {"stride": 1, "dilation": (2, 5), "padding": (2, 3)}),
     ("ceil", (1, 3, 8, 9), 3, {"stride": 2, "ceil_mode": True}),
     ("ceil padded", (2, 2, 7, 10), (2, 3), {"stride": 3, "padding": 1, "ceil_mode": True}),
+    ("ceil over all", (1, 2, 4, 4), 5, {"stride": 2, "ceil_mode": True}),
     ("ceil over the end", (1, 2, 5), 2, {"stride": 4, "padding": 1, "ceil_mode": True}),
     *(
         (f"{rule} by {stride}", (1, 2, 8, 7), (4, 3), {"padding": rule, "stride": stride})
@@ -46,9 +47,9 @@ EDGES[0, 1] = -np.inf
 TIES = np.asarray(np.round(floats(2, 3, 9, 10)), np.float32)
 
 SIZES: list[tuple[Shape, Any]] = [
-    *(((1, 1, 1), 1), ((2, 3, 17), 5), ((2, 3, 5), 17), ((2, 3, 12, 10), (4, 5))),
+    *(((1, 1, 1), 2), ((2, 3, 17), 5), ((2, 3, 5), 17), ((2, 3, 12, 10), (4, 5))),
     *(((1, 4, 7, 11), (3, 13)), ((2, 2, 5, 6, 7), (2, 4, 3)), ((1, 3, 40, 41), 7)),
-    *(((2, 3, 7, 5), 1), ((0, 3, 5), 2), ((2, 3, 5, 4), (0, 2))),
+    *(((2, 3, 7, 5), (1, 2)), ((0, 3, 5), 2), ((2, 3, 5, 4), (0, 2))),
 ]
 
 CASES = [
@@ -108,6 +109,10 @@ FUNCTIONS = [
         for shape in ((1, 1, 1), (2, 5, 7, 9), (2, 3, 4, 3, 5), (3, 70, 41))
     ),
     *(function("global_lp_pool", (2, 3, 5, 7), f"p {p}", p=p) for p in (1, 3)),
+    *(
+        function(name, (2, 3, 7, 5), "to one", sizes=1)
+        for name in ("adaptive_max_pool", "adaptive_average_pool")
+    ),
     FunctionCase("global_max_pool", vs.global_max_pool, (ints(2, 3, 5),), "int"),
 ]
 

@@ -65,12 +65,10 @@ def _check(op: str, inputs: tuple[TensorType, ...], groups: int, transposed: boo
     return results
 
 
-def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
-    x, w = inputs[:2]
+def _work(inputs: tuple[TensorType, ...], output: TensorType, values: int) -> Work:
+    """Each of `values`, of the result or of a transpose's x, meets the weights of its channel."""
     moved = sum(t.device_bytes for t in inputs) + output.device_bytes
-    if attrs.as_bool("transposed"):  # every value of x meets the weights of its channel
-        return Work(2.0 * x.size * math.prod(w.shape[1:]), float(moved))
-    return Work(2.0 * output.size * math.prod(w.shape[1:]), float(moved))
+    return Work(2.0 * values * math.prod(inputs[1].shape[1:]), float(moved))
 
 
 # -- convolution -------------------------------------------------------------------------------
@@ -131,7 +129,7 @@ register(
         _conv_infer,
         _conv_reference,
         Kernel(CONV_SHADERS, lower_conv, conv_scratch),
-        work=_work,
+        work=lambda inputs, output, attrs: _work(inputs, output, output.size),
     )
 )
 
@@ -190,7 +188,7 @@ register(
         _transpose_infer,
         _transpose_reference,
         Kernel(TRANSPOSE_SHADERS, lower_transpose, transpose_scratch),
-        work=_work,
+        work=lambda inputs, output, attrs: _work(inputs, output, inputs[0].size),
     )
 )
 
@@ -227,7 +225,6 @@ def conv(
         "begin": begin,
         "end": end,
         "groups": int(groups),
-        "transposed": False,
     }
     return apply("conv", operands, attrs, name)
 
@@ -275,7 +272,6 @@ def conv_transpose(
         "begin": begin,
         "end": end,
         "groups": int(groups),
-        "transposed": True,
         "output_padding": extra,
     }
     return apply(op, operands, attrs, name)

@@ -21,11 +21,11 @@ from .window import Push, Window, extent, launches, three
 
 _BLOCK = 4
 """Rows of a group, or neighbours along the last axis, of one invocation (shaders/conv*.comp)."""
-_LEAST_STEPS, _LEAST_ROWS = 32, 8
+_LEAST_STEPS, _LEAST_ROWS = 8, 8
 """Steps of a window in all channels and rows of a group from which a product pays."""
 _LEAST_CHANNELS = 16
 """Channels of a group from which the product of a transposed convolution pays."""
-_SCRATCH_WORDS, _SOFTWARE_SCRATCH_WORDS = 1 << 24, 1 << 19
+_SCRATCH_WORDS, _SOFTWARE_SCRATCH_WORDS = 1 << 24, 1 << 17
 """Words of unfolded windows at a time: on a CPU driver what a cache may hold."""
 _CHUNK_PLACES = 64
 """Places of a part of an image are a multiple of this."""
@@ -119,10 +119,10 @@ def _direct(op: str, shader: str, call: Call, window: Window) -> tuple[Dispatch,
             launch.groups,
             (*push, *launch.push, ("start", start), ("end", min(start + most, parts.channels))),
             (*_constants(call, start == 0), ("ADDS", int(start > 0)), ("ONE_ROW", int(one_row))),
-            barrier=start > 0 and number == 0,
+            barrier=launch.barrier or start > 0,
         )
         for start in starts
-        for number, launch in enumerate(launches(op, items, window.rounds(most), limits))
+        for launch in launches(op, items, window.rounds(most), limits)
     )
 
 
@@ -138,6 +138,7 @@ def _depthwise(call: Call, window: Window) -> tuple[Dispatch, ...]:
             launch.groups,
             (*push, *launch.push),
             (*_constants(call), ("SLIDES", int(slides))),
+            barrier=launch.barrier,
         )
         for launch in launches("conv", lines * -(-sizes[2] // _BLOCK), window.rounds(), call.limits)
     )
@@ -214,6 +215,7 @@ def _unfold(call: Call, window: Window, part: _Pass) -> tuple[Dispatch, ...]:
             launch.groups,
             (*push, *launch.push),
             shifts=(part.image * image, 0),
+            barrier=launch.barrier,
         )
         for launch in launches("conv", items, window.rounds(), call.limits)
     )
@@ -329,11 +331,9 @@ def _folded(call: Call, window: Window) -> tuple[Dispatch, ...]:
                 (*push, *launch.push),
                 _constants(call),
                 shifts=(0, 0, image * results),
-                barrier=number == 0,
+                barrier=True,
             )
-            for number, launch in enumerate(
-                launches("conv_transpose", images * results, window.rounds(), call.limits)
-            )
+            for launch in launches("conv_transpose", images * results, window.rounds(), call.limits)
         )
     if len(out) > MAX_DISPATCHES:
         raise UnsupportedOp(f"[conv_transpose] it needs more than {MAX_DISPATCHES} dispatches")

@@ -165,7 +165,10 @@ def _launch(
         ("p", p),
     )
     return tuple(
-        Dispatch(shader, (0, OUTPUT), launch.groups, (*push, *launch.push), tuple(attrs.items()))
+        Dispatch(
+            *(shader, (0, OUTPUT), launch.groups, (*push, *launch.push), tuple(attrs.items())),
+            barrier=launch.barrier,
+        )
         for launch in launches(op, call.output.size, window.rounds(), call.limits)
     )
 
@@ -347,11 +350,20 @@ def _exponent(op: str, p: float) -> float:
     return float(p)
 
 
-def _adaptive(op: str, x: TensorLike, sizes: PerAxis, name: str | None) -> Tensor:
+def _adaptive(
+    op: str,
+    x: TensorLike,
+    sizes: PerAxis,
+    whole: Callable[..., Tensor],
+    name: str | None,
+) -> Tensor:
+    """whole: what reduces the spatial axes to one place, with many invocations for it."""
     tensor = as_tensor(x)
     counts = per_axis(op, "sizes", sizes, check_rank(op, tensor.shape), 0)
     if 0 in tensor.shape[2:]:
         raise ShapeError(f"[{op}] expected values along the spatial axes, got {tensor.shape}")
+    if set(counts) == {1}:
+        return whole(tensor, name=name)
     return apply(op, (tensor,), {"sizes": counts}, name)
 
 
@@ -362,14 +374,14 @@ def adaptive_max_pool(x: TensorLike, sizes: PerAxis, *, name: str | None = None)
     x: (N, C, spatial...) -> (N, C, sizes...). Window i of n over s places is floor(i * s / n) ..
     ceil((i + 1) * s / n) - 1.
     """
-    return _adaptive("adaptive_max_pool", x, sizes, name)
+    return _adaptive("adaptive_max_pool", x, sizes, global_max_pool, name)
 
 
 def adaptive_average_pool(x: TensorLike, sizes: PerAxis, *, name: str | None = None) -> Tensor:
     """The means of windows that share x out into `sizes` results, as torch's adaptive_avg_pool, for
     float32; windows as in `adaptive_max_pool`.
     """
-    return _adaptive("adaptive_average_pool", x, sizes, name)
+    return _adaptive("adaptive_average_pool", x, sizes, global_average_pool, name)
 
 
 def _spatial(op: str, x: TensorLike) -> tuple[Tensor, Sequence[int]]:

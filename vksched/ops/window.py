@@ -74,7 +74,7 @@ class Window:
             count = (-(-room // step) if ceil_mode else room // step) + 1
             if ceil_mode and (count - 1) * step >= size + first:
                 count -= 1
-            if room < 0 or count < 1:
+            if count < 1:
                 raise ShapeError(
                     f"[{op}] expected a window within the padded input, got {self.kernel} dilated "
                     f"by {self.dilation} over {self.sizes} padded by {self.begin} and {self.end}; "
@@ -188,6 +188,11 @@ class Launch:
     first: int
     last: int
     groups: tuple[int, int, int]
+
+    @property
+    def barrier(self) -> bool:
+        """Parts of a result follow each other, though they are apart: what is cut runs long."""
+        return self.first > 0
 
     @property
     def push(self) -> Push:
