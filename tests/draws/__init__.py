@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from . import conv, elementwise, pool
+from . import conv, elementwise, layout, matmul, norm, pool
 from .common import Draw
 
-FAMILIES = (conv, elementwise, pool)
+FAMILIES = (conv, elementwise, layout, matmul, norm, pool)
 DRAWS: dict[str, Draw] = {}
 for _family in FAMILIES:
     DRAWS.update(_family.DRAWS)

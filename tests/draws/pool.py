@@ -38,7 +38,7 @@ def _adaptive(op: str) -> Draw:
     def draw(pick: Pick) -> Case:
         axes = pick(st.integers(1, 3))
         shape = tuple(pick(st.integers(1, 9)) for _ in range(2 + axes))
-        sizes = tuple(pick(st.integers(0 if i else 1, 9)) for i in range(axes))
+        sizes = tuple(pick(st.integers(0 if i else 2, 9)) for i in range(axes))
         return call(op, (array(pick, _dtype(pick, op), shape),), "draw", sizes=sizes)
 
     return draw
