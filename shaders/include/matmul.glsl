@@ -2,7 +2,7 @@
 // T is the element type, LOAD what one access of a or b reads: T, or four of them.
 // A long k is done in parts, one dispatch after the other; all but the first have ADDS 1 and add to the result.
 // a: (batch, m, k) and b: (batch, k, n) by strides, result: (batch, m, n), contiguous but for rows of result_row words.
-// bias, by HAS_BIAS: 1: (n), one value per column; 2: (bias_rows), one per row, for the rows of all matrices in turn.
+// bias, by HAS_BIAS: 1: (n), one value per column; 2: (bias_rows, a multiple of m), one per row of all matrices in turn.
 layout(set = 0, binding = 0) readonly buffer A { LOAD a[]; };
 layout(set = 0, binding = 1) readonly buffer B { LOAD b[]; };
 layout(set = 0, binding = 2) readonly buffer Bias { T bias[]; };
@@ -44,7 +44,7 @@ void store(uint first, uint row, uint column, T value) {
     if (row < m && column < n) {
         const uint at = first + row * result_row + column;
         if (HAS_BIAS == 1u) value += bias[bias_offset + column];
-        if (HAS_BIAS == 2u) value += bias[bias_offset + ((first - result_offset) / result_row + row) % bias_rows];
+        if (HAS_BIAS == 2u) value += bias[bias_offset + (first - result_offset) / result_row % bias_rows + row];
         if (ADDS != 0u) value += result[at];
         result[at] = value;
     }

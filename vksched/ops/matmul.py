@@ -89,8 +89,8 @@ def _tiles(m: int, n: int, batches: int) -> tuple[tuple[int, int], int]:
 def product(call: Call, bias_rows: int = 0, result_row: int = 0) -> tuple[Dispatch, ...]:
     """Returns the dispatches of a product, for matmul and for ops that are one inside.
 
-    bias_rows: operand 2 has this many values, one for each row of the result, for the rows of all
-        its matrices in turn; 0: it has one for each column.
+    bias_rows: operand 2 has this many values, those of whole matrices, one for each row of all
+        matrices in turn; 0: it has one for each column.
     result_row: words from row to row of a result of which this product computes some columns.
     """
     if call.output.size == 0:

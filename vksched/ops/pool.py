@@ -102,28 +102,34 @@ def _lp_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def _indices_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    """The places of x in the order in which windows are read: the first of the largest wins."""
+    """For each window the first step at which the largest value is met, then its place in x."""
     x = inputs[0]
     window, sizes = _window(x.shape, attrs), attrs.as_ints("sizes")
-    out = np.full((*x.shape[:2], *sizes), -1, np.int64)
-    best = np.zeros(out.shape, x.dtype)
-    places = np.arange(x.size).reshape(x.shape)
-    for tap in np.ndindex(*window.kernel):
-        lines = []
-        for axis, size in enumerate(sizes):
-            start = tap[axis] * window.dilation[axis] - window.begin[axis]
-            lines.append(np.arange(size) * window.stride[axis] + start)
-        inside = np.ones((), bool)
-        for line, size in zip(lines, window.sizes, strict=True):
-            inside = inside[..., None] & (line >= 0) & (line < size)
-        if not inside.any():
-            continue
-        clipped = [np.clip(v, 0, s - 1) for v, s in zip(lines, window.sizes, strict=True)]
-        at = (slice(None), slice(None), *np.ix_(*clipped))
-        value = x[at]
-        wins = inside & ((out < 0) | ((best == best) & ~(value <= best)))
-        best, out = np.where(wins, value, best), np.where(wins, places[at], out)
-    return out
+    widths = [(0, 0), (0, 0)]
+    for axis, size in enumerate(sizes):
+        last = (size - 1) * window.stride[axis] + window.extent[axis]
+        after = max(0, last - window.begin[axis] - window.sizes[axis])
+        widths.append((window.begin[axis], after))
+    padded = np.pad(x, widths)
+    inside = np.pad(np.ones((1, 1, *window.sizes), bool), widths)
+    chosen = np.full((*x.shape[:2], *sizes), -1, np.int64)
+    best = np.zeros(chosen.shape, x.dtype)
+    for number, tap in enumerate(np.ndindex(*window.kernel)):
+        values, there = padded, inside
+        for axis, step in enumerate(tap):
+            first, stride = step * window.dilation[axis], window.stride[axis]
+            places = slice(first, first + (sizes[axis] - 1) * stride + 1, stride)
+            values, there = _along(values, 2 + axis, places), _along(there, 2 + axis, places)
+        larger = (values > best) | ((values != values) & (best == best))
+        wins = there & (larger | (chosen < 0))
+        np.copyto(best, values, where=wins)
+        np.copyto(chosen, number, where=wins)
+    out = np.arange(math.prod(x.shape[:2])).reshape(*x.shape[:2], *(1,) * len(sizes))
+    for axis, steps in enumerate(np.unravel_index(np.maximum(chosen, 0), window.kernel)):
+        line = np.arange(sizes[axis]) * window.stride[axis] - window.begin[axis]
+        line = line.reshape(-1, *(1,) * (len(sizes) - 1 - axis))
+        out = out * window.sizes[axis] + line + steps * window.dilation[axis]
+    return np.asarray(np.where(chosen < 0, -1, out))
 
 
 def _adaptive_reference(combine: Callable[..., NDArray]) -> Callable[..., NDArray]:
