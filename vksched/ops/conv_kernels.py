@@ -27,6 +27,8 @@ _LEAST_CHANNELS = 16
 """Channels of a group from which the product of a transposed convolution pays."""
 _SCRATCH_WORDS, _SOFTWARE_SCRATCH_WORDS = 1 << 24, 1 << 17
 """Words of unfolded windows at a time: on a CPU driver what a cache may hold."""
+_PASSES = 64
+"""Passes up to which a CPU driver's part stays that small: each takes two dispatches."""
 _CHUNK_PLACES = 64
 """Places of a part of an image are a multiple of this."""
 
@@ -160,9 +162,10 @@ class _Pass:
 def _pass_size(call: Call) -> tuple[int, int]:
     """Returns the images and the places of each that are unfolded at a time."""
     parts, limits = _sum(call), call.limits
-    room = _SOFTWARE_SCRATCH_WORDS if limits.software else _SCRATCH_WORDS
-    room = min(room, limits.max_buffer_bytes // 4)
     per_place = parts.groups * parts.steps
+    total = per_place * parts.places * call.output.shape[0]
+    room = max(_SOFTWARE_SCRATCH_WORDS, total // _PASSES) if limits.software else _SCRATCH_WORDS
+    room = min(room, _SCRATCH_WORDS, limits.max_buffer_bytes // 4)
     if per_place * parts.places <= room:
         return min(call.output.shape[0], room // (per_place * parts.places)), parts.places
     return 1, max(room // per_place // _CHUNK_PLACES, 1) * _CHUNK_PLACES
