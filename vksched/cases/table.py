@@ -11,12 +11,14 @@ from ..ops.bounds import bounds_of_data, fits
 from ..types import NDArray
 from . import (
     channel_norm,
+    conv,
     elementwise,
     index,
     layout,
     matmul,
     norm,
     pad,
+    pool,
     reduce,
     resize,
     sample,
@@ -26,12 +28,14 @@ from .case import Case, ErrorCase, FunctionCase
 
 FAMILIES: tuple[ModuleType, ...] = (
     channel_norm,
+    conv,
     elementwise,
     index,
     layout,
     matmul,
     norm,
     pad,
+    pool,
     reduce,
     resize,
     sample,

@@ -11,7 +11,14 @@ from .channel_norm import (
     lp_normalize,
     mean_variance_normalize,
 )
-from .depth import depth_to_space, space_to_depth
+from .conv import (
+    conv,
+    conv_transpose,
+)
+from .depth import (
+    depth_to_space,
+    space_to_depth,
+)
 from .elementwise import (
     abs,
     add,
@@ -45,25 +52,72 @@ from .elementwise import (
     tanh,
     where,
 )
-from .index import gather
-from .layout import concat, expand, expand_dims, reshape, squeeze, transpose
-from .layout import slice_ as slice
-from .matmul import matmul
-from .norm import layer_norm, rms_norm
-from .pad import pad
-from .reduce import reduce_max, reduce_mean, reduce_min, reduce_sum
-from .resize import resize
-from .sample import affine_grid, grid_sample
-from .softmax import log_softmax, softmax
+from .index import (
+    gather,
+)
+from .layout import (
+    concat,
+    expand,
+    expand_dims,
+    reshape,
+    squeeze,
+    transpose,
+)
+from .layout import (
+    slice_ as slice,
+)
+from .matmul import (
+    matmul,
+)
+from .norm import (
+    layer_norm,
+    rms_norm,
+)
+from .pad import (
+    pad,
+)
+from .pool import (
+    adaptive_average_pool,
+    adaptive_max_pool,
+    average_pool,
+    global_average_pool,
+    global_lp_pool,
+    global_max_pool,
+    lp_pool,
+    max_pool,
+    max_pool_indices,
+)
+from .reduce import (
+    reduce_max,
+    reduce_mean,
+    reduce_min,
+    reduce_sum,
+)
+from .resize import (
+    resize,
+)
+from .sample import (
+    affine_grid,
+    grid_sample,
+)
+from .softmax import (
+    log_softmax,
+    softmax,
+)
 
 __all__ = [
     "abs",
+    "adaptive_average_pool",
+    "adaptive_max_pool",
     "add",
     "affine_grid",
+    "average_pool",
     "batch_norm",
     "batch_norm_training",
     "cast",
     "concat",
+    "conv",
+    "conv_transpose",
     "depth_to_space",
     "div",
     "equal",
@@ -73,6 +127,9 @@ __all__ = [
     "expand_dims",
     "gather",
     "gelu",
+    "global_average_pool",
+    "global_lp_pool",
+    "global_max_pool",
     "greater",
     "greater_equal",
     "grid_sample",
@@ -89,7 +146,10 @@ __all__ = [
     "logical_or",
     "logical_xor",
     "lp_normalize",
+    "lp_pool",
     "matmul",
+    "max_pool",
+    "max_pool_indices",
     "maximum",
     "mean_variance_normalize",
     "minimum",
