@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from . import (
     attention,
+    conv,
     elementwise,
     layout,
     matmul,
     norm,
     pad,
+    pool,
     resize,
     sample,
     softmax,
@@ -17,11 +19,13 @@ from .common import Draw
 
 FAMILIES = (
     attention,
+    conv,
     elementwise,
     layout,
     matmul,
     norm,
     pad,
+    pool,
     resize,
     sample,
     softmax,

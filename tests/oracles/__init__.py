@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import (
     attention,
     channel_norm,
+    conv,
     einsum,
     elementwise,
     index,
@@ -13,6 +14,7 @@ from . import (
     matmul,
     norm,
     pad,
+    pool,
     recurrent,
     reduce,
     resize,
@@ -24,6 +26,7 @@ from .common import FunctionOracle, Oracle
 FAMILIES = (
     attention,
     channel_norm,
+    conv,
     einsum,
     elementwise,
     index,
@@ -32,6 +35,7 @@ FAMILIES = (
     matmul,
     norm,
     pad,
+    pool,
     recurrent,
     reduce,
     resize,

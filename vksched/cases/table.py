@@ -12,6 +12,7 @@ from ..types import NDArray
 from . import (
     attention,
     channel_norm,
+    conv,
     einsum,
     elementwise,
     index,
@@ -20,6 +21,7 @@ from . import (
     matmul,
     norm,
     pad,
+    pool,
     recurrent,
     reduce,
     resize,
@@ -31,6 +33,7 @@ from .case import Case, ErrorCase, FunctionCase
 FAMILIES: tuple[ModuleType, ...] = (
     attention,
     channel_norm,
+    conv,
     einsum,
     elementwise,
     index,
@@ -39,6 +42,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     matmul,
     norm,
     pad,
+    pool,
     recurrent,
     reduce,
     resize,

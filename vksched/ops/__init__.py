@@ -12,7 +12,14 @@ from .channel_norm import (
     lp_normalize,
     mean_variance_normalize,
 )
-from .depth import depth_to_space, space_to_depth
+from .conv import (
+    conv,
+    conv_transpose,
+)
+from .depth import (
+    depth_to_space,
+    space_to_depth,
+)
 from .einsum import einsum
 from .elementwise import (
     abs,
@@ -47,29 +54,76 @@ from .elementwise import (
     tanh,
     where,
 )
-from .index import gather
-from .layout import concat, expand, expand_dims, reshape, squeeze, transpose
-from .layout import slice_ as slice
+from .index import (
+    gather,
+)
+from .layout import (
+    concat,
+    expand,
+    expand_dims,
+    reshape,
+    squeeze,
+    transpose,
+)
+from .layout import (
+    slice_ as slice,
+)
 from .linear import dot, gemm, linear, outer, tensordot, vecdot
-from .matmul import matmul
-from .norm import layer_norm, rms_norm
-from .pad import pad
+from .matmul import (
+    matmul,
+)
+from .norm import (
+    layer_norm,
+    rms_norm,
+)
+from .pad import (
+    pad,
+)
+from .pool import (
+    adaptive_average_pool,
+    adaptive_max_pool,
+    average_pool,
+    global_average_pool,
+    global_lp_pool,
+    global_max_pool,
+    lp_pool,
+    max_pool,
+    max_pool_indices,
+)
 from .recurrent import gru, lstm, rnn
-from .reduce import reduce_max, reduce_mean, reduce_min, reduce_sum
-from .resize import resize
+from .reduce import (
+    reduce_max,
+    reduce_mean,
+    reduce_min,
+    reduce_sum,
+)
+from .resize import (
+    resize,
+)
 from .rotary import rotary_cache, rotary_embedding
-from .sample import affine_grid, grid_sample
-from .softmax import log_softmax, softmax
+from .sample import (
+    affine_grid,
+    grid_sample,
+)
+from .softmax import (
+    log_softmax,
+    softmax,
+)
 
 __all__ = [
     "abs",
+    "adaptive_average_pool",
+    "adaptive_max_pool",
     "add",
     "affine_grid",
     "attention",
+    "average_pool",
     "batch_norm",
     "batch_norm_training",
     "cast",
     "concat",
+    "conv",
+    "conv_transpose",
     "depth_to_space",
     "div",
     "dot",
@@ -82,6 +136,9 @@ __all__ = [
     "gather",
     "gelu",
     "gemm",
+    "global_average_pool",
+    "global_lp_pool",
+    "global_max_pool",
     "greater",
     "greater_equal",
     "grid_sample",
@@ -100,8 +157,11 @@ __all__ = [
     "logical_or",
     "logical_xor",
     "lp_normalize",
+    "lp_pool",
     "lstm",
     "matmul",
+    "max_pool",
+    "max_pool_indices",
     "maximum",
     "mean_variance_normalize",
     "minimum",
