@@ -53,5 +53,6 @@ def test_drawn_calls_equal_numpy(op: str, runners: list[Runner]) -> None:
             except UnsupportedOp:
                 continue
             check(case, got, expected, runner.device.name)
+            assert not case.exact or got.tobytes() == expected.tobytes(), case.id
 
     run()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from . import elementwise
+from . import create, elementwise, index, random, rearrange, scatter
 from .common import Draw
 
-FAMILIES = (elementwise,)
+FAMILIES = (create, elementwise, index, random, rearrange, scatter)
 DRAWS: dict[str, Draw] = {}
 for _family in FAMILIES:
     DRAWS.update(_family.DRAWS)

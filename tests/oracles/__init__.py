@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
-from . import elementwise, index, layout, matmul, norm, reduce
+from . import (
+    create,
+    elementwise,
+    index,
+    layout,
+    matmul,
+    norm,
+    random,
+    rearrange,
+    reduce,
+    scatter,
+)
 from .common import FunctionOracle, Oracle
 
-FAMILIES = (elementwise, index, layout, matmul, norm, reduce)
+FAMILIES = (
+    create,
+    elementwise,
+    index,
+    layout,
+    matmul,
+    norm,
+    random,
+    rearrange,
+    reduce,
+    scatter,
+)
 ORACLES: dict[str, Oracle] = {}
 FUNCTION_ORACLES: dict[str, FunctionOracle] = {}
 for _family in FAMILIES:

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from . import elementwise, index, layout, matmul, norm, reduce
-from .case import Case, ErrorCase, FunctionCase
-
-FAMILIES: tuple[ModuleType, ...] = (
+from . import (
+    create,
     elementwise,
     index,
     layout,
     matmul,
     norm,
+    random,
+    rearrange,
     reduce,
+    scatter,
+)
+from .case import Case, ErrorCase, FunctionCase
+
+FAMILIES: tuple[ModuleType, ...] = (
+    create,
+    elementwise,
+    index,
+    layout,
+    matmul,
+    norm,
+    random,
+    rearrange,
+    reduce,
+    scatter,
 )
 CASES: list[Case] = [case for family in FAMILIES for case in family.CASES]
 FUNCTIONS: list[FunctionCase] = [

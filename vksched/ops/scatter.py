@@ -1,0 +1,284 @@
+"""Scatter ops: a copy of the data, then updates in order. The last update of an element stays, and
+sums are added up in the order of the updates, so results are the same on every device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from ..errors import DTypeError, ShapeError
+from ..types import BOOL, INT32, NDArray, TensorType, contiguous_strides, normalize_axis
+from .index import check_elements, check_index_type, other_strides, positions, tuple_positions
+from .op import OUTPUT, STATUS, Attrs, AttrValue, Call, Dispatch, Kernel, Limits, Op, Work, register
+from .strides import LOCAL_SIZE, LOOP_STEPS, collapse, pad, spread
+from .tensor import Tensor, TensorLike, apply, as_tensor
+
+SCATTER_CODES = {"none": 0, "add": 1, "mul": 2, "max": 3, "min": 4}
+"""The values of OP in shaders/include/scatter.glsl."""
+_UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+PLAIN_COPY = "strided_copy"
+
+
+def _check(op: str, inputs: tuple[TensorType, ...], attrs: Attrs) -> None:
+    data, indices, updates = inputs
+    reduction = attrs.as_str("reduction")
+    check_index_type(op, indices)
+    if updates.dtype != data.dtype:
+        raise DTypeError(f"[{op}] expected {data.dtype} updates, got {updates.dtype}; try vs.cast")
+    if reduction not in SCATTER_CODES:
+        raise ShapeError(
+            f"[{op}] expected one of {', '.join(SCATTER_CODES)} as reduction, got {reduction!r}"
+        )
+    if data.dtype == BOOL and reduction != "none":
+        raise DTypeError(f"[{op}] expected numbers to {reduction}, got bool; try vs.cast")
+
+
+def _update(reduction: str, target: NDArray, where: NDArray, updates: NDArray) -> None:
+    """Updates rows of target in order; numpy keeps the last of several with one index."""
+    if reduction == "none":
+        target[where] = updates
+    else:
+        _UFUNCS[reduction].at(target, where, updates)
+
+
+def copy_data(call: Call) -> tuple[Dispatch, ...]:
+    """Copies operand 0 to the result."""
+    count = call.output.size
+    push = (
+        ("count", count),
+        ("sizes", pad((count,), 7)),
+        ("x_strides", pad((1,), 8)),
+        ("result_strides", pad((1,), 8)),
+    )
+    return (Dispatch(PLAIN_COPY, (0, OUTPUT), spread(count, call.limits), push, (("RANK", 1),)),)
+
+
+def _parts(
+    lines: int, updates: int, steps: int, limits: Limits
+) -> tuple[tuple[int, int, int], list[tuple[int, int]]]:
+    """Returns groups, and for each dispatch the first and the last update + 1 of every line.
+
+    steps: rounds of loops that an update takes.
+    """
+    groups = max(1, min(-(-lines // LOCAL_SIZE), limits.max_groups[0]))
+    own = -(-lines // (groups * LOCAL_SIZE))
+    length = max(1, LOOP_STEPS // (own * steps) - 8)
+    return (groups, 1, 1), [(i, min(i + length, updates)) for i in range(0, updates, length)]
+
+
+def _shaders(op: str) -> tuple[str, ...]:
+    return (PLAIN_COPY, *(f"{op}_{dtype}" for dtype in ("float32", "int32", "uint32")))
+
+
+def _kernel_of(op: str, data: TensorType) -> str:
+    return f"{op}_{INT32 if data.dtype == BOOL else data.dtype}"
+
+
+def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
+    moved = 2 * output.device_bytes + inputs[1].device_bytes + 3 * inputs[2].device_bytes
+    return Work(float(inputs[2].size), float(moved))
+
+
+# -- scatter_elements --------------------------------------------------------------------------
+
+
+def _elements_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    data, indices, updates = inputs
+    _check("scatter_elements", inputs, attrs)
+    check_elements("scatter_elements", data, indices, attrs.as_int("axis"))
+    if updates.shape != indices.shape:
+        raise ShapeError(
+            f"[scatter_elements] expected updates of the shape of the indices, {indices.shape}, "
+            f"got {updates.shape}"
+        )
+    return data
+
+
+def _elements_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    data, indices, updates = inputs
+    axis = attrs.as_int("axis")
+    out = np.array(data)
+    if indices.size == 0 or data.size == 0:
+        return out
+    where: tuple[NDArray, ...] = np.indices(indices.shape, sparse=True)
+    strides = contiguous_strides(data.shape)
+    flat = positions("scatter_elements", indices, data.shape[axis]) * strides[axis]
+    for other, grid in enumerate(where):
+        if other != axis:
+            flat = flat + grid * strides[other]
+    _update(attrs.as_str("reduction"), out.reshape(-1), flat.reshape(-1), updates.reshape(-1))
+    return out
+
+
+def _elements_lower(call: Call) -> tuple[Dispatch, ...]:
+    (data, indices, _), axis = call.inputs, call.attrs.as_int("axis")
+    if data.size == 0:
+        return ()
+    if indices.size == 0:
+        return copy_data(call)
+    steps = contiguous_strides(indices.shape)
+    sizes, (result_strides, line_strides) = collapse(
+        (*indices.shape[:axis], 1, *indices.shape[axis + 1 :]),
+        [other_strides(data.shape, axis), other_strides(indices.shape, axis)],
+    )
+    lines, updates = indices.size // indices.shape[axis], indices.shape[axis]
+    groups, parts = _parts(lines, updates, 1, call.limits)
+    push = (
+        ("lines", lines),
+        ("axis_size", data.shape[axis]),
+        ("axis_stride", contiguous_strides(data.shape)[axis]),
+        ("step", steps[axis]),
+        ("sizes", pad(sizes, 6)),
+        ("result_strides", pad(result_strides, 7)),
+        ("line_strides", pad(line_strides, 7)),
+    )
+    constants = (("RANK", len(sizes)), ("OP", SCATTER_CODES[call.attrs.as_str("reduction")]))
+    return (
+        *copy_data(call),
+        *(
+            Dispatch(
+                _kernel_of("scatter_elements", data),
+                (1, 2, OUTPUT, STATUS),
+                groups,
+                (*push, ("start", start), ("end", end)),
+                constants,
+                barrier=True,
+            )
+            for start, end in parts
+        ),
+    )
+
+
+# -- scatter_nd --------------------------------------------------------------------------------
+
+
+def _nd_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    data, indices, updates = inputs
+    _check("scatter_nd", inputs, attrs)
+    depth = indices.shape[-1] if indices.rank else 0
+    if not 1 <= depth <= data.rank:
+        raise ShapeError(
+            f"[scatter_nd] expected tuples of 1 to {data.rank} indices into {data.shape}, "
+            f"got {indices.shape}"
+        )
+    wanted = indices.shape[:-1] + data.shape[depth:]
+    if updates.shape != wanted:
+        raise ShapeError(f"[scatter_nd] expected updates of shape {wanted}, got {updates.shape}")
+    return data
+
+
+def _nd_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    data, indices, updates = inputs
+    out = np.array(data)
+    if updates.size == 0 or data.size == 0:
+        return out
+    depth = indices.shape[-1]
+    rest = data.shape[depth:]
+    where = tuple_positions("scatter_nd", indices, data.shape[:depth]).reshape(-1)
+    slices = out.reshape(-1, *rest)
+    _update(attrs.as_str("reduction"), slices, where, updates.reshape(-1, *rest))
+    return out
+
+
+def _nd_lower(call: Call) -> tuple[Dispatch, ...]:
+    data, indices, updates = call.inputs
+    if data.size == 0:
+        return ()
+    if updates.size == 0:
+        return copy_data(call)
+    depth = indices.shape[-1]
+    inner, rows = math.prod(data.shape[depth:]), math.prod(indices.shape[:-1])
+    groups, parts = _parts(inner, rows, depth + 1, call.limits)
+    push = (("inner", inner), ("sizes", pad(data.shape[:depth], 8)))
+    constants = (("DEPTH", depth), ("OP", SCATTER_CODES[call.attrs.as_str("reduction")]))
+    return (
+        *copy_data(call),
+        *(
+            Dispatch(
+                _kernel_of("scatter_nd", data),
+                (1, 2, OUTPUT, STATUS),
+                groups,
+                (*push, ("start", start), ("end", end)),
+                constants,
+                barrier=True,
+            )
+            for start, end in parts
+        ),
+    )
+
+
+def _register(
+    op: str,
+    infer: Callable[[tuple[TensorType, ...], Attrs], TensorType],
+    reference: Callable[[tuple[NDArray, ...], Attrs], NDArray],
+    lower: Callable[[Call], tuple[Dispatch, ...]],
+) -> None:
+    kernel = Kernel(_shaders(op), lower)
+    register(Op(op, infer, reference, kernel, work=_work, indices=(1,)))
+
+
+_register("scatter_elements", _elements_infer, _elements_reference, _elements_lower)
+_register("scatter_nd", _nd_infer, _nd_reference, _nd_lower)
+
+
+# -- builders ----------------------------------------------------------------------------------
+
+
+def scatter_elements(
+    data: TensorLike,
+    indices: TensorLike,
+    updates: TensorLike,
+    axis: int = 0,
+    reduction: str = "none",
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """`data` with an element updated for each index along an axis, as ONNX ScatterElements.
+
+    data: (..., n, ...), indices and updates: of one shape, on the other axes no longer than data.
+    reduction: "none" (the last update stays), "add", "mul", "max" or "min". An index outside
+    -n..n-1 raises IndexOutOfRange when the graph runs.
+    """
+    target = as_tensor(data)
+    if target.rank == 0:
+        raise ShapeError("[scatter_elements] expected data with axes, got a scalar")
+    attrs: dict[str, AttrValue] = {
+        "axis": normalize_axis("scatter_elements", axis, target.rank),
+        "reduction": str(reduction),
+    }
+    operands = (target, as_tensor(indices), as_tensor(updates, like=target))
+    return apply("scatter_elements", operands, attrs, name)
+
+
+def scatter(
+    data: TensorLike,
+    indices: TensorLike,
+    updates: TensorLike,
+    axis: int = 0,
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """`scatter_elements` without a reduction, as ONNX's former Scatter."""
+    return scatter_elements(data, indices, updates, axis, name=name)
+
+
+def scatter_nd(
+    data: TensorLike,
+    indices: TensorLike,
+    updates: TensorLike,
+    reduction: str = "none",
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """`data` with a slice updated for each tuple of indices, as ONNX ScatterND.
+
+    data: (*indexed, *rest), indices: (..., k), k indexed axes, updates: (..., *rest). reduction:
+    "none" (the last update stays), "add", "mul", "max" or "min". An index outside its axis raises
+    IndexOutOfRange when the graph runs.
+    """
+    target = as_tensor(data)
+    operands = (target, as_tensor(indices), as_tensor(updates, like=target))
+    return apply("scatter_nd", operands, {"reduction": str(reduction)}, name)
