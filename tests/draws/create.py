@@ -12,6 +12,12 @@ from .common import Draw, Pick, shapes
 NUMBERS = ("float32", "int32", "uint32")
 
 
+def _number(pick: Pick, dtype: str) -> float:
+    """No float so small that a device may take it for 0."""
+    number: int = pick(st.integers(-(10**5), 10**5))
+    return number / 100 if dtype == "float32" else number
+
+
 def full(pick: Pick) -> Case:
     dtype = pick(st.sampled_from(NUMBERS))
     value: AttrValue = pick(st.integers(0, 2**32 - 1 if dtype == "uint32" else 2**31 - 1))
@@ -28,15 +34,14 @@ def eye(pick: Pick) -> Case:
 
 def arange(pick: Pick) -> Case:
     dtype = pick(st.sampled_from(("float32", "int32")))
-    numbers = st.integers(-1000, 1000) if dtype == "int32" else st.floats(-1e3, 1e3, width=32)
-    start, step = pick(numbers), pick(numbers)
+    start, step = (_number(pick, dtype) for _ in range(2))
     attrs = {"shape": (pick(st.integers(0, 999)),), "dtype": dtype, "start": start, "step": step}
     return Case("arange", (), attrs)
 
 
 def linspace(pick: Pick) -> Case:
     count = pick(st.integers(0, 999))
-    start, stop = pick(st.floats(-1e3, 1e3, width=32)), pick(st.floats(-1e3, 1e3, width=32))
+    start, stop = (_number(pick, "float32") for _ in range(2))
     step = (stop - start) / max(1, count - 1)
     attrs = {"start": start, "step": step, "stop": stop, "shape": (count,), "dtype": "float32"}
     return Case("linspace", (), attrs)

@@ -86,7 +86,9 @@ CASES += [
         for how in SCATTER_CODES
     ),
     *(
-        elements("special", _SPECIAL, np.arange(8, dtype=np.int32), np.ones(8, np.float32), 0, how)
+        elements(
+            "onto special", _SPECIAL, np.arange(8, dtype=np.int32), np.ones(8, np.float32), 0, how
+        )
         for how in SCATTER_CODES
     ),
     elements(

@@ -15,6 +15,7 @@ from ..types import (
     FLOAT32,
     FLOATS,
     INT32,
+    UINT32,
     NDArray,
     TensorType,
     as_shape,
@@ -37,8 +38,9 @@ def _word(op: str, value: AttrValue, dtype: str) -> int:
     assert isinstance(value, (bool, int, float))
     if dtype == FLOAT32:
         return int(np.float32(value).view(np.uint32))
-    if not -(2**31) <= value < 2**32:
-        raise UnsupportedOp(f"{op} makes {value}, which does not fit 32 bits")
+    low, high = (0, 2**32) if dtype == UINT32 else (-(2**31), 2**31)
+    if not low <= value < high:
+        raise UnsupportedOp(f"{op} makes {value}, which does not fit {dtype}")
     return int(value) & 0xFFFFFFFF
 
 
@@ -106,6 +108,8 @@ def _ramp_lower(call: Call) -> tuple[Dispatch, ...]:
         return ()
     count, turn = _ramp(call.attrs)
     dtype = call.output.dtype
+    if dtype == INT32:
+        _word("arange", call.attrs.as_int("start") + (count - 1) * call.attrs.as_int("step"), dtype)
     words = [
         (n, _word("arange", call.attrs[n] if n in call.attrs else 0, dtype))
         for n in ("start", "step", "stop")

@@ -229,9 +229,9 @@ def split(
     name: of the parts, followed by their numbers. Parts of whole rows are views.
     """
     x = as_tensor(x)
-    at = normalize_axis("split", axis, x.rank)
     if x.rank == 0:
         raise ShapeError("[split] expected a tensor with axes, got a scalar")
+    at = normalize_axis("split", axis, x.rank)
     size = x.shape[at]
     if isinstance(parts, (int, np.integer)):
         count = int(parts)
@@ -262,9 +262,9 @@ def stack(xs: Sequence[TensorLike], axis: int = 0, *, name: str | None = None) -
 def unstack(x: TensorLike, axis: int = 0, *, name: str | None = None) -> tuple[Tensor, ...]:
     """The slices of x along an axis, without it, as numpy.unstack."""
     x = as_tensor(x)
-    at = normalize_axis("unstack", axis, x.rank)
     if x.rank == 0:
         raise ShapeError("[unstack] expected a tensor with axes, got a scalar")
+    at = normalize_axis("unstack", axis, x.rank)
     shape = (*x.shape[:at], *x.shape[at + 1 :])
     return tuple(
         reshape(slice_(x, i, i + 1, at), shape, name=name and f"{name}.{i}")
