@@ -70,7 +70,7 @@ def uniform(case: Case) -> NDArray:
     drawn, shape = of_case(case)
     start, scale = case.attrs["start"], case.attrs["scale"]
     values = [word // 256 / 2**24 * scale + start for word in drawn]  # type: ignore[operator]
-    return np.asarray(values, np.float32).reshape(shape)
+    return np.asarray(values, np.float32).astype(case.attrs["dtype"]).reshape(shape)  # type: ignore[arg-type]
 
 
 def normal(case: Case) -> NDArray:
@@ -79,7 +79,7 @@ def normal(case: Case) -> NDArray:
     lower = scipy_special.ndtri((2.0 * (word % 2**31) + 1) / 2**33)
     z = np.where(word >= 2**31, lower, -lower)
     mean, deviation = case.attrs["mean"], case.attrs["deviation"]
-    return np.asarray(z * deviation + mean, np.float32).reshape(shape)
+    return np.asarray(z * deviation + mean, case.attrs["dtype"]).reshape(shape)  # type: ignore[call-overload, no-any-return]
 
 
 def integers(case: Case) -> NDArray:

@@ -6,8 +6,8 @@ every device. To cover a new op, add rows to its family's `cases_*.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +18,10 @@ from ..ops.lower import compute, infer
 from ..ops.op import Attrs, AttrValue, Call, Limits, Op, get_op
 from ..ops.tensor import Tensor, input
 from ..types import NDArray, TensorType, canonical_dtype
+
+
+class Mismatch(AssertionError):
+    """A result is not what was expected, or something else was written over."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +50,19 @@ class Case:
     def types(self) -> tuple[TensorType, ...]:
         return tuple(TensorType(a.shape, canonical_dtype(a.dtype)) for a in self.inputs)
 
+    def result_type(self) -> TensorType:
+        """The type of the result."""
+        return infer(self.declaration, self.types, Attrs(self.attrs))
+
     def call(self, limits: Limits) -> Call:
-        attrs = Attrs(self.attrs)
-        return Call(self.types, infer(self.declaration, self.types, attrs), attrs, limits)
+        return Call(self.types, self.result_type(), Attrs(self.attrs), limits)
+
+    def as_dtypes(self, change: Mapping[str, str]) -> Case:
+        """The same call with its operands converted to other types, by their names."""
+        with np.errstate(over="ignore"):
+            inputs = tuple(a.astype(change.get(a.dtype.name, a.dtype)) for a in self.inputs)
+        names = sorted({change[a.dtype.name] for a in self.inputs if a.dtype.name in change})
+        return replace(self, inputs=inputs, name=" ".join([*names, self.name]).strip())
 
     def expected(self) -> NDArray:
         """The numpy reference's result."""

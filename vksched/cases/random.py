@@ -33,7 +33,9 @@ def drawn(
         "random_integers": {"start": -5, "scale": 11},
         "bernoulli": {"start": 0, "scale": 1 << 23},
     }
-    given = {"shape": shape, "stream": 0, **defaults[op], **attrs}
+    dtypes = {"random_integers": "int32", "bernoulli": "bool"}
+    dtype = dtypes.get(op, "float32")
+    given = {"shape": shape, "stream": 0, "dtype": dtype, **defaults[op], **attrs}
     inputs = (seed, normal_pieces()) if op == "random_normal" else (seed,)
     changed = ",".join(f"{k}{v}" for k, v in attrs.items())
     words = ".".join(str(v) for v in seed.reshape(-1))
@@ -58,6 +60,7 @@ CASES: list[Case] = [
         drawn("random_integers", start=start, scale=scale)
         for start, scale in ((0, 1), (-(2**31), 2**32), (-3, 7), (2**31 - 2, 2), (0, 2**31))
     ),
+    *(drawn(op, dtype="float16") for op in ("random_uniform", "random_normal")),
     *(drawn("bernoulli", scale=scale) for scale in (0, 1 << 24, 3 << 20)),
 ]
 
@@ -86,6 +89,9 @@ ERRORS: list[ErrorCase] = [
         lambda: vs.random_normal((2,), seed=vs.input("seed", (3,), "int32")),
         vs.ShapeError,
         "one word or two",
+    ),
+    ErrorCase(
+        lambda: vs.random_uniform((2,), dtype="float64"), vs.DTypeError, "float32 or float16"
     ),
     ErrorCase(lambda: vs.random_uniform((2,), high=1e39), vs.ShapeError, "finite float32"),
     ErrorCase(lambda: vs.random_normal((2,), std=-1.0), vs.ShapeError, "std of 0 or more"),

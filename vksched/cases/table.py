@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 
+import numpy as np
+
+from ..ops.bounds import bounds_of_data, fits
+from ..types import NDArray
 from . import (
     create,
     elementwise,
@@ -35,3 +40,34 @@ FUNCTIONS: list[FunctionCase] = [
     case for family in FAMILIES for case in getattr(family, "FUNCTIONS", ())
 ]
 ERRORS: list[ErrorCase] = [case for family in FAMILIES for case in family.ERRORS]
+
+
+def fits_32_bits(array: NDArray) -> bool:
+    """Returns whether a device can hold an array: int64 is 32 bits there."""
+    return array.dtype != np.int64 or fits(bounds_of_data(array))
+
+
+DERIVED_PER_OP = 4
+"""How many cases of each op are run again with wider and narrower types."""
+
+
+def derived(cases: Iterable[Case], change: Mapping[str, str]) -> list[Case]:
+    """Returns some cases of every op on other element types, such as float16 for float32.
+
+    Taken evenly from those that such types can hold; casts name their types themselves.
+    """
+    able: dict[str, list[Case]] = {}
+    for case in cases:
+        named = case.op == "cast" or "dtype" in case.attrs
+        if not case.large and not named and any(a.dtype.name in change for a in case.inputs):
+            able.setdefault(case.op, []).append(case)
+    picked = []
+    for group in able.values():
+        step = max(1, len(group) // DERIVED_PER_OP)
+        picked += [case.as_dtypes(change) for case in group[::step][:DERIVED_PER_OP]]
+    return picked
+
+
+HALVES = derived(CASES, {"float32": "float16"})
+LONGS = derived(CASES, {"int32": "int64"})
+DOUBLES = derived(CASES, {"float32": "float64"})

@@ -15,8 +15,12 @@ from ..types import FLOAT16, FLOAT32, FLOAT64, INT32, INT64, NDArray, TensorType
 from .op import OUTPUT, SCRATCH, Attrs, Call, Dispatch, Kernel, Limits, Op
 from .strides import spread
 
-CONVERSIONS = ("half_pack", "half_unpack")
-"""Shaders that any op may use."""
+CONVERTERS = {
+    (FLOAT32, FLOAT16): "half_pack",
+    (FLOAT16, FLOAT32): "half_unpack",
+    (INT32, INT32): "copy",  # one of them is an int64 that fits
+}
+"""Shaders of a cast between two types of one family, used by other ops too."""
 SCRATCH_ALIGN_WORDS = 16
 """Every scratch buffer starts at a multiple of this many words."""
 
@@ -109,7 +113,10 @@ def lower(op: Op, call: Call) -> Lowering:
         raise UnsupportedOp(f"{op.name} has no kernel{op.gap and ': '}{op.gap}")
     if any(t.dtype == INT64 for t in types):
         call = _with_types(call, {INT64: INT32})
-    if any(t.dtype == FLOAT16 for t in types):
+    converter = op.name == "cast" and CONVERTERS.get((call.inputs[0].dtype, call.output.dtype))
+    if converter:
+        lowering = Lowering(_convert(converter, 0, OUTPUT, call.output.size, call.limits))
+    elif any(t.dtype == FLOAT16 for t in types):
         lowering = _lower_halves(op.kernel, call)
     else:
         lowering = Lowering(op.kernel.lower(call), op.kernel.scratch(call))
@@ -128,11 +135,6 @@ def _lower_halves(kernel: Kernel, call: Call) -> Lowering:
 
     unpack x -> s1 | the kernel: s1, ... -> s2 | pack s2 -> result
     """
-    if call.attrs.get("to") in (FLOAT16, FLOAT32) and len(call.inputs) == 1:  # a cast
-        if call.inputs[0].dtype == FLOAT16 and call.output.dtype == FLOAT32:
-            return Lowering(_convert("half_unpack", 0, OUTPUT, call.output.size, call.limits))
-        if call.inputs[0].dtype == FLOAT32 and call.output.dtype == FLOAT16:
-            return Lowering(_convert("half_pack", 0, OUTPUT, call.output.size, call.limits))
     wide = _with_types(call, {FLOAT16: FLOAT32})
     scratch = list(kernel.scratch(wide))
     inner = kernel.lower(wide)

@@ -17,7 +17,17 @@ from statistics import NormalDist
 import numpy as np
 
 from ..errors import DTypeError, ShapeError
-from ..types import BOOL, FLOAT32, FLOATS, INT32, NDArray, TensorType, as_shape
+from ..types import (
+    BOOL,
+    FLOAT16,
+    FLOAT32,
+    FLOATS,
+    INT32,
+    NDArray,
+    TensorType,
+    as_shape,
+    canonical_dtype,
+)
 from .elementwise import where
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, register
 from .strides import spread
@@ -25,7 +35,6 @@ from .tensor import Tensor, TensorLike, apply, as_tensor, constant
 
 RANDOM_CODES = {"random_uniform": 0, "random_integers": 1, "bernoulli": 2}
 """The values of KIND in shaders/random.comp."""
-_RESULTS = {"random_uniform": FLOAT32, "random_integers": INT32, "bernoulli": BOOL}
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
@@ -94,7 +103,7 @@ def _common(call: Call) -> tuple[tuple[int, int, int], tuple[tuple[str, int], ..
 
 def _infer(op: str, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     _check_seed(op, inputs[0])
-    return TensorType(attrs.as_ints("shape"), _RESULTS[op])
+    return TensorType(attrs.as_ints("shape"), attrs.as_str("dtype"))
 
 
 def _reference(op: str, inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
@@ -105,10 +114,10 @@ def _reference(op: str, inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     elif op == "random_integers":
         scale, start = attrs.as_int("scale"), attrs.as_int("start")
         steps = words.astype(np.uint64) * np.uint64(scale) >> np.uint64(32)
-        values = (steps.astype(np.int64) + start).astype(np.int32)
+        values = steps.astype(np.int64) + start
     else:
         values = (words >> np.uint32(8)) < attrs.as_int("scale")
-    return np.asarray(values).reshape(attrs.as_ints("shape"))
+    return np.asarray(values, attrs.as_str("dtype")).reshape(attrs.as_ints("shape"))
 
 
 def _lower(op: str, call: Call) -> tuple[Dispatch, ...]:
@@ -190,13 +199,14 @@ def _normal_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     _check_seed("random_normal", seed)
     if pieces != TensorType((OCTAVES * PIECES, 4)):
         raise ShapeError(f"[random_normal] expected the table of pieces, got {pieces}")
-    return TensorType(attrs.as_ints("shape"))
+    return TensorType(attrs.as_ints("shape"), attrs.as_str("dtype"))
 
 
 def _normal_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     values = quantiles(_words(inputs[0], attrs), inputs[1])
     deviation, mean = np.float32(attrs.as_float("deviation")), np.float32(attrs.as_float("mean"))
-    return np.asarray(values * deviation + mean).reshape(attrs.as_ints("shape"))
+    drawn = values * deviation + mean
+    return np.asarray(drawn, attrs.as_str("dtype")).reshape(attrs.as_ints("shape"))
 
 
 def _normal_lower(call: Call) -> tuple[Dispatch, ...]:
@@ -242,8 +252,18 @@ def _whole(op: str, what: str, value: object, low: int, high: int) -> int:
     return number
 
 
-def _attrs(op: str, shape: int | Sequence[int], stream: int) -> dict[str, AttrValue]:
-    return {"shape": as_shape(shape), "stream": _whole(op, "stream", stream, 0, 2**64)}
+def _attrs(op: str, shape: int | Sequence[int], stream: int, dtype: object) -> dict[str, AttrValue]:
+    return {
+        "shape": as_shape(shape),
+        "stream": _whole(op, "stream", stream, 0, 2**64),
+        "dtype": canonical_dtype(dtype),
+    }
+
+
+def _float_dtype(op: str, dtype: object) -> object:
+    if canonical_dtype(dtype) not in (FLOAT16, FLOAT32):
+        raise DTypeError(f"[{op}] expected float32 or float16, got {dtype}; try vs.cast")
+    return dtype
 
 
 def _float32(op: str, what: str, value: float) -> float:
@@ -262,15 +282,16 @@ def random_uniform(
     seed: int | Tensor = 0,
     *,
     stream: int = 0,
+    dtype: object = FLOAT32,
     name: str | None = None,
 ) -> Tensor:
-    """Uniform float32 in low..high, high itself only where the sum rounds to it, as
-    numpy.random.Generator.uniform.
+    """Uniform floats in low..high, high itself only where the sum rounds to it, as
+    numpy.random.Generator.uniform; float16 is rounded from float32.
 
     seed: an int of 64 bits, or an int32 tensor of one word or two. stream: each has other values.
     """
     op = "random_uniform"
-    attrs = _attrs(op, shape, stream)
+    attrs = _attrs(op, shape, stream, _float_dtype(op, dtype))
     attrs["start"] = _float32(op, "low", low)
     attrs["scale"] = _float32(op, "high - low", float(high) - float(low))
     return apply(op, (_seed(op, seed),), attrs, name)
@@ -283,14 +304,15 @@ def random_normal(
     seed: int | Tensor = 0,
     *,
     stream: int = 0,
+    dtype: object = FLOAT32,
     name: str | None = None,
 ) -> Tensor:
-    """Normally distributed float32, up to 6.3 deviations, as numpy.random.Generator.normal.
+    """Normally distributed floats, up to 6.3 deviations, as numpy.random.Generator.normal.
 
     seed: an int of 64 bits, or an int32 tensor of one word or two. stream: each has other values.
     """
     op = "random_normal"
-    attrs = _attrs(op, shape, stream)
+    attrs = _attrs(op, shape, stream, _float_dtype(op, dtype))
     attrs["mean"], attrs["deviation"] = _float32(op, "mean", mean), _float32(op, "std", std)
     if std < 0:
         raise ShapeError(f"[{op}] expected a std of 0 or more, got {std}")
@@ -312,7 +334,7 @@ def random_integers(
     an int32 tensor of one word or two. stream: each has other values.
     """
     op = "random_integers"
-    attrs = _attrs(op, shape, stream)
+    attrs = _attrs(op, shape, stream, INT32)
     first = _whole(op, "low", low, -(2**31), 2**31)
     attrs["start"] = first
     attrs["scale"] = _whole(op, "high", high, first + 1, 2**31 + 1) - first
@@ -332,7 +354,7 @@ def bernoulli(
     seed: an int of 64 bits, or an int32 tensor of one word or two. stream: each has other values.
     """
     op = "bernoulli"
-    attrs = _attrs(op, shape, stream)
+    attrs = _attrs(op, shape, stream, BOOL)
     if not 0 <= p <= 1:
         raise ShapeError(f"[{op}] expected a probability in 0..1, got {p}")
     attrs["start"], attrs["scale"] = 0, round(float(p) * 2**24)

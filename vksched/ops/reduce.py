@@ -36,14 +36,14 @@ def _infer(op: str) -> Callable[[tuple[TensorType, ...], Attrs], TensorType]:
 
 
 def _sum(x: NDArray, axes: tuple[int, ...], keepdims: bool) -> NDArray:
-    wide = np.float64 if x.dtype == np.float32 else np.int32
+    wide = np.float64 if x.dtype.kind == "f" else x.dtype
     return np.asarray(np.sum(x, axis=axes, keepdims=keepdims, dtype=wide), x.dtype)
 
 
 def _mean(x: NDArray, axes: tuple[int, ...], keepdims: bool) -> NDArray:
     count = math.prod(x.shape[a] for a in axes)
     total = np.sum(x, axis=axes, keepdims=keepdims, dtype=np.float64)
-    return np.asarray(total / np.float64(count), np.float32)
+    return np.asarray(total / np.float64(count), x.dtype)
 
 
 def _max(x: NDArray, axes: tuple[int, ...], keepdims: bool) -> NDArray:

@@ -4,6 +4,7 @@ here.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -259,19 +260,44 @@ def _no_reference(_inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 for _name in ("input", "weight", "constant"):
-    register(Op(_name, _leaf_infer, _no_reference, kernel=None, leaf=True))
+    register(Op(_name, _leaf_infer, _no_reference, None, leaf=True, any_dtype=True))
 
 
-def _leaf(op: str, type_: TensorType, name: str | None, data: NDArray | None) -> Tensor:
-    attrs = Attrs({"shape": type_.shape, "dtype": type_.dtype})
+def _leaf(
+    op: str,
+    type_: TensorType,
+    name: str | None,
+    data: NDArray | None,
+    more: Mapping[str, AttrValue] | None = None,
+) -> Tensor:
+    attrs = Attrs({"shape": type_.shape, "dtype": type_.dtype, **(more or {})})
     return Tensor(op, (), attrs, type_, name, data)
 
 
-def input(name: str, shape: int | Sequence[int], dtype: object = FLOAT32) -> Tensor:
-    """A value that the caller gives to every run, by name. Its name takes no scope prefix."""
+def input(
+    name: str,
+    shape: int | Sequence[int],
+    dtype: object = FLOAT32,
+    bounds: tuple[int, int] | None = None,
+) -> Tensor:
+    """A value that the caller gives to every run, by name. Its name takes no scope prefix.
+
+    bounds: the least and largest value of an integer input; every run is checked. An int64 input
+    needs them to be used on a device, which holds 32 bits.
+    """
     if not isinstance(name, str) or not name:
         raise VkschedError(f"[input] expected a name, got {name!r}")
-    tensor = _leaf("input", TensorType(as_shape(shape), canonical_dtype(dtype)), name, None)
+    type_ = TensorType(as_shape(shape), canonical_dtype(dtype))
+    more: dict[str, AttrValue] = {}
+    if bounds is not None:
+        low, high = (operator.index(v) for v in bounds)
+        if type_.dtype not in (INT32, UINT32, INT64) or low > high:
+            raise DTypeError(
+                f"[input] expected bounds (low, high) of an integer input, got {bounds} for "
+                f"{type_.dtype}"
+            )
+        more = {"low": low, "high": high}
+    tensor = _leaf("input", type_, name, None, more)
     tensor.name = name
     return tensor
 
