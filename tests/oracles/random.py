@@ -112,6 +112,7 @@ def dropout(case: FunctionCase) -> NDArray:
 
 FUNCTION_ORACLES: dict[str, FunctionOracle] = {
     "dropout": dropout,
+    "random_bits": lambda case: np.asarray(words(35, 11, 2), np.uint32).reshape(5, 7),
     "random_integers": lambda case: np.asarray(
         [word * 7 // 2**32 - 3 for word in words(35, -(2**40))], np.int32
     ).reshape(5, 7),

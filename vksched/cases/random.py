@@ -74,6 +74,7 @@ FUNCTIONS = [
         (_X, np.asarray(-3, np.int32)),
         "tensor",
     ),
+    FunctionCase("random_bits", lambda: vs.random_bits((5, 7), 11, stream=2), ()),
     FunctionCase("random_integers", lambda: vs.random_integers((5, 7), -3, 4, -(2**40)), (), "int"),
 ]
 

@@ -101,6 +101,16 @@ CASES += [
     ),
 ]
 
+CASES += [  # few lines with many updates, all at once on a GPU
+    elements("at once", typed(t, 5, 7), picks(5, 999, 6), typed(t, 999, 6, seed=2), 0, how)
+    for t in NUMBERS
+    for how in SCATTER_CODES
+]
+CASES += [
+    elements("at once", floats(2, 9, 3), picks(9, 2, 71, 3), floats(2, 71, 3, seed=2), 1),
+    elements("at once", bools(5, 7), picks(7, 5, 999), bools(5, 999, seed=2), 1),
+]
+
 _ND: list[tuple[Shape, Shape, int]] = [  # data, rows, depth
     ((1,), (1,), 1),
     ((7,), (), 1),
@@ -132,6 +142,13 @@ CASES += [
     for how in SCATTER_CODES
 ]
 CASES += [
+    nd("at once", typed(t, 5, 7), tuples((5,), 499), typed(t, 499, 7, seed=2), how)
+    for t in NUMBERS
+    for how in SCATTER_CODES
+]
+CASES += [
+    nd("at once", floats(5, 7), tuples((5, 7), 3, 71), floats(3, 71, seed=2)),
+    nd("at once", floats(5, 7, 3), tuples((5, 7), 1009), floats(1009, 3, seed=2)),
     nd("", bools(5, 7), tuples((5, 7), 9), bools(9, seed=2)),
     nd("parts", floats(3), tuples((3,), 20000), floats(20000, seed=2)),
     nd("order", floats(3), tuples((3,), 4999), floats(4999, seed=2), "add"),

@@ -41,7 +41,7 @@ from .layout import concat, expand, expand_dims, reshape, squeeze, transpose
 from .layout import slice_ as slice
 from .matmul import matmul
 from .norm import layer_norm, rms_norm, softmax
-from .random import bernoulli, dropout, random_integers, random_normal, random_uniform
+from .random import bernoulli, dropout, random_bits, random_integers, random_normal, random_uniform
 from .rearrange import (
     broadcast_to,
     flatten,
@@ -112,6 +112,7 @@ __all__ = [
     "ones_like",
     "permute_dims",
     "pow",
+    "random_bits",
     "random_integers",
     "random_normal",
     "random_uniform",

@@ -23,6 +23,7 @@ from ..types import (
     FLOAT32,
     FLOATS,
     INT32,
+    UINT32,
     NDArray,
     TensorType,
     as_shape,
@@ -338,6 +339,22 @@ def random_integers(
     first = _whole(op, "low", low, -(2**31), 2**31)
     attrs["start"] = first
     attrs["scale"] = _whole(op, "high", high, first + 1, 2**31 + 1) - first
+    return apply(op, (_seed(op, seed),), attrs, name)
+
+
+def random_bits(
+    shape: int | Sequence[int],
+    seed: int | Tensor = 0,
+    *,
+    stream: int = 0,
+    name: str | None = None,
+) -> Tensor:
+    """Random words, uint32: the words that the other functions make their values from.
+
+    seed: an int of 64 bits, or an int32 tensor of one word or two. stream: each has other values.
+    """
+    op = "random_integers"
+    attrs = {**_attrs(op, shape, stream, UINT32), "start": 0, "scale": 2**32}
     return apply(op, (_seed(op, seed),), attrs, name)
 
 

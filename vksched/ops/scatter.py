@@ -1,5 +1,12 @@
-"""Scatter ops: a copy of the data, then updates in order. The last update of an element stays, and
-sums are added up in the order of the updates, so results are the same on every device.
+"""Scatter ops: a copy of the data, then updates. The last update of an element stays, and sums are
+added up in the order of the updates, so results are the same on every device.
+
+Two ways: a line of elements that nothing else updates is one invocation's, which goes through its
+updates in order. Few lines with many updates leave a GPU idle; there all updates go at once where
+their order does not matter, or, without a reduction, where the latest of each element is found
+first.
+
+    targets of all updates -> latest[target] = max(number of the update) -> the latest writes
 """
 
 from __future__ import annotations
@@ -10,9 +17,31 @@ from collections.abc import Callable
 import numpy as np
 
 from ..errors import DTypeError, ShapeError
-from ..types import BOOL, INT32, NDArray, TensorType, contiguous_strides, normalize_axis
+from ..types import (
+    BOOL,
+    FLOAT32,
+    INT32,
+    UINT32,
+    NDArray,
+    TensorType,
+    contiguous_strides,
+    normalize_axis,
+)
 from .index import check_elements, check_index_type, other_strides, positions, tuple_positions
-from .op import OUTPUT, STATUS, Attrs, AttrValue, Call, Dispatch, Kernel, Limits, Op, Work, register
+from .op import (
+    OUTPUT,
+    SCRATCH,
+    STATUS,
+    Attrs,
+    AttrValue,
+    Call,
+    Dispatch,
+    Kernel,
+    Limits,
+    Op,
+    Work,
+    register,
+)
 from .strides import LOCAL_SIZE, LOOP_STEPS, collapse, pad, spread
 from .tensor import Tensor, TensorLike, apply, as_tensor
 
@@ -20,6 +49,10 @@ SCATTER_CODES = {"none": 0, "add": 1, "mul": 2, "max": 3, "min": 4}
 """The values of OP in shaders/include/scatter.glsl."""
 _UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 PLAIN_COPY = "strided_copy"
+FEW_LINES, MANY_UPDATES = 2048, 64
+"""At once: fewer lines than a GPU has invocations in flight, with more updates each than this."""
+_STEPS = {"add": 2, "max": 3, "min": 4}
+"""The values of STEP in shaders/scatter_apply.comp; MARK is 0 and WRITE 1."""
 
 
 def _check(op: str, inputs: tuple[TensorType, ...], attrs: Attrs) -> None:
@@ -69,8 +102,43 @@ def _parts(
     return (groups, 1, 1), [(i, min(i + length, updates)) for i in range(0, updates, length)]
 
 
+def _at_once(call: Call, lines: int, updates: int) -> bool:
+    """Whether all updates go at once: on a GPU, few lines, and no order to keep."""
+    if call.limits.software or lines >= FEW_LINES or updates < MANY_UPDATES:
+        return False
+    reduction = call.attrs.as_str("reduction")
+    return reduction == "none" or (reduction in _STEPS and call.output.dtype != FLOAT32)
+
+
+def _apply(call: Call, targets: Dispatch, slices: int) -> tuple[Dispatch, ...]:
+    """All updates at once; scratch 0 holds the targets, scratch 1 the latest of each."""
+    reduction, inner = call.attrs.as_str("reduction"), call.output.size // slices
+    rows = call.inputs[2].size // inner
+    shader = "scatter_apply_" + ("uint32" if call.output.dtype == UINT32 else "int32")
+
+    def step(number: int, width: int) -> Dispatch:
+        groups = spread(rows * width, call.limits)
+        push = (("count", rows * width), ("inner", width))
+        operands = (SCRATCH, 2, SCRATCH - 1 if reduction == "none" else SCRATCH, OUTPUT)
+        return Dispatch(shader, operands, groups, push, (("STEP", number),), barrier=True)
+
+    if reduction != "none":
+        return (*copy_data(call), targets, step(_STEPS[reduction], inner))
+    zeros = (("count", slices), ("value", 0), ("columns", 1), ("diagonal", 0))
+    clear = Dispatch("fill", (SCRATCH - 1,), spread(slices, call.limits), zeros)
+    return (*copy_data(call), clear, targets, step(0, 1), step(1, inner))
+
+
+def _scratch(call: Call, lines: int, updates: int, targets: int, slices: int) -> tuple[int, ...]:
+    if not _at_once(call, lines, updates):
+        return ()
+    return (targets, slices) if call.attrs.as_str("reduction") == "none" else (targets,)
+
+
 def _shaders(op: str) -> tuple[str, ...]:
-    return (PLAIN_COPY, *(f"{op}_{dtype}" for dtype in ("float32", "int32", "uint32")))
+    at_once = ("fill", f"{op}_targets", "scatter_apply_int32", "scatter_apply_uint32")
+    in_order = tuple(f"{op}_{dtype}" for dtype in ("float32", "int32", "uint32"))
+    return (PLAIN_COPY, *in_order, *at_once)
 
 
 def _kernel_of(op: str, data: TensorType) -> str:
@@ -113,6 +181,28 @@ def _elements_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return out
 
 
+def _elements_scratch(call: Call) -> tuple[int, ...]:
+    (data, indices, _), axis = call.inputs, call.attrs.as_int("axis")
+    if data.size == 0 or indices.size == 0:
+        return ()
+    updates = indices.shape[axis]
+    return _scratch(call, indices.size // updates, updates, indices.size, data.size)
+
+
+def _elements_targets(call: Call) -> Dispatch:
+    (data, indices, _), axis = call.inputs, call.attrs.as_int("axis")
+    sizes, (strides,) = collapse(indices.shape, [other_strides(data.shape, axis)])
+    push = (
+        ("count", indices.size),
+        ("axis_size", data.shape[axis]),
+        ("axis_stride", contiguous_strides(data.shape)[axis]),
+        ("sizes", pad(sizes, 7)),
+        ("strides", pad(strides, 8)),
+    )
+    groups, constants = spread(indices.size, call.limits), (("RANK", len(sizes)),)
+    return Dispatch("scatter_elements_targets", (1, SCRATCH, STATUS), groups, push, constants)
+
+
 def _elements_lower(call: Call) -> tuple[Dispatch, ...]:
     (data, indices, _), axis = call.inputs, call.attrs.as_int("axis")
     if data.size == 0:
@@ -125,6 +215,8 @@ def _elements_lower(call: Call) -> tuple[Dispatch, ...]:
         [other_strides(data.shape, axis), other_strides(indices.shape, axis)],
     )
     lines, updates = indices.size // indices.shape[axis], indices.shape[axis]
+    if _at_once(call, lines, updates):
+        return _apply(call, _elements_targets(call), data.size)
     groups, parts = _parts(lines, updates, 1, call.limits)
     push = (
         ("lines", lines),
@@ -183,6 +275,23 @@ def _nd_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return out
 
 
+def _nd_scratch(call: Call) -> tuple[int, ...]:
+    data, indices, updates = call.inputs
+    if data.size == 0 or updates.size == 0:
+        return ()
+    depth = indices.shape[-1]
+    inner, rows = math.prod(data.shape[depth:]), math.prod(indices.shape[:-1])
+    return _scratch(call, inner, rows, rows, math.prod(data.shape[:depth]))
+
+
+def _nd_targets(call: Call) -> Dispatch:
+    data, indices = call.inputs[:2]
+    depth, rows = indices.shape[-1], math.prod(indices.shape[:-1])
+    push = (("count", rows), ("sizes", pad(data.shape[:depth], 8)))
+    groups, constants = spread(rows * depth, call.limits), (("DEPTH", depth),)
+    return Dispatch("scatter_nd_targets", (1, SCRATCH, STATUS), groups, push, constants)
+
+
 def _nd_lower(call: Call) -> tuple[Dispatch, ...]:
     data, indices, updates = call.inputs
     if data.size == 0:
@@ -191,6 +300,8 @@ def _nd_lower(call: Call) -> tuple[Dispatch, ...]:
         return copy_data(call)
     depth = indices.shape[-1]
     inner, rows = math.prod(data.shape[depth:]), math.prod(indices.shape[:-1])
+    if _at_once(call, inner, rows):
+        return _apply(call, _nd_targets(call), math.prod(data.shape[:depth]))
     groups, parts = _parts(inner, rows, depth + 1, call.limits)
     push = (("inner", inner), ("sizes", pad(data.shape[:depth], 8)))
     constants = (("DEPTH", depth), ("OP", SCATTER_CODES[call.attrs.as_str("reduction")]))
@@ -215,13 +326,16 @@ def _register(
     infer: Callable[[tuple[TensorType, ...], Attrs], TensorType],
     reference: Callable[[tuple[NDArray, ...], Attrs], NDArray],
     lower: Callable[[Call], tuple[Dispatch, ...]],
+    scratch: Callable[[Call], tuple[int, ...]],
 ) -> None:
-    kernel = Kernel(_shaders(op), lower)
+    kernel = Kernel(_shaders(op), lower, scratch)
     register(Op(op, infer, reference, kernel, work=_work, indices=(1,)))
 
 
-_register("scatter_elements", _elements_infer, _elements_reference, _elements_lower)
-_register("scatter_nd", _nd_infer, _nd_reference, _nd_lower)
+_register(
+    "scatter_elements", _elements_infer, _elements_reference, _elements_lower, _elements_scratch
+)
+_register("scatter_nd", _nd_infer, _nd_reference, _nd_lower, _nd_scratch)
 
 
 # -- builders ----------------------------------------------------------------------------------
