@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from . import create, elementwise, index, random, rearrange, scatter
+from . import create, elementwise, index, layout, matmul, norm, random, rearrange, scatter
 from .common import Draw
 
-FAMILIES = (create, elementwise, index, random, rearrange, scatter)
+FAMILIES = (create, elementwise, index, layout, matmul, norm, random, rearrange, scatter)
 DRAWS: dict[str, Draw] = {}
 for _family in FAMILIES:
     DRAWS.update(_family.DRAWS)
