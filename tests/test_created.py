@@ -9,7 +9,18 @@ import pytest
 from graphs import make_machine, make_plan
 
 import vksched as vs
+from vksched.cases import create, index, random, rearrange, scatter
+from vksched.cases.case import Case
+from vksched.ops.bounds import bounds_of_data, bounds_of_result, fits
+from vksched.ops.op import Attrs
 
+FAMILIES = (create, index, random, rearrange, scatter)
+INTEGER_CASES = [
+    case
+    for family in FAMILIES
+    for case in family.CASES
+    if not case.result_type().dtype.startswith("float")
+]
 I3 = np.array([0, 2, 1], np.int32)
 
 
@@ -47,6 +58,16 @@ def test_int64_created_on_a_device_fits_or_stays_on_the_cpu() -> None:
     small, large = (vs.arange(s, s + 5, dtype="int64", name="a") for s in (7, 2**31))
     assert make_plan(small + 1, machine=make_machine(1)).splits[0].device == 0
     assert make_plan(large + 1, machine=make_machine(1)).splits[0].device != 0
+
+
+@pytest.mark.parametrize("case", INTEGER_CASES, ids=lambda c: c.id)
+def test_known_bounds_hold(case: Case) -> None:
+    """What the graph knows of a result's least and largest value is true."""
+    known = tuple(bounds_of_data(a) for a in case.inputs)
+    result = case.result_type()
+    bounds = bounds_of_result(case.declaration, known, case.types, result, Attrs(case.attrs))
+    found = bounds_of_data(case.expected()) if result.size else None
+    assert bounds is None or found is None or fits(found, bounds), (bounds, found)
 
 
 @pytest.mark.parametrize(

@@ -139,10 +139,17 @@ def _counted(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Boun
     return min(start, last), max(start, last)
 
 
+def _drawn(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds:
+    start, count = attrs.as_int("start"), attrs.as_int("scale")
+    return start, start + count - 1
+
+
 RULES: dict[str, Rule] = {
     "full": _filled,
     "eye": lambda known, inputs, attrs: (0, 1),
     "arange": _counted,
+    "random_integers": _drawn,
+    "bernoulli": lambda known, inputs, attrs: (0, 1),
     **dict.fromkeys(("triu", "tril"), _with_zero),
     **dict.fromkeys(("scatter_elements", "scatter_nd"), _scattered),
     "add": _corners(lambda a, b: a + b),

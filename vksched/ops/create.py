@@ -40,7 +40,7 @@ def _word(op: str, value: AttrValue, dtype: str) -> int:
         return int(np.float32(value).view(np.uint32))
     low, high = (0, 2**32) if dtype == UINT32 else (-(2**31), 2**31)
     if not low <= value < high:
-        raise UnsupportedOp(f"{op} makes {value}, which does not fit {dtype}")
+        raise UnsupportedOp(f"{op} makes values that do not fit {dtype}")
     return int(value) & 0xFFFFFFFF
 
 

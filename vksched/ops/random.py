@@ -145,6 +145,7 @@ def _register(op: str) -> None:
             lambda inputs, attrs: _reference(op, inputs, attrs),
             Kernel(("random",), lambda call: _lower(op, call)),
             work=_work,
+            indices=(0,),
             any_dtype=True,
         )
     )
@@ -226,6 +227,7 @@ register(
         _normal_reference,
         Kernel(("random_normal",), _normal_lower),
         work=_work,
+        indices=(0,),
         any_dtype=True,
     )
 )
