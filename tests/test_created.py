@@ -12,7 +12,10 @@ import vksched as vs
 from vksched.cases import create, index, random, rearrange, scatter
 from vksched.cases.case import Case
 from vksched.ops.bounds import bounds_of_data, bounds_of_result, fits
-from vksched.ops.op import Attrs
+from vksched.ops.lower import lower
+from vksched.ops.op import Attrs, Call, Limits, get_op
+from vksched.ops.scatter import MOST_IN_ORDER
+from vksched.types import TensorType
 
 FAMILIES = (create, index, random, rearrange, scatter)
 INTEGER_CASES = [
@@ -58,6 +61,28 @@ def test_int64_created_on_a_device_fits_or_stays_on_the_cpu() -> None:
     small, large = (vs.arange(s, s + 5, dtype="int64", name="a") for s in (7, 2**31))
     assert make_plan(small + 1, machine=make_machine(1)).splits[0].device == 0
     assert make_plan(large + 1, machine=make_machine(1)).splits[0].device != 0
+
+
+@pytest.mark.parametrize(
+    ("reduction", "dtype", "fits"),
+    [
+        ("none", "float32", True),
+        ("add", "int32", True),
+        ("add", "float32", False),
+        ("mul", "int32", False),
+    ],
+)
+def test_only_so_many_updates_go_in_order(reduction: str, dtype: str, fits: bool) -> None:
+    count = MOST_IN_ORDER + 1
+    inputs = (TensorType((3,), dtype), TensorType((count,), "int32"), TensorType((count,), dtype))
+    attrs = Attrs({"axis": 0, "reduction": reduction})
+    for limits in (Limits(), Limits(software=True)):
+        call = Call(inputs, inputs[0], attrs, limits)
+        if fits or limits.software:
+            assert lower(get_op("scatter_elements"), call).dispatches
+        else:
+            with pytest.raises(vs.UnsupportedOp, match="too long"):
+                lower(get_op("scatter_elements"), call)
 
 
 @pytest.mark.parametrize("case", INTEGER_CASES, ids=lambda c: c.id)

@@ -25,7 +25,8 @@ CASES: list[Case] = [
     *(made("full", f"{v} ", (7,), "uint32", value=v) for v in (0, 2**32 - 1)),
     *(made("full", f"{v} ", (7,), "int64", value=v) for v in (-5, 2**31, 2**40)),
     *(made("full", f"{v} ", (7,), "bool", value=v) for v in (True, False)),
-    made("full", "", (7,), "float16", value=0.5),
+    *(made("full", "", (7, n), "float16", value=v) for n, v in ((1, 0.5), (4, -3.0), (0, 1.0))),
+    made("full", "nan", (4,), "float16", value=np.nan),
     made("full", "", (7,), "float64", value=0.1),
     *(
         made("eye", f"{k} ", shape, "float32", diagonal=k)

@@ -174,6 +174,8 @@ CASES += [
     nd("wide", ints(7, 11), tuples((7,), 13).astype(np.int64)),
     nd("", ints(7, 11).astype(np.int64), tuples((7,), 13)),
     nd("", floats(7, 11).astype(np.float16), tuples((7,), 13)),
+    nd("even", floats(7, 12).astype(np.float16), tuples((7,), 13)),
+    nd("even parted", floats(7, 12).astype(np.float16), tuples((7, 12), 13)),
 ]
 
 # -- one_hot -----------------------------------------------------------------------------------

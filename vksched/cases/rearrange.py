@@ -40,6 +40,8 @@ CASES: list[Case] = [
     roll(ints(13, 7), (0,), (4,)),
     roll(bools(13, 7), (0, 1), (4, 2)),
     roll(floats(13, 7).astype(np.float16), (0, 1), (4, 2)),
+    roll(floats(13, 8).astype(np.float16), (0,), (4,)),
+    roll(floats(13, 8).astype(np.float16), (0, 1), (4, 3)),
     *(
         triangle(op, x, k)
         for op in ("triu", "tril")

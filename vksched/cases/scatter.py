@@ -152,6 +152,8 @@ CASES += [
     nd("", bools(5, 7), tuples((5, 7), 9), bools(9, seed=2)),
     nd("parts", floats(3), tuples((3,), 20000), floats(20000, seed=2)),
     nd("order", floats(3), tuples((3,), 4999), floats(4999, seed=2), "add"),
+    nd("half", floats(5, 8).astype(np.float16), tuples((5,), 3), floats(3, 8).astype(np.float16)),
+    nd("half", floats(5, 8).astype(np.float16), tuples((5, 8), 3), floats(3).astype(np.float16)),
     nd("half", floats(5).astype(np.float16), tuples((5,), 3), floats(3).astype(np.float16), "max"),
 ]
 

@@ -22,7 +22,7 @@ from ..types import (
     canonical_dtype,
     numpy_dtype,
 )
-from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, register
+from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, no_words, register
 from .strides import spread
 from .tensor import Tensor, TensorLike, apply, as_tensor, convert
 
@@ -81,6 +81,14 @@ def _fill_lower(call: Call) -> tuple[Dispatch, ...]:
     return (Dispatch("fill", (OUTPUT,), groups, push, (("DIAGONAL", int(is_eye)),)),)
 
 
+def _full_words(call: Call) -> Call:
+    """A float16 result as words of two of them; an odd one has a word to itself."""
+    half = int(np.float16(call.attrs.as_float("value")).view(np.uint16))
+    word = int(np.uint32(half << 16 | half).view(np.int32))
+    type_ = TensorType((call.output.words,), INT32)
+    return Call((), type_, Attrs({**call.attrs, "value": word}), call.limits)
+
+
 # -- arange and linspace -----------------------------------------------------------------------
 
 
@@ -124,11 +132,13 @@ def _register(
     reference: Callable[[tuple[NDArray, ...], Attrs], NDArray],
     shaders: tuple[str, ...],
     lower: Callable[[Call], tuple[Dispatch, ...]],
+    words: Callable[[Call], Call | None] = no_words,
 ) -> None:
-    register(Op(op, _infer, reference, Kernel(shaders, lower), work=_work, any_dtype=True))
+    kernel = Kernel(shaders, lower, as_words=words)
+    register(Op(op, _infer, reference, kernel, work=_work, any_dtype=True))
 
 
-_register("full", _full_reference, ("fill",), _fill_lower)
+_register("full", _full_reference, ("fill",), _fill_lower, _full_words)
 _register("eye", _eye_reference, ("fill",), _fill_lower)
 _register("arange", _ramp_reference, ("iota_float32", "iota_int32"), _ramp_lower)
 _register("linspace", _ramp_reference, ("iota_float32",), _ramp_lower)

@@ -21,7 +21,7 @@ from ..types import (
 )
 from .layout import expand
 from .op import OUTPUT, STATUS, Attrs, Call, Dispatch, Kernel, Op, Work, register
-from .strides import collapse, pad, spread
+from .strides import as_words, collapse, pad, spread
 from .tensor import Tensor, TensorLike, apply, as_tensor, convert
 
 
@@ -103,6 +103,10 @@ def _gather_lower(call: Call) -> tuple[Dispatch, ...]:
     return (Dispatch("gather", (0, 1, OUTPUT, STATUS), groups, push),)
 
 
+def _gather_words(call: Call) -> Call | None:
+    return as_words(call, call.attrs.as_int("axis") < call.inputs[0].rank - 1)
+
+
 def _gather_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
     return Work(0.0, 2.0 * output.device_bytes + inputs[1].device_bytes)
 
@@ -112,7 +116,7 @@ register(
         "gather",
         _gather_infer,
         _gather_reference,
-        Kernel(("gather",), _gather_lower),
+        Kernel(("gather",), _gather_lower, as_words=_gather_words),
         work=_gather_work,
         indices=(1,),
         any_dtype=True,
@@ -300,12 +304,17 @@ def _nd_lower(call: Call) -> tuple[Dispatch, ...]:
     return (Dispatch("gather_nd", (0, 1, OUTPUT, STATUS), groups, push, constants),)
 
 
+def _nd_words(call: Call) -> Call | None:
+    table, indices = call.inputs
+    return as_words(call, call.attrs.as_int("batch_dims") + indices.shape[-1] < table.rank)
+
+
 register(
     Op(
         "gather_nd",
         _nd_infer,
         _nd_reference,
-        Kernel(("gather_nd",), _nd_lower),
+        Kernel(("gather_nd",), _nd_lower, as_words=_nd_words),
         work=_gather_work,
         indices=(1,),
         any_dtype=True,

@@ -18,7 +18,7 @@ from ..types import NDArray, TensorType, contiguous_strides, normalize_axes, nor
 from .index import gather
 from .layout import concat, copy_strided, expand, expand_dims, reshape, slice_, transpose
 from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
-from .strides import spread
+from .strides import as_words, spread
 from .tensor import Tensor, TensorLike, apply, as_tensor
 
 
@@ -55,12 +55,16 @@ def _roll_lower(call: Call) -> tuple[Dispatch, ...]:
     return tuple(out)
 
 
+def _roll_words(call: Call) -> Call | None:
+    return as_words(call, call.output.rank - 1 not in call.attrs.as_ints("axes"))
+
+
 register(
     Op(
         "roll",
         _same,
         _roll_reference,
-        Kernel(("strided_copy",), _roll_lower),
+        Kernel(("strided_copy",), _roll_lower, as_words=_roll_words),
         view=lambda inputs, attrs: None if attrs.as_ints("axes") else 0,
         work=_copy_work,
         any_dtype=True,

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..errors import DTypeError, ShapeError
+from ..errors import DTypeError, ShapeError, UnsupportedOp
 from ..types import (
     BOOL,
     FLOAT32,
@@ -40,9 +40,10 @@ from .op import (
     Limits,
     Op,
     Work,
+    no_words,
     register,
 )
-from .strides import LOCAL_SIZE, LOOP_STEPS, collapse, pad, spread
+from .strides import LOCAL_SIZE, LOOP_STEPS, as_words, collapse, pad, spread
 from .tensor import Tensor, TensorLike, apply, as_tensor
 
 SCATTER_CODES = {"none": 0, "add": 1, "mul": 2, "max": 3, "min": 4}
@@ -51,6 +52,10 @@ _UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minim
 PLAIN_COPY = "strided_copy"
 FEW_LINES, MANY_UPDATES = 2048, 64
 """At once: fewer lines than a GPU has invocations in flight, with more updates each than this."""
+MOST_IN_ORDER = 1 << 20
+"""Updates of one line that a GPU goes through in order, in about a second; drivers kill what takes
+two.
+"""
 _STEPS = {"add": 2, "max": 3, "min": 4}
 """The values of STEP in shaders/scatter_apply.comp; MARK is 0 and WRITE 1."""
 
@@ -95,7 +100,12 @@ def _parts(
     """Returns groups, and for each dispatch the first and the last update + 1 of every line.
 
     steps: rounds of loops that an update takes.
+
+    Raises:
+        UnsupportedOp: a line has too many.
     """
+    if updates > MOST_IN_ORDER and not limits.software:
+        raise UnsupportedOp(f"over {MOST_IN_ORDER} updates of a line, in order, take too long")
     groups = max(1, min(-(-lines // LOCAL_SIZE), limits.max_groups[0]))
     own = -(-lines // (groups * LOCAL_SIZE))
     length = max(1, LOOP_STEPS // (own * steps) - 8)
@@ -321,21 +331,28 @@ def _nd_lower(call: Call) -> tuple[Dispatch, ...]:
     )
 
 
+def _nd_words(call: Call) -> Call | None:
+    data, indices = call.inputs[:2]
+    moves = call.attrs.as_str("reduction") == "none" and indices.shape[-1] < data.rank
+    return as_words(call, moves)
+
+
 def _register(
     op: str,
     infer: Callable[[tuple[TensorType, ...], Attrs], TensorType],
     reference: Callable[[tuple[NDArray, ...], Attrs], NDArray],
     lower: Callable[[Call], tuple[Dispatch, ...]],
     scratch: Callable[[Call], tuple[int, ...]],
+    words: Callable[[Call], Call | None] = no_words,
 ) -> None:
-    kernel = Kernel(_shaders(op), lower, scratch)
+    kernel = Kernel(_shaders(op), lower, scratch, words)
     register(Op(op, infer, reference, kernel, work=_work, indices=(1,)))
 
 
 _register(
     "scatter_elements", _elements_infer, _elements_reference, _elements_lower, _elements_scratch
 )
-_register("scatter_nd", _nd_infer, _nd_reference, _nd_lower, _nd_scratch)
+_register("scatter_nd", _nd_infer, _nd_reference, _nd_lower, _nd_scratch, _nd_words)
 
 
 # -- builders ----------------------------------------------------------------------------------
