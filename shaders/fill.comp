@@ -1,26 +1,21 @@
 #version 450
-// result[i] = value; or, when DIAGONAL, of a matrix with that many columns: value where column - row = diagonal, else 0.
-// result: (count), contiguous words.
-// One group strides over the elements by the size of the whole dispatch.
+// result[i] = value for i < count, a 32-bit word whatever it holds.
+// result: (count).
+// One group strides over the words by the size of the whole dispatch.
 // Source: none.
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-layout(constant_id = 3) const uint DIAGONAL = 0;
 
 layout(set = 0, binding = 0) writeonly buffer Result { uint result[]; };
 layout(push_constant) uniform Push {
     uint result_offset;
     uint count;
     uint value;
-    uint columns;
-    int diagonal;
 };
 
 void main() {
     const uint stride = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
     for (uint i = gl_GlobalInvocationID.x; i < count; i += stride) {
-        const int row = int(i / columns);
-        const bool off = DIAGONAL != 0u && int(i % columns) - row != diagonal;
-        result[result_offset + i] = off ? 0u : value;
+        result[result_offset + i] = value;
     }
 }

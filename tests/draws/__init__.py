@@ -2,10 +2,38 @@
 
 from __future__ import annotations
 
-from . import create, elementwise, index, layout, matmul, norm, random, rearrange, scatter
+from . import (
+    create,
+    elementwise,
+    index,
+    layout,
+    matmul,
+    norm,
+    pad,
+    random,
+    rearrange,
+    resize,
+    sample,
+    scatter,
+    softmax,
+)
 from .common import Draw
 
-FAMILIES = (create, elementwise, index, layout, matmul, norm, random, rearrange, scatter)
+FAMILIES = (
+    create,
+    elementwise,
+    index,
+    layout,
+    matmul,
+    norm,
+    pad,
+    random,
+    rearrange,
+    resize,
+    sample,
+    scatter,
+    softmax,
+)
 DRAWS: dict[str, Draw] = {}
 for _family in FAMILIES:
     DRAWS.update(_family.DRAWS)

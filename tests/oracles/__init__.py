@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 from . import (
+    channel_norm,
     create,
     elementwise,
     index,
     layout,
     matmul,
     norm,
+    pad,
     random,
     rearrange,
     reduce,
+    resize,
+    sample,
     scatter,
+    softmax,
 )
 from .common import FunctionOracle, Oracle
 
 FAMILIES = (
+    channel_norm,
     create,
     elementwise,
     index,
     layout,
     matmul,
     norm,
+    pad,
     random,
     rearrange,
     reduce,
+    resize,
+    sample,
     scatter,
+    softmax,
 )
 ORACLES: dict[str, Oracle] = {}
 FUNCTION_ORACLES: dict[str, FunctionOracle] = {}

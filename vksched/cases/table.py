@@ -10,30 +10,40 @@ import numpy as np
 from ..ops.bounds import bounds_of_data, fits
 from ..types import NDArray
 from . import (
+    channel_norm,
     create,
     elementwise,
     index,
     layout,
     matmul,
     norm,
+    pad,
     random,
     rearrange,
     reduce,
+    resize,
+    sample,
     scatter,
+    softmax,
 )
 from .case import Case, ErrorCase, FunctionCase
 
 FAMILIES: tuple[ModuleType, ...] = (
+    channel_norm,
     create,
     elementwise,
     index,
     layout,
     matmul,
     norm,
+    pad,
     random,
     rearrange,
     reduce,
+    resize,
+    sample,
     scatter,
+    softmax,
 )
 CASES: list[Case] = [case for family in FAMILIES for case in family.CASES]
 FUNCTIONS: list[FunctionCase] = [

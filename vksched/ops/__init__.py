@@ -2,7 +2,30 @@
 
 from __future__ import annotations
 
-from .create import arange, eye, full, full_like, linspace, ones, ones_like, zeros, zeros_like
+from .channel_norm import (
+    batch_norm,
+    batch_norm_training,
+    group_norm,
+    instance_norm,
+    local_response_norm,
+    lp_normalize,
+    mean_variance_normalize,
+)
+from .create import (
+    arange,
+    eye,
+    full,
+    full_like,
+    linspace,
+    ones,
+    ones_like,
+    zeros,
+    zeros_like,
+)
+from .depth import (
+    depth_to_space,
+    space_to_depth,
+)
 from .elementwise import (
     abs,
     add,
@@ -36,12 +59,43 @@ from .elementwise import (
     tanh,
     where,
 )
-from .index import embedding, gather, gather_elements, gather_nd, one_hot, take_along_axis
-from .layout import concat, expand, expand_dims, reshape, squeeze, transpose
-from .layout import slice_ as slice
-from .matmul import matmul
-from .norm import layer_norm, rms_norm, softmax
-from .random import bernoulli, dropout, random_bits, random_integers, random_normal, random_uniform
+from .index import (
+    embedding,
+    gather,
+    gather_elements,
+    gather_nd,
+    one_hot,
+    take_along_axis,
+)
+from .layout import (
+    concat,
+    expand,
+    expand_dims,
+    reshape,
+    squeeze,
+    transpose,
+)
+from .layout import (
+    slice_ as slice,
+)
+from .matmul import (
+    matmul,
+)
+from .norm import (
+    layer_norm,
+    rms_norm,
+)
+from .pad import (
+    pad,
+)
+from .random import (
+    bernoulli,
+    dropout,
+    random_bits,
+    random_integers,
+    random_normal,
+    random_uniform,
+)
 from .rearrange import (
     broadcast_to,
     flatten,
@@ -60,17 +114,41 @@ from .rearrange import (
     unsqueeze,
     unstack,
 )
-from .reduce import reduce_max, reduce_mean, reduce_min, reduce_sum
-from .scatter import scatter, scatter_elements, scatter_nd
+from .reduce import (
+    reduce_max,
+    reduce_mean,
+    reduce_min,
+    reduce_sum,
+)
+from .resize import (
+    resize,
+)
+from .sample import (
+    affine_grid,
+    grid_sample,
+)
+from .scatter import (
+    scatter,
+    scatter_elements,
+    scatter_nd,
+)
+from .softmax import (
+    log_softmax,
+    softmax,
+)
 
 __all__ = [
     "abs",
     "add",
+    "affine_grid",
     "arange",
+    "batch_norm",
+    "batch_norm_training",
     "bernoulli",
     "broadcast_to",
     "cast",
     "concat",
+    "depth_to_space",
     "div",
     "dropout",
     "embedding",
@@ -90,17 +168,24 @@ __all__ = [
     "gelu",
     "greater",
     "greater_equal",
+    "grid_sample",
+    "group_norm",
+    "instance_norm",
     "layer_norm",
     "less",
     "less_equal",
     "linspace",
+    "local_response_norm",
     "log",
+    "log_softmax",
     "logical_and",
     "logical_not",
     "logical_or",
     "logical_xor",
+    "lp_normalize",
     "matmul",
     "maximum",
+    "mean_variance_normalize",
     "meshgrid",
     "minimum",
     "moveaxis",
@@ -110,6 +195,7 @@ __all__ = [
     "one_hot",
     "ones",
     "ones_like",
+    "pad",
     "permute_dims",
     "pow",
     "random_bits",
@@ -123,6 +209,7 @@ __all__ = [
     "relu",
     "repeat",
     "reshape",
+    "resize",
     "rms_norm",
     "roll",
     "rsqrt",
@@ -133,6 +220,7 @@ __all__ = [
     "silu",
     "slice",
     "softmax",
+    "space_to_depth",
     "split",
     "sqrt",
     "squeeze",

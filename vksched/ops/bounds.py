@@ -144,6 +144,11 @@ def _drawn(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds
     return start, start + count - 1
 
 
+def _padded(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
+    value = attrs["value"]
+    return _union((known[0], (value, value))) if isinstance(value, int) else None
+
+
 RULES: dict[str, Rule] = {
     "full": _filled,
     "eye": lambda known, inputs, attrs: (0, 1),
@@ -165,6 +170,8 @@ RULES: dict[str, Rule] = {
     "relu": _each(lambda low, high: (max(low, 0), max(high, 0))),
     "sign": _each(lambda low, high: (-1, 1)),
     "cast": lambda known, inputs, attrs: known[0],
+    "pad": _padded,
+    "grid_sample": lambda known, inputs, attrs: _union((known[0], (0, 0))),
     "where": lambda known, inputs, attrs: _union(known[1:]),
     "reduce_sum": _summed,
     "cumsum": _summed,

@@ -64,21 +64,24 @@ def _eye_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return np.asarray(np.eye(rows, columns, attrs.as_int("diagonal"), _dtype(attrs)))
 
 
-def _fill_lower(call: Call) -> tuple[Dispatch, ...]:
-    """One kernel for `full` and `eye`."""
+def _full_lower(call: Call) -> tuple[Dispatch, ...]:
     if call.output.size == 0:
         return ()
-    is_eye = "diagonal" in call.attrs
-    value = 1 if is_eye else call.attrs["value"]
-    columns = call.output.shape[1] if is_eye else 1
+    word = _word("full", call.attrs["value"], call.output.dtype)
+    groups, push = spread(call.output.size, call.limits), (("value", word),)
+    return (Dispatch("fill", (OUTPUT,), groups, (("count", call.output.size), *push)),)
+
+
+def _eye_lower(call: Call) -> tuple[Dispatch, ...]:
+    if call.output.size == 0:
+        return ()
     push = (
         ("count", call.output.size),
-        ("value", _word("full", value, call.output.dtype)),
-        ("columns", columns),
-        ("diagonal", call.attrs.as_int("diagonal") if is_eye else 0),
+        ("value", _word("eye", 1, call.output.dtype)),
+        ("columns", call.output.shape[1]),
+        ("diagonal", call.attrs.as_int("diagonal")),
     )
-    groups = spread(call.output.size, call.limits)
-    return (Dispatch("fill", (OUTPUT,), groups, push, (("DIAGONAL", int(is_eye)),)),)
+    return (Dispatch("eye", (OUTPUT,), spread(call.output.size, call.limits), push),)
 
 
 def _full_words(call: Call) -> Call:
@@ -138,8 +141,8 @@ def _register(
     register(Op(op, _infer, reference, kernel, work=_work, any_dtype=True))
 
 
-_register("full", _full_reference, ("fill",), _fill_lower, _full_words)
-_register("eye", _eye_reference, ("fill",), _fill_lower)
+_register("full", _full_reference, ("fill",), _full_lower, _full_words)
+_register("eye", _eye_reference, ("eye",), _eye_lower)
 _register("arange", _ramp_reference, ("iota_float32", "iota_int32"), _ramp_lower)
 _register("linspace", _ramp_reference, ("iota_float32",), _ramp_lower)
 

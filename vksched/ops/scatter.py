@@ -134,7 +134,7 @@ def _apply(call: Call, targets: Dispatch, slices: int) -> tuple[Dispatch, ...]:
 
     if reduction != "none":
         return (*copy_data(call), targets, step(_STEPS[reduction], inner))
-    zeros = (("count", slices), ("value", 0), ("columns", 1), ("diagonal", 0))
+    zeros = (("count", slices), ("value", 0))
     clear = Dispatch("fill", (SCRATCH - 1,), spread(slices, call.limits), zeros)
     return (*copy_data(call), clear, targets, step(0, 1), step(1, inner))
 
