@@ -53,6 +53,7 @@ CASES: list[Case] = [
     made("arange", "", (5,), "int64", start=-5, step=7),
     made("arange", "wide ", (5,), "int64", start=2**40, step=1),
     made("arange", "widens ", (5,), "int64", start=2**31 - 3, step=1),
+    made("arange", "", (50,), "float64", start=0.1, step=0.25),
     made("arange", "", (50,), "float16", start=0.0, step=0.25),
     *(
         made("linspace", "", (count,), "float32", start=a, step=(b - a) / max(1, count - 1), stop=b)
