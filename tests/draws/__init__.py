@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import (
+    conv,
     create,
     elementwise,
     index,
@@ -10,6 +11,7 @@ from . import (
     matmul,
     norm,
     pad,
+    pool,
     random,
     rearrange,
     resize,
@@ -20,6 +22,7 @@ from . import (
 from .common import Draw
 
 FAMILIES = (
+    conv,
     create,
     elementwise,
     index,
@@ -27,6 +30,7 @@ FAMILIES = (
     matmul,
     norm,
     pad,
+    pool,
     random,
     rearrange,
     resize,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import (
     channel_norm,
+    conv,
     create,
     elementwise,
     index,
@@ -11,6 +12,7 @@ from . import (
     matmul,
     norm,
     pad,
+    pool,
     random,
     rearrange,
     reduce,
@@ -23,6 +25,7 @@ from .common import FunctionOracle, Oracle
 
 FAMILIES = (
     channel_norm,
+    conv,
     create,
     elementwise,
     index,
@@ -30,6 +33,7 @@ FAMILIES = (
     matmul,
     norm,
     pad,
+    pool,
     random,
     rearrange,
     reduce,

@@ -11,6 +11,7 @@ from ..ops.bounds import bounds_of_data, fits
 from ..types import NDArray
 from . import (
     channel_norm,
+    conv,
     create,
     elementwise,
     index,
@@ -18,6 +19,7 @@ from . import (
     matmul,
     norm,
     pad,
+    pool,
     random,
     rearrange,
     reduce,
@@ -30,6 +32,7 @@ from .case import Case, ErrorCase, FunctionCase
 
 FAMILIES: tuple[ModuleType, ...] = (
     channel_norm,
+    conv,
     create,
     elementwise,
     index,
@@ -37,6 +40,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     matmul,
     norm,
     pad,
+    pool,
     random,
     rearrange,
     reduce,

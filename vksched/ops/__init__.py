@@ -11,6 +11,10 @@ from .channel_norm import (
     lp_normalize,
     mean_variance_normalize,
 )
+from .conv import (
+    conv,
+    conv_transpose,
+)
 from .create import (
     arange,
     eye,
@@ -88,6 +92,17 @@ from .norm import (
 from .pad import (
     pad,
 )
+from .pool import (
+    adaptive_average_pool,
+    adaptive_max_pool,
+    average_pool,
+    global_average_pool,
+    global_lp_pool,
+    global_max_pool,
+    lp_pool,
+    max_pool,
+    max_pool_indices,
+)
 from .random import (
     bernoulli,
     dropout,
@@ -139,15 +154,20 @@ from .softmax import (
 
 __all__ = [
     "abs",
+    "adaptive_average_pool",
+    "adaptive_max_pool",
     "add",
     "affine_grid",
     "arange",
+    "average_pool",
     "batch_norm",
     "batch_norm_training",
     "bernoulli",
     "broadcast_to",
     "cast",
     "concat",
+    "conv",
+    "conv_transpose",
     "depth_to_space",
     "div",
     "dropout",
@@ -166,6 +186,9 @@ __all__ = [
     "gather_elements",
     "gather_nd",
     "gelu",
+    "global_average_pool",
+    "global_lp_pool",
+    "global_max_pool",
     "greater",
     "greater_equal",
     "grid_sample",
@@ -183,7 +206,10 @@ __all__ = [
     "logical_or",
     "logical_xor",
     "lp_normalize",
+    "lp_pool",
     "matmul",
+    "max_pool",
+    "max_pool_indices",
     "maximum",
     "mean_variance_normalize",
     "meshgrid",
