@@ -17,7 +17,6 @@ from vksched.ops import __all__ as PUBLIC
 from vksched.ops.elementwise import BINARY, CASTS, UNARY
 from vksched.ops.lower import lower
 from vksched.ops.op import Limits, all_ops, view_offset
-from vksched.ops.reduce import REDUCE_CODES
 from vksched.runtime.shaders import DIRECTORY, load_manifest, load_shader
 from vksched.runtime.vulkan import VulkanDevice
 
@@ -113,12 +112,6 @@ def test_every_shader_is_dispatched_by_a_case() -> None:
                 with contextlib.suppress(UnsupportedOp):
                     used |= {dispatch.shader for dispatch in lower(op, call).dispatches}
     assert used == set(load_manifest()) - {"copy"}
-
-
-def test_reduction_codes_equal_those_of_the_shader() -> None:
-    text = (SHADERS / "reduce.comp").read_text()
-    for op, code in list(REDUCE_CODES.items())[:-1]:
-        assert f"const uint {op.removeprefix('reduce_').upper()} = {code}u;" in text
 
 
 def test_local_sizes_fit_the_vulkan_minimum() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from . import elementwise, index, layout, matmul, norm, reduce
+from . import arg, elementwise, index, layout, matmul, norm, reduce
 from .common import FunctionOracle, Oracle
 
-FAMILIES = (elementwise, index, layout, matmul, norm, reduce)
+FAMILIES = (arg, elementwise, index, layout, matmul, norm, reduce)
 ORACLES: dict[str, Oracle] = {}
 FUNCTION_ORACLES: dict[str, FunctionOracle] = {}
 for _family in FAMILIES:

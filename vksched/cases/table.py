@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from . import elementwise, index, layout, matmul, norm, reduce
+from . import arg, elementwise, index, layout, matmul, norm, reduce
 from .case import Case, ErrorCase, FunctionCase
 
 FAMILIES: tuple[ModuleType, ...] = (
+    arg,
     elementwise,
     index,
     layout,

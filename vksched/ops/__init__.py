@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .arg import argmax, argmin, nonzero
 from .elementwise import (
     abs,
     add,
@@ -40,11 +41,28 @@ from .layout import concat, expand, expand_dims, reshape, squeeze, transpose
 from .layout import slice_ as slice
 from .matmul import matmul
 from .norm import layer_norm, rms_norm, softmax
-from .reduce import reduce_max, reduce_mean, reduce_min, reduce_sum
+from .reduce import (
+    reduce_all,
+    reduce_any,
+    reduce_l1,
+    reduce_l2,
+    reduce_log_sum,
+    reduce_logsumexp,
+    reduce_max,
+    reduce_mean,
+    reduce_min,
+    reduce_prod,
+    reduce_std,
+    reduce_sum,
+    reduce_sum_square,
+    reduce_var,
+)
 
 __all__ = [
     "abs",
     "add",
+    "argmax",
+    "argmin",
     "cast",
     "concat",
     "div",
@@ -70,12 +88,23 @@ __all__ = [
     "minimum",
     "mul",
     "neg",
+    "nonzero",
     "not_equal",
     "pow",
+    "reduce_all",
+    "reduce_any",
+    "reduce_l1",
+    "reduce_l2",
+    "reduce_log_sum",
+    "reduce_logsumexp",
     "reduce_max",
     "reduce_mean",
     "reduce_min",
+    "reduce_prod",
+    "reduce_std",
     "reduce_sum",
+    "reduce_sum_square",
+    "reduce_var",
     "relu",
     "reshape",
     "rms_norm",
