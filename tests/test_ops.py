@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from conftest import vulkan_names
 
 import vksched as vs
 from vksched.cases.case import Case, ErrorCase, FunctionCase
 from vksched.cases.runner import Runner, check, check_function
-from vksched.cases.table import CASES, ERRORS, FUNCTIONS
+from vksched.cases.table import CASES, DOUBLES, ERRORS, FUNCTIONS, HALVES, LONGS
 from vksched.errors import UnsupportedOp
 from vksched.ops import __all__ as PUBLIC
+from vksched.ops.bounds import bounds_of_data, fits
 from vksched.ops.elementwise import BINARY, CASTS, UNARY
-from vksched.ops.lower import lower
+from vksched.ops.lower import CONVERTERS, lower
 from vksched.ops.op import Limits, all_ops, view_offset
 from vksched.runtime.shaders import DIRECTORY, load_manifest, load_shader
 from vksched.runtime.vulkan import VulkanDevice
@@ -26,6 +29,9 @@ LOWERED = {
     "a GPU with few groups": Limits(max_groups=(2, 1, 1)),
     "a large GPU": Limits(max_invocations=1024, shared_bytes=49152, max_buffer_bytes=1 << 32),
 }
+NOISE = np.random.default_rng(3)
+STEPPED: set[str] = set()
+"""Ops with few values as results."""
 SHADERS = DIRECTORY.parent.parent / "shaders"
 
 
@@ -60,6 +66,39 @@ def test_function_equals_numpy(case: FunctionCase, runner: Runner) -> None:
     expected = case.expected()
     got = runner.run_function(case, runner.device.limits)
     check_function(case, got, expected, runner.device.name)
+
+
+@pytest.mark.parametrize("case", (*HALVES, *LONGS), ids=lambda c: c.id)
+def test_case_on_another_type_equals_numpy(case: Case, runner: Runner) -> None:
+    """float16 and int64 by the kernels of float32 and int32; int64 where it fits 32 bits."""
+    expected = case.expected()
+    if expected.dtype == np.int64 and not fits(bounds_of_data(expected)):
+        return
+    try:
+        got = runner.run(case, runner.device.limits)
+    except UnsupportedOp as reason:
+        assert str(reason)
+        return
+    check(case, got, expected, runner.device.name)
+
+
+@pytest.mark.parametrize("case", DOUBLES, ids=lambda c: c.id)
+def test_float64_keeps_its_digits(case: Case) -> None:
+    """The same as float32 up to that type's error, and computed with more digits."""
+    narrow = case.as_dtypes({"float64": "float32"}).expected()
+    wide = case.expected()
+    if narrow.dtype != np.float32:
+        assert wide.dtype == narrow.dtype
+        return
+    assert wide.dtype == np.float64 and wide.shape == narrow.shape
+    noisy = tuple(
+        np.asarray(a * (1 + 1e-9 * NOISE.random(a.shape))) if a.dtype == np.float64 else a
+        for a in case.inputs
+    )
+    finer = replace(case, inputs=noisy).expected()
+    digits = finer[np.isfinite(finer) & (np.abs(finer) < 1e38)]
+    if digits.size > 20 and case.op not in STEPPED:
+        assert not np.array_equal(digits, digits.astype(np.float32)), "computed in float32"
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
@@ -97,7 +136,7 @@ def test_every_operand_type_has_cases() -> None:
 
 def test_every_shader_belongs_to_an_op() -> None:
     declared = {s for op in all_ops().values() if op.kernel for s in op.kernel.shaders}
-    assert declared | {"copy"} == set(load_manifest())
+    assert declared | set(CONVERTERS.values()) == set(load_manifest())
     sources = {str(entry["source"]) for entry in load_manifest().values()}
     assert sources == {path.name for path in SHADERS.glob("*.comp")}
 
@@ -111,7 +150,7 @@ def test_every_shader_is_dispatched_by_a_case() -> None:
             if op.kernel and view_offset(op, call.inputs, call.attrs) is None:
                 with contextlib.suppress(UnsupportedOp):
                     used |= {dispatch.shader for dispatch in lower(op, call).dispatches}
-    assert used == set(load_manifest()) - {"copy"}
+    assert used | {"copy"} == set(load_manifest())
 
 
 def test_local_sizes_fit_the_vulkan_minimum() -> None:

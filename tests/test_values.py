@@ -60,9 +60,11 @@ def test_numpy_integers_are_integers(one: Callable[[int], Any]) -> None:
         (lambda: x() + [[1.0], [1.0, 2.0]], vs.DTypeError, "numbers of one shape"),
         (lambda: x() + "one", vs.DTypeError, "values of float32, got 'one'"),  # type: ignore[operator]
         (lambda: vs.equal(vs.input("b", (2,), "bool"), 0.5), vs.DTypeError, "values of bool"),
-        (lambda: vs.gather(x(), np.array([1, 2])), vs.DTypeError, r"astype\(numpy.int32\)"),
+        (lambda: vs.weight(np.array([1j])), vs.DTypeError, r"astype\(numpy.float32\)"),
+        (lambda: vs.weight(np.array([1], np.int8)), vs.DTypeError, r"astype\(numpy.int32\)"),
+        (lambda: x() + vs.weight(np.ones(6)), vs.DTypeError, "float32 and float64; try vs.cast"),
         (lambda: vs.weight([[1.0], [1.0, 2.0]]), vs.DTypeError, "numbers of one shape"),
-        (lambda: vs.cast(x(), float), vs.DTypeError, "one of float32, int32, bool, got 'float64'"),
+        (lambda: vs.cast(x(), complex), vs.DTypeError, "one of float32, .*, got 'complex128'"),
         (lambda: vs.layer_norm(x(), eps=1e39), vs.DTypeError, "eps"),
         (lambda: vs.concat(x(), x()), vs.ShapeError, r"vs.concat\(\[a, b\]\)"),  # type: ignore[arg-type]
         (lambda: np.asarray(x()), vs.VkschedError, "no value before it runs"),

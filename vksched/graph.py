@@ -9,10 +9,14 @@ from types import MappingProxyType
 from typing import Any
 
 from .errors import GraphError, VkschedError
+from .ops.bounds import OF_DTYPE, Bounds, bounds_of_data, bounds_of_result, fits
 from .ops.lower import infer
 from .ops.op import Attrs, Op, get_op, view_offset
 from .ops.tensor import Tensor
-from .types import NDArray, TensorType, numpy_dtype
+from .types import INT64, NDArray, TensorType, numpy_dtype
+
+FEW = 1 << 16
+"""Weights of up to so many integers are searched for their bounds, those of int64 all."""
 
 Outputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 
@@ -76,6 +80,37 @@ class Graph:
                 root, base = out.get(node.inputs[0], (node.inputs[0], 0))
                 out[node.id] = (root, base + offset)
         return MappingProxyType(out)
+
+    @cached_property
+    def bounds(self) -> tuple[Bounds | None, ...]:
+        """For each node the least and largest value it can hold; None where that is not known."""
+        out: list[Bounds | None] = []
+        for node in self.nodes:
+            if node.id in self.data:
+                wanted = node.type.dtype == INT64 or node.type.size <= FEW
+                out.append(bounds_of_data(self.data[node.id]) if wanted else None)
+                if out[-1] is None:
+                    out[-1] = OF_DTYPE.get(node.type.dtype)
+            elif node.declaration.leaf:
+                low, high = node.attrs.get("low"), node.attrs.get("high")
+                told = isinstance(low, int) and isinstance(high, int)
+                out.append((low, high) if told else OF_DTYPE.get(node.type.dtype))  # type: ignore[arg-type]
+            else:
+                known, types = tuple(out[i] for i in node.inputs), self.input_types(node)
+                op = node.declaration
+                out.append(bounds_of_result(op, known, types, node.type, node.attrs))
+        return tuple(out)
+
+    def unfit(self, node: Node) -> str | None:
+        """Returns why a node's int64 values cannot be held in 32 bits, or None when they can."""
+        for value in (*node.inputs, node.id):
+            if self.nodes[value].type.dtype == INT64 and not fits(self.bounds[value]):
+                known = "unknown" if self.bounds[value] is None else f"{self.bounds[value]}"
+                return (
+                    f"int64 values of {self.nodes[value].name} may not fit 32 bits (bounds: "
+                    f"{known}); try vs.input(..., bounds=(low, high)) or vs.cast to int32"
+                )
+        return None
 
     def input_types(self, node: Node) -> tuple[TensorType, ...]:
         return tuple(self.nodes[i].type for i in node.inputs)

@@ -11,7 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from .errors import DeviceError, DTypeError, GraphError, PlanError, ShapeError
+from .errors import (
+    DeviceError,
+    DTypeError,
+    GraphError,
+    IndexOutOfRange,
+    PlanError,
+    ShapeError,
+)
 from .graph import Graph, Outputs, build_graph
 from .ops.tensor import Tensor, convert
 from .plan.machine import Machine
@@ -96,6 +103,14 @@ class Run:
                 raise ShapeError(
                     f"[run] expected shape {node.type.shape} for input {name!r}, got {array.shape}"
                 )
+            low, high = node.attrs.get("low"), node.attrs.get("high")
+            if low is not None and high is not None and array.size:
+                least, most = array.min(), array.max()
+                if least < low or most > high:
+                    raise IndexOutOfRange(
+                        f"[run] expected values in {low}..{high} for input {name!r}, as its bounds "
+                        f"say, got {least}..{most}"
+                    )
             fixed = np.array(array, order="C", copy=True) if copy else np.asarray(array, order="C")
             feeds[node.id] = fixed
         return feeds

@@ -19,9 +19,14 @@ Shape = tuple[int, ...]
 NDArray = np.ndarray[Any, Any]
 
 FLOAT32 = "float32"
+FLOAT16 = "float16"
+FLOAT64 = "float64"
 INT32 = "int32"
+UINT32 = "uint32"
+INT64 = "int64"
 BOOL = "bool"
-DTYPES: tuple[str, ...] = (FLOAT32, INT32, BOOL)
+DTYPES: tuple[str, ...] = (FLOAT32, FLOAT16, INT32, UINT32, BOOL, INT64, FLOAT64)
+FLOATS: tuple[str, ...] = (FLOAT16, FLOAT32, FLOAT64)
 _NUMPY: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in DTYPES}
 
 
@@ -45,7 +50,9 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 class TensorType:
     """Shape and element type of a tensor.
 
-    On a device every element takes one 32-bit word: float32 and int32 as they are, bool as 0 or 1.
+    On a device an element takes one 32-bit word: float32, int32 and uint32 as they are, bool as 0
+    or 1, int64 as int32, as it is only there when its values are known to fit. Two float16 share a
+    word, the first in the lower half. float64 stays on the CPU.
     """
 
     shape: Shape
@@ -74,12 +81,16 @@ class TensorType:
     @property
     def words(self) -> int:
         """Number of 32-bit words on a device."""
-        return self.size
+        return -(-self.size // 2) if self.dtype == FLOAT16 else self.size
 
     @property
     def device_bytes(self) -> int:
         """Bytes on a device."""
         return self.words * WORD_BYTES
+
+    def as_dtype(self, dtype: str) -> TensorType:
+        """Returns the same shape with another element type."""
+        return self if dtype == self.dtype else TensorType(self.shape, dtype)
 
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"

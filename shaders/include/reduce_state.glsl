@@ -144,7 +144,8 @@ uint finish(vec4 state, float divisor, uint option) {
     return floatBitsToUint(value);
 }
 
-#elif defined(ARGMAX_FLOAT32) || defined(ARGMIN_FLOAT32) || defined(ARGMAX_INT32) || defined(ARGMIN_INT32)
+#elif defined(ARGMAX_FLOAT32) || defined(ARGMIN_FLOAT32) || defined(ARGMAX_INT32) || defined(ARGMIN_INT32) \
+    || defined(ARGMAX_UINT32) || defined(ARGMIN_UINT32)
 // The largest key, and among equal keys the largest tie: the column (last index wins) or its complement (first index wins).
 // Nothing is the least of all: no value, or the one at column 0 when the last index wins, which it then stands for.
 #define ROW_TYPE uvec2
@@ -164,8 +165,12 @@ uvec2 take(uvec2 state, uint word, uint tie) {
     return combine(state, uvec2(key == NAN_KEY ? key : ~key, tie)); // NaN wins here too
 #elif defined(ARGMAX_INT32)
     return combine(state, uvec2(int_key(word), tie));
-#else
+#elif defined(ARGMIN_INT32)
     return combine(state, uvec2(~int_key(word), tie));
+#elif defined(ARGMAX_UINT32)
+    return combine(state, uvec2(word, tie));
+#else
+    return combine(state, uvec2(~word, tie));
 #endif
 }
 uint finish(uvec2 state, float divisor, uint option) { return state.y ^ option; }
@@ -187,6 +192,12 @@ uint combine(uint left, uint right) { return uint(max(int(left), int(right))); }
 #elif defined(MIN_INT32)
 const uint NOTHING = 0x7fffffffu;
 uint combine(uint left, uint right) { return uint(min(int(left), int(right))); }
+#elif defined(MAX_UINT32)
+const uint NOTHING = 0u;
+uint combine(uint left, uint right) { return max(left, right); }
+#elif defined(MIN_UINT32)
+const uint NOTHING = 0xffffffffu;
+uint combine(uint left, uint right) { return min(left, right); }
 #elif defined(ANY_BOOL)
 const uint NOTHING = 0u;
 uint combine(uint left, uint right) { return left | right; }

@@ -32,6 +32,8 @@ def reduce(compute: Callable[..., Any]) -> Oracle:
         values = [compute(row) for row in flat]
         if dtype == np.int32:
             values = [(v + 2**31) % 2**32 - 2**31 for v in values]
+        if dtype == np.uint32:
+            values = [v % 2**32 for v in values]
         with np.errstate(over="ignore"):
             return np.asarray(values, dtype).reshape(case.expected().shape)
 

@@ -9,6 +9,7 @@ import vksched as vs
 from ..ops.op import AttrValue
 from ..types import NDArray
 from .case import Case, ErrorCase, bools, floats, ints
+from .reduce import words
 
 OPS = ("argmax", "argmin")
 
@@ -76,9 +77,15 @@ CASES = [
         for last in (False, True)
     ),
     *(
+        case(op, words(*shape), axis, "", last=last)
+        for op in OPS
+        for shape, axis in (((1,), 0), ((5, 3), 1), ((200, 31), 0), ((2, 60_001), 1))
+        for last in (False, True)
+    ),
+    *(
         case(op, array, axis, "edges", last=last)
         for op in OPS
-        for array in (edges(), EXTREMES, np.tile(edges(), 50))
+        for array in (edges(), EXTREMES, EXTREMES.view(np.uint32), np.tile(edges(), 50))
         for axis in (0, 1)
         for last in (False, True)
     ),

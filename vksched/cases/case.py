@@ -6,8 +6,8 @@ every device. To cover a new op, add rows to its family's `cases_*.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -47,6 +47,12 @@ class Case:
     def call(self, limits: Limits) -> Call:
         attrs = Attrs(self.attrs)
         return Call(self.types, infer(self.declaration, self.types, attrs), attrs, limits)
+
+    def as_dtypes(self, change: Mapping[str, str]) -> Case:
+        """The same call with its operands converted to other types, by their names."""
+        inputs = tuple(a.astype(change.get(a.dtype.name, a.dtype)) for a in self.inputs)
+        names = sorted({change[a.dtype.name] for a in self.inputs if a.dtype.name in change})
+        return replace(self, inputs=inputs, name=" ".join([*names, self.name]).strip())
 
     def expected(self) -> NDArray:
         """The numpy reference's result."""

@@ -119,6 +119,19 @@ CAST += [
     for shape in ((), (1,), (0, 3), (7, 11, 13))
 ]
 CAST += [Case("cast", (ints(7),), {"to": "int32"}, "same")]
+_HALVES = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+"""Every float16 there is."""
+_STEPS = np.sort(_HALVES[np.isfinite(_HALVES)]).astype(np.float32)
+_MIDDLES = np.asarray((_STEPS[1:] + _STEPS[:-1]) / 2, np.float32)
+CAST += [
+    Case("cast", (np.where(np.isnan(_HALVES), np.float16("nan"), _HALVES),), {"to": "float32"}),
+    Case("cast", (_STEPS,), {"to": "float16"}, "steps"),
+    Case("cast", (_MIDDLES,), {"to": "float16"}, "ties"),
+    Case("cast", (np.nextafter(_MIDDLES, np.float32("inf")),), {"to": "float16"}, "above ties"),
+    Case("cast", (f32(65519, 65520, -65520, 1e10, INF, -INF, NAN, 1e-9),), {"to": "float16"}),
+    Case("cast", (floats(7).astype(np.float16),), {"to": "int32"}, "h2i"),
+    Case("cast", (ints(7),), {"to": "float16"}, "i2h"),
+]
 
 # -- binary ------------------------------------------------------------------------------------
 
@@ -238,7 +251,10 @@ ERRORS: list[ErrorCase] = [
     *(refused(op, vs.DTypeError, "float32 or int32", _B) for op in ("neg", "abs", "relu")),
     *(refused("logical_not", vs.DTypeError, "expected bool", t) for t in (_F, _I)),
     refused("gelu", vs.DTypeError, "approximate", _F, approximate="sigmoid"),
-    *(refused("cast", vs.DTypeError, "expected one of", _F, dtype=d) for d in ("float64", "int8")),
+    *(
+        refused("cast", vs.DTypeError, "expected one of", _F, dtype=d)
+        for d in ("complex64", "int8")
+    ),
     *(refused(op, vs.DTypeError, "two operands", _F, _I) for op in ("add", "pow", "less", "equal")),
     *(refused(op, vs.DTypeError, "two operands", _B, _B) for op in ("add", "maximum", "less")),
     *(refused(op, vs.DTypeError, "two operands", _F, _F) for op in ("logical_and", "logical_xor")),

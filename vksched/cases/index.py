@@ -112,6 +112,6 @@ ERRORS: list[ErrorCase] = [
     refused("expected an axis", (3, 5), axis=2),
     refused("expected an axis", (3, 5), axis=-3),
     refused("rank", (2, 2, 2, 2, 2), (1, 1, 1, 1, 1)),
-    refused("int32 indices", (3,), dtype="float32", error=vs.DTypeError),
-    refused("int32 indices", (3,), dtype="bool", error=vs.DTypeError),
+    refused("int64 indices", (3,), dtype="float32", error=vs.DTypeError),
+    refused("int64 indices", (3,), dtype="bool", error=vs.DTypeError),
 ]

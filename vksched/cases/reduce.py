@@ -94,6 +94,11 @@ def heavy_tail() -> NDArray:
     return rows
 
 
+def words(*shape: int) -> NDArray:
+    """uint32 from their whole range."""
+    return ints(*shape, low=-(2**31), high=2**31).view(np.uint32)
+
+
 def coins(*shape: int, hits: int) -> NDArray:
     """Rows of False with one True here and there, or the reverse."""
     values = np.full(shape, hits < 0)
@@ -129,6 +134,11 @@ CASES = [
         case(op, ints(*shape), axes, False, f"int over {'.'.join(map(str, axes))}")
         for op in INT_OPS
         for shape, axes in [*SHAPES[1:12], *LONG]
+    ),
+    *(
+        case(op, words(*shape), axes, False, f"uint over {'.'.join(map(str, axes))}")
+        for op in INT_OPS
+        for shape, axes in [*SHAPES[1:10:2], *LONG[:3]]
     ),
     *(
         case(op, coins(*shape, hits=hits), axes, keep, f"{hits} over {'.'.join(map(str, axes))}")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from types import ModuleType
+
+import numpy as np
 
 from . import arg, elementwise, index, layout, matmul, norm, reduce
 from .case import Case, ErrorCase, FunctionCase
@@ -21,3 +24,30 @@ FUNCTIONS: list[FunctionCase] = [
     case for family in FAMILIES for case in getattr(family, "FUNCTIONS", ())
 ]
 ERRORS: list[ErrorCase] = [case for family in FAMILIES for case in family.ERRORS]
+
+
+DERIVED_PER_OP = 4
+"""How many cases of each op are run again with wider and narrower types."""
+
+
+def derived(cases: Iterable[Case], change: Mapping[str, str]) -> list[Case]:
+    """Returns some cases of every op on other element types, such as float16 for float32.
+
+    Taken evenly from those that such types can hold; casts name their types themselves.
+    """
+    able: dict[str, list[Case]] = {}
+    for case in cases:
+        named = case.op == "cast" or "dtype" in case.attrs
+        if not case.large and not named and any(a.dtype.name in change for a in case.inputs):
+            able.setdefault(case.op, []).append(case)
+    picked = []
+    for group in able.values():
+        step = max(1, len(group) // DERIVED_PER_OP)
+        picked += [case.as_dtypes(change) for case in group[::step][:DERIVED_PER_OP]]
+    return picked
+
+
+with np.errstate(over="ignore"):
+    HALVES = derived(CASES, {"float32": "float16"})
+LONGS = derived(CASES, {"int32": "int64"})
+DOUBLES = derived(CASES, {"float32": "float64"})

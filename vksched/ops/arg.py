@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from ..errors import ShapeError
-from ..types import FLOAT32, INT32, NDArray, TensorType, normalize_axis, numpy_dtype
+from ..types import FLOAT32, INT32, INT64, UINT32, NDArray, TensorType, normalize_axis, numpy_dtype
 from .op import Attrs, AttrValue, Call, Op, register
 from .reduce import check_has_values, check_reduced, reduce_work, reduced_shape
 from .reduction import reduction
 from .tensor import Tensor, TensorLike, apply, as_tensor
 
-INDEX = INT32
+INDEX = INT64
 """The element type of indices that an op returns."""
-ARG_DTYPES = (FLOAT32, INT32)
+ARG_DTYPES = (FLOAT32, INT32, UINT32)
 
 # -- argmax and argmin -------------------------------------------------------------------------
 

@@ -136,7 +136,7 @@ def _cast_lower(call: Call) -> tuple[Dispatch, ...]:
 
 
 _CAST_KERNEL = Kernel(tuple(f"unary_{a}_to_{b}" for a, b in CASTS), _cast_lower)
-register(Op("cast", _cast_infer, _cast_reference, _CAST_KERNEL, view=_cast_view))
+register(Op("cast", _cast_infer, _cast_reference, _CAST_KERNEL, view=_cast_view, any_dtype=True))
 
 
 # -- binary ------------------------------------------------------------------------------------
@@ -185,21 +185,21 @@ def _binary_kernel(op: str) -> Kernel:
 
 
 def _div_reference(a: NDArray, b: NDArray) -> NDArray:
-    if a.dtype != np.int32:
+    if a.dtype.kind == "f":
         return np.asarray(a / b)
     wide, by = a.astype(np.int64), b.astype(np.int64)
     quotient = np.abs(wide) // np.where(by == 0, 1, np.abs(by)) * np.sign(wide) * np.sign(by)
-    return quotient.astype(np.int32)
+    return quotient.astype(a.dtype)
 
 
 def _pow_reference(a: NDArray, b: NDArray) -> NDArray:
-    if a.dtype != np.int32:
+    if a.dtype.kind == "f":
         return np.asarray(np.power(a, b))
     a, b = np.broadcast_arrays(a, b)
     powers = np.power(a, np.maximum(b, 0))
-    odd = np.where(b % 2 == 0, np.int32(1), np.int32(-1))
-    negative = np.where(a == 1, np.int32(1), np.where(a == -1, odd, np.int32(0)))
-    return np.asarray(np.where(b < 0, negative, powers), np.int32)
+    odd = np.where(b % 2 == 0, 1, -1)
+    negative = np.where(a == 1, 1, np.where(a == -1, odd, 0))
+    return np.asarray(np.where(b < 0, negative, powers), a.dtype)
 
 
 _BINARY_REFERENCES: dict[str, Callable[[NDArray, NDArray], NDArray]] = {

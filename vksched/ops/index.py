@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ..errors import DTypeError, IndexOutOfRange, ShapeError
-from ..types import INT32, NDArray, TensorType, normalize_axis
+from ..types import INT32, INT64, NDArray, TensorType, normalize_axis
 from .op import OUTPUT, STATUS, Attrs, Call, Dispatch, Kernel, Op, Work, register
 from .strides import spread
 from .tensor import Tensor, TensorLike, apply, as_tensor
@@ -16,8 +16,10 @@ from .tensor import Tensor, TensorLike, apply, as_tensor
 def _gather_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     table, indices = inputs
     axis = attrs.as_int("axis")
-    if indices.dtype != INT32:
-        raise DTypeError(f"[gather] expected int32 indices, got {indices.dtype}; try vs.cast")
+    if indices.dtype not in (INT32, INT64):
+        raise DTypeError(
+            f"[gather] expected int32 or int64 indices, got {indices.dtype}; try vs.cast"
+        )
     return TensorType(table.shape[:axis] + indices.shape + table.shape[axis + 1 :], table.dtype)
 
 
@@ -60,6 +62,8 @@ register(
         _gather_reference,
         Kernel(("gather",), _gather_lower),
         work=_gather_work,
+        indices=(1,),
+        any_dtype=True,
     )
 )
 
@@ -67,7 +71,7 @@ register(
 def gather(
     table: TensorLike, indices: TensorLike, axis: int = 0, *, name: str | None = None
 ) -> Tensor:
-    """The slices of `table` at int32 `indices` along an axis, as ONNX Gather.
+    """The slices of `table` at int32 or int64 `indices` along an axis, as ONNX Gather.
 
     table: (..., n, ...), indices: any shape -> (..., *indices.shape, ...). Negative indices count
     from the end; one outside -n..n-1 raises IndexOutOfRange when the graph runs.

@@ -96,6 +96,7 @@ register(
         kernel=None,
         view=lambda inputs, attrs: 0,
         work=_no_work,
+        any_dtype=True,
     )
 )
 
@@ -132,6 +133,7 @@ register(
         Kernel(("strided_copy",), _transpose_lower),
         view=_transpose_view,
         work=_copy_work,
+        any_dtype=True,
     )
 )
 
@@ -203,6 +205,7 @@ register(
         Kernel(("strided_copy",), _slice_lower),
         view=_slice_view,
         work=_copy_work,
+        any_dtype=True,
     )
 )
 
@@ -248,6 +251,7 @@ register(
         _concat_reference,
         Kernel(("strided_copy",), _concat_lower),
         work=_copy_work,
+        any_dtype=True,
     )
 )
 
@@ -284,6 +288,7 @@ register(
         Kernel(("strided_copy",), _expand_lower),
         view=_expand_view,
         work=_copy_work,
+        any_dtype=True,
     )
 )
 

@@ -5,13 +5,22 @@ The one door to kernels: planner, runtime and tests come through here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from ..errors import UnsupportedOp
-from ..types import NDArray, TensorType
-from .op import Attrs, Call, Dispatch, Limits, Op
+import numpy as np
 
+from ..errors import DTypeError, UnsupportedOp
+from ..types import FLOAT16, FLOAT32, FLOAT64, INT32, INT64, NDArray, TensorType
+from .op import OUTPUT, SCRATCH, Attrs, Call, Dispatch, Kernel, Limits, Op
+from .strides import spread
+
+CONVERTERS = {
+    (FLOAT32, FLOAT16): "half_pack",
+    (FLOAT16, FLOAT32): "half_unpack",
+    (INT32, INT32): "copy",  # one of them is an int64 that fits
+}
+"""Shaders of a cast between two types of one family, used by other ops too."""
 SCRATCH_ALIGN_WORDS = 16
 """Every scratch buffer starts at a multiple of this many words."""
 
@@ -37,31 +46,124 @@ def _aligned(words: int) -> int:
     return -(-max(words, 1) // SCRATCH_ALIGN_WORDS) * SCRATCH_ALIGN_WORDS
 
 
+# -- types and values --------------------------------------------------------------------------
+
+
 def infer(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     """Returns the result type of a call.
+
+    An op's rule knows float32 and int32; the other widths follow it: float16 and float64 where all
+    float operands are, int64 where all integers are but those that hold positions.
 
     Raises:
         ShapeError, DTypeError: the op does not take such operands.
     """
-    return op.infer(inputs, attrs)
+    if op.any_dtype:
+        return op.infer(inputs, attrs)
+    data = {t.dtype for i, t in enumerate(inputs) if i not in op.indices}
+    wide: dict[str, str] = {}
+    for known, widths in ((FLOAT32, {FLOAT16, FLOAT64}), (INT32, {INT64})):
+        given = data & {known, *widths}
+        if len(given) > 1:
+            raise DTypeError(
+                f"[{op.name}] expected operands of one type, got {' and '.join(sorted(given))}; "
+                "try vs.cast"
+            )
+        if given & widths:
+            wide[known] = given.pop()
+    narrow = {dtype: known for known, dtype in wide.items()}
+    positions = {INT64: INT32}
+    seen = tuple(
+        t.as_dtype((positions if i in op.indices else narrow).get(t.dtype, t.dtype))
+        for i, t in enumerate(inputs)
+    )
+    result = op.infer(seen, attrs)
+    return result.as_dtype(wide.get(result.dtype, result.dtype))
 
 
 def compute(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    """Returns the result of the op's numpy reference, which may be a view of an input."""
-    return op.reference(inputs, attrs)
+    """Returns the result of the op's numpy reference, which may be a view of an input.
+
+    float16 is computed in float32 and rounded once.
+    """
+    half = np.dtype(np.float16)
+    if op.any_dtype or all(x.dtype != half for x in inputs):
+        return op.reference(inputs, attrs)
+    result = op.reference(
+        tuple(x.astype(np.float32) if x.dtype == half else x for x in inputs), attrs
+    )
+    return result.astype(half) if result.dtype == np.float32 else result
+
+
+# -- kernels -----------------------------------------------------------------------------------
 
 
 def lower(op: Op, call: Call) -> Lowering:
     """Returns the dispatches of a call; none for an empty result that needs no work.
 
+    int64 is computed as int32: the caller knows that the values fit.
+
     Raises:
         UnsupportedOp: a device with these limits cannot run this call; the text says why.
     """
+    types = (*call.inputs, call.output)
+    if any(t.dtype == FLOAT64 for t in types):
+        raise UnsupportedOp("float64 is computed by numpy only; try vs.cast to float32")
     if op.kernel is None:
         raise UnsupportedOp(f"{op.name} has no kernel{op.gap and ': '}{op.gap}")
-    lowering = Lowering(op.kernel.lower(call), op.kernel.scratch(call))
+    if any(t.dtype == INT64 for t in types):
+        call = _with_types(call, {INT64: INT32})
+    converter = op.name == "cast" and CONVERTERS.get((call.inputs[0].dtype, call.output.dtype))
+    if converter:
+        lowering = Lowering(_convert(converter, 0, OUTPUT, call.output.size, call.limits))
+    elif any(t.dtype == FLOAT16 for t in types):
+        lowering = _lower_halves(op.kernel, call)
+    else:
+        lowering = Lowering(op.kernel.lower(call), op.kernel.scratch(call))
     _check(lowering, call.limits)
     return lowering
+
+
+def _with_types(call: Call, change: dict[str, str]) -> Call:
+    inputs = tuple(t.as_dtype(change.get(t.dtype, t.dtype)) for t in call.inputs)
+    output = call.output.as_dtype(change.get(call.output.dtype, call.output.dtype))
+    return Call(inputs, output, call.attrs, call.limits)
+
+
+def _lower_halves(kernel: Kernel, call: Call) -> Lowering:
+    """A call on float16, which is unpacked to float32 in scratch memory and packed at the end.
+
+    unpack x -> s1 | the kernel: s1, ... -> s2 | pack s2 -> result
+    """
+    wide = _with_types(call, {FLOAT16: FLOAT32})
+    scratch = list(kernel.scratch(wide))
+    inner = kernel.lower(wide)
+    place = {}
+    before: list[Dispatch] = []
+    after: tuple[Dispatch, ...] = ()
+    for operand, type_ in (*enumerate(call.inputs), (OUTPUT, call.output)):
+        if type_.dtype != FLOAT16 or not type_.size:
+            continue
+        place[operand] = SCRATCH - len(scratch)
+        scratch.append(type_.size)
+        if operand == OUTPUT:
+            after = _convert("half_pack", place[operand], OUTPUT, type_.size, call.limits)
+        elif any(operand in dispatch.operands for dispatch in inner):
+            before += _convert("half_unpack", operand, place[operand], type_.size, call.limits)
+    inner = tuple(
+        replace(d, operands=tuple(place.get(o, o) for o in d.operands), barrier=d.barrier or not i)
+        for i, d in enumerate(inner)
+    )
+    return Lowering((*before, *inner, *(replace(d, barrier=True) for d in after)), tuple(scratch))
+
+
+def _convert(
+    shader: str, source: int, target: int, count: int, limits: Limits
+) -> tuple[Dispatch, ...]:
+    if not count:
+        return ()
+    push = (("count", count),)
+    return (Dispatch(shader, (source, target), spread(-(-count // 2), limits), push),)
 
 
 def _check(lowering: Lowering, limits: Limits) -> None:

@@ -93,7 +93,7 @@ def _affine(value: NDArray, inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArra
         value = value * rest.pop(0)
     if attrs.as_bool("shifted"):
         value = value + rest.pop(0)
-    return np.asarray(value, np.float32)
+    return np.asarray(value, inputs[0].dtype)
 
 
 def _layer_norm_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
@@ -104,7 +104,9 @@ def _layer_norm_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     centered = x - x.mean(axis=axes, keepdims=True)
     centered -= centered.mean(axis=axes, keepdims=True)  # what rounding left of the mean
     variance = np.square(centered).mean(axis=axes, keepdims=True)
-    return _affine(centered / np.sqrt(variance + np.float32(attrs.as_float("eps"))), inputs, attrs)
+    return _affine(
+        centered / np.sqrt(variance + x.dtype.type(attrs.as_float("eps"))), inputs, attrs
+    )
 
 
 def _rms_norm_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
@@ -113,7 +115,7 @@ def _rms_norm_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     if x.size == 0:
         return x
     squares = np.square(x).mean(axis=axes, keepdims=True)
-    return _affine(x / np.sqrt(squares + np.float32(attrs.as_float("eps"))), inputs, attrs)
+    return _affine(x / np.sqrt(squares + x.dtype.type(attrs.as_float("eps"))), inputs, attrs)
 
 
 def _norm_lower(call: Call) -> tuple[Dispatch, ...]:

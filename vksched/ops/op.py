@@ -11,7 +11,7 @@ from typing import Union
 import numpy as np
 
 from ..errors import ShapeError, UnsupportedOp, VkschedError
-from ..types import NDArray, TensorType
+from ..types import FLOAT16, NDArray, TensorType
 
 AttrValue = Union[None, bool, int, float, str, tuple["AttrValue", ...]]  # noqa: UP007
 
@@ -186,7 +186,7 @@ class Op:
     reference: (input arrays, attrs) -> array; numpy: the CPU fallback and the oracle of the tests.
         It may return a view of an input; it must not write to one.
     kernel: None means that only the CPU runs the op.
-    view: (input types, attrs) -> word offset of the result within input 0 when the result is that
+    view: (input types, attrs) -> first element of the result within input 0 when the result is that
         input's memory unchanged, else None. An op whose calls are always views needs no kernel.
     """
 
@@ -198,6 +198,12 @@ class Op:
     work: Callable[[tuple[TensorType, ...], TensorType, Attrs], Work] = elementwise_work
     leaf: bool = False
     """A value that comes from outside: input, weight, constant."""
+    indices: tuple[int, ...] = ()
+    """Operands that hold positions: int32 or int64, whatever the type of the others."""
+    any_dtype: bool = False
+    """It moves elements or names its own types: rule and reference see every dtype as it is. Those
+    of other ops see float16 as float32, and their rule float64 as float32 and int64 as int32 too.
+    """
     gap: str = ""
     """Why no device but the CPU runs it; empty where there is a kernel or every call is a view."""
 
@@ -232,8 +238,9 @@ def all_ops() -> dict[str, Op]:
 
 
 def view_offset(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> int | None:
-    """Returns where in input 0 the result lies when the call is a view, else None."""
-    if op.view is None:
+    """Returns the word in input 0 at which the result lies when the call is a view, else None."""
+    offset = op.view(inputs, attrs) if op.view is not None else None
+    if offset is None:
         return None
-    offset = op.view(inputs, attrs)
-    return offset if offset is not None and offset % VIEW_ALIGN_WORDS == 0 else None
+    elements = VIEW_ALIGN_WORDS * (2 if inputs[0].dtype == FLOAT16 else 1)
+    return offset * VIEW_ALIGN_WORDS // elements if offset % elements == 0 else None

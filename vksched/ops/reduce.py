@@ -11,18 +11,18 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ..errors import DTypeError, ShapeError
-from ..types import BOOL, FLOAT32, INT32, NDArray, TensorType, normalize_axes
+from ..types import BOOL, FLOAT32, INT32, UINT32, NDArray, TensorType, normalize_axes
 from .elementwise import log, sqrt
 from .op import Attrs, AttrValue, Call, Op, Work, register
 from .reduction import reduction
 from .tensor import Tensor, TensorLike, apply, as_tensor
 
 REDUCE_DTYPES: dict[str, tuple[str, ...]] = {
-    "reduce_sum": (FLOAT32, INT32),
+    "reduce_sum": (FLOAT32, INT32, UINT32),
     "reduce_mean": (FLOAT32,),
-    "reduce_prod": (FLOAT32, INT32),
-    "reduce_max": (FLOAT32, INT32),
-    "reduce_min": (FLOAT32, INT32),
+    "reduce_prod": (FLOAT32, INT32, UINT32),
+    "reduce_max": (FLOAT32, INT32, UINT32),
+    "reduce_min": (FLOAT32, INT32, UINT32),
     "reduce_any": (BOOL,),
     "reduce_all": (BOOL,),
     "reduce_l1": (FLOAT32,),
@@ -183,6 +183,8 @@ def _divisor(call: Call, columns: int) -> float:
 def _register(op: str) -> None:
     kind = op.removeprefix("reduce_")
     shaders = {dtype: f"{op}_{dtype}" for dtype in REDUCE_DTYPES[op]}
+    if kind in ("sum", "prod"):
+        shaders[UINT32] = f"{op}_int32"  # the same bits
     # an int32 has a state of one word, but scratch memory for two does no harm
     kernel = reduction(shaders, STATE_WORDS.get(kind, 1), divisor=_divisor)
     register(Op(op, _infer(op), _reference(op), kernel, work=reduce_work))
@@ -212,7 +214,7 @@ def _reduce(
 def reduce_sum(
     x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
 ) -> Tensor:
-    """Sum over one axis or several, or all, as numpy.sum; int32 wraps; nothing sums to 0."""
+    """Sum over one axis or several, or all, as numpy.sum; integers wrap; nothing sums to 0."""
     return _reduce("reduce_sum", x, axis, keepdims, name)
 
 
@@ -226,7 +228,7 @@ def reduce_mean(
 def reduce_prod(
     x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
 ) -> Tensor:
-    """Product over one axis, several or all, as numpy.prod; int32 wraps; of nothing it is 1."""
+    """Product over one axis, several or all, as numpy.prod; integers wrap; of nothing it is 1."""
     return _reduce("reduce_prod", x, axis, keepdims, name)
 
 

@@ -4,6 +4,7 @@ here.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,8 +15,11 @@ import numpy as np
 from ..errors import DTypeError, ShapeError, VkschedError
 from ..types import (
     BOOL,
+    DTYPES,
     FLOAT32,
     INT32,
+    INT64,
+    UINT32,
     NDArray,
     Shape,
     TensorType,
@@ -230,10 +234,10 @@ def convert(what: str, value: object, dtype: str) -> NDArray:
         raise DTypeError(
             f"[{what}] expected numbers of one shape, got {value!r}: {error}"
         ) from None
-    kinds = {BOOL: "b", INT32: "biuf", FLOAT32: "biuf"}[dtype]
+    kinds = "b" if dtype == BOOL else "biuf"
     with np.errstate(all="ignore"):
         out = array.astype(numpy_dtype(dtype)) if array.dtype.kind in kinds else None
-        if out is None or (dtype == INT32 and not np.array_equal(out, array)):
+        if out is None or (dtype in (INT32, UINT32, INT64) and not np.array_equal(out, array)):
             shown = repr(value) if array.size < 8 else f"{array.dtype} {array.shape}"
             raise DTypeError(f"[{what}] expected values of {dtype}, got {shown}; try vs.cast")
     return out
@@ -256,19 +260,44 @@ def _no_reference(_inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 for _name in ("input", "weight", "constant"):
-    register(Op(_name, _leaf_infer, _no_reference, kernel=None, leaf=True))
+    register(Op(_name, _leaf_infer, _no_reference, None, leaf=True, any_dtype=True))
 
 
-def _leaf(op: str, type_: TensorType, name: str | None, data: NDArray | None) -> Tensor:
-    attrs = Attrs({"shape": type_.shape, "dtype": type_.dtype})
+def _leaf(
+    op: str,
+    type_: TensorType,
+    name: str | None,
+    data: NDArray | None,
+    more: Mapping[str, AttrValue] | None = None,
+) -> Tensor:
+    attrs = Attrs({"shape": type_.shape, "dtype": type_.dtype, **(more or {})})
     return Tensor(op, (), attrs, type_, name, data)
 
 
-def input(name: str, shape: int | Sequence[int], dtype: object = FLOAT32) -> Tensor:
-    """A value that the caller gives to every run, by name. Its name takes no scope prefix."""
+def input(
+    name: str,
+    shape: int | Sequence[int],
+    dtype: object = FLOAT32,
+    bounds: tuple[int, int] | None = None,
+) -> Tensor:
+    """A value that the caller gives to every run, by name. Its name takes no scope prefix.
+
+    bounds: the least and largest value of an integer input; every run is checked. An int64 input
+    needs them to be used on a device, which holds 32 bits.
+    """
     if not isinstance(name, str) or not name:
         raise VkschedError(f"[input] expected a name, got {name!r}")
-    tensor = _leaf("input", TensorType(as_shape(shape), canonical_dtype(dtype)), name, None)
+    type_ = TensorType(as_shape(shape), canonical_dtype(dtype))
+    more: dict[str, AttrValue] = {}
+    if bounds is not None:
+        low, high = (operator.index(v) for v in bounds)
+        if type_.dtype not in (INT32, UINT32, INT64) or low > high:
+            raise DTypeError(
+                f"[input] expected bounds (low, high) of an integer input, got {bounds} for "
+                f"{type_.dtype}"
+            )
+        more = {"low": low, "high": high}
+    tensor = _leaf("input", type_, name, None, more)
     tensor.name = name
     return tensor
 
@@ -307,7 +336,7 @@ def _from_array(op: str, value: Any, name: str | None) -> Tensor:
         dtype = canonical_dtype(array.dtype)
     except DTypeError as error:
         raise DTypeError(
-            f"[{op}]{name and ' ' + name or ''} expected float32, int32 or bool, "
+            f"[{op}]{name and ' ' + name or ''} expected one of {', '.join(DTYPES)}, "
             f"got {array.dtype}; "
             f"try array.astype(numpy.{'int32' if array.dtype.kind in 'iu' else 'float32'})"
         ) from error

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..graph import Graph
+from .memory import scratch_of
 from .plan import CopyIn, CopyOut, Span
 from .words import WordSet
 
@@ -45,7 +46,8 @@ def split_items(
     items: list[Item] = [((), find(copy.node)) for copy in copies_in]  # nothing on the CPU
     for node_id in nodes:
         reads = tuple(s for i in graph.nodes[node_id].inputs for s in find(i))
-        items.append((reads, find(node_id)))
+        beside = locations.get((device, scratch_of(node_id)))
+        items.append((reads, find(node_id) + ((beside,) if beside else ())))
     items += [(find(copy.node), ()) for copy in copies_out]
     return items
 

@@ -58,10 +58,15 @@ class DeviceSpec:
                     f"{type_} takes {type_.device_bytes} bytes, over the largest buffer of "
                     f"{self.page_bytes}"
                 )
+        unfit = graph.unfit(node)
+        if unfit is not None:
+            return unfit
         try:
-            self.lower(graph, node)
+            need = self.lower(graph, node).scratch_words * 4
         except UnsupportedOp as error:
             return str(error)
+        if need > self.page_bytes:
+            return f"it needs {need} bytes beside its result, over the largest buffer"
         return None
 
     def lower(self, graph: Graph, node: Node) -> Lowering:

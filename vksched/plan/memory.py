@@ -26,6 +26,7 @@ from ..types import WORD_BYTES, NDArray
 from .machine import ALIGN_BYTES
 from .plan import Span
 from .split import Outline, value_of
+from .support import Support
 
 ALIGN_WORDS = ALIGN_BYTES // WORD_BYTES
 
@@ -37,7 +38,10 @@ def aligned(words: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """A value's first and last item in its device's program, both included."""
+    """A value's first and last item in its device's program, both included.
+
+    value: a node, or `scratch_of` one.
+    """
 
     value: int
     words: int
@@ -45,8 +49,15 @@ class Lifetime:
     last: int
 
 
-def find_lifetimes(graph: Graph, outlines: Sequence[Outline], device: int) -> list[Lifetime]:
+def scratch_of(node_id: int) -> int:
+    """Returns the number that stands for a node's scratch memory; its own inverse."""
+    return -1 - node_id
+
+
+def find_lifetimes(support: Support, outlines: Sequence[Outline], device: int) -> list[Lifetime]:
     """Returns the lifetimes of all values on a device, over all its splits in order."""
+    graph = support.graph
+    scratch: list[Lifetime] = []
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     position = 0
@@ -58,6 +69,9 @@ def find_lifetimes(graph: Graph, outlines: Sequence[Outline], device: int) -> li
             position += 1
         for node_id in outline.nodes:
             first[node_id] = last[node_id] = position
+            beside = support.scratch_words(graph.nodes[node_id], device)
+            if beside:
+                scratch.append(Lifetime(scratch_of(node_id), beside, position, position))
             for operand in graph.nodes[node_id].inputs:
                 for value in (operand, graph.root(operand)):
                     if value in first:
@@ -67,7 +81,7 @@ def find_lifetimes(graph: Graph, outlines: Sequence[Outline], device: int) -> li
         for value in outline.leaving:
             last[value if value in first else graph.root(value)] = position
             position += 1
-    return [Lifetime(v, graph.nodes[v].type.words, first[v], last[v]) for v in first]
+    return [Lifetime(v, graph.nodes[v].type.words, first[v], last[v]) for v in first] + scratch
 
 
 def assign_spans(

@@ -113,6 +113,7 @@ class Plan:
     locations: (device, node) -> activation span, for each value that is in that device's memory,
     the results of its own nodes and copies of others; not for leaves that are weights, nor for
     views (but see CopyIn: a part of a tensor that crosses on its own is a value of its own there).
+    Under (device, scratch_of(node)) the scratch memory of a node, alive while it runs.
     final_waits: splits for which the host waits before it hands the outputs to the caller.
     """
 

@@ -132,11 +132,11 @@ def _lay_out(
         weight_bytes = sum(bytes_of.values())
         here = [o for o in outlines if o.device == device]
         if spec.kind == "cpu":
-            live = largest_live_set(find_lifetimes(graph, outlines, device))
+            live = largest_live_set(find_lifetimes(support, outlines, device))
             memory.append(DeviceMemory(weights, weight_bytes, (), (), (), 4 * copies * live))
             continue
         page_words, own = spec.page_bytes // 4, spec.own_buffers
-        spans, pages = assign_spans(find_lifetimes(graph, outlines, device), page_words, own)
+        spans, pages = assign_spans(find_lifetimes(support, outlines, device), page_words, own)
         locations.update(locations_of(spans, device))
         entering = [(v, graph.nodes[v].type.words) for o in here for v, _ in o.entering]
         leaving = [(v, graph.nodes[v].type.words) for o in here for v in o.leaving]

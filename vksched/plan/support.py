@@ -7,7 +7,6 @@ from functools import cached_property
 from types import MappingProxyType
 
 from ..graph import Graph, Node
-from ..types import TensorType
 from .machine import Machine
 
 
@@ -25,18 +24,31 @@ class Support:
         self.resident = resident or {}
         self._answers: dict[tuple[int, int], str | None] = {}
         self._same: dict[tuple[object, ...], str | None] = {}
+        self._scratch: dict[tuple[object, ...], int] = {}
 
     def why_not(self, node: Node, device: int) -> str | None:
         """Returns why a device cannot run a node, or None when it can."""
         key = (node.id, device)
         if key not in self._answers:
-            types: tuple[TensorType, ...] = self.graph.input_types(node)
             leaves = tuple(self.graph.nodes[i].type for i in self.graph.leaves_read(node))
-            call = (node.op, types, leaves, node.type, node.attrs, device)
+            unfit = self.graph.unfit(node)
+            call = (*self._call(node, device), leaves, unfit)
             if call not in self._same:
                 self._same[call] = self.machine.devices[device].why_not(self.graph, node)
             self._answers[key] = self._same[call] or self._too_large(node, device)
         return self._answers[key]
+
+    def _call(self, node: Node, device: int) -> tuple[object, ...]:
+        return (node.op, self.graph.input_types(node), node.type, node.attrs, device)
+
+    def scratch_words(self, node: Node, device: int) -> int:
+        """Returns the words that a node needs beside its result while it runs on a device."""
+        spec, call = self.machine.devices[device], self._call(node, device)
+        if spec.kind == "cpu":
+            return 0
+        if call not in self._scratch:
+            self._scratch[call] = spec.lower(self.graph, node).scratch_words
+        return self._scratch[call]
 
     def missing_bytes(self, value: int, device: int) -> int:
         """Returns what a value takes on a device, 0 for a weight that is there already."""
@@ -48,8 +60,11 @@ class Support:
         """A node whose leaves and result fill the memory runs elsewhere, whatever else does."""
         spec = self.machine.devices[device]
         values = {*self.graph.leaves_read(node), node.id}
+        if spec.kind == "cpu":
+            return None
         need = sum(self.missing_bytes(value, device) for value in values)
-        if spec.kind == "cpu" or need <= spec.memory_bytes:
+        need += 4 * self.scratch_words(node, device)
+        if need <= spec.memory_bytes:
             return None
         return f"{spec.name} is full: {node.name} alone takes {need} of {spec.memory_bytes} bytes"
 

@@ -12,6 +12,7 @@ written while a value in it is still needed; a barrier must part what conflicts.
 from __future__ import annotations
 
 from ..errors import PlanError
+from .memory import scratch_of
 from .plan import HOST, Plan, Span, Split
 from .words import Owners, WordSet
 
@@ -135,11 +136,15 @@ def _check_words(plan: Plan, device: int) -> None:
     graph, memory = plan.graph, plan.memory[device]
     for (where, node_id), span in plan.locations.items():
         if where == device:
-            _check_span(plan, node_id, span, memory.activation_pages, "activation")
+            _check_span(plan, device, node_id, span, memory.activation_pages, "activation")
     for split in plan.splits:
         for written in (*(c.node for c in split.copies_in), *split.nodes):
             if split.device == device and (device, written) not in plan.locations:
                 raise _fail(f"{graph.nodes[written].name} has no place on its device")
+        for node_id in split.nodes if split.device == device else ():
+            need = plan.machine.devices[device].lower(graph, graph.nodes[node_id]).scratch_words
+            if need and (device, scratch_of(node_id)) not in plan.locations:
+                raise _fail(f"{graph.nodes[node_id].name} has no scratch memory")
     last = _last_reads(plan, device)
     owners = Owners()
     clock = 0
@@ -155,11 +160,13 @@ def _check_words(plan: Plan, device: int) -> None:
             operands, result = _accesses(plan, split, position)
             own = [_span(plan, device, i) for i in operands]
             sources = [s for s in own if s is not None]
-            targets = [plan.locations[device, result]] if result is not None else []
-            if result is not None:
-                for value in owners.take(targets[0], result):
-                    if value != result and last[value] >= clock:
-                        names = graph.nodes[result].name, graph.nodes[value].name
+            targets = []
+            for taker in _written(plan, device, result):
+                targets.append(plan.locations[device, taker])
+                for value in owners.take(targets[-1], taker):
+                    # what the item itself holds, operands and scratch, is needed until it ends
+                    if value != taker and last.get(value, -1) >= clock:
+                        names = _name(plan, taker), _name(plan, value)
                         raise _fail(f"{names[0]} is written over {names[1]}, which is still needed")
             if any(writes.meets(s) for s in (*sources, *targets)) or any(
                 reads.meets(s) for s in targets
@@ -172,7 +179,7 @@ def _check_words(plan: Plan, device: int) -> None:
             clock += 1
         for copy in split.copies_in:
             windows["inbox"].append(
-                _check_span(plan, copy.node, copy.inbox, memory.inbox_pages, "inbox")
+                _check_span(plan, device, copy.node, copy.inbox, memory.inbox_pages, "inbox")
             )
             if copy.target != plan.locations.get((device, copy.node)):
                 raise _fail(
@@ -180,7 +187,7 @@ def _check_words(plan: Plan, device: int) -> None:
                 )
         for out in split.copies_out:
             windows["outbox"].append(
-                _check_span(plan, out.node, out.outbox, memory.outbox_pages, "outbox")
+                _check_span(plan, device, out.node, out.outbox, memory.outbox_pages, "outbox")
             )
     for name, spans in windows.items():
         ordered = sorted(spans, key=lambda s: (s.page, s.offset))
@@ -213,10 +220,24 @@ def _last_reads(plan: Plan, device: int) -> dict[int, int]:
                         operand if (device, operand) in plan.locations else plan.graph.root(operand)
                     )
                     last[key] = clock
-                if result is not None:
-                    last[result] = clock
+                for value in _written(plan, device, result):
+                    last[value] = clock
                 clock += 1
     return last
+
+
+def _written(plan: Plan, device: int, result: int | None) -> tuple[int, ...]:
+    """Returns what an item writes: its result, and its scratch memory where it has some."""
+    if result is None:
+        return ()
+    beside = scratch_of(result)
+    return (result, beside) if (device, beside) in plan.locations else (result,)
+
+
+def _name(plan: Plan, value: int) -> str:
+    if value < 0:
+        return f"the scratch memory of {plan.graph.nodes[scratch_of(value)].name}"
+    return plan.graph.nodes[value].name
 
 
 def _span(plan: Plan, device: int, node_id: int) -> Span | None:
@@ -230,10 +251,17 @@ def _meet(a: Span, b: Span) -> bool:
     )
 
 
-def _check_span(plan: Plan, node_id: int, span: Span, pages: tuple[int, ...], kind: str) -> Span:
-    node = plan.graph.nodes[node_id]
-    if span.words != node.type.words:
-        raise _fail(f"{kind} span {span} of {node.name} is not of its {node.type.words} words")
+def _check_span(
+    plan: Plan, device: int, value: int, span: Span, pages: tuple[int, ...], kind: str
+) -> Span:
+    if value < 0:
+        node, kind = plan.graph.nodes[scratch_of(value)], "scratch"
+        words = plan.machine.devices[device].lower(plan.graph, node).scratch_words
+    else:
+        node = plan.graph.nodes[value]
+        words = node.type.words
+    if span.words != words:
+        raise _fail(f"{kind} span {span} of {node.name} is not of its {words} words")
     inside = 0 <= span.page < len(pages) and 0 <= span.offset
     if not inside or span.offset + span.words > pages[span.page]:
         raise _fail(f"{kind} span {span} lies outside the pages {pages}")

@@ -4,15 +4,17 @@ last of these.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from ..errors import DTypeError
 from ..plan.memory import ALIGN_WORDS, aligned
 from ..plan.plan import Span
-from ..types import NDArray
+from ..types import WORD_BYTES, NDArray, TensorType
 from .device import Progress
 from .kompute import Buffer, Context, HostBuffer, Pipeline, Recording
 from .shaders import Shader, load_shader
@@ -21,26 +23,55 @@ STAGING_WORDS = 4 << 20
 UPLOAD_TIMEOUT_S = 120.0
 
 
-def write_words(target: NDArray, array: NDArray) -> None:
-    """Writes an array into 32-bit words: float32 and int32 by their bits, bool as 0 or 1."""
-    flat = array.reshape(-1)
+def to_words(array: NDArray) -> NDArray:
+    """Returns an array as 32-bit words (see TensorType), a view where it can be.
+
+    Raises:
+        DTypeError: an int64 that does not fit int32, or a type that stays on the CPU.
+    """
+    flat = np.ascontiguousarray(array).reshape(-1)
     if flat.dtype == np.bool_:
-        target[:] = flat
-    else:
-        target[:] = flat.view(np.uint32)
+        return flat.astype(np.uint32)
+    if flat.dtype == np.int64:
+        small = flat.astype(np.int32)
+        if not np.array_equal(small, flat):
+            raise DTypeError(
+                f"[run] expected int64 values that fit int32, as the plan was told, got "
+                f"{flat.min()}..{flat.max()}"
+            )
+        return small.view(np.uint32)
+    if flat.dtype == np.float16:
+        if flat.size % 2:
+            flat = np.append(flat, np.float16(0))
+        return flat.view(np.uint32)
+    if flat.dtype.itemsize != WORD_BYTES:
+        raise DTypeError(f"[run] expected values that a device can hold, got {flat.dtype}")
+    return flat.view(np.uint32)
+
+
+def write_words(target: NDArray, array: NDArray) -> None:
+    """Writes an array into 32-bit words."""
+    target[:] = to_words(array)
 
 
 def read_words(words: NDArray, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> NDArray:
-    """Returns words as an array of an element type; a view for the 32-bit types."""
+    """Returns words as an array of an element type; a view for the 32-bit types and float16."""
     if dtype == np.bool_:
         return np.asarray(words != 0).reshape(shape)
-    return words.view(dtype).reshape(shape)
+    if dtype == np.int64:
+        return words.view(np.int32).astype(np.int64).reshape(shape)
+    count = math.prod(shape)
+    return words.view(dtype)[:count].reshape(shape)
 
 
 def copy_groups(words: int, shader: Shader, max_groups: int) -> tuple[int, int, int]:
     """Returns the groups of the copy kernel, which strides over what the groups do not reach."""
     per_group = int(shader.specialize({})[0]) * 16
     return (max(1, min(-(-words // per_group), max_groups)), 1, 1)
+
+
+def _words(array: NDArray) -> int:
+    return TensorType(array.shape, str(array.dtype)).words
 
 
 @dataclass(slots=True)
@@ -113,7 +144,7 @@ class WeightStore:
         groups: list[list[tuple[object, NDArray]]] = []
         used = self._page_words + 1
         for key, array in items:
-            words = aligned(array.size)
+            words = aligned(_words(array))
             if used + words > self._page_words:
                 groups.append([])
                 used = 0
@@ -122,7 +153,7 @@ class WeightStore:
         return groups
 
     def _upload(self, items: Sequence[tuple[object, NDArray]], progress: Progress | None) -> int:
-        total = sum(aligned(array.size) for _, array in items)
+        total = sum(aligned(_words(array)) for _, array in items)
         page = self._next_page
         self._next_page += 1
         buffer = self._context.storage(max(total, ALIGN_WORDS))
@@ -134,8 +165,8 @@ class WeightStore:
         self._pages[page] = _Page(buffer, 0)
         offset = 0
         for key, array in items:
-            self._spans[key] = Span(page, offset, array.size)
-            offset += aligned(array.size)
+            self._spans[key] = Span(page, offset, _words(array))
+            offset += aligned(_words(array))
         return page
 
 
@@ -169,7 +200,7 @@ def upload(
     progress: Progress | None = None,
 ) -> None:
     """Writes arrays one behind the other, aligned, to a device through two staging buffers."""
-    total = sum(aligned(a.size) for a in arrays)
+    total = sum(aligned(_words(a)) for a in arrays)
     if total == 0:
         return
     shader = load_shader("copy")
@@ -181,7 +212,7 @@ def upload(
             stage = stages[turn % len(stages)]
             stage.finish()
             for at, flat in parts:
-                write_words(stage.host.array[at : at + flat.size], flat)
+                stage.host.array[at : at + flat.size] = flat
             stage.recording.begin()
             stage.recording.dispatch(
                 stage.pipeline,
@@ -210,8 +241,8 @@ def _pieces(
     placed: list[tuple[int, NDArray]] = []
     total = 0
     for array in arrays:
-        placed.append((total, array.reshape(-1)))
-        total += aligned(array.size)
+        placed.append((total, to_words(array)))
+        total += aligned(_words(array))
     pieces = []
     for start in range(0, total, chunk):
         end = min(start + chunk, total)

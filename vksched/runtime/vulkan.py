@@ -13,10 +13,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TypeVar
 
-from ..errors import DeviceError, DeviceLost, IndexOutOfRange, PlanError
+from ..errors import DeviceError, DeviceLost, IndexOutOfRange
 from ..graph import Graph
-from ..ops.op import OUTPUT, STATUS, Call, Dispatch
+from ..ops.lower import Lowering
+from ..ops.op import OUTPUT, SCRATCH, STATUS, Dispatch
 from ..plan.machine import DeviceSpec
+from ..plan.memory import scratch_of
 from ..plan.plan import CopyIn, CopyOut, Plan, Span, Split
 from ..types import NDArray, numpy_dtype
 from .device import Progress
@@ -189,20 +191,24 @@ class VulkanSession:
 
     def _record_node(self, recording: Recording, node_id: int, slot: _Slot, split: Split) -> None:
         node = self._graph.nodes[node_id]
-        kernel = node.declaration.kernel
-        if kernel is None:
-            raise PlanError(f"[{node.op}] {node.name} was placed on {self._device.name}: no kernel")
-        call = Call(self._graph.input_types(node), node.type, node.attrs, self._device.limits)
-        for position, dispatch in enumerate(kernel.lower(call)):
+        spec = self._plan.machine.devices[self._index]
+        lowering = spec.lower(self._graph, node)
+        for position, dispatch in enumerate(lowering.dispatches):
             # Dispatches of a node write different words, and status words only collect bits: no
             # hazard, but validation with own buffers would see one.
             apart = self._device.own_buffers and (position or STATUS in dispatch.operands)
             if dispatch.barrier or apart:
                 recording.barrier("shader", "shader")
-            self._record_dispatch(recording, dispatch, node_id, slot, split)
+            self._record_dispatch(recording, lowering, dispatch, node_id, slot, split)
 
     def _record_dispatch(
-        self, recording: Recording, dispatch: Dispatch, node_id: int, slot: _Slot, split: Split
+        self,
+        recording: Recording,
+        lowering: Lowering,
+        dispatch: Dispatch,
+        node_id: int,
+        slot: _Slot,
+        split: Split,
     ) -> None:
         node = self._graph.nodes[node_id]
         shader = load_shader(dispatch.shader)
@@ -213,6 +219,10 @@ class VulkanSession:
             elif operand == STATUS:
                 places.append(_Place(slot.status, slot.status_of[split.id] + FLAGS))
                 self._checked.setdefault(split.id, {})[node.name] = None
+            elif operand <= SCRATCH:
+                beside = self._plan.locations[self._index, scratch_of(node_id)]
+                at = beside.offset + lowering.scratch_offset(SCRATCH - operand)
+                places.append(_Place(slot.activations[beside.page], at))
             else:
                 places.append(self._place(node.inputs[operand], slot))
         shifts = dispatch.shifts or (0,) * len(places)

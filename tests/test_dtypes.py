@@ -1,0 +1,197 @@
+"""Element types through the whole flow: what runs where, what it costs, that nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from graphs import make_machine, make_plan, node_id
+
+import vksched as vs
+from vksched.ops.bounds import fits
+from vksched.plan.memory import scratch_of
+from vksched.plan.plan import Plan, Span
+
+RNG = np.random.default_rng(7)
+HALVES = RNG.standard_normal((5, 7)).astype(np.float16)
+
+
+@pytest.fixture(scope="module")
+def sched(devices: list[str]) -> Iterator[vs.Scheduler]:
+    with vs.Scheduler(devices) as opened:
+        yield opened
+
+
+def run_on(sched: vs.Scheduler, y: Any, **feeds: Any) -> tuple[Any, Plan]:
+    run = sched.compile(y)
+    try:
+        return run(**feeds), run.plan
+    finally:
+        run.close()
+
+
+def devices_used(plan: Plan) -> set[str]:
+    return {plan.machine.devices[s.device].name for s in plan.splits}
+
+
+def first_device(sched: vs.Scheduler) -> str:
+    return sched.devices[0].name
+
+
+# -- float16 -----------------------------------------------------------------------------------
+
+
+def test_float16_runs_on_the_device_and_rounds_once_per_op(sched: vs.Scheduler) -> None:
+    x = vs.input("x", (5, 7), "float16")
+    w = vs.weight(RNG.standard_normal((7, 3)).astype(np.float16), name="w")
+    hidden = vs.relu(x + 1.0)
+    parts = [hidden @ w, hidden[1:4, ::2], vs.reduce_sum(x, 1), vs.softmax(x), x > 0.5]
+    got, plan = run_on(sched, parts, x=HALVES)
+    assert devices_used(plan) == {first_device(sched)}, plan.explain()
+    up = np.maximum(HALVES + np.float16(1), 0)
+    product = (up.astype(np.float32) @ w.data.astype(np.float32)).astype(np.float16)
+    assert [a.dtype.name for a in got] == ["float16"] * 4 + ["bool"]
+    assert np.allclose(got[0], product, rtol=2e-3, atol=1e-3)
+    assert np.array_equal(got[1], up[1:4, ::2])
+    assert np.allclose(got[2], HALVES.astype(np.float32).sum(1), rtol=2e-3, atol=1e-3)
+    assert np.allclose(np.sum(got[3], 1, np.float32), 1, atol=3e-3)
+    assert np.array_equal(got[4], HALVES > 0.5)
+
+
+def test_float16_takes_half_the_memory_and_what_a_node_needs_beside_it() -> None:
+    x = vs.input("x", (1000, 7), "float16")
+    plan = make_plan(vs.relu(x, name="y"), machine=make_machine(1))
+    words = 3500
+    assert plan.graph.nodes[node_id(plan, "y")].type.words == words
+    assert plan.locations[0, node_id(plan, "y")].words == words
+    beside = plan.locations[0, scratch_of(node_id(plan, "y"))]
+    assert beside.words >= 2 * 7000 and sum(plan.memory[0].inbox_pages) < words + 64
+
+
+def with_scratch(plan: Plan, span: Span | None) -> Plan:
+    key = (0, scratch_of(node_id(plan, "y")))
+    locations = {k: v for k, v in plan.locations.items() if k != key}
+    return replace(plan, locations=locations | ({key: span} if span else {}))
+
+
+def test_verify_refuses_scratch_memory_that_is_missing_short_or_taken() -> None:
+    x = vs.input("x", (40, 40), "float16")
+    after = vs.add(vs.relu(x, name="y"), x)
+    plan = make_plan([after, vs.concat([x, x, x, x])], machine=make_machine(1))
+    span = plan.locations[0, scratch_of(node_id(plan, "y"))]
+    taken = plan.locations[0, node_id(plan, "x")]
+    with pytest.raises(vs.PlanError, match="no scratch memory"):
+        with_scratch(plan, None).verify()
+    with pytest.raises(vs.PlanError, match="is not of its"):
+        with_scratch(plan, replace(span, words=span.words - 1)).verify()
+    over = taken.offset + taken.words - span.words
+    with pytest.raises(vs.PlanError, match="scratch memory of y is written over"):
+        with_scratch(plan, replace(span, page=taken.page, offset=over)).verify()
+
+
+def test_scratch_memory_is_used_again_behind_a_barrier() -> None:
+    x = vs.input("x", (40, 40), "float16")
+    a, b = vs.relu(x, name="a"), vs.tanh(x, name="b")
+    plan = make_plan(vs.add(a, b, name="y"), machine=make_machine(1))
+    places = [plan.locations[0, scratch_of(node_id(plan, n))] for n in ("a", "b")]
+    assert places[0].page == places[1].page
+    (split,) = plan.splits
+    ends = [p.offset + p.words for p in places]
+    overlap = places[0].offset < ends[1] and places[1].offset < ends[0]
+    position = len(split.copies_in) + split.nodes.index(node_id(plan, "b"))
+    assert not overlap or position in split.barriers
+
+
+# -- int64 -------------------------------------------------------------------------------------
+
+
+def test_int64_runs_on_a_device_when_its_bounds_fit(sched: vs.Scheduler) -> None:
+    table = vs.weight(np.arange(20, dtype=np.float32).reshape(10, 2), name="table")
+    ids = vs.input("ids", (3,), "int64", bounds=(-5, 4))
+    y = [vs.gather(table, ids), ids + 1, vs.cast(ids * ids, "int32"), vs.concat([ids, ids])]
+    feed = np.array([-5, 0, 4])
+    got, plan = run_on(sched, y, ids=feed)
+    assert devices_used(plan) == {first_device(sched)}, plan.explain()
+    assert np.array_equal(got[0], np.arange(20, dtype=np.float32).reshape(10, 2)[feed])
+    assert np.array_equal(got[1], feed + 1) and got[1].dtype == np.int64
+    assert np.array_equal(got[2], feed * feed) and got[2].dtype == np.int32
+    assert np.array_equal(got[3], np.tile(feed, 2)) and got[3].dtype == np.int64
+
+
+def test_int64_of_unknown_bounds_runs_on_numpy_and_says_so(sched: vs.Scheduler) -> None:
+    y = vs.input("n", (2,), "int64") * 3
+    feed = np.array([2**40, -(2**50)])
+    got, plan = run_on(sched, y, n=feed)
+    assert np.array_equal(got, feed * 3) and devices_used(plan) == {"cpu"}
+    if first_device(sched) != "cpu":
+        assert "may not fit 32 bits (bounds: unknown); try vs.input" in plan.explain()
+
+
+def test_int64_that_grows_out_of_32_bits_moves_to_numpy(sched: vs.Scheduler) -> None:
+    n = vs.input("n", (2,), "int64", bounds=(0, 2**20))
+    small = vs.add(n, 1, name="small")
+    got, plan = run_on(sched, [small, vs.mul(small, small, name="square")], n=np.array([3, 2**20]))
+    assert got[1].tolist() == [16, (2**20 + 1) ** 2]
+    square = plan.placements[node_id(plan, "square")]
+    assert plan.machine.devices[square.device].name == "cpu"
+    if first_device(sched) != "cpu":
+        assert f"(bounds: (1, {(2**20 + 1) ** 2}))" in plan.explain()
+
+
+def test_values_outside_their_bounds_are_refused(sched: vs.Scheduler) -> None:
+    run = sched.compile(vs.input("n", (2,), "int64", bounds=(0, 9)) + 1)
+    for bad in (np.array([0, 10]), np.array([-1, 0])):
+        with pytest.raises(vs.IndexOutOfRange, match=r"values in 0\.\.9 for input 'n'"):
+            run(n=bad)
+    run.close()
+
+
+@pytest.mark.parametrize("bounds", [(3, 2), (0, 1)])
+def test_bounds_belong_to_integers(bounds: tuple[int, int]) -> None:
+    dtype = "int64" if bounds[0] > bounds[1] else "float32"
+    with pytest.raises(vs.DTypeError, match="bounds"):
+        vs.input("n", (2,), dtype, bounds=bounds)
+
+
+def test_every_value_lies_within_its_bounds() -> None:
+    """Bounds are promises: computed values must keep them."""
+    a = vs.input("a", (50,), "int64", bounds=(-7, 9))
+    b = vs.input("b", (50,), "int64", bounds=(2, 5))
+    made = [a + b, a - b, a * b, -a, vs.abs(a), vs.div(a, b), vs.maximum(a, b), vs.minimum(a, b)]
+    made += [vs.where(a > b, a, b), vs.reduce_sum(a), vs.concat([a, b]), vs.gather(a, [1, 2])]
+    made += [
+        vs.cast(a > b, "int64"),
+        vs.reduce_max(a),
+        vs.relu(a),
+        vs.cast(vs.cast(a, "int32"), int),
+    ]
+    graph, ids = vs.build_graph(made)
+    feeds = {"a": RNG.integers(-7, 10, 50), "b": RNG.integers(2, 6, 50)}
+    with vs.Scheduler(["cpu"]) as cpu:
+        results = cpu.compile(made)(**feeds)
+    for tensor, value in zip(made, results, strict=True):
+        bounds = graph.bounds[ids[tensor]]
+        assert bounds is not None and fits(bounds), tensor
+        assert fits((int(value.min()), int(value.max())), bounds), tensor
+
+
+# -- float64, uint32 ---------------------------------------------------------------------------
+
+
+def test_float64_is_exact_on_numpy(sched: vs.Scheduler) -> None:
+    x = vs.input("x", (3, 3), "float64")
+    feed = np.eye(3) + 1e-12
+    (product, third), plan = run_on(sched, [x @ x, x / 3], x=feed)
+    assert devices_used(plan) == {"cpu"} and product.dtype == np.float64
+    assert np.array_equal(product, feed @ feed) and np.array_equal(third, feed / 3)
+    if first_device(sched) != "cpu":
+        assert "float64 is computed by numpy only" in plan.explain()
+
+
+def test_types_do_not_mix_by_themselves() -> None:
+    for one, other in (("float16", "float32"), ("float64", "float32"), ("int64", "int32")):
+        with pytest.raises(vs.DTypeError, match=f"{one}|{other}"):
+            vs.add(vs.input("a", (2,), one), vs.input("b", (2,), other))

@@ -1,0 +1,142 @@
+"""Bounds: the least and largest value an integer tensor can hold, as far as its graph tells.
+
+A device holds int64 in 32 bits, so an int64 node runs there only when all its values are known to
+fit. One rule per op; an op without one tells nothing, and its int64 stays on the CPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from ..types import BOOL, INT32, INT64, UINT32, NDArray, TensorType
+from .op import Attrs, Op
+
+Bounds = tuple[int, int]
+Known = tuple[Bounds | None, ...]
+Rule = Callable[[Known, tuple[TensorType, ...], Attrs], Bounds | None]
+
+INT32_BOUNDS: Bounds = (-(2**31), 2**31 - 1)
+OF_DTYPE: dict[str, Bounds] = {BOOL: (0, 1), INT32: INT32_BOUNDS, UINT32: (0, 2**32 - 1)}
+
+
+def bounds_of_data(array: NDArray) -> Bounds | None:
+    """Returns the bounds of a weight or constant; of nothing (0, 0), of floats None."""
+    if array.dtype.kind not in "iub":
+        return None
+    return (int(array.min()), int(array.max())) if array.size else (0, 0)
+
+
+def bounds_of_result(
+    op: Op, known: Known, inputs: tuple[TensorType, ...], result: TensorType, attrs: Attrs
+) -> Bounds | None:
+    """Returns the bounds of an op's result from those of its operands; None where unknown."""
+    if result.dtype not in (*OF_DTYPE, INT64):
+        return None
+    rule = RULES.get(op.name) or (_moved(op) if op.any_dtype else None)
+    found = rule(known, inputs, attrs) if rule is not None else None
+    widest = OF_DTYPE.get(result.dtype)
+    if found is None or (widest and not fits(found, widest)):  # unknown, or it may wrap
+        return widest
+    return found
+
+
+def fits(inner: Bounds | None, outer: Bounds = INT32_BOUNDS) -> bool:
+    """Returns whether all values are known to lie within bounds."""
+    return inner is not None and outer[0] <= inner[0] and inner[1] <= outer[1]
+
+
+def _union(given: Sequence[Bounds | None]) -> Bounds | None:
+    known = [b for b in given if b is not None]
+    if not known or len(known) != len(given):
+        return None
+    return min(low for low, _ in known), max(high for _, high in known)
+
+
+def _moved(op: Op) -> Rule:
+    return lambda known, inputs, attrs: _union(
+        [b for i, b in enumerate(known) if i not in op.indices and inputs[i].dtype != BOOL]
+        or [b for i, b in enumerate(known) if i not in op.indices]
+    )
+
+
+def _corners(compute: Callable[[int, int], int]) -> Rule:
+    """A function of two integers, monotonic in each: its extremes are at the corners."""
+
+    def rule(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
+        a, b = known[0], known[1]
+        if a is None or b is None:
+            return None
+        corners = [compute(x, y) for x in a for y in b]
+        return min(corners), max(corners)
+
+    return rule
+
+
+def _each(compute: Callable[[int, int], Bounds]) -> Rule:
+    """A function of one operand's bounds."""
+    return lambda known, inputs, attrs: compute(*known[0]) if known[0] is not None else None
+
+
+def _divided(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
+    if known[0] is None:
+        return None
+    most = max(abs(v) for v in known[0])
+    return -most, most
+
+
+def _remainder(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
+    if known[1] is None:
+        return None
+    most = max(abs(v) for v in known[1])
+    return -most, most
+
+
+def _positions(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds:
+    """Positions along an axis, or in all of a tensor."""
+    return 0, max(0, inputs[0].size - 1)
+
+
+def _summed(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
+    if known[0] is None:
+        return None
+    axes = attrs.get("axes", (attrs.get("axis"),))
+    assert isinstance(axes, tuple)
+    count = math.prod(inputs[0].shape[a] for a in axes if isinstance(a, int))
+    low, high = known[0]
+    return min(0, count * low), max(0, count * high)
+
+
+def _found(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds:
+    """Positions along any axis, or what stands where none is."""
+    fill = attrs.as_int("fill")
+    return min(0, fill), max(fill, *inputs[0].shape, 0)
+
+
+def _absolute(low: int, high: int) -> Bounds:
+    return (0 if low <= 0 <= high else min(abs(low), abs(high))), max(abs(low), abs(high))
+
+
+RULES: dict[str, Rule] = {
+    "add": _corners(lambda a, b: a + b),
+    "sub": _corners(lambda a, b: a - b),
+    "mul": _corners(lambda a, b: a * b),
+    "maximum": _corners(max),
+    "minimum": _corners(min),
+    "div": _divided,
+    "floor_divide": _divided,
+    "remainder": _remainder,
+    "neg": _each(lambda low, high: (-high, -low)),
+    "abs": _each(_absolute),
+    "relu": _each(lambda low, high: (max(low, 0), max(high, 0))),
+    "sign": _each(lambda low, high: (-1, 1)),
+    "cast": lambda known, inputs, attrs: known[0],
+    "where": lambda known, inputs, attrs: _union(known[1:]),
+    "reduce_sum": _summed,
+    "cumsum": _summed,
+    "reduce_max": lambda known, inputs, attrs: known[0],
+    "reduce_min": lambda known, inputs, attrs: known[0],
+    "nonzero": _found,
+    "sort": lambda known, inputs, attrs: known[0],
+    **dict.fromkeys(("argmax", "argmin", "argsort"), _positions),
+}
