@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from . import elementwise, reduce
+from . import elementwise, reduce, scan
 from .common import Draw
 
-FAMILIES = (elementwise, reduce)
+FAMILIES = (elementwise, reduce, scan)
 DRAWS: dict[str, Draw] = {}
 for _family in FAMILIES:
     DRAWS.update(_family.DRAWS)

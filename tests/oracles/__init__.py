@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from . import arg, elementwise, index, layout, matmul, norm, reduce
+from . import arg, elementwise, index, layout, matmul, norm, reduce, scan, sort
 from .common import FunctionOracle, Oracle
 
-FAMILIES = (arg, elementwise, index, layout, matmul, norm, reduce)
+FAMILIES = (arg, elementwise, index, layout, matmul, norm, reduce, scan, sort)
 ORACLES: dict[str, Oracle] = {}
 FUNCTION_ORACLES: dict[str, FunctionOracle] = {}
 for _family in FAMILIES:

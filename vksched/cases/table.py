@@ -7,7 +7,7 @@ from types import ModuleType
 
 import numpy as np
 
-from . import arg, elementwise, index, layout, matmul, norm, reduce
+from . import arg, elementwise, index, layout, matmul, norm, reduce, scan, sort
 from .case import Case, ErrorCase, FunctionCase
 
 FAMILIES: tuple[ModuleType, ...] = (
@@ -18,6 +18,8 @@ FAMILIES: tuple[ModuleType, ...] = (
     matmul,
     norm,
     reduce,
+    scan,
+    sort,
 )
 CASES: list[Case] = [case for family in FAMILIES for case in family.CASES]
 FUNCTIONS: list[FunctionCase] = [

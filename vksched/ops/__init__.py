@@ -57,14 +57,19 @@ from .reduce import (
     reduce_sum_square,
     reduce_var,
 )
+from .scan import cumprod, cumsum
+from .sort import argsort, sort, topk
 
 __all__ = [
     "abs",
     "add",
     "argmax",
     "argmin",
+    "argsort",
     "cast",
     "concat",
+    "cumprod",
+    "cumsum",
     "div",
     "equal",
     "erf",
@@ -113,10 +118,12 @@ __all__ = [
     "silu",
     "slice",
     "softmax",
+    "sort",
     "sqrt",
     "squeeze",
     "sub",
     "tanh",
+    "topk",
     "transpose",
     "where",
 ]
