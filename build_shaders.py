@@ -5,13 +5,17 @@
     shaders/copy.comp, not in variants.toml              one variant, by its own name
 
 Only what changed is compiled: the key is a hash of the source, its includes, its defines and the
-compiler. The manifest tells the runtime what a shader binds, its push block and its constants; it
+tools. The manifest tells the runtime what a shader binds, its push block and its constants; it
 is read from the source by a strict parser. Usage: python build_shaders.py [--check] [--force]
+
+`--stats [SHADER...]` builds, then shows what AMD's compiler makes of the variants: registers,
+shared memory, occupancy, time; see scripts/shader_stats.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -39,7 +43,10 @@ OUTPUT = ROOT / "vksched" / "spirv"
 TARGET = "vulkan1.1"
 
 INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"', re.M)
-BUFFER = re.compile(r"layout\s*\(\s*set\s*=\s*0\s*,\s*binding\s*=\s*(\d+)\s*\)[^;{]*?(\w+)\s*\{")
+BUFFER = re.compile(
+    r"layout\s*\(\s*set\s*=\s*0\s*,\s*binding\s*=\s*(\d+)\s*\)\s*([\w\s]*?)buffer\s+(\w+)\s*\{"
+)
+ACCESS = {"readonly": "read", "writeonly": "write"}
 PUSH = re.compile(r"layout\s*\(\s*push_constant\s*\)\s*uniform\s+\w+\s*\{(.*?)\}", re.S)
 FIELD = re.compile(r"^(uint|int|float)\s+(\w+)\s*(?:\[\s*(\d+)\s*\])?$")
 CONSTANT = re.compile(
@@ -99,7 +106,8 @@ def read_source(path: Path, seen: tuple[Path, ...] = ()) -> str:
 def describe(source: str, name: str) -> dict[str, Any]:
     """Returns bindings, push fields and specialisation constants of a shader, from its text."""
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.S)
-    buffers = {int(m.group(1)): m.group(2) for m in BUFFER.finditer(text)}
+    buffers = {int(m.group(1)): m.group(3) for m in BUFFER.finditer(text)}
+    access = {int(m[1]): ACCESS.get(m[2].strip(), "both") for m in BUFFER.finditer(text)}
     if sorted(buffers) != list(range(len(buffers))) or not buffers:
         raise BuildError(f"{name}: expected bindings 0..n-1, got {sorted(buffers)}")
     bindings = [re.sub(r"(?<!^)(?=[A-Z])", "_", buffers[i]).lower() for i in range(len(buffers))]
@@ -126,6 +134,7 @@ def describe(source: str, name: str) -> dict[str, Any]:
         raise BuildError(f"{name}: expected constant ids 0..n-1, got {sorted(constants)}")
     return {
         "bindings": bindings,
+        "access": [access[i] for i in range(len(access))],
         "push": push,
         "constants": [constants[i] for i in range(len(constants))],
     }
@@ -139,8 +148,8 @@ def run(command: list[str]) -> str:
     return done.stdout
 
 
-def compile_variant(variant: Variant, compiler: str) -> None:
-    """Compiles one variant and validates the result where spirv-val is installed."""
+def compile_variant(variant: Variant, compiler: str, validator: str | None) -> None:
+    """Compiles one variant, and validates the result when there is a validator."""
     target = OUTPUT / f"{variant.name}.spv"
     made = target.with_suffix(".tmp")
     defines = [f"-D{k}={v}" for k, v in variant.defines.items()]
@@ -149,7 +158,6 @@ def compile_variant(variant: Variant, compiler: str) -> None:
         [compiler, "--quiet", "-V", "--target-env", TARGET, include, *defines]
         + [str(variant.source), "-o", str(made)]
     )
-    validator = shutil.which("spirv-val")
     if validator:
         run([validator, "--target-env", TARGET, str(made)])
     os.replace(made, target)
@@ -161,7 +169,9 @@ def build(force: bool, check: bool, jobs: int) -> int:
     compiler = shutil.which("glslangValidator")
     if compiler is None:
         raise BuildError("glslangValidator is not installed; try `apt-get install glslang-tools`")
-    version = run([compiler, "--version"])
+    validator = shutil.which("spirv-val")
+    # Without a validator the key is another one: what it has not seen is compiled again with it.
+    tools = [run([tool, "--version"]) for tool in (compiler, validator) if tool]
     old: dict[str, Any] = {}
     manifest_path = OUTPUT / "manifest.json"
     if manifest_path.exists() and not force:
@@ -173,7 +183,7 @@ def build(force: bool, check: bool, jobs: int) -> int:
     stale: list[Variant] = []
     for variant in find_variants():
         source = read_source(variant.source)
-        key = json.dumps([source, variant.defines, version, TARGET])
+        key = json.dumps([source, variant.defines, tools, TARGET])
         digest = hashlib.sha256(key.encode()).hexdigest()
         entry = {
             "file": f"{variant.name}.spv",
@@ -195,7 +205,7 @@ def build(force: bool, check: bool, jobs: int) -> int:
     for variant in stale:  # after a failed build an old or newer one must not pass for current
         (OUTPUT / f"{variant.name}.spv").unlink(missing_ok=True)
     with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(lambda v: compile_variant(v, compiler), stale))
+        list(pool.map(lambda v: compile_variant(v, compiler, validator), stale))
     for path in gone:
         path.unlink()
     text = json.dumps({"target": TARGET, "variants": manifest}, indent=1) + "\n"
@@ -203,6 +213,8 @@ def build(force: bool, check: bool, jobs: int) -> int:
         manifest_path.write_text(text)
     seconds = time.perf_counter() - start
     print(f"shaders: {len(stale)} of {len(manifest)} variants compiled in {seconds:.1f} s")
+    if validator is None:
+        print("shaders: NOT VALIDATED, spirv-val is missing; try `apt-get install spirv-tools`")
     return 0
 
 
@@ -212,8 +224,25 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="only tell what is stale, exit 1")
     parser.add_argument("--force", action="store_true", help="compile everything again")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    stats = parser.add_argument_group("with --stats")
+    stats.add_argument("--stats", action="store_true", help="what AMD's compiler makes of them")
+    stats.add_argument("--json", action="store_true", help="everything, as JSON")
+    stats.add_argument("--families", default="", help="vega10,navi10,navi21,gfx1100: some of them")
+    stats.add_argument("--write", type=Path, metavar="PAGE", help="into docs/shaders.md")
+    stats.add_argument("shaders", nargs="*", metavar="SHADER", help="variants, all their constants")
     arguments = parser.parse_args()
+    of_stats = (arguments.json, arguments.families, arguments.write, arguments.shaders)
+    if any(of_stats) and not arguments.stats:
+        parser.error("--json, --families, --write and names of shaders go with --stats")
     try:
+        if arguments.stats:
+            sys.path.insert(0, str(ROOT / "scripts"))
+            import shader_stats
+
+            with contextlib.redirect_stdout(sys.stderr):
+                build(arguments.force, False, max(1, arguments.jobs))
+            wanted = (arguments.shaders, arguments.families, arguments.json, arguments.write)
+            return shader_stats.main(*wanted)
         return build(arguments.force, arguments.check, max(1, arguments.jobs))
     except BuildError as error:
         print(f"build_shaders: {error}", file=sys.stderr)

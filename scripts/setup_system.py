@@ -16,8 +16,9 @@ from setup_base import Setup, SetupError, hash_of
 SUPPORTED = ((3, 10), (3, 11), (3, 12))
 INCLUDE_FOLDERS = ("/usr/include", "/usr/local/include")
 OTHER_DISTRIBUTIONS = """\
-  Fedora: gcc-c++ make cmake vulkan-headers vulkan-loader-devel fmt-devel glslang python3-devel
-  Arch:   base-devel cmake vulkan-headers vulkan-icd-loader fmt glslang python"""
+  Fedora: gcc-c++ make cmake vulkan-headers vulkan-loader-devel fmt-devel glslang
+          spirv-tools python3-devel
+  Arch:   base-devel cmake vulkan-headers vulkan-icd-loader fmt glslang spirv-tools python"""
 DESCRIBE_PYTHON = (
     "import sys, os, json, sysconfig, importlib.util as u; print(json.dumps(dict("
     "path=sys.executable, version=sys.version_info[:2],"
@@ -60,6 +61,7 @@ BUILD_REQUIREMENTS = (
     Requirement("libvulkan-dev", header="vulkan/vulkan.h"),
     Requirement("libfmt-dev", header="fmt/core.h"),
     Requirement("glslang-tools", tools=("glslangValidator",)),
+    Requirement("spirv-tools", tools=("spirv-val",)),
 )
 
 

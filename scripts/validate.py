@@ -24,6 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "validation"
 HAZARD = "SYNC-HAZARD-READ-AFTER-WRITE"
 TEST_LIMIT_S = 1200
+DRAWS = 10
+"""Calls drawn of each op: the layer makes every one slow."""
 # Two dispatches of the copy kernel, the second reads what the first writes, no barrier between.
 PLANT = """
 import struct, sys
@@ -98,6 +100,7 @@ def layer_environment(manifest: Path, pipe: Path) -> dict[str, str]:
         **os.environ,
         "VK_INSTANCE_LAYERS": "VK_LAYER_KHRONOS_validation",
         "VK_LAYER_SETTINGS_PATH": str(FOLDER / "vk_layer_settings.txt"),
+        "VKSCHED_DRAWS": str(DRAWS),
         "VKSCHED_OWN_BUFFERS": "1",  # the layer sees whole buffers: one value in each
     }
 
@@ -154,7 +157,8 @@ def main(pytest_args: list[str]) -> int:
     if not plant(pipe, environ):
         return 1
     pytest = [sys.executable, "-m", "pytest", f"--timeout={TEST_LIMIT_S}"]
-    left_out = ("test_elsewhere", "test_setup", "test_validate")  # child runs, no Vulkan
+    # child runs, which have no Vulkan or take no layers
+    left_out = ("test_elsewhere", "test_setup", "test_shader_stats", "test_validate")
     pytest += [f"--ignore=tests/{name}.py" for name in left_out]
     code, text = run_under_layer([*pytest, *pytest_args], pipe, environ)
     (FOLDER / "messages.log").write_text(text)

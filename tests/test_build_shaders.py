@@ -33,6 +33,7 @@ needs_compiler = pytest.mark.skipif(
 def test_bindings_push_and_constants_are_read() -> None:
     assert build_shaders.describe(SOURCE, "one") == {
         "bindings": ["x", "result"],
+        "access": ["read", "write"],
         "push": [
             ("x_offset", "uint", 1),
             ("result_offset", "uint", 1),
@@ -133,3 +134,27 @@ def test_without_a_compiler_it_says_what_to_install(
     monkeypatch.setenv("PATH", str(project))
     with pytest.raises(build_shaders.BuildError, match="apt-get install glslang-tools"):
         build()
+
+
+@needs_compiler
+def test_validation_is_never_left_out_silently(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tools = project / "tools"
+    tools.mkdir()
+    (tools / "glslangValidator").symlink_to(str(shutil.which("glslangValidator")))
+    monkeypatch.setenv("PATH", str(tools))
+    assert build() == 0 and "NOT VALIDATED, spirv-val is missing" in capsys.readouterr().out
+    assert build() == 0 and "0 of 1 variants" in capsys.readouterr().out
+    validator = tools / "spirv-val"
+    validator.write_text("#!/bin/sh\necho v1\n")
+    validator.chmod(0o755)
+    assert build(check=True) == 1, "what no validator has seen is not current where there is one"
+    capsys.readouterr()
+    assert build() == 0
+    said = capsys.readouterr().out
+    assert "1 of 1 variants" in said and "NOT VALIDATED" not in said
+    validator.write_text('#!/bin/sh\n[ "$1" = --version ] && exit\necho bad word; exit 1\n')
+    with pytest.raises(build_shaders.BuildError, match="bad word"):
+        build()
+    assert not (project / "spirv" / "one.spv").exists()

@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
+from conftest import vulkan_names
 from test_devices import INTEL, NVIDIA, SOFT, Show, plain_environment, raw, show
 
 import vksched
+from vksched.cases.case import Case
+from vksched.cases.support import as_markdown, find_support
 from vksched.cli import _Group, main
 from vksched.errors import DeviceError, ShapeError
 
 __all__ = ["plain_environment", "show"]  # fixtures
+
+needs_vulkan = pytest.mark.skipif(not vulkan_names(), reason="no Vulkan device here")
 
 
 def call(
@@ -142,3 +148,74 @@ def test_commands_import_what_they_need_when_they_run() -> None:
     code = "import sys, vksched.cli; print([m for m in ('rich', 'kp') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+# -- ops ---------------------------------------------------------------------------------------
+
+
+def test_support_is_a_page_and_plain_data(capsys: pytest.CaptureFixture[str]) -> None:
+    code, page, _ = call(capsys, "ops", "support")
+    assert code == 0 and "| matmul |" in page and "float16 is stored in 16 bits" in page
+    code, text, _ = call(capsys, "ops", "support", "--json")
+    found = {entry["op"]: entry for entry in json.loads(text)["ops"]}
+    assert found["softmax"]["GPU"] == ["float32", "float16"]
+    assert "float64" in found["softmax"]["numpy"]
+
+
+def test_docs_page_of_the_op_set_is_current() -> None:
+    page = Path(__file__).parent.parent / "docs" / "ops.md"
+    assert page.read_text() == as_markdown(), "try `vksched ops support --write`"
+
+
+def test_every_gap_has_a_reason() -> None:
+    for support in find_support():
+        assert support.dtypes, f"{support.op} has no cases"
+        for kind, dtypes in support.on.items():
+            for dtype in set(support.dtypes) - {"float64"} - set(dtypes):
+                assert [g for g in support.gaps if g[:2] == (kind, dtype) and g[2].strip()]
+
+
+@needs_vulkan
+def test_ops_are_proved_on_a_device(capsys: pytest.CaptureFixture[str]) -> None:
+    device = vulkan_names()[0]
+    code, out, _ = call(capsys, "ops", "test", "-o", "squeeze", "-o", "matmul", "-d", device, "-v")
+    assert code == 0 and "0 wrong" in out and "by numpy: matmul" in out
+    code, text, _ = call(capsys, "ops", "test", "-o", "relu", "-d", device, "--json")
+    outcomes = json.loads(text)
+    assert code == 0 and {o["op"] for o in outcomes} == {"relu"}
+    assert all(o["device"] == device and not o["error"] for o in outcomes)
+
+
+@needs_vulkan
+def test_a_wrong_result_is_told_and_is_exit_code_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Case, "expected", lambda case: case.inputs[0] * 2)
+    code, out, _ = call(capsys, "ops", "test", "-o", "neg", "-d", vulkan_names()[0])
+    assert code == 1 and "wrong: neg-" in out and "was expected" in out and " 0 wrong" not in out
+
+
+@needs_vulkan
+def test_ops_are_timed(capsys: pytest.CaptureFixture[str]) -> None:
+    device = vulkan_names()[0]
+    arguments = ("ops", "perf", "-o", "relu", "-d", device, "--repeat", "2")
+    code, out, _ = call(capsys, *arguments)
+    assert code == 0 and "relu-" in out and device in out
+    code, text, _ = call(capsys, *arguments, "--json")
+    (timing,) = json.loads(text)
+    assert timing["seconds"] > 0 and timing["bytes_per_s"] > 0 and timing["numpy_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (("test", "-o", "reluu"), "expected an op with cases, got 'reluu'; close: relu"),
+        (("test", "-d", "cpu"), "expected Vulkan devices, got cpu"),
+        (("perf", "--repeat", "0"), "at least one repeat"),
+    ],
+)
+def test_bad_arguments_of_ops_are_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], match: str
+) -> None:
+    code, _, err = call(capsys, "ops", *arguments)
+    assert code == 1 and match in err and err.count("\n") == 1

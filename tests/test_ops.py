@@ -13,13 +13,12 @@ from conftest import vulkan_names
 import vksched as vs
 from vksched.cases.case import Case, ErrorCase, FunctionCase
 from vksched.cases.runner import Runner, check, check_function
-from vksched.cases.table import CASES, DOUBLES, ERRORS, FUNCTIONS, HALVES, LONGS
+from vksched.cases.table import CASES, DOUBLES, ERRORS, FUNCTIONS, HALVES, LONGS, fits_32_bits
 from vksched.errors import UnsupportedOp
 from vksched.ops import __all__ as PUBLIC
-from vksched.ops.bounds import bounds_of_data, fits
 from vksched.ops.elementwise import BINARY, CASTS, UNARY
 from vksched.ops.lower import CONVERTERS, lower
-from vksched.ops.op import Limits, all_ops, view_offset
+from vksched.ops.op import OUTPUT, SCRATCH, Dispatch, Limits, all_ops, view_offset
 from vksched.runtime.shaders import DIRECTORY, load_manifest, load_shader
 from vksched.runtime.vulkan import VulkanDevice
 
@@ -72,7 +71,7 @@ def test_function_equals_numpy(case: FunctionCase, runner: Runner) -> None:
 def test_case_on_another_type_equals_numpy(case: Case, runner: Runner) -> None:
     """float16 and int64 by the kernels of float32 and int32; int64 where it fits 32 bits."""
     expected = case.expected()
-    if expected.dtype == np.int64 and not fits(bounds_of_data(expected)):
+    if not fits_32_bits(expected):
         return
     try:
         got = runner.run(case, runner.device.limits)
@@ -151,6 +150,38 @@ def test_every_shader_is_dispatched_by_a_case() -> None:
                 with contextlib.suppress(UnsupportedOp):
                     used |= {dispatch.shader for dispatch in lower(op, call).dispatches}
     assert used | {"copy"} == set(load_manifest())
+
+
+def hazards(dispatches: tuple[Dispatch, ...]) -> list[str]:
+    """What dispatches of a node read or write of each other without a barrier between.
+
+    Places that start at other words are taken to be apart; the sentinels see whether they are.
+    """
+    found: list[str] = []
+    read: set[tuple[int, int]] = set()
+    written: set[tuple[int, int]] = set()
+    for dispatch in dispatches:
+        if dispatch.barrier:
+            read, written = set(), set()
+        shifts = dispatch.shifts or (0,) * len(dispatch.operands)
+        access = load_manifest()[dispatch.shader]["access"]
+        places = list(zip(dispatch.operands, shifts, access, strict=True))
+        own = [(o, s) for o, s, a in places if o == OUTPUT or o <= SCRATCH]
+        reads = {(o, s) for o, s, a in places if a != "write"} & set(own)
+        writes = {(o, s) for o, s, a in places if a != "read"} & set(own)
+        if (reads | writes) & written or writes & read:
+            found.append(f"{dispatch.shader} {(reads | writes) & written or writes & read}")
+        read, written = read | reads, written | writes
+    return found
+
+
+@pytest.mark.parametrize("case", (*CASES, *HALVES), ids=lambda c: c.id)
+def test_dispatches_of_a_node_wait_for_each_other(case: Case) -> None:
+    for limits in LOWERED.values():
+        call = case.call(limits)
+        if view_offset(case.declaration, call.inputs, call.attrs) is None:
+            with contextlib.suppress(UnsupportedOp):
+                assert hazards(lower(case.declaration, call).dispatches) == []
 
 
 def test_local_sizes_fit_the_vulkan_minimum() -> None:

@@ -127,7 +127,7 @@ def test_without_root_the_exact_command_is_printed_and_nothing_installed(
         setup_system.get_system_packages(fake)
     command = (
         "sudo apt-get update && sudo apt-get install -y --no-install-recommends "
-        "g++ make cmake libvulkan-dev libfmt-dev glslang-tools"
+        "g++ make cmake libvulkan-dev libfmt-dev glslang-tools spirv-tools"
     )
     message = set_up.failure_message(caught.value, "", "build/setup.log")
     assert f"\n  {command}\n" in message

@@ -20,6 +20,10 @@ from ..ops.tensor import Tensor, input
 from ..types import NDArray, TensorType, canonical_dtype
 
 
+class Mismatch(AssertionError):
+    """A result is not what was expected, or something else was written over."""
+
+
 @dataclass(frozen=True)
 class Case:
     """One call of an op. nmse: the largest normalised squared error of a float32 result."""
@@ -44,13 +48,17 @@ class Case:
     def types(self) -> tuple[TensorType, ...]:
         return tuple(TensorType(a.shape, canonical_dtype(a.dtype)) for a in self.inputs)
 
+    def result_type(self) -> TensorType:
+        """The type of the result."""
+        return infer(self.declaration, self.types, Attrs(self.attrs))
+
     def call(self, limits: Limits) -> Call:
-        attrs = Attrs(self.attrs)
-        return Call(self.types, infer(self.declaration, self.types, attrs), attrs, limits)
+        return Call(self.types, self.result_type(), Attrs(self.attrs), limits)
 
     def as_dtypes(self, change: Mapping[str, str]) -> Case:
         """The same call with its operands converted to other types, by their names."""
-        inputs = tuple(a.astype(change.get(a.dtype.name, a.dtype)) for a in self.inputs)
+        with np.errstate(over="ignore"):
+            inputs = tuple(a.astype(change.get(a.dtype.name, a.dtype)) for a in self.inputs)
         names = sorted({change[a.dtype.name] for a in self.inputs if a.dtype.name in change})
         return replace(self, inputs=inputs, name=" ".join([*names, self.name]).strip())
 

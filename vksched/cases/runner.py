@@ -6,6 +6,8 @@ outside its result, or into an input, is caught.
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 from ..errors import UnsupportedOp
@@ -17,7 +19,7 @@ from ..runtime.memory import read_words, write_words
 from ..runtime.shaders import load_shader
 from ..runtime.vulkan import VulkanDevice
 from ..types import NDArray, numpy_dtype
-from .case import Case, FunctionCase
+from .case import Case, FunctionCase, Mismatch
 
 SENTINEL = 0xDEADBEEF
 GAP = 12
@@ -43,41 +45,68 @@ class Runner:
 
         Raises:
             UnsupportedOp: a device with these limits does not run this call.
-            AssertionError: a word outside the result has changed.
+            Mismatch: a word outside the result has changed, or the kernel met bad data.
         """
         call, op = case.call(limits), case.declaration
         view = view_offset(op, case.types, call.attrs)
         lowering = Lowering(()) if view is not None else lower(op, call)
         page = self._page.array
-        at, offsets = GAP, []
-        for words in (*(t.words for t in case.types), call.output.words, lowering.scratch_words, 4):
-            offsets.append(at)
-            at = -(-(at + words + GAP) // SCRATCH_ALIGN_WORDS) * SCRATCH_ALIGN_WORDS
-        *_, result, scratch, status = offsets
-        end = at
-        assert end <= page.size, "a larger page is needed"
-        page[:end] = SENTINEL
-        page[status] = 0
-        for array, type_, offset in zip(case.inputs, case.types, offsets, strict=False):
-            write_words(page[offset : offset + type_.words], array)
+        places = self._load(case, call.output.words, lowering)
+        end = places[-1] + 4 + GAP
         before = page[:end].copy()
+        *_, result, scratch, status = places
         if view is not None:
-            result = offsets[0] + view
+            result = places[0] + view
         else:
-            self._submit(lowering, offsets)
+            self._record(lowering, places)
+            self._submit()
         words = page[result : result + call.output.words].copy()
         after = page[:end].copy()
-        assert after[status] == 0, "the kernel reported bad data"
+        if after[status] != 0:
+            raise Mismatch(f"{case.id} on {self.device.name}: the kernel reported bad data")
         own = [(scratch, lowering.scratch_words)]
         if view is None:
             own.append((result, call.output.words))
         for start, length in own:
             after[start : start + length] = before[start : start + length]
-        assert np.array_equal(after, before), (
-            f"{case.id} wrote outside its result, at words "
-            f"{np.flatnonzero(after != before)[:8] - result} from its start"
-        )
+        if not np.array_equal(after, before):
+            raise Mismatch(
+                f"{case.id} on {self.device.name} wrote outside its result, at words "
+                f"{np.flatnonzero(after != before)[:8] - result} from its start"
+            )
         return read_words(words, numpy_dtype(call.output.dtype), call.output.shape)
+
+    def time(self, case: Case, limits: Limits, repeat: int) -> list[float]:
+        """Returns the seconds of several submissions of one call, by the device where it tells.
+
+        Raises:
+            UnsupportedOp: as `run`.
+        """
+        call = case.call(limits)
+        lowering = lower(case.declaration, call)
+        self._record(lowering, self._load(case, call.output.words, lowering))
+        times = []
+        for _ in range(repeat + 1):
+            start = time.perf_counter()
+            self._submit()
+            on_host_s = time.perf_counter() - start
+            on_device_s = self._recording.duration_s()
+            times.append(on_host_s if on_device_s is None else on_device_s)
+        return times[1:]
+
+    def _load(self, case: Case, result_words: int, lowering: Lowering) -> list[int]:
+        """Fills the page; returns the words at which operands, result, scratch and status lie."""
+        page, at, places = self._page.array, GAP, []
+        for words in (*(t.words for t in case.types), result_words, lowering.scratch_words, 4):
+            places.append(at)
+            at = -(-(at + words + GAP) // SCRATCH_ALIGN_WORDS) * SCRATCH_ALIGN_WORDS
+        if at > page.size:
+            raise UnsupportedOp(f"the case needs {at} words, the page has {page.size}")
+        page[:at] = SENTINEL
+        page[places[-1]] = 0
+        for array, type_, place in zip(case.inputs, case.types, places, strict=False):
+            write_words(page[place : place + type_.words], array)
+        return places
 
     def run_function(self, case: FunctionCase, limits: Limits) -> tuple[NDArray, ...]:
         """Returns the results; a node that the device cannot run is computed by numpy."""
@@ -90,12 +119,14 @@ class Runner:
 
         return case.run(run_node)
 
-    def _submit(self, lowering: Lowering, offsets: list[int]) -> None:
+    def _record(self, lowering: Lowering, offsets: list[int]) -> None:
         *_, output, scratch, status = offsets
         recording = self._recording
         recording.begin()
         recording.barrier("host", "shader")
-        for dispatch in lowering.dispatches:
+        for position, dispatch in enumerate(lowering.dispatches):
+            if dispatch.barrier or (position and self.device.own_buffers):
+                recording.barrier("shader", "shader")
             shader = load_shader(dispatch.shader)
             values = shader.specialize(dict(dispatch.constants))
             key = (shader.name, values)
@@ -115,45 +146,62 @@ class Runner:
                 [p + s for p, s in zip(places, shifts, strict=True)], dict(dispatch.push)
             )
             recording.dispatch(self._pipelines[key], dispatch.groups, push)
-            recording.barrier("shader", "shader")
         recording.barrier("shader", "host")
         recording.end()
-        recording.submit()
-        recording.wait(TIMEOUT_S)
+
+    def _submit(self) -> None:
+        self._recording.submit()
+        self._recording.wait(TIMEOUT_S)
+
+
+def nmse_of(got: NDArray, expected: NDArray) -> float | None:
+    """Returns the normalised squared error of the finite values; None where there are none."""
+    finite = np.isfinite(expected)
+    if got.dtype.kind != "f" or not finite.any():
+        return None
+    a, b = got[finite].astype(np.float64), expected[finite].astype(np.float64)
+    norm = (b**2).sum()
+    return float(((a - b) ** 2).sum() / norm if norm else (a**2).sum())
 
 
 def check_function(
     case: FunctionCase, got: tuple[NDArray, ...], expected: tuple[NDArray, ...], what: str
 ) -> None:
     """As `check`, for each of several results."""
-    assert len(got) == len(expected), f"{case.id} on {what}: {len(got)} results"
+    if len(got) != len(expected):
+        raise Mismatch(f"{case.id} on {what}: {len(got)} results, not {len(expected)}")
     for one, other in zip(got, expected, strict=True):
         check(case, one, other, what)
 
 
 def check(case: Case | FunctionCase, got: NDArray, expected: NDArray, what: str) -> None:
-    """Fails unless got is expected: exactly, or for floats within the case's error."""
+    """Raises Mismatch unless got is expected: exactly, or for floats within the case's error."""
     where = f"{case.id} on {what}"
-    assert (got.shape, got.dtype) == (expected.shape, expected.dtype), (
-        f"{where}: {got.dtype} {got.shape} where {expected.dtype} {expected.shape} was expected"
-    )
+    if (got.shape, got.dtype) != (expected.shape, expected.dtype):
+        raise Mismatch(
+            f"{where}: {got.dtype} {got.shape} where {expected.dtype} {expected.shape} was expected"
+        )
     if got.dtype.kind != "f":
-        assert np.array_equal(got, expected), where
+        wrong = np.flatnonzero(got != expected)
+        if wrong.size:
+            one, other = got.flat[wrong[0]], expected.flat[wrong[0]]
+            raise Mismatch(
+                f"{where}: {one} where {other} was expected, and {wrong.size - 1} others"
+            )
         return
-    half = got.dtype == np.float16
     for kind in (np.isnan, np.isposinf, np.isneginf):
-        assert np.array_equal(kind(got), kind(expected)), f"{where}: {kind.__name__}"
+        if not np.array_equal(kind(got), kind(expected)):
+            raise Mismatch(f"{where}: {kind.__name__} differs")
+    error, half = nmse_of(got, expected), got.dtype == np.float16
+    if error is None:
+        return
+    if error > max(case.nmse, HALF_NMSE * half):
+        raise Mismatch(f"{where}: normalised squared error {error:.2e}")
     finite = np.isfinite(expected)
     a, b = got[finite].astype(np.float64), expected[finite].astype(np.float64)
-    if a.size:
-        scale = np.abs(b).max()
-        nmse = ((a - b) ** 2).sum() / max((b**2).sum(), 1e-300) if scale else (a**2).sum()
-        assert nmse <= max(case.nmse, HALF_NMSE * half), (
-            f"{where}: normalised squared error {nmse:.2e}"
-        )
-        # value by value; what is added up may cancel, so there the largest counts
-        atol = (
-            LEAST_NORMAL if isinstance(case, Case) and case.op in VALUE_BY_VALUE else 1e-6 * scale
-        )
-        far = np.flatnonzero(np.abs(a - b) > (HALF_STEP if half else 1e-4) * np.abs(b) + atol)
-        assert not far.size, f"{where}: {a[far[0]]} where {b[far[0]]} was expected"
+    # value by value; what is added up may cancel, so there the largest counts
+    apart = isinstance(case, Case) and case.op in VALUE_BY_VALUE
+    atol = (HALF_LEAST if half else LEAST_NORMAL) if apart else 1e-6 * np.abs(b).max()
+    far = np.flatnonzero(np.abs(a - b) > (HALF_STEP if half else 1e-4) * np.abs(b) + atol)
+    if far.size:
+        raise Mismatch(f"{where}: {a[far[0]]} where {b[far[0]]} was expected")

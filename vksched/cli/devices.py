@@ -1,61 +1,28 @@
-"""The command line: `vksched` or `python -m vksched`. Commands import what they need themselves."""
+"""`vksched devices`: the devices, their limits, and which are used by default."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
-
-from .errors import VkschedError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from .runtime.probe import DeviceInfo
+    from ..runtime.probe import DeviceInfo
 
 GIB = 1 << 30
 WIDE_COLUMNS = 150
 """From this width on a device takes one row of short cells; below, cells are stacked."""
 
 
-class _Group(click.Group):
-    """Shows an error of ours as one line on stderr, with exit code 1 and no traceback."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except VkschedError as error:
-            raise click.ClickException(" ".join(str(error).split())) from error
-
-
-def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
-        from . import __version__
-
-        click.echo(f"vksched {__version__}")
-        ctx.exit()
-
-
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_show_version,
-    help="Show the version and exit.",
-)
-def main() -> None:
-    """Run compute graphs and models on every Vulkan device you have."""
-
-
-@main.command()
+@click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print everything known, as JSON.")
 def devices(as_json: bool) -> None:
     """List the devices, their limits, and which of them are used by default."""
-    from .runtime import probe
+    from ..runtime import probe
 
     found = probe.survey()
     if as_json:

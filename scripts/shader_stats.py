@@ -1,0 +1,378 @@
+"""What AMD's compiler makes of every shader variant, on machines without an AMD card.
+
+Mesa's driver compiles for cards that are not there (RADV_FORCE_FAMILY) and tells registers, spills,
+shared memory, occupancy and an estimate of the time. Each variant is compiled with its default
+constants and with all that the case table's calls use on a GPU. One child process per family, for
+the driver reads the variable once; see vulkan_pipelines.py.
+
+Reached by `python build_shaders.py --stats`, and by tests/test_shader_stats.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from setup_vulkan import ICD_FOLDERS
+
+ROOT = Path(__file__).resolve().parent.parent
+CHILD = Path(__file__).resolve().parent / "vulkan_pipelines.py"
+FAMILIES = {
+    "vega10": ("vega10",),
+    "navi10": ("navi10",),
+    "navi21": ("navi21",),
+    "gfx1100": ("gfx1100", "navi31"),
+}
+"""By generation: GCN 5, RDNA 1, 2, 3; each with its names, for Mesa 23 renamed the last."""
+CHILDREN = 2
+TIME_LIMIT_S = 300
+BEGIN = (
+    "<!-- From here to the end mark: python build_shaders.py --stats --write docs/shaders.md -->"
+)
+END = "<!-- end -->"
+
+
+class StatsError(Exception):
+    """The driver is not there, or it failed."""
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A variant with specialisation constants; those not named keep their defaults."""
+
+    variant: str
+    constants: tuple[tuple[str, int], ...] = ()
+
+    def __str__(self) -> str:
+        named = ", ".join(f"{name}={value}" for name, value in self.constants)
+        return f"{self.variant} ({named})" if named else self.variant
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What the compiler tells of a pipeline. cycles: Mesa's "inverse throughput"."""
+
+    vgprs: int
+    sgprs: int
+    shared_bytes: int
+    waves: int
+    cycles: int
+    latency_cycles: int
+    code_bytes: int
+    spilled_vgprs: int
+    spilled_sgprs: int
+    scratch_bytes: int
+
+    @property
+    def spills(self) -> bool:
+        return bool(self.spilled_vgprs or self.spilled_sgprs)
+
+
+MESA_NAMES = {
+    "vgprs": "VGPRs",
+    "sgprs": "SGPRs",
+    "shared_bytes": "LDS size",
+    "waves": "Subgroups per SIMD",
+    "cycles": "Inverse Throughput",
+    "latency_cycles": "Latency",
+    "code_bytes": "Code size",
+    "spilled_vgprs": "Spilled VGPRs",
+    "spilled_sgprs": "Spilled SGPRs",
+    "scratch_bytes": "Scratch size",
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """results: by family, the statistics of each pipeline, or the error instead."""
+
+    drivers: dict[str, str]
+    results: dict[str, dict[Pipeline, Statistics | str]]
+
+    def problems(self) -> list[str]:
+        """Returns a line for each pipeline that failed or spills."""
+        lines = []
+        for family, results in self.results.items():
+            for pipeline, got in results.items():
+                if isinstance(got, str):
+                    lines.append(f"{family}: {pipeline}: {got}")
+                elif got.spills:
+                    count = f"{got.spilled_vgprs} VGPRs and {got.spilled_sgprs} SGPRs"
+                    lines.append(f"{family}: {pipeline}: spills {count}")
+        return lines
+
+    def pipelines(self) -> list[Pipeline]:
+        return list(next(iter(self.results.values()), {}))
+
+    def slowest(self) -> dict[str, Pipeline]:
+        """Returns of each variant the pipeline with the most cycles, summed over the families."""
+
+        def cycles(pipeline: Pipeline) -> float:
+            found = (results[pipeline] for results in self.results.values())
+            return sum(s.cycles if isinstance(s, Statistics) else float("inf") for s in found)
+
+        out: dict[str, Pipeline] = {}
+        for pipeline in self.pipelines():
+            best = out.setdefault(pipeline.variant, pipeline)
+            if cycles(pipeline) > cycles(best):
+                out[pipeline.variant] = pipeline
+        return out
+
+
+def driver_manifests() -> list[Path]:
+    """Returns the manifests of Mesa's AMD driver for this machine's architecture."""
+    found = (path for f in ICD_FOLDERS for path in sorted(Path(f).glob("radeon_icd*.json")))
+    fitting = {"radeon_icd.json", f"radeon_icd.{platform.machine()}.json"}
+    return [path for path in found if path.name in fitting]
+
+
+def used_pipelines(variants: Collection[str] | None = None) -> list[Pipeline]:
+    """Returns the variants, all when none are named, with all constants that calls use on a GPU."""
+    try:
+        from vksched.cases.table import CASES, FUNCTIONS
+        from vksched.errors import UnsupportedOp
+        from vksched.ops.lower import lower
+        from vksched.ops.op import Call, Limits, get_op, view_offset
+        from vksched.runtime.shaders import load_manifest, load_shader
+    except ImportError as error:
+        raise StatsError(f"{error}; try .venv/bin/python, which `make setup` makes") from None
+    all_variants = load_manifest()
+    unknown = sorted(set(variants or ()) - set(all_variants))
+    if unknown:
+        raise StatsError(f"no shader variant is named {', '.join(unknown)}")
+    wanted = sorted(variants or all_variants)
+    amd = Limits(
+        max_invocations=1024,
+        max_local_size=(1024, 1024, 1024),
+        shared_bytes=65536,
+        max_buffer_bytes=1 << 32,
+        subgroup_size=64,
+    )
+    calls = {(case.op, case.call(amd)) for case in CASES}
+    for graph in (case.graph for case in FUNCTIONS):
+        for n in graph.ops:
+            calls.add((n.op, Call(graph.input_types(n), n.type, n.attrs, amd)))
+    used = {Pipeline(name) for name in wanted}
+    for name, call in calls:
+        op = get_op(name)
+        if op.kernel is None or view_offset(op, call.inputs, call.attrs) is not None:
+            continue
+        for limits in (amd, Limits()):
+            with contextlib.suppress(UnsupportedOp):
+                for dispatch in lower(op, replace(call, limits=limits)).dispatches:
+                    if dispatch.shader in wanted:
+                        defaults = {n: d for n, _, d in load_shader(dispatch.shader).constants}
+                        given = sorted(dict(dispatch.constants).items())
+                        changed = tuple((n, v) for n, v in given if defaults[n] != v)
+                        used.add(Pipeline(dispatch.shader, changed))
+    return sorted(used, key=lambda p: (p.variant, p.constants))
+
+
+def measure(pipelines: Sequence[Pipeline], families: Iterable[str]) -> Report:
+    """Compiles the pipelines for every family.
+
+    Raises:
+        StatsError: there is no driver, or it knows a family under no name.
+    """
+    names = list(families)
+    unknown = sorted(set(names) - set(FAMILIES))
+    if unknown:
+        raise StatsError(f"expected families of {', '.join(FAMILIES)}; got {', '.join(unknown)}")
+    if not driver_manifests():
+        raise StatsError(
+            f"expected Mesa's AMD driver (radeon_icd*.json in {', '.join(ICD_FOLDERS)}), found "
+            "none; try `apt-get install mesa-vulkan-drivers` (no AMD card is needed)"
+        )
+    with ThreadPoolExecutor(CHILDREN) as pool:
+        answers = list(pool.map(lambda family: _compile(family, pipelines), names))
+    drivers = {family: driver for family, (driver, _) in zip(names, answers, strict=True)}
+    return Report(drivers, {f: results for f, (_, results) in zip(names, answers, strict=True)})
+
+
+def _compile(
+    family: str, pipelines: Sequence[Pipeline]
+) -> tuple[str, dict[Pipeline, Statistics | str]]:
+    """Returns the driver's name and version, and what it says of each pipeline.
+
+    Where the compiler dies, a new child goes on behind the pipeline that it died of.
+    """
+    driver, results = "", {}
+    todo = list(pipelines)
+    while todo or not driver:
+        lines, failure = [], ""
+        for name in FAMILIES[family]:
+            lines, failure = _run_child(name, todo)
+            if lines:
+                break
+        if not lines:
+            raise StatsError(f"{family}: {failure}; try a newer mesa-vulkan-drivers")
+        driver = str(lines[0]["driver"])
+        for pipeline, answer in zip(todo, lines[1:]):  # noqa: B905 - fewer when it died
+            results[pipeline] = _read(answer)
+        todo = todo[len(lines) - 1 :]
+        if todo:
+            results[todo.pop(0)] = f"the compiler died: {failure}"
+    return driver, results
+
+
+def _read(answer: dict[str, object]) -> Statistics | str:
+    statistics = answer.get("statistics")
+    if not isinstance(statistics, dict):
+        return str(answer.get("error"))
+    missing = [name for name in MESA_NAMES.values() if name not in statistics]
+    if missing:
+        raise StatsError(f"this Mesa does not tell {', '.join(missing)}, but {list(statistics)}")
+    return Statistics(**{field: int(statistics[name]) for field, name in MESA_NAMES.items()})
+
+
+def _request(pipeline: Pipeline) -> dict[str, object]:
+    """Returns what the child process needs to know of a pipeline."""
+    from vksched.runtime.shaders import DIRECTORY, load_shader
+
+    shader = load_shader(pipeline.variant)
+    return {
+        "spirv": str(DIRECTORY / f"{pipeline.variant}.spv"),
+        "bindings": len(shader.bindings),
+        "push_bytes": shader.push_bytes,
+        "constants": shader.specialize(dict(pipeline.constants)),
+    }
+
+
+def _run_child(name: str, pipelines: Sequence[Pipeline]) -> tuple[list[dict[str, object]], str]:
+    """Returns the lines that a child process printed, and why it ended early if it did."""
+    requests = [_request(pipeline) for pipeline in pipelines]
+    manifests = os.pathsep.join(map(str, driver_manifests()))
+    # Without layers: they would add their own messages and time to every pipeline.
+    layers = ("VK_INSTANCE_LAYERS", "VK_LOADER_LAYERS_ENABLE", "VK_ADD_DRIVER_FILES")
+    environ = {k: v for k, v in os.environ.items() if k not in layers}
+    environ |= {"RADV_FORCE_FAMILY": name, "MESA_SHADER_CACHE_DISABLE": "true"}
+    environ |= {"VK_DRIVER_FILES": manifests, "VK_ICD_FILENAMES": manifests}
+    try:
+        done = subprocess.run(
+            [sys.executable, str(CHILD)],
+            input=json.dumps(requests),
+            capture_output=True,
+            text=True,
+            env=environ,
+            timeout=TIME_LIMIT_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise StatsError(f"{name}: not done after {TIME_LIMIT_S} s") from None
+    said = done.stderr.strip().splitlines()[-1:]
+    failure = " ".join([*said, f"(exit code {done.returncode})"])
+    return [json.loads(line) for line in done.stdout.splitlines()], failure
+
+
+def as_json(report: Report) -> str:
+    """Returns everything, a list of one object per pipeline and family."""
+    rows = []
+    for family, results in report.results.items():
+        for pipeline, got in results.items():
+            row: dict[str, object] = {
+                "variant": pipeline.variant,
+                "constants": dict(pipeline.constants),
+                "family": family,
+                "driver": report.drivers[family],
+            }
+            if isinstance(got, str):
+                row["error"] = got
+            else:
+                row |= {field.name: getattr(got, field.name) for field in fields(got)}
+            rows.append(row)
+    return json.dumps(rows, indent=1)
+
+
+def _cell(family: str, got: Statistics | str) -> list[str]:
+    """Returns registers (`!`: spilled, `~`: arrays in scratch memory), waves and cycles."""
+    if isinstance(got, str):
+        return ["failed", "", ""]
+    # Only GCN shares scalar registers out; RDNA gives every wave the same number.
+    registers = f"{got.vgprs}/{got.sgprs}" if family == "vega10" else str(got.vgprs)
+    mark = "!" if got.spills else "~" if got.scratch_bytes else ""
+    return [registers + mark, str(got.waves), str(got.cycles)]
+
+
+def _shared(report: Report, pipeline: Pipeline) -> str:
+    found = (results[pipeline] for results in report.results.values())
+    return str(max((s.shared_bytes for s in found if isinstance(s, Statistics)), default=0))
+
+
+def as_text(report: Report, every: bool) -> str:
+    """Returns an aligned table: the slowest constants of each variant, or every pipeline."""
+    heads = ["variant (constants)", "LDS"]
+    above = ["", ""]
+    for family in report.results:
+        heads += ["VGPR/SGPR" if family == "vega10" else "VGPR", "waves", "cycles"]
+        above += ["", "", family]
+    rows = [above, heads]
+    for pipeline in report.pipelines() if every else report.slowest().values():
+        cells = [_cell(family, results[pipeline]) for family, results in report.results.items()]
+        rows.append([str(pipeline), _shared(report, pipeline), *sum(cells, [])])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        first, *others = (text.rjust(w) for text, w in zip(row, widths, strict=True))
+        lines.append("  ".join([row[0].ljust(len(first)), *others]).rstrip())
+    return "\n".join(lines)
+
+
+def as_markdown(report: Report) -> str:
+    """Returns the page's table, one row per variant."""
+    families = list(report.results)
+    drivers = ", ".join(sorted(set(report.drivers.values())))
+    lines = [
+        f"{len(report.slowest())} variants, {len(report.pipelines())} pipelines for each card, "
+        f"compiled by {drivers}.",
+        "",
+        f"| variant (constants) | LDS | {' | '.join(families)} |",
+        "|---|--:|" + "--:|" * len(families),
+    ]
+    for variant, pipeline in report.slowest().items():
+        named = f"`{variant}`" + str(pipeline).removeprefix(variant)
+        found = (_cell(f, report.results[f][pipeline]) for f in families)
+        cells = [" · ".join(filter(None, cell)) for cell in found]
+        lines.append(f"| {named} | {_shared(report, pipeline)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def write_page(path: Path, table: str) -> None:
+    """Puts the table between the page's marks."""
+    text = path.read_text() if path.exists() else ""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise StatsError(f"expected a page with the lines {BEGIN!r} and {END!r} as {path}")
+    path.write_text(f"{before}{begin}\n{table}\n{end}{after}")
+
+
+def main(variants: Sequence[str], families: str, json_too: bool, page: Path | None) -> int:
+    """Prints or writes the statistics; returns 1 when a pipeline failed or spills."""
+    chosen = families.split(",") if families else list(FAMILIES)
+    try:
+        if page and (variants or families):
+            raise StatsError("--write takes every variant and every family")
+        report = measure(used_pipelines(variants), chosen)
+        if page:
+            write_page(page, as_markdown(report))
+        elif json_too:
+            print(as_json(report))
+        else:
+            print(as_text(report, bool(variants)))
+    except StatsError as error:
+        print(f"build_shaders --stats: {error}", file=sys.stderr)
+        return 1
+    problems = report.problems()
+    for line in problems:
+        print(f"build_shaders --stats: {line}", file=sys.stderr)
+    drivers = ", ".join(sorted(set(report.drivers.values())))
+    count = len(report.pipelines())
+    print(f"pipelines: {count}, cards: {len(chosen)}, compiler: {drivers}", file=sys.stderr)
+    return 1 if problems else 0

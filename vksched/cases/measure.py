@@ -1,0 +1,74 @@
+"""Speed of single ops: the largest case of each, on devices and on numpy."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..errors import UnsupportedOp
+from ..ops.op import Attrs, view_offset
+from .case import Case
+from .proof import select
+from .runner import Runner
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Timing:
+    """The median time of one case on one device, and on numpy in the same run."""
+
+    op: str
+    case: str
+    device: str
+    seconds: float
+    numpy_s: float
+    flops_per_s: float
+    bytes_per_s: float
+
+
+def largest(names: Sequence[str]) -> list[Case]:
+    """Returns of each op the case that moves and computes most."""
+    found: dict[str, tuple[float, Case]] = {}
+    for case in select(names):
+        if not isinstance(case, Case):
+            continue
+        attrs = Attrs(case.attrs)
+        if view_offset(case.declaration, case.types, attrs) is not None:
+            continue
+        work = case.declaration.work(case.types, case.result_type(), attrs)
+        size = work.flops + work.bytes_moved
+        if case.op not in found or size > found[case.op][0]:
+            found[case.op] = (size, case)
+    return [case for _, case in found.values()]
+
+
+def measure(case: Case, runners: Iterable[Runner], repeat: int) -> list[Timing]:
+    """Returns the median times of one case; devices that cannot run it are left out."""
+    attrs, out = Attrs(case.attrs), []
+    work = case.declaration.work(case.types, case.result_type(), attrs)
+    numpy_s = _median(case.expected, repeat)
+    for runner in runners:
+        try:
+            times = runner.time(case, runner.device.limits, repeat)
+        except UnsupportedOp:
+            continue
+        seconds = statistics.median(times)
+        rates = (work.flops / seconds, work.bytes_moved / seconds)
+        out.append(Timing(case.op, case.id, runner.device.name, seconds, numpy_s, *rates))
+    return out
+
+
+def _median(function: Any, repeat: int) -> float:
+    times = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def timings_as_dicts(timings: Iterable[Timing]) -> list[dict[str, Any]]:
+    """Returns timings as plain data."""
+    return [dataclasses.asdict(timing) for timing in timings]

@@ -1,0 +1,106 @@
+"""Proof: every case on a device against numpy, as plain outcomes."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from ..errors import UnsupportedOp
+from .case import Case, FunctionCase, Mismatch
+from .runner import Runner, check, check_function, nmse_of
+from .table import CASES, FUNCTIONS, HALVES, LONGS, fits_32_bits
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """One case on one device.
+
+    reason: why numpy takes it. error: what was wrong. nmse: the error of a float result.
+    """
+
+    op: str
+    case: str
+    device: str
+    reason: str = ""
+    error: str = ""
+    nmse: float | None = None
+
+
+def select(names: Sequence[str]) -> list[Case | FunctionCase]:
+    """Returns the cases of some ops and functions, or all.
+
+    Raises:
+        UnsupportedOp: there is no such op.
+    """
+    cases: list[Case | FunctionCase] = [*CASES, *HALVES, *LONGS, *FUNCTIONS]
+    known = {_op(case) for case in cases}
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, sorted(known), 3)
+            hint = f"; close: {', '.join(close)}" if close else ""
+            raise UnsupportedOp(f"[ops] expected an op with cases, got {name!r}{hint}")
+    return [case for case in cases if not names or _op(case) in names]
+
+
+def _op(case: Case | FunctionCase) -> str:
+    return case.op if isinstance(case, Case) else case.function
+
+
+def prove(runner: Runner, cases: Iterable[Case | FunctionCase]) -> Iterator[Outcome]:
+    """Yields the outcome of each case on one device, with the device's own limits."""
+    limits, device = runner.device.limits, runner.device.name
+    for case in cases:
+        about = (_op(case), case.id, device)
+        try:
+            if isinstance(case, FunctionCase):
+                results, wanted = runner.run_function(case, limits), case.expected()
+                check_function(case, results, wanted, device)
+                errors = [nmse_of(a, b) for a, b in zip(results, wanted, strict=True)]
+                found = [e for e in errors if e is not None]
+                yield Outcome(*about, nmse=max(found) if found else None)
+                continue
+            expected = case.expected()
+            if not fits_32_bits(expected):
+                yield Outcome(*about, reason="int64 values that do not fit 32 bits")
+                continue
+            got = runner.run(case, limits)
+            check(case, got, expected, device)
+            yield Outcome(*about, nmse=nmse_of(got, expected))
+        except UnsupportedOp as error:
+            yield Outcome(*about, reason=str(error))
+        except Mismatch as error:
+            yield Outcome(*about, error=str(error))
+
+
+@dataclasses.dataclass(slots=True)
+class Row:
+    """The outcomes of one op on one device, counted."""
+
+    op: str
+    device: str
+    cases: int = 0
+    right: int = 0
+    by_numpy: int = 0
+    wrong: int = 0
+    nmse: float | None = None
+
+
+def summary(outcomes: Iterable[Outcome]) -> list[Row]:
+    """Returns one row for each op and device."""
+    rows: dict[tuple[str, str], Row] = {}
+    for outcome in outcomes:
+        row = rows.setdefault((outcome.op, outcome.device), Row(outcome.op, outcome.device))
+        row.cases += 1
+        row.wrong += bool(outcome.error)
+        row.by_numpy += bool(outcome.reason)
+        row.right += not outcome.error and not outcome.reason
+        if outcome.nmse is not None:
+            row.nmse = max(row.nmse or 0.0, outcome.nmse)
+    return sorted(rows.values(), key=lambda row: (row.op, row.device))
+
+
+def outcomes_as_dicts(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
+    """Returns outcomes as plain data."""
+    return [dataclasses.asdict(outcome) for outcome in outcomes]

@@ -1,0 +1,46 @@
+"""The command line: `vksched` or `python -m vksched`. Commands import what they need themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ..errors import VkschedError
+from .devices import devices
+from .ops import ops
+
+
+class _Group(click.Group):
+    """Shows an error of ours as one line on stderr, with exit code 1 and no traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except VkschedError as error:
+            raise click.ClickException(" ".join(str(error).split())) from error
+
+
+def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from .. import __version__
+
+        click.echo(f"vksched {__version__}")
+        ctx.exit()
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
+def main() -> None:
+    """Run compute graphs and models on every Vulkan device you have."""
+
+
+main.add_command(devices)
+main.add_command(ops)

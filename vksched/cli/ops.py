@@ -1,0 +1,188 @@
+"""`vksched ops`: which ops run where, whether they are right, and how fast they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import VkschedError
+
+if TYPE_CHECKING:
+    from ..cases.measure import Timing
+    from ..cases.proof import Outcome
+    from ..cases.runner import Runner
+    from ..scheduler import Scheduler
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
+_op = click.option("-o", "--op", "names", multiple=True, help="Only this op; may be repeated.")
+_device = click.option(
+    "-d", "--device", "wanted", multiple=True, help="Only this device; may be repeated."
+)
+
+
+@click.group()
+def ops() -> None:
+    """The op set: support, proof and speed."""
+
+
+@ops.command()
+@_json
+@click.option("--write", is_flag=True, help="Write docs/ops.md of this clone.")
+def support(as_json: bool, write: bool) -> None:
+    """Show op x element type x kind of device, and the reason for each gap."""
+    from ..cases import support as found
+
+    if as_json:
+        click.echo(json.dumps(found.as_dict(), indent=2))
+    elif write:
+        page = Path(__file__).parents[2] / "docs" / "ops.md"
+        if not page.parent.is_dir():
+            raise VkschedError(f"[ops support] expected a clone with {page.parent}; try without")
+        page.write_text(found.as_markdown())
+        click.echo(f"wrote {page.name}")
+    else:
+        click.echo(found.as_markdown())
+
+
+@ops.command()
+@_op
+@_device
+@_json
+@click.option("-v", "--verbose", is_flag=True, help="Name every call that numpy takes over.")
+def test(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, verbose: bool) -> None:
+    """Compare every case of the op set with numpy, on every Vulkan device or those named.
+
+    Exit code 1 when a result is wrong.
+    """
+    from ..cases.proof import outcomes_as_dicts, prove, select
+
+    cases = select(names)
+    outcomes: list[Outcome] = []
+    with ExitStack() as stack:
+        runners = _runners(stack, wanted)
+        with _progress(as_json) as bar:
+            task = bar.add_task("cases", total=len(cases) * len(runners))
+            for runner in runners:
+                for outcome in prove(runner, cases):
+                    outcomes.append(outcome)
+                    bar.update(task, advance=1, description=f"{runner.device.name} {outcome.op}")
+    if as_json:
+        click.echo(json.dumps(outcomes_as_dicts(outcomes), indent=2))
+    else:
+        _show_outcomes(outcomes, verbose)
+    if any(outcome.error for outcome in outcomes):
+        raise SystemExit(1)
+
+
+@ops.command()
+@_op
+@_device
+@_json
+@click.option("--repeat", default=10, show_default=True, help="Submissions of each case.")
+def perf(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, repeat: int) -> None:
+    """Time the largest case of each op on every Vulkan device or those named, beside numpy.
+
+    Medians of one run; other load on the machine shows, so compare within a run only.
+    """
+    from ..cases.measure import largest, measure, timings_as_dicts
+
+    if repeat < 1:
+        raise VkschedError(f"[ops perf] expected at least one repeat, got {repeat}")
+    cases = largest(names)
+    timings: list[Timing] = []
+    with ExitStack() as stack:
+        runners = _runners(stack, wanted)
+        with _progress(as_json) as bar:
+            task = bar.add_task("cases", total=len(cases))
+            for case in cases:
+                timings += measure(case, runners, repeat)
+                bar.update(task, advance=1, description=case.op)
+    if as_json:
+        click.echo(json.dumps(timings_as_dicts(timings), indent=2))
+    else:
+        _show_timings(timings)
+
+
+def _runners(stack: ExitStack, wanted: Iterable[str]) -> list[Runner]:
+    """Opens the Vulkan devices named, or all that can be used, software ones too."""
+    from ..cases.runner import Runner
+    from ..runtime import probe
+    from ..runtime.vulkan import VulkanDevice
+    from ..scheduler import Scheduler
+
+    found = probe.survey()
+    names = list(wanted) or [i.name for i in found.devices if i.name != "cpu" and i.usable]
+    if not names:
+        raise VkschedError(
+            f"[ops] expected a Vulkan device, got none: {found.reason}; numpy is what devices are "
+            "compared with"
+        )
+    if "cpu" in names:
+        raise VkschedError(
+            "[ops] expected Vulkan devices, got cpu: numpy is what they are compared with; try "
+            "`make test`, which compares numpy with other libraries"
+        )
+    sched: Scheduler = stack.enter_context(Scheduler(names))
+    return [Runner(d) for d in sched.devices if isinstance(d, VulkanDevice)]
+
+
+def _progress(quiet: bool) -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeElapsedColumn())
+    text = TextColumn("{task.description}")
+    return Progress(*columns, text, console=console, transient=True, disable=quiet)
+
+
+def _table(*columns: str) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number < 2 else "right", overflow="fold")
+    return table
+
+
+def _show_outcomes(outcomes: list[Outcome], verbose: bool) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from ..cases.proof import summary
+
+    table = _table("op", "device", "cases", "right", "by numpy", "wrong", "largest NMSE")
+    for row in summary(outcomes):
+        style = "red" if row.wrong else ""
+        error = f"{row.nmse:.0e}" if row.nmse is not None else ""
+        cells = (row.op, row.device, row.cases, row.right, row.by_numpy, row.wrong, error)
+        table.add_row(*(Text(str(cell)) for cell in cells), style=style)
+    Console(highlight=False).print(table)
+    for outcome in outcomes:
+        if outcome.error:
+            click.echo(f"wrong: {outcome.error}")
+        elif outcome.reason and verbose:
+            click.echo(f"by numpy: {outcome.case} on {outcome.device}: {outcome.reason}")
+    right = sum(not o.error and not o.reason for o in outcomes)
+    taken = sum(bool(o.reason) for o in outcomes)
+    wrong = sum(bool(o.error) for o in outcomes)
+    click.echo(f"{len(outcomes)} cases: {right} right, {taken} taken by numpy, {wrong} wrong")
+
+
+def _show_timings(timings: list[Timing]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    table = _table("case", "device", "us", "GFLOP/s", "GB/s", "times numpy's speed")
+    for t in timings:
+        speed = f"{t.numpy_s / t.seconds:.2f}" if t.seconds else ""
+        cells = [f"{1e6 * t.seconds:.0f}", f"{t.flops_per_s / 1e9:.2f}"]
+        cells += [f"{t.bytes_per_s / 1e9:.2f}", speed]
+        table.add_row(*map(Text, (t.case, t.device, *cells)))
+    Console(highlight=False).print(table)
