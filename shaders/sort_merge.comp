@@ -1,9 +1,10 @@
 #version 450
-// Merges pairs of sorted runs: each key goes to its place in its own run plus the number of keys before it in the other.
+// Merges pairs of sorted runs to runs of twice the width.
 // from: keys, then columns, (2, rows, columns), in runs of a width of which the first keep values count. result: the same with
 // twice the width; or in the last pass the values of x or their columns, (rows / inner, keep, inner).
-// One invocation places one key, by binary search. Equal keys keep their order: those of the left run come first.
-// Source: Satish, Harris and Garland, Designing efficient sorting algorithms for manycore GPUs, 2009.
+// One invocation merges a block: it finds by binary search how many of the values before its own come from the left run.
+// Equal keys keep their order: those of the left run come first.
+// Source: Odeh, Green, Mwassi, Shmueli and Birk, Merge path: parallel merging made simple, 2012.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
@@ -22,52 +23,63 @@ layout(push_constant) uniform Push {
     uint takes_values;
     uint is_last;
     uint width;
+    uint block;
 };
 
 uint run_length(uint start) { return start < columns ? min(min(width, keep), columns - start) : 0u; }
 
-void main() {
+void write(uint at, uint row, uint start, uint rank) {
     const uint count = rows * columns;
-    const uint most = min(width, keep);
+    const uint column = from[at + count];
+    if (is_last != 0u) {
+        const uint to = row / inner * keep * inner + row % inner + rank * inner;
+        const uint word = row / inner * columns * inner + row % inner + column * inner;
+        result[result_offset + to] = takes_values != 0u ? x[x_offset + word] : column;
+    } else {
+        const uint to = result_offset + row * columns + start + rank;
+        result[to] = from[at];
+        result[to + count] = column;
+    }
+}
+
+// How many of the first `place` values of the merged run come from the left one.
+uint count_left(uint left, uint left_length, uint right, uint right_length, uint place) {
+    uint low = place > right_length ? place - right_length : 0u;
+    uint high = min(place, left_length);
+    while (low < high) {
+        const uint middle = (low + high) / 2u;
+        if (from[left + middle] <= from[right + place - 1u - middle]) {
+            low = middle + 1u;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+void main() {
+    const uint blocks = (min(2u * width, keep) + block - 1u) / block;
     const uint pairs = (columns + 2u * width - 1u) / (2u * width);
-    const uint items = rows * pairs * 2u * most;
+    const uint items = rows * pairs * blocks;
     for (uint item = gl_GlobalInvocationID.x; item < items; item += gl_NumWorkGroups.x * gl_WorkGroupSize.x) {
-        const uint row = item / (pairs * 2u * most);
-        const uint in_row = item - row * pairs * 2u * most;
-        const uint pair = in_row / (2u * most);
-        const uint in_pair = in_row - pair * 2u * most;
-        const bool is_right = in_pair >= most;
-        const uint place = is_right ? in_pair - most : in_pair;
-        const uint left = pair * 2u * width;
-        const uint right = left + width;
-        const uint base = from_offset + row * columns;
-        if (place < run_length(is_right ? right : left)) {
-            const uint at = base + (is_right ? right : left) + place;
-            const uint key = from[at];
-            const uint other = base + (is_right ? left : right);
-            uint low = 0u;
-            uint high = run_length(is_right ? left : right);
-            while (low < high) {
-                const uint middle = (low + high) / 2u;
-                const uint found = from[other + middle];
-                if (found < key || (is_right && found == key)) {
-                    low = middle + 1u;
-                } else {
-                    high = middle;
-                }
-            }
-            const uint rank = place + low;
-            if (rank < keep) {
-                const uint column = from[at + count];
-                if (is_last != 0u) {
-                    const uint to = row / inner * keep * inner + row % inner + rank * inner;
-                    const uint word = row / inner * columns * inner + row % inner + column * inner;
-                    result[result_offset + to] = takes_values != 0u ? x[x_offset + word] : column;
-                } else {
-                    const uint to = result_offset + row * columns + left + rank;
-                    result[to] = key;
-                    result[to + count] = column;
-                }
+        const uint row = item / (pairs * blocks);
+        const uint in_row = item - row * pairs * blocks;
+        const uint pair = in_row / blocks;
+        const uint start = pair * 2u * width;
+        const uint left_length = run_length(start);
+        const uint right_length = run_length(start + width);
+        const uint first = (in_row - pair * blocks) * block;
+        const uint end = min(first + block, min(left_length + right_length, keep));
+        if (first < end) {
+            const uint left = from_offset + row * columns + start;
+            const uint right = left + width;
+            uint i = count_left(left, left_length, right, right_length, first);
+            uint j = first - i;
+            for (uint rank = first; rank < end; ++rank) {
+                const bool takes_left = j >= right_length || (i < left_length && from[left + i] <= from[right + j]);
+                write(takes_left ? left + i : right + j, row, start, rank);
+                i += uint(takes_left);
+                j += uint(!takes_left);
             }
         }
     }

@@ -37,6 +37,8 @@ SORT_SHADERS = {
     UINT32: "sort_chunk_uint32",
     BOOL: "sort_chunk_uint32",
 }
+MERGE_BLOCK = 16
+"""Values that one invocation merges: a step each, after a search of up to thirty."""
 ALL_ONES = 0xFFFFFFFF
 
 
@@ -118,13 +120,14 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     for number, width in enumerate(widths):
         source, target = SCRATCH - number % 2, SCRATCH - (number + 1) % 2
         is_last = width == widths[-1]
-        items = rows * -(-columns // (2 * width)) * 2 * min(width, keep)
+        blocks = -(-min(2 * width, keep) // MERGE_BLOCK)
+        items = rows * -(-columns // (2 * width)) * blocks
         merges.append(
             Dispatch(
                 "sort_merge",
                 (source, 0, OUTPUT if is_last else target),
                 spread(items, call.limits),
-                (*push, ("is_last", int(is_last)), ("width", width)),
+                (*push, ("is_last", int(is_last)), ("width", width), ("block", MERGE_BLOCK)),
                 barrier=True,
             )
         )
