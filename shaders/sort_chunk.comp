@@ -1,13 +1,14 @@
 #version 450
 // Sorts every chunk of every row: each value goes to its rank, the number of values that stand before it.
-// x: (rows / inner, columns, inner), contiguous. result: keys, then columns, (2, rows, columns), for sort_merge; or where a row
-// is one chunk the sorted values or their columns, (rows / inner, keep, inner).
+// x: (rows / inner, columns, inner), contiguous. result: runs for sort_merge (sort_runs.glsl); or where a row is one chunk the
+// sorted values or their columns, (rows / inner, keep, inner).
 // One invocation finds the rank of one value. Equal keys keep their order; ranks of keep and more are left out.
 // Source: Knuth, The Art of Computer Programming 3, 5.2 (comparison counting).
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 #include "sort_key.glsl"
+#include "sort_runs.glsl"
 
 layout(set = 0, binding = 0) readonly buffer X { uint x[]; };
 layout(set = 0, binding = 1) writeonly buffer Result { uint result[]; };
@@ -54,9 +55,10 @@ void main() {
                 const uint to = row / inner * keep * inner + row % inner + rank * inner;
                 result[result_offset + to] = takes_values != 0u ? word : column;
             } else {
-                const uint to = result_offset + row * columns + start + rank;
+                const uint words = row_words(columns, chunk, keep);
+                const uint to = result_offset + row * words + start / chunk * run_words(chunk, keep) + rank;
                 result[to] = key;
-                result[to + count] = column;
+                result[to + rows * words] = column;
             }
         }
     }

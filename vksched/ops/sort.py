@@ -138,8 +138,13 @@ def _scratch(call: Call) -> tuple[int, ...]:
     x = call.inputs[0]
     if call.output.size == 0:
         return ()
-    merges = len(_widths(x.shape[call.attrs.as_int("axis")], call.limits))
-    return (2 * x.size,) * min(merges, 2)
+    columns, keep = (t.shape[call.attrs.as_int("axis")] for t in (x, call.output))
+    # shaders/include/sort_runs.glsl: what each merge reads
+    words = [
+        2 * (x.size // columns) * min(-(-columns // width) * min(width, keep), columns)
+        for width in _widths(columns, call.limits)
+    ]
+    return tuple(max(given) for given in (words[::2], words[1::2]) if given)
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
