@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from . import elementwise, reduce, scan
+from . import elementwise, layout, matmul, norm, reduce, scan
 from .common import Draw
 
-FAMILIES = (elementwise, reduce, scan)
+FAMILIES = (elementwise, layout, matmul, norm, reduce, scan)
 DRAWS: dict[str, Draw] = {}
 for _family in FAMILIES:
     DRAWS.update(_family.DRAWS)
