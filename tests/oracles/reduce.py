@@ -51,12 +51,20 @@ def mean(row: list[float]) -> float:
 
 
 def product(row: list[float]) -> float:
-    return math.prod(row)
+    if any(isinstance(v, float) for v in row):
+        return math.prod(row)
+    total = 1
+    for value in row:
+        total = total * value % 2**64  # thousands of digits take long
+    return total
 
 
 def logsumexp(row: list[float]) -> float:
     with np.errstate(all="ignore"):
         return float(scipy_special.logsumexp(row)) if row else -math.inf
+
+
+SHORT = 300
 
 
 def variance(case: Case) -> NDArray:
@@ -67,9 +75,11 @@ def variance(case: Case) -> NDArray:
         left = max(len(row) - correction, 0.0)
         if not row or not all(map(math.isfinite, row)):
             return math.nan
-        values = [Fraction(v) for v in row]
-        mean = sum(values) / len(values)
-        squares = sum((v - mean) ** 2 for v in values)
+        # fractions are exact and slow
+        values = [Fraction(v) for v in row] if len(row) <= SHORT else row
+        add = sum if len(row) <= SHORT else math.fsum
+        mean = add(values) / len(values)
+        squares = add((v - mean) ** 2 for v in values)
         if left == 0:
             return math.inf if squares else math.nan
         return float(squares) / left
