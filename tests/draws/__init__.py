@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from . import elementwise, layout, matmul, norm, reduce, scan
+from . import (
+    elementwise,
+    layout,
+    matmul,
+    norm,
+    pad,
+    reduce,
+    resize,
+    sample,
+    scan,
+    softmax,
+)
 from .common import Draw
 
-FAMILIES = (elementwise, layout, matmul, norm, reduce, scan)
+FAMILIES = (elementwise, layout, matmul, norm, pad, reduce, resize, sample, scan, softmax)
 DRAWS: dict[str, Draw] = {}
 for _family in FAMILIES:
     DRAWS.update(_family.DRAWS)

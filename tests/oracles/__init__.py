@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
-from . import arg, elementwise, index, layout, matmul, norm, reduce, scan, sort
+from . import (
+    arg,
+    channel_norm,
+    elementwise,
+    index,
+    layout,
+    matmul,
+    norm,
+    pad,
+    reduce,
+    resize,
+    sample,
+    scan,
+    softmax,
+    sort,
+)
 from .common import FunctionOracle, Oracle
 
-FAMILIES = (arg, elementwise, index, layout, matmul, norm, reduce, scan, sort)
+FAMILIES = (
+    *(arg, channel_norm, elementwise, index, layout, matmul, norm, pad, reduce, resize, sample),
+    *(scan, softmax, sort),
+)
 ORACLES: dict[str, Oracle] = {}
 FUNCTION_ORACLES: dict[str, FunctionOracle] = {}
 for _family in FAMILIES:

@@ -9,18 +9,38 @@ import numpy as np
 
 from ..ops.bounds import bounds_of_data, fits
 from ..types import NDArray
-from . import arg, elementwise, index, layout, matmul, norm, reduce, scan, sort
-from .case import Case, ErrorCase, FunctionCase
-
-FAMILIES: tuple[ModuleType, ...] = (
+from . import (
     arg,
+    channel_norm,
     elementwise,
     index,
     layout,
     matmul,
     norm,
+    pad,
     reduce,
+    resize,
+    sample,
     scan,
+    softmax,
+    sort,
+)
+from .case import Case, ErrorCase, FunctionCase
+
+FAMILIES: tuple[ModuleType, ...] = (
+    arg,
+    channel_norm,
+    elementwise,
+    index,
+    layout,
+    matmul,
+    norm,
+    pad,
+    reduce,
+    resize,
+    sample,
+    scan,
+    softmax,
     sort,
 )
 CASES: list[Case] = [case for family in FAMILIES for case in family.CASES]

@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 from .arg import argmax, argmin, nonzero
+from .channel_norm import (
+    batch_norm,
+    batch_norm_training,
+    group_norm,
+    instance_norm,
+    local_response_norm,
+    lp_normalize,
+    mean_variance_normalize,
+)
+from .depth import depth_to_space, space_to_depth
 from .elementwise import (
     abs,
     add,
@@ -40,7 +50,8 @@ from .index import gather
 from .layout import concat, expand, expand_dims, reshape, squeeze, transpose
 from .layout import slice_ as slice
 from .matmul import matmul
-from .norm import layer_norm, rms_norm, softmax
+from .norm import layer_norm, rms_norm
+from .pad import pad
 from .reduce import (
     reduce_all,
     reduce_any,
@@ -57,19 +68,26 @@ from .reduce import (
     reduce_sum_square,
     reduce_var,
 )
+from .resize import resize
+from .sample import affine_grid, grid_sample
 from .scan import cumprod, cumsum
+from .softmax import log_softmax, softmax
 from .sort import argsort, sort, topk
 
 __all__ = [
     "abs",
     "add",
+    "affine_grid",
     "argmax",
     "argmin",
     "argsort",
+    "batch_norm",
+    "batch_norm_training",
     "cast",
     "concat",
     "cumprod",
     "cumsum",
+    "depth_to_space",
     "div",
     "equal",
     "erf",
@@ -80,21 +98,29 @@ __all__ = [
     "gelu",
     "greater",
     "greater_equal",
+    "grid_sample",
+    "group_norm",
+    "instance_norm",
     "layer_norm",
     "less",
     "less_equal",
+    "local_response_norm",
     "log",
+    "log_softmax",
     "logical_and",
     "logical_not",
     "logical_or",
     "logical_xor",
+    "lp_normalize",
     "matmul",
     "maximum",
+    "mean_variance_normalize",
     "minimum",
     "mul",
     "neg",
     "nonzero",
     "not_equal",
+    "pad",
     "pow",
     "reduce_all",
     "reduce_any",
@@ -112,6 +138,7 @@ __all__ = [
     "reduce_var",
     "relu",
     "reshape",
+    "resize",
     "rms_norm",
     "rsqrt",
     "sigmoid",
@@ -119,6 +146,7 @@ __all__ = [
     "slice",
     "softmax",
     "sort",
+    "space_to_depth",
     "sqrt",
     "squeeze",
     "sub",
