@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from . import (
+    conv,
     elementwise,
     layout,
     matmul,
     norm,
     pad,
+    pool,
     reduce,
     resize,
     sample,
@@ -16,7 +18,20 @@ from . import (
 )
 from .common import Draw
 
-FAMILIES = (elementwise, layout, matmul, norm, pad, reduce, resize, sample, scan, softmax)
+FAMILIES = (
+    conv,
+    elementwise,
+    layout,
+    matmul,
+    norm,
+    pad,
+    pool,
+    reduce,
+    resize,
+    sample,
+    scan,
+    softmax,
+)
 DRAWS: dict[str, Draw] = {}
 for _family in FAMILIES:
     DRAWS.update(_family.DRAWS)

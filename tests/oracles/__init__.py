@@ -5,12 +5,14 @@ from __future__ import annotations
 from . import (
     arg,
     channel_norm,
+    conv,
     elementwise,
     index,
     layout,
     matmul,
     norm,
     pad,
+    pool,
     reduce,
     resize,
     sample,
@@ -21,8 +23,22 @@ from . import (
 from .common import FunctionOracle, Oracle
 
 FAMILIES = (
-    *(arg, channel_norm, elementwise, index, layout, matmul, norm, pad, reduce, resize, sample),
-    *(scan, softmax, sort),
+    arg,
+    channel_norm,
+    conv,
+    elementwise,
+    index,
+    layout,
+    matmul,
+    norm,
+    pad,
+    pool,
+    reduce,
+    resize,
+    sample,
+    scan,
+    softmax,
+    sort,
 )
 ORACLES: dict[str, Oracle] = {}
 FUNCTION_ORACLES: dict[str, FunctionOracle] = {}

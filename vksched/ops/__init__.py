@@ -12,7 +12,14 @@ from .channel_norm import (
     lp_normalize,
     mean_variance_normalize,
 )
-from .depth import depth_to_space, space_to_depth
+from .conv import (
+    conv,
+    conv_transpose,
+)
+from .depth import (
+    depth_to_space,
+    space_to_depth,
+)
 from .elementwise import (
     abs,
     add,
@@ -46,12 +53,41 @@ from .elementwise import (
     tanh,
     where,
 )
-from .index import gather
-from .layout import concat, expand, expand_dims, reshape, squeeze, transpose
-from .layout import slice_ as slice
-from .matmul import matmul
-from .norm import layer_norm, rms_norm
-from .pad import pad
+from .index import (
+    gather,
+)
+from .layout import (
+    concat,
+    expand,
+    expand_dims,
+    reshape,
+    squeeze,
+    transpose,
+)
+from .layout import (
+    slice_ as slice,
+)
+from .matmul import (
+    matmul,
+)
+from .norm import (
+    layer_norm,
+    rms_norm,
+)
+from .pad import (
+    pad,
+)
+from .pool import (
+    adaptive_average_pool,
+    adaptive_max_pool,
+    average_pool,
+    global_average_pool,
+    global_lp_pool,
+    global_max_pool,
+    lp_pool,
+    max_pool,
+    max_pool_indices,
+)
 from .reduce import (
     reduce_all,
     reduce_any,
@@ -68,23 +104,43 @@ from .reduce import (
     reduce_sum_square,
     reduce_var,
 )
-from .resize import resize
-from .sample import affine_grid, grid_sample
-from .scan import cumprod, cumsum
-from .softmax import log_softmax, softmax
-from .sort import argsort, sort, topk
+from .resize import (
+    resize,
+)
+from .sample import (
+    affine_grid,
+    grid_sample,
+)
+from .scan import (
+    cumprod,
+    cumsum,
+)
+from .softmax import (
+    log_softmax,
+    softmax,
+)
+from .sort import (
+    argsort,
+    sort,
+    topk,
+)
 
 __all__ = [
     "abs",
+    "adaptive_average_pool",
+    "adaptive_max_pool",
     "add",
     "affine_grid",
     "argmax",
     "argmin",
     "argsort",
+    "average_pool",
     "batch_norm",
     "batch_norm_training",
     "cast",
     "concat",
+    "conv",
+    "conv_transpose",
     "cumprod",
     "cumsum",
     "depth_to_space",
@@ -96,6 +152,9 @@ __all__ = [
     "expand_dims",
     "gather",
     "gelu",
+    "global_average_pool",
+    "global_lp_pool",
+    "global_max_pool",
     "greater",
     "greater_equal",
     "grid_sample",
@@ -112,7 +171,10 @@ __all__ = [
     "logical_or",
     "logical_xor",
     "lp_normalize",
+    "lp_pool",
     "matmul",
+    "max_pool",
+    "max_pool_indices",
     "maximum",
     "mean_variance_normalize",
     "minimum",
