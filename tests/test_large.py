@@ -95,6 +95,17 @@ def test_reductions(sched: vs.Scheduler) -> None:
     assert total == numbers().sum(dtype=np.int32) and largest == COUNT - 1
 
 
+def test_positions(sched: vs.Scheduler) -> None:
+    x = vs.input("x", COUNT, "int32")
+    most, least = run_on(sched, [vs.argmax(x), vs.argmin(-x)], x=numbers())
+    assert most == least == COUNT - 1
+
+
+def test_running_sums(sched: vs.Scheduler) -> None:
+    got = run_on(sched, vs.cumsum(vs.input("x", COUNT, "int32"), 0), x=np.ones(COUNT, np.int32))
+    assert np.array_equal(got, numbers() + 1)
+
+
 def test_float16(sched: vs.Scheduler) -> None:
     x = vs.input("x", COUNT, "float16")
     values = (numbers() % 2048).astype(np.float16)

@@ -19,7 +19,6 @@ from vksched.ops import __all__ as PUBLIC
 from vksched.ops.elementwise import BINARY, CASTS, UNARY
 from vksched.ops.lower import CONVERTERS, lower
 from vksched.ops.op import OUTPUT, SCRATCH, Dispatch, Limits, all_ops, view_offset
-from vksched.ops.reduce import REDUCE_CODES
 from vksched.runtime.shaders import DIRECTORY, load_manifest, load_shader
 from vksched.runtime.vulkan import VulkanDevice
 
@@ -183,12 +182,6 @@ def test_dispatches_of_a_node_wait_for_each_other(case: Case) -> None:
         if view_offset(case.declaration, call.inputs, call.attrs) is None:
             with contextlib.suppress(UnsupportedOp):
                 assert hazards(lower(case.declaration, call).dispatches) == []
-
-
-def test_reduction_codes_equal_those_of_the_shader() -> None:
-    text = (SHADERS / "reduce.comp").read_text()
-    for op, code in list(REDUCE_CODES.items())[:-1]:
-        assert f"const uint {op.removeprefix('reduce_').upper()} = {code}u;" in text
 
 
 def test_local_sizes_fit_the_vulkan_minimum() -> None:

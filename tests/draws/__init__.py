@@ -14,8 +14,10 @@ from . import (
     pool,
     random,
     rearrange,
+    reduce,
     resize,
     sample,
+    scan,
     scatter,
     softmax,
 )
@@ -33,8 +35,10 @@ FAMILIES = (
     pool,
     random,
     rearrange,
+    reduce,
     resize,
     sample,
+    scan,
     scatter,
     softmax,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import (
+    arg,
     channel_norm,
     conv,
     create,
@@ -18,12 +19,15 @@ from . import (
     reduce,
     resize,
     sample,
+    scan,
     scatter,
     softmax,
+    sort,
 )
 from .common import FunctionOracle, Oracle
 
 FAMILIES = (
+    arg,
     channel_norm,
     conv,
     create,
@@ -39,8 +43,10 @@ FAMILIES = (
     reduce,
     resize,
     sample,
+    scan,
     scatter,
     softmax,
+    sort,
 )
 ORACLES: dict[str, Oracle] = {}
 FUNCTION_ORACLES: dict[str, FunctionOracle] = {}

@@ -10,6 +10,7 @@ import numpy as np
 from ..ops.bounds import bounds_of_data, fits
 from ..types import NDArray
 from . import (
+    arg,
     channel_norm,
     conv,
     create,
@@ -25,12 +26,15 @@ from . import (
     reduce,
     resize,
     sample,
+    scan,
     scatter,
     softmax,
+    sort,
 )
 from .case import Case, ErrorCase, FunctionCase
 
 FAMILIES: tuple[ModuleType, ...] = (
+    arg,
     channel_norm,
     conv,
     create,
@@ -46,8 +50,10 @@ FAMILIES: tuple[ModuleType, ...] = (
     reduce,
     resize,
     sample,
+    scan,
     scatter,
     softmax,
+    sort,
 )
 CASES: list[Case] = [case for family in FAMILIES for case in family.CASES]
 FUNCTIONS: list[FunctionCase] = [

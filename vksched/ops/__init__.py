@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from .arg import (
+    argmax,
+    argmin,
+    nonzero,
+)
 from .channel_norm import (
     batch_norm,
     batch_norm_training,
@@ -130,10 +135,20 @@ from .rearrange import (
     unstack,
 )
 from .reduce import (
+    reduce_all,
+    reduce_any,
+    reduce_l1,
+    reduce_l2,
+    reduce_log_sum,
+    reduce_logsumexp,
     reduce_max,
     reduce_mean,
     reduce_min,
+    reduce_prod,
+    reduce_std,
     reduce_sum,
+    reduce_sum_square,
+    reduce_var,
 )
 from .resize import (
     resize,
@@ -141,6 +156,10 @@ from .resize import (
 from .sample import (
     affine_grid,
     grid_sample,
+)
+from .scan import (
+    cumprod,
+    cumsum,
 )
 from .scatter import (
     scatter,
@@ -151,6 +170,11 @@ from .softmax import (
     log_softmax,
     softmax,
 )
+from .sort import (
+    argsort,
+    sort,
+    topk,
+)
 
 __all__ = [
     "abs",
@@ -159,6 +183,9 @@ __all__ = [
     "add",
     "affine_grid",
     "arange",
+    "argmax",
+    "argmin",
+    "argsort",
     "average_pool",
     "batch_norm",
     "batch_norm_training",
@@ -168,6 +195,8 @@ __all__ = [
     "concat",
     "conv",
     "conv_transpose",
+    "cumprod",
+    "cumsum",
     "depth_to_space",
     "div",
     "dropout",
@@ -217,6 +246,7 @@ __all__ = [
     "moveaxis",
     "mul",
     "neg",
+    "nonzero",
     "not_equal",
     "one_hot",
     "ones",
@@ -228,10 +258,20 @@ __all__ = [
     "random_integers",
     "random_normal",
     "random_uniform",
+    "reduce_all",
+    "reduce_any",
+    "reduce_l1",
+    "reduce_l2",
+    "reduce_log_sum",
+    "reduce_logsumexp",
     "reduce_max",
     "reduce_mean",
     "reduce_min",
+    "reduce_prod",
+    "reduce_std",
     "reduce_sum",
+    "reduce_sum_square",
+    "reduce_var",
     "relu",
     "repeat",
     "reshape",
@@ -246,6 +286,7 @@ __all__ = [
     "silu",
     "slice",
     "softmax",
+    "sort",
     "space_to_depth",
     "split",
     "sqrt",
@@ -256,6 +297,7 @@ __all__ = [
     "take_along_axis",
     "tanh",
     "tile",
+    "topk",
     "transpose",
     "tril",
     "triu",

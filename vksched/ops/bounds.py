@@ -107,6 +107,12 @@ def _summed(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bound
     return min(0, count * low), max(0, count * high)
 
 
+def _found(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds:
+    """Positions along any axis, or what stands where none is."""
+    fill = attrs.as_int("fill")
+    return min(0, fill), max(fill, *inputs[0].shape, 0)
+
+
 def _pooled(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
     """A window of padding alone gives the least integer, which is another one in 32 bits."""
     padded = any((*attrs.as_ints("begin"), *attrs.as_ints("end")))
@@ -183,6 +189,8 @@ RULES: dict[str, Rule] = {
     "cumsum": _summed,
     "reduce_max": lambda known, inputs, attrs: known[0],
     "reduce_min": lambda known, inputs, attrs: known[0],
+    "nonzero": _found,
+    "sort": lambda known, inputs, attrs: known[0],
     "max_pool": _pooled,
     "adaptive_max_pool": lambda known, inputs, attrs: known[0],
     "max_pool_indices": lambda known, inputs, attrs: (-1, max(0, inputs[0].size - 1)),
