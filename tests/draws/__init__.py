@@ -5,14 +5,21 @@ from __future__ import annotations
 from . import (
     attention,
     conv,
+    create,
     elementwise,
+    index,
     layout,
     matmul,
     norm,
     pad,
     pool,
+    random,
+    rearrange,
+    reduce,
     resize,
     sample,
+    scan,
+    scatter,
     softmax,
 )
 from .common import Draw
@@ -20,14 +27,21 @@ from .common import Draw
 FAMILIES = (
     attention,
     conv,
+    create,
     elementwise,
+    index,
     layout,
     matmul,
     norm,
     pad,
     pool,
+    random,
+    rearrange,
+    reduce,
     resize,
     sample,
+    scan,
+    scatter,
     softmax,
 )
 DRAWS: dict[str, Draw] = {}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from . import (
+    arg,
     attention,
     channel_norm,
     conv,
+    create,
     einsum,
     elementwise,
     index,
@@ -15,18 +17,25 @@ from . import (
     norm,
     pad,
     pool,
+    random,
+    rearrange,
     recurrent,
     reduce,
     resize,
     sample,
+    scan,
+    scatter,
     softmax,
+    sort,
 )
 from .common import FunctionOracle, Oracle
 
 FAMILIES = (
+    arg,
     attention,
     channel_norm,
     conv,
+    create,
     einsum,
     elementwise,
     index,
@@ -36,11 +45,16 @@ FAMILIES = (
     norm,
     pad,
     pool,
+    random,
+    rearrange,
     recurrent,
     reduce,
     resize,
     sample,
+    scan,
+    scatter,
     softmax,
+    sort,
 )
 ORACLES: dict[str, Oracle] = {}
 FUNCTION_ORACLES: dict[str, FunctionOracle] = {}

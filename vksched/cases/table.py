@@ -10,9 +10,11 @@ import numpy as np
 from ..ops.bounds import bounds_of_data, fits
 from ..types import NDArray
 from . import (
+    arg,
     attention,
     channel_norm,
     conv,
+    create,
     einsum,
     elementwise,
     index,
@@ -22,18 +24,25 @@ from . import (
     norm,
     pad,
     pool,
+    random,
+    rearrange,
     recurrent,
     reduce,
     resize,
     sample,
+    scan,
+    scatter,
     softmax,
+    sort,
 )
 from .case import Case, ErrorCase, FunctionCase
 
 FAMILIES: tuple[ModuleType, ...] = (
+    arg,
     attention,
     channel_norm,
     conv,
+    create,
     einsum,
     elementwise,
     index,
@@ -43,11 +52,16 @@ FAMILIES: tuple[ModuleType, ...] = (
     norm,
     pad,
     pool,
+    random,
+    rearrange,
     recurrent,
     reduce,
     resize,
     sample,
+    scan,
+    scatter,
     softmax,
+    sort,
 )
 CASES: list[Case] = [case for family in FAMILIES for case in family.CASES]
 FUNCTIONS: list[FunctionCase] = [
