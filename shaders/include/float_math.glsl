@@ -1,5 +1,7 @@
 // Float functions with numpy's results at the edges, where GLSL's own are undefined or imprecise.
 // NaN is tested by its bits: drivers may assume that isnan() is false.
+#ifndef FLOAT_MATH
+#define FLOAT_MATH
 
 #define INFINITY uintBitsToFloat(0x7f800000u)
 #define NOT_A_NUMBER uintBitsToFloat(0x7fc00000u)
@@ -170,3 +172,4 @@ float safe_pow(float x, float y) {
     if (e < -150.0) return sign_of_result * 0.0;
     return sign_of_result * exp2(e);
 }
+#endif
