@@ -24,6 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "validation"
 HAZARD = "SYNC-HAZARD-READ-AFTER-WRITE"
 TEST_LIMIT_S = 1200
+DRAWS = 10
+"""Calls drawn of each op: the layer makes every one slow."""
 # Two dispatches of the copy kernel, the second reads what the first writes, no barrier between.
 PLANT = """
 import struct, sys
@@ -98,6 +100,7 @@ def layer_environment(manifest: Path, pipe: Path) -> dict[str, str]:
         **os.environ,
         "VK_INSTANCE_LAYERS": "VK_LAYER_KHRONOS_validation",
         "VK_LAYER_SETTINGS_PATH": str(FOLDER / "vk_layer_settings.txt"),
+        "VKSCHED_DRAWS": str(DRAWS),
         "VKSCHED_OWN_BUFFERS": "1",  # the layer sees whole buffers: one value in each
     }
 

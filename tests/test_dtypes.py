@@ -191,6 +191,16 @@ def test_float64_is_exact_on_numpy(sched: vs.Scheduler) -> None:
         assert "float64 is computed by numpy only" in plan.explain()
 
 
+def test_float64_error_functions_have_all_their_digits() -> None:
+    special = pytest.importorskip("scipy.special")
+    x = np.linspace(-6, 6, 241)
+    with vs.Scheduler(["cpu"]) as cpu:
+        tensor = vs.input("x", x.shape, "float64")
+        erf, gelu = cpu.compile([vs.erf(tensor), vs.gelu(tensor)])(x=x)
+    assert np.allclose(erf, special.erf(x), rtol=1e-15, atol=0)
+    assert np.allclose(gelu, x * special.ndtr(x), rtol=1e-13, atol=0)
+
+
 def test_types_do_not_mix_by_themselves() -> None:
     for one, other in (("float16", "float32"), ("float64", "float32"), ("int64", "int32")):
         with pytest.raises(vs.DTypeError, match=f"{one}|{other}"):

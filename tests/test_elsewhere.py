@@ -2,8 +2,8 @@
 
 One pytest run with both software drivers visible covers each device alone, both together and one
 opened twice (conftest.py). Here child runs of pytest add what needs another process: the suite
-without Vulkan, and with one driver alone in the loader (less the tests that no device has a part
-in). They leave this file out, so they do not start others.
+without Vulkan, and with one driver alone in the loader (less the tests that no device, or only one
+at a time, has a part in). They leave this file out, so they do not start others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
-WITHOUT_DEVICES = ("test_setup.py", "test_validate.py", "test_references.py", "test_plan*.py")
+WITHOUT_DEVICES = (
+    *("test_setup.py", "test_validate.py", "test_references.py", "test_plan*.py"),
+    *("test_build_shaders.py", "test_shader_stats.py"),
+)
+DEVICE_BY_DEVICE = ("test_ops.py", "test_draws.py", "test_large.py", "test_dtypes.py")
+"""What opens each device alone anyway: no other driver has a part in it."""
 DRIVERS = {"llvmpipe": "lvp_icd", "SwiftShader": "vk_swiftshader_icd"}
 TAIL_CHARS = 6000
 
@@ -120,6 +125,11 @@ def run_suite(more: list[str], changes: dict[str, str]) -> str:
     return output
 
 
+def without(names: tuple[str, ...]) -> list[str]:
+    """Options of pytest that leave out some files."""
+    return [f"--ignore-glob=*/{name}" for name in names]
+
+
 def drivers_alone(manifest: str) -> dict[str, str]:
     """Variables by which the loader sees one driver; the second is for loaders before 1.3.207."""
     return {"VK_DRIVER_FILES": manifest, "VK_ICD_FILENAMES": manifest}
@@ -148,7 +158,7 @@ def labels_seen(changes: dict[str, str]) -> list[str]:
 def test_whole_suite_without_vulkan() -> None:
     no_driver = drivers_alone("/nonexistent/driver.json")
     assert labels_seen(no_driver) == []
-    run_suite([], {"VKSCHED_NO_VULKAN": "1", **no_driver})
+    run_suite(without(WITHOUT_DEVICES), {"VKSCHED_NO_VULKAN": "1", **no_driver})
 
 
 @pytest.mark.timeout(600)
@@ -164,4 +174,4 @@ def test_whole_suite_with_one_driver_alone(driver: str) -> None:
     alone = drivers_alone(found[0])
     labels = labels_seen(alone)
     assert labels and all(driver.lower() in label.lower() for label in labels), labels
-    run_suite([f"--ignore-glob=*/{name}" for name in WITHOUT_DEVICES], alone)
+    run_suite(without((*WITHOUT_DEVICES, *DEVICE_BY_DEVICE)), alone)

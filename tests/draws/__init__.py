@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from . import elementwise
+from . import elementwise, layout, matmul, norm
 from .common import Draw
 
-FAMILIES = (elementwise,)
+FAMILIES = (elementwise, layout, matmul, norm)
 DRAWS: dict[str, Draw] = {}
 for _family in FAMILIES:
     DRAWS.update(_family.DRAWS)
