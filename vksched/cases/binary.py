@@ -137,7 +137,7 @@ def _known(op: str) -> tuple[NDArray, ...]:
     return a[keep], b[keep]
 
 
-FUNCTIONS = [FunctionCase(op, partial(_signs, op), _known(op), "signs") for op in SIGNED]
+FUNCTIONS = [FunctionCase("signbit", partial(_signs, op), _known(op), op) for op in SIGNED]
 
 # -- errors ------------------------------------------------------------------------------------
 

@@ -214,7 +214,7 @@ def _signs(op: str, x: vs.Tensor) -> vs.Tensor:
 
 FUNCTIONS = [
     FunctionCase(
-        op, partial(_signs, op), (f32(0.0, -0.0, 0.3, -0.3 if op != "sqrt" else 0.7),), "signs"
+        "signbit", partial(_signs, op), (f32(0.0, -0.0, 0.3, 0.7 if op == "sqrt" else -0.3),), op
     )
     for op in ODD
 ]
