@@ -71,6 +71,25 @@ def test_float16_takes_half_the_memory_and_what_a_node_needs_beside_it() -> None
     assert beside.words >= 2 * 7000 and sum(plan.memory[0].inbox_pages) < words + 64
 
 
+@pytest.mark.parametrize("width", [6, 7])
+def test_float16_rows_of_even_length_are_moved_as_words(sched: vs.Scheduler, width: int) -> None:
+    values = RNG.standard_normal((4, 5, width)).astype(np.float16)
+    x = vs.input("x", values.shape, "float16")
+    ids = np.array([3, 0, 0], np.int32)
+    parts = [
+        (vs.transpose(x, (1, 0, 2)), values.transpose(1, 0, 2)),
+        (x[::2, 1:4], values[::2, 1:4]),
+        (vs.concat([x, x[:, :2]], 1), np.concatenate([values, values[:, :2]], 1)),
+        (vs.expand(x[:, :1], (2, 4, 3, width)), np.broadcast_to(values[:, :1], (2, 4, 3, width))),
+        (vs.gather(x, ids), values[ids]),
+    ]
+    got, plan = run_on(sched, [tensor for tensor, _ in parts], x=values)
+    assert devices_used(plan) == {first_device(sched)}
+    assert all(np.array_equal(a, b) for a, (_, b) in zip(got, parts, strict=True))
+    beside = {value for _, value in plan.locations if value < 0}
+    assert bool(beside) == (width == 7 and first_device(sched) != "cpu")
+
+
 def with_scratch(plan: Plan, span: Span | None) -> Plan:
     key = (0, scratch_of(node_id(plan, "y")))
     locations = {k: v for k, v in plan.locations.items() if k != key}

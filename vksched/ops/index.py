@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import DTypeError, IndexOutOfRange, ShapeError
 from ..types import INT32, INT64, NDArray, TensorType, normalize_axis
 from .op import OUTPUT, STATUS, Attrs, Call, Dispatch, Kernel, Op, Work, register
-from .strides import spread
+from .strides import as_words, spread
 from .tensor import Tensor, TensorLike, apply, as_tensor
 
 
@@ -51,6 +51,10 @@ def _gather_lower(call: Call) -> tuple[Dispatch, ...]:
     return (Dispatch("gather", (0, 1, OUTPUT, STATUS), groups, push),)
 
 
+def _gather_words(call: Call) -> Call | None:
+    return as_words(call, call.attrs.as_int("axis") < call.inputs[0].rank - 1)
+
+
 def _gather_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
     return Work(0.0, 2.0 * output.device_bytes + inputs[1].device_bytes)
 
@@ -60,7 +64,7 @@ register(
         "gather",
         _gather_infer,
         _gather_reference,
-        Kernel(("gather",), _gather_lower),
+        Kernel(("gather",), _gather_lower, as_words=_gather_words),
         work=_gather_work,
         indices=(1,),
         any_dtype=True,

@@ -21,7 +21,7 @@ from ..types import (
     normalize_axis,
 )
 from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
-from .strides import broadcast_strides, collapse, pad, spread
+from .strides import as_words, broadcast_strides, collapse, pad, spread
 from .tensor import Tensor, TensorLike, apply, as_tensor, register_method
 
 
@@ -125,12 +125,16 @@ def _transpose_lower(call: Call) -> tuple[Dispatch, ...]:
     return _copy(call, shape, 0, (0, moved), (0, contiguous_strides(shape)))
 
 
+def _transpose_words(call: Call) -> Call | None:
+    return as_words(call, call.attrs.as_ints("axes")[-1:] == (call.output.rank - 1,))
+
+
 register(
     Op(
         "transpose",
         _transpose_infer,
         _transpose_reference,
-        Kernel(("strided_copy",), _transpose_lower),
+        Kernel(("strided_copy",), _transpose_lower, as_words=_transpose_words),
         view=_transpose_view,
         work=_copy_work,
         any_dtype=True,
@@ -197,12 +201,17 @@ def _slice_lower(call: Call) -> tuple[Dispatch, ...]:
     return _copy(call, shape, 0, (start, steps), (0, contiguous_strides(shape)))
 
 
+def _slice_words(call: Call) -> Call | None:
+    shape = call.inputs[0].shape
+    return as_words(call, _ranges(shape, call.attrs)[-1:] == [range(s) for s in shape[-1:]])
+
+
 register(
     Op(
         "slice",
         _slice_infer,
         _slice_reference,
-        Kernel(("strided_copy",), _slice_lower),
+        Kernel(("strided_copy",), _slice_lower, as_words=_slice_words),
         view=_slice_view,
         work=_copy_work,
         any_dtype=True,
@@ -244,12 +253,16 @@ def _concat_lower(call: Call) -> tuple[Dispatch, ...]:
     return tuple(out)
 
 
+def _concat_words(call: Call) -> Call | None:
+    return as_words(call, call.attrs.as_int("axis") < call.output.rank - 1)
+
+
 register(
     Op(
         "concat",
         _concat_infer,
         _concat_reference,
-        Kernel(("strided_copy",), _concat_lower),
+        Kernel(("strided_copy",), _concat_lower, as_words=_concat_words),
         work=_copy_work,
         any_dtype=True,
     )
@@ -280,12 +293,16 @@ def _expand_lower(call: Call) -> tuple[Dispatch, ...]:
     return _copy(call, shape, 0, (0, strides), (0, contiguous_strides(shape)))
 
 
+def _expand_words(call: Call) -> Call | None:
+    return as_words(call, call.inputs[0].shape[-1:] == call.output.shape[-1:])
+
+
 register(
     Op(
         "expand",
         _expand_infer,
         _expand_reference,
-        Kernel(("strided_copy",), _expand_lower),
+        Kernel(("strided_copy",), _expand_lower, as_words=_expand_words),
         view=_expand_view,
         work=_copy_work,
         any_dtype=True,

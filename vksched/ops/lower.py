@@ -134,7 +134,12 @@ def _lower_halves(kernel: Kernel, call: Call) -> Lowering:
     """A call on float16, which is unpacked to float32 in scratch memory and packed at the end.
 
     unpack x -> s1 | the kernel: s1, ... -> s2 | pack s2 -> result
+
+    A kernel that only moves rows of whole words does so without.
     """
+    words = kernel.as_words(call)
+    if words is not None:
+        return Lowering(kernel.lower(words), kernel.scratch(words))
     wide = _with_types(call, {FLOAT16: FLOAT32})
     scratch = list(kernel.scratch(wide))
     inner = kernel.lower(wide)

@@ -149,6 +149,11 @@ def no_scratch(call: Call) -> tuple[int, ...]:
     return ()
 
 
+def no_words(call: Call) -> Call | None:
+    """Float16 is always converted."""
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """How a device runs an op: the shader variants it may use and the rule that chooses among them.
@@ -157,11 +162,13 @@ class Kernel:
         with the reason when this device cannot run this call.
     scratch: Call -> words of each scratch buffer (operands SCRATCH, SCRATCH - 1, ...): memory with
         any content that only the dispatches of this call see.
+    as_words: a call that moves float16 -> the same on words of two, or None where pairs are parted.
     """
 
     shaders: tuple[str, ...]
     lower: Callable[[Call], tuple[Dispatch, ...]]
     scratch: Callable[[Call], tuple[int, ...]] = no_scratch
+    as_words: Callable[[Call], Call | None] = no_words
 
 
 @dataclass(frozen=True, slots=True)

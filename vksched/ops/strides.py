@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..types import Shape, contiguous_strides
-from .op import Limits
+from ..types import FLOAT16, INT32, Shape, TensorType, contiguous_strides
+from .op import Call, Limits
 
 
 def broadcast_strides(shape: Shape, target: Shape) -> tuple[int, ...]:
@@ -65,6 +65,24 @@ def peel(
             for operand, stride in enumerate(strides):
                 offsets[operand] += index * stride[axis]
         yield tuple(offsets)
+
+
+def as_words(call: Call, keeps_rows: bool) -> Call | None:
+    """Returns a call that moves float16 on words of two elements, where rows stay whole.
+
+    keeps_rows: all float16 operands and the result have the same last axis, and nothing moves in
+    it.
+    """
+    halves = [t for t in (*call.inputs, call.output) if t.dtype == FLOAT16]
+    if not keeps_rows or any(not t.shape or t.shape[-1] % 2 for t in halves):
+        return None
+
+    def words(type_: TensorType) -> TensorType:
+        if type_.dtype != FLOAT16:
+            return type_
+        return TensorType((*type_.shape[:-1], type_.shape[-1] // 2), INT32)
+
+    return Call(tuple(map(words, call.inputs)), words(call.output), call.attrs, call.limits)
 
 
 LOCAL_SIZE = 64
