@@ -53,7 +53,7 @@ uint apply_binary(uint a_word, uint b_word) {
 #elif defined(NEXTAFTER_FLOAT32)
     return next_after(a_word, b_word);
 #elif defined(PRELU_FLOAT32)
-    return a < 0.0 ? floatBitsToUint(a * b) : a_word;
+    return is_negative(a_word) ? floatBitsToUint(a * b) : a_word;
 #elif defined(EQUAL_FLOAT32)
     return uint(ordered && a == b);
 #elif defined(NOT_EQUAL_FLOAT32)

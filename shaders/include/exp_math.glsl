@@ -125,9 +125,14 @@ float mish(float x) {
     return x * t;
 }
 
+// Where it is small the rounding of z^2 would cost digits: 12 bits of z are squared alone, which is exact.
 float safe_erfc(float x) {
     if (is_nan(x)) return x;
-    const float c = abs(x) > 11.0 ? 0.0 : erfc_positive(abs(x));
+    const float z = abs(x);
+    if (z > 11.0) return x < 0.0 ? 2.0 : 0.0;
+    const float t = 1.0 / (1.0 + 0.5 * z);
+    const float head = uintBitsToFloat(floatBitsToUint(z) & 0xfffff000u);
+    const float c = t * fine_exp((head - z) * (head + z) + erfc_fit(t)) * fine_exp(-head * head);
     return x < 0.0 ? 2.0 - c : c;
 }
 

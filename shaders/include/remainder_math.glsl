@@ -3,7 +3,7 @@
 #define REMAINDER_MATH
 #include "exp_math.glsl"
 
-// |a| mod |b| for finite a and b, b not 0. quotient: of the two, rounded down, where it is below 2^23.
+// |a| mod |b| for finite a and b, b not 0. quotient: of the two, rounded down, where the exponents differ by at most 23.
 float positive_remainder(float a, float b, out uint quotient) {
     const uint left = floatBitsToUint(a) & 0x7fffffffu;
     const uint right = floatBitsToUint(b) & 0x7fffffffu;
@@ -57,7 +57,7 @@ float safe_floor_divide(float a, float b) {
     uint quotient;
     const float r = positive_remainder(a, b, quotient);
     const int distance = int((floatBitsToUint(a) >> 23) & 0xffu) - int((floatBitsToUint(b) >> 23) & 0xffu);
-    const float whole = distance > 21 ? floor(abs(a) / abs(b)) : float(quotient);
+    const float whole = distance > 23 ? floor(abs(a) / abs(b)) : float(quotient);
     return with_sign(below && r != 0.0 ? whole + 1.0 : whole, sign_of_result);
 }
 #endif

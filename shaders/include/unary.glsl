@@ -23,7 +23,7 @@ uint apply_unary(uint word, uint alpha_word, uint beta_word) {
 #elif defined(RSQRT_FLOAT32)
     return floatBitsToUint(safe_rsqrt(x));
 #elif defined(EXP_FLOAT32)
-    return floatBitsToUint(safe_exp(x));
+    return floatBitsToUint(fine_exp(x));
 #elif defined(EXPM1_FLOAT32)
     return floatBitsToUint(safe_expm1(x));
 #elif defined(LOG_FLOAT32)
@@ -98,13 +98,13 @@ uint apply_unary(uint word, uint alpha_word, uint beta_word) {
 #elif defined(RELU_FLOAT32)
     return is_nan(x) || x > 0.0 ? word : 0u;
 #elif defined(LEAKY_RELU_FLOAT32)
-    return x < 0.0 ? floatBitsToUint(alpha * x) : word;
+    return is_negative(word) ? floatBitsToUint(alpha * x) : word;
 #elif defined(THRESHOLDED_RELU_FLOAT32)
     return is_nan(x) || x > alpha ? word : 0u;
 #elif defined(ELU_FLOAT32)
-    return x < 0.0 ? floatBitsToUint(alpha * safe_expm1(x)) : word;
+    return is_negative(word) ? floatBitsToUint(alpha * safe_expm1(x)) : word;
 #elif defined(SELU_FLOAT32)
-    return floatBitsToUint(beta * (x < 0.0 ? alpha * safe_expm1(x) : x));
+    return floatBitsToUint(beta * (is_negative(word) ? alpha * safe_expm1(x) : x));
 #elif defined(CELU_FLOAT32)
     const float bent = alpha * safe_expm1(x / alpha);
     return is_nan(x) ? word : floatBitsToUint((x > 0.0 ? x : 0.0) + (bent < 0.0 ? bent : 0.0));
