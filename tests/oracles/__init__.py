@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from . import elementwise, index, layout, matmul, norm, reduce
+from . import (
+    channel_norm,
+    elementwise,
+    index,
+    layout,
+    matmul,
+    norm,
+    pad,
+    reduce,
+    resize,
+    sample,
+    softmax,
+)
 from .common import FunctionOracle, Oracle
 
-FAMILIES = (elementwise, index, layout, matmul, norm, reduce)
+FAMILIES = (
+    *(channel_norm, elementwise, index, layout, matmul, norm, pad, reduce, resize, sample),
+    softmax,
+)
 ORACLES: dict[str, Oracle] = {}
 FUNCTION_ORACLES: dict[str, FunctionOracle] = {}
 for _family in FAMILIES:

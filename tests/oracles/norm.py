@@ -1,16 +1,13 @@
-"""Oracles of softmax and the norms."""
+"""Oracles of the norms."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from vksched.cases.case import Case
 from vksched.types import NDArray
 
 from .common import Oracle, run_onnx
-
-scipy_special = pytest.importorskip("scipy.special")
 
 
 def layer_norm(case: Case) -> NDArray:
@@ -34,16 +31,7 @@ def rms_norm(case: Case) -> NDArray:
     return np.asarray(value * case.inputs[1] if case.attrs["scaled"] else value, np.float32)
 
 
-def softmax(case: Case) -> NDArray:
-    x = case.inputs[0].astype(np.float64)
-    if x.size == 0:
-        return case.inputs[0]
-    with np.errstate(all="ignore"):
-        return np.asarray(scipy_special.softmax(x, axis=case.attrs["axis"]), np.float32)
-
-
 ORACLES: dict[str, Oracle] = {
-    "softmax": softmax,
     "layer_norm": layer_norm,
     "rms_norm": rms_norm,
 }

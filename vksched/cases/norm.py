@@ -1,4 +1,4 @@
-"""Cases of softmax, layer_norm and rms_norm."""
+"""Cases of layer_norm and rms_norm."""
 
 from __future__ import annotations
 
@@ -7,12 +7,8 @@ import numpy as np
 import vksched as vs
 
 from ..ops.op import AttrValue
-from ..types import NDArray
 from .case import Case, ErrorCase, floats
-
-
-def softmax(x: NDArray, axis: int, name: str = "") -> Case:
-    return Case("softmax", (x,), {"axis": axis}, f"axis {axis} {name}".strip())
+from .softmax import edge_rows
 
 
 def norm(
@@ -31,15 +27,6 @@ def norm(
     return Case(kind, tuple(np.asarray(x, np.float32) for x in inputs), attrs, name)
 
 
-def edge_rows() -> NDArray:
-    rows = np.tile(floats(40), (5, 1))
-    rows[0, 3] = np.nan
-    rows[1, 3] = np.inf
-    rows[2, :] = -np.inf
-    rows[3, 5:] = -np.inf
-    return rows
-
-
 NORM_SHAPES = [
     ((1,), 0),
     ((7,), 0),
@@ -49,17 +36,6 @@ NORM_SHAPES = [
     ((200, 9), 1),
 ]
 CASES = [
-    *(softmax(floats(*s), a) for s in ((1,), (7,), (1000,), (20000,)) for a in (0,)),
-    *(softmax(floats(3, 50, 7), axis) for axis in (0, 1, 2)),
-    *(softmax(floats(300, 3), axis) for axis in (0, 1)),
-    *(softmax(floats(2, 1, 2, 3, 2, 1, 2, 3), axis) for axis in (0, 3, 7)),
-    softmax(floats(4, 33, scale=1000), 1, "huge"),
-    softmax(np.full((2, 50), 3e38, np.float32), 1, "largest"),
-    softmax(edge_rows(), 1, "edges"),
-    softmax(np.ascontiguousarray(edge_rows().T), 0, "edges"),
-    softmax(floats(1, 60000), 1, "long"),
-    softmax(floats(0, 3), 1, "no rows"),
-    softmax(floats(3, 0), 1, "no columns"),
     *(
         norm("layer_norm", shape, axis, scaled, shifted)
         for shape, axis in NORM_SHAPES
@@ -103,9 +79,6 @@ def whole() -> vs.Tensor:
 
 
 ERRORS = [
-    ErrorCase(lambda: vs.softmax(x(), 2), vs.ShapeError, "axis in -2..1"),
-    ErrorCase(lambda: vs.softmax(vs.input("s", ())), vs.ShapeError, "scalar"),
-    ErrorCase(lambda: vs.softmax(whole()), vs.DTypeError, "cast"),
     ErrorCase(lambda: vs.layer_norm(x(), np.ones(5, np.float32)), vs.ShapeError, r"shape \(6,\)"),
     ErrorCase(lambda: vs.layer_norm(x(), eps=-1), vs.DTypeError, "eps"),
     ErrorCase(lambda: vs.layer_norm(vs.input("s", ())), vs.ShapeError, "scalar"),

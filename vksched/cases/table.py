@@ -11,18 +11,37 @@ from ..errors import DTypeError
 from ..ops.bounds import bounds_of_data, fits
 from ..ops.op import Limits
 from ..types import NDArray
-from . import binary, elementwise, index, layout, matmul, norm, reduce, unary
-from .case import Case, ErrorCase, FunctionCase
-
-FAMILIES: tuple[ModuleType, ...] = (
-    unary,
+from . import (
     binary,
+    channel_norm,
     elementwise,
     index,
     layout,
     matmul,
     norm,
+    pad,
     reduce,
+    resize,
+    sample,
+    softmax,
+    unary,
+)
+from .case import Case, ErrorCase, FunctionCase
+
+FAMILIES: tuple[ModuleType, ...] = (
+    unary,
+    binary,
+    channel_norm,
+    elementwise,
+    index,
+    layout,
+    matmul,
+    norm,
+    pad,
+    reduce,
+    resize,
+    sample,
+    softmax,
 )
 CASES: list[Case] = [case for family in FAMILIES for case in family.CASES]
 FUNCTIONS: list[FunctionCase] = [

@@ -53,18 +53,32 @@ from .binary import (
     sub,
     subtract,
 )
+from .channel_norm import (
+    batch_norm,
+    batch_norm_training,
+    group_norm,
+    instance_norm,
+    local_response_norm,
+    lp_normalize,
+    mean_variance_normalize,
+)
+from .depth import depth_to_space, space_to_depth
 from .index import gather
 from .layout import concat, expand, expand_dims, reshape, squeeze, transpose
 from .layout import slice_ as slice
 from .matmul import matmul
-from .norm import layer_norm, rms_norm, softmax
+from .norm import layer_norm, rms_norm
+from .pad import pad
 from .reduce import reduce_max, reduce_mean, reduce_min, reduce_sum
+from .resize import resize
+from .sample import affine_grid, grid_sample
 from .select import (
     addcmul,
     cast,
     clip,
     where,
 )
+from .softmax import log_softmax, softmax
 from .unary import (
     abs,
     acos,
@@ -114,11 +128,14 @@ __all__ = [
     "acosh",
     "add",
     "addcmul",
+    "affine_grid",
     "asin",
     "asinh",
     "atan",
     "atan2",
     "atanh",
+    "batch_norm",
+    "batch_norm_training",
     "bitwise_and",
     "bitwise_invert",
     "bitwise_left_shift",
@@ -133,6 +150,7 @@ __all__ = [
     "copysign",
     "cos",
     "cosh",
+    "depth_to_space",
     "div",
     "divide",
     "elu",
@@ -150,9 +168,12 @@ __all__ = [
     "gelu",
     "greater",
     "greater_equal",
+    "grid_sample",
+    "group_norm",
     "hard_sigmoid",
     "hard_swish",
     "hypot",
+    "instance_norm",
     "isfinite",
     "isinf",
     "isnan",
@@ -160,17 +181,21 @@ __all__ = [
     "leaky_relu",
     "less",
     "less_equal",
+    "local_response_norm",
     "log",
     "log10",
     "log1p",
     "log2",
+    "log_softmax",
     "logaddexp",
     "logical_and",
     "logical_not",
     "logical_or",
     "logical_xor",
+    "lp_normalize",
     "matmul",
     "maximum",
+    "mean_variance_normalize",
     "minimum",
     "mish",
     "mul",
@@ -179,6 +204,7 @@ __all__ = [
     "negative",
     "nextafter",
     "not_equal",
+    "pad",
     "positive",
     "pow",
     "prelu",
@@ -191,6 +217,7 @@ __all__ = [
     "relu6",
     "remainder",
     "reshape",
+    "resize",
     "rms_norm",
     "round",
     "rsqrt",
@@ -205,6 +232,7 @@ __all__ = [
     "softmax",
     "softplus",
     "softsign",
+    "space_to_depth",
     "sqrt",
     "square",
     "squeeze",

@@ -139,6 +139,11 @@ def _unchanged(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bo
     return known[0]
 
 
+def _padded(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
+    value = attrs["value"]
+    return _union((known[0], (value, value))) if isinstance(value, int) else None
+
+
 RULES: dict[str, Rule] = {
     "add": _corners(lambda a, b: a + b),
     "sub": _corners(lambda a, b: a - b),
@@ -160,6 +165,8 @@ RULES: dict[str, Rule] = {
     "relu": _each(lambda low, high: (max(low, 0), max(high, 0))),
     "sign": _each(lambda low, high: (-1, 1)),
     "cast": lambda known, inputs, attrs: known[0],
+    "pad": _padded,
+    "grid_sample": lambda known, inputs, attrs: _union((known[0], (0, 0))),
     "where": lambda known, inputs, attrs: _union(known[1:]),
     "reduce_sum": _summed,
     "cumsum": _summed,

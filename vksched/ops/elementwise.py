@@ -1,12 +1,13 @@
-"""The elementwise ops together: which of them take which operand types."""
+"""The elementwise ops together: which of them take which operand types, and all their builders."""
 
 from __future__ import annotations
 
-from . import activation, binary, select, unary
+from .activation import *  # noqa: F403
+from .binary import *  # noqa: F403
 from .pointwise import binary_types, unary_types
-from .select import CASTS
-
-__all__ = ["BINARY", "CASTS", "UNARY", "activation", "binary", "select", "unary"]
+from .select import *  # noqa: F403
+from .select import CASTS as CASTS
+from .unary import *  # noqa: F403
 
 UNARY: tuple[tuple[str, str], ...] = tuple(unary_types)
 BINARY: tuple[tuple[str, str], ...] = tuple(binary_types)

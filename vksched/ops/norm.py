@@ -1,4 +1,4 @@
-"""Softmax and the norms of transformers: each works on rows."""
+"""The norms of transformers: each works on rows."""
 
 from __future__ import annotations
 
@@ -12,62 +12,18 @@ from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, regi
 from .strides import LOCAL_SIZE, LOOP_STEPS, rows_launch
 from .tensor import Tensor, TensorLike, apply, as_tensor
 
-SOFTMAX_PASSES, NORM_PASSES = 3, 4
-"""Over each row, in the kernels."""
+NORM_PASSES = 4
+"""Over each row, in the kernel."""
 
 
-def _check_row(op: str, columns: int, passes: int, call: Call) -> None:
+def check_row(op: str, columns: int, passes: int, call: Call) -> None:
+    """Raises UnsupportedOp where a kernel that works on rows would go round its loops too often."""
     most = LOOP_STEPS * LOCAL_SIZE // passes
     if call.limits.software and columns > most:
         raise UnsupportedOp(
             f"[{op}] expected rows of at most {most} on a CPU driver, got {columns}: "
             "such drivers end long loops early"
         )
-
-
-# -- softmax -----------------------------------------------------------------------------------
-
-
-def _softmax_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
-    if inputs[0].dtype != FLOAT32:
-        raise DTypeError(f"[softmax] expected float32, got {inputs[0].dtype}; try vs.cast")
-    return inputs[0]
-
-
-def _softmax_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    x, axis = inputs[0], attrs.as_int("axis")
-    if x.size == 0:
-        return x
-    e = np.exp(x - x.max(axis=axis, keepdims=True))
-    e /= e.sum(axis=axis, keepdims=True)
-    return np.asarray(e)
-
-
-def _softmax_lower(call: Call) -> tuple[Dispatch, ...]:
-    shape, axis = call.output.shape, call.attrs.as_int("axis")
-    if call.output.size == 0:
-        return ()
-    columns, inner = shape[axis], math.prod(shape[axis + 1 :])
-    rows = call.output.size // columns
-    _check_row("softmax", columns, SOFTMAX_PASSES, call)
-    groups, constants = rows_launch(rows, columns, SOFTMAX_PASSES, call.limits)
-    push = (("rows", rows), ("columns", columns), ("inner", inner))
-    return (Dispatch("softmax", (0, OUTPUT), groups, push, constants),)
-
-
-def _softmax_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
-    return Work(5.0 * output.size, 5.0 * output.device_bytes)
-
-
-register(
-    Op(
-        "softmax",
-        _softmax_infer,
-        _softmax_reference,
-        Kernel(("softmax",), _softmax_lower),
-        work=_softmax_work,
-    )
-)
 
 
 # -- layer norm and RMS norm -------------------------------------------------------------------
@@ -124,7 +80,7 @@ def _norm_lower(call: Call) -> tuple[Dispatch, ...]:
         return ()
     columns = math.prod(shape[attrs.as_int("axis") :])
     rows = call.output.size // columns
-    _check_row(attrs.as_str("kind"), columns, NORM_PASSES, call)
+    check_row(attrs.as_str("kind"), columns, NORM_PASSES, call)
     groups, constants = rows_launch(rows, columns, NORM_PASSES, call.limits)
     scaled, shifted = attrs.as_bool("scaled"), attrs.as_bool("shifted")
     constants += (
@@ -174,14 +130,6 @@ def _norm(
 
 
 # -- builders ----------------------------------------------------------------------------------
-
-
-def softmax(x: TensorLike, axis: int = -1, *, name: str | None = None) -> Tensor:
-    """exp(x) / sum(exp(x)) along an axis, as scipy.special.softmax, without overflow."""
-    tensor = as_tensor(x)
-    if tensor.rank == 0:
-        raise ShapeError("[softmax] expected a tensor with axes, got a scalar")
-    return apply("softmax", (tensor,), {"axis": normalize_axis("softmax", axis, tensor.rank)}, name)
 
 
 def layer_norm(

@@ -1,0 +1,21 @@
+#version 450
+// result[i] = value for i < count, a 32-bit word whatever it holds.
+// result: (count).
+// One group strides over the words by the size of the whole dispatch.
+// Source: none.
+layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
+layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
+
+layout(set = 0, binding = 0) writeonly buffer Result { uint result[]; };
+layout(push_constant) uniform Push {
+    uint result_offset;
+    uint count;
+    uint value;
+};
+
+void main() {
+    const uint stride = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
+    for (uint i = gl_GlobalInvocationID.x; i < count; i += stride) {
+        result[result_offset + i] = value;
+    }
+}

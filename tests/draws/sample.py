@@ -1,0 +1,23 @@
+"""Draws of grid_sample."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from vksched.cases.case import Case
+from vksched.cases.sample import KINDS, VOLUMES, sample
+
+from .common import Draw, Pick, array
+
+
+def _grid_sample(pick: Pick) -> Case:
+    dims = pick(st.integers(2, 3))
+    kind = pick(st.sampled_from(KINDS if dims == 2 else VOLUMES))
+    sides = st.integers(1, 4)
+    batch = pick(sides)
+    x = array(pick, "float32", (batch, *(pick(sides) for _ in range(dims + 1))))
+    grid = array(pick, "float32", (batch, *(pick(sides) for _ in range(dims)), dims))
+    return sample(x, grid, *kind)
+
+
+DRAWS: dict[str, Draw] = {"grid_sample": _grid_sample}

@@ -1,0 +1,92 @@
+"""Oracles of the norms of convolutional networks: the ONNX reference, where it is right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from vksched.cases.calls import FunctionCall
+from vksched.cases.case import FunctionCase
+from vksched.types import NDArray
+
+from .common import FunctionOracle
+from .node import run_node
+
+
+def of(case: FunctionCase) -> tuple[list[NDArray], dict[str, Any]]:
+    """The operands as float64, and the other arguments."""
+    assert isinstance(case, FunctionCall)
+    return [x.astype(np.float64) for x in case.inputs], dict(case.arguments)
+
+
+def affine(operands: list[NDArray]) -> list[NDArray]:
+    """With the scale and shift that were left out."""
+    channels = operands[0].shape[1]
+    return operands + [np.ones(channels), np.zeros(channels)][len(operands) - 1 :]
+
+
+def group_norm(case: FunctionCase) -> NDArray:
+    operands, given = of(case)
+    if operands[0].size == 0:
+        return case.inputs[0]
+    attrs = {"num_groups": given["groups"], "epsilon": given.get("eps", 1e-5), "stash_type": 11}
+    result = run_node("GroupNormalization", affine(operands), attrs, opset=21)[0]
+    return result.astype(np.float32)
+
+
+def instance_norm(case: FunctionCase) -> NDArray:
+    operands, given = of(case)
+    attrs = {"epsilon": given.get("eps", 1e-5)}
+    result = run_node("InstanceNormalization", affine(operands), attrs, opset=6)[0]
+    return result.astype(np.float32)
+
+
+def batch_norm(case: FunctionCase) -> NDArray:
+    operands, given = of(case)
+    attrs = {"epsilon": given.get("eps", 1e-5)}
+    return run_node("BatchNormalization", operands, attrs, opset=15)[0].astype(np.float32)
+
+
+def batch_norm_training(case: FunctionCase) -> list[NDArray]:
+    operands, given = of(case)
+    attrs = {"epsilon": given.get("eps", 1e-5), "momentum": given.get("momentum", 0.9)}
+    results = run_node("BatchNormalization", operands, attrs | {"training_mode": 1}, 15, 3)
+    return [y.astype(np.float32) for y in results]
+
+
+def lp_normalize(case: FunctionCase) -> NDArray:
+    """By numpy.linalg: the ONNX reference sums without absolute values."""
+    (x,), given = of(case)
+    norm = np.linalg.norm(x, given["p"], given["axis"], keepdims=True)
+    return np.divide(x, norm, out=np.zeros_like(x), where=norm != 0).astype(np.float32)
+
+
+def mean_variance_normalize(case: FunctionCase) -> NDArray:
+    (x,), (_, given) = case.inputs, of(case)
+    attrs = {"axes": [a % x.ndim for a in given["axes"]]} if "axes" in given else {}
+    return run_node("MeanVarianceNormalization", [x], attrs, opset=13)[0]
+
+
+def local_response_norm(case: FunctionCase) -> NDArray:
+    """In plain Python: the ONNX reference counts the batch for the channels."""
+    (x,), given = of(case)
+    size, alpha = given["size"], given.get("alpha", 1e-4)
+    beta, bias = given.get("beta", 0.75), given.get("bias", 1.0)
+    before, after = (size - 1) // 2, -(-(size - 1) // 2)
+    out = np.empty_like(x)
+    for c in range(x.shape[1]):
+        squares = sum(x[:, i] ** 2 for i in range(x.shape[1]) if c - before <= i <= c + after)
+        out[:, c] = x[:, c] / (bias + alpha / size * squares) ** beta
+    return out.astype(np.float32)
+
+
+FUNCTION_ORACLES: dict[str, FunctionOracle] = {
+    "group_norm": group_norm,
+    "instance_norm": instance_norm,
+    "batch_norm": batch_norm,
+    "batch_norm_training": batch_norm_training,
+    "lp_normalize": lp_normalize,
+    "mean_variance_normalize": mean_variance_normalize,
+    "local_response_norm": local_response_norm,
+}

@@ -1,0 +1,131 @@
+"""Cases of the norms of convolutional networks: any rank, with and without scale and shift."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import vksched as vs
+
+from ..types import NDArray
+from .calls import FunctionCall, call
+from .case import Case, ErrorCase, floats, ints
+
+
+def positive(*shape: int, seed: int = 0) -> NDArray:
+    return np.asarray(np.abs(floats(*shape, seed=seed)) + 0.1, np.float32)
+
+
+def affine(channels: int) -> tuple[NDArray, NDArray]:
+    return floats(channels, seed=5), floats(channels, seed=6)
+
+
+def of_batch(function: str, *shape: int, **arguments: Any) -> FunctionCall:
+    channels = shape[1]
+    operands = (*affine(channels), floats(channels, seed=7), positive(channels, seed=8))
+    name = " ".join(f"{k}={v}" for k, v in arguments.items())
+    x = np.asarray(floats(*shape) * 3 + 1, np.float32)
+    return call(function, x, *operands, name=name, nmse=1e-9, **arguments)
+
+
+def group_norm(*operands: NDArray, name: str = "", **arguments: Any) -> FunctionCall:
+    def build(
+        x: vs.Tensor, gamma: vs.Tensor | None = None, beta: vs.Tensor | None = None
+    ) -> vs.Tensor:
+        return vs.group_norm(x, gamma=gamma, beta=beta, **arguments)
+
+    title = f"{arguments['groups']} {name}".strip()
+    return FunctionCall("group_norm", build, operands, title, arguments=arguments)
+
+
+def mostly_zero() -> NDArray:
+    x = floats(4, 5)
+    x[1], x[2, 1:], x[3, 2] = 0, 0, np.nan
+    return x
+
+
+SHAPES = [(1, 1), (3, 6), (2, 6, 5), (2, 6, 7, 3), (1, 12, 2, 3, 4), (1, 4, 65, 67), (0, 4, 3)]
+FUNCTIONS = [
+    *(
+        group_norm(floats(*shape) * 2 + 1, *affine(shape[1]), groups=n)
+        for shape in SHAPES
+        for n in {1, min(2, shape[1]), shape[1]}
+        if shape[1] % n == 0
+    ),
+    group_norm(floats(2, 6, 5), name="plain", groups=3),
+    group_norm(floats(2, 6, 5), floats(6, seed=1), name="scaled", groups=3, eps=0.1),
+    *(call("instance_norm", floats(*s) * 2 + 1, *affine(s[1])) for s in SHAPES if len(s) > 2),
+    call("instance_norm", floats(2, 6, 5), name="plain", eps=0.1),
+    *(of_batch("batch_norm", *shape) for shape in SHAPES),
+    of_batch("batch_norm", 2, 3, 4, eps=0.1),
+    *(of_batch("batch_norm_training", *shape) for shape in SHAPES[1:-1]),
+    of_batch("batch_norm_training", 2, 3, 4, eps=0.1, momentum=0.25),
+    *(
+        call("lp_normalize", x, name=f"{axis} {p} {title}".strip(), axis=axis, p=p)
+        for p in (1, 2)
+        for x, axis, title in (
+            (floats(7), 0, ""),
+            (floats(3, 50, 7), 1, ""),
+            (floats(3, 50, 7), -1, ""),
+            (mostly_zero(), 1, "zeros"),
+            (floats(0, 3), 1, ""),
+        )
+    ),
+    *(
+        call("mean_variance_normalize", floats(*shape) * 2 + 1, name=str(axes), axes=axes)
+        for shape, axes in (
+            ((2, 3, 5, 7), (0, 2, 3)),
+            ((2, 3, 5, 7), (1,)),
+            ((31, 17), (0, 1)),
+            ((31, 17), (-1,)),
+        )
+    ),
+    call("mean_variance_normalize", floats(3, 2, 4, 5), name="as ONNX has it"),
+    *(
+        call("local_response_norm", floats(*shape) * 3, name=f"of {size}", size=size)
+        for shape in ((2, 7, 3, 5), (1, 4), (1, 1, 2), (2, 9, 31))
+        for size in (1, 2, 3, 5)
+    ),
+    call("local_response_norm", floats(2, 3, 4), name="of more than there are", size=11),
+    call("local_response_norm", floats(2, 0, 4), name="of none", size=3),
+    call(
+        "local_response_norm", floats(2, 8, 5), name="other", size=3, alpha=0.5, beta=1.5, bias=2.0
+    ),
+]
+CASES: list[Case] = []
+
+
+def x() -> vs.Tensor:
+    return vs.input("x", (2, 4, 3))
+
+
+ones = np.ones(4, np.float32)
+whole = ints(2, 4, 3)
+ERRORS = [
+    ErrorCase(lambda: vs.group_norm(x(), 3), vs.ShapeError, "multiples of 3 groups"),
+    ErrorCase(lambda: vs.group_norm(x(), 0), vs.ShapeError, "1 group or more"),
+    ErrorCase(lambda: vs.group_norm(x(), 2, np.ones(2, np.float32)), vs.ShapeError, "gamma of"),
+    ErrorCase(lambda: vs.group_norm(x(), 2, eps=-1), vs.DTypeError, "group_norm. expected eps"),
+    ErrorCase(lambda: vs.group_norm(whole, 2), vs.DTypeError, "group_norm. expected float32"),
+    ErrorCase(lambda: vs.instance_norm(ones), vs.ShapeError, "instance_norm. expected .batch"),
+    ErrorCase(
+        lambda: vs.instance_norm(x(), ones, np.ones(3, np.float32)), vs.ShapeError, "beta of"
+    ),
+    ErrorCase(
+        lambda: vs.batch_norm(x(), ones, ones, ones[:1], ones), vs.ShapeError, "expected mean of"
+    ),
+    ErrorCase(lambda: vs.batch_norm(x(), ones, ones, ones, ones[:1]), vs.ShapeError, "variance of"),
+    ErrorCase(
+        lambda: vs.batch_norm_training(x(), ones, ones, ones, ones, momentum=2),
+        vs.DTypeError,
+        "a momentum in",
+    ),
+    ErrorCase(lambda: vs.lp_normalize(x(), p=3), vs.ShapeError, "p of 1 or 2"),
+    ErrorCase(lambda: vs.lp_normalize(x(), 3), vs.ShapeError, "lp_normalize. expected an axis"),
+    ErrorCase(lambda: vs.lp_normalize(whole), vs.DTypeError, "lp_normalize. expected float32"),
+    ErrorCase(lambda: vs.mean_variance_normalize(x()), vs.ShapeError, "normalize. expected an ax"),
+    ErrorCase(lambda: vs.mean_variance_normalize(whole), vs.DTypeError, "variance_normalize"),
+    ErrorCase(lambda: vs.local_response_norm(x(), 0), vs.ShapeError, "a size of 1"),
+    ErrorCase(lambda: vs.local_response_norm(ones, 1), vs.ShapeError, "response_norm. expected"),
+]

@@ -1,0 +1,136 @@
+"""Softmax and its logarithm along an axis, with a mask where there is one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from ..errors import DTypeError, ShapeError
+from ..types import BOOL, FLOAT32, NDArray, TensorType, broadcast_shapes, normalize_axis
+from .norm import check_row
+from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
+from .strides import broadcast_strides, collapse, pad, rows_launch
+from .tensor import Tensor, TensorLike, apply, as_tensor
+
+PASSES = 3
+"""Over each row, in the kernel."""
+MASK_RANK = 7
+"""Axes by which the kernel finds a row's mask, at most."""
+
+
+def _infer(op: str) -> Callable[[tuple[TensorType, ...], Attrs], TensorType]:
+    def infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+        x = inputs[0]
+        if x.dtype != FLOAT32:
+            raise DTypeError(f"[{op}] expected float32, got {x.dtype}; try vs.cast")
+        for mask in inputs[1:]:
+            if mask.dtype not in (BOOL, x.dtype):
+                raise DTypeError(
+                    f"[{op}] expected a mask of bool or {x.dtype}, got {mask.dtype}; try vs.cast"
+                )
+            if broadcast_shapes(op, x.shape, mask.shape) != x.shape:
+                raise ShapeError(
+                    f"[{op}] expected a mask that broadcasts to {x.shape}, got {mask.shape}"
+                )
+        return x
+
+    return infer
+
+
+def _masked(inputs: tuple[NDArray, ...]) -> NDArray:
+    x = inputs[0]
+    if len(inputs) == 1:
+        return x
+    mask = inputs[1]
+    minus_infinity = np.asarray(-np.inf, x.dtype)
+    return np.where(mask, x, minus_infinity) if mask.dtype == bool else x + mask
+
+
+def _softmax_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    x, axis = _masked(inputs), attrs.as_int("axis")
+    if x.size == 0:
+        return x
+    e = np.exp(x - x.max(axis=axis, keepdims=True))
+    e /= e.sum(axis=axis, keepdims=True)
+    return np.asarray(e)
+
+
+def _log_softmax_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    x, axis = _masked(inputs), attrs.as_int("axis")
+    if x.size == 0:
+        return x
+    shifted = x - x.max(axis=axis, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)))
+
+
+def _lower(op: str) -> Callable[[Call], tuple[Dispatch, ...]]:
+    def lower(call: Call) -> tuple[Dispatch, ...]:
+        shape, axis = call.output.shape, call.attrs.as_int("axis")
+        if call.output.size == 0:
+            return ()
+        columns, inner = shape[axis], math.prod(shape[axis + 1 :])
+        rows = call.output.size // columns
+        check_row(op, columns, PASSES, call)
+        groups, constants = rows_launch(rows, columns, PASSES, call.limits)
+        mask = call.inputs[1] if len(call.inputs) > 1 else TensorType(())
+        strides = broadcast_strides(mask.shape, shape)
+        kept = shape[:axis] + shape[axis + 1 :]
+        sizes, (kept_strides,) = collapse(kept, [strides[:axis] + strides[axis + 1 :]])
+        push = (
+            ("rows", rows),
+            ("columns", columns),
+            ("inner", inner),
+            ("mask_column", strides[axis]),
+            ("mask_rank", len(sizes)),
+            ("mask_sizes", pad(sizes, MASK_RANK - 1, 1)),
+            ("mask_strides", pad(kept_strides, MASK_RANK)),
+        )
+        kind = 0 if len(call.inputs) == 1 else 1 if mask.dtype == BOOL else 2
+        constants += (("LOGARITHM", int(op == "log_softmax")), ("MASK", kind))
+        return (Dispatch("softmax", (0, int(kind > 0), OUTPUT), groups, push, constants),)
+
+    return lower
+
+
+def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
+    masked = 2.0 * sum(mask.device_bytes for mask in inputs[1:])
+    return Work(5.0 * output.size, 5.0 * output.device_bytes + masked)
+
+
+for _name, _reference in (
+    ("softmax", _softmax_reference),
+    ("log_softmax", _log_softmax_reference),
+):
+    register(Op(_name, _infer(_name), _reference, Kernel(("softmax",), _lower(_name)), work=_work))
+
+
+def _apply(op: str, x: TensorLike, axis: int, mask: TensorLike | None, name: str | None) -> Tensor:
+    tensor = as_tensor(x)
+    if tensor.rank == 0:
+        raise ShapeError(f"[{op}] expected a tensor with axes, got a scalar")
+    at = normalize_axis(op, axis, tensor.rank)
+    operands = (tensor,) if mask is None else (tensor, as_tensor(mask))
+    return apply(op, operands, {"axis": at}, name)
+
+
+def softmax(
+    x: TensorLike, axis: int = -1, mask: TensorLike | None = None, *, name: str | None = None
+) -> Tensor:
+    """exp(x) / sum(exp(x)) along an axis, as scipy.special.softmax, without overflow.
+
+    mask: broadcasts to x; bool leaves out what is False, float32 is added to x. Where a row is
+    left out whole, the result is NaN.
+    """
+    return _apply("softmax", x, axis, mask, name)
+
+
+def log_softmax(
+    x: TensorLike, axis: int = -1, mask: TensorLike | None = None, *, name: str | None = None
+) -> Tensor:
+    """x - log(sum(exp(x))) along an axis, as ONNX LogSoftmax, exact for values of any size.
+
+    mask: as in `softmax`; what a mask leaves out is -infinity.
+    """
+    return _apply("log_softmax", x, axis, mask, name)
