@@ -1,7 +1,8 @@
 // What both matmul algorithms share: buffers, push block, where the matrices of a batch lie, and the stored value.
 // T is the element type, LOAD what one access of a or b reads: T, or four of them.
 // A long k is done in parts, one dispatch after the other; all but the first have ADDS 1 and add to the result.
-// a: (batch, m, k) and b: (batch, k, n) by strides, bias: (n), result: (batch, m, n) contiguous.
+// a: (batch, m, k) and b: (batch, k, n) by strides, result: (batch, m, n), contiguous but for rows of result_row words.
+// bias, by HAS_BIAS: 1: (n), one value per column; 2: (bias_rows, a multiple of m), one per row of all matrices in turn.
 layout(set = 0, binding = 0) readonly buffer A { LOAD a[]; };
 layout(set = 0, binding = 1) readonly buffer B { LOAD b[]; };
 layout(set = 0, binding = 2) readonly buffer Bias { T bias[]; };
@@ -15,6 +16,8 @@ layout(push_constant) uniform Push {
     uint m;
     uint n;
     uint k;
+    uint result_row;
+    uint bias_rows;
     uint a_row;
     uint a_column;
     uint b_row;
@@ -26,7 +29,7 @@ layout(push_constant) uniform Push {
 
 // First words of the matrices a, b and result of one batch.
 uvec3 matrices(uint batch) {
-    uvec3 at = uvec3(a_offset, b_offset, result_offset + batch * m * n);
+    uvec3 at = uvec3(a_offset, b_offset, result_offset + batch * m * result_row);
     for (uint axis = 0u; axis < 3u; ++axis) {
         const uint next = batch / batch_sizes[axis];
         const uint index = batch - next * batch_sizes[axis];
@@ -39,8 +42,10 @@ uvec3 matrices(uint batch) {
 
 void store(uint first, uint row, uint column, T value) {
     if (row < m && column < n) {
-        if (HAS_BIAS != 0u) value += bias[bias_offset + column];
-        if (ADDS != 0u) value += result[first + row * n + column];
-        result[first + row * n + column] = value;
+        const uint at = first + row * result_row + column;
+        if (HAS_BIAS == 1u) value += bias[bias_offset + column];
+        if (HAS_BIAS == 2u) value += bias[bias_offset + (first - result_offset) / result_row % bias_rows + row];
+        if (ADDS != 0u) value += result[at];
+        result[at] = value;
     }
 }

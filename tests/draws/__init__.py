@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
-from . import elementwise, layout, matmul, norm, pad, resize, sample, softmax
+from . import (
+    conv,
+    elementwise,
+    layout,
+    matmul,
+    norm,
+    pad,
+    pool,
+    resize,
+    sample,
+    softmax,
+)
 from .common import Draw
 
-FAMILIES = (elementwise, layout, matmul, norm, pad, resize, sample, softmax)
+FAMILIES = (
+    conv,
+    elementwise,
+    layout,
+    matmul,
+    norm,
+    pad,
+    pool,
+    resize,
+    sample,
+    softmax,
+)
 DRAWS: dict[str, Draw] = {}
 for _family in FAMILIES:
     DRAWS.update(_family.DRAWS)

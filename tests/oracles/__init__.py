@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from . import (
     channel_norm,
+    conv,
     elementwise,
     index,
     layout,
     matmul,
     norm,
     pad,
+    pool,
     reduce,
     resize,
     sample,
@@ -18,7 +20,18 @@ from . import (
 from .common import FunctionOracle, Oracle
 
 FAMILIES = (
-    *(channel_norm, elementwise, index, layout, matmul, norm, pad, reduce, resize, sample),
+    channel_norm,
+    conv,
+    elementwise,
+    index,
+    layout,
+    matmul,
+    norm,
+    pad,
+    pool,
+    reduce,
+    resize,
+    sample,
     softmax,
 )
 ORACLES: dict[str, Oracle] = {}

@@ -62,23 +62,72 @@ from .channel_norm import (
     lp_normalize,
     mean_variance_normalize,
 )
-from .depth import depth_to_space, space_to_depth
-from .index import gather
-from .layout import concat, expand, expand_dims, reshape, squeeze, transpose
-from .layout import slice_ as slice
-from .matmul import matmul
-from .norm import layer_norm, rms_norm
-from .pad import pad
-from .reduce import reduce_max, reduce_mean, reduce_min, reduce_sum
-from .resize import resize
-from .sample import affine_grid, grid_sample
+from .conv import (
+    conv,
+    conv_transpose,
+)
+from .depth import (
+    depth_to_space,
+    space_to_depth,
+)
+from .index import (
+    gather,
+)
+from .layout import (
+    concat,
+    expand,
+    expand_dims,
+    reshape,
+    squeeze,
+    transpose,
+)
+from .layout import (
+    slice_ as slice,
+)
+from .matmul import (
+    matmul,
+)
+from .norm import (
+    layer_norm,
+    rms_norm,
+)
+from .pad import (
+    pad,
+)
+from .pool import (
+    adaptive_average_pool,
+    adaptive_max_pool,
+    average_pool,
+    global_average_pool,
+    global_lp_pool,
+    global_max_pool,
+    lp_pool,
+    max_pool,
+    max_pool_indices,
+)
+from .reduce import (
+    reduce_max,
+    reduce_mean,
+    reduce_min,
+    reduce_sum,
+)
+from .resize import (
+    resize,
+)
+from .sample import (
+    affine_grid,
+    grid_sample,
+)
 from .select import (
     addcmul,
     cast,
     clip,
     where,
 )
-from .softmax import log_softmax, softmax
+from .softmax import (
+    log_softmax,
+    softmax,
+)
 from .unary import (
     abs,
     acos,
@@ -126,6 +175,8 @@ __all__ = [
     "abs",
     "acos",
     "acosh",
+    "adaptive_average_pool",
+    "adaptive_max_pool",
     "add",
     "addcmul",
     "affine_grid",
@@ -134,6 +185,7 @@ __all__ = [
     "atan",
     "atan2",
     "atanh",
+    "average_pool",
     "batch_norm",
     "batch_norm_training",
     "bitwise_and",
@@ -147,6 +199,8 @@ __all__ = [
     "celu",
     "clip",
     "concat",
+    "conv",
+    "conv_transpose",
     "copysign",
     "cos",
     "cosh",
@@ -166,6 +220,9 @@ __all__ = [
     "fmod",
     "gather",
     "gelu",
+    "global_average_pool",
+    "global_lp_pool",
+    "global_max_pool",
     "greater",
     "greater_equal",
     "grid_sample",
@@ -193,7 +250,10 @@ __all__ = [
     "logical_or",
     "logical_xor",
     "lp_normalize",
+    "lp_pool",
     "matmul",
+    "max_pool",
+    "max_pool_indices",
     "maximum",
     "mean_variance_normalize",
     "minimum",

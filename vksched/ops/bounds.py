@@ -107,6 +107,12 @@ def _summed(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bound
     return min(0, count * low), max(0, count * high)
 
 
+def _pooled(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
+    """A window of padding alone gives the least integer, which is another one in 32 bits."""
+    padded = any((*attrs.as_ints("begin"), *attrs.as_ints("end")))
+    return None if padded else known[0]
+
+
 def _absolute(low: int, high: int) -> Bounds:
     return (0 if low <= 0 <= high else min(abs(low), abs(high))), max(abs(low), abs(high))
 
@@ -172,5 +178,8 @@ RULES: dict[str, Rule] = {
     "cumsum": _summed,
     "reduce_max": lambda known, inputs, attrs: known[0],
     "reduce_min": lambda known, inputs, attrs: known[0],
+    "max_pool": _pooled,
+    "adaptive_max_pool": lambda known, inputs, attrs: known[0],
+    "max_pool_indices": lambda known, inputs, attrs: (-1, max(0, inputs[0].size - 1)),
     **dict.fromkeys(("argmax", "argmin", "argsort"), _positions),
 }

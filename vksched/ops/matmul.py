@@ -16,6 +16,8 @@ from .tensor import Tensor, TensorLike, apply, as_tensor, register_method
 
 _BATCH_AXES = 4
 """Batch axes that fit into the push constants; a batch with more is several dispatches."""
+BIAS_PER_COLUMN, BIAS_PER_ROW = 1, 2
+"""The values of HAS_BIAS in shaders/include/matmul.glsl."""
 PART_K = LOOP_STEPS
 """Steps along k of one dispatch; a longer k is several."""
 
@@ -84,7 +86,13 @@ def _tiles(m: int, n: int, batches: int) -> tuple[tuple[int, int], int]:
     return local, big if groups >= 64 else 4
 
 
-def _lower(call: Call) -> tuple[Dispatch, ...]:
+def product(call: Call, bias_rows: int = 0, result_row: int = 0) -> tuple[Dispatch, ...]:
+    """Returns the dispatches of a product, for matmul and for ops that are one inside.
+
+    bias_rows: operand 2 has this many values, those of whole matrices, one for each row of all
+        matrices in turn; 0: it has one for each column.
+    result_row: words from row to row of a result of which this product computes some columns.
+    """
     if call.output.size == 0:
         return ()
     n, k = call.output.shape[-1], _matrices(call.inputs, call.attrs)[1]
@@ -93,7 +101,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     b_row, b_column = _matrix_strides(b, call.attrs.as_bool("transpose_b"))
     given = [
         *(tuple(_batch_strides(shape, batch)) for shape in (a, b)),
-        tuple(s * m * n for s in contiguous_strides(batch)),
+        tuple(s * m * (result_row or n) for s in contiguous_strides(batch)),
     ]
     sizes, strides = collapse(batch, given)
     shifts = [(at_a, at_b, out) for at_a, at_b, out in peel(sizes, strides, _BATCH_AXES)]
@@ -110,6 +118,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
         ("batch_sizes", pad(sizes, 3, 1)),
         ("a_batch", pad(strides[0], 4)),
         ("b_batch", pad(strides[1], 4)),
+        *(("result_row", result_row or n), ("bias_rows", bias_rows)),
     )
     shader, tile, constants = _choose(call, (*layout, ("k", k)), shifts)
     most = call.limits.max_groups
@@ -119,13 +128,14 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
         min(batches, most[2]),
     )
     has_bias = len(call.inputs) > 2
+    bias = BIAS_PER_ROW if bias_rows else BIAS_PER_COLUMN
     return tuple(
         Dispatch(
             shader,
             (0, 1, 2 if has_bias else 0, OUTPUT),
             groups,
             (*layout, ("k", min(PART_K, k - start))),
-            (*constants, ("HAS_BIAS", int(has_bias and start == 0)), ("ADDS", int(start > 0))),
+            (*constants, ("HAS_BIAS", bias * (has_bias and start == 0)), ("ADDS", int(start > 0))),
             shifts=(at_a + start * a_column, at_b + start * b_row, 0, out),
             barrier=start > 0,
         )
@@ -185,7 +195,7 @@ SHADERS = (
     "matmul_vec4",
     *(f"matmul_{kind}_{dtype}" for kind in ("tiled", "register") for dtype in (FLOAT32, INT32)),
 )
-register(Op("matmul", _infer, _reference, Kernel(SHADERS, _lower), work=_work))
+register(Op("matmul", _infer, _reference, Kernel(SHADERS, product), work=_work))
 
 
 def matmul(

@@ -1,0 +1,36 @@
+// What the convolution kernels share: buffers, push block, the stored value. T is the element type, T4 four of them.
+// x: (images, groups * channels, x_sizes), w: weights, bias: (groups * rows), result: (images, groups * rows,
+// result_sizes). A long sum is done in parts, one dispatch after the other: channels start..end of each group; all parts
+// but the first have ADDS 1 and add to the result.
+#include "window.glsl"
+layout(set = 0, binding = 0) readonly buffer X { T x[]; };
+layout(set = 0, binding = 1) readonly buffer W { T w[]; };
+layout(set = 0, binding = 2) readonly buffer Bias { T bias[]; };
+layout(set = 0, binding = 3) buffer Result { T result[]; };
+layout(push_constant) uniform Push {
+    uint x_offset;
+    uint w_offset;
+    uint bias_offset;
+    uint result_offset;
+    uint x_sizes[3];
+    uint result_sizes[3];
+    uint kernel[3];
+    uint stride[3];
+    uint dilation[3];
+    uint begin[3];
+    uint conv_groups;
+    uint channels;
+    uint rows;
+    uint start;
+    uint end;
+    uint first_item;
+    uint last_item;
+};
+
+// row: of all rows of all groups and images; place: in the result's spatial axes.
+void store(uint row, uint place, T value) {
+    const uint at = result_offset + row * (result_sizes[0] * result_sizes[1] * result_sizes[2]) + place;
+    if (HAS_BIAS != 0u) value += bias[bias_offset + row % (conv_groups * rows)];
+    if (ADDS != 0u) value += result[at];
+    result[at] = value;
+}

@@ -1,0 +1,121 @@
+"""Oracles of the convolutions: scipy's correlation by channel, and ONNX where it is quick."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vksched.cases.case import Case
+from vksched.types import NDArray
+
+from .common import Oracle, run_onnx
+
+signal = pytest.importorskip("scipy.signal")
+
+ONNX_STEPS = 20000
+"""Products up to which the ONNX reference, which loops in Python, is asked too."""
+
+
+def spread(x: NDArray, steps: tuple[int, ...]) -> NDArray:
+    """With zeros between values of the last axes."""
+    sizes = [max(0, (s - 1) * d + 1) for s, d in zip(x.shape[2:], steps, strict=True)]
+    out = np.zeros((*x.shape[:2], *sizes), x.dtype)
+    out[(slice(None), slice(None), *(slice(None, None, d) for d in steps))] = x
+    return out
+
+
+def wide(case: Case) -> list[NDArray]:
+    return [a.astype(np.float64 if a.dtype.kind == "f" else np.int64) for a in case.inputs]
+
+
+def finish(case: Case, out: NDArray, inputs: list[NDArray], op_type: str, **more: Any) -> NDArray:
+    if len(inputs) > 2:
+        out = out + inputs[2].reshape(-1, *(1,) * (out.ndim - 2))
+    with np.errstate(over="ignore"):
+        result = np.asarray(out.astype(case.inputs[0].dtype))
+    w = inputs[1]
+    # onnx 1.23 adds the bias of a transpose in groups wrongly, and its dilated ones come out short
+    grouped = case.attrs["groups"] != 1 and len(inputs) > 2
+    dilated = any(more.get("output_padding", ())) and set(case.attrs["dilation"]) != {1}  # type: ignore[arg-type]
+    unknown = op_type == "ConvTranspose" and (grouped or dilated)
+    quick = (
+        not unknown
+        and 0 < out.size * math.prod(w.shape[1:]) <= ONNX_STEPS
+        and min(inputs[0].shape) > 0
+    )
+    if quick and case.inputs[0].dtype == np.float32 and np.isfinite(result).all():
+        attrs: dict[str, Any] = {
+            "strides": case.attrs["stride"],
+            "dilations": case.attrs["dilation"],
+            "pads": (*case.attrs["begin"], *case.attrs["end"]),  # type: ignore[misc]
+            "group": case.attrs["groups"],
+            **more,
+        }
+        by_onnx = run_onnx(op_type, tuple(case.inputs), attrs)
+        np.testing.assert_allclose(by_onnx, result, 1e-3, 1e-4)
+    return result
+
+
+def conv(case: Case) -> NDArray:
+    x, w, *_ = inputs = wide(case)
+    attrs: Any = case.attrs
+    if min(case.expected().shape, default=1) == 0:
+        return case.expected()
+    padded = np.pad(x, ((0, 0), (0, 0), *zip(attrs["begin"], attrs["end"], strict=True)))
+    dilated = spread(w, attrs["dilation"])
+    per_group = w.shape[0] // attrs["groups"]
+    out = np.zeros(case.expected().shape, x.dtype)
+    strides = tuple(slice(None, None, s) for s in attrs["stride"])
+    for image in range(out.shape[0]):
+        for row in range(out.shape[1]):
+            for channel in range(w.shape[1]):
+                source = padded[image, row // per_group * w.shape[1] + channel]
+                whole = signal.correlate(source, dilated[row, channel], "valid", "direct")
+                with np.errstate(invalid="ignore"):
+                    out[image, row] += whole[strides]
+    return finish(case, out, inputs, "Conv")
+
+
+def conv_transpose(case: Case) -> NDArray:
+    x, w, *_ = inputs = wide(case)
+    attrs: Any = case.attrs
+    out = np.zeros(case.expected().shape, x.dtype)
+    if out.size == 0:
+        return case.expected()
+    dilated = spread(w, attrs["dilation"])
+    per_group = x.shape[1] // attrs["groups"]
+    if np.isfinite(x).all() and np.isfinite(w).all():
+        stretched = spread(x, attrs["stride"])
+        for image in range(x.shape[0]):
+            for channel in range(x.shape[1]):
+                for row in range(w.shape[1]):
+                    target = out[image, channel // per_group * w.shape[1] + row]
+                    whole = signal.convolve(
+                        stretched[image, channel], dilated[channel, row], "full", "direct"
+                    )
+                    whole = np.pad(whole, [(0, extra) for extra in attrs["output_padding"]])
+                    cut = zip(attrs["begin"], target.shape, strict=True)
+                    target += whole[tuple(slice(b, b + s) for b, s in cut)]
+    else:  # zeros between values would make NaN
+        for place in np.ndindex(*x.shape):
+            for tap in np.ndindex(*w.shape[2:]):
+                steps = zip(place[2:], attrs["stride"], tap, attrs["dilation"], strict=True)
+                at = tuple(i * s + k * d for i, s, k, d in steps)
+                at = tuple(a - b for a, b in zip(at, attrs["begin"], strict=True))
+                if all(0 <= a < s for a, s in zip(at, out.shape[2:], strict=True)):
+                    first = place[1] // per_group * w.shape[1]
+                    rows = slice(first, first + w.shape[1])
+                    weights = w[(place[1], slice(None), *tap)]
+                    with np.errstate(invalid="ignore"):
+                        out[(place[0], rows, *at)] += x[place] * weights
+    extra = {"output_padding": attrs["output_padding"]}
+    return finish(case, out, inputs, "ConvTranspose", **extra)
+
+
+ORACLES: dict[str, Oracle] = {
+    "conv": conv,
+    "conv_transpose": conv_transpose,
+}
