@@ -1,59 +1,29 @@
 #version 450
-// result[i] = sum, mean, max or min of x over the reduced axes, at index i of the kept axes.
+// result[i] = x reduced over the reduced axes at index i of the kept axes: its sum, its largest value, ..., one per variant.
 // x: strided by kept and by reduced axes, innermost first; result: (rows), contiguous.
-// One group or one invocation computes one result (rows.glsl). Sums carry their rounding errors along.
-// Long rows are done in parts, one dispatch after the other: columns start..end, added to what result holds.
-// Source: Knuth, The Art of Computer Programming 2, 4.2.2 (the exact error of a sum).
+// One group or one invocation computes one part of one row (rows.glsl): columns part * chunk and on. Several parts of a row
+// end as states (words, parts, rows), which a second dispatch reads as x and reduces to the result.
+// Source: Blelloch, Prefix sums and their applications, 1990 (reduction in two stages).
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-layout(constant_id = 4) const uint OP = 0;
-layout(constant_id = 5) const uint IS_FIRST = 1;
-layout(constant_id = 6) const uint IS_LAST = 1;
-#include "float_math.glsl"
-const uint SUM = 0u;
-const uint MEAN = 1u;
-const uint MAX = 2u;
-
-// What a lane knows of its part of a row: for sums the total and its rounding error.
-#if FLOAT
-#define ROW_TYPE vec2
-#define VALUE(word) uintBitsToFloat(word)
-vec2 add(vec2 left, vec2 right) {
-    precise const float total = left.x + right.x;
-    precise const float part = total - left.x;
-    precise const float left_over = left.x - (total - part);
-    precise const float right_over = right.x - part;
-    precise const float error = left_over + right_over;
-    return vec2(total, left.y + right.y + error);
-}
-#define LARGER safe_max
-#define SMALLER safe_min
-#else
-#define ROW_TYPE ivec2
-#define VALUE(word) int(word)
-ivec2 add(ivec2 left, ivec2 right) { return left + right; }
-#define LARGER max
-#define SMALLER min
-#endif
-
-ROW_TYPE combine(ROW_TYPE left, ROW_TYPE right) {
-    if (OP <= MEAN) return add(left, right);
-    if (OP == MAX) return ROW_TYPE(LARGER(left.x, right.x), 0);
-    return ROW_TYPE(SMALLER(left.x, right.x), 0);
-}
+#include "reduce_state.glsl"
 #include "rows.glsl"
 DEFINE_ROW_TREE(combine_lanes, combine)
 
 layout(set = 0, binding = 0) readonly buffer X { uint x[]; };
-layout(set = 0, binding = 1) buffer Result { uint result[]; };
+layout(set = 0, binding = 1) writeonly buffer Result { uint result[]; };
 layout(push_constant) uniform Push {
     uint x_offset;
     uint result_offset;
     uint rows;
     uint columns;
-    uint start;
-    uint end;
+    uint parts;
+    uint chunk;
+    uint reads_states;
+    uint writes_states;
+    uint option;
+    float divisor;
     uint kept_sizes[3];
     uint kept_strides[4];
     uint reduced_sizes[3];
@@ -71,6 +41,7 @@ uint kept_word(uint index) {
 }
 
 uint reduced_word(uint index) {
+    if (reduced_sizes[0] == columns) return index * reduced_strides[0]; // one axis, as mostly
     uint at = 0u;
     for (uint axis = 0u; axis < 3u; ++axis) {
         const uint next = index / reduced_sizes[axis];
@@ -80,29 +51,39 @@ uint reduced_word(uint index) {
     return at + index * reduced_strides[3];
 }
 
-#if FLOAT
-uint finish(vec2 sum) {
-    // an infinite or undefined total has no rounding error
-    float value = is_nan(sum.x) || is_inf(sum.x) || OP > MEAN ? sum.x : sum.x + sum.y;
-    if (OP == MEAN && IS_LAST != 0u) value = columns == 0u ? NOT_A_NUMBER : value / float(columns);
-    return floatBitsToUint(value);
+ROW_TYPE read_state(uint at) {
+    uvec4 words = uvec4(0u);
+    for (uint word = 0u; word < STATE_WORDS; ++word) words[word] = x[at + word * columns * rows];
+    return from_words(words);
 }
-#else
-uint finish(ivec2 sum) { return uint(sum.x); }
-#endif
 
 void main() {
-    for (uint row = first_row(); row < rows; row += row_stride()) {
-        const uint at = x_offset + kept_word(row);
-        // max and min start with the first value: a lane without any changes nothing
-        ROW_TYPE total = ROW_TYPE(OP <= MEAN ? VALUE(0u) : VALUE(x[at]), 0);
-        if (IS_FIRST == 0u && first_column() == 0u) {
-            total = combine(total, ROW_TYPE(VALUE(result[result_offset + row]), 0));
+    for (uint item = first_row(); item < rows * parts; item += row_stride()) {
+        const uint part = item / rows;
+        const uint row = item - part * rows;
+        const uint start = part * chunk;
+        const uint end = min(start + chunk, columns);
+        ROW_TYPE state = NOTHING;
+        if (reads_states != 0u) {
+            for (uint column = start + first_column(); column < end; column += column_stride()) {
+                state = combine(state, read_state(x_offset + column * rows + row));
+            }
+        } else {
+            const uint at = x_offset + kept_word(row);
+            for (uint column = start + first_column(); column < end; column += column_stride()) {
+                state = take(state, x[at + reduced_word(column)], column ^ option);
+            }
         }
-        for (uint column = start + first_column(); column < end; column += column_stride()) {
-            total = combine(total, ROW_TYPE(VALUE(x[at + reduced_word(column)]), 0));
+        state = combine_lanes(state);
+        if (first_column() == 0u) {
+            if (writes_states != 0u) {
+                const uvec4 words = to_words(state);
+                for (uint word = 0u; word < STATE_WORDS; ++word) {
+                    result[result_offset + word * parts * rows + item] = words[word];
+                }
+            } else {
+                result[result_offset + item] = finish(state, divisor, option);
+            }
         }
-        total = combine_lanes(total);
-        if (first_column() == 0u) result[result_offset + row] = finish(total);
     }
 }

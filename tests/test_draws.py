@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import vksched as vs
-from vksched.cases.runner import Runner, check
+from vksched.cases.runner import Runner, check_device
 from vksched.errors import UnsupportedOp
 from vksched.runtime.vulkan import VulkanDevice
 
@@ -52,6 +52,6 @@ def test_drawn_calls_equal_numpy(op: str, runners: list[Runner]) -> None:
                 got = runner.run(case, runner.device.limits)
             except UnsupportedOp:
                 continue
-            check(case, got, expected, runner.device.name)
+            check_device(case, got, expected, runner.device.name)
 
     run()

@@ -71,10 +71,39 @@ def test_gather(sched: vs.Scheduler) -> None:
     assert np.array_equal(got, square[:, picks])
 
 
+def test_created_and_rearranged(sched: vs.Scheduler) -> None:
+    rolled = vs.roll(vs.arange(COUNT).reshape(SIDE, SIDE), 1, 1)
+    got = run_on(sched, vs.tril(rolled, -1))
+    assert np.array_equal(got, np.tril(np.roll(numbers().reshape(SIDE, SIDE), 1, 1), -1))
+
+
+def test_scatter(sched: vs.Scheduler) -> None:
+    where = np.array([[SIDE - 1, SIDE - 1], [0, 1], [SIDE - 1, SIDE - 1]], np.int32)
+    got = run_on(sched, vs.scatter_nd(vs.full((SIDE, SIDE), 7), where, np.int32([1, 2, 3])))
+    assert got[-1, -1] == 3 and got[0, 1] == 2 and np.count_nonzero(got != 7) == 2
+
+
+def test_random_words(sched: vs.Scheduler) -> None:
+    got = run_on(sched, vs.random_bits(COUNT, 3))
+    with vs.Scheduler(["cpu"]) as numpy:
+        assert np.array_equal(got, numpy.compile(vs.random_bits(COUNT, 3))())
+
+
 def test_reductions(sched: vs.Scheduler) -> None:
     x = vs.input("x", COUNT, "int32")
     total, largest = run_on(sched, [vs.reduce_sum(x), vs.reduce_max(x)], x=numbers())
     assert total == numbers().sum(dtype=np.int32) and largest == COUNT - 1
+
+
+def test_positions(sched: vs.Scheduler) -> None:
+    x = vs.input("x", COUNT, "int32")
+    most, least = run_on(sched, [vs.argmax(x), vs.argmin(-x)], x=numbers())
+    assert most == least == COUNT - 1
+
+
+def test_running_sums(sched: vs.Scheduler) -> None:
+    got = run_on(sched, vs.cumsum(vs.input("x", COUNT, "int32"), 0), x=np.ones(COUNT, np.int32))
+    assert np.array_equal(got, numbers() + 1)
 
 
 def test_float16(sched: vs.Scheduler) -> None:

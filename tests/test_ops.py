@@ -12,14 +12,13 @@ from conftest import vulkan_names
 
 import vksched as vs
 from vksched.cases.case import Case, ErrorCase, FunctionCase
-from vksched.cases.runner import Runner, check, check_function
+from vksched.cases.runner import Runner, check, check_device, check_function
 from vksched.cases.table import CASES, DOUBLES, ERRORS, FUNCTIONS, HALVES, LONGS, fits_32_bits
 from vksched.errors import UnsupportedOp
 from vksched.ops import __all__ as PUBLIC
 from vksched.ops.elementwise import BINARY, CASTS, UNARY
 from vksched.ops.lower import CONVERTERS, lower
 from vksched.ops.op import OUTPUT, SCRATCH, Dispatch, Limits, all_ops, view_offset
-from vksched.ops.reduce import REDUCE_CODES
 from vksched.runtime.shaders import DIRECTORY, load_manifest, load_shader
 from vksched.runtime.vulkan import VulkanDevice
 
@@ -58,7 +57,7 @@ def test_case_equals_numpy(case: Case, runner: Runner) -> None:
         except UnsupportedOp as reason:
             assert str(reason)  # numpy computes it there
             continue
-        check(case, got, expected, f"{runner.device.name}, {what}")
+        check_device(case, got, expected, f"{runner.device.name}, {what}")
 
 
 @pytest.mark.parametrize("case", FUNCTIONS, ids=lambda c: c.id)
@@ -142,7 +141,7 @@ def test_every_elementwise_function_of_the_array_api_standard_is_there() -> None
 
 
 def test_every_operand_type_has_cases() -> None:
-    used = {(case.op, case.types[0].dtype) for case in CASES}
+    used = {(case.op, case.types[0].dtype) for case in CASES if case.types}
     assert {*UNARY, *BINARY} <= used
     casts = {(c.types[0].dtype, str(c.attrs["to"])) for c in CASES if c.op == "cast"}
     assert set(CASTS) <= casts
@@ -197,12 +196,6 @@ def test_dispatches_of_a_node_wait_for_each_other(case: Case) -> None:
         if view_offset(case.declaration, call.inputs, call.attrs) is None:
             with contextlib.suppress(UnsupportedOp):
                 assert hazards(lower(case.declaration, call).dispatches) == []
-
-
-def test_reduction_codes_equal_those_of_the_shader() -> None:
-    text = (SHADERS / "reduce.comp").read_text()
-    for op, code in list(REDUCE_CODES.items())[:-1]:
-        assert f"const uint {op.removeprefix('reduce_').upper()} = {code}u;" in text
 
 
 def test_local_sizes_fit_the_vulkan_minimum() -> None:

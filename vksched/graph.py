@@ -38,7 +38,8 @@ class Node:
 
     def __str__(self) -> str:
         args = ", ".join(f"%{i}" for i in self.inputs)
-        attrs = f" {{{self.attrs}}}" if self.inputs and len(self.attrs) else ""
+        shown = len(self.attrs) and not self.declaration.leaf
+        attrs = f" {{{self.attrs}}}" if shown else ""
         return f"%{self.id} {self.name}: {self.type} = {self.op}({args}){attrs}"
 
 

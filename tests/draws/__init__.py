@@ -4,28 +4,42 @@ from __future__ import annotations
 
 from . import (
     conv,
+    create,
     elementwise,
+    index,
     layout,
     matmul,
     norm,
     pad,
     pool,
+    random,
+    rearrange,
+    reduce,
     resize,
     sample,
+    scan,
+    scatter,
     softmax,
 )
 from .common import Draw
 
 FAMILIES = (
     conv,
+    create,
     elementwise,
+    index,
     layout,
     matmul,
     norm,
     pad,
     pool,
+    random,
+    rearrange,
+    reduce,
     resize,
     sample,
+    scan,
+    scatter,
     softmax,
 )
 DRAWS: dict[str, Draw] = {}

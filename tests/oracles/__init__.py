@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from . import (
+    arg,
     channel_norm,
     conv,
+    create,
     elementwise,
     index,
     layout,
@@ -12,16 +14,23 @@ from . import (
     norm,
     pad,
     pool,
+    random,
+    rearrange,
     reduce,
     resize,
     sample,
+    scan,
+    scatter,
     softmax,
+    sort,
 )
 from .common import FunctionOracle, Oracle
 
 FAMILIES = (
+    arg,
     channel_norm,
     conv,
+    create,
     elementwise,
     index,
     layout,
@@ -29,10 +38,15 @@ FAMILIES = (
     norm,
     pad,
     pool,
+    random,
+    rearrange,
     reduce,
     resize,
     sample,
+    scan,
+    scatter,
     softmax,
+    sort,
 )
 ORACLES: dict[str, Oracle] = {}
 FUNCTION_ORACLES: dict[str, FunctionOracle] = {}

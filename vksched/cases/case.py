@@ -33,6 +33,8 @@ class Case:
     attrs: dict[str, AttrValue] = field(default_factory=dict)
     name: str = ""
     nmse: float = 1e-10
+    exact: bool = False
+    """Every device has to give the reference's bits."""
     large: bool = False
     """Runs with the device's own limits only: others would give a CPU driver a kernel for GPUs."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import UnsupportedOp
 from .case import Case, FunctionCase, Mismatch
-from .runner import Runner, check, check_function, nmse_of
+from .runner import Runner, check_device, check_function, nmse_of
 from .table import CASES, FUNCTIONS, HALVES, LONGS, fits_32_bits
 
 
@@ -66,7 +66,7 @@ def prove(runner: Runner, cases: Iterable[Case | FunctionCase]) -> Iterator[Outc
                 yield Outcome(*about, reason="int64 values that do not fit 32 bits")
                 continue
             got = runner.run(case, limits)
-            check(case, got, expected, device)
+            check_device(case, got, expected, device)
             yield Outcome(*about, nmse=nmse_of(got, expected))
         except UnsupportedOp as error:
             yield Outcome(*about, reason=str(error))

@@ -156,6 +156,13 @@ class Runner:
         self._recording.wait(TIMEOUT_S)
 
 
+def check_device(case: Case, got: NDArray, expected: NDArray, what: str) -> None:
+    """As `check`, and bit for bit where the case says so."""
+    check(case, got, expected, what)
+    if case.exact and got.tobytes() != expected.tobytes():
+        raise Mismatch(f"{case.id} on {what}: not the same bits")
+
+
 def nmse_of(got: NDArray, expected: NDArray) -> float | None:
     """Returns the normalised squared error of the finite values; None where there are none."""
     finite = np.isfinite(expected)

@@ -84,7 +84,8 @@ def _cases_of(cases: Iterable[Case], dtype: str) -> Iterable[Case]:
                 other.result_type()
             except VkschedError:
                 continue
-            yield other
+            if _data_type(other) == dtype:  # else it has no operand of that type
+                yield other
 
 
 def _data_type(case: Case) -> str:

@@ -12,9 +12,11 @@ from ..ops.bounds import bounds_of_data, fits
 from ..ops.op import Limits
 from ..types import NDArray
 from . import (
+    arg,
     binary,
     channel_norm,
     conv,
+    create,
     elementwise,
     index,
     layout,
@@ -22,10 +24,15 @@ from . import (
     norm,
     pad,
     pool,
+    random,
+    rearrange,
     reduce,
     resize,
     sample,
+    scan,
+    scatter,
     softmax,
+    sort,
     unary,
 )
 from .case import Case, ErrorCase, FunctionCase
@@ -33,8 +40,10 @@ from .case import Case, ErrorCase, FunctionCase
 FAMILIES: tuple[ModuleType, ...] = (
     unary,
     binary,
+    arg,
     channel_norm,
     conv,
+    create,
     elementwise,
     index,
     layout,
@@ -42,10 +51,15 @@ FAMILIES: tuple[ModuleType, ...] = (
     norm,
     pad,
     pool,
+    random,
+    rearrange,
     reduce,
     resize,
     sample,
+    scan,
+    scatter,
     softmax,
+    sort,
 )
 CASES: list[Case] = [case for family in FAMILIES for case in family.CASES]
 FUNCTIONS: list[FunctionCase] = [

@@ -107,6 +107,12 @@ def _summed(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bound
     return min(0, count * low), max(0, count * high)
 
 
+def _found(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds:
+    """Positions along any axis, or what stands where none is."""
+    fill = attrs.as_int("fill")
+    return min(0, fill), max(fill, *inputs[0].shape, 0)
+
+
 def _pooled(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
     """A window of padding alone gives the least integer, which is another one in 32 bits."""
     padded = any((*attrs.as_ints("begin"), *attrs.as_ints("end")))
@@ -145,12 +151,52 @@ def _unchanged(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bo
     return known[0]
 
 
+def _with_zero(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
+    return _union([known[0], (0, 0)])
+
+
+def _scattered(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
+    """Of "add" as if all updates met in one element; of "mul" nothing is known."""
+    data, updates = known[0], known[2]
+    if data is None or updates is None or attrs["reduction"] == "mul":
+        return None
+    if attrs["reduction"] != "add":
+        return _union([data, updates])
+    count = inputs[2].size
+    return data[0] + min(0, count * updates[0]), data[1] + max(0, count * updates[1])
+
+
+def _filled(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
+    value = attrs["value"]
+    return (value, value) if isinstance(value, int) else None
+
+
+def _counted(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
+    start, step, count = attrs["start"], attrs["step"], attrs.as_ints("shape")[0]
+    if not isinstance(start, int) or not isinstance(step, int):
+        return None
+    last = start + max(0, count - 1) * step
+    return min(start, last), max(start, last)
+
+
+def _drawn(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds:
+    start, count = attrs.as_int("start"), attrs.as_int("scale")
+    return start, start + count - 1
+
+
 def _padded(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
     value = attrs["value"]
     return _union((known[0], (value, value))) if isinstance(value, int) else None
 
 
 RULES: dict[str, Rule] = {
+    "full": _filled,
+    "eye": lambda known, inputs, attrs: (0, 1),
+    "arange": _counted,
+    "random_integers": _drawn,
+    "bernoulli": lambda known, inputs, attrs: (0, 1),
+    **dict.fromkeys(("triu", "tril"), _with_zero),
+    **dict.fromkeys(("scatter_elements", "scatter_nd"), _scattered),
     "add": _corners(lambda a, b: a + b),
     "sub": _corners(lambda a, b: a - b),
     "mul": _corners(lambda a, b: a * b),
@@ -178,6 +224,8 @@ RULES: dict[str, Rule] = {
     "cumsum": _summed,
     "reduce_max": lambda known, inputs, attrs: known[0],
     "reduce_min": lambda known, inputs, attrs: known[0],
+    "nonzero": _found,
+    "sort": lambda known, inputs, attrs: known[0],
     "max_pool": _pooled,
     "adaptive_max_pool": lambda known, inputs, attrs: known[0],
     "max_pool_indices": lambda known, inputs, attrs: (-1, max(0, inputs[0].size - 1)),

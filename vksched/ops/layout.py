@@ -33,7 +33,7 @@ def _copy_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs)
     return Work(0.0, 2.0 * output.device_bytes)
 
 
-def _copy(
+def copy_strided(
     call: Call,
     shape: tuple[int, ...],
     operand: int,
@@ -122,7 +122,7 @@ def _transpose_lower(call: Call) -> tuple[Dispatch, ...]:
     strides = contiguous_strides(call.inputs[0].shape)
     moved = tuple(strides[a] for a in call.attrs.as_ints("axes"))
     shape = call.output.shape
-    return _copy(call, shape, 0, (0, moved), (0, contiguous_strides(shape)))
+    return copy_strided(call, shape, 0, (0, moved), (0, contiguous_strides(shape)))
 
 
 def _transpose_words(call: Call) -> Call | None:
@@ -198,7 +198,7 @@ def _slice_lower(call: Call) -> tuple[Dispatch, ...]:
     start = sum(r.start * s for r, s in zip(ranges, strides, strict=True) if len(r))
     steps = tuple(r.step * s for r, s in zip(ranges, strides, strict=True))
     shape = call.output.shape
-    return _copy(call, shape, 0, (start, steps), (0, contiguous_strides(shape)))
+    return copy_strided(call, shape, 0, (start, steps), (0, contiguous_strides(shape)))
 
 
 def _slice_words(call: Call) -> Call | None:
@@ -248,7 +248,7 @@ def _concat_lower(call: Call) -> tuple[Dispatch, ...]:
     for operand, type_ in enumerate(call.inputs):
         shape = type_.shape
         target = (at * strides[axis], strides)
-        out += _copy(call, shape, operand, (0, contiguous_strides(shape)), target)
+        out += copy_strided(call, shape, operand, (0, contiguous_strides(shape)), target)
         at += shape[axis]
     return tuple(out)
 
@@ -290,7 +290,7 @@ def _expand_view(inputs: tuple[TensorType, ...], attrs: Attrs) -> int | None:
 def _expand_lower(call: Call) -> tuple[Dispatch, ...]:
     shape = call.output.shape
     strides = broadcast_strides(call.inputs[0].shape, shape)
-    return _copy(call, shape, 0, (0, strides), (0, contiguous_strides(shape)))
+    return copy_strided(call, shape, 0, (0, strides), (0, contiguous_strides(shape)))
 
 
 def _expand_words(call: Call) -> Call | None:

@@ -1,4 +1,7 @@
-"""Reductions over any axes: sum, mean, max, min."""
+"""Reductions over any axes: sum, mean, product, largest, least, any, all, norms, variance.
+
+How they run on devices: reduction.py.
+"""
 
 from __future__ import annotations
 
@@ -8,165 +11,326 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ..errors import DTypeError, ShapeError
-from ..types import FLOAT32, INT32, NDArray, TensorType, contiguous_strides, normalize_axes
-from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, register
-from .strides import LOCAL_SIZE, LOOP_STEPS, collapse, pad, rows_launch
+from ..types import BOOL, FLOAT32, INT32, UINT32, NDArray, TensorType, normalize_axes
+from .elementwise import log, sqrt
+from .op import Attrs, AttrValue, Call, Op, Work, register
+from .reduction import reduction
 from .tensor import Tensor, TensorLike, apply, as_tensor
 
-REDUCE_CODES = {"reduce_sum": 0, "reduce_mean": 1, "reduce_max": 2, "reduce_min": 3}
-"""The values of OP in shaders/reduce.comp."""
-PART_COLUMNS = LOOP_STEPS * LOCAL_SIZE
-"""Columns of one dispatch; a longer row is several."""
+REDUCE_DTYPES: dict[str, tuple[str, ...]] = {
+    "reduce_sum": (FLOAT32, INT32, UINT32),
+    "reduce_mean": (FLOAT32,),
+    "reduce_prod": (FLOAT32, INT32, UINT32),
+    "reduce_max": (FLOAT32, INT32, UINT32),
+    "reduce_min": (FLOAT32, INT32, UINT32),
+    "reduce_any": (BOOL,),
+    "reduce_all": (BOOL,),
+    "reduce_l1": (FLOAT32,),
+    "reduce_sum_square": (FLOAT32,),
+    "reduce_logsumexp": (FLOAT32,),
+    "reduce_var": (FLOAT32,),
+}
+"""The element types that each reduction takes; the result has that of its operand."""
+STATE_WORDS = {
+    "sum": 2,
+    "mean": 2,
+    "l1": 2,
+    "sum_square": 2,
+    "prod": 2,
+    "logsumexp": 3,
+    "var": 4,
+}
+"""STATE_WORDS in shaders/include/reduce_state.glsl for float32; 1 for the other variants."""
+NEEDS_VALUES = ("reduce_max", "reduce_min")
+
+
+def reduced_shape(x: TensorType, attrs: Attrs) -> tuple[int, ...]:
+    """Returns the shape of a result whose attributes are the reduced axes and keepdims."""
+    axes = attrs.as_ints("axes")
+    if attrs.as_bool("keepdims"):
+        return tuple(1 if a in axes else s for a, s in enumerate(x.shape))
+    return tuple(s for a, s in enumerate(x.shape) if a not in axes)
+
+
+def check_reduced(op: str, x: TensorType, attrs: Attrs, dtypes: tuple[str, ...]) -> None:
+    """Raises DTypeError for another element type than `dtypes`."""
+    if x.dtype not in dtypes:
+        raise DTypeError(f"[{op}] expected {' or '.join(dtypes)}, got {x.dtype}; try vs.cast")
+
+
+def check_has_values(op: str, x: TensorType, attrs: Attrs) -> None:
+    """Raises ShapeError where there is nothing along the reduced axes."""
+    axes = attrs.as_ints("axes")
+    if 0 in (x.shape[a] for a in axes):
+        raise ShapeError(f"[{op}] expected values along axes {axes}, got none in {x.shape}")
+
+
+def reduce_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
+    """One operation per operand, all of them read once."""
+    return Work(float(inputs[0].size), float(inputs[0].device_bytes + output.device_bytes))
 
 
 def _infer(op: str) -> Callable[[tuple[TensorType, ...], Attrs], TensorType]:
-    allowed = (FLOAT32,) if op == "reduce_mean" else (FLOAT32, INT32)
-
     def infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
-        x, axes = inputs[0], attrs.as_ints("axes")
-        if x.dtype not in allowed:
-            raise DTypeError(f"[{op}] expected {' or '.join(allowed)}, got {x.dtype}; try vs.cast")
-        if op in ("reduce_max", "reduce_min") and 0 in (x.shape[a] for a in axes):
-            raise ShapeError(f"[{op}] expected values along axes {axes}, got none in {x.shape}")
-        if attrs.as_bool("keepdims"):
-            return TensorType(tuple(1 if a in axes else s for a, s in enumerate(x.shape)), x.dtype)
-        return TensorType(tuple(s for a, s in enumerate(x.shape) if a not in axes), x.dtype)
+        check_reduced(op, inputs[0], attrs, REDUCE_DTYPES[op])
+        if op in NEEDS_VALUES:
+            check_has_values(op, inputs[0], attrs)
+        return TensorType(reduced_shape(inputs[0], attrs), inputs[0].dtype)
 
     return infer
 
 
-def _sum(x: NDArray, axes: tuple[int, ...], keepdims: bool) -> NDArray:
-    wide = np.float64 if x.dtype.kind == "f" else x.dtype
-    return np.asarray(np.sum(x, axis=axes, keepdims=keepdims, dtype=wide), x.dtype)
+# -- numpy -------------------------------------------------------------------------------------
+
+Axes = tuple[int, ...]
 
 
-def _mean(x: NDArray, axes: tuple[int, ...], keepdims: bool) -> NDArray:
-    count = math.prod(x.shape[a] for a in axes)
-    total = np.sum(x, axis=axes, keepdims=keepdims, dtype=np.float64)
-    return np.asarray(total / np.float64(count), x.dtype)
+def wide(x: NDArray) -> NDArray:
+    """Returns float32 as float64, so that the result is rounded once; others as they are."""
+    return x.astype(np.float64) if x.dtype == np.float32 else x
 
 
-def _max(x: NDArray, axes: tuple[int, ...], keepdims: bool) -> NDArray:
-    return np.asarray(np.max(x, axis=axes, keepdims=keepdims))
+def _count(x: NDArray, axes: Axes) -> int:
+    return math.prod(x.shape[a] for a in axes)
 
 
-def _min(x: NDArray, axes: tuple[int, ...], keepdims: bool) -> NDArray:
-    return np.asarray(np.min(x, axis=axes, keepdims=keepdims))
+def _sum(x: NDArray, axes: Axes, attrs: Attrs) -> NDArray:
+    w = wide(x)
+    return np.asarray(np.sum(w, axis=axes, keepdims=True, dtype=w.dtype))
 
 
-def _lower(op: str) -> Callable[[Call], tuple[Dispatch, ...]]:
-    def lower(call: Call) -> tuple[Dispatch, ...]:
-        rows, x, axes = call.output.size, call.inputs[0], call.attrs.as_ints("axes")
-        if rows == 0:
-            return ()
-        strides = contiguous_strides(x.shape)
-        kept = [a for a in range(x.rank) if a not in axes]
-        kept_sizes, (kept_strides,) = collapse(
-            tuple(x.shape[a] for a in kept), [tuple(strides[a] for a in kept)]
-        )
-        columns = math.prod(x.shape[a] for a in axes)
-        sizes, (reduced_strides,) = collapse(
-            tuple(x.shape[a] for a in axes), [tuple(strides[a] for a in axes)]
-        )
-        groups, constants = rows_launch(rows, columns, 1, call.limits)
-        push = (
-            ("rows", rows),
-            ("columns", columns),
-            ("kept_sizes", pad(kept_sizes, 3, 1)),
-            ("kept_strides", pad(kept_strides, 4)),
-            ("reduced_sizes", pad([max(1, s) for s in sizes], 3, 1)),
-            ("reduced_strides", pad(reduced_strides, 4)),
-        )
-        starts = range(0, max(columns, 1), PART_COLUMNS)
-        return tuple(
-            Dispatch(
-                f"reduce_{x.dtype}",
-                (0, OUTPUT),
-                groups,
-                (*push, ("start", start), ("end", min(start + PART_COLUMNS, columns))),
-                (
-                    *(("OP", REDUCE_CODES[op]), *constants),
-                    *(("IS_FIRST", int(start == 0)), ("IS_LAST", int(start == starts[-1]))),
-                ),
-                barrier=start > 0,
-            )
-            for start in starts
-        )
-
-    return lower
+def _mean(x: NDArray, axes: Axes, attrs: Attrs) -> NDArray:
+    return np.asarray(_sum(x, axes, attrs) / np.float64(_count(x, axes)))
 
 
-def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
-    return Work(float(inputs[0].size), float(inputs[0].device_bytes + output.device_bytes))
+def _prod(x: NDArray, axes: Axes, attrs: Attrs) -> NDArray:
+    w = wide(x)
+    return np.asarray(np.prod(w, axis=axes, keepdims=True, dtype=w.dtype))
 
 
-def _register(op: str, compute: Callable[[NDArray, tuple[int, ...], bool], NDArray]) -> None:
+def _max(x: NDArray, axes: Axes, attrs: Attrs) -> NDArray:
+    return np.asarray(np.max(x, axis=axes, keepdims=True))
+
+
+def _min(x: NDArray, axes: Axes, attrs: Attrs) -> NDArray:
+    return np.asarray(np.min(x, axis=axes, keepdims=True))
+
+
+def _any(x: NDArray, axes: Axes, attrs: Attrs) -> NDArray:
+    return np.asarray(np.any(x, axis=axes, keepdims=True))
+
+
+def _all(x: NDArray, axes: Axes, attrs: Attrs) -> NDArray:
+    return np.asarray(np.all(x, axis=axes, keepdims=True))
+
+
+def _l1(x: NDArray, axes: Axes, attrs: Attrs) -> NDArray:
+    return _sum(np.abs(wide(x)), axes, attrs)
+
+
+def _sum_square(x: NDArray, axes: Axes, attrs: Attrs) -> NDArray:
+    return _sum(np.square(wide(x)), axes, attrs)
+
+
+def _logsumexp(x: NDArray, axes: Axes, attrs: Attrs) -> NDArray:
+    w = wide(x)
+    largest = np.max(w, axis=axes, keepdims=True, initial=-np.inf)
+    shift = np.where(np.isfinite(largest), largest, 0)
+    return np.asarray(np.log(np.sum(np.exp(w - shift), axis=axes, keepdims=True)) + shift)
+
+
+def _var(x: NDArray, axes: Axes, attrs: Attrs) -> NDArray:
+    w = wide(x)
+    apart = w - _mean(w, axes, attrs)
+    left = max(_count(x, axes) - attrs.as_float("correction"), 0.0)
+    return np.asarray(np.sum(np.square(apart), axis=axes, keepdims=True) / np.float64(left))
+
+
+_REFERENCES: dict[str, Callable[[NDArray, Axes, Attrs], NDArray]] = {
+    "reduce_sum": _sum,
+    "reduce_mean": _mean,
+    "reduce_prod": _prod,
+    "reduce_max": _max,
+    "reduce_min": _min,
+    "reduce_any": _any,
+    "reduce_all": _all,
+    "reduce_l1": _l1,
+    "reduce_sum_square": _sum_square,
+    "reduce_logsumexp": _logsumexp,
+    "reduce_var": _var,
+}
+
+
+def _reference(op: str) -> Callable[[tuple[NDArray, ...], Attrs], NDArray]:
+    compute = _REFERENCES[op]
+
     def reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-        return compute(inputs[0], attrs.as_ints("axes"), attrs.as_bool("keepdims"))
+        x, axes = inputs[0], attrs.as_ints("axes")
+        with np.errstate(all="ignore"):
+            kept = compute(x, axes, attrs).astype(x.dtype)
+        return kept if attrs.as_bool("keepdims") else np.asarray(np.squeeze(kept, axis=axes))
 
-    shaders = ("reduce_float32", "reduce_int32") if op != "reduce_mean" else ("reduce_float32",)
-    register(Op(op, _infer(op), reference, Kernel(shaders, _lower(op)), work=_work))
+    return reference
 
 
-for _name, _compute in (
-    ("reduce_sum", _sum),
-    ("reduce_mean", _mean),
-    ("reduce_max", _max),
-    ("reduce_min", _min),
-):
-    _register(_name, _compute)
+# -- devices -----------------------------------------------------------------------------------
+
+
+def _divisor(call: Call, columns: int) -> float:
+    return max(columns - float(call.attrs.get("correction", 0)), 0.0)  # type: ignore[arg-type]
+
+
+def _register(op: str) -> None:
+    kind = op.removeprefix("reduce_")
+    shaders = {dtype: f"{op}_{dtype}" for dtype in REDUCE_DTYPES[op]}
+    if kind in ("sum", "prod"):
+        shaders[UINT32] = f"{op}_int32"  # the same bits
+    # an int32 has a state of one word, but scratch memory for two does no harm
+    kernel = reduction(shaders, STATE_WORDS.get(kind, 1), divisor=_divisor)
+    register(Op(op, _infer(op), _reference(op), kernel, work=reduce_work))
+
+
+for _name in REDUCE_DTYPES:
+    _register(_name)
+
+
+# -- builders ----------------------------------------------------------------------------------
+
+AxisLike = int | Sequence[int] | None
 
 
 def _reduce(
-    op: str, x: TensorLike, axes: int | Sequence[int] | None, keepdims: bool, name: str | None
+    op: str, x: TensorLike, axes: AxisLike, keepdims: bool, name: str | None, **rest: AttrValue
 ) -> Tensor:
     tensor = as_tensor(x)
     attrs: dict[str, AttrValue] = {
         "axes": normalize_axes(op, axes, tensor.rank),
         "keepdims": bool(keepdims),
+        **rest,
     }
     return apply(op, (tensor,), attrs, name)
 
 
 def reduce_sum(
-    x: TensorLike,
-    axis: int | Sequence[int] | None = None,
-    keepdims: bool = False,
-    *,
-    name: str | None = None,
+    x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
 ) -> Tensor:
-    """Sum over one axis or several, or all, as numpy.sum; int32 wraps; nothing sums to 0."""
+    """Sum over one axis or several, or all, as numpy.sum; integers wrap; nothing sums to 0."""
     return _reduce("reduce_sum", x, axis, keepdims, name)
 
 
 def reduce_mean(
-    x: TensorLike,
-    axis: int | Sequence[int] | None = None,
-    keepdims: bool = False,
-    *,
-    name: str | None = None,
+    x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
 ) -> Tensor:
     """Mean of float32 over one axis, several or all, as numpy.mean; of nothing it is NaN."""
     return _reduce("reduce_mean", x, axis, keepdims, name)
 
 
+def reduce_prod(
+    x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
+) -> Tensor:
+    """Product over one axis, several or all, as numpy.prod; integers wrap; of nothing it is 1."""
+    return _reduce("reduce_prod", x, axis, keepdims, name)
+
+
 def reduce_max(
-    x: TensorLike,
-    axis: int | Sequence[int] | None = None,
-    keepdims: bool = False,
-    *,
-    name: str | None = None,
+    x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
 ) -> Tensor:
     """Largest value over one axis, several or all, as numpy.max; of nothing a ShapeError."""
     return _reduce("reduce_max", x, axis, keepdims, name)
 
 
 def reduce_min(
-    x: TensorLike,
-    axis: int | Sequence[int] | None = None,
-    keepdims: bool = False,
-    *,
-    name: str | None = None,
+    x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
 ) -> Tensor:
     """Least value over one axis, several or all, as numpy.min; of nothing a ShapeError."""
     return _reduce("reduce_min", x, axis, keepdims, name)
+
+
+def reduce_any(
+    x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
+) -> Tensor:
+    """Whether any bool over one axis, several or all holds, as numpy.any; of nothing False."""
+    return _reduce("reduce_any", x, axis, keepdims, name)
+
+
+def reduce_all(
+    x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
+) -> Tensor:
+    """Whether all bools over one axis, several or all hold, as numpy.all; of nothing True."""
+    return _reduce("reduce_all", x, axis, keepdims, name)
+
+
+def reduce_l1(
+    x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
+) -> Tensor:
+    """Sum of absolute values of float32 over one axis, several or all, as ONNX ReduceL1."""
+    return _reduce("reduce_l1", x, axis, keepdims, name)
+
+
+def reduce_l2(
+    x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
+) -> Tensor:
+    """sqrt(sum of squares) of float32 over one axis, several or all, as ONNX ReduceL2."""
+    return sqrt(_reduce("reduce_sum_square", x, axis, keepdims, None), name=name)
+
+
+def reduce_sum_square(
+    x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
+) -> Tensor:
+    """Sum of squares of float32 over one axis, several or all, as ONNX ReduceSumSquare."""
+    return _reduce("reduce_sum_square", x, axis, keepdims, name)
+
+
+def reduce_log_sum(
+    x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
+) -> Tensor:
+    """log(sum) of float32 over one axis, several or all, as ONNX ReduceLogSum."""
+    return log(_reduce("reduce_sum", x, axis, keepdims, None), name=name)
+
+
+def reduce_logsumexp(
+    x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
+) -> Tensor:
+    """log(sum(exp(x))) of float32 over one axis, several or all, as scipy.special.logsumexp.
+
+    It does not overflow; of nothing it is -infinity.
+    """
+    return _reduce("reduce_logsumexp", x, axis, keepdims, name)
+
+
+def _correction(op: str, correction: float) -> float:
+    known = isinstance(correction, (int, float, np.number)) and not isinstance(correction, bool)
+    if not known or not 0 <= correction < math.inf:
+        raise DTypeError(f"[{op}] expected a correction of 0 or more, got {correction!r}")
+    return float(correction)
+
+
+def reduce_var(
+    x: TensorLike,
+    axis: AxisLike = None,
+    keepdims: bool = False,
+    correction: float = 0,
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """Variance of float32 over one axis, several or all, as numpy.var with ddof=correction.
+
+    A mean far from 0 costs no digits.
+    """
+    given = _correction("reduce_var", correction)
+    return _reduce("reduce_var", x, axis, keepdims, name, correction=given)
+
+
+def reduce_std(
+    x: TensorLike,
+    axis: AxisLike = None,
+    keepdims: bool = False,
+    correction: float = 0,
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """Standard deviation of float32 over one axis, several or all, as numpy.std with
+    ddof=correction.
+    """
+    given = _correction("reduce_std", correction)
+    return sqrt(_reduce("reduce_var", x, axis, keepdims, None, correction=given), name=name)

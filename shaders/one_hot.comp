@@ -1,0 +1,31 @@
+#version 450
+// result[o, d, i] = values[1] where d = indices[o, i], else values[0]; negative indices count from depth.
+// indices: (outer, inner) ints, values: off and on, result: (outer, depth, inner), contiguous.
+// One group strides over the elements by the size of the whole dispatch.
+// Source: ONNX OneHot. An index outside the depth makes all of its line off.
+layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
+layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
+
+layout(set = 0, binding = 0) readonly buffer Indices { int indices[]; };
+layout(set = 0, binding = 1) readonly buffer Values { uint values[]; };
+layout(set = 0, binding = 2) writeonly buffer Result { uint result[]; };
+layout(push_constant) uniform Push {
+    uint indices_offset;
+    uint values_offset;
+    uint result_offset;
+    uint count;
+    uint depth;
+    uint inner;
+};
+
+void main() {
+    const uint stride = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
+    for (uint i = gl_GlobalInvocationID.x; i < count; i += stride) {
+        const uint row = i / inner;
+        const uint outer = row / depth;
+        int index = indices[indices_offset + outer * inner + (i - row * inner)];
+        index += index < 0 ? int(depth) : 0;
+        const uint is_on = index == int(row - outer * depth) ? 1u : 0u;
+        result[result_offset + i] = values[values_offset + is_on];
+    }
+}

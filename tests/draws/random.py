@@ -1,0 +1,24 @@
+"""Draws of random values: any seed, stream and count gives numpy's bits."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from vksched.cases.case import Case
+from vksched.cases.random import OPS, drawn
+
+from .common import Draw, Pick, shapes
+
+WORDS = st.integers(-(2**31), 2**31 - 1)
+
+
+def _draw(op: str) -> Draw:
+    def draw(pick: Pick) -> Case:
+        seed = np.asarray(pick(st.lists(WORDS, min_size=1, max_size=2)), np.int32)
+        return drawn(op, seed, pick(shapes()), stream=pick(st.integers(0, 2**64 - 1)))
+
+    return draw
+
+
+DRAWS: dict[str, Draw] = {op: _draw(op) for op in OPS}

@@ -1,0 +1,62 @@
+"""How reductions are cut into parts: enough of them, none too long, all columns covered."""
+
+from __future__ import annotations
+
+import pytest
+
+from vksched.cases.case import Case, floats
+from vksched.ops.lower import lower
+from vksched.ops.op import OUTPUT, SCRATCH, Limits
+from vksched.ops.reduction import (
+    MOST_PARTS,
+    SOFTWARE_CHUNK,
+    choose_last_launch,
+    choose_launch,
+)
+from vksched.ops.strides import LOCAL_SIZE, LOOP_STEPS
+
+GPU, SOFTWARE = Limits(), Limits(software=True)
+SIZES = (1, 2, 31, 32, 63, 100, 1000, 4099, 65_537, 1 << 20, (1 << 24) + 1, 1 << 30)
+
+
+@pytest.mark.parametrize("limits", [GPU, SOFTWARE], ids=["gpu", "software"])
+@pytest.mark.parametrize("side_by_side", [1, 16])
+def test_parts_cover_all_columns_and_none_is_empty(side_by_side: int, limits: Limits) -> None:
+    for rows in SIZES:
+        for columns in (0, *SIZES):
+            launch = choose_launch(rows, columns, side_by_side, limits)
+            assert (launch.parts - 1) * launch.chunk < max(columns, 1)
+            assert launch.parts * launch.chunk >= columns
+
+
+def test_a_cpu_driver_goes_round_no_loop_too_often() -> None:
+    for columns in SIZES:
+        launch = choose_launch(1, columns, 1, SOFTWARE)
+        last = choose_last_launch(1, launch.parts, SOFTWARE)
+        assert launch.chunk <= SOFTWARE_CHUNK
+        assert launch.parts // (LOCAL_SIZE if last.whole_group else 1) <= LOOP_STEPS
+
+
+def test_one_long_row_keeps_a_large_gpu_busy() -> None:
+    launch = choose_launch(1, 1 << 28, 1, GPU)
+    assert launch.whole_group
+    assert launch.parts == MOST_PARTS
+    assert choose_last_launch(1, launch.parts, GPU).whole_group
+
+
+def test_many_rows_are_not_cut() -> None:
+    assert choose_launch(1 << 17, 1 << 10, 1, GPU).parts == 1
+
+
+def test_rows_side_by_side_are_read_by_neighbouring_invocations() -> None:
+    assert not choose_launch(4096, 4096, 4096, GPU).whole_group
+    assert choose_launch(4096, 4096, 1, GPU).whole_group
+
+
+def test_the_second_stage_waits_for_the_first() -> None:
+    case = Case("reduce_sum", (floats(1 << 16),), {"axes": (0,), "keepdims": False})
+    lowering = lower(case.declaration, case.call(GPU))
+    first, last = lowering.dispatches
+    assert (first.operands, first.barrier) == ((0, SCRATCH), False)
+    assert (last.operands, last.barrier) == ((SCRATCH, OUTPUT), True)
+    assert lowering.scratch == (2 * dict(first.push)["parts"],)

@@ -1,0 +1,105 @@
+"""Cases of random values: the same bits as numpy everywhere, for every seed and count."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import vksched as vs
+
+from ..ops.op import AttrValue
+from ..ops.random import normal_pieces
+from ..types import NDArray
+from .case import Case, ErrorCase, FunctionCase, floats
+
+SEED = np.asarray([20240229, -7], np.int32)
+SEEDS = [
+    np.asarray(0, np.int32),
+    np.asarray(-1, np.int32),
+    np.asarray([5], np.int32),
+    np.asarray([0, 0], np.int32),
+    np.asarray([-1, 2**31 - 1], np.int32),
+]
+SHAPES: list[tuple[int, ...]] = [(), (1,), (3,), (4,), (5,), (71, 73), (2, 1, 3, 2, 1, 2, 3, 2)]
+SHAPES += [(0,), (3, 0)]
+
+
+def drawn(
+    op: str, seed: NDArray = SEED, shape: tuple[int, ...] = (1009,), **attrs: AttrValue
+) -> Case:
+    """A call, named after all that it is given."""
+    defaults: dict[str, dict[str, AttrValue]] = {
+        "random_uniform": {"start": 0.0, "scale": 1.0},
+        "random_normal": {"mean": 0.0, "deviation": 1.0},
+        "random_integers": {"start": -5, "scale": 11},
+        "bernoulli": {"start": 0, "scale": 1 << 23},
+    }
+    dtypes = {"random_integers": "int32", "bernoulli": "bool"}
+    dtype = dtypes.get(op, "float32")
+    given = {"shape": shape, "stream": 0, "dtype": dtype, **defaults[op], **attrs}
+    inputs = (seed, normal_pieces()) if op == "random_normal" else (seed,)
+    changed = ",".join(f"{k}{v}" for k, v in attrs.items())
+    words = ".".join(str(v) for v in seed.reshape(-1))
+    sides = "x".join(map(str, shape))
+    return Case(op, inputs, given, f"{words} {sides} {changed}", exact=True)
+
+
+OPS = ("random_uniform", "random_normal", "random_integers", "bernoulli")
+CASES: list[Case] = [
+    *(drawn(op, shape=shape) for op in OPS for shape in SHAPES),
+    *(drawn(op, seed) for op in OPS for seed in SEEDS),
+    *(drawn(op, stream=stream) for op in OPS for stream in (1, 2**32, 2**64 - 1)),
+    *(
+        drawn("random_uniform", start=start, scale=scale)
+        for start, scale in ((-1.0, 2.0), (0.25, 0.125), (1e30, 1e31), (5.0, 0.0), (3.0, -2.0))
+    ),
+    *(
+        drawn("random_normal", mean=mean, deviation=deviation)
+        for mean, deviation in ((3.0, 0.5), (-1e10, 1e20), (7.0, 0.0))
+    ),
+    *(
+        drawn("random_integers", start=start, scale=scale)
+        for start, scale in ((0, 1), (-(2**31), 2**32), (-3, 7), (2**31 - 2, 2), (0, 2**31))
+    ),
+    *(drawn(op, dtype="float16") for op in ("random_uniform", "random_normal")),
+    *(drawn("bernoulli", scale=scale) for scale in (0, 1 << 24, 3 << 20)),
+]
+
+_X = floats(31, 37)
+FUNCTIONS = [
+    FunctionCase("dropout", lambda x: vs.dropout(x, 0.25, 7), (_X,), "7"),
+    FunctionCase("dropout", lambda x: vs.dropout(x, 0.0, 9), (_X,), "9"),
+    FunctionCase(
+        "dropout",
+        lambda x, seed: vs.dropout(x, 0.9, seed, stream=3),
+        (_X, np.asarray(-3, np.int32)),
+        "tensor",
+    ),
+    FunctionCase("random_bits", lambda: vs.random_bits((5, 7), 11, stream=2), ()),
+    FunctionCase("random_integers", lambda: vs.random_integers((5, 7), -3, 4, -(2**40)), (), "int"),
+]
+
+_S = vs.input("seed", (), "int32")
+ERRORS: list[ErrorCase] = [
+    ErrorCase(lambda: vs.random_uniform((2,), seed=0.5), vs.DTypeError, "integer as seed"),  # type: ignore[arg-type]
+    ErrorCase(lambda: vs.random_uniform((2,), seed=2**64), vs.ShapeError, "expected seed in"),
+    ErrorCase(lambda: vs.random_uniform((2,), seed=_S, stream=-1), vs.ShapeError, "stream in"),
+    ErrorCase(
+        lambda: vs.random_uniform((2,), seed=vs.input("seed", ())), vs.DTypeError, "int32 seed"
+    ),
+    ErrorCase(
+        lambda: vs.random_normal((2,), seed=vs.input("seed", (3,), "int32")),
+        vs.ShapeError,
+        "one word or two",
+    ),
+    ErrorCase(
+        lambda: vs.random_uniform((2,), dtype="float64"), vs.DTypeError, "float32 or float16"
+    ),
+    ErrorCase(lambda: vs.random_uniform((2,), high=1e39), vs.ShapeError, "finite float32"),
+    ErrorCase(lambda: vs.random_normal((2,), std=-1.0), vs.ShapeError, "std of 0 or more"),
+    ErrorCase(lambda: vs.random_normal((-2,)), vs.ShapeError, "0 or more"),
+    ErrorCase(lambda: vs.random_integers((2,), 5, 5), vs.ShapeError, "expected high in 6"),
+    ErrorCase(lambda: vs.random_integers((2,), 2**31, 5), vs.ShapeError, "expected low in"),
+    ErrorCase(lambda: vs.bernoulli((2,), 1.5), vs.ShapeError, "probability in 0..1"),
+    ErrorCase(lambda: vs.dropout(_X, 1.0), vs.ShapeError, "below 1"),
+    ErrorCase(lambda: vs.dropout(vs.input("x", (3,), "int32")), vs.DTypeError, "expected floats"),
+]
