@@ -1,5 +1,5 @@
 #version 450
-// result[i] = OP(a[i], b[i]) with numpy broadcasting over RANK axes; the variant chooses OP.
+// result[i] = OP(a[i], b[i]) with numpy broadcasting over RANK axes; OP is one of include/binary.glsl, chosen by the variant.
 // a, b: strided, stride 0 along broadcast axes; result: (count), contiguous. Axes are listed innermost first.
 // One group strides over the elements by the size of the whole dispatch.
 // Source: none.
@@ -7,7 +7,7 @@
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint RANK = 1;
-#include "elementwise.glsl"
+#include "binary.glsl"
 
 layout(set = 0, binding = 0) readonly buffer A { uint a[]; };
 layout(set = 0, binding = 1) readonly buffer B { uint b[]; };

@@ -187,6 +187,10 @@ def test_every_value_lies_within_its_bounds() -> None:
         vs.relu(a),
         vs.cast(vs.cast(a, "int32"), int),
     ]
+    made += [vs.fmod(a, b), vs.floor_divide(a, b), vs.remainder(a, b), vs.square(a), vs.sign(a)]
+    made += [vs.clip(a, -3, 4), vs.clip(a, low=11), vs.clip(a, high=-20), vs.bitwise_invert(a)]
+    made += [vs.bitwise_and(a, b), vs.bitwise_or(a, b), vs.bitwise_xor(b, b + 4)]
+    made += [vs.bitwise_right_shift(a, b), vs.floor(a), vs.round(b), vs.positive(a)]
     graph, ids = vs.build_graph(made)
     feeds = {"a": RNG.integers(-7, 10, 50), "b": RNG.integers(2, 6, 50)}
     with vs.Scheduler(["cpu"]) as cpu:

@@ -1,10 +1,15 @@
 // Float functions with numpy's results at the edges, where GLSL's own are undefined or imprecise.
 // NaN is tested by its bits: drivers may assume that isnan() is false.
+#ifndef FLOAT_MATH
+#define FLOAT_MATH
 
 #define INFINITY uintBitsToFloat(0x7f800000u)
 #define NOT_A_NUMBER uintBitsToFloat(0x7fc00000u)
 
 bool is_nan(float x) { return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u; }
+
+// Below 0, which neither -0 nor NaN is.
+bool is_negative(uint word) { return word > 0x80000000u && word <= 0xff800000u; }
 
 bool is_inf(float x) { return (floatBitsToUint(x) & 0x7fffffffu) == 0x7f800000u; }
 
@@ -77,9 +82,9 @@ float sigmoid(float x) {
     return x < 0.0 ? e / (1.0 + e) : 1.0 / (1.0 + e);
 }
 
-// erfc for z >= 0 with a relative error of 1.2e-7: the Chebyshev fit of Press et al., Numerical Recipes, 6.2.
-float erfc_positive(float z) {
-    const float t = 1.0 / (1.0 + 0.5 * z);
+// erfc(z) = t exp(fit - z^2) for z >= 0 and t = 1 / (1 + z / 2), with a relative error of 1.2e-7.
+// Source: the Chebyshev fit of Press et al., Numerical Recipes, 6.2.
+float erfc_fit(float t) {
     float p = 0.17087277;
     p = -0.82215223 + t * p;
     p = 1.48851587 + t * p;
@@ -89,7 +94,12 @@ float erfc_positive(float z) {
     p = 0.09678418 + t * p;
     p = 0.37409196 + t * p;
     p = 1.00002368 + t * p;
-    return t * safe_exp(-z * z - 1.26551223 + t * p);
+    return t * p - 1.26551223;
+}
+
+float erfc_positive(float z) {
+    const float t = 1.0 / (1.0 + 0.5 * z);
+    return t * safe_exp(erfc_fit(t) - z * z);
 }
 
 float safe_erf(float x) {
@@ -170,3 +180,4 @@ float safe_pow(float x, float y) {
     if (e < -150.0) return sign_of_result * 0.0;
     return sign_of_result * exp2(e);
 }
+#endif

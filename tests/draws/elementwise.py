@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from vksched.cases.case import Case
-from vksched.cases.elementwise import binary_sample, tolerance, unary_sample
-from vksched.ops.elementwise import BINARY, UNARY
+from vksched.cases.case import Case, bools, floats
+from vksched.cases.unary import ATTRS, attrs
+from vksched.cases.values import binary_sample, sample, tolerance, unary_sample
+from vksched.ops.elementwise import BINARY, CASTS, UNARY
 
 from .common import Draw, Pick, broadcasting, shapes
+
+OF_ANY_RANK = {"add", "sub", "mul", "div", "pow", "maximum", "less", "logical_and"}
+"""Ops drawn with up to 8 axes; more would make many pipelines of one and the same loop."""
 
 
 def _unary(op: str) -> Draw:
@@ -16,7 +20,8 @@ def _unary(op: str) -> Draw:
 
     def draw(pick: Pick) -> Case:
         dtype = pick(st.sampled_from(dtypes))
-        return Case(op, (unary_sample(op, dtype, *pick(shapes())),), nmse=tolerance(op))
+        given = attrs(op, dtype, pick(st.integers(0, max(0, len(ATTRS.get(op, ())) - 1))))
+        return Case(op, (unary_sample(op, dtype, *pick(shapes())),), given, nmse=tolerance(op))
 
     return draw
 
@@ -26,14 +31,34 @@ def _binary(op: str) -> Draw:
 
     def draw(pick: Pick) -> Case:
         dtype = pick(st.sampled_from(dtypes))
-        a, b = broadcasting(pick, 2)
+        a, b = broadcasting(pick, 2, 8 if op in OF_ANY_RANK else 2)
         left = binary_sample(op, dtype, *a)
         return Case(op, (left, binary_sample(op, dtype, *b, seed=1)), nmse=tolerance(op))
 
     return draw
 
 
+def _cast(pick: Pick) -> Case:
+    dtype, to = pick(st.sampled_from(CASTS))
+    return Case("cast", (sample(dtype, *pick(shapes())),), {"to": to})
+
+
+def _where(pick: Pick) -> Case:
+    dtype = pick(st.sampled_from(("float32", "int32", "uint32", "bool")))
+    c, a, b = broadcasting(pick, 3)
+    return Case("where", (bools(*c), sample(dtype, *a), sample(dtype, *b, seed=1)))
+
+
+def _addcmul(pick: Pick) -> Case:
+    x, a, b = broadcasting(pick, 3)
+    given = {"value": pick(st.sampled_from((1.0, -0.5, 0.1)))}
+    return Case("addcmul", (floats(*x), floats(*a, seed=1), floats(*b, seed=2)), given)
+
+
 DRAWS: dict[str, Draw] = {
     **{op: _unary(op) for op, _ in UNARY},
     **{op: _binary(op) for op, _ in BINARY},
+    "cast": _cast,
+    "where": _where,
+    "addcmul": _addcmul,
 }

@@ -66,6 +66,8 @@ def elementwise(compute: Callable[..., Any]) -> Oracle:
         dtype = case.expected().dtype
         if dtype == np.int32:
             flat = [(int(v) + 2**31) % 2**32 - 2**31 for v in flat]
+        elif dtype == np.uint32:
+            flat = [int(v) % 2**32 for v in flat]
         with np.errstate(over="ignore"):
             return np.asarray(flat, dtype).reshape(arrays[0].shape)
 

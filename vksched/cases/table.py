@@ -12,6 +12,7 @@ from ..types import NDArray
 from . import (
     arg,
     attention,
+    binary,
     channel_norm,
     conv,
     create,
@@ -34,12 +35,14 @@ from . import (
     scatter,
     softmax,
     sort,
+    unary,
 )
 from .case import Case, ErrorCase, FunctionCase
 
 FAMILIES: tuple[ModuleType, ...] = (
     arg,
     attention,
+    binary,
     channel_norm,
     conv,
     create,
@@ -62,6 +65,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     scatter,
     softmax,
     sort,
+    unary,
 )
 CASES: list[Case] = [case for family in FAMILIES for case in family.CASES]
 FUNCTIONS: list[FunctionCase] = [

@@ -123,6 +123,34 @@ def _absolute(low: int, high: int) -> Bounds:
     return (0 if low <= 0 <= high else min(abs(low), abs(high))), max(abs(low), abs(high))
 
 
+def _square(low: int, high: int) -> Bounds:
+    least, most = _absolute(low, high)
+    return least**2, most**2
+
+
+def _bitwise(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
+    """As many bits as the longest operand has, and a sign where one of them has."""
+    ends = [v for bounds in known[:2] if bounds is not None for v in bounds]
+    if len(ends) < 4:
+        return None
+    most = (1 << max((v if v >= 0 else ~v).bit_length() for v in ends)) - 1
+    return (0 if min(ends) >= 0 else -1 - most), most
+
+
+def _clipped(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
+    if known[0] is None:
+        return None
+    out = list(known[0])
+    for key, choose in (("low", max), ("high", min)):
+        end = attrs[key]
+        out = [choose(v, end) if isinstance(end, int) else v for v in out]
+    return out[0], out[1]
+
+
+def _unchanged(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
+    return known[0]
+
+
 def _with_zero(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
     return _union([known[0], (0, 0)])
 
@@ -177,6 +205,13 @@ RULES: dict[str, Rule] = {
     "div": _divided,
     "floor_divide": _divided,
     "remainder": _remainder,
+    "fmod": _divided,
+    "square": _each(_square),
+    "clip": _clipped,
+    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), _bitwise),
+    "bitwise_invert": _each(lambda low, high: (-1 - high, -1 - low)),
+    "bitwise_right_shift": lambda known, inputs, attrs: _union([known[0], (-1, 0)]),
+    **dict.fromkeys(("ceil", "floor", "round", "trunc", "positive"), _unchanged),
     "neg": _each(lambda low, high: (-high, -low)),
     "abs": _each(_absolute),
     "relu": _each(lambda low, high: (max(low, 0), max(high, 0))),

@@ -59,6 +59,15 @@ def erf_reference(x: NDArray) -> NDArray:
     return np.asarray(np.where(np.isnan(wide), wide, result), x.dtype)
 
 
+def erfc_reference(x: NDArray) -> NDArray:
+    """1 - erf(x) to the precision of its argument; where it is small it keeps its digits."""
+    if x.dtype == np.float64:
+        return np.asarray(_erfc(x))
+    wide = x.astype(np.float64)
+    c = _erfc_positive(np.abs(wide))
+    return np.asarray(np.where(wide < 0, 2 - c, c), x.dtype)
+
+
 def gelu_reference(x: NDArray) -> NDArray:
     """x * Phi(x) to x's precision; by erfc, so that small results keep their digits."""
     if x.dtype == np.float64:

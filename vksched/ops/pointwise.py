@@ -1,0 +1,207 @@
+"""What elementwise ops are made of: the type rules, kernels and declarations of functions of one
+and two operands, which other modules name in tables.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import numpy as np
+
+from ..errors import DTypeError
+from ..types import (
+    BOOL,
+    FLOAT32,
+    INT32,
+    INT64,
+    UINT32,
+    NDArray,
+    TensorType,
+    broadcast_shapes,
+    numpy_dtype,
+)
+from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, register
+from .strides import broadcast_strides, collapse, pad, spread
+from .tensor import Tensor, TensorLike, apply, as_tensor
+
+INTS = (INT32, UINT32)
+NUMBERS = (FLOAT32, *INTS)
+ALL = (*NUMBERS, BOOL)
+WHOLE = (*INTS, INT64)
+"""Types that have no fractions."""
+COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
+
+unary_types: list[tuple[str, str]] = []
+binary_types: list[tuple[str, str]] = []
+"""Which ops take which operand types, as they are declared."""
+
+_SHARED = {
+    **{
+        f"{op}_uint32": f"{op}_int32"
+        for op in ("add", "sub", "mul", "neg", "square", "isfinite", "isnan", "equal", "not_equal")
+    },
+    **{
+        f"bitwise_{op}_uint32": f"bitwise_{op}_int32"
+        for op in ("and", "or", "xor", "invert", "left_shift")
+    },
+    **{f"{op}_bool": f"{op}_int32" for op in COMPARISONS},
+    **{f"bitwise_{op}_bool": f"bitwise_{op}_int32" for op in ("and", "or", "xor")},
+    **{f"logical_{op}_bool": f"bitwise_{op}_int32" for op in ("and", "or", "xor")},
+    "maximum_bool": "bitwise_or_int32",
+    "minimum_bool": "bitwise_and_int32",
+    "bitwise_invert_bool": "logical_not_bool",
+    "floor_divide_uint32": "div_uint32",
+    "fmod_uint32": "remainder_uint32",
+    "isinf_int32": "isnan_int32",
+    "isinf_uint32": "isnan_int32",
+}
+"""Variants that another's shader computes: of words, the two are the same function."""
+
+
+def _variant(op: str, dtype: str) -> str:
+    name = f"{op}_{dtype}"
+    return _SHARED.get(name, name)
+
+
+# -- of one operand ----------------------------------------------------------------------------
+
+
+def word(value: AttrValue, dtype: str) -> int:
+    """Returns a parameter as the word that a kernel of this operand type reads."""
+    assert isinstance(value, (int, float))
+    if dtype == FLOAT32:
+        return int(struct.unpack("<I", struct.pack("<f", value))[0])
+    return int(value) & 0xFFFFFFFF
+
+
+def lower_words(variant: str, call: Call, parameters: tuple[int, ...] = ()) -> tuple[Dispatch, ...]:
+    """Returns the dispatch of a function of one word, with up to two parameters."""
+    count = call.output.size
+    if count == 0:
+        return ()
+    alpha, beta = pad(parameters, 2)
+    push = (("count", count), ("alpha", alpha), ("beta", beta))
+    return (Dispatch(f"unary_{variant}", (0, OUTPUT), spread(count, call.limits), push),)
+
+
+def declare_unary(
+    op: str,
+    dtypes: Iterable[str],
+    compute: Callable[..., NDArray],
+    *,
+    result: str | None = None,
+    parameters: tuple[str, ...] = (),
+    same: tuple[str, ...] = (),
+    words: Callable[[Call], tuple[int, ...]] | None = None,
+) -> None:
+    """Declares an op of one operand.
+
+    compute: (array, value of each parameter) -> array, in numpy. result: its element type, where it
+    is not the operand's. parameters: attributes that the kernel reads. same: operand types for
+    which the result is the operand. words: the parameters as words, where `word` does not do.
+    """
+    allowed = tuple(dtypes)
+    unary_types.extend((op, dtype) for dtype in allowed)
+
+    def infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+        if inputs[0].dtype not in allowed:
+            raise DTypeError(
+                f"[{op}] expected {' or '.join(allowed)}, got {inputs[0].dtype}; try vs.cast"
+            )
+        return inputs[0].as_dtype(result or inputs[0].dtype)
+
+    def reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+        x = inputs[0]
+        dtype = x.dtype if result is None else numpy_dtype(result)
+        if str(x.dtype) in same:
+            return x
+        return np.asarray(compute(x, *(attrs[p] for p in parameters)), dtype)
+
+    def lower(call: Call) -> tuple[Dispatch, ...]:
+        dtype = call.inputs[0].dtype
+        values = words(call) if words else tuple(word(call.attrs[p], dtype) for p in parameters)
+        return lower_words(_variant(op, dtype), call, values)
+
+    def view(inputs: tuple[TensorType, ...], attrs: Attrs) -> int | None:
+        return 0 if inputs[0].dtype in same else None
+
+    shaders = tuple(f"unary_{_variant(op, dtype)}" for dtype in allowed if dtype not in same)
+    kernel = Kernel(shaders, lower) if shaders else None
+    register(Op(op, infer, reference, kernel, view=view if same else None))
+
+
+def unary(op: str, x: TensorLike, name: str | None, **parameters: AttrValue) -> Tensor:
+    """Makes a node of one operand."""
+    return apply(op, (as_tensor(x),), parameters, name)
+
+
+def number(op: str, what: str, value: object) -> float:
+    """Returns a parameter as a float.
+
+    Raises:
+        DTypeError: it is not a number, or not one that float32 can hold.
+    """
+    real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not real or not abs(float(value)) <= float(np.finfo(np.float32).max):  # type: ignore[arg-type]
+        raise DTypeError(f"[{op}] expected a finite number as {what}, got {value!r}")
+    return float(value)  # type: ignore[arg-type]
+
+
+# -- of two operands ---------------------------------------------------------------------------
+
+
+def _lower_binary(op: str, call: Call) -> tuple[Dispatch, ...]:
+    if call.output.size == 0:
+        return ()
+    shape = call.output.shape
+    given = [broadcast_strides(t.shape, shape) for t in call.inputs]
+    sizes, strides = collapse(shape, given)
+    return (
+        Dispatch(
+            f"binary_{_variant(op, call.inputs[0].dtype)}",
+            (0, 1, OUTPUT),
+            spread(call.output.size, call.limits),
+            push=(
+                ("count", call.output.size),
+                ("sizes", pad(sizes, 7)),
+                ("a_strides", pad(strides[0], 8)),
+                ("b_strides", pad(strides[1], 8)),
+            ),
+            constants=(("RANK", len(sizes)),),
+        ),
+    )
+
+
+def declare_binary(
+    op: str,
+    dtypes: Iterable[str],
+    compute: Callable[[NDArray, NDArray], NDArray],
+    *,
+    result: str | None = None,
+    any_dtype: bool = False,
+) -> None:
+    """Declares an op of two operands of one type, with numpy broadcasting.
+
+    compute: in numpy. result: its element type, where it is not the operands'.
+    """
+    allowed = tuple(dtypes)
+    binary_types.extend((op, dtype) for dtype in allowed if dtype in ALL)
+
+    def infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+        a, b = inputs
+        if a.dtype != b.dtype or a.dtype not in allowed:
+            raise DTypeError(
+                f"[{op}] expected two operands of {' or of '.join(allowed)}, "
+                f"got {a.dtype} and {b.dtype}; try vs.cast"
+            )
+        return TensorType(broadcast_shapes(op, a.shape, b.shape), result or a.dtype)
+
+    def reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+        a, b = inputs
+        return np.asarray(compute(a, b), a.dtype if result is None else numpy_dtype(result))
+
+    shaders = dict.fromkeys(f"binary_{_variant(op, dtype)}" for dtype in allowed if dtype in ALL)
+    kernel = Kernel(tuple(shaders), partial(_lower_binary, op))
+    register(Op(op, infer, reference, kernel, any_dtype=any_dtype))
