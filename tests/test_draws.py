@@ -6,6 +6,7 @@ VKSCHED_DRAWS sets how many calls per op; the default is what continuous integra
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -17,8 +18,10 @@ from hypothesis import strategies as st
 import vksched as vs
 from vksched.cases.runner import Runner, check_device
 from vksched.errors import UnsupportedOp
+from vksched.ops.op import all_ops
 from vksched.runtime.vulkan import VulkanDevice
 
+NUMPY_ONLY = {"nonzero"}
 COUNT = int(os.environ.get("VKSCHED_DRAWS", "200"))
 SETTINGS = settings(
     max_examples=COUNT,
@@ -42,6 +45,8 @@ def runners() -> Iterator[list[Runner]]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("op", sorted(DRAWS))
 def test_drawn_calls_equal_numpy(op: str, runners: list[Runner]) -> None:
+    ran: Counter[str] = Counter()
+
     @SETTINGS
     @given(st.data())
     def run(data: st.DataObject) -> None:
@@ -53,5 +58,12 @@ def test_drawn_calls_equal_numpy(op: str, runners: list[Runner]) -> None:
             except UnsupportedOp:
                 continue
             check_device(case, got, expected, runner.device.name)
+            ran[runner.device.name] += 1
 
     run()
+    if op not in NUMPY_ONLY:
+        assert all(ran[runner.device.name] for runner in runners), "no call ran on a device"
+
+
+def test_every_op_has_draws() -> None:
+    assert set(DRAWS) == {name for name, op in all_ops().items() if not op.leaf}

@@ -175,6 +175,42 @@ def test_bounds_belong_to_integers(bounds: tuple[int, int]) -> None:
         vs.input("n", (2,), dtype, bounds=bounds)
 
 
+def test_bounds_know_that_64_bits_wrap(sched: vs.Scheduler) -> None:
+    """Beyond 64 bits nothing is known, and a later op may not claim that it is."""
+    x, z = (vs.input(name, (5,), "int64", bounds=(0, 2**40)) for name in "xz")
+    small = vs.minimum(x * z, 5)
+    feeds = {"x": np.full(5, 2**31), "z": np.full(5, 2**33 - 1)}
+    got, _ = run_on(sched, vs.reduce_sum(small - vs.weight(np.ones(5, np.int64))), **feeds)
+    assert got == (np.minimum(feeds["x"] * feeds["z"], 5) - 1).sum()
+    y = x
+    for _ in range(30):
+        y = y * y
+    graph, ids = vs.build_graph(y)
+    assert graph.bounds[ids[y]] is None
+
+
+@pytest.mark.parametrize("value", [-(2**63), -(2**63) + 1, -7, 7, 2**63 - 1])
+def test_int64_division_is_exact(value: int) -> None:
+    by = np.array([1, 2, -2, 3, -(2**63), 0])
+    with vs.Scheduler(["cpu"]) as cpu:
+        tensor = vs.div(vs.input("a", (1,), "int64"), vs.weight(by))
+        got = cpu.compile(tensor)(a=np.array([value]))
+    expected = [
+        0 if b == 0 else abs(value) // abs(b) * (1 if (value < 0) == (b < 0) else -1)
+        for b in by.tolist()
+    ]
+    assert got.tolist() == expected
+
+
+def test_memory_of_the_cpu_counts_wide_types_in_full() -> None:
+    count = 1 << 12
+    plan = make_plan(vs.input("x", count, "float64") + 1.0, machine=make_machine(1))
+    assert plan.memory[-1].peak_bytes >= 2 * 8 * count
+    wide = vs.weight(np.zeros(count, np.int64))
+    plan = make_plan(vs.input("y", count, "int64") + wide, machine=make_machine(1))
+    assert plan.memory[-1].weight_bytes == 8 * count and "y (32.0 KiB)" in plan.explain()
+
+
 def test_every_value_lies_within_its_bounds() -> None:
     """Bounds are promises: computed values must keep them."""
     a = vs.input("a", (50,), "int64", bounds=(-7, 9))
@@ -222,6 +258,26 @@ def test_float64_error_functions_have_all_their_digits() -> None:
         erf, gelu = cpu.compile([vs.erf(tensor), vs.gelu(tensor)])(x=x)
     assert np.allclose(erf, special.erf(x), rtol=1e-15, atol=0)
     assert np.allclose(gelu, x * special.ndtr(x), rtol=1e-13, atol=0)
+
+
+def test_numbers_beyond_float16_are_refused() -> None:
+    x = vs.input("x", (2,), "float16")
+    for value in (70000.0, [1e6, 1], -1e9):
+        with pytest.raises(vs.DTypeError, match="values of float16"):
+            vs.maximum(x, value)
+    vs.maximum(x, float("-inf"))  # is one
+
+
+def test_uint32_runs_on_the_device(sched: vs.Scheduler) -> None:
+    values = np.array([0, 1, 2**31, 2**32 - 1], np.uint32)
+    x = vs.input("x", (4,), "uint32")
+    got, plan = run_on(
+        sched, [x + 1, x > 2, vs.cast(x, "float32"), vs.sort(x, descending=True)], x=values
+    )
+    assert devices_used(plan) == {first_device(sched)}, plan.explain()
+    assert np.array_equal(got[0], values + np.uint32(1)) and np.array_equal(got[1], values > 2)
+    assert np.array_equal(got[2], values.astype(np.float32))
+    assert np.array_equal(got[3], values[::-1]) and got[3].dtype == np.uint32
 
 
 def test_types_do_not_mix_by_themselves() -> None:

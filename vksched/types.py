@@ -88,6 +88,11 @@ class TensorType:
         """Bytes on a device."""
         return self.words * WORD_BYTES
 
+    @property
+    def host_bytes(self) -> int:
+        """Bytes as a numpy array."""
+        return self.size * _NUMPY[self.dtype].itemsize
+
     def as_dtype(self, dtype: str) -> TensorType:
         """Returns the same shape with another element type."""
         return self if dtype == self.dtype else TensorType(self.shape, dtype)

@@ -55,11 +55,13 @@ def prove(runner: Runner, cases: Iterable[Case | FunctionCase]) -> Iterator[Outc
         about = (_op(case), case.id, device)
         try:
             if isinstance(case, FunctionCase):
-                results, wanted = runner.run_function(case, limits), case.expected()
+                results, reasons = runner.run_function(case, limits)
+                wanted = case.expected()
                 check_function(case, results, wanted, device)
                 errors = [nmse_of(a, b) for a, b in zip(results, wanted, strict=True)]
                 found = [e for e in errors if e is not None]
-                yield Outcome(*about, nmse=max(found) if found else None)
+                nmse = max(found) if found else None
+                yield Outcome(*about, reason="; ".join(reasons), nmse=nmse)
                 continue
             expected = case.expected()
             if not fits_32_bits(expected):

@@ -110,16 +110,20 @@ class Runner:
             write_words(page[place : place + type_.words], array)
         return places
 
-    def run_function(self, case: FunctionCase, limits: Limits) -> tuple[NDArray, ...]:
-        """Returns the results; a node that the device cannot run is computed by numpy."""
+    def run_function(
+        self, case: FunctionCase, limits: Limits
+    ) -> tuple[tuple[NDArray, ...], tuple[str, ...]]:
+        """Returns the results, and why numpy computed what the device cannot run of it."""
+        reasons: dict[str, None] = {}
 
         def run_node(node: Case) -> NDArray:
             try:
                 return self.run(node, limits)
-            except UnsupportedOp:
+            except UnsupportedOp as reason:
+                reasons[str(reason)] = None
                 return node.expected()
 
-        return case.run(run_node)
+        return case.run(run_node), tuple(reasons)
 
     def _record(self, lowering: Lowering, offsets: list[int]) -> None:
         *_, output, scratch, status = offsets

@@ -17,6 +17,7 @@ Known = tuple[Bounds | None, ...]
 Rule = Callable[[Known, tuple[TensorType, ...], Attrs], Bounds | None]
 
 INT32_BOUNDS: Bounds = (-(2**31), 2**31 - 1)
+INT64_BOUNDS: Bounds = (-(2**63), 2**63 - 1)
 OF_DTYPE: dict[str, Bounds] = {BOOL: (0, 1), INT32: INT32_BOUNDS, UINT32: (0, 2**32 - 1)}
 
 
@@ -31,14 +32,14 @@ def bounds_of_result(
     op: Op, known: Known, inputs: tuple[TensorType, ...], result: TensorType, attrs: Attrs
 ) -> Bounds | None:
     """Returns the bounds of an op's result from those of its operands; None where unknown."""
-    if result.dtype not in (*OF_DTYPE, INT64):
+    widest = INT64_BOUNDS if result.dtype == INT64 else OF_DTYPE.get(result.dtype)
+    if widest is None:
         return None
     rule = RULES.get(op.name) or (_moved(op) if op.any_dtype else None)
     found = rule(known, inputs, attrs) if rule is not None else None
-    widest = OF_DTYPE.get(result.dtype)
-    if found is None or (widest and not fits(found, widest)):  # unknown, or it may wrap
-        return widest
-    return found
+    if found is not None and fits(found, widest):
+        return found
+    return OF_DTYPE.get(result.dtype)  # unknown, or it may wrap
 
 
 def fits(inner: Bounds | None, outer: Bounds = INT32_BOUNDS) -> bool:

@@ -237,7 +237,16 @@ def convert(what: str, value: object, dtype: str) -> NDArray:
     kinds = "b" if dtype == BOOL else "biuf"
     with np.errstate(all="ignore"):
         out = array.astype(numpy_dtype(dtype)) if array.dtype.kind in kinds else None
-        if out is None or (dtype in (INT32, UINT32, INT64) and not np.array_equal(out, array)):
+        lost = (
+            out is not None
+            and array.dtype.kind != "b"
+            and (
+                not np.array_equal(np.isfinite(out), np.isfinite(array))
+                if out.dtype.kind == "f"
+                else not np.array_equal(out, array)
+            )
+        )
+        if out is None or lost:
             shown = repr(value) if array.size < 8 else f"{array.dtype} {array.shape}"
             raise DTypeError(f"[{what}] expected values of {dtype}, got {shown}; try vs.cast")
     return out

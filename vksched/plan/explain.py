@@ -69,10 +69,12 @@ def _header(plan: Plan) -> list[str]:
 
 def _split_lines(plan: Plan, split: Split) -> list[str]:
     graph = plan.graph
+    on_host = plan.machine.devices[split.device].kind == "cpu"
 
     def name(node_id: int) -> str:
         node = graph.nodes[node_id]
-        return f"{node.name} ({format_bytes(node.type.device_bytes)})"
+        size_bytes = node.type.host_bytes if on_host else node.type.device_bytes
+        return f"{node.name} ({format_bytes(size_bytes)})"
 
     wait = f", after waiting for {_splits(split.waits)}" if split.waits else ""
     lines = [f"split {split.id} on {plan.machine.devices[split.device].name}{wait}"]

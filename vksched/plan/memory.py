@@ -81,7 +81,14 @@ def find_lifetimes(support: Support, outlines: Sequence[Outline], device: int) -
         for value in outline.leaving:
             last[value if value in first else graph.root(value)] = position
             position += 1
-    return [Lifetime(v, graph.nodes[v].type.words, first[v], last[v]) for v in first] + scratch
+    on_host = support.machine.devices[device].kind == "cpu"
+    words = {
+        v: -(-graph.nodes[v].type.host_bytes // WORD_BYTES)
+        if on_host
+        else graph.nodes[v].type.words
+        for v in first
+    }
+    return [Lifetime(v, words[v], first[v], last[v]) for v in first] + scratch
 
 
 def assign_spans(

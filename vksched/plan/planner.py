@@ -128,7 +128,10 @@ def _lay_out(
     memory: list[DeviceMemory] = []
     for device, spec in enumerate(machine.devices):
         weights = weights_of(graph, outlines, device)
-        bytes_of = {w: aligned(graph.nodes[w].type.words) * 4 for w in weights}
+        if spec.kind == "cpu":
+            bytes_of = {w: graph.nodes[w].type.host_bytes for w in weights}
+        else:
+            bytes_of = {w: aligned(graph.nodes[w].type.words) * 4 for w in weights}
         weight_bytes = sum(bytes_of.values())
         here = [o for o in outlines if o.device == device]
         if spec.kind == "cpu":
