@@ -3,6 +3,8 @@
 
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
+# Tests are Python for the most part: two processes take half the time, and more only fight for devices.
+PARALLEL ?= -n 2 --dist worksteal
 VENV := .venv
 # Any Python 3 may start the set-up: it looks for a supported one itself. PYTHON=... names one.
 STARTER = $(or $(firstword $(foreach p,$(PYTHON) python3 python3.12 python3.11 python3.10,\
@@ -26,7 +28,7 @@ demo: setup ## search a text with a sentence encoder spread over all Vulkan devi
 	$(VENV)/bin/python examples/semantic_search.py $(DEMO_ARGS)
 
 test: setup ## run all tests, on every Vulkan device present and without any
-	@$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+	@$(VENV)/bin/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
 validate: ## run the device tests under the Khronos validation layer; no message may come
 	@$(if $(PYTHON),PYTHON='$(PYTHON)') $(STARTER) scripts/setup.py --validation

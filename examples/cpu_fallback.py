@@ -21,7 +21,7 @@ def main(devices: Sequence[str] | None = None) -> tuple[NDArray, NDArray, vs.Pla
 
     a = vs.input("a", data.shape)
     scaled = vs.exp(a, name="scaled")
-    # eight axes, each broadcast on one side only: a kernel would need one launch for every row
+    # eight axes, each broadcast on one side only: a kernel would need two launches for every row
     chosen = vs.where(scaled > 1.0, scaled, vs.weight(other, name="b"), name="chosen")
     total = vs.reduce_sum(vs.reshape(chosen, (ROWS, -1)), 1, name="total")
 

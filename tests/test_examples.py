@@ -47,7 +47,7 @@ def test_cpu_fallback(devices: list[str]) -> None:
     assert where["chosen"][0] == "cpu"
     if devices != ["cpu"]:
         assert where["scaled"][0] == where["total"][0] != "cpu"
-        assert "5000 dispatches" in where["chosen"][1]
+        assert "10000 dispatches" in where["chosen"][1]
 
 
 def test_async_run(devices: list[str]) -> None:
