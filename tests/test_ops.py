@@ -14,7 +14,16 @@ from conftest import vulkan_names
 import vksched as vs
 from vksched.cases.case import Case, ErrorCase, FunctionCase
 from vksched.cases.runner import Runner, check, check_device, check_function
-from vksched.cases.table import CASES, DOUBLES, ERRORS, FUNCTIONS, HALVES, LONGS, fits_32_bits
+from vksched.cases.table import (
+    CASES,
+    DOUBLES,
+    ERRORS,
+    FUNCTIONS,
+    HALVES,
+    LONGS,
+    UNSIGNED,
+    fits_32_bits,
+)
 from vksched.errors import UnsupportedOp
 from vksched.ops import __all__ as PUBLIC
 from vksched.ops.elementwise import BINARY, CASTS, UNARY
@@ -91,9 +100,9 @@ def test_every_op_runs_on_every_device(runner: Runner) -> None:
     assert {op for op, all_of in refused.items() if sum(all_of) * 2 > len(all_of)} == NUMPY_ONLY
 
 
-@pytest.mark.parametrize("case", (*HALVES, *LONGS), ids=lambda c: c.id)
+@pytest.mark.parametrize("case", (*HALVES, *LONGS, *UNSIGNED), ids=lambda c: c.id)
 def test_case_on_another_type_equals_numpy(case: Case, runner: Runner) -> None:
-    """float16 and int64 by the kernels of float32 and int32; int64 where it fits 32 bits."""
+    """float16 and int64 by the kernels of float32 and int32, where the values fit; uint32."""
     expected = case.expected()
     if not fits_32_bits(expected):
         return

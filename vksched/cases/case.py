@@ -17,7 +17,7 @@ from ..graph import Graph, build_graph
 from ..ops.lower import compute, infer
 from ..ops.op import Attrs, AttrValue, Call, Limits, Op, get_op
 from ..ops.tensor import Tensor, input
-from ..types import NDArray, TensorType, canonical_dtype
+from ..types import INT64, NDArray, TensorType, canonical_dtype
 
 
 class Mismatch(AssertionError):
@@ -58,9 +58,19 @@ class Case:
         return Call(self.types, self.result_type(), Attrs(self.attrs), limits)
 
     def as_dtypes(self, change: Mapping[str, str]) -> Case:
-        """The same call with its operands converted to other types, by their names."""
-        with np.errstate(over="ignore"):
-            inputs = tuple(a.astype(change.get(a.dtype.name, a.dtype)) for a in self.inputs)
+        """The same call with its operands converted to other types, by their names.
+
+        Operands that hold positions take no type but int32 and int64.
+        """
+        positions = {k: v for k, v in change.items() if v == INT64}
+        by_operand = (
+            positions if i in self.declaration.indices else change for i in range(len(self.inputs))
+        )
+        with np.errstate(all="ignore"):
+            inputs = tuple(
+                a.astype(to.get(a.dtype.name, a.dtype))
+                for a, to in zip(self.inputs, by_operand, strict=True)
+            )
         names = sorted({change[a.dtype.name] for a in self.inputs if a.dtype.name in change})
         return replace(self, inputs=inputs, name=" ".join([*names, self.name]).strip())
 

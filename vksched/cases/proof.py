@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import UnsupportedOp
 from .case import Case, FunctionCase, Mismatch
 from .runner import Runner, check_device, check_function, nmse_of
-from .table import CASES, FUNCTIONS, HALVES, LONGS, fits_32_bits
+from .table import CASES, FUNCTIONS, HALVES, LONGS, UNSIGNED, fits_32_bits
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ def select(names: Sequence[str]) -> list[Case | FunctionCase]:
     Raises:
         UnsupportedOp: there is no such op.
     """
-    cases: list[Case | FunctionCase] = [*CASES, *HALVES, *LONGS, *FUNCTIONS]
+    cases: list[Case | FunctionCase] = [*CASES, *HALVES, *LONGS, *UNSIGNED, *FUNCTIONS]
     known = {_op(case) for case in cases}
     for name in names:
         if name not in known:

@@ -11,12 +11,12 @@ from functools import cache
 from typing import Any
 
 from .. import ops
-from ..errors import UnsupportedOp, VkschedError
+from ..errors import UnsupportedOp
 from ..ops.lower import lower
 from ..ops.op import Limits, all_ops, get_op, view_offset
 from ..types import BOOL, DTYPES, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT32
 from .case import Case
-from .table import CASES, FUNCTIONS
+from .table import CASES, FUNCTIONS, is_taken
 
 KINDS = {
     "GPU": Limits(1024, (1024, 1024, 64), (65535,) * 3, 32768, 128, 16, 1 << 30, 32),
@@ -26,7 +26,7 @@ KINDS = {
 """Typical limits of each kind of device; the minimum is what Vulkan 1.1 guarantees."""
 SHORT = {FLOAT32: "f32", FLOAT16: "f16", INT32: "i32", UINT32: "u32", BOOL: "b", INT64: "i64"}
 SHORT[FLOAT64] = "f64"
-WIDER = {FLOAT16: FLOAT32, FLOAT64: FLOAT32, INT64: INT32}
+WIDER = {FLOAT16: FLOAT32, FLOAT64: FLOAT32, INT64: INT32, UINT32: INT32}
 """The type whose cases stand for a type without cases of its own."""
 
 
@@ -80,11 +80,7 @@ def _cases_of(cases: Iterable[Case], dtype: str) -> Iterable[Case]:
             yield case
         elif dtype in WIDER and _data_type(case) == WIDER[dtype] and case.op != "cast":
             other = case.as_dtypes({WIDER[dtype]: dtype})
-            try:
-                other.result_type()
-            except VkschedError:
-                continue
-            if _data_type(other) == dtype:  # else it has no operand of that type
+            if is_taken(other) and _data_type(other) == dtype:  # else it has no such operand
                 yield other
 
 

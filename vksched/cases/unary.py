@@ -194,6 +194,15 @@ CAST += [
     Case("cast", (floats(7).astype(np.float16),), {"to": "int32"}, "h2i"),
     Case("cast", (f32(-INF, INF, NAN, -3.5, 3.5).astype(np.float16),), {"to": "uint32"}, "h2u"),
     Case("cast", (ints(7),), {"to": "float16"}, "i2h"),
+    *(
+        Case("cast", (ints(MANY, low=0).astype(dtype),), {"to": to}, f"{dtype} to {to}")
+        for dtype, to in (
+            *(("int64", other) for other in ("int32", "uint32", "float32", "float16", "bool")),
+            *((other, "int64") for other in ("int32", "uint32", "float32", "float16", "bool")),
+            *(("float64", other) for other in ("float32", "int32", "int64", "float16", "bool")),
+            *((other, "float64") for other in ("float32", "int32", "int64", "float16", "bool")),
+        )
+    ),
 ]
 
 CASES: list[Case] = [*UNARY, *CAST]
