@@ -90,6 +90,15 @@ def test_float16_rows_of_even_length_are_moved_as_words(sched: vs.Scheduler, wid
     assert bool(beside) == (width == 7 and first_device(sched) != "cpu")
 
 
+def test_what_conversion_moves_is_part_of_the_estimate() -> None:
+    ids = vs.constant([0])
+    tables = [vs.input(f"t{n}", (2000, n), "float16") for n in (1024, 1025)]
+    plan = make_plan([vs.gather(t, ids, name=f"y{t.shape[1]}") for t in tables])
+    spec, nodes = plan.machine.devices[0], plan.graph.nodes
+    even, odd = (spec.node_seconds(plan.graph, nodes[node_id(plan, n)]) for n in ("y1024", "y1025"))
+    assert odd > 100 * even  # the whole table is unpacked for one row
+
+
 def with_scratch(plan: Plan, span: Span | None) -> Plan:
     key = (0, scratch_of(node_id(plan, "y")))
     locations = {k: v for k, v in plan.locations.items() if k != key}

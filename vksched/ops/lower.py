@@ -162,6 +162,14 @@ def _lower_halves(kernel: Kernel, call: Call) -> Lowering:
     return Lowering((*before, *inner, *(replace(d, barrier=True) for d in after)), tuple(scratch))
 
 
+def conversion_bytes(op: Op, call: Call) -> int:
+    """Returns what unpacking and packing float16 moves beside the op's own work on a device."""
+    halves = [t for t in (*call.inputs, call.output) if t.dtype == FLOAT16]
+    if not halves or op.kernel is None or op.name == "cast" or op.kernel.as_words(call):
+        return 0
+    return sum((2 + 4 + 2) * t.size for t in halves)  # packed, unpacked, and twice as wide inside
+
+
 def _convert(
     shader: str, source: int, target: int, count: int, limits: Limits
 ) -> tuple[Dispatch, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import DeviceError, PlanError, UnsupportedOp
 from ..graph import Graph, Node
-from ..ops.lower import Lowering, lower
+from ..ops.lower import Lowering, conversion_bytes, lower
 from ..ops.op import Call, Limits, Work
 
 MIB = 1 << 20
@@ -80,7 +80,11 @@ class DeviceSpec:
 
     def node_seconds(self, graph: Graph, node: Node) -> float:
         """Returns the estimated time of one node."""
-        work = node.declaration.work(graph.input_types(node), node.type, node.attrs)
+        op, types = node.declaration, graph.input_types(node)
+        work = op.work(types, node.type, node.attrs)
+        if self.kind != "cpu":
+            beside = conversion_bytes(op, Call(types, node.type, node.attrs, self.limits))
+            work = Work(work.flops, work.bytes_moved + beside)
         return self.seconds(work)
 
     def seconds(self, work: Work) -> float:
