@@ -106,6 +106,14 @@ def test_running_sums(sched: vs.Scheduler) -> None:
     assert np.array_equal(got, numbers() + 1)
 
 
+def test_product_of_many_factors_keeps_its_exponent(sched: vs.Scheduler) -> None:
+    """2**-126 times itself so often that 32 bits cannot count the exponent, and 2**127 likewise."""
+    count = 17_045_521
+    for factor, expected in ((2.0**-126, 0.0), (2.0**127, np.inf)):
+        x = np.full(count, factor, np.float32)
+        assert run_on(sched, vs.reduce_prod(vs.input("x", count)), x=x) == expected
+
+
 def test_float16(sched: vs.Scheduler) -> None:
     x = vs.input("x", COUNT, "float16")
     values = (numbers() % 2048).astype(np.float16)
