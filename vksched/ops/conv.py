@@ -37,9 +37,9 @@ from .window import (
     dilation_of,
     extent,
     halves,
-    needed,
     paddings,
     per_axis,
+    stepping,
 )
 
 _LONG_SUM, _MOST_PRODUCTS = 1 << 16, 1 << 28
@@ -242,9 +242,9 @@ def conv(
     steps = per_axis("conv", "stride", stride, axes)
     dilations = dilation_of("conv", dilation, kernel)
     begin, end = paddings("conv", padding, sizes, kernel, steps, dilations)
-    window = Window(sizes, kernel, steps, dilations, begin, end)
+    window = stepping(Window(sizes, kernel, steps, dilations, begin, end))
     attrs: dict[str, AttrValue] = {
-        "stride": needed(steps, window.counts()),
+        "stride": window.stride,
         "dilation": dilations,
         "begin": begin,
         "end": end,
@@ -316,7 +316,7 @@ def conv_transpose(
     else:
         begin, end = paddings(op, padding, sizes, kernel, steps, dilations)
     attrs: dict[str, AttrValue] = {
-        "stride": needed(steps, sizes),
+        "stride": tuple(s if n > 1 else 1 for s, n in zip(steps, sizes, strict=True)),
         "dilation": dilations,
         "begin": begin,
         "end": end,

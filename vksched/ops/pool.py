@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -32,9 +31,9 @@ from .window import (
     check_rank,
     dilation_of,
     launches,
-    needed,
     paddings,
     per_axis,
+    stepping,
     three,
 )
 
@@ -171,9 +170,8 @@ def _pool(
     dilations = dilation_of(op, dilation, reach)
     sizes = tensor.shape[2:]
     begin, end = paddings(op, padding, sizes, reach, steps, dilations)
-    window = Window(sizes, reach, steps, dilations, begin, end)
+    window = stepping(Window(sizes, reach, steps, dilations, begin, end))
     counts = window.counts(bool(ceil_mode))
-    window = replace(window, stride=needed(steps, counts))
     window.check(op, counts)
     result = apply(op, (tensor,), {**_attrs(window, counts), **more}, name)
     if window.taps <= _LONG_WINDOW or op == "max_pool_indices" or result.size == 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import ShapeError
 from ..types import Shape
@@ -171,9 +171,13 @@ def dilation_of(op: str, value: PerAxis, kernel: Shape) -> tuple[int, ...]:
     return tuple(d if k > 1 else 1 for d, k in zip(given, kernel, strict=True))
 
 
-def needed(stride: tuple[int, ...], counts: Sequence[int]) -> tuple[int, ...]:
-    """Returns strides of so many windows: 1 where there is no second one to step to."""
-    return tuple(s if n > 1 else 1 for s, n in zip(stride, counts, strict=True))
+def stepping(window: Window) -> Window:
+    """Returns the same windows with strides that are not beyond the padded input: a second one
+    would start after it.
+    """
+    padded = map(sum, zip(window.begin, window.sizes, window.end, strict=True))
+    stride = tuple(min(s, max(p, 1)) for s, p in zip(window.stride, padded, strict=True))
+    return replace(window, stride=stride)
 
 
 def _integers(op: str, what: str, value: object) -> tuple[int, ...]:
