@@ -148,7 +148,7 @@ GLOBAL = ("global_max_pool", "global_average_pool", "global_lp_pool")
 _TOO_LARGE: list[tuple[str, dict[str, Any]]] = [
     ("dilation below 1073741824", {"dilation": 2**30}),
     ("dilation below", {"dilation": 2**40, "padding": 2**40}),
-    ("padded size below", {"stride": 2**30, "padding": 2**30}),
+    ("stride below", {"stride": 2**30, "padding": 2**30}),
     ("window below", {"dilation": 2**30 - 1, "padding": 2**29}),
     ("padded size below", {"padding": 2**29}),
 ]
