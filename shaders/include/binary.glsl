@@ -29,7 +29,9 @@ uint apply_binary(uint a_word, uint b_word) {
 #elif defined(MUL_FLOAT32)
     return floatBitsToUint(a * b);
 #elif defined(DIV_FLOAT32)
-    return floatBitsToUint(a / b);
+    // Vulkan bounds the error of divisors to 2^126 only
+    const float scale = abs(b) > 1.2676506e30 ? 3.7252903e-9 : 1.0;
+    return floatBitsToUint(a * scale / (b * scale));
 #elif defined(FLOOR_DIVIDE_FLOAT32)
     return floatBitsToUint(safe_floor_divide(a, b));
 #elif defined(REMAINDER_FLOAT32)

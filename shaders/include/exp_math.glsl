@@ -57,14 +57,14 @@ float safe_log1p(float x) {
 }
 
 float safe_log2(float x) {
-    if (!(x > 0.0) || is_nan(x) || is_inf(x)) return safe_log(x);
+    if (is_zero(x) || is_negative(x) || is_nan(x) || is_inf(x)) return safe_log(x);
     float mantissa;
     const float exponent = split_exponent(x, mantissa);
     return exponent + log_mantissa(mantissa) * 1.44269504089;
 }
 
 float safe_log10(float x) {
-    if (!(x > 0.0) || is_nan(x) || is_inf(x)) return safe_log(x);
+    if (is_zero(x) || is_negative(x) || is_nan(x) || is_inf(x)) return safe_log(x);
     float mantissa;
     const float exponent = split_exponent(x, mantissa);
     // log10(2) in two parts, as log(2) above

@@ -13,6 +13,15 @@ bool is_negative(uint word) { return word > 0x80000000u && word <= 0xff800000u; 
 
 bool is_inf(float x) { return (floatBitsToUint(x) & 0x7fffffffu) == 0x7f800000u; }
 
+// By bits, as drivers may take a denormal for 0. A denormal is its word times 2^-149.
+bool is_zero(float x) { return (floatBitsToUint(x) & 0x7fffffffu) == 0u; }
+
+bool is_negative(float x) { return (floatBitsToUint(x) >> 31) != 0u; }
+
+bool is_denormal(float x) { return (floatBitsToUint(x) & 0x7f800000u) == 0u; }
+
+const float TWO_TO_75_INVERSE = 2.6469779601696886e-23;
+
 float safe_exp(float x) {
     if (is_nan(x)) return x;
     if (x > 88.8) return INFINITY;
@@ -20,10 +29,15 @@ float safe_exp(float x) {
     return exp(x);
 }
 
-// exponent and mantissa: x = 2^exponent * mantissa, mantissa in sqrt(1/2)..sqrt(2), for finite x > 0.
+// exponent and mantissa: x = 2^exponent * mantissa, mantissa in sqrt(1/2)..sqrt(2), for finite x > 0, denormals too.
 float split_exponent(float x, out float mantissa) {
-    const uint word = floatBitsToUint(x);
+    uint word = floatBitsToUint(x);
     int exponent = int(word >> 23) - 127;
+    if (word < 0x00800000u) {
+        const int top = findMSB(max(word, 1u));
+        word <<= uint(23 - top);
+        exponent = top - 149;
+    }
     mantissa = uintBitsToFloat((word & 0x007fffffu) | 0x3f800000u);
     if (mantissa > 1.41421356) {
         mantissa *= 0.5;
@@ -40,8 +54,8 @@ float log_mantissa(float mantissa) {
 }
 
 float safe_log(float x) {
-    if (is_nan(x) || x < 0.0) return NOT_A_NUMBER;
-    if (x == 0.0) return -INFINITY;
+    if (is_zero(x)) return -INFINITY;
+    if (is_nan(x) || is_negative(x)) return NOT_A_NUMBER;
     if (is_inf(x)) return x;
     float mantissa;
     const float exponent = split_exponent(x, mantissa);
@@ -50,15 +64,18 @@ float safe_log(float x) {
 }
 
 float safe_sqrt(float x) {
-    if (is_nan(x) || x < 0.0) return NOT_A_NUMBER;
-    if (x == 0.0 || is_inf(x)) return x;
+    if (is_zero(x)) return x;
+    if (is_nan(x) || is_negative(x)) return NOT_A_NUMBER;
+    if (is_inf(x)) return x;
+    if (is_denormal(x)) return sqrt(2.0 * float(floatBitsToUint(x))) * TWO_TO_75_INVERSE;
     return sqrt(x);
 }
 
 float safe_rsqrt(float x) {
-    if (is_nan(x) || x < 0.0) return NOT_A_NUMBER;
-    if (x == 0.0) return uintBitsToFloat(floatBitsToUint(x) | 0x7f800000u); // of the sign of x
+    if (is_zero(x)) return uintBitsToFloat(floatBitsToUint(x) | 0x7f800000u); // of the sign of x
+    if (is_nan(x) || is_negative(x)) return NOT_A_NUMBER;
     if (is_inf(x)) return 0.0;
+    if (is_denormal(x)) return inversesqrt(2.0 * float(floatBitsToUint(x))) / TWO_TO_75_INVERSE;
     return inversesqrt(x);
 }
 
@@ -170,7 +187,8 @@ float safe_pow(float x, float y) {
     if (negative && !whole) return NOT_A_NUMBER;
     if (whole && h <= 16.0) {
         const float p = power_whole(x, uint(h));
-        return y < 0.0 ? 1.0 / p : p;
+        if (y >= 0.0) return p;
+        return abs(p) < 1.2e-38 ? power_whole(1.0 / x, uint(h)) : 1.0 / p; // a denormal may be taken for 0
     }
     if (y == 0.5) return safe_sqrt(x);
     float mantissa;

@@ -54,7 +54,9 @@ uvec2 split(float value, uint exponent) {
     const uint word = floatBitsToUint(value);
     const uint biased = word >> 23 & 255u;
     if (biased == 0u || biased == 255u) return uvec2(word, 0u); // 0, infinity, NaN
-    return uvec2((word & 0x807fffffu) | 0x3f800000u, exponent + biased - 127u);
+    // so far out that nothing comes back; without the clamp the exponent of millions of factors would wrap
+    const int sum = clamp(int(exponent) + int(biased) - 127, -(1 << 29), 1 << 29);
+    return uvec2((word & 0x807fffffu) | 0x3f800000u, uint(sum));
 }
 uvec2 combine(uvec2 left, uvec2 right) {
     return split(uintBitsToFloat(left.x) * uintBitsToFloat(right.x), left.y + right.y);
@@ -110,7 +112,9 @@ uint finish(vec3 state, float divisor, uint option) {
 }
 
 #elif defined(VAR_FLOAT32)
-// How many values, their mean in two parts, the sum of the squared deviations from it.
+// How many values, their mean in two parts, the sum of the squared deviations from it: NaN once a value is not finite,
+// infinity once the deviations are.
+bool is_finite(float x) { return (floatBitsToUint(x) & 0x7f800000u) != 0x7f800000u; }
 #define ROW_TYPE vec4
 #define STATE_WORDS 4u
 const vec4 NOTHING = vec4(0.0);
@@ -120,18 +124,23 @@ vec4 combine(vec4 left, vec4 right) {
     if (left.x == 0.0) return right;
     if (right.x == 0.0) return left;
     const float count = left.x + right.x;
+    if (!is_finite(left.w) || !is_finite(right.w)) return vec4(count, left.yz, left.w + right.w);
     const float share = right.x / count;
     precise const float between = right.y - left.y;
     precise const float apart = between + (right.z - left.z);
+    if (is_inf(apart)) return vec4(count, left.yz, INFINITY);
     const vec2 mean = add(left.yz, vec2(apart * share, 0.0));
     return vec4(count, mean, left.w + right.w + apart * apart * (left.x * share));
 }
 vec4 take(vec4 state, uint word, uint column) {
     const float value = uintBitsToFloat(word);
-    if (state.x == 0.0) return vec4(1.0, value, 0.0, 0.0); // a division, even by 1, may round
     const float count = state.x + 1.0;
+    if (is_nan(value) || is_inf(value)) return vec4(count, state.yz, NOT_A_NUMBER);
+    if (state.x == 0.0) return vec4(1.0, value, 0.0, 0.0); // a division, even by 1, may round
+    if (!is_finite(state.w)) return vec4(count, state.yzw);
     precise const float before = value - state.y;
     precise const float apart = before - state.z;
+    if (is_inf(apart)) return vec4(count, state.yz, INFINITY);
     const vec2 mean = add(state.yz, vec2(apart / count, 0.0));
     precise const float after = value - mean.x;
     precise const float still_apart = after - mean.y;
@@ -140,7 +149,7 @@ vec4 take(vec4 state, uint word, uint column) {
 uint finish(vec4 state, float divisor, uint option) {
     float value = state.w / divisor;
     if (divisor == 0.0) value = state.w > 0.0 ? INFINITY : NOT_A_NUMBER;
-    if (is_nan(state.y) || is_inf(state.y)) value = NOT_A_NUMBER; // infinity less infinity
+    if (is_nan(state.w)) value = NOT_A_NUMBER; // infinity less infinity
     return floatBitsToUint(value);
 }
 

@@ -41,12 +41,19 @@ CASES: list[Case] = [
         ("grid", grid(op, dtype)),
     )
 ]
-# Operands stay within 2**-126..2**126 where they divide: Vulkan defines no error beyond.
+# Operands stay within 2**-126..2**126 where they divide and do not say more.
 _BIG = f32(3e38, -3e38, 1e30, -1e20, 1e-30)
 _DIVISORS = f32(1e37, -1e30, 1e20, 1e-20, -1e-30)
 CASES += [
     Case(op, (_BIG[:, None], _DIVISORS if op == "div" else _BIG), name="huge")
     for op in ("add", "sub", "mul", "div", "hypot", "atan2", "fmod", "remainder")
+]
+_HUGE = f32(3.4e38, 2e38, -1e38, 9e37)
+CASES += [  # beyond 2**126 the kernel scales
+    Case("div", (_HUGE[:, None], _HUGE), name="over 2**126"),
+    Case(
+        "pow", (f32(9e-20, -8e-20, 1e-13), f32(-2.0, -2.0, -3.0)), name="over denormals", nmse=1e-8
+    ),
 ]
 _SPREAD = np.asarray(floats(997) * np.exp(floats(997, seed=1, scale=8.0)), np.float32)
 CASES += [

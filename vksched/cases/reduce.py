@@ -196,6 +196,13 @@ CASES = [
             *(("none", floats(3, 0)), ("equal", np.full((2, 500), 1e6, np.float32))),
         )
     ),
+    case(
+        "reduce_var",
+        np.asarray([[3e38, -3e38, 1, 2], [np.inf, 1, 2, 3], [1, np.nan, 3, 3e38]], np.float32),
+        (1,),
+        False,
+        "beyond",
+    ),
     case("reduce_var", np.ascontiguousarray(far_from_zero().T), (0,), True, "down", 1),
     case("reduce_var", far_from_zero()[:1].repeat(9, 0), (0, 1), True, "far in parts", 1),
 ]
