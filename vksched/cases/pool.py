@@ -77,6 +77,16 @@ CASES = [
         for op, own, kind in POOLS
         for x in (floats(1, 2, 4), *((ints(1, 2, 4),) if "max" in op else ()))
     ),
+    *(  # what there is one of needs no step
+        call(op, (floats(1, 2, 5),), f"only {dilation}", kernel=1, dilation=dilation, padding=2)
+        for op in ("max_pool", "max_pool_indices", "average_pool", "lp_pool")
+        for dilation in (2**31 - 1, 2**33)
+    ),
+    *(
+        call(op, (floats(1, 2, 5),), "huge stride", kernel=4, stride=2**40, ceil_mode=ceil)
+        for op in ("max_pool", "max_pool_indices", "average_pool", "lp_pool")
+        for ceil in (False, True)
+    ),
     *(
         call("lp_pool", (floats(2, 3, 9, 8),), f"p {p}", kernel=3, p=p, stride=2, padding=1)
         for p in (1, 2.0, 3, 0.5, 2.5)
@@ -93,7 +103,7 @@ CASES = [
         for op in ("adaptive_max_pool", "adaptive_average_pool")
     ),
     # more places of one window than an invocation may read on a CPU driver
-    call("max_pool", (floats(1, 1, 200, 190),), "long", large=True, kernel=(190, 180)),
+    call("max_pool_indices", (floats(1, 1, 200, 190),), "long", large=True, kernel=(190, 180)),
 ]
 
 
@@ -135,6 +145,13 @@ def refused(
 SLIDING = ("max_pool", "max_pool_indices", "average_pool", "lp_pool")
 ADAPTIVE = ("adaptive_max_pool", "adaptive_average_pool")
 GLOBAL = ("global_max_pool", "global_average_pool", "global_lp_pool")
+_TOO_LARGE: list[tuple[str, dict[str, Any]]] = [
+    ("dilation below 1073741824", {"dilation": 2**30}),
+    ("dilation below", {"dilation": 2**40, "padding": 2**40}),
+    ("stride below", {"stride": 2**30, "padding": 2**30}),
+    ("window below", {"dilation": 2**30 - 1, "padding": 2**29}),
+    ("padded size below", {"padding": 2**29}),
+]
 ERRORS = [
     *(refused(op, "1 to 3 spatial axes", (2, 3), 2) for op in (*SLIDING, *ADAPTIVE)),
     *(refused(op, "1 to 3 spatial axes", (2, 3)) for op in GLOBAL),
@@ -143,6 +160,7 @@ ERRORS = [
     *(refused(op, "stride of 1 or more", (2, 3, 5), 2, stride=0) for op in SLIDING),
     *(refused(op, "padding of 0 or more", (2, 3, 5), 2, padding=-1) for op in SLIDING),
     *(refused(op, "within the padded", (2, 3, 5), 7) for op in SLIDING),
+    *(refused(op, match, (2, 3, 5), 2, **more) for op in SLIDING for match, more in _TOO_LARGE),
     *(refused(op, "sizes of 0 or more", (2, 3, 5), -1) for op in ADAPTIVE),
     *(refused(op, "values along", (2, 3, 0), 1) for op in ADAPTIVE),
     *(
