@@ -10,9 +10,10 @@ import numpy as np
 from ..errors import DTypeError, ShapeError, UnsupportedOp
 from ..types import FLOAT32, INT32, INT64, TensorType
 from .elementwise import abs as absolute
-from .elementwise import mul, sqrt
 from .elementwise import pow as power
+from .half import computed_wide
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, register
+from .pointwise import LEAST_NORMAL, number
 from .pool_reference import (
     adaptive_reference,
     average_reference,
@@ -21,7 +22,7 @@ from .pool_reference import (
     max_reference,
     pool_window,
 )
-from .reduce import reduce_max, reduce_mean, reduce_sum
+from .reduce import reduce_l1, reduce_l2, reduce_max, reduce_mean, reduce_sum
 from .tensor import Tensor, TensorLike, apply, as_tensor
 from .window import Padding, PerAxis, Window, check_rank, launches, paddings, per_axis, three
 
@@ -237,9 +238,10 @@ def lp_pool(
 
 
 def _exponent(op: str, p: float) -> float:
-    if not (isinstance(p, (int, float, np.number)) and 0 < p < math.inf):
-        raise DTypeError(f"[{op}] expected p over 0, got {p!r}; try max_pool for infinity")
-    return float(p)
+    value = number(op, "p (max_pool for infinity)", p)
+    if value < LEAST_NORMAL:
+        raise DTypeError(f"[{op}] expected p over 0 in float32, got {p!r}")
+    return value
 
 
 def _adaptive(
@@ -304,8 +306,12 @@ def global_lp_pool(x: TensorLike, p: float = 2.0, *, name: str | None = None) ->
     tensor, axes = _spatial("global_lp_pool", x)
     exponent = _exponent("global_lp_pool", p)
     if exponent == 1:
-        return reduce_sum(absolute(tensor), axes, True, name=name)
+        return reduce_l1(tensor, axes, True, name=name)
     if exponent == 2:
-        return sqrt(reduce_sum(mul(tensor, tensor), axes, True), name=name)
-    total = reduce_sum(power(absolute(tensor), exponent), axes, True)
-    return power(total, 1 / exponent, name=name)
+        return reduce_l2(tensor, axes, True, name=name)
+
+    def build(x: Tensor, name: str | None) -> Tensor:
+        total = reduce_sum(power(absolute(x), exponent), axes, True)
+        return power(total, 1 / exponent, name=name)
+
+    return computed_wide(build, (tensor,), name)
