@@ -303,3 +303,20 @@ def test_types_do_not_mix_by_themselves() -> None:
     for one, other in (("float16", "float32"), ("float64", "float32"), ("int64", "int32")):
         with pytest.raises(vs.DTypeError, match=f"{one}|{other}"):
             vs.add(vs.input("a", (2,), one), vs.input("b", (2,), other))
+
+
+def test_floats_of_a_list_mask_take_the_type_of_what_they_mask() -> None:
+    x = vs.input("x", (1, 1, 2, 3), "float16")
+    assert vs.softmax(x, mask=[0.0, -np.inf, 1.0]).inputs[1].dtype == "float16"
+    assert vs.softmax(x, mask=[True, False, True]).inputs[1].dtype == "bool"
+    assert vs.attention(x, x, x, [0.0, -np.inf]).inputs[3].dtype == "float16"
+
+
+def test_functions_on_float16_keep_their_type_and_name() -> None:
+    x, m = vs.input("x", (2, 3), "float16"), vs.input("m", (3, 4), "float16")
+    for made in (
+        *(vs.gemm(x, m, name="n"), vs.gemm(x, m, alpha=3e5, name="n")),
+        *(vs.lp_normalize(x, name="n"), vs.reduce_l2(x, name="n"), vs.instance_norm(x, name="n")),
+        vs.instance_norm(x, [1.0, 2.0, 3.0], name="n"),
+    ):
+        assert (made.name, made.dtype) == ("n", "float16")

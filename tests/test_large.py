@@ -91,9 +91,9 @@ def test_scatter(sched: vs.Scheduler) -> None:
 
 
 def test_random_words(sched: vs.Scheduler) -> None:
-    got = run_on(sched, vs.random_bits(COUNT, 3))
+    got = run_on(sched, vs.random_bits(COUNT, seed=3))
     with vs.Scheduler(["cpu"]) as numpy:
-        assert np.array_equal(got, numpy.compile(vs.random_bits(COUNT, 3))())
+        assert np.array_equal(got, numpy.compile(vs.random_bits(COUNT, seed=3))())
 
 
 def test_reductions(sched: vs.Scheduler) -> None:

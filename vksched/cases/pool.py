@@ -9,7 +9,7 @@ import numpy as np
 import vksched as vs
 
 from ..types import Shape
-from .case import ErrorCase, FunctionCase, floats, ints
+from .case import ErrorCase, FunctionCase, floats, halves, ints
 from .conv import call, edges
 
 WINDOWS: list[tuple[str, Shape, Any, dict[str, Any]]] = [
@@ -123,6 +123,16 @@ FUNCTIONS = [
         function(name, (2, 3, 7, 5), "to one", sizes=1)
         for name in ("adaptive_max_pool", "adaptive_average_pool")
     ),
+    *(
+        FunctionCase(
+            "global_lp_pool",
+            lambda x, p=p: vs.global_lp_pool(x, p),
+            (halves(2, 3, 5, 7, scale=scale),),
+            f"p {p} float16 of {scale:g}",
+        )
+        for p in (1, 2, 3)
+        for scale in (300.0, 1e-4)
+    ),
     FunctionCase("global_max_pool", vs.global_max_pool, (ints(2, 3, 5),), "int"),
 ]
 
@@ -172,7 +182,14 @@ ERRORS = [
         for op in ("max_pool", "max_pool_indices", "adaptive_max_pool")
     ),
     *(
-        refused("lp_pool", "over 0", (1, 1, 5), 2, p, error=vs.DTypeError)
-        for p in (0, -1, float("inf"), "2")
+        refused("lp_pool", match, (1, 1, 5), 2, p, error=vs.DTypeError)
+        for p, match in (
+            *((p, "over 0") for p in (0, -1, 1e-300, 1e-40)),
+            *((p, "number as p") for p in (float("inf"), 1e39, "2")),
+        )
+    ),
+    *(
+        refused("global_lp_pool", match, (1, 1, 5), p, error=vs.DTypeError)
+        for p, match in ((1e-300, "over 0"), (1e39, "number as p"))
     ),
 ]

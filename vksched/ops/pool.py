@@ -10,10 +10,11 @@ import numpy as np
 from ..errors import DTypeError, ShapeError, UnsupportedOp
 from ..types import FLOAT32, INT32, INT64, Shape, TensorType
 from .elementwise import abs as absolute
-from .elementwise import mul, sqrt
 from .elementwise import pow as power
+from .half import computed_wide
 from .layout import concat, reshape, slice_
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, register
+from .pointwise import LEAST_NORMAL, number
 from .pool_reference import (
     adaptive_reference,
     average_reference,
@@ -22,7 +23,7 @@ from .pool_reference import (
     max_reference,
     pool_window,
 )
-from .reduce import reduce_max, reduce_mean, reduce_sum
+from .reduce import reduce_l1, reduce_l2, reduce_max, reduce_mean, reduce_sum
 from .tensor import Tensor, TensorLike, apply, as_tensor
 from .window import (
     Padding,
@@ -228,11 +229,17 @@ def _whole(op: str, x: Tensor, axes: Sequence[int], p: object, name: str | None 
     if op.endswith("average_pool"):
         return reduce_mean(x, axes, True, name=name)
     if p == 1:
-        return reduce_sum(absolute(x), axes, True, name=name)
+        return reduce_l1(x, axes, True, name=name)
     if p == 2:
-        return sqrt(reduce_sum(mul(x, x), axes, True), name=name)
+        return reduce_l2(x, axes, True, name=name)
     assert isinstance(p, float)
-    return power(reduce_sum(power(absolute(x), p), axes, True), 1 / p, name=name)
+    exponent = p
+
+    def build(x: Tensor, name: str | None) -> Tensor:
+        total = reduce_sum(power(absolute(x), exponent), axes, True)
+        return power(total, 1 / exponent, name=name)
+
+    return computed_wide(build, (x,), name)
 
 
 def max_pool(
@@ -313,9 +320,10 @@ def lp_pool(
 
 
 def _exponent(op: str, p: float) -> float:
-    if not (isinstance(p, (int, float, np.number)) and 0 < p < math.inf):
-        raise DTypeError(f"[{op}] expected p over 0, got {p!r}; try max_pool for infinity")
-    return float(p)
+    value = number(op, "p (max_pool for infinity)", p)
+    if value < LEAST_NORMAL:
+        raise DTypeError(f"[{op}] expected p over 0 in float32, got {p!r}")
+    return value
 
 
 def _adaptive(
