@@ -163,8 +163,15 @@ def test_compile_from_a_callback_and_from_progress_does_not_hang(device: GatedDe
     inner: list[vs.Run] = []
     y = stepped(vs.input("x", X.shape), "b")[-1]
     future = run.submit(x=X)
-    future.add_done_callback(lambda _: inner.append(sched.compile(y)))
+    called = threading.Event()
+
+    def compile_again(_: object) -> None:
+        inner.append(sched.compile(y))
+        called.set()
+
+    future.add_done_callback(compile_again)
     future.result(LIMIT_S)
+    assert called.wait(LIMIT_S)  # callbacks run after those that wait for the result
     sched.compile(y, progress=lambda *_: inner.append(sched.compile(y)))
     assert np.array_equal(inner[0](x=X), X + 1)
     sched.close()

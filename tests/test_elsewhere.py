@@ -27,7 +27,11 @@ WITHOUT_DEVICES = (
     *("test_setup.py", "test_validate.py", "test_references.py", "test_plan*.py"),
     *("test_build_shaders.py", "test_shader_stats.py"),
 )
-DEVICE_BY_DEVICE = ("test_ops.py", "test_draws.py", "test_large.py", "test_dtypes.py")
+DEVICE_BY_DEVICE = (
+    *("test_ops.py", "test_draws.py", "test_large.py", "test_dtypes.py", "test_least.py"),
+    *("test_random*.py", "test_created.py", "test_reduction.py", "test_long_loops.py"),
+    *("test_torch.py", "test_architecture.py"),
+)
 """What opens each device alone anyway: no other driver has a part in it."""
 DRIVERS = {"llvmpipe": "lvp_icd", "SwiftShader": "vk_swiftshader_icd"}
 TAIL_CHARS = 6000

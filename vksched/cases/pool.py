@@ -83,7 +83,7 @@ CASES = [
         for dilation in (2**31 - 1, 2**33)
     ),
     *(
-        call(op, (floats(1, 2, 5),), "huge stride", kernel=4, stride=2**40, ceil_mode=ceil)
+        call(op, (floats(1, 2, 5),), f"huge stride {ceil}", kernel=4, stride=2**40, ceil_mode=ceil)
         for op in ("max_pool", "max_pool_indices", "average_pool", "lp_pool")
         for ceil in (False, True)
     ),
