@@ -144,6 +144,8 @@ Written by `vksched ops support --write`; do not edit. A test compares it with t
   numpy's alone, and exact there. int64 is exact on numpy; on devices it is 32 bits and runs where
   its values are known to fit (`vs.input(..., bounds=...)`, constants, positions).
 - float16 is stored in 16 bits and computed in float32, by the kernels of float32.
+- The last column is what the cases meet. Other calls may be too large for a device, or for the
+  buffers of one dispatch: `plan.explain()` says so.
 - "GPU", "CPU driver" and "Vulkan minimum" are limits as such devices have them; `vksched ops test`
   proves each op on the devices at hand.
 - Types: {types}.
