@@ -49,7 +49,7 @@ def test_numpy_integers_are_integers(one: Callable[[int], Any]) -> None:
         (lambda: vs.softmax(x(), axis=1.0), vs.ShapeError, "integer as axis, got 1.0"),
         (lambda: vs.softmax(x(), axis=None), vs.ShapeError, "integer as axis"),  # type: ignore[arg-type]
         (lambda: vs.reduce_sum(x(), [1.5]), vs.ShapeError, "integer as axis, got 1.5"),  # type: ignore[list-item]
-        (lambda: vs.transpose(x(), [1.9, 0.2]), vs.ShapeError, "integer as axis"),  # type: ignore[list-item]
+        (lambda: vs.transpose(x(), [1.9, 0.2]), vs.ShapeError, "integers as axes"),  # type: ignore[list-item]
         (lambda: vs.slice(x(), [1.7], [3]), vs.ShapeError, "integers as starts"),  # type: ignore[list-item]
         (lambda: x()[9], vs.IndexOutOfRange, r"index in -4\.\.3 of axis 0, got 9"),
         (lambda: x()[vs.input("i", (2,), "int32")], vs.ShapeError, "vs.gather"),
