@@ -54,6 +54,11 @@ def largest(names: Sequence[str]) -> list[Case]:
         size = work.flops + work.bytes_moved
         if case.op not in found or size > found[case.op][0]:
             found[case.op] = (size, case)
+    if not found:
+        raise UnsupportedOp(
+            f"[ops perf] expected ops that take time, got {', '.join(names)}: all their cases are "
+            "views"
+        )
     return [case for _, (_, case) in sorted(found.items())]
 
 
