@@ -194,8 +194,8 @@ def test_bounds_know_that_64_bits_wrap(sched: vs.Scheduler) -> None:
     y = x
     for _ in range(30):
         y = y * y
-    graph, ids = vs.build_graph(y)
-    assert graph.bounds[ids[y]] is None
+    graph, ids = vs.build_graph([y, vs.pow(x, x), vs.cumprod(x, 0)])
+    assert all(graph.bounds[i] is None for _, i in graph.outputs)
 
 
 @pytest.mark.parametrize("value", [-(2**63), -(2**63) + 1, -7, 7, 2**63 - 1])
@@ -236,8 +236,18 @@ def test_every_value_lies_within_its_bounds() -> None:
     made += [vs.clip(a, -3, 4), vs.clip(a, low=11), vs.clip(a, high=-20), vs.bitwise_invert(a)]
     made += [vs.bitwise_and(a, b), vs.bitwise_or(a, b), vs.bitwise_xor(b, b + 4)]
     made += [vs.bitwise_right_shift(a, b), vs.floor(a), vs.round(b), vs.positive(a)]
+    square = vs.input("m", (4, 4), "int64", bounds=(-3, 3))
+    made += [square @ square, vs.pow(a, vs.weight(np.array([0, 1, 2, 3, 4] * 10)))]
+    made += [vs.reduce_prod(square, 0), vs.cumprod(square, 1), vs.bitwise_left_shift(a, b)]
+    pixels = vs.reshape(square, (1, 1, 4, 4))
+    made += [vs.conv(pixels, pixels[:, :, :2, :3]), vs.conv_transpose(pixels, pixels[:, :, :2])]
+    made += [vs.einsum("ij,kj->ik", square, square)]
     graph, ids = vs.build_graph(made)
-    feeds = {"a": RNG.integers(-7, 10, 50), "b": RNG.integers(2, 6, 50)}
+    feeds = {
+        "m": RNG.integers(-3, 4, (4, 4)),
+        "a": RNG.integers(-7, 10, 50),
+        "b": RNG.integers(2, 6, 50),
+    }
     with vs.Scheduler(["cpu"]) as cpu:
         results = cpu.compile(made)(**feeds)
     for tensor, value in zip(made, results, strict=True):
@@ -293,3 +303,20 @@ def test_types_do_not_mix_by_themselves() -> None:
     for one, other in (("float16", "float32"), ("float64", "float32"), ("int64", "int32")):
         with pytest.raises(vs.DTypeError, match=f"{one}|{other}"):
             vs.add(vs.input("a", (2,), one), vs.input("b", (2,), other))
+
+
+def test_floats_of_a_list_mask_take_the_type_of_what_they_mask() -> None:
+    x = vs.input("x", (1, 1, 2, 3), "float16")
+    assert vs.softmax(x, mask=[0.0, -np.inf, 1.0]).inputs[1].dtype == "float16"
+    assert vs.softmax(x, mask=[True, False, True]).inputs[1].dtype == "bool"
+    assert vs.attention(x, x, x, [0.0, -np.inf]).inputs[3].dtype == "float16"
+
+
+def test_functions_on_float16_keep_their_type_and_name() -> None:
+    x, m = vs.input("x", (2, 3), "float16"), vs.input("m", (3, 4), "float16")
+    for made in (
+        *(vs.gemm(x, m, name="n"), vs.gemm(x, m, alpha=3e5, name="n")),
+        *(vs.lp_normalize(x, name="n"), vs.reduce_l2(x, name="n"), vs.instance_norm(x, name="n")),
+        vs.instance_norm(x, [1.0, 2.0, 3.0], name="n"),
+    ):
+        assert (made.name, made.dtype) == ("n", "float16")

@@ -5,7 +5,9 @@ Integers that float32 cannot count: an index kept in a float, or cut to 24 bits,
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,15 @@ import pytest
 from conftest import vulkan_names
 
 import vksched as vs
+from vksched.cases.runner import Runner, check
+from vksched.cases.table import CASES
 from vksched.ops.lower import lower
 from vksched.ops.op import Attrs, Call, Limits, get_op
+from vksched.runtime import probe
+from vksched.runtime.vulkan import VulkanDevice
 from vksched.types import NDArray, TensorType
 
+matmul = importlib.import_module("vksched.ops.matmul")  # vs.ops.matmul is the function
 SIDE = 4099
 COUNT = SIDE * SIDE
 assert COUNT > 1 << 24 and COUNT > 65535 * 256
@@ -84,9 +91,9 @@ def test_scatter(sched: vs.Scheduler) -> None:
 
 
 def test_random_words(sched: vs.Scheduler) -> None:
-    got = run_on(sched, vs.random_bits(COUNT, 3))
+    got = run_on(sched, vs.random_bits(COUNT, seed=3))
     with vs.Scheduler(["cpu"]) as numpy:
-        assert np.array_equal(got, numpy.compile(vs.random_bits(COUNT, 3))())
+        assert np.array_equal(got, numpy.compile(vs.random_bits(COUNT, seed=3))())
 
 
 def test_reductions(sched: vs.Scheduler) -> None:
@@ -128,6 +135,48 @@ def test_rows_of_softmax(sched: vs.Scheduler) -> None:
     got = run_on(sched, vs.softmax(vs.input("x", x.shape)), x=x)
     e = np.exp(np.float64([0, 1, 2]))
     assert np.allclose(got[:-1], 1 / 3) and np.allclose(got[-1], e / e.sum())
+
+
+def test_a_node_that_takes_too_long_is_several_submissions(sched: vs.Scheduler) -> None:
+    """Drivers kill a submission after about two seconds; here by the estimates of a slow device."""
+    info = probe.resolve(sched.devices[0].name)
+    slow = replace(probe.device_spec(info), flops_per_s=1e3)
+    x = np.random.default_rng(0).standard_normal((1, 70_000), dtype=np.float32)
+    tensor = vs.input("x", x.shape)
+    y = [tensor @ vs.transpose(tensor), vs.concat([tensor, -tensor], 1), vs.cumsum(tensor, 1)]
+    device = VulkanDevice(slow, info.index)
+    with vs.Scheduler([device]) as other:
+        run = other.compile(y)
+        before = device.context.counters.submissions
+        product, both, sums = run(x=x)
+        assert device.context.counters.submissions - before > len(run.plan.splits)
+        again = run(x=x)
+    assert np.allclose(product, (x.astype(np.float64) ** 2).sum(), rtol=1e-5)
+    assert np.array_equal(both, np.concatenate([x, -x], 1))
+    assert np.allclose(sums, np.cumsum(x, 1, np.float64), atol=1e-3)
+    assert all(np.array_equal(a, b) for a, b in zip((product, both, sums), again, strict=True))
+
+
+@pytest.mark.parametrize("flops", [1.0, 3e4, 1e6])
+def test_matmul_is_cut_into_short_dispatches(
+    sched: vs.Scheduler, flops: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows and batches are cut on a GPU, each dispatch right by itself."""
+    device = sched.devices[0]
+    assert isinstance(device, VulkanDevice)
+    runner, whole = Runner(device), {}
+    chosen = [c for c in CASES if c.op in ("matmul", "conv") and not c.large][::3]
+    for case in chosen:
+        try:
+            whole[case.id] = len(lower(case.declaration, case.call(Limits())).dispatches)
+        except vs.UnsupportedOp:
+            continue
+    monkeypatch.setattr(matmul, "DISPATCH_FLOPS", flops)
+    more = 0
+    for case in (c for c in chosen if c.id in whole):
+        more += len(lower(case.declaration, case.call(Limits())).dispatches) > whole[case.id]
+        check(case, runner.run(case, Limits()), case.expected(), device.name)
+    assert more > 2 or flops > 1e5
 
 
 def test_more_than_one_buffer_goes_to_numpy_and_says_so(sched: vs.Scheduler) -> None:

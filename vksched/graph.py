@@ -106,6 +106,8 @@ class Graph:
         """Returns why a node's int64 values cannot be held in 32 bits, or None when they can."""
         for value in (*node.inputs, node.id):
             if self.nodes[value].type.dtype == INT64 and not fits(self.bounds[value]):
+                if value == node.id and self.bounds[value] is None and node.inputs:
+                    return f"no bounds are known for the int64 values that {node.op} makes here"
                 known = "unknown" if self.bounds[value] is None else f"{self.bounds[value]}"
                 return (
                     f"int64 values of {self.nodes[value].name} may not fit 32 bits (bounds: "

@@ -16,7 +16,7 @@ from .common import FunctionOracle, run_onnx
 
 def wide(case: FunctionCase) -> list[NDArray]:
     """The inputs in float64, integers as they are."""
-    return [x.astype(np.float64) if x.dtype == np.float32 else x for x in case.inputs]
+    return [x.astype(np.float64) if x.dtype.kind == "f" else x for x in case.inputs]
 
 
 def by_numpy(compute: Callable[..., Any]) -> FunctionOracle:

@@ -155,10 +155,12 @@ def global_max(case: FunctionCase) -> NDArray:
 
 
 def global_lp(case: FunctionCase) -> NDArray:
-    p = float(case.name[2:] or 2)
+    p = float(case.name.split()[1]) if case.name else 2.0
     rows = case.inputs[0].astype(np.float64).reshape(*case.inputs[0].shape[:2], -1)
     norms = np.linalg.norm(rows, p, axis=2)
-    return np.asarray(norms.reshape(*norms.shape, *(1,) * (case.inputs[0].ndim - 2)), np.float32)
+    return np.asarray(
+        norms.reshape(*norms.shape, *(1,) * (case.inputs[0].ndim - 2)), case.inputs[0].dtype
+    )
 
 
 FUNCTION_ORACLES: dict[str, FunctionOracle] = {

@@ -88,21 +88,23 @@ def variance(case: Case) -> NDArray:
 
 
 def l2(case: FunctionCase) -> NDArray:
+    x = case.inputs[0]
     axis, keep = (1, True) if case.name == "1" else (None, False)
-    return np.asarray(np.linalg.norm(case.inputs[0], axis=axis, keepdims=keep), np.float32)
+    return np.asarray(np.linalg.norm(x.astype(np.float64), axis=axis, keepdims=keep), x.dtype)
 
 
 def log_sum(case: FunctionCase) -> NDArray:
     attrs = {"keepdims": 1} if case.name == "1" else {"keepdims": 0}
     axes = (np.array([1]),) if case.name == "1" else ()
-    return run_onnx("ReduceLogSum", (case.inputs[0], *axes), attrs)
+    x = case.inputs[0]
+    return run_onnx("ReduceLogSum", (x.astype(np.float64), *axes), attrs).astype(x.dtype)
 
 
 def deviation(case: FunctionCase) -> NDArray:
     rows = case.inputs[0] if case.name != "all" else case.inputs[0].reshape(1, -1)
     middle = statistics.stdev if case.name.endswith("less 1") else statistics.pstdev
     values = [middle(map(Fraction, row)) for row in rows.tolist()]
-    return np.asarray(values, np.float32).reshape(case.expected()[0].shape)
+    return np.asarray(values, rows.dtype).reshape(case.expected()[0].shape)
 
 
 ORACLES: dict[str, Oracle] = {

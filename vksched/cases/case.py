@@ -147,6 +147,11 @@ def floats(*shape: int, seed: int = 0, scale: float = 1.0) -> NDArray:
     return np.asarray(rng.standard_normal(shape) * scale, np.float32)
 
 
+def halves(*shape: int, seed: int = 0, scale: float = 1.0) -> NDArray:
+    """Normally distributed float16 values."""
+    return floats(*shape, seed=seed, scale=scale).astype(np.float16)
+
+
 def ints(*shape: int, seed: int = 0, low: int = -100, high: int = 100) -> NDArray:
     """Uniform int32 values in low..high-1."""
     rng = np.random.default_rng((seed, *shape))

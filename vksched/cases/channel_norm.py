@@ -10,7 +10,7 @@ import vksched as vs
 
 from ..types import NDArray
 from .calls import FunctionCall, call
-from .case import Case, ErrorCase, floats, ints
+from .case import Case, ErrorCase, floats, halves, ints
 
 
 def positive(*shape: int, seed: int = 0) -> NDArray:
@@ -45,6 +45,24 @@ def mostly_zero() -> NDArray:
     return x
 
 
+def infinite() -> NDArray:
+    x = floats(3, 5)
+    x[1, 2], x[2, 0] = np.inf, -np.inf
+    return x
+
+
+def halved(*arrays: NDArray) -> tuple[NDArray, ...]:
+    return tuple(a.astype(np.float16) for a in arrays)
+
+
+def of_scale(channels: int, scale: float) -> tuple[NDArray, ...]:
+    """A mean and a variance of values of a scale, as far as float16 holds it."""
+    variance = np.minimum(positive(channels, seed=8) * scale**2, 6e4)
+    return halved(floats(channels, seed=7, scale=scale), variance)
+
+
+HALF_SCALES = (300.0, 1e-4)
+"""Of values whose squares are infinite, or 0, in float16."""
 SHAPES = [(1, 1), (3, 6), (2, 6, 5), (2, 6, 7, 3), (1, 12, 2, 3, 4), (1, 4, 65, 67), (0, 4, 3)]
 FUNCTIONS = [
     *(
@@ -93,6 +111,30 @@ FUNCTIONS = [
         "local_response_norm", floats(2, 8, 5), name="other", size=3, alpha=0.5, beta=1.5, bias=2.0
     ),
 ]
+FUNCTIONS += [
+    case
+    for scale in HALF_SCALES
+    for title, x in ((f"float16 of {scale:g}", halves(2, 4, 6, 5, scale=scale)),)
+    for case in (
+        group_norm(x, *halved(*affine(4)), name=title, groups=2),
+        call("instance_norm", x, *halved(*affine(4)), name=title),
+        call("batch_norm", x, *halved(*affine(4)), *of_scale(4, scale), name=title, eps=1e-9),
+        call(
+            *("batch_norm_training", x, *halved(*affine(4)), *halves(2, 4, scale=scale)),
+            name=title,
+            eps=1e-9,
+        ),
+        *(call("lp_normalize", x, name=f"{title} by {p}", axis=1, p=p) for p in (1, 2)),
+        call("mean_variance_normalize", x, name=title),
+        call("local_response_norm", x, name=title, size=3, bias=1e-9 if scale < 1 else 1.0),
+    )
+]
+FUNCTIONS += [
+    call("lp_normalize", floats(3, 50, scale=scale), name=f"{scale:g} {p}", axis=1, p=p)
+    for scale in (1e-25, 1e20, 5e37)
+    for p in (1, 2)
+]
+FUNCTIONS += [call("lp_normalize", infinite(), name=f"infinite {p}", axis=1, p=p) for p in (1, 2)]
 CASES: list[Case] = []
 
 
@@ -107,6 +149,10 @@ ERRORS = [
     ErrorCase(lambda: vs.group_norm(x(), 0), vs.ShapeError, "1 group or more"),
     ErrorCase(lambda: vs.group_norm(x(), 2, np.ones(2, np.float32)), vs.ShapeError, "gamma of"),
     ErrorCase(lambda: vs.group_norm(x(), 2, eps=-1), vs.DTypeError, "group_norm. expected eps"),
+    ErrorCase(lambda: vs.instance_norm(x(), eps=1e-39), vs.DTypeError, "or of 1.2e-38 or more"),
+    ErrorCase(
+        lambda: vs.batch_norm(x(), ones, ones, ones, ones, True), vs.DTypeError, "number as eps"
+    ),
     ErrorCase(lambda: vs.group_norm(whole, 2), vs.DTypeError, "group_norm. expected float32"),
     ErrorCase(lambda: vs.instance_norm(ones), vs.ShapeError, "instance_norm. expected .batch"),
     ErrorCase(

@@ -8,7 +8,7 @@ from typing import Any
 import vksched as vs
 
 from ..types import NDArray
-from .case import ErrorCase, FunctionCase, bools, floats, ints
+from .case import ErrorCase, FunctionCase, bools, floats, halves, ints
 
 CASES: list[Any] = []
 
@@ -26,6 +26,9 @@ GEMM: dict[str, dict[str, Any]] = {
     "t10": {"transpose_a": True},
     "t01": {"transpose_b": True, "alpha": 2.0},
     "t11": {"transpose_a": True, "transpose_b": True},
+    "half 300": {"alpha": 1e-3, "beta": 1e-3},
+    "half 0.0001": {"alpha": 1e5, "beta": 1e5},
+    "half shift": {"beta": 3e-6},
 }
 """Attributes by the name of the case."""
 
@@ -51,8 +54,17 @@ FUNCTIONS = [
     *(
         gemm(name, *sides(keywords, 5, 7, 6), *c, **keywords)
         for name, keywords in GEMM.items()
+        if "half" not in name
         for c in ((), (floats(6, seed=2),), (floats(5, 1, seed=2),), (floats(seed=2),))
     ),
+    *(
+        gemm(
+            f"half {scale:g}", *(halves(*s, scale=scale) for s in shapes), **GEMM[f"half {scale:g}"]
+        )
+        for scale in (300.0, 1e-4)
+        for shapes in (((5, 7), (7, 6)), ((5, 7), (7, 6), (6,)), ((5, 7), (7, 6), (5, 1)))
+    ),
+    gemm("half shift", halves(5, 7), halves(7, 6), halves(6, scale=1e4), **GEMM["half shift"]),
     gemm("plain", ints(3, 4), ints(4, 5, seed=1), ints(3, 5, seed=2)),
     *(
         FunctionCase("linear", vs.linear, (floats(*x), floats(5, 4, seed=1), *bias))

@@ -81,6 +81,9 @@ def whole() -> vs.Tensor:
 ERRORS = [
     ErrorCase(lambda: vs.layer_norm(x(), np.ones(5, np.float32)), vs.ShapeError, r"shape \(6,\)"),
     ErrorCase(lambda: vs.layer_norm(x(), eps=-1), vs.DTypeError, "eps"),
+    ErrorCase(lambda: vs.layer_norm(x(), eps=1e-39), vs.DTypeError, "or of 1.2e-38 or more"),
+    ErrorCase(lambda: vs.rms_norm(x(), eps=1e-60), vs.DTypeError, "or of 1.2e-38 or more"),
+    ErrorCase(lambda: vs.rms_norm(x(), eps=1e39), vs.DTypeError, "finite number as eps"),
     ErrorCase(lambda: vs.layer_norm(vs.input("s", ())), vs.ShapeError, "scalar"),
     ErrorCase(lambda: vs.layer_norm(whole()), vs.DTypeError, "cast"),
     ErrorCase(lambda: vs.rms_norm(x(), axis=-3), vs.ShapeError, "axis in"),

@@ -9,7 +9,7 @@ import numpy as np
 import vksched as vs
 
 from ..types import Shape
-from .case import ErrorCase, FunctionCase, floats, ints
+from .case import ErrorCase, FunctionCase, floats, halves, ints
 from .conv import call, edges
 
 WINDOWS: list[tuple[str, Shape, Any, dict[str, Any]]] = [
@@ -77,6 +77,16 @@ CASES = [
         for op, own, kind in POOLS
         for x in (floats(1, 2, 4), *((ints(1, 2, 4),) if "max" in op else ()))
     ),
+    *(  # what there is one of needs no step
+        call(op, (floats(1, 2, 5),), f"only {dilation}", kernel=1, dilation=dilation, padding=2)
+        for op in ("max_pool", "max_pool_indices", "average_pool", "lp_pool")
+        for dilation in (2**31 - 1, 2**33)
+    ),
+    *(
+        call(op, (floats(1, 2, 5),), "huge stride", kernel=4, stride=2**40, ceil_mode=ceil)
+        for op in ("max_pool", "max_pool_indices", "average_pool", "lp_pool")
+        for ceil in (False, True)
+    ),
     *(
         call("lp_pool", (floats(2, 3, 9, 8),), f"p {p}", kernel=3, p=p, stride=2, padding=1)
         for p in (1, 2.0, 3, 0.5, 2.5)
@@ -93,7 +103,7 @@ CASES = [
         for op in ("adaptive_max_pool", "adaptive_average_pool")
     ),
     # more places of one window than an invocation may read on a CPU driver
-    call("max_pool", (floats(1, 1, 200, 190),), "long", large=True, kernel=(190, 180)),
+    call("max_pool_indices", (floats(1, 1, 200, 190),), "long", large=True, kernel=(190, 180)),
 ]
 
 
@@ -112,6 +122,16 @@ FUNCTIONS = [
     *(
         function(name, (2, 3, 7, 5), "to one", sizes=1)
         for name in ("adaptive_max_pool", "adaptive_average_pool")
+    ),
+    *(
+        FunctionCase(
+            "global_lp_pool",
+            lambda x, p=p: vs.global_lp_pool(x, p),
+            (halves(2, 3, 5, 7, scale=scale),),
+            f"p {p} float16 of {scale:g}",
+        )
+        for p in (1, 2, 3)
+        for scale in (300.0, 1e-4)
     ),
     FunctionCase("global_max_pool", vs.global_max_pool, (ints(2, 3, 5),), "int"),
 ]
@@ -135,6 +155,13 @@ def refused(
 SLIDING = ("max_pool", "max_pool_indices", "average_pool", "lp_pool")
 ADAPTIVE = ("adaptive_max_pool", "adaptive_average_pool")
 GLOBAL = ("global_max_pool", "global_average_pool", "global_lp_pool")
+_TOO_LARGE: list[tuple[str, dict[str, Any]]] = [
+    ("dilation below 1073741824", {"dilation": 2**30}),
+    ("dilation below", {"dilation": 2**40, "padding": 2**40}),
+    ("stride below", {"stride": 2**30, "padding": 2**30}),
+    ("window below", {"dilation": 2**30 - 1, "padding": 2**29}),
+    ("padded size below", {"padding": 2**29}),
+]
 ERRORS = [
     *(refused(op, "1 to 3 spatial axes", (2, 3), 2) for op in (*SLIDING, *ADAPTIVE)),
     *(refused(op, "1 to 3 spatial axes", (2, 3)) for op in GLOBAL),
@@ -143,6 +170,7 @@ ERRORS = [
     *(refused(op, "stride of 1 or more", (2, 3, 5), 2, stride=0) for op in SLIDING),
     *(refused(op, "padding of 0 or more", (2, 3, 5), 2, padding=-1) for op in SLIDING),
     *(refused(op, "within the padded", (2, 3, 5), 7) for op in SLIDING),
+    *(refused(op, match, (2, 3, 5), 2, **more) for op in SLIDING for match, more in _TOO_LARGE),
     *(refused(op, "sizes of 0 or more", (2, 3, 5), -1) for op in ADAPTIVE),
     *(refused(op, "values along", (2, 3, 0), 1) for op in ADAPTIVE),
     *(
@@ -154,7 +182,14 @@ ERRORS = [
         for op in ("max_pool", "max_pool_indices", "adaptive_max_pool")
     ),
     *(
-        refused("lp_pool", "over 0", (1, 1, 5), 2, p, error=vs.DTypeError)
-        for p in (0, -1, float("inf"), "2")
+        refused("lp_pool", match, (1, 1, 5), 2, p, error=vs.DTypeError)
+        for p, match in (
+            *((p, "over 0") for p in (0, -1, 1e-300, 1e-40)),
+            *((p, "number as p") for p in (float("inf"), 1e39, "2")),
+        )
+    ),
+    *(
+        refused("global_lp_pool", match, (1, 1, 5), p, error=vs.DTypeError)
+        for p, match in ((1e-300, "over 0"), (1e39, "number as p"))
     ),
 ]

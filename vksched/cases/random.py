@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 import vksched as vs
@@ -9,7 +11,7 @@ import vksched as vs
 from ..ops.op import AttrValue
 from ..ops.random import normal_pieces
 from ..types import NDArray
-from .case import Case, ErrorCase, FunctionCase, floats
+from .case import Case, ErrorCase, FunctionCase, floats, halves
 
 SEED = np.asarray([20240229, -7], np.int32)
 SEEDS = [
@@ -66,20 +68,30 @@ CASES: list[Case] = [
 
 _X = floats(31, 37)
 FUNCTIONS = [
-    FunctionCase("dropout", lambda x: vs.dropout(x, 0.25, 7), (_X,), "7"),
-    FunctionCase("dropout", lambda x: vs.dropout(x, 0.0, 9), (_X,), "9"),
+    FunctionCase("dropout", lambda x: vs.dropout(x, 0.25, seed=7), (_X,), "7"),
+    FunctionCase("dropout", lambda x: vs.dropout(x, 0.0, seed=9), (_X,), "9"),
     FunctionCase(
         "dropout",
-        lambda x, seed: vs.dropout(x, 0.9, seed, stream=3),
+        lambda x, seed: vs.dropout(x, 0.9, seed=seed, stream=3),
         (_X, np.asarray(-3, np.int32)),
         "tensor",
     ),
-    FunctionCase("random_bits", lambda: vs.random_bits((5, 7), 11, stream=2), ()),
-    FunctionCase("random_integers", lambda: vs.random_integers((5, 7), -3, 4, -(2**40)), (), "int"),
+    FunctionCase(
+        "dropout",
+        lambda x: vs.dropout(x, 0.999985, seed=13),
+        (halves(31, 37, scale=1e-4),),
+        "13",
+    ),
+    FunctionCase("random_bits", lambda: vs.random_bits((5, 7), seed=11, stream=2), ()),
+    FunctionCase(
+        "random_integers", lambda: vs.random_integers((5, 7), -3, 4, seed=-(2**40)), (), "int"
+    ),
 ]
 
+_UNSEEDED: Any = vs.bernoulli
 _S = vs.input("seed", (), "int32")
 ERRORS: list[ErrorCase] = [
+    ErrorCase(lambda: _UNSEEDED((2,)), TypeError, "keyword-only argument: 'seed'"),
     ErrorCase(lambda: vs.random_uniform((2,), seed=0.5), vs.DTypeError, "integer as seed"),  # type: ignore[arg-type]
     ErrorCase(lambda: vs.random_uniform((2,), seed=2**64), vs.ShapeError, "expected seed in"),
     ErrorCase(lambda: vs.random_uniform((2,), seed=_S, stream=-1), vs.ShapeError, "stream in"),
@@ -92,14 +104,18 @@ ERRORS: list[ErrorCase] = [
         "one word or two",
     ),
     ErrorCase(
-        lambda: vs.random_uniform((2,), dtype="float64"), vs.DTypeError, "float32 or float16"
+        lambda: vs.random_uniform((2,), seed=1, dtype="float64"),
+        vs.DTypeError,
+        "float32 or float16",
     ),
-    ErrorCase(lambda: vs.random_uniform((2,), high=1e39), vs.ShapeError, "finite float32"),
-    ErrorCase(lambda: vs.random_normal((2,), std=-1.0), vs.ShapeError, "std of 0 or more"),
-    ErrorCase(lambda: vs.random_normal((-2,)), vs.ShapeError, "0 or more"),
-    ErrorCase(lambda: vs.random_integers((2,), 5, 5), vs.ShapeError, "expected high in 6"),
-    ErrorCase(lambda: vs.random_integers((2,), 2**31, 5), vs.ShapeError, "expected low in"),
-    ErrorCase(lambda: vs.bernoulli((2,), 1.5), vs.ShapeError, "probability in 0..1"),
-    ErrorCase(lambda: vs.dropout(_X, 1.0), vs.ShapeError, "below 1"),
-    ErrorCase(lambda: vs.dropout(vs.input("x", (3,), "int32")), vs.DTypeError, "expected floats"),
+    ErrorCase(lambda: vs.random_uniform((2,), high=1e39, seed=1), vs.ShapeError, "finite float32"),
+    ErrorCase(lambda: vs.random_normal((2,), std=-1.0, seed=1), vs.ShapeError, "std of 0 or more"),
+    ErrorCase(lambda: vs.random_normal((-2,), seed=1), vs.ShapeError, "0 or more"),
+    ErrorCase(lambda: vs.random_integers((2,), 5, 5, seed=1), vs.ShapeError, "expected high in 6"),
+    ErrorCase(lambda: vs.random_integers((2,), 2**31, 5, seed=1), vs.ShapeError, "expected low in"),
+    ErrorCase(lambda: vs.bernoulli((2,), 1.5, seed=1), vs.ShapeError, "probability in 0..1"),
+    ErrorCase(lambda: vs.dropout(_X, 1.0, seed=1), vs.ShapeError, "below 1"),
+    ErrorCase(
+        lambda: vs.dropout(vs.input("x", (3,), "int32"), seed=1), vs.DTypeError, "expected floats"
+    ),
 ]

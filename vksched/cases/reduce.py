@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 import vksched as vs
@@ -9,7 +11,7 @@ import vksched as vs
 from ..ops.op import AttrValue
 from ..ops.reduce import NEEDS_VALUES, REDUCE_DTYPES
 from ..types import BOOL, FLOAT32, INT32, NDArray
-from .case import Case, ErrorCase, FunctionCase, bools, floats, ints
+from .case import Case, ErrorCase, FunctionCase, bools, floats, halves, ints
 
 FLOAT_OPS = tuple(op for op, dtypes in REDUCE_DTYPES.items() if FLOAT32 in dtypes)
 INT_OPS = tuple(op for op, dtypes in REDUCE_DTYPES.items() if INT32 in dtypes)
@@ -208,6 +210,8 @@ CASES = [
 ]
 
 ROWS = floats(6, 50)
+HALF_SUMS = np.full((2, 300), 300.0, np.float16)
+"""Their sums are beyond float16."""
 FUNCTIONS = [
     FunctionCase("reduce_l2", vs.reduce_l2, (ROWS,), "all"),
     FunctionCase("reduce_l2", lambda x: vs.reduce_l2(x, 1, True), (ROWS,), "1"),
@@ -217,6 +221,11 @@ FUNCTIONS = [
     FunctionCase("reduce_std", vs.reduce_std, (ROWS,), "all"),
     FunctionCase("reduce_std", lambda x: vs.reduce_std(x, 1, True), (far_from_zero(),), "1"),
     FunctionCase("reduce_std", lambda x: vs.reduce_std(x, 1, True, 1), (ROWS,), "1 less 1"),
+    *(
+        FunctionCase(function, partial(getattr(vs, function), axis=1, keepdims=True), (x,), "1")
+        for function in ("reduce_l2", "reduce_std", "reduce_log_sum")
+        for x in (halves(5, 51, scale=300.0), halves(5, 52, scale=1e-4), HALF_SUMS)
+    ),
 ]
 
 ERRORS = [

@@ -12,6 +12,7 @@ from typing import Any
 
 from .. import ops
 from ..errors import UnsupportedOp
+from ..ops.bounds import bounds_of_data, bounds_of_result, fits
 from ..ops.lower import lower
 from ..ops.op import Limits, all_ops, get_op, view_offset
 from ..types import BOOL, DTYPES, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT32
@@ -100,7 +101,11 @@ def _why_not(case: Case, limits: Limits) -> str | None:
         lower(op, call)
     except UnsupportedOp as reason:
         return str(reason)
-    return None
+    if call.output.dtype != INT64:
+        return None
+    known = tuple(map(bounds_of_data, case.inputs))
+    found = bounds_of_result(op, known, call.inputs, call.output, call.attrs)
+    return None if fits(found) else "int64 results that are not known to fit 32 bits"
 
 
 def as_dict() -> dict[str, Any]:

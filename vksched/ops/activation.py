@@ -6,7 +6,7 @@ import numpy as np
 
 from ..errors import DTypeError
 from ..types import FLOAT32, NDArray
-from .pointwise import declare_binary, declare_unary, number, unary
+from .pointwise import LEAST_NORMAL, declare_binary, declare_unary, number, unary
 from .select import clip
 from .special import gelu_reference, gelu_tanh_reference
 from .tensor import Tensor, TensorLike, binary
@@ -109,8 +109,11 @@ def elu(x: TensorLike, alpha: float = 1.0, *, name: str | None = None) -> Tensor
 def celu(x: TensorLike, alpha: float = 1.0, *, name: str | None = None) -> Tensor:
     """max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0), as ONNX Celu; alpha is not 0."""
     value = number("celu", "alpha", alpha)
-    if value == 0:
-        raise DTypeError("[celu] expected an alpha other than 0, by which it divides; try vs.relu")
+    if abs(np.float32(value)) < LEAST_NORMAL:
+        raise DTypeError(
+            f"[celu] expected an alpha other than 0 in float32, by which it divides, "
+            f"got {alpha!r}; try vs.relu"
+        )
     return unary("celu", x, name, alpha=value)
 
 

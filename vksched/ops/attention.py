@@ -29,6 +29,7 @@ from .op import (
     Work,
     register,
 )
+from .softmax import as_mask
 from .strides import LOCAL_SIZE, LOOP_STEPS, MAX_DISPATCHES, broadcast_strides
 from .tensor import Tensor, TensorLike, apply, as_tensor
 
@@ -377,7 +378,7 @@ def attention(
         "right": 0 if causal else right,
     }
     if mask is not None:
-        operands.append(as_tensor(mask))
+        operands.append(as_mask(mask, operands[0]))
     return apply("attention", operands, attrs, name)
 
 

@@ -190,7 +190,65 @@ def _padded(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bound
     return _union((known[0], (value, value))) if isinstance(value, int) else None
 
 
+def _size(bounds: Bounds) -> int:
+    return max(abs(v) for v in bounds)
+
+
+def _products(known: Known, terms: int) -> Bounds | None:
+    """Sums of so many products of two operands, and a bias."""
+    if any(bounds is None for bounds in known):
+        return None
+    sizes = [_size(bounds) for bounds in known if bounds is not None]
+    most = terms * sizes[0] * sizes[1] + sum(sizes[2:])
+    return -most, most
+
+
+def _multiplied(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
+    return _products(known, inputs[0].shape[-2 if attrs.as_bool("transpose_a") else -1])
+
+
+def _convolved(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
+    return _products(known, math.prod(inputs[1].shape[1:]))
+
+
+def _spread(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
+    w = inputs[1].shape
+    return _products(known, math.prod((w[0], *w[2:])))
+
+
+def _power(base: Bounds | None, exponent: int) -> Bounds | None:
+    """Up to so many factors; beyond 64 bits it is not worth the digits."""
+    if base is None or exponent * max(_size(base), 2).bit_length() > 4096:
+        return None
+    most = max(1, _size(base)) ** max(0, exponent)
+    return (0 if base[0] >= 0 else -most), most
+
+
+def _raised(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
+    return _power(known[0], known[1][1]) if known[1] is not None else None
+
+
+def _factors(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
+    axes = attrs.get("axes", (attrs.get("axis"),))
+    assert isinstance(axes, tuple)
+    shape = inputs[0].shape
+    return _power(known[0], math.prod(shape[a] for a in axes if isinstance(a, int)))
+
+
+def _shifted(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
+    if known[0] is None or known[1] is None:
+        return None
+    most = _size(known[0]) << min(63, max(0, known[1][1]))
+    return (0 if known[0][0] >= 0 else -most), most
+
+
 RULES: dict[str, Rule] = {
+    "matmul": _multiplied,
+    "conv": _convolved,
+    "conv_transpose": _spread,
+    "pow": _raised,
+    **dict.fromkeys(("reduce_prod", "cumprod"), _factors),
+    "bitwise_left_shift": _shifted,
     "full": _filled,
     "eye": lambda known, inputs, attrs: (0, 1),
     "arange": _counted,

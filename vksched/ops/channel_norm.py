@@ -9,12 +9,12 @@ import numpy as np
 
 from ..errors import DTypeError, ShapeError
 from ..types import FLOATS, NDArray, normalize_axes, normalize_axis
-from .elementwise import abs as absolute
-from .elementwise import equal, rsqrt, sqrt, where
+from .elementwise import logical_and, maximum, rsqrt, sqrt, where
 from .elementwise import pow as power
+from .half import all_computed_wide, computed_wide
 from .layout import reshape
-from .norm import layer_norm
-from .reduce import reduce_mean, reduce_sum
+from .norm import check_eps, layer_norm
+from .reduce import reduce_l1, reduce_l2, reduce_max, reduce_mean, reduce_min
 from .resample import resample
 from .tensor import Tensor, TensorLike, apply, as_tensor, binary
 
@@ -48,22 +48,13 @@ def _along_channels(value: Tensor, x: Tensor) -> Tensor:
     return reshape(value, (*value.shape, *(1,) * (x.rank - 2)))
 
 
-def _check_eps(op: str, eps: float) -> float:
-    if isinstance(eps, bool) or not isinstance(eps, (int, float, np.number)) or not 0 <= eps < 3e38:
-        raise DTypeError(f"[{op}] expected eps of 0 or more, a float32, got {eps!r}")
-    return float(eps)
-
-
-def _scaled(
-    op: str, value: Tensor, gamma: TensorLike | None, beta: TensorLike | None, name: str | None
-) -> Tensor:
+def _scaled(value: Tensor, gamma: Tensor | None, beta: Tensor | None, name: str | None) -> Tensor:
     """value * gamma + beta, one of each for every channel; the last node gets the name."""
     if gamma is not None:
-        scale = _along_channels(_per_channel(op, "gamma", gamma, value), value)
+        scale = _along_channels(gamma, value)
         value = apply("mul", (value, scale), name=name if beta is None else None)
     if beta is not None:
-        shift = _along_channels(_per_channel(op, "beta", beta, value), value)
-        value = apply("add", (value, shift), name=name)
+        value = apply("add", (value, _along_channels(beta, value)), name=name)
     return value
 
 
@@ -77,10 +68,21 @@ def _grouped(
     name: str | None,
 ) -> Tensor:
     size = x.shape[1] // groups * math.prod(x.shape[2:]) if groups else 0
-    rows = reshape(x, (x.shape[0] * groups, size))
-    plain = name if gamma is None and beta is None else None
-    value = reshape(layer_norm(rows, eps=_check_eps(op, eps)), x.shape, name=plain)
-    return _scaled(op, value, gamma, beta, name)
+    eps = check_eps(op, eps)
+    affine = [
+        _per_channel(op, what, value, x)
+        for what, value in (("gamma", gamma), ("beta", beta))
+        if value is not None
+    ]
+
+    def build(x: Tensor, *affine: Tensor, name: str | None) -> Tensor:
+        rows = layer_norm(reshape(x, (x.shape[0] * groups, size)), eps=eps)
+        value = reshape(rows, x.shape, name=None if affine else name)
+        scale = affine[0] if gamma is not None else None
+        return _scaled(value, scale, affine[-1] if beta is not None else None, name)
+
+    # without the affine part it is one op, which rounds once by itself
+    return computed_wide(build, (x, *affine), name) if affine else build(x, name=name)
 
 
 def group_norm(
@@ -124,6 +126,11 @@ def instance_norm(
     return _grouped("instance_norm", tensor, tensor.shape[1], gamma, beta, eps, name)
 
 
+def _statistics(op: str, x: Tensor, *given: TensorLike) -> list[Tensor]:
+    names = ("gamma", "beta", "mean", "variance")
+    return [_per_channel(op, n, v, x) for n, v in zip(names, given, strict=True)]
+
+
 def batch_norm(
     x: TensorLike,
     gamma: TensorLike,
@@ -141,12 +148,16 @@ def batch_norm(
     channel.
     """
     op = "batch_norm"
-    tensor = _with_channels(op, x)
-    scale = _per_channel(op, "gamma", gamma, tensor) * rsqrt(
-        _per_channel(op, "variance", variance, tensor) + _check_eps(op, eps)
-    )
-    shift = _per_channel(op, "beta", beta, tensor) - _per_channel(op, "mean", mean, tensor) * scale
-    return _scaled(op, tensor, scale, shift, name)
+    tensor, given = _with_channels(op, x), (gamma, beta, mean, variance)
+    eps = check_eps(op, eps)
+
+    def build(
+        x: Tensor, gamma: Tensor, beta: Tensor, mean: Tensor, variance: Tensor, name: str | None
+    ) -> Tensor:
+        scale = gamma * rsqrt(variance + eps)
+        return _scaled(x, scale, beta - mean * scale, name)
+
+    return computed_wide(build, (tensor, *_statistics(op, tensor, *given)), name)
 
 
 def batch_norm_training(
@@ -170,19 +181,23 @@ def batch_norm_training(
     tensor = _with_channels(op, x)
     if not 0 <= momentum <= 1:
         raise DTypeError(f"[{op}] expected a momentum in 0..1, got {momentum!r}")
-    axes = (0, *range(2, tensor.rank))
-    own_mean = reduce_mean(tensor, axes)
-    centered = tensor - _along_channels(own_mean, tensor)
-    own_variance = reduce_mean(centered * centered, axes)
-    scale = _per_channel(op, "gamma", gamma, tensor) * rsqrt(own_variance + _check_eps(op, eps))
-    y = _scaled(op, centered, scale, beta, name)
-    running_mean = _per_channel(op, "mean", mean, tensor)
-    running_variance = _per_channel(op, "variance", variance, tensor)
-    return (
-        y,
-        running_mean * momentum + own_mean * (1 - momentum),
-        running_variance * momentum + own_variance * (1 - momentum),
-    )
+    axes, eps = (0, *range(2, tensor.rank)), check_eps(op, eps)
+
+    def build(
+        x: Tensor, gamma: Tensor, beta: Tensor, mean: Tensor, variance: Tensor, name: str | None
+    ) -> tuple[Tensor, ...]:
+        own_mean = reduce_mean(x, axes)
+        centered = x - _along_channels(own_mean, x)
+        own_variance = reduce_mean(centered * centered, axes)
+        return (
+            _scaled(centered, gamma * rsqrt(own_variance + eps), beta, name),
+            mean * momentum + own_mean * (1 - momentum),
+            variance * momentum + own_variance * (1 - momentum),
+        )
+
+    operands = (tensor, *_statistics(op, tensor, gamma, beta, mean, variance))
+    y, running_mean, running_variance = all_computed_wide(build, operands, name)
+    return y, running_mean, running_variance
 
 
 def lp_normalize(x: TensorLike, axis: int = -1, p: int = 2, *, name: str | None = None) -> Tensor:
@@ -195,12 +210,18 @@ def lp_normalize(x: TensorLike, axis: int = -1, p: int = 2, *, name: str | None 
     at = normalize_axis(op, axis, tensor.rank)
     if p not in (1, 2):
         raise ShapeError(f"[{op}] expected p of 1 or 2, got {p!r}")
-    if p == 1:
-        norm = reduce_sum(absolute(tensor), at, keepdims=True)
-    else:
-        norm = sqrt(reduce_sum(tensor * tensor, at, keepdims=True))
-    # a norm of 0 has zeros alone, which any other divisor leaves
-    return binary("div", tensor, where(equal(norm, 0), as_tensor(1.0, like=norm), norm), name)
+
+    def build(x: Tensor, name: str | None) -> Tensor:
+        if x.shape[at]:
+            # without this the squares of 1e20 are infinite and those of 1e-25 are 0
+            largest = maximum(reduce_max(x, at, True), -reduce_min(x, at, True))
+            usable = logical_and(largest > 0, largest < math.inf)
+            x = x / where(usable, largest, as_tensor(1.0, like=x))
+        norm = (reduce_l1 if p == 1 else reduce_l2)(x, at, True)
+        # a norm below 1 is that of zeros, which any other divisor leaves
+        return binary("div", x, maximum(norm, 1.0), name)
+
+    return computed_wide(build, (tensor,), name)
 
 
 def mean_variance_normalize(
@@ -210,9 +231,13 @@ def mean_variance_normalize(
     op = "mean_variance_normalize"
     tensor = _float_tensor(op, x, 0, "a tensor")
     over = normalize_axes(op, axes, tensor.rank)
-    centered = tensor - reduce_mean(tensor, over, keepdims=True)
-    deviation = sqrt(reduce_mean(centered * centered, over, keepdims=True)) + MVN_EPS
-    return binary("div", centered, deviation, name)
+
+    def build(x: Tensor, name: str | None) -> Tensor:
+        centered = x - reduce_mean(x, over, keepdims=True)
+        deviation = sqrt(reduce_mean(centered * centered, over, keepdims=True)) + MVN_EPS
+        return binary("div", centered, deviation, name)
+
+    return computed_wide(build, (tensor,), name)
 
 
 def _window(channels: int, size: int) -> tuple[NDArray, NDArray]:
@@ -241,5 +266,9 @@ def local_response_norm(
     if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
         raise ShapeError(f"[{op}] expected a size of 1 or more, got {size!r}")
     taps, there = _window(tensor.shape[1], min(int(size), 2 * tensor.shape[1] + 1))
-    squares = resample(tensor * tensor, taps, there * (alpha / size), 1)
-    return binary("div", tensor, power(squares + bias, beta), name)
+
+    def build(x: Tensor, name: str | None) -> Tensor:
+        squares = resample(x * x, taps, there * (alpha / size), 1)
+        return binary("div", x, power(squares + bias, beta), name)
+
+    return computed_wide(build, (tensor,), name)

@@ -13,26 +13,37 @@ from ..errors import DTypeError, ShapeError
 from ..types import FLOAT32, INT32, NDArray, Shape, TensorType
 from .conv_kernels import (
     CONV_SHADERS,
+    LEAST_ROWS,
     TRANSPOSE_SHADERS,
+    conv_rounds,
     conv_scratch,
     conv_window,
     lower_conv,
     lower_transpose,
+    transpose_rounds,
     transpose_scratch,
     transpose_window,
 )
-from .op import Attrs, AttrValue, Kernel, Op, Work, register
+from .elementwise import add, mul
+from .layout import reshape
+from .op import Attrs, AttrValue, Call, Kernel, Op, Work, register
+from .reduce import reduce_sum
 from .tensor import Tensor, TensorLike, apply, as_tensor
 from .window import (
     Padding,
     PerAxis,
+    Window,
     check_rank,
+    dilation_of,
     extent,
     halves,
     paddings,
     per_axis,
+    stepping,
 )
 
+_LONG_SUM, _MOST_PRODUCTS = 1 << 16, 1 << 28
+"""A sum over all of x that is longer than this is a reduction, unless its products are more."""
 _CHUNK_VALUES = 1 << 24
 """Values of the unfolded input that the reference holds at a time."""
 
@@ -65,10 +76,20 @@ def _check(op: str, inputs: tuple[TensorType, ...], groups: int, transposed: boo
     return results
 
 
-def _work(inputs: tuple[TensorType, ...], output: TensorType, values: int) -> Work:
+def _work(call: Call, values: int, rounds: int) -> Work:
     """Each of `values`, of the result or of a transpose's x, meets the weights of its channel."""
-    moved = sum(t.device_bytes for t in inputs) + output.device_bytes
-    return Work(2.0 * values * math.prod(inputs[1].shape[1:]), float(moved))
+    moved = sum(t.device_bytes for t in call.inputs) + call.output.device_bytes
+    return Work(2.0 * values * math.prod(call.inputs[1].shape[1:]), float(moved), float(rounds))
+
+
+def _conv_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
+    call = Call(inputs, output, attrs)
+    return _work(call, output.size, conv_rounds(call))
+
+
+def _transpose_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
+    call = Call(inputs, output, attrs)
+    return _work(call, inputs[0].size, transpose_rounds(call))
 
 
 # -- convolution -------------------------------------------------------------------------------
@@ -129,7 +150,7 @@ register(
         _conv_infer,
         _conv_reference,
         Kernel(CONV_SHADERS, lower_conv, conv_scratch),
-        work=lambda inputs, output, attrs: _work(inputs, output, output.size),
+        work=_conv_work,
     )
 )
 
@@ -140,12 +161,14 @@ register(
 def _transpose_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     op = "conv_transpose"
     channels = _check(op, inputs, attrs.as_int("groups"), True)
-    sizes = transpose_window(inputs, attrs).sizes
+    window = transpose_window(inputs, attrs)
+    sizes = window.sizes
     if min(sizes) < 0 or 0 in inputs[0].shape[2:]:
         raise ShapeError(
             f"[{op}] expected a padding that leaves a result, got {attrs.as_ints('begin')} and "
             f"{attrs.as_ints('end')} for x {inputs[0].shape} and w {inputs[1].shape}"
         )
+    window.check(op)
     return TensorType((inputs[0].shape[0], channels, *sizes), inputs[0].dtype)
 
 
@@ -188,7 +211,7 @@ register(
         _transpose_infer,
         _transpose_reference,
         Kernel(TRANSPOSE_SHADERS, lower_transpose, transpose_scratch),
-        work=lambda inputs, output, attrs: _work(inputs, output, inputs[0].size),
+        work=_transpose_work,
     )
 )
 
@@ -217,16 +240,42 @@ def conv(
     operands, axes = _operands("conv", x, w, bias, groups)
     sizes, kernel = operands[0].shape[2:], operands[1].shape[2:]
     steps = per_axis("conv", "stride", stride, axes)
-    dilations = per_axis("conv", "dilation", dilation, axes)
+    dilations = dilation_of("conv", dilation, kernel)
     begin, end = paddings("conv", padding, sizes, kernel, steps, dilations)
+    window = stepping(Window(sizes, kernel, steps, dilations, begin, end))
     attrs: dict[str, AttrValue] = {
-        "stride": steps,
+        "stride": window.stride,
         "dilation": dilations,
         "begin": begin,
         "end": end,
         "groups": int(groups),
     }
-    return apply("conv", operands, attrs, name)
+    result = apply("conv", operands, attrs, name)
+    if _is_one_long_sum(result, operands[1], window, int(groups)):
+        return _as_reduction(result, operands, int(groups), name)
+    return result
+
+
+def _is_one_long_sum(result: Tensor, w: Tensor, window: Window, groups: int) -> bool:
+    """Whether one window is all of x, and long: few invocations would sum it up for long."""
+    same = window.kernel == window.sizes and not any((*window.begin, *window.end))
+    steps = math.prod(w.shape[1:])
+    long = steps > _LONG_SUM and result.size * steps <= _MOST_PRODUCTS
+    return same and long and 0 < w.shape[0] // groups < LEAST_ROWS
+
+
+def _as_reduction(
+    result: Tensor, operands: tuple[Tensor, ...], groups: int, name: str | None
+) -> Tensor:
+    """The products of x and w, then their sums, in which many invocations take part."""
+    x, w, *bias = operands
+    images, channels = result.shape[:2]
+    rows, steps = channels // groups, math.prod(w.shape[1:])
+    products = mul(reshape(x, (images, groups, 1, steps)), reshape(w, (1, groups, rows, steps)))
+    sums = reduce_sum(products, 3)
+    if bias:
+        sums = add(sums, reshape(bias[0], (groups, rows)))
+    return reshape(sums, result.shape, name=name)
 
 
 def conv_transpose(
@@ -251,7 +300,7 @@ def conv_transpose(
     operands, axes = _operands(op, x, w, bias, groups)
     sizes, kernel = operands[0].shape[2:], operands[1].shape[2:]
     steps = per_axis(op, "stride", stride, axes)
-    dilations = per_axis(op, "dilation", dilation, axes)
+    dilations = dilation_of(op, dilation, kernel)
     extra = per_axis(op, "output_padding", output_padding, axes, 0)
     if any(e >= max(s, d) for e, s, d in zip(extra, steps, dilations, strict=True)):
         raise ShapeError(
@@ -267,7 +316,7 @@ def conv_transpose(
     else:
         begin, end = paddings(op, padding, sizes, kernel, steps, dilations)
     attrs: dict[str, AttrValue] = {
-        "stride": steps,
+        "stride": tuple(s if n > 1 else 1 for s, n in zip(steps, sizes, strict=True)),
         "dilation": dilations,
         "begin": begin,
         "end": end,

@@ -21,7 +21,7 @@ from .window import Push, Window, extent, launches, three
 
 _BLOCK = 4
 """Rows of a group, or neighbours along the last axis, of one invocation (shaders/conv*.comp)."""
-_LEAST_STEPS, _LEAST_ROWS = 8, 8
+_LEAST_STEPS, LEAST_ROWS = 8, 8
 """Steps of a window in all channels and rows of a group from which a product pays."""
 _LEAST_CHANNELS = 16
 """Channels of a group from which the product of a transposed convolution pays."""
@@ -244,7 +244,7 @@ def _algorithm(call: Call) -> str:
     room = call.limits.max_buffer_bytes // 4
     if parts.channels == 1 and parts.rows < _BLOCK:
         return "depthwise"
-    if parts.rows < _LEAST_ROWS:
+    if parts.rows < LEAST_ROWS:
         return "direct"
     if window.pointwise and parts.channels:
         return "pointwise"
@@ -264,6 +264,16 @@ def lower_conv(call: Call) -> tuple[Dispatch, ...]:
     if algorithm == "depthwise":
         return _depthwise(call, window)
     return _direct("conv", "conv", call, window)
+
+
+def conv_rounds(call: Call) -> int:
+    """Returns the steps of one invocation that sums up windows, or copies one."""
+    if call.output.size == 0:
+        return 0
+    algorithm, parts = _algorithm(call), _sum(call)
+    if algorithm == "pointwise":
+        return 0
+    return parts.steps if algorithm == "direct" else parts.taps
 
 
 def conv_scratch(call: Call) -> tuple[int, ...]:
@@ -291,7 +301,7 @@ def _transpose_images(call: Call) -> int:
     """
     parts, limits = _sum(call), call.limits
     rows = parts.rows * parts.taps
-    if parts.channels < _LEAST_CHANNELS or rows < _LEAST_ROWS:
+    if parts.channels < _LEAST_CHANNELS or rows < LEAST_ROWS:
         return 0
     words = parts.groups * rows * math.prod(call.inputs[0].shape[2:])
     if words * 4 > limits.max_buffer_bytes // 2:
@@ -351,6 +361,14 @@ def lower_transpose(call: Call) -> tuple[Dispatch, ...]:
     if _transpose_images(call):
         return _folded(call, window)
     return _direct("conv_transpose", "conv_transpose", call, window)
+
+
+def transpose_rounds(call: Call) -> int:
+    """Returns the steps of one invocation that adds up what reaches its result."""
+    if call.output.size == 0:
+        return 0
+    parts = _sum(call)
+    return parts.taps if _transpose_images(call) else parts.steps
 
 
 def transpose_scratch(call: Call) -> tuple[int, ...]:

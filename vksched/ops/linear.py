@@ -10,6 +10,7 @@ import numpy as np
 from ..errors import ShapeError
 from ..types import as_ints, broadcast_shapes, normalize_axis
 from .elementwise import add, mul
+from .half import computed_wide
 from .layout import expand_dims, reshape, squeeze, transpose
 from .matmul import matmul
 from .tensor import Tensor, TensorLike, as_tensor, binary
@@ -40,22 +41,29 @@ def gemm(
     left, right = _pair(a, b)
     if left.rank != 2 or right.rank != 2:
         raise ShapeError(f"[gemm] expected two matrices, got {left.shape} and {right.shape}")
-    if c is None:
-        product = matmul(left, right, transpose_a=transpose_a, transpose_b=transpose_b)
-        return product if alpha == 1 else mul(product, alpha, name=name)
-    shift = as_tensor(c, like=left)
-    scaled = shift if beta == 1 else mul(shift, beta)
+    operands = [left, right] if c is None else [left, right, as_tensor(c, like=left)]
     columns = right.shape[0] if transpose_b else right.shape[1]
-    if alpha == 1 and scaled.shape == (columns,):
-        return matmul(
-            left, right, scaled, transpose_a=transpose_a, transpose_b=transpose_b, name=name
-        )
-    product = matmul(left, right, transpose_a=transpose_a, transpose_b=transpose_b)
-    if broadcast_shapes("gemm", product.shape, scaled.shape) != product.shape:
-        raise ShapeError(
-            f"[gemm] expected c that broadcasts to {product.shape}, got {scaled.shape}"
-        )
-    return add(product if alpha == 1 else mul(product, alpha), scaled, name=name)
+    fused = alpha == 1 and all(t.shape == (columns,) for t in operands[2:])
+
+    def build(a: Tensor, b: Tensor, *c: Tensor, name: str | None) -> Tensor:
+        scaled = [t if beta == 1 else mul(t, beta) for t in c]
+        if fused:
+            return matmul(
+                a, b, *scaled, transpose_a=transpose_a, transpose_b=transpose_b, name=name
+            )
+        product = matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
+        if not scaled:
+            return mul(product, alpha, name=name)
+        shift = scaled[0]
+        if broadcast_shapes("gemm", product.shape, shift.shape) != product.shape:
+            raise ShapeError(
+                f"[gemm] expected c that broadcasts to {product.shape}, got {shift.shape}"
+            )
+        return add(product if alpha == 1 else mul(product, alpha), shift, name=name)
+
+    if fused and (c is None or beta == 1):  # one op, which rounds once by itself
+        return build(*operands, name=name)
+    return computed_wide(build, operands, name)
 
 
 def linear(

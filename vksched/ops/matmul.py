@@ -19,7 +19,7 @@ from ..types import (
     contiguous_strides,
 )
 from .layout import reshape
-from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
+from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Limits, Op, Work, register
 from .strides import LOOP_STEPS, MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
 from .tensor import Tensor, TensorLike, apply, as_tensor, register_method
 
@@ -27,6 +27,11 @@ _BATCH_AXES = 4
 """Batch axes that fit into the push constants; a batch with more is several dispatches."""
 BIAS_PER_COLUMN, BIAS_PER_ROW = 1, 2
 """The values of HAS_BIAS in shaders/include/matmul.glsl."""
+DISPATCH_FLOPS = 1e11
+"""Of one dispatch on a GPU, as drivers kill what takes seconds."""
+MAX_CUTS = 256
+TALLEST_TILE = 64
+"""Rows of the largest tile of a group."""
 PART_K = LOOP_STEPS
 """Steps along k of one dispatch; a longer k is several."""
 
@@ -113,27 +118,30 @@ def product(call: Call, bias_rows: int = 0, result_row: int = 0) -> tuple[Dispat
         tuple(s * m * (result_row or n) for s in contiguous_strides(batch)),
     ]
     sizes, strides = collapse(batch, given)
-    shifts = [(at_a, at_b, out) for at_a, at_b, out in peel(sizes, strides, _BATCH_AXES)]
+    inner = _inner_axes(sizes, 2.0 * m * n * min(k, PART_K), call.limits)
+    shifts = [(at_a, at_b, out) for at_a, at_b, out in peel(sizes, strides, inner)]
+    sizes, strides = sizes[:inner], tuple(s[:inner] for s in strides)
     parts = range(0, max(k, 1), PART_K)
     if len(shifts) * len(parts) > MAX_DISPATCHES:
         raise UnsupportedOp(
             f"[matmul] broadcasting to {batch} needs {len(shifts) * len(parts)} dispatches, "
             f"over {MAX_DISPATCHES}; try expand"
         )
-    batches = math.prod(sizes[:_BATCH_AXES])
+    batches = math.prod(sizes)
+    rows = _rows_of_dispatch(m, 2.0 * n * min(k, PART_K) * batches, batches, call.limits)
     layout = (
-        *(("batches", batches), ("m", m), ("n", n)),
+        *(("batches", batches), ("n", n)),
         *(("a_row", a_row), ("a_column", a_column), ("b_row", b_row), ("b_column", b_column)),
         ("batch_sizes", pad(sizes, 3, 1)),
         ("a_batch", pad(strides[0], 4)),
         ("b_batch", pad(strides[1], 4)),
         *(("result_row", result_row or n), ("bias_rows", bias_rows)),
     )
-    shader, tile, constants = _choose(call, (*layout, ("k", k)), shifts)
+    shader, tile, constants = _choose(call, (*layout, ("m", min(rows, m)), ("k", k)), shifts)
     most = call.limits.max_groups
     groups = (
         min(-(-n // tile[0]), most[0]),
-        min(-(-m // tile[1]), most[1]),
+        min(-(-min(m, rows) // tile[1]), most[1]),
         min(batches, most[2]),
     )
     has_bias = len(call.inputs) > 2
@@ -143,14 +151,41 @@ def product(call: Call, bias_rows: int = 0, result_row: int = 0) -> tuple[Dispat
             shader,
             (0, 1, 2 if has_bias else 0, OUTPUT),
             groups,
-            (*layout, ("k", min(PART_K, k - start))),
+            (*layout, ("m", min(rows, m - row)), ("k", min(PART_K, k - start))),
             (*constants, ("HAS_BIAS", bias * (has_bias and start == 0)), ("ADDS", int(start > 0))),
-            shifts=(at_a + start * a_column, at_b + start * b_row, 0, out),
+            shifts=(
+                at_a + start * a_column + row * a_row,
+                at_b + start * b_row,
+                out // (result_row or n) % bias_rows + row if bias_rows else 0,
+                out + row * (result_row or n),
+            ),
             barrier=start > 0,
         )
         for start in parts
         for at_a, at_b, out in shifts
+        for row in range(0, m, rows)
     )
+
+
+def _inner_axes(sizes: tuple[int, ...], flops: float, limits: Limits) -> int:
+    """Returns how many batch axes one dispatch covers: fewer on a GPU where it would take long."""
+    inner = min(len(sizes), _BATCH_AXES)
+    while (
+        inner > 0
+        and not limits.software
+        and flops * math.prod(sizes[:inner]) > DISPATCH_FLOPS
+        and math.prod(sizes[inner - 1 :]) <= MAX_CUTS
+    ):
+        inner -= 1
+    return inner
+
+
+def _rows_of_dispatch(m: int, flops_per_row: float, batches: int, limits: Limits) -> int:
+    """Returns the rows that one dispatch computes: all but where a GPU would take long."""
+    if limits.software or batches > 1 or m * flops_per_row <= DISPATCH_FLOPS:
+        return m
+    tiles = max(1, int(DISPATCH_FLOPS / flops_per_row / TALLEST_TILE))
+    return tiles * TALLEST_TILE
 
 
 Push = tuple[tuple[str, int | tuple[int, ...]], ...]

@@ -9,6 +9,7 @@ import numpy as np
 from ..errors import DTypeError, ShapeError, UnsupportedOp
 from ..types import FLOAT32, NDArray, TensorType, normalize_axis
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, register
+from .pointwise import LEAST_NORMAL, number
 from .strides import LOCAL_SIZE, LOOP_STEPS, rows_launch
 from .tensor import Tensor, TensorLike, apply, as_tensor
 
@@ -24,6 +25,18 @@ def check_row(op: str, columns: int, passes: int, call: Call) -> None:
             f"[{op}] expected rows of at most {most} on a CPU driver, got {columns}: "
             "such drivers end long loops early"
         )
+
+
+def check_eps(op: str, eps: float) -> float:
+    """Returns what a norm adds to a variance.
+
+    Raises:
+        DTypeError: it is negative, beyond float32, or a denormal, which drivers take for 0.
+    """
+    value = number(op, "eps", eps)
+    if value < 0 or 0 < value < LEAST_NORMAL:
+        raise DTypeError(f"[{op}] expected eps of 0, or of {LEAST_NORMAL:.2g} or more, got {eps!r}")
+    return value
 
 
 # -- layer norm and RMS norm -------------------------------------------------------------------
@@ -116,11 +129,9 @@ def _norm(
     tensor = as_tensor(x)
     if tensor.rank == 0:
         raise ShapeError(f"[{op}] expected a tensor with axes, got a scalar")
-    if not (isinstance(eps, (int, float, np.number)) and 0 <= eps <= 3e38):
-        raise DTypeError(f"[{op}] expected eps of 0 or more, a float32, got {eps!r}")
     attrs: dict[str, AttrValue] = {
         "axis": normalize_axis(op, axis, tensor.rank),
-        "eps": float(eps),
+        "eps": check_eps(op, eps),
         "kind": op,
         "scaled": scale is not None,
         "shifted": shift is not None,

@@ -173,10 +173,14 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one call costs: arithmetic operations and bytes moved."""
+    """What one call costs: arithmetic operations and bytes moved.
+
+    rounds: steps that one invocation takes one after the other, where that is what takes the time.
+    """
 
     flops: float
     bytes_moved: float
+    rounds: float = 0.0
 
 
 def elementwise_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:

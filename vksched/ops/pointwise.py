@@ -34,6 +34,9 @@ WHOLE = (*INTS, INT64)
 """Types that have no fractions."""
 COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 
+LEAST_NORMAL = float(np.finfo(np.float32).tiny)
+"""Drivers may take smaller parameters for 0."""
+
 unary_types: list[tuple[str, str]] = []
 binary_types: list[tuple[str, str]] = []
 """Which ops take which operand types, as they are declared."""

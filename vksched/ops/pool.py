@@ -8,11 +8,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ..errors import DTypeError, ShapeError, UnsupportedOp
-from ..types import FLOAT32, INT32, INT64, TensorType
+from ..types import FLOAT32, INT32, INT64, Shape, TensorType
 from .elementwise import abs as absolute
-from .elementwise import mul, sqrt
 from .elementwise import pow as power
+from .half import computed_wide
+from .layout import concat, reshape, slice_
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, register
+from .pointwise import LEAST_NORMAL, number
 from .pool_reference import (
     adaptive_reference,
     average_reference,
@@ -21,9 +23,25 @@ from .pool_reference import (
     max_reference,
     pool_window,
 )
-from .reduce import reduce_max, reduce_mean, reduce_sum
+from .reduce import reduce_l1, reduce_l2, reduce_max, reduce_mean, reduce_sum
 from .tensor import Tensor, TensorLike, apply, as_tensor
-from .window import Padding, PerAxis, Window, check_rank, launches, paddings, per_axis, three
+from .window import (
+    Padding,
+    PerAxis,
+    Window,
+    check_rank,
+    dilation_of,
+    launches,
+    paddings,
+    per_axis,
+    stepping,
+    three,
+)
+
+_LONG_WINDOW, _MOST_SPANS = 1 << 12, 64
+"""Places of a window from which it is taken axis by axis, and uneven windows of an axis from which
+they are no reductions of their own.
+"""
 
 
 def _check(op: str, x: TensorType) -> None:
@@ -91,20 +109,27 @@ def _lower_adaptive(op: str, shader: str) -> Callable[[Call], tuple[Dispatch, ..
         if any((c + 1) * s >= 1 << 32 for s, c in zip(sizes, counts, strict=True)):
             raise UnsupportedOp(f"[{op}] expected sizes whose product fits 32 bits, got {sizes}")
         ones, none = (1,) * len(sizes), (0,) * len(sizes)
-        longest = tuple(min(s, -(-s // c) + 1) for s, c in zip(sizes, counts, strict=True))
-        window = Window(sizes, longest, ones, ones, none, none)
+        window = Window(sizes, _longest(sizes, counts), ones, ones, none, none)
         name = f"{shader}_{x.dtype}" if "max" in op else shader
         return _launch(op, name, call, window, {"ADAPTIVE": 1})
 
     return lower
 
 
+def _longest(sizes: Shape, counts: Shape) -> Shape:
+    """Returns the most places of an adaptive window along each axis."""
+    return tuple(
+        -(-s // c) + (s % c > 0 and c > 1) if c else 0 for s, c in zip(sizes, counts, strict=True)
+    )
+
+
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
     if "kernel" in attrs:
         taps = math.prod(attrs.as_ints("kernel"))
     else:
-        taps = -(-inputs[0].size // max(output.size, 1))
-    return Work(float(taps * output.size), float(inputs[0].device_bytes + output.device_bytes))
+        taps = math.prod(_longest(inputs[0].shape[2:], output.shape[2:]))
+    moved = inputs[0].device_bytes + output.device_bytes
+    return Work(float(taps * output.size), float(moved), float(taps if output.size else 0))
 
 
 _MAX = ("pool_max_float32", "pool_max_int32")
@@ -143,20 +168,78 @@ def _pool(
     axes = check_rank(op, tensor.shape)
     reach = per_axis(op, "kernel", kernel, axes)
     steps = reach if stride is None else per_axis(op, "stride", stride, axes)
-    dilations = per_axis(op, "dilation", dilation, axes)
+    dilations = dilation_of(op, dilation, reach)
     sizes = tensor.shape[2:]
     begin, end = paddings(op, padding, sizes, reach, steps, dilations)
-    window = Window(sizes, reach, steps, dilations, begin, end)
-    attrs: dict[str, AttrValue] = {
-        "kernel": reach,
-        "stride": steps,
-        "dilation": dilations,
-        "begin": begin,
-        "end": end,
-        "sizes": window.output(op, bool(ceil_mode)),
-        **more,
-    }
-    return apply(op, (tensor,), attrs, name)
+    window = stepping(Window(sizes, reach, steps, dilations, begin, end))
+    counts = window.counts(bool(ceil_mode))
+    window.check(op, counts)
+    result = apply(op, (tensor,), {**_attrs(window, counts), **more}, name)
+    if window.taps <= _LONG_WINDOW or op == "max_pool_indices" or result.size == 0:
+        return result
+    return _axis_by_axis(op, tensor, window, counts, name, more)
+
+
+def _attrs(window: Window, counts: Shape) -> dict[str, AttrValue]:
+    names = ("kernel", "stride", "dilation", "begin", "end")
+    return {**{name: getattr(window, name) for name in names}, "sizes": counts}
+
+
+def _axis_by_axis(
+    op: str,
+    x: Tensor,
+    window: Window,
+    counts: Shape,
+    name: str | None,
+    more: dict[str, AttrValue],
+) -> Tensor:
+    """The same with the steps of a long window along one axis after the other, so that many
+    invocations take part; a window that is all of an axis is a reduction.
+    """
+    for axis in reversed(range(len(counts))):
+        here, rest = slice(axis, axis + 1), x.shape[2:]
+
+        def alone(values: tuple[int, ...], fill: int, here: slice = here) -> tuple[int, ...]:
+            out = [fill] * len(counts)
+            out[here] = values[here]
+            return tuple(out)
+
+        part = Window(
+            rest,
+            alone(window.kernel, 1),
+            alone(window.stride, 1),
+            alone(window.dilation, 1),
+            alone(window.begin, 0),
+            alone(window.end, 0),
+        )
+        if part.pointwise and counts[axis] == rest[axis]:
+            continue
+        if part.extent[axis] == part.taps == rest[axis] and not part.begin[axis] + part.end[axis]:
+            x = _whole(op, x, (2 + axis,), more.get("p"))
+        else:
+            made = (*rest[:axis], counts[axis], *rest[axis + 1 :])
+            x = apply(op, (x,), {**_attrs(part, made), **more})
+    return reshape(x, x.shape, name=name) if name is not None else x
+
+
+def _whole(op: str, x: Tensor, axes: Sequence[int], p: object, name: str | None = None) -> Tensor:
+    """What a pool makes of all places along some axes, which stay with size 1."""
+    if op.endswith("max_pool"):
+        return reduce_max(x, axes, True, name=name)
+    if op.endswith("average_pool"):
+        return reduce_mean(x, axes, True, name=name)
+    if p == 1:
+        return reduce_l1(x, axes, True, name=name)
+    if p == 2:
+        return reduce_l2(x, axes, True, name=name)
+    assert isinstance(p, float)
+    exponent = p
+
+    def build(x: Tensor, name: str | None) -> Tensor:
+        total = reduce_sum(power(absolute(x), exponent), axes, True)
+        return power(total, 1 / exponent, name=name)
+
+    return computed_wide(build, (x,), name)
 
 
 def max_pool(
@@ -237,9 +320,10 @@ def lp_pool(
 
 
 def _exponent(op: str, p: float) -> float:
-    if not (isinstance(p, (int, float, np.number)) and 0 < p < math.inf):
-        raise DTypeError(f"[{op}] expected p over 0, got {p!r}; try max_pool for infinity")
-    return float(p)
+    value = number(op, "p (max_pool for infinity)", p)
+    if value < LEAST_NORMAL:
+        raise DTypeError(f"[{op}] expected p over 0 in float32, got {p!r}")
+    return value
 
 
 def _adaptive(
@@ -256,7 +340,28 @@ def _adaptive(
         raise ShapeError(f"[{op}] expected values along the spatial axes, got {tensor.shape}")
     if set(counts) == {1}:
         return whole(tensor, name=name)
-    return apply(op, (tensor,), {"sizes": counts}, name)
+    result = apply(op, (tensor,), {"sizes": counts}, name)
+    if result.size == 0 or math.prod(_longest(tensor.shape[2:], counts)) <= _LONG_WINDOW:
+        return result
+    for axis in reversed(range(len(counts))):
+        tensor = _shared_out(op, tensor, axis, counts[axis])
+    return reshape(tensor, tensor.shape, name=name) if name is not None else tensor
+
+
+def _shared_out(op: str, x: Tensor, axis: int, count: int) -> Tensor:
+    """An adaptive pool along one axis: reductions where its windows are long."""
+    at, size = 2 + axis, x.shape[2 + axis]
+    lead, rest = x.shape[:at], x.shape[at + 1 :]
+    if count == size:
+        return x
+    if size % count == 0:
+        parts = reshape(x, (*lead, count, size // count, *rest))
+        return reshape(_whole(op, parts, (at + 1,), None), (*lead, count, *rest))
+    if size // count > _LONG_WINDOW and count <= _MOST_SPANS:
+        spans = ((i * size // count, -(-(i + 1) * size // count)) for i in range(count))
+        parts_of_x = [slice_(x, [first], [last], [at]) for first, last in spans]
+        return concat([_whole(op, part, (at,), None) for part in parts_of_x], at)
+    return apply(op, (x,), {"sizes": (*x.shape[2:at], count, *rest)})
 
 
 def adaptive_max_pool(x: TensorLike, sizes: PerAxis, *, name: str | None = None) -> Tensor:
@@ -302,10 +407,4 @@ def global_lp_pool(x: TensorLike, p: float = 2.0, *, name: str | None = None) ->
     (N, C, 1...).
     """
     tensor, axes = _spatial("global_lp_pool", x)
-    exponent = _exponent("global_lp_pool", p)
-    if exponent == 1:
-        return reduce_sum(absolute(tensor), axes, True, name=name)
-    if exponent == 2:
-        return sqrt(reduce_sum(mul(tensor, tensor), axes, True), name=name)
-    total = reduce_sum(power(absolute(tensor), exponent), axes, True)
-    return power(total, 1 / exponent, name=name)
+    return _whole("lp_pool", tensor, axes, _exponent("global_lp_pool", p), name)

@@ -31,6 +31,7 @@ from ..types import (
     canonical_dtype,
 )
 from .elementwise import where
+from .half import computed_wide
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, register
 from .strides import spread
 from .tensor import Tensor, TensorLike, apply, as_tensor, constant
@@ -283,8 +284,8 @@ def random_uniform(
     shape: int | Sequence[int],
     low: float = 0.0,
     high: float = 1.0,
-    seed: int | Tensor = 0,
     *,
+    seed: int | Tensor,
     stream: int = 0,
     dtype: object = FLOAT32,
     name: str | None = None,
@@ -292,7 +293,8 @@ def random_uniform(
     """Uniform floats in low..high, high itself only where the sum rounds to it, as
     numpy.random.Generator.uniform; float16 is rounded from float32.
 
-    seed: an int of 64 bits, or an int32 tensor of one word or two. stream: each has other values.
+    seed: an int of 64 bits, or an int32 tensor of one word or two. Equal seed and stream give equal
+    numbers; another stream gives others.
     """
     op = "random_uniform"
     attrs = _attrs(op, shape, stream, _float_dtype(op, dtype))
@@ -307,15 +309,16 @@ def random_normal(
     shape: int | Sequence[int],
     mean: float = 0.0,
     std: float = 1.0,
-    seed: int | Tensor = 0,
     *,
+    seed: int | Tensor,
     stream: int = 0,
     dtype: object = FLOAT32,
     name: str | None = None,
 ) -> Tensor:
     """Normally distributed floats, up to 6.3 deviations, as numpy.random.Generator.normal.
 
-    seed: an int of 64 bits, or an int32 tensor of one word or two. stream: each has other values.
+    seed: an int of 64 bits, or an int32 tensor of one word or two. Equal seed and stream give equal
+    numbers; another stream gives others.
     """
     op = "random_normal"
     attrs = _attrs(op, shape, stream, _float_dtype(op, dtype))
@@ -329,15 +332,16 @@ def random_integers(
     shape: int | Sequence[int],
     low: int,
     high: int,
-    seed: int | Tensor = 0,
     *,
+    seed: int | Tensor,
     stream: int = 0,
     name: str | None = None,
 ) -> Tensor:
     """Uniform int32 in low..high-1, as numpy.random.Generator.integers.
 
     For n values the odds of one differ by up to n / 2^32 of themselves. seed: an int of 64 bits, or
-    an int32 tensor of one word or two. stream: each has other values.
+    an int32 tensor of one word or two. Equal seed and stream give equal numbers; another stream
+    gives others.
     """
     op = "random_integers"
     attrs = _attrs(op, shape, stream, INT32)
@@ -349,14 +353,15 @@ def random_integers(
 
 def random_bits(
     shape: int | Sequence[int],
-    seed: int | Tensor = 0,
     *,
+    seed: int | Tensor,
     stream: int = 0,
     name: str | None = None,
 ) -> Tensor:
     """Random words, uint32: the words that the other functions make their values from.
 
-    seed: an int of 64 bits, or an int32 tensor of one word or two. stream: each has other values.
+    seed: an int of 64 bits, or an int32 tensor of one word or two. Equal seed and stream give equal
+    numbers; another stream gives others.
     """
     op = "random_integers"
     attrs = {**_attrs(op, shape, stream, UINT32), "start": 0, "scale": 2**32}
@@ -366,14 +371,15 @@ def random_bits(
 def bernoulli(
     shape: int | Sequence[int],
     p: float = 0.5,
-    seed: int | Tensor = 0,
     *,
+    seed: int | Tensor,
     stream: int = 0,
     name: str | None = None,
 ) -> Tensor:
     """True with probability p, to 24 bits, else False.
 
-    seed: an int of 64 bits, or an int32 tensor of one word or two. stream: each has other values.
+    seed: an int of 64 bits, or an int32 tensor of one word or two. Equal seed and stream give equal
+    numbers; another stream gives others.
     """
     op = "bernoulli"
     attrs = _attrs(op, shape, stream, BOOL)
@@ -387,17 +393,25 @@ def bernoulli(
 def dropout(
     x: TensorLike,
     p: float = 0.5,
-    seed: int | Tensor = 0,
     *,
+    seed: int | Tensor,
     stream: int = 0,
     name: str | None = None,
 ) -> Tensor:
-    """x / (1 - p), but 0 with probability p, as ONNX Dropout when it trains."""
+    """x / (1 - p), but 0 with probability p, as ONNX Dropout when it trains.
+
+    seed: an int of 64 bits, or an int32 tensor of one word or two. Equal seed and stream give equal
+    masks, so every dropout of a network needs a seed or stream of its own.
+    """
     x = as_tensor(x)
     if x.dtype not in FLOATS:
         raise DTypeError(f"[dropout] expected floats, got {x.dtype}; try vs.cast")
     p = as_float("dropout", "probability", p)
     if not 0 <= p < 1:
         raise ShapeError(f"[dropout] expected a probability of 0 or more, below 1, got {p}")
-    kept = bernoulli(x.shape, 1 - p, seed, stream=stream)
-    return where(kept, x * (1 / (1 - p)), as_tensor(0.0, like=x), name=name)
+    kept = bernoulli(x.shape, 1 - p, seed=seed, stream=stream)
+
+    def build(x: Tensor, name: str | None) -> Tensor:
+        return where(kept, x * (1 / (1 - p)), as_tensor(0.0, like=x), name=name)
+
+    return computed_wide(build, (x,), name)

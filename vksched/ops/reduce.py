@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import DTypeError, ShapeError
 from ..types import BOOL, FLOAT32, INT32, UINT32, NDArray, TensorType, normalize_axes
 from .elementwise import log, sqrt
+from .half import computed_wide
 from .op import Attrs, AttrValue, Call, Op, Work, register
 from .reduction import reduction
 from .tensor import Tensor, TensorLike, apply, as_tensor
@@ -211,6 +212,23 @@ def _reduce(
     return apply(op, (tensor,), attrs, name)
 
 
+def _then(
+    last: Callable[..., Tensor],
+    op: str,
+    x: TensorLike,
+    axis: AxisLike,
+    keepdims: bool,
+    name: str | None,
+    **rest: AttrValue,
+) -> Tensor:
+    """A function of a reduction's result."""
+
+    def build(x: Tensor, name: str | None) -> Tensor:
+        return last(_reduce(op, x, axis, keepdims, None, **rest), name=name)
+
+    return computed_wide(build, (as_tensor(x),), name)
+
+
 def reduce_sum(
     x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
 ) -> Tensor:
@@ -271,7 +289,7 @@ def reduce_l2(
     x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
 ) -> Tensor:
     """sqrt(sum of squares) of float32 over one axis, several or all, as ONNX ReduceL2."""
-    return sqrt(_reduce("reduce_sum_square", x, axis, keepdims, None), name=name)
+    return _then(sqrt, "reduce_sum_square", x, axis, keepdims, name)
 
 
 def reduce_sum_square(
@@ -285,7 +303,7 @@ def reduce_log_sum(
     x: TensorLike, axis: AxisLike = None, keepdims: bool = False, *, name: str | None = None
 ) -> Tensor:
     """log(sum) of float32 over one axis, several or all, as ONNX ReduceLogSum."""
-    return log(_reduce("reduce_sum", x, axis, keepdims, None), name=name)
+    return _then(log, "reduce_sum", x, axis, keepdims, name)
 
 
 def reduce_logsumexp(
@@ -333,4 +351,4 @@ def reduce_std(
     ddof=correction.
     """
     given = _correction("reduce_std", correction)
-    return sqrt(_reduce("reduce_var", x, axis, keepdims, None, correction=given), name=name)
+    return _then(sqrt, "reduce_var", x, axis, keepdims, name, correction=given)

@@ -60,7 +60,8 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
     moved = sum(t.device_bytes for t in inputs) + output.device_bytes
-    return Work(2.0 * output.size * inputs[1].shape[1], float(moved))
+    taps = inputs[1].shape[1]
+    return Work(2.0 * output.size * taps, float(moved), float(taps if output.size else 0))
 
 
 register(

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from ..errors import DTypeError, ShapeError, UnsupportedOp
 from ..types import (
     BOOL,
+    FLOAT16,
     FLOAT32,
     INT32,
     UINT32,
@@ -43,7 +45,7 @@ from .op import (
     no_words,
     register,
 )
-from .strides import LOCAL_SIZE, LOOP_STEPS, as_words, collapse, pad, spread
+from .strides import LOCAL_SIZE, LOOP_STEPS, SERIAL_STEPS, as_words, collapse, pad, spread
 from .tensor import Tensor, TensorLike, apply, as_tensor
 
 SCATTER_CODES = {"none": 0, "add": 1, "mul": 2, "max": 3, "min": 4}
@@ -52,10 +54,8 @@ _UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minim
 PLAIN_COPY = "strided_copy"
 FEW_LINES, MANY_UPDATES = 2048, 64
 """At once: fewer lines than a GPU has invocations in flight, with more updates each than this."""
-MOST_IN_ORDER = 1 << 20
-"""Updates of one line that a GPU goes through in order, in about a second; drivers kill what takes
-two.
-"""
+MOST_IN_ORDER = SERIAL_STEPS
+"""Updates of one line that a GPU goes through in order."""
 _STEPS = {"add": 2, "max": 3, "min": 4}
 """The values of STEP in shaders/scatter_apply.comp; MARK is 0 and WRITE 1."""
 
@@ -155,9 +155,21 @@ def _kernel_of(op: str, data: TensorType) -> str:
     return f"{op}_{INT32 if data.dtype == BOOL else data.dtype}"
 
 
-def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
-    moved = 2 * output.device_bytes + inputs[1].device_bytes + 3 * inputs[2].device_bytes
-    return Work(float(inputs[2].size), float(moved))
+def _work(of: Callable[[Call], tuple[int, int]]) -> Callable[..., Work]:
+    """Returns the cost of an op with so many lines and updates of each line."""
+
+    def work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
+        moved = 2 * output.device_bytes + inputs[1].device_bytes + 3 * inputs[2].device_bytes
+        rounds = 0
+        if inputs[2].size and output.size:
+            # float16 is added up as float32; a CPU driver is taken for a GPU here
+            computed = replace(output, dtype=FLOAT32) if output.dtype == FLOAT16 else output
+            call = Call(inputs, computed, attrs)
+            lines, updates = of(call)
+            rounds = 0 if _at_once(call, lines, updates) else updates
+        return Work(float(inputs[2].size), float(moved), float(rounds))
+
+    return work
 
 
 # -- scatter_elements --------------------------------------------------------------------------
@@ -191,12 +203,18 @@ def _elements_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return out
 
 
+def _elements_lines(call: Call) -> tuple[int, int]:
+    """Returns how many lines there are and the updates of each; some of both."""
+    indices = call.inputs[1]
+    updates = indices.shape[call.attrs.as_int("axis")]
+    return indices.size // updates, updates
+
+
 def _elements_scratch(call: Call) -> tuple[int, ...]:
-    (data, indices, _), axis = call.inputs, call.attrs.as_int("axis")
+    data, indices = call.inputs[:2]
     if data.size == 0 or indices.size == 0:
         return ()
-    updates = indices.shape[axis]
-    return _scratch(call, indices.size // updates, updates, indices.size, data.size)
+    return _scratch(call, *_elements_lines(call), indices.size, data.size)
 
 
 def _elements_targets(call: Call) -> Dispatch:
@@ -224,7 +242,7 @@ def _elements_lower(call: Call) -> tuple[Dispatch, ...]:
         (*indices.shape[:axis], 1, *indices.shape[axis + 1 :]),
         [other_strides(data.shape, axis), other_strides(indices.shape, axis)],
     )
-    lines, updates = indices.size // indices.shape[axis], indices.shape[axis]
+    lines, updates = _elements_lines(call)
     if _at_once(call, lines, updates):
         return _apply(call, _elements_targets(call), data.size)
     groups, parts = _parts(lines, updates, 1, call.limits)
@@ -285,12 +303,18 @@ def _nd_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return out
 
 
+def _nd_lines(call: Call) -> tuple[int, int]:
+    """Returns how many elements a slice has and how many updates of slices there are."""
+    data, indices = call.inputs[:2]
+    return math.prod(data.shape[indices.shape[-1] :]), math.prod(indices.shape[:-1])
+
+
 def _nd_scratch(call: Call) -> tuple[int, ...]:
     data, indices, updates = call.inputs
     if data.size == 0 or updates.size == 0:
         return ()
     depth = indices.shape[-1]
-    inner, rows = math.prod(data.shape[depth:]), math.prod(indices.shape[:-1])
+    inner, rows = _nd_lines(call)
     return _scratch(call, inner, rows, rows, math.prod(data.shape[:depth]))
 
 
@@ -309,7 +333,7 @@ def _nd_lower(call: Call) -> tuple[Dispatch, ...]:
     if updates.size == 0:
         return copy_data(call)
     depth = indices.shape[-1]
-    inner, rows = math.prod(data.shape[depth:]), math.prod(indices.shape[:-1])
+    inner, rows = _nd_lines(call)
     if _at_once(call, inner, rows):
         return _apply(call, _nd_targets(call), math.prod(data.shape[:depth]))
     groups, parts = _parts(inner, rows, depth + 1, call.limits)
@@ -343,16 +367,20 @@ def _register(
     reference: Callable[[tuple[NDArray, ...], Attrs], NDArray],
     lower: Callable[[Call], tuple[Dispatch, ...]],
     scratch: Callable[[Call], tuple[int, ...]],
+    lines: Callable[[Call], tuple[int, int]],
     words: Callable[[Call], Call | None] = no_words,
 ) -> None:
     kernel = Kernel(_shaders(op), lower, scratch, words)
-    register(Op(op, infer, reference, kernel, work=_work, indices=(1,)))
+    register(Op(op, infer, reference, kernel, work=_work(lines), indices=(1,)))
 
 
 _register(
-    "scatter_elements", _elements_infer, _elements_reference, _elements_lower, _elements_scratch
+    *("scatter_elements", _elements_infer, _elements_reference),
+    *(_elements_lower, _elements_scratch, _elements_lines),
 )
-_register("scatter_nd", _nd_infer, _nd_reference, _nd_lower, _nd_scratch, _nd_words)
+_register(
+    "scatter_nd", _nd_infer, _nd_reference, _nd_lower, _nd_scratch, _nd_lines, words=_nd_words
+)
 
 
 # -- builders ----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..errors import DTypeError, ShapeError
-from ..types import BOOL, FLOAT32, NDArray, TensorType, broadcast_shapes, normalize_axis
+from ..types import BOOL, FLOAT32, FLOATS, NDArray, TensorType, broadcast_shapes, normalize_axis
 from .norm import check_row
 from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
 from .strides import broadcast_strides, collapse, pad, rows_launch
@@ -106,12 +106,20 @@ for _name, _reference in (
     register(Op(_name, _infer(_name), _reference, Kernel(("softmax",), _lower(_name)), work=_work))
 
 
+def as_mask(mask: TensorLike, like: Tensor) -> Tensor:
+    """Returns a mask as a tensor; Python's floats take `like`'s element type, bools stay."""
+    tensor = as_tensor(mask)
+    if isinstance(mask, (Tensor, np.ndarray)) or tensor.dtype not in FLOATS:
+        return tensor
+    return as_tensor(mask, like=like)
+
+
 def _apply(op: str, x: TensorLike, axis: int, mask: TensorLike | None, name: str | None) -> Tensor:
     tensor = as_tensor(x)
     if tensor.rank == 0:
         raise ShapeError(f"[{op}] expected a tensor with axes, got a scalar")
     at = normalize_axis(op, axis, tensor.rank)
-    operands = (tensor,) if mask is None else (tensor, as_tensor(mask))
+    operands = (tensor,) if mask is None else (tensor, as_mask(mask, tensor))
     return apply(op, operands, {"axis": at}, name)
 
 

@@ -104,6 +104,12 @@ LOOP_STEPS = 32768
 """How often an invocation may go round its loops on a CPU driver: Mesa's llvmpipe (seen with 22.3)
 leaves all loops of an invocation after 65,535 rounds together, without a word.
 """
+SERIAL_STEPS = 1 << 20
+"""How often an invocation may go round its loops on a GPU, in about half a second: drivers kill
+what takes two.
+"""
+MOST_ROUNDS = 1 << 32
+"""Loop rounds of all invocations of one dispatch on a GPU, for the same reason."""
 
 
 def rows_launch(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ..errors import ShapeError, UnsupportedOp
+from ..errors import ShapeError
 from ..types import Shape
 from .op import Limits
-from .strides import LOCAL_SIZE, LOOP_STEPS, MAX_DISPATCHES
+from .parts import check_dispatches, check_serial
+from .strides import LOCAL_SIZE, LOOP_STEPS, MOST_ROUNDS, SERIAL_STEPS
 
 PerAxis = int | Sequence[int]
 """One number for every spatial axis, or one for each."""
@@ -23,8 +24,8 @@ KERNEL_AXES = 3
 """Spatial axes of the kernels; calls with fewer have leading axes of size 1 there."""
 _LANE_ITEMS = 16
 """Items of one invocation on a CPU driver, which pays for every group."""
-_MOST_ROUNDS = 1 << 32
-"""Loop rounds of all invocations of one dispatch: drivers kill what takes seconds."""
+_BEYOND = 1 << 30
+"""Kernels add two places, strides or reaches below this in a signed word."""
 
 Push = tuple[tuple[str, "int | tuple[int, ...]"], ...]
 
@@ -58,13 +59,10 @@ class Window:
         same = set(self.kernel) == set(self.stride) == {1}
         return same and not any((*self.begin, *self.end))
 
-    def output(self, op: str, ceil_mode: bool = False) -> Shape:
-        """Returns how many windows there are along each axis.
+    def counts(self, ceil_mode: bool = False) -> tuple[int, ...]:
+        """Returns how many windows there are along each axis; below 1 where none fits.
 
         ceil_mode: a last window may reach over the padding, as long as it does not start there.
-
-        Raises:
-            ShapeError: the window is larger than the padded input.
         """
         out = []
         for size, reach, step, first, last in zip(
@@ -74,14 +72,43 @@ class Window:
             count = (-(-room // step) if ceil_mode else room // step) + 1
             if ceil_mode and (count - 1) * step >= size + first:
                 count -= 1
-            if count < 1:
-                raise ShapeError(
-                    f"[{op}] expected a window within the padded input, got {self.kernel} dilated "
-                    f"by {self.dilation} over {self.sizes} padded by {self.begin} and {self.end}; "
-                    "try a larger padding"
-                )
             out.append(count)
         return tuple(out)
+
+    def output(self, op: str) -> tuple[int, ...]:
+        """Returns how many windows there are along each axis.
+
+        Raises:
+            ShapeError: as `check`.
+        """
+        counts = self.counts()
+        self.check(op, counts)
+        return counts
+
+    def check(self, op: str, counts: Sequence[int] = ()) -> None:
+        """Raises ShapeError where a stride, a dilation, a reach or a padded size is too large, or
+        there are no windows.
+        """
+        padded = tuple(
+            first + size + max(last, 0)
+            for first, size, last in zip(self.begin, self.sizes, self.end, strict=True)
+        )
+        for what, values in (
+            ("stride", self.stride),
+            ("dilation", self.dilation),
+            ("window", self.extent),
+            ("padded size", padded),
+        ):
+            if max(values) >= _BEYOND:
+                raise ShapeError(
+                    f"[{op}] expected a {what} below {_BEYOND} along each axis, got {values}"
+                )
+        if min(counts, default=1) < 1:
+            raise ShapeError(
+                f"[{op}] expected a window within the padded input, got {self.kernel} dilated "
+                f"by {self.dilation} over {self.sizes} padded by {self.begin} and {self.end}; "
+                "try a larger padding"
+            )
 
     def push(self) -> Push:
         """Returns the window's push fields, with three axes each."""
@@ -136,6 +163,21 @@ def per_axis(op: str, what: str, value: PerAxis, axes: int, least: int = 1) -> t
             f"got {value!r}"
         )
     return out
+
+
+def dilation_of(op: str, value: PerAxis, kernel: Shape) -> tuple[int, ...]:
+    """Returns the dilation along each axis: 1 where the kernel has one step, so none to spread."""
+    given = per_axis(op, "dilation", value, len(kernel))
+    return tuple(d if k > 1 else 1 for d, k in zip(given, kernel, strict=True))
+
+
+def stepping(window: Window) -> Window:
+    """Returns the same windows with strides that are not beyond the padded input: a second one
+    would start after it.
+    """
+    padded = map(sum, zip(window.begin, window.sizes, window.end, strict=True))
+    stride = tuple(min(s, max(p, 1)) for s, p in zip(window.stride, padded, strict=True))
+    return replace(window, stride=stride)
 
 
 def _integers(op: str, what: str, value: object) -> tuple[int, ...]:
@@ -203,20 +245,17 @@ def launches(op: str, items: int, rounds: int, limits: Limits) -> list[Launch]:
     """Returns dispatches that cover all items, each with `rounds` loop rounds of one invocation.
 
     Raises:
-        UnsupportedOp: one item alone is too much for a CPU driver.
+        UnsupportedOp: one item alone is too much for one invocation.
     """
-    most = LOOP_STEPS // (rounds + 1) if limits.software else max(1, _MOST_ROUNDS // rounds)
-    if most == 0:
-        raise UnsupportedOp(
-            f"[{op}] expected windows of fewer than {LOOP_STEPS} steps on a CPU driver, got "
-            f"{rounds}: such drivers end long loops early"
-        )
+    each = rounds + 1  # with the round for the item
+    check_serial(op, each, limits)
+    most = (LOOP_STEPS if limits.software else SERIAL_STEPS) // each
     per_group = LOCAL_SIZE * (min(most, _LANE_ITEMS) if limits.software else 1)
-    reach = most
-    if limits.software:  # a dispatch ends where its invocations have done what they may
-        reach = limits.max_groups[0] * LOCAL_SIZE * most
-    if -(-items // reach) > MAX_DISPATCHES:
-        raise UnsupportedOp(f"[{op}] it needs {-(-items // reach)} dispatches")
+    # a dispatch ends where its invocations have done what they may
+    reach = limits.max_groups[0] * LOCAL_SIZE * most
+    if not limits.software:
+        reach = min(reach, max(1, MOST_ROUNDS // each))
+    check_dispatches(op, -(-items // reach))
     out = []
     for first in range(0, items, reach):
         last = min(first + reach, items)

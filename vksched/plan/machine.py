@@ -7,7 +7,7 @@ later.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..errors import DeviceError, PlanError, UnsupportedOp
@@ -28,7 +28,8 @@ class DeviceSpec:
 
     name: as the user addresses it. kind: "vulkan", "null" or "cpu". label: the driver's name for
     it. memory_bytes: what plans may use. page_bytes: the largest single buffer. flops_per_s,
-    bytes_per_s, submit_s: rough speeds, for the simulated clock and later cost models.
+    bytes_per_s, submit_s: rough speeds, for the simulated clock and later cost models. round_s: the
+    time of one round of a loop that waits for memory; numpy does not loop that way.
     pool: devices with the same name here share one memory, as a GPU opened twice does. own_buffers:
     every value gets a buffer of its own, shared with none that lives at the same time:
     synchronization validation sees whole buffers, and can then judge every barrier.
@@ -43,6 +44,7 @@ class DeviceSpec:
     flops_per_s: float = 1e11
     bytes_per_s: float = 2e10
     submit_s: float = 50e-6
+    round_s: float = 5e-7
     pool: str = ""
     own_buffers: bool = False
 
@@ -84,12 +86,15 @@ class DeviceSpec:
         work = op.work(types, node.type, node.attrs)
         if self.kind != "cpu":
             beside = conversion_bytes(op, Call(types, node.type, node.attrs, self.limits))
-            work = Work(work.flops, work.bytes_moved + beside)
+            work = replace(work, bytes_moved=work.bytes_moved + beside)
         return self.seconds(work)
 
     def seconds(self, work: Work) -> float:
-        """Returns the time of some work on this device: the slower of arithmetic and memory."""
-        return max(work.flops / self.flops_per_s, work.bytes_moved / self.bytes_per_s)
+        """Returns the time of some work on this device: the slowest of arithmetic, memory and what
+        goes on in order.
+        """
+        in_order = 0.0 if self.kind == "cpu" else work.rounds * self.round_s
+        return max(work.flops / self.flops_per_s, work.bytes_moved / self.bytes_per_s, in_order)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 """A Vulkan device: memory for a plan, one recording per split and slot, submissions and their
-checks.
+checks. A node that alone takes longer than drivers allow is spread over several recordings.
 
 Recording of a split:  barrier | copies in (inbox -> activations) | nodes, with the plan's barriers
                        | copies out (activations -> outbox) | barrier | ticket -> status word |
@@ -20,6 +20,7 @@ from ..ops.op import OUTPUT, SCRATCH, STATUS, Dispatch
 from ..plan.machine import DeviceSpec
 from ..plan.memory import scratch_of
 from ..plan.plan import CopyIn, CopyOut, Plan, Span, Split
+from ..plan.split import SUBMISSION_S
 from ..types import NDArray, numpy_dtype
 from .device import Progress
 from .kompute import Buffer, Context, HostBuffer, Pipeline, Recording
@@ -81,7 +82,7 @@ class _Slot:
         self.activations: list[Buffer] = []
         self.inbox: list[HostBuffer] = []
         self.outbox: list[HostBuffer] = []
-        self.recordings: dict[int, Recording] = {}
+        self.recordings: dict[int, tuple[Recording, ...]] = {}
         self.status_of = {s.id: STATUS_WORDS * i for i, s in enumerate(splits)}
         self._buffers: list[Buffer] = []
         try:
@@ -141,11 +142,16 @@ class VulkanSession:
 
     # -- recording ---------------------------------------------------------------------------------
 
-    def _record(self, split: Split, slot: _Slot) -> Recording:
+    def _begin(self) -> Recording:
         recording = self._context.recording()
         recording.begin()
         recording.barrier("host", "shader")
         recording.barrier("shader", "shader")
+        return recording
+
+    def _record(self, split: Split, slot: _Slot) -> tuple[Recording, ...]:
+        """One recording, or several where one node would take longer than a submission may."""
+        parts = [self._begin()]
         items: tuple[CopyIn | int | CopyOut, ...] = (
             *split.copies_in,
             *split.nodes,
@@ -153,23 +159,24 @@ class VulkanSession:
         )
         for position, item in enumerate(items):
             if position in split.barriers:
-                recording.barrier("shader", "shader")
+                parts[-1].barrier("shader", "shader")
             if isinstance(item, CopyIn):
                 self._record_copy(
-                    recording,
+                    parts[-1],
                     _Place(slot.inbox[item.inbox.page], item.inbox.offset),
                     _Place(slot.activations[item.target.page], item.target.offset),
                     item.target.words,
                 )
             elif isinstance(item, CopyOut):
                 self._record_copy(
-                    recording,
+                    parts[-1],
                     self._place(item.node, slot),
                     _Place(slot.outbox[item.outbox.page], item.outbox.offset),
                     item.outbox.words,
                 )
             else:
-                self._record_node(recording, item, slot, split)
+                self._record_node(parts, item, slot, split)
+        recording = parts[-1]
         at = slot.status_of[split.id]
         recording.barrier("shader", "shader")
         self._record_copy(
@@ -177,7 +184,7 @@ class VulkanSession:
         )
         recording.barrier("shader", "host")
         recording.end()
-        return recording
+        return tuple(parts)
 
     def _record_copy(
         self, recording: Recording, source: _Place, target: _Place, words: int
@@ -189,11 +196,19 @@ class VulkanSession:
             push = shader.pack_push((source.offset, target.offset), {"count": words})
             recording.dispatch(pipeline, groups, push)
 
-    def _record_node(self, recording: Recording, node_id: int, slot: _Slot, split: Split) -> None:
+    def _record_node(self, parts: list[Recording], node_id: int, slot: _Slot, split: Split) -> None:
         node = self._graph.nodes[node_id]
         spec = self._plan.machine.devices[self._index]
         lowering = spec.lower(self._graph, node)
+        each_s = spec.node_seconds(self._graph, node) / max(1, len(lowering.dispatches))
+        taken_s = 0.0
         for position, dispatch in enumerate(lowering.dispatches):
+            taken_s += each_s
+            if position and taken_s > SUBMISSION_S:  # what comes first waits for all before it
+                parts[-1].end()
+                parts.append(self._begin())
+                taken_s = each_s
+            recording = parts[-1]
             # Dispatches of a node write different words, and status words only collect bits: no
             # hazard, but validation with own buffers would see one.
             apart = self._device.own_buffers and (position or STATUS in dispatch.operands)
@@ -276,15 +291,18 @@ class VulkanSession:
         at = memory.status_of[split]
         memory.status.array[at + TICKET] = ticket
         memory.status.array[at + FLAGS] = 0
-        memory.recordings[split].submit()
+        for recording in memory.recordings[split]:
+            recording.submit()
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
         """One fence for all that was submitted before: a queue ends its submissions in order."""
         recordings = self._slots[slot].recordings
-        recordings[split].wait(timeout_s)
-        for earlier, recording in recordings.items():
-            if earlier < split and recording.pending and not recording.done():
-                recording.wait(timeout_s)  # its own fence comes a moment after its work
+        last = recordings[split][-1]
+        last.wait(timeout_s)
+        for number, parts in recordings.items():
+            for recording in parts if number <= split else ():
+                if recording is not last and recording.pending and not recording.done():
+                    recording.wait(timeout_s)  # its own fence comes a moment after its work
 
     def check(self, slot: int, split: int, ticket: int) -> None:
         memory = self._slots[slot]
@@ -310,7 +328,9 @@ class VulkanSession:
         return read_words(words, dtype, type_.shape)
 
     def duration_s(self, slot: int, split: int) -> float | None:
-        return self._slots[slot].recordings[split].duration_s()
+        times = [r.duration_s() for r in self._slots[slot].recordings[split]]
+        known = [t for t in times if t is not None]
+        return sum(known) if len(known) == len(times) else None
 
     def close(self) -> None:
         if self._closed:
@@ -318,7 +338,7 @@ class VulkanSession:
         self._closed = True
         stuck: list[DeviceError] = []
         for slot in self._slots:
-            for recording in slot.recordings.values():
+            for recording in (r for parts in slot.recordings.values() for r in parts):
                 try:
                     recording.close()
                 except DeviceError as error:
