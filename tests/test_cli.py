@@ -224,6 +224,7 @@ def test_ops_are_timed(capsys: pytest.CaptureFixture[str]) -> None:
         (("test", "-o", "reluu"), "expected an op with cases, got 'reluu'; close: relu"),
         (("test", "-d", "cpu"), "expected Vulkan devices, got cpu"),
         (("perf", "--repeat", "0"), "at least one repeat"),
+        (("perf", "-o", "reshape"), "got reshape: all their cases are views"),
         (
             ("perf", "-o", "outer"),
             "functions are not timed; try the ops they come to: mul, reshape",
