@@ -187,6 +187,18 @@ def test_ops_are_proved_on_a_device(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @needs_vulkan
+def test_only_what_needs_a_look_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    device = vulkan_names()[0]
+    code, out, _ = call(capsys, "ops", "test", "-o", "positive", "-o", "divide", "-d", device, "-v")
+    assert code == 0 and {line.split()[0] for line in out.splitlines()} >= {"positive", "div"}
+    code, out, _ = call(capsys, "ops", "test", "-o", "squeeze", "-o", "matmul", "-d", device)
+    assert code == 0 and "\nmatmul" in out and "squeeze" not in out
+    assert out.endswith(" 0 wrong; -v names them, with the reasons\n")
+    code, out, _ = call(capsys, "ops", "test", "-o", "squeeze", "-d", device)
+    assert code == 0 and out.count("\n") == 1 and "0 taken by numpy" in out
+
+
+@needs_vulkan
 def test_a_wrong_result_is_told_and_is_exit_code_1(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +224,11 @@ def test_ops_are_timed(capsys: pytest.CaptureFixture[str]) -> None:
         (("test", "-o", "reluu"), "expected an op with cases, got 'reluu'; close: relu"),
         (("test", "-d", "cpu"), "expected Vulkan devices, got cpu"),
         (("perf", "--repeat", "0"), "at least one repeat"),
+        (("perf", "-o", "reshape"), "got reshape: all their cases are views"),
+        (
+            ("perf", "-o", "outer"),
+            "functions are not timed; try the ops they come to: mul, reshape",
+        ),
     ],
 )
 def test_bad_arguments_of_ops_are_one_line(

@@ -233,3 +233,11 @@ def test_scheduler_may_be_made_again_and_again(devices: list[str]) -> None:
     for _ in range(3):
         with vs.Scheduler(devices) as sched:
             assert np.array_equal(sched.compile(vs.input("x", (3,)) + 1.0)(x=x), x + 1)
+
+
+def test_outputs_without_a_list_are_told() -> None:
+    a, b = vs.input("a", (2,)), vs.input("b", (2,))
+    with vs.Scheduler(["cpu"]) as sched:
+        for more in ([b], [b, a]):
+            with pytest.raises(vs.GraphError, match=r"try compile\(\[a, b\]\)"):
+                sched.compile(a, *more)

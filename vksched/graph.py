@@ -249,9 +249,7 @@ def _unique_names(order: Sequence[Tensor]) -> dict[Tensor, str]:
     for tensor in order:
         if tensor.named:
             if tensor.name in taken:
-                raise GraphError(
-                    f"[graph] two tensors are named {tensor.name!r}; try another name or vs.scope"
-                )
+                raise GraphError(f"[graph] two tensors are named {tensor.name!r}; try another name")
             taken.add(tensor.name)
             names[tensor] = tensor.name
     counters: dict[str, int] = {}

@@ -182,10 +182,17 @@ class Scheduler:
     ) -> Run:
         """Plans, allocates, uploads and records once.
 
+        outputs: one Tensor, a sequence of them or a dict of names to them; a run returns an array,
+        a tuple of arrays or a dict of names to arrays.
         placement: tensors or name patterns (as in fnmatch) to device names; it never changes the
         math. A tensor wins over patterns, a later pattern over an earlier one. A weight pulls the
         ops that read it; what cannot be kept is noted in `plan.explain()`.
         """
+        if isinstance(placement, Tensor) or isinstance(progress, Tensor):
+            raise GraphError(
+                "[compile] expected one output, a sequence or a dict, got several; try "
+                "compile([a, b])"
+            )
         with self._lock:
             if self._closing:
                 raise DeviceError("[compile] the scheduler is closed; make a new one")

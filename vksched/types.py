@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .errors import DTypeError, ShapeError
+from .errors import DTypeError, ShapeError, VkschedError
 
 MAX_RANK = 8
+MAX_MADE = 1 << 28
+"""Elements of a constant that a builder makes."""
 WORD_BYTES = 4
 
 Shape = tuple[int, ...]
@@ -33,8 +36,8 @@ _NUMPY: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in DTYPES}
 def canonical_dtype(dtype: object) -> str:
     """Returns the name of a dtype given as a name, a numpy dtype or a numpy scalar type."""
     try:
-        name = np.dtype(dtype).name  # type: ignore[call-overload]
-    except TypeError:
+        name = "None" if dtype is None else np.dtype(dtype).name  # type: ignore[call-overload]
+    except (TypeError, ValueError):
         name = str(dtype)
     if name not in _NUMPY:
         raise DTypeError(f"[dtype] expected one of {', '.join(DTYPES)}, got {name!r}")
@@ -107,8 +110,73 @@ def as_shape(shape: int | Sequence[int]) -> Shape:
         return (int(shape),)
     try:
         return tuple(int(d.__index__()) for d in shape)
-    except (TypeError, AttributeError):
+    except (TypeError, AttributeError, VkschedError):
         raise ShapeError(f"[shape] expected integers, got {shape!r}") from None
+
+
+def as_int(op: str, what: str, value: object) -> int:
+    """Returns an integer of Python's or numpy's as Python's.
+
+    Raises:
+        ShapeError: it is something else.
+    """
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ShapeError(f"[{op}] expected an integer as {what}, got {value!r}") from None
+
+
+def as_ints(op: str, what: str, value: object) -> tuple[int, ...]:
+    """Returns one integer, or those of a sequence, as a tuple.
+
+    Raises:
+        ShapeError: it is something else.
+    """
+    try:
+        return (operator.index(value),)  # type: ignore[arg-type]
+    except TypeError:
+        pass
+    try:
+        return tuple(operator.index(v) for v in value)  # type: ignore[attr-defined]
+    except (TypeError, VkschedError):
+        raise ShapeError(
+            f"[{op}] expected an integer or integers as {what}, got {value!r}"
+        ) from None
+
+
+def as_float(op: str, what: str, value: object) -> float:
+    """Returns a number of Python's or numpy's as a float.
+
+    Raises:
+        DTypeError: it is something else, or not finite.
+    """
+    number = math.nan
+    if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
+        with suppress(OverflowError):
+            number = float(value)
+    if not math.isfinite(number):
+        raise DTypeError(f"[{op}] expected a finite number as {what}, got {value!r}")
+    return number
+
+
+def as_floats(op: str, what: str, value: object) -> tuple[float, ...]:
+    """Returns the numbers of a sequence as floats.
+
+    Raises:
+        DTypeError: it is something else, or one is not finite.
+    """
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise DTypeError(f"[{op}] expected numbers as {what}, got {value!r}")
+    return tuple(as_float(op, what, v) for v in value)
+
+
+def check_made(op: str, count: int) -> None:
+    """Raises ShapeError for a constant that is too large to be made while a graph is written."""
+    if count > MAX_MADE:
+        raise ShapeError(
+            f"[{op}] expected to make constants of at most 2^28 elements, got {count}; try less "
+            "at once"
+        )
 
 
 def broadcast_shapes(op: str, *shapes: Shape) -> Shape:
@@ -147,7 +215,10 @@ def normalize_axes(op: str, axes: int | Sequence[int] | None, rank: int) -> tupl
     """Returns sorted, distinct axes in 0..rank-1; None stands for all."""
     if axes is None:
         return tuple(range(rank))
-    given = (axes,) if isinstance(axes, (int, np.integer)) else tuple(axes)
+    try:
+        given = (axes,) if isinstance(axes, (int, np.integer)) else tuple(axes)
+    except (TypeError, VkschedError):
+        raise ShapeError(f"[{op}] expected an integer or integers as axes, got {axes!r}") from None
     out = tuple(sorted(normalize_axis(op, a, rank) for a in given))
     if len(set(out)) != len(out):
         raise ShapeError(f"[{op}] expected distinct axes, got {tuple(given)}")

@@ -102,7 +102,7 @@ ERRORS: list[ErrorCase] = [
     ErrorCase(lambda: vs.ones((1,) * 9), vs.ShapeError, "rank"),
     ErrorCase(lambda: vs.eye(-1), vs.ShapeError, "0 or more"),
     ErrorCase(lambda: vs.arange(0, 5, 0), vs.ShapeError, "step other than 0"),
-    ErrorCase(lambda: vs.arange(float("inf")), vs.ShapeError, "finite numbers"),
+    ErrorCase(lambda: vs.arange(float("inf")), vs.DTypeError, "finite number as stop"),
     ErrorCase(lambda: vs.arange(5, dtype="bool"), vs.DTypeError, "dtype of numbers"),
     ErrorCase(lambda: vs.arange(0.5, 3, dtype="int32"), vs.DTypeError, "values of int32"),
     ErrorCase(lambda: vs.linspace(0, 1, dtype="int32"), vs.DTypeError, "float dtype"),

@@ -10,14 +10,14 @@ from typing import Any
 
 from ..errors import UnsupportedOp
 from ..ops.op import Attrs, view_offset
-from .case import Case
+from .case import Case, FunctionCase
 from .proof import select
 from .runner import Runner
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Timing:
-    """The median time of one case on one device, and on numpy in the same run."""
+    """The median time of one case on one device, and the least on numpy in the same run."""
 
     op: str
     case: str
@@ -29,9 +29,22 @@ class Timing:
 
 
 def largest(names: Sequence[str]) -> list[Case]:
-    """Returns of each op the case that moves and computes most."""
+    """Returns of each op the case that moves and computes most, by the names of the ops.
+
+    Raises:
+        UnsupportedOp: there is no such op, or all are functions, which other ops express.
+    """
     found: dict[str, tuple[float, Case]] = {}
-    for case in select(names):
+    selected = select(names)
+    functions = [case for case in selected if isinstance(case, FunctionCase)]
+    if len(functions) == len(selected):
+        asked = ", ".join(sorted({case.function for case in functions}))
+        used = {node.op for case in functions for node in case.graph.ops}
+        raise UnsupportedOp(
+            f"[ops perf] expected ops, got {asked}: functions are not timed; try the ops they "
+            f"come to: {', '.join(sorted(used))}"
+        )
+    for case in selected:
         if not isinstance(case, Case):
             continue
         attrs = Attrs(case.attrs)
@@ -41,14 +54,19 @@ def largest(names: Sequence[str]) -> list[Case]:
         size = work.flops + work.bytes_moved
         if case.op not in found or size > found[case.op][0]:
             found[case.op] = (size, case)
-    return [case for _, case in found.values()]
+    if not found:
+        raise UnsupportedOp(
+            f"[ops perf] expected ops that take time, got {', '.join(names)}: all their cases are "
+            "views"
+        )
+    return [case for _, (_, case) in sorted(found.items())]
 
 
 def measure(case: Case, runners: Iterable[Runner], repeat: int) -> list[Timing]:
-    """Returns the median times of one case; devices that cannot run it are left out."""
+    """Returns the times of one case; devices that cannot run it are left out."""
     attrs, out = Attrs(case.attrs), []
     work = case.declaration.work(case.types, case.result_type(), attrs)
-    numpy_s = _median(case.expected, repeat)
+    numpy_s = _least(case.expected, repeat)
     for runner in runners:
         try:
             times = runner.time(case, runner.device.limits, repeat)
@@ -60,13 +78,13 @@ def measure(case: Case, runners: Iterable[Runner], repeat: int) -> list[Timing]:
     return out
 
 
-def _median(function: Any, repeat: int) -> float:
+def _least(function: Any, repeat: int) -> float:
     times = []
     for _ in range(repeat):
         start = time.perf_counter()
         function()
         times.append(time.perf_counter() - start)
-    return statistics.median(times)
+    return min(times)
 
 
 def timings_as_dicts(timings: Iterable[Timing]) -> list[dict[str, Any]]:

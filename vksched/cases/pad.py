@@ -89,7 +89,7 @@ ERRORS = [
     ErrorCase(lambda: vs.pad(x(), ((-4, 1), (0, 0)), "wrap"), vs.ShapeError, "along axis 0"),
     ErrorCase(lambda: vs.pad(x(), ((1, 1),), axes=(2,)), vs.ShapeError, "an axis in -2..1"),
     ErrorCase(lambda: vs.pad(x(), 1, axes=(1, -1)), vs.ShapeError, "distinct axes"),
-    ErrorCase(lambda: vs.pad(x(), 1, value=[1.0]), vs.ShapeError, "one number"),  # type: ignore[arg-type]
+    ErrorCase(lambda: vs.pad(x(), 1, value=[1.0]), vs.ShapeError, "one value"),  # type: ignore[arg-type]
     ErrorCase(
         lambda: vs.pad(vs.input("i", (3,), "int32"), 1, value=0.5), vs.DTypeError, "values of int32"
     ),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
+from .. import ops
 from ..errors import UnsupportedOp
 from .case import Case, FunctionCase, Mismatch
 from .runner import Runner, check_device, check_function, nmse_of
@@ -36,12 +37,19 @@ def select(names: Sequence[str]) -> list[Case | FunctionCase]:
     """
     cases: list[Case | FunctionCase] = [*CASES, *HALVES, *LONGS, *UNSIGNED, *FUNCTIONS]
     known = {_op(case) for case in cases}
+    names = [_resolve(name, known) for name in names]
     for name in names:
         if name not in known:
             close = difflib.get_close_matches(name, sorted(known), 3)
             hint = f"; close: {', '.join(close)}" if close else ""
             raise UnsupportedOp(f"[ops] expected an op with cases, got {name!r}{hint}")
     return [case for case in cases if not names or _op(case) in names]
+
+
+def _resolve(name: str, known: Collection[str]) -> str:
+    """Returns the op that a name stands for: `vs` has some under two, such as div and divide."""
+    found = getattr(ops, name).__name__ if name in ops.__all__ else name
+    return name if name in known or found not in known else str(found)
 
 
 def _op(case: Case | FunctionCase) -> str:

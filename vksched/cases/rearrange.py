@@ -116,7 +116,7 @@ FUNCTIONS = [
 
 _F = ("float32", (4, 5))
 ERRORS: list[ErrorCase] = [
-    bad("roll", vs.ShapeError, "shift for each", _F, shift=(1, 2), axis=0),
+    bad("roll", vs.ShapeError, "shift for each", _F, shift=(1, 2, 3), axis=(0, 1)),
     bad("roll", vs.ShapeError, "expected an axis", _F, shift=1, axis=2),
     bad("triu", vs.ShapeError, "expected matrices", ("float32", (4,))),
     bad("tril", vs.ShapeError, "expected matrices", ("float32", ())),

@@ -39,7 +39,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     help="Show the version and exit.",
 )
 def main() -> None:
-    """Run compute graphs and models on every Vulkan device you have."""
+    """See which devices compute graphs run on, and prove and time the op set there."""
 
 
 main.add_command(devices)

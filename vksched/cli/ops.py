@@ -44,7 +44,7 @@ def support(as_json: bool, write: bool) -> None:
         if not page.parent.is_dir():
             raise VkschedError(f"[ops support] expected a clone with {page.parent}; try without")
         page.write_text(found.as_markdown())
-        click.echo(f"wrote {page.name}")
+        click.echo(f"wrote {page}")
     else:
         click.echo(found.as_markdown())
 
@@ -53,9 +53,16 @@ def support(as_json: bool, write: bool) -> None:
 @_op
 @_device
 @_json
-@click.option("-v", "--verbose", is_flag=True, help="Name every call that numpy takes over.")
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Show every op, and name the cases that numpy takes over, with the reasons.",
+)
 def test(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, verbose: bool) -> None:
     """Compare every case of the op set with numpy, on every Vulkan device or those named.
+
+    Prints the ops with wrong results or with cases that numpy takes over; -v prints all.
 
     Exit code 1 when a result is wrong.
     """
@@ -87,7 +94,8 @@ def test(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, verbose
 def perf(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, repeat: int) -> None:
     """Time the largest case of each op on every Vulkan device or those named, beside numpy.
 
-    Medians of one run; other load on the machine shows, so compare within a run only.
+    Medians of one run, of numpy the least time; other load on the machine shows, so compare within
+    a run only.
     """
     from ..cases.measure import largest, measure, timings_as_dicts
 
@@ -158,12 +166,14 @@ def _show_outcomes(outcomes: list[Outcome], verbose: bool) -> None:
     from ..cases.proof import summary
 
     table = _table("op", "device", "cases", "right", "by numpy", "wrong", "largest NMSE")
-    for row in summary(outcomes):
+    rows = [r for r in summary(outcomes) if verbose or r.wrong or r.by_numpy]
+    for row in rows:
         style = "red" if row.wrong else ""
         error = f"{row.nmse:.0e}" if row.nmse is not None else ""
         cells = (row.op, row.device, row.cases, row.right, row.by_numpy, row.wrong, error)
         table.add_row(*(Text(str(cell)) for cell in cells), style=style)
-    Console(highlight=False).print(table)
+    if rows:
+        Console(highlight=False).print(table)
     for outcome in outcomes:
         if outcome.error:
             click.echo(f"wrong: {outcome.error}")
@@ -172,7 +182,8 @@ def _show_outcomes(outcomes: list[Outcome], verbose: bool) -> None:
     right = sum(not o.error and not o.reason for o in outcomes)
     taken = sum(bool(o.reason) for o in outcomes)
     wrong = sum(bool(o.error) for o in outcomes)
-    click.echo(f"{len(outcomes)} cases: {right} right, {taken} taken by numpy, {wrong} wrong")
+    more = "; -v names them, with the reasons" if taken and not verbose else ""
+    click.echo(f"{len(outcomes)} cases: {right} right, {taken} taken by numpy, {wrong} wrong{more}")
 
 
 def _show_timings(timings: list[Timing]) -> None:

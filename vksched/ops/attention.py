@@ -7,13 +7,14 @@ each (rows, part): sums, largest score, total weight -> one result, or parts tha
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
 from ..errors import DTypeError, ShapeError, UnsupportedOp
-from ..types import BOOL, FLOAT32, NDArray, TensorType, broadcast_shapes
+from ..types import BOOL, FLOAT32, NDArray, TensorType, as_float, as_int, broadcast_shapes
 from .layout import reshape, transpose
 from .op import (
     OUTPUT,
@@ -351,12 +352,19 @@ def attention(
     operands += [as_tensor(t, like=operands[0]) for t in (k, v)]
     if heads is not None or kv_heads is not None:
         return _joined(operands, heads, kv_heads, mask, causal, past, window, scale, softcap, name)
+    if not isinstance(window, Sequence) or len(window) != 2 or isinstance(window, str):
+        raise ShapeError(f"[attention] expected a window (left, right), got {window!r}")
     left, right = (_bound(side) for side in window)
+    past = as_int("attention", "past", past)
     if not 0 <= abs(past) < UNBOUNDED // 2:
         raise ShapeError(f"[attention] expected a past under 2**29, got {past}")
     depth = operands[0].shape[-1] if operands[0].rank else 1
     if scale is None:
         scale = 1 / math.sqrt(max(1, depth))
+    scale, softcap = (
+        as_float("attention", what, value)
+        for what, value in (("scale", scale), ("softcap", softcap))
+    )
     if not (abs(scale) <= 3e38 and 0 <= softcap <= 3e38):
         raise DTypeError(
             f"[attention] expected a float32 scale and a softcap of 0 or more, got {scale!r} and "
@@ -365,7 +373,7 @@ def attention(
     attrs: dict[str, AttrValue] = {
         "scale": float(scale),
         "softcap": float(softcap),
-        "past": int(past),
+        "past": past,
         "left": left,
         "right": 0 if causal else right,
     }
@@ -375,9 +383,12 @@ def attention(
 
 
 def _bound(side: int | None) -> int:
-    if side is not None and not 0 <= side < UNBOUNDED // 2:
+    if side is None:
+        return -1
+    keys = as_int("attention", "window", side)
+    if not 0 <= keys < UNBOUNDED // 2:
         raise ShapeError(f"[attention] expected a window of 0 or more keys or None, got {side}")
-    return -1 if side is None else int(side)
+    return keys
 
 
 def _joined(
@@ -393,6 +404,10 @@ def _joined(
     name: str | None,
 ) -> Tensor:
     """Attention on (batch, length, heads * size)."""
+    heads, kv_heads = (
+        None if count is None else as_int("attention", what, count)
+        for what, count in (("heads", heads), ("kv_heads", kv_heads))
+    )
     counts = (heads or kv_heads or 0, kv_heads or heads or 0, kv_heads or heads or 0)
     apart = []
     for tensor, count in zip(operands, counts, strict=True):

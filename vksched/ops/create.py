@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -18,13 +17,15 @@ from ..types import (
     UINT32,
     NDArray,
     TensorType,
+    as_float,
+    as_int,
     as_shape,
     canonical_dtype,
     numpy_dtype,
 )
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, no_words, register
 from .strides import spread
-from .tensor import Tensor, TensorLike, apply, as_tensor, convert
+from .tensor import Tensor, TensorLike, apply, as_tensor, convert, one_value
 
 Number = bool | int | float
 
@@ -157,9 +158,7 @@ def full(
     if dtype is None:
         dtype = BOOL if isinstance(value, (bool, np.bool_)) else _number_dtype(value)
     known = canonical_dtype(dtype)
-    exact = convert("full", value, known)
-    if exact.shape:
-        raise ShapeError(f"[full] expected one value, got {exact.shape}; try vs.expand")
+    exact = one_value("full", value, known)
     attrs = {"shape": as_shape(shape), "value": exact.item(), "dtype": known}
     return apply("full", (), attrs, name)
 
@@ -217,7 +216,7 @@ def eye(
 ) -> Tensor:
     """1 on the diagonal number k, above the main one where it is positive, as numpy.eye."""
     shape = as_shape((rows, rows if columns is None else columns))
-    diagonal = operator.index(k)
+    diagonal = as_int("eye", "k", k)
     limit = 2**30
     attrs: dict[str, AttrValue] = {
         "shape": shape,
@@ -240,14 +239,13 @@ def arange(
     Without a dtype it is int32 where all numbers are whole, else float32.
     """
     first, last = (0, start) if stop is None else (start, stop)
+    for what, value in (("start", first), ("stop", last), ("step", step)):
+        as_float("arange", what, value)
     known = _number_dtype(first, last, step) if dtype is None else canonical_dtype(dtype)
     if known == BOOL:
         raise DTypeError("[arange] expected a dtype of numbers, got bool")
-    if step == 0 or not all(math.isfinite(v) for v in (first, last, step)):
-        raise ShapeError(
-            f"[arange] expected finite numbers and a step other than 0, "
-            f"got {first}, {last} and {step}"
-        )
+    if step == 0:
+        raise ShapeError(f"[arange] expected a step other than 0, got {step}")
     whole = all(isinstance(v, (int, np.integer)) for v in (first, last, step))
     count = -((first - last) // step) if whole else math.ceil((last - first) / step)
     attrs: dict[str, AttrValue] = {
@@ -278,15 +276,16 @@ def linspace(
     known = canonical_dtype(dtype)
     if known not in FLOATS:
         raise DTypeError(f"[linspace] expected a float dtype, got {known}; try vs.cast")
-    number = operator.index(count)
+    number = as_int("linspace", "count", count)
     if number < 0:
         raise ShapeError(f"[linspace] expected 0 or more values, got {number}")
+    first, end = as_float("linspace", "start", start), as_float("linspace", "stop", stop)
     gaps = number - 1 if endpoint else number
-    step = (float(stop) - float(start)) / gaps if gaps > 0 else 0.0
-    last = float(stop) if endpoint and number > 1 else float(start) + max(0, number - 1) * step
+    step = (end - first) / gaps if gaps > 0 else 0.0
+    last = end if endpoint and number > 1 else first + max(0, number - 1) * step
     attrs = {
         "shape": (number,),
-        "start": _exact("linspace", float(start), known),
+        "start": _exact("linspace", first, known),
         "step": _exact("linspace", step, known),
         "stop": _exact("linspace", last, known),
         "dtype": known,

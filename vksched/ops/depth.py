@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..errors import ShapeError
+from ..types import as_int
 from .layout import reshape, transpose
 from .tensor import Tensor, TensorLike, as_tensor
 
@@ -12,9 +13,10 @@ MODES = ("DCR", "CRD")
 def _check(op: str, x: Tensor, block: int) -> int:
     if x.rank != 4:
         raise ShapeError(f"[{op}] expected (batch, channels, height, width), got {x.shape}")
-    if isinstance(block, bool) or not isinstance(block, int) or block < 1:
+    whole = as_int(op, "block", block)
+    if isinstance(block, bool) or whole < 1:
         raise ShapeError(f"[{op}] expected a block of 1 or more, got {block!r}")
-    return block
+    return whole
 
 
 def depth_to_space(

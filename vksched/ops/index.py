@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from ..types import (
     NDArray,
     Shape,
     TensorType,
+    as_int,
     canonical_dtype,
     contiguous_strides,
     normalize_axis,
@@ -22,7 +22,7 @@ from ..types import (
 from .layout import expand
 from .op import OUTPUT, STATUS, Attrs, Call, Dispatch, Kernel, Op, Work, register
 from .strides import as_words, collapse, pad, spread
-from .tensor import Tensor, TensorLike, apply, as_tensor, convert
+from .tensor import Tensor, TensorLike, apply, as_tensor, one_value
 
 
 def check_index_type(op: str, indices: TensorType) -> None:
@@ -333,7 +333,12 @@ def gather_nd(
     data, where = as_tensor(table), as_tensor(indices)
     if data.rank == 0 or where.rank == 0:
         raise ShapeError("[gather_nd] expected a table and indices with axes, got a scalar")
-    return apply("gather_nd", (data, where), {"batch_dims": operator.index(batch_dims)}, name)
+    return apply(
+        "gather_nd",
+        (data, where),
+        {"batch_dims": as_int("gather_nd", "batch_dims", batch_dims)},
+        name,
+    )
 
 
 # -- one_hot -----------------------------------------------------------------------------------
@@ -397,6 +402,7 @@ def one_hot(
     """
     where = as_tensor(indices)
     at = normalize_axis("one_hot", axis, where.rank + 1)
-    values = as_tensor(convert("one_hot", [off_value, on_value], canonical_dtype(dtype)))
-    attrs = {"axis": at, "depth": operator.index(depth)}
+    known = canonical_dtype(dtype)
+    values = as_tensor(np.stack([one_value("one_hot", v, known) for v in (off_value, on_value)]))
+    attrs = {"axis": at, "depth": as_int("one_hot", "depth", depth)}
     return apply("one_hot", (where, values), attrs, name)

@@ -14,6 +14,8 @@ from ..errors import DTypeError, IndexOutOfRange, ShapeError
 from ..types import (
     NDArray,
     TensorType,
+    as_int,
+    as_ints,
     as_shape,
     broadcast_shapes,
     contiguous_strides,
@@ -323,7 +325,7 @@ def transpose(
 ) -> Tensor:
     """Axes in another order, as numpy.transpose; None reverses them."""
     x = as_tensor(x)
-    order = tuple(reversed(range(x.rank))) if axes is None else tuple(axes)
+    order = tuple(reversed(range(x.rank))) if axes is None else as_ints("transpose", "axes", axes)
     given = tuple(normalize_axis("transpose", a, x.rank) for a in order)
     if sorted(given) != list(range(x.rank)):
         raise ShapeError(f"[transpose] expected each of {x.rank} axes once, got {order}")
@@ -344,12 +346,12 @@ def slice_(
     axes: None stands for the first ones. stops: None goes to the end. Exported as `vs.slice`.
     """
     x = as_tensor(x)
-    whole = (int, np.integer)
-    first = (starts,) if isinstance(starts, whole) else tuple(starts)
-    last = (stops,) if stops is None or isinstance(stops, whole) else tuple(stops)
+    first = as_ints("slice", "starts", starts)
+    last = _stops(stops)
     count = len(first)
-    given = range(count) if axes is None else (axes,) if isinstance(axes, whole) else tuple(axes)
-    step = (steps,) * count if isinstance(steps, whole) else tuple(steps)
+    given = range(count) if axes is None else as_ints("slice", "axes", axes)
+    step = as_ints("slice", "steps", steps)
+    step = step * count if isinstance(steps, (int, np.integer)) else step
     if not len(last) == len(given) == len(step) == count:
         raise ShapeError(
             f"[slice] expected {count} stops, axes and steps as there are starts, "
@@ -361,6 +363,18 @@ def slice_(
     normalize_axes("slice", along, x.rank)
     attrs = {"axes": along, "starts": first, "stops": last, "steps": step}
     return apply("slice", (x,), attrs, name)
+
+
+def _stops(stops: object) -> tuple[int | None, ...]:
+    many = stops if isinstance(stops, (Sequence, np.ndarray)) else (stops,)
+    return tuple(None if s is None else as_int("slice", "stops", s) for s in many)
+
+
+def _check_slice(key: slice) -> None:
+    """Raises ShapeError unless a slice is of integers or None, its step not 0."""
+    for what, value in (("start", key.start), ("stop", key.stop), ("step", key.step)):
+        if value is not None and as_int("getitem", what, value) == 0 and what == "step":
+            raise ShapeError("[getitem] expected a step other than 0, got 0")
 
 
 def getitem(x: Tensor, key: object) -> Tensor:
@@ -380,10 +394,13 @@ def getitem(x: Tensor, key: object) -> Tensor:
             continue
         size = x.shape[axis]
         if isinstance(k, (bool, EllipsisType)) or not isinstance(k, (int, np.integer, slice)):
+            mask = getattr(k, "dtype", None) in ("bool", np.bool_) or isinstance(k, bool)
             raise ShapeError(
-                f"[getitem] expected ints, slices, ... or None, got {k!r}; try vs.gather"
+                f"[getitem] expected ints, slices, ... or None, got {k!r}; try "
+                f"{'vs.where, or vs.nonzero and vs.gather_nd' if mask else 'vs.gather'}"
             )
         if isinstance(k, slice):
+            _check_slice(k)
             taken = range(*k.indices(size))
             shape.append(len(taken))
             if taken != range(size):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 
+import numpy as np
+
 from ..errors import ShapeError
-from ..types import broadcast_shapes, normalize_axis
+from ..types import as_ints, broadcast_shapes, normalize_axis
 from .elementwise import add, mul
 from .half import computed_wide
 from .layout import expand_dims, reshape, squeeze, transpose
@@ -132,12 +133,12 @@ def tensordot(
     result has the other axes of a and then those of b.
     """
     left, right = _pair(a, b)
-    if isinstance(axes, int):
+    if isinstance(axes, (int, np.integer)):
         if not 0 <= axes <= min(left.rank, right.rank):
             raise ShapeError(
                 f"[tensordot] expected 0 to {min(left.rank, right.rank)} axes, got {axes}"
             )
-        pairs = tuple(range(left.rank - axes, left.rank)), tuple(range(axes))
+        pairs = tuple(range(left.rank - int(axes), left.rank)), tuple(range(int(axes)))
     else:
         try:
             of_left, of_right = axes
@@ -150,7 +151,7 @@ def tensordot(
 
 
 def _axes(axes: int | Sequence[int], rank: int) -> tuple[int, ...]:
-    given = (operator.index(axes),) if not isinstance(axes, Sequence) else tuple(axes)
+    given = as_ints("tensordot", "axes", axes)
     out = tuple(normalize_axis("tensordot", a, rank) for a in given)
     if len(set(out)) != len(out):
         raise ShapeError(f"[tensordot] expected distinct axes, got {given}")

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import ShapeError, UnsupportedOp
-from ..types import BOOL, NDArray, TensorType, contiguous_strides, normalize_axis
+from ..errors import ShapeError, UnsupportedOp, VkschedError
+from ..types import NDArray, TensorType, as_ints, check_made, contiguous_strides, normalize_axis
 from .index import gather
 from .layout import slice_
 from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
 from .strides import collapse, spread
 from .strides import pad as fill_up
-from .tensor import Tensor, TensorLike, apply, as_tensor, convert
+from .tensor import Tensor, TensorLike, apply, as_tensor, one_value
 
 MODES = ("constant", "edge", "reflect", "wrap")
 
@@ -129,6 +129,7 @@ register(
 def _source(size: int, begin: int, end: int, mode: str) -> NDArray:
     """Returns the index of the source for every index of a padded axis."""
     kept = _inside(size, begin, end)
+    check_made("pad", kept.size)
     last = kept.count - 1
     at = np.arange(kept.size, dtype=np.int64) - kept.at
     if mode == "wrap":
@@ -147,7 +148,7 @@ def _along_axes(
         pairs = given if given.ndim == 2 else np.broadcast_to(given, (len(axes), 2))
         if pairs.shape != (len(axes), 2):
             raise ValueError
-    except ValueError:
+    except (ValueError, VkschedError):
         raise ShapeError(
             f"[pad] expected {len(axes)} pairs (begin, end), got {pads!r}; try ((1, 1), ...)"
         ) from None
@@ -157,16 +158,6 @@ def _along_axes(
     for axis, (begin, end) in zip(axes, pairs.tolist(), strict=True):
         begins[axis], ends[axis] = begin, end
     return tuple(begins), tuple(ends)
-
-
-def one_value(op: str, value: object, dtype: str) -> NDArray:
-    """Returns one number as an array of an element type; for bool it may be 0 or 1."""
-    if dtype == BOOL and isinstance(value, (int, float)) and value in (0, 1):
-        value = bool(value)
-    array = convert(op, value, dtype)
-    if array.shape != ():
-        raise ShapeError(f"[{op}] expected one number as value, got {value!r}")
-    return array
 
 
 def pad(
@@ -188,7 +179,11 @@ def pad(
     rank = tensor.rank
     if mode not in MODES:
         raise ShapeError(f"[pad] expected a mode of {', '.join(MODES)}, got {mode!r}")
-    along = range(rank) if axes is None else [normalize_axis("pad", a, rank) for a in axes]
+    along = (
+        range(rank)
+        if axes is None
+        else [normalize_axis("pad", a, rank) for a in as_ints("pad", "axes", axes)]
+    )
     if len(set(along)) != len(along):
         raise ShapeError(f"[pad] expected distinct axes, got {axes}")
     begins, ends = _along_axes(pads, along, rank)

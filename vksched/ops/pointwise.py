@@ -19,6 +19,7 @@ from ..types import (
     UINT32,
     NDArray,
     TensorType,
+    as_float,
     broadcast_shapes,
     numpy_dtype,
 )
@@ -146,10 +147,10 @@ def number(op: str, what: str, value: object) -> float:
     Raises:
         DTypeError: it is not a number, or not one that float32 can hold.
     """
-    real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not real or not abs(float(value)) <= float(np.finfo(np.float32).max):  # type: ignore[arg-type]
+    real = as_float(op, what, value)
+    if abs(real) > float(np.finfo(np.float32).max):
         raise DTypeError(f"[{op}] expected a finite number as {what}, got {value!r}")
-    return float(value)  # type: ignore[arg-type]
+    return real
 
 
 # -- of two operands ---------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from ..types import (
     UINT32,
     NDArray,
     TensorType,
+    as_float,
     as_shape,
     canonical_dtype,
 )
@@ -273,7 +274,7 @@ def _float_dtype(op: str, dtype: object) -> object:
 def _float32(op: str, what: str, value: float) -> float:
     """Returns a number as float32 holds it."""
     with np.errstate(over="ignore"):
-        rounded = float(np.float32(value))
+        rounded = float(np.float32(as_float(op, what, value)))
     if not math.isfinite(rounded):
         raise ShapeError(f"[{op}] expected a finite float32 as {what}, got {value}")
     return rounded
@@ -298,7 +299,9 @@ def random_uniform(
     op = "random_uniform"
     attrs = _attrs(op, shape, stream, _float_dtype(op, dtype))
     attrs["start"] = _float32(op, "low", low)
-    attrs["scale"] = _float32(op, "high - low", float(high) - float(low))
+    attrs["scale"] = _float32(op, "high - low", as_float(op, "high", high) - float(low))
+    if high < low:
+        raise ShapeError(f"[{op}] expected low <= high, got {low} and {high}")
     return apply(op, (_seed(op, seed),), attrs, name)
 
 
@@ -380,6 +383,7 @@ def bernoulli(
     """
     op = "bernoulli"
     attrs = _attrs(op, shape, stream, BOOL)
+    p = as_float(op, "probability", p)
     if not 0 <= p <= 1:
         raise ShapeError(f"[{op}] expected a probability in 0..1, got {p}")
     attrs["start"], attrs["scale"] = 0, round(float(p) * 2**24)
@@ -402,6 +406,7 @@ def dropout(
     x = as_tensor(x)
     if x.dtype not in FLOATS:
         raise DTypeError(f"[dropout] expected floats, got {x.dtype}; try vs.cast")
+    p = as_float("dropout", "probability", p)
     if not 0 <= p < 1:
         raise ShapeError(f"[dropout] expected a probability of 0 or more, below 1, got {p}")
     kept = bernoulli(x.shape, 1 - p, seed=seed, stream=stream)

@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ..errors import ShapeError
-from ..types import NDArray, TensorType, contiguous_strides, normalize_axes, normalize_axis
+from ..types import (
+    NDArray,
+    TensorType,
+    as_int,
+    as_ints,
+    check_made,
+    contiguous_strides,
+    normalize_axes,
+    normalize_axis,
+)
 from .index import gather
 from .layout import concat, copy_strided, expand, expand_dims, reshape, slice_, transpose
 from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
@@ -86,16 +94,15 @@ def roll(
     x = as_tensor(x)
     if axis is None:
         return reshape(roll(flatten(x), shift, 0), x.shape, name=name)
-    shifts = (shift,) if isinstance(shift, (int, np.integer)) else tuple(shift)
-    given = (axis,) if isinstance(axis, (int, np.integer)) else tuple(axis)
-    if len(shifts) == 1:
-        shifts *= len(given)
+    shifts, given = as_ints("roll", "shift", shift), as_ints("roll", "axis", axis)
+    if 1 in (len(shifts), len(given)):
+        shifts, given = shifts * len(given), given * len(shifts)
     if len(shifts) != len(given):
         raise ShapeError(f"[roll] expected a shift for each of the axes {given}, got {shifts}")
     total: dict[int, int] = {}
     for one, by in zip(given, shifts, strict=True):
         at = normalize_axis("roll", one, x.rank)
-        total[at] = (total.get(at, 0) + operator.index(by)) % max(1, x.shape[at])
+        total[at] = (total.get(at, 0) + by) % max(1, x.shape[at])
     moved = {a: by for a, by in sorted(total.items()) if by}
     return apply("roll", (x,), {"axes": tuple(moved), "shifts": tuple(moved.values())}, name)
 
@@ -134,19 +141,19 @@ _triangle("triu", True, np.triu)
 _triangle("tril", False, np.tril)
 
 
-def _diagonal(k: int) -> int:
+def _diagonal(op: str, k: int) -> int:
     """Returns a diagonal's number, those that no matrix reaches as one that none does."""
-    return max(-(2**29), min(2**29, operator.index(k)))
+    return max(-(2**29), min(2**29, as_int(op, "k", k)))
 
 
 def triu(x: TensorLike, k: int = 0, *, name: str | None = None) -> Tensor:
     """Matrices with 0 below their diagonal number k, as numpy.triu. x: (..., rows, columns)."""
-    return apply("triu", (as_tensor(x),), {"k": _diagonal(k)}, name)
+    return apply("triu", (as_tensor(x),), {"k": _diagonal("triu", k)}, name)
 
 
 def tril(x: TensorLike, k: int = 0, *, name: str | None = None) -> Tensor:
     """Matrices with 0 above their diagonal number k, as numpy.tril. x: (..., rows, columns)."""
-    return apply("tril", (as_tensor(x),), {"k": _diagonal(k)}, name)
+    return apply("tril", (as_tensor(x),), {"k": _diagonal("tril", k)}, name)
 
 
 # -- flip, tile, repeat ------------------------------------------------------------------------
@@ -174,10 +181,9 @@ def tile(x: TensorLike, repeats: int | Sequence[int], *, name: str | None = None
     Fewer repeats than axes stand for the last ones; more make new axes in front.
     """
     x = as_tensor(x)
-    given = (repeats,) if isinstance(repeats, (int, np.integer)) else tuple(repeats)
-    times = [operator.index(r) for r in given]
+    times = list(as_ints("tile", "repeats", repeats))
     if any(r < 0 for r in times):
-        raise ShapeError(f"[tile] expected repeats of 0 or more, got {given}")
+        raise ShapeError(f"[tile] expected repeats of 0 or more, got {tuple(times)}")
     rank = max(len(times), x.rank)
     times = [1] * (rank - len(times)) + times
     shape = [1] * (rank - x.rank) + list(x.shape)
@@ -210,14 +216,14 @@ def repeat(
         x, axis = flatten(x), 0
     at = normalize_axis("repeat", axis, x.rank)
     size = x.shape[at]
-    given = (repeats,) if isinstance(repeats, (int, np.integer)) else tuple(repeats)
-    times = [operator.index(r) for r in given]
+    times = as_ints("repeat", "repeats", repeats)
     if any(r < 0 for r in times) or len(times) not in (1, size):
-        raise ShapeError(f"[repeat] expected 1 or {size} repeats of 0 or more, got {given}")
+        raise ShapeError(f"[repeat] expected 1 or {size} repeats of 0 or more, got {times}")
     if len(times) == 1:
         before, after = math.prod(x.shape[:at]), math.prod(x.shape[at + 1 :])
         wide = expand(reshape(x, (before, size, 1, after)), (before, size, times[0], after))
         return reshape(wide, (*x.shape[:at], size * times[0], *x.shape[at + 1 :]), name=name)
+    check_made("repeat", sum(times))
     return gather(x, np.repeat(np.arange(size, dtype=np.int32), times), at, name=name)
 
 
@@ -243,9 +249,9 @@ def split(
             raise ShapeError(f"[split] expected a number of parts that divides {size}, got {count}")
         sizes = [size // count] * count
     else:
-        sizes = [operator.index(p) for p in parts]
+        sizes = list(as_ints("split", "parts", parts))
         if any(s < 0 for s in sizes) or sum(sizes) != size:
-            raise ShapeError(f"[split] expected sizes that add up to {size}, got {tuple(parts)}")
+            raise ShapeError(f"[split] expected sizes that add up to {size}, got {tuple(sizes)}")
     ends = list(itertools.accumulate(sizes))
     return tuple(
         slice_(x, end - length, end, at, name=name and f"{name}.{number}")
@@ -255,6 +261,8 @@ def split(
 
 def stack(xs: Sequence[TensorLike], axis: int = 0, *, name: str | None = None) -> Tensor:
     """Tensors of one shape along a new axis, as numpy.stack."""
+    if not isinstance(xs, Sequence):
+        raise ShapeError("[stack] expected a sequence of tensors, got one; try vs.stack([a, b])")
     tensors = [as_tensor(x) for x in xs]
     if not tensors:
         raise ShapeError("[stack] expected at least one tensor, got none")
@@ -297,7 +305,7 @@ def flatten(
 def unsqueeze(x: TensorLike, axes: int | Sequence[int], *, name: str | None = None) -> Tensor:
     """New axes of size 1, at these places in the result, as ONNX Unsqueeze. A view."""
     x = as_tensor(x)
-    count = 1 if isinstance(axes, (int, np.integer)) else len(axes)
+    count = len(as_ints("unsqueeze", "axes", axes))
     new = normalize_axes("unsqueeze", axes, x.rank + count)
     sizes = iter(x.shape)
     shape = [1 if a in new else next(sizes) for a in range(x.rank + count)]
@@ -313,8 +321,7 @@ def moveaxis(
 ) -> Tensor:
     """Axes moved to other places, the others in their order, as numpy.moveaxis."""
     x = as_tensor(x)
-    whole = (int, np.integer)
-    pairs = [(a,) if isinstance(a, whole) else tuple(a) for a in (source, destination)]
+    pairs = [as_ints("moveaxis", "axes", a) for a in (source, destination)]
     start, end = ([normalize_axis("moveaxis", a, x.rank) for a in axes] for axes in pairs)
     if len(start) != len(end) or len(set(start)) != len(start) or len(set(end)) != len(end):
         raise ShapeError(

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import ShapeError
+from ..errors import DTypeError, ShapeError
 from ..types import numpy_dtype
 from .elementwise import add, less, maximum, minimum, mul, relu, sigmoid, sub, tanh, where
 from .layout import concat, expand_dims, reshape, slice_, transpose
 from .matmul import matmul
+from .pointwise import number
 from .tensor import Tensor, TensorLike, as_tensor, constant
 
 Activation = str | Callable[[Tensor], Tensor]
@@ -127,7 +128,11 @@ def _prepare(
     """
     x = as_tensor(operands[0])
     w, r = (as_tensor(t, like=x) for t in operands[1:3])
-    backwards = _DIRECTIONS.get(direction)
+    backwards = _DIRECTIONS.get(direction) if isinstance(direction, str) else None
+    if clip is not None:
+        clip = number(op, "clip", clip)
+        if clip <= 0:
+            raise DTypeError(f"[{op}] expected a clip above 0, got {clip}")
     if backwards is None:
         raise ShapeError(f"[{op}] expected one of {', '.join(_DIRECTIONS)}, got {direction!r}")
     if x.rank != 3 or r.rank != 3:
@@ -198,6 +203,8 @@ def _functions(
 ) -> tuple[tuple[Callable[[Tensor], Tensor], ...], ...]:
     """Returns for each activation its function in each direction."""
     given = tuple(activations or defaults * directions)
+    if isinstance(activations, str):
+        given = (activations,)
     if len(given) != len(defaults) * directions:
         raise ShapeError(
             f"[{op}] expected {len(defaults) * directions} activations, got {len(given)}"
@@ -207,7 +214,7 @@ def _functions(
         function = (
             _ACTIVATIONS.get(activation.lower()) if isinstance(activation, str) else activation
         )
-        if function is None:
+        if not callable(function):
             raise ShapeError(
                 f"[{op}] expected {', '.join(_ACTIVATIONS)} or a function, got {activation!r}"
             )

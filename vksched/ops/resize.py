@@ -13,13 +13,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import DTypeError, ShapeError
-from ..types import FLOATS, NDArray, as_shape, normalize_axis
+from ..types import (
+    FLOATS,
+    NDArray,
+    as_float,
+    as_floats,
+    as_ints,
+    as_shape,
+    check_made,
+    normalize_axis,
+)
 from .elementwise import where
 from .index import gather
 from .layout import reshape
-from .pad import one_value
 from .resample import resample
-from .tensor import Tensor, TensorLike, as_tensor, constant
+from .tensor import Tensor, TensorLike, as_tensor, constant, one_value
 
 MODES = ("nearest", "linear", "cubic")
 COORDINATES = (
@@ -100,9 +108,12 @@ def _taps(
     a: _Axis, at: NDArray, mode: str, cubic_coeff_a: float, exclude_outside: bool, antialias: bool
 ) -> tuple[NDArray, NDArray]:
     """Returns the source indices and weights (out, taps) of the results at these coordinates."""
+    if a.out == 0:
+        return np.zeros((0, 1), np.int32), np.zeros((0, 1))
     reach = 1 if mode == "linear" else 2
     scale = min(a.scale, 1.0) if antialias else 1.0
     first = math.floor(-reach / scale) + 1
+    check_made("resize", a.out * (2 - 2 * first))
     base = np.ceil(at) - 1  # the coordinate is in base..base + 1, the end counted in
     steps = np.arange(first, 2 - first)
     distance = (steps - (at - base)[:, None]) * scale
@@ -138,8 +149,8 @@ def _resized_axes(
             outs = [int(factor * size + 0.5) for size in given]
     else:
         assert scales is not None
-        factors = [float(s) for s in scales]
-        if len(factors) != len(along) or not all(0 < f < math.inf for f in factors):
+        factors = list(as_floats("resize", "scales", scales))
+        if len(factors) != len(along) or any(f <= 0 for f in factors):
             raise ShapeError(f"[resize] expected {len(along)} scales above 0, got {factors}")
         outs = [int(factor * size) for factor, size in zip(factors, given, strict=True)]
     for size, out in zip(given, outs, strict=True):
@@ -147,7 +158,7 @@ def _resized_axes(
             raise ShapeError(f"[resize] cannot make {out} elements of none, in {shape}")
     windows = [(0.0, 1.0)] * len(along)
     if roi is not None:
-        ends = [float(r) for r in roi]
+        ends = list(as_floats("resize", "roi", roi))
         if len(ends) != 2 * len(along):
             raise ShapeError(
                 f"[resize] expected {len(along)} starts and as many ends as roi, got {ends}"
@@ -200,16 +211,22 @@ def resize(
     if crops and roi is None:
         raise ShapeError("[resize] expected a roi with tf_crop_and_resize, got none")
     rank = tensor.rank
-    along = range(rank) if axes is None else [normalize_axis("resize", a, rank) for a in axes]
+    along = (
+        range(rank)
+        if axes is None
+        else [normalize_axis("resize", a, rank) for a in as_ints("resize", "axes", axes)]
+    )
     if len(set(along)) != len(along):
         raise ShapeError(f"[resize] expected distinct axes, got {axes}")
     todo = _resized_axes(
         tensor.shape, along, sizes, scales, keep_aspect_ratio_policy, roi if crops else None
     )
+    cubic = as_float("resize", "cubic_coeff_a", cubic_coeff_a)
     inside = np.ones((1,) * rank, bool)
     for a in sorted(todo, key=lambda a: a.scale):  # what shrinks first leaves less to do
         if not a.changes:
             continue
+        check_made("resize", a.out)
         at = _coordinates(a, coordinate_transformation_mode)
         if crops:
             within = (at >= 0) & (at <= a.size - 1)
@@ -217,7 +234,7 @@ def resize(
         if mode == "nearest":
             tensor = gather(tensor, _nearest(at, nearest_mode, a.size), a.axis)
         else:
-            indices, weights = _taps(a, at, mode, cubic_coeff_a, exclude_outside, antialias)
+            indices, weights = _taps(a, at, mode, cubic, exclude_outside, antialias)
             tensor = resample(tensor, indices, weights, a.axis)
     if not inside.all():
         outside = constant(one_value("resize", extrapolation_value, tensor.dtype))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..errors import DTypeError, ShapeError
-from ..types import FLOAT32, NDArray, TensorType
+from ..types import FLOAT32, NDArray, TensorType, as_float, as_int, check_made
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, register
 from .strides import spread
 from .tensor import Tensor, TensorLike, apply, as_tensor, constant
@@ -90,12 +90,14 @@ def rotary_embedding(
     """
     tensor = as_tensor(x)
     depth = tensor.shape[-1] if tensor.rank else 0
-    turned = depth if rotary_dim is None else rotary_dim
+    turned = depth
+    if rotary_dim is not None:
+        turned = as_int("rotary_embedding", "rotary_dim", rotary_dim)
     if not 0 <= turned <= depth or turned % 2:
         raise ShapeError(
             f"[rotary_embedding] expected an even rotary_dim in 0..{depth}, got {turned}"
         )
-    attrs: dict[str, AttrValue] = {"interleaved": bool(interleaved), "turned": int(turned)}
+    attrs: dict[str, AttrValue] = {"interleaved": bool(interleaved), "turned": turned}
     caches = [as_tensor(t, like=tensor) for t in (cos, sin)]
     return apply("rotary_embedding", (tensor, *caches), attrs, name)
 
@@ -104,12 +106,15 @@ def rotary_cache(
     length: int, dim: int, base: float = 10000.0, *, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
     """cos and sin of position * base ** (-2 i / dim), two constants of shape (length, dim / 2)."""
-    if length < 0 or dim < 0 or dim % 2 or not base > 0:
+    length, dim = as_int("rotary_cache", "length", length), as_int("rotary_cache", "dim", dim)
+    base = as_float("rotary_cache", "base", base)
+    if length < 0 or dim < 0 or dim % 2 or base <= 0:
         raise ShapeError(
             "[rotary_cache] expected a length, an even dim and a base over 0, "
             f"got {length}, {dim} and {base}"
         )
-    rates = float(base) ** (-np.arange(0, dim, 2, dtype=np.float64) / max(dim, 1))
+    check_made("rotary_cache", max(length * dim, length, dim))
+    rates = base ** (-np.arange(0, dim, 2, dtype=np.float64) / max(dim, 1))
     angles = np.arange(length, dtype=np.float64)[:, None] * rates
     return (
         constant(np.cos(angles).astype(np.float32), name and f"{name}.cos"),

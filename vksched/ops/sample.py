@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from ..errors import DTypeError, ShapeError
-from ..types import FLOAT32, FLOATS, NDArray, TensorType, as_shape
+from ..types import FLOAT32, FLOATS, NDArray, TensorType, as_ints, check_made
 from .layout import reshape, transpose
 from .matmul import matmul
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, register
@@ -233,7 +233,9 @@ def affine_grid(
     theta: (batch, 2, 3) with size (batch, channels, height, width) -> (batch, height, width, 2),
     or (batch, 3, 4) with a depth before the height.
     """
-    maps, shape = as_tensor(theta), as_shape(size)
+    maps, shape = as_tensor(theta), as_ints("affine_grid", "size", size)
+    if any(s < 0 for s in shape):
+        raise ShapeError(f"[affine_grid] expected sizes of 0 or more, got {shape}")
     if maps.dtype not in FLOATS:
         raise DTypeError(f"[affine_grid] expected float32, got {maps.dtype}; try vs.cast")
     dims = len(shape) - 2
@@ -242,6 +244,7 @@ def affine_grid(
             "[affine_grid] expected maps (batch, 2, 3) and a size (batch, channels, height, width) "
             f"or (batch, 3, 4) and one with depth, got {maps.shape} and {shape}"
         )
+    check_made("affine_grid", math.prod(shape[2:]) * (dims + 1))
     steps = [_steps(length, align_corners) for length in shape[2:]]
     places = np.stack([*reversed(np.meshgrid(*steps, indexing="ij")), np.ones(shape[2:])], -1)
     base = constant(places.reshape(-1, dims + 1).astype(maps.dtype))

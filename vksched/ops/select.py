@@ -22,7 +22,7 @@ from ..types import (
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, register
 from .pointwise import ALL, NUMBERS, declare_unary, lower_words, number, unary, word
 from .strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel, spread
-from .tensor import Tensor, TensorLike, apply, as_tensor, binary, convert
+from .tensor import Tensor, TensorLike, apply, as_tensor, binary, convert, register_method
 
 # -- cast --------------------------------------------------------------------------------------
 
@@ -215,3 +215,6 @@ def addcmul(
     like = next((t for t in (x, a, b) if isinstance(t, Tensor)), None)
     operands = tuple(as_tensor(t, like=like) for t in (x, a, b))
     return apply("addcmul", operands, {"value": number("addcmul", "value", value)}, name)
+
+
+register_method("cast", cast)

@@ -4,7 +4,6 @@ here.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,6 +22,7 @@ from ..types import (
     NDArray,
     Shape,
     TensorType,
+    as_ints,
     as_shape,
     canonical_dtype,
     numpy_dtype,
@@ -31,6 +31,10 @@ from .lower import infer
 from .op import Attrs, AttrValue, Op, get_op, register
 
 TensorLike = Union["Tensor", NDArray, bool, int, float, Sequence[Any]]
+
+IDENTITY_HINT = (
+    "`==` and `!=` of tensors compare identity; try vs.equal, or vs.cast of a bool tensor"
+)
 
 _scope: ContextVar[str] = ContextVar("vksched_scope", default="")
 
@@ -91,8 +95,23 @@ class Tensor:
         return self.type.rank
 
     @property
+    def ndim(self) -> int:
+        """The rank, as numpy calls it."""
+        return self.type.rank
+
+    @property
     def size(self) -> int:
         return self.type.size
+
+    @property
+    def T(self) -> Tensor:
+        """All axes in reverse order."""
+        return self.transpose()
+
+    def __len__(self) -> int:
+        if self.rank == 0:
+            raise ShapeError("[Tensor] expected axes to have a length, got a scalar; try x.size")
+        return self.shape[0]
 
     def __repr__(self) -> str:
         return f"<Tensor {self.name}: {self.type} = {self.op}>"
@@ -132,6 +151,48 @@ class Tensor:
     def __rtruediv__(self, other: TensorLike) -> Tensor:
         return binary("div", other, self)
 
+    def __floordiv__(self, other: TensorLike) -> Tensor:
+        return binary("floor_divide", self, other)
+
+    def __rfloordiv__(self, other: TensorLike) -> Tensor:
+        return binary("floor_divide", other, self)
+
+    def __mod__(self, other: TensorLike) -> Tensor:
+        return binary("remainder", self, other)
+
+    def __rmod__(self, other: TensorLike) -> Tensor:
+        return binary("remainder", other, self)
+
+    def __and__(self, other: TensorLike) -> Tensor:
+        return binary("bitwise_and", self, other)
+
+    def __rand__(self, other: TensorLike) -> Tensor:
+        return binary("bitwise_and", other, self)
+
+    def __or__(self, other: TensorLike) -> Tensor:
+        return binary("bitwise_or", self, other)
+
+    def __ror__(self, other: TensorLike) -> Tensor:
+        return binary("bitwise_or", other, self)
+
+    def __xor__(self, other: TensorLike) -> Tensor:
+        return binary("bitwise_xor", self, other)
+
+    def __rxor__(self, other: TensorLike) -> Tensor:
+        return binary("bitwise_xor", other, self)
+
+    def __lshift__(self, other: TensorLike) -> Tensor:
+        return binary("bitwise_left_shift", self, other)
+
+    def __rlshift__(self, other: TensorLike) -> Tensor:
+        return binary("bitwise_left_shift", other, self)
+
+    def __rshift__(self, other: TensorLike) -> Tensor:
+        return binary("bitwise_right_shift", self, other)
+
+    def __rrshift__(self, other: TensorLike) -> Tensor:
+        return binary("bitwise_right_shift", other, self)
+
     def __pow__(self, other: TensorLike) -> Tensor:
         return binary("pow", self, other)
 
@@ -149,6 +210,12 @@ class Tensor:
 
     def __ge__(self, other: TensorLike) -> Tensor:
         return binary("greater_equal", self, other)
+
+    def __pos__(self) -> Tensor:
+        return apply("positive", (self,))
+
+    def __invert__(self) -> Tensor:
+        return apply("bitwise_invert", (self,))
 
     def __neg__(self) -> Tensor:
         return apply("neg", (self,))
@@ -174,8 +241,11 @@ class Tensor:
 
     def transpose(self, *axes: Any) -> Tensor:
         """As `vs.transpose`."""
-        given = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
-        return _method("transpose", self, tuple(given) or None)
+        return _method("transpose", self, (axes[0] if len(axes) == 1 else axes) if axes else None)
+
+    def astype(self, dtype: object) -> Tensor:
+        """As `vs.cast`."""
+        return _method("cast", self, dtype)
 
 
 _methods: dict[str, Callable[..., Tensor]] = {}
@@ -199,6 +269,8 @@ def apply(
     """Makes a node. Errors of the type rule are raised here, with the node's name and operand
     types.
     """
+    if name is not None and not isinstance(name, str):
+        raise VkschedError(f"[{op}] expected a name, got {name!r}")
     declared, frozen = get_op(op), Attrs(attrs)
     types = tuple(t.type for t in inputs)
     try:
@@ -213,13 +285,26 @@ def as_tensor(value: TensorLike, like: Tensor | None = None) -> Tensor:
     """Returns a Tensor as it is, another value as a constant.
 
     Python's and numpy's scalars, and sequences of them, take `like`'s element type where that loses
-    no more than digits; arrays keep theirs.
+    no more than digits; arrays keep theirs. A bool is no number: it is most likely the result of
+    `==`.
+
+    Raises:
+        DTypeError: it does not fit beside `like`, or is a bool of Python's on its own.
     """
     if isinstance(value, Tensor):
         return value
+    if like is None and isinstance(value, bool):
+        raise DTypeError(f"[constant] expected a tensor, got {value}; {IDENTITY_HINT}")
     if like is not None and not isinstance(value, np.ndarray):
         value = convert("constant", value, like.dtype)
     return constant(value)
+
+
+def _holds_bool(value: object) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_bool, value))
+    array = isinstance(value, np.ndarray) and value.dtype.kind == "b"
+    return array or isinstance(value, (bool, np.bool_))
 
 
 def convert(what: str, value: object, dtype: str) -> NDArray:
@@ -234,22 +319,31 @@ def convert(what: str, value: object, dtype: str) -> NDArray:
         raise DTypeError(
             f"[{what}] expected numbers of one shape, got {value!r}: {error}"
         ) from None
-    kinds = "b" if dtype == BOOL else "biuf"
+    if dtype != BOOL and _holds_bool(value):
+        shown = repr(value) if array.size < 8 else f"bools {array.shape}"
+        raise DTypeError(f"[{what}] expected numbers of {dtype}, got {shown}; {IDENTITY_HINT}")
+    kinds = "b" if dtype == BOOL else "iuf"
     with np.errstate(all="ignore"):
         out = array.astype(numpy_dtype(dtype)) if array.dtype.kind in kinds else None
-        lost = (
-            out is not None
-            and array.dtype.kind != "b"
-            and (
-                not np.array_equal(np.isfinite(out), np.isfinite(array))
-                if out.dtype.kind == "f"
-                else not np.array_equal(out, array)
-            )
+        lost = out is not None and (
+            not np.array_equal(np.isfinite(out), np.isfinite(array))
+            if out.dtype.kind == "f"
+            else not np.array_equal(out, array)
         )
         if out is None or lost:
             shown = repr(value) if array.size < 8 else f"{array.dtype} {array.shape}"
             raise DTypeError(f"[{what}] expected values of {dtype}, got {shown}; try vs.cast")
     return out
+
+
+def one_value(op: str, value: object, dtype: str) -> NDArray:
+    """Returns one number as an array of an element type; for bool it may be 0 or 1."""
+    if dtype == BOOL and isinstance(value, (int, float, np.integer)) and value in (0, 1):
+        value = bool(value)
+    array = convert(op, value, dtype)
+    if array.shape != ():
+        raise ShapeError(f"[{op}] expected one value, got {value!r}")
+    return array
 
 
 def binary(op: str, a: TensorLike, b: TensorLike, name: str | None = None) -> Tensor:
@@ -299,7 +393,8 @@ def input(
     type_ = TensorType(as_shape(shape), canonical_dtype(dtype))
     more: dict[str, AttrValue] = {}
     if bounds is not None:
-        low, high = (operator.index(v) for v in bounds)
+        ends = as_ints("input", "bounds", bounds)
+        low, high = ends if len(ends) == 2 else (1, 0)
         if type_.dtype not in (INT32, UINT32, INT64) or low > high:
             raise DTypeError(
                 f"[input] expected bounds (low, high) of an integer input, got {bounds} for "
@@ -341,6 +436,8 @@ def _from_array(op: str, value: Any, name: str | None) -> Tensor:
             if array.size and (array.max() > 2**31 - 1 or array.min() < -(2**31)):
                 raise DTypeError(f"[{op}] expected values that fit int32, got {value!r}")
             array = array.astype(np.int32)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     try:
         dtype = canonical_dtype(array.dtype)
     except DTypeError as error:
