@@ -237,7 +237,7 @@ def test_every_value_lies_within_its_bounds() -> None:
     made += [vs.bitwise_and(a, b), vs.bitwise_or(a, b), vs.bitwise_xor(b, b + 4)]
     made += [vs.bitwise_right_shift(a, b), vs.floor(a), vs.round(b), vs.positive(a)]
     square = vs.input("m", (4, 4), "int64", bounds=(-3, 3))
-    made += [square @ square, vs.pow(a, vs.weight(np.array([0, 1, 2, 3, 4] * 10)))]
+    made += [square @ square, vs.pow(a, vs.weight(np.array([0, 1, 2, 3, 4] * 10))), a % b]
     made += [vs.reduce_prod(square, 0), vs.cumprod(square, 1), vs.bitwise_left_shift(a, b)]
     pixels = vs.reshape(square, (1, 1, 4, 4))
     made += [vs.conv(pixels, pixels[:, :, :2, :3]), vs.conv_transpose(pixels, pixels[:, :, :2])]
