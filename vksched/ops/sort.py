@@ -15,6 +15,7 @@ import numpy as np
 from ..errors import DTypeError, ShapeError
 from ..types import BOOL, FLOAT32, INT32, UINT32, NDArray, TensorType, normalize_axis, numpy_dtype
 from .arg import INDEX
+from .index import take_along_axis
 from .op import (
     OUTPUT,
     SCRATCH,
@@ -208,6 +209,5 @@ def topk(
     tensor = as_tensor(x)
     if not isinstance(k, (int, np.integer)) or isinstance(k, bool):
         raise ShapeError(f"[topk] expected an integer as k, got {k!r}")
-    values = _sort("sort", tensor, axis, largest, int(k), name)
     indices = _sort("argsort", tensor, axis, largest, int(k), name and f"{name}.indices")
-    return values, indices
+    return take_along_axis(tensor, indices, axis, name=name), indices
