@@ -82,6 +82,12 @@ def test_numpy_integers_are_integers(one: Callable[[int], Any]) -> None:
         (lambda: vs.squeeze(x(), 0.0), vs.ShapeError, "integer or integers as axes"),
         (lambda: vs.unsqueeze(x(), 1.0), vs.ShapeError, "integer or integers as axes"),
         (lambda: vs.reduce_sum(x(), 1.0), vs.ShapeError, "integer or integers as axes"),
+        (lambda: vs.local_response_norm(x(), 3, alpha="a"), vs.DTypeError, "number as alpha"),  # type: ignore[arg-type]
+        (
+            lambda: vs.batch_norm_training(x(), *(vs.input(n, 6) for n in "gbmv"), momentum=None),  # type: ignore[arg-type]
+            vs.DTypeError,
+            "number as momentum",
+        ),
         (lambda: vs.roll(x(), 1.5, 0), vs.ShapeError, "integers as shift, got 1.5"),
         (lambda: vs.tile(x(), "2"), vs.ShapeError, "integers as repeats, got '2'"),
         (lambda: vs.repeat(x(), None), vs.ShapeError, "integers as repeats, got None"),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..errors import DTypeError, ShapeError
-from ..types import FLOATS, NDArray, normalize_axes, normalize_axis
+from ..types import FLOATS, NDArray, as_float, normalize_axes, normalize_axis
 from .elementwise import logical_and, maximum, rsqrt, sqrt, where
 from .elementwise import pow as power
 from .half import all_computed_wide, computed_wide
@@ -179,6 +179,7 @@ def batch_norm_training(
     """
     op = "batch_norm_training"
     tensor = _with_channels(op, x)
+    momentum = as_float(op, "momentum", momentum)
     if not 0 <= momentum <= 1:
         raise DTypeError(f"[{op}] expected a momentum in 0..1, got {momentum!r}")
     axes, eps = (0, *range(2, tensor.rank)), check_eps(op, eps)
@@ -265,6 +266,8 @@ def local_response_norm(
     tensor = _with_channels(op, x)
     if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
         raise ShapeError(f"[{op}] expected a size of 1 or more, got {size!r}")
+    alpha, beta = as_float(op, "alpha", alpha), as_float(op, "beta", beta)
+    bias = as_float(op, "bias", bias)
     taps, there = _window(tensor.shape[1], min(int(size), 2 * tensor.shape[1] + 1))
 
     def build(x: Tensor, name: str | None) -> Tensor:
