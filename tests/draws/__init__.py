@@ -2,48 +2,12 @@
 
 from __future__ import annotations
 
-from . import (
-    attention,
-    conv,
-    create,
-    elementwise,
-    index,
-    layout,
-    matmul,
-    norm,
-    pad,
-    pool,
-    random,
-    rearrange,
-    reduce,
-    resize,
-    sample,
-    scan,
-    scatter,
-    softmax,
-)
+import importlib
+import pkgutil
+
 from .common import Draw
 
-FAMILIES = (
-    attention,
-    conv,
-    create,
-    elementwise,
-    index,
-    layout,
-    matmul,
-    norm,
-    pad,
-    pool,
-    random,
-    rearrange,
-    reduce,
-    resize,
-    sample,
-    scan,
-    scatter,
-    softmax,
-)
 DRAWS: dict[str, Draw] = {}
-for _family in FAMILIES:
-    DRAWS.update(_family.DRAWS)
+for _info in pkgutil.iter_modules(__path__):
+    _family = importlib.import_module(f"{__name__}.{_info.name}")
+    DRAWS.update(getattr(_family, "DRAWS", {}))

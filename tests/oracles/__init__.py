@@ -2,62 +2,14 @@
 
 from __future__ import annotations
 
-from . import (
-    arg,
-    attention,
-    channel_norm,
-    conv,
-    create,
-    einsum,
-    elementwise,
-    index,
-    layout,
-    linear,
-    matmul,
-    norm,
-    pad,
-    pool,
-    random,
-    rearrange,
-    recurrent,
-    reduce,
-    resize,
-    sample,
-    scan,
-    scatter,
-    softmax,
-    sort,
-)
+import importlib
+import pkgutil
+
 from .common import FunctionOracle, Oracle
 
-FAMILIES = (
-    arg,
-    attention,
-    channel_norm,
-    conv,
-    create,
-    einsum,
-    elementwise,
-    index,
-    layout,
-    linear,
-    matmul,
-    norm,
-    pad,
-    pool,
-    random,
-    rearrange,
-    recurrent,
-    reduce,
-    resize,
-    sample,
-    scan,
-    scatter,
-    softmax,
-    sort,
-)
 ORACLES: dict[str, Oracle] = {}
 FUNCTION_ORACLES: dict[str, FunctionOracle] = {}
-for _family in FAMILIES:
+for _info in pkgutil.iter_modules(__path__):
+    _family = importlib.import_module(f"{__name__}.{_info.name}")
     ORACLES.update(getattr(_family, "ORACLES", {}))
     FUNCTION_ORACLES.update(getattr(_family, "FUNCTION_ORACLES", {}))
