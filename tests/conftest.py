@@ -9,6 +9,9 @@ import pytest
 
 from vksched.runtime import probe
 
+NUMPY_ONLY = {"nonzero"}
+"""Ops that no device runs."""
+
 
 def vulkan_names() -> list[str]:
     """Names of the Vulkan devices that can be opened, software ones too."""

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from conftest import vulkan_names
+from conftest import NUMPY_ONLY, vulkan_names
 from draws import DRAWS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -21,7 +21,6 @@ from vksched.errors import UnsupportedOp
 from vksched.ops.op import all_ops
 from vksched.runtime.vulkan import VulkanDevice
 
-NUMPY_ONLY = {"nonzero"}
 COUNT = int(os.environ.get("VKSCHED_DRAWS", "200"))
 SETTINGS = settings(
     max_examples=COUNT,

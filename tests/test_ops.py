@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from conftest import vulkan_names
+from conftest import NUMPY_ONLY, vulkan_names
 
 import vksched as vs
 from vksched.cases.case import Case, ErrorCase, FunctionCase
@@ -32,7 +32,6 @@ from vksched.ops.op import OUTPUT, SCRATCH, Dispatch, Limits, all_ops, view_offs
 from vksched.runtime.shaders import DIRECTORY, load_manifest, load_shader
 from vksched.runtime.vulkan import VulkanDevice
 
-NUMPY_ONLY = {"nonzero"}
 PARTLY_BY_NUMPY: set[str] = set()
 """Functions of which numpy computes a part even on these devices."""
 LOWERED = {

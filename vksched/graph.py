@@ -89,9 +89,8 @@ class Graph:
         for node in self.nodes:
             if node.id in self.data:
                 wanted = node.type.dtype == INT64 or node.type.size <= FEW
-                out.append(bounds_of_data(self.data[node.id]) if wanted else None)
-                if out[-1] is None:
-                    out[-1] = OF_DTYPE.get(node.type.dtype)
+                found = bounds_of_data(self.data[node.id]) if wanted else None
+                out.append(found or OF_DTYPE.get(node.type.dtype))
             elif node.declaration.leaf:
                 low, high = node.attrs.get("low"), node.attrs.get("high")
                 told = isinstance(low, int) and isinstance(high, int)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Mapping
 from types import ModuleType
 
@@ -11,63 +12,14 @@ from ..errors import VkschedError
 from ..ops.bounds import bounds_of_data, fits
 from ..ops.op import Limits
 from ..types import NDArray
-from . import (
-    arg,
-    attention,
-    binary,
-    channel_norm,
-    conv,
-    create,
-    einsum,
-    elementwise,
-    index,
-    layout,
-    linear,
-    matmul,
-    norm,
-    pad,
-    pool,
-    random,
-    rearrange,
-    recurrent,
-    reduce,
-    resize,
-    sample,
-    scan,
-    scatter,
-    softmax,
-    sort,
-    unary,
-)
 from .case import Case, ErrorCase, FunctionCase
 
-FAMILIES: tuple[ModuleType, ...] = (
-    arg,
-    attention,
-    binary,
-    channel_norm,
-    conv,
-    create,
-    einsum,
-    elementwise,
-    index,
-    layout,
-    linear,
-    matmul,
-    norm,
-    pad,
-    pool,
-    random,
-    rearrange,
-    recurrent,
-    reduce,
-    resize,
-    sample,
-    scan,
-    scatter,
-    softmax,
-    sort,
-    unary,
+NAMES = """
+arg attention binary channel_norm conv create einsum elementwise index layout linear matmul norm
+pad pool random rearrange recurrent reduce resize sample scan scatter softmax sort unary
+""".split()
+FAMILIES: tuple[ModuleType, ...] = tuple(
+    importlib.import_module(f".{name}", __package__) for name in NAMES
 )
 CASES: list[Case] = [case for family in FAMILIES for case in family.CASES]
 FUNCTIONS: list[FunctionCase] = [

@@ -73,8 +73,10 @@ class DeviceSpec:
 
     def lower(self, graph: Graph, node: Node) -> Lowering:
         """Returns the dispatches of a node on this device; raises UnsupportedOp with the reason."""
-        call = Call(graph.input_types(node), node.type, node.attrs, self.limits)
-        return lower(node.declaration, call)
+        return lower(node.declaration, self._call(graph, node))
+
+    def _call(self, graph: Graph, node: Node) -> Call:
+        return Call(graph.input_types(node), node.type, node.attrs, self.limits)
 
     def split_seconds(self, graph: Graph, nodes: Iterable[int]) -> float:
         """Returns the estimated time of some nodes in one submission."""
@@ -82,10 +84,10 @@ class DeviceSpec:
 
     def node_seconds(self, graph: Graph, node: Node) -> float:
         """Returns the estimated time of one node."""
-        op, types = node.declaration, graph.input_types(node)
-        work = op.work(types, node.type, node.attrs)
+        op, call = node.declaration, self._call(graph, node)
+        work = op.work(call.inputs, call.output, call.attrs)
         if self.kind != "cpu":
-            beside = conversion_bytes(op, Call(types, node.type, node.attrs, self.limits))
+            beside = conversion_bytes(op, call)
             work = replace(work, bytes_moved=work.bytes_moved + beside)
         return self.seconds(work)
 
