@@ -39,8 +39,17 @@ class IndexOutOfRange(VkschedError, IndexError):
     """A kernel met an index outside the axis it indexes."""
 
 
+class RunCancelled(VkschedError):
+    """An observer stopped the run."""
+
+
 class DeviceError(VkschedError, RuntimeError):
-    """A device is absent, cannot be opened, or failed."""
+    """A device is absent, cannot be opened, or failed.
+
+    device: the name of the device to blame, "" where that is not known.
+    """
+
+    device: str = ""
 
 
 class DeviceLost(DeviceError):
@@ -53,3 +62,7 @@ class OutOfMemory(DeviceError):
 
 class DeviceTimeout(DeviceError):
     """A submission did not finish within the time allowed."""
+
+
+class StateLost(DeviceError):
+    """A state tensor was on a device that failed, and there is no good copy of it."""
