@@ -88,8 +88,10 @@ class DeviceMemory:
 
     weights: leaf nodes (weights and constants) that must be there. activation_pages, inbox_pages,
     outbox_pages: page sizes of one slot. peak_bytes: weights and all slots together; of the CPU the
-    activations alone, as its weights are the caller's arrays. resident_bytes: of the weights, what
-    was on the device already when the plan was made.
+    activations alone, as its weights are the caller's arrays. resident_bytes: of the weights and
+    states, what was on the device already when the plan was made. states: those that live there, in
+    memory that no slot has for its own; as a page, a state's number is that of the activation pages
+    and its position here.
     """
 
     weights: tuple[int, ...]
@@ -99,6 +101,8 @@ class DeviceMemory:
     outbox_pages: tuple[int, ...]
     peak_bytes: int
     resident_bytes: int = 0
+    states: tuple[int, ...] = ()
+    state_bytes: int = 0
 
     @property
     def needed_bytes(self) -> int:
@@ -113,7 +117,8 @@ class Plan:
     locations: (device, node) -> activation span, for each value that is in that device's memory,
     the results of its own nodes and copies of others; not for leaves that are weights, nor for
     views (but see CopyIn: a part of a tensor that crosses on its own is a value of its own there).
-    Under (device, scratch_of(node)) the scratch memory of a node, alive while it runs.
+    A state and the node that writes it have the same. Under (device, scratch_of(node)) the scratch
+    memory of a node, alive while it runs.
     final_waits: splits for which the host waits before it hands the outputs to the caller.
     """
 

@@ -23,6 +23,7 @@ from .memory import (
     find_lifetimes,
     largest_live_set,
     locations_of,
+    states_of,
     weights_of,
 )
 from .placement import Overrides, place_priority
@@ -50,7 +51,8 @@ def plan_graph(
 
     overrides: (node id or name pattern, device name); exact ids win, later patterns win over
     earlier. copies: slots, sets of activations and windows, so that as many runs can be under way.
-    resident: for a device the weights and constants, by node id, that are there already.
+    resident: for a device the weights, constants and states, by node id, that are there already. A
+        graph that writes states has one slot, as each run reads what the one before it wrote.
 
     Raises:
         PlanError: unknown policy, or a pattern that matches nothing. DeviceError: unknown device.
@@ -62,6 +64,8 @@ def plan_graph(
     if copies < 1:
         raise PlanError(f"[plan] expected at least 1 copy, got {copies}")
     machine.verify()
+    if any(graph.nodes[n].op == "assign" for n in graph.states):
+        copies = 1  # each run reads what the one before it wrote
     support = Support(graph, machine, resident)
     caps: list[int | None] = [None] * len(machine.devices)
     spills: dict[int, str] = {}
@@ -128,19 +132,29 @@ def _lay_out(
     memory: list[DeviceMemory] = []
     for device, spec in enumerate(machine.devices):
         weights = weights_of(graph, outlines, device)
+        states = states_of(graph, outlines, device)
         if spec.kind == "cpu":
-            bytes_of = {w: graph.nodes[w].type.host_bytes for w in weights}
+            bytes_of = {w: graph.nodes[w].type.host_bytes for w in (*weights, *states)}
         else:
-            bytes_of = {w: aligned(graph.nodes[w].type.words) * 4 for w in weights}
-        weight_bytes = sum(bytes_of.values())
+            bytes_of = {w: aligned(graph.nodes[w].type.words) * 4 for w in (*weights, *states)}
+        weight_bytes = sum(bytes_of[w] for w in weights)
+        state_bytes = sum(bytes_of[s] for s in states)
         here = [o for o in outlines if o.device == device]
         if spec.kind == "cpu":
             live = largest_live_set(find_lifetimes(support, outlines, device))
-            memory.append(DeviceMemory(weights, weight_bytes, (), (), (), 4 * copies * live))
+            peak = 4 * copies * live + state_bytes
+            memory.append(
+                DeviceMemory(weights, weight_bytes, (), (), (), peak, 0, states, state_bytes)
+            )
             continue
         page_words, own = spec.page_bytes // 4, spec.own_buffers
         spans, pages = assign_spans(find_lifetimes(support, outlines, device), page_words, own)
         locations.update(locations_of(spans, device))
+        page_of = {state: len(pages) + number for number, state in enumerate(states)}
+        for node_id, state in graph.states.items() if states else ():
+            if state in page_of:
+                words = graph.nodes[state].type.words
+                locations[device, node_id] = Span(page_of[state], 0, words)
         entering = [(v, graph.nodes[v].type.words) for o in here for v, _ in o.entering]
         leaving = [(v, graph.nodes[v].type.words) for o in here for v in o.leaving]
         in_spans, in_pages = assign_window(entering, page_words, own)
@@ -148,9 +162,12 @@ def _lay_out(
         inbox.update({(device, v): in_spans[v] for v, _ in entering})
         outbox.update({(device, v): out_spans[v] for v, _ in leaving})
         slot_bytes = 4 * (sum(pages) + sum(in_pages) + sum(out_pages))
-        peak = weight_bytes + copies * slot_bytes
+        peak = weight_bytes + state_bytes + copies * slot_bytes
         there = sum(bytes_of[w] for w in support.resident.get(device, ()) if w in bytes_of)
-        memory.append(DeviceMemory(weights, weight_bytes, pages, in_pages, out_pages, peak, there))
+        windows = pages, in_pages, out_pages
+        memory.append(
+            DeviceMemory(weights, weight_bytes, *windows, peak, there, states, state_bytes)
+        )
     splits = tuple(
         _make_split(graph, i, outline, locations, inbox, outbox)
         for i, outline in enumerate(outlines)

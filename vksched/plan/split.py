@@ -17,7 +17,7 @@ Complexity: O(edges + splits * devices). Examples: tests/test_plan.py.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..graph import Graph
@@ -57,7 +57,10 @@ def split_graph(
     """Returns the splits in submission order and the splits to wait for at the end."""
     graph = support.graph
     device = {n.id: placements[n.id].device for n in support.computed}
-    groups = _by_ready_time(support, device, _group(support, device))
+    commits = _commits(support, device)
+    groups = _by_ready_time(support, device, _group(support, device, set().union(*commits)))
+    run = len(groups)
+    groups += commits
     of_node = {n: position for position, nodes in enumerate(groups) for n in nodes}
     entering: list[dict[int, int]] = [{} for _ in groups]
     leaving: list[dict[int, None]] = [{} for _ in groups]
@@ -84,7 +87,7 @@ def split_graph(
         if root in of_node:
             leaving[of_node[root]][value_of(graph, output, False)] = None
     waits = _find_waits(
-        [device[nodes[0]] for nodes in groups], [e.values() for e in entering], leaving
+        [device[nodes[0]] for nodes in groups], [e.values() for e in entering], leaving, run
     )
     outlines = tuple(
         Outline(device[nodes[0]], nodes, tuple(entering[i].items()), tuple(leaving[i]), waits[i])
@@ -93,16 +96,38 @@ def split_graph(
     return outlines, waits[-1]
 
 
-def _group(support: Support, device: dict[int, int]) -> list[tuple[int, ...]]:
-    """Returns the nodes of each split, in the order of submission, each in order of execution."""
+def _commits(support: Support, device: dict[int, int]) -> list[tuple[int, ...]]:
+    """Returns the splits that put the next values of states in their places, one per device.
+
+    They stand at the end: a run that fails before has changed no state. States that nothing else
+    reads are named there, too.
+    """
+    graph = support.graph
+    shown = {graph.root(output) for _, output in graph.outputs}
+    commits: dict[int, list[int]] = {}
+    for node_id, state in graph.states.items():
+        readers = support.readers[node_id]
+        only_written = all(graph.nodes[r].op == "assign" for r in readers) and state not in shown
+        if node_id != state or (readers and only_written):
+            commits.setdefault(device[state], []).append(node_id)
+    return [tuple(sorted(nodes)) for nodes in commits.values()]
+
+
+def _group(
+    support: Support, device: dict[int, int], apart: Collection[int]
+) -> list[tuple[int, ...]]:
+    """Returns the nodes of each split, in the order of submission, each in order of execution; but
+    those apart.
+    """
     depth: dict[int, int] = {}
-    for node in support.computed:
+    computed = [node for node in support.computed if node.id not in apart]
+    for node in computed:
         sources = [p for p in support.operands[node.id] if p in device]
         depth[node.id] = max(
             (depth[p] + (device[p] != device[node.id]) for p in sources), default=0
         )
     early: set[int] = set()
-    for node in reversed(support.computed):
+    for node in reversed(computed):
         readers = support.readers[node.id]
         crosses = any(device[r] != device[node.id] for r in readers)
         inherits = any(
@@ -112,7 +137,7 @@ def _group(support: Support, device: dict[int, int]) -> list[tuple[int, ...]]:
         if crosses or inherits:
             early.add(node.id)
     buckets: dict[tuple[int, bool, int], list[int]] = {}
-    for node in support.computed:
+    for node in computed:
         key = (depth[node.id], node.id not in early, device[node.id])
         buckets.setdefault(key, []).append(node.id)
     return [
@@ -186,10 +211,12 @@ def _find_waits(
     devices: Sequence[int],
     sources: Sequence[Iterable[int]],
     leaving: Sequence[dict[int, None]],
+    run: int,
 ) -> list[tuple[int, ...]]:
     """Returns for each split, and last for the end, the splits that the host must still wait for.
 
-    A wait covers all earlier splits of its device: queues run in order.
+    A wait covers all earlier splits of its device: queues run in order. run: how many splits stand
+    before those that write states, which wait for all of them.
     """
     known = dict.fromkeys(devices, -1)
     out: list[tuple[int, ...]] = []
@@ -202,7 +229,7 @@ def _find_waits(
         known.update(latest)
         return tuple(sorted(latest.values()))
 
-    for needed in sources:
-        out.append(need(needed))
-    out.append(need(i for i, values in enumerate(leaving) if values))
+    for position, needed in enumerate(sources):
+        out.append(need(needed if position < run else range(run)))
+    out.append(need(i for i, values in enumerate(leaving) if values or i >= run))
     return out

@@ -13,7 +13,7 @@ from .machine import Machine
 class Support:
     """What one graph can do on one machine; remembers every answer.
 
-    resident: for a device the weights and constants, by node, that are there already.
+    resident: for a device the weights, constants and states, by node, that are there already.
     """
 
     def __init__(
@@ -22,6 +22,13 @@ class Support:
         self.graph = graph
         self.machine = machine
         self.resident = resident or {}
+        self.homes: Mapping[int, int] = {
+            node: device
+            for device, nodes in self.resident.items()
+            for node in nodes
+            if graph.nodes[node].op == "state"
+        }
+        """Where the states are that are somewhere already: they stay there."""
         self._answers: dict[tuple[int, int], str | None] = {}
         self._same: dict[tuple[object, ...], str | None] = {}
         self._scratch: dict[tuple[object, ...], int] = {}
