@@ -23,10 +23,12 @@ from .memory import scratch_of
 from .plan import HOST, CopyIn, Plan, Span, Split
 
 Memory = tuple[str, int, int]
-"""Kind (inbox, outbox, activation, weight, status, or value: an array of the CPU), device, page."""
+"""Kind (inbox, outbox, activation, status, weight, state, or value: an array of the CPU), device,
+page: the node's number for the last three, the split's for status.
+"""
 
-SHARED = ("weight",)
-"""Kinds of memory that all slots share, written before the first run."""
+SHARED = ("weight", "state")
+"""Kinds of memory that all slots share, and that hold something before the first run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,12 +191,8 @@ class Narrator:
             for copy in (() if on_cpu else split.copies_in)
         ]
         for node_id in split.nodes:
-            reads = tuple(
-                a for i in self.plan.graph.nodes[node_id].inputs for a in self._read(device, i)
-            )
-            items.append(
-                Item(self._name(node_id), on_cpu, reads, self._written(device, node_id, split.id))
-            )
+            reads, writes = self._of_node(device, node_id, split.id)
+            items.append(Item(self._name(node_id), on_cpu, reads, writes))
         for out in () if on_cpu else split.copies_out:
             written = self._words("outbox", device, out.outbox, out.node, split.id)
             reads = self._read(device, out.node)
@@ -207,6 +205,21 @@ class Narrator:
             ]
         items.append(Item("sequence word", True, (self._ticket(split),), (self._echo(split),)))
         return tuple(items)
+
+    def _of_node(
+        self, device: int, node_id: int, split: int
+    ) -> tuple[tuple[Access, ...], tuple[Access, ...]]:
+        """What a node reads and writes."""
+        graph, inputs = self.plan.graph, self.plan.graph.nodes[node_id].inputs
+        held = graph.states.get(node_id)
+        if held is None:
+            reads = tuple(a for i in inputs for a in self._read(device, i))
+            return reads, self._written(device, node_id, split)
+        state = self._state(device, held)
+        if node_id != held:
+            return self._read(device, inputs[1]), (state,)
+        # numpy takes the array as its value; a device reads a state where it is
+        return ((state,), (self._value(held, split),)) if device == self._cpu else ((), ())
 
     def _read(self, device: int, node_id: int) -> tuple[Access, ...]:
         """What is read where a node of a device reads a value."""
@@ -221,6 +234,8 @@ class Narrator:
             if copy is None or copy.source == HOST:
                 return read
             return (*read, self._given_out(value, copy.source))  # numpy reads the outbox itself
+        if root in graph.states and plan.placements[root].device == device:
+            return (self._state(device, root, offset, graph.nodes[node_id].type.words),)
         own = plan.locations.get((device, node_id))
         if own is not None:
             return (self._words("activation", device, own, node_id),)
@@ -257,6 +272,10 @@ class Narrator:
 
     def _value(self, node: int, split: int = -1) -> Access:
         return Access(("value", self._cpu, node), 0, 1, node, split)
+
+    def _state(self, device: int, held: int, offset: int = 0, words: int | None = None) -> Access:
+        size = self.plan.graph.nodes[held].type.words if words is None else words
+        return Access(("state", device, held), offset, offset + max(1, size), held)
 
     def _ticket(self, split: Split) -> Access:
         return Access(("status", split.device, split.id), 0, 1, split.id)

@@ -122,6 +122,8 @@ class Checker:
         self._sent: list[dict[int, _Sent]] = [{} for _ in range(slots)]
         self._pages: dict[tuple[int, Memory], _Page] = {}
         self._freed: set[int] = set()
+        nodes = plan.graph.nodes
+        self._commits = {s.id for s in plan.splits for n in s.nodes if nodes[n].op == "assign"}
 
     def feed(self, event: Event) -> list[Finding]:
         """Takes the next event in the order in which the host did them."""
@@ -197,6 +199,7 @@ class Checker:
         if before is not None and host[event.device] < before.time:
             what = f"{self._split(event)} is submitted while its recording may be under way"
             out.append(Finding("pending", event.slot, what, self._wait_for(before.event)))
+        out += self._check_commit(event, host)
         queue = self._known[event.device]
         _join(queue, host)
         queue[event.device] += 1  # the barrier that each recording begins with
@@ -206,6 +209,21 @@ class Checker:
         queue[event.device] += 1  # a fence covers all items: their count is one above this entry
         time = queue[event.device]
         self._sent[event.slot][event.split] = _Sent(event, time, tuple(queue))
+        return out
+
+    def _check_commit(self, event: Submit, host: list[int]) -> list[Finding]:
+        """A run that fails must have changed no state: it writes them when all else is complete."""
+        if event.split not in self._commits:
+            return []
+        out = []
+        for other in self._plan.splits:
+            sent = self._sent[event.slot].get(other.id)
+            done = sent is not None and sent.event.run == event.run
+            done = done and sent is not None and host[other.device] >= sent.time
+            if other.id not in self._commits and not done:
+                what = f"{self._split(event)} writes states while split {other.id} is under way"
+                missing = f"a wait for split {other.id} on {self._device(other.device)}"
+                out.append(Finding("pending", event.slot, what, missing))
         return out
 
     def _touch(self, agent: int, event: Event, item: Item) -> list[Finding]:
@@ -251,15 +269,21 @@ class Checker:
 
     def _check_read(self, piece: _Piece, reader: _Actor, known: Sequence[int]) -> Finding | None:
         writer, wanted = piece.written, reader.access
-        if wanted.memory[0] in SHARED:
-            return None
+        shared = wanted.memory[0] in SHARED
         if writer is None:
+            if shared:  # it holds what was there before the first run
+                return None
             what = f"{self._what(reader)} reads {self._where(reader)}, which nothing has written"
             missing = f"a write of {self._value(wanted)} before"
             return Finding("unwritten", reader.event.slot, what, missing)
         if known[writer.agent] < writer.time:
             return self._race(writer, reader)
         found = writer.access
+        if shared:  # a state holds what the run before it wrote
+            if writer.event.run != reader.event.run:
+                return None
+            what = f"{self._what(reader)} reads {self._value(wanted)} after {self._what(writer)}"
+            return Finding("stale", reader.event.slot, what, "all reads before the write")
         if (found.node, writer.event.run) == (wanted.node, reader.event.run):
             if wanted.split in (-1, found.split):
                 return None

@@ -163,7 +163,9 @@ def _check_words(plan: Plan, device: int) -> None:
         if where == device:
             pages = (*memory.activation_pages, *(s.words for s in state_spans.values()))
             _check_span(plan, device, node_id, span, pages, "activation")
-            state = graph.states.get(node_id)
+            # elsewhere a state is a value that was copied there
+            home = node_id >= 0 and plan.placements[node_id].device == device
+            state = graph.states.get(node_id) if home else None
             if (state is None) != (span.page < len(memory.activation_pages)):
                 raise _fail(f"{_name(plan, node_id)} is not in the memory of its kind")
             if state is not None and span != state_spans.get(state):

@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Iterable
 
+from ..errors import DeviceError
 from ..plan.events import Event, Narrator
 from ..plan.happens import Checker, Finding, fail_on
 from ..plan.plan import CopyIn, Plan
@@ -32,15 +33,17 @@ class Log:
         self._tell = Narrator(plan)
         self._checker = Checker(plan)
         self._found: list[Finding] = []
+        self._runs = 0
         self._lock = threading.Lock()
 
     def watch(self, session: Session, device: int) -> Session:
         """Returns the session as one that tells what it does."""
         return _Watched(session, device, self)
 
-    def acquire(self, slot: int, run: int) -> None:
+    def acquire(self, slot: int) -> None:
         """A run gets a slot; called in order with `release`, under the executor's lock."""
-        self.take([self._tell.acquire(slot, run)])
+        self.take([self._tell.acquire(slot, self._runs)])
+        self._runs += 1
 
     def release(self, slot: int) -> None:
         """A run gives its slot back, whatever became of it."""
@@ -88,7 +91,12 @@ class _Watched:
             self._log.take(self._tell.submit(slot, split))
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
-        self._session.wait(slot, split, timeout_s)
+        try:
+            self._session.wait(slot, split, timeout_s)
+        except Exception as error:
+            if not isinstance(error, DeviceError):  # the split has ended, though with an error
+                self._log.take([self._tell.wait(slot, split)])
+            raise
         self._log.take([self._tell.wait(slot, split)])
 
     def check(self, slot: int, split: int, ticket: int) -> None:

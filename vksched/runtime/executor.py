@@ -23,6 +23,7 @@ from ..errors import DeviceError
 from ..plan.plan import HOST, CopyIn, Plan, Split
 from ..trace import Event, Trace, VkschedWarning
 from ..types import NDArray
+from . import check
 from .device import Device, Progress, Session
 from .evaluate import Values
 
@@ -113,10 +114,12 @@ class Executor:
         # What follows changes under this condition; who waits for a slot or for the end is told.
         self._state = threading.Condition()
         self._free_slots = list(range(plan.copies))
+        self._log = check.Log(plan) if check.wanted() else None
         self._sessions: dict[int, Session] = {}
         try:
             for index in sorted({split.device for split in plan.splits}):
-                self._sessions[index] = devices[index].prepare(plan, index, progress)
+                session = devices[index].prepare(plan, index, progress)
+                self._sessions[index] = self._log.watch(session, index) if self._log else session
         except BaseException:
             self._free()
             raise
@@ -132,10 +135,14 @@ class Executor:
                     break
                 self._state.wait()
             slot = self._free_slots.pop(0)
+            if self._log:
+                self._log.acquire(slot)
         try:
             return self._run(slot, feeds)
         finally:
             with self._state:
+                if self._log:
+                    self._log.release(slot)
                 self._free_slots.append(slot)
                 self._state.notify_all()
 
@@ -172,6 +179,8 @@ class Executor:
             for split_id in self.plan.final_waits:
                 self._wait(run, split_id)
             outputs = tuple(self._output(run, node) for _, node in self.plan.graph.outputs)
+            if self._log:
+                self._log.end(slot)
         except BaseException as error:
             self._settle(run, error)
             raise
