@@ -113,7 +113,10 @@ class Free(Event):
 
 
 class Narrator:
-    """Tells the events of a plan. One run holds a slot at a time."""
+    """Tells the events of a plan. One run holds a slot at a time.
+
+    items: what the queue does in each split.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -126,7 +129,7 @@ class Narrator:
         self._to_cpu = {
             c.node: c for s in plan.splits if s.device == self._cpu for c in s.copies_in
         }
-        self._items = tuple(self._of_split(s) for s in plan.splits)
+        self.items = tuple(self._of_split(s) for s in plan.splits)
 
     def acquire(self, slot: int, run: int) -> Acquire:
         self._held[slot] = run
@@ -144,7 +147,7 @@ class Narrator:
         """The host writes the ticket of a split and hands it to its queue."""
         made = self.plan.splits[split]
         yield self._touch(slot, f"ticket of split {split}", (), (self._ticket(made),))
-        yield Submit(slot, slot, self._held[slot], made.device, split, self._items[split])
+        yield Submit(slot, slot, self._held[slot], made.device, split, self.items[split])
 
     def wait(self, slot: int, split: int) -> Wait:
         return Wait(slot, slot, self._held[slot], split)
@@ -317,7 +320,7 @@ def events_of(
 def _run(narrator: Narrator, slot: int, number: int) -> Iterator[Event]:
     """What the executor does for one run."""
     plan = narrator.plan
-    made_in = {c.node: s for s in plan.splits for c in s.copies_out}
+    made_in = {c.node for s in plan.splits for c in s.copies_out}
     splits_of: dict[int, list[int]] = {}
     for split in plan.splits:
         splits_of.setdefault(split.device, []).append(split.id)
@@ -345,8 +348,9 @@ def _run(narrator: Narrator, slot: int, number: int) -> Iterator[Event]:
     for waited in plan.final_waits:
         yield from wait(waited)
     for _, output in plan.graph.outputs:
-        source = next((n for n in (output, plan.graph.root(output)) if n in made_in), None)
-        if source is not None:
-            yield narrator.fetch(slot, source, made_in[source].device)
+        root = plan.graph.root(output)
+        source = next((n for n in (output, root) if n in made_in), root)
+        if not plan.graph.nodes[root].declaration.leaf:
+            yield narrator.fetch(slot, source, plan.placements[root].device)
     yield narrator.end(slot)
     yield narrator.release(slot)
