@@ -87,9 +87,10 @@ class DeviceMemory:
     """What a plan takes on one device, all sizes in 32-bit words but where the name says bytes.
 
     weights: leaf nodes (weights and constants) that must be there. activation_pages, inbox_pages,
-    outbox_pages: page sizes of one slot. peak_bytes: weights and all slots together; of the CPU the
-    activations alone, as its weights are the caller's arrays. resident_bytes: of the weights, what
-    was on the device already when the plan was made.
+    outbox_pages: page sizes of one slot. peak_bytes: weights and all slots together, less windows
+    that lie apart (see DeviceSpec); of the CPU its activations and such windows, as its weights are
+    the caller's arrays. resident_bytes: of the weights, what was on the device already when the
+    plan was made.
     """
 
     weights: tuple[int, ...]
@@ -99,6 +100,11 @@ class DeviceMemory:
     outbox_pages: tuple[int, ...]
     peak_bytes: int
     resident_bytes: int = 0
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """The pages that the host can see, inbox and outbox."""
+        return (*self.inbox_pages, *self.outbox_pages)
 
     @property
     def needed_bytes(self) -> int:

@@ -4,8 +4,10 @@ wait.
 Problem: few submissions and waits, but early starts. Method: the crossing depth of a node is the
 largest number of crossings on a path to it. Nodes of one device and one depth form a split, which
 is cyclefree by construction; within it the ancestors of what crosses go first, as a split of their
-own, so that the other device can start. A split that takes its device too long is cut in parts. The
-splits stand in the order in which what they wait for is done, by rough estimates.
+own, so that the other device can start. A split is cut in parts where it takes its device too long,
+where a weight is streamed in, so that this lies there no longer than needed, and where the device's
+`sync` asks for it. The splits stand in the order in which what they wait for is done, by rough
+estimates.
 
     gpu:0   a0 -> a1 ----------> a4        depth 0: {a0, a1} early, {a2} late     depth 2: {a4}
              \\-> a2     \\        ^
@@ -17,10 +19,11 @@ Complexity: O(edges + splits * devices). Examples: tests/test_plan.py.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from ..graph import Graph
+from .machine import Machine
 from .plan import HOST, Placement
 from .support import Support
 
@@ -55,9 +58,10 @@ def split_graph(
     support: Support, placements: Sequence[Placement]
 ) -> tuple[tuple[Outline, ...], tuple[int, ...]]:
     """Returns the splits in submission order and the splits to wait for at the end."""
-    graph = support.graph
+    graph, cpu = support.graph, support.machine.cpu
     device = {n.id: placements[n.id].device for n in support.computed}
-    groups = _by_ready_time(support, device, _group(support, device))
+    in_host = {w.id for w in graph.weights if placements[w.id].device == cpu}
+    groups = _by_ready_time(support, device, _group(support, device, in_host))
     of_node = {n: position for position, nodes in enumerate(groups) for n in nodes}
     entering: list[dict[int, int]] = [{} for _ in groups]
     leaving: list[dict[int, None]] = [{} for _ in groups]
@@ -69,7 +73,10 @@ def split_graph(
                 root = graph.root(operand)
                 leaf = graph.nodes[root].declaration.leaf
                 value = value_of(graph, operand, not leaf and device[root] == here)
-                if (here, value) in present or graph.nodes[value].op in ("weight", "constant"):
+                if (here, value) in present:
+                    continue
+                stays = graph.nodes[value].op in ("weight", "constant")
+                if stays and (here == cpu or value not in in_host):
                     continue
                 if leaf:
                     entering[position][value] = HOST
@@ -84,7 +91,10 @@ def split_graph(
         if root in of_node:
             leaving[of_node[root]][value_of(graph, output, False)] = None
     waits = _find_waits(
-        [device[nodes[0]] for nodes in groups], [e.values() for e in entering], leaving
+        support.machine,
+        [device[nodes[0]] for nodes in groups],
+        [e.values() for e in entering],
+        leaving,
     )
     outlines = tuple(
         Outline(device[nodes[0]], nodes, tuple(entering[i].items()), tuple(leaving[i]), waits[i])
@@ -93,7 +103,7 @@ def split_graph(
     return outlines, waits[-1]
 
 
-def _group(support: Support, device: dict[int, int]) -> list[tuple[int, ...]]:
+def _group(support: Support, device: dict[int, int], in_host: Set[int]) -> list[tuple[int, ...]]:
     """Returns the nodes of each split, in the order of submission, each in order of execution."""
     depth: dict[int, int] = {}
     for node in support.computed:
@@ -118,24 +128,29 @@ def _group(support: Support, device: dict[int, int]) -> list[tuple[int, ...]]:
     return [
         part
         for key in sorted(buckets)
-        for part in _cut(support, key[2], _by_level(support, buckets[key]))
+        for part in _cut(support, key[2], _by_level(support, buckets[key]), in_host)
     ]
 
 
-def _cut(support: Support, device: int, nodes: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Parts a split that would take its device too long; no wait stands between the parts."""
+def _cut(
+    support: Support, device: int, levels: list[tuple[int, int]], in_host: Set[int]
+) -> list[tuple[int, ...]]:
+    """Parts a split, given as (level, node), where its device is not to get it as one."""
     spec = support.machine.devices[device]
     if spec.kind == "cpu":
-        return [nodes]
-    parts: list[list[int]] = [[]]
-    total_s = 0.0
-    for node_id in nodes:
+        return [tuple(node_id for _, node_id in levels)]
+    parts: list[list[int]] = []
+    total_s, before = 0.0, -1
+    for level, node_id in levels:
         seconds = spec.node_seconds(support.graph, support.graph.nodes[node_id])
-        if parts[-1] and total_s + seconds > SUBMISSION_S:
+        ends = spec.sync == "op" or (spec.sync == "level" and level != before)
+        streams = not in_host.isdisjoint(support.operands[node_id])
+        if not parts or ends or streams or total_s + seconds > SUBMISSION_S:
             parts.append([])
             total_s = 0.0
         parts[-1].append(node_id)
         total_s += seconds
+        before = level
     return [tuple(part) for part in parts]
 
 
@@ -173,25 +188,30 @@ def _by_ready_time(
     return [groups[position] for position in order]
 
 
-def _by_level(support: Support, nodes: list[int]) -> tuple[int, ...]:
-    """Orders nodes by longest path within the split: independent ones stand together."""
+def _by_level(support: Support, nodes: list[int]) -> list[tuple[int, int]]:
+    """Orders nodes by longest path within the split, as (its length, node): independent ones stand
+    together.
+    """
     level: dict[int, int] = {}
     for node_id in nodes:
         inside = [level[p] for p in support.operands[node_id] if p in level]
         level[node_id] = max(inside, default=-1) + 1
-    return tuple(sorted(nodes, key=lambda n: (level[n], n)))
+    return sorted((level[n], n) for n in nodes)
 
 
 def _find_waits(
+    machine: Machine,
     devices: Sequence[int],
     sources: Sequence[Iterable[int]],
     leaving: Sequence[dict[int, None]],
 ) -> list[tuple[int, ...]]:
-    """Returns for each split, and last for the end, the splits that the host must still wait for.
+    """Returns for each split, and last for the end, the splits that the host must still wait for:
+    those whose values it needs, and the one before where the device's `sync` asks for it.
 
     A wait covers all earlier splits of its device: queues run in order.
     """
     known = dict.fromkeys(devices, -1)
+    newest = dict.fromkeys(devices, HOST)
     out: list[tuple[int, ...]] = []
 
     def need(splits: Iterable[int]) -> tuple[int, ...]:
@@ -202,7 +222,10 @@ def _find_waits(
         known.update(latest)
         return tuple(sorted(latest.values()))
 
-    for needed in sources:
-        out.append(need(needed))
+    for position, needed in enumerate(sources):
+        here = devices[position]
+        one_by_one = machine.devices[here].sync != "split"
+        out.append(need((*needed, newest[here]) if one_by_one else needed))
+        newest[here] = position
     out.append(need(i for i, values in enumerate(leaving) if values))
     return out

@@ -272,7 +272,9 @@ def _check_span(
 
 def _check_capacity(plan: Plan, device: int) -> None:
     spec, memory = plan.machine.devices[device], plan.memory[device]
-    slot = sum(memory.activation_pages) + sum(memory.inbox_pages) + sum(memory.outbox_pages)
+    slot = sum(memory.activation_pages)
+    if not spec.windows_apart:
+        slot += sum(memory.inbox_pages) + sum(memory.outbox_pages)
     weight_bytes = sum(plan.graph.nodes[w].type.device_bytes for w in memory.weights)
     if memory.weight_bytes < weight_bytes:
         raise _fail(f"weights of {weight_bytes} bytes, the plan says {memory.weight_bytes}")
