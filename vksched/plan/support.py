@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from types import MappingProxyType
 
@@ -14,12 +14,19 @@ class Support:
     """What one graph can do on one machine; remembers every answer.
 
     resident: for a device the weights, constants and states, by node, that are there already.
+    observed: computed values that the user wants to see.
     """
 
     def __init__(
-        self, graph: Graph, machine: Machine, resident: Mapping[int, frozenset[int]] | None = None
+        self,
+        graph: Graph,
+        machine: Machine,
+        resident: Mapping[int, frozenset[int]] | None = None,
+        observed: Collection[int] = (),
     ) -> None:
         self.graph = graph
+        self.observed = tuple(sorted(set(observed)))
+        self.observed_roots = frozenset(graph.root(value) for value in observed)
         self.machine = machine
         self.resident = resident or {}
         self.homes: Mapping[int, int] = {
