@@ -81,17 +81,59 @@ class Graph:
         return tuple(n for n in self.nodes if not n.declaration.leaf)
 
     @cached_property
+    def signatures(self) -> tuple[int, ...]:
+        """For each node the number of its call: nodes of the same op, operand types, attributes and
+        result type share one, so what is asked of types need be asked once for all of them.
+        """
+        types: dict[TensorType, int] = {}
+        of_type = [types.setdefault(node.type, len(types)) for node in self.nodes]
+        calls: dict[tuple[object, ...], int] = {}
+        return tuple(
+            calls.setdefault(
+                (node.op, node.attrs, of_type[node.id], *[of_type[i] for i in node.inputs]),
+                len(calls),
+            )
+            for node in self.nodes
+        )
+
+    @cached_property
+    def calls(self) -> tuple[Node, ...]:
+        """The first node of each signature, by its number."""
+        first: dict[int, Node] = {}
+        for call, node in zip(self.signatures, self.nodes, strict=True):
+            first.setdefault(call, node)
+        return tuple(first.values())
+
+    @cached_property
     def views(self) -> Mapping[int, tuple[int, int]]:
         """For each node that is a view of another node's memory: (that node, word offset within
         it).
         """
         out: dict[int, tuple[int, int]] = {}
+        offsets = [
+            None
+            if node.declaration.leaf
+            else view_offset(node.declaration, self.input_types(node), node.attrs)
+            for node in self.calls
+        ]
         for node in self.ops:
-            offset = view_offset(node.declaration, self.input_types(node), node.attrs)
+            offset = offsets[self.signatures[node.id]]
             if offset is not None:
                 root, base = out.get(node.inputs[0], (node.inputs[0], 0))
                 out[node.id] = (root, base + offset)
         return MappingProxyType(out)
+
+    @cached_property
+    def roots(self) -> tuple[int, ...]:
+        """For each node the one whose memory it is part of; itself where it is no view."""
+        views = self.views
+        return tuple(views[i][0] if i in views else i for i in range(len(self.nodes)))
+
+    @cached_property
+    def words(self) -> tuple[int, ...]:
+        """For each node the words that its value takes on a device."""
+        of_call = [node.type.words for node in self.calls]
+        return tuple([of_call[call] for call in self.signatures])
 
     @cached_property
     def bounds(self) -> tuple[Bounds | None, ...]:
@@ -114,6 +156,8 @@ class Graph:
 
     def unfit(self, node: Node) -> str | None:
         """Returns why a node's int64 values cannot be held in 32 bits, or None when they can."""
+        if not self._has_int64:
+            return None
         for value in (*node.inputs, node.id):
             if self.nodes[value].type.dtype == INT64 and not fits(self.bounds[value]):
                 if value == node.id and self.bounds[value] is None and node.inputs:
@@ -125,12 +169,16 @@ class Graph:
                 )
         return None
 
+    @cached_property
+    def _has_int64(self) -> bool:
+        return any(node.type.dtype == INT64 for node in self.nodes)
+
     def input_types(self, node: Node) -> tuple[TensorType, ...]:
-        return tuple(self.nodes[i].type for i in node.inputs)
+        return tuple([self.nodes[i].type for i in node.inputs])
 
     def root(self, node_id: int) -> int:
         """Returns the node whose memory a view is part of; the node itself when it is no view."""
-        return self.views.get(node_id, (node_id, 0))[0]
+        return self.roots[node_id]
 
     def leaves_read(self, node: Node) -> tuple[int, ...]:
         """Returns the leaves that a node reads, as they are or through views."""
@@ -160,6 +208,7 @@ class Graph:
                     raise GraphError(
                         f"[graph] {node.name} has data of {array.dtype}, not {node.type.dtype}"
                     )
+        for node in self.calls:
             try:
                 inferred = infer(node.declaration, self.input_types(node), node.attrs)
             except (VkschedError, ValueError, IndexError, KeyError, AssertionError) as error:

@@ -244,24 +244,14 @@ class Scheduler:
             for index, device in enumerate(self._devices)
         }
 
-        def plan(copies: int) -> Plan:
-            return plan_graph(
-                graph,
-                machine,
-                policy=self._policy,
-                overrides=overrides,
-                copies=copies,
-                resident=resident,
-            )
-
-        if isinstance(self._copies, int):
-            return plan(self._copies)
-        first = plan(1)
-        if len({split.device for split in first.splits}) == 1:
-            return first
-        second = plan(2)
-        same = [p.device for p in second.placements] == [p.device for p in first.placements]
-        return second if same else first
+        return plan_graph(
+            graph,
+            machine,
+            policy=self._policy,
+            overrides=overrides,
+            copies=self._copies,
+            resident=resident,
+        )
 
     def _overrides(
         self, placement: Placements, ids: Mapping[Tensor, int]

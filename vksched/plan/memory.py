@@ -194,15 +194,17 @@ def largest_live_set(lifetimes: Sequence[Lifetime]) -> int:
 
 
 def weights_of(graph: Graph, outlines: Sequence[Outline], device: int) -> tuple[int, ...]:
-    """Returns the weights and constants that a device's nodes read."""
+    """Returns the weights and constants that a device's nodes read and that are not streamed in."""
     found: dict[int, None] = {}
-    for outline in outlines:
-        if outline.device == device:
-            for node_id in outline.nodes:
-                for operand in graph.nodes[node_id].inputs:
-                    value = value_of(graph, operand, True)
-                    if graph.nodes[value].op in ("weight", "constant"):
-                        found[value] = None
+    here = [outline for outline in outlines if outline.device == device]
+    streamed = {value for outline in here for value, _ in outline.entering}
+    for outline in here:
+        for node_id in outline.nodes:
+            for operand in graph.nodes[node_id].inputs:
+                value = value_of(graph, operand, True)
+                leaf = graph.nodes[value].op in ("weight", "constant")
+                if leaf and value not in streamed:
+                    found[value] = None
     return tuple(sorted(found))
 
 

@@ -74,6 +74,7 @@ def _check_order(plan: Plan) -> None:
     present: set[tuple[int, int]] = set()
     complete: set[int] = set()
     made: dict[int, int] = {}
+    shown: list[int] = []
 
     def wait(split: int, before: int) -> None:
         if not 0 <= split < before:
@@ -86,6 +87,9 @@ def _check_order(plan: Plan) -> None:
         for waited in split.waits:
             wait(waited, split.id)
         _check_commit(plan, split, complete)
+        unseen = [s for s in shown if s not in complete]
+        if unseen:
+            raise _fail(f"split {split.id} starts before what split {unseen[0]} shows is complete")
         for copy in split.copies_in:
             name = graph.nodes[copy.node].name
             if copy.source == HOST:
@@ -104,6 +108,12 @@ def _check_order(plan: Plan) -> None:
             for operand in graph.nodes[node_id].inputs:
                 _check_present(plan, split, present, operand, graph.nodes[node_id].name)
             present.add((split.device, node_id))
+        if split.observed:
+            shown.append(split.id)
+            given = {copy.node for copy in split.copies_out}
+            for value in split.observed:
+                if not {value, graph.root(value)} & given:
+                    raise _fail(f"{graph.nodes[value].name} is observed, but not copied out")
         for out in split.copies_out:
             _check_present(plan, split, present, out.node, "a copy out")
             if plan.placements[graph.root(out.node)].device == split.device:
@@ -307,7 +317,9 @@ def _check_span(
 
 def _check_capacity(plan: Plan, device: int) -> None:
     spec, memory = plan.machine.devices[device], plan.memory[device]
-    slot = sum(memory.activation_pages) + sum(memory.inbox_pages) + sum(memory.outbox_pages)
+    slot = sum(memory.activation_pages)
+    if not spec.windows_apart:
+        slot += sum(memory.inbox_pages) + sum(memory.outbox_pages)
     weight_bytes = sum(plan.graph.nodes[w].type.device_bytes for w in memory.weights)
     if memory.weight_bytes < weight_bytes:
         raise _fail(f"weights of {weight_bytes} bytes, the plan says {memory.weight_bytes}")
