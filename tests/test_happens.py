@@ -21,6 +21,7 @@ from graphs import (
     make_machine,
     make_plan,
     numpy_outputs,
+    random_outputs,
     random_plan,
 )
 from hypothesis import assume, given, settings
@@ -118,6 +119,34 @@ def test_plans_with_states_are_in_order_and_need_every_wait_and_barrier(seed: in
     check_plan(plan, runs=3)
     assert all(map(found, without_one(plan, "waits")))
     assert all(map(found, without_one(plan, "barriers")))
+
+
+def rich_plan(seed: int, count: int, sync: str) -> Plan:
+    """Weights that stay in the host's memory, values that the user watches, waits by policy."""
+    rng = np.random.default_rng(seed)
+    graph, _ = vs.build_graph(random_outputs(rng, count))
+    machine = make_machine(3, sync=sync)
+    overrides = [
+        (n.id, machine.devices[int(rng.integers(0, 4))].name)
+        for n in (*graph.ops, *graph.weights)
+        if rng.random() < 0.5
+    ]
+    computed = [n.id for n in graph.ops if not graph.nodes[graph.root(n.id)].declaration.leaf]
+    watched = [n for n in computed if rng.random() < 0.1]
+    return vs.plan_graph(graph, machine, overrides=overrides, observed=watched)
+
+
+@RANDOM
+@given(seeds, st.integers(1, 30), slots)
+def test_streams_and_observers_are_in_order_and_need_every_wait(
+    seed: int, count: int, copies: int
+) -> None:
+    plan = rich_plan(seed, count, "split")
+    check_plan(with_copies(plan, copies), runs=copies + 1, seed=seed)
+    assert all(map(found, without_one(plan, "waits")))
+    assert all(map(found, without_one(plan, "barriers")[:20]))
+    for sync in ("level", "op"):
+        check_plan(rich_plan(seed, count, sync), seed=seed)
 
 
 # -- faults in plans -------------------------------------------------------------------------------

@@ -332,6 +332,9 @@ def _run(narrator: Narrator, slot: int, number: int) -> Iterator[Event]:
             if earlier <= split_id and earlier not in checked:
                 checked.add(earlier)
                 yield narrator.check(slot, earlier)
+                for value in plan.splits[earlier].observed:
+                    source = value if value in made_in else plan.graph.root(value)
+                    yield narrator.fetch(slot, source, plan.splits[earlier].device)
 
     yield narrator.acquire(slot, number)
     for split in plan.splits:

@@ -122,8 +122,7 @@ class Checker:
         self._sent: list[dict[int, _Sent]] = [{} for _ in range(slots)]
         self._pages: dict[tuple[int, Memory], _Page] = {}
         self._freed: set[int] = set()
-        nodes = plan.graph.nodes
-        self._commits = {s.id for s in plan.splits for n in s.nodes if nodes[n].op == "assign"}
+        self._first = _complete_first(plan)
 
     def feed(self, event: Event) -> list[Finding]:
         """Takes the next event in the order in which the host did them."""
@@ -199,7 +198,7 @@ class Checker:
         if before is not None and host[event.device] < before.time:
             what = f"{self._split(event)} is submitted while its recording may be under way"
             out.append(Finding("pending", event.slot, what, self._wait_for(before.event)))
-        out += self._check_commit(event, host)
+        out += self._check_complete(event, host)
         queue = self._known[event.device]
         _join(queue, host)
         queue[event.device] += 1  # the barrier that each recording begins with
@@ -211,18 +210,15 @@ class Checker:
         self._sent[event.slot][event.split] = _Sent(event, time, tuple(queue))
         return out
 
-    def _check_commit(self, event: Submit, host: list[int]) -> list[Finding]:
-        """A run that fails must have changed no state: it writes them when all else is complete."""
-        if event.split not in self._commits:
-            return []
+    def _check_complete(self, event: Submit, host: list[int]) -> list[Finding]:
         out = []
-        for other in self._plan.splits:
-            sent = self._sent[event.slot].get(other.id)
-            done = sent is not None and sent.event.run == event.run
-            done = done and sent is not None and host[other.device] >= sent.time
-            if other.id not in self._commits and not done:
-                what = f"{self._split(event)} writes states while split {other.id} is under way"
-                missing = f"a wait for split {other.id} on {self._device(other.device)}"
+        for first in self._first[event.split]:
+            sent = self._sent[event.slot].get(first)
+            there = sent is not None and sent.event.run == event.run
+            device = self._plan.splits[first].device
+            if not there or sent is None or host[device] < sent.time:
+                what = f"{self._split(event)} is submitted before split {first} is complete"
+                missing = f"a wait for split {first} on {self._device(device)}"
                 out.append(Finding("pending", event.slot, what, missing))
         return out
 
@@ -355,6 +351,23 @@ class Checker:
 
     def _device(self, device: int) -> str:
         return self._plan.machine.devices[device].name
+
+
+def _complete_first(plan: Plan) -> list[tuple[int, ...]]:
+    """For each split those that must be complete before it starts, whatever memory they use.
+
+    A run that fails changes no state: these are written when all else is complete. A run that an
+    observer stops goes no further than what it saw.
+    """
+    nodes = plan.graph.nodes
+    commits = {s.id for s in plan.splits for n in s.nodes if nodes[n].op == "assign"}
+    others = tuple(s.id for s in plan.splits if s.id not in commits)
+    out: list[tuple[int, ...]] = []
+    shown: tuple[int, ...] = ()
+    for split in plan.splits:
+        out.append(others if split.id in commits else shown)
+        shown = (split.id,) if split.observed else shown
+    return out
 
 
 def _run(event: Event) -> str:
