@@ -41,7 +41,7 @@ SIMULATED: dict[str, Callable[[int], Sequence[Device]]] = {
     "two lazy": lambda seed: lazy_devices(2, seed),
     "four lazy": lambda seed: lazy_devices(4, seed),
     "null": lambda seed: null_devices(3, seed),
-    "small lazy": lambda seed: lazy_devices(3, seed, memory_bytes=1 << 14, page_bytes=1 << 12),
+    "small lazy": lambda seed: lazy_devices(3, seed, memory_bytes=1 << 12, page_bytes=1 << 11),
 }
 REAL = {name: names for name, names in DEVICE_SETS.items() if name != "cpu"}
 
