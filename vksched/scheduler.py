@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 import numpy as np
 
-from .compiled import Compiled
+from .compiled import ON_FAULT, Compiled, Quarantine
 from .errors import (
     DeviceError,
     DTypeError,
@@ -29,6 +30,7 @@ from .runtime import probe
 from .runtime.cpu import CpuDevice
 from .runtime.device import Device, Progress
 from .runtime.executor import Executor, RunStats
+from .runtime.opening import open_device
 from .trace import Trace
 from .types import NDArray, numpy_dtype
 
@@ -126,7 +128,10 @@ class Scheduler:
     policy: "priority", or "auto", which for now is the same.
     copies: how many runs of a graph may be under way at once, each with memory of its own; "auto"
         gives two when a graph spans several devices, else one.
-    timeout_s: how long a run may wait for one submission before it fails with DeviceTimeout.
+    timeout_s: how long a run may wait for one submission before its device counts as failed.
+    on_fault: "replay" carries out a run that a device failed without that device, with a warning,
+        and leaves it out of all later plans (`quarantined`); "raise" gives the error to the caller,
+        as measurements want it, and refuses to run or compile what would need another plan then.
     """
 
     def __init__(
@@ -136,6 +141,7 @@ class Scheduler:
         copies: int | str = "auto",
         timeout_s: float = DEFAULT_TIMEOUT_S,
         trace: Trace | None = None,
+        on_fault: str = "replay",
     ) -> None:
         if copies != "auto" and (not isinstance(copies, int) or copies < 1):
             raise PlanError(f'[Scheduler] expected copies of "auto" or 1 and more, got {copies!r}')
@@ -145,6 +151,8 @@ class Scheduler:
             raise PlanError(
                 f"[Scheduler] expected a policy of auto, {', '.join(POLICIES)}, got {policy!r}"
             )
+        if on_fault not in ON_FAULT:
+            raise PlanError(f"[Scheduler] expected on_fault of {ON_FAULT}, got {on_fault!r}")
         if trace is not None and not isinstance(trace, Trace):
             raise PlanError(
                 f"[Scheduler] expected a vs.Trace, got {trace!r}; try vs.Trace(sinks=[...])"
@@ -156,11 +164,15 @@ class Scheduler:
         self._runs: list[Run] = []
         self._numbers = itertools.count()
         self._lock = threading.RLock()
+        self._preparing = threading.RLock()
+        """Held from planning with the memory that is free until that memory is taken."""
         self._closing = False
         self._aliases: dict[str, str] = {}
         self._devices: list[Device] = []
         try:
             self._open(devices)
+            self._specs = {d.name: d.spec for d in self._devices}
+            self._quarantine = Quarantine([d.name for d in self._devices[:-1]], on_fault)
         except BaseException:
             self.close()
             raise
@@ -171,9 +183,14 @@ class Scheduler:
         return tuple(self._devices)
 
     @property
+    def quarantined(self) -> Mapping[str, str]:
+        """The devices that failed and are not used any more: name to reason."""
+        return MappingProxyType(dict(self._quarantine.reasons))
+
+    @property
     def machine(self) -> Machine:
         """What the planner knows of the devices now."""
-        return Machine(tuple(d.spec for d in self._devices)).verify()
+        return self._machine(self._quarantine.reasons)
 
     def compile(
         self,
@@ -198,12 +215,18 @@ class Scheduler:
             if self._closing:
                 raise DeviceError("[compile] the scheduler is closed; make a new one")
             graph, ids = build_graph(outputs)
-            plan = self._plan(graph, self._overrides(placement or {}, ids))
-            compiled = Compiled(
-                lambda: Executor(
-                    plan, self._devices, self.trace, self._timeout_s, progress, self._numbers
-                )
-            )
+            overrides = self._overrides(placement or {}, ids)
+
+            def build(
+                left_out: Mapping[str, str], small: bool, progress: Progress | None
+            ) -> Executor:
+                with self._preparing:
+                    plan = self._plan(graph, overrides, self._machine(left_out), small)
+                    return Executor(
+                        plan, self._devices, self.trace, self._timeout_s, progress, self._numbers
+                    )
+
+            compiled = Compiled(build, self._quarantine, self.trace, progress)
             run = Run(compiled, _packer(outputs, graph), self._forget)
             self._runs.append(run)
             return run
@@ -237,8 +260,21 @@ class Scheduler:
     ) -> None:
         self.close()
 
-    def _plan(self, graph: Graph, overrides: list[tuple[str | int, str]]) -> Plan:
-        machine = self.machine
+    def _machine(self, left_out: Mapping[str, str]) -> Machine:
+        """What the planner knows now; a device that is left out is not asked any more."""
+        return Machine(
+            tuple(
+                dataclasses.replace(self._specs[d.name], pool="", out_of_use=left_out[d.name])
+                if d.name in left_out
+                else d.spec
+                for d in self._devices
+            )
+        ).verify()
+
+    def _plan(
+        self, graph: Graph, overrides: list[tuple[str | int, str]], machine: Machine, small: bool
+    ) -> Plan:
+        """small: with one copy, as an allocation failed."""
         resident = {
             index: frozenset(n for n, key in graph.keys.items() if device.holds(key))
             for index, device in enumerate(self._devices)
@@ -254,6 +290,10 @@ class Scheduler:
                 resident=resident,
             )
 
+        if small:
+            note = "one copy, as a device ran out of memory"
+            tight = plan(1)
+            return dataclasses.replace(tight, notes=(*tight.notes, note))
         if isinstance(self._copies, int):
             return plan(self._copies)
         first = plan(1)
@@ -319,14 +359,8 @@ class Scheduler:
             name = info.name if count == 1 else f"{info.name}#{count}"
             self._aliases.setdefault(item, name)
             self._aliases.setdefault(info.name, name)
-            self._devices.append(_open_vulkan(info, name))
+            self._devices.append(open_device(info, name))
         self._devices.append(cpu or CpuDevice(probe.device_spec(probe.resolve("cpu"))))
-
-
-def _open_vulkan(info: probe.DeviceInfo, name: str) -> Device:
-    from .runtime.vulkan import VulkanDevice  # needs the native modules, which may be absent
-
-    return VulkanDevice(probe.device_spec(info, name), info.index)
 
 
 def _packer(outputs: Outputs, graph: Graph) -> Callable[[tuple[NDArray, ...]], Result]:
