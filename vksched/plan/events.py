@@ -97,7 +97,7 @@ class Wait(Event):
 
 @dataclass(frozen=True, slots=True)
 class End(Event):
-    """The outputs are the caller's: nothing of the run may be under way."""
+    """Results are there, or states are written: nothing of the run may be under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,26 +318,30 @@ def events_of(
 
 
 def _run(narrator: Narrator, slot: int, number: int) -> Iterator[Event]:
-    """What the executor does for one run."""
-    plan = narrator.plan
-    made_in = {c.node for s in plan.splits for c in s.copies_out}
-    splits_of: dict[int, list[int]] = {}
-    for split in plan.splits:
-        splits_of.setdefault(split.device, []).append(split.id)
-    checked: set[int] = set()
+    """What the executor does for one run, with an observer for all that may be observed."""
+    plan, root = narrator.plan, narrator.plan.graph.root
+    given = {c.node for s in plan.splits for c in s.copies_out}
+    complete: dict[int, None] = {}
+
+    def fetch(value: int) -> Iterator[Event]:
+        source = value if value in given else root(value)
+        if not plan.graph.nodes[source].declaration.leaf:
+            yield narrator.fetch(slot, source, plan.placements[root(value)].device)
 
     def wait(split_id: int) -> Iterator[Event]:
+        if split_id in complete:
+            return
         yield narrator.wait(slot, split_id)
-        for earlier in splits_of[plan.splits[split_id].device]:
-            if earlier <= split_id and earlier not in checked:
-                checked.add(earlier)
-                yield narrator.check(slot, earlier)
-                for value in plan.splits[earlier].observed:
-                    source = value if value in made_in else plan.graph.root(value)
-                    yield narrator.fetch(slot, source, plan.splits[earlier].device)
+        device = plan.splits[split_id].device
+        ended = [s for s in splits_of[device] if s.id <= split_id and s.id not in complete]
+        for split in ended:
+            complete[split.id] = None
+            yield narrator.check(slot, split.id)
+        for split in ended:
+            for value in split.observed:
+                yield from fetch(value)
 
-    yield narrator.acquire(slot, number)
-    for split in plan.splits:
+    def start(split: Split) -> Iterator[Event]:
         for copy in split.copies_in:
             if copy.source == HOST:
                 yield narrator.stage(slot, split.device, copy)
@@ -348,12 +352,23 @@ def _run(narrator: Narrator, slot: int, number: int) -> Iterator[Event]:
                 yield narrator.fetch(slot, copy.node, plan.splits[copy.source].device)
                 yield narrator.stage(slot, split.device, copy)
         yield from narrator.submit(slot, split.id)
-    for waited in plan.final_waits:
+
+    splits_of: dict[int, list[Split]] = {}
+    for split in plan.splits:
+        splits_of.setdefault(split.device, []).append(split)
+    commits = plan.commits
+    yield narrator.acquire(slot, number)
+    for split in plan.splits[: len(plan.splits) - len(commits)]:
+        yield from start(split)
+    for waited in commits[0].waits if commits else plan.final_waits:
         yield from wait(waited)
-    for _, output in plan.graph.outputs:
-        root = plan.graph.root(output)
-        source = next((n for n in (output, root) if n in made_in), root)
-        if not plan.graph.nodes[root].declaration.leaf:
-            yield narrator.fetch(slot, source, plan.placements[root].device)
+    for value in (*(n for _, n in plan.graph.outputs), *plan.graph.kept):
+        yield from fetch(value)
     yield narrator.end(slot)
+    if commits:
+        for split in commits:
+            yield from start(split)
+        for waited in plan.final_waits:
+            yield from wait(waited)
+        yield narrator.end(slot)
     yield narrator.release(slot)

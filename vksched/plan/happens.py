@@ -359,8 +359,7 @@ def _complete_first(plan: Plan) -> list[tuple[int, ...]]:
     A run that fails changes no state: these are written when all else is complete. A run that an
     observer stops goes no further than what it saw.
     """
-    nodes = plan.graph.nodes
-    commits = {s.id for s in plan.splits for n in s.nodes if nodes[n].op == "assign"}
+    commits = {s.id for s in plan.commits}
     others = tuple(s.id for s in plan.splits if s.id not in commits)
     out: list[tuple[int, ...]] = []
     shown: tuple[int, ...] = ()
