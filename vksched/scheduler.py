@@ -280,28 +280,16 @@ class Scheduler:
             for index, device in enumerate(self._devices)
         }
 
-        def plan(copies: int) -> Plan:
-            return plan_graph(
-                graph,
-                machine,
-                policy=self._policy,
-                overrides=overrides,
-                copies=copies,
-                resident=resident,
-            )
-
-        if small:
-            note = "one copy, as a device ran out of memory"
-            tight = plan(1)
-            return dataclasses.replace(tight, notes=(*tight.notes, note))
-        if isinstance(self._copies, int):
-            return plan(self._copies)
-        first = plan(1)
-        if len({split.device for split in first.splits}) == 1:
-            return first
-        second = plan(2)
-        same = [p.device for p in second.placements] == [p.device for p in first.placements]
-        return second if same else first
+        plan = plan_graph(
+            graph,
+            machine,
+            policy=self._policy,
+            overrides=overrides,
+            copies=1 if small else self._copies,
+            resident=resident,
+        )
+        note = ("copies: 1 made, as a device ran out of memory",) if small else ()
+        return dataclasses.replace(plan, notes=(*plan.notes, *note))
 
     def _overrides(
         self, placement: Placements, ids: Mapping[Tensor, int]

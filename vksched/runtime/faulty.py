@@ -18,6 +18,7 @@ from ..types import NDArray
 from . import probe
 from .device import Device, Progress, Session
 from .opening import open_device
+from .states import StateStore
 
 KINDS = ("lost", "timeout", "sequence", "memory", "error")
 CALLS = ("prepare", "stage", "submit", "wait", "check", "fetch")
@@ -75,6 +76,10 @@ class FaultyDevice:
     @property
     def spec(self) -> DeviceSpec:
         return self.device.spec
+
+    @property
+    def states(self) -> StateStore:
+        return self.device.states
 
     def holds(self, key: object) -> bool:
         return self.device.holds(key)
