@@ -338,6 +338,8 @@ class Scheduler:
                     cpu = item
                 else:
                     self._devices.append(item)
+                    counts[item.name] = counts.get(item.name, 0) + 1
+                    self._aliases.setdefault(item.name, item.name)
                 continue
             info = probe.resolve(item)
             if info.name == "cpu":

@@ -125,14 +125,15 @@ class Executor:
         self._retired = False
         self._busy: set[int] = set()
         """Devices that may still work on this memory, as they did not end in time."""
+        self._failed: set[int] = set()
+        self._faults: list[DeviceError] = []
         self._sessions: dict[int, Session] = {}
         try:
             for index in sorted(self._splits_of):
                 try:
                     self._sessions[index] = devices[index].prepare(plan, index, progress)
                 except DeviceError as error:
-                    error.device = error.device or devices[index].name
-                    error.during = error.during or "preparing"
+                    error.device, error.during = devices[index].name, "preparing"
                     raise
         except BaseException:
             close_all(self._sessions.values())
@@ -160,6 +161,12 @@ class Executor:
             with self._state:
                 self._free_slots.append(slot)
                 self._state.notify_all()
+
+    def take_faults(self) -> list[DeviceError]:
+        """Returns the first failure of each device, each once; after `retire` there are no more."""
+        with self._state:
+            faults, self._faults = self._faults, []
+        return faults
 
     def retire(self) -> tuple[Session, ...]:
         """Takes no new runs, waits for those under way, and frees all but the sessions of devices
@@ -269,8 +276,8 @@ class Executor:
         limit_s = min(INTERRUPTED_S, self._timeout_s) if interrupted else self._timeout_s
         if isinstance(error, DeviceError):
             failed.add(run.device)
-            self._fail(error, run.device)
-            error.during = error.during or self._describe(run.split)
+            error.during = self._describe(run.split)
+            self._fail(run.device, error)
         for split_id in run.submitted_s:
             device = self.plan.splits[split_id].device
             if split_id in run.complete_s or device in failed:
@@ -279,15 +286,22 @@ class Executor:
                 self._sessions[device].wait(run.slot, split_id, limit_s)
             except DeviceError as second:
                 failed.add(device)
-                self._fail(second, device)
+                second.during = self._describe(split_id)
+                self._fail(device, second, blame=not interrupted)
             except Exception:
                 continue
 
-    def _fail(self, error: DeviceError, device: int) -> None:
-        """Takes the executor out of use: a device may still work on the slot of the failed run."""
-        error.device = error.device or self.plan.machine.devices[device].name
+    def _fail(self, device: int, error: DeviceError, blame: bool = True) -> None:
+        """Takes the executor out of use: a device may still work on the slot of the failed run.
+
+        blame: whether that is the device's fault, not that of a user who would not wait.
+        """
+        error.device = self.plan.machine.devices[device].name
         with self._state:
             self._retired = True
+            if blame and device not in self._failed:
+                self._failed.add(device)
+                self._faults.append(error)
             if isinstance(error, DeviceTimeout):
                 self._busy.add(device)
             self._state.notify_all()
