@@ -269,8 +269,9 @@ class Compiled:
             now, kind = self._trace.clock.now(), type(error).__name__
             fields = {"error": kind, "message": str(error), "during": error.during}
             self._trace.emit(Event("fault", error.device, now, now, fields=fields))
+            known = error.device in self._quarantine.reasons  # by another graph, and told
             remedy = self._remedy(error)
-            if self._may_replay(error):
+            if self._may_replay(error) and not known:
                 self._faults.append((error, remedy))
 
     def _remedy(self, error: DeviceError) -> str:
