@@ -39,10 +39,10 @@ class DeviceSpec:
     time of one round of a loop that waits for memory; numpy does not loop that way.
     pool: devices with the same name here share one memory, as a GPU opened twice does. own_buffers:
     every value gets a buffer of its own, shared with none that lives at the same time:
-    synchronization validation sees whole buffers, and can then judge every barrier.
-    windows_apart: what the host can see lies in the computer's memory, not in the device's own, as
-    with a discrete card. sync: one of SYNC. out_of_use: why nothing may be placed here, as the
-    device failed; "" for one that works.
+    synchronization validation sees whole buffers, and can then judge every barrier. out_of_use: why
+    nothing may be placed here, as the device failed; "" for one that works. windows_apart: what the
+    host can see lies in the computer's memory, not in the device's own, as with a discrete card.
+    sync: one of SYNC.
     """
 
     name: str
@@ -57,9 +57,9 @@ class DeviceSpec:
     round_s: float = 5e-7
     pool: str = ""
     own_buffers: bool = False
+    out_of_use: str = ""
     windows_apart: bool = False
     sync: str = "split"
-    out_of_use: str = ""
 
     def why_not(self, graph: Graph, node: Node) -> str | None:
         """Returns why this device cannot run a node, or None when it can."""

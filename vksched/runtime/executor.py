@@ -13,17 +13,21 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
-from ..errors import DeviceError, DeviceTimeout
+from ..errors import DeviceError, DeviceTimeout, RunCancelled
 from ..plan.plan import HOST, CopyIn, Plan, Split
 from ..trace import Event, Trace, warn
 from ..types import NDArray
 from .device import Device, Progress, Session
 from .evaluate import Values
+
+Observers = Mapping[int, Sequence[Callable[[str, NDArray], object]]]
+"""By node what is called with its name and value; one that returns False cancels the run."""
 
 INTERRUPTED_S = 2.0
 """How long Ctrl-C waits for what is under way, so that the graph stays usable."""
@@ -78,6 +82,7 @@ class _Run:
     slot: int
     ticket: int
     feeds: Mapping[int, NDArray]
+    observers: Observers
     submitted_s: dict[int, float] = field(default_factory=dict)
     complete_s: dict[int, float] = field(default_factory=dict)
     done_on: dict[int, int] = field(default_factory=dict)
@@ -89,6 +94,27 @@ class _Run:
     crossing_bytes: int = 0
     input_bytes: int = 0
     output_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """outputs: as in `Graph.outputs`. kept: the next values of states, as in `Graph.kept`."""
+
+    outputs: tuple[NDArray, ...]
+    kept: tuple[NDArray, ...] = ()
+
+
+class CommitFailed(Exception):
+    """A run is complete, but the states of some devices may be old or torn.
+
+    cause: what happened. results: those of the run. devices: whose states they are.
+    """
+
+    def __init__(self, cause: BaseException, results: Results, devices: frozenset[int]) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+        self.results = results
+        self.devices = devices
 
 
 class Executor:
@@ -108,6 +134,7 @@ class Executor:
         numbers: Iterator[int] | None = None,
     ) -> None:
         self.plan = plan
+        self.devices = tuple(devices)
         self._trace = trace
         self._timeout_s = timeout_s
         self._numbers = numbers or itertools.count()
@@ -122,6 +149,8 @@ class Executor:
         # What follows changes under this condition; who waits for a slot or for the end is told.
         self._state = threading.Condition()
         self._free_slots = list(range(plan.copies))
+        self._threads: dict[int, int] = {}
+        """By slot in use the thread of its run."""
         self._retired = False
         self._busy: set[int] = set()
         """Devices that may still work on this memory, as they did not end in time."""
@@ -143,9 +172,13 @@ class Executor:
     def retired(self) -> bool:
         return self._retired
 
-    def run(self, feeds: Mapping[int, NDArray]) -> tuple[NDArray, ...]:
+    def run(self, feeds: Mapping[int, NDArray], observers: Observers | None = None) -> Results:
         """Runs once on the calling thread; waits for a free slot first. The arrays must not change
         until it is done.
+
+        Raises:
+            RunCancelled: an observer said so. CommitFailed: the run is complete, but not its
+                states. DeviceError, IndexOutOfRange: it failed; no state has changed.
         """
         with self._state:
             while True:
@@ -155,11 +188,13 @@ class Executor:
                     break
                 self._state.wait()
             slot = self._free_slots.pop(0)
+            self._threads[slot] = threading.get_ident()
         try:
-            return self._run(slot, feeds)
+            return self._run(slot, feeds, observers or {})
         finally:
             with self._state:
                 self._free_slots.append(slot)
+                del self._threads[slot]
                 self._state.notify_all()
 
     def take_faults(self) -> list[DeviceError]:
@@ -170,12 +205,16 @@ class Executor:
 
     def retire(self) -> tuple[Session, ...]:
         """Takes no new runs, waits for those under way, and frees all but the sessions of devices
-        that may still work on their memory. Returns these, to be closed as late as can be.
+        that may still work on their memory. Returns these, to be closed as late as can be: all,
+        where a run's own observer or sink asks, which cannot wait for the end of that run.
         """
+        me = threading.get_ident()
         with self._state:
             self._retired = True
             self._state.notify_all()
-            self._state.wait_for(lambda: len(self._free_slots) == self.plan.copies)
+            self._state.wait_for(lambda: all(owner == me for owner in self._threads.values()))
+            if self._threads:
+                return tuple(self._sessions.values())
             sessions, self._sessions = self._sessions, {}
         close_all(session for index, session in sessions.items() if index not in self._busy)
         return tuple(session for index, session in sessions.items() if index in self._busy)
@@ -184,25 +223,59 @@ class Executor:
         """Waits for the runs under way, then frees what the plan holds; it cannot run any more."""
         close_all(self.retire())
 
-    def _run(self, slot: int, feeds: Mapping[int, NDArray]) -> tuple[NDArray, ...]:
+    def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> Results:
         with self._state:
             number, ticket = next(self._numbers), next(self._tickets) & 0xFFFFFFFF
-        run = _Run(number, slot, ticket, feeds)
+        run = _Run(number, slot, ticket, feeds, observers)
+        commits, graph = self.plan.commits, self.plan.graph
         start = self._trace.clock.now()
         try:
             for run.device, session in self._sessions.items():
                 session.begin(slot)
-            for split in self.plan.splits:
+            for split in self.plan.splits[: len(self.plan.splits) - len(commits)]:
                 self._start_split(run, split)
-            for split_id in self.plan.final_waits:
+            for split_id in commits[0].waits if commits else self.plan.final_waits:
                 self._wait(run, split_id)
-            outputs = tuple(self._output(run, node) for _, node in self.plan.graph.outputs)
+            outputs = tuple(self._output(run, node) for _, node in graph.outputs)
+            results = Results(outputs, tuple(self._output(run, node) for node in graph.kept))
         except BaseException as error:
-            self._settle(run, error)
+            if isinstance(error, DeviceError):
+                self._fail(run, error)
+            self._settle(run, interrupted=not isinstance(error, Exception))
             raise
+        if commits:
+            self._commit(run, results)
         end = self._trace.clock.now()
         self._report(run, start, end)
-        return outputs
+        return results
+
+    def _commit(self, run: _Run, results: Results) -> None:
+        """Puts the next values of states in their places, on each device that can."""
+        causes: list[BaseException] = []
+
+        def attempt(step: Callable[[], None]) -> None:
+            try:
+                step()
+            except BaseException as error:
+                causes.append(error)
+                if isinstance(error, DeviceError):
+                    self._fail(run, error)
+                if not isinstance(error, Exception):  # an interrupt comes after all is in place
+                    attempt(step)
+
+        for split in self.plan.commits:
+            attempt(partial(self._start_once, run, split))
+        for split_id in self.plan.final_waits:
+            if split_id in run.submitted_s:
+                attempt(partial(self._wait, run, split_id))
+        if causes:
+            self._settle(run, interrupted=not isinstance(causes[0], Exception))
+            torn = {s.device for s in self.plan.commits if s.id not in run.complete_s}
+            raise CommitFailed(causes[0], results, frozenset(torn)) from causes[0]
+
+    def _start_once(self, run: _Run, split: Split) -> None:
+        if split.id not in run.submitted_s:
+            self._start_split(run, split)
 
     def _ask(self, run: _Run, split_id: int) -> Session:
         """Returns the session of a split, and notes whom the run is talking to."""
@@ -235,6 +308,8 @@ class Executor:
 
     def _wait(self, run: _Run, split_id: int) -> None:
         """Waits for a split; every earlier one on its device is complete then, too."""
+        if split_id in run.complete_s:
+            return
         device = self.plan.splits[split_id].device
         start = self._trace.clock.now()
         self._ask(run, split_id).wait(run.slot, split_id, self._timeout_s)
@@ -247,9 +322,24 @@ class Executor:
             self._ask(run, splits[done]).check(run.slot, splits[done], run.ticket)
             run.complete_s[splits[done]] = end
             done += 1
-        run.done_on[device] = done
+        first, run.done_on[device] = run.done_on.get(device, 0), done
         if self._trace.active:
             self._emit("wait", device, start, run, split=split_id)
+        for complete in splits[first:done]:
+            self._show(run, self.plan.splits[complete])
+
+    def _show(self, run: _Run, split: Split) -> None:
+        """Calls the observers of a complete split."""
+        for node_id in split.observed:
+            name = self.plan.graph.nodes[node_id].name
+            for observer in run.observers.get(node_id, ()):
+                value = self._output(run, node_id)
+                try:
+                    goes_on = observer(name, value)
+                except DeviceError as error:  # no device of this run's
+                    raise RunCancelled(f"[run] the observer of {name!r} failed: {error}") from error
+                if goes_on is False:
+                    raise RunCancelled(f"[run] an observer stopped the run at {name!r}")
 
     def _output(self, run: _Run, node_id: int) -> NDArray:
         """Returns a result of its own memory: fetched, or, for a view, evaluated from what it
@@ -266,44 +356,36 @@ class Executor:
         run.output_bytes += result.nbytes
         return result
 
-    def _settle(self, run: _Run, error: BaseException) -> None:
+    def _settle(self, run: _Run, interrupted: bool) -> None:
         """After a failed run: waits for what was submitted, so that the slot may be used again.
 
-        A device that fails is not waited for again: the executor is out of use then.
+        A device that has failed is not waited for again: the executor is out of use then.
         """
-        failed: set[int] = set()
-        interrupted = not isinstance(error, Exception)
         limit_s = min(INTERRUPTED_S, self._timeout_s) if interrupted else self._timeout_s
-        if isinstance(error, DeviceError):
-            failed.add(run.device)
-            error.during = self._describe(run.split)
-            self._fail(run.device, error)
         for split_id in run.submitted_s:
-            device = self.plan.splits[split_id].device
-            if split_id in run.complete_s or device in failed:
+            if split_id in run.complete_s or self.plan.splits[split_id].device in self._failed:
                 continue
             try:
-                self._sessions[device].wait(run.slot, split_id, limit_s)
-            except DeviceError as second:
-                failed.add(device)
-                second.during = self._describe(split_id)
-                self._fail(device, second, blame=not interrupted)
+                self._ask(run, split_id).wait(run.slot, split_id, limit_s)
+            except DeviceError as error:
+                self._fail(run, error, blame=not interrupted)
             except Exception:
                 continue
 
-    def _fail(self, device: int, error: DeviceError, blame: bool = True) -> None:
-        """Takes the executor out of use: a device may still work on the slot of the failed run.
+    def _fail(self, run: _Run, error: DeviceError, blame: bool = True) -> None:
+        """Takes the executor out of use: the device may still work on the slot of the failed run.
 
         blame: whether that is the device's fault, not that of a user who would not wait.
         """
-        error.device = self.plan.machine.devices[device].name
+        error.device = self.plan.machine.devices[run.device].name
+        error.during = self._describe(run.split)
         with self._state:
             self._retired = True
-            if blame and device not in self._failed:
-                self._failed.add(device)
+            if blame and run.device not in self._failed:
                 self._faults.append(error)
+            self._failed.add(run.device)
             if isinstance(error, DeviceTimeout):
-                self._busy.add(device)
+                self._busy.add(run.device)
             self._state.notify_all()
 
     def _describe(self, split_id: int) -> str:
