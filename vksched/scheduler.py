@@ -28,6 +28,7 @@ from .runtime import probe
 from .runtime.cpu import CpuDevice
 from .runtime.device import Device, Progress
 from .runtime.executor import Executor, RunStats
+from .runtime.fork import Owner
 from .trace import Trace
 from .types import NDArray, numpy_dtype
 
@@ -156,6 +157,7 @@ class Scheduler:
         self._numbers = itertools.count()
         self._lock = threading.RLock()
         self._closing = False
+        self._owner = Owner()
         self._aliases: dict[str, str] = {}
         self._devices: list[Device] = []
         try:
@@ -193,6 +195,7 @@ class Scheduler:
                 "[compile] expected one output, a sequence or a dict, got several; try "
                 "compile([a, b])"
             )
+        self._owner.require("the scheduler")
         with self._lock:
             if self._closing:
                 raise DeviceError("[compile] the scheduler is closed; make a new one")
@@ -207,8 +210,11 @@ class Scheduler:
 
     def close(self) -> None:
         """Waits for runs under way and accepted ones, then frees graphs and devices; safe to call
-        twice. What cannot be freed, as a device does not answer, is a warning.
+        twice. What cannot be freed, as a device does not answer, is a warning. In a forked child it
+        does nothing: all is the parent's.
         """
+        if self._owner.forked:
+            return
         with self._lock:
             first, self._closing = not self._closing, True
             runs = list(self._runs)
@@ -219,6 +225,8 @@ class Scheduler:
                 device.close()
 
     def _forget(self, run: Run) -> None:
+        if self._owner.forked:
+            return
         with self._lock:
             if run in self._runs:
                 self._runs.remove(run)

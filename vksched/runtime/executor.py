@@ -27,6 +27,7 @@ from ..trace import Event, Trace, VkschedWarning
 from ..types import NDArray
 from .device import Device, Progress, Session
 from .evaluate import Values
+from .fork import Owner
 
 R = TypeVar("R")
 
@@ -108,6 +109,7 @@ class Executor:
         self._timeout_s = timeout_s
         self._numbers = numbers or itertools.count()
         self._tickets = itertools.count(1)
+        self._owner = Owner()
         self._broken: DeviceError | None = None
         self._makers = {copy.node: split.id for split in plan.splits for copy in split.copies_out}
         self._splits_of: dict[int, list[int]] = {}
@@ -132,6 +134,7 @@ class Executor:
 
     def run(self, feeds: Mapping[int, NDArray]) -> tuple[NDArray, ...]:
         """Runs once on the calling thread; waits for a free slot first."""
+        self._owner.require("the compiled graph")
         return self._run_in_slot(feeds, accepted=False)
 
     def submit(
@@ -141,6 +144,7 @@ class Executor:
 
         A run that was accepted is carried out, even when `close` is called before it begins.
         """
+        self._owner.require("the compiled graph")
         with self._state:
             self._check_usable(accepted=False)
             if self._pool is None:
@@ -155,8 +159,11 @@ class Executor:
 
     def close(self) -> None:
         """Waits for runs under way and accepted ones, then frees what the plan holds; safe to call
-        again. Called from a callback of a future, it cancels those that have not begun.
+        again. Called from a callback of a future, it cancels those that have not begun. In a forked
+        child it does nothing: all is the parent's.
         """
+        if self._owner.forked:
+            return
         with self._state:
             first, self._closing = not self._closing, True
             self._state.notify_all()
