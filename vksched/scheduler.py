@@ -123,7 +123,7 @@ class Scheduler:
 
     devices: names as `vksched devices` prints them ("vulkan:0", "vulkan:<uuid prefix>", "cpu"), or
         entries of vs.devices() or Device objects; None stands for every hardware Vulkan device. A
-        name given twice opens the device twice.
+        device given twice, by one name or by two, is opened twice: two logical devices.
     policy: "priority", or "auto", which for now is the same.
     copies: how many runs of a graph may be under way at once, each with memory of its own; "auto"
         gives two when a graph spans several devices, else one.
