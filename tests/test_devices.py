@@ -410,7 +410,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
         found.append((info.index, name))
         return vs.NullDevice(probe.device_spec(info, name), vs.SimulatedClock())
 
-    monkeypatch.setattr(scheduler, "_open_vulkan", open_null)
+    monkeypatch.setattr(scheduler, "open_device", open_null)
     return found
 
 

@@ -75,7 +75,10 @@ with vs.Scheduler(names) as sched:
     def work():
         refused(lambda: run(x=X))
         refused(lambda: run.submit(x=X))
-        refused(lambda: sched.compile(y))
+        for call in (run.synchronize, sched.synchronize):
+            refused(call)
+        for call in (sched.compile, sched.reserve, sched.read, sched.drop):
+            refused(lambda: call(y))
         run.close()
         sched.close()
         if names != ["cpu"]:

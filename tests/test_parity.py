@@ -387,6 +387,22 @@ def test_12_submit_returns_at_once_and_the_result_comes_later() -> None:
         assert np.array_equal(future.result(LIMIT_S), X + 1)
 
 
+def test_12_synchronize_waits_for_all_that_was_submitted(devices: list[str]) -> None:
+    with vs.Scheduler(devices, copies=2) as sched:
+        x = vs.input("x", X.shape)
+        one, two = sched.compile(x + 1.0), sched.compile(x * 2.0)
+        futures = [one.submit(x=X * i) for i in range(4)]
+        one.synchronize()
+        assert all(f.done() for f in futures)
+        more = [run.submit(x=X) for run in (one, two, one, two)]
+        sched.synchronize()
+        assert all(f.done() for f in more)
+        for i, future in enumerate(futures):
+            assert np.array_equal(future.result(0), X * i + 1)
+        assert np.array_equal(more[1].result(0), X * 2)
+        sched.synchronize()  # with nothing under way it returns at once
+
+
 def test_12_futures_of_several_graphs_on_every_set(devices: list[str]) -> None:
     with vs.Scheduler(devices) as sched:
         x = vs.input("x", X.shape)

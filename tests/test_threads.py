@@ -116,6 +116,24 @@ def test_threads_compile_run_submit_and_close_on_one_scheduler(members: list[str
 
 
 @pytest.mark.usefixtures("frees_all")
+def test_every_update_of_a_state_counts_however_many_threads_run(devices: list[str]) -> None:
+    count = vs.state(np.zeros(3, np.float32), name="count")
+    with vs.Scheduler(devices, copies=3) as sched:
+        run = sched.compile(count + 1.0, updates={count: count + vs.input("by", (3,))})
+        by = np.arange(3, dtype=np.float32)
+
+        def work() -> None:
+            for future in [run.submit(by=by) for _ in range(3)]:
+                future.result(LIMIT_S)
+            run(by=by)
+
+        threads, results = in_threads(THREADS, work)
+        assert joined(threads)
+        assert results == [None] * THREADS
+        assert np.array_equal(sched.read(count), 4 * THREADS * by)
+
+
+@pytest.mark.usefixtures("frees_all")
 def test_compiling_while_another_thread_closes(members: list[str | Device]) -> None:
     w = vs.weight(np.ones(4, np.float32), name="w")
     sched = vs.Scheduler(members)
@@ -332,24 +350,27 @@ def test_a_device_that_cannot_prepare_or_submit_is_closed_with_the_rest() -> Non
     y = stepped(vs.input("x", X.shape), "a")[-1]
     threads = set(threading.enumerate())
     failing = FailingDevice("prepare")
-    with pytest.raises(vs.OutOfMemory, match="full"), vs.Scheduler([failing]) as sched:
-        sched.compile(y, placement={"a": "null:0"})
+    with pytest.raises(vs.OutOfMemory, match="full"):
+        with vs.Scheduler([failing], on_fault="raise") as sched:
+            sched.compile(y)
     assert failing.closed == 1
     failing = FailingDevice("submit")
-    with pytest.raises(vs.DeviceLost, match="lost"), vs.Scheduler([failing]) as sched:
-        sched.compile(y, placement={"a": "null:0"})(x=X)
+    with pytest.raises(vs.DeviceLost, match="lost"):
+        with vs.Scheduler([failing], on_fault="raise") as sched:
+            sched.compile(y)(x=X)
     assert failing.closed == 1
     assert set(threading.enumerate()) <= threads
 
 
 @pytest.mark.usefixtures("frees_all")
+@pytest.mark.parametrize("on_fault", ["raise", "replay"])
 def test_out_of_memory_while_preparing_leaves_nothing(
-    devices: list[str], monkeypatch: pytest.MonkeyPatch
+    devices: list[str], on_fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if devices == ["cpu"]:
         pytest.skip("numpy prepares nothing")
     w = vs.weight(np.ones(4, np.float32), name="w")
-    with vs.Scheduler(devices, copies=2) as sched:
+    with vs.Scheduler(devices, copies=2, on_fault=on_fault) as sched:
         before = live_natives(sched)
         real: Callable[..., Any] = kompute.Context._allocate
         for limit in range(5):
@@ -364,8 +385,15 @@ def test_out_of_memory_while_preparing_leaves_nothing(
                 return real(context, words, kind)
 
             monkeypatch.setattr(kompute.Context, "_allocate", allocate)
-            with pytest.raises(vs.OutOfMemory, match="injected"):
-                sched.compile(graph(1, w))
+            if on_fault == "raise":
+                with pytest.raises(vs.OutOfMemory, match="injected"):
+                    sched.compile(graph(1, w))
+            else:
+                with pytest.warns(vs.VkschedWarning, match="injected"):
+                    run = sched.compile(graph(1, w))
+                assert np.array_equal(run(x=X), reference(1, w, X))
+                assert list(run.stats.device_seconds) == ["cpu"]  # type: ignore[union-attr]
+                run.close()
             assert live_natives(sched) == before
         monkeypatch.undo()
         assert np.array_equal(sched.compile(graph(1, w))(x=X), reference(1, w, X))
