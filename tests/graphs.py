@@ -11,6 +11,7 @@ import vksched as vs
 from vksched.graph import Graph
 from vksched.ops.op import Limits
 from vksched.ops.tensor import Tensor
+from vksched.plan.happens import check_plan
 from vksched.plan.machine import DeviceSpec, Machine
 from vksched.plan.plan import CopyIn, Plan
 from vksched.runtime.evaluate import Values, evaluate_node
@@ -37,11 +38,12 @@ def make_plan(
     machine: Machine | None = None,
     copies: int = 1,
 ) -> Plan:
-    """The plan of some outputs; placement by pattern or Tensor, as for a Scheduler."""
+    """The checked plan of some outputs; placement by pattern or Tensor, as for a Scheduler."""
     graph, ids = vs.build_graph(outputs)
     pairs = placement.items() if isinstance(placement, Mapping) else placement
     overrides = [(ids[k] if isinstance(k, Tensor) else k, device) for k, device in pairs]
-    return vs.plan_graph(graph, machine or make_machine(3), overrides=overrides, copies=copies)
+    plan = vs.plan_graph(graph, machine or make_machine(3), overrides=overrides, copies=copies)
+    return check_plan(plan)
 
 
 def picky(*able: bool) -> Machine:
@@ -232,7 +234,7 @@ def random_outputs(rng: np.random.Generator, count: int, rows: int = 8) -> list[
 
 
 def random_plan(seed: int, count: int, devices: int, pinned: float = 0.3) -> Plan:
-    """The plan of a random graph over some devices and the CPU, some of its nodes pinned."""
+    """The checked plan of a random graph over some devices and the CPU, some nodes pinned."""
     rng = np.random.default_rng(seed)
     graph, _ = vs.build_graph(random_outputs(rng, count))
     machine = make_machine(devices)
@@ -241,7 +243,8 @@ def random_plan(seed: int, count: int, devices: int, pinned: float = 0.3) -> Pla
         for n in graph.ops
         if rng.random() < pinned
     ]
-    return vs.plan_graph(graph, machine, overrides=overrides, copies=int(rng.integers(1, 3)))
+    copies = int(rng.integers(1, 3))
+    return check_plan(vs.plan_graph(graph, machine, overrides=overrides, copies=copies), copies + 1)
 
 
 def numpy_outputs(graph: Graph, feeds: Mapping[str, NDArray]) -> list[NDArray]:
