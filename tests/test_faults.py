@@ -61,16 +61,6 @@ def weights(names: Sequence[str]) -> tuple[vs.Tensor, dict[str, str]]:
 BUILDS: dict[str, Build] = {"chain": chain, "diamond": diamond, "weights": weights}
 
 
-def named_devices(names: Sequence[str]) -> list[Device]:
-    """Opens devices by name; the same one again gets a name of its own."""
-    return [open_device(probe.resolve(n), f"{n}#{i}") for i, n in enumerate(names)]
-
-
-def faulty(devices: Sequence[Device], index: int, **fault: Any) -> list[Device]:
-    """The devices, one of them with a fault."""
-    return [vs.FaultyDevice(d, **fault) if i == index else d for i, d in enumerate(devices)]
-
-
 class Kept(vs.FaultyDevice):
     """Leaves the wrapped device open, for the next fault."""
 
@@ -85,10 +75,10 @@ def wrapped(devices: Sequence[Device], **faults: dict[str, Any]) -> list[Kept]:
 
 @pytest.fixture(scope="module")
 def opened(devices: list[str]) -> Iterator[list[Device]]:
-    """Each set of Vulkan devices in turn, open."""
+    """Each set of Vulkan devices in turn, open; the same one again has a name of its own."""
     if devices == ["cpu"]:
         pytest.skip("no Vulkan device in this set")
-    found = named_devices(devices)
+    found = [open_device(probe.resolve(n), f"{n}#{i}") for i, n in enumerate(devices)]
     yield found
     for device in found:
         device.close()
