@@ -21,6 +21,7 @@ from .errors import (
 )
 from .graph import Graph, Outputs, build_graph
 from .ops.tensor import Tensor, convert
+from .plan.fallback import warn_of_fallbacks
 from .plan.machine import Machine
 from .plan.plan import Plan
 from .plan.planner import POLICIES, plan_graph
@@ -156,6 +157,7 @@ class Scheduler:
         self._numbers = itertools.count()
         self._lock = threading.RLock()
         self._closing = False
+        self._told: set[str] = set()
         self._aliases: dict[str, str] = {}
         self._devices: list[Device] = []
         try:
@@ -198,6 +200,7 @@ class Scheduler:
                 raise DeviceError("[compile] the scheduler is closed; make a new one")
             graph, ids = build_graph(outputs)
             plan = self._plan(graph, self._overrides(placement or {}, ids))
+            warn_of_fallbacks(plan, self._told)
             executor = Executor(
                 plan, self._devices, self.trace, self._timeout_s, progress, self._numbers
             )

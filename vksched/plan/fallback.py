@@ -38,11 +38,13 @@ class Fallback:
 def find_fallbacks(plan: Plan) -> tuple[Fallback, ...]:
     """Returns the ops of which numpy runs nodes that no device could, in the graph's order."""
     cpu = plan.machine.cpu
+    if not cpu:
+        return ()
     support = Support(plan.graph, plan.machine)
     found: dict[str, list[Node]] = {}
     reasons: dict[str, tuple[tuple[str, str], ...]] = {}
     for node in support.computed:
-        if plan.placements[node.id].device != cpu or _is_wanted(plan, node) or not cpu:
+        if plan.placements[node.id].device != cpu or _is_wanted(plan, node):
             continue
         whys = [support.why_not(node, device) for device in range(cpu)]
         if any(why is None for why in whys) or _is_small(plan, node):

@@ -21,7 +21,7 @@ from .split import value_of
 
 MANY = 150
 """Nodes that get a box of their own."""
-LINE_CHARS = 28
+LINE_CHARS = 34
 """Characters of a line in a box; of a name the end is kept, as names begin alike."""
 KINDS = 8
 """Ops named in the box of a split."""
@@ -112,6 +112,11 @@ def shorten(text: str, chars: int = LINE_CHARS) -> str:
     return text if len(text) <= chars else f"…{text[1 - chars :]}"
 
 
+def cut(text: str) -> str:
+    """Returns the beginning of a text that is too long for its place."""
+    return text if len(text) <= LINE_CHARS else f"{text[: LINE_CHARS - 1]}…"
+
+
 class _Maker:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -171,7 +176,7 @@ class _Maker:
         tip = f"{node.name}: {node.op} -> {node.type}"
         tip += f"\nreads {', '.join(reads)}" if reads else ""
         tip += f"\n{rule}"
-        lines = (shorten(node.name), shorten(f"{node.op} {node.type}"))
+        lines = (shorten(node.name), cut(f"{node.op} {node.type}"))
         is_output = node.id in self.outputs and not node.declaration.leaf
         return Box(lane, lines, tip, 0, is_output, node.name in self.fallen)
 
@@ -187,7 +192,7 @@ class _Maker:
         tip = "\n".join(names[:TIPS]) + ("\n..." if len(names) > TIPS else "")
         fallen = any(name in self.fallen for name in names)
         is_output = lane != CALLER and any(n in self.outputs for n in nodes)
-        return Box(lane, (head, *map(shorten, lines)), tip, 0, is_output, fallen)
+        return Box(lane, (head, *map(cut, lines)), tip, 0, is_output, fallen)
 
     # -- wires -------------------------------------------------------------------------------------
 
@@ -221,7 +226,7 @@ class _Maker:
                 continue  # a weight, handed back as it is
             if not self.collapsed or not seen:
                 type_ = self.graph.nodes[output].type
-                lines: tuple[str, ...] = (shorten(name), shorten(str(type_)))
+                lines: tuple[str, ...] = (shorten(name), cut(str(type_)))
                 if self.collapsed and len(self.graph.outputs) > 1:
                     lines = (f"{len(self.graph.outputs)} outputs",)
                 self._add_box(Box(CALLER, lines, f"{name}: {type_}"), ())
