@@ -71,10 +71,11 @@ def plan(
         machine, aliases = _machine_here(devices)
     overrides = [_override(place, aliases) for place in places]
     found = plan_graph(graph, machine, overrides=overrides, copies=copies)
-    click.echo(_text(found, node, as_json))
+    text = _text(found, node, as_json)
     if svg is not None:
         found.draw(svg)
         click.echo(f"wrote {svg}", err=True)
+    click.echo(text)
 
 
 def _text(plan: Plan, node: str | None, as_json: bool) -> str:
@@ -148,11 +149,11 @@ def load_outputs(address: str) -> Any:
     place, _, attribute = address.rpartition(":")
     if not place or not attribute:
         raise click.UsageError(f"expected MODULE:ATTRIBUTE or FILE.py:ATTRIBUTE, got {address!r}.")
-    value: Any = _guard(f"import {place}", lambda: _load_module(place))
+    module = _guard(f"import {place}", lambda: _load_module(place))
+    value: Any = module
     for name in attribute.split("."):
         if not hasattr(value, name):
-            known = ", ".join(n for n in vars(value) if not n.startswith("_")) if value else ""
-            raise VkschedError(f"[plan] {place} has no {attribute!r}; there is: {known}")
+            raise VkschedError(f"[plan] {place} has no {attribute!r}; there is: {_known(module)}")
         value = getattr(value, name)
     if not callable(value):
         return value
@@ -164,6 +165,17 @@ def load_outputs(address: str) -> Any:
             "function around it"
         ) from error
     return _guard(f"call {attribute}", value)
+
+
+def _known(module: ModuleType) -> str:
+    """The names of a module that may be graphs: tensors, and what it defines itself."""
+    from ..ops.tensor import Tensor
+
+    return ", ".join(
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, Tensor) or getattr(value, "__module__", "") == module.__name__
+    )
 
 
 def _load_module(place: str) -> ModuleType:

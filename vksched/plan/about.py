@@ -13,7 +13,7 @@ from typing import Any
 
 from ..graph import Node
 from ..types import TensorType
-from .plan import HOST, Placement, Plan
+from .plan import HOST, Plan
 from .query import count_of, format_bytes, format_seconds, split_of
 from .support import Support
 
@@ -62,7 +62,8 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """One node in its plan. split: None of what never runs. view_of: what a view is memory of.
+    """One node in its plan. split: None of what never runs. view_of: what a view is memory of;
+    views: those of this node.
     copies: of a leaf, the devices that hold it and the bytes there; a device that gets an input
     only when a run starts is among the crossings.
     """
@@ -80,6 +81,7 @@ class About:
     output: bool
     operands: tuple[Neighbour, ...]
     readers: tuple[Neighbour, ...]
+    views: tuple[str, ...]
     copies: tuple[tuple[str, int], ...]
     crossings: tuple[Crossing, ...]
     devices: tuple[Verdict, ...]
@@ -90,9 +92,8 @@ def describe_node(plan: Plan, node_id: int) -> About:
     graph, devices = plan.graph, plan.machine.devices
     node = graph.nodes[node_id]
     root = graph.nodes[graph.root(node_id)]
-    placement: Placement = plan.placements[node_id]
+    placement = plan.placements[node_id]
     runs = not node.declaration.leaf and node_id not in graph.views
-    readers = _readers(plan, root, node)
     return About(
         id=node_id,
         name=node.name,
@@ -106,7 +107,8 @@ def describe_node(plan: Plan, node_id: int) -> About:
         view_of="" if root is node else root.name,
         output=any(graph.root(o) == root.id for _, o in graph.outputs),
         operands=tuple(_operand(plan, node, i) for i in dict.fromkeys(node.inputs)),
-        readers=readers,
+        readers=_readers(plan, root, node),
+        views=tuple(graph.nodes[v].name for v in graph.views if _views(plan, v, node_id)),
         copies=_copies(plan, root),
         crossings=_crossings(plan, node, root),
         devices=_verdicts(plan, node) if runs else (),
@@ -168,6 +170,10 @@ def _is_part(plan: Plan, value: int, of: int) -> bool:
     while value != of and value in plan.graph.views:
         value = plan.graph.nodes[value].inputs[0]
     return value == of
+
+
+def _views(plan: Plan, value: int, of: int) -> bool:
+    return value != of and _is_part(plan, value, of)
 
 
 def _bytes(plan: Plan, device: int, type_: TensorType) -> int:
@@ -254,6 +260,10 @@ def about_as_text(about: About) -> str:
         if held or about.op != "input":
             lines.append(f"  lives on: {held or 'no device'}")
     lines += _listed("reads", about.operands)
+    if about.views:
+        told = "a view of it" if len(about.views) == 1 else "views of it"
+        more = ", ..." if len(about.views) > LISTED else ""
+        lines.append(f"  read by {', '.join(about.views[:LISTED])}{more}, {told}")
     lines += _listed("read by", about.readers)
     if about.output:
         lines.append("  goes to the caller")

@@ -243,7 +243,9 @@ class _Router:
             for i, wire in enumerate(found):
                 x = box.x + box.width * (i + 1) / (len(found) + 1)
                 straight = _is_short(self.scene, wire) and abs(self._leave(wire) - x) < 1
-                if abs(x - box.x - box.width / 2) < 1 and not straight:
+                if straight:
+                    x = self._leave(wire)
+                elif abs(x - box.x - box.width / 2) < 1:
                     x += 10.0  # the middle is where a box above may leave
                 out[wire.net, target] = x
         return out
@@ -306,7 +308,7 @@ class _Router:
         start, end = (leave, source.y + source.height), (enter, target.y)
         above = level(target.row - 1)
         if _is_short(self.scene, wire):
-            middle = [] if abs(leave - enter) < 1 else [(leave, above), (enter, above)]
+            middle = [] if leave == enter else [(leave, above), (enter, above)]
             return Line(wire, [start, *middle, end])
         x, below = self.down[wire.net], level(source.row)
         points = [start, (leave, below), (x, below), (x, above), (enter, above), end]
