@@ -223,4 +223,5 @@ def test_example_as_a_user_runs_it(tmp_path: Path) -> None:
     machine = str(ROOT / "examples" / "data" / "two_cards.json")
     command = [sys.executable, "-m", "vksched", "plan", f"{EXAMPLE}:build", "--machine", machine]
     got = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    assert got.stderr == "" and "2 crossings" in got.stdout.splitlines()[0]
+    assert got.stderr == "" and "in 2 splits, 1 crossing (" in got.stdout.splitlines()[0]
+    assert "small is full: it would take" in got.stdout

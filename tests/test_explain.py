@@ -327,3 +327,31 @@ def test_what_is_no_machine_is_refused(data: object) -> None:
         Machine.from_dict(data)
     with pytest.raises(vs.PlanError, match="expected a mapping for device 0"):
         Machine.from_dict({"devices": [3]})
+
+
+# -- states and observers --------------------------------------------------------------------------
+
+
+def test_states_are_told_like_weights() -> None:
+    held = vs.state(np.zeros((8, 64), np.float32), name="cache")
+    after = vs.add(held, source(), name="next")
+    graph, _ = vs.build_graph(vs.neg(held, name="y"), {held: after})
+    plan = vs.plan_graph(graph, make_machine(2))
+    assert plan.node_as_dict("cache")["copies"] == [{"device": A, "bytes": 2048}]
+    assert "  lives on: null:0 (2.0 KiB)" in plan.explain("cache")
+    assert "  rule: writes cache" in plan.explain("cache.next")
+    header, row = plan.explain().splitlines()[2:4]
+    assert header.split()[4:6] == ["weights", "states"] and row.split()[6:8] == ["2.0", "KiB"]
+    assert plan.buffers()[A].state_bytes == 2048 and plan.as_dict()["devices"][0]["states"] == [
+        "cache"
+    ]
+    assert plan.buffers()[A].total_bytes == plan.buffers()[A].peak_bytes
+    assert "states" not in make_plan(*chain([A])).explain()
+
+
+def test_values_that_an_observer_sees_are_named() -> None:
+    plan = make_plan(*chain([A, A]))
+    seen = replace(plan.splits[0], observed=plan.find("n0"))
+    observed = replace(plan, splits=(seen,))
+    assert "  seen n0 (2.0 KiB) by an observer" in observed.explain().splitlines()
+    assert observed.as_dict()["splits"][0]["observed"] == ["n0"]

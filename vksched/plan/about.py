@@ -64,8 +64,8 @@ class Verdict:
 class About:
     """One node in its plan. split: None of what never runs. view_of: what a view is memory of;
     views: those of this node.
-    copies: of a leaf, the devices that hold it and the bytes there; a device that gets an input
-    only when a run starts is among the crossings.
+    copies: of a weight or a state, the devices that hold it and the bytes there; a device that
+    gets an input only when a run starts is among the crossings.
     """
 
     id: int
@@ -182,12 +182,10 @@ def _bytes(plan: Plan, device: int, type_: TensorType) -> int:
 
 
 def _copies(plan: Plan, root: Node) -> tuple[tuple[str, int], ...]:
-    if not root.declaration.leaf:
-        return ()
     return tuple(
         (spec.name, _bytes(plan, device, root.type))
         for device, (spec, memory) in enumerate(zip(plan.machine.devices, plan.memory, strict=True))
-        if root.id in memory.weights
+        if root.id in (*memory.weights, *memory.states)
     )
 
 
@@ -253,12 +251,11 @@ def about_as_text(about: About) -> str:
         )
     elif about.split is not None:
         lines.append(f"  runs on {about.device} in split {about.split}")
+    if not about.view_of:
         lines.append(f"  rule: {about.rule}")
-    else:
-        lines.append(f"  rule: {about.rule}")
+    if about.copies:
         held = ", ".join(f"{name} ({format_bytes(size)})" for name, size in about.copies)
-        if held or about.op != "input":
-            lines.append(f"  lives on: {held or 'no device'}")
+        lines.append(f"  lives on: {held}")
     lines += _listed("reads", about.operands)
     if about.views:
         told = "a view of it" if len(about.views) == 1 else "views of it"

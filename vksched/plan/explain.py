@@ -64,26 +64,30 @@ def _totals(plan: Plan) -> str:
     )
 
 
+_HELD = {
+    "weights": "weight_bytes",
+    "states": "state_bytes",
+    "activations": "activation_bytes",
+    "in": "inbox_bytes",
+    "out": "outbox_bytes",
+    "peak": "peak_bytes",
+    "may use": "capacity_bytes",
+}
+"""Columns of bytes and what of `BufferSizes` they show."""
+
+
 def _device_rows(plan: Plan) -> list[str]:
     """A table: what each device does and what it holds; a peak is that of all copies."""
-    rows = [
-        ["device", "nodes", "splits", "barriers", "weights", "activations", "in", "out", "peak"]
-        + ["may use"]
-    ]
+    rows = [[*("device", "nodes", "splits", "barriers"), *_HELD]]
     sizes = buffers(plan)
     for device, spec in enumerate(plan.machine.devices):
         here = [s for s in plan.splits if s.device == device]
-        size = sizes[spec.name]
         counts = (sum(len(s.nodes) for s in here), len(here), sum(len(s.barriers) for s in here))
-        held = (
-            size.weight_bytes,
-            size.activation_bytes,
-            size.inbox_bytes,
-            size.outbox_bytes,
-            size.peak_bytes,
-            size.capacity_bytes,
-        )
-        rows.append([spec.name, *map(str, counts), *map(format_bytes, held)])
+        held = (format_bytes(getattr(sizes[spec.name], name)) for name in _HELD.values())
+        rows.append([spec.name, *map(str, counts), *held])
+    if not any(memory.states for memory in plan.memory):
+        at = rows[0].index("states")
+        rows = [row[:at] + row[at + 1 :] for row in rows]
     labels = ["", *(spec.label for spec in plan.machine.devices)]
     wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
     out: list[str] = []
@@ -137,7 +141,8 @@ def _split_lines(plan: Plan, split: Split) -> list[str]:
     text = ", ".join(f"{op} x{count}" if count > 1 else op for op, count in counts.items())
     run = f"{count_of(len(split.nodes), 'node')} with {count_of(len(split.barriers), 'barrier')}"
     lines.append(f"  run  {run}: {text}")
-    return lines + listed("out", [(c.node, "") for c in split.copies_out])
+    lines += listed("out", [(c.node, "") for c in split.copies_out])
+    return lines + listed("seen", [(v, " by an observer") for v in split.observed])
 
 
 def _source(plan: Plan, copy: CopyIn) -> str:
@@ -201,7 +206,9 @@ def _kind_of(rule: str) -> str:
 
 _KINDS = (
     (
-        re.compile(r"^(weight|view of|beside|moved beside) .+?(?=$| lives here|: \d|, as )"),
+        re.compile(
+            r"^(weight|state|view of|beside|moved beside|writes) .+?(?=$| lives here|: \d|, as )"
+        ),
         r"\1 ...",
     ),
     (re.compile(r"\b\d+(?= bytes)"), "..."),
@@ -233,7 +240,8 @@ def plan_as_dict(plan: Plan) -> dict[str, Any]:
                 **asdict(sizes[spec.name]),
                 "nodes": sum(len(s.nodes) for s in plan.splits if s.device == device),
                 "splits": sum(s.device == device for s in plan.splits),
-                "weights": [graph.nodes[w].name for w in memory.weights],
+                "weights": _node_names(plan, memory.weights),
+                "states": _node_names(plan, memory.states),
                 "pages": {
                     "activation": list(memory.activation_pages),
                     "inbox": list(memory.inbox_pages),
@@ -301,6 +309,7 @@ def _split_as_dict(plan: Plan, split: Split) -> dict[str, Any]:
         ],
         "waits": list(split.waits),
         "barriers": list(split.barriers),
+        "observed": _node_names(plan, split.observed),
     }
 
 

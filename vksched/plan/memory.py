@@ -68,7 +68,8 @@ def find_lifetimes(support: Support, outlines: Sequence[Outline], device: int) -
             first[value] = last[value] = position
             position += 1
         for node_id in outline.nodes:
-            first[node_id] = last[node_id] = position
+            if node_id not in graph.states:  # these have memory of their own
+                first[node_id] = last[node_id] = position
             beside = support.scratch_words(graph.nodes[node_id], device)
             if beside:
                 scratch.append(Lifetime(scratch_of(node_id), beside, position, position))
@@ -193,16 +194,24 @@ def largest_live_set(lifetimes: Sequence[Lifetime]) -> int:
 
 
 def weights_of(graph: Graph, outlines: Sequence[Outline], device: int) -> tuple[int, ...]:
-    """Returns the weights and constants that a device's nodes read."""
+    """Returns the weights and constants that a device's nodes read and that are not streamed in."""
     found: dict[int, None] = {}
-    for outline in outlines:
-        if outline.device == device:
-            for node_id in outline.nodes:
-                for operand in graph.nodes[node_id].inputs:
-                    value = value_of(graph, operand, True)
-                    if graph.nodes[value].op in ("weight", "constant"):
-                        found[value] = None
+    here = [outline for outline in outlines if outline.device == device]
+    streamed = {value for outline in here for value, _ in outline.entering}
+    for outline in here:
+        for node_id in outline.nodes:
+            for operand in graph.nodes[node_id].inputs:
+                value = value_of(graph, operand, True)
+                leaf = graph.nodes[value].op in ("weight", "constant")
+                if leaf and value not in streamed:
+                    found[value] = None
     return tuple(sorted(found))
+
+
+def states_of(graph: Graph, outlines: Sequence[Outline], device: int) -> tuple[int, ...]:
+    """Returns the states that live on a device."""
+    nodes = (n for outline in outlines if outline.device == device for n in outline.nodes)
+    return tuple(n for n in nodes if graph.nodes[n].op == "state")
 
 
 def locations_of(spans: Mapping[int, Span], device: int) -> dict[tuple[int, int], Span]:

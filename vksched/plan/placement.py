@@ -14,10 +14,11 @@ Complexity: O(sweeps * edges). Examples: tests/test_plan.py.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 
 from ..graph import Graph, Node
+from ..types import WORD_BYTES
 from .machine import Machine
 from .names import NameIndex
 from .plan import Placement
@@ -39,6 +40,7 @@ def place_priority(
     placer = _Placer(support, caps)
     placer.apply_overrides(overrides)
     placer.pull_by_weights()
+    placer.place_states()
     placer.sweep()
     placer.place_rest()
     placer.merge()
@@ -77,10 +79,11 @@ class _Placer:
         self.device: dict[int, int] = {}
         self.rule: dict[int, str] = {}
         self.fixed: set[int] = set()
-        self.homes: dict[int, int] = {}
+        self.homes: dict[int, int] = dict(support.homes)
         self.passed_over: dict[int, str] = {}
         self.kept: dict[int, str] = {}
-        self._reads: dict[int, Counter[int]] = defaultdict(Counter)
+        self._reads: dict[int, Counter[int]] = {}
+        self._weights = frozenset(n.id for n in self.graph.nodes if n.op in ("weight", "state"))
         self.notes: list[str] = []
         self._rank = {n.id: position for position, n in enumerate(support.computed)}
         self._room = [
@@ -109,7 +112,10 @@ class _Placer:
         resolved = resolve_overrides(self.graph, self.machine, overrides)
         for node_id, (device, text) in resolved.items():
             target = self.graph.nodes[node_id]
-            if target.op == "weight":
+            if target.op in ("weight", "state"):
+                if target.id in self.support.homes:
+                    self._stay(target, device, text)
+                    continue
                 self.homes[target.id] = device
                 self.kept[target.id] = text
                 self._take(device, target.id)
@@ -117,6 +123,12 @@ class _Placer:
                 self._override(target, device, text)
             elif target.op == "input":
                 self.notes.append(f"{text}: an input goes wherever it is read; place its readers")
+
+    def _stay(self, node: Node, device: int, text: str) -> None:
+        home = self.support.homes[node.id]
+        if home != device:
+            name = self.machine.devices[home].name
+            self.notes.append(f"{text} has no effect: {node.name} lives on {name} already")
 
     def _override(self, node: Node, device: int, text: str) -> None:
         reason = self.why_not(node, device)
@@ -136,7 +148,7 @@ class _Placer:
         there.
         """
         for node in self.support.computed:
-            weights = [i for i in self.support.operands[node.id] if self._is_weight(i)]
+            weights = [i for i in self.support.operands[node.id] if i in self._weights]
             if not weights:
                 continue
             for weight in weights:
@@ -148,7 +160,8 @@ class _Placer:
             heaviest = max(weights, key=lambda w: (self._bytes(w), -w))
             home = self.homes[heaviest]
             if self.can(node, home):
-                rule = f"weight {self.graph.nodes[heaviest].name} lives here"
+                puller = self.graph.nodes[heaviest]
+                rule = f"{puller.op} {puller.name} lives here"
                 self.put(node, home, rule + self.passed_over.get(heaviest, ""))
 
     def _find_home(self, node: Node, weight: int) -> int:
@@ -156,7 +169,7 @@ class _Placer:
             return self.device[node.id]
         reasons: list[str] = []
         for device, spec in enumerate(self.machine.devices):
-            reason = self.why_not(node, device)
+            reason = self.why_not(node, device) or self._cannot_hold(weight, device)
             if reason is None and self.support.missing_bytes(weight, device) > self._room[device]:
                 reason = f"{spec.name} is full"
             if reason is None:
@@ -166,17 +179,40 @@ class _Placer:
             self.passed_over[weight] = f", as {'; '.join(reasons)}"
         return device
 
+    def _cannot_hold(self, weight: int, device: int) -> str | None:
+        node = self.graph.nodes[weight]
+        return self.why_not(node, device) if node.op == "state" else None
+
+    def place_states(self) -> None:
+        """A state is where its heaviest reader is, or where an earlier graph has put it; its next
+        value is written there.
+        """
+        for node_id, state in self.graph.states.items():
+            node = self.graph.nodes[node_id]
+            if node_id != state:
+                self.put(node, self.device[state], f"writes {self.graph.nodes[state].name}")
+            else:
+                home = self.homes.get(node_id)
+                if home is None or (
+                    node_id not in self.support.homes and self._cannot_hold(node_id, home)
+                ):
+                    home = self._first_able(node)
+                self.put(node, home, "state" if node_id in self.homes else "first device with room")
+            self.fixed.add(node_id)
+
     def sweep(self) -> None:
         """Carries devices along the edges, first those of GPUs, then the CPU's, too."""
         for devices in (set(range(self.machine.cpu)), set(range(len(self.machine.devices)))):
-            for node in self.support.computed:
+            for node in self._left():
                 self._follow(node, self.support.operands[node.id], devices)
-            for node in reversed(self.support.computed):
+            for node in reversed(self._left()):
                 self._follow(node, self.support.readers[node.id], devices)
 
+    def _left(self) -> list[Node]:
+        """The nodes without a device."""
+        return [n for n in self.support.computed if n.id not in self.device]
+
     def _follow(self, node: Node, neighbours: Sequence[int], devices: set[int]) -> None:
-        if node.id in self.device:
-            return
         placed = [n for n in neighbours if self.device.get(n) in devices]
         for other in sorted(placed, key=lambda n: (-self._bytes(n), n)):
             if self.can(node, self.device[other]):
@@ -184,15 +220,15 @@ class _Placer:
                 return
 
     def place_rest(self) -> None:
-        for node in self.support.computed:
-            if node.id in self.device:
-                continue
+        for node in self._left():
             device = self._first_able(node)
             reasons = self._reasons(node, device)
             self.put(node, device, "first device that can run it" + reasons)
         for node in self.support.computed:
+            if self.device[node.id] != self.machine.cpu or node.id in self.fixed:
+                continue
             stuck = not any(self.can(node, d) for d in range(self.machine.cpu))
-            if stuck and node.id not in self.fixed and self.machine.cpu:
+            if stuck and self.machine.cpu:
                 self.rule[node.id] = self._reasons(node, self.machine.cpu).removeprefix(", ")
 
     def _reasons(self, node: Node, end: int) -> str:
@@ -208,25 +244,29 @@ class _Placer:
         """Moves nodes that nothing holds to a neighbour's device while the bytes that cross get
         fewer.
         """
-        for node in self.support.computed:
-            self._count_reads(node, 1)
+        free = [
+            n
+            for n in self.support.computed
+            if n.id not in self.fixed and self._weights.isdisjoint(self.support.operands[n.id])
+        ]
         for _ in range(MERGE_SWEEPS):
             moved = False
-            for node in self.support.computed:
+            for node in free:
                 moved |= self._move(node)
             if not moved:
                 return
 
     def _move(self, node: Node) -> bool:
-        held = any(self._is_weight(i) for i in self.support.operands[node.id])
-        if node.id in self.fixed or held:
+        device, here = self.device, self.device[node.id]
+        operands, readers = self.support.operands[node.id], self.support.readers[node.id]
+        around = {device.get(n, here) for n in operands}
+        around.update([device[n] for n in readers])
+        around.discard(here)
+        if not around:
             return False
-        here = self.device[node.id]
-        neighbours = [*self.support.operands[node.id], *self.support.readers[node.id]]
-        options = sorted({self.device[n] for n in neighbours if n in self.device} - {here})
         now = self._crossing_bytes(node)
         best, best_bytes = here, now
-        for option in options:
+        for option in sorted(around):
             if not self.can(node, option):
                 continue
             self._stand(node, option)
@@ -236,7 +276,7 @@ class _Placer:
         self._stand(node, best)
         if best == here:
             return False
-        beside = next(n for n in neighbours if self.device.get(n) == best)
+        beside = next(n for n in (*operands, *readers) if device.get(n) == best)
         saved = now - best_bytes
         name = self.graph.nodes[beside].name
         self.put(node, best, f"moved beside {name}: {saved} bytes less cross")
@@ -248,19 +288,24 @@ class _Placer:
         for value in (node.id, *self.support.operands[node.id]):
             if value in self.device:
                 here = self.device[value]
-                targets = sum(n > 0 and d != here for d, n in self._reads[value].items())
+                reads = self._readers_by_device(value)
+                targets = sum([n > 0 and d != here for d, n in reads.items()])
                 total += targets * self._bytes(value)
         return total
 
     def _stand(self, node: Node, device: int) -> None:
         """Moves a node, and its reads with it."""
-        self._count_reads(node, -1)
-        self.device[node.id] = device
-        self._count_reads(node, 1)
-
-    def _count_reads(self, node: Node, change: int) -> None:
         for operand in self.support.operands[node.id]:
-            self._reads[operand][self.device[node.id]] += change
+            reads = self._readers_by_device(operand)
+            reads[self.device[node.id]] -= 1
+            reads[device] += 1
+        self.device[node.id] = device
+
+    def _readers_by_device(self, value: int) -> Counter[int]:
+        """How many readers a value has on each device; counted when first asked, kept from then."""
+        if value not in self._reads:
+            self._reads[value] = Counter([self.device[r] for r in self.support.readers[value]])
+        return self._reads[value]
 
     # -- helpers -----------------------------------------------------------------------------------
 
@@ -270,20 +315,18 @@ class _Placer:
         for other in self.machine.pool(device):
             self._room[other] -= missing
 
-    def _is_weight(self, node_id: int) -> bool:
-        return self.graph.nodes[node_id].op == "weight"
-
     def _bytes(self, node_id: int) -> int:
-        return self.graph.nodes[node_id].type.device_bytes
+        return self.graph.words[node_id] * WORD_BYTES
 
     def result(self) -> tuple[Placement, ...]:
         """Returns the placements of all nodes: leaves and views get theirs from those that run."""
         out: list[Placement] = []
+        views, roots = self.graph.views, self.graph.roots
         for node in self.graph.nodes:
             if node.id in self.device:
                 out.append(Placement(self.device[node.id], self.rule[node.id]))
-            elif node.id in self.graph.views:
-                root = self.graph.root(node.id)
+            elif node.id in views:
+                root = roots[node.id]
                 out.append(Placement(out[root].device, f"view of {self.graph.nodes[root].name}"))
             else:
                 out.append(self._leaf(node))

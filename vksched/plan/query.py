@@ -18,12 +18,15 @@ class BufferSizes:
     """Bytes that a plan takes on one device, those of all `copies` slots together.
 
     weight_bytes: weights and constants, which plans share; on the CPU they are the caller's arrays.
-    activation_bytes: results and scratch memory. inbox_bytes, outbox_bytes: the windows through
-    which values enter and leave. resident_bytes: of the weights, what was there before.
-    capacity_bytes: what the plan may use.
+    state_bytes: states, which plans share too. activation_bytes: results and scratch memory, on the
+    CPU also the windows of devices that have them in the computer's memory. inbox_bytes,
+    outbox_bytes: the windows through which values enter and leave. peak_bytes: what of all this
+    lies in the device's memory. resident_bytes: of that, what was there before. capacity_bytes:
+    what the plan may use.
     """
 
     weight_bytes: int
+    state_bytes: int
     activation_bytes: int
     inbox_bytes: int
     outbox_bytes: int
@@ -33,9 +36,9 @@ class BufferSizes:
 
     @property
     def total_bytes(self) -> int:
-        """Everything, the caller's own arrays too."""
+        """Everything, wherever it lies: the caller's own arrays and the windows, too."""
         slots = self.activation_bytes + self.inbox_bytes + self.outbox_bytes
-        return self.weight_bytes + slots
+        return self.weight_bytes + self.state_bytes + slots
 
 
 def crossings(plan: Plan) -> tuple[CopyIn, ...]:
@@ -60,9 +63,12 @@ def buffers(plan: Plan) -> dict[str, BufferSizes]:
     for spec, memory in zip(plan.machine.devices, plan.memory, strict=True):
         slots = 4 * plan.copies
         on_host = spec.kind == "cpu"
-        activations = memory.peak_bytes if on_host else slots * sum(memory.activation_pages)
+        activations = slots * sum(memory.activation_pages)
+        if on_host:
+            activations = memory.peak_bytes - memory.state_bytes
         out[spec.name] = BufferSizes(
             weight_bytes=memory.weight_bytes,
+            state_bytes=memory.state_bytes,
             activation_bytes=activations,
             inbox_bytes=slots * sum(memory.inbox_pages),
             outbox_bytes=slots * sum(memory.outbox_pages),
