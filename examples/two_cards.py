@@ -49,7 +49,7 @@ def main() -> vs.Plan:
     """Returns the plan; nothing is allocated."""
     machine = vs.Machine.from_dict(json.loads(CARDS.read_text("utf-8")))
     plan = vs.plan_graph(vs.build_graph(build())[0], machine)
-    print(plan.explain(), "", plan.explain("layer.11.wide"), sep="\n\n")
+    print(plan.explain(), plan.explain("layer.11.wide"), sep="\n\n")
     return plan
 
 
