@@ -18,6 +18,7 @@ from itertools import groupby
 from typing import Any
 
 from .fallback import fallback_lines
+from .machine import DeviceSpec
 from .plan import HOST, CopyIn, Plan, Span, Split
 from .query import (
     buffers,
@@ -88,7 +89,7 @@ def _device_rows(plan: Plan) -> list[str]:
     if not any(memory.states for memory in plan.memory):
         at = rows[0].index("states")
         rows = [row[:at] + row[at + 1 :] for row in rows]
-    labels = ["", *(spec.label for spec in plan.machine.devices)]
+    labels = ["", *(_label(spec) for spec in plan.machine.devices)]
     wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
     out: list[str] = []
     for row, label in zip(rows, labels, strict=True):
@@ -98,6 +99,11 @@ def _device_rows(plan: Plan) -> list[str]:
         ]
         out.append(f"  {'  '.join(cells)}  {label}".rstrip())
     return out
+
+
+def _label(spec: DeviceSpec) -> str:
+    gone = f"out of use: {spec.out_of_use}" if spec.out_of_use else ""
+    return "; ".join(filter(None, (spec.label, gone)))
 
 
 def _splits_lines(plan: Plan) -> list[str]:
@@ -237,6 +243,7 @@ def plan_as_dict(plan: Plan) -> dict[str, Any]:
                 "name": spec.name,
                 "label": spec.label,
                 "kind": spec.kind,
+                "out_of_use": spec.out_of_use,
                 **asdict(sizes[spec.name]),
                 "nodes": sum(len(s.nodes) for s in plan.splits if s.device == device),
                 "splits": sum(s.device == device for s in plan.splits),

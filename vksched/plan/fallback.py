@@ -1,8 +1,8 @@
 """Fallback: what numpy runs because no device could, and a warning that says so once per op.
 
 Problem: an op that no device runs costs two waits, and nobody notices. Method: each node on the CPU
-asks every device for its reason; what the user put there, what a CPU weight or neighbour drew
-there, and arithmetic on a few numbers before any device has started is left out.
+asks every device in use for its reason. Left out is what the user put there, what a CPU weight or
+neighbour drew there, and arithmetic on a few numbers before any device has started.
 
     x -> exp @ gpu -> gather @ cpu (gpu: 4 buffers, 3 allowed) -> neg @ gpu     one warning: gather
 
@@ -37,8 +37,9 @@ class Fallback:
 
 def find_fallbacks(plan: Plan) -> tuple[Fallback, ...]:
     """Returns the ops of which numpy runs nodes that no device could, in the graph's order."""
-    cpu = plan.machine.cpu
-    if not cpu:
+    devices, cpu = plan.machine.devices, plan.machine.cpu
+    in_use = [d for d in range(cpu) if not devices[d].out_of_use]
+    if not in_use:
         return ()
     support = Support(plan.graph, plan.machine)
     found: dict[str, list[Node]] = {}
@@ -46,12 +47,11 @@ def find_fallbacks(plan: Plan) -> tuple[Fallback, ...]:
     for node in support.computed:
         if plan.placements[node.id].device != cpu or _is_wanted(plan, node):
             continue
-        whys = [support.why_not(node, device) for device in range(cpu)]
-        if any(why is None for why in whys) or _is_small(plan, node):
+        whys = [(devices[d].name, support.why_not(node, d)) for d in in_use]
+        if any(why is None for _, why in whys) or _is_small(plan, node):
             continue
         found.setdefault(node.op, []).append(node)
-        names = [spec.name for spec in plan.machine.devices]
-        reasons.setdefault(node.op, tuple(zip(names, (str(why) for why in whys), strict=False)))
+        reasons.setdefault(node.op, tuple((name, str(why)) for name, why in whys))
     return tuple(Fallback(op, tuple(n.name for n in v), reasons[op]) for op, v in found.items())
 
 
