@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import subprocess
@@ -61,6 +62,56 @@ def test_two_cards(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(plan.crossings) == 1 and "small is full" in capsys.readouterr().out
 
 
+@pytest.mark.filterwarnings(r"ignore:\[fallback\] numpy runs where")
+def test_cpu_fallback_shows_where_each_tensor_is(capsys: pytest.CaptureFixture[str]) -> None:
+    import cpu_fallback
+
+    _, _, plan = cpu_fallback.main()
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    for node, placed in zip(plan.graph.nodes, plan.placements, strict=True):
+        assert f" {plan.machine.devices[placed.device].name} " in lines[node.name]
+        assert lines[node.name].endswith(placed.rule)
+
+
+def test_list_gpus(devices: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    import list_gpus
+
+    chosen, names = list_gpus.main(devices)
+    assert chosen.name == devices[0]
+    assert names == tuple(dict.fromkeys([devices[0], "cpu"]))
+    text = capsys.readouterr().out
+    for info in vs.devices():
+        assert info.label in text and info.driver in text
+        assert f"no, {info.why_not}" in text or info.default
+    assert "2 * 3 = 6" in text
+
+
+def test_list_gpus_opens_the_largest_and_passes_over_what_is_no_gpu() -> None:
+    import list_gpus
+
+    *_, cpu = vs.devices()
+    kinds = {"small": ("discrete", 1, ""), "big": ("integrated", 3, "")}
+    kinds |= {"soft": ("cpu", 9, ""), "broken": ("discrete", 9, "too old")}
+    found = [
+        dataclasses.replace(cpu, name=name, type=type_, memory_free_bytes=free, problem=problem)
+        for name, (type_, free, problem) in kinds.items()
+    ]
+    assert list_gpus.largest([*found, cpu]).name == "big"
+    assert list_gpus.largest([*found[2:], cpu]) == cpu
+
+
+def test_pipeline(devices: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    import pipeline
+
+    results = pipeline.main(devices)
+    assert list(results) == [1, 2, 3, 4]
+    for got in results.values():
+        assert len(got) == pipeline.BATCHES
+        for one, other in zip(got, results[1], strict=True):
+            assert np.array_equal(one, other)
+    assert capsys.readouterr().out.count("batches/s") == 4
+
+
 def test_async_run(devices: list[str]) -> None:
     import async_run
 
@@ -91,6 +142,17 @@ def test_examples_are_short() -> None:
     for path in sorted(EXAMPLES.glob("*.py")):
         lines = len(path.read_text("utf-8").splitlines())
         assert path.name in whole or lines < 60, (path.name, lines)
+
+
+def test_device_loss(devices: list[str]) -> None:
+    import device_loss
+
+    results, expected, texts = device_loss.main(devices)
+    assert len(results) == device_loss.RUNS
+    for got, wanted in zip(results, expected, strict=True):
+        assert np.allclose(got, wanted, atol=1e-4)
+    name = "null:0" if devices == ["cpu"] else devices[0]
+    assert len(texts) == 1 and f"{name} failed in split 0" in texts[0]
 
 
 def test_manual_placement(devices: list[str]) -> None:
