@@ -89,7 +89,10 @@ def random_graph(nodes: int) -> list[vs.Tensor]:
     pool = [vs.input("x", (8, 32))]
     unread = dict.fromkeys(pool)
     for kind, a, b in zip(
-        rng.integers(0, 6, nodes), rng.geometric(0.2, nodes), rng.geometric(0.05, nodes), strict=True
+        rng.integers(0, 6, nodes),
+        rng.geometric(0.2, nodes),
+        rng.geometric(0.05, nodes),
+        strict=True,
     ):
         left, right = pool[max(-a, -len(pool))], pool[max(-b, -len(pool))]
         if kind == 0:

@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 
 from ..graph import Graph
 from .memory import scratch_of
-from .plan import CopyIn, CopyOut, Span
+from .plan import Span
+from .split import Outline
 from .words import WordSet
 
 Item = tuple[tuple[Span, ...], tuple[Span, ...]]
@@ -27,28 +28,25 @@ def _bound(span: Span) -> Span:
     return span if span.words else Span(span.page, span.offset, 1)
 
 
-def split_items(
-    graph: Graph,
-    device: int,
-    copies_in: Sequence[CopyIn],
-    nodes: Sequence[int],
-    copies_out: Sequence[CopyOut],
-    locations: Mapping[tuple[int, int], Span],
-) -> list[Item]:
+def split_items(graph: Graph, outline: Outline, spans: Mapping[int, Span]) -> list[Item]:
     """Returns what each item of a split reads and writes; weights are only read, so they do not
     count.
+
+    spans: where the values on the split's device are; on the CPU nothing has a place.
     """
+    roots, nodes = graph.roots, graph.nodes
 
-    def find(node_id: int) -> tuple[Span, ...]:
-        span = locations.get((device, node_id)) or locations.get((device, graph.root(node_id)))
-        return (span,) if span else ()
+    def find(value: int) -> Span | None:
+        return spans.get(value) or spans.get(roots[value])
 
-    items: list[Item] = [((), find(copy.node)) for copy in copies_in]  # nothing on the CPU
-    for node_id in nodes:
-        reads = tuple(s for i in graph.nodes[node_id].inputs for s in find(i))
-        beside = locations.get((device, scratch_of(node_id)))
-        items.append((reads, find(node_id) + ((beside,) if beside else ())))
-    items += [(find(copy.node), ()) for copy in copies_out]
+    def known(*found: Span | None) -> tuple[Span, ...]:
+        return tuple([_bound(span) for span in found if span is not None])
+
+    items: list[Item] = [((), known(find(value))) for value, _ in outline.entering]
+    for node_id in outline.nodes:
+        reads = known(*map(find, nodes[node_id].inputs))
+        items.append((reads, known(spans.get(node_id), spans.get(scratch_of(node_id)))))
+    items += [(known(find(value)), ()) for value in outline.leaving]
     return items
 
 
@@ -57,14 +55,28 @@ def find_barriers(items: Sequence[Item]) -> tuple[int, ...]:
     out: list[int] = []
     read, written = WordSet(), WordSet()
     for position, (reads, writes) in enumerate(items):
-        sources, targets = [_bound(s) for s in reads], [_bound(s) for s in writes]
-        hazard = any(written.meets(s) for s in (*sources, *targets))
-        if hazard or any(read.meets(s) for s in targets):
+        if written.meets(*reads, *writes) or read.meets(*writes):
             out.append(position)
             read.clear()
             written.clear()
-        for span in sources:
-            read.add(span)
-        for span in targets:
-            written.add(span)
+        read.add(*reads)
+        written.add(*writes)
     return tuple(out)
+
+
+def count_levels(graph: Graph, outline: Outline) -> int:
+    """Returns how many items of a split, one after the other, need what the one before made: no
+    order of the items does with fewer barriers.
+    """
+    roots, nodes = graph.roots, graph.nodes
+    level = {value: 0 for value, _ in outline.entering}
+    most = 0
+
+    def above(value: int) -> int:
+        found = level.get(value)
+        return 1 + (level.get(roots[value], -1) if found is None else found)
+
+    for node_id in outline.nodes:
+        level[node_id] = max([above(i) for i in nodes[node_id].inputs], default=0)
+        most = max(most, level[node_id])
+    return max([most, *map(above, outline.leaving)])

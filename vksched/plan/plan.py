@@ -71,6 +71,8 @@ class Split:
     waits: splits for which the host waits before it copies in and submits this one: the crossings,
         less those already waited for or implied by an earlier wait on the same device.
     barriers: positions in (copies_in + nodes + copies_out) before which a barrier is recorded.
+    levels: how many of these items at most need, one after the other, what the one before made: no
+        order does with fewer barriers.
     """
 
     id: int
@@ -80,6 +82,7 @@ class Split:
     copies_out: tuple[CopyOut, ...]
     waits: tuple[int, ...]
     barriers: tuple[int, ...]
+    levels: int = 0
 
 
 @dataclass(frozen=True, slots=True)

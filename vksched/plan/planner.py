@@ -14,15 +14,14 @@ from types import MappingProxyType
 
 from ..errors import OutOfMemory, PlanError
 from ..graph import Graph
-from .barriers import find_barriers, split_items
+from .barriers import count_levels, find_barriers, split_items
 from .machine import Machine
 from .memory import (
+    Program,
     aligned,
-    assign_spans,
+    assign_memory,
     assign_window,
-    find_lifetimes,
     largest_live_set,
-    locations_of,
     weights_of,
 )
 from .placement import Overrides, place_priority
@@ -122,39 +121,41 @@ def _lay_out(
 ) -> Plan:
     graph, machine = support.graph, support.machine
     outlines, final_waits = split_graph(support, placements)
-    locations: dict[tuple[int, int], Span] = {}
-    inbox: dict[tuple[int, int], Span] = {}
-    outbox: dict[tuple[int, int], Span] = {}
+    spans: list[dict[int, Span]] = []
+    inbox: list[dict[int, Span]] = []
+    outbox: list[dict[int, Span]] = []
     memory: list[DeviceMemory] = []
     for device, spec in enumerate(machine.devices):
         weights = weights_of(graph, outlines, device)
+        program = Program(support, outlines, device)
         if spec.kind == "cpu":
-            bytes_of = {w: graph.nodes[w].type.host_bytes for w in weights}
-        else:
-            bytes_of = {w: aligned(graph.nodes[w].type.words) * 4 for w in weights}
-        weight_bytes = sum(bytes_of.values())
-        here = [o for o in outlines if o.device == device]
-        if spec.kind == "cpu":
-            live = largest_live_set(find_lifetimes(support, outlines, device))
+            for places in (spans, inbox, outbox):
+                places.append({})
+            weight_bytes = sum(graph.nodes[w].type.host_bytes for w in weights)
+            live = largest_live_set(program.lifetimes())
             memory.append(DeviceMemory(weights, weight_bytes, (), (), (), 4 * copies * live))
             continue
+        here = [o for o in outlines if o.device == device]
         page_words, own = spec.page_bytes // 4, spec.own_buffers
-        spans, pages = assign_spans(find_lifetimes(support, outlines, device), page_words, own)
-        locations.update(locations_of(spans, device))
-        entering = [(v, graph.nodes[v].type.words) for o in here for v, _ in o.entering]
-        leaving = [(v, graph.nodes[v].type.words) for o in here for v in o.leaving]
+        bytes_of = {w: aligned(graph.words[w]) * 4 for w in weights}
+        weight_bytes = sum(bytes_of.values())
+        own_spans, pages = assign_memory(program, page_words, own)
+        entering = [(v, graph.words[v]) for o in here for v, _ in o.entering]
+        leaving = [(v, graph.words[v]) for o in here for v in o.leaving]
         in_spans, in_pages = assign_window(entering, page_words, own)
         out_spans, out_pages = assign_window(leaving, page_words, own)
-        inbox.update({(device, v): in_spans[v] for v, _ in entering})
-        outbox.update({(device, v): out_spans[v] for v, _ in leaving})
+        spans.append(own_spans)
+        inbox.append(in_spans)
+        outbox.append(out_spans)
         slot_bytes = 4 * (sum(pages) + sum(in_pages) + sum(out_pages))
         peak = weight_bytes + copies * slot_bytes
         there = sum(bytes_of[w] for w in support.resident.get(device, ()) if w in bytes_of)
         memory.append(DeviceMemory(weights, weight_bytes, pages, in_pages, out_pages, peak, there))
     splits = tuple(
-        _make_split(graph, i, outline, locations, inbox, outbox)
-        for i, outline in enumerate(outlines)
+        _make_split(graph, i, o, spans[o.device], inbox[o.device], outbox[o.device])
+        for i, o in enumerate(outlines)
     )
+    locations = {(d, value): span for d, own in enumerate(spans) for value, span in own.items()}
     return Plan(
         graph=graph,
         machine=machine,
@@ -173,17 +174,22 @@ def _make_split(
     graph: Graph,
     number: int,
     outline: Outline,
-    locations: dict[tuple[int, int], Span],
-    inbox: dict[tuple[int, int], Span],
-    outbox: dict[tuple[int, int], Span],
+    spans: Mapping[int, Span],
+    inbox: Mapping[int, Span],
+    outbox: Mapping[int, Span],
 ) -> Split:
-    here = outline.device
     copies_in = tuple(
-        CopyIn(v, source, inbox.get((here, v), NOWHERE), locations.get((here, v), NOWHERE))
+        CopyIn(v, source, inbox.get(v, NOWHERE), spans.get(v, NOWHERE))
         for v, source in outline.entering
     )
-    copies_out = tuple(CopyOut(v, outbox.get((here, v), NOWHERE)) for v in outline.leaving)
-    items = split_items(graph, here, copies_in, outline.nodes, copies_out, locations)
+    copies_out = tuple(CopyOut(v, outbox.get(v, NOWHERE)) for v in outline.leaving)
     return Split(
-        number, here, outline.nodes, copies_in, copies_out, outline.waits, find_barriers(items)
+        id=number,
+        device=outline.device,
+        nodes=outline.nodes,
+        copies_in=copies_in,
+        copies_out=copies_out,
+        waits=outline.waits,
+        barriers=find_barriers(split_items(graph, outline, spans)),
+        levels=count_levels(graph, outline),
     )

@@ -44,9 +44,10 @@ def value_of(graph: Graph, operand: int, same_device: bool) -> int:
 
     A part of a computed tensor crosses on its own; everything else stands for its root.
     """
-    root = graph.root(operand)
-    whole = graph.nodes[root].type.words == graph.nodes[operand].type.words
-    if same_device or whole or graph.nodes[root].declaration.leaf:
+    root = graph.roots[operand]
+    if same_device or root == operand or graph.nodes[root].declaration.leaf:
+        return root
+    if graph.words[root] == graph.words[operand]:
         return root
     return operand
 
@@ -55,7 +56,7 @@ def split_graph(
     support: Support, placements: Sequence[Placement]
 ) -> tuple[tuple[Outline, ...], tuple[int, ...]]:
     """Returns the splits in submission order and the splits to wait for at the end."""
-    graph = support.graph
+    graph, roots = support.graph, support.graph.roots
     device = {n.id: placements[n.id].device for n in support.computed}
     groups = _by_ready_time(support, device, _group(support, device))
     of_node = {n: position for position, nodes in enumerate(groups) for n in nodes}
@@ -66,19 +67,18 @@ def split_graph(
         here = device[nodes[0]]
         for node_id in nodes:
             for operand in graph.nodes[node_id].inputs:
-                root = graph.root(operand)
-                leaf = graph.nodes[root].declaration.leaf
-                value = value_of(graph, operand, not leaf and device[root] == here)
-                if (here, value) in present or graph.nodes[value].op in ("weight", "constant"):
+                root = roots[operand]
+                if root in graph.data or device.get(root) == here:
                     continue
-                if leaf:
-                    entering[position][value] = HOST
-                elif device[root] != here:
+                value = value_of(graph, operand, False)
+                if (here, value) in present:
+                    continue
+                present.add((here, value))
+                if root in device:
                     entering[position][value] = of_node[root]
                     leaving[of_node[root]][value] = None
                 else:
-                    continue
-                present.add((here, value))
+                    entering[position][value] = HOST
     for _, output in graph.outputs:
         root = graph.root(output)
         if root in of_node:
@@ -97,20 +97,19 @@ def _group(support: Support, device: dict[int, int]) -> list[tuple[int, ...]]:
     """Returns the nodes of each split, in the order of submission, each in order of execution."""
     depth: dict[int, int] = {}
     for node in support.computed:
-        sources = [p for p in support.operands[node.id] if p in device]
-        depth[node.id] = max(
-            (depth[p] + (device[p] != device[node.id]) for p in sources), default=0
-        )
+        here, deepest = device[node.id], 0
+        for source in support.operands[node.id]:
+            if source in depth:
+                found = depth[source] + (device[source] != here)
+                deepest = max(deepest, found)
+        depth[node.id] = deepest
     early: set[int] = set()
     for node in reversed(support.computed):
-        readers = support.readers[node.id]
-        crosses = any(device[r] != device[node.id] for r in readers)
-        inherits = any(
-            r in early and device[r] == device[node.id] and depth[r] == depth[node.id]
-            for r in readers
-        )
-        if crosses or inherits:
-            early.add(node.id)
+        here, own = device[node.id], depth[node.id]
+        for reader in support.readers[node.id]:
+            if device[reader] != here or (reader in early and depth[reader] == own):
+                early.add(node.id)
+                break
     buckets: dict[tuple[int, bool, int], list[int]] = {}
     for node in support.computed:
         key = (depth[node.id], node.id not in early, device[node.id])
@@ -124,13 +123,12 @@ def _group(support: Support, device: dict[int, int]) -> list[tuple[int, ...]]:
 
 def _cut(support: Support, device: int, nodes: tuple[int, ...]) -> list[tuple[int, ...]]:
     """Parts a split that would take its device too long; no wait stands between the parts."""
-    spec = support.machine.devices[device]
-    if spec.kind == "cpu":
+    if support.machine.devices[device].kind == "cpu":
         return [nodes]
     parts: list[list[int]] = [[]]
     total_s = 0.0
     for node_id in nodes:
-        seconds = spec.node_seconds(support.graph, support.graph.nodes[node_id])
+        seconds = support.node_seconds(node_id, device)
         if parts[-1] and total_s + seconds > SUBMISSION_S:
             parts.append([])
             total_s = 0.0
@@ -166,7 +164,7 @@ def _by_ready_time(
         ]
         ready_s, position, here = min(ready)
         queues[here].popleft()
-        seconds = support.machine.devices[here].split_seconds(support.graph, groups[position])
+        seconds = support.split_seconds(groups[position], here)
         free_s[here] = max(free_s[here], ready_s) + seconds
         done_s[position] = free_s[here]
         order.append(position)

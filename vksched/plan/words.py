@@ -23,27 +23,32 @@ class WordSet:
         self._starts.clear()
         self._ends.clear()
 
-    def meets(self, span: Span) -> bool:
-        """Returns whether a word of the span is in the set; False for an empty span."""
-        starts = self._starts.get(span.page)
-        if not starts or span.words == 0:
+    def meets(self, *spans: Span) -> bool:
+        """Returns whether a word of any span is in the set; empty spans have none."""
+        if not self._starts:
             return False
-        at = bisect_left(starts, span.offset + span.words)
-        return at > 0 and self._ends[span.page][at - 1] > span.offset
+        for span in spans:
+            starts = self._starts.get(span.page)
+            if starts and span.words:
+                at = bisect_left(starts, span.offset + span.words)
+                if at and self._ends[span.page][at - 1] > span.offset:
+                    return True
+        return False
 
-    def add(self, span: Span) -> None:
-        """Adds the words of a span."""
-        if span.words == 0:
-            return
-        starts = self._starts.setdefault(span.page, [])
-        ends = self._ends.setdefault(span.page, [])
-        start, end = span.offset, span.offset + span.words
-        first = bisect_left(ends, start)
-        last = bisect_right(starts, end)
-        if first < last:
-            start, end = min(start, starts[first]), max(end, ends[last - 1])
-        starts[first:last] = [start]
-        ends[first:last] = [end]
+    def add(self, *spans: Span) -> None:
+        """Adds the words of spans."""
+        for span in spans:
+            if span.words == 0:
+                continue
+            starts = self._starts.setdefault(span.page, [])
+            ends = self._ends.setdefault(span.page, [])
+            start, end = span.offset, span.offset + span.words
+            first = bisect_left(ends, start)
+            last = bisect_right(starts, end)
+            if first < last:
+                start, end = min(start, starts[first]), max(end, ends[last - 1])
+            starts[first:last] = [start]
+            ends[first:last] = [end]
 
 
 class Owners:
