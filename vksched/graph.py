@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -12,6 +12,7 @@ from .errors import GraphError, VkschedError
 from .ops.bounds import OF_DTYPE, Bounds, bounds_of_data, bounds_of_result, fits
 from .ops.lower import infer
 from .ops.op import Attrs, Op, get_op, view_offset
+from .ops.state import assign
 from .ops.tensor import Tensor
 from .types import INT64, NDArray, TensorType, numpy_dtype
 
@@ -19,6 +20,8 @@ FEW = 1 << 16
 """Weights of up to so many integers are searched for their bounds, those of int64 all."""
 
 Outputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
+Updates = Mapping[Tensor, Tensor]
+"""States to their next values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +50,15 @@ class Node:
 class Graph:
     """nodes: operands before users. outputs: (name, node id), in the caller's order.
 
-    data: the arrays of weights and constants by node id. keys: for each of them an object whose
-    identity tells that two graphs share it.
+    data: the arrays of weights and constants by node id. initial: what states start with. keys: for
+    each of all these an object whose identity tells that two graphs share it.
     """
 
     nodes: tuple[Node, ...]
     outputs: tuple[tuple[str, int], ...]
     data: Mapping[int, NDArray]
     keys: Mapping[int, object]
+    initial: Mapping[int, NDArray] = field(default_factory=dict)
 
     @cached_property
     def inputs(self) -> tuple[Node, ...]:
@@ -63,6 +67,13 @@ class Graph:
     @cached_property
     def weights(self) -> tuple[Node, ...]:
         return tuple(n for n in self.nodes if n.op == "weight")
+
+    @cached_property
+    def states(self) -> Mapping[int, int]:
+        """For each node that reads or writes a state the node that reads it."""
+        out = {n.id: n.id for n in self.nodes if n.op == "state"}
+        out.update((n.id, n.inputs[0]) for n in self.nodes if n.op == "assign")
+        return MappingProxyType(out)
 
     @cached_property
     def ops(self) -> tuple[Node, ...]:
@@ -133,7 +144,7 @@ class Graph:
                 wanted = node.type.dtype == INT64 or node.type.size <= FEW
                 found = bounds_of_data(self.data[node.id]) if wanted else None
                 out.append(found or OF_DTYPE.get(node.type.dtype))
-            elif node.declaration.leaf:
+            elif not node.inputs:
                 low, high = node.attrs.get("low"), node.attrs.get("high")
                 told = isinstance(low, int) and isinstance(high, int)
                 out.append((low, high) if told else OF_DTYPE.get(node.type.dtype))  # type: ignore[arg-type]
@@ -204,6 +215,8 @@ class Graph:
                 raise GraphError(f"[graph] {node.name} breaks its rule: {error}") from error
             if inferred != node.type:
                 raise GraphError(f"[graph] {node.name} is {node.type}, its rule {inferred}")
+            if node.op in ("state", "assign"):
+                self._verify_state(node)
         if not self.outputs:
             raise GraphError("[graph] expected at least one output")
         output_names = [name for name, _ in self.outputs]
@@ -213,6 +226,23 @@ class Graph:
             if not 0 <= node_id < len(self.nodes):
                 raise GraphError(f"[graph] output {name!r} names no node")
         return self
+
+    def _verify_state(self, node: Node) -> None:
+        if node.op == "state":
+            if node.id not in self.initial or node.id not in self.keys:
+                raise GraphError(f"[graph] {node.name} has nothing to start with")
+            return
+        held, value = node.inputs
+        if self.nodes[held].op != "state":
+            raise GraphError(f"[graph] {node.name} assigns to {self.nodes[held].name}, no state")
+        low, high = (self.nodes[held].attrs.get(name) for name in ("low", "high"))
+        if isinstance(low, int) and isinstance(high, int):
+            known = self.bounds[value]
+            if not fits(known, (low, high)):
+                raise GraphError(
+                    f"[graph] expected a next value of {self.nodes[held].name} within its bounds "
+                    f"{low}..{high}, got one known only to be within {known}; try vs.clip"
+                )
 
     def __str__(self) -> str:
         lines = [str(node) for node in self.nodes]
@@ -236,26 +266,50 @@ class Graph:
         return {"nodes": nodes, "outputs": [list(o) for o in self.outputs]}
 
 
-def build_graph(outputs: Outputs) -> tuple[Graph, dict[Tensor, int]]:
+def build_graph(
+    outputs: Outputs, updates: Updates | None = None
+) -> tuple[Graph, dict[Tensor, int]]:
     """Freezes all that the outputs need; returns the graph and the node of each Tensor.
 
-    Names given by the user must be unique; the others are numbered.
+    updates: states to their next values. Names given by the user must be unique; the others are
+    numbered.
 
     Raises:
-        GraphError: no outputs, or a name given twice.
+        GraphError: no outputs, a name given twice, or an update of what is no state. ShapeError,
+            DTypeError: a next value of another type than its state.
     """
     named = _name_outputs(outputs)
     order = _topological_order([tensor for _, tensor in named])
+    if updates:
+        order = _topological_order([*order, *_assignments(updates)])
     ids = {tensor: position for position, tensor in enumerate(order)}
     names = _unique_names(order)
     nodes = tuple(
         Node(ids[t], t.op, tuple(ids[i] for i in t.inputs), t.attrs, t.type, names[t])
         for t in order
     )
-    data = {ids[t]: t.data for t in order if t.data is not None}
+    held = {ids[t]: t.data for t in order if t.data is not None}
     keys: dict[int, object] = {ids[t]: t for t in order if t.data is not None}
+    initial = {i: array for i, array in held.items() if nodes[i].op == "state"}
+    data = {i: array for i, array in held.items() if i not in initial}
     result = tuple((name, ids[t]) for name, t in named)
-    return Graph(nodes, result, MappingProxyType(data), MappingProxyType(keys)).verify(), ids
+    graph = Graph(
+        nodes, result, MappingProxyType(data), MappingProxyType(keys), MappingProxyType(initial)
+    )
+    return graph.verify(), ids
+
+
+def _assignments(updates: Updates) -> list[Tensor]:
+    if not isinstance(updates, Mapping):
+        raise GraphError(f"[graph] expected updates as a dict of states, got {updates!r}")
+    for held, value in updates.items():
+        if not isinstance(held, Tensor) or held.op != "state":
+            raise GraphError(f"[graph] expected a state to update, got {held!r}; try vs.state")
+        if not isinstance(value, Tensor):
+            raise GraphError(
+                f"[graph] expected a Tensor as next value of {held.name!r}, got {value!r}"
+            )
+    return [assign(held, value) for held, value in updates.items()]
 
 
 def _name_outputs(outputs: Outputs) -> list[tuple[str, Tensor]]:

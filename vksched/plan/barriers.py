@@ -44,6 +44,9 @@ def split_items(graph: Graph, outline: Outline, spans: Mapping[int, Span]) -> li
 
     items: list[Item] = [((), known(find(value))) for value, _ in outline.entering]
     for node_id in outline.nodes:
+        if nodes[node_id].op == "state":  # it is there: nothing happens
+            items.append(((), ()))
+            continue
         reads = known(*map(find, nodes[node_id].inputs))
         items.append((reads, known(spans.get(node_id), spans.get(scratch_of(node_id)))))
     items += [(known(find(value)), ()) for value in outline.leaving]
@@ -77,6 +80,8 @@ def count_levels(graph: Graph, outline: Outline) -> int:
         return 1 + (level.get(roots[value], -1) if found is None else found)
 
     for node_id in outline.nodes:
+        if nodes[node_id].op == "state":
+            continue
         level[node_id] = max([above(i) for i in nodes[node_id].inputs], default=0)
         most = max(most, level[node_id])
     return max([most, *map(above, outline.leaving)])

@@ -22,6 +22,13 @@ ALIGN_BYTES = 64
 """Every value in a device's memory starts at a multiple of this."""
 
 
+SYNC = ("split", "level", "op")
+"""What a device is given at once. "split": all of a split. "level": nodes of a split that do not
+depend on each other; "op": one node. With the latter two the host waits for each submission before
+it makes the next one on that device.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
     """One device as the planner sees it.
@@ -33,6 +40,8 @@ class DeviceSpec:
     pool: devices with the same name here share one memory, as a GPU opened twice does. own_buffers:
     every value gets a buffer of its own, shared with none that lives at the same time:
     synchronization validation sees whole buffers, and can then judge every barrier.
+    windows_apart: what the host can see lies in the computer's memory, not in the device's own, as
+    with a discrete card. sync: one of SYNC.
     """
 
     name: str
@@ -47,6 +56,8 @@ class DeviceSpec:
     round_s: float = 5e-7
     pool: str = ""
     own_buffers: bool = False
+    windows_apart: bool = False
+    sync: str = "split"
 
     def why_not(self, graph: Graph, node: Node) -> str | None:
         """Returns why this device cannot run a node, or None when it can."""
@@ -112,6 +123,12 @@ class Machine:
             True
         ]:
             raise PlanError(f"[machine] expected one cpu, as the last device, got {names}")
+        for device in self.devices:
+            if device.sync not in SYNC:
+                raise PlanError(
+                    f"[machine] expected a sync of {', '.join(SYNC)} for {device.name}, "
+                    f"got {device.sync!r}"
+                )
         if len(set(names)) != len(names):
             raise PlanError(f"[machine] expected distinct device names, got {names}")
         return self

@@ -89,15 +89,17 @@ class Program:
                     if value in first:
                         start = max(start, first[value] + 1)
                         last[value] = item
-                first[node_id] = last[node_id] = item
+                if node_id not in graph.states:  # these have memory of their own
+                    first[node_id] = last[node_id] = item
                 if support.scratch_words(nodes[node_id], device):
                     scratch.append(node_id)
                 parts.append(start)
                 item += 1
             for value in outline.leaving:
                 value = value if value in first else roots[value]
-                start = max(start, first[value] + 1)
-                last[value] = item
+                if value in first:
+                    start = max(start, first[value] + 1)
+                    last[value] = item
                 parts.append(start)
                 item += 1
         on_host = support.machine.devices[device].kind == "cpu"
@@ -292,7 +294,7 @@ class FreeBlocks:
 
 
 def _live_together(lifetimes: Sequence[Lifetime]) -> list[list[int]] | None:
-    """Returns for each lifetime the others that it meets; None where these are too many to search."""
+    """Returns for each lifetime the others that it meets; None where they are too many."""
     out: list[list[int]] = [[] for _ in lifetimes]
     live: list[tuple[int, int]] = []
     pairs = 0
@@ -367,8 +369,17 @@ def largest_live_set(lifetimes: Sequence[Lifetime]) -> int:
 
 
 def weights_of(graph: Graph, outlines: Sequence[Outline], device: int) -> tuple[int, ...]:
-    """Returns the weights and constants that a device's nodes read."""
+    """Returns the weights and constants that a device's nodes read and that are not streamed in."""
     roots, nodes = graph.roots, graph.nodes
-    here = [n for o in outlines if o.device == device for n in o.nodes]
-    read = {roots[operand] for n in here for operand in nodes[n].inputs}
-    return tuple(sorted(read & graph.data.keys()))
+    here = [outline for outline in outlines if outline.device == device]
+    streamed = {value for outline in here for value, _ in outline.entering}
+    read = {roots[i] for outline in here for n in outline.nodes for i in nodes[n].inputs}
+    return tuple(sorted((read & graph.data.keys()) - streamed))
+
+
+def states_of(graph: Graph, outlines: Sequence[Outline], device: int) -> tuple[int, ...]:
+    """Returns the states that live on a device."""
+    if not graph.states:
+        return ()
+    nodes = (n for outline in outlines if outline.device == device for n in outline.nodes)
+    return tuple(n for n in nodes if graph.nodes[n].op == "state")

@@ -43,6 +43,7 @@ def place_priority(
     placer = _Placer(support, caps)
     placer.apply_overrides(overrides)
     placer.pull_by_weights()
+    placer.place_states()
     placer.sweep()
     placer.place_rest()
     placer.merge()
@@ -97,11 +98,11 @@ class _Placer:
         self.device: dict[int, int] = {}
         self.rule: dict[int, str] = {}
         self.fixed: set[int] = set()
-        self.homes: dict[int, int] = {}
+        self.homes: dict[int, int] = dict(support.homes)
         self.passed_over: dict[int, str] = {}
         self.kept: dict[int, str] = {}
         self._reads: dict[int, Counter[int]] = {}
-        self._weights = frozenset(n.id for n in self.graph.weights)
+        self._weights = frozenset(n.id for n in self.graph.nodes if n.op in ("weight", "state"))
         self.notes: list[str] = []
         self._rank = {n.id: position for position, n in enumerate(support.computed)}
         self._room = [
@@ -130,7 +131,10 @@ class _Placer:
         resolved = resolve_overrides(self.graph, self.machine, overrides)
         for node_id, (device, text) in resolved.items():
             target = self.graph.nodes[node_id]
-            if target.op == "weight":
+            if target.op in ("weight", "state"):
+                if target.id in self.support.homes:
+                    self._stay(target, device, text)
+                    continue
                 self.homes[target.id] = device
                 self.kept[target.id] = text
                 self._take(device, target.id)
@@ -138,6 +142,12 @@ class _Placer:
                 self._override(target, device, text)
             elif target.op == "input":
                 self.notes.append(f"{text}: an input goes wherever it is read; place its readers")
+
+    def _stay(self, node: Node, device: int, text: str) -> None:
+        home = self.support.homes[node.id]
+        if home != device:
+            name = self.machine.devices[home].name
+            self.notes.append(f"{text} has no effect: {node.name} lives on {name} already")
 
     def _override(self, node: Node, device: int, text: str) -> None:
         reason = self.why_not(node, device)
@@ -169,7 +179,8 @@ class _Placer:
             heaviest = max(weights, key=lambda w: (self._bytes(w), -w))
             home = self.homes[heaviest]
             if self.can(node, home):
-                rule = f"weight {self.graph.nodes[heaviest].name} lives here"
+                puller = self.graph.nodes[heaviest]
+                rule = f"{puller.op} {puller.name} lives here"
                 self.put(node, home, rule + self.passed_over.get(heaviest, ""))
 
     def _find_home(self, node: Node, weight: int) -> int:
@@ -177,7 +188,7 @@ class _Placer:
             return self.device[node.id]
         reasons: list[str] = []
         for device, spec in enumerate(self.machine.devices):
-            reason = self.why_not(node, device)
+            reason = self.why_not(node, device) or self._cannot_hold(weight, device)
             if reason is None and self.support.missing_bytes(weight, device) > self._room[device]:
                 reason = f"{spec.name} is full"
             if reason is None:
@@ -186,6 +197,27 @@ class _Placer:
         if reasons:
             self.passed_over[weight] = f", as {'; '.join(reasons)}"
         return device
+
+    def _cannot_hold(self, weight: int, device: int) -> str | None:
+        node = self.graph.nodes[weight]
+        return self.why_not(node, device) if node.op == "state" else None
+
+    def place_states(self) -> None:
+        """A state is where its heaviest reader is, or where an earlier graph has put it; its next
+        value is written there.
+        """
+        for node_id, state in self.graph.states.items():
+            node = self.graph.nodes[node_id]
+            if node_id != state:
+                self.put(node, self.device[state], f"writes {self.graph.nodes[state].name}")
+            else:
+                home = self.homes.get(node_id)
+                if home is None or (
+                    node_id not in self.support.homes and self._cannot_hold(node_id, home)
+                ):
+                    home = self._first_able(node)
+                self.put(node, home, "state" if node_id in self.homes else "first device with room")
+            self.fixed.add(node_id)
 
     def sweep(self) -> None:
         """Carries devices along the edges, first those of GPUs, then the CPU's, too."""

@@ -4,7 +4,7 @@ and device.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 
 from ..graph import Graph, Node
@@ -15,15 +15,29 @@ from .machine import Machine
 class Support:
     """What one graph can do on one machine; remembers every answer.
 
-    resident: for a device the weights and constants, by node, that are there already.
+    resident: for a device the weights, constants and states, by node, that are there already.
+    observed: computed values that the user wants to see.
     """
 
     def __init__(
-        self, graph: Graph, machine: Machine, resident: Mapping[int, frozenset[int]] | None = None
+        self,
+        graph: Graph,
+        machine: Machine,
+        resident: Mapping[int, frozenset[int]] | None = None,
+        observed: Collection[int] = (),
     ) -> None:
         self.graph = graph
+        self.observed = tuple(sorted(set(observed)))
+        self.observed_roots = frozenset(graph.root(value) for value in observed)
         self.machine = machine
         self.resident = resident or {}
+        self.homes: Mapping[int, int] = {
+            node: device
+            for device, nodes in self.resident.items()
+            for node in nodes
+            if graph.nodes[node].op == "state"
+        }
+        """Where the states are that are somewhere already: they stay there."""
         self._same: list[dict[int, tuple[str | None, bool]]] = [{} for _ in machine.devices]
         self._scratch: list[dict[int, int]] = [{} for _ in machine.devices]
         self._seconds: list[dict[int, float]] = [{} for _ in machine.devices]

@@ -12,7 +12,7 @@ written while a value in it is still needed; a barrier must part what conflicts.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..errors import PlanError
 from ..graph import Node
@@ -96,25 +96,32 @@ def _check_nodes(plan: Plan, calls: _Calls) -> None:
 
 
 def _check_order(plan: Plan) -> None:
-    """Simulates host and queues: presence of operands, completeness of what the host reads."""
+    """Simulates host and queues: presence of operands, completeness of what the host reads, and
+    states that are written last.
+    """
     graph = plan.graph
-    held = [frozenset(memory.weights) for memory in plan.memory]
     present: set[tuple[int, int]] = set()
-    complete: dict[int, int] = {}  # of each device the last split that is done
+    held = [frozenset(memory.weights) for memory in plan.memory]
+    done: dict[int, int] = {}  # of each device the last split that is complete
     made: dict[int, int] = {}
+    shown: list[int] = []
 
     def wait(split: int, before: int) -> None:
         if not 0 <= split < before:
             raise _fail(f"waits for split {split} before it is submitted")
         device = plan.splits[split].device
-        complete[device] = max(split, complete.get(device, -1))
+        done[device] = max(split, done.get(device, -1))
 
     def is_complete(split: int) -> bool:
-        return split <= complete.get(plan.splits[split].device, -1)
+        return split <= done.get(plan.splits[split].device, -1)
 
     for split in plan.splits:
         for waited in split.waits:
             wait(waited, split.id)
+        _check_commit(plan, split, is_complete)
+        unseen = [s for s in shown if not is_complete(s)]
+        if unseen:
+            raise _fail(f"split {split.id} starts before what split {unseen[0]} shows is complete")
         for copy in split.copies_in:
             name = graph.nodes[copy.node].name
             if copy.source == HOST:
@@ -134,6 +141,12 @@ def _check_order(plan: Plan) -> None:
                 if (split.device, operand) not in present:
                     _check_present(plan, split, present, held, operand, graph.nodes[node_id].name)
             present.add((split.device, node_id))
+        if split.observed:
+            shown.append(split.id)
+            given = {copy.node for copy in split.copies_out}
+            for value in split.observed:
+                if not {value, graph.root(value)} & given:
+                    raise _fail(f"{graph.nodes[value].name} is observed, but not copied out")
         for out in split.copies_out:
             _check_present(plan, split, present, held, out.node, "a copy out")
             if plan.placements[graph.root(out.node)].device == split.device:
@@ -147,6 +160,24 @@ def _check_order(plan: Plan) -> None:
         root = graph.root(output)
         if not graph.nodes[root].declaration.leaf and not {output, root} & made.keys():
             raise _fail(f"output {name!r} is not copied out")
+
+
+def _check_commit(plan: Plan, split: Split, is_complete: Callable[[int], bool]) -> None:
+    """A split that writes states does nothing else, and starts when all others are complete."""
+    graph = plan.graph
+    writers = [n for n in split.nodes if graph.states and graph.nodes[n].op == "assign"]
+    if not writers:
+        return
+    others = [n for n in split.nodes if n not in graph.states]
+    if others:
+        raise _fail(f"split {split.id} writes states and runs {graph.nodes[others[0]].name}")
+    for node_id in writers:
+        if plan.placements[graph.states[node_id]].device != split.device:
+            raise _fail(f"{graph.nodes[node_id].name} writes a state of another device")
+    for other in plan.splits:
+        commits = any(graph.nodes[n].op == "assign" for n in other.nodes)
+        if not commits and (other.id > split.id or not is_complete(other.id)):
+            raise _fail(f"split {split.id} writes states before split {other.id} is complete")
 
 
 def _check_present(
@@ -173,14 +204,23 @@ def _check_words(plan: Plan, device: int, calls: _Calls) -> None:
     """
     graph, memory = plan.graph, plan.memory[device]
     spans = {value: span for (where, value), span in plan.locations.items() if where == device}
+    state_spans = {
+        s: Span(len(memory.activation_pages) + i, 0, graph.nodes[s].type.words)
+        for i, s in enumerate(memory.states)
+    }
+    pages = (*memory.activation_pages, *(s.words for s in state_spans.values()))
     for value, span in spans.items():
         if value < 0:
             node = graph.nodes[scratch_of(value)]
-            words = calls.scratch_words(device, node)
-            _check_span(node, words, span, memory.activation_pages, "scratch")
+            _check_span(node, calls.scratch_words(device, node), span, pages, "scratch")
         else:
             node = graph.nodes[value]
-            _check_span(node, node.type.words, span, memory.activation_pages, "activation")
+            _check_span(node, node.type.words, span, pages, "activation")
+        state = graph.states.get(value)
+        if (state is None) != (span.page < len(memory.activation_pages)):
+            raise _fail(f"{_name(plan, value)} is not in the memory of its kind")
+        if state is not None and span != state_spans.get(state):
+            raise _fail(f"{_name(plan, value)} is not where its state is")
     splits = [split for split in plan.splits if split.device == device]
     for split in splits:
         for written in (*(c.node for c in split.copies_in), *split.nodes):
@@ -196,12 +236,12 @@ def _check_words(plan: Plan, device: int, calls: _Calls) -> None:
     clock = 0
     for split, program in zip(splits, programs, strict=True):
         reads, writes, barriers = WordSet(), WordSet(), frozenset(split.barriers)
-        for position, (read, written) in enumerate(program):
+        for position, (operands, results) in enumerate(program):
             if position in barriers:
                 reads.clear()
                 writes.clear()
-            sources, targets = [spans[v] for v in read], [spans[v] for v in written]
-            for taker, target in zip(written, targets, strict=True):
+            sources, targets = [spans[v] for v in operands], [spans[v] for v in results]
+            for taker, target in zip(results, targets, strict=True):
                 for value in owners.take(target, taker):
                     # what the item itself holds, operands and scratch, is needed until it ends
                     if value != taker and last.get(value, -1) >= clock:
@@ -251,6 +291,9 @@ def _accesses(plan: Plan, split: Split, spans: Mapping[int, Span]) -> list[_Acce
 
     found: list[_Access] = [([], [copy.node]) for copy in split.copies_in]
     for node_id in split.nodes:
+        if nodes[node_id].op == "state":  # it is there: nothing happens
+            found.append(([], []))
+            continue
         beside = scratch_of(node_id)
         written = [node_id, beside] if beside in spans else [node_id]
         found.append((held(nodes[node_id].inputs), written))
@@ -293,15 +336,21 @@ def _check_span(node: Node, words: int, span: Span, pages: tuple[int, ...], kind
 
 def _check_capacity(plan: Plan, device: int) -> None:
     spec, memory = plan.machine.devices[device], plan.memory[device]
-    slot = sum(memory.activation_pages) + sum(memory.inbox_pages) + sum(memory.outbox_pages)
+    slot = sum(memory.activation_pages)
+    if not spec.windows_apart:
+        slot += sum(memory.inbox_pages) + sum(memory.outbox_pages)
     weight_bytes = sum(plan.graph.nodes[w].type.device_bytes for w in memory.weights)
     if memory.weight_bytes < weight_bytes:
         raise _fail(f"weights of {weight_bytes} bytes, the plan says {memory.weight_bytes}")
-    needed = memory.weight_bytes + plan.copies * slot * 4
+    state_bytes = sum(plan.graph.nodes[s].type.device_bytes for s in memory.states)
+    if memory.state_bytes < state_bytes:
+        raise _fail(f"states of {state_bytes} bytes, the plan says {memory.state_bytes}")
+    needed = memory.weight_bytes + memory.state_bytes + plan.copies * slot * 4
     if needed > memory.peak_bytes:
         raise _fail(f"{spec.name} needs {needed} bytes, the plan says {memory.peak_bytes}")
-    if not 0 <= memory.resident_bytes <= memory.weight_bytes:
-        raise _fail(f"{spec.name} holds {memory.resident_bytes} of {memory.weight_bytes} bytes")
+    kept = memory.weight_bytes + memory.state_bytes
+    if not 0 <= memory.resident_bytes <= kept:
+        raise _fail(f"{spec.name} holds {memory.resident_bytes} of {kept} bytes")
     shared = sum(plan.memory[d].needed_bytes for d in plan.machine.pool(device))
     if shared > spec.memory_bytes:
         raise _fail(f"{spec.name} needs {shared} of {spec.memory_bytes} bytes")
