@@ -35,8 +35,9 @@ WIDTH, HEADS, TOKENS = 64, 4, 16
 STAGES = {
     "place_priority": "placement",
     "split_graph": "splits",
-    "find_lifetimes": "memory",
-    "assign_spans": "memory",
+    "Program": "memory",
+    "assign_memory": "memory",
+    "count_levels": "barriers",
     "split_items": "barriers",
     "find_barriers": "barriers",
     "verify_plan": "verify",

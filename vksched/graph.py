@@ -182,8 +182,30 @@ class Graph:
 
     def leaves_read(self, node: Node) -> tuple[int, ...]:
         """Returns the leaves that a node reads, as they are or through views."""
-        roots = (self.root(i) for i in node.inputs)
-        return tuple(r for r in roots if self.nodes[r].declaration.leaf)
+        roots, leaves = self.roots, self._leaves
+        return tuple([roots[i] for i in node.inputs if roots[i] in leaves])
+
+    @cached_property
+    def _leaves(self) -> frozenset[int]:
+        return frozenset([n.id for n in self.nodes if n.declaration.leaf])
+
+    @cached_property
+    def kinds(self) -> tuple[int, ...]:
+        """For each node the number of its kind: a device can run all nodes of a kind or none, and
+        for the same reason. They are one call on leaves of the same types, of which the same is
+        known.
+        """
+        numbers: dict[tuple[object, ...], int] = {}
+        calls = self.signatures
+        return tuple(
+            [
+                numbers.setdefault(
+                    (calls[n.id], self.unfit(n), *[calls[i] for i in self.leaves_read(n)]),
+                    len(numbers),
+                )
+                for n in self.nodes
+            ]
+        )
 
     def verify(self) -> Graph:
         """Returns the graph after checking order, ids, names, types and data.

@@ -17,8 +17,9 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 from ..errors import PlanError
 from ..graph import Graph
@@ -27,13 +28,16 @@ from .machine import ALIGN_BYTES
 from .plan import Span
 from .split import Outline
 from .support import Support
+from .words import PAGE
 
 ALIGN_WORDS = ALIGN_BYTES // WORD_BYTES
 
 SLACK = 0.1
 """The share of the largest live set that may be spent on fewer barriers."""
-MOST_PAIRS = 50_000
-"""Up to so many pairs of values that live together, better places are searched for."""
+MOST_PAIRS, MOST_PAIRS_EACH = 50_000, 16
+"""Up to so many pairs of values that live together, or for each value, better places are searched
+for.
+"""
 
 
 def aligned(words: int) -> int:
@@ -41,8 +45,7 @@ def aligned(words: int) -> int:
     return -(-words // ALIGN_WORDS) * ALIGN_WORDS
 
 
-@dataclass(frozen=True, slots=True)
-class Lifetime:
+class Lifetime(NamedTuple):
     """A value's first and last step in its device's program, both included.
 
     value: a node, or `scratch_of` one.
@@ -113,6 +116,21 @@ class Program:
             first[beside] = last[beside] = first[node_id]
             self.words[beside] = support.scratch_words(nodes[node_id], device)
         self.first, self.last = first, last
+        self._born, self._dying = [0] * len(parts), [0] * len(parts)
+        for value, words in self.words.items():
+            size = aligned(max(words, 1))
+            self._born[first[value]] += size
+            self._dying[last[value]] += size
+
+    @cached_property
+    def least(self) -> int:
+        """The words of the largest live set: no assignment needs less."""
+        live = most = 0
+        for more, less in zip(self._born, self._dying, strict=True):
+            live += more
+            most = max(most, live)
+            live -= less
+        return most
 
     def lifetimes(self, slack: float | None = None) -> list[Lifetime]:
         """Returns the lifetimes of all values, in steps.
@@ -128,23 +146,17 @@ class Program:
         ]
 
     def _steps(self, slack: float) -> list[int]:
-        born, dying = [0] * len(self.parts), [0] * len(self.parts)
-        for value, words in self.words.items():
-            size = aligned(max(words, 1))
-            born[self.first[value]] += size
-            dying[self.last[value]] += size
-        live = most = 0
-        for more, less in zip(born, dying, strict=True):
-            most = max(most, live + more)
-            live += more - less
-        allowed = most * (1 + slack)
+        """Returns for each item the first one of its step."""
+        allowed = self.least * (1 + slack)
         out: list[int] = []
         begin = live = ended = 0
-        for item, start in enumerate(self.parts):
-            if start > begin or live + born[item] > allowed:
+        for item, (start, more, less) in enumerate(
+            zip(self.parts, self._born, self._dying, strict=True)
+        ):
+            if start > begin or live + more > allowed:
                 begin, live, ended = item, live - ended, 0
-            live += born[item]
-            ended += dying[item]
+            live += more
+            ended += less
             out.append(begin)
         return out
 
@@ -156,29 +168,29 @@ def assign_memory(
 
     Items that could run beside each other share no words where that costs little, and if not tight.
     """
-    least = largest_live_set(program.lifetimes())
+    most = int(program.least * (1 + SLACK))
     best: tuple[dict[int, Span], tuple[int, ...]] | None = None
     for slack in (None,) if tight else (SLACK, 0.0, None):
-        found = assign_spans(program.lifetimes(slack), page_words, own_buffers)
+        enough = program.least if slack is None else most
+        found = assign_spans(program.lifetimes(slack), page_words, own_buffers, enough)
         if best is None or sum(found[1]) < sum(best[1]):
             best = found
-        if sum(best[1]) <= (1 + SLACK) * least:
+        if sum(best[1]) <= enough:
             break
     assert best is not None
     return best
 
 
 def assign_spans(
-    lifetimes: Sequence[Lifetime], page_words: int, own_buffers: bool = False
+    lifetimes: Sequence[Lifetime], page_words: int, own_buffers: bool = False, enough: int = 0
 ) -> tuple[dict[int, Span], tuple[int, ...]]:
     """Returns a span for each value and the page sizes in words; values that live together never
     overlap.
 
-    own_buffers: nor share a page.
+    own_buffers: nor share a page. enough: words with which the search for less ends.
     """
-    least = largest_live_set(lifetimes)
     best = _assign_by_birth(lifetimes, page_words, own_buffers)
-    if own_buffers or sum(best[1]) <= least:
+    if own_buffers or sum(best[1]) <= enough:
         return best
     together = _live_together(lifetimes)
     if together is None:
@@ -188,7 +200,7 @@ def assign_spans(
         found = _assign_in_order(lifetimes, ranked, together, page_words)
         if sum(found[1]) < sum(best[1]):
             best = found
-        if sum(best[1]) <= least:
+        if sum(best[1]) <= enough:
             break
     return best
 
@@ -203,8 +215,8 @@ _ORDERS: tuple[Callable[[Lifetime], tuple[int, ...]], ...] = (
 """By size, by birth, by size times life, by death backwards, by life."""
 
 
-def _size(life: Lifetime, page_words: int) -> int:
-    size = aligned(max(life.words, 1))
+def _size(words: int, page_words: int) -> int:
+    size = aligned(max(words, 1))
     if size > page_words:
         raise PlanError(f"[memory] a value of {size * 4} bytes exceeds the page size")
     return size
@@ -216,19 +228,21 @@ def _assign_by_birth(
     """Each value in turn takes the smallest free block that holds it, and gives it back."""
     spans: dict[int, Span] = {}
     pages = FreeBlocks(page_words, whole=own_buffers)
-    ending: list[tuple[int, int, int, int]] = []
-    for life in sorted(lifetimes, key=lambda t: (t.first, -t.last, -t.words, t.value)):
-        while ending and ending[0][0] < life.first:
-            _, page, offset, size = heappop(ending)
-            pages.give(page, offset, size)
-        page, offset, size = pages.take(_size(life, page_words))
-        heappush(ending, (life.last, page, offset, size))
-        spans[life.value] = Span(page, offset, life.words)
+    ending: list[tuple[int, int, int]] = []
+    born = [(life.first, -life.last, -life.words, life.value) for life in lifetimes]
+    for first, last, words, value in sorted(born):
+        while ending and ending[0][0] < first:
+            _, start, size = heappop(ending)
+            pages.give(start, size)
+        start, size = pages.take(_size(-words, page_words))
+        heappush(ending, (-last, start, size))
+        spans[value] = Span(*divmod(start, PAGE), -words)
     return spans, tuple(pages.sizes)
 
 
 class FreeBlocks:
-    """The free words of pages that grow as needed. Complexity: O(log blocks) comparisons each.
+    """The free words of pages that grow as needed; a block is where it starts, all pages in one row
+    as in a WordSet, and its size. Complexity: O(log blocks) comparisons each.
 
     whole: a page is one block, however little of it is asked for.
     """
@@ -237,72 +251,77 @@ class FreeBlocks:
         self.sizes: list[int] = []
         self._page_words = page_words
         self._whole = whole
-        self._blocks: list[tuple[int, int, int]] = []  # size, page, offset, in order
-        self._by_start: dict[tuple[int, int], int] = {}
-        self._by_end: dict[tuple[int, int], int] = {}
+        self._blocks: list[tuple[int, int]] = []  # size and start, in order
+        self._by_start: dict[int, int] = {}
+        self._by_end: dict[int, int] = {}
 
-    def take(self, size: int) -> tuple[int, int, int]:
-        """Returns page, offset and size of a block that was free, the size at least as asked."""
-        at = bisect_left(self._blocks, (size,))
-        found, page, offset = self._blocks[at] if at < len(self._blocks) else self._grow(size)
-        self._remove(found, page, offset)
+    def take(self, size: int) -> tuple[int, int]:
+        """Returns start and size of a block that was free, the size at least as asked."""
+        at = bisect_left(self._blocks, (size, 0))
+        if at == len(self._blocks):
+            return self._grow(size)
+        found, start = self._blocks.pop(at)
+        del self._by_start[start], self._by_end[start + found]
         if found > size and not self._whole:
-            self._insert(found - size, page, offset + size)
+            self._insert(found - size, start + size)
             found = size
-        return page, offset, found
+        return start, found
 
-    def give(self, page: int, offset: int, size: int) -> None:
+    def give(self, start: int, size: int) -> None:
         """Frees a block; it joins its free neighbours."""
-        after = self._by_start.get((page, offset + size))
+        after = self._by_start.get(start + size)
         if after is not None:
-            self._remove(after, page, offset + size)
+            self._remove(after, start + size)
             size += after
-        before = self._by_end.get((page, offset))
+        before = self._by_end.get(start)
         if before is not None:
-            self._remove(before, page, offset - before)
-            offset, size = offset - before, size + before
-        self._insert(size, page, offset)
+            start -= before
+            self._remove(before, start)
+            size += before
+        self._insert(size, start)
 
-    def _grow(self, size: int) -> tuple[int, int, int]:
-        """Returns the new last block of the page that needs the fewest words for it."""
-        free = [self._by_end.get((page, end), 0) for page, end in enumerate(self.sizes)]
+    def _grow(self, size: int) -> tuple[int, int]:
+        """Takes the end of the page that needs the fewest words for it."""
+        ends = [page * PAGE + words for page, words in enumerate(self.sizes)]
+        free = [self._by_end.get(end, 0) for end in ends]
         room = [
             (-free[page], page)
-            for page, end in enumerate(self.sizes)
-            if (free[page] == end if self._whole else end - free[page] + size <= self._page_words)
+            for page, words in enumerate(self.sizes)
+            if (
+                free[page] == words
+                if self._whole
+                else words - free[page] + size <= self._page_words
+            )
         ]
         if not room:
             self.sizes.append(size)
-            return self._insert(size, len(self.sizes) - 1, 0)
+            return (len(self.sizes) - 1) * PAGE, size
         _, page = min(room)
-        start = self.sizes[page] - free[page]
+        start = ends[page] - free[page]
         if free[page]:
-            self._remove(free[page], page, start)
-        self.sizes[page] = start + size
-        return self._insert(size, page, start)
+            self._remove(free[page], start)
+        self.sizes[page] = start - page * PAGE + size
+        return start, size
 
-    def _insert(self, size: int, page: int, offset: int) -> tuple[int, int, int]:
-        insort(self._blocks, (size, page, offset))
-        self._by_start[page, offset] = size
-        self._by_end[page, offset + size] = size
-        return size, page, offset
+    def _insert(self, size: int, start: int) -> None:
+        insort(self._blocks, (size, start))
+        self._by_start[start] = self._by_end[start + size] = size
 
-    def _remove(self, size: int, page: int, offset: int) -> None:
-        del self._blocks[bisect_left(self._blocks, (size, page, offset))]
-        del self._by_start[page, offset]
-        del self._by_end[page, offset + size]
+    def _remove(self, size: int, start: int) -> None:
+        del self._blocks[bisect_left(self._blocks, (size, start))]
+        del self._by_start[start], self._by_end[start + size]
 
 
 def _live_together(lifetimes: Sequence[Lifetime]) -> list[list[int]] | None:
     """Returns for each lifetime the others that it meets; None where they are too many."""
     out: list[list[int]] = [[] for _ in lifetimes]
     live: list[tuple[int, int]] = []
-    pairs = 0
+    pairs, most = 0, max(MOST_PAIRS, MOST_PAIRS_EACH * len(lifetimes))
     for at in sorted(range(len(lifetimes)), key=lambda i: lifetimes[i].first):
         while live and live[0][0] < lifetimes[at].first:
             heappop(live)
         pairs += len(live)
-        if pairs > MOST_PAIRS:
+        if pairs > most:
             return None
         for _, other in live:
             out[at].append(other)
@@ -323,7 +342,7 @@ def _assign_in_order(
     pages: list[int] = []
     for at in order:
         life = lifetimes[at]
-        size = _size(life, page_words)
+        size = _size(life.words, page_words)
         page = offset = 0
         for where, start, end in sorted([p for i in together[at] if (p := placed[i])]):
             if where > page and offset + size > page_words:

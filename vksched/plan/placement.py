@@ -176,7 +176,9 @@ class _Placer:
                     self._take(self.homes[weight], weight)
             if node.id in self.device:
                 continue
-            heaviest = max(weights, key=lambda w: (self._bytes(w), -w))
+            heaviest = weights[0]
+            if len(weights) > 1:
+                heaviest = max(weights, key=lambda w: (self._bytes(w), -w))
             home = self.homes[heaviest]
             if self.can(node, home):
                 puller = self.graph.nodes[heaviest]
@@ -233,7 +235,9 @@ class _Placer:
 
     def _follow(self, node: Node, neighbours: Sequence[int], devices: set[int]) -> None:
         placed = [n for n in neighbours if self.device.get(n) in devices]
-        for other in sorted(placed, key=lambda n: (-self._bytes(n), n)):
+        if len(placed) > 1:
+            placed.sort(key=lambda n: (-self._bytes(n), n))
+        for other in placed:
             if self.can(node, self.device[other]):
                 self.put(node, self.device[other], f"beside {self.graph.nodes[other].name}")
                 return
@@ -278,9 +282,7 @@ class _Placer:
     def _move(self, node: Node) -> bool:
         device, here = self.device, self.device[node.id]
         operands, readers = self.support.operands[node.id], self.support.readers[node.id]
-        around = {device.get(n, here) for n in operands}
-        around.update([device[n] for n in readers])
-        around.discard(here)
+        around = {d for n in (*operands, *readers) if (d := device.get(n, here)) != here}
         if not around:
             return False
         now = self._crossing_bytes(node)

@@ -30,7 +30,6 @@ from .memory import (
     aligned,
     assign_memory,
     assign_window,
-    largest_live_set,
     states_of,
     weights_of,
 )
@@ -278,7 +277,7 @@ def _lay_out(
         if spec.kind == "cpu":
             weight_bytes = sum(graph.nodes[w].type.host_bytes for w in weights)
             state_bytes = sum(graph.nodes[s].type.host_bytes for s in states)
-            live = 4 * largest_live_set(program.lifetimes())
+            live = 4 * program.least
             peak = live + state_bytes
             memory.append(
                 DeviceMemory(weights, weight_bytes, (), (), (), peak, 0, states, state_bytes)

@@ -234,7 +234,8 @@ def _by_level(support: Support, nodes: list[int]) -> list[tuple[int, int]]:
     """Orders nodes by longest path within the split, as (its length, node): independent ones stand
     together. What is copied in counts as a step of the path.
     """
-    held, operands = support.graph.data, support.operands
+    held = support.graph.data.keys() | support.graph.initial.keys()
+    operands = support.operands
     level: dict[int, int] = {}
     for node_id in nodes:
         above = [0 if p in held else level.get(p, 0) + 1 for p in operands[node_id]]

@@ -44,7 +44,7 @@ class Support:
 
     def why_not(self, node: Node, device: int) -> str | None:
         """Returns why a device cannot run a node, or None when it can."""
-        kind = self._kinds[node.id]
+        kind = self.graph.kinds[node.id]
         answer = self._same[device].get(kind)
         if answer is None:
             reason = self.machine.devices[device].why_not(self.graph, node)
@@ -52,21 +52,6 @@ class Support:
             self._same[device][kind] = answer
         reason, may_fill = answer
         return self._too_large(node, device) if may_fill else reason
-
-    @cached_property
-    def _kinds(self) -> tuple[int, ...]:
-        """For each node a number that it shares with those of which the same is to be said: the
-        same call on leaves of the same types, and the same told of its int64 values.
-        """
-        graph, numbers = self.graph, dict[tuple[object, ...], int]()
-        calls = graph.signatures
-        return tuple(
-            numbers.setdefault(
-                (calls[n.id], graph.unfit(n), *[calls[i] for i in graph.leaves_read(n)]),
-                len(numbers),
-            )
-            for n in graph.nodes
-        )
 
     def scratch_words(self, node: Node, device: int) -> int:
         """Returns the words that a node needs beside its result while it runs on a device."""

@@ -50,15 +50,13 @@ class _Calls:
     def __init__(self, plan: Plan) -> None:
         self._graph = plan.graph
         self._devices = plan.machine.devices
-        self._reasons: dict[tuple[object, ...], str | None] = {}
+        self._reasons: dict[tuple[int, int], str | None] = {}
         self._scratch: dict[tuple[int, int], int] = {}
 
     def why_not(self, device: int, node: Node) -> str | None:
-        graph = self._graph
-        leaves = [graph.signatures[i] for i in graph.leaves_read(node)]
-        key = (device, graph.signatures[node.id], graph.unfit(node), *leaves)
+        key = device, self._graph.kinds[node.id]
         if key not in self._reasons:
-            self._reasons[key] = self._devices[device].why_not(graph, node)
+            self._reasons[key] = self._devices[device].why_not(self._graph, node)
         return self._reasons[key]
 
     def scratch_words(self, device: int, node: Node) -> int:
