@@ -48,12 +48,11 @@ def _header(plan: Plan) -> list[str]:
     moved = sum(plan.graph.nodes[c.node].type.device_bytes for c in crossing)
     waits = [w for s in plan.splits for w in s.waits] + list(plan.final_waits)
     fences = sum(plan.machine.devices[plan.splits[w].device].kind != "cpu" for w in waits)
-    barriers = sum(len(s.barriers) for s in plan.splits)
     nodes = sum(len(s.nodes) for s in plan.splits)
     lines = [
         f"plan: policy {plan.policy}, {nodes} nodes in {len(plan.splits)} splits, "
         f"{len(crossing)} crossings ({format_bytes(moved)}), {fences} fences to wait for, "
-        f"{barriers} barriers, copies {plan.copies}"
+        f"{plan.barriers} barriers for {plan.levels} dependent levels, copies {plan.copies}"
     ]
     for spec, memory in zip(plan.machine.devices, plan.memory, strict=True):
         label = f" ({spec.label})" if spec.label else ""
@@ -137,6 +136,8 @@ def plan_as_dict(plan: Plan) -> dict[str, Any]:
             ],
             "waits": list(split.waits),
             "barriers": len(split.barriers),
+            "inner_barriers": split.inner_barriers,
+            "levels": split.levels,
         }
         for split in plan.splits
     ]

@@ -72,7 +72,7 @@ class Split:
         less those already waited for or implied by an earlier wait on the same device.
     barriers: positions in (copies_in + nodes + copies_out) before which a barrier is recorded.
     levels: how many of these items at most need, one after the other, what the one before made: no
-        order does with fewer barriers.
+        order does with fewer barriers. inner_barriers: those inside nodes of several dispatches.
     observed: values that the user sees once this split is complete; the next one waits for that.
     """
 
@@ -84,6 +84,7 @@ class Split:
     waits: tuple[int, ...]
     barriers: tuple[int, ...]
     levels: int = 0
+    inner_barriers: int = 0
     observed: tuple[int, ...] = ()
 
 
@@ -142,6 +143,22 @@ class Plan:
     memory: tuple[DeviceMemory, ...]
     locations: Mapping[tuple[int, int], Span]
     notes: tuple[str, ...] = ()
+
+    @property
+    def barriers(self) -> int:
+        """The barriers between nodes of all splits."""
+        return sum(len(split.barriers) for split in self.splits)
+
+    @property
+    def levels(self) -> int:
+        """The dependent levels of all splits on devices that have barriers."""
+        on_host = len(self.machine.devices) - 1
+        return sum(split.levels for split in self.splits if split.device != on_host)
+
+    @property
+    def inner_barriers(self) -> int:
+        """The barriers inside nodes of several dispatches."""
+        return sum(split.inner_barriers for split in self.splits)
 
     def verify(self) -> Plan:
         """Returns the plan after checking it: see `plan.verify.verify_plan`."""

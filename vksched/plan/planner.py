@@ -360,5 +360,8 @@ def _make_split(layout: _Layout, number: int, outline: Outline) -> Split:
         waits=outline.waits,
         barriers=find_barriers(split_items(graph, outline, spans)),
         levels=count_levels(graph, outline),
+        inner_barriers=sum(
+            [layout.support.inner_barriers(graph.nodes[n], here) for n in outline.nodes]
+        ),
         observed=outline.observed,
     )

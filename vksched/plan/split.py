@@ -233,6 +233,9 @@ def _by_ready_time(
 def _by_level(support: Support, nodes: list[int]) -> list[tuple[int, int]]:
     """Orders nodes by longest path within the split, as (its length, node): independent ones stand
     together. What is copied in counts as a step of the path.
+
+    A result that is larger than what it is made of comes as late as its first reader allows, so
+    that what all layers make of their weights does not live from the start.
     """
     held = support.graph.data.keys() | support.graph.initial.keys()
     operands = support.operands
@@ -240,6 +243,13 @@ def _by_level(support: Support, nodes: list[int]) -> list[tuple[int, int]]:
     for node_id in nodes:
         above = [0 if p in held else level.get(p, 0) + 1 for p in operands[node_id]]
         level[node_id] = max(above, default=0)
+    words = support.graph.words
+    for node_id in reversed(nodes):
+        below = [level[r] for r in support.readers[node_id] if r in level]
+        if below and min(below) - 1 > level[node_id]:
+            taken = sum(words[p] for p in operands[node_id] if p not in held)
+            if words[node_id] > taken:
+                level[node_id] = min(below) - 1
     return sorted([(level[n], n) for n in nodes])
 
 
