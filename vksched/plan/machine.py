@@ -39,9 +39,10 @@ class DeviceSpec:
     time of one round of a loop that waits for memory; numpy does not loop that way.
     pool: devices with the same name here share one memory, as a GPU opened twice does. own_buffers:
     every value gets a buffer of its own, shared with none that lives at the same time:
-    synchronization validation sees whole buffers, and can then judge every barrier.
-    windows_apart: what the host can see lies in the computer's memory, not in the device's own, as
-    with a discrete card. sync: one of SYNC.
+    synchronization validation sees whole buffers, and can then judge every barrier. out_of_use: why
+    nothing may be placed here, as the device failed; "" for one that works. windows_apart: what the
+    host can see lies in the computer's memory, not in the device's own, as with a discrete card.
+    sync: one of SYNC.
     """
 
     name: str
@@ -56,6 +57,7 @@ class DeviceSpec:
     round_s: float = 5e-7
     pool: str = ""
     own_buffers: bool = False
+    out_of_use: str = ""
     windows_apart: bool = False
     sync: str = "split"
 
@@ -63,6 +65,8 @@ class DeviceSpec:
         """Returns why this device cannot run a node, or None when it can."""
         if self.kind == "cpu":
             return None
+        if self.out_of_use:
+            return f"it is out of use ({self.out_of_use})"
         # of a leaf a device holds all, though a node may read a view of a part only
         held = [graph.nodes[i].type for i in (*graph.leaves_read(node), *node.inputs)]
         for type_ in (*held, node.type):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ..graph import Graph
@@ -159,6 +160,12 @@ class Plan:
     def inner_barriers(self) -> int:
         """The barriers inside nodes of several dispatches."""
         return sum(split.inner_barriers for split in self.splits)
+
+    @cached_property
+    def commits(self) -> tuple[Split, ...]:
+        """The splits that write states, which stand last."""
+        nodes = self.graph.nodes
+        return tuple(s for s in self.splits if any(nodes[n].op == "assign" for n in s.nodes))
 
     def verify(self) -> Plan:
         """Returns the plan after checking it: see `plan.verify.verify_plan`."""

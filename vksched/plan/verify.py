@@ -154,7 +154,7 @@ def _check_order(plan: Plan) -> None:
     left = [s.id for s in plan.splits if not is_complete(s.id)]
     if left:
         raise _fail(f"splits {left} are not complete when the run ends")
-    for name, output in graph.outputs:
+    for name, output in (*graph.outputs, *((graph.nodes[v].name, v) for v in graph.kept)):
         root = graph.root(output)
         if not graph.nodes[root].declaration.leaf and not {output, root} & made.keys():
             raise _fail(f"output {name!r} is not copied out")
@@ -214,10 +214,10 @@ def _check_words(plan: Plan, device: int, calls: _Calls) -> None:
         else:
             node = graph.nodes[value]
             _check_span(node, node.type.words, span, pages, "activation")
-        state = graph.states.get(value)
-        if (state is None) != (span.page < len(memory.activation_pages)):
+        held = state_spans.get(graph.states.get(value, -1))  # elsewhere it is a copy
+        if (held is None) != (span.page < len(memory.activation_pages)):
             raise _fail(f"{_name(plan, value)} is not in the memory of its kind")
-        if state is not None and span != state_spans.get(state):
+        if held is not None and span != held:
             raise _fail(f"{_name(plan, value)} is not where its state is")
     splits = [split for split in plan.splits if split.device == device]
     for split in splits:
