@@ -216,16 +216,13 @@ class Graph:
         known.
         """
         numbers: dict[tuple[object, ...], int] = {}
-        calls = self.signatures
-        return tuple(
-            [
-                numbers.setdefault(
-                    (calls[n.id], self.unfit(n), *[calls[i] for i in self.leaves_read(n)]),
-                    len(numbers),
-                )
-                for n in self.nodes
-            ]
-        )
+        calls, roots, leaves = self.signatures, self.roots, self._leaves
+        out: list[int] = []
+        for node in self.nodes:
+            read = [calls[roots[i]] for i in node.inputs if roots[i] in leaves]
+            told = self.unfit(node) if self._has_int64 else None
+            out.append(numbers.setdefault((calls[node.id], told, *read), len(numbers)))
+        return tuple(out)
 
     def verify(self) -> Graph:
         """Returns the graph after checking order, ids, names, types and data.

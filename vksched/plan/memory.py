@@ -1,15 +1,19 @@
 """Memory: where each value lies on its device, page and word, for as long as it lives.
 
-Problem: dynamic storage allocation with known lifetimes, into pages of bounded size. Method:
-greedy, each value at the lowest free place over its lifetime, the largest first; where that takes
-more than the largest live set, other orders are tried and the best is kept.
+Problem: dynamic storage allocation with known lifetimes, into pages of bounded size, so that little
+more is taken than what must live at once, and items that could run beside each other share no
+words: each such pair would need a barrier. Method: neighbours that need nothing of each other form
+a step, as long as its values fit beside what lives, and a tenth; lifetimes are counted in steps.
+Each value in order of birth takes the smallest free block that holds it. Where that takes too much,
+other orders are tried, each value at the lowest place free for as long as it lives, and then
+shorter steps.
 
     words |  [ b      ][ d    ]
           |  [ a  ]  [ c        ]      c takes the place of a, d that of b
-          +----------------------> items of the device's program
+          +----------------------> steps of the device's program
 
-Complexity: O(values * overlapping values). Examples: tests/test_plan.py; lower bound: the largest
-live set.
+Complexity: O(values * log(values)), and O(pairs that live together) where other orders are tried.
+Examples: tests/test_plan.py, tests/test_plan_levels.py; lower bound: the largest live set.
 """
 
 from __future__ import annotations

@@ -208,12 +208,10 @@ def _check_words(plan: Plan, device: int, calls: _Calls) -> None:
     }
     pages = (*memory.activation_pages, *(s.words for s in state_spans.values()))
     for value, span in spans.items():
-        if value < 0:
-            node = graph.nodes[scratch_of(value)]
-            _check_span(node, calls.scratch_words(device, node), span, pages, "scratch")
-        else:
-            node = graph.nodes[value]
-            _check_span(node, node.type.words, span, pages, "activation")
+        node = graph.nodes[value if value >= 0 else scratch_of(value)]
+        kind = "activation" if value >= 0 else "scratch"
+        words = graph.words[value] if value >= 0 else calls.scratch_words(device, node)
+        _check_span(node, words, span, pages, kind)
         held = state_spans.get(graph.states.get(value, -1))  # elsewhere it is a copy
         if (held is None) != (span.page < len(memory.activation_pages)):
             raise _fail(f"{_name(plan, value)} is not in the memory of its kind")
@@ -281,10 +279,10 @@ def _accesses(plan: Plan, split: Split, spans: Mapping[int, Span]) -> list[_Acce
     """Returns for each item of a split the values in memory that it reads and those that it
     writes: its result, and its scratch memory where it has some.
     """
-    nodes, root = plan.graph.nodes, plan.graph.root
+    nodes, roots = plan.graph.nodes, plan.graph.roots
 
     def held(values: Iterable[int]) -> list[int]:
-        own = [value if value in spans else root(value) for value in values]
+        own = [value if value in spans else roots[value] for value in values]
         return [value for value in own if value in spans]
 
     found: list[_Access] = [([], [copy.node]) for copy in split.copies_in]
@@ -325,8 +323,7 @@ def _meet(a: Span, b: Span) -> bool:
 def _check_span(node: Node, words: int, span: Span, pages: tuple[int, ...], kind: str) -> None:
     if span.words != words:
         raise _fail(f"{kind} span {span} of {node.name} is not of its {words} words")
-    inside = 0 <= span.page < len(pages) and 0 <= span.offset
-    if not inside or span.offset + span.words > pages[span.page]:
+    if not 0 <= span.page < len(pages) or not 0 <= span.offset <= pages[span.page] - words:
         raise _fail(f"{kind} span {span} lies outside the pages {pages}")
     if span.offset % 4:
         raise _fail(f"{kind} span {span} is not aligned to 16 bytes")
