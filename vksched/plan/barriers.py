@@ -11,7 +11,7 @@ Complexity: O(items * log(spans since the last barrier)). Examples: tests/test_p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from ..graph import Graph
 from .memory import scratch_of
@@ -28,32 +28,30 @@ def _bound(span: Span) -> Span:
     return span if span.words else Span(span.page, span.offset, 1)
 
 
-def split_items(graph: Graph, outline: Outline, spans: Mapping[int, Span]) -> list[Item]:
-    """Returns what each item of a split reads and writes; weights are only read, so they do not
+def split_items(graph: Graph, outline: Outline, spans: Mapping[int, Span]) -> Iterator[Item]:
+    """Yields what each item of a split reads and writes; weights are only read, so they do not
     count.
 
     spans: where the values on the split's device are; on the CPU nothing has a place.
     """
     roots, nodes = graph.roots, graph.nodes
 
-    def find(value: int) -> Span | None:
-        return spans.get(value) or spans.get(roots[value])
-
-    def known(*found: Span | None) -> tuple[Span, ...]:
+    def known(*values: int) -> tuple[Span, ...]:
+        found = [spans.get(v) or spans.get(roots[v] if v >= 0 else v) for v in values]
         return tuple([_bound(span) for span in found if span is not None])
 
-    items: list[Item] = [((), known(find(value))) for value, _ in outline.entering]
+    for value, _ in outline.entering:
+        yield (), known(value)
     for node_id in outline.nodes:
         if nodes[node_id].op == "state":  # it is there: nothing happens
-            items.append(((), ()))
-            continue
-        reads = known(*map(find, nodes[node_id].inputs))
-        items.append((reads, known(spans.get(node_id), spans.get(scratch_of(node_id)))))
-    items += [(known(find(value)), ()) for value in outline.leaving]
-    return items
+            yield (), ()
+        else:
+            yield known(*nodes[node_id].inputs), known(node_id, scratch_of(node_id))
+    for value in outline.leaving:
+        yield known(value), ()
 
 
-def find_barriers(items: Sequence[Item]) -> tuple[int, ...]:
+def find_barriers(items: Iterable[Item]) -> tuple[int, ...]:
     """Returns the positions of the items before which a barrier stands."""
     out: list[int] = []
     read, written = WordSet(), WordSet()

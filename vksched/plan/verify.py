@@ -12,7 +12,7 @@ written while a value in it is still needed; a barrier must part what conflicts.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..errors import PlanError
 from ..graph import Node
@@ -226,13 +226,16 @@ def _check_words(plan: Plan, device: int, calls: _Calls) -> None:
             node = graph.nodes[node_id]
             if scratch_of(node_id) not in spans and calls.scratch_words(device, node):
                 raise _fail(f"{node.name} has no scratch memory")
-    programs = [_accesses(plan, split, spans) for split in splits]
-    last = _last_touched(programs)
+    last: dict[int, int] = {}
+    every = itertools.chain.from_iterable(_accesses(plan, split, spans) for split in splits)
+    for clock, (operands, results) in enumerate(every):
+        for value in (*operands, *results):
+            last[value] = clock
     owners = Owners()
     clock = 0
-    for split, program in zip(splits, programs, strict=True):
+    for split in splits:
         reads, writes, barriers = WordSet(), WordSet(), frozenset(split.barriers)
-        for position, (operands, results) in enumerate(program):
+        for position, (operands, results) in enumerate(_accesses(plan, split, spans)):
             if position in barriers:
                 reads.clear()
                 writes.clear()
@@ -275,37 +278,24 @@ def _check_windows(plan: Plan, device: int, splits: Sequence[Split]) -> None:
 _Access = tuple[list[int], list[int]]
 
 
-def _accesses(plan: Plan, split: Split, spans: Mapping[int, Span]) -> list[_Access]:
-    """Returns for each item of a split the values in memory that it reads and those that it
-    writes: its result, and its scratch memory where it has some.
+def _accesses(plan: Plan, split: Split, spans: Mapping[int, Span]) -> Iterator[_Access]:
+    """Yields for each item of a split the values in memory that it reads and those that it writes:
+    its result, and its scratch memory where it has some.
     """
     nodes, roots = plan.graph.nodes, plan.graph.roots
-
-    def held(values: Iterable[int]) -> list[int]:
-        own = [value if value in spans else roots[value] for value in values]
-        return [value for value in own if value in spans]
-
-    found: list[_Access] = [([], [copy.node]) for copy in split.copies_in]
+    for copy in split.copies_in:
+        yield [], [copy.node]
     for node_id in split.nodes:
-        if nodes[node_id].op == "state":  # it is there: nothing happens
-            found.append(([], []))
+        node, beside = nodes[node_id], scratch_of(node_id)
+        if node.op == "state":  # it is there: nothing happens
+            yield [], []
             continue
-        beside = scratch_of(node_id)
+        own = [value if value in spans else roots[value] for value in node.inputs]
         written = [node_id, beside] if beside in spans else [node_id]
-        found.append((held(nodes[node_id].inputs), written))
-    found += [(held([copy.node]), []) for copy in split.copies_out]
-    return found
-
-
-def _last_touched(programs: Iterable[Iterable[_Access]]) -> dict[int, int]:
-    """Returns for each value on a device the last item of its program that touches it."""
-    last: dict[int, int] = {}
-    for clock, (read, written) in enumerate(itertools.chain.from_iterable(programs)):
-        for value in read:
-            last[value] = clock
-        for value in written:
-            last[value] = clock
-    return last
+        yield [value for value in own if value in spans], written
+    for out in split.copies_out:
+        value = out.node if out.node in spans else roots[out.node]
+        yield [value] if value in spans else [], []
 
 
 def _name(plan: Plan, value: int) -> str:
