@@ -7,6 +7,7 @@ import importlib
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,9 @@ def test_two_gpus(devices: list[str]) -> None:
 def test_cpu_fallback(devices: list[str]) -> None:
     import cpu_fallback
 
-    result, expected, plan = cpu_fallback.main(devices)
+    said = pytest.warns(vs.VkschedWarning, match="numpy runs where .chosen.")
+    with said if devices != ["cpu"] else nullcontext():
+        result, expected, plan = cpu_fallback.main(devices)
     assert np.allclose(result, expected, rtol=1e-4)
     where = {
         node.name: (plan.machine.devices[placed.device].name, placed.rule)
@@ -51,6 +54,15 @@ def test_cpu_fallback(devices: list[str]) -> None:
         assert "10000 dispatches" in where["chosen"][1]
 
 
+def test_two_cards(capsys: pytest.CaptureFixture[str]) -> None:
+    import two_cards
+
+    plan = two_cards.main()
+    assert plan.device_of("layer.0.wide") == "small" and plan.device_of("layer.11.wide") == "large"
+    assert len(plan.crossings) == 1 and "small is full" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings(r"ignore:\[fallback\] numpy runs where")
 def test_cpu_fallback_shows_where_each_tensor_is(capsys: pytest.CaptureFixture[str]) -> None:
     import cpu_fallback
 

@@ -164,7 +164,7 @@ class Graph:
                 wanted = node.type.dtype == INT64 or node.type.size <= FEW
                 found = bounds_of_data(self.data[node.id]) if wanted else None
                 out.append(found or OF_DTYPE.get(node.type.dtype))
-            elif not node.inputs:
+            elif node.declaration.leaf or node.op == "state":
                 low, high = node.attrs.get("low"), node.attrs.get("high")
                 told = isinstance(low, int) and isinstance(high, int)
                 out.append((low, high) if told else OF_DTYPE.get(node.type.dtype))  # type: ignore[arg-type]
@@ -202,8 +202,27 @@ class Graph:
 
     def leaves_read(self, node: Node) -> tuple[int, ...]:
         """Returns the leaves that a node reads, as they are or through views."""
-        roots = (self.root(i) for i in node.inputs)
-        return tuple(r for r in roots if self.nodes[r].declaration.leaf)
+        roots, leaves = self.roots, self._leaves
+        return tuple([roots[i] for i in node.inputs if roots[i] in leaves])
+
+    @cached_property
+    def _leaves(self) -> frozenset[int]:
+        return frozenset([n.id for n in self.nodes if n.declaration.leaf])
+
+    @cached_property
+    def kinds(self) -> tuple[int, ...]:
+        """For each node the number of its kind: a device can run all nodes of a kind or none, and
+        for the same reason. They are one call on leaves of the same types, of which the same is
+        known.
+        """
+        numbers: dict[tuple[object, ...], int] = {}
+        calls, roots, leaves = self.signatures, self.roots, self._leaves
+        out: list[int] = []
+        for node in self.nodes:
+            read = [calls[roots[i]] for i in node.inputs if roots[i] in leaves]
+            told = self.unfit(node) if self._has_int64 else None
+            out.append(numbers.setdefault((calls[node.id], told, *read), len(numbers)))
+        return tuple(out)
 
     def verify(self) -> Graph:
         """Returns the graph after checking order, ids, names, types and data.

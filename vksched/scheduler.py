@@ -13,6 +13,7 @@ from .errors import DeviceError, GraphError, OutOfMemory, PlanError
 from .function import Build, Function
 from .graph import Graph, Outputs, Updates, build_graph
 from .ops.tensor import Tensor
+from .plan.fallback import warn_of_fallbacks
 from .plan.machine import Machine
 from .plan.names import NameIndex
 from .plan.plan import Plan
@@ -106,6 +107,7 @@ class Scheduler:
         self._preparing = threading.RLock()
         """Held from planning with the memory that is free until that memory is taken."""
         self._closing = False
+        self._told: set[str] = set()
         self._owner = Owner()
         self._aliases: dict[str, str] = {}
         self._devices: list[Device] = []
@@ -165,6 +167,7 @@ class Scheduler:
             if entry is None:
                 entry = self._entries[key] = _Entry(self._make(request, progress))
                 self._compiled.append(entry.compiled)
+                warn_of_fallbacks(entry.compiled.plan, self._told)
             run = Run(
                 entry.compiled,
                 make_packer(outputs, request.graph),

@@ -14,16 +14,13 @@ Complexity: O(sweeps * edges). Examples: tests/test_plan.py.
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections import Counter
-from collections.abc import Sequence
-from fnmatch import translate
+from collections.abc import Iterator, Sequence
 
-from ..errors import PlanError
 from ..graph import Graph, Node
 from ..types import WORD_BYTES
 from .machine import Machine
+from .names import NameIndex
 from .plan import Placement
 from .support import Support
 
@@ -62,28 +59,12 @@ def resolve_overrides(
             not there.
     """
     out: dict[int, tuple[int, str]] = {}
-    by_name = {node.name: node.id for node in graph.nodes}
+    names = NameIndex(graph, "placement")
     for key, name in sorted(overrides, key=lambda item: isinstance(item[0], int)):
         device = machine.index(name)
-        if isinstance(key, int):
-            if not 0 <= key < len(graph.nodes):
-                raise PlanError(
-                    f"[placement] expected a node id below {len(graph.nodes)}, got {key}"
-                )
-            out[graph.root(key)] = (device, f"override: {graph.nodes[key].name} on {name}")
-            continue
-        if key in by_name:
-            matched = [graph.root(by_name[key])]
-        else:
-            pattern = re.compile(translate(key))
-            matched = [graph.root(n.id) for n in graph.nodes if pattern.match(n.name)]
-        if not matched:
-            close = difflib.get_close_matches(key, [n.name for n in graph.nodes], 3, 0.4)
-            hint = f"; close: {', '.join(close)}" if close else ""
-            names = ", ".join(list(by_name)[:8]) + (", ..." if len(by_name) > 8 else "")
-            hint = hint or f"; there is: {names}"
-            raise PlanError(f"[placement] expected a node that matches {key!r}, got none{hint}")
-        out.update((node_id, (device, f"override: {key} on {name}")) for node_id in matched)
+        matched = [graph.root(node_id) for node_id in names.find(key)]
+        told = graph.nodes[key].name if isinstance(key, int) else key
+        out.update((node_id, (device, f"override: {told} on {name}")) for node_id in matched)
     return out
 
 
@@ -176,7 +157,9 @@ class _Placer:
                     self._take(self.homes[weight], weight)
             if node.id in self.device:
                 continue
-            heaviest = max(weights, key=lambda w: (self._bytes(w), -w))
+            heaviest = weights[0]
+            if len(weights) > 1:
+                heaviest = max(weights, key=lambda w: (self._bytes(w), -w))
             home = self.homes[heaviest]
             if self.can(node, home):
                 puller = self.graph.nodes[heaviest]
@@ -233,7 +216,9 @@ class _Placer:
 
     def _follow(self, node: Node, neighbours: Sequence[int], devices: set[int]) -> None:
         placed = [n for n in neighbours if self.device.get(n) in devices]
-        for other in sorted(placed, key=lambda n: (-self._bytes(n), n)):
+        if len(placed) > 1:
+            placed.sort(key=lambda n: (-self._bytes(n), n))
+        for other in placed:
             if self.can(node, self.device[other]):
                 self.put(node, self.device[other], f"beside {self.graph.nodes[other].name}")
                 return
@@ -263,23 +248,37 @@ class _Placer:
         """Moves nodes that nothing holds to a neighbour's device while the bytes that cross get
         fewer.
         """
+        if len(set(self.device.values())) == 1:
+            return
+        operands = self.support.operands
         free = [
             n
             for n in self.support.computed
-            if n.id not in self.fixed and self._weights.isdisjoint(self.support.operands[n.id])
+            if n.id not in self.fixed and self._weights.isdisjoint(operands[n.id])
         ]
+        pending = {n.id for n in free}
         for _ in range(MERGE_SWEEPS):
-            moved = False
-            for node in free:
-                moved |= self._move(node)
-            if not moved:
-                return
+            for node in free if pending else ():
+                if node.id in pending:
+                    pending.discard(node.id)
+                    before = self.device[node.id]
+                    if self._move(node):
+                        pending.update(self._moved_by(node, before))
+
+    def _moved_by(self, node: Node, before: int) -> Iterator[int]:
+        """The nodes for which another device may be better now that this one has moved."""
+        yield from (node.id, *self.support.readers[node.id])
+        for value in self.support.operands[node.id]:
+            yield value
+            reads = self._readers_by_device(value)
+            if reads[before] <= 1 or reads[self.device[node.id]] <= 2:
+                yield from self.support.readers[value]
 
     def _move(self, node: Node) -> bool:
         device, here = self.device, self.device[node.id]
         operands, readers = self.support.operands[node.id], self.support.readers[node.id]
-        around = {device.get(n, here) for n in operands}
-        around.update([device[n] for n in readers])
+        around = {device[n] for n in readers}
+        around.update([device.get(n, here) for n in operands])
         around.discard(here)
         if not around:
             return False
@@ -352,10 +351,12 @@ class _Placer:
         return tuple(out)
 
     def _leaf(self, node: Node) -> Placement:
-        users = list(dict.fromkeys(self.device[r] for r in self.support.readers[node.id]))
-        names = ", ".join(self.machine.devices[d].name for d in sorted(users))
+        users = list(dict.fromkeys([self.device[r] for r in self.support.readers[node.id]]))
         if node.op == "input":
+            names = ", ".join(self.machine.devices[d].name for d in sorted(users))
             return Placement(self.machine.cpu, f"from the caller to {names or 'no device'}")
+        if len(users) == 1 and self.homes.get(node.id, users[0]) == users[0]:
+            return Placement(users[0], node.op)
         home = self.homes.get(node.id, users[0] if users else self.machine.cpu)
         others = [self.machine.devices[d].name for d in sorted(users) if d != home]
         if node.id in self.kept and home not in users and users:
