@@ -46,8 +46,11 @@ class Log:
         self._runs += 1
 
     def release(self, slot: int) -> None:
-        """A run gives its slot back, whatever became of it."""
+        """A run gives its slot back, whatever became of it. What one that failed has left undone
+        is no fault of the next, unless it meets it.
+        """
         self.take([self._tell.release(slot)])
+        self._take_found(slot)
 
     def end(self, slot: int) -> None:
         """A run has its results.
@@ -56,10 +59,13 @@ class Log:
             PlanError: something that it did was in no order with something else.
         """
         self.take([self._tell.end(slot)])
+        fail_on(self._take_found(slot))
+
+    def _take_found(self, slot: int) -> list[Finding]:
         with self._lock:
             found = [f for f in self._found if f.slot == slot]
             self._found = [f for f in self._found if f.slot != slot]
-        fail_on(found)
+        return found
 
     def take(self, events: Iterable[Event]) -> None:
         """Takes events in the order in which they were done."""
