@@ -132,10 +132,14 @@ def choose(d: Draw, a: vs.Tensor) -> vs.Tensor:
 
 
 def pick(d: Draw, a: vs.Tensor) -> vs.Tensor:
+    if not a.size:
+        return unary(d, a)
     return vs.gather(a, d.rng.integers(0, a.shape[0], a.shape[0]).astype(np.int32))
 
 
 def largest(d: Draw, a: vs.Tensor) -> vs.Tensor:
+    if not a.size:  # nothing is the largest of nothing
+        return unary(d, a)
     return vs.sub(small(a), small(vs.reduce_max(a, (d.below(a.rank),), keepdims=True)))
 
 
