@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -21,7 +23,7 @@ from .errors import (
 )
 from .graph import Graph, Outputs, build_graph
 from .ops.tensor import Tensor, convert
-from .plan.machine import Machine
+from .plan.machine import SYNC, DeviceSpec, Machine
 from .plan.plan import Plan
 from .plan.planner import POLICIES, plan_graph
 from .runtime import probe
@@ -125,7 +127,13 @@ class Scheduler:
     policy: "priority", or "auto", which for now is the same.
     copies: how many runs of a graph may be under way at once, each with memory of its own; "auto"
         gives two when a graph spans several devices, else one.
+        Where the model leaves room for fewer there are fewer, and `plan.explain()` says so.
     timeout_s: how long a run may wait for one submission before it fails with DeviceTimeout.
+    sync: what a device is given at once: "split", all of a split; "level", nodes that do not depend
+        on each other; "op", one node; with the latter two the host waits for each submission before
+        the next. For all devices, or a mapping of device names to these.
+    offload: whether an op may run on a GPU while its weights stay in host memory, streamed in for
+        each run, where its arithmetic pays for that.
     """
 
     def __init__(
@@ -135,6 +143,8 @@ class Scheduler:
         copies: int | str = "auto",
         timeout_s: float = DEFAULT_TIMEOUT_S,
         trace: Trace | None = None,
+        sync: str | Mapping[str, str] = "split",
+        offload: bool = True,
     ) -> None:
         if copies != "auto" and (not isinstance(copies, int) or copies < 1):
             raise PlanError(f'[Scheduler] expected copies of "auto" or 1 and more, got {copies!r}')
@@ -158,8 +168,11 @@ class Scheduler:
         self._closing = False
         self._aliases: dict[str, str] = {}
         self._devices: list[Device] = []
+        self._offload = bool(offload)
+        self._sync: dict[str, str] = {}
         try:
             self._open(devices)
+            self._sync = self._check_sync(sync)
         except BaseException:
             self.close()
             raise
@@ -172,7 +185,12 @@ class Scheduler:
     @property
     def machine(self) -> Machine:
         """What the planner knows of the devices now."""
-        return Machine(tuple(d.spec for d in self._devices)).verify()
+        return Machine(tuple(self._spec(d) for d in self._devices)).verify()
+
+    def _spec(self, device: Device) -> DeviceSpec:
+        """Returns what the planner may know of a device, with what the user asked of it."""
+        spec = replace(device.spec, sync=self._sync.get(device.name, "split"))
+        return spec if self._offload else replace(spec, offload_flops_per_byte=math.inf)
 
     def compile(
         self,
@@ -266,6 +284,27 @@ class Scheduler:
                 raise PlanError(f"[placement] {key!r} is not part of this graph")
             target = ids[key] if isinstance(key, Tensor) else key
             out.append((target, self._resolve(device)))
+        return out
+
+    def _check_sync(self, sync: str | Mapping[str, str]) -> dict[str, str]:
+        gpus = [d.name for d in self._devices if d.spec.kind != "cpu"]
+        if isinstance(sync, str):
+            sync = dict.fromkeys(gpus, sync) or {"": sync}
+        if not isinstance(sync, Mapping):
+            raise PlanError(f"[Scheduler] expected sync as a str or a mapping, got {sync!r}")
+        out: dict[str, str] = {}
+        for name, value in sync.items():
+            if value not in SYNC:
+                where = f" for {name}" if name else ""
+                raise PlanError(
+                    f"[Scheduler] expected a sync of {', '.join(SYNC)}{where}, got {value!r}"
+                )
+            known = self._resolve(name) if name else name
+            if known and known not in gpus:
+                raise DeviceError(
+                    f"[Scheduler] expected sync for {', '.join(gpus) or 'no device'}, got {name!r}"
+                )
+            out[known] = value
         return out
 
     def _resolve(self, device: str) -> str:

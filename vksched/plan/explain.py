@@ -63,6 +63,7 @@ def _header(plan: Plan) -> list[str]:
             lines.append(
                 f"  {spec.name}{label}: peak {format_bytes(memory.peak_bytes)} "
                 f"of {format_bytes(spec.memory_bytes)}, weights {format_bytes(memory.weight_bytes)}"
+                + ("" if spec.sync == "split" else f", a wait after each {spec.sync}")
             )
     return lines
 
@@ -80,6 +81,8 @@ def _split_lines(plan: Plan, split: Split) -> list[str]:
     lines = [f"split {split.id} on {plan.machine.devices[split.device].name}{wait}"]
     for copy in split.copies_in:
         source = "the caller" if copy.source == HOST else f"split {copy.source}"
+        if copy.node in graph.data:
+            source = "host memory"
         lines.append(f"  in   {name(copy.node)} from {source}")
     ops = [graph.nodes[n].op for n in split.nodes]
     counts = {op: ops.count(op) for op in dict.fromkeys(ops)}
@@ -147,6 +150,7 @@ def plan_as_dict(plan: Plan) -> dict[str, Any]:
             {
                 "name": spec.name,
                 "label": spec.label,
+                "sync": spec.sync,
                 "memory_bytes": spec.memory_bytes,
                 "peak_bytes": memory.peak_bytes,
                 "weight_bytes": memory.weight_bytes,

@@ -22,6 +22,11 @@ ALIGN_BYTES = 64
 """Every value in a device's memory starts at a multiple of this."""
 
 
+OFFLOAD_FLOPS_PER_BYTE = 16.0
+"""A float32 matrix makes as many with 32 rows, where the arithmetic of numpy begins to take longer
+than the bus. Arithmetic per byte, not rows, as it means the same for every op and type.
+"""
+
 SYNC = ("split", "level", "op")
 """What a device is given at once. "split": all of a split. "level": nodes of a split that do not
 depend on each other; "op": one node. With the latter two the host waits for each submission before
@@ -41,7 +46,9 @@ class DeviceSpec:
     every value gets a buffer of its own, shared with none that lives at the same time:
     synchronization validation sees whole buffers, and can then judge every barrier.
     windows_apart: what the host can see lies in the computer's memory, not in the device's own, as
-    with a discrete card. sync: one of SYNC.
+    with a discrete card. sync: one of SYNC. offload_flops_per_byte: from how much arithmetic per
+    byte of its weights in host memory on an op runs here, the weights streamed in for each run;
+    inf: never.
     """
 
     name: str
@@ -58,6 +65,7 @@ class DeviceSpec:
     own_buffers: bool = False
     windows_apart: bool = False
     sync: str = "split"
+    offload_flops_per_byte: float = OFFLOAD_FLOPS_PER_BYTE
 
     def why_not(self, graph: Graph, node: Node) -> str | None:
         """Returns why this device cannot run a node, or None when it can."""

@@ -2,12 +2,15 @@
 
 Problem: devices in order of preference, the CPU last; a value that crosses between devices costs a
 wait and a copy. Method: the priority policy. Overrides; weights pull their ops; sweeps carry
-devices from operands to users and back; the rest goes to the first device that can; merging sweeps
-then move a node beside its neighbours while this lowers the bytes that cross.
+devices from operands to users and back; the rest goes to the first device that can; merging
+sweeps then move a node beside its neighbours while this lowers the bytes that cross. A weight whose
+home is the CPU, as an override says so or the devices are full, stays in host memory; an op that
+does enough arithmetic per byte of it runs on a GPU all the same, the weight streamed in for each
+run.
 
-    w0 @ gpu:0   w1 @ gpu:1
-       |            |
-    matmul ----> matmul --> relu      relu follows its operand: one crossing, not two
+    w0 @ gpu:0   w1 @ gpu:1                                 w2 @ cpu
+       |            |                                          : streamed, 512 rows pay
+    matmul ----> matmul --> relu (follows its operand) ---> matmul @ gpu:1
 
 Complexity: O(sweeps * edges). Examples: tests/test_plan.py.
 """
@@ -17,7 +20,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fnmatch import translate
 
 from ..errors import PlanError
@@ -28,6 +31,14 @@ from .support import Support
 
 MERGE_SWEEPS = 8
 
+WELL_FILLED = 0.9
+"""The share of its memory from which on a device that refuses a weight takes no further ones, and
+from which on the planner looks for no higher cap.
+"""
+
+NONE = -1
+"""The cap of a device that must not take any node, not even one that streams its weights."""
+
 Overrides = Sequence[tuple[str | int, str]]
 
 
@@ -36,8 +47,9 @@ def place_priority(
 ) -> tuple[tuple[Placement, ...], tuple[str, ...]]:
     """Returns the placement of every node and notes for the user.
 
-    caps: for each device how many nodes it may take, None for any number; a plan that does not fit
-    a device's memory is made again with a lower cap.
+    caps: for each device the number of the first node that it must not take, None for no such; a
+    plan that does not fit a device's memory is made again with a lower cap. A node that streams its
+    weights needs little memory: it, and what follows it, may stand beyond the cap.
     """
     placer = _Placer(support, caps)
     placer.apply_overrides(overrides)
@@ -99,6 +111,7 @@ class _Placer:
         self.homes: dict[int, int] = {}
         self.passed_over: dict[int, str] = {}
         self.kept: dict[int, str] = {}
+        self._closed: set[int] = set()
         self._reads: dict[int, Counter[int]] = defaultdict(Counter)
         self.notes: list[str] = []
         self._rank = {n.id: position for position, n in enumerate(support.computed)}
@@ -113,7 +126,17 @@ class _Placer:
         return self.support.why_not(node, device)
 
     def can(self, node: Node, device: int) -> bool:
-        return self.why_not(node, device) is None
+        """Whether a device may take a node: beyond its cap only beside what streams there."""
+        if self.why_not(node, device) is None:
+            return True
+        return self._beside_streams(node, device) and self.support.can(node, device)
+
+    def _beside_streams(self, node: Node, device: int) -> bool:
+        cap = self.caps[device]
+        neighbours = (*self.support.operands[node.id], *self.support.readers[node.id])
+        return cap is not None and any(
+            self.device.get(n) == device and self._rank[n] >= cap for n in neighbours
+        )
 
     def _first_able(self, node: Node) -> int:
         return next(d for d in range(len(self.machine.devices)) if self.can(node, d))
@@ -152,7 +175,7 @@ class _Placer:
 
     def pull_by_weights(self) -> None:
         """Gives each weight a home with room for it; the heaviest weight of a node pulls the node
-        there.
+        there, or, from host memory, to a GPU where that pays.
         """
         for node in self.support.computed:
             weights = [i for i in self.support.operands[node.id] if self._is_weight(i)]
@@ -160,30 +183,77 @@ class _Placer:
                 continue
             for weight in weights:
                 if weight not in self.homes:
-                    self.homes[weight] = self._find_home(node, weight)
-                    self._take(self.homes[weight], weight)
+                    self._find_home(node, weight)
             if node.id in self.device:
                 continue
             heaviest = max(weights, key=lambda w: (self._bytes(w), -w))
-            home = self.homes[heaviest]
+            home = self.homes.get(heaviest, self.machine.cpu)
+            if home == self.machine.cpu and self._offload(node, weights):
+                continue
             if self.can(node, home):
                 rule = f"weight {self.graph.nodes[heaviest].name} lives here"
                 self.put(node, home, rule + self.passed_over.get(heaviest, ""))
 
-    def _find_home(self, node: Node, weight: int) -> int:
-        if node.id in self.device:
-            return self.device[node.id]
-        reasons: list[str] = []
-        for device, spec in enumerate(self.machine.devices):
-            reason = self.why_not(node, device)
-            if reason is None and self.support.missing_bytes(weight, device) > self._room[device]:
-                reason = f"{spec.name} is full"
-            if reason is None:
-                break
-            reasons.append(reason)
-        if reasons:
-            self.passed_over[weight] = f", as {'; '.join(reasons)}"
-        return device
+    def _find_home(self, node: Node, weight: int) -> None:
+        """The first device that runs the node and has room, or host memory where those are full.
+
+        Where only the CPU runs it the next reader decides: numpy finds its weights in any case.
+        """
+        cpu = self.machine.cpu
+        home, full = self.device.get(node.id, cpu), False
+        if node.id not in self.device:
+            reasons: list[str] = []
+            for home in range(cpu + 1):
+                reason = self._why_no_home(node, weight, home)
+                if reason is None:
+                    break
+                reasons.append(reason)
+            if reasons:
+                self.passed_over[weight] = f", as {'; '.join(reasons)}"
+            full = any(self.support.can(node, d) for d in range(cpu))
+        if home < cpu or not cpu or full:
+            self.homes[weight] = home
+            self._take(home, weight)
+
+    def _why_no_home(self, node: Node, weight: int, device: int) -> str | None:
+        reason = self.why_not(node, device)
+        if reason is not None:
+            return reason
+        missing = self.support.missing_bytes(weight, device)
+        room, spec = self._room[device], self.machine.devices[device]
+        if missing > room and room < (1 - WELL_FILLED) * spec.memory_bytes:
+            self._closed.add(device)  # the small weights further on would be islands here
+        if missing > room or (missing and device in self._closed):
+            return f"{spec.name} is full"
+        return None
+
+    def _offload(self, node: Node, weights: Sequence[int]) -> bool:
+        """Puts a node whose heaviest weight is in host memory on a GPU, where that pays."""
+        cpu = self.machine.cpu
+        streamed = [w for w in weights if self.homes.get(w) == cpu]
+        moved = sum(self._bytes(w) for w in streamed)
+        if not moved:
+            return False
+        intensity = self.support.flops(node) / moved
+        others = (self.homes.get(w, cpu) for w in weights)
+        for device in (d for d in dict.fromkeys((*others, *range(cpu))) if d != cpu):
+            spec, room = self.machine.devices[device], self._room[device]
+            # a window in the device's own memory takes as much as the weight would
+            fits = spec.windows_apart or (self.kept.keys() >= {*streamed} and 2 * moved <= room)
+            pays = intensity >= spec.offload_flops_per_byte
+            if not (fits and pays and self.support.can(node, device)) or self.caps[device] == NONE:
+                continue
+            if not spec.windows_apart:
+                self._room[device] -= moved
+            names = ", ".join(self.graph.nodes[w].name for w in streamed)
+            self.put(
+                node,
+                device,
+                f"weight {names} stays in host memory; streamed, as its rows make "
+                f"{intensity:.3g} flops per byte, {spec.offload_flops_per_byte:g} pay",
+            )
+            return True
+        return False
 
     def sweep(self) -> None:
         """Carries devices along the edges, first those of GPUs, then the CPU's, too."""
@@ -309,20 +379,26 @@ class _Placer:
         return tuple(out)
 
     def _leaf(self, node: Node) -> Placement:
+        cpu = self.machine.cpu
         users = list(dict.fromkeys(self.device[r] for r in self.support.readers[node.id]))
-        names = ", ".join(self.machine.devices[d].name for d in sorted(users))
         if node.op == "input":
-            return Placement(self.machine.cpu, f"from the caller to {names or 'no device'}")
-        home = self.homes.get(node.id, users[0] if users else self.machine.cpu)
-        others = [self.machine.devices[d].name for d in sorted(users) if d != home]
-        if node.id in self.kept and home not in users and users:
-            reader = next(r for r in self.support.readers[node.id] if self.device[r] == users[0])
-            why = self.why_not(self.graph.nodes[reader], home) or self.rule[reader]
-            self.notes.append(
-                f"{self.kept[node.id]} has no effect: {self.graph.nodes[reader].name}, which reads "
-                f"it, runs on {self.machine.devices[users[0]].name} ({why})"
-            )
-        if home not in users and users:
-            home, others = users[0], [self.machine.devices[d].name for d in sorted(users[1:])]
-        also = f"; also on {', '.join(others)}, for the ops there" if others else ""
+            return Placement(cpu, f"from the caller to {self._names(users) or 'no device'}")
+        home = self.homes.get(node.id)
+        gpus = [d for d in users if d != cpu]
+        if home == cpu and gpus:
+            return Placement(cpu, f"{node.op} in host memory; streamed to {self._names(gpus)}")
+        if home is None or (users and home not in users):
+            if node.id in self.kept:
+                reader = next(r for r in self.support.readers[node.id] if home != self.device[r])
+                why = self.why_not(self.graph.nodes[reader], home or 0) or self.rule[reader]
+                self.notes.append(
+                    f"{self.kept[node.id]} has no effect: {self.graph.nodes[reader].name}, which "
+                    f"reads it, runs on {self.machine.devices[self.device[reader]].name} ({why})"
+                )
+            home = gpus[0] if gpus else cpu  # numpy has it in any case
+        others = self._names(d for d in users if d != home)
+        also = f"; also on {others}, for the ops there" if others else ""
         return Placement(home, f"{node.op}{also}")
+
+    def _names(self, devices: Iterable[int]) -> str:
+        return ", ".join(self.machine.devices[d].name for d in sorted(devices))

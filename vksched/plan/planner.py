@@ -16,7 +16,7 @@ tests/test_plan.py, tests/test_plan_spill.py.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from types import MappingProxyType
@@ -34,7 +34,7 @@ from .memory import (
     locations_of,
     weights_of,
 )
-from .placement import Overrides, place_priority
+from .placement import NONE, WELL_FILLED, Overrides, place_priority
 from .plan import CopyIn, CopyOut, DeviceMemory, Placement, Plan, Span, Split
 from .split import Outline, split_graph
 from .support import Support
@@ -44,9 +44,6 @@ POLICIES = {"priority": place_priority}
 
 NOWHERE = Span(0, 0, 0)
 """The span of a value in numpy's memory."""
-
-WELL_FILLED = 0.9
-"""The share of a device's memory from which on the search for a higher cap ends."""
 
 TRIES = 8
 """Caps tried for a device before the best of them is taken."""
@@ -87,12 +84,14 @@ def plan_graph(
     layout, spills = _fit(support, try_caps)
     _check_host(layout)
     count, why = _most_copies(layout, copies)
-    notes = (*layout.notes, *(spills[d] for d in sorted(spills)), *why)
+    notes = (*layout.notes, *spills, *why)
     return verify_plan(_finish(layout, policy, count, notes))
 
 
 Caps = list[int | None]
-"""For each device the number of the first node that it must not take; None: it may take all."""
+"""For each device the number of the first node that it must not take; None: it may take all;
+NONE: nothing.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,85 +117,97 @@ class _Layout:
     def machine(self) -> Machine:
         return self.support.machine
 
-    def room(self, device: int) -> int:
-        """Returns the bytes left for a device once those before it in its memory have theirs."""
-        pool = self.machine.pool(device)
-        taken = sum(self.memory[d].needed_bytes for d in pool if d < device)
-        return max(0, min(self.machine.devices[d].memory_bytes for d in pool) - taken)
+    def need(self, pool: Sequence[int]) -> int:
+        """Returns the bytes that devices of one memory still have to allocate."""
+        return sum(self.memory[d].needed_bytes for d in pool)
 
-    def fits(self, device: int) -> bool:
-        return self.memory[device].needed_bytes <= self.room(device)
+    def room(self, pool: Sequence[int]) -> int:
+        """Returns the bytes of a memory."""
+        return min(self.machine.devices[d].memory_bytes for d in pool)
+
+    def fits(self, pool: Sequence[int]) -> bool:
+        return self.need(pool) <= self.room(pool)
 
 
 # -- fitting the model -----------------------------------------------------------------------------
 
 
-def _fit(support: Support, try_caps: Callable[[Caps], _Layout]) -> tuple[_Layout, dict[int, str]]:
+def _pools(machine: Machine) -> list[tuple[int, ...]]:
+    """Returns for each memory of a GPU the devices that share it."""
+    return list(dict.fromkeys(machine.pool(d) for d in range(machine.cpu)))
+
+
+def _fit(support: Support, try_caps: Callable[[Caps], _Layout]) -> tuple[_Layout, list[str]]:
     """Returns a layout within every GPU's memory, and for each that was too small why."""
     machine = support.machine
     caps: Caps = [None] * len(machine.devices)
-    spills: dict[int, str] = {}
-    reasons: dict[int, str] = {}
+    reasons: dict[tuple[int, ...], str] = {}
     layout = try_caps(caps)
     while True:
-        full = next((d for d in range(machine.cpu) if not layout.fits(d)), None)
+        full = next((pool for pool in _pools(machine) if not layout.fits(pool)), None)
         if full is None:
-            return layout, spills
-        need, room = layout.memory[full].needed_bytes, layout.room(full)
+            break
+        need, room = layout.need(full), layout.room(full)
         reasons.setdefault(full, f"it would take {need} of {room} bytes")
         layout = _search_cap(layout, full, caps, try_caps)
-        spills[full] = (
-            f"{machine.devices[full].name} is full: {reasons[full]}; "
-            f"nodes from number {caps[full]} on go elsewhere"
-        )
+    return layout, [
+        f"{', '.join(machine.devices[d].name for d in pool)} is full: {why}; "
+        f"nodes from number {max(caps[pool[0]] or 0, 0)} on go elsewhere"
+        for pool, why in sorted(reasons.items())
+    ]
 
 
 def _search_cap(
-    layout: _Layout, device: int, caps: Caps, try_caps: Callable[[Caps], _Layout]
+    layout: _Layout, pool: tuple[int, ...], caps: Caps, try_caps: Callable[[Caps], _Layout]
 ) -> _Layout:
-    """Lowers one cap, in place, until the device fits, and not much further.
+    """Lowers the cap of the devices of one memory, in place, until they fit, and not much further.
 
-    layout: one in which it does not. At 0 it takes nothing, so there is always an end.
+    layout: one in which they do not. With NONE they take nothing, so there is always an end.
     """
-    low, high = 0, min(len(layout.support.computed), caps[device] or 1 << 62)
+    before, low, high = caps[pool[0]], NONE, len(layout.support.computed)
+    if before is not None:
+        high = min(high, before)
     found: _Layout | None = None
-    starts, weight_bytes = _weights_by_first_reader(layout, device)
+    starts, weight_bytes = _weights_by_first_reader(layout, pool)
     tried = 0
     while found is None or (tried < TRIES and high - low > 1):
-        memory, room = layout.memory[device], layout.room(device)
-        if found is layout and memory.needed_bytes >= WELL_FILLED * room:
+        need, room = layout.need(pool), layout.room(pool)
+        if found is layout and need >= WELL_FILLED * room:
             break
-        beside = memory.needed_bytes - (memory.weight_bytes - memory.resident_bytes)
+        memories = [layout.memory[d] for d in pool]
+        beside = need - sum(m.weight_bytes - m.resident_bytes for m in memories)
         if beside < room and tried < TRIES // 2:
             guess = starts[bisect_right(weight_bytes, room - beside)]
         else:
             guess = (low + high) // 2
-        caps[device] = max(low + 1, min(guess, high - 1)) if high - low > 1 else 0
+        cap = max(low + 1, min(guess, high - 1)) if high - low > 1 else NONE
+        for device in pool:
+            caps[device] = cap
         layout = try_caps(caps)
         tried += 1
-        if layout.fits(device) or caps[device] == 0:
-            found, low = layout, caps[device] or 0
+        if layout.fits(pool):
+            found, low = layout, cap
         else:
-            high = caps[device] or 0
-    caps[device] = low
+            high = cap
+    for device in pool:
+        caps[device] = low
     return found
 
 
-def _weights_by_first_reader(layout: _Layout, device: int) -> tuple[list[int], list[int]]:
+def _weights_by_first_reader(layout: _Layout, pool: tuple[int, ...]) -> tuple[list[int], list[int]]:
     """Returns in order the nodes that are the first on a device to read a weight that is not there
     yet, with one past the last, and the bytes of these weights, summed up.
     """
     support = layout.support
-    there = support.resident.get(device, frozenset())
-    wanted = set(layout.memory[device].weights) - there
+    wanted = {d: set(layout.memory[d].weights) - support.resident.get(d, frozenset()) for d in pool}
     starts: list[int] = []
     sizes: list[int] = []
     for number, node in enumerate(support.computed):
-        if layout.placements[node.id].device == device:
-            for value in wanted.intersection(support.operands[node.id]):
-                wanted.discard(value)
-                starts.append(number)
-                sizes.append(aligned(support.graph.nodes[value].type.words) * 4)
+        missing = wanted.get(layout.placements[node.id].device, set())
+        for value in missing.intersection(support.operands[node.id]):
+            missing.discard(value)
+            starts.append(number)
+            sizes.append(aligned(support.graph.nodes[value].type.words) * 4)
     return [*starts, len(support.computed)], list(accumulate(sizes))
 
 
@@ -216,15 +227,14 @@ def _most_copies(layout: _Layout, asked: int | str) -> tuple[int, tuple[str, ...
     several = len({outline.device for outline in layout.outlines}) > 1
     wanted = asked if isinstance(asked, int) else 1 + several
     best, why = wanted, ""
-    for device, spec in enumerate(layout.machine.devices):
-        if device == layout.machine.cpu:
+    cpu = layout.machine.cpu
+    for pool in (*_pools(layout.machine), (cpu,)):
+        spec = layout.machine.devices[pool[0]]
+        if pool == (cpu,):
             slot, free = layout.host_slot_bytes, spec.memory_bytes - layout.host_slot_bytes
         else:
-            pool = layout.machine.pool(device)
             slot = sum(_slot_bytes(layout, d) for d in pool)
-            free = layout.room(device) - sum(
-                layout.memory[d].needed_bytes for d in pool if d >= device
-            )
+            free = layout.room(pool) - layout.need(pool)
         fit = 1 + free // slot if slot else wanted
         if fit < best:
             best, why = fit, f"{spec.name} has room for {fit}: each takes {slot} bytes"

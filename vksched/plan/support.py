@@ -50,6 +50,10 @@ class Support:
             self._scratch[call] = spec.lower(self.graph, node).scratch_words
         return self._scratch[call]
 
+    def flops(self, node: Node) -> float:
+        """Returns the arithmetic of a node."""
+        return node.declaration.work(self.graph.input_types(node), node.type, node.attrs).flops
+
     def missing_bytes(self, value: int, device: int) -> int:
         """Returns what a value takes on a device, 0 for a weight that is there already."""
         if value in self.resident.get(device, frozenset()):

@@ -126,9 +126,19 @@ class Executor:
         try:
             for index in sorted({split.device for split in plan.splits}):
                 self._sessions[index] = devices[index].prepare(plan, index, progress)
+            self._stage_streamed()
         except BaseException:
             self._free()
             raise
+
+    def _stage_streamed(self) -> None:
+        """Puts weights that stay in host memory into the windows, where every run finds them."""
+        for split in self.plan.splits:
+            for copy in split.copies_in:
+                if copy.node in self.plan.graph.data:
+                    for slot in range(self.plan.copies):
+                        array = self.plan.graph.data[copy.node]
+                        self._sessions[split.device].stage(slot, copy, array)
 
     def run(self, feeds: Mapping[int, NDArray]) -> tuple[NDArray, ...]:
         """Runs once on the calling thread; waits for a free slot first."""
@@ -250,7 +260,7 @@ class Executor:
     def _start_split(self, run: _Run, split: Split) -> None:
         session = self._sessions[split.device]
         for copy in split.copies_in:
-            if copy.source == HOST:
+            if copy.source == HOST and copy.node in run.feeds:
                 array = run.feeds[copy.node]
                 run.input_bytes += array.nbytes
                 self._stage(run, session, split, copy, array)

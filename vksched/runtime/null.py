@@ -1,8 +1,9 @@
 """The null device: a Vulkan device that is not there, with a simulated clock, for tests and what-if
 plans.
 
-It computes with numpy, takes the time that its DeviceSpec predicts, and is stricter than hardware:
-a value that is read before the host waited for it is an error.
+It computes with numpy, takes the time that its DeviceSpec predicts and that weights in host memory
+need on the link, and is stricter than hardware: a value that is read before the host waited for it
+is an error.
 """
 
 from __future__ import annotations
@@ -80,6 +81,14 @@ class NullSession:
         self._intervals: dict[tuple[int, int], tuple[float, float]] = {}
         self._tickets: dict[tuple[int, int], int] = {}
         self._waited_until_s = [0.0] * plan.copies
+        self._streamed_bytes = {
+            s.id: sum(
+                plan.graph.nodes[c.node].type.device_bytes
+                for c in s.copies_in
+                if c.node in plan.graph.data
+            )
+            for s in plan.splits
+        }
 
     def begin(self, slot: int) -> None:
         self._values[slot].clear()
@@ -95,6 +104,7 @@ class NullSession:
             raise DeviceLost(f"[submit] {device.name} is lost (injected)")
         device.submissions += 1
         duration = device.spec.split_seconds(graph, self._plan.splits[split].nodes)
+        duration += self._streamed_bytes[split] / device.link_bytes_per_s
         start = max(device.clock.now(), device.busy_until_s)
         device.busy_until_s = start + duration
         self._intervals[slot, split] = (start, start + duration)
