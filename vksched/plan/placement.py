@@ -249,8 +249,9 @@ class _Placer:
             self.put(
                 node,
                 device,
-                f"weight {names} stays in host memory; streamed, as its rows make "
-                f"{intensity:.3g} flops per byte, {spec.offload_flops_per_byte:g} pay",
+                f"weight {names} stays in host memory{self.passed_over.get(streamed[0], '')}; "
+                f"streamed, as its rows make {intensity:.3g} flops per byte, "
+                f"{spec.offload_flops_per_byte:g} pay",
             )
             return True
         return False

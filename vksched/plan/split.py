@@ -19,7 +19,7 @@ Complexity: O(edges + splits * devices). Examples: tests/test_plan.py.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..graph import Graph
@@ -29,6 +29,12 @@ from .support import Support
 
 SUBMISSION_S = 0.5
 """Estimated seconds of one submission: drivers kill one after about two; estimates are rough."""
+
+
+STREAMED_TOGETHER = 1.25
+"""Of the largest weight in host memory: what one submission streams in, so that biases ride along.
+All that a submission copies in is there from its start.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,7 @@ def split_graph(
     """Returns the splits in submission order and the splits to wait for at the end."""
     graph, cpu = support.graph, support.machine.cpu
     device = {n.id: placements[n.id].device for n in support.computed}
-    in_host = {w.id for w in graph.weights if placements[w.id].device == cpu}
+    in_host = {w.id: w.type.device_bytes for w in graph.weights if placements[w.id].device == cpu}
     groups = _by_ready_time(support, device, _group(support, device, in_host))
     of_node = {n: position for position, nodes in enumerate(groups) for n in nodes}
     entering: list[dict[int, int]] = [{} for _ in groups]
@@ -103,7 +109,9 @@ def split_graph(
     return outlines, waits[-1]
 
 
-def _group(support: Support, device: dict[int, int], in_host: Set[int]) -> list[tuple[int, ...]]:
+def _group(
+    support: Support, device: dict[int, int], in_host: Mapping[int, int]
+) -> list[tuple[int, ...]]:
     """Returns the nodes of each split, in the order of submission, each in order of execution."""
     depth: dict[int, int] = {}
     for node in support.computed:
@@ -133,23 +141,26 @@ def _group(support: Support, device: dict[int, int], in_host: Set[int]) -> list[
 
 
 def _cut(
-    support: Support, device: int, levels: list[tuple[int, int]], in_host: Set[int]
+    support: Support, device: int, levels: list[tuple[int, int]], in_host: Mapping[int, int]
 ) -> list[tuple[int, ...]]:
     """Parts a split, given as (level, node), where its device is not to get it as one."""
     spec = support.machine.devices[device]
     if spec.kind == "cpu":
         return [tuple(node_id for _, node_id in levels)]
     parts: list[list[int]] = []
-    total_s, before = 0.0, -1
+    total_s, streamed_bytes, before = 0.0, 0, -1
+    most_bytes = STREAMED_TOGETHER * max(in_host.values(), default=0)
     for level, node_id in levels:
         seconds = spec.node_seconds(support.graph, support.graph.nodes[node_id])
+        comes_bytes = sum(in_host.get(i, 0) for i in support.operands[node_id])
         ends = spec.sync == "op" or (spec.sync == "level" and level != before)
-        streams = not in_host.isdisjoint(support.operands[node_id])
-        if not parts or ends or streams or total_s + seconds > SUBMISSION_S:
+        full = total_s + seconds > SUBMISSION_S or streamed_bytes + comes_bytes > most_bytes
+        if not parts or ends or full:
             parts.append([])
-            total_s = 0.0
+            total_s, streamed_bytes = 0.0, 0
         parts[-1].append(node_id)
         total_s += seconds
+        streamed_bytes += comes_bytes
         before = level
     return [tuple(part) for part in parts]
 
