@@ -15,6 +15,7 @@ LAYERS = [
     ("autograd", "passes", "importers"),
     ("plan",),
     ("runtime",),
+    ("compiled",),
     ("scheduler",),
     ("cases",),
     ("cli",),

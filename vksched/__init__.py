@@ -30,6 +30,7 @@ from .errors import (
 from .graph import Graph, build_graph
 from .ops import *  # noqa: F403 - the op set, by its own __all__
 from .ops import __all__ as _ops
+from .ops.state import state
 from .ops.tensor import Tensor, constant, input, scope, weight
 from .plan.machine import DeviceSpec, Machine
 from .plan.plan import Plan
@@ -82,6 +83,7 @@ __all__ = [
     "input",
     "plan_graph",
     "scope",
+    "state",
     "weight",
     *_ops,
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -12,6 +12,7 @@ from .errors import GraphError, VkschedError
 from .ops.bounds import OF_DTYPE, Bounds, bounds_of_data, bounds_of_result, fits
 from .ops.lower import infer
 from .ops.op import Attrs, Op, get_op, view_offset
+from .ops.state import assign
 from .ops.tensor import Tensor
 from .types import INT64, NDArray, TensorType, numpy_dtype
 
@@ -19,6 +20,8 @@ FEW = 1 << 16
 """Weights of up to so many integers are searched for their bounds, those of int64 all."""
 
 Outputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
+Updates = Mapping[Tensor, Tensor]
+"""States to their next values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +50,15 @@ class Node:
 class Graph:
     """nodes: operands before users. outputs: (name, node id), in the caller's order.
 
-    data: the arrays of weights and constants by node id. keys: for each of them an object whose
-    identity tells that two graphs share it.
+    data: the arrays of weights and constants by node id. initial: what states start with. keys: for
+    each of all these an object whose identity tells that two graphs share it.
     """
 
     nodes: tuple[Node, ...]
     outputs: tuple[tuple[str, int], ...]
     data: Mapping[int, NDArray]
     keys: Mapping[int, object]
+    initial: Mapping[int, NDArray] = field(default_factory=dict)
 
     @cached_property
     def inputs(self) -> tuple[Node, ...]:
@@ -65,9 +69,40 @@ class Graph:
         return tuple(n for n in self.nodes if n.op == "weight")
 
     @cached_property
+    def states(self) -> Mapping[int, int]:
+        """For each node that reads or writes a state the node that reads it."""
+        out = {n.id: n.id for n in self.nodes if n.op == "state"}
+        out.update((n.id, n.inputs[0]) for n in self.nodes if n.op == "assign")
+        return MappingProxyType(out)
+
+    @cached_property
     def ops(self) -> tuple[Node, ...]:
         """The nodes that compute or view something: all but the leaves."""
         return tuple(n for n in self.nodes if not n.declaration.leaf)
+
+    @cached_property
+    def signatures(self) -> tuple[int, ...]:
+        """For each node the number of its call: nodes of the same op, operand types, attributes and
+        result type share one, so what is asked of types need be asked once for all of them.
+        """
+        types: dict[TensorType, int] = {}
+        of_type = [types.setdefault(node.type, len(types)) for node in self.nodes]
+        calls: dict[tuple[object, ...], int] = {}
+        return tuple(
+            calls.setdefault(
+                (node.op, node.attrs, of_type[node.id], *[of_type[i] for i in node.inputs]),
+                len(calls),
+            )
+            for node in self.nodes
+        )
+
+    @cached_property
+    def calls(self) -> tuple[Node, ...]:
+        """The first node of each signature, by its number."""
+        first: dict[int, Node] = {}
+        for call, node in zip(self.signatures, self.nodes, strict=True):
+            first.setdefault(call, node)
+        return tuple(first.values())
 
     @cached_property
     def views(self) -> Mapping[int, tuple[int, int]]:
@@ -75,12 +110,30 @@ class Graph:
         it).
         """
         out: dict[int, tuple[int, int]] = {}
+        offsets = [
+            None
+            if node.declaration.leaf
+            else view_offset(node.declaration, self.input_types(node), node.attrs)
+            for node in self.calls
+        ]
         for node in self.ops:
-            offset = view_offset(node.declaration, self.input_types(node), node.attrs)
+            offset = offsets[self.signatures[node.id]]
             if offset is not None:
                 root, base = out.get(node.inputs[0], (node.inputs[0], 0))
                 out[node.id] = (root, base + offset)
         return MappingProxyType(out)
+
+    @cached_property
+    def roots(self) -> tuple[int, ...]:
+        """For each node the one whose memory it is part of; itself where it is no view."""
+        views = self.views
+        return tuple(views[i][0] if i in views else i for i in range(len(self.nodes)))
+
+    @cached_property
+    def words(self) -> tuple[int, ...]:
+        """For each node the words that its value takes on a device."""
+        of_call = [node.type.words for node in self.calls]
+        return tuple([of_call[call] for call in self.signatures])
 
     @cached_property
     def bounds(self) -> tuple[Bounds | None, ...]:
@@ -91,7 +144,7 @@ class Graph:
                 wanted = node.type.dtype == INT64 or node.type.size <= FEW
                 found = bounds_of_data(self.data[node.id]) if wanted else None
                 out.append(found or OF_DTYPE.get(node.type.dtype))
-            elif node.declaration.leaf:
+            elif not node.inputs:
                 low, high = node.attrs.get("low"), node.attrs.get("high")
                 told = isinstance(low, int) and isinstance(high, int)
                 out.append((low, high) if told else OF_DTYPE.get(node.type.dtype))  # type: ignore[arg-type]
@@ -103,6 +156,8 @@ class Graph:
 
     def unfit(self, node: Node) -> str | None:
         """Returns why a node's int64 values cannot be held in 32 bits, or None when they can."""
+        if not self._has_int64:
+            return None
         for value in (*node.inputs, node.id):
             if self.nodes[value].type.dtype == INT64 and not fits(self.bounds[value]):
                 if value == node.id and self.bounds[value] is None and node.inputs:
@@ -114,12 +169,16 @@ class Graph:
                 )
         return None
 
+    @cached_property
+    def _has_int64(self) -> bool:
+        return any(node.type.dtype == INT64 for node in self.nodes)
+
     def input_types(self, node: Node) -> tuple[TensorType, ...]:
-        return tuple(self.nodes[i].type for i in node.inputs)
+        return tuple([self.nodes[i].type for i in node.inputs])
 
     def root(self, node_id: int) -> int:
         """Returns the node whose memory a view is part of; the node itself when it is no view."""
-        return self.views.get(node_id, (node_id, 0))[0]
+        return self.roots[node_id]
 
     def leaves_read(self, node: Node) -> tuple[int, ...]:
         """Returns the leaves that a node reads, as they are or through views."""
@@ -149,12 +208,15 @@ class Graph:
                     raise GraphError(
                         f"[graph] {node.name} has data of {array.dtype}, not {node.type.dtype}"
                     )
+        for node in self.calls:
             try:
                 inferred = infer(node.declaration, self.input_types(node), node.attrs)
             except (VkschedError, ValueError, IndexError, KeyError, AssertionError) as error:
                 raise GraphError(f"[graph] {node.name} breaks its rule: {error}") from error
             if inferred != node.type:
                 raise GraphError(f"[graph] {node.name} is {node.type}, its rule {inferred}")
+            if node.op in ("state", "assign"):
+                self._verify_state(node)
         if not self.outputs:
             raise GraphError("[graph] expected at least one output")
         output_names = [name for name, _ in self.outputs]
@@ -164,6 +226,23 @@ class Graph:
             if not 0 <= node_id < len(self.nodes):
                 raise GraphError(f"[graph] output {name!r} names no node")
         return self
+
+    def _verify_state(self, node: Node) -> None:
+        if node.op == "state":
+            if node.id not in self.initial or node.id not in self.keys:
+                raise GraphError(f"[graph] {node.name} has nothing to start with")
+            return
+        held, value = node.inputs
+        if self.nodes[held].op != "state":
+            raise GraphError(f"[graph] {node.name} assigns to {self.nodes[held].name}, no state")
+        low, high = (self.nodes[held].attrs.get(name) for name in ("low", "high"))
+        if isinstance(low, int) and isinstance(high, int):
+            known = self.bounds[value]
+            if not fits(known, (low, high)):
+                raise GraphError(
+                    f"[graph] expected a next value of {self.nodes[held].name} within its bounds "
+                    f"{low}..{high}, got one known only to be within {known}; try vs.clip"
+                )
 
     def __str__(self) -> str:
         lines = [str(node) for node in self.nodes]
@@ -187,26 +266,50 @@ class Graph:
         return {"nodes": nodes, "outputs": [list(o) for o in self.outputs]}
 
 
-def build_graph(outputs: Outputs) -> tuple[Graph, dict[Tensor, int]]:
+def build_graph(
+    outputs: Outputs, updates: Updates | None = None
+) -> tuple[Graph, dict[Tensor, int]]:
     """Freezes all that the outputs need; returns the graph and the node of each Tensor.
 
-    Names given by the user must be unique; the others are numbered.
+    updates: states to their next values. Names given by the user must be unique; the others are
+    numbered.
 
     Raises:
-        GraphError: no outputs, or a name given twice.
+        GraphError: no outputs, a name given twice, or an update of what is no state. ShapeError,
+            DTypeError: a next value of another type than its state.
     """
     named = _name_outputs(outputs)
     order = _topological_order([tensor for _, tensor in named])
+    if updates:
+        order = _topological_order([*order, *_assignments(updates)])
     ids = {tensor: position for position, tensor in enumerate(order)}
     names = _unique_names(order)
     nodes = tuple(
         Node(ids[t], t.op, tuple(ids[i] for i in t.inputs), t.attrs, t.type, names[t])
         for t in order
     )
-    data = {ids[t]: t.data for t in order if t.data is not None}
+    held = {ids[t]: t.data for t in order if t.data is not None}
     keys: dict[int, object] = {ids[t]: t for t in order if t.data is not None}
+    initial = {i: array for i, array in held.items() if nodes[i].op == "state"}
+    data = {i: array for i, array in held.items() if i not in initial}
     result = tuple((name, ids[t]) for name, t in named)
-    return Graph(nodes, result, MappingProxyType(data), MappingProxyType(keys)).verify(), ids
+    graph = Graph(
+        nodes, result, MappingProxyType(data), MappingProxyType(keys), MappingProxyType(initial)
+    )
+    return graph.verify(), ids
+
+
+def _assignments(updates: Updates) -> list[Tensor]:
+    if not isinstance(updates, Mapping):
+        raise GraphError(f"[graph] expected updates as a dict of states, got {updates!r}")
+    for held, value in updates.items():
+        if not isinstance(held, Tensor) or held.op != "state":
+            raise GraphError(f"[graph] expected a state to update, got {held!r}; try vs.state")
+        if not isinstance(value, Tensor):
+            raise GraphError(
+                f"[graph] expected a Tensor as next value of {held.name!r}, got {value!r}"
+            )
+    return [assign(held, value) for held, value in updates.items()]
 
 
 def _name_outputs(outputs: Outputs) -> list[tuple[str, Tensor]]:

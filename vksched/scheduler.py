@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from .compiled import Compiled
 from .errors import (
     DeviceError,
     DTypeError,
@@ -44,36 +45,36 @@ class Run:
 
     def __init__(
         self,
-        executor: Executor,
+        compiled: Compiled,
         pack: Callable[[tuple[NDArray, ...]], Result],
         forget: Callable[[Run], None],
     ) -> None:
-        self._executor = executor
+        self._compiled = compiled
         self._pack = pack
         self._forget = forget
-        self._inputs = {node.name: node for node in executor.plan.graph.inputs}
+        self._inputs = {node.name: node for node in compiled.plan.graph.inputs}
 
     @property
     def plan(self) -> Plan:
         """Where everything runs, and why: `print(run.plan.explain())`."""
-        return self._executor.plan
+        return self._compiled.plan
 
     @property
     def stats(self) -> RunStats | None:
         """What the last finished run cost; None before the first."""
-        return self._executor.last_stats
+        return self._compiled.last_stats
 
     def __call__(self, /, *unnamed: Any, **inputs: Any) -> Result:
         """Runs once and returns the outputs in the form in which they were given to compile."""
-        return self._pack(self._executor.run(self._feeds(unnamed, inputs, copy=False)))
+        return self._pack(self._compiled.run(self._feeds(unnamed, inputs, copy=False)))
 
     def submit(self, /, *unnamed: Any, **inputs: Any) -> Future[Result]:
         """Starts a run and returns at once. Inputs are copied, so the caller may change them."""
-        return self._executor.submit(self._feeds(unnamed, inputs, copy=True), self._pack)
+        return self._compiled.submit(self._feeds(unnamed, inputs, copy=True), self._pack)
 
     def close(self) -> None:
         """Waits for its runs and frees its memory on the devices; safe to call twice."""
-        self._executor.close()
+        self._compiled.close()
         self._forget(self)
 
     def _feeds(
@@ -216,10 +217,12 @@ class Scheduler:
                 raise DeviceError("[compile] the scheduler is closed; make a new one")
             graph, ids = build_graph(outputs)
             plan = self._plan(graph, self._overrides(placement or {}, ids))
-            executor = Executor(
-                plan, self._devices, self.trace, self._timeout_s, progress, self._numbers
+            compiled = Compiled(
+                lambda: Executor(
+                    plan, self._devices, self.trace, self._timeout_s, progress, self._numbers
+                )
             )
-            run = Run(executor, _packer(outputs, graph), self._forget)
+            run = Run(compiled, _packer(outputs, graph), self._forget)
             self._runs.append(run)
             return run
 

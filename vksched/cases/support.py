@@ -14,7 +14,7 @@ from .. import ops
 from ..errors import UnsupportedOp
 from ..ops.bounds import bounds_of_data, bounds_of_result, fits
 from ..ops.lower import lower
-from ..ops.op import Limits, all_ops, get_op, view_offset
+from ..ops.op import Limits, all_ops, computing_ops, get_op, view_offset
 from ..types import BOOL, DTYPES, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT32
 from .case import Case
 from .table import CASES, FUNCTIONS, is_taken
@@ -50,7 +50,7 @@ def find_support() -> tuple[Support, ...]:
     by_op: dict[str, list[Case]] = {}
     for case in CASES:
         by_op.setdefault(case.op, []).append(case)
-    names = sorted(name for name, op in all_ops().items() if not op.leaf)
+    names = computing_ops()
     return tuple(_support_of(name, by_op.get(name, [])) for name in names)
 
 

@@ -276,6 +276,7 @@ RULES: dict[str, Rule] = {
     "relu": _each(lambda low, high: (max(low, 0), max(high, 0))),
     "sign": _each(lambda low, high: (-1, 1)),
     "cast": lambda known, inputs, attrs: known[0],
+    "assign": lambda known, inputs, attrs: known[0],
     "pad": _padded,
     "grid_sample": lambda known, inputs, attrs: _union((known[0], (0, 0))),
     "where": lambda known, inputs, attrs: _union(known[1:]),

@@ -209,6 +209,8 @@ class Op:
     work: Callable[[tuple[TensorType, ...], TensorType, Attrs], Work] = elementwise_work
     leaf: bool = False
     """A value that comes from outside: input, weight, constant."""
+    stateful: bool = False
+    """It reads or writes memory that outlives the run, and computes nothing."""
     indices: tuple[int, ...] = ()
     """Operands that hold positions: int32 or int64, whatever the type of the others."""
     any_dtype: bool = False
@@ -241,6 +243,11 @@ def get_op(name: str) -> Op:
         return _REGISTRY[name]
     except KeyError:
         raise UnsupportedOp(f"[{name}] no such op; known: {', '.join(sorted(_REGISTRY))}") from None
+
+
+def computing_ops() -> tuple[str, ...]:
+    """Returns the names of the ops that compute something, sorted."""
+    return tuple(sorted(name for name, op in _REGISTRY.items() if not op.leaf and not op.stateful))
 
 
 def all_ops() -> dict[str, Op]:

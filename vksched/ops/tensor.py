@@ -354,16 +354,18 @@ def binary(op: str, a: TensorLike, b: TensorLike, name: str | None = None) -> Te
     return apply(op, (as_tensor(a, like=right), right), name=name)
 
 
-def _leaf_infer(_inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+def leaf_infer(_inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    """The type of what comes from outside is among its attributes."""
     return TensorType(attrs.as_ints("shape"), attrs.as_str("dtype"))
 
 
-def _no_reference(_inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    raise VkschedError("[leaf] an input, weight or constant has no rule of its own")
+def no_reference(_inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    """What comes from outside is not computed."""
+    raise VkschedError("[leaf] what comes from outside has no rule of its own")
 
 
 for _name in ("input", "weight", "constant"):
-    register(Op(_name, _leaf_infer, _no_reference, None, leaf=True, any_dtype=True))
+    register(Op(_name, leaf_infer, no_reference, None, leaf=True, any_dtype=True))
 
 
 def _leaf(
@@ -391,19 +393,25 @@ def input(
     if not isinstance(name, str) or not name:
         raise VkschedError(f"[input] expected a name, got {name!r}")
     type_ = TensorType(as_shape(shape), canonical_dtype(dtype))
-    more: dict[str, AttrValue] = {}
-    if bounds is not None:
-        ends = as_ints("input", "bounds", bounds)
-        low, high = ends if len(ends) == 2 else (1, 0)
-        if type_.dtype not in (INT32, UINT32, INT64) or low > high:
-            raise DTypeError(
-                f"[input] expected bounds (low, high) of an integer input, got {bounds} for "
-                f"{type_.dtype}"
-            )
-        more = {"low": low, "high": high}
+    more = bounds_attrs("input", bounds, type_)
     tensor = _leaf("input", type_, name, None, more)
     tensor.name = name
     return tensor
+
+
+def bounds_attrs(
+    op: str, bounds: tuple[int, int] | None, type_: TensorType
+) -> dict[str, AttrValue]:
+    """Returns the attributes for the least and largest value of an integer from outside."""
+    if bounds is None:
+        return {}
+    ends = as_ints(op, "bounds", bounds)
+    low, high = ends if len(ends) == 2 else (1, 0)
+    if type_.dtype not in (INT32, UINT32, INT64) or low > high:
+        raise DTypeError(
+            f"[{op}] expected bounds (low, high) of an integer {op}, got {bounds} for {type_.dtype}"
+        )
+    return {"low": low, "high": high}
 
 
 def weight(array: Any, name: str | None = None) -> Tensor:
@@ -412,21 +420,24 @@ def weight(array: Any, name: str | None = None) -> Tensor:
 
     The array is not copied when it is C-contiguous; do not change it afterwards.
     """
-    return _from_array("weight", array, name)
+    return from_array("weight", array, name)
 
 
 def constant(value: Any, name: str | None = None) -> Tensor:
     """A small fixed array, copied and kept on every device that uses it; Python floats become
     float32, ints int32.
     """
-    return _from_array("constant", value, name)
+    return from_array("constant", value, name)
 
 
-def _from_array(op: str, value: Any, name: str | None) -> Tensor:
+def from_array(
+    op: str, value: Any, name: str | None, bounds: tuple[int, int] | None = None
+) -> Tensor:
+    """Makes a leaf that holds an array: not copied for a weight, as these are large."""
     if name is not None and not isinstance(name, str):
         raise VkschedError(f"[{op}] expected a name, got {name!r}")
     try:
-        array = np.array(value) if op == "constant" else np.asarray(value)
+        array = np.asarray(value) if op == "weight" else np.array(value)
     except (ValueError, TypeError) as error:
         raise DTypeError(f"[{op}] expected numbers of one shape, got {value!r}: {error}") from None
     if not isinstance(value, (np.ndarray, np.generic)):
@@ -449,6 +460,7 @@ def _from_array(op: str, value: Any, name: str | None) -> Tensor:
     data = np.ascontiguousarray(array).reshape(array.shape).view()
     data.flags.writeable = False
     try:
-        return _leaf(op, TensorType(data.shape, dtype), name, data)
+        type_ = TensorType(data.shape, dtype)
     except ShapeError as error:
         raise ShapeError(f"[{op}] {name or ''} {error}") from None
+    return _leaf(op, type_, name, data, bounds_attrs(op, bounds, type_))

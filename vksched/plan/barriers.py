@@ -45,6 +45,9 @@ def split_items(
 
     items: list[Item] = [((), find(copy.node)) for copy in copies_in]  # nothing on the CPU
     for node_id in nodes:
+        if graph.nodes[node_id].op == "state":  # it is there: nothing happens
+            items.append(((), ()))
+            continue
         reads = tuple(s for i in graph.nodes[node_id].inputs for s in find(i))
         beside = locations.get((device, scratch_of(node_id)))
         items.append((reads, find(node_id) + ((beside,) if beside else ())))

@@ -68,7 +68,8 @@ def find_lifetimes(support: Support, outlines: Sequence[Outline], device: int) -
             first[value] = last[value] = position
             position += 1
         for node_id in outline.nodes:
-            first[node_id] = last[node_id] = position
+            if node_id not in graph.states:  # these have memory of their own
+                first[node_id] = last[node_id] = position
             beside = support.scratch_words(graph.nodes[node_id], device)
             if beside:
                 scratch.append(Lifetime(scratch_of(node_id), beside, position, position))
@@ -205,6 +206,12 @@ def weights_of(graph: Graph, outlines: Sequence[Outline], device: int) -> tuple[
                 if leaf and value not in streamed:
                     found[value] = None
     return tuple(sorted(found))
+
+
+def states_of(graph: Graph, outlines: Sequence[Outline], device: int) -> tuple[int, ...]:
+    """Returns the states that live on a device."""
+    nodes = (n for outline in outlines if outline.device == device for n in outline.nodes)
+    return tuple(n for n in nodes if graph.nodes[n].op == "state")
 
 
 def locations_of(spans: Mapping[int, Span], device: int) -> dict[tuple[int, int], Span]:

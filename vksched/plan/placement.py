@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from fnmatch import translate
 
 from ..errors import PlanError
 from ..graph import Graph, Node
+from ..types import WORD_BYTES
 from .machine import Machine
 from .plan import Placement
 from .support import Support
@@ -54,6 +55,7 @@ def place_priority(
     placer = _Placer(support, caps)
     placer.apply_overrides(overrides)
     placer.pull_by_weights()
+    placer.place_states()
     placer.sweep()
     placer.place_rest()
     placer.merge()
@@ -108,11 +110,12 @@ class _Placer:
         self.device: dict[int, int] = {}
         self.rule: dict[int, str] = {}
         self.fixed: set[int] = set()
-        self.homes: dict[int, int] = {}
+        self.homes: dict[int, int] = dict(support.homes)
         self.passed_over: dict[int, str] = {}
         self.kept: dict[int, str] = {}
         self._closed: set[int] = set()
-        self._reads: dict[int, Counter[int]] = defaultdict(Counter)
+        self._reads: dict[int, Counter[int]] = {}
+        self._weights = frozenset(n.id for n in self.graph.nodes if n.op in ("weight", "state"))
         self.notes: list[str] = []
         self._rank = {n.id: position for position, n in enumerate(support.computed)}
         self._room = [
@@ -151,7 +154,10 @@ class _Placer:
         resolved = resolve_overrides(self.graph, self.machine, overrides)
         for node_id, (device, text) in resolved.items():
             target = self.graph.nodes[node_id]
-            if target.op == "weight":
+            if target.op in ("weight", "state"):
+                if target.id in self.support.homes:
+                    self._stay(target, device, text)
+                    continue
                 self.homes[target.id] = device
                 self.kept[target.id] = text
                 self._take(device, target.id)
@@ -159,6 +165,12 @@ class _Placer:
                 self._override(target, device, text)
             elif target.op == "input":
                 self.notes.append(f"{text}: an input goes wherever it is read; place its readers")
+
+    def _stay(self, node: Node, device: int, text: str) -> None:
+        home = self.support.homes[node.id]
+        if home != device:
+            name = self.machine.devices[home].name
+            self.notes.append(f"{text} has no effect: {node.name} lives on {name} already")
 
     def _override(self, node: Node, device: int, text: str) -> None:
         reason = self.why_not(node, device)
@@ -178,7 +190,7 @@ class _Placer:
         there, or, from host memory, to a GPU where that pays.
         """
         for node in self.support.computed:
-            weights = [i for i in self.support.operands[node.id] if self._is_weight(i)]
+            weights = [i for i in self.support.operands[node.id] if i in self._weights]
             if not weights:
                 continue
             for weight in weights:
@@ -191,7 +203,8 @@ class _Placer:
             if home == self.machine.cpu and self._offload(node, weights):
                 continue
             if self.can(node, home):
-                rule = f"weight {self.graph.nodes[heaviest].name} lives here"
+                puller = self.graph.nodes[heaviest]
+                rule = f"{puller.op} {puller.name} lives here"
                 self.put(node, home, rule + self.passed_over.get(heaviest, ""))
 
     def _find_home(self, node: Node, weight: int) -> None:
@@ -211,12 +224,12 @@ class _Placer:
             if reasons:
                 self.passed_over[weight] = f", as {'; '.join(reasons)}"
             full = any(self.support.can(node, d) for d in range(cpu))
-        if home < cpu or not cpu or full:
+        if home < cpu or full or not cpu or self.graph.nodes[weight].op == "state":
             self.homes[weight] = home
             self._take(home, weight)
 
     def _why_no_home(self, node: Node, weight: int, device: int) -> str | None:
-        reason = self.why_not(node, device)
+        reason = self.why_not(node, device) or self._cannot_hold(weight, device)
         if reason is not None:
             return reason
         missing = self.support.missing_bytes(weight, device)
@@ -230,7 +243,9 @@ class _Placer:
     def _offload(self, node: Node, weights: Sequence[int]) -> bool:
         """Puts a node whose heaviest weight is in host memory on a GPU, where that pays."""
         cpu = self.machine.cpu
-        streamed = [w for w in weights if self.homes.get(w) == cpu]
+        streamed = [
+            w for w in weights if self.homes.get(w) == cpu and self.graph.nodes[w].op == "weight"
+        ]
         moved = sum(self._bytes(w) for w in streamed)
         if not moved:
             return False
@@ -256,17 +271,40 @@ class _Placer:
             return True
         return False
 
+    def _cannot_hold(self, weight: int, device: int) -> str | None:
+        node = self.graph.nodes[weight]
+        return self.why_not(node, device) if node.op == "state" else None
+
+    def place_states(self) -> None:
+        """A state is where its heaviest reader is, or where an earlier graph has put it; its next
+        value is written there.
+        """
+        for node_id, state in self.graph.states.items():
+            node = self.graph.nodes[node_id]
+            if node_id != state:
+                self.put(node, self.device[state], f"writes {self.graph.nodes[state].name}")
+            else:
+                home = self.homes.get(node_id)
+                if home is None or (
+                    node_id not in self.support.homes and self._cannot_hold(node_id, home)
+                ):
+                    home = self._first_able(node)
+                self.put(node, home, "state" if node_id in self.homes else "first device with room")
+            self.fixed.add(node_id)
+
     def sweep(self) -> None:
         """Carries devices along the edges, first those of GPUs, then the CPU's, too."""
         for devices in (set(range(self.machine.cpu)), set(range(len(self.machine.devices)))):
-            for node in self.support.computed:
+            for node in self._left():
                 self._follow(node, self.support.operands[node.id], devices)
-            for node in reversed(self.support.computed):
+            for node in reversed(self._left()):
                 self._follow(node, self.support.readers[node.id], devices)
 
+    def _left(self) -> list[Node]:
+        """The nodes without a device."""
+        return [n for n in self.support.computed if n.id not in self.device]
+
     def _follow(self, node: Node, neighbours: Sequence[int], devices: set[int]) -> None:
-        if node.id in self.device:
-            return
         placed = [n for n in neighbours if self.device.get(n) in devices]
         for other in sorted(placed, key=lambda n: (-self._bytes(n), n)):
             if self.can(node, self.device[other]):
@@ -274,15 +312,15 @@ class _Placer:
                 return
 
     def place_rest(self) -> None:
-        for node in self.support.computed:
-            if node.id in self.device:
-                continue
+        for node in self._left():
             device = self._first_able(node)
             reasons = self._reasons(node, device)
             self.put(node, device, "first device that can run it" + reasons)
         for node in self.support.computed:
+            if self.device[node.id] != self.machine.cpu or node.id in self.fixed:
+                continue
             stuck = not any(self.can(node, d) for d in range(self.machine.cpu))
-            if stuck and node.id not in self.fixed and self.machine.cpu:
+            if stuck and self.machine.cpu:
                 self.rule[node.id] = self._reasons(node, self.machine.cpu).removeprefix(", ")
 
     def _reasons(self, node: Node, end: int) -> str:
@@ -298,25 +336,29 @@ class _Placer:
         """Moves nodes that nothing holds to a neighbour's device while the bytes that cross get
         fewer.
         """
-        for node in self.support.computed:
-            self._count_reads(node, 1)
+        free = [
+            n
+            for n in self.support.computed
+            if n.id not in self.fixed and self._weights.isdisjoint(self.support.operands[n.id])
+        ]
         for _ in range(MERGE_SWEEPS):
             moved = False
-            for node in self.support.computed:
+            for node in free:
                 moved |= self._move(node)
             if not moved:
                 return
 
     def _move(self, node: Node) -> bool:
-        held = any(self._is_weight(i) for i in self.support.operands[node.id])
-        if node.id in self.fixed or held:
+        device, here = self.device, self.device[node.id]
+        operands, readers = self.support.operands[node.id], self.support.readers[node.id]
+        around = {device.get(n, here) for n in operands}
+        around.update([device[n] for n in readers])
+        around.discard(here)
+        if not around:
             return False
-        here = self.device[node.id]
-        neighbours = [*self.support.operands[node.id], *self.support.readers[node.id]]
-        options = sorted({self.device[n] for n in neighbours if n in self.device} - {here})
         now = self._crossing_bytes(node)
         best, best_bytes = here, now
-        for option in options:
+        for option in sorted(around):
             if not self.can(node, option):
                 continue
             self._stand(node, option)
@@ -326,7 +368,7 @@ class _Placer:
         self._stand(node, best)
         if best == here:
             return False
-        beside = next(n for n in neighbours if self.device.get(n) == best)
+        beside = next(n for n in (*operands, *readers) if device.get(n) == best)
         saved = now - best_bytes
         name = self.graph.nodes[beside].name
         self.put(node, best, f"moved beside {name}: {saved} bytes less cross")
@@ -338,19 +380,24 @@ class _Placer:
         for value in (node.id, *self.support.operands[node.id]):
             if value in self.device:
                 here = self.device[value]
-                targets = sum(n > 0 and d != here for d, n in self._reads[value].items())
+                reads = self._readers_by_device(value)
+                targets = sum([n > 0 and d != here for d, n in reads.items()])
                 total += targets * self._bytes(value)
         return total
 
     def _stand(self, node: Node, device: int) -> None:
         """Moves a node, and its reads with it."""
-        self._count_reads(node, -1)
-        self.device[node.id] = device
-        self._count_reads(node, 1)
-
-    def _count_reads(self, node: Node, change: int) -> None:
         for operand in self.support.operands[node.id]:
-            self._reads[operand][self.device[node.id]] += change
+            reads = self._readers_by_device(operand)
+            reads[self.device[node.id]] -= 1
+            reads[device] += 1
+        self.device[node.id] = device
+
+    def _readers_by_device(self, value: int) -> Counter[int]:
+        """How many readers a value has on each device; counted when first asked, kept from then."""
+        if value not in self._reads:
+            self._reads[value] = Counter([self.device[r] for r in self.support.readers[value]])
+        return self._reads[value]
 
     # -- helpers -----------------------------------------------------------------------------------
 
@@ -360,20 +407,18 @@ class _Placer:
         for other in self.machine.pool(device):
             self._room[other] -= missing
 
-    def _is_weight(self, node_id: int) -> bool:
-        return self.graph.nodes[node_id].op == "weight"
-
     def _bytes(self, node_id: int) -> int:
-        return self.graph.nodes[node_id].type.device_bytes
+        return self.graph.words[node_id] * WORD_BYTES
 
     def result(self) -> tuple[Placement, ...]:
         """Returns the placements of all nodes: leaves and views get theirs from those that run."""
         out: list[Placement] = []
+        views, roots = self.graph.views, self.graph.roots
         for node in self.graph.nodes:
             if node.id in self.device:
                 out.append(Placement(self.device[node.id], self.rule[node.id]))
-            elif node.id in self.graph.views:
-                root = self.graph.root(node.id)
+            elif node.id in views:
+                root = roots[node.id]
                 out.append(Placement(out[root].device, f"view of {self.graph.nodes[root].name}"))
             else:
                 out.append(self._leaf(node))

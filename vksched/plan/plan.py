@@ -71,6 +71,7 @@ class Split:
     waits: splits for which the host waits before it copies in and submits this one: the crossings,
         less those already waited for or implied by an earlier wait on the same device.
     barriers: positions in (copies_in + nodes + copies_out) before which a barrier is recorded.
+    observed: values that the user sees once this split is complete; the next one waits for that.
     """
 
     id: int
@@ -80,6 +81,7 @@ class Split:
     copies_out: tuple[CopyOut, ...]
     waits: tuple[int, ...]
     barriers: tuple[int, ...]
+    observed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +89,11 @@ class DeviceMemory:
     """What a plan takes on one device, all sizes in 32-bit words but where the name says bytes.
 
     weights: leaf nodes (weights and constants) that must be there. activation_pages, inbox_pages,
-    outbox_pages: page sizes of one slot. peak_bytes: weights and all slots together, less windows
-    that lie apart (see DeviceSpec); of the CPU its activations and such windows, as its weights are
-    the caller's arrays. resident_bytes: of the weights, what was on the device already when the
-    plan was made.
+    outbox_pages: page sizes of one slot. peak_bytes: weights, states and all slots together, less
+    windows that lie apart (see DeviceSpec); of the CPU its activations, states and such windows, as
+    its weights are the caller's arrays. resident_bytes: of the weights and states, what was on the
+    device already when the plan was made. states: those that live there, in memory that no slot has
+    for its own; as a page, a state's number is that of the activation pages and its position here.
     """
 
     weights: tuple[int, ...]
@@ -100,6 +103,8 @@ class DeviceMemory:
     outbox_pages: tuple[int, ...]
     peak_bytes: int
     resident_bytes: int = 0
+    states: tuple[int, ...] = ()
+    state_bytes: int = 0
 
     @property
     def windows(self) -> tuple[int, ...]:
@@ -119,7 +124,8 @@ class Plan:
     locations: (device, node) -> activation span, for each value that is in that device's memory,
     the results of its own nodes and copies of others; not for leaves that are weights, nor for
     views (but see CopyIn: a part of a tensor that crosses on its own is a value of its own there).
-    Under (device, scratch_of(node)) the scratch memory of a node, alive while it runs.
+    A state and the node that writes it have the same. Under (device, scratch_of(node)) the scratch
+    memory of a node, alive while it runs.
     final_waits: splits for which the host waits before it hands the outputs to the caller.
     """
 

@@ -16,7 +16,7 @@ tests/test_plan.py, tests/test_plan_spill.py.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from types import MappingProxyType
@@ -32,6 +32,7 @@ from .memory import (
     find_lifetimes,
     largest_live_set,
     locations_of,
+    states_of,
     weights_of,
 )
 from .placement import NONE, WELL_FILLED, Overrides, place_priority
@@ -57,14 +58,17 @@ def plan_graph(
     overrides: Overrides = (),
     copies: int | str = 1,
     resident: Mapping[int, frozenset[int]] | None = None,
+    observed: Collection[int] = (),
 ) -> Plan:
     """Returns a verified plan that keeps every device within its memory.
 
     overrides: (node id or name pattern, device name); exact ids win, later patterns win over
     earlier. copies: slots, sets of activations and windows, so that as many runs can be under way;
     fewer where the model leaves no room for them; "auto" means two where the graph spans several
-    devices, else one. resident: for a device the weights and constants, by node id, that are there
-    already.
+    devices, else one; one where it writes states, as each run reads what the one before it wrote.
+    resident: for a device the weights, constants and states, by node id, that are there already.
+    observed: node ids of computed values that are handed out as soon as they are there; what comes
+    after them waits.
 
     Raises:
         PlanError: unknown policy, or a pattern that matches nothing. DeviceError: unknown device.
@@ -76,7 +80,7 @@ def plan_graph(
     if copies != "auto" and (not isinstance(copies, int) or copies < 1):
         raise PlanError(f'[plan] expected "auto" or at least 1 copy, got {copies!r}')
     machine.verify()
-    support = Support(graph, machine, resident)
+    support = Support(graph, machine, resident, observed)
 
     def try_caps(caps: Caps) -> _Layout:
         return _lay_out(support, *place(support, overrides, caps))
@@ -212,7 +216,8 @@ def _weights_by_first_reader(layout: _Layout, pool: tuple[int, ...]) -> tuple[li
 
 
 def _check_host(layout: _Layout) -> None:
-    spec, need = layout.machine.devices[-1], layout.host_slot_bytes
+    spec = layout.machine.devices[-1]
+    need = layout.host_slot_bytes + layout.memory[-1].state_bytes
     if need > spec.memory_bytes:
         raise OutOfMemory(
             f"[plan] expected at most {spec.memory_bytes} bytes of free memory to be needed, got "
@@ -226,6 +231,11 @@ def _most_copies(layout: _Layout, asked: int | str) -> tuple[int, tuple[str, ...
     """
     several = len({outline.device for outline in layout.outlines}) > 1
     wanted = asked if isinstance(asked, int) else 1 + several
+    if len(set(layout.support.graph.states.values())) < len(layout.support.graph.states):
+        in_order = "each run reads the states that the one before it wrote"
+        if isinstance(asked, int) and asked > 1:
+            return 1, (f"copies: {asked} asked for, 1 made, as {in_order}",)
+        return 1, ()
     best, why = wanted, ""
     cpu = layout.machine.cpu
     for pool in (*_pools(layout.machine), (cpu,)):
@@ -265,17 +275,27 @@ def _lay_out(
     host_slot_bytes = 0
     for device, spec in enumerate(machine.devices):
         weights = weights_of(graph, outlines, device)
+        states = states_of(graph, outlines, device)
         if spec.kind == "cpu":
             weight_bytes = sum(graph.nodes[w].type.host_bytes for w in weights)
+            state_bytes = sum(graph.nodes[s].type.host_bytes for s in states)
             live = 4 * largest_live_set(find_lifetimes(support, outlines, device))
-            memory.append(DeviceMemory(weights, weight_bytes, (), (), (), live))
+            peak = live + state_bytes
+            memory.append(
+                DeviceMemory(weights, weight_bytes, (), (), (), peak, 0, states, state_bytes)
+            )
             host_slot_bytes += live
             continue
-        bytes_of = {w: aligned(graph.nodes[w].type.words) * 4 for w in weights}
+        bytes_of = {w: aligned(graph.nodes[w].type.words) * 4 for w in (*weights, *states)}
         here = [o for o in outlines if o.device == device]
         page_words, own = spec.page_bytes // 4, spec.own_buffers
         spans, pages = assign_spans(find_lifetimes(support, outlines, device), page_words, own)
         locations.update(locations_of(spans, device))
+        page_of = {state: len(pages) + number for number, state in enumerate(states)}
+        for node_id, state in graph.states.items() if states else ():
+            if state in page_of:
+                words = graph.nodes[state].type.words
+                locations[device, node_id] = Span(page_of[state], 0, words)
         entering = [(v, graph.nodes[v].type.words) for o in here for v, _ in o.entering]
         leaving = [(v, graph.nodes[v].type.words) for o in here for v in o.leaving]
         in_spans, in_pages = assign_window(entering, page_words, own)
@@ -285,11 +305,13 @@ def _lay_out(
         windows_bytes = 4 * (sum(in_pages) + sum(out_pages))
         if spec.windows_apart:
             host_slot_bytes += windows_bytes
-        weight_bytes = sum(bytes_of.values())
+        weight_bytes = sum(bytes_of[w] for w in weights)
+        state_bytes = sum(bytes_of[s] for s in states)
         own_windows = 0 if spec.windows_apart else windows_bytes
-        peak = weight_bytes + 4 * sum(pages) + own_windows
+        peak = weight_bytes + state_bytes + 4 * sum(pages) + own_windows
         there = sum(bytes_of[w] for w in support.resident.get(device, ()) if w in bytes_of)
-        memory.append(DeviceMemory(weights, weight_bytes, pages, in_pages, out_pages, peak, there))
+        slot = pages, in_pages, out_pages
+        memory.append(DeviceMemory(weights, weight_bytes, *slot, peak, there, states, state_bytes))
     return _Layout(
         support,
         placements,
@@ -312,7 +334,8 @@ def _finish(layout: _Layout, policy: str, copies: int, notes: tuple[str, ...]) -
         replace(m, peak_bytes=m.peak_bytes + (copies - 1) * slot)
         for m, slot in zip(layout.memory, more, strict=True)
     ]
-    memory[cpu] = replace(memory[cpu], peak_bytes=copies * layout.host_slot_bytes)
+    held = memory[cpu].state_bytes
+    memory[cpu] = replace(memory[cpu], peak_bytes=copies * layout.host_slot_bytes + held)
     return Plan(
         graph=layout.support.graph,
         machine=layout.machine,
@@ -341,5 +364,12 @@ def _make_split(layout: _Layout, number: int, outline: Outline) -> Split:
     copies_out = tuple(CopyOut(v, layout.outbox.get((here, v), NOWHERE)) for v in outline.leaving)
     items = split_items(graph, here, copies_in, outline.nodes, copies_out, layout.locations)
     return Split(
-        number, here, outline.nodes, copies_in, copies_out, outline.waits, find_barriers(items)
+        number,
+        here,
+        outline.nodes,
+        copies_in,
+        copies_out,
+        outline.waits,
+        find_barriers(items),
+        outline.observed,
     )

@@ -5,9 +5,9 @@ Problem: few submissions and waits, but early starts. Method: the crossing depth
 largest number of crossings on a path to it. Nodes of one device and one depth form a split, which
 is cyclefree by construction; within it the ancestors of what crosses go first, as a split of their
 own, so that the other device can start. A split is cut in parts where it takes its device too long,
-where a weight is streamed in, so that this lies there no longer than needed, and where the device's
-`sync` asks for it. The splits stand in the order in which what they wait for is done, by rough
-estimates.
+where a weight is streamed in, so that this lies there no longer than needed, behind a value that
+the user wants to see, and where the device's `sync` asks for it. The splits stand in the order in
+which what they wait for is done, by rough estimates; those that write states stand last.
 
     gpu:0   a0 -> a1 ----------> a4        depth 0: {a0, a1} early, {a2} late     depth 2: {a4}
              \\-> a2     \\        ^
@@ -39,13 +39,16 @@ All that a submission copies in is there from its start.
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A split before memory is known. entering: (value, source split or HOST). leaving: values."""
+    """A split before memory is known. entering: (value, source split or HOST). leaving: values.
+    observed: values that the user asked to see once it has run.
+    """
 
     device: int
     nodes: tuple[int, ...]
     entering: tuple[tuple[int, int], ...]
     leaving: tuple[int, ...]
     waits: tuple[int, ...]
+    observed: tuple[int, ...] = ()
 
 
 def value_of(graph: Graph, operand: int, same_device: bool) -> int:
@@ -67,7 +70,11 @@ def split_graph(
     graph, cpu = support.graph, support.machine.cpu
     device = {n.id: placements[n.id].device for n in support.computed}
     in_host = {w.id: w.type.device_bytes for w in graph.weights if placements[w.id].device == cpu}
-    groups = _by_ready_time(support, device, _group(support, device, in_host))
+    commits = _commits(support, device)
+    groups = _by_ready_time(support, device, _group(support, device, in_host, commits))
+    run = len(groups)
+    groups += commits
+    shown = support.observed_roots
     of_node = {n: position for position, nodes in enumerate(groups) for n in nodes}
     entering: list[dict[int, int]] = [{} for _ in groups]
     leaving: list[dict[int, None]] = [{} for _ in groups]
@@ -92,35 +99,71 @@ def split_graph(
                 else:
                     continue
                 present.add((here, value))
-    for _, output in graph.outputs:
-        root = graph.root(output)
+    for value in (*(output for _, output in graph.outputs), *support.observed):
+        root = graph.root(value)
         if root in of_node:
-            leaving[of_node[root]][value_of(graph, output, False)] = None
+            leaving[of_node[root]][value_of(graph, value, False)] = None
     waits = _find_waits(
         support.machine,
         [device[nodes[0]] for nodes in groups],
         [e.values() for e in entering],
         leaving,
+        [i for i, nodes in enumerate(groups) if not shown.isdisjoint(nodes)],
+        run,
     )
+    observed: list[list[int]] = [[] for _ in groups]
+    for value in support.observed:
+        observed[of_node[graph.root(value)]].append(value)
     outlines = tuple(
-        Outline(device[nodes[0]], nodes, tuple(entering[i].items()), tuple(leaving[i]), waits[i])
+        Outline(
+            device[nodes[0]],
+            nodes,
+            tuple(entering[i].items()),
+            tuple(leaving[i]),
+            waits[i],
+            tuple(observed[i]),
+        )
         for i, nodes in enumerate(groups)
     )
     return outlines, waits[-1]
 
 
+def _commits(support: Support, device: dict[int, int]) -> list[tuple[int, ...]]:
+    """Returns the splits that put the next values of states in their places, one per device.
+
+    They stand at the end: a run that fails before has changed no state. States that nothing else
+    reads are named there, too.
+    """
+    graph = support.graph
+    read = {graph.root(output) for _, output in graph.outputs} | support.observed_roots
+    commits: dict[int, list[int]] = {}
+    for node_id, state in graph.states.items():
+        readers = support.readers[node_id]
+        only_written = all(graph.nodes[r].op == "assign" for r in readers) and state not in read
+        if node_id != state or (readers and only_written):
+            commits.setdefault(device[state], []).append(node_id)
+    return [tuple(sorted(nodes)) for nodes in commits.values()]
+
+
 def _group(
-    support: Support, device: dict[int, int], in_host: Mapping[int, int]
+    support: Support,
+    device: dict[int, int],
+    in_host: Mapping[int, int],
+    commits: Sequence[tuple[int, ...]],
 ) -> list[tuple[int, ...]]:
-    """Returns the nodes of each split, in the order of submission, each in order of execution."""
+    """Returns the nodes of each split, in the order of submission, each in order of execution; not
+    those of the commits.
+    """
+    apart = {node_id for nodes in commits for node_id in nodes}
+    computed = [node for node in support.computed if node.id not in apart]
     depth: dict[int, int] = {}
-    for node in support.computed:
+    for node in computed:
         sources = [p for p in support.operands[node.id] if p in device]
         depth[node.id] = max(
             (depth[p] + (device[p] != device[node.id]) for p in sources), default=0
         )
     early: set[int] = set()
-    for node in reversed(support.computed):
+    for node in reversed(computed):
         readers = support.readers[node.id]
         crosses = any(device[r] != device[node.id] for r in readers)
         inherits = any(
@@ -130,7 +173,7 @@ def _group(
         if crosses or inherits:
             early.add(node.id)
     buckets: dict[tuple[int, bool, int], list[int]] = {}
-    for node in support.computed:
+    for node in computed:
         key = (depth[node.id], node.id not in early, device[node.id])
         buckets.setdefault(key, []).append(node.id)
     return [
@@ -145,23 +188,24 @@ def _cut(
 ) -> list[tuple[int, ...]]:
     """Parts a split, given as (level, node), where its device is not to get it as one."""
     spec = support.machine.devices[device]
-    if spec.kind == "cpu":
-        return [tuple(node_id for _, node_id in levels)]
     parts: list[list[int]] = []
-    total_s, streamed_bytes, before = 0.0, 0, -1
+    total_s, streamed_bytes, before, shown = 0.0, 0, -1, False
     most_bytes = STREAMED_TOGETHER * max(in_host.values(), default=0)
     for level, node_id in levels:
-        seconds = spec.node_seconds(support.graph, support.graph.nodes[node_id])
-        comes_bytes = sum(in_host.get(i, 0) for i in support.operands[node_id])
-        ends = spec.sync == "op" or (spec.sync == "level" and level != before)
-        full = total_s + seconds > SUBMISSION_S or streamed_bytes + comes_bytes > most_bytes
-        if not parts or ends or full:
+        seconds, comes_bytes, starts = 0.0, 0, not parts or shown
+        if spec.kind != "cpu":
+            seconds = spec.node_seconds(support.graph, support.graph.nodes[node_id])
+            comes_bytes = sum(in_host.get(i, 0) for i in support.operands[node_id])
+            starts |= spec.sync == "op" or (spec.sync == "level" and level != before)
+            starts |= total_s + seconds > SUBMISSION_S
+            starts |= streamed_bytes + comes_bytes > most_bytes
+        if starts:
             parts.append([])
             total_s, streamed_bytes = 0.0, 0
         parts[-1].append(node_id)
         total_s += seconds
         streamed_bytes += comes_bytes
-        before = level
+        before, shown = level, node_id in support.observed_roots
     return [tuple(part) for part in parts]
 
 
@@ -215,14 +259,18 @@ def _find_waits(
     devices: Sequence[int],
     sources: Sequence[Iterable[int]],
     leaving: Sequence[dict[int, None]],
+    shown: Sequence[int],
+    run: int,
 ) -> list[tuple[int, ...]]:
     """Returns for each split, and last for the end, the splits that the host must still wait for:
     those whose values it needs, and the one before where the device's `sync` asks for it.
 
-    A wait covers all earlier splits of its device: queues run in order.
+    A wait covers all earlier splits of its device: queues run in order. run: how many splits stand
+    before those that write states, which wait for all of them.
     """
     known = dict.fromkeys(devices, -1)
     newest = dict.fromkeys(devices, HOST)
+    shown_last = HOST
     out: list[tuple[int, ...]] = []
 
     def need(splits: Iterable[int]) -> tuple[int, ...]:
@@ -235,8 +283,12 @@ def _find_waits(
 
     for position, needed in enumerate(sources):
         here = devices[position]
-        one_by_one = machine.devices[here].sync != "split"
-        out.append(need((*needed, newest[here]) if one_by_one else needed))
+        wanted = [*(needed if position < run else range(run)), shown_last]
+        if machine.devices[here].sync != "split":
+            wanted.append(newest[here])
+        out.append(need(wanted))
         newest[here] = position
-    out.append(need(i for i, values in enumerate(leaving) if values))
+        if position in shown:
+            shown_last = position
+    out.append(need(i for i, values in enumerate(leaving) if values or i >= run))
     return out

@@ -1,54 +1,94 @@
-"""Support: which devices can run which nodes, asked once per node and device."""
+"""Support: which devices can run which nodes, and how long they take, asked once per distinct call
+and device.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
-from types import MappingProxyType
 
 from ..graph import Graph, Node
+from ..types import WORD_BYTES
 from .machine import Machine
 
 
 class Support:
     """What one graph can do on one machine; remembers every answer.
 
-    resident: for a device the weights and constants, by node, that are there already.
+    resident: for a device the weights, constants and states, by node, that are there already.
+    observed: computed values that the user wants to see.
     """
 
     def __init__(
-        self, graph: Graph, machine: Machine, resident: Mapping[int, frozenset[int]] | None = None
+        self,
+        graph: Graph,
+        machine: Machine,
+        resident: Mapping[int, frozenset[int]] | None = None,
+        observed: Collection[int] = (),
     ) -> None:
         self.graph = graph
+        self.observed = tuple(sorted(set(observed)))
+        self.observed_roots = frozenset(graph.root(value) for value in observed)
         self.machine = machine
         self.resident = resident or {}
-        self._answers: dict[tuple[int, int], str | None] = {}
-        self._same: dict[tuple[object, ...], str | None] = {}
-        self._scratch: dict[tuple[object, ...], int] = {}
+        self.homes: Mapping[int, int] = {
+            node: device
+            for device, nodes in self.resident.items()
+            for node in nodes
+            if graph.nodes[node].op == "state"
+        }
+        """Where the states are that are somewhere already: they stay there."""
+        self._same: list[dict[int, tuple[str | None, bool]]] = [{} for _ in machine.devices]
+        self._scratch: list[dict[int, int]] = [{} for _ in machine.devices]
+        self._seconds: list[dict[int, float]] = [{} for _ in machine.devices]
 
     def why_not(self, node: Node, device: int) -> str | None:
         """Returns why a device cannot run a node, or None when it can."""
-        key = (node.id, device)
-        if key not in self._answers:
-            leaves = tuple(self.graph.nodes[i].type for i in self.graph.leaves_read(node))
-            unfit = self.graph.unfit(node)
-            call = (*self._call(node, device), leaves, unfit)
-            if call not in self._same:
-                self._same[call] = self.machine.devices[device].why_not(self.graph, node)
-            self._answers[key] = self._same[call] or self._too_large(node, device)
-        return self._answers[key]
+        kind = self._kinds[node.id]
+        answer = self._same[device].get(kind)
+        if answer is None:
+            reason = self.machine.devices[device].why_not(self.graph, node)
+            answer = reason, reason is None and self._may_fill(node, device)
+            self._same[device][kind] = answer
+        reason, may_fill = answer
+        return self._too_large(node, device) if may_fill else reason
 
-    def _call(self, node: Node, device: int) -> tuple[object, ...]:
-        return (node.op, self.graph.input_types(node), node.type, node.attrs, device)
+    @cached_property
+    def _kinds(self) -> tuple[int, ...]:
+        """For each node a number that it shares with those of which the same is to be said: the
+        same call on leaves of the same types, and the same told of its int64 values.
+        """
+        graph, numbers = self.graph, dict[tuple[object, ...], int]()
+        calls = graph.signatures
+        return tuple(
+            numbers.setdefault(
+                (calls[n.id], graph.unfit(n), *[calls[i] for i in graph.leaves_read(n)]),
+                len(numbers),
+            )
+            for n in graph.nodes
+        )
 
     def scratch_words(self, node: Node, device: int) -> int:
         """Returns the words that a node needs beside its result while it runs on a device."""
-        spec, call = self.machine.devices[device], self._call(node, device)
-        if spec.kind == "cpu":
-            return 0
-        if call not in self._scratch:
-            self._scratch[call] = spec.lower(self.graph, node).scratch_words
-        return self._scratch[call]
+        known, call = self._scratch[device], self.graph.signatures[node.id]
+        if call not in known:
+            spec = self.machine.devices[device]
+            on_host = spec.kind == "cpu"
+            known[call] = 0 if on_host else spec.lower(self.graph, node).scratch_words
+        return known[call]
+
+    def node_seconds(self, node_id: int, device: int) -> float:
+        """Returns the estimated time of a node on a device."""
+        known, call = self._seconds[device], self.graph.signatures[node_id]
+        if call not in known:
+            spec, node = self.machine.devices[device], self.graph.nodes[node_id]
+            known[call] = spec.node_seconds(self.graph, node)
+        return known[call]
+
+    def split_seconds(self, nodes: Iterable[int], device: int) -> float:
+        """Returns the estimated time of some nodes in one submission."""
+        seconds = sum([self.node_seconds(n, device) for n in nodes])
+        return self.machine.devices[device].submit_s + seconds
 
     def flops(self, node: Node) -> float:
         """Returns the arithmetic of a node."""
@@ -58,16 +98,22 @@ class Support:
         """Returns what a value takes on a device, 0 for a weight that is there already."""
         if value in self.resident.get(device, frozenset()):
             return 0
-        return self.graph.nodes[value].type.device_bytes
+        return self.graph.words[value] * WORD_BYTES
+
+    def _may_fill(self, node: Node, device: int) -> bool:
+        """Whether a node of this kind may be too large, were nothing of it there already."""
+        words = self.graph.words
+        need = words[node.id] + sum(words[i] for i in self.graph.leaves_read(node))
+        need += self.scratch_words(node, device)
+        spec = self.machine.devices[device]
+        return spec.kind != "cpu" and need * WORD_BYTES > spec.memory_bytes
 
     def _too_large(self, node: Node, device: int) -> str | None:
         """A node whose leaves and result fill the memory runs elsewhere, whatever else does."""
         spec = self.machine.devices[device]
         values = {*self.graph.leaves_read(node), node.id}
-        if spec.kind == "cpu":
-            return None
         need = sum(self.missing_bytes(value, device) for value in values)
-        need += 4 * self.scratch_words(node, device)
+        need += WORD_BYTES * self.scratch_words(node, device)
         if need <= spec.memory_bytes:
             return None
         return f"{spec.name} is full: {node.name} alone takes {need} of {spec.memory_bytes} bytes"
@@ -81,18 +127,19 @@ class Support:
         return tuple(n for n in self.graph.ops if n.id not in self.graph.views)
 
     @cached_property
-    def operands(self) -> Mapping[int, tuple[int, ...]]:
-        """For each node that runs the roots of its operands, each once."""
-        root = self.graph.root
-        return MappingProxyType(
-            {n.id: tuple(dict.fromkeys(root(i) for i in n.inputs)) for n in self.computed}
-        )
+    def operands(self) -> tuple[tuple[int, ...], ...]:
+        """For each node that runs the roots of its operands, each once; none for the others."""
+        roots = self.graph.roots
+        out: list[tuple[int, ...]] = [()] * len(roots)
+        for node in self.computed:
+            out[node.id] = tuple(dict.fromkeys([roots[i] for i in node.inputs]))
+        return tuple(out)
 
     @cached_property
-    def readers(self) -> Mapping[int, tuple[int, ...]]:
+    def readers(self) -> tuple[tuple[int, ...], ...]:
         """For each root the nodes that run and read it or a view of it, in topological order."""
-        out: dict[int, list[int]] = {n.id: [] for n in self.graph.nodes}
+        out: list[list[int]] = [[] for _ in self.graph.nodes]
         for node in self.computed:
             for operand in self.operands[node.id]:
                 out[operand].append(node.id)
-        return MappingProxyType({k: tuple(v) for k, v in out.items()})
+        return tuple(map(tuple, out))

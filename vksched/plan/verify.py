@@ -67,11 +67,14 @@ def _check_nodes(plan: Plan) -> None:
 
 
 def _check_order(plan: Plan) -> None:
-    """Simulates host and queues: presence of operands, completeness of what the host reads."""
+    """Simulates host and queues: presence of operands, completeness of what the host reads, and
+    states that are written last.
+    """
     graph = plan.graph
     present: set[tuple[int, int]] = set()
     complete: set[int] = set()
     made: dict[int, int] = {}
+    shown: list[int] = []
 
     def wait(split: int, before: int) -> None:
         if not 0 <= split < before:
@@ -83,6 +86,10 @@ def _check_order(plan: Plan) -> None:
     for split in plan.splits:
         for waited in split.waits:
             wait(waited, split.id)
+        _check_commit(plan, split, complete)
+        unseen = [s for s in shown if s not in complete]
+        if unseen:
+            raise _fail(f"split {split.id} starts before what split {unseen[0]} shows is complete")
         for copy in split.copies_in:
             name = graph.nodes[copy.node].name
             if copy.source == HOST:
@@ -104,6 +111,12 @@ def _check_order(plan: Plan) -> None:
             for operand in graph.nodes[node_id].inputs:
                 _check_present(plan, split, present, operand, graph.nodes[node_id].name)
             present.add((split.device, node_id))
+        if split.observed:
+            shown.append(split.id)
+            given = {copy.node for copy in split.copies_out}
+            for value in split.observed:
+                if not {value, graph.root(value)} & given:
+                    raise _fail(f"{graph.nodes[value].name} is observed, but not copied out")
         for out in split.copies_out:
             _check_present(plan, split, present, out.node, "a copy out")
             if plan.placements[graph.root(out.node)].device == split.device:
@@ -123,6 +136,24 @@ def _from_host(plan: Plan, node_id: int) -> bool:
     """Whether the host has a value at hand: an input, or a weight that the plan leaves there."""
     op, device = plan.graph.nodes[node_id].op, plan.placements[node_id].device
     return op == "input" or (op == "weight" and device == plan.machine.cpu)
+
+
+def _check_commit(plan: Plan, split: Split, complete: set[int]) -> None:
+    """A split that writes states does nothing else, and starts when all others are complete."""
+    graph = plan.graph
+    writers = [n for n in split.nodes if graph.nodes[n].op == "assign"]
+    if not writers:
+        return
+    others = [n for n in split.nodes if n not in graph.states]
+    if others:
+        raise _fail(f"split {split.id} writes states and runs {graph.nodes[others[0]].name}")
+    for node_id in writers:
+        if plan.placements[graph.states[node_id]].device != split.device:
+            raise _fail(f"{graph.nodes[node_id].name} writes a state of another device")
+    for other in plan.splits:
+        commits = any(graph.nodes[n].op == "assign" for n in other.nodes)
+        if not commits and (other.id > split.id or other.id not in complete):
+            raise _fail(f"split {split.id} writes states before split {other.id} is complete")
 
 
 def _check_present(
@@ -146,9 +177,19 @@ def _check_words(plan: Plan, device: int) -> None:
     parts.
     """
     graph, memory = plan.graph, plan.memory[device]
+    state_spans = {
+        s: Span(len(memory.activation_pages) + i, 0, graph.nodes[s].type.words)
+        for i, s in enumerate(memory.states)
+    }
     for (where, node_id), span in plan.locations.items():
         if where == device:
-            _check_span(plan, device, node_id, span, memory.activation_pages, "activation")
+            pages = (*memory.activation_pages, *(s.words for s in state_spans.values()))
+            _check_span(plan, device, node_id, span, pages, "activation")
+            state = graph.states.get(node_id)
+            if (state is None) != (span.page < len(memory.activation_pages)):
+                raise _fail(f"{_name(plan, node_id)} is not in the memory of its kind")
+            if state is not None and span != state_spans.get(state):
+                raise _fail(f"{_name(plan, node_id)} is not where its state is")
     for split in plan.splits:
         for written in (*(c.node for c in split.copies_in), *split.nodes):
             if split.device == device and (device, written) not in plan.locations:
@@ -215,6 +256,8 @@ def _accesses(plan: Plan, split: Split, position: int) -> tuple[tuple[int, ...],
     position -= len(split.copies_in)
     if position < len(split.nodes):
         node_id = split.nodes[position]
+        if plan.graph.nodes[node_id].op == "state":  # it is there: nothing happens
+            return (), None
         return plan.graph.nodes[node_id].inputs, node_id
     return (split.copies_out[position - len(split.nodes)].node,), None
 
@@ -290,11 +333,15 @@ def _check_capacity(plan: Plan, device: int) -> None:
     weight_bytes = sum(plan.graph.nodes[w].type.device_bytes for w in memory.weights)
     if memory.weight_bytes < weight_bytes:
         raise _fail(f"weights of {weight_bytes} bytes, the plan says {memory.weight_bytes}")
-    needed = memory.weight_bytes + plan.copies * slot * 4
+    state_bytes = sum(plan.graph.nodes[s].type.device_bytes for s in memory.states)
+    if memory.state_bytes < state_bytes:
+        raise _fail(f"states of {state_bytes} bytes, the plan says {memory.state_bytes}")
+    needed = memory.weight_bytes + memory.state_bytes + plan.copies * slot * 4
     if needed > memory.peak_bytes:
         raise _fail(f"{spec.name} needs {needed} bytes, the plan says {memory.peak_bytes}")
-    if not 0 <= memory.resident_bytes <= memory.weight_bytes:
-        raise _fail(f"{spec.name} holds {memory.resident_bytes} of {memory.weight_bytes} bytes")
+    kept = memory.weight_bytes + memory.state_bytes
+    if not 0 <= memory.resident_bytes <= kept:
+        raise _fail(f"{spec.name} holds {memory.resident_bytes} of {kept} bytes")
     shared = sum(plan.memory[d].needed_bytes for d in plan.machine.pool(device))
     if shared > spec.memory_bytes:
         raise _fail(f"{spec.name} needs {shared} of {spec.memory_bytes} bytes")

@@ -15,6 +15,7 @@ from ..plan.plan import CopyIn, Plan
 from ..types import NDArray
 from .device import Progress
 from .evaluate import Values, last_uses, run_split
+from .states import HostStates
 
 
 class CpuDevice:
@@ -22,6 +23,7 @@ class CpuDevice:
 
     def __init__(self, spec: DeviceSpec) -> None:
         self._spec = spec
+        self.states = HostStates()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"vksched-{spec.name}")
 
     @property
@@ -33,10 +35,10 @@ class CpuDevice:
         return self._spec
 
     def holds(self, key: object) -> bool:
-        return False
+        return self.states.holds(key)
 
     def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> CpuSession:
-        return CpuSession(plan, index, self._worker)
+        return CpuSession(plan, index, self._worker, self.states)
 
     def close(self) -> None:
         self._worker.shutdown(wait=True)
@@ -45,8 +47,11 @@ class CpuDevice:
 class CpuSession:
     """One plan's share of the CPU."""
 
-    def __init__(self, plan: Plan, index: int, worker: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, plan: Plan, index: int, worker: ThreadPoolExecutor, states: HostStates
+    ) -> None:
         self._plan = plan
+        self._states = states
         self._worker = worker
         self._dead = last_uses(plan, index)
         self._values = [Values(plan.graph) for _ in range(plan.copies)]
@@ -66,7 +71,9 @@ class CpuSession:
 
     def _run(self, slot: int, split: int) -> float:
         start = time.perf_counter()
-        run_split(self._plan, self._plan.splits[split], self._values[slot], self._dead)
+        run_split(
+            self._plan, self._plan.splits[split], self._values[slot], self._dead, self._states
+        )
         return time.perf_counter() - start
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:

@@ -15,6 +15,7 @@ from typing import Protocol
 from ..plan.machine import DeviceSpec
 from ..plan.plan import CopyIn, Plan
 from ..types import NDArray
+from .states import StateStore
 
 Progress = Callable[[str, int, int], None]
 """Called with (what, done, total), in bytes, while something long goes on."""
@@ -68,8 +69,12 @@ class Device(Protocol):
     def spec(self) -> DeviceSpec:
         """What the planner may know, with the memory that is free now."""
 
+    @property
+    def states(self) -> StateStore:
+        """The states that live there; those of a plan are there before it is prepared."""
+
     def holds(self, key: object) -> bool:
-        """Returns whether a weight (one of `Graph.keys`) is on the device now."""
+        """Returns whether a weight or state (one of `Graph.keys`) is on the device now."""
 
     def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> Session:
         """Allocates, uploads the weights that are not there yet, and records the splits of device

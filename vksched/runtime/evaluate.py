@@ -9,6 +9,7 @@ from ..graph import Graph
 from ..ops.lower import compute
 from ..plan.plan import Plan, Split
 from ..types import NDArray, numpy_dtype
+from .states import HostStates
 
 
 def evaluate_node(graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> NDArray:
@@ -63,13 +64,25 @@ class Values:
         self._arrays.clear()
 
 
-def run_split(plan: Plan, split: Split, values: Values, dead: dict[int, tuple[int, ...]]) -> None:
+def run_split(
+    plan: Plan,
+    split: Split,
+    values: Values,
+    dead: dict[int, tuple[int, ...]],
+    states: HostStates,
+) -> None:
     """Computes the nodes of a split into `values`; drops what nobody reads after each node."""
+    graph = plan.graph
     for node_id in split.nodes:
-        node = plan.graph.nodes[node_id]
-        operands = tuple(values[i] for i in node.inputs)
-        values[node_id] = evaluate_node(plan.graph, node_id, operands)
-        del operands
+        node = graph.nodes[node_id]
+        if node.op == "state":
+            values[node_id] = states.view(graph.keys[node_id])
+        elif node.op == "assign":
+            states.write(graph.keys[node.inputs[0]], values[node.inputs[1]])
+        else:
+            operands = tuple(values[i] for i in node.inputs)
+            values[node_id] = evaluate_node(graph, node_id, operands)
+            del operands
         for gone in dead.get(node_id, ()):
             values.drop(gone)
 

@@ -14,21 +14,17 @@ from __future__ import annotations
 import itertools
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
 import numpy as np
 
-from ..errors import DeviceError, PlanError
+from ..errors import DeviceError
 from ..plan.plan import HOST, CopyIn, Plan, Split
 from ..trace import Event, Trace, VkschedWarning
 from ..types import NDArray
 from .device import Device, Progress, Session
 from .evaluate import Values
-
-R = TypeVar("R")
 
 INTERRUPTED_S = 2.0
 """How long Ctrl-C waits for what is under way, so that the graph stays usable."""
@@ -114,14 +110,9 @@ class Executor:
         for split in plan.splits:
             self._splits_of.setdefault(split.device, []).append(split.id)
         self.last_stats: RunStats | None = None
-        self._pool: ThreadPoolExecutor | None = None
-        # All below changes under this condition; who waits for a slot or for the end is told.
+        # What follows changes under this condition; who waits for a slot or for the end is told.
         self._state = threading.Condition()
         self._free_slots = list(range(plan.copies))
-        self._workers: set[int] = set()
-        self._accepted: set[Future[Any]] = set()
-        self._closing = False
-        self._closed = False
         self._sessions: dict[int, Session] = {}
         try:
             for index in sorted({split.device for split in plan.splits}):
@@ -141,57 +132,28 @@ class Executor:
                         self._sessions[split.device].stage(slot, copy, array)
 
     def run(self, feeds: Mapping[int, NDArray]) -> tuple[NDArray, ...]:
-        """Runs once on the calling thread; waits for a free slot first."""
-        return self._run_in_slot(feeds, accepted=False)
-
-    def submit(
-        self, feeds: Mapping[int, NDArray], then: Callable[[tuple[NDArray, ...]], R]
-    ) -> Future[R]:
-        """Starts a run and returns at once; the arrays must not change until it is done.
-
-        A run that was accepted is carried out, even when `close` is called before it begins.
+        """Runs once on the calling thread; waits for a free slot first. The arrays must not change
+        until it is done.
         """
         with self._state:
-            self._check_usable(accepted=False)
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(self.plan.copies, thread_name_prefix="vksched-run")
-            try:
-                future = self._pool.submit(lambda: then(self._run_in_slot(feeds, accepted=True)))
-            except RuntimeError as error:
-                raise PlanError(f"[submit] the interpreter is shutting down: {error}") from error
-            self._accepted.add(future)
-        future.add_done_callback(self._forget)
-        return future
-
-    def close(self) -> None:
-        """Waits for runs under way and accepted ones, then frees what the plan holds; safe to call
-        again. Called from a callback of a future, it cancels those that have not begun.
-        """
-        with self._state:
-            first, self._closing = not self._closing, True
-            self._state.notify_all()
-            in_worker = threading.get_ident() in self._workers
-        if in_worker and self._pool is not None:  # it cannot wait for what only it could run
-            with self._state:
-                accepted = list(self._accepted)
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            for future in accepted:
-                if future.cancelled():  # the pool leaves out to tell who waits for it
-                    future.set_running_or_notify_cancel()
-        with self._state:
-            if not first:
-                if not in_worker:
-                    self._state.wait_for(lambda: self._closed)
-                return
-            self._state.wait_for(lambda: self._idle() and not self._accepted)
+            while True:
+                self._check_usable()
+                if self._free_slots:
+                    break
+                self._state.wait()
+            slot = self._free_slots.pop(0)
         try:
-            if self._pool is not None:
-                self._pool.shutdown(wait=False)  # nothing is left in it; this may be its thread
-            self._free()
+            return self._run(slot, feeds)
         finally:
             with self._state:
-                self._closed = True
+                self._free_slots.append(slot)
                 self._state.notify_all()
+
+    def close(self) -> None:
+        """Waits for the runs under way, then frees what the plan holds; it cannot run any more."""
+        with self._state:
+            self._state.wait_for(lambda: len(self._free_slots) == self.plan.copies)
+        self._free()
 
     def _free(self) -> None:
         for session in self._sessions.values():
@@ -201,41 +163,11 @@ class Executor:
                 warnings.warn(f"[close] {error}", VkschedWarning, stacklevel=2)
         self._sessions.clear()
 
-    def _forget(self, future: Future[Any]) -> None:
-        with self._state:
-            self._accepted.discard(future)
-            self._state.notify_all()
-
-    def _idle(self) -> bool:
-        return len(self._free_slots) == self.plan.copies
-
-    def _check_usable(self, accepted: bool) -> None:
-        if self._closing and not accepted:
-            raise PlanError(
-                "[run] the compiled graph or its scheduler is closed; run it inside the "
-                "scheduler's `with`, or compile it again"
-            )
+    def _check_usable(self) -> None:
         if self._broken is not None:
             raise DeviceError(
                 f"[run] a device failed in an earlier run: {self._broken}; make a new Scheduler"
             ) from self._broken
-
-    def _run_in_slot(self, feeds: Mapping[int, NDArray], accepted: bool) -> tuple[NDArray, ...]:
-        with self._state:
-            while True:
-                self._check_usable(accepted)
-                if self._free_slots:
-                    break
-                self._state.wait()
-            slot = self._free_slots.pop(0)
-            if accepted:
-                self._workers.add(threading.get_ident())
-        try:
-            return self._run(slot, feeds)
-        finally:
-            with self._state:
-                self._free_slots.append(slot)
-                self._state.notify_all()
 
     def _run(self, slot: int, feeds: Mapping[int, NDArray]) -> tuple[NDArray, ...]:
         with self._state:

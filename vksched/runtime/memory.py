@@ -1,12 +1,12 @@
 """Weights on a Vulkan device: uploaded once, shared by every plan that uses them, freed with the
-last of these.
+last of these. And states, which runs change and which stay.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,10 +14,11 @@ import numpy as np
 from ..errors import DTypeError
 from ..plan.memory import ALIGN_WORDS, aligned
 from ..plan.plan import Span
-from ..types import WORD_BYTES, NDArray, TensorType
+from ..types import WORD_BYTES, NDArray, TensorType, numpy_dtype
 from .device import Progress
 from .kompute import Buffer, Context, HostBuffer, Pipeline, Recording
 from .shaders import Shader, load_shader
+from .states import Item
 
 STAGING_WORDS = 4 << 20
 UPLOAD_TIMEOUT_S = 120.0
@@ -170,14 +171,66 @@ class WeightStore:
         return page
 
 
+class DeviceStates:
+    """The states of one Vulkan device: like weights, but they change and stay until removed."""
+
+    def __init__(self, context: Context, page_bytes: int, max_groups: int, apart: bool) -> None:
+        self._context = context
+        self._store = WeightStore(context, page_bytes, max_groups)
+        self._max_groups = max_groups
+        self._apart = apart
+        self._held: dict[object, tuple[TensorType, tuple[int, ...]]] = {}
+
+    def holds(self, key: object) -> bool:
+        return key in self._held
+
+    def place(self, key: object) -> tuple[Buffer, Span]:
+        """Returns where a state lies: a buffer and a span of it."""
+        span = self._store.span(key)
+        return self._store.buffer(span.page), span
+
+    def add(self, items: Iterable[Item]) -> None:
+        new = [(key, array) for key, array in items if key not in self._held]
+        # in one page, unless validation is to see each as a buffer of its own
+        groups = [[item] for item in new] if self._apart else [new]
+        taken: list[tuple[int, ...]] = []
+        try:
+            for group in groups:
+                taken.append(self._store.acquire(group))
+            for key, array in new:
+                type_ = TensorType(array.shape, str(array.dtype))
+                self._held[key] = type_, self._store.acquire([(key, array)])
+        finally:
+            for pages in taken:
+                self._store.release(pages)
+
+    def read(self, key: object) -> NDArray:
+        type_, _ = self._held[key]
+        words = download(self._context, *self.place(key), self._max_groups)
+        dtype = numpy_dtype(type_.dtype)
+        return np.array(read_words(words, dtype, type_.shape), copy=True)
+
+    def write(self, key: object, array: NDArray) -> None:
+        buffer, span = self.place(key)
+        upload(self._context, buffer, [array], self._max_groups, at_word=span.offset)
+
+    def remove(self, key: object) -> None:
+        held = self._held.pop(key, None)
+        if held is not None:
+            self._store.release(held[1])
+
+
 class _Stage:
     """One of two staging buffers: the host fills one while the device empties the other."""
 
-    def __init__(self, context: Context, target: Buffer, shader: Shader, words: int) -> None:
+    def __init__(
+        self, context: Context, buffer: Buffer, shader: Shader, words: int, reads: bool = False
+    ) -> None:
         self.host: HostBuffer = context.host(words)
         self.recording: Recording = context.recording()
+        ends = [buffer, self.host] if reads else [self.host, buffer]
         self.pipeline: Pipeline = context.pipeline(
-            shader.spirv, [self.host, target], shader.specialize({}), shader.push_bytes
+            shader.spirv, ends, shader.specialize({}), shader.push_bytes
         )
         self.pending = False
 
@@ -198,6 +251,7 @@ def upload(
     arrays: Sequence[NDArray],
     max_groups: int,
     progress: Progress | None = None,
+    at_word: int = 0,
 ) -> None:
     """Writes arrays one behind the other, aligned, to a device through two staging buffers."""
     total = sum(aligned(_words(a)) for a in arrays)
@@ -217,7 +271,7 @@ def upload(
             stage.recording.dispatch(
                 stage.pipeline,
                 copy_groups(words, shader, max_groups),
-                shader.pack_push((0, start), {"count": words}),
+                shader.pack_push((0, at_word + start), {"count": words}),
             )
             stage.recording.barrier("shader", "shader")
             stage.recording.end()
@@ -230,6 +284,34 @@ def upload(
     finally:
         for stage in stages:
             stage.close()
+
+
+def download(context: Context, source: Buffer, span: Span, max_groups: int) -> NDArray:
+    """Returns the words of a span of device memory."""
+    out = np.empty(span.words, np.uint32)
+    if not span.words:
+        return out
+    shader, chunk = load_shader("copy"), min(STAGING_WORDS, span.words)
+    stage = _Stage(context, source, shader, chunk, reads=True)
+    try:
+        for start in range(0, span.words, chunk):
+            words = min(chunk, span.words - start)
+            stage.recording.begin()
+            stage.recording.barrier("shader", "shader")
+            stage.recording.dispatch(
+                stage.pipeline,
+                copy_groups(words, shader, max_groups),
+                shader.pack_push((span.offset + start, 0), {"count": words}),
+            )
+            stage.recording.barrier("shader", "host")
+            stage.recording.end()
+            stage.recording.submit()
+            stage.pending = True
+            stage.finish()
+            out[start : start + words] = stage.host.array[:words]
+    finally:
+        stage.close()
+    return out
 
 
 def _pieces(

@@ -16,6 +16,7 @@ from ..plan.plan import CopyIn, Plan
 from ..types import NDArray
 from .device import Progress
 from .evaluate import Values, last_uses, run_split
+from .states import HostStates
 
 
 class SimulatedClock:
@@ -43,6 +44,7 @@ class NullDevice:
         self._spec = spec
         self.clock = clock
         self.link_bytes_per_s = link_bytes_per_s
+        self.states = HostStates()
         self.busy_until_s = 0.0
         self.fail_at: int | None = None
         """The number of the submission at which the device is lost, counted from 0."""
@@ -57,7 +59,7 @@ class NullDevice:
         return self._spec
 
     def holds(self, key: object) -> bool:
-        return False
+        return self.states.holds(key)
 
     def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> NullSession:
         return NullSession(self, plan, index)
@@ -109,7 +111,9 @@ class NullSession:
         device.busy_until_s = start + duration
         self._intervals[slot, split] = (start, start + duration)
         self._tickets[slot, split] = ticket
-        run_split(self._plan, self._plan.splits[split], self._values[slot], self._dead)
+        run_split(
+            self._plan, self._plan.splits[split], self._values[slot], self._dead, device.states
+        )
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
         end = self._intervals[slot, split][1]

@@ -24,7 +24,7 @@ from ..plan.split import SUBMISSION_S
 from ..types import NDArray, numpy_dtype
 from .device import Progress
 from .kompute import Buffer, Context, HostBuffer, Pipeline, Recording
-from .memory import WeightStore, copy_groups, read_words, write_words
+from .memory import DeviceStates, WeightStore, copy_groups, read_words, write_words
 from .probe import PLANNED_SHARE
 from .shaders import Shader, load_shader
 
@@ -45,7 +45,9 @@ class VulkanDevice:
         self.limits = spec.limits
         self.own_buffers = spec.own_buffers
         self.kept: list[object] = []
-        self.weights = WeightStore(self.context, spec.page_bytes, self.limits.max_groups[0])
+        store = self.context, spec.page_bytes, self.limits.max_groups[0]
+        self.weights = WeightStore(*store)
+        self.states = DeviceStates(*store, spec.own_buffers)
 
     @property
     def name(self) -> str:
@@ -57,7 +59,7 @@ class VulkanDevice:
         return dataclasses.replace(self._spec, memory_bytes=min(self._spec.memory_bytes, free))
 
     def holds(self, key: object) -> bool:
-        return self.weights.holds(key)
+        return self.weights.holds(key) or self.states.holds(key)
 
     def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> VulkanSession:
         return VulkanSession(self, plan, index, progress)
@@ -262,14 +264,18 @@ class VulkanSession:
         return self._pipelines[key]
 
     def _place(self, node_id: int, slot: _Slot) -> _Place:
-        """Returns where a node's words are in this slot: its own span, its root's, or a weight
-        page.
+        """Returns where a node's words are in this slot: its own span, its root's, a state's
+        memory, or a weight page.
         """
         own = self._plan.locations.get((self._index, node_id))
         root, offset = self._graph.views.get(node_id, (node_id, 0))
         span = own or self._plan.locations.get((self._index, root))
         if own is not None:
             offset = 0
+        if span is not None and span.page >= len(slot.activations):
+            key = self._graph.keys[self._graph.states[root]]
+            buffer, held = self._device.states.place(key)
+            return _Place(buffer, held.offset + offset)
         if span is not None:
             return _Place(slot.activations[span.page], span.offset + offset)
         weight: Span = self._device.weights.span(self._graph.keys[root])

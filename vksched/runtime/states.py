@@ -1,0 +1,62 @@
+"""States: values that live on a device from run to run, in memory of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import numpy as np
+
+from ..types import NDArray
+
+Item = tuple[object, NDArray]
+"""A state's key (one of `Graph.keys`) and a value."""
+
+
+class StateStore(Protocol):
+    """The states of one device. Nothing of it may be called while a run that uses them goes on."""
+
+    def holds(self, key: object) -> bool:
+        """Returns whether a state is there."""
+
+    def add(self, items: Iterable[Item]) -> None:
+        """Makes states resident with the values given.
+
+        Raises:
+            OutOfMemory: there is no room; nothing has been added then.
+        """
+
+    def read(self, key: object) -> NDArray:
+        """Returns a copy of a state's value."""
+
+    def write(self, key: object, array: NDArray) -> None:
+        """Gives a state a value."""
+
+    def remove(self, key: object) -> None:
+        """Frees a state; one that is not there is ignored."""
+
+
+class HostStates:
+    """States as numpy arrays, for the cpu and null devices."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[object, NDArray] = {}
+
+    def holds(self, key: object) -> bool:
+        return key in self._arrays
+
+    def add(self, items: Iterable[Item]) -> None:
+        self._arrays.update((key, np.array(array, copy=True)) for key, array in items)
+
+    def read(self, key: object) -> NDArray:
+        return np.array(self._arrays[key], copy=True)
+
+    def view(self, key: object) -> NDArray:
+        """Returns a state's value without a copy; the next `write` leaves it as it is."""
+        return self._arrays[key]
+
+    def write(self, key: object, array: NDArray) -> None:
+        self._arrays[key] = np.array(array, copy=True)
+
+    def remove(self, key: object) -> None:
+        self._arrays.pop(key, None)
