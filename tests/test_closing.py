@@ -75,8 +75,8 @@ def device() -> Iterator[GatedDevice]:
     gated.gate.set()
 
 
-def compiled(device: GatedDevice, copies: int = 1) -> tuple[vs.Scheduler, vs.Run]:
-    sched = vs.Scheduler([device], copies=copies)
+def compiled(device: GatedDevice, on_fault: str = "replay") -> tuple[vs.Scheduler, vs.Run]:
+    sched = vs.Scheduler([device], copies=1, on_fault=on_fault)
     return sched, sched.compile(stepped(vs.input("x", X.shape), "a")[-1])
 
 
@@ -177,15 +177,31 @@ def test_compile_from_a_callback_and_from_progress_does_not_hang(device: GatedDe
     sched.close()
 
 
-def test_runs_behind_a_failed_one_say_what_failed(device: GatedDevice) -> None:
+def test_runs_behind_a_failed_one_are_carried_out_elsewhere(device: GatedDevice) -> None:
     sched, run = compiled(device)
+    runners, results = in_threads(3, lambda: run(x=X))
+    assert device.waiting.acquire(timeout=LIMIT_S)
+    device.sessions[0].drops = True
+    with pytest.warns(vs.VkschedWarning, match="null:0 failed") as caught:
+        device.gate.set()
+        assert joined(runners)
+    assert all(np.array_equal(r, X + 1) for r in results) and len(results) == 3
+    assert (len(caught), device.submissions) == (1, 1)
+    sched.close()
+
+
+def test_runs_behind_a_failed_one_say_what_failed_where_plans_may_not_change(
+    device: GatedDevice,
+) -> None:
+    sched, run = compiled(device, on_fault="raise")
     runners, results = in_threads(3, lambda: run(x=X))
     assert device.waiting.acquire(timeout=LIMIT_S)
     device.sessions[0].drops = True
     device.gate.set()
     assert joined(runners)
     assert sorted(type(r).__name__ for r in results) == ["DeviceError", "DeviceError", "DeviceLost"]
-    assert sum("failed in an earlier run" in str(r) for r in results) == 2
+    assert sum("failed earlier" in str(r) for r in results) == 2
+    assert {r.device for r in results} == {"null:0"}
     assert device.submissions == 1
     sched.close()
 
@@ -211,12 +227,12 @@ def test_dropped_submission_is_found_before_its_data_is_used() -> None:
     device.gate.set()
     ids = vs.cast(vs.input("x", (3,)), "int32", name="ids")
     y = vs.gather(vs.weight(X), ids, name="rows")
-    with vs.Scheduler([device]) as sched:
+    with vs.Scheduler([device], on_fault="raise") as sched:
         run = sched.compile(y, placement={"ids": "null:0", "rows": "cpu"})
         device.sessions[0].drops = True
         with pytest.raises(vs.DeviceLost, match="dropped"):
             run(x=np.full(3, 99, np.float32))  # rows would raise IndexOutOfRange
-        with pytest.raises(vs.DeviceError, match="earlier run"):
+        with pytest.raises(vs.DeviceError, match="failed earlier"):
             run(x=np.zeros(3, np.float32))
 
 

@@ -162,23 +162,9 @@ def test_results_stay_when_the_graph_runs_again() -> None:
         assert np.array_equal(first, X + 1)
 
 
-def test_lost_device_fails_the_run_and_every_later_one() -> None:
-    _, devices = null_devices(1)
-    null = devices[0]
-    assert isinstance(null, vs.NullDevice)
-    with vs.Scheduler([null]) as sched:
-        run = sched.compile(stepped(vs.input("x", X.shape), "a")[-1])
-        run(x=X)
-        null.fail_at = null.submissions
-        with pytest.raises(vs.DeviceLost, match="null:0"):
-            run(x=X)
-        with pytest.raises(vs.DeviceError, match="failed in an earlier run"):
-            run(x=X)
-
-
 def test_timeout_names_the_split() -> None:
     _, devices = null_devices(1, submit_s=100.0)
-    with vs.Scheduler(devices, timeout_s=1.0) as sched:
+    with vs.Scheduler(devices, timeout_s=1.0, on_fault="raise") as sched:
         run = sched.compile(stepped(vs.input("x", X.shape), "a")[-1])
         with pytest.raises(vs.DeviceTimeout, match="split 0"):
             run(x=X)

@@ -36,6 +36,7 @@ from .plan.machine import DeviceSpec, Machine
 from .plan.plan import Plan
 from .plan.planner import plan_graph
 from .runtime.executor import RunStats
+from .runtime.faulty import FaultyDevice
 from .runtime.null import NullDevice, SimulatedClock
 from .runtime.probe import DeviceInfo
 from .runtime.probe import list_devices as devices
@@ -53,6 +54,7 @@ __all__ = [
     "DeviceSpec",
     "DeviceTimeout",
     "Event",
+    "FaultyDevice",
     "Graph",
     "GraphError",
     "IndexOutOfRange",

@@ -1,47 +1,114 @@
-"""Compiled: a graph made ready to run, its runs under way, and its end.
+"""Compiled: a graph made ready to run, on what is left of the devices when one fails.
 
-    run(), submit() --> under way --> executor (a slot each)          close(): no more, then wait
+Problem: a device dies in the middle of a run, while other runs are under way beside it. Method: the
+graph is kept, and each run keeps its inputs. A failure takes the executor, a generation, out of
+use; the first run that comes back plans the graph again without the device and prepares the next
+generation, once for all; then every run that failed, and every one that had not begun, is carried
+out there from its inputs. The CPU is the end of that ladder.
 
-Examples: tests/test_closing.py.
+    run 0  gpu:0 -> gpu:1 lost        |  plan without  | gpu:0 -> cpu   result
+    run 1  gpu:0 -> gpu:1 lost        |  gpu:1, once   | gpu:0 -> cpu   result
+    run 2  waits for a slot, Retired  |  for all       | gpu:0 -> cpu   result
+
+A device that is lost, does not end in time, drops a submission or fails otherwise is quarantined:
+no graph of the scheduler is placed on it any more. One without memory is not, as memory comes back:
+the graph is planned again with what is free now and one copy, and if that fails, too, without the
+device, this graph alone. Examples: tests/test_faults.py, tests/test_closing.py.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from .errors import PlanError
+from .errors import DeviceError, OutOfMemory, PlanError, StateLost, VkschedError
 from .plan.plan import Plan
-from .runtime.executor import Executor, RunStats
+from .runtime.device import Progress, Session
+from .runtime.executor import Executor, Retired, RunStats, close_all
+from .trace import Event, Trace, warn
 from .types import NDArray
 
 R = TypeVar("R")
 
+ON_FAULT = ("replay", "raise")
+
+
+class Build(Protocol):
+    """Plans the graph on the devices as they are now and makes the plan ready.
+
+    left_out: devices not to be used, with the reason. small: whether to make do with one copy.
+    """
+
+    def __call__(
+        self, left_out: Mapping[str, str], small: bool, progress: Progress | None
+    ) -> Executor: ...
+
+
+class Quarantine:
+    """The devices that failed, with the reasons, for all graphs of a scheduler.
+
+    names: the devices that may fail; the CPU is not among them, its errors go to the caller.
+    """
+
+    def __init__(self, names: Iterable[str], on_fault: str = "replay") -> None:
+        self.names = frozenset(names)
+        self.on_fault = on_fault
+        self.reasons: dict[str, str] = {}
+
+    def require_empty(self) -> None:
+        """Raises where plans may not change by themselves and a device is missing."""
+        for name, reason in list(self.reasons.items()) if self.on_fault == "raise" else ():
+            error = DeviceError(
+                f"[fault] {name} failed earlier: {reason}; make a new Scheduler, or try "
+                'on_fault="replay"'
+            )
+            error.device = name
+            raise error
+
 
 class Compiled:
-    """A graph made ready to run on the devices of one scheduler."""
+    """A graph made ready to run on the devices of one scheduler.
 
-    def __init__(self, build: Callable[[], Executor]) -> None:
-        self._executor = build()
-        self._pool: ThreadPoolExecutor | None = None
-        # What follows changes under this condition; who waits for the end is told.
+    restore: called with each generation before anything runs on it; brings state tensors to where
+    the plan wants them, or raises StateLost.
+    """
+
+    def __init__(
+        self,
+        build: Build,
+        quarantine: Quarantine,
+        trace: Trace,
+        progress: Progress | None = None,
+        restore: Callable[[Executor], None] | None = None,
+    ) -> None:
+        self._build = build
+        self._quarantine = quarantine
+        self._trace = trace
+        self._restore = restore
+        # What follows changes under this lock, which is held while a generation is prepared.
+        self._changing = threading.RLock()
+        self._executor: Executor | None = None
+        self._blamed: set[str] = set()
+        """Devices whose failure in this generation is known: a second run brings no news."""
+        self._short: set[str] = set()
+        self._left_out: dict[str, str] = {}
+        self._faults: list[tuple[DeviceError, str]] = []
+        self._unanswered: list[Session] = []
+        # And what follows under this condition; who waits for the end is told.
         self._state = threading.Condition()
+        self._pool: ThreadPoolExecutor | None = None
         self._under_way = 0
         self._accepted: set[Future[Any]] = set()
         self._workers: set[int] = set()
         self._closing = False
         self._closed = False
-
-    @property
-    def plan(self) -> Plan:
-        return self._executor.plan
-
-    @property
-    def last_stats(self) -> RunStats | None:
+        self.last_stats: RunStats | None = None
         """What the last finished run cost; None before the first."""
-        return self._executor.last_stats
+        self.plan: Plan
+        """Where everything runs now."""
+        self._ready(progress)
 
     def run(self, feeds: Mapping[int, NDArray]) -> tuple[NDArray, ...]:
         """Runs once on the calling thread; the arrays must not change until it is done."""
@@ -49,7 +116,7 @@ class Compiled:
             self._require_open()
             self._under_way += 1
         try:
-            return self._executor.run(feeds)
+            return self._carry_out(feeds)
         finally:
             with self._state:
                 self._under_way -= 1
@@ -66,7 +133,7 @@ class Compiled:
         def work() -> R:
             with self._state:
                 self._workers.add(threading.get_ident())
-            return then(self._executor.run(feeds))
+            return then(self._carry_out(feeds))
 
         with self._state:
             self._require_open()
@@ -103,7 +170,9 @@ class Compiled:
         try:
             if self._pool is not None:
                 self._pool.shutdown(wait=False)  # nothing is left in it; this may be its thread
-            self._executor.close()
+            if self._executor is not None:
+                self._unanswered += self._executor.retire()
+            close_all(self._unanswered)
         finally:
             with self._state:
                 self._closed = True
@@ -120,3 +189,116 @@ class Compiled:
                 "[run] the compiled graph or its scheduler is closed; run it inside the "
                 "scheduler's `with`, or compile it again"
             )
+
+    # -- generations -------------------------------------------------------------------------------
+
+    def _carry_out(self, feeds: Mapping[int, NDArray]) -> tuple[NDArray, ...]:
+        """Runs until no device fails: each failure leaves one device less, or less memory taken."""
+        while True:
+            executor = self._ready()
+            try:
+                outputs = executor.run(feeds)
+            except Retired:
+                continue
+            except DeviceError as error:
+                if not self._take_in(error, executor):
+                    raise
+                continue
+            self.last_stats = executor.last_stats
+            return outputs
+
+    def _ready(self, progress: Progress | None = None) -> Executor:
+        """Returns the generation to run on, made anew where a device of the last one is out of use.
+
+        The last one's runs under way end first, as what they hold may be needed.
+        """
+        told: list[str] = []
+        try:
+            with self._changing:
+                last, reasons = self._executor, self._quarantine.reasons
+                if last is not None:
+                    if not last.retired and reasons.keys().isdisjoint(last.device_names):
+                        return last
+                    self._unanswered += last.retire()
+                    self._executor = None
+                try:
+                    self._executor = executor = self._prepare(progress)
+                    self.plan = executor.plan
+                except VkschedError as error:
+                    if self._faults and error.__cause__ is None:
+                        error.__cause__ = self._faults[-1][0]
+                    raise
+                finally:
+                    told = self._tell()
+        finally:
+            for text in told:
+                warn(text)
+        return executor
+
+    def _prepare(self, progress: Progress | None) -> Executor:
+        while True:
+            self._blamed.clear()
+            self._quarantine.require_empty()
+            left_out = {**self._quarantine.reasons, **self._left_out}
+            try:
+                executor = self._build(left_out, bool(self._short), progress)
+            except DeviceError as error:
+                if not self._take_in(error, None):
+                    raise
+                continue
+            try:
+                if self._restore is not None:
+                    self._restore(executor)
+            except BaseException:
+                executor.close()
+                raise
+            return executor
+
+    # -- faults ------------------------------------------------------------------------------------
+
+    def _take_in(self, error: DeviceError, executor: Executor | None) -> bool:
+        """Notes what a failed device means for the next plan; returns whether to try that.
+
+        executor: on which the error was met, None while one was prepared. Of the runs that a device
+        fails in one generation the first brings the news.
+        """
+        name, replay = error.device, self._quarantine.on_fault == "replay"
+        if name not in self._quarantine.names or isinstance(error, StateLost):
+            return False
+        with self._changing:
+            if executor is self._executor and name not in self._blamed:
+                self._blamed.add(name)
+                now = self._trace.clock.now()
+                kind = type(error).__name__
+                fields = {"error": kind, "message": str(error), "during": error.during}
+                self._trace.emit(Event("fault", name, now, now, fields=fields))
+                remedy = self._remedy(error, replay)
+                if replay:
+                    self._faults.append((error, remedy))
+        return replay
+
+    def _remedy(self, error: DeviceError, replay: bool) -> str:
+        name, kind = error.device, type(error).__name__
+        reason = f"{kind}: {str(error).split('; try')[0]}"
+        if not isinstance(error, OutOfMemory):
+            self._quarantine.reasons.setdefault(name, reason)
+            return "it is out of use for this scheduler"
+        if replay and name in self._short:
+            self._left_out[name] = reason
+            return "this graph does without it"
+        if replay:
+            self._short.add(name)
+        return "planned again with what is free now and one copy"
+
+    def _tell(self) -> list[str]:
+        """Returns a warning for each failure since the last time, and what happens now."""
+        if self._executor is None:
+            now = "and nothing can take its place"
+        else:
+            now = f"what was not done runs on {', '.join(self._executor.device_names)}"
+        texts = [
+            f"[fault] {error.device} failed in {error.during}: {error}; {remedy}, {now}"
+            for error, remedy in self._faults
+        ]
+        self._faults.clear()
+        return texts

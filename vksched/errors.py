@@ -46,10 +46,12 @@ class RunCancelled(VkschedError):
 class DeviceError(VkschedError, RuntimeError):
     """A device is absent, cannot be opened, or failed.
 
-    device: the name of the device to blame, "" where that is not known.
+    device: the name of the device to blame, "" where that is not known. during: what it was doing
+    for a compiled graph then, in words.
     """
 
     device: str = ""
+    during: str = ""
 
 
 class DeviceLost(DeviceError):

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 import numpy as np
 
-from .compiled import Compiled
+from .compiled import ON_FAULT, Compiled, Quarantine
 from .errors import (
     DeviceError,
     DTypeError,
@@ -31,6 +31,7 @@ from .runtime import probe
 from .runtime.cpu import CpuDevice
 from .runtime.device import Device, Progress
 from .runtime.executor import Executor, RunStats
+from .runtime.opening import open_device
 from .trace import Trace
 from .types import NDArray, numpy_dtype
 
@@ -129,12 +130,15 @@ class Scheduler:
     copies: how many runs of a graph may be under way at once, each with memory of its own; "auto"
         gives two when a graph spans several devices, else one.
         Where the model leaves room for fewer there are fewer, and `plan.explain()` says so.
-    timeout_s: how long a run may wait for one submission before it fails with DeviceTimeout.
+    timeout_s: how long a run may wait for one submission before its device counts as failed.
     sync: what a device is given at once: "split", all of a split; "level", nodes that do not depend
         on each other; "op", one node; with the latter two the host waits for each submission before
         the next. For all devices, or a mapping of device names to these.
     offload: whether an op may run on a GPU while its weights stay in host memory, streamed in for
         each run, where its arithmetic pays for that.
+    on_fault: "replay" carries out a run that a device failed without that device, with a warning,
+        and leaves it out of all later plans (`quarantined`); "raise" gives the error to the caller,
+        as measurements want it, and refuses to run or compile what would need another plan then.
     """
 
     def __init__(
@@ -146,6 +150,7 @@ class Scheduler:
         trace: Trace | None = None,
         sync: str | Mapping[str, str] = "split",
         offload: bool = True,
+        on_fault: str = "replay",
     ) -> None:
         if copies != "auto" and (not isinstance(copies, int) or copies < 1):
             raise PlanError(f'[Scheduler] expected copies of "auto" or 1 and more, got {copies!r}')
@@ -155,6 +160,8 @@ class Scheduler:
             raise PlanError(
                 f"[Scheduler] expected a policy of auto, {', '.join(POLICIES)}, got {policy!r}"
             )
+        if on_fault not in ON_FAULT:
+            raise PlanError(f"[Scheduler] expected on_fault of {ON_FAULT}, got {on_fault!r}")
         if trace is not None and not isinstance(trace, Trace):
             raise PlanError(
                 f"[Scheduler] expected a vs.Trace, got {trace!r}; try vs.Trace(sinks=[...])"
@@ -166,6 +173,8 @@ class Scheduler:
         self._runs: list[Run] = []
         self._numbers = itertools.count()
         self._lock = threading.RLock()
+        self._preparing = threading.RLock()
+        """Held from planning with the memory that is free until that memory is taken."""
         self._closing = False
         self._aliases: dict[str, str] = {}
         self._devices: list[Device] = []
@@ -174,6 +183,8 @@ class Scheduler:
         try:
             self._open(devices)
             self._sync = self._check_sync(sync)
+            self._specs = {d.name: d.spec for d in self._devices}
+            self._quarantine = Quarantine([d.name for d in self._devices[:-1]], on_fault)
         except BaseException:
             self.close()
             raise
@@ -184,14 +195,21 @@ class Scheduler:
         return tuple(self._devices)
 
     @property
+    def quarantined(self) -> Mapping[str, str]:
+        """The devices that failed and are not used any more: name to reason."""
+        return MappingProxyType(dict(self._quarantine.reasons))
+
+    @property
     def machine(self) -> Machine:
         """What the planner knows of the devices now."""
-        return Machine(tuple(self._spec(d) for d in self._devices)).verify()
+        return self._machine(self._quarantine.reasons)
 
     def _spec(self, device: Device) -> DeviceSpec:
         """Returns what the planner may know of a device, with what the user asked of it."""
-        spec = replace(device.spec, sync=self._sync.get(device.name, "split"))
-        return spec if self._offload else replace(spec, offload_flops_per_byte=math.inf)
+        spec = dataclasses.replace(device.spec, sync=self._sync.get(device.name, "split"))
+        if not self._offload:
+            spec = dataclasses.replace(spec, offload_flops_per_byte=math.inf)
+        return spec
 
     def compile(
         self,
@@ -216,12 +234,18 @@ class Scheduler:
             if self._closing:
                 raise DeviceError("[compile] the scheduler is closed; make a new one")
             graph, ids = build_graph(outputs)
-            plan = self._plan(graph, self._overrides(placement or {}, ids))
-            compiled = Compiled(
-                lambda: Executor(
-                    plan, self._devices, self.trace, self._timeout_s, progress, self._numbers
-                )
-            )
+            overrides = self._overrides(placement or {}, ids)
+
+            def build(
+                left_out: Mapping[str, str], small: bool, progress: Progress | None
+            ) -> Executor:
+                with self._preparing:
+                    plan = self._plan(graph, overrides, self._machine(left_out), small)
+                    return Executor(
+                        plan, self._devices, self.trace, self._timeout_s, progress, self._numbers
+                    )
+
+            compiled = Compiled(build, self._quarantine, self.trace, progress)
             run = Run(compiled, _packer(outputs, graph), self._forget)
             self._runs.append(run)
             return run
@@ -255,21 +279,36 @@ class Scheduler:
     ) -> None:
         self.close()
 
-    def _plan(self, graph: Graph, overrides: list[tuple[str | int, str]]) -> Plan:
-        machine = self.machine
+    def _machine(self, left_out: Mapping[str, str]) -> Machine:
+        """What the planner knows now; a device that is left out is not asked any more."""
+        return Machine(
+            tuple(
+                dataclasses.replace(self._specs[d.name], pool="", out_of_use=left_out[d.name])
+                if d.name in left_out
+                else self._spec(d)
+                for d in self._devices
+            )
+        ).verify()
+
+    def _plan(
+        self, graph: Graph, overrides: list[tuple[str | int, str]], machine: Machine, small: bool
+    ) -> Plan:
+        """small: with one copy, as an allocation failed."""
         resident = {
             index: frozenset(n for n, key in graph.keys.items() if device.holds(key))
             for index, device in enumerate(self._devices)
         }
 
-        return plan_graph(
+        plan = plan_graph(
             graph,
             machine,
             policy=self._policy,
             overrides=overrides,
-            copies=self._copies,
+            copies=1 if small else self._copies,
             resident=resident,
         )
+        note = ("copies: 1 made, as a device ran out of memory",) if small else ()
+        return dataclasses.replace(plan, notes=(*plan.notes, *note))
 
     def _overrides(
         self, placement: Placements, ids: Mapping[Tensor, int]
@@ -348,14 +387,8 @@ class Scheduler:
             name = info.name if count == 1 else f"{info.name}#{count}"
             self._aliases.setdefault(item, name)
             self._aliases.setdefault(info.name, name)
-            self._devices.append(_open_vulkan(info, name))
+            self._devices.append(open_device(info, name))
         self._devices.append(cpu or CpuDevice(probe.device_spec(probe.resolve("cpu"))))
-
-
-def _open_vulkan(info: probe.DeviceInfo, name: str) -> Device:
-    from .runtime.vulkan import VulkanDevice  # needs the native modules, which may be absent
-
-    return VulkanDevice(probe.device_spec(info, name), info.index)
 
 
 def _packer(outputs: Outputs, graph: Graph) -> Callable[[tuple[NDArray, ...]], Result]:

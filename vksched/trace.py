@@ -18,6 +18,12 @@ class VkschedWarning(UserWarning):
     """Something works, but not as well as the user may expect; the text says why and what to do."""
 
 
+def warn(text: str) -> None:
+    """Warns where raising would do harm: in worker threads, and midway through freeing."""
+    with contextlib.suppress(VkschedWarning):  # raised where warnings are errors
+        warnings.warn(text, VkschedWarning, stacklevel=3)
+
+
 class Clock(Protocol):
     """Seconds from an arbitrary start; simulated in tests."""
 
@@ -33,7 +39,7 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that took time. name: "split", "wait", "copy" or "run".
+    """Something that took time. name: "split", "wait", "copy", "run" or "fault".
 
     device: where, or "host". run: which run of the compiled graph, or -1. fields: what the event
     tells besides; that of "run" is the run's RunStats, as "stats".
@@ -79,9 +85,7 @@ class Trace:
                 sink(event)
             except Exception as error:
                 self.remove(sink)
-                with contextlib.suppress(VkschedWarning):  # raised where warnings are errors
-                    text = f"[trace] a sink failed and was removed: {error!r}"
-                    warnings.warn(text, VkschedWarning, stacklevel=2)
+                warn(f"[trace] a sink failed and was removed: {error!r}")
 
 
 class Recorder:

@@ -57,7 +57,9 @@ def _header(plan: Plan) -> list[str]:
     ]
     for spec, memory in zip(plan.machine.devices, plan.memory, strict=True):
         label = f" ({spec.label})" if spec.label else ""
-        if spec.kind == "cpu":
+        if spec.out_of_use:
+            lines.append(f"  {spec.name}{label}: out of use, {spec.out_of_use}")
+        elif spec.kind == "cpu":
             lines.append(f"  {spec.name}{label}: weights {format_bytes(memory.weight_bytes)}")
         else:
             lines.append(
@@ -151,6 +153,7 @@ def plan_as_dict(plan: Plan) -> dict[str, Any]:
                 "name": spec.name,
                 "label": spec.label,
                 "sync": spec.sync,
+                "out_of_use": spec.out_of_use,
                 "memory_bytes": spec.memory_bytes,
                 "peak_bytes": memory.peak_bytes,
                 "weight_bytes": memory.weight_bytes,

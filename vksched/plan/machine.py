@@ -48,7 +48,8 @@ class DeviceSpec:
     windows_apart: what the host can see lies in the computer's memory, not in the device's own, as
     with a discrete card. sync: one of SYNC. offload_flops_per_byte: from how much arithmetic per
     byte of its weights in host memory on an op runs here, the weights streamed in for each run;
-    inf: never.
+    inf: never. out_of_use: why nothing may be placed here, as the device failed; "" for one that
+    works.
     """
 
     name: str
@@ -66,11 +67,14 @@ class DeviceSpec:
     windows_apart: bool = False
     sync: str = "split"
     offload_flops_per_byte: float = OFFLOAD_FLOPS_PER_BYTE
+    out_of_use: str = ""
 
     def why_not(self, graph: Graph, node: Node) -> str | None:
         """Returns why this device cannot run a node, or None when it can."""
         if self.kind == "cpu":
             return None
+        if self.out_of_use:
+            return f"it is out of use ({self.out_of_use})"
         # of a leaf a device holds all, though a node may read a view of a part only
         held = [graph.nodes[i].type for i in (*graph.leaves_read(node), *node.inputs)]
         for type_ in (*held, node.type):

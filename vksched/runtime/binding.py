@@ -131,13 +131,16 @@ def _translated(error: RuntimeError, stage: str, name: str) -> DeviceError:
 
 @contextlib.contextmanager
 def errors(stage: str, name: str) -> Iterator[None]:
-    """Turns native errors into ours."""
+    """Turns native errors into ours, which name the device."""
     try:
         yield
-    except DeviceError:
+    except DeviceError as error:
+        error.device = error.device or name
         raise
     except RuntimeError as error:
-        raise _translated(error, stage, name) from error
+        ours = _translated(error, stage, name)
+        ours.device = name
+        raise ours from error
 
 
 @contextlib.contextmanager
@@ -153,7 +156,9 @@ def kp_errors(stage: str, name: str) -> Iterator[None]:
                 raise
             companion.raise_error(stage)
     except MemoryError as error:
-        raise OutOfMemory(f"[{stage}] {name}: expected host memory, got {error!r}") from error
+        ours = OutOfMemory(f"[{stage}] {name}: expected host memory, got {error!r}")
+        ours.device = name
+        raise ours from error
 
 
 def _forget_error() -> None:

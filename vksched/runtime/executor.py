@@ -13,21 +13,24 @@ from __future__ import annotations
 
 import itertools
 import threading
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..errors import DeviceError
+from ..errors import DeviceError, DeviceTimeout
 from ..plan.plan import HOST, CopyIn, Plan, Split
-from ..trace import Event, Trace, VkschedWarning
+from ..trace import Event, Trace, warn
 from ..types import NDArray
 from .device import Device, Progress, Session
 from .evaluate import Values
 
 INTERRUPTED_S = 2.0
 """How long Ctrl-C waits for what is under way, so that the graph stays usable."""
+
+
+class Retired(Exception):
+    """The executor takes no runs any more; the one that it was asked for has not begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +81,9 @@ class _Run:
     submitted_s: dict[int, float] = field(default_factory=dict)
     complete_s: dict[int, float] = field(default_factory=dict)
     done_on: dict[int, int] = field(default_factory=dict)
-    waiting_for: int | None = None
-    """The device whose end or check is under way: the one to blame for an error."""
+    device: int = 0
+    split: int = 0
+    """What is being asked, and for which split: where to look for the cause of an error."""
     fences_waited: int = 0
     waits: int = 0
     crossing_bytes: int = 0
@@ -88,7 +92,11 @@ class _Run:
 
 
 class Executor:
-    """A plan made ready to run: memory allocated, weights uploaded, everything recorded."""
+    """A plan made ready to run: memory allocated, weights uploaded, everything recorded.
+
+    A run that a device fails takes it out of use: those that wait for a slot are turned away with
+    Retired, those under way go on, and `close` waits for them.
+    """
 
     def __init__(
         self,
@@ -104,32 +112,45 @@ class Executor:
         self._timeout_s = timeout_s
         self._numbers = numbers or itertools.count()
         self._tickets = itertools.count(1)
-        self._broken: DeviceError | None = None
         self._makers = {copy.node: split.id for split in plan.splits for copy in split.copies_out}
         self._splits_of: dict[int, list[int]] = {}
         for split in plan.splits:
             self._splits_of.setdefault(split.device, []).append(split.id)
+        self.device_names = tuple(plan.machine.devices[d].name for d in sorted(self._splits_of))
+        """The devices that take part, in order of priority."""
         self.last_stats: RunStats | None = None
         # What follows changes under this condition; who waits for a slot or for the end is told.
         self._state = threading.Condition()
         self._free_slots = list(range(plan.copies))
+        self._retired = False
+        self._busy: set[int] = set()
+        """Devices that may still work on this memory, as they did not end in time."""
         self._sessions: dict[int, Session] = {}
         try:
-            for index in sorted({split.device for split in plan.splits}):
-                self._sessions[index] = devices[index].prepare(plan, index, progress)
-            self._stage_streamed()
+            for index in sorted(self._splits_of):
+                try:
+                    self._sessions[index] = devices[index].prepare(plan, index, progress)
+                    self._stage_streamed(index)
+                except DeviceError as error:
+                    error.device = error.device or devices[index].name
+                    error.during = error.during or "preparing"
+                    raise
         except BaseException:
-            self._free()
+            close_all(self._sessions.values())
             raise
 
-    def _stage_streamed(self) -> None:
+    def _stage_streamed(self, device: int) -> None:
         """Puts weights that stay in host memory into the windows, where every run finds them."""
-        for split in self.plan.splits:
+        for split in (self.plan.splits[i] for i in self._splits_of[device]):
             for copy in split.copies_in:
                 if copy.node in self.plan.graph.data:
                     for slot in range(self.plan.copies):
                         array = self.plan.graph.data[copy.node]
-                        self._sessions[split.device].stage(slot, copy, array)
+                        self._sessions[device].stage(slot, copy, array)
+
+    @property
+    def retired(self) -> bool:
+        return self._retired
 
     def run(self, feeds: Mapping[int, NDArray]) -> tuple[NDArray, ...]:
         """Runs once on the calling thread; waits for a free slot first. The arrays must not change
@@ -137,7 +158,8 @@ class Executor:
         """
         with self._state:
             while True:
-                self._check_usable()
+                if self._retired:
+                    raise Retired
                 if self._free_slots:
                     break
                 self._state.wait()
@@ -149,34 +171,30 @@ class Executor:
                 self._free_slots.append(slot)
                 self._state.notify_all()
 
+    def retire(self) -> tuple[Session, ...]:
+        """Takes no new runs, waits for those under way, and frees all but the sessions of devices
+        that may still work on their memory. Returns these, to be closed as late as can be.
+        """
+        with self._state:
+            self._retired = True
+            self._state.notify_all()
+            self._state.wait_for(lambda: len(self._free_slots) == self.plan.copies)
+            sessions, self._sessions = self._sessions, {}
+        close_all(session for index, session in sessions.items() if index not in self._busy)
+        return tuple(session for index, session in sessions.items() if index in self._busy)
+
     def close(self) -> None:
         """Waits for the runs under way, then frees what the plan holds; it cannot run any more."""
-        with self._state:
-            self._state.wait_for(lambda: len(self._free_slots) == self.plan.copies)
-        self._free()
-
-    def _free(self) -> None:
-        for session in self._sessions.values():
-            try:
-                session.close()
-            except DeviceError as error:
-                warnings.warn(f"[close] {error}", VkschedWarning, stacklevel=2)
-        self._sessions.clear()
-
-    def _check_usable(self) -> None:
-        if self._broken is not None:
-            raise DeviceError(
-                f"[run] a device failed in an earlier run: {self._broken}; make a new Scheduler"
-            ) from self._broken
+        close_all(self.retire())
 
     def _run(self, slot: int, feeds: Mapping[int, NDArray]) -> tuple[NDArray, ...]:
         with self._state:
             number, ticket = next(self._numbers), next(self._tickets) & 0xFFFFFFFF
         run = _Run(number, slot, ticket, feeds)
         start = self._trace.clock.now()
-        for session in self._sessions.values():
-            session.begin(slot)
         try:
+            for run.device, session in self._sessions.items():
+                session.begin(slot)
             for split in self.plan.splits:
                 self._start_split(run, split)
             for split_id in self.plan.final_waits:
@@ -189,29 +207,30 @@ class Executor:
         self._report(run, start, end)
         return outputs
 
+    def _ask(self, run: _Run, split_id: int) -> Session:
+        """Returns the session of a split, and notes whom the run is talking to."""
+        run.split, run.device = split_id, self.plan.splits[split_id].device
+        return self._sessions[run.device]
+
     def _start_split(self, run: _Run, split: Split) -> None:
-        session = self._sessions[split.device]
         for copy in split.copies_in:
             if copy.source == HOST and copy.node in run.feeds:
                 array = run.feeds[copy.node]
                 run.input_bytes += array.nbytes
-                self._stage(run, session, split, copy, array)
+                self._stage(run, split, copy, array)
         for split_id in split.waits:
             self._wait(run, split_id)
         for copy in split.copies_in:
             if copy.source != HOST:
-                source = self._sessions[self.plan.splits[copy.source].device]
-                array = source.fetch(run.slot, copy.node)
+                array = self._ask(run, copy.source).fetch(run.slot, copy.node)
                 run.crossing_bytes += self.plan.graph.nodes[copy.node].type.device_bytes
-                self._stage(run, session, split, copy, array)
+                self._stage(run, split, copy, array)
         run.submitted_s[split.id] = self._trace.clock.now()
-        session.submit(run.slot, split.id, run.ticket)
+        self._ask(run, split.id).submit(run.slot, split.id, run.ticket)
 
-    def _stage(
-        self, run: _Run, session: Session, split: Split, copy: CopyIn, array: NDArray
-    ) -> None:
+    def _stage(self, run: _Run, split: Split, copy: CopyIn, array: NDArray) -> None:
         start = self._trace.clock.now()
-        session.stage(run.slot, copy, array)
+        self._ask(run, split.id).stage(run.slot, copy, array)
         if self._trace.active:
             self._emit(
                 "copy", split.device, start, run, node=copy.node, bytes=array.nbytes, split=split.id
@@ -221,19 +240,17 @@ class Executor:
         """Waits for a split; every earlier one on its device is complete then, too."""
         device = self.plan.splits[split_id].device
         start = self._trace.clock.now()
-        run.waiting_for = device
-        self._sessions[device].wait(run.slot, split_id, self._timeout_s)
+        self._ask(run, split_id).wait(run.slot, split_id, self._timeout_s)
         end = self._trace.clock.now()
         run.waits += 1
         run.fences_waited += self.plan.machine.devices[device].kind != "cpu"
         splits, done = self._splits_of[device], run.done_on.get(device, 0)
         while done < len(splits) and splits[done] <= split_id:
             # before anything of it is used: did it really run, and on good data?
-            self._sessions[device].check(run.slot, splits[done], run.ticket)
+            self._ask(run, splits[done]).check(run.slot, splits[done], run.ticket)
             run.complete_s[splits[done]] = end
             done += 1
         run.done_on[device] = done
-        run.waiting_for = None
         if self._trace.active:
             self._emit("wait", device, start, run, split=split_id)
 
@@ -246,8 +263,7 @@ class Executor:
             values[fed] = array
         for source in (node_id, self.plan.graph.root(node_id)):
             if source in self._makers:
-                session = self._sessions[self.plan.splits[self._makers[source]].device]
-                values[source] = session.fetch(run.slot, source)
+                values[source] = self._ask(run, self._makers[source]).fetch(run.slot, source)
                 break
         result = np.array(values[node_id], order="C", copy=True)
         run.output_bytes += result.nbytes
@@ -256,16 +272,15 @@ class Executor:
     def _settle(self, run: _Run, error: BaseException) -> None:
         """After a failed run: waits for what was submitted, so that the slot may be used again.
 
-        A device that fails is not waited for again: the graph is out of use then.
+        A device that fails is not waited for again: the executor is out of use then.
         """
         failed: set[int] = set()
         interrupted = not isinstance(error, Exception)
         limit_s = min(INTERRUPTED_S, self._timeout_s) if interrupted else self._timeout_s
         if isinstance(error, DeviceError):
-            with self._state:
-                self._broken = error
-            if run.waiting_for is not None:
-                failed.add(run.waiting_for)
+            failed.add(run.device)
+            self._fail(error, run.device)
+            error.during = error.during or self._describe(run.split)
         for split_id in run.submitted_s:
             device = self.plan.splits[split_id].device
             if split_id in run.complete_s or device in failed:
@@ -274,10 +289,24 @@ class Executor:
                 self._sessions[device].wait(run.slot, split_id, limit_s)
             except DeviceError as second:
                 failed.add(device)
-                with self._state:
-                    self._broken = self._broken or second
+                self._fail(second, device)
             except Exception:
                 continue
+
+    def _fail(self, error: DeviceError, device: int) -> None:
+        """Takes the executor out of use: a device may still work on the slot of the failed run."""
+        error.device = error.device or self.plan.machine.devices[device].name
+        with self._state:
+            self._retired = True
+            if isinstance(error, DeviceTimeout):
+                self._busy.add(device)
+            self._state.notify_all()
+
+    def _describe(self, split_id: int) -> str:
+        nodes = self.plan.splits[split_id].nodes
+        names = [self.plan.graph.nodes[n].name for n in (nodes[0], nodes[-1])]
+        text = names[0] if len(nodes) == 1 else f"{names[0]} .. {names[-1]}, {len(nodes)} nodes"
+        return f"split {split_id} ({text})"
 
     def _report(self, run: _Run, start: float, end: float) -> None:
         splits: list[SplitStats] = []
@@ -285,7 +314,7 @@ class Executor:
         for split in self.plan.splits:
             submitted, complete = run.submitted_s[split.id], run.complete_s[split.id]
             begin = max(submitted, free_at.get(split.device, submitted))
-            measured = self._sessions[split.device].duration_s(run.slot, split.id)
+            measured = self._measure(run, split)
             seconds = measured if measured is not None else complete - begin
             # A device's clock has another origin: place its duration right behind what came before.
             finish = min(complete, begin + seconds)
@@ -307,6 +336,21 @@ class Executor:
         )
         self._trace.emit(Event("run", "host", start, end, run.number, {"stats": self.last_stats}))
 
+    def _measure(self, run: _Run, split: Split) -> float | None:
+        try:
+            return self._sessions[split.device].duration_s(run.slot, split.id)
+        except DeviceError:  # the results are there: the next run will find the device lost
+            return None
+
     def _emit(self, name: str, device: int, start: float, run: _Run, **fields: object) -> None:
         label = self.plan.machine.devices[device].name
         self._trace.emit(Event(name, label, start, self._trace.clock.now(), run.number, fields))
+
+
+def close_all(sessions: Iterable[Session]) -> None:
+    """Closes each; what cannot be freed, as a device does not answer, is a warning."""
+    for session in sessions:
+        try:
+            session.close()
+        except DeviceError as error:
+            warn(f"[close] {error}")

@@ -46,8 +46,6 @@ class NullDevice:
         self.link_bytes_per_s = link_bytes_per_s
         self.states = HostStates()
         self.busy_until_s = 0.0
-        self.fail_at: int | None = None
-        """The number of the submission at which the device is lost, counted from 0."""
         self.submissions = 0
 
     @property
@@ -80,8 +78,8 @@ class NullSession:
             for copy in split.copies_out:
                 self._makers.setdefault(copy.node, []).append(split.id)
         self._values = [Values(plan.graph) for _ in range(plan.copies)]
-        self._intervals: dict[tuple[int, int], tuple[float, float]] = {}
-        self._tickets: dict[tuple[int, int], int] = {}
+        self._intervals: list[dict[int, tuple[float, float]]] = [{} for _ in range(plan.copies)]
+        self._tickets: list[dict[int, int]] = [{} for _ in range(plan.copies)]
         self._waited_until_s = [0.0] * plan.copies
         self._streamed_bytes = {
             s.id: sum(
@@ -94,6 +92,8 @@ class NullSession:
 
     def begin(self, slot: int) -> None:
         self._values[slot].clear()
+        self._intervals[slot].clear()
+        self._tickets[slot].clear()
 
     def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
         clock = self._device.clock
@@ -102,43 +102,44 @@ class NullSession:
 
     def submit(self, slot: int, split: int, ticket: int) -> None:
         device, graph = self._device, self._plan.graph
-        if device.fail_at is not None and device.submissions >= device.fail_at:
-            raise DeviceLost(f"[submit] {device.name} is lost (injected)")
         device.submissions += 1
         duration = device.spec.split_seconds(graph, self._plan.splits[split].nodes)
         duration += self._streamed_bytes[split] / device.link_bytes_per_s
         start = max(device.clock.now(), device.busy_until_s)
         device.busy_until_s = start + duration
-        self._intervals[slot, split] = (start, start + duration)
-        self._tickets[slot, split] = ticket
+        self._intervals[slot][split] = (start, start + duration)
+        self._tickets[slot][split] = ticket
         run_split(
             self._plan, self._plan.splits[split], self._values[slot], self._dead, device.states
         )
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
-        end = self._intervals[slot, split][1]
+        known = self._intervals[slot]
+        # of a dropped submission the fence says no more than those before it
+        last = split if split in known else max((n for n in known if n < split), default=None)
+        end = known[last][1] if last is not None else 0.0
         if end > self._device.clock.now() + timeout_s:
             raise DeviceTimeout(f"[wait] split {split} takes longer than {timeout_s:g} simulated s")
         self._device.clock.advance_to(end)
         self._waited_until_s[slot] = max(self._waited_until_s[slot], end)
 
     def check(self, slot: int, split: int, ticket: int) -> None:
-        if self._tickets[slot, split] != ticket:
+        if self._tickets[slot].get(split) != ticket:
             raise DeviceLost(f"[check] split {split} of {self._device.name} did not run")
-        if self._intervals[slot, split][1] > self._waited_until_s[slot]:
+        if self._intervals[slot][split][1] > self._waited_until_s[slot]:
             raise PlanError(f"[check] split {split} of {self._device.name} was not waited for")
 
     def fetch(self, slot: int, node: int) -> NDArray:
         for split in self._makers.get(node, ()):
-            if (slot, split) in self._intervals:
-                if self._intervals[slot, split][1] > self._waited_until_s[slot]:
+            if split in self._intervals[slot]:
+                if self._intervals[slot][split][1] > self._waited_until_s[slot]:
                     name = self._plan.graph.nodes[node].name
                     raise PlanError(f"[fetch] {name} is read before its split was waited for")
                 return self._values[slot][node]
         raise PlanError(f"[fetch] {self._plan.graph.nodes[node].name} was not copied out")
 
     def duration_s(self, slot: int, split: int) -> float | None:
-        start, end = self._intervals[slot, split]
+        start, end = self._intervals[slot][split]
         return end - start
 
     def close(self) -> None:

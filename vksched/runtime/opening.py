@@ -1,0 +1,13 @@
+"""Opening a Vulkan device: apart from what imports without the native modules."""
+
+from __future__ import annotations
+
+from . import probe
+from .device import Device
+
+
+def open_device(info: probe.DeviceInfo, name: str) -> Device:
+    """Opens a Vulkan device under a name; raises DeviceError."""
+    from .vulkan import VulkanDevice  # needs the native modules, which may be absent
+
+    return VulkanDevice(probe.device_spec(info, name), info.index)
