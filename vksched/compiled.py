@@ -27,6 +27,7 @@ from .errors import DeviceError, OutOfMemory, PlanError, StateLost, VkschedError
 from .plan.plan import Plan
 from .runtime.device import Progress, Session
 from .runtime.executor import Executor, Retired, RunStats, close_all
+from .runtime.watchdog import Watchdog
 from .trace import Event, Trace, warn
 from .types import NDArray
 
@@ -72,7 +73,8 @@ class Compiled:
     """A graph made ready to run on the devices of one scheduler.
 
     restore: called with each generation before anything runs on it; brings state tensors to where
-    the plan wants them, or raises StateLost.
+    the plan wants them, or raises StateLost. watchdog: sees what each run measured; where a device
+    proved too slow for the plan, the next run begins a generation, too.
     """
 
     def __init__(
@@ -82,14 +84,17 @@ class Compiled:
         trace: Trace,
         progress: Progress | None = None,
         restore: Callable[[Executor], None] | None = None,
+        watchdog: Watchdog | None = None,
     ) -> None:
         self._build = build
         self._quarantine = quarantine
         self._trace = trace
         self._restore = restore
+        self._watchdog = watchdog
         # What follows changes under this lock, which is held while a generation is prepared.
         self._changing = threading.RLock()
         self._executor: Executor | None = None
+        self._too_slow = False
         self._blamed: set[str] = set()
         """Devices whose failure in this generation is known: a second run brings no news."""
         self._short: set[str] = set()
@@ -205,7 +210,16 @@ class Compiled:
                     raise
                 continue
             self.last_stats = executor.last_stats
+            self._watch(executor)
             return outputs
+
+    def _watch(self, executor: Executor) -> None:
+        stats, watchdog = executor.last_stats, self._watchdog
+        if stats is None or watchdog is None or not watchdog.see(executor.plan, stats):
+            return
+        with self._changing:
+            if executor is self._executor and self._quarantine.on_fault == "replay":
+                self._too_slow = True
 
     def _ready(self, progress: Progress | None = None) -> Executor:
         """Returns the generation to run on, made anew where a device of the last one is out of use.
@@ -217,11 +231,13 @@ class Compiled:
             with self._changing:
                 last, reasons = self._executor, self._quarantine.reasons
                 if last is not None:
-                    if not last.retired and reasons.keys().isdisjoint(last.device_names):
+                    usable = not last.retired and not self._too_slow
+                    if usable and reasons.keys().isdisjoint(last.device_names):
                         return last
                     self._unanswered += last.retire()
                     self._executor = None
                 try:
+                    self._too_slow = False
                     self._executor = executor = self._prepare(progress)
                     self.plan = executor.plan
                 except VkschedError as error:

@@ -32,6 +32,7 @@ from .runtime.cpu import CpuDevice
 from .runtime.device import Device, Progress
 from .runtime.executor import Executor, RunStats
 from .runtime.opening import open_device
+from .runtime.watchdog import Watchdog
 from .trace import Trace
 from .types import NDArray, numpy_dtype
 
@@ -180,6 +181,7 @@ class Scheduler:
         self._devices: list[Device] = []
         self._offload = bool(offload)
         self._sync: dict[str, str] = {}
+        self._watchdog = Watchdog(self.trace)
         try:
             self._open(devices)
             self._sync = self._check_sync(sync)
@@ -206,7 +208,8 @@ class Scheduler:
 
     def _spec(self, device: Device) -> DeviceSpec:
         """Returns what the planner may know of a device, with what the user asked of it."""
-        spec = dataclasses.replace(device.spec, sync=self._sync.get(device.name, "split"))
+        sync = self._sync.get(device.name, "split")
+        spec = dataclasses.replace(self._watchdog.correct(device.spec), sync=sync)
         if not self._offload:
             spec = dataclasses.replace(spec, offload_flops_per_byte=math.inf)
         return spec
@@ -245,7 +248,9 @@ class Scheduler:
                         plan, self._devices, self.trace, self._timeout_s, progress, self._numbers
                     )
 
-            compiled = Compiled(build, self._quarantine, self.trace, progress)
+            compiled = Compiled(
+                build, self._quarantine, self.trace, progress, watchdog=self._watchdog
+            )
             run = Run(compiled, _packer(outputs, graph), self._forget)
             self._runs.append(run)
             return run

@@ -41,7 +41,8 @@ class DeviceSpec:
     name: as the user addresses it. kind: "vulkan", "null" or "cpu". label: the driver's name for
     it. memory_bytes: what plans may use. page_bytes: the largest single buffer. flops_per_s,
     bytes_per_s, submit_s: rough speeds, for the simulated clock and later cost models. round_s: the
-    time of one round of a loop that waits for memory; numpy does not loop that way.
+    time of one round of a loop that waits for memory; numpy does not loop that way. slowdown: how
+    many times longer than by these speeds everything takes, as measured.
     pool: devices with the same name here share one memory, as a GPU opened twice does. own_buffers:
     every value gets a buffer of its own, shared with none that lives at the same time:
     synchronization validation sees whole buffers, and can then judge every barrier.
@@ -62,6 +63,7 @@ class DeviceSpec:
     bytes_per_s: float = 2e10
     submit_s: float = 50e-6
     round_s: float = 5e-7
+    slowdown: float = 1.0
     pool: str = ""
     own_buffers: bool = False
     windows_apart: bool = False
@@ -119,7 +121,8 @@ class DeviceSpec:
         goes on in order.
         """
         in_order = 0.0 if self.kind == "cpu" else work.rounds * self.round_s
-        return max(work.flops / self.flops_per_s, work.bytes_moved / self.bytes_per_s, in_order)
+        least_s = max(work.flops / self.flops_per_s, work.bytes_moved / self.bytes_per_s, in_order)
+        return self.slowdown * least_s
 
 
 @dataclass(frozen=True, slots=True)

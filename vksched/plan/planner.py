@@ -88,7 +88,7 @@ def plan_graph(
     layout, spills = _fit(support, try_caps)
     _check_host(layout)
     count, why = _most_copies(layout, copies)
-    notes = (*layout.notes, *spills, *why)
+    notes = (*layout.notes, *spills, *why, *_slow(machine))
     return verify_plan(_finish(layout, policy, count, notes))
 
 
@@ -213,6 +213,15 @@ def _weights_by_first_reader(layout: _Layout, pool: tuple[int, ...]) -> tuple[li
             starts.append(number)
             sizes.append(aligned(support.graph.nodes[value].type.words) * 4)
     return [*starts, len(support.computed)], list(accumulate(sizes))
+
+
+def _slow(machine: Machine) -> list[str]:
+    return [
+        f"{spec.name} takes {spec.slowdown:.3g} times as long as first thought, as measured: "
+        "its submissions are shorter"
+        for spec in machine.devices
+        if spec.slowdown > 1
+    ]
 
 
 def _check_host(layout: _Layout) -> None:

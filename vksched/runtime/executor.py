@@ -35,12 +35,15 @@ class Retired(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SplitStats:
-    """device_s: time on the device by its own clock where it has one, else as the host saw it."""
+    """device_s: time on the device by its own clock where it has one, else as the host saw it.
+    longest_s: of its longest submission, by the device's clock; None where it has none.
+    """
 
     split: int
     device: str
     nodes: int
     device_s: float
+    longest_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,13 +317,13 @@ class Executor:
         for split in self.plan.splits:
             submitted, complete = run.submitted_s[split.id], run.complete_s[split.id]
             begin = max(submitted, free_at.get(split.device, submitted))
-            measured = self._measure(run, split)
+            measured, longest = self._measure(run, split)
             seconds = measured if measured is not None else complete - begin
             # A device's clock has another origin: place its duration right behind what came before.
             finish = min(complete, begin + seconds)
             free_at[split.device] = finish
             name = self.plan.machine.devices[split.device].name
-            splits.append(SplitStats(split.id, name, len(split.nodes), seconds))
+            splits.append(SplitStats(split.id, name, len(split.nodes), seconds, longest))
             if self._trace.active:
                 fields = {"split": split.id, "device_s": measured, "observed_s": complete}
                 self._trace.emit(Event("split", name, begin, finish, run.number, fields))
@@ -336,11 +339,12 @@ class Executor:
         )
         self._trace.emit(Event("run", "host", start, end, run.number, {"stats": self.last_stats}))
 
-    def _measure(self, run: _Run, split: Split) -> float | None:
+    def _measure(self, run: _Run, split: Split) -> tuple[float | None, float | None]:
+        session = self._sessions[split.device]
         try:
-            return self._sessions[split.device].duration_s(run.slot, split.id)
+            return session.duration_s(run.slot, split.id), session.longest_s(run.slot, split.id)
         except DeviceError:  # the results are there: the next run will find the device lost
-            return None
+            return None, None
 
     def _emit(self, name: str, device: int, start: float, run: _Run, **fields: object) -> None:
         label = self.plan.machine.devices[device].name

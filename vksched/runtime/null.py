@@ -36,14 +36,22 @@ class SimulatedClock:
 
 
 class NullDevice:
-    """A simulated device. Devices that share a clock run beside each other on it."""
+    """A simulated device. Devices that share a clock run beside each other on it.
+
+    slowdown: how many times longer than its spec says its work takes.
+    """
 
     def __init__(
-        self, spec: DeviceSpec, clock: SimulatedClock, link_bytes_per_s: float = 8e9
+        self,
+        spec: DeviceSpec,
+        clock: SimulatedClock,
+        link_bytes_per_s: float = 8e9,
+        slowdown: float = 1.0,
     ) -> None:
         self._spec = spec
         self.clock = clock
         self.link_bytes_per_s = link_bytes_per_s
+        self.slowdown = slowdown
         self.states = HostStates()
         self.busy_until_s = 0.0
         self.submissions = 0
@@ -104,6 +112,7 @@ class NullSession:
         device, graph = self._device, self._plan.graph
         device.submissions += 1
         duration = device.spec.split_seconds(graph, self._plan.splits[split].nodes)
+        duration *= device.slowdown
         duration += self._streamed_bytes[split] / device.link_bytes_per_s
         start = max(device.clock.now(), device.busy_until_s)
         device.busy_until_s = start + duration
@@ -141,6 +150,9 @@ class NullSession:
     def duration_s(self, slot: int, split: int) -> float | None:
         start, end = self._intervals[slot][split]
         return end - start
+
+    def longest_s(self, slot: int, split: int) -> float | None:
+        return self.duration_s(slot, split)
 
     def close(self) -> None:
         for values in self._values:
