@@ -195,3 +195,17 @@ def test_a_slowed_device_spreads_one_long_op_over_submissions(devices: list[str]
         run = sched.compile(chain())
         assert len(run.plan.splits) > 1
         assert np.array_equal(run(x=X), X + NODES)
+
+
+def test_states_go_on_where_they_were() -> None:
+    sched, _, _ = slow_scheduler(40.0)
+    with sched:
+        total = vs.state(np.zeros(SHAPE, np.float32), "total")
+        y = vs.add(chain(), total, name="y")
+        run = sched.compile(y, updates={total: y})
+        plans = {run.plan}
+        for count in range(1, 4):
+            assert np.array_equal(run(x=X), count * (X + NODES))
+            plans.add(run.plan)
+        assert len(plans) == 2 and longest_s(run) <= LONGEST_S
+        assert np.array_equal(sched.read(total), 3 * (X + NODES))

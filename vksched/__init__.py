@@ -35,12 +35,13 @@ from .ops.tensor import Tensor, constant, input, scope, weight
 from .plan.machine import DeviceSpec, Machine
 from .plan.plan import Plan
 from .plan.planner import plan_graph
+from .run import Run
 from .runtime.executor import RunStats
 from .runtime.faulty import FaultyDevice
 from .runtime.null import NullDevice, SimulatedClock
 from .runtime.probe import DeviceInfo
 from .runtime.probe import list_devices as devices
-from .scheduler import Run, Scheduler
+from .scheduler import Scheduler
 from .trace import Event, Recorder, Trace, VkschedWarning
 from .types import TensorType
 

@@ -20,14 +20,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from .errors import DeviceError, OutOfMemory, PlanError, StateLost, VkschedError
 from .plan.plan import Plan
 from .runtime.device import Progress, Session
-from .runtime.executor import Executor, Retired, RunStats, close_all
+from .runtime.executor import CommitFailed, Executor, Observers, Retired, RunStats, close_all
 from .runtime.watchdog import Watchdog
+from .states import StateTable
 from .trace import Event, Trace, warn
 from .types import NDArray
 
@@ -72,24 +74,24 @@ class Quarantine:
 class Compiled:
     """A graph made ready to run on the devices of one scheduler.
 
-    restore: called with each generation before anything runs on it; brings state tensors to where
-    the plan wants them, or raises StateLost. watchdog: sees what each run measured; where a device
-    proved too slow for the plan, the next run begins a generation, too.
+    states: those of the scheduler; `build` puts them where its plan wants them. watchdog: sees what
+    each run measured; where a device proved too slow for the plan, the next run begins a
+    generation, too.
     """
 
     def __init__(
         self,
         build: Build,
         quarantine: Quarantine,
+        states: StateTable,
         trace: Trace,
         progress: Progress | None = None,
-        restore: Callable[[Executor], None] | None = None,
         watchdog: Watchdog | None = None,
     ) -> None:
         self._build = build
         self._quarantine = quarantine
+        self._states = states
         self._trace = trace
-        self._restore = restore
         self._watchdog = watchdog
         # What follows changes under this lock, which is held while a generation is prepared.
         self._changing = threading.RLock()
@@ -115,20 +117,25 @@ class Compiled:
         """Where everything runs now."""
         self._ready(progress)
 
-    def run(self, feeds: Mapping[int, NDArray]) -> tuple[NDArray, ...]:
+    def run(
+        self, feeds: Mapping[int, NDArray], observers: Observers | None = None
+    ) -> tuple[NDArray, ...]:
         """Runs once on the calling thread; the arrays must not change until it is done."""
         with self._state:
             self._require_open()
             self._under_way += 1
         try:
-            return self._carry_out(feeds)
+            return self._carry_out(feeds, observers)
         finally:
             with self._state:
                 self._under_way -= 1
                 self._state.notify_all()
 
     def submit(
-        self, feeds: Mapping[int, NDArray], then: Callable[[tuple[NDArray, ...]], R]
+        self,
+        feeds: Mapping[int, NDArray],
+        then: Callable[[tuple[NDArray, ...]], R],
+        observers: Observers | None = None,
     ) -> Future[R]:
         """Starts a run and returns at once; the arrays must not change until it is done.
 
@@ -138,7 +145,7 @@ class Compiled:
         def work() -> R:
             with self._state:
                 self._workers.add(threading.get_ident())
-            return then(self._carry_out(feeds))
+            return then(self._carry_out(feeds, observers))
 
         with self._state:
             self._require_open()
@@ -151,6 +158,19 @@ class Compiled:
             self._accepted.add(future)
         future.add_done_callback(self._forget)
         return future
+
+    def synchronize(self) -> None:
+        """Waits until every run accepted so far is done."""
+        with self._state:
+            if threading.get_ident() in self._workers:
+                raise PlanError(
+                    "[synchronize] expected a thread of the caller's, got the callback of a run, "
+                    "which would wait for itself"
+                )
+            accepted = list(self._accepted)
+        wait(accepted)
+        with self._state:
+            self._state.wait_for(lambda: not self._accepted.intersection(accepted))
 
     def close(self) -> None:
         """Waits for runs under way and accepted ones, then frees what the plan holds; safe to call
@@ -176,7 +196,7 @@ class Compiled:
             if self._pool is not None:
                 self._pool.shutdown(wait=False)  # nothing is left in it; this may be its thread
             if self._executor is not None:
-                self._unanswered += self._executor.retire()
+                self._retire(self._executor)
             close_all(self._unanswered)
         finally:
             with self._state:
@@ -197,12 +217,24 @@ class Compiled:
 
     # -- generations -------------------------------------------------------------------------------
 
-    def _carry_out(self, feeds: Mapping[int, NDArray]) -> tuple[NDArray, ...]:
-        """Runs until no device fails: each failure leaves one device less, or less memory taken."""
+    def _carry_out(
+        self, feeds: Mapping[int, NDArray], observers: Observers | None
+    ) -> tuple[NDArray, ...]:
+        """Runs until no device fails: each failure leaves one device less, or less memory taken.
+
+        A device that fails when all results are there costs at most what it held of the states.
+        """
         while True:
             executor = self._ready()
+            late: BaseException | None = None
             try:
-                outputs = executor.run(feeds)
+                with self._states.running(executor.plan.graph):
+                    try:
+                        results, failed = executor.run(feeds, observers), None
+                    except CommitFailed as failure:
+                        results, late = failure.results, failure.cause
+                        failed = dict.fromkeys(failure.devices, str(late))
+                    self._states.settle(executor.plan, executor.devices, results.kept, failed)
             except Retired:
                 continue
             except DeviceError as error:
@@ -211,7 +243,16 @@ class Compiled:
                 continue
             self.last_stats = executor.last_stats
             self._watch(executor)
-            return outputs
+            if late is not None:
+                if not isinstance(late, DeviceError) or not self._take_in(late, executor):
+                    raise late
+                with suppress(VkschedError):  # the next run says it; this one has what it needs
+                    self._ready()
+            return results.outputs
+
+    def _retire(self, executor: Executor) -> None:
+        self._unanswered += executor.retire()
+        self._states.release(executor.plan)
 
     def _watch(self, executor: Executor) -> None:
         stats, watchdog = executor.last_stats, self._watchdog
@@ -234,7 +275,7 @@ class Compiled:
                     usable = not last.retired and not self._too_slow
                     if usable and reasons.keys().isdisjoint(last.device_names):
                         return last
-                    self._unanswered += last.retire()
+                    self._retire(last)
                     self._executor = None
                 try:
                     self._too_slow = False
@@ -257,18 +298,10 @@ class Compiled:
             self._quarantine.require_empty()
             left_out = {**self._quarantine.reasons, **self._left_out}
             try:
-                executor = self._build(left_out, bool(self._short), progress)
+                return self._build(left_out, bool(self._short), progress)
             except DeviceError as error:
                 if not self._take_in(error, None):
                     raise
-                continue
-            try:
-                if self._restore is not None:
-                    self._restore(executor)
-            except BaseException:
-                executor.close()
-                raise
-            return executor
 
     # -- faults ------------------------------------------------------------------------------------
 
@@ -298,6 +331,7 @@ class Compiled:
         reason = f"{kind}: {str(error).split('; try')[0]}"
         if not isinstance(error, OutOfMemory):
             self._quarantine.reasons.setdefault(name, reason)
+            self._states.lose(name)
             return "it is out of use for this scheduler"
         if replay and name in self._short:
             self._left_out[name] = reason

@@ -19,6 +19,9 @@ from .types import INT64, NDArray, TensorType, numpy_dtype
 FEW = 1 << 16
 """Weights of up to so many integers are searched for their bounds, those of int64 all."""
 
+SMALL_BYTES = 1024
+"""Constants up to this size are compared by what they hold."""
+
 Outputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 Updates = Mapping[Tensor, Tensor]
 """States to their next values."""
@@ -51,7 +54,8 @@ class Graph:
     """nodes: operands before users. outputs: (name, node id), in the caller's order.
 
     data: the arrays of weights and constants by node id. initial: what states start with. keys: for
-    each of all these an object whose identity tells that two graphs share it.
+    each of all these an object whose identity tells that two graphs share it. kept: next values of
+    states that the host keeps a copy of.
     """
 
     nodes: tuple[Node, ...]
@@ -59,6 +63,7 @@ class Graph:
     data: Mapping[int, NDArray]
     keys: Mapping[int, object]
     initial: Mapping[int, NDArray] = field(default_factory=dict)
+    kept: tuple[int, ...] = ()
 
     @cached_property
     def inputs(self) -> tuple[Node, ...]:
@@ -67,6 +72,21 @@ class Graph:
     @cached_property
     def weights(self) -> tuple[Node, ...]:
         return tuple(n for n in self.nodes if n.op == "weight")
+
+    @cached_property
+    def key(self) -> object:
+        """What two graphs have in common that compute the same from the same weights and states.
+
+        Small constants count by what they hold, other arrays by whose they are.
+        """
+        nodes = tuple((n.op, n.inputs, n.attrs, n.type, n.name) for n in self.nodes)
+        held: list[object] = []
+        for node_id, owner in self.keys.items():
+            array = self.data.get(node_id)
+            small = array is not None and array.nbytes <= SMALL_BYTES
+            small = small and self.nodes[node_id].op == "constant"
+            held.append(array.tobytes() if small and array is not None else owner)
+        return nodes, self.outputs, tuple(held), self.kept
 
     @cached_property
     def states(self) -> Mapping[int, int]:
@@ -293,9 +313,11 @@ def build_graph(
     initial = {i: array for i, array in held.items() if nodes[i].op == "state"}
     data = {i: array for i, array in held.items() if i not in initial}
     result = tuple((name, ids[t]) for name, t in named)
-    graph = Graph(
-        nodes, result, MappingProxyType(data), MappingProxyType(keys), MappingProxyType(initial)
+    kept = tuple(
+        n.inputs[1] for n in nodes if n.op == "assign" and nodes[n.inputs[0]].attrs["backup"]
     )
+    maps = (MappingProxyType(data), MappingProxyType(keys), MappingProxyType(initial))
+    graph = Graph(nodes, result, *maps, kept)
     return graph.verify(), ids
 
 

@@ -7,118 +7,53 @@ import itertools
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from types import MappingProxyType, TracebackType
-from typing import Any
-
-import numpy as np
 
 from .compiled import ON_FAULT, Compiled, Quarantine
-from .errors import (
-    DeviceError,
-    DTypeError,
-    GraphError,
-    IndexOutOfRange,
-    PlanError,
-    ShapeError,
-)
-from .graph import Graph, Outputs, build_graph
-from .ops.tensor import Tensor, convert
+from .errors import DeviceError, GraphError, OutOfMemory, PlanError
+from .function import Build, Function
+from .graph import Graph, Outputs, Updates, build_graph
+from .ops.tensor import Tensor
 from .plan.machine import SYNC, DeviceSpec, Machine
+from .plan.names import NameIndex
 from .plan.plan import Plan
 from .plan.planner import POLICIES, plan_graph
+from .run import Run, make_packer
 from .runtime import probe
 from .runtime.cpu import CpuDevice
 from .runtime.device import Device, Progress
-from .runtime.executor import Executor, RunStats
+from .runtime.executor import Executor, Observers
 from .runtime.opening import open_device
 from .runtime.watchdog import Watchdog
+from .states import StateTable
 from .trace import Trace
-from .types import NDArray, numpy_dtype
+from .types import NDArray
 
 DEFAULT_TIMEOUT_S = 300.0
 
 Placements = Mapping[Tensor | str, str]
-Result = NDArray | tuple[NDArray, ...] | dict[str, NDArray]
+Observe = Mapping[Tensor | str, Callable[[str, NDArray], object]]
 
 
-class Run:
-    """A compiled graph: call it with arrays by name, as often as you like, from any thread."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Request:
+    """What is to be compiled."""
 
-    def __init__(
-        self,
-        compiled: Compiled,
-        pack: Callable[[tuple[NDArray, ...]], Result],
-        forget: Callable[[Run], None],
-    ) -> None:
-        self._compiled = compiled
-        self._pack = pack
-        self._forget = forget
-        self._inputs = {node.name: node for node in compiled.plan.graph.inputs}
+    graph: Graph
+    overrides: tuple[tuple[str | int, str], ...]
+    observers: Observers
 
-    @property
-    def plan(self) -> Plan:
-        """Where everything runs, and why: `print(run.plan.explain())`."""
-        return self._compiled.plan
+    def key(self) -> object:
+        """Returns what two requests have in common that one compiled graph serves."""
+        return (self.graph.key, self.overrides, frozenset(self.observers))
 
-    @property
-    def stats(self) -> RunStats | None:
-        """What the last finished run cost; None before the first."""
-        return self._compiled.last_stats
 
-    def __call__(self, /, *unnamed: Any, **inputs: Any) -> Result:
-        """Runs once and returns the outputs in the form in which they were given to compile."""
-        return self._pack(self._compiled.run(self._feeds(unnamed, inputs, copy=False)))
+@dataclasses.dataclass(eq=False)
+class _Entry:
+    """A compiled graph and the runs that were handed out for it."""
 
-    def submit(self, /, *unnamed: Any, **inputs: Any) -> Future[Result]:
-        """Starts a run and returns at once. Inputs are copied, so the caller may change them."""
-        return self._compiled.submit(self._feeds(unnamed, inputs, copy=True), self._pack)
-
-    def close(self) -> None:
-        """Waits for its runs and frees its memory on the devices; safe to call twice."""
-        self._compiled.close()
-        self._forget(self)
-
-    def _feeds(
-        self, unnamed: tuple[Any, ...], inputs: Mapping[str, Any], copy: bool
-    ) -> dict[int, NDArray]:
-        if unnamed:
-            names = ", ".join(f"{name}=..." for name in self._inputs)
-            raise GraphError(
-                f"[run] expected inputs by name, got {len(unnamed)} without; try run({names})"
-            )
-        if inputs.keys() != self._inputs.keys():
-            raise GraphError(
-                f"[run] expected inputs {sorted(self._inputs)}, got {sorted(inputs)}; "
-                "try the names given to vs.input"
-            )
-        feeds: dict[int, NDArray] = {}
-        for name, value in inputs.items():
-            node = self._inputs[name]
-            if isinstance(value, (np.ndarray, np.generic)):
-                array = np.asarray(value)
-                if array.dtype != numpy_dtype(node.type.dtype):
-                    raise DTypeError(
-                        f"[run] expected {node.type.dtype} for input {name!r}, got {array.dtype}; "
-                        f"try {name}.astype(numpy.{node.type.dtype})"
-                    )
-            else:
-                array = convert(f"run: input {name!r}", value, node.type.dtype)
-            if array.shape != node.type.shape:
-                raise ShapeError(
-                    f"[run] expected shape {node.type.shape} for input {name!r}, got {array.shape}"
-                )
-            low, high = node.attrs.get("low"), node.attrs.get("high")
-            if low is not None and high is not None and array.size:
-                least, most = array.min(), array.max()
-                if least < low or most > high:
-                    raise IndexOutOfRange(
-                        f"[run] expected values in {low}..{high} for input {name!r}, as its bounds "
-                        f"say, got {least}..{most}"
-                    )
-            fixed = np.array(array, order="C", copy=True) if copy else np.asarray(array, order="C")
-            feeds[node.id] = fixed
-        return feeds
+    compiled: Compiled
+    runs: list[Run] = dataclasses.field(default_factory=list)
 
 
 class Scheduler:
@@ -171,7 +106,10 @@ class Scheduler:
         self._policy = "priority" if policy == "auto" else policy
         self._copies = copies
         self._timeout_s = timeout_s
-        self._runs: list[Run] = []
+        self._entries: dict[object, _Entry] = {}
+        """Compiled graphs that a request may meet again."""
+        self._compiled: list[Compiled] = []
+        """Those that are not closed yet."""
         self._numbers = itertools.count()
         self._lock = threading.RLock()
         self._preparing = threading.RLock()
@@ -182,6 +120,7 @@ class Scheduler:
         self._offload = bool(offload)
         self._sync: dict[str, str] = {}
         self._watchdog = Watchdog(self.trace)
+        self._states = StateTable(lambda: self._devices)
         try:
             self._open(devices)
             self._sync = self._check_sync(sync)
@@ -219,59 +158,126 @@ class Scheduler:
         outputs: Outputs,
         placement: Placements | None = None,
         progress: Progress | None = None,
+        *,
+        updates: Updates | None = None,
+        observe: Observe | None = None,
     ) -> Run:
-        """Plans, allocates, uploads and records once.
+        """Plans, allocates, uploads and records once. The same graph, placement and observed values
+        again are the same compiled graph, with nothing planned or allocated.
 
         outputs: one Tensor, a sequence of them or a dict of names to them; a run returns an array,
         a tuple of arrays or a dict of names to arrays.
         placement: tensors or name patterns (as in fnmatch) to device names; it never changes the
         math. A tensor wins over patterns, a later pattern over an earlier one. A weight pulls the
         ops that read it; what cannot be kept is noted in `plan.explain()`.
+        updates: states (`vs.state`) to their next values, which each run puts in their places once
+        all else of it is done: a run that fails has changed none of them.
+        observe: tensors or name patterns to functions, called with name and value as soon as the
+        value is there, on the thread of the run; what returns False stops the run, which raises
+        RunCancelled. What comes after such a value waits for the function. A run that a fault
+        repeats shows its values again.
         """
-        if isinstance(placement, Tensor) or isinstance(progress, Tensor):
-            raise GraphError(
-                "[compile] expected one output, a sequence or a dict, got several; try "
-                "compile([a, b])"
-            )
         with self._lock:
-            if self._closing:
-                raise DeviceError("[compile] the scheduler is closed; make a new one")
-            graph, ids = build_graph(outputs)
-            overrides = self._overrides(placement or {}, ids)
-
-            def build(
-                left_out: Mapping[str, str], small: bool, progress: Progress | None
-            ) -> Executor:
-                with self._preparing:
-                    plan = self._plan(graph, overrides, self._machine(left_out), small)
-                    return Executor(
-                        plan, self._devices, self.trace, self._timeout_s, progress, self._numbers
-                    )
-
-            compiled = Compiled(
-                build, self._quarantine, self.trace, progress, watchdog=self._watchdog
+            request = self._request(outputs, placement, updates, observe, progress)
+            key = request.key()
+            entry = self._entries.get(key)
+            if entry is None:
+                entry = self._entries[key] = _Entry(self._make(request, progress))
+                self._compiled.append(entry.compiled)
+            run = Run(
+                entry.compiled,
+                make_packer(outputs, request.graph),
+                request.observers,
+                lambda closed: self._forget(closed, key, entry),
             )
-            run = Run(compiled, _packer(outputs, graph), self._forget)
-            self._runs.append(run)
+            entry.runs.append(run)
             return run
 
+    def reserve(
+        self,
+        outputs: Outputs,
+        placement: Placements | None = None,
+        *,
+        updates: Updates | None = None,
+        observe: Observe | None = None,
+    ) -> Plan:
+        """Returns the plan that `compile` would carry out now: where everything would run, and what
+        it would take on each device. Nothing is allocated.
+        """
+        with self._lock:
+            request = self._request(outputs, placement, updates, observe)
+        return self._plan(request, self.machine, small=False)
+
+    def function(
+        self,
+        build: Build,
+        *,
+        bounds: Mapping[str, tuple[int, int]] | None = None,
+        placement: Mapping[str | Tensor, str] | None = None,
+        limit: int = 16,
+    ) -> Function:
+        """Returns what runs a graph on inputs of any shape, compiled at the first call of each.
+
+        build: called once per shape with one Tensor per input, by name; returns outputs, or a pair
+        of these and a dict of updates of states. Weights and states belong outside of it.
+        bounds: of integer inputs, as in `vs.input`. limit: how many shapes are kept.
+        """
+
+        def compile(outputs: Outputs, updates: Updates | None) -> Run:
+            return self.compile(outputs, placement, updates=updates)
+
+        return Function(build, compile, bounds or {}, limit)
+
+    def read(self, state: Tensor) -> NDArray:
+        """Returns a state's value as the last run left it; waits for a run that uses states.
+
+        Raises:
+            StateLost: it was on a device that failed, and there was no copy.
+        """
+        return self._states.read(state)
+
+    def write(self, state: Tensor, value: object) -> None:
+        """Gives a state a value; waits for a run that uses states."""
+        self._states.write(state, value)
+
+    def drop(self, state: Tensor) -> None:
+        """Frees a state that no compiled graph uses; used again, it starts with its first value."""
+        self._states.drop(state)
+
+    def synchronize(self) -> None:
+        """Waits until every run submitted so far is done, or has failed; its future tells which."""
+        with self._lock:
+            compiled = list(self._compiled)
+        for each in compiled:
+            each.synchronize()
+
     def close(self) -> None:
-        """Waits for runs under way and accepted ones, then frees graphs and devices; safe to call
-        twice. What cannot be freed, as a device does not answer, is a warning.
+        """Waits for runs under way and accepted ones, then frees graphs, states and devices; safe
+        to call twice. What cannot be freed, as a device does not answer, is a warning.
         """
         with self._lock:
             first, self._closing = not self._closing, True
-            runs = list(self._runs)
-        for run in runs:
-            run.close()  # for another caller: until the first one's ends, or at once in a callback
+            compiled = list(self._compiled)
+        for each in compiled:
+            each.close()  # for another caller: until the first one's ends, or at once in a callback
         if first:
+            self._states.close()
             for device in reversed(self._devices):
                 device.close()
 
-    def _forget(self, run: Run) -> None:
+    def _forget(self, run: Run, key: object, entry: _Entry) -> None:
+        """Closes a compiled graph with the last of its runs."""
         with self._lock:
-            if run in self._runs:
-                self._runs.remove(run)
+            if run in entry.runs:
+                entry.runs.remove(run)
+            last = not entry.runs
+            if last and self._entries.get(key) is entry:
+                del self._entries[key]
+        if last:
+            entry.compiled.close()
+            with self._lock:
+                if entry.compiled in self._compiled:
+                    self._compiled.remove(entry.compiled)
 
     def __enter__(self) -> Scheduler:
         return self
@@ -295,25 +301,75 @@ class Scheduler:
             )
         ).verify()
 
-    def _plan(
-        self, graph: Graph, overrides: list[tuple[str | int, str]], machine: Machine, small: bool
-    ) -> Plan:
+    def _request(
+        self,
+        outputs: Outputs,
+        placement: Placements | None,
+        updates: Updates | None,
+        observe: Observe | None,
+        progress: object = None,
+    ) -> _Request:
+        """Returns what is to be planned, checked."""
+        if isinstance(placement, Tensor) or isinstance(progress, Tensor):
+            raise GraphError(
+                "[compile] expected one output, a sequence or a dict, got several; try "
+                "compile([a, b])"
+            )
+        if self._closing:
+            raise DeviceError("[compile] the scheduler is closed; make a new one")
+        graph, ids = build_graph(outputs, updates)
+        overrides = self._overrides(placement or {}, ids)
+        return _Request(graph, tuple(overrides), _observers(graph, ids, observe or {}))
+
+    def _make(self, request: _Request, progress: Progress | None) -> Compiled:
+        def build(left_out: Mapping[str, str], small: bool, progress: Progress | None) -> Executor:
+            with self._preparing:
+                self._require_reach(request.graph, left_out)
+                plan = self._plan(request, self._machine(left_out), small)
+                self._states.place(plan, self._devices)
+                try:
+                    return Executor(
+                        plan, self._devices, self.trace, self._timeout_s, progress, self._numbers
+                    )
+                except BaseException:
+                    self._states.release(plan)
+                    raise
+
+        return Compiled(build, self._quarantine, self._states, self.trace, progress, self._watchdog)
+
+    def _require_reach(self, graph: Graph, left_out: Mapping[str, str]) -> None:
+        """Raises where a state lives on a device that works, but has no memory for this graph."""
+        for device in self._devices:
+            if device.name not in left_out:
+                continue
+            for node_id in graph.initial:
+                if device.states.holds(graph.keys[node_id]):
+                    raise OutOfMemory(
+                        f"[compile] expected memory on {device.name}, where the state "
+                        f"{graph.nodes[node_id].name!r} lives, got none: {left_out[device.name]}; "
+                        "try closing other graphs"
+                    )
+
+    def _plan(self, request: _Request, machine: Machine, small: bool) -> Plan:
         """small: with one copy, as an allocation failed."""
+        graph = request.graph
         resident = {
             index: frozenset(n for n, key in graph.keys.items() if device.holds(key))
             for index, device in enumerate(self._devices)
         }
-
         plan = plan_graph(
             graph,
             machine,
             policy=self._policy,
-            overrides=overrides,
+            overrides=request.overrides,
             copies=1 if small else self._copies,
             resident=resident,
+            observed=request.observers.keys(),
         )
-        note = ("copies: 1 made, as a device ran out of memory",) if small else ()
-        return dataclasses.replace(plan, notes=(*plan.notes, *note))
+        if not small:
+            return plan
+        note = "one copy, as a device ran out of memory"
+        return dataclasses.replace(plan, notes=(*plan.notes, note))
 
     def _overrides(
         self, placement: Placements, ids: Mapping[Tensor, int]
@@ -396,10 +452,32 @@ class Scheduler:
         self._devices.append(cpu or CpuDevice(probe.device_spec(probe.resolve("cpu"))))
 
 
-def _packer(outputs: Outputs, graph: Graph) -> Callable[[tuple[NDArray, ...]], Result]:
-    if isinstance(outputs, Tensor):
-        return lambda arrays: arrays[0]
-    if isinstance(outputs, Mapping):
-        names = [name for name, _ in graph.outputs]
-        return lambda arrays: dict(zip(names, arrays, strict=True))
-    return lambda arrays: arrays
+def _observers(graph: Graph, ids: Mapping[Tensor, int], observe: Observe) -> Observers:
+    """Returns what is called for each computed value that a caller wants to see."""
+    if not isinstance(observe, Mapping):
+        raise PlanError(f"[observe] expected a dict of tensors to functions, got {observe!r}")
+    names = NameIndex(graph, "observe")
+    found: dict[int, list[Callable[[str, NDArray], object]]] = {}
+    for key, function in observe.items():
+        if not callable(function) or not isinstance(key, (str, Tensor)):
+            raise PlanError(
+                f"[observe] expected tensors or name patterns to functions, got {key!r}: "
+                f"{function!r}"
+            )
+        if isinstance(key, Tensor) and key not in ids:
+            raise PlanError(f"[observe] {key!r} is not part of this graph")
+        matched = (ids[key],) if isinstance(key, Tensor) else names.find(key)
+        computed = [n for n in matched if _is_computed(graph, n)]
+        if not computed:
+            raise PlanError(
+                f"[observe] expected a computed value, got {graph.nodes[matched[0]].name!r}, which "
+                "the caller gave"
+            )
+        for node_id in computed:
+            found.setdefault(node_id, []).append(function)
+    return {node_id: tuple(functions) for node_id, functions in sorted(found.items())}
+
+
+def _is_computed(graph: Graph, node_id: int) -> bool:
+    root = graph.nodes[graph.root(node_id)]
+    return not root.declaration.leaf and root.op != "assign"

@@ -12,9 +12,12 @@ import numpy as np
 
 from ..errors import DTypeError, IndexOutOfRange, ShapeError
 from ..types import NDArray, TensorType
-from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, get_op, register, view_offset
+from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, get_op, register, view_offset
 from .strides import spread
-from .tensor import Tensor, apply, from_array, leaf_infer, no_reference
+from .tensor import Tensor, apply, bounds_attrs, from_array, leaf_infer, no_reference
+
+BACKUP_BYTES = 1 << 20
+"""States up to this size are copied to the host after each run that changes them."""
 
 
 def _infer_assign(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
@@ -60,7 +63,13 @@ register(
 )
 
 
-def state(array: Any, name: str | None = None, *, bounds: tuple[int, int] | None = None) -> Tensor:
+def state(
+    array: Any,
+    name: str | None = None,
+    *,
+    bounds: tuple[int, int] | None = None,
+    backup: bool | None = None,
+) -> Tensor:
     """A value that lives on a device from run to run: a cache, a counter, what an optimiser keeps.
 
     A run reads what was there when it began. `sched.compile(..., updates={state: next_value})` has
@@ -68,9 +77,17 @@ def state(array: Any, name: str | None = None, *, bounds: tuple[int, int] | None
     All graphs of a scheduler that use this Tensor share it.
 
     array: what it starts with, copied. bounds: the least and largest value of an integer state;
-    int64 needs them to live on a device, which holds 32 bits.
+    int64 needs them to live on a device, which holds 32 bits. backup: whether the host gets a copy
+    of each next value, so that nothing is lost with a device that fails; None: up to 1 MiB.
     """
-    tensor = from_array("state", array, name, bounds)
+    if backup not in (None, True, False):
+        raise DTypeError(f"[state] expected a backup of True, False or None, got {backup!r}")
+
+    def attrs(type_: TensorType) -> dict[str, AttrValue]:
+        keep = type_.host_bytes <= BACKUP_BYTES if backup is None else backup
+        return {**bounds_attrs("state", bounds, type_), "backup": keep}
+
+    tensor = from_array("state", array, name, attrs)
     check_values(tensor, tensor.data)
     return tensor
 

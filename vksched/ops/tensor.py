@@ -431,9 +431,14 @@ def constant(value: Any, name: str | None = None) -> Tensor:
 
 
 def from_array(
-    op: str, value: Any, name: str | None, bounds: tuple[int, int] | None = None
+    op: str,
+    value: Any,
+    name: str | None,
+    more: Callable[[TensorType], Mapping[str, AttrValue]] = lambda type_: {},
 ) -> Tensor:
-    """Makes a leaf that holds an array: not copied for a weight, as these are large."""
+    """Makes a leaf that holds an array: not copied for a weight, as these are large. more: further
+    attributes.
+    """
     if name is not None and not isinstance(name, str):
         raise VkschedError(f"[{op}] expected a name, got {name!r}")
     try:
@@ -463,4 +468,4 @@ def from_array(
         type_ = TensorType(data.shape, dtype)
     except ShapeError as error:
         raise ShapeError(f"[{op}] {name or ''} {error}") from None
-    return _leaf(op, type_, name, data, bounds_attrs(op, bounds, type_))
+    return _leaf(op, type_, name, data, more(type_))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ..graph import Graph
@@ -139,6 +140,12 @@ class Plan:
     memory: tuple[DeviceMemory, ...]
     locations: Mapping[tuple[int, int], Span]
     notes: tuple[str, ...] = ()
+
+    @cached_property
+    def commits(self) -> tuple[Split, ...]:
+        """The splits that write states, which stand last."""
+        nodes = self.graph.nodes
+        return tuple(s for s in self.splits if any(nodes[n].op == "assign" for n in s.nodes))
 
     def verify(self) -> Plan:
         """Returns the plan after checking it: see `plan.verify.verify_plan`."""

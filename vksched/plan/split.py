@@ -99,7 +99,8 @@ def split_graph(
                 else:
                     continue
                 present.add((here, value))
-    for value in (*(output for _, output in graph.outputs), *support.observed):
+    given = (*(output for _, output in graph.outputs), *graph.kept, *support.observed)
+    for value in given:
         root = graph.root(value)
         if root in of_node:
             leaving[of_node[root]][value_of(graph, value, False)] = None

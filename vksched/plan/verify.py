@@ -126,7 +126,7 @@ def _check_order(plan: Plan) -> None:
     left = [s.id for s in plan.splits if s.id not in complete]
     if left:
         raise _fail(f"splits {left} are not complete when the run ends")
-    for name, output in graph.outputs:
+    for name, output in (*graph.outputs, *((graph.nodes[v].name, v) for v in graph.kept)):
         root = graph.root(output)
         if not graph.nodes[root].declaration.leaf and not {output, root} & made.keys():
             raise _fail(f"output {name!r} is not copied out")
@@ -185,10 +185,10 @@ def _check_words(plan: Plan, device: int) -> None:
         if where == device:
             pages = (*memory.activation_pages, *(s.words for s in state_spans.values()))
             _check_span(plan, device, node_id, span, pages, "activation")
-            state = graph.states.get(node_id)
-            if (state is None) != (span.page < len(memory.activation_pages)):
+            held = state_spans.get(graph.states.get(node_id, -1))  # elsewhere it is a copy
+            if (held is None) != (span.page < len(memory.activation_pages)):
                 raise _fail(f"{_name(plan, node_id)} is not in the memory of its kind")
-            if state is not None and span != state_spans.get(state):
+            if held is not None and span != held:
                 raise _fail(f"{_name(plan, node_id)} is not where its state is")
     for split in plan.splits:
         for written in (*(c.node for c in split.copies_in), *split.nodes):

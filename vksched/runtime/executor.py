@@ -13,17 +13,21 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
-from ..errors import DeviceError, DeviceTimeout
+from ..errors import DeviceError, DeviceTimeout, RunCancelled
 from ..plan.plan import HOST, CopyIn, Plan, Split
 from ..trace import Event, Trace, warn
 from ..types import NDArray
 from .device import Device, Progress, Session
 from .evaluate import Values
+
+Observers = Mapping[int, Sequence[Callable[[str, NDArray], object]]]
+"""By node what is called with its name and value; one that returns False cancels the run."""
 
 INTERRUPTED_S = 2.0
 """How long Ctrl-C waits for what is under way, so that the graph stays usable."""
@@ -81,6 +85,7 @@ class _Run:
     slot: int
     ticket: int
     feeds: Mapping[int, NDArray]
+    observers: Observers
     submitted_s: dict[int, float] = field(default_factory=dict)
     complete_s: dict[int, float] = field(default_factory=dict)
     done_on: dict[int, int] = field(default_factory=dict)
@@ -92,6 +97,27 @@ class _Run:
     crossing_bytes: int = 0
     input_bytes: int = 0
     output_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """outputs: as in `Graph.outputs`. kept: the next values of states, as in `Graph.kept`."""
+
+    outputs: tuple[NDArray, ...]
+    kept: tuple[NDArray, ...] = ()
+
+
+class CommitFailed(Exception):
+    """A run is complete, but the states of some devices may be old or torn.
+
+    cause: what happened. results: those of the run. devices: whose states they are.
+    """
+
+    def __init__(self, cause: BaseException, results: Results, devices: frozenset[int]) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+        self.results = results
+        self.devices = devices
 
 
 class Executor:
@@ -111,6 +137,7 @@ class Executor:
         numbers: Iterator[int] | None = None,
     ) -> None:
         self.plan = plan
+        self.devices = tuple(devices)
         self._trace = trace
         self._timeout_s = timeout_s
         self._numbers = numbers or itertools.count()
@@ -155,9 +182,13 @@ class Executor:
     def retired(self) -> bool:
         return self._retired
 
-    def run(self, feeds: Mapping[int, NDArray]) -> tuple[NDArray, ...]:
+    def run(self, feeds: Mapping[int, NDArray], observers: Observers | None = None) -> Results:
         """Runs once on the calling thread; waits for a free slot first. The arrays must not change
         until it is done.
+
+        Raises:
+            RunCancelled: an observer said so. CommitFailed: the run is complete, but not its
+                states. DeviceError, IndexOutOfRange: it failed; no state has changed.
         """
         with self._state:
             while True:
@@ -168,7 +199,7 @@ class Executor:
                 self._state.wait()
             slot = self._free_slots.pop(0)
         try:
-            return self._run(slot, feeds)
+            return self._run(slot, feeds, observers or {})
         finally:
             with self._state:
                 self._free_slots.append(slot)
@@ -190,25 +221,55 @@ class Executor:
         """Waits for the runs under way, then frees what the plan holds; it cannot run any more."""
         close_all(self.retire())
 
-    def _run(self, slot: int, feeds: Mapping[int, NDArray]) -> tuple[NDArray, ...]:
+    def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> Results:
         with self._state:
             number, ticket = next(self._numbers), next(self._tickets) & 0xFFFFFFFF
-        run = _Run(number, slot, ticket, feeds)
+        run = _Run(number, slot, ticket, feeds, observers)
+        commits, graph = self.plan.commits, self.plan.graph
         start = self._trace.clock.now()
         try:
             for run.device, session in self._sessions.items():
                 session.begin(slot)
-            for split in self.plan.splits:
+            for split in self.plan.splits[: len(self.plan.splits) - len(commits)]:
                 self._start_split(run, split)
-            for split_id in self.plan.final_waits:
+            for split_id in commits[0].waits if commits else self.plan.final_waits:
                 self._wait(run, split_id)
-            outputs = tuple(self._output(run, node) for _, node in self.plan.graph.outputs)
+            outputs = tuple(self._output(run, node) for _, node in graph.outputs)
+            results = Results(outputs, tuple(self._output(run, node) for node in graph.kept))
         except BaseException as error:
             self._settle(run, error)
             raise
+        if commits:
+            self._commit(run, results)
         end = self._trace.clock.now()
         self._report(run, start, end)
-        return outputs
+        return results
+
+    def _commit(self, run: _Run, results: Results) -> None:
+        """Puts the next values of states in their places, on each device that can."""
+        causes: list[BaseException] = []
+
+        def attempt(step: Callable[[], None]) -> None:
+            try:
+                step()
+            except BaseException as error:
+                causes.append(error)
+                if not isinstance(error, Exception):  # an interrupt comes after all is in place
+                    attempt(step)
+
+        for split in self.plan.commits:
+            attempt(partial(self._start_once, run, split))
+        for split_id in self.plan.final_waits:
+            if split_id in run.submitted_s:
+                attempt(partial(self._wait, run, split_id))
+        if causes:
+            self._settle(run, causes[0])
+            torn = {s.device for s in self.plan.commits if s.id not in run.complete_s}
+            raise CommitFailed(causes[0], results, frozenset(torn)) from causes[0]
+
+    def _start_once(self, run: _Run, split: Split) -> None:
+        if split.id not in run.submitted_s:
+            self._start_split(run, split)
 
     def _ask(self, run: _Run, split_id: int) -> Session:
         """Returns the session of a split, and notes whom the run is talking to."""
@@ -241,6 +302,8 @@ class Executor:
 
     def _wait(self, run: _Run, split_id: int) -> None:
         """Waits for a split; every earlier one on its device is complete then, too."""
+        if split_id in run.complete_s:
+            return
         device = self.plan.splits[split_id].device
         start = self._trace.clock.now()
         self._ask(run, split_id).wait(run.slot, split_id, self._timeout_s)
@@ -253,9 +316,24 @@ class Executor:
             self._ask(run, splits[done]).check(run.slot, splits[done], run.ticket)
             run.complete_s[splits[done]] = end
             done += 1
-        run.done_on[device] = done
+        first, run.done_on[device] = run.done_on.get(device, 0), done
         if self._trace.active:
             self._emit("wait", device, start, run, split=split_id)
+        for complete in splits[first:done]:
+            self._show(run, self.plan.splits[complete])
+
+    def _show(self, run: _Run, split: Split) -> None:
+        """Calls the observers of a complete split."""
+        for node_id in split.observed:
+            name = self.plan.graph.nodes[node_id].name
+            for observer in run.observers.get(node_id, ()):
+                value = self._output(run, node_id)
+                try:
+                    goes_on = observer(name, value)
+                except DeviceError as error:  # no device of this run's
+                    raise RunCancelled(f"[run] the observer of {name!r} failed: {error}") from error
+                if goes_on is False:
+                    raise RunCancelled(f"[run] an observer stopped the run at {name!r}")
 
     def _output(self, run: _Run, node_id: int) -> NDArray:
         """Returns a result of its own memory: fetched, or, for a view, evaluated from what it

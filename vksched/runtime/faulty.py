@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Iterable
 
 from ..errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory
 from ..plan.machine import DeviceSpec
@@ -18,10 +19,10 @@ from ..types import NDArray
 from . import probe
 from .device import Device, Progress, Session
 from .opening import open_device
-from .states import StateStore
+from .states import Item, StateStore
 
 KINDS = ("lost", "timeout", "sequence", "memory", "error")
-CALLS = ("prepare", "stage", "submit", "wait", "check", "fetch")
+CALLS = ("prepare", "stage", "submit", "wait", "check", "fetch", "states")
 
 
 class FaultyDevice:
@@ -29,7 +30,8 @@ class FaultyDevice:
 
     device: a Vulkan device's name or any Device but the CPU. at: the number of the call that fails,
     counted from 0 over all graphs; None for never; may be set at any time. call: which calls are
-    counted, one of "prepare", "stage", "submit", "wait", "check" and "fetch".
+    counted, one of "prepare", "stage", "submit", "wait", "check", "fetch" and "states", which are
+    what adds, reads and writes states.
     kind: "lost": that call and all later ones of any kind raise DeviceLost, as with real drivers.
         "timeout": the submission is handed on, but no later wait sees its end. "sequence": the
         submission is dropped without a word. "memory": OutOfMemory. "error": another DeviceError.
@@ -79,7 +81,7 @@ class FaultyDevice:
 
     @property
     def states(self) -> StateStore:
-        return self.device.states
+        return FaultyStates(self)
 
     def holds(self, key: object) -> bool:
         return self.device.holds(key)
@@ -110,6 +112,35 @@ class FaultyDevice:
         if hit and self.kind == "error":
             raise DeviceError(f"[{call}] {self.name} failed (injected)")
         return hit and self.kind == "sequence"
+
+
+class FaultyStates:
+    """The states of a device that fails on purpose."""
+
+    def __init__(self, device: FaultyDevice) -> None:
+        self._device = device
+        self._states = device.device.states
+
+    def holds(self, key: object) -> bool:
+        return self._states.holds(key)
+
+    def add(self, items: Iterable[Item]) -> None:
+        self._device.meet("states")
+        self._states.add(items)
+
+    def read(self, key: object) -> NDArray:
+        self._device.meet("states")
+        return self._states.read(key)
+
+    def write(self, key: object, array: NDArray) -> None:
+        self._device.meet("states")
+        self._states.write(key, array)
+
+    def remove(self, key: object) -> None:
+        self._states.remove(key)
+
+    def keys(self) -> tuple[object, ...]:
+        return self._states.keys()
 
 
 class FaultySession:

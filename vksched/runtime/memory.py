@@ -219,6 +219,9 @@ class DeviceStates:
         if held is not None:
             self._store.release(held[1])
 
+    def keys(self) -> tuple[object, ...]:
+        return tuple(self._held)
+
 
 class _Stage:
     """One of two staging buffers: the host fills one while the device empties the other."""

@@ -35,6 +35,9 @@ class StateStore(Protocol):
     def remove(self, key: object) -> None:
         """Frees a state; one that is not there is ignored."""
 
+    def keys(self) -> tuple[object, ...]:
+        """Returns the keys of the states that are there."""
+
 
 class HostStates:
     """States as numpy arrays, for the cpu and null devices."""
@@ -60,3 +63,6 @@ class HostStates:
 
     def remove(self, key: object) -> None:
         self._arrays.pop(key, None)
+
+    def keys(self) -> tuple[object, ...]:
+        return tuple(self._arrays)
