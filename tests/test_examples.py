@@ -59,6 +59,29 @@ def test_async_run(devices: list[str]) -> None:
         assert np.allclose(got, wanted, atol=1e-4)
 
 
+def test_key_value_cache(devices: list[str]) -> None:
+    import key_value_cache
+
+    got, expected, stats = key_value_cache.main(devices)
+    assert np.allclose(got, expected, atol=1e-5)
+    assert stats.input_bytes == 3 * 4 * 64, "the cache does not come from the caller"
+
+
+def test_observer(devices: list[str]) -> None:
+    import observer
+
+    seen, told = observer.main(devices)
+    assert seen == [f"layer.{i}.out" for i in range(len(seen))] and 1 < len(seen) < 6
+    assert seen[-1] in told
+
+
+def test_examples_are_short() -> None:
+    whole = {"semantic_search.py", "minilm.py"}
+    for path in sorted(EXAMPLES.glob("*.py")):
+        lines = len(path.read_text("utf-8").splitlines())
+        assert path.name in whole or lines < 60, (path.name, lines)
+
+
 def test_manual_placement(devices: list[str]) -> None:
     import manual_placement
 

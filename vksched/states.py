@@ -54,7 +54,10 @@ class StateTable:
         self._require_state("read", state)
         with self._turn, self._lock:
             value, home = self._value(state), self._home(state)
-            return home.states.read(state) if home is not None else np.array(value, copy=True)
+            if home is None:
+                return np.array(value, copy=True)
+            with _blaming(home):
+                return home.states.read(state)
 
     def write(self, state: Tensor, value: object) -> None:
         """Gives a state a value; one that was lost can be used again."""
@@ -68,7 +71,8 @@ class StateTable:
                 )
             home = self._home(state)
             if home is not None:
-                home.states.write(state, array)
+                with _blaming(home):
+                    home.states.write(state, array)
             self._copies[state] = array
             self._lost.pop(state, None)
 
@@ -121,7 +125,8 @@ class StateTable:
                 keys = [_key(plan.graph, state) for state in memory.states]
                 new = [(key, self._value(key)) for key in keys if not device.states.holds(key)]
                 if new:
-                    device.states.add(new)
+                    with _blaming(device):
+                        device.states.add(new)
                     self._copies.update(new)
             self._users.update(_states(plan))
 
@@ -211,6 +216,17 @@ class StateTable:
             )
         check_values(state, array)
         return array
+
+
+@contextmanager
+def _blaming(device: Device) -> Iterator[None]:
+    """Errors of a device say whose they are."""
+    try:
+        yield
+    except DeviceError as error:
+        error.device = error.device or device.name
+        error.during = error.during or "moving states"
+        raise
 
 
 def _key(graph: Graph, node_id: int) -> Tensor:

@@ -247,13 +247,13 @@ class Executor:
 
     def _commit(self, run: _Run, results: Results) -> None:
         """Puts the next values of states in their places, on each device that can."""
-        causes: list[BaseException] = []
+        causes: list[tuple[BaseException, int, int]] = []
 
         def attempt(step: Callable[[], None]) -> None:
             try:
                 step()
             except BaseException as error:
-                causes.append(error)
+                causes.append((error, run.device, run.split))
                 if not isinstance(error, Exception):  # an interrupt comes after all is in place
                     attempt(step)
 
@@ -263,9 +263,10 @@ class Executor:
             if split_id in run.submitted_s:
                 attempt(partial(self._wait, run, split_id))
         if causes:
-            self._settle(run, causes[0])
+            cause, run.device, run.split = causes[0]
+            self._settle(run, cause)
             torn = {s.device for s in self.plan.commits if s.id not in run.complete_s}
-            raise CommitFailed(causes[0], results, frozenset(torn)) from causes[0]
+            raise CommitFailed(cause, results, frozenset(torn)) from cause
 
     def _start_once(self, run: _Run, split: Split) -> None:
         if split.id not in run.submitted_s:

@@ -80,6 +80,7 @@ class NullSession:
     def __init__(self, device: NullDevice, plan: Plan, index: int) -> None:
         self._device = device
         self._plan = plan
+        self._index = index
         self._dead = last_uses(plan, index)
         self._makers: dict[int, list[int]] = {}
         for split in plan.splits:
@@ -118,9 +119,12 @@ class NullSession:
         device.busy_until_s = start + duration
         self._intervals[slot][split] = (start, start + duration)
         self._tickets[slot][split] = ticket
-        run_split(
-            self._plan, self._plan.splits[split], self._values[slot], self._dead, device.states
-        )
+        before = (s.id for s in self._plan.splits[:split] if s.device == self._index)
+        if all(number in self._intervals[slot] for number in before):
+            # else one was dropped, and there is nothing to compute with: the check will tell
+            run_split(
+                self._plan, self._plan.splits[split], self._values[slot], self._dead, device.states
+            )
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
         known = self._intervals[slot]
