@@ -100,7 +100,7 @@ def test_few_plans_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     real = planner.place_priority
 
     def counted(support: Any, overrides: Any, caps: Any) -> Any:
-        tried.append(tuple(caps))
+        tried.append(tuple(caps.first))
         return real(support, overrides, caps)
 
     monkeypatch.setitem(planner.POLICIES, "priority", counted)
@@ -108,6 +108,31 @@ def test_few_plans_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
         tried.clear()
         plan = make_plan(model(200, rows), machine=make_machine(2, [100 * LAYER_BYTES] * 2))
         assert fill(plan, 0) > 0.9 and len(tried) <= 12, tried
+
+
+def bulge(layers: int = 40, factor: int = 40) -> vs.Tensor:
+    """A model with a moment in its middle that takes many times what the rest does."""
+    h = model(layers // 2)
+    wide = vs.concat([h] * factor, name="wide")
+    h = vs.reduce_max(vs.reshape(wide, (factor, *h.shape)), 0, name="narrow")
+    for i in range(layers // 2):
+        w = vs.weight(np.ones((WIDTH, WIDTH), np.float32), f"v{i}")
+        h = vs.relu(vs.matmul(h, w, name=f"p{i}"))
+    return h
+
+
+def test_one_large_moment_goes_elsewhere_alone() -> None:
+    y = bulge()
+    free = make_plan(y, machine=make_machine(1))
+    value = 4 * 8 * WIDTH
+    memory = free.memory[0].peak_bytes - 20 * value
+    plan = make_plan(y, machine=make_machine(1, [memory]))
+    assert [device_of(plan, n) for n in ("m0", "wide", "narrow", "p19")] == [A, CPU, CPU, A]
+    on_cpu = [n for n in plan.graph.ops if plan.placements[n.id].device == 1]
+    assert len(on_cpu) <= 4 and len(crossings_of(plan)) <= 2
+    assert "which take most, go elsewhere" in plan.explain()
+    two = make_plan(y, machine=make_machine(2, [memory, 1 << 30]))
+    assert device_of(two, "wide") == B and device_of(two, "p19") == A
 
 
 # -- copies ----------------------------------------------------------------------------------------

@@ -185,12 +185,18 @@ def assign_window(
 
 def largest_live_set(lifetimes: Sequence[Lifetime]) -> int:
     """Returns the words that live at once at the worst moment: no assignment needs less."""
+    return max(live_words(lifetimes).values(), default=0)
+
+
+def live_words(lifetimes: Sequence[Lifetime]) -> dict[int, int]:
+    """Returns the words that live at each item at which something begins or has just ended."""
     changes: dict[int, int] = {}
     for life in lifetimes:
         size = aligned(max(life.words, 1))
         changes[life.first] = changes.get(life.first, 0) + size
         changes[life.last + 1] = changes.get(life.last + 1, 0) - size
-    return max(itertools.accumulate(changes[step] for step in sorted(changes)), default=0)
+    steps = sorted(changes)
+    return dict(zip(steps, itertools.accumulate(changes[step] for step in steps), strict=True))
 
 
 def weights_of(graph: Graph, outlines: Sequence[Outline], device: int) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from fnmatch import translate
 
 from ..errors import PlanError
@@ -43,14 +44,25 @@ NONE = -1
 Overrides = Sequence[tuple[str | int, str]]
 
 
+@dataclass
+class Caps:
+    """What each device must not take, as it would not fit: nodes by their number in order.
+
+    first: the first one; None: it may take all, NONE: nothing. peaks: those around the moment that
+    takes most.
+    """
+
+    first: list[int | None]
+    peaks: list[range]
+
+
 def place_priority(
-    support: Support, overrides: Overrides, caps: Sequence[int | None]
+    support: Support, overrides: Overrides, caps: Caps
 ) -> tuple[tuple[Placement, ...], tuple[str, ...]]:
     """Returns the placement of every node and notes for the user.
 
-    caps: for each device the number of the first node that it must not take, None for no such; a
-    plan that does not fit a device's memory is made again with a lower cap. A node that streams its
-    weights needs little memory: it, and what follows it, may stand beyond the cap.
+    caps: what does not fit. A node that streams its weights needs little memory: it, and what
+    follows it, may stand beyond the first node that a device must not take.
     """
     placer = _Placer(support, caps)
     placer.apply_overrides(overrides)
@@ -102,7 +114,7 @@ def resolve_overrides(
 class _Placer:
     """The state of one pass; `device` and `rule` grow from stage to stage."""
 
-    def __init__(self, support: Support, caps: Sequence[int | None]) -> None:
+    def __init__(self, support: Support, caps: Caps) -> None:
         self.support = support
         self.graph = support.graph
         self.machine = support.machine
@@ -123,8 +135,8 @@ class _Placer:
         ]
 
     def why_not(self, node: Node, device: int) -> str | None:
-        cap = self.caps[device]
-        if cap is not None and self._rank[node.id] >= cap:
+        cap, number = self.caps.first[device], self._rank[node.id]
+        if (cap is not None and number >= cap) or number in self.caps.peaks[device]:
             return f"{self.machine.devices[device].name} is full"
         return self.support.why_not(node, device)
 
@@ -132,10 +144,12 @@ class _Placer:
         """Whether a device may take a node: beyond its cap only beside what streams there."""
         if self.why_not(node, device) is None:
             return True
-        return self._beside_streams(node, device) and self.support.can(node, device)
+        at_peak = self._rank[node.id] in self.caps.peaks[device]
+        beside = not at_peak and self._beside_streams(node, device)
+        return beside and self.support.can(node, device)
 
     def _beside_streams(self, node: Node, device: int) -> bool:
-        cap = self.caps[device]
+        cap = self.caps.first[device]
         neighbours = (*self.support.operands[node.id], *self.support.readers[node.id])
         return cap is not None and any(
             self.device.get(n) == device and self._rank[n] >= cap for n in neighbours
@@ -256,7 +270,10 @@ class _Placer:
             # a window in the device's own memory takes as much as the weight would
             fits = spec.windows_apart or (self.kept.keys() >= {*streamed} and 2 * moved <= room)
             pays = intensity >= spec.offload_flops_per_byte
-            if not (fits and pays and self.support.can(node, device)) or self.caps[device] == NONE:
+            if (
+                not (fits and pays and self.support.can(node, device))
+                or self.caps.first[device] == NONE
+            ):
                 continue
             if not spec.windows_apart:
                 self._room[device] -= moved

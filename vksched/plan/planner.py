@@ -31,11 +31,12 @@ from .memory import (
     assign_window,
     find_lifetimes,
     largest_live_set,
+    live_words,
     locations_of,
     states_of,
     weights_of,
 )
-from .placement import NONE, WELL_FILLED, Overrides, place_priority
+from .placement import NONE, WELL_FILLED, Caps, Overrides, place_priority
 from .plan import CopyIn, CopyOut, DeviceMemory, Placement, Plan, Span, Split
 from .split import Outline, split_graph
 from .support import Support
@@ -45,6 +46,9 @@ POLICIES = {"priority": place_priority}
 
 NOWHERE = Span(0, 0, 0)
 """The span of a value in numpy's memory."""
+
+PEAK_SHARE = 0.1
+"""Of a device's nodes: so many around one moment may go elsewhere alone."""
 
 TRIES = 8
 """Caps tried for a device before the best of them is taken."""
@@ -90,12 +94,6 @@ def plan_graph(
     count, why = _most_copies(layout, copies)
     notes = (*layout.notes, *spills, *why, *_slow(machine))
     return verify_plan(_finish(layout, policy, count, notes))
-
-
-Caps = list[int | None]
-"""For each device the number of the first node that it must not take; None: it may take all;
-NONE: nothing.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +142,8 @@ def _pools(machine: Machine) -> list[tuple[int, ...]]:
 def _fit(support: Support, try_caps: Callable[[Caps], _Layout]) -> tuple[_Layout, list[str]]:
     """Returns a layout within every GPU's memory, and for each that was too small why."""
     machine = support.machine
-    caps: Caps = [None] * len(machine.devices)
+    count = len(machine.devices)
+    caps = Caps([None] * count, [range(0)] * count)
     reasons: dict[tuple[int, ...], str] = {}
     layout = try_caps(caps)
     while True:
@@ -153,12 +152,54 @@ def _fit(support: Support, try_caps: Callable[[Caps], _Layout]) -> tuple[_Layout
             break
         need, room = layout.need(full), layout.room(full)
         reasons.setdefault(full, f"it would take {need} of {room} bytes")
-        layout = _search_cap(layout, full, caps, try_caps)
+        peak = _find_peak(layout, full, caps)
+        if peak is None:
+            layout = _search_cap(layout, full, caps, try_caps)
+        else:
+            caps.peaks[full[0]] = peak
+            layout = try_caps(caps)
     return layout, [
         f"{', '.join(machine.devices[d].name for d in pool)} is full: {why}; "
-        f"nodes from number {max(caps[pool[0]] or 0, 0)} on go elsewhere"
+        f"nodes {_spilled(caps, pool[0])} go elsewhere"
         for pool, why in sorted(reasons.items())
     ]
+
+
+def _spilled(caps: Caps, device: int) -> str:
+    peak, first = caps.peaks[device], caps.first[device]
+    parts = [f"number {peak[0]} to {peak[-1]}, which take most,"] if peak else []
+    if first is not None:
+        parts.append(f"from number {max(first, 0)} on")
+    return " and ".join(parts)
+
+
+def _find_peak(layout: _Layout, pool: tuple[int, ...], caps: Caps) -> range | None:
+    """Returns the numbers of a few nodes in a row without which a device would have room, if there
+    are such: a cap would turn all away that come after them, too.
+    """
+    device, support = pool[0], layout.support
+    memory = layout.memory[device]
+    besides = memory.needed_bytes - 4 * sum(memory.activation_pages)
+    most_words = (layout.room(pool) - besides) // 4
+    if len(pool) > 1 or most_words <= 0:
+        return None
+    live = live_words(find_lifetimes(support, layout.outlines, device))
+    number = {node.id: i for i, node in enumerate(support.computed)}
+    here = [number[n] for o in layout.outlines if o.device == device for n in o.nodes]
+    found: list[int] = []
+    position = 0
+    for outline in layout.outlines:
+        if outline.device == device:
+            items = [support.readers[value] for value, _ in outline.entering]
+            items += [(node_id,) for node_id in (*outline.nodes, *outline.leaving)]
+            for nodes in items:
+                if live.get(position, 0) > most_words:
+                    found += [number[n] for n in nodes if n in outline.nodes]
+                position += 1
+    before = caps.peaks[device]
+    peak = range(min((*found, *before)), max((*found, *before)) + 1) if found else before
+    turned_away = sum(n in peak for n in here) + len(before)
+    return peak if peak != before and turned_away <= max(2, PEAK_SHARE * len(here)) else None
 
 
 def _search_cap(
@@ -168,7 +209,7 @@ def _search_cap(
 
     layout: one in which they do not. With NONE they take nothing, so there is always an end.
     """
-    before, low, high = caps[pool[0]], NONE, len(layout.support.computed)
+    before, low, high = caps.first[pool[0]], NONE, len(layout.support.computed)
     if before is not None:
         high = min(high, before)
     found: _Layout | None = None
@@ -186,7 +227,7 @@ def _search_cap(
             guess = (low + high) // 2
         cap = max(low + 1, min(guess, high - 1)) if high - low > 1 else NONE
         for device in pool:
-            caps[device] = cap
+            caps.first[device] = cap
         layout = try_caps(caps)
         tried += 1
         if layout.fits(pool):
@@ -194,7 +235,7 @@ def _search_cap(
         else:
             high = cap
     for device in pool:
-        caps[device] = low
+        caps.first[device] = low
     return found
 
 
