@@ -198,3 +198,13 @@ def test_automatic_copies_are_two_over_several_devices_that_have_room() -> None:
     tight = vs.plan_graph(graph, make_machine(2, small), copies="auto")
     assert len(set(runs_of(tight))) == 2
     assert not any(note.startswith("copies") for note in tight.notes)
+
+
+def test_states_that_have_no_room_where_they_live_are_a_clear_error() -> None:
+    total = vs.state(np.zeros((8, WIDTH), np.float32), "total")
+    y = vs.add(vs.input("x", (8, WIDTH)), total, name="y")
+    graph, _ = vs.build_graph(y, {total: y})
+    there = {0: frozenset(n.id for n in graph.nodes if n.op == "state")}
+    assert vs.plan_graph(graph, make_machine(1), resident=there).copies == 1
+    with pytest.raises(vs.OutOfMemory, match="on null:0 for the states that live there, got 64"):
+        vs.plan_graph(graph, make_machine(1, [64]), resident=there)
