@@ -82,6 +82,17 @@ def test_examples_are_short() -> None:
         assert path.name in whole or lines < 60, (path.name, lines)
 
 
+def test_device_loss(devices: list[str]) -> None:
+    import device_loss
+
+    results, expected, texts = device_loss.main(devices)
+    assert len(results) == device_loss.RUNS
+    for got, wanted in zip(results, expected, strict=True):
+        assert np.allclose(got, wanted, atol=1e-4)
+    name = "null:0" if devices == ["cpu"] else devices[0]
+    assert len(texts) == 1 and f"{name} failed in split 0" in texts[0]
+
+
 def test_manual_placement(devices: list[str]) -> None:
     import manual_placement
 

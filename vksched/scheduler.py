@@ -368,7 +368,7 @@ class Scheduler:
         )
         if not small:
             return plan
-        note = "one copy, as a device ran out of memory"
+        note = "copies: 1 made, as a device ran out of memory"
         return dataclasses.replace(plan, notes=(*plan.notes, note))
 
     def _overrides(
@@ -439,6 +439,8 @@ class Scheduler:
                     cpu = item
                 else:
                     self._devices.append(item)
+                    counts[item.name] = counts.get(item.name, 0) + 1
+                    self._aliases.setdefault(item.name, item.name)
                 continue
             info = probe.resolve(item)
             if info.name == "cpu":

@@ -76,7 +76,7 @@ class DeviceSpec:
         if self.kind == "cpu":
             return None
         if self.out_of_use:
-            return f"it is out of use ({self.out_of_use})"
+            return f"it is out of use, {self.out_of_use}"
         # of a leaf a device holds all, though a node may read a view of a part only
         held = [graph.nodes[i].type for i in (*graph.leaves_read(node), *node.inputs)]
         for type_ in (*held, node.type):

@@ -409,8 +409,8 @@ class Recording:
             duration: float | None = self._open_native().duration_s()
         return duration
 
-    def close(self) -> None:
-        """Waits for a submission under way, at most CLOSE_LIMIT_S, and gives the commands back.
+    def close(self, limit_s: float = CLOSE_LIMIT_S) -> None:
+        """Waits for a submission under way, at most limit_s, and gives the commands back.
 
         Raises:
             DeviceTimeout: it did not end; it is ended with the context.
@@ -418,12 +418,12 @@ class Recording:
         with self._device.lock:
             if self._native is None:
                 return
-            limit = time.monotonic() + CLOSE_LIMIT_S
+            limit = time.monotonic() + limit_s
         with errors("close", self.context.name):
             if self._native.pending:
                 with contextlib.suppress(binding.companion.DeviceLost):
                     self._native.wait(max(0.0, limit - time.monotonic()))
-        self._end(CLOSE_LIMIT_S)
+        self._end(limit_s)
 
     def _end(self, limit_s: float) -> bool:
         """Returns False where the device still works on it; then everything it uses is kept."""
