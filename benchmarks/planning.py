@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 import vksched as vs
-from vksched.plan import layout, planner
+from vksched.plan import draft, planner
 from vksched.plan.machine import DeviceSpec, Machine
 
 SIZES = (1_000, 10_000, 100_000)
@@ -155,7 +155,7 @@ def timed_stages(spent_s: dict[str, float]) -> Iterator[None]:
     """Adds up the time spent in each stage of the planner."""
     own = {
         (module, name): getattr(module, name)
-        for module in (planner, layout)
+        for module in (planner, draft)
         for name in STAGES
         if name in vars(module)
     }

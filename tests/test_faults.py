@@ -5,6 +5,7 @@ elsewhere, the answer that of numpy, the warning with the device's name.
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -538,3 +539,27 @@ def test_any_graph_with_any_faults_equals_numpy(data: st.DataObject) -> None:
         expected = numpy.compile(outputs)(**feeds)
     for result in results:
         assert all(np.allclose(a, b, atol=1e-5) for a, b in zip(result, expected, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_three_graphs_from_four_threads_on_failing_devices(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    faults = {
+        f"d{i}": {"at": int(rng.integers(12)), "kind": KINDS[rng.integers(len(KINDS))]}
+        for i in range(3)
+        if rng.random() < 0.8
+    }
+    y, placement = chain([f"null:{i}" for i in range(3)])
+    with warnings.catch_warnings(), vs.Scheduler(wrapped(simulated(3), **faults)) as sched:
+        warnings.simplefilter("ignore", vs.VkschedWarning)  # how many depends on the drawn faults
+        runs = [sched.compile(out, placement) for out in (y, vs.neg(y), vs.mul(y, 2.0))]
+
+        def work() -> bool:
+            for i in range(6):
+                run, factor = runs[i % 3], (1, -1, 2)[i % 3]
+                got = run(x=X * i) if i % 2 else run.submit(x=X * i).result(LIMIT_S)
+                close_to(got, factor * (X * i + 4))
+            return True
+
+        threads, results = in_threads(4, work)
+        assert joined(threads) and results == [True] * 4

@@ -28,6 +28,7 @@ from .errors import DeviceError, OutOfMemory, PlanError, StateLost, VkschedError
 from .plan.plan import Plan
 from .runtime.device import Progress, Session
 from .runtime.executor import CommitFailed, Executor, Observers, Retired, RunStats, close_all
+from .runtime.fork import Owner
 from .runtime.watchdog import Watchdog
 from .states import StateTable
 from .trace import Event, Trace, warn
@@ -93,6 +94,7 @@ class Compiled:
         self._states = states
         self._trace = trace
         self._watchdog = watchdog
+        self._owner = Owner()
         # What follows changes under this lock, which is held while a generation is prepared.
         self._changing = threading.RLock()
         self._executor: Executor | None = None
@@ -119,6 +121,7 @@ class Compiled:
         self, feeds: Mapping[int, NDArray], observers: Observers | None = None
     ) -> tuple[NDArray, ...]:
         """Runs once on the calling thread; the arrays must not change until it is done."""
+        self._owner.require("the compiled graph")
         with self._state:
             self._require_open()
             self._under_way += 1
@@ -145,6 +148,7 @@ class Compiled:
                 self._workers.add(threading.get_ident())
             return then(self._carry_out(feeds, observers))
 
+        self._owner.require("the compiled graph")
         with self._state:
             self._require_open()
             if self._pool is None:
@@ -159,6 +163,7 @@ class Compiled:
 
     def synchronize(self) -> None:
         """Waits until every run accepted so far is done."""
+        self._owner.require("the compiled graph")
         with self._state:
             if threading.get_ident() in self._workers:
                 raise PlanError(
@@ -172,8 +177,11 @@ class Compiled:
 
     def close(self) -> None:
         """Waits for runs under way and accepted ones, then frees what the plan holds; safe to call
-        again. Called from a callback of a future, it cancels those that have not begun.
+        again. Called from a callback of a future, it cancels those that have not begun. In a forked
+        child it does nothing: all is the parent's.
         """
+        if self._owner.forked:
+            return
         with self._state:
             first, self._closing = not self._closing, True
             in_worker = threading.get_ident() in self._workers

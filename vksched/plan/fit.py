@@ -10,7 +10,7 @@ are.
     nodes   0 ........... cap ........... n        gpu:0 |#########-|
             gpu:0         |  gpu:1 or cpu          gpu:1 |######    |
 
-Complexity: at most a few layouts for each device that is too small. Examples:
+Complexity: at most a few drafts for each device that is too small. Examples:
 tests/test_plan_spill.py.
 """
 
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from itertools import accumulate
 
 from ..errors import OutOfMemory
-from .layout import Layout
+from .draft import Draft
 from .machine import Machine
 from .memory import aligned, find_lifetimes, live_words
 from .placement import NONE, WELL_FILLED, Caps
@@ -39,26 +39,26 @@ def _pools(machine: Machine) -> list[tuple[int, ...]]:
     return list(dict.fromkeys(machine.pool(d) for d in range(machine.cpu)))
 
 
-def fit(support: Support, try_caps: Callable[[Caps], Layout]) -> tuple[Layout, list[str]]:
-    """Returns a layout within every GPU's memory, and for each that was too small why."""
+def fit(support: Support, try_caps: Callable[[Caps], Draft]) -> tuple[Draft, list[str]]:
+    """Returns a draft within every GPU's memory, and for each that was too small why."""
     machine = support.machine
     count = len(machine.devices)
     caps = Caps([None] * count, [range(0)] * count)
     reasons: dict[tuple[int, ...], str] = {}
-    layout = try_caps(caps)
+    draft = try_caps(caps)
     while True:
-        full = next((pool for pool in _pools(machine) if not layout.fits(pool)), None)
+        full = next((pool for pool in _pools(machine) if not draft.fits(pool)), None)
         if full is None:
             break
-        need, room = layout.need(full), layout.room(full)
+        need, room = draft.need(full), draft.room(full)
         reasons.setdefault(full, f"it would take {need} of {room} bytes")
-        peak = _find_peak(layout, full, caps)
+        peak = _find_peak(draft, full, caps)
         if peak is None:
-            layout = _search_cap(layout, full, caps, try_caps)
+            draft = _search_cap(draft, full, caps, try_caps)
         else:
             caps.peaks[full[0]] = peak
-            layout = try_caps(caps)
-    return layout, [
+            draft = try_caps(caps)
+    return draft, [
         f"{', '.join(machine.devices[d].name for d in pool)} is full: {why}; "
         f"nodes {_spilled(caps, pool[0])} go elsewhere"
         for pool, why in sorted(reasons.items())
@@ -73,22 +73,22 @@ def _spilled(caps: Caps, device: int) -> str:
     return " and ".join(parts)
 
 
-def _find_peak(layout: Layout, pool: tuple[int, ...], caps: Caps) -> range | None:
+def _find_peak(draft: Draft, pool: tuple[int, ...], caps: Caps) -> range | None:
     """Returns the numbers of a few nodes in a row without which a device would have room, if there
     are such: a cap would turn all away that come after them, too.
     """
-    device, support = pool[0], layout.support
-    memory = layout.memory[device]
+    device, support = pool[0], draft.support
+    memory = draft.memory[device]
     besides = memory.needed_bytes - 4 * sum(memory.activation_pages)
-    most_words = (layout.room(pool) - besides) // 4
+    most_words = (draft.room(pool) - besides) // 4
     if len(pool) > 1 or most_words <= 0:
         return None
-    live = live_words(find_lifetimes(support, layout.outlines, device))
+    live = live_words(find_lifetimes(support, draft.outlines, device))
     number = {node.id: i for i, node in enumerate(support.computed)}
-    here = [number[n] for o in layout.outlines if o.device == device for n in o.nodes]
+    here = [number[n] for o in draft.outlines if o.device == device for n in o.nodes]
     found: list[int] = []
     position = 0
-    for outline in layout.outlines:
+    for outline in draft.outlines:
         if outline.device == device:
             items = [support.readers[value] for value, _ in outline.entering]
             items += [(node_id,) for node_id in (*outline.nodes, *outline.leaving)]
@@ -103,23 +103,23 @@ def _find_peak(layout: Layout, pool: tuple[int, ...], caps: Caps) -> range | Non
 
 
 def _search_cap(
-    layout: Layout, pool: tuple[int, ...], caps: Caps, try_caps: Callable[[Caps], Layout]
-) -> Layout:
+    draft: Draft, pool: tuple[int, ...], caps: Caps, try_caps: Callable[[Caps], Draft]
+) -> Draft:
     """Lowers the cap of the devices of one memory, in place, until they fit, and not much further.
 
-    layout: one in which they do not. With NONE they take nothing but the states that live there.
+    draft: one in which they do not. With NONE they take nothing but the states that live there.
     """
-    before, low, high = caps.first[pool[0]], NONE, len(layout.support.computed)
+    before, low, high = caps.first[pool[0]], NONE, len(draft.support.computed)
     if before is not None:
         high = min(high, before)
-    found: Layout | None = None
-    starts, weight_bytes = _weights_by_first_reader(layout, pool)
+    found: Draft | None = None
+    starts, weight_bytes = _weights_by_first_reader(draft, pool)
     tried = 0
     while found is None or (tried < TRIES and high - low > 1):
-        need, room = layout.need(pool), layout.room(pool)
-        if found is layout and need >= WELL_FILLED * room:
+        need, room = draft.need(pool), draft.room(pool)
+        if found is draft and need >= WELL_FILLED * room:
             break
-        memories = [layout.memory[d] for d in pool]
+        memories = [draft.memory[d] for d in pool]
         beside = need - sum(m.weight_bytes - m.resident_bytes for m in memories)
         if beside < room and tried < TRIES // 2:
             guess = starts[bisect_right(weight_bytes, room - beside)]
@@ -128,15 +128,15 @@ def _search_cap(
         cap = max(low + 1, min(guess, high - 1)) if high - low > 1 else NONE
         for device in pool:
             caps.first[device] = cap
-        layout = try_caps(caps)
+        draft = try_caps(caps)
         tried += 1
-        if layout.fits(pool):
-            found, low = layout, cap
+        if draft.fits(pool):
+            found, low = draft, cap
         elif cap == NONE:
-            names = ", ".join(layout.machine.devices[d].name for d in pool)
+            names = ", ".join(draft.machine.devices[d].name for d in pool)
             raise OutOfMemory(
-                f"[plan] expected {layout.need(pool)} bytes of free memory on {names} for the "
-                f"states that live there, got {layout.room(pool)}; try to drop other graphs"
+                f"[plan] expected {draft.need(pool)} bytes of free memory on {names} for the "
+                f"states that live there, got {draft.room(pool)}; try to drop other graphs"
             )
         else:
             high = cap
@@ -145,16 +145,16 @@ def _search_cap(
     return found
 
 
-def _weights_by_first_reader(layout: Layout, pool: tuple[int, ...]) -> tuple[list[int], list[int]]:
+def _weights_by_first_reader(draft: Draft, pool: tuple[int, ...]) -> tuple[list[int], list[int]]:
     """Returns in order the nodes that are the first on a device to read a weight that is not there
     yet, with one past the last, and the bytes of these weights, summed up.
     """
-    support = layout.support
-    wanted = {d: set(layout.memory[d].weights) - support.resident.get(d, frozenset()) for d in pool}
+    support = draft.support
+    wanted = {d: set(draft.memory[d].weights) - support.resident.get(d, frozenset()) for d in pool}
     starts: list[int] = []
     sizes: list[int] = []
     for number, node in enumerate(support.computed):
-        missing = wanted.get(layout.placements[node.id].device, set())
+        missing = wanted.get(draft.placements[node.id].device, set())
         for value in missing.intersection(support.operands[node.id]):
             missing.discard(value)
             starts.append(number)
@@ -162,10 +162,10 @@ def _weights_by_first_reader(layout: Layout, pool: tuple[int, ...]) -> tuple[lis
     return [*starts, len(support.computed)], list(accumulate(sizes))
 
 
-def check_host(layout: Layout) -> None:
+def check_host(draft: Draft) -> None:
     """Raises OutOfMemory where the CPU cannot hold what no other device takes."""
-    spec = layout.machine.devices[-1]
-    need = layout.host_slot_bytes + layout.memory[-1].state_bytes
+    spec = draft.machine.devices[-1]
+    need = draft.host_slot_bytes + draft.memory[-1].state_bytes
     if need > spec.memory_bytes:
         raise OutOfMemory(
             f"[plan] expected at most {spec.memory_bytes} bytes of free memory to be needed, got "
@@ -173,27 +173,27 @@ def check_host(layout: Layout) -> None:
         )
 
 
-def most_copies(layout: Layout, asked: int | str) -> tuple[int, tuple[str, ...]]:
+def most_copies(draft: Draft, asked: int | str) -> tuple[int, tuple[str, ...]]:
     """Returns how many copies fit beside the model, at most those asked for, and a note when they
     are fewer.
     """
-    several = len({outline.device for outline in layout.outlines}) > 1
+    several = len({outline.device for outline in draft.outlines}) > 1
     wanted = asked if isinstance(asked, int) else 1 + several
-    if len(set(layout.support.graph.states.values())) < len(layout.support.graph.states):
+    if len(set(draft.support.graph.states.values())) < len(draft.support.graph.states):
         in_order = "each run reads the states that the one before it wrote"
         if isinstance(asked, int) and asked > 1:
             return 1, (f"copies: {asked} asked for, 1 made, as {in_order}",)
         return 1, ()
     best, why = wanted, ""
-    cpu = layout.machine.cpu
-    for pool in (*_pools(layout.machine), (cpu,)):
-        spec = layout.machine.devices[pool[0]]
+    cpu = draft.machine.cpu
+    for pool in (*_pools(draft.machine), (cpu,)):
+        spec = draft.machine.devices[pool[0]]
         if pool == (cpu,):
-            slot = layout.host_slot_bytes
-            free = spec.memory_bytes - slot - layout.memory[cpu].state_bytes
+            slot = draft.host_slot_bytes
+            free = spec.memory_bytes - slot - draft.memory[cpu].state_bytes
         else:
-            slot = sum(layout.slot_bytes(d) for d in pool)
-            free = layout.room(pool) - layout.need(pool)
+            slot = sum(draft.slot_bytes(d) for d in pool)
+            free = draft.room(pool) - draft.need(pool)
         fit = 1 + free // slot if slot else wanted
         if fit < best:
             best, why = fit, f"{spec.name} has room for {fit}: each takes {slot} bytes"

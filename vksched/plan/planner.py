@@ -14,8 +14,8 @@ from collections.abc import Collection, Mapping
 
 from ..errors import PlanError
 from ..graph import Graph
+from .draft import Draft, finish, make_draft
 from .fit import check_host, fit, most_copies
-from .layout import Layout, finish, lay_out
 from .machine import Machine
 from .placement import Caps, Overrides, place_priority
 from .plan import Plan
@@ -57,14 +57,14 @@ def plan_graph(
     machine.verify()
     support = Support(graph, machine, resident, observed)
 
-    def try_caps(caps: Caps) -> Layout:
-        return lay_out(support, *place(support, overrides, caps))
+    def try_caps(caps: Caps) -> Draft:
+        return make_draft(support, *place(support, overrides, caps))
 
-    layout, spills = fit(support, try_caps)
-    check_host(layout)
-    count, why = most_copies(layout, copies)
-    notes = (*layout.notes, *spills, *why, *_slow(machine))
-    return verify_plan(finish(layout, policy, count, notes))
+    draft, spills = fit(support, try_caps)
+    check_host(draft)
+    count, why = most_copies(draft, copies)
+    notes = (*draft.notes, *spills, *why, *_slow(machine))
+    return verify_plan(finish(draft, policy, count, notes))
 
 
 def _slow(machine: Machine) -> list[str]:

@@ -23,6 +23,7 @@ from ..errors import DeviceError, DeviceTimeout, RunCancelled
 from ..plan.plan import HOST, CopyIn, Plan, Split
 from ..trace import Event, Trace, warn
 from ..types import NDArray
+from . import check
 from .device import Device, Progress, Session
 from .evaluate import Values
 
@@ -157,17 +158,20 @@ class Executor:
         self._retired = False
         self._busy: set[int] = set()
         """Devices that may still work on this memory, as they did not end in time."""
+        self._log = check.Log(plan) if check.wanted() else None
         self._failed: set[int] = set()
         self._faults: list[DeviceError] = []
         self._sessions: dict[int, Session] = {}
         try:
             for index in sorted(self._splits_of):
                 try:
-                    self._sessions[index] = devices[index].prepare(plan, index, progress)
+                    session = devices[index].prepare(plan, index, progress)
+                    self._sessions[index] = session
                     self._stage_streamed(index)
                 except DeviceError as error:
                     error.device, error.during = devices[index].name, "preparing"
                     raise
+                self._sessions[index] = self._log.watch(session, index) if self._log else session
         except BaseException:
             close_all(self._sessions.values())
             raise
@@ -201,11 +205,15 @@ class Executor:
                     break
                 self._state.wait()
             slot = self._free_slots.pop(0)
+            if self._log:
+                self._log.acquire(slot)
             self._threads[slot] = threading.get_ident()
         try:
             return self._run(slot, feeds, observers or {})
         finally:
             with self._state:
+                if self._log:
+                    self._log.release(slot)
                 self._free_slots.append(slot)
                 del self._threads[slot]
                 self._state.notify_all()
@@ -251,6 +259,8 @@ class Executor:
                 self._wait(run, split_id)
             outputs = tuple(self._output(run, node) for _, node in graph.outputs)
             results = Results(outputs, tuple(self._output(run, node) for node in graph.kept))
+            if self._log:
+                self._log.end(slot)
         except BaseException as error:
             if isinstance(error, DeviceError):
                 self._fail(run, error)
@@ -281,6 +291,8 @@ class Executor:
         for split_id in self.plan.final_waits:
             if split_id in run.submitted_s:
                 attempt(partial(self._wait, run, split_id))
+        if self._log:
+            attempt(partial(self._log.end, run.slot))
         if causes:
             self._settle(run, interrupted=not isinstance(causes[0], Exception))
             torn = {s.device for s in self.plan.commits if s.id not in run.complete_s}
