@@ -12,6 +12,7 @@ from vksched.graph import Graph
 from vksched.ops.op import Limits
 from vksched.ops.tensor import Tensor
 from vksched.plan.machine import DeviceSpec, Machine
+from vksched.plan.memory import scratch_of
 from vksched.plan.plan import CopyIn, Plan
 from vksched.runtime.evaluate import Values, evaluate_node
 from vksched.types import NDArray
@@ -130,6 +131,45 @@ def mlp(layers: int = 4, width: int = 64, half: int = 2) -> Built:
     return [h], placement
 
 
+def transformer(layers: int = 12, fused: bool = False, half: int | None = None) -> Built:
+    """Layers of attention, written out or as one op, and a feed-forward part; from layer `half` on
+    the weights are on B.
+    """
+    rng = np.random.default_rng(7)
+    tokens, heads, width = 8, 2, 32
+
+    def made(*shape: int, name: str) -> Tensor:
+        return vs.weight(rng.standard_normal(shape, dtype=np.float32) / 8, name=name)
+
+    def linear(value: Tensor, out: int, name: str) -> Tensor:
+        weight = made(out, value.shape[-1], name=f"{name}.weight")
+        return vs.matmul(value, weight, made(out, name=f"{name}.bias"), transpose_b=True)
+
+    def norm(value: Tensor, name: str) -> Tensor:
+        weight, bias = made(width, name=f"{name}.weight"), made(width, name=f"{name}.bias")
+        return vs.layer_norm(value, weight, bias)
+
+    def part(value: Tensor, name: str) -> Tensor:
+        flat = linear(value, width, name).reshape(1, tokens, heads, width // heads)
+        return flat.transpose(0, 2, 1, 3)
+
+    x = vs.input("x", (1, tokens, width))
+    for i in range(layers):
+        with vs.scope(f"layer.{i}"):
+            h = norm(x, "norm_1")
+            q, k, v = (part(h, name) for name in ("query", "key", "value"))
+            if fused:
+                seen = vs.attention(q, k, v)
+            else:
+                seen = vs.softmax(vs.matmul(q, k, transpose_b=True) * 0.25) @ v
+            flat = seen.transpose(0, 2, 1, 3).reshape(1, tokens, width)
+            x = x + linear(flat, width, "out")
+            h = norm(x, "norm_2")
+            x = x + linear(vs.gelu(linear(h, 4 * width, "up")), width, "down")
+    spread = {} if half is None else {f"layer.{i}.*.weight": B for i in range(half, layers)}
+    return [x], spread
+
+
 @dataclass(frozen=True)
 class Named:
     """A graph shape and what its plan must come to.
@@ -200,9 +240,11 @@ def node_id(plan: Plan, name: str) -> int:
     return next(n.id for n in plan.graph.nodes if n.name == name)
 
 
-def random_outputs(rng: np.random.Generator, count: int, rows: int = 8) -> list[Tensor]:
+def random_outputs(
+    rng: np.random.Generator, count: int, rows: int = 8, dtype: str = "float32"
+) -> list[Tensor]:
     """A random DAG of `count` nodes: element-wise, views, copies, gather; all sinks are outputs."""
-    pool = [vs.input(f"x{i}", (rows, 32)) for i in range(int(rng.integers(1, 3)))]
+    pool = [vs.input(f"x{i}", (rows, 32), dtype) for i in range(int(rng.integers(1, 3)))]
     used: set[Tensor] = set()
     unary = (vs.relu, vs.exp, vs.neg, vs.tanh)
     binary = (vs.add, vs.mul, vs.maximum, vs.sub)
@@ -214,7 +256,7 @@ def random_outputs(rng: np.random.Generator, count: int, rows: int = 8) -> list[
         elif kind == 1:
             new = a[: rows // 2] if a.shape[0] == rows else vs.concat([a, a])
         elif kind == 2:
-            new = vs.add(a, vs.weight(np.ones(a.shape, np.float32)))
+            new = vs.add(a, vs.weight(np.ones(a.shape, dtype)))
         elif kind == 3:
             new = vs.gather(a, rng.integers(0, rows // 2, rows).astype(np.int32))
         elif kind == 4:
@@ -256,16 +298,18 @@ def numpy_outputs(graph: Graph, feeds: Mapping[str, NDArray]) -> list[NDArray]:
 
 
 def lifetimes(plan: Plan, device: int) -> dict[int, tuple[int, int]]:
-    """First and last item of each value on a device, found anew from splits and operands."""
-    values = {v for d, v in plan.locations if d == device}
+    """First and last item of each value on a device, scratch memory among them, found anew from
+    splits and operands; of states nothing, as they outlive the run.
+    """
+    values = {v for d, v in plan.locations if d == device and v not in plan.graph.states}
     found: dict[int, tuple[int, int]] = {}
     time = 0
     for split in (s for s in plan.splits if s.device == device):
         items = [(c.node,) for c in split.copies_in]
-        items += [(n, *plan.graph.nodes[n].inputs) for n in split.nodes]
+        items += [(n, scratch_of(n), *plan.graph.nodes[n].inputs) for n in split.nodes]
         items += [(c.node,) for c in split.copies_out]
         for touched in items:
-            for value in (v if v in values else plan.graph.root(v) for v in touched):
+            for value in (v if v in values or v < 0 else plan.graph.root(v) for v in touched):
                 if value in values:
                     found[value] = (found.get(value, (time, time))[0], time)
             time += 1
@@ -273,24 +317,35 @@ def lifetimes(plan: Plan, device: int) -> dict[int, tuple[int, int]]:
 
 
 def live_words(plan: Plan, device: int) -> int:
-    """The words of the largest live set of a device."""
+    """The words of the largest live set of a device, each value at a multiple of 64 bytes."""
     lives = lifetimes(plan, device)
-    ends = range(max((last for _, last in lives.values()), default=-1) + 1)
-    words = {v: plan.graph.nodes[v].type.words for v in lives}
-    return max(
-        (sum(words[v] for v, (f, e) in lives.items() if f <= t <= e) for t in ends), default=0
-    )
+    words = {v: -(-max(plan.locations[device, v].words, 1) // 16) * 16 for v in lives}
+    born, over = dict[int, int](), dict[int, int]()
+    for value, (first, last) in lives.items():
+        born[first] = born.get(first, 0) + words[value]
+        over[last] = over.get(last, 0) + words[value]
+    most = live = 0
+    for time in range(max(over, default=-1) + 1):
+        live += born.get(time, 0)
+        most = max(most, live)
+        live -= over.get(time, 0)
+    return most
 
 
 def assert_memory(plan: Plan) -> None:
-    """Live values share no word and every operand has a place."""
-    for device in range(plan.machine.cpu):
+    """Live values share no word, nor a page where each has a buffer of its own, and every operand
+    has a place.
+    """
+    for device, spec in enumerate(plan.machine.devices[:-1]):
         lives = sorted(lifetimes(plan, device).items())
         for i, (one, (first, last)) in enumerate(lives):
             a = plan.locations[device, one]
-            assert a.words == plan.graph.nodes[one].type.words
+            assert one < 0 or a.words == plan.graph.nodes[one].type.words
+            assert a.offset + a.words <= plan.memory[device].activation_pages[a.page]
             for two, (start, end) in lives[:i]:
                 b = plan.locations[device, two]
-                apart = a.page != b.page or a.offset >= b.offset + b.words
-                apart = apart or b.offset >= a.offset + a.words
+                apart = a.page != b.page or (
+                    not spec.own_buffers
+                    and (a.offset >= b.offset + b.words or b.offset >= a.offset + a.words)
+                )
                 assert apart or last < start or end < first, (plan.explain(), one, two)

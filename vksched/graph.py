@@ -202,8 +202,27 @@ class Graph:
 
     def leaves_read(self, node: Node) -> tuple[int, ...]:
         """Returns the leaves that a node reads, as they are or through views."""
-        roots = (self.root(i) for i in node.inputs)
-        return tuple(r for r in roots if self.nodes[r].declaration.leaf)
+        roots, leaves = self.roots, self._leaves
+        return tuple([roots[i] for i in node.inputs if roots[i] in leaves])
+
+    @cached_property
+    def _leaves(self) -> frozenset[int]:
+        return frozenset([n.id for n in self.nodes if n.declaration.leaf])
+
+    @cached_property
+    def kinds(self) -> tuple[int, ...]:
+        """For each node the number of its kind: a device can run all nodes of a kind or none, and
+        for the same reason. They are one call on leaves of the same types, of which the same is
+        known.
+        """
+        numbers: dict[tuple[object, ...], int] = {}
+        calls, roots, leaves = self.signatures, self.roots, self._leaves
+        out: list[int] = []
+        for node in self.nodes:
+            read = [calls[roots[i]] for i in node.inputs if roots[i] in leaves]
+            told = self.unfit(node) if self._has_int64 else None
+            out.append(numbers.setdefault((calls[node.id], told, *read), len(numbers)))
+        return tuple(out)
 
     def verify(self) -> Graph:
         """Returns the graph after checking order, ids, names, types and data.

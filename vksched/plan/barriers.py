@@ -11,11 +11,12 @@ Complexity: O(items * log(spans since the last barrier)). Examples: tests/test_p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from ..graph import Graph
 from .memory import scratch_of
-from .plan import CopyIn, CopyOut, Span
+from .plan import Span
+from .split import Outline
 from .words import WordSet
 
 Item = tuple[tuple[Span, ...], tuple[Span, ...]]
@@ -27,47 +28,58 @@ def _bound(span: Span) -> Span:
     return span if span.words else Span(span.page, span.offset, 1)
 
 
-def split_items(
-    graph: Graph,
-    device: int,
-    copies_in: Sequence[CopyIn],
-    nodes: Sequence[int],
-    copies_out: Sequence[CopyOut],
-    locations: Mapping[tuple[int, int], Span],
-) -> list[Item]:
-    """Returns what each item of a split reads and writes; weights are only read, so they do not
+def split_items(graph: Graph, outline: Outline, spans: Mapping[int, Span]) -> Iterator[Item]:
+    """Yields what each item of a split reads and writes; weights are only read, so they do not
     count.
+
+    spans: where the values on the split's device are; on the CPU nothing has a place.
     """
+    roots, nodes = graph.roots, graph.nodes
 
-    def find(node_id: int) -> tuple[Span, ...]:
-        span = locations.get((device, node_id)) or locations.get((device, graph.root(node_id)))
-        return (span,) if span else ()
+    def known(*values: int) -> tuple[Span, ...]:
+        found = [spans.get(v) or spans.get(roots[v] if v >= 0 else v) for v in values]
+        return tuple([_bound(span) for span in found if span is not None])
 
-    items: list[Item] = [((), find(copy.node)) for copy in copies_in]  # nothing on the CPU
-    for node_id in nodes:
-        if graph.nodes[node_id].op == "state":  # it is there: nothing happens
-            items.append(((), ()))
-            continue
-        reads = tuple(s for i in graph.nodes[node_id].inputs for s in find(i))
-        beside = locations.get((device, scratch_of(node_id)))
-        items.append((reads, find(node_id) + ((beside,) if beside else ())))
-    items += [(find(copy.node), ()) for copy in copies_out]
-    return items
+    for value, _ in outline.entering:
+        yield (), known(value)
+    for node_id in outline.nodes:
+        if nodes[node_id].op == "state":  # it is there: nothing happens
+            yield (), ()
+        else:
+            yield known(*nodes[node_id].inputs), known(node_id, scratch_of(node_id))
+    for value in outline.leaving:
+        yield known(value), ()
 
 
-def find_barriers(items: Sequence[Item]) -> tuple[int, ...]:
+def find_barriers(items: Iterable[Item]) -> tuple[int, ...]:
     """Returns the positions of the items before which a barrier stands."""
     out: list[int] = []
     read, written = WordSet(), WordSet()
     for position, (reads, writes) in enumerate(items):
-        sources, targets = [_bound(s) for s in reads], [_bound(s) for s in writes]
-        hazard = any(written.meets(s) for s in (*sources, *targets))
-        if hazard or any(read.meets(s) for s in targets):
+        if written.meets(*reads, *writes) or read.meets(*writes):
             out.append(position)
             read.clear()
             written.clear()
-        for span in sources:
-            read.add(span)
-        for span in targets:
-            written.add(span)
+        read.add(*reads)
+        written.add(*writes)
     return tuple(out)
+
+
+def count_levels(graph: Graph, outline: Outline) -> int:
+    """Returns how many items of a split, one after the other, need what the one before made: no
+    order of the items does with fewer barriers.
+    """
+    roots, nodes = graph.roots, graph.nodes
+    level = {value: 0 for value, _ in outline.entering}
+    most = 0
+
+    def above(value: int) -> int:
+        found = level.get(value)
+        return 1 + (level.get(roots[value], -1) if found is None else found)
+
+    for node_id in outline.nodes:
+        if nodes[node_id].op == "state":
+            continue
+        level[node_id] = max([above(i) for i in nodes[node_id].inputs], default=0)
+        most = max(most, level[node_id])
+    return max([most, *map(above, outline.leaving)])

@@ -14,18 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from .barriers import find_barriers, split_items
+from .barriers import count_levels, find_barriers, split_items
 from .machine import Machine
-from .memory import (
-    aligned,
-    assign_spans,
-    assign_window,
-    find_lifetimes,
-    largest_live_set,
-    locations_of,
-    states_of,
-    weights_of,
-)
+from .memory import Program, aligned, assign_memory, assign_window, states_of, weights_of
 from .plan import CopyIn, CopyOut, DeviceMemory, Placement, Plan, Span, Split
 from .split import Outline, split_graph
 from .support import Support
@@ -38,6 +29,7 @@ NOWHERE = Span(0, 0, 0)
 class Draft:
     """A placement with its splits and its memory, for one copy.
 
+    spans, inbox, outbox: for each device where values lie there, in activation memory and windows.
     memory: of the CPU without windows. host_slot_bytes: what each slot takes of the CPU's memory,
     the windows of devices that have them there included.
     """
@@ -47,9 +39,9 @@ class Draft:
     notes: tuple[str, ...]
     outlines: tuple[Outline, ...]
     final_waits: tuple[int, ...]
-    locations: Mapping[tuple[int, int], Span]
-    inbox: Mapping[tuple[int, int], Span]
-    outbox: Mapping[tuple[int, int], Span]
+    spans: tuple[Mapping[int, Span], ...]
+    inbox: tuple[Mapping[int, Span], ...]
+    outbox: tuple[Mapping[int, Span], ...]
     memory: tuple[DeviceMemory, ...]
     host_slot_bytes: int
 
@@ -76,45 +68,48 @@ class Draft:
 
 
 def make_draft(
-    support: Support, placements: tuple[Placement, ...], notes: tuple[str, ...]
+    support: Support,
+    placements: tuple[Placement, ...],
+    notes: tuple[str, ...],
+    tight: bool = False,
 ) -> Draft:
-    """Returns the draft of a placement. notes: what to tell the user of it."""
+    """Returns the draft of a placement.
+
+    notes: what to tell the user of it. tight: save memory at the price of barriers.
+    """
     graph, machine = support.graph, support.machine
     outlines, final_waits = split_graph(support, placements)
-    locations: dict[tuple[int, int], Span] = {}
-    inbox: dict[tuple[int, int], Span] = {}
-    outbox: dict[tuple[int, int], Span] = {}
+    spans: list[dict[int, Span]] = [{} for _ in machine.devices]
+    inbox: list[dict[int, Span]] = [{} for _ in machine.devices]
+    outbox: list[dict[int, Span]] = [{} for _ in machine.devices]
     memory: list[DeviceMemory] = []
     host_slot_bytes = 0
     for device, spec in enumerate(machine.devices):
         weights = weights_of(graph, outlines, device)
         states = states_of(graph, outlines, device)
+        program = Program(support, outlines, device)
         if spec.kind == "cpu":
             weight_bytes = sum(graph.nodes[w].type.host_bytes for w in weights)
             state_bytes = sum(graph.nodes[s].type.host_bytes for s in states)
-            live = 4 * largest_live_set(find_lifetimes(support, outlines, device))
+            live = 4 * program.least
             peak = live + state_bytes
             memory.append(
                 DeviceMemory(weights, weight_bytes, (), (), (), peak, 0, states, state_bytes)
             )
             host_slot_bytes += live
             continue
-        bytes_of = {w: aligned(graph.nodes[w].type.words) * 4 for w in (*weights, *states)}
+        bytes_of = {w: aligned(graph.words[w]) * 4 for w in (*weights, *states)}
         here = [o for o in outlines if o.device == device]
         page_words, own = spec.page_bytes // 4, spec.own_buffers
-        spans, pages = assign_spans(find_lifetimes(support, outlines, device), page_words, own)
-        locations.update(locations_of(spans, device))
+        spans[device], pages = assign_memory(program, page_words, own, tight)
         page_of = {state: len(pages) + number for number, state in enumerate(states)}
         for node_id, state in graph.states.items() if states else ():
             if state in page_of:
-                words = graph.nodes[state].type.words
-                locations[device, node_id] = Span(page_of[state], 0, words)
-        entering = [(v, graph.nodes[v].type.words) for o in here for v, _ in o.entering]
-        leaving = [(v, graph.nodes[v].type.words) for o in here for v in o.leaving]
-        in_spans, in_pages = assign_window(entering, page_words, own)
-        out_spans, out_pages = assign_window(leaving, page_words, own)
-        inbox.update({(device, v): in_spans[v] for v, _ in entering})
-        outbox.update({(device, v): out_spans[v] for v, _ in leaving})
+                spans[device][node_id] = Span(page_of[state], 0, graph.words[state])
+        entering = [(v, graph.words[v]) for o in here for v, _ in o.entering]
+        leaving = [(v, graph.words[v]) for o in here for v in o.leaving]
+        inbox[device], in_pages = assign_window(entering, page_words, own)
+        outbox[device], out_pages = assign_window(leaving, page_words, own)
         windows_bytes = 4 * (sum(in_pages) + sum(out_pages))
         if spec.windows_apart:
             host_slot_bytes += windows_bytes
@@ -131,9 +126,9 @@ def make_draft(
         notes,
         outlines,
         final_waits,
-        locations,
-        inbox,
-        outbox,
+        tuple(spans),
+        tuple(inbox),
+        tuple(outbox),
         tuple(memory),
         host_slot_bytes,
     )
@@ -148,6 +143,7 @@ def finish(draft: Draft, policy: str, copies: int, notes: tuple[str, ...]) -> Pl
         for m, slot in zip(draft.memory, more, strict=True)
     ]
     held = memory[cpu].state_bytes
+    locations = {(d, v): span for d, own in enumerate(draft.spans) for v, span in own.items()}
     memory[cpu] = replace(memory[cpu], peak_bytes=copies * draft.host_slot_bytes + held)
     return Plan(
         graph=draft.support.graph,
@@ -158,31 +154,28 @@ def finish(draft: Draft, policy: str, copies: int, notes: tuple[str, ...]) -> Pl
         splits=tuple(_make_split(draft, i, o) for i, o in enumerate(draft.outlines)),
         final_waits=draft.final_waits,
         memory=tuple(memory),
-        locations=MappingProxyType(dict(draft.locations)),
+        locations=MappingProxyType(locations),
         notes=notes,
     )
 
 
 def _make_split(draft: Draft, number: int, outline: Outline) -> Split:
     here, graph = outline.device, draft.support.graph
-    copies_in = tuple(
-        CopyIn(
-            v,
-            source,
-            draft.inbox.get((here, v), NOWHERE),
-            draft.locations.get((here, v), NOWHERE),
-        )
-        for v, source in outline.entering
-    )
-    copies_out = tuple(CopyOut(v, draft.outbox.get((here, v), NOWHERE)) for v in outline.leaving)
-    items = split_items(graph, here, copies_in, outline.nodes, copies_out, draft.locations)
+    spans, inbox, outbox = draft.spans[here], draft.inbox[here], draft.outbox[here]
     return Split(
-        number,
-        here,
-        outline.nodes,
-        copies_in,
-        copies_out,
-        outline.waits,
-        find_barriers(items),
-        outline.observed,
+        id=number,
+        device=here,
+        nodes=outline.nodes,
+        copies_in=tuple(
+            CopyIn(v, source, inbox.get(v, NOWHERE), spans.get(v, NOWHERE))
+            for v, source in outline.entering
+        ),
+        copies_out=tuple(CopyOut(v, outbox.get(v, NOWHERE)) for v in outline.leaving),
+        waits=outline.waits,
+        barriers=find_barriers(split_items(graph, outline, spans)),
+        levels=count_levels(graph, outline),
+        inner_barriers=sum(
+            [draft.support.inner_barriers(graph.nodes[n], here) for n in outline.nodes]
+        ),
+        observed=outline.observed,
     )

@@ -60,8 +60,8 @@ def _totals(plan: Plan) -> str:
         f"plan: policy {plan.policy}, {count_of(nodes, 'node')} in "
         f"{count_of(len(plan.splits), 'split')}, {count_of(len(crossing), 'crossing')} "
         f"({format_bytes(copied_bytes(plan, crossing))}), {count_of(fences(plan), 'fence')} to "
-        f"wait for, {count_of(plan.barriers, 'barrier')}, "
-        f"copies {plan.copies}"
+        f"wait for, {count_of(plan.barriers, 'barrier')} for {plan.levels} "
+        f"dependent levels, copies {plan.copies}"
     )
 
 
@@ -238,6 +238,8 @@ def plan_as_dict(plan: Plan) -> dict[str, Any]:
         "crossing_bytes": copied_bytes(plan, crossing),
         "fences": fences(plan),
         "barriers": plan.barriers,
+        "inner_barriers": plan.inner_barriers,
+        "levels": plan.levels,
         "outputs": [{"name": name, "node": graph.nodes[n].name} for name, n in graph.outputs],
         "devices": [
             {
@@ -318,6 +320,8 @@ def _split_as_dict(plan: Plan, split: Split) -> dict[str, Any]:
         ],
         "waits": list(split.waits),
         "barriers": list(split.barriers),
+        "inner_barriers": split.inner_barriers,
+        "levels": split.levels,
         "observed": _node_names(plan, split.observed),
     }
 

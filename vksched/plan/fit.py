@@ -22,8 +22,7 @@ from itertools import accumulate
 
 from ..errors import OutOfMemory
 from .draft import Draft
-from .machine import Machine
-from .memory import aligned, find_lifetimes, live_words
+from .memory import Program, aligned
 from .placement import NONE, WELL_FILLED, Caps
 from .support import Support
 
@@ -34,11 +33,6 @@ TRIES = 8
 """Caps tried for a device before the best of them is taken."""
 
 
-def _pools(machine: Machine) -> list[tuple[int, ...]]:
-    """Returns for each memory of a GPU the devices that share it."""
-    return list(dict.fromkeys(machine.pool(d) for d in range(machine.cpu)))
-
-
 def fit(support: Support, try_caps: Callable[[Caps], Draft]) -> tuple[Draft, list[str]]:
     """Returns a draft within every GPU's memory, and for each that was too small why."""
     machine = support.machine
@@ -47,7 +41,7 @@ def fit(support: Support, try_caps: Callable[[Caps], Draft]) -> tuple[Draft, lis
     reasons: dict[tuple[int, ...], str] = {}
     draft = try_caps(caps)
     while True:
-        full = next((pool for pool in _pools(machine) if not draft.fits(pool)), None)
+        full = next((pool for pool in machine.pools if not draft.fits(pool)), None)
         if full is None:
             break
         need, room = draft.need(full), draft.room(full)
@@ -83,7 +77,7 @@ def _find_peak(draft: Draft, pool: tuple[int, ...], caps: Caps) -> range | None:
     most_words = (draft.room(pool) - besides) // 4
     if len(pool) > 1 or most_words <= 0:
         return None
-    live = live_words(find_lifetimes(support, draft.outlines, device))
+    live = Program(support, draft.outlines, device).live()
     number = {node.id: i for i, node in enumerate(support.computed)}
     here = [number[n] for o in draft.outlines if o.device == device for n in o.nodes]
     found: list[int] = []
@@ -93,7 +87,7 @@ def _find_peak(draft: Draft, pool: tuple[int, ...], caps: Caps) -> range | None:
             items = [support.readers[value] for value, _ in outline.entering]
             items += [(node_id,) for node_id in (*outline.nodes, *outline.leaving)]
             for nodes in items:
-                if live.get(position, 0) > most_words:
+                if live[position] > most_words:
                     found += [number[n] for n in nodes if n in outline.nodes]
                 position += 1
     before = caps.peaks[device]
@@ -158,7 +152,7 @@ def _weights_by_first_reader(draft: Draft, pool: tuple[int, ...]) -> tuple[list[
         for value in missing.intersection(support.operands[node.id]):
             missing.discard(value)
             starts.append(number)
-            sizes.append(aligned(support.graph.nodes[value].type.words) * 4)
+            sizes.append(aligned(support.graph.words[value]) * 4)
     return [*starts, len(support.computed)], list(accumulate(sizes))
 
 
@@ -186,7 +180,7 @@ def most_copies(draft: Draft, asked: int | str) -> tuple[int, tuple[str, ...]]:
         return 1, ()
     best, why = wanted, ""
     cpu = draft.machine.cpu
-    for pool in (*_pools(draft.machine), (cpu,)):
+    for pool in (*draft.machine.pools, (cpu,)):
         spec = draft.machine.devices[pool[0]]
         if pool == (cpu,):
             slot = draft.host_slot_bytes

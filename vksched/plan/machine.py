@@ -158,6 +158,11 @@ class Machine:
         return tuple(i for i, d in enumerate(self.devices) if d.pool == name)
 
     @property
+    def pools(self) -> tuple[tuple[int, ...], ...]:
+        """For each memory of a GPU the devices that share it."""
+        return tuple(dict.fromkeys(self.pool(d) for d in range(self.cpu)))
+
+    @property
     def cpu(self) -> int:
         return len(self.devices) - 1
 

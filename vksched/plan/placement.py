@@ -18,7 +18,7 @@ Complexity: O(sweeps * edges). Examples: tests/test_plan.py.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..graph import Graph, Node
@@ -193,7 +193,9 @@ class _Placer:
                     self._find_home(node, weight)
             if node.id in self.device:
                 continue
-            heaviest = max(weights, key=lambda w: (self._bytes(w), -w))
+            heaviest = weights[0]
+            if len(weights) > 1:
+                heaviest = max(weights, key=lambda w: (self._bytes(w), -w))
             home = self.homes.get(heaviest, self.machine.cpu)
             if home == self.machine.cpu and self._offload(node, weights):
                 continue
@@ -304,7 +306,9 @@ class _Placer:
 
     def _follow(self, node: Node, neighbours: Sequence[int], devices: set[int]) -> None:
         placed = [n for n in neighbours if self.device.get(n) in devices]
-        for other in sorted(placed, key=lambda n: (-self._bytes(n), n)):
+        if len(placed) > 1:
+            placed.sort(key=lambda n: (-self._bytes(n), n))
+        for other in placed:
             if self.can(node, self.device[other]):
                 self.put(node, self.device[other], f"beside {self.graph.nodes[other].name}")
                 return
@@ -334,23 +338,37 @@ class _Placer:
         """Moves nodes that nothing holds to a neighbour's device while the bytes that cross get
         fewer.
         """
+        if len(set(self.device.values())) == 1:
+            return
+        operands = self.support.operands
         free = [
             n
             for n in self.support.computed
-            if n.id not in self.fixed and self._weights.isdisjoint(self.support.operands[n.id])
+            if n.id not in self.fixed and self._weights.isdisjoint(operands[n.id])
         ]
+        pending = {n.id for n in free}
         for _ in range(MERGE_SWEEPS):
-            moved = False
-            for node in free:
-                moved |= self._move(node)
-            if not moved:
-                return
+            for node in free if pending else ():
+                if node.id in pending:
+                    pending.discard(node.id)
+                    before = self.device[node.id]
+                    if self._move(node):
+                        pending.update(self._moved_by(node, before))
+
+    def _moved_by(self, node: Node, before: int) -> Iterator[int]:
+        """The nodes for which another device may be better now that this one has moved."""
+        yield from (node.id, *self.support.readers[node.id])
+        for value in self.support.operands[node.id]:
+            yield value
+            reads = self._readers_by_device(value)
+            if reads[before] <= 1 or reads[self.device[node.id]] <= 2:
+                yield from self.support.readers[value]
 
     def _move(self, node: Node) -> bool:
         device, here = self.device, self.device[node.id]
         operands, readers = self.support.operands[node.id], self.support.readers[node.id]
-        around = {device.get(n, here) for n in operands}
-        around.update([device[n] for n in readers])
+        around = {device[n] for n in readers}
+        around.update([device.get(n, here) for n in operands])
         around.discard(here)
         if not around:
             return False
@@ -424,10 +442,12 @@ class _Placer:
 
     def _leaf(self, node: Node) -> Placement:
         cpu = self.machine.cpu
-        users = list(dict.fromkeys(self.device[r] for r in self.support.readers[node.id]))
+        users = list(dict.fromkeys([self.device[r] for r in self.support.readers[node.id]]))
         if node.op == "input":
             return Placement(cpu, f"from the caller to {self._names(users) or 'no device'}")
         home = self.homes.get(node.id)
+        if len(users) == 1 and home in (None, users[0]):
+            return Placement(users[0], node.op)
         gpus = [d for d in users if d != cpu]
         if home == cpu and gpus:
             return Placement(cpu, f"{node.op} in host memory; streamed to {self._names(gpus)}")

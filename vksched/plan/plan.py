@@ -77,6 +77,8 @@ class Split:
     waits: splits for which the host waits before it copies in and submits this one: the crossings,
         less those already waited for or implied by an earlier wait on the same device.
     barriers: positions in (copies_in + nodes + copies_out) before which a barrier is recorded.
+    levels: how many of these items at most need, one after the other, what the one before made: no
+        order does with fewer barriers. inner_barriers: those inside nodes of several dispatches.
     observed: values that the user sees once this split is complete; the next one waits for that.
     """
 
@@ -87,6 +89,8 @@ class Split:
     copies_out: tuple[CopyOut, ...]
     waits: tuple[int, ...]
     barriers: tuple[int, ...]
+    levels: int = 0
+    inner_barriers: int = 0
     observed: tuple[int, ...] = ()
 
 
@@ -145,6 +149,22 @@ class Plan:
     memory: tuple[DeviceMemory, ...]
     locations: Mapping[tuple[int, int], Span]
     notes: tuple[str, ...] = ()
+
+    @property
+    def barriers(self) -> int:
+        """The barriers between nodes of all splits."""
+        return sum(len(split.barriers) for split in self.splits)
+
+    @property
+    def levels(self) -> int:
+        """The dependent levels of all splits on devices that have barriers."""
+        on_host = len(self.machine.devices) - 1
+        return sum(split.levels for split in self.splits if split.device != on_host)
+
+    @property
+    def inner_barriers(self) -> int:
+        """The barriers inside nodes of several dispatches."""
+        return sum(split.inner_barriers for split in self.splits)
 
     @cached_property
     def commits(self) -> tuple[Split, ...]:
@@ -241,11 +261,6 @@ class Plan:
         from .query import fences
 
         return fences(self)
-
-    @property
-    def barriers(self) -> int:
-        """The barriers recorded in all splits together."""
-        return sum(len(split.barriers) for split in self.splits)
 
     def buffers(self) -> dict[str, BufferSizes]:
         """Returns the sizes of all buffers by device name; nothing need be allocated for that."""

@@ -58,7 +58,11 @@ def plan_graph(
     support = Support(graph, machine, resident, observed)
 
     def try_caps(caps: Caps) -> Draft:
-        return make_draft(support, *place(support, overrides, caps))
+        placements, notes = place(support, overrides, caps)
+        draft = make_draft(support, placements, notes)
+        if all(map(draft.fits, machine.pools)):
+            return draft
+        return make_draft(support, placements, notes, tight=True)
 
     draft, spills = fit(support, try_caps)
     check_host(draft)

@@ -56,8 +56,8 @@ def value_of(graph: Graph, operand: int, same_device: bool) -> int:
 
     A part of a computed tensor crosses on its own; everything else stands for its root.
     """
-    root = graph.root(operand)
-    whole = graph.nodes[root].type.words == graph.nodes[operand].type.words
+    root = graph.roots[operand]
+    whole = root == operand or graph.words[root] == graph.words[operand]
     if same_device or whole or graph.nodes[root].declaration.leaf:
         return root
     return operand
@@ -68,6 +68,7 @@ def split_graph(
 ) -> tuple[tuple[Outline, ...], tuple[int, ...]]:
     """Returns the splits in submission order and the splits to wait for at the end."""
     graph, cpu = support.graph, support.machine.cpu
+    roots = graph.roots
     device = {n.id: placements[n.id].device for n in support.computed}
     in_host = {w.id: w.type.device_bytes for w in graph.weights if placements[w.id].device == cpu}
     commits = _commits(support, device)
@@ -83,22 +84,19 @@ def split_graph(
         here = device[nodes[0]]
         for node_id in nodes:
             for operand in graph.nodes[node_id].inputs:
-                root = graph.root(operand)
-                leaf = graph.nodes[root].declaration.leaf
-                value = value_of(graph, operand, not leaf and device[root] == here)
+                root = roots[operand]
+                stays = root in graph.data and (here == cpu or root not in in_host)
+                if stays or device.get(root) == here:
+                    continue
+                value = value_of(graph, operand, False)
                 if (here, value) in present:
                     continue
-                stays = graph.nodes[value].op in ("weight", "constant")
-                if stays and (here == cpu or value not in in_host):
-                    continue
-                if leaf:
-                    entering[position][value] = HOST
-                elif device[root] != here:
+                present.add((here, value))
+                if root in device:
                     entering[position][value] = of_node[root]
                     leaving[of_node[root]][value] = None
                 else:
-                    continue
-                present.add((here, value))
+                    entering[position][value] = HOST
     given = (*(output for _, output in graph.outputs), *graph.kept, *support.observed)
     for value in given:
         root = graph.root(value)
@@ -159,20 +157,18 @@ def _group(
     computed = [node for node in support.computed if node.id not in apart]
     depth: dict[int, int] = {}
     for node in computed:
-        sources = [p for p in support.operands[node.id] if p in device]
-        depth[node.id] = max(
-            (depth[p] + (device[p] != device[node.id]) for p in sources), default=0
-        )
+        here, deepest = device[node.id], 0
+        for source in support.operands[node.id]:
+            if source in depth:
+                deepest = max(deepest, depth[source] + (device[source] != here))
+        depth[node.id] = deepest
     early: set[int] = set()
     for node in reversed(computed):
-        readers = support.readers[node.id]
-        crosses = any(device[r] != device[node.id] for r in readers)
-        inherits = any(
-            r in early and device[r] == device[node.id] and depth[r] == depth[node.id]
-            for r in readers
-        )
-        if crosses or inherits:
-            early.add(node.id)
+        here, own = device[node.id], depth[node.id]
+        for reader in support.readers[node.id]:
+            if device[reader] != here or (reader in early and depth[reader] == own):
+                early.add(node.id)
+                break
     buckets: dict[tuple[int, bool, int], list[int]] = {}
     for node in computed:
         key = (depth[node.id], node.id not in early, device[node.id])
@@ -195,11 +191,12 @@ def _cut(
     for level, node_id in levels:
         seconds, comes_bytes, starts = 0.0, 0, not parts or shown
         if spec.kind != "cpu":
-            seconds = spec.node_seconds(support.graph, support.graph.nodes[node_id])
-            comes_bytes = sum(in_host.get(i, 0) for i in support.operands[node_id])
+            seconds = support.node_seconds(node_id, device)
             starts |= spec.sync == "op" or (spec.sync == "level" and level != before)
             starts |= total_s + seconds > SUBMISSION_S
-            starts |= streamed_bytes + comes_bytes > most_bytes
+            if in_host:
+                comes_bytes = sum(in_host.get(i, 0) for i in support.operands[node_id])
+                starts |= streamed_bytes + comes_bytes > most_bytes
         if starts:
             parts.append([])
             total_s, streamed_bytes = 0.0, 0
@@ -237,7 +234,7 @@ def _by_ready_time(
         ]
         ready_s, position, here = min(ready)
         queues[here].popleft()
-        seconds = support.machine.devices[here].split_seconds(support.graph, groups[position])
+        seconds = support.split_seconds(groups[position], here)
         free_s[here] = max(free_s[here], ready_s) + seconds
         done_s[position] = free_s[here]
         order.append(position)
@@ -246,13 +243,25 @@ def _by_ready_time(
 
 def _by_level(support: Support, nodes: list[int]) -> list[tuple[int, int]]:
     """Orders nodes by longest path within the split, as (its length, node): independent ones stand
-    together.
+    together. What is copied in counts as a step of the path.
+
+    A result that is larger than what it is made of comes as late as its first reader allows, so
+    that what all layers make of their weights does not live from the start.
     """
+    held = support.graph.data.keys() | support.graph.initial.keys()
+    operands = support.operands
     level: dict[int, int] = {}
     for node_id in nodes:
-        inside = [level[p] for p in support.operands[node_id] if p in level]
-        level[node_id] = max(inside, default=-1) + 1
-    return sorted((level[n], n) for n in nodes)
+        above = [0 if p in held else level.get(p, 0) + 1 for p in operands[node_id]]
+        level[node_id] = max(above, default=0)
+    words = support.graph.words
+    for node_id in reversed(nodes):
+        below = [level[r] for r in support.readers[node_id] if r in level]
+        if below and min(below) - 1 > level[node_id]:
+            taken = sum(words[p] for p in operands[node_id] if p not in held)
+            if words[node_id] > taken:
+                level[node_id] = min(below) - 1
+    return sorted([(level[n], n) for n in nodes])
 
 
 def _find_waits(

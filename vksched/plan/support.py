@@ -39,12 +39,12 @@ class Support:
         }
         """Where the states are that are somewhere already: they stay there."""
         self._same: list[dict[int, tuple[str | None, bool]]] = [{} for _ in machine.devices]
-        self._scratch: list[dict[int, int]] = [{} for _ in machine.devices]
+        self._needs: list[dict[int, tuple[int, int]]] = [{} for _ in machine.devices]
         self._seconds: list[dict[int, float]] = [{} for _ in machine.devices]
 
     def why_not(self, node: Node, device: int) -> str | None:
         """Returns why a device cannot run a node, or None when it can."""
-        kind = self._kinds[node.id]
+        kind = self.graph.kinds[node.id]
         answer = self._same[device].get(kind)
         if answer is None:
             reason = self.machine.devices[device].why_not(self.graph, node)
@@ -53,28 +53,23 @@ class Support:
         reason, may_fill = answer
         return self._too_large(node, device) if may_fill else reason
 
-    @cached_property
-    def _kinds(self) -> tuple[int, ...]:
-        """For each node a number that it shares with those of which the same is to be said: the
-        same call on leaves of the same types, and the same told of its int64 values.
-        """
-        graph, numbers = self.graph, dict[tuple[object, ...], int]()
-        calls = graph.signatures
-        return tuple(
-            numbers.setdefault(
-                (calls[n.id], graph.unfit(n), *[calls[i] for i in graph.leaves_read(n)]),
-                len(numbers),
-            )
-            for n in graph.nodes
-        )
-
     def scratch_words(self, node: Node, device: int) -> int:
         """Returns the words that a node needs beside its result while it runs on a device."""
-        known, call = self._scratch[device], self.graph.signatures[node.id]
+        return self._need(node, device)[0]
+
+    def inner_barriers(self, node: Node, device: int) -> int:
+        """Returns the barriers between the dispatches of a node."""
+        return self._need(node, device)[1]
+
+    def _need(self, node: Node, device: int) -> tuple[int, int]:
+        known, call = self._needs[device], self.graph.signatures[node.id]
         if call not in known:
             spec = self.machine.devices[device]
-            on_host = spec.kind == "cpu"
-            known[call] = 0 if on_host else spec.lower(self.graph, node).scratch_words
+            known[call] = 0, 0
+            if spec.kind != "cpu":
+                lowering = spec.lower(self.graph, node)
+                inner = sum(dispatch.barrier for dispatch in lowering.dispatches)
+                known[call] = lowering.scratch_words, inner
         return known[call]
 
     def node_seconds(self, node_id: int, device: int) -> float:

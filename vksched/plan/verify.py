@@ -11,7 +11,11 @@ written while a value in it is still needed; a barrier must part what conflicts.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
 from ..errors import PlanError
+from ..graph import Node
 from .memory import scratch_of
 from .plan import HOST, Plan, Span, Split
 from .words import Owners, WordSet
@@ -24,13 +28,14 @@ def verify_plan(plan: Plan) -> Plan:
         PlanError: the first promise that is broken.
     """
     plan.machine.verify()
+    calls = _Calls(plan)
     if plan.copies < 1 or len(plan.memory) != len(plan.machine.devices):
         raise _fail(f"{plan.copies} copies, memory of {len(plan.memory)} devices")
-    _check_nodes(plan)
+    _check_nodes(plan, calls)
     _check_order(plan)
     for device, spec in enumerate(plan.machine.devices):
         if spec.kind != "cpu":
-            _check_words(plan, device)
+            _check_words(plan, device, calls)
             _check_capacity(plan, device)
     return plan
 
@@ -39,7 +44,29 @@ def _fail(message: str) -> PlanError:
     return PlanError(f"[plan] {message}")
 
 
-def _check_nodes(plan: Plan) -> None:
+class _Calls:
+    """What devices say of the graph's calls, each asked once: nothing the planner found counts."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._graph = plan.graph
+        self._devices = plan.machine.devices
+        self._reasons: dict[tuple[int, int], str | None] = {}
+        self._scratch: dict[tuple[int, int], int] = {}
+
+    def why_not(self, device: int, node: Node) -> str | None:
+        key = device, self._graph.kinds[node.id]
+        if key not in self._reasons:
+            self._reasons[key] = self._devices[device].why_not(self._graph, node)
+        return self._reasons[key]
+
+    def scratch_words(self, device: int, node: Node) -> int:
+        key = device, self._graph.signatures[node.id]
+        if key not in self._scratch:
+            self._scratch[key] = self._devices[device].lower(self._graph, node).scratch_words
+        return self._scratch[key]
+
+
+def _check_nodes(plan: Plan, calls: _Calls) -> None:
     graph = plan.graph
     if len(plan.placements) != len(graph.nodes):
         raise _fail(f"{len(plan.placements)} placements for {len(graph.nodes)} nodes")
@@ -57,7 +84,7 @@ def _check_nodes(plan: Plan) -> None:
                 raise _fail(
                     f"{graph.nodes[node_id].name} runs on another device than its placement"
                 )
-            reason = plan.machine.devices[split.device].why_not(graph, graph.nodes[node_id])
+            reason = calls.why_not(split.device, graph.nodes[node_id])
             if reason is not None:
                 raise _fail(f"{graph.nodes[node_id].name} cannot run where it is placed: {reason}")
     needed = {n.id for n in graph.ops if n.id not in graph.views}
@@ -72,22 +99,25 @@ def _check_order(plan: Plan) -> None:
     """
     graph = plan.graph
     present: set[tuple[int, int]] = set()
-    complete: set[int] = set()
+    held = [frozenset(memory.weights) for memory in plan.memory]
+    done: dict[int, int] = {}  # of each device the last split that is complete
     made: dict[int, int] = {}
     shown: list[int] = []
 
     def wait(split: int, before: int) -> None:
         if not 0 <= split < before:
             raise _fail(f"waits for split {split} before it is submitted")
-        complete.update(
-            s.id for s in plan.splits[: split + 1] if s.device == plan.splits[split].device
-        )
+        device = plan.splits[split].device
+        done[device] = max(split, done.get(device, -1))
+
+    def is_complete(split: int) -> bool:
+        return split <= done.get(plan.splits[split].device, -1)
 
     for split in plan.splits:
         for waited in split.waits:
             wait(waited, split.id)
-        _check_commit(plan, split, complete)
-        unseen = [s for s in shown if s not in complete]
+        _check_commit(plan, split, is_complete)
+        unseen = [s for s in shown if not is_complete(s)]
         if unseen:
             raise _fail(f"split {split.id} starts before what split {unseen[0]} shows is complete")
         for copy in split.copies_in:
@@ -102,14 +132,15 @@ def _check_order(plan: Plan) -> None:
                 raise _fail(
                     f"{name} is copied in from split {copy.source}, which does not give it out"
                 )
-            elif copy.source not in complete:
+            elif not is_complete(copy.source):
                 raise _fail(
                     f"split {split.id} reads {name} before split {copy.source} was waited for"
                 )
             present.add((split.device, copy.node))
         for node_id in split.nodes:
             for operand in graph.nodes[node_id].inputs:
-                _check_present(plan, split, present, operand, graph.nodes[node_id].name)
+                if (split.device, operand) not in present:
+                    _check_present(plan, split, present, held, operand, graph.nodes[node_id].name)
             present.add((split.device, node_id))
         if split.observed:
             shown.append(split.id)
@@ -118,12 +149,12 @@ def _check_order(plan: Plan) -> None:
                 if not {value, graph.root(value)} & given:
                     raise _fail(f"{graph.nodes[value].name} is observed, but not copied out")
         for out in split.copies_out:
-            _check_present(plan, split, present, out.node, "a copy out")
+            _check_present(plan, split, present, held, out.node, "a copy out")
             if plan.placements[graph.root(out.node)].device == split.device:
                 made[out.node] = split.id
     for waited in plan.final_waits:
         wait(waited, len(plan.splits))
-    left = [s.id for s in plan.splits if s.id not in complete]
+    left = [s.id for s in plan.splits if not is_complete(s.id)]
     if left:
         raise _fail(f"splits {left} are not complete when the run ends")
     for name, output in (*graph.outputs, *((graph.nodes[v].name, v) for v in graph.kept)):
@@ -138,10 +169,10 @@ def _from_host(plan: Plan, node_id: int) -> bool:
     return op == "input" or (op == "weight" and device == plan.machine.cpu)
 
 
-def _check_commit(plan: Plan, split: Split, complete: set[int]) -> None:
+def _check_commit(plan: Plan, split: Split, is_complete: Callable[[int], bool]) -> None:
     """A split that writes states does nothing else, and starts when all others are complete."""
     graph = plan.graph
-    writers = [n for n in split.nodes if graph.nodes[n].op == "assign"]
+    writers = [n for n in split.nodes if graph.states and graph.nodes[n].op == "assign"]
     if not writers:
         return
     others = [n for n in split.nodes if n not in graph.states]
@@ -152,17 +183,22 @@ def _check_commit(plan: Plan, split: Split, complete: set[int]) -> None:
             raise _fail(f"{graph.nodes[node_id].name} writes a state of another device")
     for other in plan.splits:
         commits = any(graph.nodes[n].op == "assign" for n in other.nodes)
-        if not commits and (other.id > split.id or other.id not in complete):
+        if not commits and (other.id > split.id or not is_complete(other.id)):
             raise _fail(f"split {split.id} writes states before split {other.id} is complete")
 
 
 def _check_present(
-    plan: Plan, split: Split, present: set[tuple[int, int]], operand: int, reader: str
+    plan: Plan,
+    split: Split,
+    present: set[tuple[int, int]],
+    held: Sequence[frozenset[int]],
+    operand: int,
+    reader: str,
 ) -> None:
     graph, root = plan.graph, plan.graph.root(operand)
     if (split.device, operand) in present or (split.device, root) in present:
         return
-    if root in plan.memory[split.device].weights and root in graph.data:
+    if root in held[split.device] and root in graph.data:
         resident = split.device != plan.machine.cpu and graph.nodes[root].op == "weight"
         if resident and _from_host(plan, root):
             raise _fail(f"{graph.nodes[root].name} is resident, though the plan has it on the host")
@@ -172,121 +208,106 @@ def _check_present(
     )
 
 
-def _check_words(plan: Plan, device: int) -> None:
+def _check_words(plan: Plan, device: int, calls: _Calls) -> None:
     """Replays a device's program on a map of words: who owns what, and which accesses no barrier
     parts.
     """
     graph, memory = plan.graph, plan.memory[device]
+    spans = {value: span for (where, value), span in plan.locations.items() if where == device}
     state_spans = {
         s: Span(len(memory.activation_pages) + i, 0, graph.nodes[s].type.words)
         for i, s in enumerate(memory.states)
     }
-    for (where, node_id), span in plan.locations.items():
-        if where == device:
-            pages = (*memory.activation_pages, *(s.words for s in state_spans.values()))
-            _check_span(plan, device, node_id, span, pages, "activation")
-            held = state_spans.get(graph.states.get(node_id, -1))  # elsewhere it is a copy
-            if (held is None) != (span.page < len(memory.activation_pages)):
-                raise _fail(f"{_name(plan, node_id)} is not in the memory of its kind")
-            if held is not None and span != held:
-                raise _fail(f"{_name(plan, node_id)} is not where its state is")
-    for split in plan.splits:
+    pages = (*memory.activation_pages, *(s.words for s in state_spans.values()))
+    for value, span in spans.items():
+        node = graph.nodes[value if value >= 0 else scratch_of(value)]
+        kind = "activation" if value >= 0 else "scratch"
+        words = graph.words[value] if value >= 0 else calls.scratch_words(device, node)
+        _check_span(node, words, span, pages, kind)
+        held = state_spans.get(graph.states.get(value, -1))  # elsewhere it is a copy
+        if (held is None) != (span.page < len(memory.activation_pages)):
+            raise _fail(f"{_name(plan, value)} is not in the memory of its kind")
+        if held is not None and span != held:
+            raise _fail(f"{_name(plan, value)} is not where its state is")
+    splits = [split for split in plan.splits if split.device == device]
+    for split in splits:
         for written in (*(c.node for c in split.copies_in), *split.nodes):
-            if split.device == device and (device, written) not in plan.locations:
+            if written not in spans:
                 raise _fail(f"{graph.nodes[written].name} has no place on its device")
-        for node_id in split.nodes if split.device == device else ():
-            need = plan.machine.devices[device].lower(graph, graph.nodes[node_id]).scratch_words
-            if need and (device, scratch_of(node_id)) not in plan.locations:
-                raise _fail(f"{graph.nodes[node_id].name} has no scratch memory")
-    last = _last_reads(plan, device)
+        for node_id in split.nodes:
+            node = graph.nodes[node_id]
+            if scratch_of(node_id) not in spans and calls.scratch_words(device, node):
+                raise _fail(f"{node.name} has no scratch memory")
+    last: dict[int, int] = {}
+    every = itertools.chain.from_iterable(_accesses(plan, split, spans) for split in splits)
+    for clock, (operands, results) in enumerate(every):
+        for value in (*operands, *results):
+            last[value] = clock
     owners = Owners()
     clock = 0
-    windows: dict[str, list[Span]] = {"inbox": [], "outbox": []}
-    for split in plan.splits:
-        if split.device != device:
-            continue
-        reads, writes = WordSet(), WordSet()
-        for position in range(len(split.copies_in) + len(split.nodes) + len(split.copies_out)):
-            if position in split.barriers:
+    for split in splits:
+        reads, writes, barriers = WordSet(), WordSet(), frozenset(split.barriers)
+        for position, (operands, results) in enumerate(_accesses(plan, split, spans)):
+            if position in barriers:
                 reads.clear()
                 writes.clear()
-            operands, result = _accesses(plan, split, position)
-            own = [_span(plan, device, i) for i in operands]
-            sources = [s for s in own if s is not None]
-            targets = []
-            for taker in _written(plan, device, result):
-                targets.append(plan.locations[device, taker])
-                for value in owners.take(targets[-1], taker):
+            sources, targets = [spans[v] for v in operands], [spans[v] for v in results]
+            for taker, target in zip(results, targets, strict=True):
+                for value in owners.take(target, taker):
                     # what the item itself holds, operands and scratch, is needed until it ends
                     if value != taker and last.get(value, -1) >= clock:
                         names = _name(plan, taker), _name(plan, value)
                         raise _fail(f"{names[0]} is written over {names[1]}, which is still needed")
-            if any(writes.meets(s) for s in (*sources, *targets)) or any(
-                reads.meets(s) for s in targets
-            ):
+            if writes.meets(*sources, *targets) or reads.meets(*targets):
                 raise _fail(f"item {position} of split {split.id} needs a barrier before it")
-            for span in sources:
-                reads.add(span)
-            for span in targets:
-                writes.add(span)
+            reads.add(*sources)
+            writes.add(*targets)
             clock += 1
+    _check_windows(plan, device, splits)
+
+
+def _check_windows(plan: Plan, device: int, splits: Sequence[Split]) -> None:
+    nodes, memory = plan.graph.nodes, plan.memory[device]
+    windows: dict[str, list[Span]] = {"inbox": [], "outbox": []}
+    for split in splits:
         for copy in split.copies_in:
-            windows["inbox"].append(
-                _check_span(plan, device, copy.node, copy.inbox, memory.inbox_pages, "inbox")
-            )
+            node = nodes[copy.node]
+            _check_span(node, node.type.words, copy.inbox, memory.inbox_pages, "inbox")
+            windows["inbox"].append(copy.inbox)
             if copy.target != plan.locations.get((device, copy.node)):
-                raise _fail(
-                    f"{graph.nodes[copy.node].name} is copied to another place than it is read"
-                )
+                raise _fail(f"{node.name} is copied to another place than it is read")
         for out in split.copies_out:
-            windows["outbox"].append(
-                _check_span(plan, device, out.node, out.outbox, memory.outbox_pages, "outbox")
-            )
-    for name, spans in windows.items():
-        ordered = sorted(spans, key=lambda s: (s.page, s.offset))
+            node = nodes[out.node]
+            _check_span(node, node.type.words, out.outbox, memory.outbox_pages, "outbox")
+            windows["outbox"].append(out.outbox)
+    for name, found in windows.items():
+        ordered = sorted(found, key=lambda s: (s.page, s.offset))
         for one, two in zip(ordered, ordered[1:], strict=False):
             if _meet(one, two):
                 raise _fail(f"two values share words of the {name}")
 
 
-def _accesses(plan: Plan, split: Split, position: int) -> tuple[tuple[int, ...], int | None]:
-    """Returns the values that an item reads and the value that it writes."""
-    if position < len(split.copies_in):
-        return (), split.copies_in[position].node
-    position -= len(split.copies_in)
-    if position < len(split.nodes):
-        node_id = split.nodes[position]
-        if plan.graph.nodes[node_id].op == "state":  # it is there: nothing happens
-            return (), None
-        return plan.graph.nodes[node_id].inputs, node_id
-    return (split.copies_out[position - len(split.nodes)].node,), None
+_Access = tuple[list[int], list[int]]
 
 
-def _last_reads(plan: Plan, device: int) -> dict[int, int]:
-    """Returns for each value on a device the last item of its program that touches it."""
-    last: dict[int, int] = {}
-    clock = 0
-    for split in plan.splits:
-        if split.device == device:
-            for position in range(len(split.copies_in) + len(split.nodes) + len(split.copies_out)):
-                operands, result = _accesses(plan, split, position)
-                for operand in operands:
-                    key = (
-                        operand if (device, operand) in plan.locations else plan.graph.root(operand)
-                    )
-                    last[key] = clock
-                for value in _written(plan, device, result):
-                    last[value] = clock
-                clock += 1
-    return last
-
-
-def _written(plan: Plan, device: int, result: int | None) -> tuple[int, ...]:
-    """Returns what an item writes: its result, and its scratch memory where it has some."""
-    if result is None:
-        return ()
-    beside = scratch_of(result)
-    return (result, beside) if (device, beside) in plan.locations else (result,)
+def _accesses(plan: Plan, split: Split, spans: Mapping[int, Span]) -> Iterator[_Access]:
+    """Yields for each item of a split the values in memory that it reads and those that it writes:
+    its result, and its scratch memory where it has some.
+    """
+    nodes, roots = plan.graph.nodes, plan.graph.roots
+    for copy in split.copies_in:
+        yield [], [copy.node]
+    for node_id in split.nodes:
+        node, beside = nodes[node_id], scratch_of(node_id)
+        if node.op == "state":  # it is there: nothing happens
+            yield [], []
+            continue
+        own = [value if value in spans else roots[value] for value in node.inputs]
+        written = [node_id, beside] if beside in spans else [node_id]
+        yield [value for value in own if value in spans], written
+    for out in split.copies_out:
+        value = out.node if out.node in spans else roots[out.node]
+        yield [value] if value in spans else [], []
 
 
 def _name(plan: Plan, value: int) -> str:
@@ -295,34 +316,19 @@ def _name(plan: Plan, value: int) -> str:
     return plan.graph.nodes[value].name
 
 
-def _span(plan: Plan, device: int, node_id: int) -> Span | None:
-    own = plan.locations.get((device, node_id))
-    return own or plan.locations.get((device, plan.graph.root(node_id)))
-
-
 def _meet(a: Span, b: Span) -> bool:
     return a.page == b.page and max(a.offset, b.offset) < min(
         a.offset + a.words, b.offset + b.words
     )
 
 
-def _check_span(
-    plan: Plan, device: int, value: int, span: Span, pages: tuple[int, ...], kind: str
-) -> Span:
-    if value < 0:
-        node, kind = plan.graph.nodes[scratch_of(value)], "scratch"
-        words = plan.machine.devices[device].lower(plan.graph, node).scratch_words
-    else:
-        node = plan.graph.nodes[value]
-        words = node.type.words
+def _check_span(node: Node, words: int, span: Span, pages: tuple[int, ...], kind: str) -> None:
     if span.words != words:
         raise _fail(f"{kind} span {span} of {node.name} is not of its {words} words")
-    inside = 0 <= span.page < len(pages) and 0 <= span.offset
-    if not inside or span.offset + span.words > pages[span.page]:
+    if not 0 <= span.page < len(pages) or not 0 <= span.offset <= pages[span.page] - words:
         raise _fail(f"{kind} span {span} lies outside the pages {pages}")
     if span.offset % 4:
         raise _fail(f"{kind} span {span} is not aligned to 16 bytes")
-    return span
 
 
 def _check_capacity(plan: Plan, device: int) -> None:

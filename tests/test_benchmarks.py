@@ -1,0 +1,69 @@
+"""The benchmarks run and say what they measured; what they measure is not tested."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+@pytest.fixture
+def runner(monkeypatch: pytest.MonkeyPatch) -> CliRunner:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return CliRunner()
+
+
+def test_planning_writes_a_row_for_each_graph_and_size(runner: CliRunner, tmp_path: Path) -> None:
+    import planning
+
+    target = tmp_path / "rows.json"
+    options = ["--sizes", "60,30", "--repeat", "1", "--json", str(target)]
+    found = runner.invoke(planning.main, options, catch_exceptions=False)
+    assert found.exit_code == 0 and "verify" in found.output
+    rows = json.loads(target.read_text())
+    assert [row["kind"] for row in rows] == [kind for kind in planning.KINDS for _ in range(2)]
+    for small, large in zip(rows[::2], rows[1::2], strict=True):
+        assert 30 <= small["nodes"] < large["nodes"] and small["ratio"] == 1.0
+        assert large["ratio"] == pytest.approx(large["us_per_node"] / small["us_per_node"])
+        assert set(small["stages_s"]) == {*planning.STAGES.values(), "placement", "rest"}
+        assert sum(small["stages_s"].values()) == pytest.approx(small["plan_s"])
+    one, two, drawn = rows[1::2]
+    assert one["splits"] == 1 and one["barriers"] == one["levels"]
+    assert two["splits"] > 1 and drawn["splits"] > 1
+
+
+def test_planning_wants_sizes_and_graphs_that_there_are(runner: CliRunner) -> None:
+    import planning
+
+    for options, message in (
+        (["--sizes", "many"], "expected numbers"),
+        (["--kinds", "circle"], "expected some of transformer"),
+    ):
+        found = runner.invoke(planning.main, options)
+        assert found.exit_code == 2 and message in " ".join(found.output.split())
+
+
+def test_a_plot_needs_matplotlib(
+    runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import planning
+
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    options = ["--sizes", "30", "--kinds", "transformer", "--repeat", "1"]
+    found = runner.invoke(planning.main, [*options, "--plot", str(tmp_path / "planning.png")])
+    assert found.exit_code == 1 and "try pip install vksched[bench]" in found.output
+
+
+def test_a_plot_is_drawn(runner: CliRunner, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    import planning
+
+    path = tmp_path / "planning.png"
+    options = ["--sizes", "30,60", "--repeat", "1", "--plot", str(path)]
+    found = runner.invoke(planning.main, options, catch_exceptions=False)
+    assert found.exit_code == 0 and path.read_bytes().startswith(b"\x89PNG")
