@@ -151,11 +151,9 @@ class Scheduler:
 
     def _spec(self, device: Device) -> DeviceSpec:
         """Returns what the planner may know of a device, with what the user asked of it."""
-        sync = self._sync.get(device.name, "split")
-        spec = dataclasses.replace(self._watchdog.correct(device.spec), sync=sync)
-        if not self._offload:
-            spec = dataclasses.replace(spec, offload_flops_per_byte=math.inf)
-        return spec
+        spec, sync = self._watchdog.correct(device.spec), self._sync.get(device.name, "split")
+        least = spec.offload_flops_per_byte if self._offload else math.inf
+        return dataclasses.replace(spec, sync=sync, offload_flops_per_byte=least)
 
     def compile(
         self,
