@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 import vksched as vs
-from vksched.plan import planner
+from vksched.plan import draft, planner
 from vksched.plan.machine import DeviceSpec, Machine
 
 SIZES = (1_000, 10_000, 100_000)
@@ -154,7 +154,12 @@ class Row:
 @contextmanager
 def timed_stages(spent_s: dict[str, float]) -> Iterator[None]:
     """Adds up the time spent in each stage of the planner."""
-    own = {name: getattr(planner, name) for name in STAGES}
+    own = {
+        (module, name): getattr(module, name)
+        for module in (planner, draft)
+        for name in STAGES
+        if name in vars(module)
+    }
     policies = dict(planner.POLICIES)
 
     def wrap(stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -169,13 +174,13 @@ def timed_stages(spent_s: dict[str, float]) -> Iterator[None]:
         return timed
 
     try:
-        for name, function in own.items():
-            setattr(planner, name, wrap(STAGES[name], function))
+        for (module, name), function in own.items():
+            setattr(module, name, wrap(STAGES[name], function))
         planner.POLICIES.update({k: wrap("placement", f) for k, f in policies.items()})
         yield
     finally:
-        for name, function in own.items():
-            setattr(planner, name, function)
+        for (module, name), function in own.items():
+            setattr(module, name, function)
         planner.POLICIES.update(policies)
 
 

@@ -110,6 +110,9 @@ class LazySession:
     def fetch(self, slot: int, node: int) -> NDArray:
         return self._array(words(self.outbox[slot], self.outboxes[node]), node)
 
+    def longest_s(self, slot: int, split: int) -> float | None:
+        return None
+
     def duration_s(self, slot: int, split: int) -> float | None:
         return None
 

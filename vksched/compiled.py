@@ -29,6 +29,7 @@ from .plan.plan import Plan
 from .runtime.device import Progress, Session
 from .runtime.executor import CommitFailed, Executor, Observers, Retired, RunStats, close_all
 from .runtime.fork import Owner
+from .runtime.watchdog import Watchdog
 from .states import StateTable
 from .trace import Event, Trace, warn
 from .types import NDArray
@@ -74,7 +75,9 @@ class Quarantine:
 class Compiled:
     """A graph made ready to run on the devices of one scheduler.
 
-    states: those of the scheduler; `build` puts them where its plan wants them.
+    states: those of the scheduler; `build` puts them where its plan wants them. watchdog: sees what
+    each run measured; where a device proved too slow for the plan, the next run begins a
+    generation, too.
     """
 
     def __init__(
@@ -84,15 +87,18 @@ class Compiled:
         states: StateTable,
         trace: Trace,
         progress: Progress | None = None,
+        watchdog: Watchdog | None = None,
     ) -> None:
         self._build = build
         self._quarantine = quarantine
         self._states = states
         self._trace = trace
+        self._watchdog = watchdog
         self._owner = Owner()
         # What follows changes under this lock, which is held while a generation is prepared.
         self._changing = threading.RLock()
         self._executor: Executor | None = None
+        self._too_slow = False
         self._short: set[str] = set()
         self._left_out: dict[str, str] = {}
         self._faults: list[tuple[DeviceError, str]] = []
@@ -244,6 +250,7 @@ class Compiled:
                     raise
                 continue
             self.last_stats = executor.last_stats
+            self._watch(executor)
             if late is not None:
                 with self._changing:
                     self._take_in(executor.take_faults())
@@ -257,6 +264,14 @@ class Compiled:
         self._unanswered += executor.retire()
         self._states.release(executor.plan)
 
+    def _watch(self, executor: Executor) -> None:
+        stats, watchdog = executor.last_stats, self._watchdog
+        if stats is None or watchdog is None or not watchdog.see(executor.plan, stats):
+            return
+        with self._changing:
+            if executor is self._executor and self._quarantine.on_fault == "replay":
+                self._too_slow = True
+
     def _ready(self, progress: Progress | None = None) -> Executor:
         """Returns the generation to run on, made anew where a device of the last one is out of use.
 
@@ -267,12 +282,14 @@ class Compiled:
             with self._changing:
                 last, reasons = self._executor, self._quarantine.reasons
                 if last is not None:
-                    if not last.retired and reasons.keys().isdisjoint(last.device_names):
+                    usable = not last.retired and not self._too_slow
+                    if usable and reasons.keys().isdisjoint(last.device_names):
                         return last
                     self._retire(last)
                     self._take_in(last.take_faults())
                     self._executor = None
                 try:
+                    self._too_slow = False
                     self._executor = executor = self._prepare(progress)
                     self.plan = executor.plan
                 except VkschedError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
@@ -14,7 +15,7 @@ from .function import Build, Function
 from .graph import Graph, Outputs, Updates, build_graph
 from .ops.tensor import Tensor
 from .plan.fallback import warn_of_fallbacks
-from .plan.machine import Machine
+from .plan.machine import SYNC, DeviceSpec, Machine
 from .plan.names import NameIndex
 from .plan.plan import Plan
 from .plan.planner import POLICIES, plan_graph
@@ -25,6 +26,7 @@ from .runtime.device import Device, Progress
 from .runtime.executor import Executor, Observers
 from .runtime.fork import Owner
 from .runtime.opening import open_device
+from .runtime.watchdog import Watchdog
 from .states import StateTable
 from .trace import Trace
 from .types import NDArray
@@ -65,7 +67,13 @@ class Scheduler:
     policy: "priority", or "auto", which for now is the same.
     copies: how many runs of a graph may be under way at once, each with memory of its own; "auto"
         gives two when a graph spans several devices, else one.
+        Where the model leaves room for fewer there are fewer, and `plan.explain()` says so.
     timeout_s: how long a run may wait for one submission before its device counts as failed.
+    sync: what a device is given at once: "split", all of a split; "level", nodes that do not depend
+        on each other; "op", one node; with the latter two the host waits for each submission before
+        the next. For all devices, or a mapping of device names to these.
+    offload: whether an op may run on a GPU while its weights stay in host memory, streamed in for
+        each run, where its arithmetic pays for that.
     on_fault: "replay" carries out a run that a device failed without that device, with a warning,
         and leaves it out of all later plans (`quarantined`); "raise" gives the error to the caller,
         as measurements want it, and refuses to run or compile what would need another plan then.
@@ -78,6 +86,8 @@ class Scheduler:
         copies: int | str = "auto",
         timeout_s: float = DEFAULT_TIMEOUT_S,
         trace: Trace | None = None,
+        sync: str | Mapping[str, str] = "split",
+        offload: bool = True,
         on_fault: str = "replay",
     ) -> None:
         if copies != "auto" and (not isinstance(copies, int) or copies < 1):
@@ -111,9 +121,13 @@ class Scheduler:
         self._owner = Owner()
         self._aliases: dict[str, str] = {}
         self._devices: list[Device] = []
+        self._offload = bool(offload)
+        self._sync: dict[str, str] = {}
+        self._watchdog = Watchdog(self.trace)
         self._states = StateTable(lambda: self._devices)
         try:
             self._open(devices)
+            self._sync = self._check_sync(sync)
             self._specs = {d.name: d.spec for d in self._devices}
             self._quarantine = Quarantine([d.name for d in self._devices[:-1]], on_fault)
         except BaseException:
@@ -134,6 +148,12 @@ class Scheduler:
     def machine(self) -> Machine:
         """What the planner knows of the devices now."""
         return self._machine(self._quarantine.reasons)
+
+    def _spec(self, device: Device) -> DeviceSpec:
+        """Returns what the planner may know of a device, with what the user asked of it."""
+        spec, sync = self._watchdog.correct(device.spec), self._sync.get(device.name, "split")
+        least = spec.offload_flops_per_byte if self._offload else math.inf
+        return dataclasses.replace(spec, sync=sync, offload_flops_per_byte=least)
 
     def compile(
         self,
@@ -290,7 +310,7 @@ class Scheduler:
             tuple(
                 dataclasses.replace(self._specs[d.name], pool="", out_of_use=left_out[d.name])
                 if d.name in left_out
-                else d.spec
+                else self._spec(d)
                 for d in self._devices
             )
         ).verify()
@@ -329,7 +349,7 @@ class Scheduler:
                     self._states.release(plan)
                     raise
 
-        return Compiled(build, self._quarantine, self._states, self.trace, progress)
+        return Compiled(build, self._quarantine, self._states, self.trace, progress, self._watchdog)
 
     def _require_reach(self, graph: Graph, left_out: Mapping[str, str]) -> None:
         """Raises where a state lives on a device that works, but has no memory for this graph."""
@@ -381,6 +401,27 @@ class Scheduler:
                 raise PlanError(f"[placement] {key!r} is not part of this graph")
             target = ids[key] if isinstance(key, Tensor) else key
             out.append((target, self._resolve(device)))
+        return out
+
+    def _check_sync(self, sync: str | Mapping[str, str]) -> dict[str, str]:
+        gpus = [d.name for d in self._devices if d.spec.kind != "cpu"]
+        if isinstance(sync, str):
+            sync = dict.fromkeys(gpus, sync) or {"": sync}
+        if not isinstance(sync, Mapping):
+            raise PlanError(f"[Scheduler] expected sync as a str or a mapping, got {sync!r}")
+        out: dict[str, str] = {}
+        for name, value in sync.items():
+            if value not in SYNC:
+                where = f" for {name}" if name else ""
+                raise PlanError(
+                    f"[Scheduler] expected a sync of {', '.join(SYNC)}{where}, got {value!r}"
+                )
+            known = self._resolve(name) if name else name
+            if known and known not in gpus:
+                raise DeviceError(
+                    f"[Scheduler] expected sync for {', '.join(gpus) or 'no device'}, got {name!r}"
+                )
+            out[known] = value
         return out
 
     def _resolve(self, device: str) -> str:

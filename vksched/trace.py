@@ -39,7 +39,7 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that took time. name: "split", "wait", "copy", "run" or "fault".
+    """Something that took time. name: "split", "wait", "copy", "run", "fault" or "slow".
 
     device: where, or "host". run: which run of the compiled graph, or -1. fields: what the event
     tells besides; that of "run" is the run's RunStats, as "stats".

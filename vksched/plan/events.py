@@ -188,7 +188,7 @@ class Narrator:
             Item(
                 f"copy in of {self._name(copy.node)}",
                 False,
-                (self._words("inbox", device, copy.inbox, copy.node),),
+                (self._entered(device, copy),),
                 (self._words("activation", device, copy.target, copy.node),),
             )
             for copy in (() if on_cpu else split.copies_in)
@@ -208,6 +208,12 @@ class Narrator:
             ]
         items.append(Item("sequence word", True, (self._ticket(split),), (self._echo(split),)))
         return tuple(items)
+
+    def _entered(self, device: int, copy: CopyIn) -> Access:
+        """What a copy in reads: the window, in which a streamed weight is before the first run."""
+        if copy.node in self.plan.graph.data:
+            return Access(("weight", device, copy.node), 0, 1, copy.node)
+        return self._words("inbox", device, copy.inbox, copy.node)
 
     def _of_node(
         self, device: int, node_id: int, split: int

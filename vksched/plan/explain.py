@@ -103,7 +103,8 @@ def _device_rows(plan: Plan) -> list[str]:
 
 def _label(spec: DeviceSpec) -> str:
     gone = f"out of use: {spec.out_of_use}" if spec.out_of_use else ""
-    return "; ".join(filter(None, (spec.label, gone)))
+    waits = "" if spec.sync == "split" else f"a wait after each {spec.sync}"
+    return "; ".join(filter(None, (spec.label, gone, waits)))
 
 
 def _splits_lines(plan: Plan) -> list[str]:
@@ -244,6 +245,7 @@ def plan_as_dict(plan: Plan) -> dict[str, Any]:
             {
                 "name": spec.name,
                 "label": spec.label,
+                "sync": spec.sync,
                 "kind": spec.kind,
                 "out_of_use": spec.out_of_use,
                 **asdict(sizes[spec.name]),

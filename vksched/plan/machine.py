@@ -24,6 +24,11 @@ ALIGN_BYTES = 64
 """Every value in a device's memory starts at a multiple of this."""
 
 
+OFFLOAD_FLOPS_PER_BYTE = 16.0
+"""A float32 matrix makes as many with 32 rows, where the arithmetic of numpy begins to take longer
+than the bus. Arithmetic per byte, not rows, as it means the same for every op and type.
+"""
+
 SYNC = ("split", "level", "op")
 """What a device is given at once. "split": all of a split. "level": nodes of a split that do not
 depend on each other; "op": one node. With the latter two the host waits for each submission before
@@ -38,13 +43,16 @@ class DeviceSpec:
     name: as the user addresses it. kind: "vulkan", "null" or "cpu". label: the driver's name for
     it. memory_bytes: what plans may use. page_bytes: the largest single buffer. flops_per_s,
     bytes_per_s, submit_s: rough speeds, for the simulated clock and later cost models. round_s: the
-    time of one round of a loop that waits for memory; numpy does not loop that way.
+    time of one round of a loop that waits for memory; numpy does not loop that way. slowdown: how
+    many times longer than by these speeds everything takes, as measured.
     pool: devices with the same name here share one memory, as a GPU opened twice does. own_buffers:
     every value gets a buffer of its own, shared with none that lives at the same time:
-    synchronization validation sees whole buffers, and can then judge every barrier. out_of_use: why
-    nothing may be placed here, as the device failed; "" for one that works. windows_apart: what the
-    host can see lies in the computer's memory, not in the device's own, as with a discrete card.
-    sync: one of SYNC.
+    synchronization validation sees whole buffers, and can then judge every barrier.
+    windows_apart: what the host can see lies in the computer's memory, not in the device's own, as
+    with a discrete card. sync: one of SYNC. offload_flops_per_byte: from how much arithmetic per
+    byte of its weights in host memory on an op runs here, the weights streamed in for each run;
+    inf: never. out_of_use: why nothing may be placed here, as the device failed; "" for one that
+    works.
     """
 
     name: str
@@ -57,11 +65,13 @@ class DeviceSpec:
     bytes_per_s: float = 2e10
     submit_s: float = 50e-6
     round_s: float = 5e-7
+    slowdown: float = 1.0
     pool: str = ""
     own_buffers: bool = False
-    out_of_use: str = ""
     windows_apart: bool = False
     sync: str = "split"
+    offload_flops_per_byte: float = OFFLOAD_FLOPS_PER_BYTE
+    out_of_use: str = ""
 
     def why_not(self, graph: Graph, node: Node) -> str | None:
         """Returns why this device cannot run a node, or None when it can."""
@@ -113,7 +123,8 @@ class DeviceSpec:
         goes on in order.
         """
         in_order = 0.0 if self.kind == "cpu" else work.rounds * self.round_s
-        return max(work.flops / self.flops_per_s, work.bytes_moved / self.bytes_per_s, in_order)
+        least_s = max(work.flops / self.flops_per_s, work.bytes_moved / self.bytes_per_s, in_order)
+        return self.slowdown * least_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +156,11 @@ class Machine:
         if not name:
             return (device,)
         return tuple(i for i, d in enumerate(self.devices) if d.pool == name)
+
+    @property
+    def pools(self) -> tuple[tuple[int, ...], ...]:
+        """For each memory of a GPU the devices that share it."""
+        return tuple(dict.fromkeys(self.pool(d) for d in range(self.cpu)))
 
     @property
     def cpu(self) -> int:

@@ -129,12 +129,16 @@ class Program:
     @cached_property
     def least(self) -> int:
         """The words of the largest live set: no assignment needs less."""
-        live = most = 0
+        return max(self.live(), default=0)
+
+    def live(self) -> list[int]:
+        """Returns the words that live at each item."""
+        live, out = 0, []
         for more, less in zip(self._born, self._dying, strict=True):
             live += more
-            most = max(most, live)
+            out.append(live)
             live -= less
-        return most
+        return out
 
     def lifetimes(self, slack: float | None = None) -> list[Lifetime]:
         """Returns the lifetimes of all values, in steps.

@@ -2,12 +2,15 @@
 
 Problem: devices in order of preference, the CPU last; a value that crosses between devices costs a
 wait and a copy. Method: the priority policy. Overrides; weights pull their ops; sweeps carry
-devices from operands to users and back; the rest goes to the first device that can; merging sweeps
-then move a node beside its neighbours while this lowers the bytes that cross.
+devices from operands to users and back; the rest goes to the first device that can; merging
+sweeps then move a node beside its neighbours while this lowers the bytes that cross. A weight whose
+home is the CPU, as an override says so or the devices are full, stays in host memory; an op that
+does enough arithmetic per byte of it runs on a GPU all the same, the weight streamed in for each
+run.
 
-    w0 @ gpu:0   w1 @ gpu:1
-       |            |
-    matmul ----> matmul --> relu      relu follows its operand: one crossing, not two
+    w0 @ gpu:0   w1 @ gpu:1                                 w2 @ cpu
+       |            |                                          : streamed, 512 rows pay
+    matmul ----> matmul --> relu (follows its operand) ---> matmul @ gpu:1
 
 Complexity: O(sweeps * edges). Examples: tests/test_plan.py.
 """
@@ -15,7 +18,8 @@ Complexity: O(sweeps * edges). Examples: tests/test_plan.py.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from ..graph import Graph, Node
 from ..types import WORD_BYTES
@@ -26,16 +30,36 @@ from .support import Support
 
 MERGE_SWEEPS = 8
 
+WELL_FILLED = 0.9
+"""The share of its memory from which on a device that refuses a weight takes no further ones, and
+from which on the planner looks for no higher cap.
+"""
+
+NONE = -1
+"""The cap of a device that must not take any node, not even one that streams its weights."""
+
 Overrides = Sequence[tuple[str | int, str]]
 
 
+@dataclass
+class Caps:
+    """What each device must not take, as it would not fit: nodes by their number in order.
+
+    first: the first one; None: it may take all, NONE: nothing. peaks: those around the moment that
+    takes most.
+    """
+
+    first: list[int | None]
+    peaks: list[range]
+
+
 def place_priority(
-    support: Support, overrides: Overrides, caps: Sequence[int | None]
+    support: Support, overrides: Overrides, caps: Caps
 ) -> tuple[tuple[Placement, ...], tuple[str, ...]]:
     """Returns the placement of every node and notes for the user.
 
-    caps: for each device how many nodes it may take, None for any number; a plan that does not fit
-    a device's memory is made again with a lower cap.
+    caps: what does not fit. A node that streams its weights needs little memory: it, and what
+    follows it, may stand beyond the first node that a device must not take.
     """
     placer = _Placer(support, caps)
     placer.apply_overrides(overrides)
@@ -71,7 +95,7 @@ def resolve_overrides(
 class _Placer:
     """The state of one pass; `device` and `rule` grow from stage to stage."""
 
-    def __init__(self, support: Support, caps: Sequence[int | None]) -> None:
+    def __init__(self, support: Support, caps: Caps) -> None:
         self.support = support
         self.graph = support.graph
         self.machine = support.machine
@@ -82,6 +106,7 @@ class _Placer:
         self.homes: dict[int, int] = dict(support.homes)
         self.passed_over: dict[int, str] = {}
         self.kept: dict[int, str] = {}
+        self._closed: set[int] = set()
         self._reads: dict[int, Counter[int]] = {}
         self._weights = frozenset(n.id for n in self.graph.nodes if n.op in ("weight", "state"))
         self.notes: list[str] = []
@@ -91,13 +116,25 @@ class _Placer:
         ]
 
     def why_not(self, node: Node, device: int) -> str | None:
-        cap = self.caps[device]
-        if cap is not None and self._rank[node.id] >= cap:
+        cap, number = self.caps.first[device], self._rank[node.id]
+        if (cap is not None and number >= cap) or number in self.caps.peaks[device]:
             return f"{self.machine.devices[device].name} is full"
         return self.support.why_not(node, device)
 
     def can(self, node: Node, device: int) -> bool:
-        return self.why_not(node, device) is None
+        """Whether a device may take a node: beyond its cap only beside what streams there."""
+        if self.why_not(node, device) is None:
+            return True
+        at_peak = self._rank[node.id] in self.caps.peaks[device]
+        beside = not at_peak and self._beside_streams(node, device)
+        return beside and self.support.can(node, device)
+
+    def _beside_streams(self, node: Node, device: int) -> bool:
+        cap = self.caps.first[device]
+        neighbours = (*self.support.operands[node.id], *self.support.readers[node.id])
+        return cap is not None and any(
+            self.device.get(n) == device and self._rank[n] >= cap for n in neighbours
+        )
 
     def _first_able(self, node: Node) -> int:
         return next(d for d in range(len(self.machine.devices)) if self.can(node, d))
@@ -145,7 +182,7 @@ class _Placer:
 
     def pull_by_weights(self) -> None:
         """Gives each weight a home with room for it; the heaviest weight of a node pulls the node
-        there.
+        there, or, from host memory, to a GPU where that pays.
         """
         for node in self.support.computed:
             weights = [i for i in self.support.operands[node.id] if i in self._weights]
@@ -153,33 +190,86 @@ class _Placer:
                 continue
             for weight in weights:
                 if weight not in self.homes:
-                    self.homes[weight] = self._find_home(node, weight)
-                    self._take(self.homes[weight], weight)
+                    self._find_home(node, weight)
             if node.id in self.device:
                 continue
             heaviest = weights[0]
             if len(weights) > 1:
                 heaviest = max(weights, key=lambda w: (self._bytes(w), -w))
-            home = self.homes[heaviest]
+            home = self.homes.get(heaviest, self.machine.cpu)
+            if home == self.machine.cpu and self._offload(node, weights):
+                continue
             if self.can(node, home):
                 puller = self.graph.nodes[heaviest]
                 rule = f"{puller.op} {puller.name} lives here"
                 self.put(node, home, rule + self.passed_over.get(heaviest, ""))
 
-    def _find_home(self, node: Node, weight: int) -> int:
-        if node.id in self.device:
-            return self.device[node.id]
-        reasons: list[str] = []
-        for device, spec in enumerate(self.machine.devices):
-            reason = self.why_not(node, device) or self._cannot_hold(weight, device)
-            if reason is None and self.support.missing_bytes(weight, device) > self._room[device]:
-                reason = f"{spec.name} is full"
-            if reason is None:
-                break
-            reasons.append(reason)
-        if reasons:
-            self.passed_over[weight] = f", as {'; '.join(reasons)}"
-        return device
+    def _find_home(self, node: Node, weight: int) -> None:
+        """The first device that runs the node and has room, or host memory where those are full.
+
+        Where only the CPU runs it the next reader decides: numpy finds its weights in any case.
+        """
+        cpu = self.machine.cpu
+        home, full = self.device.get(node.id, cpu), False
+        if node.id not in self.device:
+            reasons: list[str] = []
+            for home in range(cpu + 1):
+                reason = self._why_no_home(node, weight, home)
+                if reason is None:
+                    break
+                reasons.append(reason)
+            if reasons:
+                self.passed_over[weight] = f", as {'; '.join(reasons)}"
+            full = any(self.support.can(node, d) for d in range(cpu))
+        if home < cpu or full or not cpu or self.graph.nodes[weight].op == "state":
+            self.homes[weight] = home
+            self._take(home, weight)
+
+    def _why_no_home(self, node: Node, weight: int, device: int) -> str | None:
+        reason = self.why_not(node, device) or self._cannot_hold(weight, device)
+        if reason is not None:
+            return reason
+        missing = self.support.missing_bytes(weight, device)
+        room, spec = self._room[device], self.machine.devices[device]
+        if missing > room and room < (1 - WELL_FILLED) * spec.memory_bytes:
+            self._closed.add(device)  # the small weights further on would be islands here
+        if missing > room or (missing and device in self._closed):
+            return f"{spec.name} is full"
+        return None
+
+    def _offload(self, node: Node, weights: Sequence[int]) -> bool:
+        """Puts a node whose heaviest weight is in host memory on a GPU, where that pays."""
+        cpu = self.machine.cpu
+        streamed = [
+            w for w in weights if self.homes.get(w) == cpu and self.graph.nodes[w].op == "weight"
+        ]
+        moved = sum(self._bytes(w) for w in streamed)
+        if not moved:
+            return False
+        intensity = self.support.flops(node) / moved
+        others = (self.homes.get(w, cpu) for w in weights)
+        for device in (d for d in dict.fromkeys((*others, *range(cpu))) if d != cpu):
+            spec, room = self.machine.devices[device], self._room[device]
+            # a window in the device's own memory takes as much as the weight would
+            fits = spec.windows_apart or (self.kept.keys() >= {*streamed} and 2 * moved <= room)
+            pays = intensity >= spec.offload_flops_per_byte
+            if (
+                not (fits and pays and self.support.can(node, device))
+                or self.caps.first[device] == NONE
+            ):
+                continue
+            if not spec.windows_apart:
+                self._room[device] -= moved
+            names = ", ".join(self.graph.nodes[w].name for w in streamed)
+            self.put(
+                node,
+                device,
+                f"weight {names} stays in host memory{self.passed_over.get(streamed[0], '')}; "
+                f"streamed, as its rows make {intensity:.3g} flops per byte, "
+                f"{spec.offload_flops_per_byte:g} pay",
+            )
+            return True
+        return False
 
     def _cannot_hold(self, weight: int, device: int) -> str | None:
         node = self.graph.nodes[weight]
@@ -351,22 +441,28 @@ class _Placer:
         return tuple(out)
 
     def _leaf(self, node: Node) -> Placement:
+        cpu = self.machine.cpu
         users = list(dict.fromkeys([self.device[r] for r in self.support.readers[node.id]]))
         if node.op == "input":
-            names = ", ".join(self.machine.devices[d].name for d in sorted(users))
-            return Placement(self.machine.cpu, f"from the caller to {names or 'no device'}")
-        if len(users) == 1 and self.homes.get(node.id, users[0]) == users[0]:
+            return Placement(cpu, f"from the caller to {self._names(users) or 'no device'}")
+        home = self.homes.get(node.id)
+        if len(users) == 1 and home in (None, users[0]):
             return Placement(users[0], node.op)
-        home = self.homes.get(node.id, users[0] if users else self.machine.cpu)
-        others = [self.machine.devices[d].name for d in sorted(users) if d != home]
-        if node.id in self.kept and home not in users and users:
-            reader = next(r for r in self.support.readers[node.id] if self.device[r] == users[0])
-            why = self.why_not(self.graph.nodes[reader], home) or self.rule[reader]
-            self.notes.append(
-                f"{self.kept[node.id]} has no effect: {self.graph.nodes[reader].name}, which reads "
-                f"it, runs on {self.machine.devices[users[0]].name} ({why})"
-            )
-        if home not in users and users:
-            home, others = users[0], [self.machine.devices[d].name for d in sorted(users[1:])]
-        also = f"; also on {', '.join(others)}, for the ops there" if others else ""
+        gpus = [d for d in users if d != cpu]
+        if home == cpu and gpus:
+            return Placement(cpu, f"{node.op} in host memory; streamed to {self._names(gpus)}")
+        if home is None or (users and home not in users):
+            if node.id in self.kept:
+                reader = next(r for r in self.support.readers[node.id] if home != self.device[r])
+                why = self.why_not(self.graph.nodes[reader], home or 0) or self.rule[reader]
+                self.notes.append(
+                    f"{self.kept[node.id]} has no effect: {self.graph.nodes[reader].name}, which "
+                    f"reads it, runs on {self.machine.devices[self.device[reader]].name} ({why})"
+                )
+            home = gpus[0] if gpus else cpu  # numpy has it in any case
+        others = self._names(d for d in users if d != home)
+        also = f"; also on {others}, for the ops there" if others else ""
         return Placement(home, f"{node.op}{also}")
+
+    def _names(self, devices: Iterable[int]) -> str:
+        return ", ".join(self.machine.devices[d].name for d in sorted(devices))

@@ -19,7 +19,7 @@ Complexity: O(edges + splits * devices). Examples: tests/test_plan.py.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..graph import Graph
@@ -29,6 +29,12 @@ from .support import Support
 
 SUBMISSION_S = 0.5
 """Estimated seconds of one submission: drivers kill one after about two; estimates are rough."""
+
+
+STREAMED_TOGETHER = 1.25
+"""Of the largest weight in host memory: what one submission streams in, so that biases ride along.
+All that a submission copies in is there from its start.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,7 @@ def split_graph(
     graph, cpu = support.graph, support.machine.cpu
     roots = graph.roots
     device = {n.id: placements[n.id].device for n in support.computed}
-    in_host = {w.id for w in graph.weights if placements[w.id].device == cpu}
+    in_host = {w.id: w.type.device_bytes for w in graph.weights if placements[w.id].device == cpu}
     commits = _commits(support, device)
     groups = _by_ready_time(support, device, _group(support, device, in_host, commits))
     run = len(groups)
@@ -141,7 +147,7 @@ def _commits(support: Support, device: dict[int, int]) -> list[tuple[int, ...]]:
 def _group(
     support: Support,
     device: dict[int, int],
-    in_host: Set[int],
+    in_host: Mapping[int, int],
     commits: Sequence[tuple[int, ...]],
 ) -> list[tuple[int, ...]]:
     """Returns the nodes of each split, in the order of submission, each in order of execution; not
@@ -175,24 +181,28 @@ def _group(
 
 
 def _cut(
-    support: Support, device: int, levels: list[tuple[int, int]], in_host: Set[int]
+    support: Support, device: int, levels: list[tuple[int, int]], in_host: Mapping[int, int]
 ) -> list[tuple[int, ...]]:
     """Parts a split, given as (level, node), where its device is not to get it as one."""
     spec = support.machine.devices[device]
     parts: list[list[int]] = []
-    total_s, seconds, before, shown = 0.0, 0.0, -1, False
+    total_s, streamed_bytes, before, shown = 0.0, 0, -1, False
+    most_bytes = STREAMED_TOGETHER * max(in_host.values(), default=0)
     for level, node_id in levels:
-        starts = not parts or shown
+        seconds, comes_bytes, starts = 0.0, 0, not parts or shown
         if spec.kind != "cpu":
             seconds = support.node_seconds(node_id, device)
-            total_s += seconds
             starts |= spec.sync == "op" or (spec.sync == "level" and level != before)
-            starts |= total_s > SUBMISSION_S
-            starts |= bool(in_host) and not in_host.isdisjoint(support.operands[node_id])
+            starts |= total_s + seconds > SUBMISSION_S
+            if in_host:
+                comes_bytes = sum(in_host.get(i, 0) for i in support.operands[node_id])
+                starts |= streamed_bytes + comes_bytes > most_bytes
         if starts:
             parts.append([])
-            total_s = seconds
+            total_s, streamed_bytes = 0.0, 0
         parts[-1].append(node_id)
+        total_s += seconds
+        streamed_bytes += comes_bytes
         before, shown = level, node_id in support.observed_roots
     return [tuple(part) for part in parts]
 

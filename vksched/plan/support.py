@@ -85,6 +85,10 @@ class Support:
         seconds = sum([self.node_seconds(n, device) for n in nodes])
         return self.machine.devices[device].submit_s + seconds
 
+    def flops(self, node: Node) -> float:
+        """Returns the arithmetic of a node."""
+        return node.declaration.work(self.graph.input_types(node), node.type, node.attrs).flops
+
     def missing_bytes(self, value: int, device: int) -> int:
         """Returns what a value takes on a device, 0 for a weight that is there already."""
         if value in self.resident.get(device, frozenset()):

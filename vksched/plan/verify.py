@@ -123,8 +123,11 @@ def _check_order(plan: Plan) -> None:
         for copy in split.copies_in:
             name = graph.nodes[copy.node].name
             if copy.source == HOST:
-                if graph.nodes[copy.node].op != "input":
-                    raise _fail(f"{name} is copied in from the caller, but is no input")
+                if not _from_host(plan, copy.node):
+                    raise _fail(
+                        f"{name} is copied in from the caller, but is no input, nor a weight in "
+                        "host memory"
+                    )
             elif made.get(copy.node) != copy.source:
                 raise _fail(
                     f"{name} is copied in from split {copy.source}, which does not give it out"
@@ -160,6 +163,12 @@ def _check_order(plan: Plan) -> None:
             raise _fail(f"output {name!r} is not copied out")
 
 
+def _from_host(plan: Plan, node_id: int) -> bool:
+    """Whether the host has a value at hand: an input, or a weight that the plan leaves there."""
+    op, device = plan.graph.nodes[node_id].op, plan.placements[node_id].device
+    return op == "input" or (op == "weight" and device == plan.machine.cpu)
+
+
 def _check_commit(plan: Plan, split: Split, is_complete: Callable[[int], bool]) -> None:
     """A split that writes states does nothing else, and starts when all others are complete."""
     graph = plan.graph
@@ -190,6 +199,9 @@ def _check_present(
     if (split.device, operand) in present or (split.device, root) in present:
         return
     if root in held[split.device] and root in graph.data:
+        resident = split.device != plan.machine.cpu and graph.nodes[root].op == "weight"
+        if resident and _from_host(plan, root):
+            raise _fail(f"{graph.nodes[root].name} is resident, though the plan has it on the host")
         return
     raise _fail(
         f"{reader} in split {split.id} needs {graph.nodes[operand].name}, which is not there"

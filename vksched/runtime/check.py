@@ -116,6 +116,9 @@ class _Watched:
     def duration_s(self, slot: int, split: int) -> float | None:
         return self._session.duration_s(slot, split)
 
+    def longest_s(self, slot: int, split: int) -> float | None:
+        return self._session.longest_s(slot, split)
+
     def close(self) -> None:
         self._log.take([self._tell.free(self._device)])
         self._session.close()

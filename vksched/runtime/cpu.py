@@ -100,6 +100,9 @@ class CpuSession:
     def duration_s(self, slot: int, split: int) -> float | None:
         return self._pending[slot, split].result()
 
+    def longest_s(self, slot: int, split: int) -> float | None:
+        return None  # no driver ends what numpy does
+
     def close(self) -> None:
         for future in self._pending.values():
             if not future.cancel():

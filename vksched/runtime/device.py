@@ -55,6 +55,9 @@ class Session(Protocol):
     def duration_s(self, slot: int, split: int) -> float | None:
         """Returns the time that a complete split took on the device, if the device can tell."""
 
+    def longest_s(self, slot: int, split: int) -> float | None:
+        """Returns the time of the longest submission of a complete split, likewise."""
+
     def close(self) -> None:
         """Waits for what is pending and frees everything; safe to call twice."""
 

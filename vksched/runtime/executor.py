@@ -40,12 +40,15 @@ class Retired(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SplitStats:
-    """device_s: time on the device by its own clock where it has one, else as the host saw it."""
+    """device_s: time on the device by its own clock where it has one, else as the host saw it.
+    longest_s: of its longest submission, by the device's clock; None where it has none.
+    """
 
     split: int
     device: str
     nodes: int
     device_s: float
+    longest_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +166,8 @@ class Executor:
             for index in sorted(self._splits_of):
                 try:
                     session = devices[index].prepare(plan, index, progress)
+                    self._sessions[index] = session
+                    self._stage_streamed(index)
                 except DeviceError as error:
                     error.device, error.during = devices[index].name, "preparing"
                     raise
@@ -170,6 +175,15 @@ class Executor:
         except BaseException:
             close_all(self._sessions.values())
             raise
+
+    def _stage_streamed(self, device: int) -> None:
+        """Puts weights that stay in host memory into the windows, where every run finds them."""
+        for split in (self.plan.splits[i] for i in self._splits_of[device]):
+            for copy in split.copies_in:
+                if copy.node in self.plan.graph.data:
+                    for slot in range(self.plan.copies):
+                        array = self.plan.graph.data[copy.node]
+                        self._sessions[device].stage(slot, copy, array)
 
     @property
     def retired(self) -> bool:
@@ -295,7 +309,7 @@ class Executor:
 
     def _start_split(self, run: _Run, split: Split) -> None:
         for copy in split.copies_in:
-            if copy.source == HOST:
+            if copy.source == HOST and copy.node in run.feeds:
                 array = run.feeds[copy.node]
                 run.input_bytes += array.nbytes
                 self._stage(run, split, copy, array)
@@ -411,13 +425,13 @@ class Executor:
         for split in self.plan.splits:
             submitted, complete = run.submitted_s[split.id], run.complete_s[split.id]
             begin = max(submitted, free_at.get(split.device, submitted))
-            measured = self._measure(run, split)
+            measured, longest = self._measure(run, split)
             seconds = measured if measured is not None else complete - begin
             # A device's clock has another origin: place its duration right behind what came before.
             finish = min(complete, begin + seconds)
             free_at[split.device] = finish
             name = self.plan.machine.devices[split.device].name
-            splits.append(SplitStats(split.id, name, len(split.nodes), seconds))
+            splits.append(SplitStats(split.id, name, len(split.nodes), seconds, longest))
             if self._trace.active:
                 fields = {"split": split.id, "device_s": measured, "observed_s": complete}
                 self._trace.emit(Event("split", name, begin, finish, run.number, fields))
@@ -433,11 +447,12 @@ class Executor:
         )
         self._trace.emit(Event("run", "host", start, end, run.number, {"stats": self.last_stats}))
 
-    def _measure(self, run: _Run, split: Split) -> float | None:
+    def _measure(self, run: _Run, split: Split) -> tuple[float | None, float | None]:
+        session = self._sessions[split.device]
         try:
-            return self._sessions[split.device].duration_s(run.slot, split.id)
+            return session.duration_s(run.slot, split.id), session.longest_s(run.slot, split.id)
         except DeviceError:  # the results are there: the next run will find the device lost
-            return None
+            return None, None
 
     def _emit(self, name: str, device: int, start: float, run: _Run, **fields: object) -> None:
         label = self.plan.machine.devices[device].name

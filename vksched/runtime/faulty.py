@@ -173,6 +173,9 @@ class FaultySession:
         self._device.meet("fetch")
         return self._session.fetch(slot, node)
 
+    def longest_s(self, slot: int, split: int) -> float | None:
+        return self._session.longest_s(slot, split)
+
     def duration_s(self, slot: int, split: int) -> float | None:
         return self._session.duration_s(slot, split)
 

@@ -1,8 +1,9 @@
 """The null device: a Vulkan device that is not there, with a simulated clock, for tests and what-if
 plans.
 
-It computes with numpy, takes the time that its DeviceSpec predicts, and is stricter than hardware:
-a value that is read before the host waited for it is an error.
+It computes with numpy, takes the time that its DeviceSpec predicts and that weights in host memory
+need on the link, and is stricter than hardware: a value that is read before the host waited for it
+is an error.
 """
 
 from __future__ import annotations
@@ -35,14 +36,22 @@ class SimulatedClock:
 
 
 class NullDevice:
-    """A simulated device. Devices that share a clock run beside each other on it."""
+    """A simulated device. Devices that share a clock run beside each other on it.
+
+    slowdown: how many times longer than its spec says its work takes.
+    """
 
     def __init__(
-        self, spec: DeviceSpec, clock: SimulatedClock, link_bytes_per_s: float = 8e9
+        self,
+        spec: DeviceSpec,
+        clock: SimulatedClock,
+        link_bytes_per_s: float = 8e9,
+        slowdown: float = 1.0,
     ) -> None:
         self._spec = spec
         self.clock = clock
         self.link_bytes_per_s = link_bytes_per_s
+        self.slowdown = slowdown
         self.states = HostStates()
         self.busy_until_s = 0.0
         self.submissions = 0
@@ -81,6 +90,14 @@ class NullSession:
         self._intervals: list[dict[int, tuple[float, float]]] = [{} for _ in range(plan.copies)]
         self._tickets: list[dict[int, int]] = [{} for _ in range(plan.copies)]
         self._waited_until_s = [0.0] * plan.copies
+        self._streamed_bytes = {
+            s.id: sum(
+                plan.graph.nodes[c.node].type.device_bytes
+                for c in s.copies_in
+                if c.node in plan.graph.data
+            )
+            for s in plan.splits
+        }
 
     def begin(self, slot: int) -> None:
         self._values[slot].clear()
@@ -96,6 +113,8 @@ class NullSession:
         device, graph = self._device, self._plan.graph
         device.submissions += 1
         duration = device.spec.split_seconds(graph, self._plan.splits[split].nodes)
+        duration *= device.slowdown
+        duration += self._streamed_bytes[split] / device.link_bytes_per_s
         start = max(device.clock.now(), device.busy_until_s)
         device.busy_until_s = start + duration
         self._intervals[slot][split] = (start, start + duration)
@@ -135,6 +154,9 @@ class NullSession:
     def duration_s(self, slot: int, split: int) -> float | None:
         start, end = self._intervals[slot][split]
         return end - start
+
+    def longest_s(self, slot: int, split: int) -> float | None:
+        return self.duration_s(slot, split)
 
     def close(self) -> None:
         for values in self._values:

@@ -184,6 +184,7 @@ def device_spec(info: DeviceInfo, name: str | None = None) -> DeviceSpec:
         submit_s=submit_s,
         pool=info.uuid,
         own_buffers=os.environ.get("VKSCHED_OWN_BUFFERS", "0") not in ("", "0"),
+        windows_apart=info.type == "discrete",
     )
 
 

@@ -335,9 +335,18 @@ class VulkanSession:
         return read_words(words, dtype, type_.shape)
 
     def duration_s(self, slot: int, split: int) -> float | None:
+        times = self._times_s(slot, split)
+        return None if times is None else sum(times)
+
+    def longest_s(self, slot: int, split: int) -> float | None:
+        times = self._times_s(slot, split)
+        return None if times is None else max(times)
+
+    def _times_s(self, slot: int, split: int) -> list[float] | None:
+        """Returns the time of each recording of a split, if the device can tell of all."""
         times = [r.duration_s() for r in self._slots[slot].recordings[split]]
         known = [t for t in times if t is not None]
-        return sum(known) if len(known) == len(times) else None
+        return known if len(known) == len(times) else None
 
     def close(self) -> None:
         if self._closed:

@@ -1,0 +1,157 @@
+"""Do branches that share nothing run at the same time? Two on two devices, and a GPU beside numpy.
+
+    python benchmarks/overlap.py [--devices vulkan:0,vulkan:1] [--null] [--repeats 10] [--json]
+
+Per pair of devices: seconds of one branch alone on each, of both as one graph, how long both were
+busy at once, as the trace shows it, and the ratio of both together to one after the other: 0.5 is
+perfect for equal devices. Software devices share the cores of the CPU and gain less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from statistics import median
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import vksched as vs
+from vksched.runtime.cpu import CpuDevice
+from vksched.runtime.probe import cpu_device, device_spec
+
+
+@dataclass(frozen=True)
+class Row:
+    """All in seconds, medians of the runs. alone: of the graph with one branch, by device. busy: in
+    the graph with both, by device; overlap: while both were busy.
+    """
+
+    devices: tuple[str, str]
+    alone: dict[str, float]
+    both: float
+    busy: dict[str, float]
+    overlap: float
+
+    @property
+    def ratio(self) -> float:
+        """Both branches at once to one after the other."""
+        return self.both / sum(self.alone.values())
+
+
+def branch(name: str, size: int, layers: int) -> vs.Tensor:
+    """Some products, each with the result of the one before."""
+    rng = np.random.default_rng(0)
+    h = vs.input("x", (size, size)) if name == "" else vs.input(f"x{name}", (size, size))
+    for i in range(layers):
+        w = vs.weight(rng.standard_normal((size, size), dtype=np.float32) / size**0.5)
+        h = vs.tanh(vs.matmul(h, w, name=f"branch{name}.{i}"), name=f"branch{name}.tanh{i}")
+    return h
+
+
+def overlap_s(events: Sequence[vs.Event]) -> float:
+    """Returns the seconds for which splits of two devices or more ran at once."""
+    edges = sorted(
+        edge for e in events for edge in ((e.start_s, 1, e.device), (e.end_s, -1, e.device))
+    )
+    total, since = 0.0, 0.0
+    running: dict[str, int] = {}
+    for at, change, device in edges:
+        if sum(count > 0 for count in running.values()) > 1:
+            total += at - since
+        running[device] = running.get(device, 0) + change
+        since = at
+    return total
+
+
+def measure(pair: tuple[str, str], size: int, layers: int, repeats: int, null: bool) -> Row:
+    """Runs both branches, each on its device, and each alone."""
+    recorder = vs.Recorder()
+    x = np.random.default_rng(1).standard_normal((size, size), dtype=np.float32) / size**0.5
+    with _open(pair, null, recorder) as sched:
+        outputs = [branch("0", size, layers), branch("1", size, layers)]
+        placement = {f"branch{i}.*": device for i, device in enumerate(pair)}
+        both = sched.compile(outputs, placement=placement)
+        alone = {
+            device: sched.compile(branch("", size, layers), placement={"branch.*": device})
+            for device in pair
+        }
+        times: dict[str, list[float]] = {device: [] for device in pair}
+        together: list[float] = []
+        overlaps: list[float] = []
+        busy: dict[str, list[float]] = {device: [] for device in pair}
+        for repeat in range(repeats + 1):
+            for device, run in alone.items():
+                run(x=x)
+                if repeat and run.stats is not None:  # the first one warms up
+                    times[device].append(run.stats.seconds)
+            recorder.events.clear()
+            both(x0=x, x1=x)
+            if repeat and both.stats is not None:
+                together.append(both.stats.seconds)
+                splits = recorder.select("split")
+                overlaps.append(overlap_s(splits))
+                for device in pair:
+                    mine = [e.end_s - e.start_s for e in splits if e.device == device]
+                    busy[device].append(sum(mine))
+    return Row(
+        pair,
+        {device: median(values) for device, values in times.items()},
+        median(together),
+        {device: median(values) for device, values in busy.items()},
+        median(overlaps),
+    )
+
+
+def _open(pair: tuple[str, str], null: bool, recorder: vs.Recorder) -> vs.Scheduler:
+    if not null:
+        gpus = [name for name in pair if name != "cpu"]
+        return vs.Scheduler(gpus, trace=vs.Trace(sinks=[recorder]))
+    clock = vs.SimulatedClock()
+    nulls = [
+        vs.NullDevice(vs.DeviceSpec(n, "null", bytes_per_s=1e8), clock, link_bytes_per_s=1e12)
+        for n in pair
+    ]
+    cpu = CpuDevice(device_spec(cpu_device()))
+    return vs.Scheduler([*nulls, cpu], trace=vs.Trace(clock, [recorder]))
+
+
+def show(rows: Sequence[Row]) -> None:
+    """Prints the rows as a table."""
+    table = Table(title="two branches, milliseconds")
+    for name in ("devices", "alone", "both", "both busy at once", "both / one after the other"):
+        table.add_column(name, justify="left" if name == "devices" else "right")
+    for row in rows:
+        alone = " + ".join(f"{1e3 * s:.2f}" for s in row.alone.values())
+        times = f"{1e3 * row.both:.2f}", f"{1e3 * row.overlap:.2f}"
+        table.add_row(" + ".join(row.devices), alone, *times, f"{row.ratio:.2f}")
+    Console().print(table)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--devices", help="names, with commas; all Vulkan devices when not given")
+    parser.add_argument("--null", action="store_true", help="two simulated devices instead")
+    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--small", action="store_true", help="tiny branches, to try it out")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args(arguments)
+    found = given.devices.split(",") if given.devices else [d.name for d in vs.devices()]
+    names = ["null:0", "null:1"] if given.null else [*(n for n in found if n != "cpu"), "cpu"]
+    size, layers = (16, 2) if given.small else (256, 8)
+    rows = [
+        measure(pair, size, layers, given.repeats, given.null) for pair in combinations(names, 2)
+    ]
+    if given.json:
+        print(json.dumps([{**asdict(row), "ratio": row.ratio} for row in rows], indent=2))
+    else:
+        show(rows)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,74 @@
+"""Watchdog: how much slower than planned a device proved to be, so that no submission takes long.
+
+Problem: many drivers end a submission after two seconds, and the device with it; plans cut long
+splits by rough speeds, which may be wrong by ten. Method: each run is measured. A submission over
+the bound that nobody planned to be long makes its device count as slower, for all graphs from then
+on, and the graph is planned again before its next run. One that was planned to be long cannot be
+cut: a single op of a single dispatch.
+
+    planned 0.4 s, took 3.2 s: over 1 s  ->  null:0 counts as 8 times slower  ->  8 submissions
+
+Examples: tests/test_watchdog.py.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+from ..plan.machine import DeviceSpec
+from ..plan.plan import Plan, Split
+from ..trace import Event, Trace
+from .executor import RunStats
+
+LONGEST_S = 1.0
+"""Of one submission, half of what drivers allow."""
+
+SURPRISE = 1.5
+"""From how many times the planned time on the plan is at fault; less is noise."""
+
+
+class Watchdog:
+    """The slowdowns of a scheduler's devices, as measured."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._slowdowns: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def correct(self, spec: DeviceSpec) -> DeviceSpec:
+        """Returns what the planner may believe of a device."""
+        return replace(spec, slowdown=self._slowdowns.get(spec.name, 1.0))
+
+    def see(self, plan: Plan, stats: RunStats) -> bool:
+        """Takes in what a run measured; returns whether its graph should be planned again."""
+        again = False
+        for measured in stats.splits:
+            if measured.longest_s is None or measured.longest_s <= LONGEST_S:
+                continue
+            split = plan.splits[measured.split]
+            spec = plan.machine.devices[split.device]
+            if any(copy.node in plan.graph.data for copy in split.copies_in):
+                continue  # weights were streamed in: the time may be that of the bus
+            ratio = measured.device_s / spec.split_seconds(plan.graph, split.nodes)
+            if ratio >= SURPRISE:
+                self._note(spec, spec.slowdown * ratio, measured.split, measured.longest_s)
+                again |= _divisible(plan, split)
+        return again
+
+    def _note(self, spec: DeviceSpec, slowdown: float, split: int, longest_s: float) -> None:
+        with self._lock:
+            if slowdown <= self._slowdowns.get(spec.name, 1.0):
+                return
+            self._slowdowns[spec.name] = slowdown
+        now = self._trace.clock.now()
+        fields = {"split": split, "longest_s": longest_s, "slowdown": slowdown}
+        self._trace.emit(Event("slow", spec.name, now, now, fields=fields))
+
+
+def _divisible(plan: Plan, split: Split) -> bool:
+    """Whether a split can become several submissions."""
+    graph, spec = plan.graph, plan.machine.devices[split.device]
+    if len(split.nodes) > 1:
+        return True
+    return len(spec.lower(graph, graph.nodes[split.nodes[0]]).dispatches) > 1
