@@ -1,4 +1,4 @@
-"""What a GPU cannot run goes to numpy, the rest stays on the GPU, and the plan gives the reason."""
+"""What a GPU cannot run goes to numpy, the rest stays there: the device of each tensor, and why."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def main(devices: Sequence[str] | None = None) -> tuple[NDArray, NDArray, vs.Pla
     with vs.Scheduler(devices or pick_devices(1)) as sched:
         gpu = sched.devices[0].name
         run = sched.compile(total, placement={"scaled": gpu, "total": gpu})
-        print(run.plan.explain())
+        for node, placed in zip(run.plan.graph.nodes, run.plan.placements, strict=True):
+            device = run.plan.machine.devices[placed.device].name
+            print(f"{node.name:>8} {node.type!s:<32} {device:<10} {placed.rule}")
         result = run(a=data)
         assert isinstance(result, np.ndarray)
     e = np.exp(data)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from vksched.runtime import probe
+
+os.environ.setdefault("VKSCHED_CHECK", "1")  # every run of the suite, and of its children
 
 NUMPY_ONLY = {"nonzero"}
 """Ops that no device runs."""

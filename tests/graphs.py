@@ -8,11 +8,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 import vksched as vs
+from vksched.graph import Graph
 from vksched.ops.op import Limits
 from vksched.ops.tensor import Tensor
 from vksched.plan.machine import DeviceSpec, Machine
 from vksched.plan.memory import scratch_of
 from vksched.plan.plan import CopyIn, Plan
+from vksched.runtime.evaluate import Values, evaluate_node
+from vksched.types import NDArray
 
 SHAPE = (8, 64)
 A, B, C, CPU = "null:0", "null:1", "null:2", "cpu"
@@ -281,6 +284,17 @@ def random_plan(seed: int, count: int, devices: int, pinned: float = 0.3) -> Pla
         if rng.random() < pinned
     ]
     return vs.plan_graph(graph, machine, overrides=overrides, copies=int(rng.integers(1, 3)))
+
+
+def numpy_outputs(graph: Graph, feeds: Mapping[str, NDArray]) -> list[NDArray]:
+    """The outputs of a graph without states, node by node in numpy, by no plan at all."""
+    values = Values(graph)
+    for node in graph.nodes:
+        if node.op == "input":
+            values[node.id] = feeds[node.name]
+        elif node.id not in graph.data:
+            values[node.id] = evaluate_node(graph, node.id, tuple(values[i] for i in node.inputs))
+    return [values[n] for _, n in graph.outputs]
 
 
 def lifetimes(plan: Plan, device: int) -> dict[int, tuple[int, int]]:

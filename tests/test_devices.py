@@ -6,8 +6,11 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
+import vksched as vs
+from vksched import scheduler
 from vksched.errors import DeviceError
 from vksched.ops.op import Limits
 from vksched.runtime import binding, drivers, probe
@@ -390,3 +393,118 @@ def test_real_devices_agree_with_themselves() -> None:
             assert probe.resolve(info.name).label == info.label
             if info.uuid:
                 assert probe.resolve(f"vulkan:{info.uuid}").uuid == info.uuid
+
+
+# -- identity: a scheduler on devices that are not there -------------------------------------------
+
+CARDS = {"a": "aaaa" * 8, "b": "bbbb" * 8}
+X = np.ones((2, 3), np.float32)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
+    """Has schedulers open null devices for what the drivers list; gives (index, name) of each."""
+    found: list[tuple[int, str]] = []
+
+    def open_null(info: probe.DeviceInfo, name: str) -> vs.NullDevice:
+        found.append((info.index, name))
+        return vs.NullDevice(probe.device_spec(info, name), vs.SimulatedClock())
+
+    monkeypatch.setattr(scheduler, "open_device", open_null)
+    return found
+
+
+def on_cards(names: list[str], placement: dict[str, str]) -> tuple[vs.Plan, dict[str, str]]:
+    """The plan of two ops on a scheduler of these names, and the UUID of the card of each op."""
+    x = vs.input("x", X.shape)
+    y = vs.add(vs.add(x, 1.0, name="first"), 1.0, name="second")
+    with vs.Scheduler(names) as sched:
+        run = sched.compile(y, placement=placement)
+        assert np.array_equal(run(x=X), X + 2)
+        devices = run.plan.machine.devices
+        nodes = zip(run.plan.graph.nodes, run.plan.placements, strict=True)
+        return run.plan, {n.name: devices[p.device].pool for n, p in nodes if n.name != "x"}
+
+
+@pytest.mark.usefixtures("opened")
+def test_uuids_name_the_same_cards_when_the_loader_changes_their_order(show: Show) -> None:
+    names = [f"vulkan:{CARDS[card][:6]}" for card in "ab"]
+    placement = {"first": names[1], "second": names[0]}
+    wanted = {"first": CARDS["b"], "second": CARDS["a"]}
+    for order in ("ab", "ba"):
+        show(*(raw(i, uuid=CARDS[card]) for i, card in enumerate(order)))
+        plan, uuids = on_cards(names, placement)
+        assert {k: uuids[k] for k in wanted} == wanted
+        for index, card in enumerate(order):
+            op = {"a": "second", "b": "first"}[card]
+            assert f"{op}: vulkan:{index}, override: {op} on vulkan:{index}" in plan.explain()
+
+
+def test_an_index_names_another_card_when_the_order_changes(
+    show: Show, opened: list[tuple[int, str]]
+) -> None:
+    for order in ("ab", "ba"):
+        show(*(raw(i, uuid=CARDS[card]) for i, card in enumerate(order)))
+        _, uuids = on_cards(["vulkan:0", "vulkan:1"], {"*": "vulkan:0"})
+        assert uuids["first"] == CARDS[order[0]]
+    assert opened == [(0, "vulkan:0"), (1, "vulkan:1")] * 2
+
+
+def test_a_card_with_two_drivers_is_used_once(show: Show, opened: list[tuple[int, str]]) -> None:
+    show(raw(0, **RADV, pci="p"), raw(1, **AMDVLK, pci="p"), raw(2, **NVIDIA), raw(3, **SOFT))
+    with vs.Scheduler() as sched:
+        assert [d.name for d in sched.devices] == ["vulkan:0", "vulkan:2", "cpu"]
+    assert opened == [(0, "vulkan:0"), (2, "vulkan:2")]
+
+
+def test_the_same_device_named_in_two_ways_is_two_logical_devices(
+    show: Show, opened: list[tuple[int, str]]
+) -> None:
+    show(raw(0, uuid=CARDS["a"]), raw(1, uuid=CARDS["b"]))
+    by_uuid = f"vulkan:{CARDS['b'][:4]}"
+    with vs.Scheduler(["vulkan:1", by_uuid, "vulkan:0"]) as sched:
+        assert [d.name for d in sched.devices] == ["vulkan:1", "vulkan:1#2", "vulkan:0", "cpu"]
+        assert sched.machine.pool(0) == sched.machine.pool(1) == (0, 1)  # one memory for both
+        # a name stands for the device that it opened first, another name for the card's first
+        for name, device in (("vulkan:1", 0), (by_uuid, 1), (f"vulkan:{CARDS['b']}", 0)):
+            plan = sched.compile(vs.input("x", (1,)) + 1.0, placement={"*": name}).plan
+            assert [s.device for s in plan.splits] == [device]
+    assert opened == [(1, "vulkan:1"), (1, "vulkan:1#2"), (0, "vulkan:0")]
+
+
+@pytest.mark.usefixtures("opened")
+def test_a_uuid_that_fits_two_cards_is_refused_wherever_it_is_given(show: Show) -> None:
+    show(raw(0, uuid="1234ab" + "0" * 26), raw(1, uuid="1234cd" + "0" * 26))
+    with pytest.raises(DeviceError, match="fits vulkan:0 .*, vulkan:1 .*; try an index or more"):
+        vs.Scheduler(["vulkan:1234"])
+    with vs.Scheduler(["vulkan:1234ab", "vulkan:1234cd"]) as sched:
+        y = vs.add(vs.input("x", (1,)), 1.0, name="y")
+        with pytest.raises(DeviceError, match="fits vulkan:0 .*, vulkan:1"):
+            sched.compile(y, placement={"y": "vulkan:1234"})
+        for name, index in (("vulkan:1234ab", 0), ("vulkan:1234CD", 1), ("vulkan:1234cd00", 1)):
+            plan = sched.compile(y, placement={"y": name}).plan
+            assert [s.device for s in plan.splits] == [index]
+
+
+@pytest.mark.usefixtures("opened")
+def test_a_card_that_is_not_open_is_refused_by_any_name(show: Show) -> None:
+    show(raw(0, uuid=CARDS["a"]), raw(1, uuid=CARDS["b"]))
+    with vs.Scheduler(["vulkan:0"]) as sched:
+        for name in ("vulkan:1", f"vulkan:{CARDS['b']}"):
+            with pytest.raises(DeviceError, match="expected one of vulkan:0, cpu, got 'vulkan:1'"):
+                sched.compile(vs.input("x", (1,)) + 1.0, placement={"*": name})
+
+
+def test_a_software_device_is_opened_by_name_or_request_only(
+    show: Show, opened: list[tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show(raw(0, **SOFT), raw(1))
+    for _ in range(2):
+        with vs.Scheduler() as sched:
+            assert [d.name for d in sched.devices] == ["vulkan:1", "cpu"]
+    with vs.Scheduler(["vulkan:0"]) as sched:
+        assert [d.name for d in sched.devices] == ["vulkan:0", "cpu"]
+    monkeypatch.setenv("VKSCHED_SOFTWARE", "1")
+    with vs.Scheduler() as sched:
+        assert [d.name for d in sched.devices] == ["vulkan:1", "vulkan:0", "cpu"]
+    assert [index for index, _ in opened] == [1, 1, 0, 1, 0]

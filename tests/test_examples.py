@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +40,9 @@ def test_two_gpus(devices: list[str]) -> None:
 def test_cpu_fallback(devices: list[str]) -> None:
     import cpu_fallback
 
-    result, expected, plan = cpu_fallback.main(devices)
+    said = pytest.warns(vs.VkschedWarning, match="numpy runs where .chosen.")
+    with said if devices != ["cpu"] else nullcontext():
+        result, expected, plan = cpu_fallback.main(devices)
     assert np.allclose(result, expected, rtol=1e-4)
     where = {
         node.name: (plan.machine.devices[placed.device].name, placed.rule)
@@ -50,6 +54,64 @@ def test_cpu_fallback(devices: list[str]) -> None:
         assert "10000 dispatches" in where["chosen"][1]
 
 
+def test_two_cards(capsys: pytest.CaptureFixture[str]) -> None:
+    import two_cards
+
+    plan = two_cards.main()
+    assert plan.device_of("layer.0.wide") == "small" and plan.device_of("layer.11.wide") == "large"
+    assert len(plan.crossings) == 1 and "small is full" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings(r"ignore:\[fallback\] numpy runs where")
+def test_cpu_fallback_shows_where_each_tensor_is(capsys: pytest.CaptureFixture[str]) -> None:
+    import cpu_fallback
+
+    _, _, plan = cpu_fallback.main()
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    for node, placed in zip(plan.graph.nodes, plan.placements, strict=True):
+        assert f" {plan.machine.devices[placed.device].name} " in lines[node.name]
+        assert lines[node.name].endswith(placed.rule)
+
+
+def test_list_gpus(devices: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    import list_gpus
+
+    chosen, names = list_gpus.main(devices)
+    assert chosen.name == devices[0]
+    assert names == tuple(dict.fromkeys([devices[0], "cpu"]))
+    text = capsys.readouterr().out
+    for info in vs.devices():
+        assert info.label in text and info.driver in text
+        assert f"no, {info.why_not}" in text or info.default
+    assert "2 * 3 = 6" in text
+
+
+def test_list_gpus_opens_the_largest_and_passes_over_what_is_no_gpu() -> None:
+    import list_gpus
+
+    *_, cpu = vs.devices()
+    kinds = {"small": ("discrete", 1, ""), "big": ("integrated", 3, "")}
+    kinds |= {"soft": ("cpu", 9, ""), "broken": ("discrete", 9, "too old")}
+    found = [
+        dataclasses.replace(cpu, name=name, type=type_, memory_free_bytes=free, problem=problem)
+        for name, (type_, free, problem) in kinds.items()
+    ]
+    assert list_gpus.largest([*found, cpu]).name == "big"
+    assert list_gpus.largest([*found[2:], cpu]) == cpu
+
+
+def test_pipeline(devices: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    import pipeline
+
+    results = pipeline.main(devices)
+    assert list(results) == [1, 2, 3, 4]
+    for got in results.values():
+        assert len(got) == pipeline.BATCHES
+        for one, other in zip(got, results[1], strict=True):
+            assert np.array_equal(one, other)
+    assert capsys.readouterr().out.count("batches/s") == 4
+
+
 def test_async_run(devices: list[str]) -> None:
     import async_run
 
@@ -57,6 +119,40 @@ def test_async_run(devices: list[str]) -> None:
     assert len(results) == async_run.RUNS
     for got, wanted in zip(results, expected, strict=True):
         assert np.allclose(got, wanted, atol=1e-4)
+
+
+def test_key_value_cache(devices: list[str]) -> None:
+    import key_value_cache
+
+    got, expected, stats = key_value_cache.main(devices)
+    assert np.allclose(got, expected, atol=1e-5)
+    assert stats.input_bytes == 3 * 4 * 64, "the cache does not come from the caller"
+
+
+def test_observer(devices: list[str]) -> None:
+    import observer
+
+    seen, told = observer.main(devices)
+    assert seen == [f"layer.{i}.out" for i in range(len(seen))] and 1 < len(seen) < 6
+    assert seen[-1] in told
+
+
+def test_examples_are_short() -> None:
+    whole = {"semantic_search.py", "minilm.py"}
+    for path in sorted(EXAMPLES.glob("*.py")):
+        lines = len(path.read_text("utf-8").splitlines())
+        assert path.name in whole or lines < 60, (path.name, lines)
+
+
+def test_device_loss(devices: list[str]) -> None:
+    import device_loss
+
+    results, expected, texts = device_loss.main(devices)
+    assert len(results) == device_loss.RUNS
+    for got, wanted in zip(results, expected, strict=True):
+        assert np.allclose(got, wanted, atol=1e-4)
+    name = "null:0" if devices == ["cpu"] else devices[0]
+    assert len(texts) == 1 and f"{name} failed in split 0" in texts[0]
 
 
 def test_manual_placement(devices: list[str]) -> None:

@@ -12,7 +12,6 @@ import pytest
 import vksched as vs
 from vksched.ops.tensor import Tensor
 from vksched.plan.machine import DeviceSpec
-from vksched.runtime.cpu import CpuDevice
 from vksched.runtime.device import Device
 from vksched.runtime.executor import Executor
 
@@ -228,9 +227,3 @@ def test_trace_sink_that_raises_is_dropped_with_a_warning() -> None:
         run = sched.compile(stepped(vs.input("x", X.shape), "a")[-1])
         with pytest.warns(vs.VkschedWarning, match="sink failed"):
             assert np.array_equal(run(x=X), X + 1)
-
-
-def test_cpu_device_given_by_hand_stays_last() -> None:
-    spec = DeviceSpec("cpu", "cpu")
-    with vs.Scheduler([CpuDevice(spec), *null_devices(1)[1]]) as sched:
-        assert [d.name for d in sched.devices] == ["null:0", "cpu"]

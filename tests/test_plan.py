@@ -20,7 +20,6 @@ from graphs import (
     chain,
     crossings_of,
     device_of,
-    diamond,
     fan_out,
     fences_of,
     live_words,
@@ -37,7 +36,6 @@ from graphs import (
 )
 
 import vksched as vs
-from vksched.plan.machine import Machine
 
 GOLDEN = Path(__file__).parent / "golden" / "explain.txt"
 BYTES = 4 * SHAPE[0] * SHAPE[1]
@@ -66,23 +64,6 @@ def test_chain_waits_once_per_device_change_and_once_at_the_end(length: int) -> 
     plan = make_plan(*chain([A, B] * length))
     assert fences_of(plan) == 2 * length
     assert fences_of(make_plan(*chain([A] * length))) == 1
-
-
-def test_first_device_takes_everything_when_nothing_is_said() -> None:
-    plan = make_plan(diamond(A, A, A, A)[0])
-    assert {device_of(plan, n.name) for n in plan.graph.ops} == {A}
-    machine = Machine(tuple(make_machine(3).devices[i] for i in (1, 0, 3)))
-    plan = make_plan(diamond(A, A, A, A)[0], machine=machine)
-    assert {device_of(plan, n.name) for n in plan.graph.ops} == {B}
-
-
-def test_tensor_wins_over_pattern_and_later_pattern_over_earlier() -> None:
-    a, b, c = steps(source(), ["a", "b", "c"])
-    plan = make_plan(c, [(a, "null:2"), ("*", A), ("[ab]", B)])
-    assert [device_of(plan, n) for n in "abc"] == ["null:2", B, A]
-    assert rule_of(plan, "b") == "override: [ab] on null:1"
-    assert device_of(make_plan(c, [("b", B), ("*", A)]), "b") == A
-    assert device_of(make_plan(c, [(b, B), (b, A)]), "b") == A
 
 
 @pytest.mark.parametrize("exact", [True, False])

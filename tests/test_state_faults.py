@@ -8,14 +8,25 @@ from typing import Any
 import numpy as np
 import pytest
 from test_executor import X, null_devices
-from test_faults import faulty, named_devices
 
 import vksched as vs
+from vksched.runtime import probe
 from vksched.runtime.device import Device
 from vksched.runtime.faulty import KINDS
+from vksched.runtime.opening import open_device
 from vksched.types import NDArray
 
 RUNS = 3
+
+
+def faulty(devices: list[Device], index: int, **fault: Any) -> list[Device]:
+    """The devices, one of them with a fault."""
+    return [vs.FaultyDevice(d, **fault) if i == index else d for i, d in enumerate(devices)]
+
+
+def named_devices(names: list[str]) -> list[Device]:
+    """Opens devices by name; the same one again gets a name of its own."""
+    return [open_device(probe.resolve(n), f"{n}#{i}") for i, n in enumerate(names)]
 
 
 def two_states(names: list[str], backup: bool) -> tuple[vs.Tensor, vs.Tensor, Any, dict[str, str]]:

@@ -28,6 +28,7 @@ from .errors import DeviceError, OutOfMemory, PlanError, StateLost, VkschedError
 from .plan.plan import Plan
 from .runtime.device import Progress, Session
 from .runtime.executor import CommitFailed, Executor, Observers, Retired, RunStats, close_all
+from .runtime.fork import Owner
 from .states import StateTable
 from .trace import Event, Trace, warn
 from .types import NDArray
@@ -88,11 +89,10 @@ class Compiled:
         self._quarantine = quarantine
         self._states = states
         self._trace = trace
+        self._owner = Owner()
         # What follows changes under this lock, which is held while a generation is prepared.
         self._changing = threading.RLock()
         self._executor: Executor | None = None
-        self._blamed: set[str] = set()
-        """Devices whose failure in this generation is known: a second run brings no news."""
         self._short: set[str] = set()
         self._left_out: dict[str, str] = {}
         self._faults: list[tuple[DeviceError, str]] = []
@@ -115,6 +115,7 @@ class Compiled:
         self, feeds: Mapping[int, NDArray], observers: Observers | None = None
     ) -> tuple[NDArray, ...]:
         """Runs once on the calling thread; the arrays must not change until it is done."""
+        self._owner.require("the compiled graph")
         with self._state:
             self._require_open()
             self._under_way += 1
@@ -141,6 +142,7 @@ class Compiled:
                 self._workers.add(threading.get_ident())
             return then(self._carry_out(feeds, observers))
 
+        self._owner.require("the compiled graph")
         with self._state:
             self._require_open()
             if self._pool is None:
@@ -155,6 +157,7 @@ class Compiled:
 
     def synchronize(self) -> None:
         """Waits until every run accepted so far is done."""
+        self._owner.require("the compiled graph")
         with self._state:
             if threading.get_ident() in self._workers:
                 raise PlanError(
@@ -168,8 +171,11 @@ class Compiled:
 
     def close(self) -> None:
         """Waits for runs under way and accepted ones, then frees what the plan holds; safe to call
-        again. Called from a callback of a future, it cancels those that have not begun.
+        again. Called from a callback of a future, it cancels those that have not begun. In a forked
+        child it does nothing: all is the parent's.
         """
+        if self._owner.forked:
+            return
         with self._state:
             first, self._closing = not self._closing, True
             in_worker = threading.get_ident() in self._workers
@@ -232,12 +238,16 @@ class Compiled:
             except Retired:
                 continue
             except DeviceError as error:
-                if not self._take_in(error, executor):
+                with self._changing:
+                    self._take_in(executor.take_faults())
+                if not self._may_replay(error):
                     raise
                 continue
             self.last_stats = executor.last_stats
             if late is not None:
-                if not isinstance(late, DeviceError) or not self._take_in(late, executor):
+                with self._changing:
+                    self._take_in(executor.take_faults())
+                if not isinstance(late, DeviceError) or not self._may_replay(late):
                     raise late
                 with suppress(VkschedError):  # the next run says it; this one has what it needs
                     self._ready()
@@ -260,6 +270,7 @@ class Compiled:
                     if not last.retired and reasons.keys().isdisjoint(last.device_names):
                         return last
                     self._retire(last)
+                    self._take_in(last.take_faults())
                     self._executor = None
                 try:
                     self._executor = executor = self._prepare(progress)
@@ -277,39 +288,36 @@ class Compiled:
 
     def _prepare(self, progress: Progress | None) -> Executor:
         while True:
-            self._blamed.clear()
             self._quarantine.require_empty()
             left_out = {**self._quarantine.reasons, **self._left_out}
             try:
                 return self._build(left_out, bool(self._short), progress)
             except DeviceError as error:
-                if not self._take_in(error, None):
+                self._take_in([error])
+                if not self._may_replay(error):
                     raise
 
     # -- faults ------------------------------------------------------------------------------------
 
-    def _take_in(self, error: DeviceError, executor: Executor | None) -> bool:
-        """Notes what a failed device means for the next plan; returns whether to try that.
+    def _is_fault(self, error: DeviceError) -> bool:
+        return error.device in self._quarantine.names and not isinstance(error, StateLost)
 
-        executor: on which the error was met, None while one was prepared. Of the runs that a device
-        fails in one generation the first brings the news.
-        """
-        name, replay = error.device, self._quarantine.on_fault == "replay"
-        if name not in self._quarantine.names or isinstance(error, StateLost):
-            return False
-        with self._changing:
-            if executor is self._executor and name not in self._blamed:
-                self._blamed.add(name)
-                now = self._trace.clock.now()
-                kind = type(error).__name__
-                fields = {"error": kind, "message": str(error), "during": error.during}
-                self._trace.emit(Event("fault", name, now, now, fields=fields))
-                remedy = self._remedy(error, replay)
-                if replay:
-                    self._faults.append((error, remedy))
-        return replay
+    def _may_replay(self, error: DeviceError) -> bool:
+        return self._is_fault(error) and self._quarantine.on_fault == "replay"
 
-    def _remedy(self, error: DeviceError, replay: bool) -> str:
+    def _take_in(self, errors: Iterable[DeviceError]) -> None:
+        """Notes what failures mean for the next plan."""
+        for error in filter(self._is_fault, errors):
+            now, kind = self._trace.clock.now(), type(error).__name__
+            fields = {"error": kind, "message": str(error), "during": error.during}
+            self._trace.emit(Event("fault", error.device, now, now, fields=fields))
+            known = error.device in self._quarantine.reasons  # by another graph, and told
+            remedy = self._remedy(error)
+            if self._may_replay(error) and not known:
+                self._faults.append((error, remedy))
+
+    def _remedy(self, error: DeviceError) -> str:
+        replay = self._may_replay(error)
         name, kind = error.device, type(error).__name__
         reason = f"{kind}: {str(error).split('; try')[0]}"
         if not isinstance(error, OutOfMemory):

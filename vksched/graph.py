@@ -164,7 +164,7 @@ class Graph:
                 wanted = node.type.dtype == INT64 or node.type.size <= FEW
                 found = bounds_of_data(self.data[node.id]) if wanted else None
                 out.append(found or OF_DTYPE.get(node.type.dtype))
-            elif not node.inputs:
+            elif node.declaration.leaf or node.op == "state":
                 low, high = node.attrs.get("low"), node.attrs.get("high")
                 told = isinstance(low, int) and isinstance(high, int)
                 out.append((low, high) if told else OF_DTYPE.get(node.type.dtype))  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from .errors import DeviceError, GraphError, OutOfMemory, PlanError
 from .function import Build, Function
 from .graph import Graph, Outputs, Updates, build_graph
 from .ops.tensor import Tensor
+from .plan.fallback import warn_of_fallbacks
 from .plan.machine import Machine
 from .plan.names import NameIndex
 from .plan.plan import Plan
@@ -22,6 +23,7 @@ from .runtime import probe
 from .runtime.cpu import CpuDevice
 from .runtime.device import Device, Progress
 from .runtime.executor import Executor, Observers
+from .runtime.fork import Owner
 from .runtime.opening import open_device
 from .states import StateTable
 from .trace import Trace
@@ -59,7 +61,7 @@ class Scheduler:
 
     devices: names as `vksched devices` prints them ("vulkan:0", "vulkan:<uuid prefix>", "cpu"), or
         entries of vs.devices() or Device objects; None stands for every hardware Vulkan device. A
-        name given twice opens the device twice.
+        device given twice, by one name or by two, is opened twice: two logical devices.
     policy: "priority", or "auto", which for now is the same.
     copies: how many runs of a graph may be under way at once, each with memory of its own; "auto"
         gives two when a graph spans several devices, else one.
@@ -105,6 +107,8 @@ class Scheduler:
         self._preparing = threading.RLock()
         """Held from planning with the memory that is free until that memory is taken."""
         self._closing = False
+        self._told: set[str] = set()
+        self._owner = Owner()
         self._aliases: dict[str, str] = {}
         self._devices: list[Device] = []
         self._states = StateTable(lambda: self._devices)
@@ -155,6 +159,7 @@ class Scheduler:
         RunCancelled. What comes after such a value waits for the function. A run that a fault
         repeats shows its values again.
         """
+        self._owner.require("the scheduler")
         with self._lock:
             request = self._request(outputs, placement, updates, observe, progress)
             key = request.key()
@@ -162,6 +167,7 @@ class Scheduler:
             if entry is None:
                 entry = self._entries[key] = _Entry(self._make(request, progress))
                 self._compiled.append(entry.compiled)
+                warn_of_fallbacks(entry.compiled.plan, self._told)
             run = Run(
                 entry.compiled,
                 make_packer(outputs, request.graph),
@@ -182,6 +188,7 @@ class Scheduler:
         """Returns the plan that `compile` would carry out now: where everything would run, and what
         it would take on each device. Nothing is allocated.
         """
+        self._owner.require("the scheduler")
         with self._lock:
             request = self._request(outputs, placement, updates, observe)
         return self._plan(request, self.machine, small=False)
@@ -212,18 +219,22 @@ class Scheduler:
         Raises:
             StateLost: it was on a device that failed, and there was no copy.
         """
+        self._owner.require("the scheduler")
         return self._states.read(state)
 
     def write(self, state: Tensor, value: object) -> None:
         """Gives a state a value; waits for a run that uses states."""
+        self._owner.require("the scheduler")
         self._states.write(state, value)
 
     def drop(self, state: Tensor) -> None:
         """Frees a state that no compiled graph uses; used again, it starts with its first value."""
+        self._owner.require("the scheduler")
         self._states.drop(state)
 
     def synchronize(self) -> None:
         """Waits until every run submitted so far is done, or has failed; its future tells which."""
+        self._owner.require("the scheduler")
         with self._lock:
             compiled = list(self._compiled)
         for each in compiled:
@@ -231,8 +242,11 @@ class Scheduler:
 
     def close(self) -> None:
         """Waits for runs under way and accepted ones, then frees graphs, states and devices; safe
-        to call twice. What cannot be freed, as a device does not answer, is a warning.
+        to call twice. What cannot be freed, as a device does not answer, is a warning. In a forked
+        child it does nothing: all is the parent's.
         """
+        if self._owner.forked:
+            return
         with self._lock:
             first, self._closing = not self._closing, True
             compiled = list(self._compiled)
@@ -245,6 +259,8 @@ class Scheduler:
 
     def _forget(self, run: Run, key: object, entry: _Entry) -> None:
         """Closes a compiled graph with the last of its runs."""
+        if self._owner.forked:
+            return
         with self._lock:
             if run in entry.runs:
                 entry.runs.remove(run)
@@ -346,7 +362,7 @@ class Scheduler:
         )
         if not small:
             return plan
-        note = "one copy, as a device ran out of memory"
+        note = "copies: 1 made, as a device ran out of memory"
         return dataclasses.replace(plan, notes=(*plan.notes, note))
 
     def _overrides(
@@ -396,6 +412,8 @@ class Scheduler:
                     cpu = item
                 else:
                     self._devices.append(item)
+                    counts[item.name] = counts.get(item.name, 0) + 1
+                    self._aliases.setdefault(item.name, item.name)
                 continue
             info = probe.resolve(item)
             if info.name == "cpu":

@@ -9,6 +9,7 @@ import click
 from ..errors import VkschedError
 from .devices import devices
 from .ops import ops
+from .plan import plan
 
 
 class _Group(click.Group):
@@ -39,8 +40,9 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     help="Show the version and exit.",
 )
 def main() -> None:
-    """See which devices compute graphs run on, and prove and time the op set there."""
+    """See which devices compute graphs run on, plan them, and prove and time the op set there."""
 
 
 main.add_command(devices)
 main.add_command(ops)
+main.add_command(plan)

@@ -6,9 +6,11 @@ later.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, TypeVar
 
 from ..errors import DeviceError, PlanError, UnsupportedOp
 from ..graph import Graph, Node
@@ -66,7 +68,7 @@ class DeviceSpec:
         if self.kind == "cpu":
             return None
         if self.out_of_use:
-            return f"it is out of use ({self.out_of_use})"
+            return f"it is out of use, {self.out_of_use}"
         # of a leaf a device holds all, though a node may read a view of a part only
         held = [graph.nodes[i].type for i in (*graph.leaves_read(node), *node.inputs)]
         for type_ in (*held, node.type):
@@ -157,5 +159,89 @@ class Machine:
         raise DeviceError(f"[placement] expected one of {known}, got {name!r}")
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the machine as plain data."""
-        return asdict(self)
+        """Returns the machine as plain data, of which `from_dict` makes it again."""
+        return {"devices": [spec_as_dict(spec) for spec in self.devices]}
+
+    @staticmethod
+    def from_dict(data: object) -> Machine:
+        """Returns a machine from plain data, as JSON gives it: one that is here, or is not.
+
+        Of a device, name and kind must be there; what else is left out has its default. A CPU is
+        added where none is named.
+
+        Raises:
+            PlanError: what is wrong, and where.
+        """
+        found = data.get("devices") if isinstance(data, Mapping) else None
+        if not isinstance(found, list) or set(data) - {"devices"}:  # type: ignore[call-overload]
+            raise PlanError('[machine] expected {"devices": [...]} and no more, as as_dict() gives')
+        devices = [spec_from_dict(entry, f"device {i}") for i, entry in enumerate(found)]
+        if all(spec.kind != "cpu" for spec in devices):
+            devices.append(DeviceSpec("cpu", "cpu", "numpy"))
+        return Machine(tuple(devices)).verify()
+
+
+KINDS = ("vulkan", "null", "cpu")
+
+
+def spec_as_dict(spec: DeviceSpec) -> dict[str, Any]:
+    """Returns a device as plain data that json.dumps takes."""
+    out = asdict(spec)
+    out["limits"] = {k: list(v) if isinstance(v, tuple) else v for k, v in out["limits"].items()}
+    return out
+
+
+def spec_from_dict(data: object, where: str) -> DeviceSpec:
+    """Returns a device from plain data."""
+    given = _fill(DeviceSpec("", ""), data, where)
+    spec = (
+        replace(given, limits=_fill(Limits(), data["limits"], f"the limits of {where}"))
+        if isinstance(data, Mapping) and "limits" in data
+        else given
+    )
+    if not spec.name or spec.kind not in KINDS:
+        raise PlanError(
+            f"[machine] expected a name and a kind of {', '.join(KINDS)} for {where}, got "
+            f"{spec.name!r} and {spec.kind!r}"
+        )
+    if not (spec.flops_per_s > 0 and spec.bytes_per_s > 0):
+        raise PlanError(f"[machine] expected speeds above 0 for {where}, got 0")
+    return spec
+
+
+_Record = TypeVar("_Record", DeviceSpec, Limits)
+
+
+def _fill(defaults: _Record, data: object, where: str) -> _Record:
+    """Returns a record with the fields that plain data names; each must be of its default's
+    type.
+    """
+    names = {f.name: getattr(defaults, f.name) for f in fields(defaults)}
+    if not isinstance(data, Mapping):
+        raise PlanError(f"[machine] expected a mapping for {where}, got {data!r}")
+    out: dict[str, Any] = {}
+    for key, value in data.items():
+        if key not in names:
+            close = difflib.get_close_matches(str(key), names, 1, 0.4)
+            hint = close[0] if close else ", ".join(names)
+            raise PlanError(f"[machine] {where} has no field {key!r}; try {hint}")
+        if not isinstance(names[key], Limits):
+            out[key] = _as_type(names[key], value, f"{key} of {where}")
+    return replace(defaults, **out)
+
+
+def _as_type(default: object, value: object, where: str) -> object:
+    if default is None and value is None:
+        return None
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if isinstance(default, tuple) and isinstance(value, (list, tuple)):
+        if len(value) == len(default):
+            return tuple(_as_type(d, v, where) for d, v in zip(default, value, strict=True))
+    elif isinstance(default, float) and number and math.isfinite(value) and value >= 0:  # type: ignore[arg-type,operator]
+        return float(value)  # type: ignore[arg-type]
+    elif isinstance(default, (bool, str)) and type(value) is type(default):
+        return value
+    elif type(default) is int and type(value) is int and value >= 0:
+        return value
+    what = f"{len(default)} numbers" if isinstance(default, tuple) else type(default).__name__
+    raise PlanError(f"[machine] expected {what} of 0 or more as {where}, got {value!r}")

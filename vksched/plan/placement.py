@@ -14,16 +14,13 @@ Complexity: O(sweeps * edges). Examples: tests/test_plan.py.
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from fnmatch import translate
 
-from ..errors import PlanError
 from ..graph import Graph, Node
 from ..types import WORD_BYTES
 from .machine import Machine
+from .names import NameIndex
 from .plan import Placement
 from .support import Support
 
@@ -62,28 +59,12 @@ def resolve_overrides(
             not there.
     """
     out: dict[int, tuple[int, str]] = {}
-    by_name = {node.name: node.id for node in graph.nodes}
+    names = NameIndex(graph, "placement")
     for key, name in sorted(overrides, key=lambda item: isinstance(item[0], int)):
         device = machine.index(name)
-        if isinstance(key, int):
-            if not 0 <= key < len(graph.nodes):
-                raise PlanError(
-                    f"[placement] expected a node id below {len(graph.nodes)}, got {key}"
-                )
-            out[graph.root(key)] = (device, f"override: {graph.nodes[key].name} on {name}")
-            continue
-        if key in by_name:
-            matched = [graph.root(by_name[key])]
-        else:
-            pattern = re.compile(translate(key))
-            matched = [graph.root(n.id) for n in graph.nodes if pattern.match(n.name)]
-        if not matched:
-            close = difflib.get_close_matches(key, [n.name for n in graph.nodes], 3, 0.4)
-            hint = f"; close: {', '.join(close)}" if close else ""
-            names = ", ".join(list(by_name)[:8]) + (", ..." if len(by_name) > 8 else "")
-            hint = hint or f"; there is: {names}"
-            raise PlanError(f"[placement] expected a node that matches {key!r}, got none{hint}")
-        out.update((node_id, (device, f"override: {key} on {name}")) for node_id in matched)
+        matched = [graph.root(node_id) for node_id in names.find(key)]
+        told = graph.nodes[key].name if isinstance(key, int) else key
+        out.update((node_id, (device, f"override: {told} on {name}")) for node_id in matched)
     return out
 
 

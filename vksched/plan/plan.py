@@ -16,10 +16,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from os import PathLike
+from typing import TYPE_CHECKING, Any
 
+from ..errors import PlanError
 from ..graph import Graph
 from .machine import Machine
+
+if TYPE_CHECKING:
+    from .query import BufferSizes
 
 HOST = -1
 """Source of a copy that comes from the caller, not from a split."""
@@ -145,9 +150,105 @@ class Plan:
     locations: Mapping[tuple[int, int], Span]
     notes: tuple[str, ...] = ()
 
+    @cached_property
+    def commits(self) -> tuple[Split, ...]:
+        """The splits that write states, which stand last."""
+        nodes = self.graph.nodes
+        return tuple(s for s in self.splits if any(nodes[n].op == "assign" for n in s.nodes))
+
+    def verify(self) -> Plan:
+        """Returns the plan after checking it: see `plan.verify.verify_plan`."""
+        from .verify import verify_plan
+
+        return verify_plan(self)
+
+    def explain(self, key: str | int | None = None) -> str:
+        """Returns the plan as text: devices, splits, copies, and the rule behind each placement.
+
+        key: a name, a pattern or a node id; then the text is about what it names alone: where it
+        runs, by which rule, what crosses, and what every device says to it.
+
+        Raises:
+            PlanError: nothing is called so.
+        """
+        from .about import explain_nodes
+        from .explain import explain_plan
+
+        return explain_plan(self) if key is None else explain_nodes(self, self.find(key))
+
+    def draw(self, path: str | PathLike[str]) -> None:
+        """Writes the plan as a picture, an SVG file: devices side by side, time downwards.
+
+        Raises:
+            PlanError: the name does not end in .svg, or the file cannot be written.
+        """
+        from .draw import save_drawing
+
+        save_drawing(self, path)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the plan as plain data."""
+        from .explain import plan_as_dict
+
+        return plan_as_dict(self)
+
+    def node_as_dict(self, key: str | int) -> dict[str, Any]:
+        """Returns what `explain(key)` tells of one node as plain data.
+
+        Raises:
+            PlanError: nothing or more than one node is called so.
+        """
+        from .about import about_as_dict, describe_node
+
+        return about_as_dict(describe_node(self, self._one(key)))
+
+    # -- queries -----------------------------------------------------------------------------------
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all nodes, by node id."""
+        return tuple(node.name for node in self.graph.nodes)
+
+    def find(self, key: str | int) -> tuple[int, ...]:
+        """Returns the ids of the nodes that a name, a pattern or an id names, at least one.
+
+        Raises:
+            PlanError: nothing is called so; the text names what is close.
+        """
+        from .names import NameIndex
+
+        return NameIndex(self.graph, "plan").find(key)
+
+    def device_of(self, key: str | int) -> str:
+        """Returns the device of a node; of a weight where it has its home, of a view that of what
+        it views, of an input "cpu".
+        """
+        return self.machine.devices[self.placements[self._one(key)].device].name
+
+    @property
+    def crossings(self) -> tuple[CopyIn, ...]:
+        """The copies from one device to another."""
+        from .query import crossings
+
+        return crossings(self)
+
+    @property
+    def crossing_bytes(self) -> int:
+        """The bytes that go from one device to another in a run."""
+        from .query import copied_bytes
+
+        return copied_bytes(self, self.crossings)
+
+    @property
+    def fences(self) -> int:
+        """How often a run waits for a device, the end included; numpy needs no fence."""
+        from .query import fences
+
+        return fences(self)
+
     @property
     def barriers(self) -> int:
-        """The barriers between nodes of all splits."""
+        """The barriers recorded between the items of all splits."""
         return sum(len(split.barriers) for split in self.splits)
 
     @property
@@ -161,29 +262,20 @@ class Plan:
         """The barriers inside nodes of several dispatches."""
         return sum(split.inner_barriers for split in self.splits)
 
-    @cached_property
-    def commits(self) -> tuple[Split, ...]:
-        """The splits that write states, which stand last."""
-        nodes = self.graph.nodes
-        return tuple(s for s in self.splits if any(nodes[n].op == "assign" for n in s.nodes))
+    def buffers(self) -> dict[str, BufferSizes]:
+        """Returns the sizes of all buffers by device name; nothing need be allocated for that."""
+        from .query import buffers
 
-    def verify(self) -> Plan:
-        """Returns the plan after checking it: see `plan.verify.verify_plan`."""
-        from .verify import verify_plan
+        return buffers(self)
 
-        return verify_plan(self)
-
-    def explain(self) -> str:
-        """Returns the plan as text: splits, copies, bytes, and the rule behind each placement."""
-        from .explain import explain_plan
-
-        return explain_plan(self)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Returns the plan as plain data."""
-        from .explain import plan_as_dict
-
-        return plan_as_dict(self)
+    def _one(self, key: str | int) -> int:
+        found = self.find(key)
+        if len(found) > 1:
+            raise PlanError(
+                f"[plan] expected one node, got {len(found)} that match {key!r}; try one of "
+                f"{', '.join(self.graph.nodes[i].name for i in found[:8])}"
+            )
+        return found[0]
 
     def __str__(self) -> str:
         return self.explain()

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory
+from .fork import Owner, in_child
 
 DRIVER_SELECTORS = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES")
 _DEFAULT_DATA_DIRS = "/usr/local/share:/usr/share"
@@ -26,6 +27,8 @@ kp: Any = None
 companion: Any = None
 """The modules, None until `load` has imported them."""
 _load_lock = threading.Lock()
+_drivers: Owner | None = None
+"""The process in which drivers were started; they do not survive a fork."""
 
 
 # -- the native modules ----------------------------------------------------------------------------
@@ -40,6 +43,8 @@ def available() -> str | None:
         load()
     except ImportError as error:
         return _explain(error)
+    if forked():
+        return None  # as the parent found; another thread of it may have held the loader's locks
     try:
         version = companion.loader_version()
     except RuntimeError as error:
@@ -53,11 +58,15 @@ def describe_devices() -> list[dict[str, Any]]:
     """Returns every physical device in loader order, none of them opened; units are in the names.
 
     Raises:
-        DeviceError: there is no loader, no driver, or no driver works.
+        DeviceError: there is no loader, no driver, or no driver works; or the drivers were started
+            before this process was forked.
     """
+    global _drivers
     reason = available()
     if reason is not None:
         raise DeviceError(f"[devices] expected the native modules, got none: {reason}")
+    _drivers = _drivers or Owner()
+    _drivers.require("Vulkan")
     try:
         devices: list[dict[str, Any]] = companion.describe_devices()
     except companion.VulkanError as error:
@@ -86,6 +95,19 @@ def load() -> None:
             # Importing kp calls logging.basicConfig(), which is the application's business.
             for handler in set(root.handlers) - set(before):
                 root.removeHandler(handler)
+
+
+def forked() -> bool:
+    """Returns whether drivers were started before this process was forked: it cannot use them."""
+    return _drivers is not None and _drivers.forked
+
+
+@in_child
+def _after_fork() -> None:
+    global _load_lock
+    _load_lock = threading.Lock()
+    if _drivers is not None:
+        companion.leak(companion)  # also: drivers that wait for their threads at exit are left out
 
 
 def _add_own_drivers() -> None:

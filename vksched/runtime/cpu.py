@@ -15,6 +15,7 @@ from ..plan.plan import CopyIn, Plan
 from ..types import NDArray
 from .device import Progress
 from .evaluate import Values, last_uses, run_split
+from .fork import Owner
 from .states import HostStates
 
 
@@ -23,6 +24,7 @@ class CpuDevice:
 
     def __init__(self, spec: DeviceSpec) -> None:
         self._spec = spec
+        self._owner = Owner()
         self.states = HostStates()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"vksched-{spec.name}")
 
@@ -38,6 +40,7 @@ class CpuDevice:
         return self.states.holds(key)
 
     def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> CpuSession:
+        self._owner.require(self.name)  # its thread is not in a forked child
         return CpuSession(plan, index, self._worker, self.states)
 
     def close(self) -> None:

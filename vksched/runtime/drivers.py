@@ -24,6 +24,7 @@ from typing import Any
 
 from ..errors import VkschedError
 from . import binding
+from .fork import in_child
 
 CHILD_LIMIT_S = 60.0
 """A driver that has no answer by then hangs; a cold NVIDIA driver needs a few seconds."""
@@ -67,10 +68,16 @@ def ask_drivers() -> Answer:
             answer = _ask_child()
             _first[key] = answer
             return answer
-    if known.problem is not None:
+    if known.problem is not None or binding.forked():
         return known
     here = _ask_here()
     return Answer(here.devices, here.problem, known.notes)
+
+
+@in_child
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
 
 
 def child() -> None:

@@ -23,6 +23,7 @@ from ..errors import DeviceError, DeviceTimeout, RunCancelled
 from ..plan.plan import HOST, CopyIn, Plan, Split
 from ..trace import Event, Trace, warn
 from ..types import NDArray
+from . import check
 from .device import Device, Progress, Session
 from .evaluate import Values
 
@@ -149,18 +150,23 @@ class Executor:
         # What follows changes under this condition; who waits for a slot or for the end is told.
         self._state = threading.Condition()
         self._free_slots = list(range(plan.copies))
+        self._threads: dict[int, int] = {}
+        """By slot in use the thread of its run."""
         self._retired = False
         self._busy: set[int] = set()
         """Devices that may still work on this memory, as they did not end in time."""
+        self._log = check.Log(plan) if check.wanted() else None
+        self._failed: set[int] = set()
+        self._faults: list[DeviceError] = []
         self._sessions: dict[int, Session] = {}
         try:
             for index in sorted(self._splits_of):
                 try:
-                    self._sessions[index] = devices[index].prepare(plan, index, progress)
+                    session = devices[index].prepare(plan, index, progress)
                 except DeviceError as error:
-                    error.device = error.device or devices[index].name
-                    error.during = error.during or "preparing"
+                    error.device, error.during = devices[index].name, "preparing"
                     raise
+                self._sessions[index] = self._log.watch(session, index) if self._log else session
         except BaseException:
             close_all(self._sessions.values())
             raise
@@ -185,21 +191,37 @@ class Executor:
                     break
                 self._state.wait()
             slot = self._free_slots.pop(0)
+            if self._log:
+                self._log.acquire(slot)
+            self._threads[slot] = threading.get_ident()
         try:
             return self._run(slot, feeds, observers or {})
         finally:
             with self._state:
+                if self._log:
+                    self._log.release(slot)
                 self._free_slots.append(slot)
+                del self._threads[slot]
                 self._state.notify_all()
+
+    def take_faults(self) -> list[DeviceError]:
+        """Returns the first failure of each device, each once; after `retire` there are no more."""
+        with self._state:
+            faults, self._faults = self._faults, []
+        return faults
 
     def retire(self) -> tuple[Session, ...]:
         """Takes no new runs, waits for those under way, and frees all but the sessions of devices
-        that may still work on their memory. Returns these, to be closed as late as can be.
+        that may still work on their memory. Returns these, to be closed as late as can be: all,
+        where a run's own observer or sink asks, which cannot wait for the end of that run.
         """
+        me = threading.get_ident()
         with self._state:
             self._retired = True
             self._state.notify_all()
-            self._state.wait_for(lambda: len(self._free_slots) == self.plan.copies)
+            self._state.wait_for(lambda: all(owner == me for owner in self._threads.values()))
+            if self._threads:
+                return tuple(self._sessions.values())
             sessions, self._sessions = self._sessions, {}
         close_all(session for index, session in sessions.items() if index not in self._busy)
         return tuple(session for index, session in sessions.items() if index in self._busy)
@@ -223,8 +245,12 @@ class Executor:
                 self._wait(run, split_id)
             outputs = tuple(self._output(run, node) for _, node in graph.outputs)
             results = Results(outputs, tuple(self._output(run, node) for node in graph.kept))
+            if self._log:
+                self._log.end(slot)
         except BaseException as error:
-            self._settle(run, error)
+            if isinstance(error, DeviceError):
+                self._fail(run, error)
+            self._settle(run, interrupted=not isinstance(error, Exception))
             raise
         if commits:
             self._commit(run, results)
@@ -234,13 +260,15 @@ class Executor:
 
     def _commit(self, run: _Run, results: Results) -> None:
         """Puts the next values of states in their places, on each device that can."""
-        causes: list[tuple[BaseException, int, int]] = []
+        causes: list[BaseException] = []
 
         def attempt(step: Callable[[], None]) -> None:
             try:
                 step()
             except BaseException as error:
-                causes.append((error, run.device, run.split))
+                causes.append(error)
+                if isinstance(error, DeviceError):
+                    self._fail(run, error)
                 if not isinstance(error, Exception):  # an interrupt comes after all is in place
                     attempt(step)
 
@@ -249,11 +277,12 @@ class Executor:
         for split_id in self.plan.final_waits:
             if split_id in run.submitted_s:
                 attempt(partial(self._wait, run, split_id))
+        if self._log:
+            attempt(partial(self._log.end, run.slot))
         if causes:
-            cause, run.device, run.split = causes[0]
-            self._settle(run, cause)
+            self._settle(run, interrupted=not isinstance(causes[0], Exception))
             torn = {s.device for s in self.plan.commits if s.id not in run.complete_s}
-            raise CommitFailed(cause, results, frozenset(torn)) from cause
+            raise CommitFailed(causes[0], results, frozenset(torn)) from causes[0]
 
     def _start_once(self, run: _Run, split: Split) -> None:
         if split.id not in run.submitted_s:
@@ -338,37 +367,36 @@ class Executor:
         run.output_bytes += result.nbytes
         return result
 
-    def _settle(self, run: _Run, error: BaseException) -> None:
+    def _settle(self, run: _Run, interrupted: bool) -> None:
         """After a failed run: waits for what was submitted, so that the slot may be used again.
 
-        A device that fails is not waited for again: the executor is out of use then.
+        A device that has failed is not waited for again: the executor is out of use then.
         """
-        failed: set[int] = set()
-        interrupted = not isinstance(error, Exception)
         limit_s = min(INTERRUPTED_S, self._timeout_s) if interrupted else self._timeout_s
-        if isinstance(error, DeviceError):
-            failed.add(run.device)
-            self._fail(error, run.device)
-            error.during = error.during or self._describe(run.split)
         for split_id in run.submitted_s:
-            device = self.plan.splits[split_id].device
-            if split_id in run.complete_s or device in failed:
+            if split_id in run.complete_s or self.plan.splits[split_id].device in self._failed:
                 continue
             try:
-                self._sessions[device].wait(run.slot, split_id, limit_s)
-            except DeviceError as second:
-                failed.add(device)
-                self._fail(second, device)
+                self._ask(run, split_id).wait(run.slot, split_id, limit_s)
+            except DeviceError as error:
+                self._fail(run, error, blame=not interrupted)
             except Exception:
                 continue
 
-    def _fail(self, error: DeviceError, device: int) -> None:
-        """Takes the executor out of use: a device may still work on the slot of the failed run."""
-        error.device = error.device or self.plan.machine.devices[device].name
+    def _fail(self, run: _Run, error: DeviceError, blame: bool = True) -> None:
+        """Takes the executor out of use: the device may still work on the slot of the failed run.
+
+        blame: whether that is the device's fault, not that of a user who would not wait.
+        """
+        error.device = self.plan.machine.devices[run.device].name
+        error.during = self._describe(run.split)
         with self._state:
             self._retired = True
+            if blame and run.device not in self._failed:
+                self._faults.append(error)
+            self._failed.add(run.device)
             if isinstance(error, DeviceTimeout):
-                self._busy.add(device)
+                self._busy.add(run.device)
             self._state.notify_all()
 
     def _describe(self, split_id: int) -> str:

@@ -27,6 +27,7 @@ from ..errors import DeviceError, OutOfMemory, ShaderError
 from ..trace import VkschedWarning
 from . import binding
 from .binding import describe_devices, errors, kp_errors
+from .fork import Owner, in_child
 
 __all__ = ["Buffer", "Context", "Counters", "HostBuffer", "Pipeline", "Recording"]
 
@@ -39,6 +40,9 @@ MAX_BUFFER_BYTES = (1 << 32) - 4
 _live_bytes: defaultdict[int, int] = defaultdict(int)
 _live_lock = threading.Lock()
 """By physical device, as several contexts may share one."""
+
+_devices: weakref.WeakSet[_Device] = weakref.WeakSet()
+"""All that were opened, for a forked child to leave alone."""
 
 
 def _count_live(index: int, size_bytes: int) -> None:
@@ -67,16 +71,23 @@ class _Device:
     def __init__(self, index: int, name: str, manager: Any) -> None:
         self.name = name
         self.manager = manager
+        self.owner = Owner()
         self.lock = threading.RLock()
         self.closed = False
         self.index = index
         self.recordings: weakref.WeakSet[Recording] = weakref.WeakSet()
         self.mappings: weakref.WeakSet[_Mapping] = weakref.WeakSet()
         self.natives: weakref.WeakSet[Buffer | Pipeline] = weakref.WeakSet()
+        _devices.add(self)
 
     def require_open(self, stage: str) -> None:
         if self.closed:
-            raise DeviceError(f"[{stage}] {self.name}: expected an open device, got a closed one")
+            raise self.closed_error(stage, "device")
+
+    def closed_error(self, stage: str, what: str) -> DeviceError:
+        """Returns the error for the use of something closed, as all is in a forked child."""
+        self.owner.require(self.name)
+        return DeviceError(f"[{stage}] {self.name}: expected an open {what}, got a closed one")
 
     def close(self) -> None:
         with self.lock:
@@ -89,16 +100,33 @@ class _Device:
                 self.destroy_if_unused()
                 return
             # The device still works on them: freeing would crash the driver, now or at exit.
-            for owner in self.natives:
-                binding.companion.leak(owner._native)
-            binding.companion.leak(self.manager)
-            self.manager = None
+            self._keep_natives()
         warnings.warn(
             f"[close] {self.name}: submissions did not end within {CLOSE_LIMIT_S:.0f} s; their "
             "memory is kept",
             VkschedWarning,
             stacklevel=3,
         )
+
+    def abandon(self) -> None:
+        """In a forked child: it is the parent's, and its driver is not there to be asked."""
+        self.lock = threading.RLock()
+        self.closed = True
+        if self.manager is not None:
+            self._keep_natives()
+            for owner in (*self.natives, *self.recordings):
+                owner._native = None
+
+    def _keep_natives(self) -> None:
+        """Has no native object destroyed, ever."""
+        for owner in (*self.natives, *self.recordings):
+            binding.companion.leak(owner._native)
+        for recording in self.recordings:
+            binding.companion.leak(recording._sequence)
+        for mapping in self.mappings:
+            binding.companion.leak(mapping._tensor)
+        binding.companion.leak(self.manager)
+        self.manager = None
 
     def destroy_if_unused(self) -> None:
         """Ends the device, or leaves that to the last view of its mapped memory."""
@@ -113,6 +141,14 @@ class _Device:
             self.close()
             self.mappings.clear()
             self.destroy_if_unused()
+
+
+@in_child
+def _after_fork() -> None:
+    global _live_lock
+    _live_lock = threading.Lock()
+    for device in list(_devices):
+        device.abandon()
 
 
 class Context:
@@ -275,9 +311,7 @@ class Buffer:
 
     def _open_native(self) -> Any:
         if self._native is None:
-            raise DeviceError(
-                f"[buffer] {self.context.name}: expected an open buffer, got a closed one"
-            )
+            raise self._device.closed_error("buffer", "buffer")
         return self._native
 
 
@@ -292,9 +326,7 @@ class HostBuffer(Buffer):
     def array(self) -> npt.NDArray[np.uint32]:
         """The memory itself, writable; barriers between "host" and "shader" order the accesses."""
         if self._array is None:
-            raise DeviceError(
-                f"[buffer] {self.context.name}: expected an open buffer, got a closed one"
-            )
+            raise self._device.closed_error("buffer", "buffer")
         return self._array
 
     def close(self) -> None:
@@ -356,9 +388,7 @@ class Recording:
     def dispatch(self, pipeline: Pipeline, groups: tuple[int, int, int], push: bytes) -> None:
         """Records one dispatch, with exactly the push constants that the pipeline takes."""
         if pipeline._native is None:
-            raise DeviceError(
-                f"[dispatch] {self.context.name}: expected an open pipeline, got a closed one"
-            )
+            raise self._device.closed_error("dispatch", "pipeline")
         with errors("dispatch", self.context.name):
             self._open_native().dispatch(pipeline._native, groups, push)
 
@@ -409,8 +439,8 @@ class Recording:
             duration: float | None = self._open_native().duration_s()
         return duration
 
-    def close(self) -> None:
-        """Waits for a submission under way, at most CLOSE_LIMIT_S, and gives the commands back.
+    def close(self, limit_s: float = CLOSE_LIMIT_S) -> None:
+        """Waits for a submission under way, at most limit_s, and gives the commands back.
 
         Raises:
             DeviceTimeout: it did not end; it is ended with the context.
@@ -418,12 +448,12 @@ class Recording:
         with self._device.lock:
             if self._native is None:
                 return
-            limit = time.monotonic() + CLOSE_LIMIT_S
+            limit = time.monotonic() + limit_s
         with errors("close", self.context.name):
             if self._native.pending:
                 with contextlib.suppress(binding.companion.DeviceLost):
                     self._native.wait(max(0.0, limit - time.monotonic()))
-        self._end(CLOSE_LIMIT_S)
+        self._end(limit_s)
 
     def _end(self, limit_s: float) -> bool:
         """Returns False where the device still works on it; then everything it uses is kept."""
@@ -440,7 +470,5 @@ class Recording:
     def _open_native(self) -> Any:
         native = self._native
         if native is None:
-            raise DeviceError(
-                f"[recording] {self.context.name}: expected an open recording, got a closed one"
-            )
+            raise self._device.closed_error("recording", "recording")
         return native

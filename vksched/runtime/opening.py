@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..errors import DeviceError
 from . import probe
 from .device import Device
 
@@ -10,4 +11,8 @@ def open_device(info: probe.DeviceInfo, name: str) -> Device:
     """Opens a Vulkan device under a name; raises DeviceError."""
     from .vulkan import VulkanDevice  # needs the native modules, which may be absent
 
-    return VulkanDevice(probe.device_spec(info, name), info.index)
+    try:
+        return VulkanDevice(probe.device_spec(info, name), info.index)
+    except DeviceError as error:
+        error.device = name
+        raise

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -23,7 +24,7 @@ from ..plan.plan import CopyIn, CopyOut, Plan, Span, Split
 from ..plan.split import SUBMISSION_S
 from ..types import NDArray, numpy_dtype
 from .device import Progress
-from .kompute import Buffer, Context, HostBuffer, Pipeline, Recording
+from .kompute import CLOSE_LIMIT_S, Buffer, Context, HostBuffer, Pipeline, Recording
 from .memory import DeviceStates, WeightStore, copy_groups, read_words, write_words
 from .probe import PLANNED_SHARE
 from .shaders import Shader, load_shader
@@ -343,10 +344,11 @@ class VulkanSession:
             return
         self._closed = True
         stuck: list[DeviceError] = []
+        limit = time.monotonic() + CLOSE_LIMIT_S  # for all: one that hangs holds up the others
         for slot in self._slots:
             for recording in (r for parts in slot.recordings.values() for r in parts):
                 try:
-                    recording.close()
+                    recording.close(max(0.0, limit - time.monotonic()))
                 except DeviceError as error:
                     stuck.append(error)
         if stuck:

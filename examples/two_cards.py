@@ -1,0 +1,57 @@
+"""What two cards would do with a model, asked on a machine that has neither.
+
+vksched plan examples/two_cards.py:build --machine examples/data/two_cards.json --svg plan.svg
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+import vksched as vs
+
+CARDS = Path(__file__).parent / "data" / "two_cards.json"
+LAYERS, HIDDEN, LENGTH, HEADS = 12, 512, 128, 8
+
+
+def weight(rows: int, columns: int, name: str) -> vs.Tensor:
+    """A weight without content: a plan looks at shapes."""
+    return vs.weight(np.zeros((rows, columns), np.float32), name=name)
+
+
+def layer(x: vs.Tensor) -> vs.Tensor:
+    """Self-attention, then a layer of four times the width, both with what came in added."""
+    heads = (HEADS, LENGTH, HIDDEN // HEADS)
+    query, key, value = (
+        (x @ weight(HIDDEN, HIDDEN, name)).reshape(LENGTH, HEADS, -1).transpose(1, 0, 2)
+        for name in ("query.w", "key.w", "value.w")
+    )
+    assert query.shape == heads
+    scores = vs.softmax(vs.matmul(query, key, transpose_b=True), name="scores")
+    seen = (scores @ value).transpose(1, 0, 2).reshape(LENGTH, HIDDEN)
+    x = x + seen @ weight(HIDDEN, HIDDEN, "out.w")
+    wide = vs.gelu(x @ weight(HIDDEN, 4 * HIDDEN, "up.w"), name="wide")
+    return x + wide @ weight(4 * HIDDEN, HIDDEN, "down.w")
+
+
+def build() -> vs.Tensor:
+    """Returns the model: 144 MiB of weights, more than the first card has room for."""
+    x = vs.input("x", (LENGTH, HIDDEN))
+    for i in range(LAYERS):
+        with vs.scope(f"layer.{i}"):
+            x = layer(x)
+    return vs.softmax(x, name="probabilities")
+
+
+def main() -> vs.Plan:
+    """Returns the plan; nothing is allocated."""
+    machine = vs.Machine.from_dict(json.loads(CARDS.read_text("utf-8")))
+    plan = vs.plan_graph(vs.build_graph(build())[0], machine)
+    print(plan.explain(), plan.explain("layer.11.wide"), sep="\n\n")
+    return plan
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Query: what a caller may ask of a plan, computed from the plan alone.
+
+    plan.device_of("layer.0.query")   plan.crossings, .crossing_bytes, .fences, .barriers
+    plan.buffers()["vulkan:0"].peak_bytes
+
+Complexity: O(nodes) each. Examples: tests/test_explain.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .plan import HOST, CopyIn, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class BufferSizes:
+    """Bytes that a plan takes on one device, those of all `copies` slots together.
+
+    weight_bytes: weights and constants, which plans share; on the CPU they are the caller's arrays.
+    state_bytes: states, which plans share too. activation_bytes: results and scratch memory, on the
+    CPU also the windows of devices that have them in the computer's memory. inbox_bytes,
+    outbox_bytes: the windows through which values enter and leave. peak_bytes: what of all this
+    lies in the device's memory. resident_bytes: of that, what was there before. capacity_bytes:
+    what the plan may use.
+    """
+
+    weight_bytes: int
+    state_bytes: int
+    activation_bytes: int
+    inbox_bytes: int
+    outbox_bytes: int
+    peak_bytes: int
+    resident_bytes: int
+    capacity_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Everything, wherever it lies: the caller's own arrays and the windows, too."""
+        slots = self.activation_bytes + self.inbox_bytes + self.outbox_bytes
+        return self.weight_bytes + self.state_bytes + slots
+
+
+def crossings(plan: Plan) -> tuple[CopyIn, ...]:
+    """Returns the copies from one device to another."""
+    return tuple(c for s in plan.splits for c in s.copies_in if c.source != HOST)
+
+
+def copied_bytes(plan: Plan, copies: tuple[CopyIn, ...]) -> int:
+    """Returns the bytes of some copies."""
+    return sum(plan.graph.nodes[c.node].type.device_bytes for c in copies)
+
+
+def fences(plan: Plan) -> int:
+    """Returns how often a run waits for a device, the end included; numpy needs no fence."""
+    waits = [w for s in plan.splits for w in s.waits] + list(plan.final_waits)
+    return sum(plan.machine.devices[plan.splits[w].device].kind != "cpu" for w in waits)
+
+
+def buffers(plan: Plan) -> dict[str, BufferSizes]:
+    """Returns the sizes of the buffers on each device, by its name."""
+    out: dict[str, BufferSizes] = {}
+    for spec, memory in zip(plan.machine.devices, plan.memory, strict=True):
+        slots = 4 * plan.copies
+        on_host = spec.kind == "cpu"
+        activations = slots * sum(memory.activation_pages)
+        if on_host:
+            activations = memory.peak_bytes - memory.state_bytes
+        out[spec.name] = BufferSizes(
+            weight_bytes=memory.weight_bytes,
+            state_bytes=memory.state_bytes,
+            activation_bytes=activations,
+            inbox_bytes=slots * sum(memory.inbox_pages),
+            outbox_bytes=slots * sum(memory.outbox_pages),
+            peak_bytes=memory.peak_bytes,
+            resident_bytes=memory.resident_bytes,
+            capacity_bytes=spec.memory_bytes,
+        )
+    return out
+
+
+def split_of(plan: Plan) -> dict[int, int]:
+    """Returns for each node that runs the split in which it does."""
+    return {n: s.id for s in plan.splits for n in s.nodes}
+
+
+def format_bytes(count: int) -> str:
+    """Returns a number of bytes in the unit that suits it."""
+    if count < 1024:
+        return f"{count} B"
+    for unit, size in (("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)):
+        if count < size * 1024 or unit == "GiB":
+            return f"{count / size:.1f} {unit}"
+    raise AssertionError(count)
+
+
+def format_seconds(seconds: float) -> str:
+    """Returns a time in the unit that suits it."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= size or unit == "us":
+            return f"{seconds / size:.3g} {unit}"
+    raise AssertionError(seconds)
+
+
+def count_of(count: int, thing: str) -> str:
+    """Returns a number with its noun, in the plural where it is not one."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"

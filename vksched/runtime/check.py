@@ -1,0 +1,115 @@
+"""The happens-before check at run time (VKSCHED_CHECK=1): sessions that tell a checker all they do.
+
+    executor --stage, submit, wait, check, fetch--> Watched --> the device's session
+                                                       \\--> Log --> plan.happens.Checker
+
+The order told is the order done: a submission and its event are one step under the queue's lock.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+
+from ..errors import DeviceError
+from ..plan.events import Event, Narrator
+from ..plan.happens import Checker, Finding, fail_on
+from ..plan.plan import CopyIn, Plan
+from ..types import NDArray
+from .device import Session
+
+
+def wanted() -> bool:
+    """Returns whether runs are to be checked."""
+    return os.environ.get("VKSCHED_CHECK") == "1"
+
+
+class Log:
+    """What the runs of one executor do, judged as it happens."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._tell = Narrator(plan)
+        self._checker = Checker(plan)
+        self._found: list[Finding] = []
+        self._runs = 0
+        self._lock = threading.Lock()
+
+    def watch(self, session: Session, device: int) -> Session:
+        """Returns the session as one that tells what it does."""
+        return _Watched(session, device, self)
+
+    def acquire(self, slot: int) -> None:
+        """A run gets a slot; called in order with `release`, under the executor's lock."""
+        self.take([self._tell.acquire(slot, self._runs)])
+        self._runs += 1
+
+    def release(self, slot: int) -> None:
+        """A run gives its slot back, whatever became of it."""
+        self.take([self._tell.release(slot)])
+
+    def end(self, slot: int) -> None:
+        """A run has its results.
+
+        Raises:
+            PlanError: something that it did was in no order with something else.
+        """
+        self.take([self._tell.end(slot)])
+        with self._lock:
+            found = [f for f in self._found if f.slot == slot]
+            self._found = [f for f in self._found if f.slot != slot]
+        fail_on(found)
+
+    def take(self, events: Iterable[Event]) -> None:
+        """Takes events in the order in which they were done."""
+        with self._lock:
+            for event in events:
+                self._found += self._checker.feed(event)
+
+
+class _Watched:
+    """A session and the log that it tells."""
+
+    def __init__(self, session: Session, device: int, log: Log) -> None:
+        self._session = session
+        self._device = device
+        self._log = log
+        self._tell = log._tell
+        self._queue = threading.Lock()
+
+    def begin(self, slot: int) -> None:
+        self._session.begin(slot)
+
+    def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
+        self._session.stage(slot, copy, array)
+        self._log.take([self._tell.stage(slot, self._device, copy)])
+
+    def submit(self, slot: int, split: int, ticket: int) -> None:
+        with self._queue:
+            self._session.submit(slot, split, ticket)
+            self._log.take(self._tell.submit(slot, split))
+
+    def wait(self, slot: int, split: int, timeout_s: float) -> None:
+        try:
+            self._session.wait(slot, split, timeout_s)
+        except Exception as error:
+            if not isinstance(error, DeviceError):  # the split has ended, though with an error
+                self._log.take([self._tell.wait(slot, split)])
+            raise
+        self._log.take([self._tell.wait(slot, split)])
+
+    def check(self, slot: int, split: int, ticket: int) -> None:
+        self._log.take([self._tell.check(slot, split)])
+        self._session.check(slot, split, ticket)
+
+    def fetch(self, slot: int, node: int) -> NDArray:
+        self._log.take([self._tell.fetch(slot, node, self._device)])
+        return self._session.fetch(slot, node)
+
+    def duration_s(self, slot: int, split: int) -> float | None:
+        return self._session.duration_s(slot, split)
+
+    def close(self) -> None:
+        self._log.take([self._tell.free(self._device)])
+        self._session.close()
