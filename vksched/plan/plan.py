@@ -150,6 +150,22 @@ class Plan:
     locations: Mapping[tuple[int, int], Span]
     notes: tuple[str, ...] = ()
 
+    @property
+    def barriers(self) -> int:
+        """The barriers between nodes of all splits."""
+        return sum(len(split.barriers) for split in self.splits)
+
+    @property
+    def levels(self) -> int:
+        """The dependent levels of all splits on devices that have barriers."""
+        on_host = len(self.machine.devices) - 1
+        return sum(split.levels for split in self.splits if split.device != on_host)
+
+    @property
+    def inner_barriers(self) -> int:
+        """The barriers inside nodes of several dispatches."""
+        return sum(split.inner_barriers for split in self.splits)
+
     @cached_property
     def commits(self) -> tuple[Split, ...]:
         """The splits that write states, which stand last."""
@@ -245,22 +261,6 @@ class Plan:
         from .query import fences
 
         return fences(self)
-
-    @property
-    def barriers(self) -> int:
-        """The barriers recorded between the items of all splits."""
-        return sum(len(split.barriers) for split in self.splits)
-
-    @property
-    def levels(self) -> int:
-        """The dependent levels of all splits on devices that have barriers."""
-        on_host = len(self.machine.devices) - 1
-        return sum(split.levels for split in self.splits if split.device != on_host)
-
-    @property
-    def inner_barriers(self) -> int:
-        """The barriers inside nodes of several dispatches."""
-        return sum(split.inner_barriers for split in self.splits)
 
     def buffers(self) -> dict[str, BufferSizes]:
         """Returns the sizes of all buffers by device name; nothing need be allocated for that."""
