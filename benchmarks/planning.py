@@ -296,7 +296,10 @@ def main(sizes: str, kinds: str, repeat: int, json_path: str | None, plot: Path 
     except ValueError as error:
         raise click.BadParameter(f"expected numbers with commas between, got {sizes}") from error
     rows = measure_all(kinds.split(","), wanted, repeat)
-    Console(stderr=json_path == "-").print(as_table(rows))
+    console = Console(stderr=json_path == "-")
+    if not console.is_terminal:
+        console.width = 160  # a file has room for all columns
+    console.print(as_table(rows))
     if json_path is not None:
         text = json.dumps([asdict(row) for row in rows], indent=2)
         if json_path == "-":

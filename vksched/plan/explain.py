@@ -60,8 +60,9 @@ def _totals(plan: Plan) -> str:
         f"plan: policy {plan.policy}, {count_of(nodes, 'node')} in "
         f"{count_of(len(plan.splits), 'split')}, {count_of(len(crossing), 'crossing')} "
         f"({format_bytes(copied_bytes(plan, crossing))}), {count_of(fences(plan), 'fence')} to "
-        f"wait for, {count_of(plan.barriers, 'barrier')} for {plan.levels} "
-        f"dependent levels, copies {plan.copies}"
+        f"wait for, {count_of(plan.barriers, 'barrier')} for "
+        f"{count_of(plan.levels, 'dependent level')}, "
+        f"copies {plan.copies}"
     )
 
 

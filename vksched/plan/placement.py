@@ -392,14 +392,14 @@ class _Placer:
 
     def _crossing_bytes(self, node: Node) -> int:
         """Bytes that cross because of where this node stands, of its result and its operands."""
-        total = 0
+        words = 0
         for value in (node.id, *self.support.operands[node.id]):
-            if value in self.device:
-                here = self.device[value]
-                reads = self._readers_by_device(value)
-                targets = sum([n > 0 and d != here for d, n in reads.items()])
-                total += targets * self._bytes(value)
-        return total
+            here = self.device.get(value)
+            if here is not None:
+                for device, count in self._readers_by_device(value).items():
+                    if count and device != here:
+                        words += self.graph.words[value]
+        return words * WORD_BYTES
 
     def _stand(self, node: Node, device: int) -> None:
         """Moves a node, and its reads with it."""
@@ -411,9 +411,11 @@ class _Placer:
 
     def _readers_by_device(self, value: int) -> Counter[int]:
         """How many readers a value has on each device; counted when first asked, kept from then."""
-        if value not in self._reads:
-            self._reads[value] = Counter([self.device[r] for r in self.support.readers[value]])
-        return self._reads[value]
+        found = self._reads.get(value)
+        if found is None:
+            found = Counter([self.device[r] for r in self.support.readers[value]])
+            self._reads[value] = found
+        return found
 
     # -- helpers -----------------------------------------------------------------------------------
 

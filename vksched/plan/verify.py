@@ -241,7 +241,9 @@ def _check_words(plan: Plan, device: int, calls: _Calls) -> None:
     last: dict[int, int] = {}
     every = itertools.chain.from_iterable(_accesses(plan, split, spans) for split in splits)
     for clock, (operands, results) in enumerate(every):
-        for value in (*operands, *results):
+        for value in operands:
+            last[value] = clock
+        for value in results:
             last[value] = clock
     owners = Owners()
     clock = 0

@@ -51,8 +51,10 @@ class WordSet:
                 starts.insert(first, start)
                 ends.insert(first, end)
             else:
-                starts[first:last] = [min(start, starts[first])]
-                ends[first:last] = [max(end, ends[last - 1])]
+                end = max(end, ends[last - 1])
+                starts[first] = min(start, starts[first])
+                ends[first] = end
+                del starts[first + 1 : last], ends[first + 1 : last]
 
 
 class Owners:
