@@ -230,3 +230,26 @@ def test_nodes_of_one_level_have_scratch_memory_apart() -> None:
     assert len(plan.splits[0].barriers) == plan.splits[0].levels == 2
     assert plan.splits[0].inner_barriers > 0
     assert make_plan({"y": vs.exp(source())}, {"*": A}).inner_barriers == 0
+
+
+def test_the_collector_rests_for_large_plans_only_and_comes_back() -> None:
+    import gc
+
+    from vksched.plan.collector import LARGE, resting_collector
+
+    assert gc.isenabled()
+    with resting_collector(LARGE - 1):
+        assert gc.isenabled()
+    with resting_collector(LARGE), resting_collector(LARGE):
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ZeroDivisionError), resting_collector(LARGE):
+        raise ZeroDivisionError
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with resting_collector(LARGE):
+            pass
+        assert not gc.isenabled(), "it was off before"
+    finally:
+        gc.enable()

@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 
 from ..errors import PlanError
 from ..graph import Graph
+from .collector import resting_collector
 from .draft import Draft, finish, make_draft
 from .fit import check_host, fit, most_copies
 from .machine import Machine
@@ -64,11 +65,12 @@ def plan_graph(
             return draft
         return make_draft(support, placements, notes, tight=True)
 
-    draft, spills = fit(support, try_caps)
-    check_host(draft)
-    count, why = most_copies(draft, copies)
-    notes = (*draft.notes, *spills, *why, *_slow(machine))
-    return verify_plan(finish(draft, policy, count, notes))
+    with resting_collector(len(graph.nodes)):
+        draft, spills = fit(support, try_caps)
+        check_host(draft)
+        count, why = most_copies(draft, copies)
+        notes = (*draft.notes, *spills, *why, *_slow(machine))
+        return verify_plan(finish(draft, policy, count, notes))
 
 
 def _slow(machine: Machine) -> list[str]:
