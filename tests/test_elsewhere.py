@@ -1,9 +1,8 @@
 """The package and its tests in other surroundings: plainly installed, without Vulkan, one driver.
 
 One pytest run with both software drivers visible covers each device alone, both together and one
-opened twice (conftest.py). Here child runs of pytest add what needs another process: the suite
-without Vulkan, and with one driver alone in the loader (less the tests that no device, or only one
-at a time, has a part in). They leave this file out, so they do not start others.
+opened twice (conftest.py). Here child runs of pytest add what needs another process: the tests that
+depend on what the loader sees, without Vulkan, and with one driver alone.
 """
 
 from __future__ import annotations
@@ -23,16 +22,14 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
-WITHOUT_DEVICES = (
-    *("test_setup.py", "test_validate.py", "test_references.py", "test_plan*.py"),
-    *("test_build_shaders.py", "test_shader_stats.py"),
+ASKED_AGAIN = (
+    *("test_cli*.py", "test_closing.py", "test_companion.py", "test_devices.py", "test_drivers.py"),
+    *("test_examples.py", "test_executor.py", "test_fallback.py", "test_fork.py", "test_memory.py"),
+    *("test_scheduler.py", "test_states.py", "test_values.py"),
 )
-DEVICE_BY_DEVICE = (
-    *("test_ops.py", "test_draws.py", "test_large.py", "test_dtypes.py", "test_least.py"),
-    *("test_random*.py", "test_created.py", "test_reduction.py", "test_long_loops.py"),
-    *("test_torch.py", "test_architecture.py"),
-)
-"""What opens each device alone anyway, and numpy too: no other driver has a part in it."""
+"""What depends on the drivers that the loader sees. All else opens each device alone anyway, and
+numpy too, or none.
+"""
 DRIVERS = {"llvmpipe": "lvp_icd", "SwiftShader": "vk_swiftshader_icd"}
 TAIL_CHARS = 6000
 
@@ -112,12 +109,13 @@ def test_plain_install_runs_on_numpy_and_says_once_why_there_is_no_vulkan(tmp_pa
 # --- the suite with other drivers -------------------------------------------------------------
 
 
-def run_suite(more: list[str], changes: dict[str, str]) -> str:
-    """Run pytest in a child with changed variables; return its output, fail with its end."""
-    options = ["-q", "-p", "no:cacheprovider", "--ignore=tests/test_elsewhere.py"]
+def run_suite(changes: dict[str, str]) -> None:
+    """Run pytest in a child with changed variables; fail with the end of its output."""
+    files = [str(path) for name in ASKED_AGAIN for path in sorted((ROOT / "tests").glob(name))]
+    options = ["-q", "-p", "no:cacheprovider", *files]
     environ = {k: v for k, v in os.environ.items() if k != "VK_ADD_DRIVER_FILES"}
     answer = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *more],
+        [sys.executable, "-m", "pytest", *options],
         cwd=ROOT,
         env={**environ, **changes},
         capture_output=True,
@@ -126,12 +124,6 @@ def run_suite(more: list[str], changes: dict[str, str]) -> str:
     output = answer.stdout + answer.stderr
     assert answer.returncode == 0, f"with {changes}:\n{output[-TAIL_CHARS:]}"
     assert re.search(r"\b[1-9]\d* passed", output), output[-TAIL_CHARS:]
-    return output
-
-
-def without(names: tuple[str, ...]) -> list[str]:
-    """Options of pytest that leave out some files."""
-    return [f"--ignore-glob=*/{name}" for name in names]
 
 
 def drivers_alone(manifest: str) -> dict[str, str]:
@@ -159,17 +151,15 @@ def labels_seen(changes: dict[str, str]) -> list[str]:
 
 
 @pytest.mark.timeout(900)
-def test_whole_suite_without_vulkan() -> None:
+def test_suite_without_vulkan() -> None:
     no_driver = drivers_alone("/nonexistent/driver.json")
     assert labels_seen(no_driver) == []
-    run_suite(
-        without((*WITHOUT_DEVICES, *DEVICE_BY_DEVICE)), {"VKSCHED_NO_VULKAN": "1", **no_driver}
-    )
+    run_suite({"VKSCHED_NO_VULKAN": "1", **no_driver})
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_whole_suite_with_one_driver_alone(driver: str) -> None:
+def test_suite_with_one_driver_alone(driver: str) -> None:
     from vksched.runtime import drivers
 
     ours = (Path(sys.prefix) / "share" / "vksched" / "vulkan" / "icd.d").glob("*.json")
@@ -180,4 +170,4 @@ def test_whole_suite_with_one_driver_alone(driver: str) -> None:
     alone = drivers_alone(found[0])
     labels = labels_seen(alone)
     assert labels and all(driver.lower() in label.lower() for label in labels), labels
-    run_suite(without((*WITHOUT_DEVICES, *DEVICE_BY_DEVICE)), alone)
+    run_suite(alone)

@@ -65,6 +65,8 @@ def frees_all() -> Iterator[None]:
     yield
     gc.collect()
     assert {k: v for k, v in kompute._live_bytes.items() if v != used.get(k, 0)} == {}
+    for thread in set(threading.enumerate()) - threads:
+        thread.join(LIMIT_S)  # a pool that is shut down ends its threads in its own time
     assert set(threading.enumerate()) <= threads
     assert {id(d) for d in kompute._devices if not d.closed} <= opened
     assert all(d.manager is None for d in kompute._devices if d.closed)

@@ -187,7 +187,6 @@ class Scheduler:
             if entry is None:
                 entry = self._entries[key] = _Entry(self._make(request, progress))
                 self._compiled.append(entry.compiled)
-                warn_of_fallbacks(entry.compiled.plan, self._told)
             run = Run(
                 entry.compiled,
                 make_packer(outputs, request.graph),
@@ -195,7 +194,12 @@ class Scheduler:
                 lambda closed: self._forget(closed, key, entry),
             )
             entry.runs.append(run)
-            return run
+        try:
+            warn_of_fallbacks(run.plan, self._told)
+        except BaseException:  # where warnings are errors
+            run.close()
+            raise
+        return run
 
     def reserve(
         self,
