@@ -17,7 +17,7 @@ LAYERS = [
     ("runtime",),
     ("states",),
     ("compiled",),
-    ("run",),
+    ("run", "request"),
     ("function",),
     ("scheduler",),
     ("cases",),

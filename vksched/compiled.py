@@ -110,7 +110,13 @@ class Compiled:
         self._accepted: set[Future[Any]] = set()
         self._workers: set[int] = set()
         self._closing = False
+        self._closer = False
+        """Whether somebody is closing it now."""
         self._closed = False
+        self._inside: set[int] = set()
+        """Threads that carry out a run."""
+        self._placed: list[Plan] = []
+        """Plans that count as users of their states."""
         self.last_stats: RunStats | None = None
         """What the last finished run cost; None before the first."""
         self.plan: Plan
@@ -122,6 +128,7 @@ class Compiled:
     ) -> tuple[NDArray, ...]:
         """Runs once on the calling thread; the arrays must not change until it is done."""
         self._owner.require("the compiled graph")
+        self.require_outside("run")
         with self._state:
             self._require_open()
             self._under_way += 1
@@ -164,6 +171,7 @@ class Compiled:
     def synchronize(self) -> None:
         """Waits until every run accepted so far is done."""
         self._owner.require("the compiled graph")
+        self.require_outside("synchronize")
         with self._state:
             if threading.get_ident() in self._workers:
                 raise PlanError(
@@ -182,32 +190,50 @@ class Compiled:
         """
         if self._owner.forked:
             return
+        self.require_outside("close")
         with self._state:
-            first, self._closing = not self._closing, True
+            self._closing = True
             in_worker = threading.get_ident() in self._workers
+            accepted = list(self._accepted)
         if in_worker and self._pool is not None:  # it cannot wait for what only it could run
-            with self._state:
-                accepted = list(self._accepted)
             self._pool.shutdown(wait=False, cancel_futures=True)
             for future in accepted:
                 if future.cancelled():  # the pool leaves out to tell who waits for it
                     future.set_running_or_notify_cancel()
         with self._state:
-            if not first:
-                if not in_worker:
-                    self._state.wait_for(lambda: self._closed)
+            while self._closer and not self._closed:
+                if in_worker:
+                    return
+                self._state.wait()
+            if self._closed:
                 return
-            self._state.wait_for(lambda: not self._under_way and not self._accepted)
+            self._closer = True
         try:
+            with self._state:
+                self._state.wait_for(lambda: not self._under_way and not self._accepted)
             if self._pool is not None:
                 self._pool.shutdown(wait=False)  # nothing is left in it; this may be its thread
             if self._executor is not None:
-                self._retire(self._executor)
+                self._unanswered += self._executor.retire()
+            self._release()
             close_all(self._unanswered)
+            self._closed = True
         finally:
             with self._state:
-                self._closed = True
+                self._closer = False  # interrupted: the next caller closes
                 self._state.notify_all()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def require_outside(self, what: str) -> None:
+        """Raises in an observer or sink of a run of this graph, which would wait for itself."""
+        if threading.get_ident() in self._inside:
+            raise PlanError(
+                f"[{what}] expected a call outside of this graph's own runs, got one from an "
+                "observer or a sink, which would wait for itself; try returning False to stop a run"
+            )
 
     def _forget(self, future: Future[Any]) -> None:
         with self._state:
@@ -230,17 +256,30 @@ class Compiled:
 
         A device that fails when all results are there costs at most what it held of the states.
         """
+        thread = threading.get_ident()
+        self._inside.add(thread)
+        try:
+            return self._run_until_done(feeds, observers)
+        finally:
+            self._inside.discard(thread)
+
+    def _run_until_done(
+        self, feeds: Mapping[int, NDArray], observers: Observers | None
+    ) -> tuple[NDArray, ...]:
         while True:
             executor = self._ready()
             late: BaseException | None = None
             try:
                 with self._states.running(executor.plan.graph):
+                    if not self._quarantine.reasons.keys().isdisjoint(executor.device_names):
+                        raise Retired  # while this run waited for its turn
                     try:
                         results, failed = executor.run(feeds, observers), None
                     except CommitFailed as failure:
                         results, late = failure.results, failure.cause
-                        failed = dict.fromkeys(failure.devices, str(late))
-                    self._states.settle(executor.plan, executor.devices, results.kept, failed)
+                        failed = dict.fromkeys(failure.devices, str(late) or repr(late))
+                    settled = executor.plan, executor.devices, results.kept, failed
+                    broken = self._states.settle(*settled)
             except Retired:
                 continue
             except DeviceError as error:
@@ -250,6 +289,8 @@ class Compiled:
                     raise
                 continue
             self.last_stats = executor.last_stats
+            with self._changing:
+                self._take_in(broken)
             self._watch(executor)
             if late is not None:
                 with self._changing:
@@ -260,9 +301,10 @@ class Compiled:
                     self._ready()
             return results.outputs
 
-    def _retire(self, executor: Executor) -> None:
-        self._unanswered += executor.retire()
-        self._states.release(executor.plan)
+    def _release(self) -> None:
+        """Takes plans that are not carried out any more off the users of their states."""
+        while self._placed:
+            self._states.release(self._placed.pop())
 
     def _watch(self, executor: Executor) -> None:
         stats, watchdog = executor.last_stats, self._watchdog
@@ -285,12 +327,14 @@ class Compiled:
                     usable = not last.retired and not self._too_slow
                     if usable and reasons.keys().isdisjoint(last.device_names):
                         return last
-                    self._retire(last)
+                    self._unanswered += last.retire()
                     self._take_in(last.take_faults())
                     self._executor = None
                 try:
                     self._too_slow = False
                     self._executor = executor = self._prepare(progress)
+                    self._release()  # only now, so that nobody drops a state in between
+                    self._placed.append(executor.plan)
                     self.plan = executor.plan
                 except VkschedError as error:
                     if self._faults and error.__cause__ is None:
@@ -312,6 +356,8 @@ class Compiled:
             except DeviceError as error:
                 self._take_in([error])
                 if not self._may_replay(error):
+                    self._short.clear()  # memory may come back: the next run tries again
+                    self._left_out.clear()
                     raise
 
     # -- faults ------------------------------------------------------------------------------------
@@ -338,8 +384,8 @@ class Compiled:
         name, kind = error.device, type(error).__name__
         reason = f"{kind}: {str(error).split('; try')[0]}"
         if not isinstance(error, OutOfMemory):
+            self._states.lose(name)  # first: who finds it out of use finds no state there
             self._quarantine.reasons.setdefault(name, reason)
-            self._states.lose(name)
             return "it is out of use for this scheduler"
         if replay and name in self._short:
             self._left_out[name] = reason

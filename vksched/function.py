@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from .errors import GraphError
 from .graph import Outputs, Updates
 from .ops.tensor import Tensor, constant, input
 from .run import Result, Run
+from .runtime.fork import Owner
 from .types import NDArray
 
 Build = Callable[..., Outputs | tuple[Outputs, Updates]]
@@ -53,18 +53,28 @@ class Function:
         self._runs: OrderedDict[_Key, Run] = OrderedDict()
         self._busy: Counter[_Key] = Counter()
         self._lock = threading.RLock()
+        self._owner = Owner()
 
     def __call__(self, /, **inputs: Any) -> Result:
         """Runs once, as `Run` does."""
         arrays = _as_arrays(inputs)
-        with self._use(arrays) as run:
+        key, run = self._take(arrays)
+        try:
             return run(**arrays)
+        finally:
+            self._give_back(key)
 
     def submit(self, /, **inputs: Any) -> Future[Result]:
         """Starts a run and returns at once, as `Run.submit` does; compiles first where needed."""
         arrays = _as_arrays(inputs)
-        with self._use(arrays) as run:
-            return run.submit(**arrays)
+        key, run = self._take(arrays)
+        try:
+            future = run.submit(**arrays)
+        except BaseException:
+            self._give_back(key)
+            raise
+        future.add_done_callback(lambda _: self._give_back(key))
+        return future
 
     @property
     def shapes(self) -> tuple[dict[str, tuple[int, ...]], ...]:
@@ -72,9 +82,11 @@ class Function:
         with self._lock:
             return tuple({name: shape for name, shape, _ in key} for key in self._runs)
 
-    @contextmanager
-    def _use(self, arrays: Mapping[str, NDArray]) -> Iterator[Run]:
-        """The compiled graph for the shapes and element types of some arrays, kept while in use."""
+    def _take(self, arrays: Mapping[str, NDArray]) -> tuple[_Key, Run]:
+        """Returns the compiled graph for the shapes and element types of some arrays, and its key;
+        it is kept until it is given back.
+        """
+        self._owner.require("the function")
         key = tuple((name, arrays[name].shape, str(arrays[name].dtype)) for name in sorted(arrays))
         with self._lock:
             run = self._runs.get(key)
@@ -82,19 +94,21 @@ class Function:
                 run = self._runs[key] = self._make(arrays)
             self._runs.move_to_end(key)
             self._busy[key] += 1
-        try:
-            yield run
-        finally:
-            with self._lock:
-                self._busy[key] -= 1
-                idle = [k for k in self._runs if not self._busy[k]]
-                spare = idle[: max(0, len(self._runs) - self._limit)]
-                unused = [self._runs.pop(k) for k in spare]
-            for old in unused:
-                old.close()
+        return key, run
+
+    def _give_back(self, key: _Key) -> None:
+        with self._lock:
+            self._busy[key] -= 1
+            idle = [k for k in self._runs if not self._busy[k]]
+            spare = idle[: max(0, len(self._runs) - self._limit)]
+            unused = [self._runs.pop(k) for k in spare]
+        for old in unused:
+            old.close()
 
     def close(self) -> None:
         """Closes the graphs of all shapes; the next call compiles again."""
+        if self._owner.forked:
+            return
         with self._lock:
             runs = list(self._runs.values())
             self._runs.clear()

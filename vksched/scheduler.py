@@ -6,7 +6,8 @@ import dataclasses
 import itertools
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType, TracebackType
 
 from .compiled import ON_FAULT, Compiled, Quarantine
@@ -16,14 +17,14 @@ from .graph import Graph, Outputs, Updates, build_graph
 from .ops.tensor import Tensor
 from .plan.fallback import warn_of_fallbacks
 from .plan.machine import SYNC, DeviceSpec, Machine
-from .plan.names import NameIndex
 from .plan.plan import Plan
 from .plan.planner import POLICIES, plan_graph
+from .request import Observe, Request, find_observers
 from .run import Run, make_packer
 from .runtime import probe
 from .runtime.cpu import CpuDevice
 from .runtime.device import Device, Progress
-from .runtime.executor import Executor, Observers
+from .runtime.executor import Executor
 from .runtime.fork import Owner
 from .runtime.opening import open_device
 from .runtime.watchdog import Watchdog
@@ -34,20 +35,6 @@ from .types import NDArray
 DEFAULT_TIMEOUT_S = 300.0
 
 Placements = Mapping[Tensor | str, str]
-Observe = Mapping[Tensor | str, Callable[[str, NDArray], object]]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Request:
-    """What is to be compiled."""
-
-    graph: Graph
-    overrides: tuple[tuple[str | int, str], ...]
-    observers: Observers
-
-    def key(self) -> object:
-        """Returns what two requests have in common that one compiled graph serves."""
-        return (self.graph.key, self.overrides, frozenset(self.observers))
 
 
 @dataclasses.dataclass(eq=False)
@@ -56,6 +43,10 @@ class _Entry:
 
     compiled: Compiled
     runs: list[Run] = dataclasses.field(default_factory=list)
+
+
+_in_use: weakref.WeakSet[Device] = weakref.WeakSet()
+"""The devices of open schedulers: each has its states and its weights there to itself."""
 
 
 class Scheduler:
@@ -117,6 +108,7 @@ class Scheduler:
         self._preparing = threading.RLock()
         """Held from planning with the memory that is free until that memory is taken."""
         self._closing = False
+        self._closed = False
         self._told: set[str] = set()
         self._owner = Owner()
         self._aliases: dict[str, str] = {}
@@ -272,14 +264,20 @@ class Scheduler:
         if self._owner.forked:
             return
         with self._lock:
-            first, self._closing = not self._closing, True
             compiled = list(self._compiled)
+            for each in compiled:
+                each.require_outside("close")
+            self._closing = True
         for each in compiled:
             each.close()  # for another caller: until the first one's ends, or at once in a callback
-        if first:
+        with self._lock:
+            if self._closed or not all(each.closed for each in compiled):
+                return  # who closes the last one goes on from here
             self._states.close()
             for device in reversed(self._devices):
                 device.close()
+                _in_use.discard(device)
+            self._closed = True
 
     def _forget(self, run: Run, key: object, entry: _Entry) -> None:
         """Closes a compiled graph with the last of its runs."""
@@ -326,7 +324,7 @@ class Scheduler:
         updates: Updates | None,
         observe: Observe | None,
         progress: object = None,
-    ) -> _Request:
+    ) -> Request:
         """Returns what is to be planned, checked."""
         if isinstance(placement, Tensor) or isinstance(progress, Tensor):
             raise GraphError(
@@ -337,9 +335,9 @@ class Scheduler:
             raise DeviceError("[compile] the scheduler is closed; make a new one")
         graph, ids = build_graph(outputs, updates)
         overrides = self._overrides(placement or {}, ids)
-        return _Request(graph, tuple(overrides), _observers(graph, ids, observe or {}))
+        return Request(graph, tuple(overrides), find_observers(graph, ids, observe or {}))
 
-    def _make(self, request: _Request, progress: Progress | None) -> Compiled:
+    def _make(self, request: Request, progress: Progress | None) -> Compiled:
         def build(left_out: Mapping[str, str], small: bool, progress: Progress | None) -> Executor:
             with self._preparing:
                 self._require_reach(request.graph, left_out)
@@ -368,7 +366,7 @@ class Scheduler:
                         "try closing other graphs"
                     )
 
-    def _plan(self, request: _Request, machine: Machine, small: bool) -> Plan:
+    def _plan(self, request: Request, machine: Machine, small: bool) -> Plan:
         """small: with one copy, as an allocation failed."""
         graph = request.graph
         resident = {
@@ -453,6 +451,11 @@ class Scheduler:
                     raise DeviceError(f"[Scheduler] expected names or devices, got {item!r}")
                 if item is cpu or item in self._devices:
                     raise DeviceError(f"[Scheduler] {item.name} is given twice")
+                if item in _in_use:
+                    raise DeviceError(
+                        f"[Scheduler] expected a device of its own, got {item.name}, which another "
+                        "open Scheduler has; try its name, which opens it once more"
+                    )
                 if item.spec.kind == "cpu":
                     cpu = item
                 else:
@@ -470,34 +473,4 @@ class Scheduler:
             self._aliases.setdefault(info.name, name)
             self._devices.append(open_device(info, name))
         self._devices.append(cpu or CpuDevice(probe.device_spec(probe.resolve("cpu"))))
-
-
-def _observers(graph: Graph, ids: Mapping[Tensor, int], observe: Observe) -> Observers:
-    """Returns what is called for each computed value that a caller wants to see."""
-    if not isinstance(observe, Mapping):
-        raise PlanError(f"[observe] expected a dict of tensors to functions, got {observe!r}")
-    names = NameIndex(graph, "observe")
-    found: dict[int, list[Callable[[str, NDArray], object]]] = {}
-    for key, function in observe.items():
-        if not callable(function) or not isinstance(key, (str, Tensor)):
-            raise PlanError(
-                f"[observe] expected tensors or name patterns to functions, got {key!r}: "
-                f"{function!r}"
-            )
-        if isinstance(key, Tensor) and key not in ids:
-            raise PlanError(f"[observe] {key!r} is not part of this graph")
-        matched = (ids[key],) if isinstance(key, Tensor) else names.find(key)
-        computed = [n for n in matched if _is_computed(graph, n)]
-        if not computed:
-            raise PlanError(
-                f"[observe] expected a computed value, got {graph.nodes[matched[0]].name!r}, which "
-                "the caller gave"
-            )
-        for node_id in computed:
-            found.setdefault(node_id, []).append(function)
-    return {node_id: tuple(functions) for node_id, functions in sorted(found.items())}
-
-
-def _is_computed(graph: Graph, node_id: int) -> bool:
-    root = graph.nodes[graph.root(node_id)]
-    return not root.declaration.leaf and root.op != "assign"
+        _in_use.update(self._devices)

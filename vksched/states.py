@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -42,6 +42,8 @@ class StateTable:
         """Values of states that live nowhere, and good copies of those that live somewhere."""
         self._lost: dict[Tensor, str] = {}
         self._users: Counter[Tensor] = Counter()
+        self._failed: set[str] = set()
+        """Devices whose states were taken away."""
 
     # -- for the caller ----------------------------------------------------------------------------
 
@@ -71,6 +73,9 @@ class StateTable:
                 )
             home = self._home(state)
             if home is not None:
+                # until it is there: who is interrupted or fails midway leaves neither value
+                self._lost[state] = "a write was not completed"
+                self._copies.pop(state, None)
                 with _blaming(home):
                     home.states.write(state, array)
             self._copies[state] = array
@@ -126,6 +131,8 @@ class StateTable:
                 new = [(key, self._value(key)) for key in keys if not device.states.holds(key)]
                 if new:
                     with _blaming(device):
+                        if device.name in self._failed:  # since this was planned
+                            raise DeviceError(f"[state] {device.name} is out of use")
                         device.states.add(new)
                     self._copies.update(new)
             self._users.update(_states(plan))
@@ -141,7 +148,7 @@ class StateTable:
         devices: Sequence[Device],
         kept: Sequence[NDArray],
         failed: Mapping[int, str] | None = None,
-    ) -> None:
+    ) -> list[DeviceError]:
         """Notes what a run has written. kept: copies of next values, as in `Graph.kept`.
 
         failed: devices, with the reason, on which the new values may not be in place. A copy is
@@ -149,6 +156,7 @@ class StateTable:
         """
         graph = plan.graph
         copies = dict(zip(graph.kept, kept, strict=True))
+        broken: list[DeviceError] = []
         with self._lock:
             for node in graph.nodes if graph.states else ():
                 if node.op != "assign":
@@ -156,20 +164,31 @@ class StateTable:
                 held, value = node.inputs
                 state, home = _key(graph, held), plan.placements[held].device
                 self._copies.pop(state, None)
+                gone = devices[home].name in self._failed
+                if gone:
+                    devices[home].states.remove(state)
                 if value in copies:
                     self._copies[state] = copies[value]
-                if failed is None or home not in failed:
+                    self._lost.pop(state, None)
+                if not gone and (failed is None or home not in failed):
                     continue
                 if value not in copies:
-                    self._lost[state] = f"it was being written when this happened: {failed[home]}"
+                    why = f"{devices[home].name} failed" if gone else (failed or {})[home]
+                    self._lost[state] = f"it was being written when this happened: {why}"
                     continue
-                with suppress(DeviceError):  # who finds the device dead calls `lose`
-                    devices[home].states.write(state, copies[value])
+                now = self._home(state)  # elsewhere, where a graph was made anew meanwhile
+                if now is not None:
+                    try:
+                        now.states.write(state, copies[value])
+                    except DeviceError as error:
+                        broken.append(_out_of_use(now, error))
+        return broken
 
     def lose(self, name: str) -> None:
         """Notes that a device has failed: of its states the host's copies are left."""
         device = next(d for d in self._devices() if d.name == name)
         with self._lock:
+            self._failed.add(name)
             for key in device.states.keys():
                 assert isinstance(key, Tensor)
                 if key not in self._copies:
@@ -227,6 +246,13 @@ def _blaming(device: Device) -> Iterator[None]:
         error.device = error.device or device.name
         error.during = error.during or "moving states"
         raise
+
+
+def _out_of_use(device: Device, error: DeviceError) -> DeviceError:
+    """A device that takes no states back holds old ones: no matter of memory that comes back."""
+    out = DeviceError(f"[state] a next value could not be put in its place: {error}")
+    out.device, out.during = device.name, "moving states"
+    return out
 
 
 def _key(graph: Graph, node_id: int) -> Tensor:

@@ -8,6 +8,7 @@ collected afterwards.
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,19 @@ LARGE = 5_000
 _lock = threading.Lock()
 _resting = 0
 _was_on = False
+
+
+def _wake_in_child() -> None:
+    """A forked child has none of the threads that make plans."""
+    global _lock, _resting
+    _lock = threading.Lock()
+    if _resting and _was_on:
+        gc.enable()
+    _resting = 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_wake_in_child)
 
 
 @contextmanager

@@ -47,6 +47,27 @@ class CpuDevice:
         self._worker.shutdown(wait=True)
 
 
+class _Gate:
+    """The states as one split sees them: given up, it goes on, but writes no more."""
+
+    def __init__(self, states: HostStates) -> None:
+        self._states = states
+        self._lock = threading.Lock()
+        self._open = True
+
+    def view(self, key: object) -> NDArray:
+        return self._states.view(key)
+
+    def write(self, key: object, array: NDArray) -> None:
+        with self._lock:
+            if self._open:
+                self._states.write(key, array)
+
+    def shut(self) -> None:
+        with self._lock:
+            self._open = False
+
+
 class CpuSession:
     """One plan's share of the CPU."""
 
@@ -59,6 +80,7 @@ class CpuSession:
         self._dead = last_uses(plan, index)
         self._values = [Values(plan.graph) for _ in range(plan.copies)]
         self._pending: dict[tuple[int, int], Future[float]] = {}
+        self._gates: dict[tuple[int, int], _Gate] = {}
 
     def begin(self, slot: int) -> None:
         self._values[slot].clear()
@@ -67,22 +89,23 @@ class CpuSession:
         self._values[slot][copy.node] = array
 
     def submit(self, slot: int, split: int, ticket: int) -> None:
+        gate = self._gates[slot, split] = _Gate(self._states)
         try:
-            self._pending[slot, split] = self._worker.submit(self._run, slot, split)
+            self._pending[slot, split] = self._worker.submit(self._run, slot, split, gate)
         except RuntimeError as error:
             raise PlanError(f"[submit] cpu: the interpreter is shutting down: {error}") from error
 
-    def _run(self, slot: int, split: int) -> float:
+    def _run(self, slot: int, split: int, gate: _Gate) -> float:
         start = time.perf_counter()
-        run_split(
-            self._plan, self._plan.splits[split], self._values[slot], self._dead, self._states
-        )
+        run_split(self._plan, self._plan.splits[split], self._values[slot], self._dead, gate)
         return time.perf_counter() - start
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
         try:
             self._pending[slot, split].result(min(timeout_s, threading.TIMEOUT_MAX))
         except FutureTimeout:
+            self._pending[slot, split].cancel()
+            self._gates[slot, split].shut()
             raise DeviceTimeout(
                 f"[wait] split {split} on cpu did not finish in {timeout_s:g} s; "
                 "try a larger timeout_s"

@@ -9,7 +9,7 @@ from ..graph import Graph
 from ..ops.lower import compute
 from ..plan.plan import Plan, Split
 from ..types import NDArray, numpy_dtype
-from .states import HostStates
+from .states import HostValues
 
 
 def evaluate_node(graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> NDArray:
@@ -69,7 +69,7 @@ def run_split(
     split: Split,
     values: Values,
     dead: dict[int, tuple[int, ...]],
-    states: HostStates,
+    states: HostValues,
 ) -> None:
     """Computes the nodes of a split into `values`; drops what nobody reads after each node."""
     graph = plan.graph

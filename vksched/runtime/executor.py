@@ -19,7 +19,7 @@ from functools import partial
 
 import numpy as np
 
-from ..errors import DeviceError, DeviceTimeout, RunCancelled
+from ..errors import DeviceError, DeviceTimeout, PlanError, RunCancelled
 from ..plan.plan import HOST, CopyIn, Plan, Split
 from ..trace import Event, Trace, warn
 from ..types import NDArray
@@ -88,6 +88,8 @@ class _Run:
     feeds: Mapping[int, NDArray]
     observers: Observers
     submitted_s: dict[int, float] = field(default_factory=dict)
+    handed_over: set[int] = field(default_factory=set)
+    """The splits that the device has got for certain: an interrupt may come in between."""
     complete_s: dict[int, float] = field(default_factory=dict)
     done_on: dict[int, int] = field(default_factory=dict)
     device: int = 0
@@ -162,10 +164,11 @@ class Executor:
         self._failed: set[int] = set()
         self._faults: list[DeviceError] = []
         self._sessions: dict[int, Session] = {}
+        told = _guarded(progress) if progress is not None else None
         try:
             for index in sorted(self._splits_of):
                 try:
-                    session = devices[index].prepare(plan, index, progress)
+                    session = devices[index].prepare(plan, index, told)
                     self._sessions[index] = session
                     self._stage_streamed(index)
                 except DeviceError as error:
@@ -269,7 +272,10 @@ class Executor:
         if commits:
             self._commit(run, results)
         end = self._trace.clock.now()
-        self._report(run, start, end)
+        try:
+            self._report(run, start, end)
+        except BaseException as error:  # the states have changed: whoever keeps track must know
+            raise CommitFailed(error, results, frozenset()) from error
         return results
 
     def _commit(self, run: _Run, results: Results) -> None:
@@ -299,7 +305,7 @@ class Executor:
             raise CommitFailed(causes[0], results, frozenset(torn)) from causes[0]
 
     def _start_once(self, run: _Run, split: Split) -> None:
-        if split.id not in run.submitted_s:
+        if split.id not in run.handed_over:
             self._start_split(run, split)
 
     def _ask(self, run: _Run, split_id: int) -> Session:
@@ -322,6 +328,7 @@ class Executor:
                 self._stage(run, split, copy, array)
         run.submitted_s[split.id] = self._trace.clock.now()
         self._ask(run, split.id).submit(run.slot, split.id, run.ticket)
+        run.handed_over.add(split.id)
 
     def _stage(self, run: _Run, split: Split, copy: CopyIn, array: NDArray) -> None:
         start = self._trace.clock.now()
@@ -387,15 +394,23 @@ class Executor:
         A device that has failed is not waited for again: the executor is out of use then.
         """
         limit_s = min(INTERRUPTED_S, self._timeout_s) if interrupted else self._timeout_s
-        for split_id in run.submitted_s:
-            if split_id in run.complete_s or self.plan.splits[split_id].device in self._failed:
-                continue
-            try:
-                self._ask(run, split_id).wait(run.slot, split_id, limit_s)
-            except DeviceError as error:
-                self._fail(run, error, blame=not interrupted)
-            except Exception:
-                continue
+        left = [s for s in run.submitted_s if s not in run.complete_s]
+        try:
+            for split_id in left:
+                if self.plan.splits[split_id].device in self._failed:
+                    continue
+                try:
+                    self._ask(run, split_id).wait(run.slot, split_id, limit_s)
+                except DeviceError as error:
+                    self._fail(run, error, blame=not interrupted)
+                except Exception:
+                    continue
+        except BaseException:  # interrupted again: nobody knows what goes on in this slot
+            with self._state:
+                self._retired = True
+                self._busy.update(self.plan.splits[s].device for s in left)
+                self._state.notify_all()
+            raise
 
     def _fail(self, run: _Run, error: DeviceError, blame: bool = True) -> None:
         """Takes the executor out of use: the device may still work on the slot of the failed run.
@@ -457,6 +472,18 @@ class Executor:
     def _emit(self, name: str, device: int, start: float, run: _Run, **fields: object) -> None:
         label = self.plan.machine.devices[device].name
         self._trace.emit(Event(name, label, start, self._trace.clock.now(), run.number, fields))
+
+
+def _guarded(progress: Progress) -> Progress:
+    """What the caller's function raises is no device's failure."""
+
+    def call(what: str, done: int, total: int) -> None:
+        try:
+            progress(what, done, total)
+        except DeviceError as error:
+            raise PlanError(f"[progress] the function given failed: {error}") from error
+
+    return call
 
 
 def close_all(sessions: Iterable[Session]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import DTypeError
+from ..errors import DeviceLost, DTypeError
 from ..plan.memory import ALIGN_WORDS, aligned
 from ..plan.plan import Span
 from ..types import WORD_BYTES, NDArray, TensorType, numpy_dtype
@@ -186,8 +186,13 @@ class DeviceStates:
 
     def place(self, key: object) -> tuple[Buffer, Span]:
         """Returns where a state lies: a buffer and a span of it."""
-        span = self._store.span(key)
-        return self._store.buffer(span.page), span
+        try:
+            span = self._store.span(key)
+            return self._store.buffer(span.page), span
+        except KeyError:
+            raise DeviceLost(
+                "[state] expected a state, got none: its device failed meanwhile"
+            ) from None
 
     def add(self, items: Iterable[Item]) -> None:
         new = [(key, array) for key, array in items if key not in self._held]

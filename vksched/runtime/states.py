@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from ..errors import DeviceLost
 from ..types import NDArray
 
 Item = tuple[object, NDArray]
@@ -39,6 +40,14 @@ class StateStore(Protocol):
         """Returns the keys of the states that are there."""
 
 
+class HostValues(Protocol):
+    """What numpy asks of states while it computes."""
+
+    def view(self, key: object) -> NDArray: ...
+
+    def write(self, key: object, array: NDArray) -> None: ...
+
+
 class HostStates:
     """States as numpy arrays, for the cpu and null devices."""
 
@@ -56,6 +65,8 @@ class HostStates:
 
     def view(self, key: object) -> NDArray:
         """Returns a state's value without a copy; the next `write` leaves it as it is."""
+        if key not in self._arrays:
+            raise DeviceLost("[state] expected a state, got none: its device failed meanwhile")
         return self._arrays[key]
 
     def write(self, key: object, array: NDArray) -> None:

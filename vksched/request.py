@@ -1,0 +1,60 @@
+"""Request: what a caller wants compiled, checked, and what two requests have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from .errors import PlanError
+from .graph import Graph
+from .ops.tensor import Tensor
+from .plan.names import NameIndex
+from .runtime.executor import Observers
+from .types import NDArray
+
+Observe = Mapping[Tensor | str, Callable[[str, NDArray], object]]
+"""Tensors or name patterns to functions that are called with name and value."""
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What is to be compiled."""
+
+    graph: Graph
+    overrides: tuple[tuple[str | int, str], ...]
+    observers: Observers
+
+    def key(self) -> object:
+        """Returns what two requests have in common that one compiled graph serves."""
+        return (self.graph.key, self.overrides, frozenset(self.observers))
+
+
+def find_observers(graph: Graph, ids: Mapping[Tensor, int], observe: Observe) -> Observers:
+    """Returns what is called for each computed value that a caller wants to see."""
+    if not isinstance(observe, Mapping):
+        raise PlanError(f"[observe] expected a dict of tensors to functions, got {observe!r}")
+    names = NameIndex(graph, "observe")
+    found: dict[int, list[Callable[[str, NDArray], object]]] = {}
+    for key, function in observe.items():
+        if not callable(function) or not isinstance(key, (str, Tensor)):
+            raise PlanError(
+                f"[observe] expected tensors or name patterns to functions, got {key!r}: "
+                f"{function!r}"
+            )
+        if isinstance(key, Tensor) and key not in ids:
+            raise PlanError(f"[observe] {key!r} is not part of this graph")
+        matched = (ids[key],) if isinstance(key, Tensor) else names.find(key)
+        computed = [n for n in matched if _is_computed(graph, n)]
+        if not computed:
+            raise PlanError(
+                f"[observe] expected a computed value, got {graph.nodes[matched[0]].name!r}, which "
+                "the caller gave"
+            )
+        for node_id in computed:
+            found.setdefault(node_id, []).append(function)
+    return {node_id: tuple(functions) for node_id, functions in sorted(found.items())}
+
+
+def _is_computed(graph: Graph, node_id: int) -> bool:
+    root = graph.nodes[graph.root(node_id)]
+    return not root.declaration.leaf and root.op != "assign"
