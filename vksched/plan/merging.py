@@ -144,9 +144,11 @@ class Groups:
         self._parts: dict[int, tuple[int, ...]] = {}  # what each node reads
         self._parts_of: dict[int, list[int]] = {}  # what is read of each node
         self._reads: dict[int, Counter[int]] = {}  # how many readers a part has on each device
+        self._count: Counter[int] = Counter()  # and on all
         for node in support.computed:
             found = (value_of(graph, i, False) for i in node.inputs if roots[i] in device)
             self._parts[node.id] = parts = tuple(dict.fromkeys(found))
+            self._count.update(parts)
             for part in parts:
                 reads = self._reads.get(part)
                 if reads is None:
@@ -155,9 +157,16 @@ class Groups:
                 reads[device[node.id]] += 1
 
     def merge(self, free: Sequence[Node], roomy: Collection[int]) -> None:
-        for _ in range(MERGE_SWEEPS):
-            if not [group for group in self._find(free) if self._move(group, roomy)]:
+        stirred = {node.id for node in free}  # another device may be better for these now
+        for _ in range(MERGE_SWEEPS if roomy else 0):
+            values: set[int] = set()
+            for group in self._find(free):
+                if any(node.id in stirred for node in group) and self._move(group, roomy):
+                    for node in group:
+                        values.update((node.id, *self.support.operands[node.id]))
+            if not values:
                 return
+            stirred = values.union(*(self.support.readers[value] for value in values))
 
     def _find(self, free: Sequence[Node]) -> list[list[Node]]:
         """Returns the groups, in order of their first node."""
@@ -182,7 +191,7 @@ class Groups:
         device, here = self.device, self.device[group[0].id]
         beside: dict[int, int] = {}  # for each device around the group a node there
         for node in group:
-            for other in (*self.support.operands[node.id], *self.support.readers[node.id]):
+            for other in self._around(node):
                 beside.setdefault(device.get(other, here), other)
         options = sorted(d for d in beside if d != here and d in roomy)
         if not options:
@@ -190,7 +199,9 @@ class Groups:
         inner = {node.id for node in group}
         reads = Counter([part for node in group for part in self._parts[node.id]])
         made = [part for node in group for part in self._parts_of.get(node.id, ())]
-        parts = tuple(dict.fromkeys((*reads, *made)))
+        # what is made and read in the group alone crosses nowhere
+        parts = [part for part in made if self._count[part] > reads[part]]
+        parts += [part for part in reads if self.graph.roots[part] not in inner]
         now = self._crossings(parts, inner, reads, here, here)
         best, least = here, now
         for option in options:
@@ -207,6 +218,9 @@ class Groups:
         for node in group:
             self.put(node, best, f"moved beside {name}{as_one}: {saved} bytes less cross")
         return True
+
+    def _around(self, node: Node) -> tuple[int, ...]:
+        return (*self.support.operands[node.id], *self.support.readers[node.id])
 
     def _crossings(
         self, parts: Sequence[int], inner: set[int], reads: Counter[int], here: int, there: int
