@@ -2,11 +2,11 @@
 
 Problem: devices in order of preference, the CPU last; a value that crosses between devices costs a
 wait and a copy. Method: the priority policy. Overrides; weights pull their ops; sweeps carry
-devices from operands to users and back; the rest goes to the first device that can; merging
-sweeps then move a node beside its neighbours while this lowers the bytes that cross. A weight whose
-home is the CPU, as an override says so or the devices are full, stays in host memory; an op that
-does enough arithmetic per byte of it runs on a GPU all the same, the weight streamed in for each
-run.
+devices from operands to users and back; the rest goes to the first device that can; what nothing
+holds is then moved beside its neighbours while this lowers the bytes that cross (`merging.py`). A
+weight whose home is the CPU, as an override says so or the devices are full, stays in host memory;
+an op that does enough arithmetic per byte of it runs on a GPU all the same, the weight streamed in
+for each run.
 
     w0 @ gpu:0   w1 @ gpu:1                                 w2 @ cpu
        |            |                                          : streamed, 512 rows pay
@@ -17,18 +17,16 @@ Complexity: O(sweeps * edges). Examples: tests/test_plan.py.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..graph import Graph, Node
 from ..types import WORD_BYTES
 from .machine import Machine
+from .merging import Merger
 from .names import NameIndex
 from .plan import Placement
 from .support import Support
-
-MERGE_SWEEPS = 8
 
 WELL_FILLED = 0.9
 """The share of its memory from which on a device that refuses a weight takes no further ones, and
@@ -107,7 +105,6 @@ class _Placer:
         self.passed_over: dict[int, str] = {}
         self.kept: dict[int, str] = {}
         self._closed: set[int] = set()
-        self._reads: dict[int, Counter[int]] = {}
         self._weights = frozenset(n.id for n in self.graph.nodes if n.op in ("weight", "state"))
         self.notes: list[str] = []
         self._rank = {n.id: position for position, n in enumerate(support.computed)}
@@ -335,87 +332,17 @@ class _Placer:
         return f", as {'; '.join(reasons)}" if reasons else ""
 
     def merge(self) -> None:
-        """Moves nodes that nothing holds to a neighbour's device while the bytes that cross get
-        fewer.
-        """
-        if len(set(self.device.values())) == 1:
-            return
+        """Moves what nothing holds to its neighbours' devices while less crosses for it."""
         operands = self.support.operands
         free = [
             n
             for n in self.support.computed
             if n.id not in self.fixed and self._weights.isdisjoint(operands[n.id])
         ]
-        pending = {n.id for n in free}
-        for _ in range(MERGE_SWEEPS):
-            for node in free if pending else ():
-                if node.id in pending:
-                    pending.discard(node.id)
-                    before = self.device[node.id]
-                    if self._move(node):
-                        pending.update(self._moved_by(node, before))
-
-    def _moved_by(self, node: Node, before: int) -> Iterator[int]:
-        """The nodes for which another device may be better now that this one has moved."""
-        yield from (node.id, *self.support.readers[node.id])
-        for value in self.support.operands[node.id]:
-            yield value
-            reads = self._readers_by_device(value)
-            if reads[before] <= 1 or reads[self.device[node.id]] <= 2:
-                yield from self.support.readers[value]
-
-    def _move(self, node: Node) -> bool:
-        device, here = self.device, self.device[node.id]
-        operands, readers = self.support.operands[node.id], self.support.readers[node.id]
-        around = {device[n] for n in readers}
-        around.update([device.get(n, here) for n in operands])
-        around.discard(here)
-        if not around:
-            return False
-        now = self._crossing_bytes(node)
-        best, best_bytes = here, now
-        for option in sorted(around):
-            if not self.can(node, option):
-                continue
-            self._stand(node, option)
-            then = self._crossing_bytes(node)
-            if then < best_bytes:
-                best, best_bytes = option, then
-        self._stand(node, best)
-        if best == here:
-            return False
-        beside = next(n for n in (*operands, *readers) if device.get(n) == best)
-        saved = now - best_bytes
-        name = self.graph.nodes[beside].name
-        self.put(node, best, f"moved beside {name}: {saved} bytes less cross")
-        return True
-
-    def _crossing_bytes(self, node: Node) -> int:
-        """Bytes that cross because of where this node stands, of its result and its operands."""
-        words = 0
-        for value in (node.id, *self.support.operands[node.id]):
-            here = self.device.get(value)
-            if here is not None:
-                for device, count in self._readers_by_device(value).items():
-                    if count and device != here:
-                        words += self.graph.words[value]
-        return words * WORD_BYTES
-
-    def _stand(self, node: Node, device: int) -> None:
-        """Moves a node, and its reads with it."""
-        for operand in self.support.operands[node.id]:
-            reads = self._readers_by_device(operand)
-            reads[self.device[node.id]] -= 1
-            reads[device] += 1
-        self.device[node.id] = device
-
-    def _readers_by_device(self, value: int) -> Counter[int]:
-        """How many readers a value has on each device; counted when first asked, kept from then."""
-        found = self._reads.get(value)
-        if found is None:
-            found = Counter([self.device[r] for r in self.support.readers[value]])
-            self._reads[value] = found
-        return found
+        caps = zip(self.caps.first, self.caps.peaks, strict=True)
+        roomy = {d for d, (first, peak) in enumerate(caps) if first is None and not peak}
+        merger = Merger(self.support, self.device, self.can, self.put)
+        merger.merge(free, roomy - {self.machine.cpu})
 
     # -- helpers -----------------------------------------------------------------------------------
 
