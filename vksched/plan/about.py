@@ -203,7 +203,8 @@ def _crossings(plan: Plan, node: Node, root: Node) -> tuple[Crossing, ...]:
             host = copy.source == HOST
             if host and devices[split.device].kind == "cpu":
                 continue
-            source = "caller" if host else devices[plan.splits[copy.source].device].name
+            given = "host memory" if copy.node in graph.data else "caller"
+            source = given if host else devices[plan.splits[copy.source].device].name
             value = graph.nodes[copy.node]
             target = devices[split.device].name
             out.append(Crossing(value.name, source, target, value.type.device_bytes, split.id))
@@ -217,7 +218,7 @@ def _verdicts(plan: Plan, node: Node) -> tuple[Verdict, ...]:
     for device, spec in enumerate(plan.machine.devices):
         why = support.why_not(node, device)
         seconds = spec.node_seconds(plan.graph, node) if why is None else None
-        full = [n for n in plan.notes if n.startswith(f"{spec.name} is full")]
+        full = [n for n in plan.notes if spec.name in n.partition(" is full")[0].split(", ")]
         note = full[0] if full and why is None and device != _device(plan, node) else ""
         out.append(Verdict(spec.name, why is None, why or "", seconds, note))
     return tuple(out)

@@ -247,7 +247,9 @@ def _tip(parent: ET.Element, text: str) -> None:
 
 def _clean(text: str) -> str:
     """Returns a text without what XML 1.0 cannot hold: names may have anything in them."""
-    return "".join(c if c >= " " or c in "\n\t" else "\ufffd" for c in text)
+    text = text.encode("utf-8", "replace").decode("utf-8")  # lone surrogates
+    bad = "\ufffe\uffff"
+    return "".join(c if (c >= " " or c in "\n\t") and c not in bad else "\ufffd" for c in text)
 
 
 def _n(value: float) -> str:

@@ -26,8 +26,10 @@ from .memory import Program, aligned
 from .placement import NONE, WELL_FILLED, Caps
 from .support import Support
 
-PEAK_SHARE = 0.1
-"""Of a device's nodes: so many around one moment may go elsewhere alone."""
+PEAK_SHARE = 0.6
+"""Of a device's nodes: so many around one moment may go elsewhere alone, as the first layers of a
+network for pictures do; beyond that a cap keeps what stands before.
+"""
 
 TRIES = 8
 """Caps tried for a device before the best of them is taken."""

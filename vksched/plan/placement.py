@@ -17,6 +17,7 @@ Complexity: O(sweeps * edges). Examples: tests/test_plan.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -66,7 +67,7 @@ def place_priority(
     placer.sweep()
     placer.place_rest()
     placer.merge()
-    return placer.result(), tuple(placer.notes)
+    return placer.result(), tuple(dict.fromkeys(placer.notes))
 
 
 def resolve_overrides(
@@ -104,7 +105,8 @@ class _Placer:
         self.homes: dict[int, int] = dict(support.homes)
         self.passed_over: dict[int, str] = {}
         self.kept: dict[int, str] = {}
-        self._closed: set[int] = set()
+        self._closed: dict[int, float] = {}
+        """Devices that have refused a weight, with the bytes from which on they take others."""
         self._weights = frozenset(n.id for n in self.graph.nodes if n.op in ("weight", "state"))
         self.notes: list[str] = []
         self._rank = {n.id: position for position, n in enumerate(support.computed)}
@@ -228,9 +230,11 @@ class _Placer:
             return reason
         missing = self.support.missing_bytes(weight, device)
         room, spec = self._room[device], self.machine.devices[device]
-        if missing > room and room < (1 - WELL_FILLED) * spec.memory_bytes:
-            self._closed.add(device)  # the small weights further on would be islands here
-        if missing > room or (missing and device in self._closed):
+        if missing > room:  # the small weights further on would be islands here
+            least = (1 - WELL_FILLED) * spec.memory_bytes
+            small = min(missing, least) if room >= least else math.inf
+            self._closed[device] = max(small, self._closed.get(device, 0))
+        if missing > room or 0 < missing < self._closed.get(device, 0):
             return f"{spec.name} is full"
         return None
 
@@ -290,12 +294,14 @@ class _Placer:
             self.fixed.add(node_id)
 
     def sweep(self) -> None:
-        """Carries devices along the edges, first those of GPUs, then the CPU's, too."""
-        for devices in (set(range(self.machine.cpu)), set(range(len(self.machine.devices)))):
-            for node in self._left():
-                self._follow(node, self.support.operands[node.id], devices)
-            for node in reversed(self._left()):
-                self._follow(node, self.support.readers[node.id], devices)
+        """Carries devices along the edges; not the CPU's, which one op there would else give to all
+        that nothing holds.
+        """
+        gpus = set(range(self.machine.cpu))
+        for node in self._left():
+            self._follow(node, self.support.operands[node.id], gpus)
+        for node in reversed(self._left()):
+            self._follow(node, self.support.readers[node.id], gpus)
 
     def _left(self) -> list[Node]:
         """The nodes without a device."""

@@ -19,7 +19,7 @@ Complexity: O(edges + splits * devices). Examples: tests/test_plan.py.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from ..graph import Graph
@@ -107,7 +107,7 @@ def split_graph(
         [device[nodes[0]] for nodes in groups],
         [e.values() for e in entering],
         leaving,
-        [i for i, nodes in enumerate(groups) if not shown.isdisjoint(nodes)],
+        {i for i, nodes in enumerate(groups) if not shown.isdisjoint(nodes)},
         run,
     )
     observed: list[list[int]] = [[] for _ in groups]
@@ -269,7 +269,7 @@ def _find_waits(
     devices: Sequence[int],
     sources: Sequence[Iterable[int]],
     leaving: Sequence[dict[int, None]],
-    shown: Sequence[int],
+    shown: Set[int],
     run: int,
 ) -> list[tuple[int, ...]]:
     """Returns for each split, and last for the end, the splits that the host must still wait for:

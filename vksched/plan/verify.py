@@ -117,9 +117,8 @@ def _check_order(plan: Plan) -> None:
         for waited in split.waits:
             wait(waited, split.id)
         _check_commit(plan, split, is_complete)
-        unseen = [s for s in shown if not is_complete(s)]
-        if unseen:
-            raise _fail(f"split {split.id} starts before what split {unseen[0]} shows is complete")
+        if shown and not is_complete(shown[-1]):  # which waited for the one before it
+            raise _fail(f"split {split.id} starts before what split {shown[-1]} shows is complete")
         for copy in split.copies_in:
             name = graph.nodes[copy.node].name
             if copy.source == HOST:
@@ -248,6 +247,9 @@ def _check_words(plan: Plan, device: int, calls: _Calls) -> None:
     owners = Owners()
     clock = 0
     for split in splits:
+        items = len(split.copies_in) + len(split.nodes) + len(split.copies_out)
+        if any(not 0 <= position < items for position in split.barriers):
+            raise _fail(f"split {split.id} has barriers at {split.barriers}, of {items} items")
         reads, writes, barriers = WordSet(), WordSet(), frozenset(split.barriers)
         for position, (operands, results) in enumerate(_accesses(plan, split, spans)):
             if position in barriers:
