@@ -24,6 +24,9 @@ from .split import value_of
 from .support import Support
 
 MERGE_SWEEPS = 8
+GROUP_SWEEPS = 2
+LARGEST_GROUP = 400
+"""Nodes: what is larger is a good part of a model, and takes long to weigh."""
 
 
 class Merger:
@@ -140,27 +143,38 @@ class Groups:
         self.device = device
         self.can = can
         self.put = put
-        graph, roots = support.graph, support.graph.roots
-        self._parts: dict[int, tuple[int, ...]] = {}  # what each node reads
-        self._parts_of: dict[int, list[int]] = {}  # what is read of each node
+        # found when first asked, and kept from then
+        self._parts_of: dict[int, tuple[int, ...]] = {}  # what is read of each node
         self._reads: dict[int, Counter[int]] = {}  # how many readers a part has on each device
-        self._count: Counter[int] = Counter()  # and on all
-        for node in support.computed:
-            found = (value_of(graph, i, False) for i in node.inputs if roots[i] in device)
-            self._parts[node.id] = parts = tuple(dict.fromkeys(found))
-            self._count.update(parts)
-            for part in parts:
-                reads = self._reads.get(part)
-                if reads is None:
-                    reads = self._reads[part] = Counter()
-                    self._parts_of.setdefault(roots[part], []).append(part)
-                reads[device[node.id]] += 1
+        self._count: dict[int, int] = {}  # and on all
+
+    def _read_by(self, node: Node) -> tuple[int, ...]:
+        """Returns what a node reads of computed values, parts on their own."""
+        graph, roots = self.graph, self.graph.roots
+        found = (value_of(graph, i, False) for i in node.inputs if roots[i] in self.device)
+        return tuple(dict.fromkeys(found))
+
+    def _made_by(self, node_id: int) -> tuple[int, ...]:
+        """Returns what others read of a node, parts on their own; counts the readers."""
+        found = self._parts_of.get(node_id)
+        if found is None:
+            reads: dict[int, Counter[int]] = {}
+            for reader in self.support.readers[node_id]:
+                for part in self._read_by(self.graph.nodes[reader]):
+                    if self.graph.roots[part] == node_id:
+                        reads.setdefault(part, Counter())[self.device[reader]] += 1
+            self._reads.update(reads)
+            self._count.update({part: sum(on.values()) for part, on in reads.items()})
+            found = self._parts_of[node_id] = tuple(reads)
+        return found
 
     def merge(self, free: Sequence[Node], roomy: Collection[int]) -> None:
         stirred = {node.id for node in free}  # another device may be better for these now
-        for _ in range(MERGE_SWEEPS if roomy else 0):
+        for _ in range(GROUP_SWEEPS if roomy else 0):
             values: set[int] = set()
             for group in self._find(free):
+                if len(group) > LARGEST_GROUP:
+                    continue
                 if any(node.id in stirred for node in group) and self._move(group, roomy):
                     for node in group:
                         values.update((node.id, *self.support.operands[node.id]))
@@ -197,8 +211,10 @@ class Groups:
         if not options:
             return False
         inner = {node.id for node in group}
-        reads = Counter([part for node in group for part in self._parts[node.id]])
-        made = [part for node in group for part in self._parts_of.get(node.id, ())]
+        reads = Counter([part for node in group for part in self._read_by(node)])
+        made = [part for node in group for part in self._made_by(node.id)]
+        for root in {self.graph.roots[part] for part in reads}:
+            self._made_by(root)
         # what is made and read in the group alone crosses nowhere
         parts = [part for part in made if self._count[part] > reads[part]]
         parts += [part for part in reads if self.graph.roots[part] not in inner]
