@@ -27,9 +27,16 @@ class GatedSession(NullSession):
     gate: threading.Event
     waiting: threading.Semaphore
     limits: list[float]
-    close_error: vs.DeviceError | None = None
+    close_error: BaseException | None = None
     drops: bool = False
     interrupts: int = 0
+    interrupts_commit: bool = False
+
+    def submit(self, slot: int, split: int, ticket: int) -> None:
+        if self.interrupts_commit and self._plan.splits[split] in self._plan.commits:
+            self.interrupts_commit = False
+            raise KeyboardInterrupt
+        super().submit(slot, split, ticket)
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
         self.waiting.release()
@@ -245,6 +252,86 @@ def test_ctrl_c_waits_shortly_and_the_graph_stays_usable(device: GatedDevice) ->
         run(x=X)
     assert session.limits == [INTERRUPTED_S]
     assert np.array_equal(run(x=X), X + 1)
+    sched.close()
+
+
+def test_ctrl_c_twice_leaves_what_may_be_at_work_alone(device: GatedDevice) -> None:
+    """Nobody knows when the device is done with that memory: the next run gets memory of its own,
+    and the old is freed at the end.
+    """
+    sched, run = compiled(device)
+    device.gate.set()
+    device.sessions[0].interrupts = 2
+    with pytest.raises(KeyboardInterrupt):
+        run(x=X)
+    assert np.array_equal(run(x=X), X + 1)
+    assert len(device.sessions) == 2 and not sched.quarantined
+    assert device.sessions[0].limits == [] and len(device.sessions[1].limits) == 1
+    sched.close()
+
+
+@pytest.mark.parametrize("backup", [True, False])
+def test_ctrl_c_before_a_device_got_its_commit_costs_neither_state_nor_device(
+    device: GatedDevice, backup: bool
+) -> None:
+    held = vs.state(X, name="held", backup=backup)
+    device.gate.set()
+    with vs.Scheduler([device]) as sched:
+        run = sched.compile(vs.neg(held), {"held": "null:0"}, updates={held: held + 1.0})
+        run()
+        device.sessions[0].interrupts_commit = True
+        with pytest.raises(KeyboardInterrupt):
+            run()
+        assert np.array_equal(sched.read(held), X + 2) and not sched.quarantined
+        assert np.array_equal(run(), -X - 2) and len(device.sessions) == 1
+
+
+@pytest.mark.parametrize("during", ["waiting", "freeing"])
+def test_a_close_that_was_interrupted_can_be_called_again(
+    device: GatedDevice, during: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sched, run = compiled(device)
+    closed: list[str] = []
+    device.close = lambda: closed.append("null:0")  # type: ignore[method-assign]
+    future = run.submit(x=X)
+    assert device.waiting.acquire(timeout=LIMIT_S)
+
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        if during == "waiting":
+            patch.setattr(run._compiled._state, "wait_for", interrupt)
+        else:
+            device.gate.set()
+            device.sessions[0].close_error = KeyboardInterrupt()
+        sched.close()
+    device.gate.set()
+    assert np.array_equal(future.result(LIMIT_S), X + 1)
+    closers, results = in_threads(2, sched.close)
+    more, others = in_threads(1, run.close)
+    assert joined(closers) and joined(more)
+    assert (closed, results, others) == (["null:0"], [None, None], [None])
+
+
+@pytest.mark.parametrize("how", ["call", "submit"])
+@pytest.mark.parametrize("what", ["run", "run.close", "sched.close", "sched.synchronize"])
+def test_an_observer_that_would_wait_for_itself_is_refused(
+    device: GatedDevice, what: str, how: str
+) -> None:
+    sched = vs.Scheduler([device], copies=1)
+    y = vs.add(vs.input("x", X.shape), 1.0, name="y")
+    device.gate.set()
+
+    def watch(name: str, value: object) -> None:
+        calls = {"run": lambda: run(x=X), "run.close": run.close}
+        {**calls, "sched.close": sched.close, "sched.synchronize": sched.synchronize}[what]()
+
+    run = sched.compile(vs.relu(y), observe={y: watch})
+    call = (lambda: run(x=X)) if how == "call" else (lambda: run.submit(x=X).result(LIMIT_S))
+    threads, results = in_threads(1, call)
+    assert joined(threads) and isinstance(results[0], vs.PlanError)
+    assert "wait for itself" in str(results[0])
     sched.close()
 
 

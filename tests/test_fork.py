@@ -187,6 +187,42 @@ print("done", flush=True)
         assert_done(python(code, vulkan_names(), LISTS=lists))
 
 
+def test_a_fork_while_another_thread_plans() -> None:
+    """The child gets one clear error for the function, not its lock, and collects garbage."""
+    done = python(
+        """
+import signal
+from vksched.plan.collector import resting_collector
+inside, go = threading.Event(), threading.Event()
+with vs.Scheduler(names) as sched:
+    def build(x):
+        with resting_collector(10**6):
+            inside.set()
+            assert go.wait(60)
+        return vs.relu(x)
+    f = sched.function(build)
+    thread = threading.Thread(target=lambda: f(x=X))
+    thread.start()
+    assert inside.wait(60)
+
+    def work():
+        signal.alarm(30)  # ends a child that waits for a lock
+        refused(lambda: f(x=X))
+        refused(lambda: f.submit(x=X))
+        f.close()
+        assert gc.isenabled()
+
+    assert in_child(work, os._exit) == 0 and not gc.isenabled()
+    go.set()
+    thread.join()
+    assert np.array_equal(f(x=X), X) and gc.isenabled()
+    print("done")
+""",
+        ["cpu"],
+    )
+    assert_done(done)
+
+
 MULTIPROCESSING = """
 import multiprocessing, os, sys
 import numpy as np

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 import pytest
-from test_executor import X, scheduler
+from test_closing import LIMIT_S, GatedDevice
+from test_executor import X, null_devices, scheduler
 
 import vksched as vs
 from vksched.plan import planner
@@ -90,6 +92,19 @@ def test_what_differs_is_compiled_anew(plans: list[int]) -> None:
         assert len(plans) == before + 1, "only the weight of the third is a new one each time"
 
 
+def test_zeros_of_both_signs_are_different_attributes() -> None:
+    """They are equal in Python, and give different results."""
+    x = vs.input("x", (1,))
+    one = np.ones(1, np.float32)
+    with vs.Scheduler(["cpu"]) as sched:
+        for zero in (0.0, -0.0, 0.0):
+            padded = sched.compile(vs.pad(x, [(1, 1)], value=zero))(x=one)
+            clipped = sched.compile(vs.clip(x, zero, 5.0))(x=-one)
+            below = bool(np.signbit(zero))
+            assert np.signbit(padded).tolist() == [below, False, below]  # type: ignore[arg-type]
+            assert np.signbit(clipped).tolist() == [below]  # type: ignore[arg-type]
+
+
 def test_two_observers_of_one_graph_are_kept_apart() -> None:
     sched, _ = scheduler(1)
     y = vs.add(vs.input("x", X.shape), 1.0, name="y")
@@ -150,6 +165,27 @@ def test_a_function_forgets_the_shape_not_used_for_longest(plans: list[int]) -> 
         assert f.shapes == () and len(sched._compiled) == 0
         with pytest.raises(vs.GraphError, match="limit"):
             sched.function(lambda x: x, limit=0)
+
+
+def test_a_new_shape_in_a_callback_leaves_the_runs_of_the_old_one() -> None:
+    """They were accepted, so the graph is kept beyond its limit until they are done."""
+    device = GatedDevice("null:0", vs.SimulatedClock())
+    made: list[Any] = []
+    called = threading.Event()
+    with vs.Scheduler([device], copies=1) as sched:
+        f = sched.function(lambda x: vs.relu(x), limit=1)
+        first = f.submit(x=np.zeros(3, np.float32))
+
+        def another_shape(_: Future[Any]) -> None:
+            made.append(f(x=np.ones(7, np.float32)))
+            called.set()
+
+        first.add_done_callback(another_shape)
+        rest = [f.submit(x=np.full(3, i, np.float32)) for i in range(3)]
+        device.gate.set()
+        assert called.wait(LIMIT_S) and np.array_equal(made[0], np.ones(7))
+        for i, future in enumerate(rest):
+            assert np.array_equal(future.result(LIMIT_S), np.full(3, i))
 
 
 def test_a_function_with_states_and_bounds() -> None:
@@ -237,3 +273,16 @@ def test_synchronize_from_the_thread_of_a_run_is_refused() -> None:
         run.submit(x=X).result()
         run.synchronize()
     assert len(told) == 1
+
+
+def test_a_device_of_an_open_scheduler_is_refused_to_another() -> None:
+    """Each would keep books of its own of the states and the memory there."""
+    device, other = null_devices(2)[1]
+    with vs.Scheduler([device]) as sched:
+        with pytest.raises(vs.DeviceError, match="null:0, which another open Scheduler has"):
+            vs.Scheduler([other, device])
+        run = sched.compile(vs.neg(vs.input("x", X.shape)))
+        assert np.array_equal(run(x=X), -X)
+    with vs.Scheduler([other, device]) as sched:
+        run = sched.compile(vs.neg(vs.input("x", X.shape), name="y"), {"y": "null:0"})
+        assert np.array_equal(run(x=X), -X)
