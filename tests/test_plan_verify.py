@@ -202,6 +202,8 @@ BROKEN: dict[str, tuple[Change, str]] = {
         "over null:0's 2048|the largest",
     ),
     "no cpu": (lambda p: replace(p, machine=replace(p.machine, devices=())), "expected one cpu"),
+    "no copies": (lambda p: replace(p, copies=0), "0 copies, memory of 4 devices"),
+    "memory lost": (lambda p: replace(p, memory=p.memory[1:]), "1 copies, memory of 3 devices"),
     "resident bytes below none": (lambda p: with_memory(p, resident_bytes=-1), "holds -1 of"),
     "more resident than is kept": (
         lambda p: with_memory(p, resident_bytes=p.memory[0].weight_bytes + 1),
@@ -286,6 +288,7 @@ BROKEN_STATEFUL: dict[str, tuple[Change, str]] = {
         lambda p: with_split(placed(p, 1, "one.next", "two.next"), 3, device=1),
         "one.next writes a state of another device",
     ),
+    "too few bytes of states": (lambda p: with_memory(p, state_bytes=0), "the plan says 0"),
     "state moved": (state_moved, "is not where its state is"),
     "value on a state": (on_a_state, "c is not in the memory of its kind"),
     "no scratch memory": (without_scratch, "c has no scratch memory"),
