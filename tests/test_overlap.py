@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import CPU, A, B
+from graphs import CPU, A, B, C
 from test_sync import load
 
 import vksched as vs
@@ -33,7 +33,7 @@ def makespan(count: int, placement: dict[str, str]) -> float:
     clock = vs.SimulatedClock()
     devices = [
         vs.NullDevice(DeviceSpec(n, "null", bytes_per_s=1e6), clock, link_bytes_per_s=1e12)
-        for n in (A, B)
+        for n in (A, B, C)
     ]
     with vs.Scheduler(devices, trace=vs.Trace(clock)) as sched:
         run = sched.compile(branches(count), placement=placement)
@@ -47,6 +47,13 @@ def test_two_equal_branches_on_two_devices_take_the_time_of_one() -> None:
     two = makespan(2, {"b0.*": A, "b1.*": B})
     in_turn = makespan(2, {"b0.*": A, "b1.*": A})
     assert one <= two <= 1.1 * one and in_turn >= 1.8 * one
+
+
+def test_what_crosses_late_does_not_hold_back_what_crosses_early() -> None:
+    """The end of one branch waits for all the rest of it; most of the other for its start alone."""
+    late, early = {"b0.*": A, "b0.5": B}, {"b1.*": C, "b1.0": B}
+    alone = makespan(1, late)
+    assert alone <= makespan(2, {**late, **early}) <= 1.1 * alone
 
 
 class Order:

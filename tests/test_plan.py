@@ -110,6 +110,16 @@ def test_weights_pull_their_ops() -> None:
     assert device_of(pinned, "layer.2.scale") == A
 
 
+@pytest.mark.parametrize("heavy_first", [True, False])
+def test_the_heaviest_weight_decides(heavy_first: bool) -> None:
+    light = vs.weight(np.ones((1, SHAPE[1]), np.float32), "light")
+    heavy = vs.weight(np.ones(SHAPE, np.float32), "heavy")
+    weights = [heavy, light] if heavy_first else [light, heavy]
+    y = vs.concat([*weights, source()], name="y")
+    plan = make_plan(y, {"light": A, "heavy": B})
+    assert device_of(plan, "y") == B and rule_of(plan, "y") == "weight heavy lives here"
+
+
 def test_weight_read_on_two_devices_is_there_twice_and_explained() -> None:
     w = vs.weight(np.ones(SHAPE, np.float32), "w")
     a, b = vs.mul(source(), w, name="a"), vs.add(w, 1.0, name="b")

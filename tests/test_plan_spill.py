@@ -53,6 +53,20 @@ def test_two_devices_with_most_of_a_model_each_take_half_a_model_each() -> None:
         assert fill(plan, 0) > 0.9
 
 
+@pytest.mark.parametrize("home", [A, B])
+def test_weights_count_on_all_devices_that_share_a_memory(home: str) -> None:
+    """Four matrices fill it: the others go to the device beside at once, with nothing to repair."""
+    h = vs.input("x", (1, WIDTH))
+    for i in range(6):
+        w = vs.weight(np.ones((WIDTH, WIDTH), np.float32), f"w{i}")
+        h = vs.matmul(h, w, name=f"n{i}")
+    *shared, beside, cpu = make_machine(3).devices
+    shared = [replace(spec, pool="one", memory_bytes=70_000) for spec in shared]
+    plan = make_plan(h, {"w[0-3]": home}, Machine((*shared, beside, cpu)))
+    assert [device_of(plan, f"n{i}") for i in range(6)] == [home] * 4 + [C] * 2
+    assert not plan.notes
+
+
 def test_a_device_full_of_weights_takes_no_small_ones_from_further_on() -> None:
     """The biases of all layers would fit beside the matrices of the first ones."""
     roomy = 20 * LAYER_BYTES + 15 * KIB

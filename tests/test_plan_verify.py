@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from graphs import (
     NAMED,
+    SHAPE,
     A,
     B,
     Named,
@@ -30,6 +31,8 @@ from hypothesis import strategies as st
 import vksched as vs
 from vksched.graph import Graph
 from vksched.ops.op import Limits
+from vksched.plan.happens import check_plan
+from vksched.plan.memory import scratch_of
 from vksched.plan.plan import Plan, Span
 from vksched.types import TensorType
 
@@ -162,6 +165,11 @@ def copied_from(plan: Plan, source: int) -> Plan:
     return with_split(plan, 1, copies_in=(replace(copy, source=source),))
 
 
+def with_barrier(plan: Plan, position: int) -> Plan:
+    """The first split has one more barrier."""
+    return with_split(plan, 0, barriers=(*plan.splits[0].barriers, position))
+
+
 BROKEN: dict[str, tuple[Change, str]] = {
     "wait dropped": (lambda p: with_split(p, 1, waits=()), "reads n1 before split 0 was waited"),
     "end not awaited": (lambda p: replace(p, final_waits=()), "splits .* are not complete"),
@@ -194,6 +202,13 @@ BROKEN: dict[str, tuple[Change, str]] = {
         "over null:0's 2048|the largest",
     ),
     "no cpu": (lambda p: replace(p, machine=replace(p.machine, devices=())), "expected one cpu"),
+    "resident bytes below none": (lambda p: with_memory(p, resident_bytes=-1), "holds -1 of"),
+    "more resident than is kept": (
+        lambda p: with_memory(p, resident_bytes=p.memory[0].weight_bytes + 1),
+        "null:0 holds .* bytes",
+    ),
+    "barrier before the first item": (lambda p: with_barrier(p, -1), "has barriers at"),
+    "barrier behind the last item": (lambda p: with_barrier(p, 4), "has barriers at .*, of 4"),
 }
 
 
@@ -201,6 +216,97 @@ BROKEN: dict[str, tuple[Change, str]] = {
 def test_broken_plans_are_refused(name: str) -> None:
     change, message = BROKEN[name]
     plan = make_plan(*chain([A, A, B, A]))
+    with pytest.raises(vs.PlanError, match=message):
+        change(plan).verify()
+
+
+def stateful() -> Plan:
+    """A value that is shown, a weight on another device, states that are read and two that are
+    written; of float16, which is computed in scratch memory.
+
+        split 0 on A   a = x + idle, shown          split 2 on B   d = a * w
+        split 1 on A   b = a * one, c = b + two     split 3 on A   one = b, two = c
+    """
+    zeros = np.zeros(SHAPE, np.float16)
+    idle, one, two = (vs.state(zeros, name, backup=False) for name in ("idle", "one", "two"))
+    a = vs.add(vs.input("x", SHAPE, "float16"), idle, name="a")
+    b = vs.mul(a, one, name="b")
+    c = vs.add(b, two, name="c")
+    d = vs.mul(a, vs.weight(zeros, "w"), name="d")
+    graph, ids = vs.build_graph(d, updates={one: b, two: c})
+    overrides = [("[abc]", A), ("[wd]", B)]
+    plan = vs.plan_graph(graph, make_machine(), overrides=overrides, observed=[ids[a]])
+    return check_plan(plan)
+
+
+def placed(plan: Plan, device: int, *names: str) -> Plan:
+    """The plan with some nodes placed elsewhere."""
+    moved = {node_id(plan, name) for name in names}
+    placements = (
+        replace(p, device=device) if i in moved else p for i, p in enumerate(plan.placements)
+    )
+    return replace(plan, placements=tuple(placements))
+
+
+def state_moved(plan: Plan) -> Plan:
+    """Two states and their next values change places."""
+    one, two = (plan.locations[0, node_id(plan, name)] for name in ("one", "two"))
+    for name, span in (("one", two), ("one.next", two), ("two", one), ("two.next", one)):
+        plan = with_location(plan, name, span)
+    return plan
+
+
+def on_a_state(plan: Plan) -> Plan:
+    """A value lies on a state that nothing reads any more in this run."""
+    return with_location(plan, "c", plan.locations[0, node_id(plan, "idle")])
+
+
+def without_scratch(plan: Plan) -> Plan:
+    """A node has no scratch memory."""
+    gone = 0, scratch_of(node_id(plan, "c"))
+    locations = {key: span for key, span in plan.locations.items() if key != gone}
+    return replace(plan, locations=locations)
+
+
+def shown_late(plan: Plan) -> Plan:
+    """The wait for what is shown is made by the split after the next one."""
+    return with_split(with_split(plan, 1, waits=()), 2, waits=(0,))
+
+
+def commit_with_more(plan: Plan) -> Plan:
+    """A node runs beside those that write states."""
+    *nodes, last = plan.splits[1].nodes
+    plan = with_split(plan, 1, nodes=tuple(nodes), barriers=())
+    return with_split(plan, 3, nodes=(last, *plan.splits[3].nodes), barriers=(2,))
+
+
+BROKEN_STATEFUL: dict[str, tuple[Change, str]] = {
+    "resident on the host": (lambda p: placed(p, 2, "w"), "w is resident, though"),
+    "written elsewhere": (
+        lambda p: with_split(placed(p, 1, "one.next", "two.next"), 3, device=1),
+        "one.next writes a state of another device",
+    ),
+    "state moved": (state_moved, "is not where its state is"),
+    "value on a state": (on_a_state, "c is not in the memory of its kind"),
+    "no scratch memory": (without_scratch, "c has no scratch memory"),
+    "shown, not copied out": (
+        lambda p: with_split(p, 2, observed=(node_id(p, "c"),)),
+        "c is observed, but not copied out",
+    ),
+    "too early for what is shown": (shown_late, "split 1 starts before what split 0 shows"),
+    "commit too early": (
+        lambda p: with_split(p, 3, waits=(2,)),
+        "split 3 writes states before split 1 is complete",
+    ),
+    "commit with more": (commit_with_more, "split 3 writes states and runs c"),
+}
+
+
+@pytest.mark.parametrize("name", list(BROKEN_STATEFUL))
+def test_broken_plans_with_states_are_refused(name: str) -> None:
+    change, message = BROKEN_STATEFUL[name]
+    plan = stateful()
+    assert plan.verify() is plan
     with pytest.raises(vs.PlanError, match=message):
         change(plan).verify()
 
