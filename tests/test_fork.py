@@ -212,9 +212,10 @@ with vs.Scheduler(names) as sched:
         f.close()
         assert gc.isenabled()
 
-    assert in_child(work, os._exit) == 0 and not gc.isenabled()
+    code, rested = in_child(work, os._exit), not gc.isenabled()
     go.set()
     thread.join()
+    assert code == 0 and rested
     assert np.array_equal(f(x=X), X) and gc.isenabled()
     print("done")
 """,

@@ -209,6 +209,7 @@ def test_a_run_that_waits_for_its_turn_finds_its_device_out_of_use(
             assert second_waits.wait(LIMIT_S)
             fail_next(device)
             other(x=X)
+            asked = device.calls["submit"]
             third = sched.compile(vs.mul(two, 1.0, name="third"))  # puts the state on the cpu
         finally:
             go.set()
@@ -216,6 +217,28 @@ def test_a_run_that_waits_for_its_turn_finds_its_device_out_of_use(
             assert np.array_equal(end.result(LIMIT_S), expected)
         assert np.array_equal(sched.read(two), ZERO + 1)
         assert np.array_equal(third(), ZERO + 1) and np.array_equal(second(), ZERO - 1)
+        assert device.calls["submit"] == asked
+
+
+def test_a_state_is_not_put_where_a_device_failed_since_the_plan_was_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device, original = fragile(kind="sequence", times=1), StateTable.place
+    held = vs.state(ZERO, name="held", backup=True)
+    with warnings.catch_warnings(), vs.Scheduler([device]) as sched:
+        warnings.simplefilter("ignore", vs.VkschedWarning)
+        other = sched.compile(vs.mul(vs.input("x", X.shape), 2.0, name="m"), {"m": "null:0"})
+
+        def place(self: StateTable, *args: object) -> None:
+            if device.at is None:
+                fail_next(device)
+                other(x=X)
+            original(self, *args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(StateTable, "place", place)
+        run = sched.compile(vs.neg(held), {"held": "null:0"}, updates={held: held + 1.0})
+        assert "null:0" in sched.quarantined and not device.states.holds(held)
+        assert np.array_equal(run(), ZERO) and np.array_equal(sched.read(held), ZERO + 1)
 
 
 def test_a_late_write_of_the_cpu_does_not_change_what_was_written_since(
