@@ -25,7 +25,7 @@ from .runtime import probe
 from .runtime.cpu import CpuDevice
 from .runtime.device import Device, Progress
 from .runtime.executor import Executor
-from .runtime.fork import Owner
+from .runtime.fork import Owner, in_child
 from .runtime.opening import open_device
 from .runtime.watchdog import Watchdog
 from .states import StateTable
@@ -47,6 +47,7 @@ class _Entry:
 
 _in_use: weakref.WeakSet[Device] = weakref.WeakSet()
 """The devices of open schedulers: each has its states and its weights there to itself."""
+in_child(_in_use.clear)  # the schedulers are the parent's; its devices refuse a child themselves
 
 
 class Scheduler:
