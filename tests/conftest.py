@@ -54,3 +54,8 @@ def two_devices(request: pytest.FixtureRequest) -> list[str]:
 def rng() -> Iterator[np.random.Generator]:
     """A generator with a fixed seed."""
     yield np.random.default_rng(20240229)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest go first, so that no process ends alone with them."""
+    items.sort(key=lambda item: "test_elsewhere" not in item.nodeid)

@@ -25,8 +25,8 @@ from .support import Support
 
 MERGE_SWEEPS = 8
 GROUP_SWEEPS = 2
-LARGEST_GROUP = 400
-"""Nodes: what is larger is a good part of a model, and takes long to weigh."""
+LARGEST_GROUP = 64
+"""Nodes: larger ones seldom move as a whole, and take long to weigh."""
 
 
 class Merger:
