@@ -23,7 +23,7 @@ SMALL_BYTES = 4096
 """Larger constants are no shapes."""
 _PASSED_OVER = "vksched.passed_over"
 """A domain without schemas."""
-_ERROR = re.compile(r"\(op_type:[^,]*, node name: (.*?)\): \[\w*InferenceError\] (.*)")
+_ERROR = re.compile(r"\(op_type:[^,]*, node name: (.*?)\): (?:\[\w*Error\] )?(.*)")
 
 
 def check_inference(
