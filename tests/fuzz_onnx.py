@@ -123,6 +123,7 @@ def main() -> int:
                 print("BAD", number, what, problem, flush=True)
                 bad += 1
             print("loaded" if failure is None else f"refused {failure}"[:300], flush=True)
+    print("read up to", asked.first + asked.count)
     return 1 if bad else 0
 
 

@@ -279,6 +279,14 @@ def test_valid_models_load(text: str) -> None:
     assert isinstance(read_onnx(text_model(text)), OnnxFile)
 
 
+def test_the_default_domain_has_one_name_afterwards() -> None:
+    model = relu()
+    model.graph.node[0].domain = "ai.onnx"
+    assert read_onnx(model).model.graph.node[0].domain == ""
+    model.opset_import[0].domain = "ai.onnx"
+    assert read_onnx(model).model.opset_import[0].domain == ""
+
+
 def test_unsorted_nodes_are_sorted_everywhere() -> None:
     model = text_model(
         "g (bool c, float[2] x) => (float[2] y) { y = If (c) <then_branch = t () => (float[2] o)"
@@ -412,6 +420,14 @@ CHANGES: dict[str, tuple[Callable[[onnx.ModelProto], object], str]] = {
     "input of an unknown type": (
         lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", 77),
         "input 'x'",
+    ),
+    "input of sequences of nothing": (
+        lambda m: m.graph.input[0].type.sequence_type.SetInParent(),
+        "input 'x': expected a type",
+    ),
+    "output of another type": (
+        lambda m: setattr(m.graph.output[0].type.tensor_type, "elem_type", 7),
+        "node of 'y' (Add)",
     ),
     "input that its default contradicts": (
         lambda m: m.graph.input.append(helper.make_tensor_value_info("b", 1, [33])),

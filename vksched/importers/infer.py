@@ -59,14 +59,39 @@ def check_inference(
         opsets.extend(
             helper.make_opsetid(domain, 1) for domain in missing - {o.domain for o in opsets}
         )
-    try:
-        shape_inference.infer_shapes(asked, check_type=True, strict_mode=True)
-    except Exception as error:  # of several types, none of them documented
-        said = " ".join(str(error).split())
+    asked.ir_version = max(asked.ir_version, 4)  # from there on initializers need not be inputs
+    said = _failure(asked)
+    if said:
         found = _ERROR.search(said)
-        raise ModelFormatError(
-            f"[onnx] {found[1]}: {found[2]}" if found else f"[onnx] shape inference: {said}"
-        ) from None
+        where, what = (found[1], found[2]) if found else (_blamed(asked), said)
+        raise ModelFormatError(f"[onnx] {where}: {what}")
+
+
+def _failure(model: onnx.ModelProto) -> str:
+    """Returns what shape inference says against a model, "" for nothing."""
+    try:
+        shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+    except Exception as error:  # of several types, none of them documented
+        return " ".join(str(error).split()) or type(error).__name__
+    return ""
+
+
+def _blamed(model: onnx.ModelProto) -> str:
+    """Returns the first node without which shape inference would not fail, found by halving."""
+    nodes = list(model.graph.node)
+    part = onnx.ModelProto()
+    part.CopyFrom(model)
+    del part.graph.output[:]
+    fails, passes = len(nodes) + 1, 0
+    while fails - passes > 1:
+        count = (fails + passes) // 2
+        del part.graph.node[:]
+        part.graph.node.extend(nodes[:count])
+        if _failure(part):
+            fails = count
+        else:
+            passes = count
+    return nodes[fails - 1].name if fails <= len(nodes) else "outputs"
 
 
 def _prepare(graph: onnx.GraphProto | onnx.FunctionProto, opsets: Mapping[str, int]) -> None:
