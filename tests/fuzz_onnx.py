@@ -12,13 +12,25 @@ from __future__ import annotations
 
 import argparse
 import gc
+import math
 import os
 import resource
 import signal
 import sys
 import tempfile
 import traceback
+from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from onnx import helper
+
+from vksched.errors import VkschedError
+
+if TYPE_CHECKING:
+    from vksched import Scheduler
+    from vksched.importers.model import Model
 
 SPARE_BYTES = 512 << 20
 LIMIT_S = 10
@@ -66,20 +78,60 @@ def make_folder(folder: Path, files: dict[str, int]) -> None:
     os.mkfifo(folder / "fifo")
 
 
+class Slow(BaseException):
+    """A run takes long, which a loop of a valid model may."""
+
+
+def run(sched: Scheduler, model: Model) -> str:
+    """Runs a model once on small inputs; returns how that ended, a traceback where it must not."""
+    rng = np.random.default_rng(0)
+    feeds: dict[str, object] = {}
+    for value in model.inputs:
+        dims = [d if isinstance(d, int) else 2 for d in value.dims or ()]
+        if value.kind != "tensor" or math.prod(dims) > 1 << 16:
+            return "not: it takes no small tensors"
+        made = rng.integers(0, 4, dims)
+        if value.dtype == "string":
+            made = made.astype(str)
+        feeds[value.name] = made.astype(helper.tensor_dtype_to_np_dtype(value.elem_type))
+    signal.signal(signal.SIGALRM, _stop)
+    signal.alarm(LIMIT_S)
+    try:
+        with closing(sched.compile(model)) as compiled:
+            compiled(**feeds)
+        return "well"
+    except VkschedError as error:
+        return f"not: {type(error).__name__} {error}"
+    except Slow:
+        return "not: it takes long"
+    except BaseException:
+        return traceback.format_exc()
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+def _stop(number: int, frame: object) -> None:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(LIMIT_S)
+    raise Slow
+
+
 def main() -> int:
     """Reads mutants; returns 1 when one of them did what it must not."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--first", type=int, default=0)
     options.add_argument("--count", type=int, default=1000)
+    options.add_argument("--run", action="store_true", help="run what loads, on the CPU")
     asked = options.parse_args()
     from onnx_corpus import EXTERNAL_FILES, corpus
     from onnx_mutations import mutant
 
+    import vksched as vs
     from vksched.errors import ModelFormatError
-    from vksched.importers.loader import read_onnx
 
-    models, bad = corpus(), 0
+    models, bad, sched = corpus(), 0, vs.Scheduler(["cpu"])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve() / "model"
         folder.mkdir()
@@ -88,7 +140,10 @@ def main() -> int:
         path = folder / "m.onnx"
         for model in models.values():  # imports what is imported late
             path.write_bytes(model.SerializeToString())
-            read_onnx(path)
+            given = vs.load(path)
+            if asked.run:
+                print("ran", run(sched, given))
+            del given
         names = sorted(p.name for p in folder.iterdir())
         gc.collect()
         base = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -102,8 +157,9 @@ def main() -> int:
             signal.alarm(LIMIT_S)  # ends the process, also within a library
             problem, failure = "", None
             watch.armed = True
+            loaded = None
             try:
-                read_onnx(path)
+                loaded = vs.load(path)
             except ModelFormatError as error:
                 failure = error
                 if any(word in str(error) for word in NO_MEMORY):
@@ -112,6 +168,11 @@ def main() -> int:
                 problem = traceback.format_exc()
             watch.armed = False
             signal.alarm(0)
+            if loaded is not None and asked.run:
+                print("ran", ran := run(sched, loaded))
+                if ran.startswith("Traceback"):
+                    problem = ran
+            del loaded
             if failure is not None and (left := left_behind(folder)):
                 problem = f"left behind: {left}"
             if watch.outside:
