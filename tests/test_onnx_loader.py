@@ -569,6 +569,7 @@ def test_what_is_no_model_file_is_refused(tmp_path: Path) -> None:
     ):
         refused(tmp_path / name, part)
     refused("/dev/null", "regular file")
+    refused("a\0b", "null")
     assert maps_of(tmp_path) == 0
 
 
