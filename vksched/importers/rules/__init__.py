@@ -11,8 +11,10 @@ raises UnsupportedOp with the reason where it cannot express a call; the node th
 from __future__ import annotations
 
 from . import (  # noqa: F401 - each declares its rules
+    activation,
     attention,
     basic,
+    cast,
     control,
     image,
     index,
@@ -22,6 +24,7 @@ from . import (  # noqa: F401 - each declares its rules
     microsoft,
     nn,
     quantize,
+    random,
     recurrent,
     reduce,
     sequence,
