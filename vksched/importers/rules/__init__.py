@@ -21,6 +21,8 @@ from . import (  # noqa: F401 - each declares its rules
     matmul,
     microsoft,
     nn,
+    norm,
+    pool,
     quantize,
     recurrent,
     reduce,
