@@ -23,6 +23,8 @@ from . import (  # noqa: F401 - each declares its rules
     matmul,
     microsoft,
     nn,
+    norm,
+    pool,
     quantize,
     random,
     recurrent,
