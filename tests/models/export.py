@@ -1,6 +1,6 @@
 """Exports the networks with PyTorch and keeps their structures: a developer's tool.
 
-    pip install -e '.[dev,models]'; python tests/models/export.py [NAME ...]
+    pip install -e '.[dev,models]'; python tests/models/export.py [--output FOLDER] [NAME ...]
 
 Some leave by the exporter on torch.export, some by the older one on TorchScript, as users have
 both. Beside them stand what onnxruntime's tools make of them: fused for transformers, quantised.
@@ -8,7 +8,9 @@ both. Beside them stand what onnxruntime's tools make of them: fused for transfo
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import sys
 import tempfile
 import warnings
@@ -24,9 +26,9 @@ from onnxruntime.transformers.optimizer import optimize_model
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from models import EXAMPLE, FOLDER  # noqa: E402 - the path first
-from models.networks import NETWORKS, Export, Wrapped, build  # noqa: E402
-from models.structure import strip  # noqa: E402
+from models import EXAMPLE, FOLDER
+from models.networks import NETWORKS, Export, Wrapped, build
+from models.structure import strip
 
 
 def export_network(export: Export, path: Path) -> None:
@@ -95,7 +97,7 @@ DERIVED: dict[str, tuple[str, Callable[[Path, Path], None]]] = {
 
 
 def structure_of(name: str, folder: Path) -> onnx.ModelProto:
-    """Returns the structure of a network, exported anew; files of the way there stay in a folder."""
+    """Returns the structure of a network, exported anew; a folder keeps the files of the way."""
     origin, derive = DERIVED.get(name, (name, None))
     path = folder / f"{origin}.onnx"
     export = build(origin)
@@ -113,11 +115,19 @@ def structure_of(name: str, folder: Path) -> onnx.ModelProto:
 
 
 def main() -> None:
-    FOLDER.mkdir(exist_ok=True)
+    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is that of some nodes and names
+        os.execve(
+            sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"}
+        )
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=FOLDER)
+    parser.add_argument("names", nargs="*", default=[*NETWORKS, *DERIVED])
+    options = parser.parse_args()
+    options.output.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        for name in sys.argv[1:] or (*NETWORKS, *DERIVED):
+        for name in options.names:
             data = structure_of(name, Path(folder)).SerializeToString(deterministic=True)
-            (FOLDER / f"{name}.onnx").write_bytes(data)
+            (options.output / f"{name}.onnx").write_bytes(data)
             print(f"{name:24} {len(data):8} bytes")
 
 

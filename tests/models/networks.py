@@ -1,7 +1,7 @@
-"""The networks of the model tests as PyTorch modules with random weights, and how each is exported.
+"""The networks of the model tests as PyTorch modules with random weights, and how to export each.
 
-Depth and structure are those of the real networks; images, vocabularies and widths are small, so that
-a software device runs each in a second or so. Needs torch, torchvision and transformers.
+Depth and structure are those of the real networks; images, vocabularies and widths are small, so
+that a software device runs each in a second or so. Needs torch, torchvision and transformers.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def ids(*shape: int) -> Tensor:
     return torch.randint(0, VOCABULARY, shape)
 
 
-# -- images ------------------------------------------------------------------------------------------
+# -- images ----------------------------------------------------------------------------------------
 
 
 def image(module: nn.Module, size: int = 64, **options: Any) -> Export:
@@ -199,7 +199,7 @@ def small_conv() -> Export:
     return image(SmallConv(), size=32, dynamo=False, opset=17)
 
 
-# -- text --------------------------------------------------------------------------------------------
+# -- text ------------------------------------------------------------------------------------------
 
 SEQUENCE = {0: "batch", 1: "sequence"}
 
@@ -209,7 +209,7 @@ def tokens(**more: Tensor) -> dict[str, Any]:
     args = {"input_ids": ids(2, 9), "attention_mask": torch.ones(2, 9, dtype=torch.int64), **more}
     return {
         "args": args,
-        "axes": {name: SEQUENCE for name in args},
+        "axes": dict.fromkeys(args, SEQUENCE),
         "dims": {"batch": 2, "sequence": 9},
         "high": {"input_ids": VOCABULARY, **{name: 2 for name in args if name != "input_ids"}},
     }
@@ -303,9 +303,9 @@ def t5_mini() -> Export:
     )
     net = Wrapped(
         tf.T5ForConditionalGeneration(config),
-        lambda m, i, a, d: m(
-            input_ids=i, attention_mask=a, decoder_input_ids=d, use_cache=False
-        ).logits,
+        lambda m, i, a, d: (
+            m(input_ids=i, attention_mask=a, decoder_input_ids=d, use_cache=False).logits
+        ),
     )
     options = tokens(decoder_input_ids=ids(2, 6))
     options["axes"]["decoder_input_ids"] = {0: "batch", 1: "decoder_sequence"}
@@ -349,7 +349,7 @@ def gru_tagger() -> Export:
     return tagger(nn.GRU, dynamo=False, opset=20)
 
 
-# -- sound and clicks --------------------------------------------------------------------------------
+# -- sound and clicks ------------------------------------------------------------------------------
 
 
 @network
