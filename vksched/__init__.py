@@ -28,6 +28,7 @@ from .errors import (
     VkschedError,
 )
 from .graph import Graph, build_graph
+from .importers import load
 from .ops import *  # noqa: F403 - the op set, by its own __all__
 from .ops import __all__ as _ops
 from .ops.state import state
@@ -84,6 +85,7 @@ __all__ = [
     "constant",
     "devices",
     "input",
+    "load",
     "plan_graph",
     "scope",
     "state",

@@ -9,11 +9,13 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, overload
 
 from .compiled import ON_FAULT, Compiled, Quarantine
 from .errors import DeviceError, GraphError, OutOfMemory, PlanError
 from .function import Build, Function
 from .graph import Graph, Outputs, Updates, build_graph
+from .importers import ImportedModel
 from .ops.tensor import Tensor
 from .plan.fallback import warn_of_fallbacks
 from .plan.machine import SYNC, DeviceSpec, Machine
@@ -31,6 +33,9 @@ from .runtime.watchdog import Watchdog
 from .states import StateTable
 from .trace import Trace
 from .types import NDArray
+
+if TYPE_CHECKING:
+    from .model import ModelRun
 
 DEFAULT_TIMEOUT_S = 300.0
 
@@ -148,6 +153,7 @@ class Scheduler:
         least = spec.offload_flops_per_byte if self._offload else math.inf
         return dataclasses.replace(spec, sync=sync, offload_flops_per_byte=least)
 
+    @overload
     def compile(
         self,
         outputs: Outputs,
@@ -156,12 +162,34 @@ class Scheduler:
         *,
         updates: Updates | None = None,
         observe: Observe | None = None,
-    ) -> Run:
+    ) -> Run: ...
+
+    @overload
+    def compile(
+        self,
+        outputs: ImportedModel,
+        placement: Placements | None = None,
+        progress: Progress | None = None,
+        *,
+        limit: int = 16,
+    ) -> ModelRun: ...
+
+    def compile(
+        self,
+        outputs: Outputs | ImportedModel,
+        placement: Placements | None = None,
+        progress: Progress | None = None,
+        *,
+        updates: Updates | None = None,
+        observe: Observe | None = None,
+        limit: int = 16,
+    ) -> Run | ModelRun:
         """Plans, allocates, uploads and records once. The same graph, placement and observed values
         again are the same compiled graph, with nothing planned or allocated.
 
         outputs: one Tensor, a sequence of them or a dict of names to them; a run returns an array,
-        a tuple of arrays or a dict of names to arrays.
+        a tuple of arrays or a dict of names to arrays. Or a model of `vs.load`: then a run returns
+        a dict, and each set of shapes is compiled at its first call; `limit` of them are kept.
         placement: tensors or name patterns (as in fnmatch) to device names; it never changes the
         math. A tensor wins over patterns, a later pattern over an earlier one. A weight pulls the
         ops that read it; what cannot be kept is noted in `plan.explain()`.
@@ -173,6 +201,8 @@ class Scheduler:
         repeats shows its values again.
         """
         self._owner.require("the scheduler")
+        if isinstance(outputs, ImportedModel):
+            return self._compile_model(outputs, placement, progress, limit, updates or observe)
         with self._lock:
             request = self._request(outputs, placement, updates, observe, progress)
             key = request.key()
@@ -193,6 +223,27 @@ class Scheduler:
             run.close()
             raise
         return run
+
+    def _compile_model(
+        self,
+        outputs: ImportedModel,
+        placement: Placements | None,
+        progress: Progress | None,
+        limit: int,
+        more: object,
+    ) -> ModelRun:
+        """Returns what compiles a model for the shapes it is called with."""
+        from .importers.model import Model  # needs the onnx package, which is an extra
+        from .model import ModelRun
+
+        assert isinstance(outputs, Model)
+        if more:
+            raise GraphError("[compile] expected a model without updates and observe")
+
+        def compile(outputs: Mapping[str, Tensor], chosen: Placements) -> Run:
+            return self.compile(outputs, chosen, progress)
+
+        return ModelRun(outputs, compile, placement or {}, limit)
 
     def reserve(
         self,

@@ -217,6 +217,8 @@ class Op:
     """It moves elements or names its own types: rule and reference see every dtype as it is. Those
     of other ops see float16 as float32, and their rule float64 as float32 and int64 as int32 too.
     """
+    foreign: bool = False
+    """Declared by an importer for nodes of a file that no op of ours expresses; CPU only."""
     gap: str = ""
     """Why no device but the CPU runs it; empty where there is a kernel or every call is a view."""
 
@@ -246,8 +248,9 @@ def get_op(name: str) -> Op:
 
 
 def computing_ops() -> tuple[str, ...]:
-    """Returns the names of the ops that compute something, sorted."""
-    return tuple(sorted(name for name, op in _REGISTRY.items() if not op.leaf and not op.stateful))
+    """Returns the names of our own ops that compute something, sorted."""
+    left_out = [name for name, op in _REGISTRY.items() if op.leaf or op.stateful or op.foreign]
+    return tuple(sorted(_REGISTRY.keys() - set(left_out)))
 
 
 def all_ops() -> dict[str, Op]:

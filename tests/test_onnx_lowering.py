@@ -1,0 +1,50 @@
+"""Lowering: stages, slots, guards and host nodes, on models written as text."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import vksched as vs
+
+onnx = pytest.importorskip("onnx")
+from onnx import parser  # noqa: E402
+
+
+def parse(text: str, opset: int = 17) -> onnx.ModelProto:
+    return parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]>\n{text}')
+
+
+def test_a_shape_that_depends_on_data_cuts_the_model() -> None:
+    model = vs.load(
+        parse("g (int64[n] x) => (int64[?] z, int64[?] y) { y = Unique(x)\n z = Identity(y) }")
+    )
+    with vs.Scheduler(["cpu"]) as sched:
+        run = sched.compile(model)
+        for given in ([3, 1, 3], [4, 4, 4], [5, 5, 5]):
+            found = run(x=np.array(given))
+            np.testing.assert_array_equal(found["y"], np.unique(given))
+            np.testing.assert_array_equal(found["z"], np.unique(given))
+        assert len(run.stages) == 3  # one before, one for each number of results
+
+
+def test_elements_that_make_a_shape_are_guards() -> None:
+    model = vs.load(parse("g (float[n] x, int64[2] s) => (float[?,?] y) { y = Reshape(x, s) }"))
+    x = np.arange(6, dtype=np.float32)
+    with vs.Scheduler(["cpu"]) as sched:
+        run = sched.compile(model)
+        for shape in ((2, 3), (3, 2), (2, 3)):
+            np.testing.assert_array_equal(run(x=x, s=np.array(shape))["y"], x.reshape(shape))
+        assert len(run.stages) == 2
+
+
+def test_a_node_without_a_rule_is_one_node_of_the_plan() -> None:
+    text = "g (float[4] x, float[2,2] q) => (float[4] m, float e) { e = Det(q)\n m = Identity(x) }"
+    with vs.Scheduler(["cpu"]) as sched:
+        run = sched.compile(vs.load(parse(text)))
+        q = np.array([[1, 2], [3, 4]], np.float32)
+        x = np.ones(4, np.float32)
+        found = run(x=x, q=q)
+        np.testing.assert_allclose(found["e"], np.linalg.det(q), rtol=1e-6)
+        np.testing.assert_array_equal(found["m"], x)
+        assert [node.op for node in run.plan.graph.ops] == ["onnx.Det"]

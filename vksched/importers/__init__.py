@@ -1,0 +1,50 @@
+"""Importers: model files as graphs of vksched ops. All but this file needs the `onnx` extra."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..errors import VkschedError
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from .model import Model
+
+Progress = Callable[[str, int, int], None]
+"""Called with (what, done, total), in bytes, while something long goes on."""
+
+
+class ImportedModel:
+    """What a scheduler compiles besides tensors: a model of a file."""
+
+
+def load(
+    source: str | os.PathLike[str] | bytes | ModelProto, progress: Progress | None = None
+) -> Model:
+    """Reads an ONNX model, whose weights stay in the file until they are used.
+
+    source: a path, the bytes of a file, or an onnx.ModelProto; external data is only found for a
+        path.
+
+    Raises:
+        ModelFormatError: it is no valid model; the message names the node that is wrong.
+        VkschedError: the onnx package is missing.
+    """
+    require_onnx()
+    from .loader import read_onnx
+    from .model import Model
+
+    return Model(read_onnx(source, progress))
+
+
+def require_onnx() -> None:
+    """Raises VkschedError where the onnx package is missing."""
+    try:
+        import onnx  # noqa: F401
+    except ImportError as error:
+        raise VkschedError(
+            '[onnx] expected the onnx package, got none; try pip install "vksched[onnx]"'
+        ) from error

@@ -1,0 +1,172 @@
+"""Context: what all lowerings of one model share: weights and folded values are made once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from onnx import AttributeProto, GraphProto, NodeProto, TypeProto, defs
+from onnx.defs import OpSchema
+from onnx.helper import (
+    make_opsetid,
+    make_sequence_type_proto,
+    make_tensor_type_proto,
+)
+from onnx.numpy_helper import from_array
+from onnx.shape_inference import infer_node_outputs
+
+from ..ops.tensor import Tensor, constant, weight
+from ..types import NDArray
+from .elements import to_storage
+from .host import HostNode
+from .node import attribute_array, attribute_value
+from .values import SEQUENCE, Inferred, Value, known
+
+SMALL_BYTES = 1024
+"""Arrays up to this size are constants, held by every device that uses them."""
+DATA_ELEMENTS = 1024
+"""Known values up to this size are shown to shape inference."""
+
+_KINDS: dict[str, Any] = {
+    **dict.fromkeys(("value_float", "value_floats"), np.float32),
+    **dict.fromkeys(("value_int", "value_ints"), np.int64),
+    **dict.fromkeys(("value_string", "value_strings"), object),
+}
+"""numpy's types of the attributes of a Constant node."""
+
+
+class Context:
+    """What is shared by all lowerings of a model.
+
+    opsets: the version of each domain that the model imports.
+    """
+
+    def __init__(self, opsets: Mapping[str, int]) -> None:
+        self.opsets = {("" if d == "ai.onnx" else d): v for d, v in opsets.items()}
+        self._tensors: dict[int, tuple[NDArray, Tensor]] = {}
+        self._names: dict[int, tuple[NDArray, str]] = {}
+        self._constants: dict[bytes, Value] = {}
+        self._folded: dict[object, tuple[list[Value | None], object]] = {}
+        self._opset_ids = [make_opsetid(d, v) for d, v in self.opsets.items()]
+        self.not_inferable: set[bytes] = set()
+        """Nodes, as bytes, for which shape inference has said what the evaluator did not find."""
+        self.host_node = lru_cache(maxsize=4096)(self._host_node)
+
+    def initializers(self, arrays: Mapping[str, NDArray]) -> dict[str, Value]:
+        """Returns arrays as values, which keep their names, by their identity, as weights."""
+        self._names.update({id(a): (a, name) for name, a in arrays.items()})
+        return {name: known(array) for name, array in arrays.items()}
+
+    def graph_initializers(self, graph: GraphProto) -> dict[str, Value]:
+        """Returns the initializers of a subgraph as values, the same ones every time."""
+        out: dict[str, Value] = {}
+        for tensor in graph.initializer:
+            key = hashlib.blake2b(tensor.SerializeToString(deterministic=True)).digest()
+            if key not in self._constants:
+                self._constants[key] = known(attribute_array(tensor))
+            out[tensor.name] = self._constants[key]
+        return out
+
+    def constant_node(self, node: NodeProto) -> Value | None:
+        """Returns the value of a Constant node, the same one every time; None for other forms."""
+        attribute = node.attribute[0] if len(node.attribute) == 1 else None
+        if attribute is None or attribute.type == AttributeProto.SPARSE_TENSOR:
+            return None
+        key = hashlib.blake2b(attribute.SerializeToString(deterministic=True)).digest()
+        if key not in self._constants:
+            value = attribute_value(attribute)
+            made = value if attribute.name == "value" else np.array(value, _KINDS[attribute.name])
+            made.flags.writeable = False
+            self._constants[key] = known(made)
+        return self._constants[key]
+
+    def tensor(self, array: NDArray) -> Tensor:
+        """Returns the weight or constant that holds an array, one for all graphs.
+
+        Raises:
+            UnsupportedOp: only the host can hold it.
+        """
+        found = self._tensors.get(id(array))
+        if found is None:
+            name = self._names.get(id(array), (None, None))[1]
+            stored = to_storage(array)
+            made = weight(stored) if stored.nbytes > SMALL_BYTES else constant(stored)
+            if name:
+                made.name, made._named = name, True
+            elif made.op == "weight":
+                made.name = "folded"  # not by the node that happened to read it first
+            found = self._tensors[id(array)] = (array, made)
+        return found[1]
+
+    # -- one node ------------------------------------------------------------------------------
+
+    def version(self, domain: str) -> int:
+        """Returns the opset of a domain that the model asks for, 1 where it does not say."""
+        return self.opsets.get("" if domain == "ai.onnx" else domain, 1)
+
+    def schema(self, node: NodeProto) -> OpSchema | None:
+        """Returns the declaration of a node's op, None where the onnx package has none."""
+        return _schema(node.op_type, self.version(node.domain), node.domain)
+
+    def _host_node(self, serialized: bytes) -> HostNode:
+        return HostNode(NodeProto.FromString(serialized), self.opsets)
+
+    def infer(
+        self, node: NodeProto, inputs: Sequence[Value | None], schema: OpSchema | None
+    ) -> list[Inferred | None]:
+        """Returns what shape inference says of each result, None where it says nothing."""
+        if schema is None or any(a.type == AttributeProto.GRAPH for a in node.attribute):
+            return [None] * len(node.output)
+        types: dict[str, TypeProto] = {}
+        data = {}
+        for name, value in zip(node.input, inputs, strict=True):
+            if value is None:
+                continue
+            types[name] = type_proto(value)
+            array = value.array
+            if array is not None and array.size <= DATA_ELEMENTS:
+                data[name] = from_array(array, name)
+        try:
+            found = infer_node_outputs(schema, node, types, data, opset_imports=self._opset_ids)
+        except Exception:  # of the C++ library, of several types: what it cannot tell is not known
+            return [None] * len(node.output)
+        return [_inferred(found.get(name)) if name else None for name in node.output]
+
+    def folded(self, key: object) -> list[Value | None] | None:
+        """Returns large values that were folded before."""
+        found = self._folded.get(key)
+        return found[0] if found else None
+
+    def keep_folded(self, key: object, results: list[Value | None], alive: object) -> None:
+        """Keeps folded values. alive: what must live for the identities in the key to hold."""
+        self._folded[key] = (results, alive)
+
+
+@lru_cache(maxsize=4096)
+def _schema(op_type: str, version: int, domain: str) -> OpSchema | None:
+    try:
+        return defs.get_schema(op_type, version, "" if domain == "ai.onnx" else domain)
+    except defs.SchemaError:
+        return None
+
+
+def type_proto(value: Value) -> TypeProto:
+    """Returns the ONNX type of a value."""
+    if value.is_tensor:
+        return make_tensor_type_proto(value.elem_type, value.shape)
+    item = type_proto(value.items[0]) if value.items else make_tensor_type_proto(1, None)
+    return make_sequence_type_proto(item)
+
+
+def _inferred(found: TypeProto | None) -> Inferred | None:
+    if found is None or not found.WhichOneof("value"):
+        return None
+    if not found.HasField("tensor_type"):
+        return Inferred(SEQUENCE, None)
+    tensor = found.tensor_type
+    dims = tensor.shape.dim
+    static = tensor.HasField("shape") and all(d.WhichOneof("value") == "dim_value" for d in dims)
+    return Inferred(tensor.elem_type, tuple(d.dim_value for d in dims) if static else None)

@@ -1,0 +1,83 @@
+"""Asks onnx's shape inference whether the types and shapes of a whole model fit together.
+
+It sees the model's inputs, its small constants and no declared shapes of values between: those
+are hints that exporters get wrong, and not what runs. Nodes it knows nothing about it passes over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import onnx
+from onnx import defs, helper, numpy_helper, shape_inference
+
+from ..errors import ModelFormatError
+from ..types import NDArray
+from .check import FREE_DOMAINS, canonical_domain
+from .limits import MAX_INFERRED_BYTES, MAX_INFERRED_NODES
+from .order import label, subgraphs
+
+SMALL_BYTES = 4096
+"""Larger constants are no shapes."""
+_PASSED_OVER = "vksched.passed_over"
+"""A domain without schemas."""
+
+
+def check_inference(
+    model: onnx.ModelProto, arrays: Mapping[str, NDArray], expanded_nodes: int
+) -> None:
+    """Infers all shapes from those of the inputs, and forgets them.
+
+    Raises:
+        ModelFormatError: two types or shapes contradict each other; names the node.
+    """
+    if expanded_nodes > MAX_INFERRED_NODES or model.ByteSize() > MAX_INFERRED_BYTES:
+        return
+    asked = onnx.ModelProto()
+    asked.CopyFrom(model)
+    graph = asked.graph
+    types = {t.name: t.data_type for t in graph.initializer}
+    types |= {s.values.name: s.values.data_type for s in graph.sparse_initializer}
+    del graph.initializer[:], graph.sparse_initializer[:], graph.value_info[:]
+    declared = {value.name for value in graph.input}
+    for name, array in arrays.items():
+        if array.nbytes <= SMALL_BYTES and array.dtype != object:
+            graph.initializer.append(numpy_helper.from_array(array, name))
+        elif name not in declared:
+            graph.input.append(helper.make_tensor_value_info(name, types[name], array.shape))
+    for value in graph.output:
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
+    for function in asked.functions:
+        _prepare(function, _versions(function.opset_import))
+    _prepare(graph, _versions(asked.opset_import))
+    for opsets in (asked.opset_import, *(f.opset_import for f in asked.functions)):
+        missing = {_PASSED_OVER, *FREE_DOMAINS, *(f.domain for f in asked.functions)}
+        opsets.extend(
+            helper.make_opsetid(domain, 1) for domain in missing - {o.domain for o in opsets}
+        )
+    try:
+        shape_inference.infer_shapes(asked, check_type=True, strict_mode=True)
+    except Exception as error:  # of several types, none of them documented
+        raise ModelFormatError(f"[onnx] {' '.join(str(error).split())}") from None
+
+
+def _prepare(graph: onnx.GraphProto | onnx.FunctionProto, opsets: Mapping[str, int]) -> None:
+    """Names each node after itself, so that messages can tell which one it was, and hides those
+    that onnx would infer through a body it has for the op: at older opsets these bodies fail
+    (MeanVarianceNormalization at 9 in onnx 1.23).
+    """
+    for node in graph.node:
+        node.name = node.name or label(node)
+        for _, inner in subgraphs(node):
+            del inner.value_info[:]
+            _prepare(inner, opsets)
+        version = opsets.get(canonical_domain(node.domain))
+        if version is not None and defs.has(node.op_type, version, node.domain):
+            schema = defs.get_schema(node.op_type, version, canonical_domain(node.domain))
+            if schema.has_function and not schema.has_type_and_shape_inference_function:
+                node.domain = _PASSED_OVER
+
+
+def _versions(opsets: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    return {canonical_domain(o.domain): o.version for o in opsets}

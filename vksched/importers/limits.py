@@ -1,0 +1,18 @@
+"""What a model file may ask for: numbers far above real models and far below what hurts a host."""
+
+from __future__ import annotations
+
+MAX_RANK = 64
+"""Of a tensor, as in numpy."""
+MAX_ELEMENTS = 1 << 40
+"""Of a declared tensor: the product of its dimensions that are not zero."""
+MAX_MADE_BYTES = 1 << 28
+"""What constants may take that a file describes in less: sparse ones, shared external data, the
+results of ConstantOfShape and the like while a model is folded."""
+MAX_DEPTH = 24
+"""Subgraphs and functions inside each other."""
+MAX_NODES = 1 << 20
+"""With all function calls expanded."""
+MAX_INFERRED_NODES = 1 << 16
+MAX_INFERRED_BYTES = 1 << 26
+"""Larger models are not given to shape inference as a whole: it copies them several times."""

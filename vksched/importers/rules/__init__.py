@@ -1,0 +1,31 @@
+"""Rules: ONNX ops in terms of vksched's, one function per op.
+
+    @rule("Relu")
+    def relu_rule(n: NodeContext) -> Tensor:
+        return relu(n.tensor(0))
+
+A rule returns its results by position: tensors in the storage of their element types, or Values. It
+raises UnsupportedOp with the reason where it cannot express a call; the node then runs on the host.
+"""
+
+from __future__ import annotations
+
+from . import (  # noqa: F401 - each declares its rules
+    attention,
+    basic,
+    control,
+    image,
+    index,
+    layout,
+    math,
+    matmul,
+    microsoft,
+    nn,
+    quantize,
+    recurrent,
+    reduce,
+    sequence,
+)
+from .registry import Rule, find_rule, rule, rules
+
+__all__ = ["Rule", "find_rule", "rule", "rules"]

@@ -1,0 +1,1 @@
+"""Rules for elementwise arithmetic, comparisons and activations."""

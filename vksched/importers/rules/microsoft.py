@@ -1,0 +1,1 @@
+"""Rules for ops of the com.microsoft domain."""

@@ -1,0 +1,1 @@
+"""Rules for convolution, pooling and normalisation."""

@@ -1,0 +1,1 @@
+"""Rules for reductions, softmax, searches along an axis."""

@@ -1,0 +1,163 @@
+"""ModelRun: an ONNX model on a scheduler, compiled for the shapes it is called with.
+
+model = vs.load("model.onnx")
+with vs.Scheduler() as sched:
+    run = sched.compile(model)
+    scores = run(x=batch)["scores"]
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from .errors import GraphError, PlanError
+from .graph import build_graph
+from .importers.model import Model, ModelValue
+from .importers.values import HostValue
+from .ops.tensor import Tensor
+from .plan.names import NameIndex
+from .plan.plan import Plan
+from .program import Program, Stage, StageCache
+from .run import Run
+
+DEFAULT_LIMIT = 16
+"""Compiled graphs that are kept for one model."""
+
+
+Placements = Mapping[str | Tensor, str]
+CompileGraph = Callable[[Mapping[str, Tensor], Placements], Run]
+
+
+class ModelRun:
+    """A model that is ready to run: call it with arrays by name, as often as you like.
+
+    Each new set of shapes is compiled at its first call and kept; the one not used for longest is
+    closed when there are more than `limit`.
+    """
+
+    def __init__(
+        self, model: Model, compile: CompileGraph, placement: Placements, limit: int
+    ) -> None:
+        if not isinstance(limit, int) or limit < 1:
+            raise PlanError(f"[compile] expected a limit of at least 1, got {limit!r}")
+        self.model = model
+        self._compile = compile
+        self._placement = dict(placement)
+        self._cache = StageCache(limit)
+        self._programs: dict[frozenset[str], Program] = {}
+        self._lock = threading.Lock()
+        self._worker: ThreadPoolExecutor | None = None
+        self._closed = False
+        self._placed: set[str] = set()
+
+    @property
+    def inputs(self) -> tuple[ModelValue, ...]:
+        return self.model.inputs
+
+    @property
+    def outputs(self) -> tuple[ModelValue, ...]:
+        return self.model.outputs
+
+    def __call__(self, /, *unnamed: Any, **inputs: Any) -> dict[str, HostValue]:
+        """Runs once and returns the outputs by name.
+
+        Raises:
+            ModelFormatError: the model is wrong; the message names the node. ShapeError,
+            DTypeError, GraphError: the inputs are not what it takes.
+        """
+        if unnamed:
+            names = ", ".join(f"{value.name}=..." for value in self.inputs)
+            raise GraphError(
+                f"[run] expected inputs by name, got {len(unnamed)} without; try run({names})"
+            )
+        program, arrays = self._program(inputs)
+        found = program(arrays)
+        return {v.name: a for v, a in zip(self.outputs, found, strict=True)}
+
+    def submit(self, /, **inputs: Any) -> Future[dict[str, HostValue]]:
+        """Starts a run and returns at once; runs that were submitted go one after the other."""
+        copied = {name: _copied(value) for name, value in inputs.items()}
+        with self._lock:
+            self._require_open()
+            if self._worker is None:
+                self._worker = ThreadPoolExecutor(1, thread_name_prefix="vksched-model")
+            return self._worker.submit(lambda: self(**copied))
+
+    def prepare(self, **shapes: Any) -> None:
+        """Compiles for inputs of given shapes, by name, without running.
+
+        Raises:
+            NeedsInputs: what is compiled depends on the elements of an input.
+        """
+        self._require_open()
+        self._program_of(frozenset()).prepare(self.model.input_types(shapes))
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The plans of all compiled graphs, the one used last at the end."""
+        return tuple(s.run.plan for s in self._cache.stages if s.run is not None)
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """All stages that are kept, those without a graph too."""
+        return self._cache.stages
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the compiled graph that was used last: `print(run.plan.explain())`."""
+        plans = self.plans
+        if not plans:
+            raise PlanError("[plan] nothing is compiled yet; call the model once, or prepare()")
+        return plans[-1]
+
+    def close(self) -> None:
+        """Waits for its runs and frees its memory on the devices; safe to call twice."""
+        with self._lock:
+            self._closed = True
+            worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.shutdown(wait=True)
+        self._cache.close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise PlanError("[run] the model or its scheduler is closed; compile it again")
+
+    def _program(self, inputs: Mapping[str, Any]) -> tuple[Program, dict[str, HostValue]]:
+        """Returns what runs these inputs, and the inputs as it takes them."""
+        self._require_open()
+        arrays = self.model.check_inputs(inputs)
+        given = frozenset(arrays.keys() & self.model.defaults.keys())
+        return self._program_of(given), arrays
+
+    def _program_of(self, given: frozenset[str]) -> Program:
+        """Returns the program in which these initializers are inputs."""
+        with self._lock:
+            if given not in self._programs:
+                frame = self.model.frame(given)
+                self._programs[given] = Program(
+                    self.model.context, frame, self._compile_stage, self._cache
+                )
+            return self._programs[given]
+
+    def _compile_stage(self, outputs: Mapping[str, Tensor]) -> Run:
+        """Compiles the graph of one stage; a placement may mean names of other stages."""
+        placement: dict[str | Tensor, str] = {}
+        if self._placement:
+            names = NameIndex(build_graph(outputs)[0], "placement")
+            for key, device in self._placement.items():
+                try:
+                    if isinstance(key, str):
+                        names.find(key)
+                except PlanError:
+                    continue
+                placement[key] = device
+        return self._compile(outputs, placement)
+
+
+def _copied(value: Any) -> Any:
+    copy = getattr(value, "copy", None)
+    return copy() if copy is not None else value

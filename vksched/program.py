@@ -1,0 +1,276 @@
+"""Program: an ONNX graph as stages on the scheduler, with steps of the host between them.
+
+    frame --lower for the types seen--> stage 1 --host step--> frame --> stage 2 --> ... --> results
+                                         |  other types, or other elements of a guard
+                                         +-> stage 1' ...
+
+A junction stands before each frame and keeps the stages lowered so far. A second run that meets the
+same types and guards lowers, plans and allocates nothing. Examples: tests/test_program.py.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .control import make_step
+from .importers.context import Context
+from .importers.elements import from_storage, to_storage
+from .importers.lowering import (
+    Frame,
+    HostStep,
+    Lowered,
+    Lowering,
+    item_slot,
+    slots_of,
+)
+from .importers.values import HostType, HostValue, TypeKey, Value, type_of
+from .ops.tensor import Tensor
+from .run import Run
+from .types import NDArray
+
+Compile = Callable[[Mapping[str, Tensor]], Run]
+Step = Callable[[Sequence[HostValue], Mapping[str, HostValue]], Sequence[HostValue]]
+
+
+@dataclass(eq=False)
+class Stage:
+    """A stage that is ready to run. run: None when its graph computes nothing. reads: the slots
+    that are its inputs. keeps: those that it hands on as they are.
+    """
+
+    lowered: Lowered
+    run: Run | None
+    step: Step | None
+    then: Junction | None
+    reads: tuple[str, ...] = ()
+    keeps: tuple[str, ...] = ()
+
+    def fits(self, arrays: Mapping[str, HostValue]) -> bool:
+        """Returns whether the guards hold."""
+        return all(_same(arrays[slot], array) for slot, array in self.lowered.guards.items())
+
+
+@dataclass(eq=False)
+class Junction:
+    """The stages of one frame, by the types of its slots."""
+
+    frame: Frame
+    stages: dict[object, list[Stage]] = field(default_factory=dict)
+
+
+class StageCache:
+    """The stages of a model that are kept, the one not used for longest first.
+
+    limit: how many compiled graphs; a stage in use stays.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.lock = threading.RLock()
+        self._stages: OrderedDict[Stage, tuple[Junction, object]] = OrderedDict()
+        self._users: Counter[Stage] = Counter()
+
+    def find(
+        self, junction: Junction, key: object, arrays: Mapping[str, HostValue]
+    ) -> Stage | None:
+        """Returns a stage that serves a run, in use until it is given back."""
+        for stage in junction.stages.get(key, ()):
+            if stage.fits(arrays):
+                self._stages.move_to_end(stage)
+                self._users[stage] += 1
+                return stage
+        return None
+
+    def add(self, junction: Junction, key: object, stage: Stage) -> None:
+        """Keeps a new stage, in use until it is given back."""
+        junction.stages.setdefault(key, []).append(stage)
+        self._stages[stage] = (junction, key)
+        self._users[stage] += 1
+
+    def give_back(self, stage: Stage) -> None:
+        """Ends a use; closes what is too much."""
+        with self.lock:
+            self._users[stage] -= 1
+            if not self._users[stage]:
+                del self._users[stage]
+            compiled = [s for s in self._stages if s.run is not None]
+            spare = len(compiled) - self.limit
+            gone = [s for s in compiled if s not in self._users][: max(0, spare)]
+            for old in gone:
+                self._drop(old)
+        for old in gone:
+            if old.run is not None:
+                old.run.close()
+
+    def _drop(self, stage: Stage) -> None:
+        junction, key = self._stages.pop(stage)
+        junction.stages[key].remove(stage)
+        if not junction.stages[key]:
+            del junction.stages[key]
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages that are kept, the one used last at the end."""
+        with self.lock:
+            return tuple(self._stages)
+
+    def close(self) -> None:
+        """Closes all compiled graphs."""
+        with self.lock:
+            stages = list(self._stages)
+            for stage in stages:
+                self._drop(stage)
+        for stage in stages:
+            if stage.run is not None:
+                stage.run.close()
+
+
+class Program:
+    """A function of host values that an ONNX graph describes.
+
+    context: of the model. frame: the graph; its slots are the program's inputs. compile: makes a
+    Run of a stage's outputs. cache: keeps the stages, of subgraphs too.
+    """
+
+    def __init__(self, context: Context, frame: Frame, compile: Compile, cache: StageCache) -> None:
+        self.context = context
+        self.compile = compile
+        self.cache = cache
+        self.start = Junction(frame)
+
+    def __call__(self, arrays: Mapping[str, HostValue]) -> list[HostValue]:
+        """Runs once; returns the results in order.
+
+        arrays: by slot, in their ONNX element types.
+        """
+        held = flatten(arrays)
+        junction = self.start
+        while True:
+            stage = self._take(junction, held)
+            try:
+                held = self._advance(stage, held)
+                if stage.then is None:
+                    return [host_of(value, held) for value in stage.lowered.results]
+            finally:
+                self.cache.give_back(stage)
+            junction = stage.then
+
+    def prepare(self, types: Mapping[str, HostType]) -> Stage:
+        """Lowers and compiles the first stage for given types.
+
+        Raises:
+            NeedsInputs: it depends on the elements of an input, too.
+        """
+        with self.cache.lock:
+            key = _key(self.start.frame, types)
+            found = self.cache.find(self.start, key, {})
+            stage = found or self._make(self.start, key, types, None)
+        self.cache.give_back(stage)
+        return stage
+
+    def _take(self, junction: Junction, held: Mapping[str, HostValue]) -> Stage:
+        with self.cache.lock:
+            slots = junction.frame.slots
+            types = {slot: type_of(held[slot]) for slot in slots}
+            key = tuple(types.values())
+            found = self.cache.find(junction, key, held)
+            return found or self._make(junction, key, types, held)
+
+    def _make(
+        self,
+        junction: Junction,
+        key: object,
+        types: Mapping[str, TypeKey],
+        held: Mapping[str, HostValue] | None,
+    ) -> Stage:
+        lowering = Lowering(self.context, junction.frame, types, held)
+        lowered = lowering.run()
+        run = self.compile(lowered.outputs) if lowered.outputs else None
+        made = dict(lowered.outputs)
+        handed = [*(lowered.then.slots if lowered.then else ()), *_step_slots(lowered.step)]
+        handed += [slot for value in lowered.results for slot in slots_of(value)]
+        later = set(lowered.step.node.output) if lowered.step else set()
+        stage = Stage(
+            _with_copied_guards(lowered),
+            run,
+            make_step(self, lowered.step) if lowered.step else None,
+            Junction(lowered.then) if lowered.then else None,
+            tuple(node.name for node in run.plan.graph.inputs) if run else (),
+            tuple(s for s in dict.fromkeys(handed) if s not in made and s not in later),
+        )
+        self.cache.add(junction, key, stage)
+        return stage
+
+    def _advance(self, stage: Stage, held: Mapping[str, HostValue]) -> dict[str, HostValue]:
+        """Runs one stage and its step; returns what the slots hold then."""
+        lowered = stage.lowered
+        out = {slot: held[slot] for slot in stage.keeps}
+        if stage.run is not None:
+            feeds = {slot: to_storage(held[slot]) for slot in stage.reads}
+            found = stage.run(**feeds)
+            assert isinstance(found, dict)
+            out.update({s: from_storage(a, lowered.elem_types[s]) for s, a in found.items()})
+        if stage.step is not None and lowered.step is not None:
+            step = lowered.step
+            given = [None if v is None else host_of(v, out) for v in step.inputs]
+            captured = {name: host_of(v, out) for name, v in step.captured.items()}
+            made = stage.step(given, captured)
+            named = zip(step.node.output, made, strict=False)
+            out.update(flatten({name: value for name, value in named if name}))
+        return out
+
+
+def _with_copied_guards(lowered: Lowered) -> Lowered:
+    """The arrays of guards are the caller's, who may change them."""
+    copies = {slot: np.array(array) for slot, array in lowered.guards.items()}
+    return Lowered(
+        lowered.outputs,
+        lowered.elem_types,
+        copies,
+        lowered.step,
+        lowered.then,
+        lowered.results,
+    )
+
+
+def _step_slots(step: HostStep | None) -> list[str]:
+    if step is None:
+        return []
+    values = [v for v in step.inputs if v is not None] + list(step.captured.values())
+    return [slot for value in values for slot in slots_of(value)]
+
+
+def _key(frame: Frame, types: Mapping[str, TypeKey]) -> tuple[TypeKey, ...]:
+    return tuple(types[slot] for slot in frame.slots)
+
+
+def _same(a: HostValue, b: NDArray) -> bool:
+    if not isinstance(a, np.ndarray) or a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if a.dtype == object:
+        return bool(np.array_equal(a, b))
+    return a.tobytes() == b.tobytes()  # NaN is the same NaN, -0 is not 0
+
+
+def flatten(arrays: Mapping[str, HostValue]) -> dict[str, HostValue]:
+    """Returns host values by slot, with the items of sequences beside the sequences."""
+    out: dict[str, HostValue] = {}
+    for name, value in arrays.items():
+        out[name] = value
+        if isinstance(value, (list, tuple)):
+            out.update(flatten({item_slot(name, i): item for i, item in enumerate(value)}))
+    return out
+
+
+def host_of(value: Value, held: Mapping[str, HostValue]) -> HostValue:
+    """Returns a known value, or what its slot holds."""
+    if value.items is not None:
+        return [host_of(item, held) for item in value.items]
+    if value.slot is not None:
+        return held[value.slot]
+    return value.array
