@@ -1,4 +1,4 @@
-"""Networks exported with PyTorch equal onnxruntime on one device, on two, and with the CPU in between.
+"""Networks exported with PyTorch equal onnxruntime: on one device, two, and with the CPU between.
 
 Held to: the largest absolute error of each output is at most 1e-4 of its largest magnitude; at
 least 95 % of the floating-point work, by the rules of the ops, is on the Vulkan devices.
@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import test_reuse
 from conftest import vulkan_names
 from models import NAMES, dimensions, example_inputs, make_model
-from test_reuse import made, plans  # noqa: F401 - a fixture
 
 import vksched as vs
 from vksched.ops.op import get_op
@@ -25,6 +25,7 @@ from vksched.plan.plan import Plan
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
+plans = test_reuse.plans  # the fixture
 TOLERANCE = 1e-4
 QUANTISED = {"bert_mini_dynamic": 0.05, "small_conv_qdq": 0.02, "small_conv_qoperator": 0.02}
 """Tolerances of networks that round to 8 bits: a sum that differs in its last digit may round to
@@ -109,10 +110,10 @@ def assert_equal(name: str, found: Arrays, wanted: Arrays) -> None:
         assert error <= QUANTISED.get(name, TOLERANCE), f"{key}: {error:.2e}"
 
 
-def flops(plans: tuple[Plan, ...]) -> Counter[str]:
+def flops(made: tuple[Plan, ...]) -> Counter[str]:
     """The floating-point work of plans by device, from the ops' own rules; views do none."""
     out: Counter[str] = Counter()
-    for plan in plans:
+    for plan in made:
         nodes = plan.graph.nodes
         for split in plan.splits:
             for node in (nodes[n] for n in split.nodes):
@@ -157,25 +158,25 @@ def test_a_network_equals_onnxruntime(name: str, where: str, bench: Bench) -> No
 def test_a_second_call_makes_nothing(
     name: str,
     bench: Bench,
-    plans: list[int],  # noqa: F811
+    plans: list[int]
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sched = bench.scheduler("two")
     inputs, wanted = bench.reference(name)
     run = sched.compile(bench.load(name))
     run(**inputs)
-    before, planned, stages = made(sched), len(plans), run.stages
+    before, planned, stages = test_reuse.made(sched), len(plans), run.stages
     monkeypatch.setattr("vksched.program.Lowering", None)  # nothing is lowered, either
     for seed in (0, 1):
         found = run(**example_inputs(name, seed))
         assert seed or assert_equal(name, found, wanted) is None
-    assert made(sched) == before and len(plans) == planned and run.stages == stages
+    assert test_reuse.made(sched) == before and len(plans) == planned and run.stages == stages
     run.close()
 
 
 def test_a_decode_loop_compiles_once_per_length(
     bench: Bench,
-    plans: list[int],  # noqa: F811
+    plans: list[int]
 ) -> None:
     """The keys and values of each step are the past of the next, at first of no tokens."""
     name, limit = "gpt2_mini_past", 3

@@ -27,6 +27,7 @@ from onnxruntime.transformers.optimizer import optimize_model
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from models import EXAMPLE, FOLDER
+from models.balance import balance
 from models.networks import NETWORKS, Export, Wrapped, build
 from models.structure import strip
 
@@ -107,7 +108,9 @@ def structure_of(name: str, folder: Path) -> onnx.ModelProto:
         source, path = path, folder / f"{name}.onnx"
         derive(source, path)
     model = onnx.load(path)
+    full = onnx.load(path)
     strip(model)
+    balance(model, full, {name: value.numpy() for name, value in export.args.items()})
     del model.metadata_props[:]
     example = {"dims": dict(export.dims), "high": dict(export.high)}
     model.metadata_props.add(key=EXAMPLE, value=json.dumps(example, sort_keys=True))

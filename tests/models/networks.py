@@ -95,16 +95,16 @@ def ids(*shape: int) -> Tensor:
 # -- images ----------------------------------------------------------------------------------------
 
 
-def image(module: nn.Module, size: int = 64, **options: Any) -> Export:
+def image(module: nn.Module, batch: int = 2, size: int = 64, **options: Any) -> Export:
     """A network from images to scores, with as many images as the caller wants."""
-    x = torch.randn(2, 3, size, size)
-    batch = {"image": {0: "batch"}}
-    return Export(module, {"image": x}, ("scores",), batch, {"batch": 2}, **options)
+    x = torch.randn(batch, 3, size, size)
+    axes = {"image": {0: "batch"}}
+    return Export(module, {"image": x}, ("scores",), axes, {"batch": batch}, **options)
 
 
 @network
 def resnet18() -> Export:
-    return image(tv.resnet18(num_classes=100), dynamo=False, opset=13)
+    return image(tv.resnet18(num_classes=100), 1, 48, dynamo=False, opset=13)
 
 
 @network
@@ -114,7 +114,7 @@ def mobilenet_v3() -> Export:
 
 @network
 def efficientnet_b0() -> Export:
-    return image(tv.efficientnet_b0(num_classes=100), dynamo=False, opset=17)
+    return image(tv.efficientnet_b0(num_classes=100), 1, 48, dynamo=False, opset=17)
 
 
 @network
