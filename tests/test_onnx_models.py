@@ -158,7 +158,7 @@ def test_a_network_equals_onnxruntime(name: str, where: str, bench: Bench) -> No
 def test_a_second_call_makes_nothing(
     name: str,
     bench: Bench,
-    plans: list[int]
+    plans: list[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sched = bench.scheduler("two")
@@ -176,7 +176,7 @@ def test_a_second_call_makes_nothing(
 
 def test_a_decode_loop_compiles_once_per_length(
     bench: Bench,
-    plans: list[int]
+    plans: list[int],
 ) -> None:
     """The keys and values of each step are the past of the next, at first of no tokens."""
     name, limit = "gpt2_mini_past", 3
