@@ -20,6 +20,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from onnx import AttributeProto, GraphProto, NodeProto
 
@@ -80,7 +81,7 @@ class Frame:
     env: Mapping[str, Value]
     outputs: tuple[str, ...]
 
-    @property
+    @cached_property
     def slots(self) -> tuple[str, ...]:
         """What must be there before this can be lowered."""
         return tuple(dict.fromkeys(s for v in self.env.values() for s in slots_of(v)))
