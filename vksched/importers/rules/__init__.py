@@ -13,6 +13,7 @@ from __future__ import annotations
 from . import (  # noqa: F401 - each declares its rules
     attention,
     basic,
+    blocks,
     control,
     image,
     index,
@@ -20,6 +21,7 @@ from . import (  # noqa: F401 - each declares its rules
     math,
     matmul,
     microsoft,
+    microsoft_attention,
     nn,
     norm,
     pool,
