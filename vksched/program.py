@@ -10,9 +10,10 @@ same types and guards lowers, plans and allocates nothing. Examples: tests/test_
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -94,24 +95,36 @@ class StageCache:
 
     def give_back(self, stage: Stage) -> None:
         """Ends a use; closes what is too much."""
+        gone: list[Stage] = []
         with self.lock:
             self._users[stage] -= 1
             if not self._users[stage]:
                 del self._users[stage]
+                if stage not in self._stages:
+                    gone.append(stage)  # dropped while it was in use
             compiled = [s for s in self._stages if s.run is not None]
-            spare = len(compiled) - self.limit
-            gone = [s for s in compiled if s not in self._users][: max(0, spare)]
-            for old in gone:
-                self._drop(old)
-        for old in gone:
-            if old.run is not None:
-                old.run.close()
+            idle = (s for s in compiled if s not in self._users)
+            for old in itertools.islice(idle, max(0, len(compiled) - self.limit)):
+                gone += self._drop(old)
+        _close(gone)
 
-    def _drop(self, stage: Stage) -> None:
-        junction, key = self._stages.pop(stage)
-        junction.stages[key].remove(stage)
-        if not junction.stages[key]:
-            del junction.stages[key]
+    def _drop(self, stage: Stage) -> list[Stage]:
+        """Forgets a stage and all that come after it; returns those that nobody uses."""
+        out: list[Stage] = []
+        todo = [stage]
+        while todo:
+            old = todo.pop()
+            if old not in self._stages:
+                continue
+            junction, key = self._stages.pop(old)
+            junction.stages[key].remove(old)
+            if not junction.stages[key]:
+                del junction.stages[key]
+            if old.then is not None:
+                todo += [later for group in old.then.stages.values() for later in group]
+            if old not in self._users:
+                out.append(old)
+        return out
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -120,14 +133,16 @@ class StageCache:
             return tuple(self._stages)
 
     def close(self) -> None:
-        """Closes all compiled graphs."""
+        """Closes all compiled graphs; those in use when they are given back."""
         with self.lock:
-            stages = list(self._stages)
-            for stage in stages:
-                self._drop(stage)
-        for stage in stages:
-            if stage.run is not None:
-                stage.run.close()
+            gone = [old for stage in list(self._stages) for old in self._drop(stage)]
+        _close(gone)
+
+
+def _close(stages: Iterable[Stage]) -> None:
+    for stage in stages:
+        if stage.run is not None:
+            stage.run.close()
 
 
 class Program:

@@ -232,7 +232,7 @@ class Scheduler:
         limit: int,
         more: object,
     ) -> ModelRun:
-        """Returns what compiles a model for the shapes it is called with."""
+        """Returns what compiles a model for the shapes of its calls; now where all are fixed."""
         from .importers.model import Model  # needs the onnx package, which is an extra
         from .model import ModelRun
 
@@ -243,7 +243,10 @@ class Scheduler:
         def compile(outputs: Mapping[str, Tensor], chosen: Placements) -> Run:
             return self.compile(outputs, chosen, progress)
 
-        return ModelRun(outputs, compile, placement or {}, limit)
+        run = ModelRun(outputs, compile, placement or {}, limit)
+        if outputs.is_static:
+            run.prepare()
+        return run
 
     def reserve(
         self,

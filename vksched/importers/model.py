@@ -76,6 +76,14 @@ class Model(ImportedModel):
         inputs, outputs = (", ".join(map(str, v)) for v in (self.inputs, self.outputs))
         return f"<Model {self.name}: ({inputs}) -> ({outputs}), {len(self._nodes)} nodes>"
 
+    @property
+    def is_static(self) -> bool:
+        """All inputs are tensors of fixed shapes."""
+        return all(
+            v.kind == "tensor" and v.dims is not None and all(isinstance(d, int) for d in v.dims)
+            for v in self.inputs
+        )
+
     @cached_property
     def parameters(self) -> int:
         """The number of elements of all initializers."""

@@ -11,9 +11,11 @@ raises UnsupportedOp with the reason where it cannot express a call; the node th
 from __future__ import annotations
 
 from . import (  # noqa: F401 - each declares its rules
+    activation,
     attention,
     basic,
     blocks,
+    cast,
     control,
     image,
     index,
@@ -26,6 +28,7 @@ from . import (  # noqa: F401 - each declares its rules
     norm,
     pool,
     quantize,
+    random,
     recurrent,
     reduce,
     sequence,

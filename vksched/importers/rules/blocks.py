@@ -25,7 +25,7 @@ def unpack(array: NDArray, bits: int) -> NDArray:
     """Returns bytes as the numbers of some bits in them along the last axis, lowest bits first."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     parts = (array[..., None] >> shifts) & np.uint8((1 << bits) - 1)
-    return parts.reshape(*array.shape[:-1], -1)
+    return np.asarray(parts.reshape(*array.shape[:-1], -1))
 
 
 def _once(n: NodeContext, operands: tuple[int, ...], make: Callable[..., NDArray]) -> Tensor:

@@ -5,13 +5,13 @@ Their definitions are onnxruntime's own (ContribOperators.md); the onnx package 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...errors import UnsupportedOp
 from ...ops import (
-
     clip,
     gather,
     gelu,
@@ -26,7 +26,6 @@ from ...ops import (
     sigmoid,
     tanh,
     transpose,
-
 )
 from ...ops import slice as slice_
 from ...ops.tensor import Tensor
@@ -78,16 +77,24 @@ def bias_add(n: NodeContext) -> Tensor:
     return n.tensor(0) + n.tensor(1) + n.tensor(2)
 
 
+_ACTIVATIONS: dict[str, Callable[..., Tensor]] = {
+    "Clip": clip,
+    "HardSigmoid": hard_sigmoid,
+    "LeakyRelu": leaky_relu,
+    "Relu": relu,
+    "Sigmoid": sigmoid,
+    "Tanh": tanh,
+}
+
+
 def _activated(n: NodeContext, x: Tensor, numbers: list[float]) -> Tensor:
     """Applies the activation that a product or a convolution was fused with."""
     kind = n.attr("activation", "")
-    plain = {"": lambda x: x, "Relu": relu, "Tanh": tanh, "Sigmoid": sigmoid}
-    if kind in plain:
-        return plain[kind](x)
-    scaled = {"LeakyRelu": leaky_relu, "HardSigmoid": hard_sigmoid, "Clip": clip}
-    if kind not in scaled:
+    if not kind:
+        return x
+    if kind not in _ACTIVATIONS:
         raise UnsupportedOp(f"{n.op_type} with the activation {kind}")
-    return scaled[kind](x, *numbers)
+    return _ACTIVATIONS[kind](x, *numbers)
 
 
 # -- norms ---------------------------------------------------------------------------------------
