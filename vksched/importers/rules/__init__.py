@@ -32,6 +32,7 @@ from . import (  # noqa: F401 - each declares its rules
     recurrent,
     reduce,
     sequence,
+    signal,
 )
 from .registry import Rule, find_rule, rule, rules
 
