@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,54 +12,12 @@ from conftest import vulkan_names
 
 import vksched as vs
 
-onnx = pytest.importorskip("onnx")
-ort = pytest.importorskip("onnxruntime")
-from onnx import helper, numpy_helper  # noqa: E402
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+from onnx_case import MICROSOFT, OneNode, check
 
 RNG = np.random.default_rng(7)
-MICROSOFT = "com.microsoft"
-
-
-@dataclass
-class Case:
-    """One node. fixed: operands that are initializers. wanted: its results, - where not asked.
-    lengths: of each batch, how many keys of the caches are defined.
-    """
-
-    op: str
-    inputs: list[Any]
-    attrs: dict[str, Any] = field(default_factory=dict)
-    wanted: str = "y"
-    fixed: tuple[int, ...] = ()
-    domain: str = MICROSOFT
-    label: str = ""
-    lengths: tuple[int, ...] = ()
-
-    def model(self) -> onnx.ModelProto:
-        names = [f"x{i}" if a is not None else "" for i, a in enumerate(self.inputs)]
-        given = [(n, a) for n, a in zip(names, self.inputs, strict=True) if n]
-        dtype = helper.np_dtype_to_tensor_dtype
-        outputs = [w if w != "-" else "" for w in self.wanted.split()]
-        node = helper.make_node(self.op, names, outputs, domain=self.domain, **self.attrs)
-        kept = {f"x{i}" for i in self.fixed}
-        graph = helper.make_graph(
-            [node],
-            "one",
-            [
-                helper.make_tensor_value_info(n, dtype(a.dtype), a.shape)
-                for n, a in given
-                if n not in kept
-            ],
-            [helper.make_empty_tensor_value_info(o) for o in outputs if o],
-            [numpy_helper.from_array(a, n) for n, a in given if n in kept],
-        )
-        opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MICROSOFT, 1)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=8)
-
-    def feeds(self) -> dict[str, Any]:
-        return {
-            f"x{i}": a for i, a in enumerate(self.inputs) if a is not None and i not in self.fixed
-        }
+Case = partial(OneNode, domain=MICROSOFT)
 
 
 def rand(*shape: int) -> Any:
@@ -229,7 +187,7 @@ def grouped(
     attrs: dict[str, Any] | None = None,
     more: tuple[Any, ...] = (),
     packed: bool = False,
-) -> Case:
+) -> OneNode:
     """lengths: of each batch with the new keys. room: keys that the buffers hold."""
     batch, total = len(lengths), max(lengths)
     qkv = [rand(batch, new, 2 * W), rand(batch, new, W), rand(batch, new, W)]
@@ -263,7 +221,7 @@ ROWS += [
 ]
 
 
-def blocks(label: str, bits: int, zeros: str) -> Case:
+def blocks(label: str, bits: int, zeros: str) -> OneNode:
     depth, columns, block = 40, 3, 16
     count = -(-depth // block)
     packed = RNG.integers(0, 256, (columns, count, block * bits // 8), dtype=np.uint8)
@@ -308,24 +266,5 @@ def sched(request: pytest.FixtureRequest) -> Iterator[vs.Scheduler]:
 
 
 @pytest.mark.parametrize("case", ROWS, ids=[f"{c.op} {c.label}".strip() for c in ROWS])
-def test_equals_onnxruntime(case: Case, sched: vs.Scheduler) -> None:
-    model = case.model()
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = ort.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    wanted = session.run(None, case.feeds())
-    run = sched.compile(vs.load(model))
-    got = run(**case.feeds())
-    hosts = [n.op for plan in run.plans for n in plan.graph.nodes if n.op.startswith("onnx.")]
-    run.close()
-    assert not hosts
-    assert len(got) == len(wanted)
-    for name, want in zip((o.name for o in model.graph.output), wanted, strict=True):
-        found = got[name].copy()
-        assert found.shape == want.shape and found.dtype == want.dtype
-        if name in ("k", "v"):
-            for batch, length in enumerate(case.lengths):
-                found[batch, :, length:] = want[batch, :, length:] = 0
-        np.testing.assert_allclose(found, want, rtol=1e-4, atol=2e-5, err_msg=name)
+def test_equals_onnxruntime(case: OneNode, sched: vs.Scheduler) -> None:
+    check(case, sched)

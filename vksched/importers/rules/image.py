@@ -70,14 +70,21 @@ def resize_rule(n: NodeContext) -> Tensor:
 
 
 def _resize(n: NodeContext, mode: str, scales: list[float]) -> Tensor:
-    """Upsample's rules: places are divided by the scale, and rounded down for the nearest."""
-    return resize(
-        _plain(n, mode),
-        scales=scales,
-        mode=NAMES.get(mode, mode),
-        coordinate_transformation_mode="asymmetric",
-        nearest_mode="floor",
-    )
+    """Upsample's rules: places are divided by the scale; the nearest is the one before, or on an
+    axis that shrinks the one after, as onnxruntime has it.
+    """
+    x = _plain(n, mode)
+    for nearest, shrinks in (("ceil", True), ("floor", False)):
+        axes = [a for a, scale in enumerate(scales) if (scale < 1) == shrinks]
+        x = resize(
+            x,
+            scales=[scales[a] for a in axes],
+            axes=axes,
+            mode=NAMES.get(mode, mode),
+            coordinate_transformation_mode="asymmetric",
+            nearest_mode=nearest,
+        )
+    return x
 
 
 def _plain(n: NodeContext, mode: str) -> Tensor:
