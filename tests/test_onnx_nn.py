@@ -29,7 +29,7 @@ def longs(*values: int) -> Any:
     return np.array(values, np.int64)
 
 
-X = rand(1, 2, 5, 6)
+X, X2 = rand(1, 2, 5, 6), rand(2, 3, 5, 6)
 ROWS = [
     Case("Conv", [X, rand(4, 1, 3, 2)], {"group": 2, "auto_pad": "SAME_LOWER", "strides": [2, 1]}),
     Case("Conv", [rand(0, 2, 5), rand(3, 2, 3)], label="no images"),
@@ -104,6 +104,16 @@ ROWS = [
         opset=11,
         fixed=(1, 2, 3),
         label="half later",
+    ),
+    *(
+        Case(
+            "RoiAlign",
+            [X2, np.float32([[0, 1, 4, 3], [-3, -2, 2, 9], [1, 1, 1.2, 1.1]]), longs(1, 0, 1)],
+            {"output_height": 2, "output_width": 3, "sampling_ratio": 2, "spatial_scale": 0.7},
+            opset=opset,
+            label=str(opset),
+        )
+        for opset in (10, 16)
     ),
     Case(
         "GridSample",

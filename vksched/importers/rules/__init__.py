@@ -31,6 +31,7 @@ from . import (  # noqa: F401 - each declares its rules
     random,
     recurrent,
     reduce,
+    regions,
     sequence,
     signal,
 )
