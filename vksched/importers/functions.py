@@ -64,7 +64,8 @@ def _function(
                     )
                 else:
                     found = schema.get_function_with_opset_version(version)  # type: ignore[attr-defined]
-                function = FunctionProto.FromString(found)
+                function = FunctionProto()
+                function.ParseFromString(found)
             except Exception:  # of the C++ library, where it cannot build one
                 continue
             if function.node:
@@ -77,7 +78,8 @@ def _holds(context: Context, function: FunctionProto, nodes: Iterable[NodeProto]
     versions = {o.domain: o.version for o in function.opset_import}
     for node in nodes:
         meant = context.schema(node)
-        written = context.schema(node, versions.get(node.domain, 1))
+        # what a function does not import it takes from the model
+        written = context.schema(node, versions.get(node.domain))
         if meant is None or written is None or meant.since_version != written.since_version:
             return False
         if not all(_holds(context, function, graph.node) for graph in subgraphs(node)):
