@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, NodeProto, TypeProto, defs
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto, defs
 from onnx.defs import OpSchema
 from onnx.helper import (
     make_attribute,
@@ -42,11 +42,13 @@ _KINDS: dict[str, Any] = {
 class Context:
     """What is shared by all lowerings of a model.
 
-    opsets: the version of each domain that the model imports.
+    opsets: the version of each domain that the model imports. functions: of the model, which the
+    host evaluates.
     """
 
-    def __init__(self, opsets: Mapping[str, int]) -> None:
+    def __init__(self, opsets: Mapping[str, int], functions: Sequence[FunctionProto] = ()) -> None:
         self.opsets = {("" if d == "ai.onnx" else d): v for d, v in opsets.items()}
+        self._functions = functions
         self._tensors: dict[int, tuple[NDArray, Tensor]] = {}
         self._names: dict[int, tuple[NDArray, str]] = {}
         self._constants: dict[bytes, Value] = {}
@@ -120,7 +122,7 @@ class Context:
         return _schema(node.op_type, version or self.version(node.domain), node.domain)
 
     def _host_node(self, serialized: bytes) -> HostNode:
-        return HostNode(NodeProto.FromString(serialized), self.opsets)
+        return HostNode(NodeProto.FromString(serialized), self.opsets, self._functions)
 
     def infer(
         self, node: NodeProto, inputs: Sequence[Value | None], schema: OpSchema | None

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-from onnx import NodeProto
+from onnx import FunctionProto, NodeProto
 from onnx.reference import ReferenceEvaluator
 
 from ..errors import ModelFormatError, UnsupportedOp, VkschedError
@@ -40,10 +40,16 @@ def describe(node: NodeProto) -> str:
 class HostNode:
     """One ONNX node as a function of host values."""
 
-    def __init__(self, node: NodeProto, opsets: dict[str, int]) -> None:
+    def __init__(
+        self,
+        node: NodeProto,
+        opsets: dict[str, int],
+        functions: Sequence[FunctionProto] = (),
+    ) -> None:
         self.node = node
         try:
-            self._evaluator = ReferenceEvaluator(node, opsets=opsets)
+            known: list[ReferenceEvaluator | FunctionProto] = [*functions]
+            self._evaluator = ReferenceEvaluator(node, opsets=opsets, functions=known or None)
         except Exception as error:
             raise ModelFormatError(f"[onnx] {describe(node)}: {_said(error)}") from error
 
