@@ -21,6 +21,7 @@ import numpy as np
 from .control import Step, make_step
 from .importers.context import Context
 from .importers.elements import from_storage, to_storage
+from .importers.host import WrongShape
 from .importers.lowering import (
     Frame,
     HostStep,
@@ -62,10 +63,15 @@ class Junction:
     stages: dict[object, list[Stage]] = field(default_factory=dict)
 
 
+LIGHTER = 16
+"""How much less a stage without a compiled graph weighs."""
+
+
 class StageCache:
     """The stages of a model that are kept, the one not used for longest first.
 
-    limit: how many compiled graphs; a stage in use stays.
+    limit: how many compiled graphs; of stages without one LIGHTER times as many. A stage in use
+    stays.
     """
 
     def __init__(self, limit: int) -> None:
@@ -101,9 +107,17 @@ class StageCache:
                 if stage not in self._stages:
                     gone.append(stage)  # dropped while it was in use
             compiled = [s for s in self._stages if s.run is not None]
-            idle = (s for s in compiled if s not in self._users)
-            for old in itertools.islice(idle, max(0, len(compiled) - self.limit)):
-                gone += self._drop(old)
+            without = [s for s in self._stages if s.run is None]
+            for stages, limit in ((compiled, self.limit), (without, LIGHTER * self.limit)):
+                idle = (s for s in stages if s not in self._users)
+                for old in itertools.islice(idle, max(0, len(stages) - limit)):
+                    gone += self._drop(old)
+        _close(gone)
+
+    def forget(self, stage: Stage) -> None:
+        """Drops a stage that is in use, and all that come after it."""
+        with self.lock:
+            gone = self._drop(stage)
         _close(gone)
 
     def _drop(self, stage: Stage) -> list[Stage]:
@@ -174,9 +188,20 @@ class Program:
                 held = self._advance(stage, held)
                 if stage.then is None:
                     return [host_of(value, held) for value in stage.lowered.results]
+                junction = stage.then
+            except WrongShape as wrong:
+                if not self._leave_to_host(wrong):
+                    raise
+                self.cache.forget(stage)  # and lower again, without what inference says of it
             finally:
                 self.cache.give_back(stage)
-            junction = stage.then
+
+    def _leave_to_host(self, wrong: WrongShape) -> bool:
+        """Notes a node of which inference is wrong; returns whether that is news."""
+        node = wrong.node.SerializeToString(deterministic=True)
+        is_new = node not in self.context.not_inferable
+        self.context.not_inferable.add(node)
+        return is_new
 
     def prepare(self, types: Mapping[str, HostType]) -> Stage:
         """Lowers and compiles the first stage for given types.

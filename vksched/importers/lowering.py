@@ -30,7 +30,7 @@ from .context import Context
 from .elements import storage
 from .functions import expand
 from .host import add_host_node, describe
-from .names import RANDOM, free_names, has_subgraphs, item_slot, names_read, slots_of
+from .names import HANDED_ON, RANDOM, free_names, has_subgraphs, item_slot, names_read, slots_of
 from .node import NodeContext
 from .rules import find_rule
 from .values import EMPTY, HostType, HostValue, Inferred, TypeKey, Value, known
@@ -309,7 +309,7 @@ class Lowering:
         """
         if not all(v is None or v.is_known for v in inputs):
             return False
-        if node.op_type in RANDOM or has_subgraphs(node):
+        if node.op_type in RANDOM | HANDED_ON or has_subgraphs(node):
             return False
         given = sum(v.array.size for v in inputs if v is not None and v.array is not None)
         sizes = [math.prod(i.shape) for i in inferred if i is not None and i.shape is not None]
@@ -343,7 +343,7 @@ class Lowering:
         """Makes a node one of the graph that the host computes, or a step between two stages where
         its results' shapes are not known.
         """
-        if has_subgraphs(node) or node.SerializeToString() in self.context.not_inferable:
+        if has_subgraphs(node) or self._is_not_inferable(node):
             return self._step(node, inputs, reason)
         types: list[HostType | None] = []
         for name, found in zip(node.output, inferred, strict=True):
@@ -369,6 +369,10 @@ class Lowering:
             ],
         )
         return None
+
+    def _is_not_inferable(self, node: NodeProto) -> bool:
+        found = self.context.not_inferable
+        return bool(found) and node.SerializeToString(deterministic=True) in found
 
     def _step(self, node: NodeProto, inputs: tuple[Value | None, ...], reason: str) -> HostStep:
         captured = {name: self.env[name] for name in free_names(node) if name in self.env}

@@ -18,6 +18,21 @@ RANDOM = frozenset(
     )
 )
 """Ops that may give other results in every run."""
+HANDED_ON = frozenset(
+    (
+        "Identity",
+        "Optional",
+        "OptionalGetElement",
+        "OptionalHasElement",
+        "SequenceAt",
+        "SequenceConstruct",
+        "SequenceEmpty",
+        "SequenceErase",
+        "SequenceInsert",
+        "SequenceLength",
+    )
+)
+"""Ops whose rules hand values on as they are: a weight stays the one that it is."""
 
 
 def item_slot(slot: str, index: int) -> str:
