@@ -198,6 +198,8 @@ class Program:
 
     def _leave_to_host(self, wrong: WrongShape) -> bool:
         """Notes a node of which inference is wrong; returns whether that is news."""
+        if wrong.node is None:
+            return False
         node = wrong.node.SerializeToString(deterministic=True)
         is_new = node not in self.context.not_inferable
         self.context.not_inferable.add(node)

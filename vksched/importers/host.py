@@ -195,7 +195,7 @@ def _checked(node: NodeProto, result: HostValue, wanted: HostType) -> NDArray:
 class WrongShape(VkschedError):
     """The evaluator's result has another shape than shape inference said."""
 
-    def __init__(self, text: str, node: NodeProto) -> None:
+    def __init__(self, text: str, node: NodeProto | None = None) -> None:
         super().__init__(text)
         self.node = node
 
