@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-from onnx import NodeProto
+from onnx import FunctionProto, NodeProto
 from onnx.reference import ReferenceEvaluator
 
 from ..errors import ModelFormatError, UnsupportedOp, VkschedError
@@ -44,11 +44,17 @@ def describe(node: NodeProto) -> str:
 class HostNode:
     """One ONNX node as a function of host values."""
 
-    def __init__(self, node: NodeProto, opsets: dict[str, int]) -> None:
+    def __init__(
+        self,
+        node: NodeProto,
+        opsets: dict[str, int],
+        functions: Sequence[FunctionProto] = (),
+    ) -> None:
         self.node = node
         node, self._defaults = _with_defaults(node)
         try:
-            self._evaluator = ReferenceEvaluator(node, opsets=opsets)
+            known: list[ReferenceEvaluator | FunctionProto] = [*functions]
+            self._evaluator = ReferenceEvaluator(node, opsets=opsets, functions=known or None)
         except Exception as error:
             raise ModelFormatError(f"[onnx] {describe(node)}: {_said(error)}") from error
 
@@ -94,7 +100,8 @@ def _host_value(value: object) -> HostValue:
         return None
     if isinstance(value, (list, tuple)):
         return [_host_value(item) for item in value]
-    return np.asarray(value)
+    array = np.asarray(value)
+    return array.astype(object) if array.dtype.kind in "US" else array
 
 
 # -- in a graph ----------------------------------------------------------------------------------
