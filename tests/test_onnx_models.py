@@ -147,10 +147,10 @@ def test_a_network_equals_onnxruntime_on_one_device(name: str, bench: Bench) -> 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_network_equals_onnxruntime(name: str, where: str, bench: Bench) -> None:
     sched = bench.scheduler("cpu" if where == "cpu" else "two")
-    devices = [d.name for d in sched.devices]
-    parts = {"two": devices[:2], "between": [devices[0], "cpu", devices[1]], "cpu": []}[where]
+    first, *_, cpu = devices = [d.name for d in sched.devices]
+    parts = {"two": devices[:-1], "between": [first, cpu, devices[-2]], "cpu": [cpu]}[where]
     inputs, wanted = bench.reference(name)
-    placement = spread(bench.placeable(name), parts) if parts else {}
+    placement = spread(bench.placeable(name), parts) if where != "cpu" else {}
     run = sched.compile(bench.load(name), placement=placement)
     assert_equal(name, run(**inputs), wanted)
     used = {p.machine.devices[s.device].name for p in run.plans for s in p.splits}
