@@ -147,8 +147,8 @@ def test_a_network_equals_onnxruntime_on_one_device(name: str, bench: Bench) -> 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_network_equals_onnxruntime(name: str, where: str, bench: Bench) -> None:
     sched = bench.scheduler("cpu" if where == "cpu" else "two")
-    first, *_, cpu = devices = [d.name for d in sched.devices]
-    parts = {"two": devices[:-1], "between": [first, cpu, devices[-2]], "cpu": [cpu]}[where]
+    vulkan = [d.name for d in sched.devices[:-1]]
+    parts = {"two": vulkan, "between": [*vulkan[:1], "cpu", *vulkan[1:]], "cpu": ["cpu"]}[where]
     inputs, wanted = bench.reference(name)
     placement = spread(bench.placeable(name), parts) if where != "cpu" else {}
     run = sched.compile(bench.load(name), placement=placement)
