@@ -25,6 +25,7 @@ from . import (  # noqa: F401 - each declares its rules
     nn,
     norm,
     pool,
+    qlinear,
     quantize,
     random,
     recurrent,

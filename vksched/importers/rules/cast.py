@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 def cast(n: NodeContext) -> Value:
     target = n.attr("to") if n.op_type == "Cast" else n.elem_type(1)
     n.require(target in STORAGE, f"{element_name(target)}, which is held by the host only,")
-    return Value(target, tensor=convert(n.tensor(0), n.elem_type(0), target))
+    saturate = bool(n.attr("saturate", 1))
+    return Value(target, tensor=convert(n.tensor(0), n.elem_type(0), target, saturate))
 
 
 @rule("BitCast", types=ANY)

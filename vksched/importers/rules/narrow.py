@@ -49,13 +49,15 @@ def wrap(x: Tensor, elem_type: int) -> Tensor:
     return ops.bitwise_right_shift(ops.bitwise_left_shift(x, spare), spare)
 
 
-def round_float(x: Tensor, elem_type: int) -> Tensor:
-    """Returns float32 rounded to a narrower float."""
+def round_float(x: Tensor, elem_type: int, saturate: bool = False) -> Tensor:
+    """Returns float32 rounded to a narrower float. saturate: what is beyond its range is cut."""
     raise UnsupportedOp(f"no vksched op rounds to {element_name(elem_type)}")
 
 
-def convert(x: Tensor, source: int, target: int) -> Tensor:
+def convert(x: Tensor, source: int, target: int, saturate: bool = True) -> Tensor:
     """Returns values of one element type as another, as ONNX Cast does.
+
+    saturate: what is beyond the range of a FLOAT8 becomes its largest value.
 
     Raises:
         UnsupportedOp: no vksched op converts between the two.
@@ -68,7 +70,7 @@ def convert(x: Tensor, source: int, target: int) -> Tensor:
         raise UnsupportedOp(f"{element_name(source)} to {element_name(target)}")
     if target in NARROW_FLOATS:
         as_float = ops.cast(x, FLOAT32)
-        return as_float if source == T.BOOL else round_float(as_float, target)
+        return as_float if source == T.BOOL else round_float(as_float, target, saturate)
     if target in NARROW_INTS:
         as_int = ops.cast(x, INT32)
         return as_int if _within(source, target) else wrap(as_int, target)
