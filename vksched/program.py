@@ -13,12 +13,12 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from .control import make_step
+from .control import Step, make_step
 from .importers.context import Context
 from .importers.elements import from_storage, to_storage
 from .importers.lowering import (
@@ -26,16 +26,14 @@ from .importers.lowering import (
     HostStep,
     Lowered,
     Lowering,
-    item_slot,
-    slots_of,
 )
+from .importers.names import item_slot, slots_of
 from .importers.values import HostType, HostValue, TypeKey, Value, type_of
 from .ops.tensor import Tensor
 from .run import Run
 from .types import NDArray
 
 Compile = Callable[[Mapping[str, Tensor]], Run]
-Step = Callable[[Sequence[HostValue], Mapping[str, HostValue]], Sequence[HostValue]]
 
 
 @dataclass(eq=False)
@@ -120,8 +118,9 @@ class StageCache:
             junction.stages[key].remove(old)
             if not junction.stages[key]:
                 del junction.stages[key]
-            if old.then is not None:
-                todo += [later for group in old.then.stages.values() for later in group]
+            bodies = [p.start for p in old.step.programs] if old.step else []
+            for behind in [*bodies, old.then] if old.then else bodies:
+                todo += [later for group in behind.stages.values() for later in group]
             if old not in self._users:
                 out.append(old)
         return out
@@ -157,6 +156,10 @@ class Program:
         self.compile = compile
         self.cache = cache
         self.start = Junction(frame)
+
+    def of(self, frame: Frame) -> Program:
+        """Returns a program of another frame whose stages are kept beside those of this one."""
+        return Program(self.context, frame, self.compile, self.cache)
 
     def __call__(self, arrays: Mapping[str, HostValue]) -> list[HostValue]:
         """Runs once; returns the results in order.
@@ -234,7 +237,7 @@ class Program:
             step = lowered.step
             given = [None if v is None else host_of(v, out) for v in step.inputs]
             captured = {name: host_of(v, out) for name, v in step.captured.items()}
-            made = stage.step(given, captured)
+            made = stage.step.run(given, captured)
             named = zip(step.node.output, made, strict=False)
             out.update(flatten({name: value for name, value in named if name}))
         return out

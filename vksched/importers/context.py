@@ -11,6 +11,7 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto, TypeProto, defs
 from onnx.defs import OpSchema
 from onnx.helper import (
+    make_attribute,
     make_opsetid,
     make_sequence_type_proto,
     make_tensor_type_proto,
@@ -68,6 +69,11 @@ class Context:
             if key not in self._constants:
                 self._constants[key] = known(attribute_array(tensor))
             out[tensor.name] = self._constants[key]
+        for sparse in graph.sparse_initializer:
+            node = NodeProto(op_type="Constant", output=[sparse.values.name])
+            node.attribute.append(make_attribute("sparse_value", sparse))
+            (made,) = self.host_node(node.SerializeToString(deterministic=True))([])
+            out[sparse.values.name] = known(np.asarray(made))
         return out
 
     def constant_node(self, node: NodeProto) -> Value | None:
@@ -107,9 +113,11 @@ class Context:
         """Returns the opset of a domain that the model asks for, 1 where it does not say."""
         return self.opsets.get("" if domain == "ai.onnx" else domain, 1)
 
-    def schema(self, node: NodeProto) -> OpSchema | None:
-        """Returns the declaration of a node's op, None where the onnx package has none."""
-        return _schema(node.op_type, self.version(node.domain), node.domain)
+    def schema(self, node: NodeProto, version: int | None = None) -> OpSchema | None:
+        """Returns the declaration of a node's op, at the model's opset or another; None where the
+        onnx package has none.
+        """
+        return _schema(node.op_type, version or self.version(node.domain), node.domain)
 
     def _host_node(self, serialized: bytes) -> HostNode:
         return HostNode(NodeProto.FromString(serialized), self.opsets)

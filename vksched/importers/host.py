@@ -73,7 +73,8 @@ def _host_value(value: object) -> HostValue:
         return None
     if isinstance(value, (list, tuple)):
         return [_host_value(item) for item in value]
-    return np.asarray(value)
+    array = np.asarray(value)
+    return array.astype(object) if array.dtype.kind in "US" else array
 
 
 # -- in a graph ----------------------------------------------------------------------------------
