@@ -21,6 +21,7 @@ LAYERS = [
     ("function", "control", "program"),
     ("model",),
     ("scheduler",),
+    ("onnx_backend",),
     ("cases",),
     ("cli",),
 ]

@@ -18,6 +18,7 @@ from onnx.helper import (
 from onnx.numpy_helper import from_array
 from onnx.shape_inference import infer_node_outputs
 
+from ..errors import ModelFormatError
 from ..ops.tensor import Tensor, constant, weight
 from ..types import NDArray
 from .elements import to_storage
@@ -110,6 +111,20 @@ class Context:
     def schema(self, node: NodeProto) -> OpSchema | None:
         """Returns the declaration of a node's op, None where the onnx package has none."""
         return _schema(node.op_type, self.version(node.domain), node.domain)
+
+    def add_opsets(self, opsets: Mapping[str, int]) -> None:
+        """Takes up the domains of an op's body that the model does not import itself."""
+        new = {d: v for d, v in opsets.items() if ("" if d == "ai.onnx" else d) not in self.opsets}
+        self.opsets.update({("" if d == "ai.onnx" else d): v for d, v in new.items()})
+        self._opset_ids += [make_opsetid(d, v) for d, v in new.items()]
+
+    def evaluates(self, node: NodeProto) -> bool:
+        """Returns whether the reference evaluator knows a node."""
+        try:
+            self.host_node(node.SerializeToString(deterministic=True))
+        except ModelFormatError:
+            return False
+        return True
 
     def _host_node(self, serialized: bytes) -> HostNode:
         return HostNode(NodeProto.FromString(serialized), self.opsets)

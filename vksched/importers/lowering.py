@@ -21,12 +21,13 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from onnx import AttributeProto, GraphProto, NodeProto
+from onnx import AttributeProto, GraphProto, NodeProto, TypeProto
 
 from ..errors import ModelFormatError, UnsupportedOp, VkschedError
 from ..ops.tensor import Tensor, input, scope
 from ..types import NDArray
-from .context import Context
+from .bodies import body_of, has_body
+from .context import Context, type_proto
 from .elements import storage
 from .host import add_host_node, describe
 from .node import NodeContext
@@ -234,6 +235,8 @@ class Lowering:
         try:
             results = self._by_rule(context)
         except UnsupportedOp as error:
+            if self._by_body(context):
+                return None
             return self._on_host(node, inputs, inferred, str(error))
         if results is not None:
             self._write(node, results)
@@ -269,6 +272,23 @@ class Lowering:
         if len(self.todo) > before and not found:
             return None
         return [self._as_value(n, i, result) for i, result in enumerate(found)]
+
+    def _by_body(self, n: NodeContext) -> bool:
+        """Puts the nodes of an op that ONNX declares as a function in its place: where it has no
+        rule, or where its rule refuses and the evaluator does not know it.
+        """
+        if n.schema is None or not has_body(n.schema):
+            return False
+        if find_rule(n.node.domain, n.op_type) is not None and self.context.evaluates(n.node):
+            return False
+        types = [TypeProto() if v is None else type_proto(v) for v in n.inputs]
+        found = body_of(n.node, n.schema, n.version, types)
+        if found is None:
+            return False
+        nodes, opsets = found
+        self.context.add_opsets(opsets)
+        self.splice(nodes, {})
+        return True
 
     def _as_value(self, n: NodeContext, index: int, result: Tensor | Value | None) -> Value | None:
         if not isinstance(result, Tensor):
