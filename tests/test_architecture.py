@@ -21,7 +21,7 @@ LAYERS = [
     ("function", "control", "program"),
     ("model",),
     ("scheduler",),
-    ("onnx_backend",),
+    ("session", "onnx_backend"),
     ("cases",),
     ("cli",),
 ]

@@ -43,6 +43,7 @@ from .runtime.null import NullDevice, SimulatedClock
 from .runtime.probe import DeviceInfo
 from .runtime.probe import list_devices as devices
 from .scheduler import Scheduler
+from .session import InferenceSession
 from .trace import Event, Recorder, Trace, VkschedWarning
 from .types import TensorType
 
@@ -60,6 +61,7 @@ __all__ = [
     "Graph",
     "GraphError",
     "IndexOutOfRange",
+    "InferenceSession",
     "Machine",
     "ModelFormatError",
     "NullDevice",

@@ -75,7 +75,9 @@ def function_key(item: onnx.NodeProto | onnx.FunctionProto) -> FunctionKey:
 
 
 def check_model(model: onnx.ModelProto, reader: TensorReader) -> int:
-    """Checks a model and sorts its nodes; returns their number with all functions expanded.
+    """Checks a model; returns the number of its nodes with all functions expanded.
+
+    Nodes are sorted, and the default domain gets the one name "".
 
     The data of the main graph's initializers is not looked at.
 
@@ -94,6 +96,7 @@ def check_model(model: onnx.ModelProto, reader: TensorReader) -> int:
         where = f"function {function.name!r}"
         for value in (function.name, function.domain, function.overload):
             text(value, where)
+        function.domain = canonical_domain(function.domain)
         if functions.setdefault(function_key(function), function) is not function:
             raise ModelFormatError(f"[onnx] {where}: expected one of this name, got two")
     opsets = _opsets(model.opset_import, "model")
@@ -173,6 +176,7 @@ class _Checker:
         producers: dict[str, int] = {}
         for at, node in enumerate(graph.node):
             self._texts(node, prefix)
+            node.domain = canonical_domain(node.domain)
             for name in node.output:
                 if name and (name in producers or name in scope.names):
                     raise ModelFormatError(
@@ -223,7 +227,7 @@ class _Checker:
             taken.add(name)
 
     def _op(self, node: onnx.NodeProto, where: str) -> None:
-        domain = canonical_domain(node.domain)
+        domain = node.domain
         function = self.functions.get(function_key(node))
         if function is not None:
             if len(node.input) > len(function.input) or len(node.output) > len(function.output):
@@ -288,13 +292,15 @@ def check_type(value: onnx.ValueInfoProto, where: str, required: bool) -> None:
         ModelFormatError: it is missing, unknown, or has dimensions that cannot be.
     """
     text(value.name, where)
-    if required and value.type.WhichOneof("value") is None:
-        raise ModelFormatError(f"[onnx] {where}: expected a type, got none")
     _check_type_proto(value.type, where, required)
 
 
-def _check_type_proto(kind: onnx.TypeProto, where: str, required: bool) -> None:
+def _check_type_proto(
+    kind: onnx.TypeProto, where: str, required: bool, inside: bool = False
+) -> None:
     which = kind.WhichOneof("value")
+    if which is None and (required or inside):
+        raise ModelFormatError(f"[onnx] {where}: expected a type, got none")
     if which in ("tensor_type", "sparse_tensor_type"):
         tensor = getattr(kind, which)
         if required or tensor.elem_type:
@@ -303,15 +309,15 @@ def _check_type_proto(kind: onnx.TypeProto, where: str, required: bool) -> None:
             text(dim.dim_param, where)
         checked_shape([d.dim_value for d in tensor.shape.dim], where)
     elif which == "map_type":
-        _check_type_proto(kind.map_type.value_type, where, required)
+        _check_type_proto(kind.map_type.value_type, where, required, inside=True)
     elif which in ("sequence_type", "optional_type"):
-        _check_type_proto(getattr(kind, which).elem_type, where, required)
+        _check_type_proto(getattr(kind, which).elem_type, where, required, inside=True)
 
 
 def _opsets(imports: Iterable[onnx.OperatorSetIdProto], where: str) -> dict[str, int]:
     opsets: dict[str, int] = {}
     for item in imports:
-        domain = canonical_domain(text(item.domain, where))
+        domain = item.domain = canonical_domain(text(item.domain, where))
         newest = defs.onnx_opset_version() if not domain else 1 << 31
         if not 0 < item.version <= newest:
             raise ModelFormatError(

@@ -56,6 +56,8 @@ ANY = frozenset(STORAGE)
 """All element types that a Tensor can hold: for rules that only move elements."""
 PLAIN = frozenset(SAME)
 """Those whose arithmetic is that of vksched's ops: what a rule takes unless it says otherwise."""
+EVERY = frozenset(T.DataType.values()) - {T.UNDEFINED}
+"""All element types, those of the host too: for rules that hand values on as they are."""
 INTS = frozenset((T.INT32, T.INT64, T.UINT32, T.UINT64, *NARROW_INTS))
 
 

@@ -6,7 +6,9 @@ are hints that exporters get wrong, and not what runs. Nodes it knows nothing ab
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import onnx
 from onnx import defs, helper, numpy_helper, shape_inference
@@ -21,6 +23,7 @@ SMALL_BYTES = 4096
 """Larger constants are no shapes."""
 _PASSED_OVER = "vksched.passed_over"
 """A domain without schemas."""
+_ERROR = re.compile(r"\(op_type:[^,]*, node name: (.*?)\): (?:\[\w*Error\] )?(.*)")
 
 
 def check_inference(
@@ -56,10 +59,39 @@ def check_inference(
         opsets.extend(
             helper.make_opsetid(domain, 1) for domain in missing - {o.domain for o in opsets}
         )
+    asked.ir_version = max(asked.ir_version, 4)  # from there on initializers need not be inputs
+    said = _failure(asked)
+    if said:
+        found = _ERROR.search(said)
+        where, what = (found[1], found[2]) if found else (_blamed(asked), said)
+        raise ModelFormatError(f"[onnx] {where}: {what}")
+
+
+def _failure(model: onnx.ModelProto) -> str:
+    """Returns what shape inference says against a model, "" for nothing."""
     try:
-        shape_inference.infer_shapes(asked, check_type=True, strict_mode=True)
+        shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
     except Exception as error:  # of several types, none of them documented
-        raise ModelFormatError(f"[onnx] {' '.join(str(error).split())}") from None
+        return " ".join(str(error).split()) or type(error).__name__
+    return ""
+
+
+def _blamed(model: onnx.ModelProto) -> str:
+    """Returns the first node without which shape inference would not fail, found by halving."""
+    nodes = list(model.graph.node)
+    part = onnx.ModelProto()
+    part.CopyFrom(model)
+    del part.graph.output[:]
+    fails, passes = len(nodes) + 1, 0
+    while fails - passes > 1:
+        count = (fails + passes) // 2
+        del part.graph.node[:]
+        part.graph.node.extend(nodes[:count])
+        if _failure(part):
+            fails = count
+        else:
+            passes = count
+    return nodes[fails - 1].name if fails <= len(nodes) else "outputs"
 
 
 def _prepare(graph: onnx.GraphProto | onnx.FunctionProto, opsets: Mapping[str, int]) -> None:
@@ -68,13 +100,13 @@ def _prepare(graph: onnx.GraphProto | onnx.FunctionProto, opsets: Mapping[str, i
     (MeanVarianceNormalization at 9 in onnx 1.23).
     """
     for node in graph.node:
-        node.name = node.name or label(node)
+        node.name = label(node)
         for _, inner in subgraphs(node):
             del inner.value_info[:]
             _prepare(inner, opsets)
         version = opsets.get(canonical_domain(node.domain))
         if version is not None and defs.has(node.op_type, version, node.domain):
-            schema = defs.get_schema(node.op_type, version, canonical_domain(node.domain))
+            schema: Any = defs.get_schema(node.op_type, version, canonical_domain(node.domain))
             if schema.has_function and not schema.has_type_and_shape_inference_function:
                 node.domain = _PASSED_OVER
 

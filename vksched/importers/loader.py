@@ -11,7 +11,7 @@ changed while its arrays live.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -21,14 +21,12 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from ..errors import ModelFormatError
 from ..types import NDArray
+from . import Progress
 from .check import check_model
 from .files import Folder, open_model
 from .infer import check_inference
 from .tensors import TensorReader, text
 from .wire import split
-
-Progress = Callable[[str, int, int], None]
-"""Called with (what, done, total), in bytes, while something long goes on."""
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto
 

@@ -228,7 +228,7 @@ def _from_raw(raw: memoryview, data_type: int, shape: Shape, kind: str, where: s
     if kind == "BOOL":
         numbers = np.frombuffer(raw, np.uint8)
         if size and numbers.max() > 1:
-            return (numbers != 0).reshape(shape)
+            return np.not_equal(numbers, 0).reshape(shape)
     return np.frombuffer(raw, dtype.newbyteorder("<")).reshape(shape)
 
 

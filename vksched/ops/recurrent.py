@@ -305,13 +305,15 @@ def lstm(
     direction: str = "forward",
     activations: Sequence[Activation] | None = None,
     clip: float | None = None,
+    input_forget: bool = False,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Long short-term memory, as ONNX LSTM: returns all h, the last h and the last c.
 
     Shapes as in `rnn`, with w, r and b four times as long: the gates input, output, forget, cell;
     peepholes: (d, 3 * hidden) for the first three. activations: of the gates, of the cell gate and
-    of the cell state, for each direction.
+    of the cell state, for each direction. input_forget: what the input gate leaves is the forget
+    gate.
     """
     defaults = ("sigmoid", "tanh", "tanh")
     s = _prepare("lstm", 4, (x, w, r, b), direction, activations, defaults, sequence_lens, clip)
@@ -326,11 +328,14 @@ def lstm(
         cell = s.activate(1, gates[3])
         if peep is None:
             opened = s.activate(0, gates[:3])
-            into, out, forget = opened[0], opened[1], opened[2]
+            into, out = opened[0], opened[1]
+            forget = sub(1.0, into) if input_forget else opened[2]
             new = add(mul(forget, c), mul(into, cell))
         else:
             into = s.activate(0, add(gates[0], mul(peep[0], c)))
-            forget = s.activate(0, add(gates[2], mul(peep[2], c)))
+            forget = (
+                sub(1.0, into) if input_forget else s.activate(0, add(gates[2], mul(peep[2], c)))
+            )
             new = add(mul(forget, c), mul(into, cell))
             out = s.activate(0, add(gates[1], mul(peep[1], new)))
         h = s.keep(t, mul(out, s.activate(2, new)), h)

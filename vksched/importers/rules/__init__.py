@@ -11,8 +11,10 @@ raises UnsupportedOp with the reason where it cannot express a call; the node th
 from __future__ import annotations
 
 from . import (  # noqa: F401 - each declares its rules
+    activation,
     attention,
     basic,
+    cast,
     control,
     image,
     index,
@@ -21,7 +23,10 @@ from . import (  # noqa: F401 - each declares its rules
     matmul,
     microsoft,
     nn,
+    norm,
+    pool,
     quantize,
+    random,
     recurrent,
     reduce,
     sequence,

@@ -1,0 +1,75 @@
+"""Mutants of ONNX files are read, or refused as they should be; see fuzz_onnx.py.
+
+VKSCHED_MUTANTS=100000 reads that many, VKSCHED_MUTANTS_SEED=2 others.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MUTANTS = int(os.environ.get("VKSCHED_MUTANTS", "5000"))
+SEED = os.environ.get("VKSCHED_MUTANTS_SEED", "1")
+PARTS = 4
+TESTS = Path(__file__).parent
+
+
+def read_mutants(first: int, count: int) -> tuple[list[str], int, int]:
+    """Returns what went wrong, and how many mutants were read and how many were refused.
+
+    A process that ends at a mutant is followed by one that starts behind it.
+    """
+    wrong: list[str] = []
+    loaded = refused = 0
+    end = first + count
+    while first < end:
+        command = [sys.executable, str(TESTS / "fuzz_onnx.py"), "--seed", SEED]
+        command += ["--first", str(first), "--count", str(end - first)]
+        paths = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
+        env = {**os.environ, "PYTHONPATH": paths, "MALLOC_ARENA_MAX": "2"}
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", env=env, check=False
+        )
+        lines = done.stdout.splitlines()
+        loaded += lines.count("loaded")
+        refused += sum(line.startswith("refused") for line in lines)
+        wrong += [line for line in lines if line.startswith("BAD")]
+        if done.returncode in (0, 1) and f"read up to {end}" in lines:
+            break
+        started = [line for line in lines if line.startswith("mutant")]
+        assert started, f"the process did not start: {done.stderr}"
+        wrong.append(f"{started[-1]}: exit status {done.returncode}, {done.stderr[-300:]}")
+        first = int(started[-1].split()[1]) + 1
+        if len(wrong) > 20:
+            break
+    return wrong, loaded, refused
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_mutants_load_or_are_refused(part: int) -> None:
+    first, end = (MUTANTS * p // PARTS for p in (part, part + 1))
+    wrong, loaded, refused = read_mutants(first, end - first)
+    assert not wrong, "\n".join(wrong)
+    assert loaded + refused == end - first
+    assert loaded > 0.05 * (end - first) and refused > 0.3 * (end - first)
+
+
+def test_the_watch_sees_what_it_is_for(tmp_path: Path) -> None:
+    code = (
+        "import mmap, os, sys\nfrom pathlib import Path\nfrom fuzz_onnx import Watch, left_behind\n"
+        "folder = Path(sys.argv[1])\nwatch = Watch(folder)\nwatch.armed = True\n"
+        "(folder / 'in').write_bytes(b'1')\nassert not watch.outside\n"
+        "open('/etc/passwd').close()\nassert watch.outside == ['/etc/passwd'], watch.outside\n"
+        "watch.armed = False\nassert not left_behind(folder)\nfile = open(folder / 'in', 'rb')\n"
+        "kept = mmap.mmap(file.fileno(), 1, access=mmap.ACCESS_READ)\nfile.close()\n"
+        "assert left_behind(folder).count('in') == 2  # the map and its descriptor\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path.resolve())]
+    env = {**os.environ, "PYTHONPATH": str(TESTS)}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert not done.returncode, done.stderr
