@@ -8,6 +8,7 @@ import click
 
 from ..errors import VkschedError
 from .devices import devices
+from .info import info
 from .ops import ops
 from .plan import plan
 
@@ -44,5 +45,6 @@ def main() -> None:
 
 
 main.add_command(devices)
+main.add_command(info)
 main.add_command(ops)
 main.add_command(plan)
