@@ -128,6 +128,7 @@ def progress_bars(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
+    quiet |= not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=quiet) as bars:
         tasks: dict[str, Any] = {}
 

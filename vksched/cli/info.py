@@ -240,7 +240,8 @@ def _show(report: Mapping[str, Any]) -> None:
         cut = report["cut"]
         click.echo(
             f"the first stage ends before {cut['node']}: {cut['reason']}; "
-            f"{count_of(cut['nodes_left'], 'node')} are planned when it has run"
+            f"{count_of(cut['nodes_left'], 'node')} are planned when it has run, and "
+            "their memory comes on top"
         )
     for note in report["notes"]:
         click.echo(f"note: {note}")
