@@ -232,7 +232,7 @@ class Scheduler:
         limit: int,
         more: object,
     ) -> ModelRun:
-        """Returns what compiles a model for the shapes it is called with; now where all are fixed."""
+        """Returns what compiles a model for the shapes of its calls; now where all are fixed."""
         from .importers.model import Model  # needs the onnx package, which is an extra
         from .model import ModelRun
 
