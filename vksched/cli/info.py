@@ -239,9 +239,9 @@ def _show(report: Mapping[str, Any]) -> None:
     if report["cut"]:
         cut = report["cut"]
         click.echo(
-            f"the first stage ends before {cut['node']}: {cut['reason']}; "
-            f"{count_of(cut['nodes_left'], 'node')} are planned when it has run, and "
-            "their memory comes on top"
+            f"the first stage ends before {cut['node']}: {cut['reason']}; the rest, "
+            f"{count_of(cut['nodes_left'], 'node')}, is planned when it has run, with memory of "
+            "its own"
         )
     for note in report["notes"]:
         click.echo(f"note: {note}")

@@ -1,4 +1,4 @@
-"""`vksched run`: an ONNX model on the devices at hand: outputs, times, differences from another runtime."""
+"""`vksched run`: an ONNX model on the devices at hand: outputs, times, and a comparison."""
 
 from __future__ import annotations
 
