@@ -77,7 +77,8 @@ def run(
         outputs, times = measure(model, given, names, repeat, recorder, progress)
         report.update(times)
         if profile is not None:
-            report["ops"] = measure_ops(model, given, names, recorder)
+            there = [row["name"] for row in report["devices"]]
+            report["ops"] = measure_ops(model, given, names, there, recorder)
             report["ops_measured"] = True
             recorder.save(profile)
         report["outputs"] = [_summary(name, value) for name, value in _flat(outputs)]
@@ -186,17 +187,22 @@ def _memory(plans: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
 
 
 def measure_ops(
-    model: Model, given: Mapping[str, Any], devices: Sequence[str] | None, recorder: Recorder
+    model: Model,
+    given: Mapping[str, Any],
+    devices: Sequence[str] | None,
+    there: Sequence[str],
+    recorder: Recorder,
 ) -> list[dict[str, Any]]:
-    """Returns the times of one more run, in which each device is given one op at a time."""
+    """Returns the times of one more run, in which each device is given one op at a time.
+
+    there: the names of all devices, with the CPU's.
+    """
     from ..scheduler import Scheduler
     from ..trace import Trace
     from .meter import Meter
 
-    with Scheduler(devices) as sched:
-        sync = dict.fromkeys((d.name for d in sched.devices), "op")
     meter, trace = Meter(), Trace()
-    with Scheduler(devices, trace=trace, sync=sync) as sched:
+    with Scheduler(devices, trace=trace, sync=dict.fromkeys(there, "op")) as sched:
         compiled = sched.compile(model)
         compiled(**given)
         trace.add(meter)
