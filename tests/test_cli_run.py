@@ -240,6 +240,30 @@ def test_made_up_inputs_index_tables_and_pass_masks(model: str) -> None:
     assert not np.array_equal(one["x"], example_inputs(loaded, sizes.shapes, 6)["x"])
 
 
+def test_a_dimension_may_be_a_sum_of_others() -> None:
+    text = "g (float[past,2] a, float[now,2] b, float[past + now,2] c) => (float[past,2] y)"
+    parsed = parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17]>\n{text.replace("past + now", "sum")} '
+        "{ y = Relu(a) }"
+    )
+    parsed.graph.input[2].type.tensor_type.shape.dim[0].dim_param = "past + now"
+    loaded = vs.load(parsed)
+    found = choose_shapes(loaded, {"a": np.zeros((5, 2), np.float32)}, {}, {})
+    assert found.shapes["c"] == (6, 2) and found.assumed == ["now"]
+    assert choose_shapes(loaded, {}, {"past + now": 9}, {}).shapes["c"] == (9, 2)
+
+
+def test_an_error_names_the_sizes_that_were_assumed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = str(tmp_path / "sum.onnx")
+    text = "g (float[m,2] a, float[n,2] b) => (float[m,4] y) { y = Concat<axis=1>(a, b) }"
+    onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}'), path)
+    args = ("run", path, "--devices", "cpu", "--random", "0", "--dim", "m=2")
+    code, _, err = call(capsys, *args)
+    assert code == 1 and err.endswith("; size 1 was assumed for n: try --dim or --shape\n")
+
+
 def test_what_differs_is_told() -> None:
     nan, inf = np.nan, np.inf
     ones = np.ones(3, np.float32)
@@ -266,6 +290,7 @@ def test_what_differs_is_told() -> None:
     off = {d.output: d for d in check.compare(found, wanted)}
     wrong = {name for name, d in off.items() if d.wrong}
     assert wrong == {"lost", "far", "ints", "shape", "text", "list[1]"}
+    assert not check.compare({"x": ones * 1.001}, {"x": ones}, 0.01)[0].wrong
     assert off["ints"].largest == 3 and off["far"].relative == pytest.approx(1e-3, rel=0.01)
 
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from ..importers.model import Model
 
 TOLERANCE = 1e-4
-"""How far a float output may be off, relative to its largest magnitude; others must be equal."""
+"""How far a float output may be off, relative to its largest magnitude, unless the user says so;
+others must be equal.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +80,20 @@ def _evaluator(
     return list(ReferenceEvaluator(whole).run(list(names), dict(inputs)))
 
 
-def compare(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[Difference]:
+def compare(
+    found: Mapping[str, Any], expected: Mapping[str, Any], tolerance: float = TOLERANCE
+) -> list[Difference]:
     """Returns the difference of each output, sequences item by item."""
-    return [d for name, got in found.items() for d in _compare(name, got, expected[name])]
+    pairs = [(name, got, expected[name]) for name, got in found.items()]
+    return [d for name, got, wanted in pairs for d in _compare(name, got, wanted, tolerance)]
 
 
-def _compare(name: str, got: Any, wanted: Any) -> list[Difference]:
+def _compare(name: str, got: Any, wanted: Any, tolerance: float) -> list[Difference]:
     if isinstance(got, list) and isinstance(wanted, (list, tuple)) and len(got) == len(wanted):
         pairs = enumerate(zip(got, wanted, strict=True))
-        return [d for i, (one, other) in pairs for d in _compare(f"{name}[{i}]", one, other)]
+        return [
+            d for i, (one, other) in pairs for d in _compare(f"{name}[{i}]", one, other, tolerance)
+        ]
     if got is None or wanted is None or isinstance(got, list):
         same = got is None and wanted is None
         return [Difference(name, 0.0, 0.0, "" if same else "another kind of value")]
@@ -94,10 +101,10 @@ def _compare(name: str, got: Any, wanted: Any) -> list[Difference]:
     if one.shape != other.shape or (one.dtype != other.dtype and one.dtype.kind not in "OU"):
         text = f"{one.dtype}{list(one.shape)}, expected {other.dtype}{list(other.shape)}"
         return [Difference(name, 0.0, 0.0, text)]
-    return [_numbers(name, one, other)]
+    return [_numbers(name, one, other, tolerance)]
 
 
-def _numbers(name: str, one: NDArray, other: NDArray) -> Difference:
+def _numbers(name: str, one: NDArray, other: NDArray, tolerance: float) -> Difference:
     if one.dtype.kind in "biuOU":
         count = int(np.sum(one != other))
         wrong = f"{count} of {one.size} elements differ" if count else ""
@@ -112,7 +119,7 @@ def _numbers(name: str, one: NDArray, other: NDArray) -> Difference:
     largest = float(np.abs(a[finite] - b[finite]).max(initial=0.0))
     scale = float(np.abs(b[finite]).max(initial=0.0))
     relative = largest / scale if scale else largest
-    wrong = "" if relative <= TOLERANCE else f"over {TOLERANCE:g} of the largest magnitude"
+    wrong = "" if relative <= tolerance else f"over {tolerance:g} of the largest magnitude"
     if rest:
         wrong = f"{rest} of {a.size} elements are not finite on one side, or differ in that"
     return Difference(name, largest, relative, wrong)

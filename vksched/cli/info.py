@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..errors import VkschedError
 from . import feeds
 from .plan import machine_here
 
@@ -75,15 +77,16 @@ def describe(
     sizes = choose_shapes(model, arrays, dims, shapes)
     notes: list[str] = []
     lowered: Lowered
-    if arrays:
-        given = {**example_inputs(model, sizes.shapes, 0, tuple(arrays)), **arrays}
-        lowered = model.lower(model.check_inputs(given))
-    else:
-        try:
-            lowered = model.lower(model.input_types(sizes.shapes))
-        except NeedsInputs:
-            lowered = model.lower(example_inputs(model, sizes.shapes, 0))
-            notes.append("shapes depend on the elements of inputs: planned for made-up ones")
+    with hint_at(sizes.assumed):
+        if arrays:
+            given = {**example_inputs(model, sizes.shapes, 0, tuple(arrays)), **arrays}
+            lowered = model.lower(model.check_inputs(given))
+        else:
+            try:
+                lowered = model.lower(model.input_types(sizes.shapes))
+            except NeedsInputs:
+                lowered = model.lower(example_inputs(model, sizes.shapes, 0))
+                notes.append("shapes depend on the elements of inputs: planned for made-up ones")
     plan = None
     if lowered.outputs:
         plan = plan_graph(build_graph(lowered.outputs)[0], machine, copies="auto")
@@ -205,6 +208,19 @@ def show_assumed(assumed: Sequence[str]) -> None:
     """Prints the dimensions for which 1 was taken."""
     if assumed:
         click.echo(f"size 1 is assumed for {', '.join(assumed)}; try --dim NAME=SIZE or --shape")
+
+
+@contextmanager
+def hint_at(assumed: Sequence[str]) -> Iterator[None]:
+    """Adds to an error that sizes were assumed, as these may be what is wrong."""
+    try:
+        yield
+    except VkschedError as error:
+        if not assumed:
+            raise
+        raise VkschedError(
+            f"{error}; size 1 was assumed for {', '.join(assumed)}: try --dim or --shape"
+        ) from error
 
 
 def _show(report: Mapping[str, Any]) -> None:

@@ -84,12 +84,26 @@ def choose_shapes(
         for i, d in enumerate(value.dims):
             if d is None:
                 assumed[f"dimension {i} of {value.name}"] = None
-            elif isinstance(d, str) and d not in sizes:
-                assumed[d] = None
+            elif isinstance(d, str):
+                assumed.update(dict.fromkeys(n for n in _terms(d, named) if n not in sizes))
         out[value.name] = tuple(
-            d if isinstance(d, int) else sizes.get(d, 1) if d else 1 for d in value.dims
+            d if isinstance(d, int) else _size(d, sizes, named) for d in value.dims
         )
     return Sizes(out, list(assumed))
+
+
+def _terms(dim: str, named: set[str]) -> list[str]:
+    """Returns the names that a dimension is the sum of, as in "past + sequence"; itself if none."""
+    parts = [part.strip() for part in dim.split("+")]
+    return parts if len(parts) > 1 and all(part in named for part in parts) else [dim]
+
+
+def _size(dim: str | None, sizes: Mapping[str, int], named: set[str]) -> int:
+    if dim is None:
+        return 1
+    if dim in sizes:
+        return sizes[dim]
+    return sum(sizes.get(name, 1) for name in _terms(dim, named))
 
 
 def _require(given: Mapping[str, Any], known: Any, what: str) -> None:
