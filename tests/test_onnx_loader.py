@@ -338,6 +338,7 @@ BAD_TEXTS = {
     "op of a later opset": ("{ [n] y = Gelu(x) }", "node 'n' (Gelu)", "opset 18"),
     "op that is gone": ("{ [n] y = Upsample(x, x) }", "node 'n' (Upsample)", "no longer"),
     "domain without import": ("{ [n] y = odd.Relu(x) }", "node 'n' (Relu)", "'odd'"),
+    "unknown microsoft op": ("{ y = com.microsoft.Rely(x) }", "node of 'y' (Rely)", "knows"),
     "too many inputs": ("{ [n] y = Relu(x, x) }", "node 'n' (Relu)", "1 inputs, got 2"),
     "too few inputs": ("{ [n] y = Add(x) }", "node 'n' (Add)", "2 inputs, got 1"),
     "too many outputs": ("{ [n] y, z = Relu(x) }", "node 'n' (Relu)", "outputs, got 2"),
