@@ -12,11 +12,12 @@ import itertools
 import json
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
-from onnx import NodeProto
+from onnx import FunctionProto, NodeProto
+from onnx.helper import make_function, make_opsetid
 from onnx.reference import ReferenceEvaluator
 
 from ..errors import ModelFormatError, UnsupportedOp, VkschedError
@@ -29,6 +30,10 @@ from .values import HostType, HostValue
 PART = "onnx.part"
 """The op that takes one of several results out of what a host node packed."""
 _ALIGN_BYTES = 8
+_LEFT_OUT: dict[str, dict[int, NDArray]] = {
+    "NonMaxSuppression": {2: np.array([0]), 3: np.array([0], np.float32)}
+}
+"""Optional inputs, by position, that the evaluator asks for all the same, with their defaults."""
 
 
 def describe(node: NodeProto) -> str:
@@ -40,10 +45,18 @@ def describe(node: NodeProto) -> str:
 class HostNode:
     """One ONNX node as a function of host values."""
 
-    def __init__(self, node: NodeProto, opsets: dict[str, int]) -> None:
+    def __init__(
+        self,
+        node: NodeProto,
+        opsets: dict[str, int],
+        functions: Sequence[FunctionProto] = (),
+    ) -> None:
         self.node = node
+        node, self._defaults = _with_defaults(node)
         try:
-            self._evaluator = ReferenceEvaluator(node, opsets=opsets)
+            known: list[ReferenceEvaluator | FunctionProto] = [*functions]
+            function = _as_function(node, opsets)
+            self._evaluator = ReferenceEvaluator(function, functions=known or None)
         except Exception as error:
             raise ModelFormatError(f"[onnx] {describe(node)}: {_said(error)}") from error
 
@@ -54,14 +67,44 @@ class HostNode:
             ModelFormatError: the evaluator refuses the node or its operands.
         """
         feeds = {name: v for name, v in zip(self.node.input, inputs, strict=True) if name}
+        feeds.update(self._defaults)
         names = [name for name in self.node.output if name]
         try:
             with np.errstate(all="ignore"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found = dict(zip(names, self._evaluator.run(names, feeds), strict=True))
+                found = dict(zip(names, self._evaluator.run(names, feeds, {}), strict=True))
         except Exception as error:
             raise ModelFormatError(f"[onnx] {describe(self.node)}: {_said(error)}") from error
         return [_host_value(found.get(name)) for name in self.node.output]
+
+
+def _with_defaults(node: NodeProto) -> tuple[NodeProto, dict[str, NDArray]]:
+    """Returns a node that leaves out no input which the evaluator asks for, and their values."""
+    defaults: dict[str, NDArray] = {}
+    given = list(node.input)
+    for at, value in _LEFT_OUT.get(node.op_type if not node.domain else "", {}).items():
+        given.extend([""] * (at + 1 - len(given)))
+        if not given[at]:
+            given[at] = f"default {at} of {node.output[0]}"
+            defaults[given[at]] = value
+    if defaults:
+        node = NodeProto.FromString(node.SerializeToString())
+        node.input[:] = given
+    return node, defaults
+
+
+def _as_function(node: NodeProto, opsets: Mapping[str, int]) -> FunctionProto:
+    """Returns a function of one node: of a node alone the evaluator takes the newest version."""
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    imports = {domain: 1, "": 1, **opsets}
+    return make_function(
+        "vksched",
+        "node",
+        list(dict.fromkeys(name for name in node.input if name)),
+        [name for name in node.output if name],
+        [node],
+        [make_opsetid(d, v) for d, v in imports.items()],
+    )
 
 
 def _said(error: BaseException) -> str:
@@ -73,7 +116,8 @@ def _host_value(value: object) -> HostValue:
         return None
     if isinstance(value, (list, tuple)):
         return [_host_value(item) for item in value]
-    return np.asarray(value)
+    array = np.asarray(value)
+    return array.astype(object) if array.dtype.kind in "US" else array
 
 
 # -- in a graph ----------------------------------------------------------------------------------
