@@ -80,11 +80,29 @@ def _holds(context: Context, function: FunctionProto, nodes: Iterable[NodeProto]
         meant = context.schema(node)
         # what a function does not import it takes from the model
         written = context.schema(node, versions.get(node.domain))
-        if meant is None or written is None or meant.since_version != written.since_version:
+        if meant is None or written is None or not _is_form_of(written, meant):
             return False
         if not all(_holds(context, function, graph.node) for graph in subgraphs(node)):
             return False
     return True
+
+
+def _is_form_of(old: OpSchema, new: OpSchema) -> bool:
+    """Returns whether calls of one version of an op mean the same of another: it differs in types
+    alone, or in what such calls leave out.
+    """
+    if old.since_version == new.since_version:
+        return True
+    more = new.inputs[len(old.inputs) :]
+    return (
+        [i.name for i in old.inputs] == [i.name for i in new.inputs[: len(old.inputs)]]
+        and all(i.option != OpSchema.FormalParameterOption.Single for i in more)
+        and len(old.outputs) == len(new.outputs)
+        and all(
+            name in new.attributes and new.attributes[name].default_value == a.default_value
+            for name, a in old.attributes.items()
+        )
+    )
 
 
 def _is_expressed(context: Context, nodes: Iterable[NodeProto]) -> bool:
