@@ -15,6 +15,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
+import vksched
 from vksched.errors import ModelFormatError
 from vksched.importers import check, files, tensors, wire
 from vksched.importers.loader import OnnxFile, read_onnx
@@ -518,7 +519,7 @@ def test_functions_that_multiply_are_refused() -> None:
         f"f{i} (a) => (b) {{ c = own.f{i + 1}(a)\n d = own.f{i + 1}(c)\n b = own.f{i + 1}(d) }}"
         for i in range(20)
     ]
-    refused(functions(*bodies, "f20 (a) => (b) { b = Relu(a) }"), "1048576 nodes")
+    refused(functions(*bodies, "f20 (a) => (b) { b = Relu(a) }"), "262144 nodes")
 
 
 def test_functions_in_a_long_row_are_refused() -> None:
@@ -533,6 +534,14 @@ def test_bodies_of_functions_are_checked() -> None:
     refused(functions("f0 () => (b) { b = Constant <value_int = 1> () }"), "node 'n' (f0)")
     same = "f0 (a) => (b) { b = Relu(a) }"
     refused(functions(same, same), "function 'f0'", "got two")
+
+
+def test_functions_take_the_opset_of_the_model_where_their_ops_are_the_same() -> None:
+    model = functions("f0 (a) => (b) { b = Relu(a) }")
+    model.functions[0].opset_import[0].version = 15
+    assert vksched.load(model)
+    model.functions[0].opset_import[0].version = 13  # Relu as it is since 14 is another one
+    refused(model, "function 'f0', node of 'b' (Relu)", "opset 13 of the function and 18")
 
 
 # What is refused: files
@@ -560,6 +569,7 @@ def test_what_is_no_model_file_is_refused(tmp_path: Path) -> None:
     ):
         refused(tmp_path / name, part)
     refused("/dev/null", "regular file")
+    refused("a\0b", "null")
     assert maps_of(tmp_path) == 0
 
 

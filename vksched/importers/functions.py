@@ -1,147 +1,136 @@
-"""Functions: ops that ONNX itself defines by other ops, spliced in where no rule expresses them."""
+"""Functions of a model: how often they would be expanded, and for which opsets they are written.
+
+graph -> outer -> inner      nodes(graph) = 1 + nodes(outer), nodes(outer) = 1 + nodes(inner)
+      -> inner               counted once for each function: linear in the file, not the result
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
-from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
-from onnx.defs import OpSchema
+import onnx
+from onnx import defs
 
-from .context import Context, type_proto
-from .names import has_subgraphs, subgraphs
-from .rules import find_rule
-from .splice import copy_body, hand_over, node_count, prefix_of
-from .values import Value
+from ..errors import ModelFormatError
+from .limits import MAX_DEPTH, MAX_NODES
+from .order import label, subgraphs
 
-MAX_NODES = 512
-"""So many nodes may one function become."""
+FunctionKey = tuple[str, str, str]
+"""Domain, name and overload."""
 
 
-def expand(
-    context: Context, node: NodeProto, inputs: Sequence[Value | None], schema: OpSchema | None
-) -> list[NodeProto] | None:
-    """Returns what ONNX defines a node to be; None where it says nothing, where that does not hold
-    at the opsets of the model, or would leave more to the host than the node itself.
+def canonical_domain(domain: str) -> str:
+    """Returns a domain by its one name; the default one has two."""
+    return "" if domain == "ai.onnx" else domain
+
+
+def function_key(item: onnx.NodeProto | onnx.FunctionProto) -> FunctionKey:
+    """Returns what a function is called by."""
+    name = item.op_type if isinstance(item, onnx.NodeProto) else item.name
+    return canonical_domain(item.domain), name, item.overload
+
+
+def expanded_nodes(
+    graph: onnx.GraphProto, functions: Mapping[FunctionKey, onnx.FunctionProto]
+) -> int:
+    """Returns the number of nodes as if each call were replaced by the function's body.
+
+    Raises:
+        ModelFormatError: functions that call each other in a circle, or too many nodes.
     """
-    function = _function(context, node, inputs, schema)
-    if function is None or schema is None or node_count(function.node) > MAX_NODES:
-        return None
-    if not _holds(context, function, function.node):
-        return None
-    if not has_subgraphs(node) and not _is_expressed(context, function.node):
-        return None
-    given = {a.name: a for a in node.attribute}
-    defaults = {
-        name: a.default_value
-        for name, a in schema.attributes.items()
-        if a.default_value.type != AttributeProto.UNDEFINED
-    }
-    body = [_bound(inner, {**defaults, **given}) for inner in function.node]
-    names = [*node.input, *[""] * len(function.input)]
-    arguments = dict(zip(function.input, names, strict=False))
-    copy = copy_body(body, list(function.output), prefix_of(node), arguments)
-    return [*copy.nodes, *hand_over(copy.outputs, node.output)]
+    return _Expansion(functions).body(graph.node, "", 0)[0]
 
 
-def _function(
-    context: Context, node: NodeProto, inputs: Sequence[Value | None], schema: OpSchema | None
-) -> FunctionProto | None:
-    """Returns the body of the newest version that the model's opset may mean."""
-    if schema is None:
-        return None
-    asked = context.version(node.domain)
-    for versions, needs_types in (
-        (schema.function_opset_versions, False),  # type: ignore[attr-defined]
-        (schema.context_dependent_function_opset_versions, True),  # type: ignore[attr-defined]
-    ):
-        # a body of a later opset holds too, where its ops have not changed since
-        for version in sorted(versions, key=lambda v: (v > asked, abs(v - asked))):
-            try:
-                if needs_types:
-                    types = [TypeProto() if v is None else type_proto(v) for v in inputs]
-                    found = schema.get_context_dependent_function_with_opset_version(  # type: ignore[attr-defined]
-                        version, node.SerializeToString(), [t.SerializeToString() for t in types]
-                    )
-                else:
-                    found = schema.get_function_with_opset_version(version)  # type: ignore[attr-defined]
-                function = FunctionProto()
-                function.ParseFromString(found)
-            except Exception:  # of the C++ library, where it cannot build one
+def align_opsets(model: onnx.ModelProto, opsets: Mapping[str, int]) -> None:
+    """Gives functions the opsets of the model where their ops are the same in both, so that bodies
+    can take the place of calls. The model gets the domains that only functions import.
+
+    Raises:
+        ModelFormatError: an op of a function is another one in the model's opset.
+    """
+    opsets = dict(opsets)
+    for function in model.functions:
+        own = {o.domain: o.version for o in function.opset_import}
+        for domain in sorted(own.keys() - opsets.keys()):
+            opsets[domain] = own[domain]
+            model.opset_import.add(domain=domain, version=own[domain])
+        changed = {d: v for d, v in own.items() if v != opsets[d]}
+        for node in _all_nodes(function.node) if changed else ():
+            version = changed.get(node.domain)
+            if version is None or not defs.has(node.op_type, version, node.domain):
                 continue
-            if function.node:
-                return function
-    return None
+            wanted = opsets[node.domain]
+            if _since(node, version) != _since(node, wanted):
+                raise ModelFormatError(
+                    f"[onnx] function {function.name!r}, {label(node)}: expected an op that is the "
+                    f"same in opset {version} of the function and {wanted} of the model, got one "
+                    "that changed between; try onnx.version_converter"
+                )
+        for item in function.opset_import:
+            item.version = opsets[item.domain]
 
 
-def _holds(context: Context, function: FunctionProto, nodes: Iterable[NodeProto]) -> bool:
-    """Returns whether the ops of a body are, at the model's opsets, those it was written for."""
-    versions = {o.domain: o.version for o in function.opset_import}
+def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     for node in nodes:
-        meant = context.schema(node)
-        # what a function does not import it takes from the model
-        written = context.schema(node, versions.get(node.domain))
-        if meant is None or written is None or not _is_form_of(written, meant):
-            return False
-        if not all(_holds(context, function, graph.node) for graph in subgraphs(node)):
-            return False
-    return True
+        yield node
+        for _, graph in subgraphs(node):
+            yield from _all_nodes(graph.node)
 
 
-def _is_form_of(old: OpSchema, new: OpSchema) -> bool:
-    """Returns whether calls of one version of an op mean the same of another: it differs in types
-    alone, or in what such calls leave out.
-    """
-    if old.since_version == new.since_version:
-        return True
-    more = new.inputs[len(old.inputs) :]
-    return (
-        [i.name for i in old.inputs] == [i.name for i in new.inputs[: len(old.inputs)]]
-        and all(i.option != OpSchema.FormalParameterOption.Single for i in more)
-        and len(old.outputs) == len(new.outputs)
-        and all(
-            name in new.attributes and new.attributes[name].default_value == a.default_value
-            for name, a in old.attributes.items()
-        )
-    )
+def _since(node: onnx.NodeProto, version: int) -> int:
+    """Returns the opset that brought a node's op as it is at an opset, 0 where there is none."""
+    if not defs.has(node.op_type, version, node.domain):
+        return 0
+    return int(defs.get_schema(node.op_type, version, node.domain).since_version)
 
 
-def _is_expressed(context: Context, nodes: Iterable[NodeProto]) -> bool:
-    """Returns whether there is a rule, or a function, for each op."""
-    for node in nodes:
-        schema = context.schema(node)
-        known = node.op_type == "Constant" or find_rule(node.domain, node.op_type) is not None
-        if not known and (schema is None or not _has_function(schema)):
-            return False
-        if not all(_is_expressed(context, graph.node) for graph in subgraphs(node)):
-            return False
-    return True
+@dataclass
+class _Expansion:
+    """Counts nodes as if each call were replaced by the function's body."""
 
+    functions: Mapping[FunctionKey, onnx.FunctionProto]
+    known: dict[FunctionKey, tuple[int, int]] = field(default_factory=dict)
+    """Nodes and depth of each function."""
+    open: list[FunctionKey] = field(default_factory=list)
 
-def _has_function(schema: OpSchema) -> bool:
-    return bool(schema.has_function or schema.has_context_dependent_function)  # type: ignore[attr-defined]
+    def body(self, nodes: Iterable[onnx.NodeProto], prefix: str, depth: int) -> tuple[int, int]:
+        count = deepest = 0
+        for node in nodes:
+            where = f"{prefix}{label(node)}"
+            count += 1
+            inner = 0
+            key = function_key(node)
+            if key in self.functions:
+                more, inner = self._function(key, where)
+                count += more
+                inner += 1
+            for _, graph in subgraphs(node):
+                more, levels = self.body(graph.node, prefix, depth + 1)
+                count += more
+                inner = max(inner, levels + 1)
+            deepest = max(deepest, inner)
+            if count > MAX_NODES or deepest > MAX_DEPTH:
+                raise ModelFormatError(
+                    f"[onnx] {where}: expected at most {MAX_NODES} nodes and {MAX_DEPTH} levels "
+                    "with all functions expanded, got more"
+                )
+        return count, deepest
 
-
-def _bound(node: NodeProto, attributes: Mapping[str, AttributeProto]) -> NodeProto:
-    """Returns a node of a function with the attributes of the call."""
-    out = NodeProto()
-    out.CopyFrom(node)
-    _bind(out, attributes)
-    return out
-
-
-def _bind(node: NodeProto, attributes: Mapping[str, AttributeProto]) -> None:
-    bound: list[AttributeProto] = []
-    for attribute in node.attribute:
-        for graph in [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs:
-            for inner in graph.node:
-                _bind(inner, attributes)
-        if not attribute.ref_attr_name:
-            bound.append(attribute)
-        elif attribute.ref_attr_name in attributes:
-            value = AttributeProto()
-            value.CopyFrom(attributes[attribute.ref_attr_name])
-            value.name = attribute.name
-            bound.append(value)
-    kept = [AttributeProto.FromString(a.SerializeToString()) for a in bound]
-    del node.attribute[:]
-    node.attribute.extend(kept)
+    def _function(self, key: FunctionKey, where: str) -> tuple[int, int]:
+        if key in self.open:
+            names = " -> ".join(repr(k[1]) for k in [*self.open[self.open.index(key) :], key])
+            raise ModelFormatError(
+                f"[onnx] {where}: expected functions that do not call themselves, got {names}"
+            )
+        if key not in self.known:
+            if len(self.open) > MAX_DEPTH:
+                raise ModelFormatError(
+                    f"[onnx] {where}: expected at most {MAX_DEPTH} functions that call one "
+                    "another, got more"
+                )
+            self.open.append(key)
+            name = f"function {key[1]!r}, "
+            self.known[key] = self.body(self.functions[key].node, name, 0)
+            self.open.pop()
+        return self.known[key]

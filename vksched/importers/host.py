@@ -29,6 +29,10 @@ from .values import HostType, HostValue
 PART = "onnx.part"
 """The op that takes one of several results out of what a host node packed."""
 _ALIGN_BYTES = 8
+_LEFT_OUT: dict[str, dict[int, NDArray]] = {
+    "NonMaxSuppression": {2: np.array([0]), 3: np.array([0], np.float32)}
+}
+"""Optional inputs, by position, that the evaluator asks for all the same, with their defaults."""
 
 
 def describe(node: NodeProto) -> str:
@@ -47,6 +51,7 @@ class HostNode:
         functions: Sequence[FunctionProto] = (),
     ) -> None:
         self.node = node
+        node, self._defaults = _with_defaults(node)
         try:
             known: list[ReferenceEvaluator | FunctionProto] = [*functions]
             self._evaluator = ReferenceEvaluator(node, opsets=opsets, functions=known or None)
@@ -60,6 +65,7 @@ class HostNode:
             ModelFormatError: the evaluator refuses the node or its operands.
         """
         feeds = {name: v for name, v in zip(self.node.input, inputs, strict=True) if name}
+        feeds.update(self._defaults)
         names = [name for name in self.node.output if name]
         try:
             with np.errstate(all="ignore"), warnings.catch_warnings():
@@ -68,6 +74,21 @@ class HostNode:
         except Exception as error:
             raise ModelFormatError(f"[onnx] {describe(self.node)}: {_said(error)}") from error
         return [_host_value(found.get(name)) for name in self.node.output]
+
+
+def _with_defaults(node: NodeProto) -> tuple[NodeProto, dict[str, NDArray]]:
+    """Returns a node that leaves out no input which the evaluator asks for, and their values."""
+    defaults: dict[str, NDArray] = {}
+    given = list(node.input)
+    for at, value in _LEFT_OUT.get(node.op_type if not node.domain else "", {}).items():
+        given.extend([""] * (at + 1 - len(given)))
+        if not given[at]:
+            given[at] = f"default {at} of {node.output[0]}"
+            defaults[given[at]] = value
+    if defaults:
+        node = NodeProto.FromString(node.SerializeToString())
+        node.input[:] = given
+    return node, defaults
 
 
 def _said(error: BaseException) -> str:

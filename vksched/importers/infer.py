@@ -15,7 +15,8 @@ from onnx import defs, helper, numpy_helper, shape_inference
 
 from ..errors import ModelFormatError
 from ..types import NDArray
-from .check import FREE_DOMAINS, canonical_domain
+from .check import FREE_DOMAINS
+from .functions import canonical_domain
 from .limits import MAX_INFERRED_BYTES, MAX_INFERRED_NODES
 from .order import label, subgraphs
 

@@ -20,15 +20,16 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from onnx import NodeProto
 
 from ..errors import ModelFormatError, UnsupportedOp, VkschedError
 from ..ops.tensor import Tensor, input, scope
-from ..types import NDArray
+from ..types import MAX_RANK, NDArray
 from .context import Context
 from .elements import storage
-from .functions import expand
+from .expansion import expand
 from .host import add_host_node, describe
 from .names import HANDED_ON, RANDOM, free_names, has_subgraphs, item_slot, names_read, slots_of
 from .node import NodeContext
@@ -70,7 +71,7 @@ class Frame:
     env: Mapping[str, Value]
     outputs: tuple[str, ...]
 
-    @property
+    @cached_property
     def slots(self) -> tuple[str, ...]:
         """What must be there before this can be lowered."""
         return tuple(dict.fromkeys(s for v in self.env.values() for s in slots_of(v)))
@@ -172,6 +173,8 @@ class Lowering:
         """
         if value.tensor is not None:
             return value.tensor
+        if value.shape is not None and len(value.shape) > MAX_RANK:
+            raise UnsupportedOp(f"a rank of {len(value.shape)}, tensors have at most {MAX_RANK}")
         if value.array is not None:
             return self.context.tensor(value.array)
         if value.slot is None or value.type is None:
@@ -348,6 +351,8 @@ class Lowering:
         types: list[HostType | None] = []
         for name, found in zip(node.output, inferred, strict=True):
             if name and (found is None or found.shape is None):
+                return self._step(node, inputs, reason)
+            if found is not None and found.shape is not None and len(found.shape) > MAX_RANK:
                 return self._step(node, inputs, reason)
             wanted = name and found is not None and found.shape is not None
             types.append(HostType(found.elem_type, found.shape) if wanted else None)  # type: ignore[union-attr,arg-type]
