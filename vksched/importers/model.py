@@ -15,7 +15,6 @@ from . import ImportedModel
 from .context import Context
 from .elements import element_name, numpy_of
 from .loader import OnnxFile
-from .local_functions import inline_functions
 from .lowering import Frame
 from .values import HostType, HostValue, Value
 
@@ -61,7 +60,7 @@ class Model(ImportedModel):
 
     def __init__(self, file: OnnxFile) -> None:
         self.file = file
-        model = inline_functions(file.model)
+        model = file.model
         graph = model.graph
         self.opsets = {o.domain: o.version for o in model.opset_import}
         self.context = Context(self.opsets, tuple(model.functions))
