@@ -14,11 +14,12 @@ import numpy as np
 from onnx import GraphProto
 from onnx.helper import make_attribute, make_node
 
-from ...errors import UnsupportedOp
+from ...errors import ModelFormatError, UnsupportedOp
 from ...ops import moveaxis, reshape, slice, stack
 from ...ops.tensor import Tensor
 from ...types import NDArray, normalize_axis
 from ..elements import EVERY, numpy_of
+from ..host import describe
 from ..names import RANDOM, names_read
 from ..splice import Copy, copy_body, hand_over, node_count, prefix_of
 from ..values import Value, known
@@ -37,6 +38,33 @@ MAX_BYTES = 1 << 26
 """So much of a model file may be copied for the turns of one loop."""
 
 
+def _body(n: NodeContext, name: str, inputs: int, outputs: int) -> GraphProto:
+    """Returns a subgraph that takes so many values and gives at least so many.
+
+    Raises:
+        ModelFormatError: it does not.
+    """
+    graph = n.attr(name)
+    if not isinstance(graph, GraphProto):
+        raise ModelFormatError(f"[onnx] {describe(n.node)}: expected a graph as {name!r}")
+    if len(graph.input) != inputs or len(graph.output) < max(outputs, len(n.outputs)):
+        raise ModelFormatError(
+            f"[onnx] {describe(n.node)}: expected {inputs} inputs and {outputs} outputs or more of "
+            f"{name!r}, got {len(graph.input)} and {len(graph.output)}"
+        )
+    return graph
+
+
+def _directions(n: NodeContext, name: str, count: int) -> tuple[int, ...]:
+    """Returns an attribute with a number for each of some values, by default 0."""
+    given = tuple(n.attr(name) or (0,) * count)
+    if len(given) != count:
+        raise ModelFormatError(
+            f"[onnx] {describe(n.node)}: expected {count} numbers as {name!r}, got {given}"
+        )
+    return given
+
+
 def _copy(n: NodeContext, graph: GraphProto, prefix: str, arguments: Mapping[str, str]) -> Copy:
     made = n.lowering.context.graph_initializers(graph)
     return copy_body(graph.node, [o.name for o in graph.output], prefix, arguments, made)
@@ -44,7 +72,7 @@ def _copy(n: NodeContext, graph: GraphProto, prefix: str, arguments: Mapping[str
 
 @rule("If", types=EVERY)
 def if_rule(n: NodeContext) -> Sequence[Tensor | Value | None]:
-    taken = n.attr("then_branch") if n.number(0) else n.attr("else_branch")
+    taken = _body(n, "then_branch" if n.number(0) else "else_branch", 0, len(n.outputs))
     copy = _copy(n, taken, prefix_of(n.node), {})
     n.lowering.splice([*copy.nodes, *hand_over(copy.outputs, n.outputs)], copy.env)
     return []
@@ -55,7 +83,10 @@ def if_rule(n: NodeContext) -> Sequence[Tensor | Value | None]:
 
 @rule("Loop", types=EVERY)
 def loop(n: NodeContext) -> Sequence[Tensor | Value | None]:
-    body: GraphProto = n.attr("body")
+    carried = max(0, len(n.inputs) - 2)
+    body = _body(n, "body", 2 + carried, 1 + carried)
+    if len(body.output) <= len(n.outputs):
+        raise ModelFormatError(f"[onnx] {describe(n.node)}: expected as many results as its body")
     if any(n.has(i) and not n.value(i).is_known for i in (0, 1)):
         raise UnsupportedOp("Loop with a number of turns that runs may differ in")
     count = max(0, int(n.number(0))) if n.has(0) else -1
@@ -210,13 +241,18 @@ def stack_rule(n: NodeContext) -> Value:
 
 @rule("Scan", types=EVERY)
 def scan(n: NodeContext) -> Sequence[Tensor | Value | None]:
-    body: GraphProto = n.attr("body")
     count = n.attr("num_scan_inputs")
+    given = len(n.inputs) - (n.version < 9)
+    if not isinstance(count, int) or not 0 < count <= given:
+        raise ModelFormatError(
+            f"[onnx] {describe(n.node)}: expected 1 to {given} as 'num_scan_inputs', got {count}"
+        )
+    carried = given - count
+    body = _body(n, "body", given, carried)
     if n.version < 9:
         return _batched_scan(n, body, count)
-    carried = len(n.inputs) - count
-    axes = n.attr("scan_input_axes") or (0,) * count
-    backward = n.attr("scan_input_directions") or (0,) * count
+    axes = _directions(n, "scan_input_axes", count)
+    backward = _directions(n, "scan_input_directions", count)
     lines = [_parts(n, n.value(carried + i), axes[i], bool(backward[i])) for i in range(count)]
     turns = len(lines[0])
     n.require(all(len(line) == turns for line in lines), "inputs of different lengths")
@@ -226,8 +262,8 @@ def scan(n: NodeContext) -> Sequence[Tensor | Value | None]:
     )
     nodes += hand_over(states, n.outputs)
     scans = len(body.output) - carried
-    out_axes = n.attr("scan_output_axes") or (0,) * scans
-    out_backward = n.attr("scan_output_directions") or (0,) * scans
+    out_axes = _directions(n, "scan_output_axes", scans)
+    out_backward = _directions(n, "scan_output_directions", scans)
     for k, target in enumerate(n.outputs[carried:]):
         if not target:
             continue
@@ -248,7 +284,7 @@ def _batched_scan(n: NodeContext, body: GraphProto, count: int) -> list[Tensor |
     """Scan of opset 8: the first axis of all operands is that of the batches, the second time."""
     n.require(not n.has(0), "sequence lengths")
     carried = len(n.inputs) - 1 - count
-    backward = n.attr("directions") or (0,) * count
+    backward = _directions(n, "directions", count)
     batches = n.shape(1)[0]
     given = [_parts(n, n.value(i), 0, False) for i in range(1, len(n.inputs))]
     prefix = prefix_of(n.node)
