@@ -1,4 +1,4 @@
-"""Mutants of ONNX files are read, or refused as they should be; see fuzz_onnx.py.
+"""Mutants of ONNX files are read and run, or refused as they should be; see fuzz_onnx.py.
 
 VKSCHED_MUTANTS=100000 reads that many, VKSCHED_MUTANTS_SEED=2 others.
 """
@@ -18,16 +18,16 @@ PARTS = 4
 TESTS = Path(__file__).parent
 
 
-def read_mutants(first: int, count: int) -> tuple[list[str], int, int]:
-    """Returns what went wrong, and how many mutants were read and how many were refused.
+def read_mutants(first: int, count: int) -> tuple[list[str], int, int, int]:
+    """Returns what went wrong, and how many mutants were read, were refused, and ran.
 
     A process that ends at a mutant is followed by one that starts behind it.
     """
     wrong: list[str] = []
-    loaded = refused = 0
+    loaded = refused = ran = 0
     end = first + count
     while first < end:
-        command = [sys.executable, str(TESTS / "fuzz_onnx.py"), "--seed", SEED]
+        command = [sys.executable, str(TESTS / "fuzz_onnx.py"), "--run", "--seed", SEED]
         command += ["--first", str(first), "--count", str(end - first)]
         paths = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
         env = {**os.environ, "PYTHONPATH": paths, "MALLOC_ARENA_MAX": "2"}
@@ -36,6 +36,7 @@ def read_mutants(first: int, count: int) -> tuple[list[str], int, int]:
         )
         lines = done.stdout.splitlines()
         loaded += lines.count("loaded")
+        ran += lines.count("ran well")
         refused += sum(line.startswith("refused") for line in lines)
         wrong += [line for line in lines if line.startswith("BAD")]
         if done.returncode in (0, 1) and f"read up to {end}" in lines:
@@ -46,16 +47,17 @@ def read_mutants(first: int, count: int) -> tuple[list[str], int, int]:
         first = int(started[-1].split()[1]) + 1
         if len(wrong) > 20:
             break
-    return wrong, loaded, refused
+    return wrong, loaded, refused, ran
 
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_mutants_load_or_are_refused(part: int) -> None:
     first, end = (MUTANTS * p // PARTS for p in (part, part + 1))
-    wrong, loaded, refused = read_mutants(first, end - first)
+    wrong, loaded, refused, ran = read_mutants(first, end - first)
     assert not wrong, "\n".join(wrong)
     assert loaded + refused == end - first
+    assert ran > 0.4 * loaded
     assert loaded > 0.05 * (end - first) and refused > 0.3 * (end - first)
 
 

@@ -48,3 +48,27 @@ def test_a_node_without_a_rule_is_one_node_of_the_plan() -> None:
         np.testing.assert_allclose(found["e"], np.linalg.det(q), rtol=1e-6)
         np.testing.assert_array_equal(found["m"], x)
         assert [node.op for node in run.plan.graph.ops] == ["onnx.Det"]
+
+
+def test_ranks_that_tensors_do_not_have_stay_on_the_host() -> None:
+    model = parse(
+        "g (float[2,1,1,1,1,1,1,1,3] x) => (float[?,?] y) {"
+        " k = Constant <value = float[1,1,1,1,1,1,1,1,1,1] {2}> ()\n a = Add(x, k)\n"
+        " s = Constant <value = int64[2] {2, 3}> ()\n"
+        " b = Reshape(a, s)\n y = Relu(b) }"
+    )
+    x = np.arange(6, dtype=np.float32).reshape(2, 1, 1, 1, 1, 1, 1, 1, 3)
+    with vs.Scheduler(["cpu"]) as sched:
+        np.testing.assert_array_equal(sched.compile(vs.load(model))(x=x)["y"], x.reshape(2, 3) + 2)
+
+
+def test_optional_inputs_that_the_evaluator_asks_for_have_their_defaults() -> None:
+    model = parse(
+        "g (float[1,2,4] b, float[1,1,2] s, int64[1] m) => (int64[?,3] y)"
+        " { y = NonMaxSuppression(b, s, m) }"
+    )
+    boxes = np.array([[[0, 0, 1, 1], [2, 2, 3, 3]]], np.float32)
+    with vs.Scheduler(["cpu"]) as sched:
+        run = sched.compile(vs.load(model))
+        found = run(b=boxes, s=np.array([[[0.5, 0.75]]], np.float32), m=np.array([2]))
+        np.testing.assert_array_equal(found["y"], [[0, 0, 1], [0, 0, 0]])

@@ -41,7 +41,7 @@ LOWERED = {
     "a large GPU": Limits(max_invocations=1024, shared_bytes=49152, max_buffer_bytes=1 << 32),
 }
 NOISE = np.random.default_rng(3)
-STEPPED = {"ceil", "floor", "trunc", "round", "sign", "floor_divide"}
+STEPPED = {"round_float", "ceil", "floor", "trunc", "round", "sign", "floor_divide"}
 """Ops with few values as results."""
 OPS = computing_ops()
 SHADERS = DIRECTORY.parent.parent / "shaders"

@@ -11,6 +11,33 @@ uint rounded(uint word, float whole) {
     return magnitude >= 0x4b000000u ? word : floatBitsToUint(with_sign(whole, uintBitsToFloat(word)));
 }
 
+#ifdef ROUND_FLOAT_FLOAT32
+// Rounds to fewer digits, of two results as near to the even one. how: in bits 0..7 the digits behind the point, in bits
+// 8..15 the least exponent of a normal result, plus 127, in bits 16.. what is beyond the largest: 0 that one, 1 Inf, 2 NaN.
+uint round_float(uint word, uint how, uint largest) {
+    const uint magnitude = word & 0x7fffffffu;
+    const uint digits = how & 0xffu;
+    const uint least = how >> 8 & 0xffu;
+    if (magnitude > 0x7f800000u) {
+        return word;
+    }
+    uint done;
+    if (magnitude >> 23 >= least || least <= 1u) {  // by bits: a carry goes into the exponent
+        const uint unit = 1u << (23u - digits);
+        const uint odd = magnitude / unit & 1u;
+        done = magnitude + (unit / 2u - 1u + odd) & ~(unit - 1u);
+    } else {  // a multiple of the least step, a power of two
+        const float steps = roundEven(uintBitsToFloat(magnitude) * uintBitsToFloat(254u + digits - least << 23));
+        done = floatBitsToUint(steps * uintBitsToFloat(least - digits << 23));
+    }
+    const uint beyond = how >> 16;
+    if (done > largest) {
+        done = beyond == 0u ? largest : beyond == 1u ? 0x7f800000u : 0x7fc00000u;
+    }
+    return done | (word & 0x80000000u);
+}
+#endif
+
 // alpha_word, beta_word: the op's parameters, of the type of its operand; low and high of a clip.
 uint apply_unary(uint word, uint alpha_word, uint beta_word) {
     const float x = uintBitsToFloat(word);
@@ -95,6 +122,8 @@ uint apply_unary(uint word, uint alpha_word, uint beta_word) {
     return rounded(word, trunc(x));
 #elif defined(ROUND_FLOAT32)
     return rounded(word, roundEven(x));
+#elif defined(ROUND_FLOAT_FLOAT32)
+    return round_float(word, alpha_word, beta_word);
 #elif defined(RELU_FLOAT32)
     return is_nan(x) || x > 0.0 ? word : 0u;
 #elif defined(LEAKY_RELU_FLOAT32)

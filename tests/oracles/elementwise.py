@@ -15,6 +15,7 @@ from vksched.types import NDArray
 
 from .common import FunctionOracle, Oracle, by_onnx, elementwise, float_or_int, in_double
 
+ml_dtypes = pytest.importorskip("ml_dtypes")  # comes with onnx
 scipy_special = pytest.importorskip("scipy.special")
 
 
@@ -142,6 +143,23 @@ def clip(x: float, low: float | None, high: float | None) -> float:
     return at_least if high is None else min(at_least, high)
 
 
+NARROW = {7: "bfloat16", 2: "float8_e5m2", 1: "float4_e2m1fn", (3, -6): "float8_e4m3fn"}
+NARROW[3, -7] = "float8_e4m3fnuz"
+"""Types of ml_dtypes, by their digits behind the point, and the least exponent where it tells."""
+
+
+def round_float(case: Case) -> NDArray:
+    x, digits = case.inputs[0], int(str(case.attrs["digits"]))
+    name = NARROW.get(digits) or NARROW[digits, case.attrs["least_exponent"]]
+    narrow = np.dtype(getattr(ml_dtypes, name))
+    if case.attrs.get("beyond") == "largest":
+        most = float(ml_dtypes.finfo(narrow).max)
+        x = np.where(np.isnan(x), x, np.clip(x, -most, most))
+    if name != "float4_e2m1fn":
+        return x.astype(narrow).astype(np.float64)
+    return np.where(np.isnan(x), x, x.astype(narrow).astype(np.float64))  # it has no NaN
+
+
 PLAIN = ("sqrt", "exp", "log", "tanh", "expm1", "log1p", "log2", "log10")
 TRIGONOMETRY = {"asin": "arcsin", "acos": "arccos", "atan": "arctan"} | {
     "asinh": "arcsinh",
@@ -189,6 +207,7 @@ ORACLES: dict[str, Oracle] = {
     "elu": with_attrs(elu, "alpha"),
     "celu": with_attrs(celu, "alpha"),
     "selu": with_attrs(lambda x, a, gamma: gamma * elu(x, a), "alpha", "gamma"),
+    "round_float": round_float,
     "clip": with_attrs(clip, "low", "high"),
     "add": float_or_int(in_double(np.add), elementwise(lambda a, b: a + b)),
     "sub": float_or_int(in_double(np.subtract), elementwise(lambda a, b: a - b)),

@@ -36,6 +36,7 @@ from .values import (
     unary_sample,
 )
 
+BFLOAT16_MOST = 3.3895313892515355e38
 ATTRS: dict[str, tuple[dict[str, Any], ...]] = {
     "elu": ({"alpha": 1.0}, {"alpha": 0.3}, {"alpha": -1.5}),
     "celu": ({"alpha": 1.0}, {"alpha": 0.3}, {"alpha": 2.5}, {"alpha": -1.5}),
@@ -46,6 +47,13 @@ ATTRS: dict[str, tuple[dict[str, Any], ...]] = {
     "leaky_relu": ({"alpha": 0.01}, {"alpha": -0.5}, {"alpha": 0.0}),
     "thresholded_relu": ({"alpha": 1.0}, {"alpha": -0.5}, {"alpha": 0.0}),
     "hard_sigmoid": ({"alpha": 0.2, "beta": 0.5}, {"alpha": 1.0, "beta": 0.0}),
+    "round_float": (
+        {"digits": 7, "least_exponent": -126, "largest": BFLOAT16_MOST, "beyond": "inf"},
+        {"digits": 3, "least_exponent": -6, "largest": 448.0, "beyond": "nan"},
+        {"digits": 3, "least_exponent": -7, "largest": 240.0, "beyond": "largest"},
+        {"digits": 2, "least_exponent": -14, "largest": 57344.0, "beyond": "inf"},
+        {"digits": 1, "least_exponent": 0, "largest": 6.0, "beyond": "largest"},
+    ),
     "clip": (
         {"low": -1, "high": 1},
         {"low": None, "high": 2},
@@ -84,6 +92,15 @@ UNARY += [
     )
     for op, dtype in TYPES
     for which in range(1, len(ATTRS.get(op, ())))
+]
+UNARY += [
+    row("round_float", x, f"{name} {which}", which=which)
+    for which in range(len(ATTRS["round_float"]))
+    for name, x in (
+        ("ties", np.ldexp(f32(*range(1, 130)), -9)),
+        ("range", np.geomspace(1e-45, 3.4e38, 1009).astype(np.float32)),
+        ("ends", f32(464.0, 464.1, 447.9, 248.0, 248.1, 61440.0, 61439.0, 3.3961775e38, 3.396e38)),
+    )
 ]
 _HUGE = f32(1e30, -1e30, 1e15, -1e15, 100.0, -100.0, 20.0, -20.0)
 UNARY += [
@@ -261,6 +278,13 @@ ERRORS: list[ErrorCase] = [
     refused("celu", vs.DTypeError, "other than 0", F, alpha=0.0),
     refused("celu", vs.DTypeError, "other than 0", F, alpha=1e-60),
     refused("celu", vs.DTypeError, "other than 0", F, alpha=-1e-40),
+    *(
+        refused("round_float", vs.ShapeError, match, F, digits=d, least_exponent=e, largest=1.0)
+        for match, d, e in (("digits", 0, 0), ("digits", 23, 0), ("steps", 7, -125))
+    ),
+    partial(refused, "round_float", vs.DTypeError, "one of", F)(
+        digits=7, least_exponent=0, largest=1.0, beyond="zero"
+    ),
     refused("clip", vs.DTypeError, "got NaN", F, low=NAN),
     refused("clip", vs.DTypeError, "values of int32", I, low=0.5),
     refused("clip", vs.DTypeError, "values of uint32", U, low=-1),

@@ -15,7 +15,8 @@ import onnx
 from onnx import AttributeProto, defs
 
 from ..errors import ModelFormatError
-from .limits import MAX_DEPTH, MAX_NODES
+from .functions import FunctionKey, canonical_domain, expanded_nodes, function_key
+from .limits import MAX_DEPTH
 from .order import label, order, subgraphs
 from .tensors import TensorReader, check_element_type, checked_shape, text
 
@@ -23,9 +24,6 @@ FREE_DOMAINS = ("com.microsoft",)
 """Ops that have no schema in the onnx package; the rules know them."""
 FREE_OPS = ("SimplifiedLayerNormalization",)
 """Those that onnxruntime's optimizer writes into the default domain."""
-
-FunctionKey = tuple[str, str, str]
-"""Domain, name and overload."""
 
 _FIELD_OF = {
     AttributeProto.FLOAT: "f",
@@ -63,21 +61,10 @@ class _Scope:
         return False
 
 
-def canonical_domain(domain: str) -> str:
-    """Returns a domain by its one name; the default one has two."""
-    return "" if domain == "ai.onnx" else domain
-
-
-def function_key(item: onnx.NodeProto | onnx.FunctionProto) -> FunctionKey:
-    """Returns what a function is called by."""
-    name = item.op_type if isinstance(item, onnx.NodeProto) else item.name
-    return canonical_domain(item.domain), name, item.overload
-
-
 def check_model(model: onnx.ModelProto, reader: TensorReader) -> int:
     """Checks a model; returns the number of its nodes with all functions expanded.
 
-    Nodes are sorted, and the default domain gets the one name "".
+    Nodes are sorted, the default domain gets the one name "", and functions the model's opsets.
 
     The data of the main graph's initializers is not looked at.
 
@@ -99,16 +86,16 @@ def check_model(model: onnx.ModelProto, reader: TensorReader) -> int:
         function.domain = canonical_domain(function.domain)
         if functions.setdefault(function_key(function), function) is not function:
             raise ModelFormatError(f"[onnx] {where}: expected one of this name, got two")
+    if model.ir_version < 3 and not model.opset_import:
+        model.opset_import.add(domain="", version=1)
     opsets = _opsets(model.opset_import, "model")
-    if model.ir_version < 3 and not opsets:
-        opsets = {"": 1}
     checker = _Checker(reader, functions, opsets, "")
     checker.graph(model.graph, _Scope(None), 0, "", main=True)
     for function in model.functions:
         where = f"function {function.name!r}"
         inner = _opsets(function.opset_import, where) or opsets
         _Checker(reader, functions, inner, f"{where}, ", function).function(function)
-    return _Expansion(functions).count(model.graph)
+    return expanded_nodes(model.graph, functions)
 
 
 @dataclass
@@ -365,62 +352,3 @@ def _check_call(node: onnx.NodeProto, schema: Any, where: str) -> None:
     for name, wanted in known.items():
         if wanted.required and name not in given:
             raise ModelFormatError(f"[onnx] {where}: expected an attribute {name!r}, got none")
-
-
-@dataclass
-class _Expansion:
-    """Counts nodes as if each call were replaced by the function's body."""
-
-    functions: Mapping[FunctionKey, onnx.FunctionProto]
-    known: dict[FunctionKey, tuple[int, int]] = field(default_factory=dict)
-    """Nodes and depth of each function."""
-    open: list[FunctionKey] = field(default_factory=list)
-
-    def count(self, graph: onnx.GraphProto) -> int:
-        """Returns the number of nodes.
-
-        Raises:
-            ModelFormatError: functions that call each other in a circle, or too many nodes.
-        """
-        return self._body(graph.node, "", 0)[0]
-
-    def _body(self, nodes: Iterable[onnx.NodeProto], prefix: str, depth: int) -> tuple[int, int]:
-        count = deepest = 0
-        for node in nodes:
-            where = f"{prefix}{label(node)}"
-            count += 1
-            inner = 0
-            key = function_key(node)
-            if key in self.functions:
-                more, inner = self._function(key, where)
-                count += more
-                inner += 1
-            for _, graph in subgraphs(node):
-                more, levels = self._body(graph.node, prefix, depth + 1)
-                count += more
-                inner = max(inner, levels + 1)
-            deepest = max(deepest, inner)
-            if count > MAX_NODES or deepest > MAX_DEPTH:
-                raise ModelFormatError(
-                    f"[onnx] {where}: expected at most {MAX_NODES} nodes and {MAX_DEPTH} levels "
-                    "with all functions expanded, got more"
-                )
-        return count, deepest
-
-    def _function(self, key: FunctionKey, where: str) -> tuple[int, int]:
-        if key in self.open:
-            names = " -> ".join(repr(k[1]) for k in [*self.open[self.open.index(key) :], key])
-            raise ModelFormatError(
-                f"[onnx] {where}: expected functions that do not call themselves, got {names}"
-            )
-        if key not in self.known:
-            if len(self.open) > MAX_DEPTH:
-                raise ModelFormatError(
-                    f"[onnx] {where}: expected at most {MAX_DEPTH} functions that call one "
-                    "another, got more"
-                )
-            self.open.append(key)
-            name = f"function {key[1]!r}, "
-            self.known[key] = self._body(self.functions[key].node, name, 0)
-            self.open.pop()
-        return self.known[key]

@@ -90,9 +90,10 @@ def open_model(path: Path) -> memoryview:
         with ExitStack() as stack:
             file = _opened(stack, path, _FLAGS, None)
             return _content(file, str(path), "model", True)
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        said = error.strerror if isinstance(error, OSError) else error
         raise ModelFormatError(
-            f"[onnx] expected a model file at {str(path)!r}, got {error.strerror}"
+            f"[onnx] expected a model file at {str(path)!r}, got {said}"
         ) from None
 
 

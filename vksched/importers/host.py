@@ -30,6 +30,10 @@ from .values import HostType, HostValue
 PART = "onnx.part"
 """The op that takes one of several results out of what a host node packed."""
 _ALIGN_BYTES = 8
+_LEFT_OUT: dict[str, dict[int, NDArray]] = {
+    "NonMaxSuppression": {2: np.array([0]), 3: np.array([0], np.float32)}
+}
+"""Optional inputs, by position, that the evaluator asks for all the same, with their defaults."""
 
 
 def describe(node: NodeProto) -> str:
@@ -41,10 +45,18 @@ def describe(node: NodeProto) -> str:
 class HostNode:
     """One ONNX node as a function of host values."""
 
-    def __init__(self, node: NodeProto, opsets: dict[str, int]) -> None:
+    def __init__(
+        self,
+        node: NodeProto,
+        opsets: dict[str, int],
+        functions: Sequence[FunctionProto] = (),
+    ) -> None:
         self.node = node
+        node, self._defaults = _with_defaults(node)
         try:
-            self._evaluator = ReferenceEvaluator(_as_function(node, opsets))
+            known: list[ReferenceEvaluator | FunctionProto] = [*functions]
+            function = _as_function(node, opsets)
+            self._evaluator = ReferenceEvaluator(function, functions=known or None)
         except Exception as error:
             raise ModelFormatError(f"[onnx] {describe(node)}: {_said(error)}") from error
 
@@ -55,6 +67,7 @@ class HostNode:
             ModelFormatError: the evaluator refuses the node or its operands.
         """
         feeds = {name: v for name, v in zip(self.node.input, inputs, strict=True) if name}
+        feeds.update(self._defaults)
         names = [name for name in self.node.output if name]
         try:
             with np.errstate(all="ignore"), warnings.catch_warnings():
@@ -63,6 +76,21 @@ class HostNode:
         except Exception as error:
             raise ModelFormatError(f"[onnx] {describe(self.node)}: {_said(error)}") from error
         return [_host_value(found.get(name)) for name in self.node.output]
+
+
+def _with_defaults(node: NodeProto) -> tuple[NodeProto, dict[str, NDArray]]:
+    """Returns a node that leaves out no input which the evaluator asks for, and their values."""
+    defaults: dict[str, NDArray] = {}
+    given = list(node.input)
+    for at, value in _LEFT_OUT.get(node.op_type if not node.domain else "", {}).items():
+        given.extend([""] * (at + 1 - len(given)))
+        if not given[at]:
+            given[at] = f"default {at} of {node.output[0]}"
+            defaults[given[at]] = value
+    if defaults:
+        node = NodeProto.FromString(node.SerializeToString())
+        node.input[:] = given
+    return node, defaults
 
 
 def _as_function(node: NodeProto, opsets: Mapping[str, int]) -> FunctionProto:
@@ -88,7 +116,8 @@ def _host_value(value: object) -> HostValue:
         return None
     if isinstance(value, (list, tuple)):
         return [_host_value(item) for item in value]
-    return np.asarray(value)
+    array = np.asarray(value)
+    return array.astype(object) if array.dtype.kind in "US" else array
 
 
 # -- in a graph ----------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from onnx import defs, helper, numpy_helper, shape_inference
 
 from ..errors import ModelFormatError
 from ..types import NDArray
-from .check import FREE_DOMAINS, canonical_domain
+from .check import FREE_DOMAINS
+from .functions import canonical_domain
 from .limits import MAX_INFERRED_BYTES, MAX_INFERRED_NODES
 from .order import label, subgraphs
 
@@ -36,6 +37,8 @@ def check_inference(
     """
     if expanded_nodes > MAX_INFERRED_NODES or model.ByteSize() > MAX_INFERRED_BYTES:
         return
+    if model.functions:
+        return  # of other opsets than the model's: onnx would refuse them
     asked = onnx.ModelProto()
     asked.CopyFrom(model)
     graph = asked.graph

@@ -11,7 +11,7 @@ MAX_MADE_BYTES = 1 << 28
 results of ConstantOfShape and the like while a model is folded."""
 MAX_DEPTH = 24
 """Subgraphs and functions inside each other."""
-MAX_NODES = 1 << 20
+MAX_NODES = 1 << 18
 """With all function calls expanded."""
 MAX_INFERRED_NODES = 1 << 16
 MAX_INFERRED_BYTES = 1 << 26

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx.inliner import inline_local_functions
 
 from ..errors import DTypeError, GraphError, ShapeError
 from ..types import Shape
@@ -16,11 +15,11 @@ from . import ImportedModel
 from .context import Context
 from .elements import element_name, numpy_of
 from .loader import OnnxFile
-from .lowering import Frame
-from .values import HostType, HostValue, Value
+from .lowering import Frame, Lowered, Lowering
+from .values import HostType, HostValue, Value, type_of
 
 if TYPE_CHECKING:
-    from onnx import TypeProto, ValueInfoProto
+    from onnx import NodeProto, TypeProto, ValueInfoProto
 
 Dim = int | str | None
 
@@ -61,9 +60,10 @@ class Model(ImportedModel):
 
     def __init__(self, file: OnnxFile) -> None:
         self.file = file
-        self.opsets = {o.domain: o.version for o in file.model.opset_import}
-        self.context = Context(self.opsets)
-        graph = (inline_local_functions(file.model) if file.model.functions else file.model).graph
+        model = file.model
+        graph = model.graph
+        self.opsets = {o.domain: o.version for o in model.opset_import}
+        self.context = Context(self.opsets, tuple(model.functions))
         self.name = graph.name or (file.path.stem if file.path else "model")
         self._env = self.context.initializers(file.initializers)
         declared = [_model_value(v) for v in graph.input]
@@ -88,6 +88,27 @@ class Model(ImportedModel):
     def parameters(self) -> int:
         """The number of elements of all initializers."""
         return sum(array.size for array in self.file.initializers.values())
+
+    @property
+    def parameter_bytes(self) -> int:
+        """The bytes of all initializers, as the file holds them."""
+        return sum(array.nbytes for array in self.file.initializers.values())
+
+    @property
+    def nodes(self) -> tuple[NodeProto, ...]:
+        """The nodes of the main graph, local functions replaced by what they stand for."""
+        return self._nodes
+
+    def lower(self, inputs: Mapping[str, HostType | HostValue]) -> Lowered:
+        """Returns the first stage for inputs of given types, or for given inputs; nothing is
+        planned, and a node that the host runs between stages is not evaluated.
+
+        Raises:
+            NeedsInputs: types are not enough, as elements decide on shapes.
+        """
+        types = {name: type_of(value) for name, value in inputs.items()}
+        only_types = any(isinstance(value, HostType) for value in inputs.values())
+        return Lowering(self.context, self.frame(), types, None if only_types else inputs).run()
 
     def frame(self, given: frozenset[str] = frozenset()) -> Frame:
         """Returns the whole graph as something to lower. given: initializers to take as inputs."""

@@ -211,6 +211,7 @@ from .select import (
     addcmul,
     cast,
     clip,
+    round_float,
     where,
 )
 from .softmax import (
@@ -426,6 +427,7 @@ __all__ = [
     "rotary_cache",
     "rotary_embedding",
     "round",
+    "round_float",
     "rsqrt",
     "scatter",
     "scatter_elements",

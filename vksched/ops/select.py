@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..errors import DTypeError, UnsupportedOp
+from ..errors import DTypeError, ShapeError, UnsupportedOp
 from ..types import (
     BOOL,
     FLOAT32,
@@ -15,6 +15,7 @@ from ..types import (
     UINT32,
     NDArray,
     TensorType,
+    as_int,
     broadcast_shapes,
     canonical_dtype,
     numpy_dtype,
@@ -73,6 +74,75 @@ def cast(x: TensorLike, dtype: object, *, name: str | None = None) -> Tensor:
     become -2**31, to uint32 the nearest that fits, and NaN 0. Integers wrap. To bool: x != 0.
     """
     return apply("cast", (as_tensor(x),), {"to": canonical_dtype(dtype)}, name)
+
+
+# -- rounding to fewer digits ------------------------------------------------------------------
+
+BEYOND = ("largest", "inf", "nan")
+"""What becomes of values beyond the largest; in the order of round_float in unary.glsl."""
+
+
+def _round_float_reference(
+    x: NDArray, digits: int, least_exponent: int, largest: float, beyond: str
+) -> NDArray:
+    wide = x.astype(np.float64)
+    exponent = np.frexp(np.where(np.isfinite(wide), wide, 1))[1] - 1
+    step = np.ldexp(1.0, np.maximum(exponent, least_exponent) - digits)
+    rounded = np.rint(wide / step) * step
+    instead = {"largest": largest, "inf": np.inf, "nan": np.nan}[beyond]
+    return np.asarray(np.where(abs(rounded) > largest, np.copysign(instead, wide), rounded))
+
+
+def _round_float_words(call: Call) -> tuple[int, ...]:
+    attrs = call.attrs
+    least = attrs.as_int("least_exponent") + _BIAS
+    how = attrs.as_int("digits") | least << 8 | BEYOND.index(attrs.as_str("beyond")) << 16
+    return how, word(attrs["largest"], FLOAT32)
+
+
+_BIAS, _DIGITS = 127, 23
+declare_unary(
+    "round_float",
+    (FLOAT32,),
+    _round_float_reference,
+    parameters=("digits", "least_exponent", "largest", "beyond"),
+    words=_round_float_words,
+)
+
+
+def round_float(
+    x: TensorLike,
+    digits: int,
+    least_exponent: int,
+    largest: float,
+    beyond: str = "inf",
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """The nearest float of fewer digits, of two the even one, still as float32: bfloat16 is
+    round_float(x, 7, -126, 3.3895313892515355e38).
+
+    digits: binary ones behind the point. least_exponent: of the least normal number; below it the
+    steps stay as they are there. beyond: what stands for values over the largest: "largest", "inf"
+    or "nan".
+    """
+    op = "round_float"
+    kept, least = as_int(op, "digits", digits), as_int(op, "least_exponent", least_exponent)
+    if not 1 <= kept < _DIGITS or not 1 - _BIAS <= least <= _BIAS:
+        raise ShapeError(
+            f"[{op}] expected 1 to {_DIGITS - 1} digits and an exponent in {1 - _BIAS}..{_BIAS}, "
+            f"got {digits} and {least_exponent}"
+        )
+    if 1 - _BIAS < least <= kept - _BIAS:
+        raise ShapeError(
+            f"[{op}] expected steps that float32 holds, got 2**{least - kept}; try a least "
+            f"exponent of {1 - _BIAS}"
+        )
+    if beyond not in BEYOND:
+        raise DTypeError(f"[{op}] expected beyond to be one of {BEYOND}, got {beyond!r}")
+    most = number(op, "largest", largest)
+    attrs: dict[str, AttrValue] = {"digits": kept, "least_exponent": least}
+    return unary(op, x, name, **attrs, largest=most, beyond=beyond)
 
 
 # -- clip --------------------------------------------------------------------------------------

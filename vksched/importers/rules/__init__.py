@@ -14,6 +14,7 @@ from . import (  # noqa: F401 - each declares its rules
     activation,
     attention,
     basic,
+    blocks,
     cast,
     control,
     image,
@@ -22,14 +23,18 @@ from . import (  # noqa: F401 - each declares its rules
     math,
     matmul,
     microsoft,
+    microsoft_attention,
     nn,
     norm,
     pool,
+    qlinear,
     quantize,
     random,
     recurrent,
     reduce,
+    regions,
     sequence,
+    signal,
 )
 from .registry import Rule, find_rule, rule, rules
 

@@ -77,6 +77,8 @@ def swiglu(n: NodeContext) -> Tensor:
 @rule("PRelu", types=NUMBERS)
 def prelu(n: NodeContext) -> Tensor:
     x, slope = n.tensor(0), n.tensor(1)
+    if n.version < 7 and slope.rank == 1 and slope.size > 1:  # then it is one for each channel
+        slope = slope.reshape((slope.size, *(1,) * (x.rank - 2)))
     if is_float(n.elem_type(0)):
         return fit(ops.prelu(x, slope), n.elem_type(0))
     if n.elem_type(0) == TensorProto.UINT32:

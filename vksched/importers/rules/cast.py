@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..elements import ANY, STORAGE, element_name
+from onnx import TensorProto
+
+from ..elements import ANY, INTS, STORAGE, element_name
 from ..values import Value
 from .narrow import convert
 from .registry import rule
@@ -12,16 +14,21 @@ from .registry import rule
 if TYPE_CHECKING:
     from ..node import NodeContext
 
+T = TensorProto
+
 
 @rule("Cast", "CastLike", types=ANY)
 def cast(n: NodeContext) -> Value:
     target = n.attr("to") if n.op_type == "Cast" else n.elem_type(1)
     n.require(target in STORAGE, f"{element_name(target)}, which is held by the host only,")
-    return Value(target, tensor=convert(n.tensor(0), n.elem_type(0), target))
+    saturate = bool(n.attr("saturate", 1))
+    return Value(target, tensor=convert(n.tensor(0), n.elem_type(0), target, saturate))
 
 
 @rule("BitCast", types=ANY)
 def bit_cast(n: NodeContext) -> Value:
+    """Of integers of one width the conversion keeps the bits."""
     source, target = n.elem_type(0), n.attr("to")
-    n.require(source == target, f"{element_name(source)} as {element_name(target)}")
-    return n.value(0)
+    keeps = source == target or {source, target} <= INTS or (source, target) == (T.BOOL, T.UINT8)
+    n.require(keeps, f"{element_name(source)} as {element_name(target)}")
+    return Value(target, tensor=convert(n.tensor(0), source, target))

@@ -43,12 +43,10 @@ def resize_rule(n: NodeContext) -> Tensor:
     if n.version < 11:
         return _resize(n, mode, scales=n.known(1).tolist())
     transform = n.attr("coordinate_transformation_mode", "half_pixel")
-    given = {
-        "sizes": list(n.ints(3)) if n.has(3) else None,
-        "scales": n.known(2).tolist() if n.has(2) and n.shape(2) != (0,) else None,
-    }
-    if given["sizes"]:
-        given["scales"] = None
+    sizes = n.ints(3) if n.has(3) and n.shape(3) != (0,) else None
+    scales = None
+    if sizes is None:
+        scales = n.known(2).tolist()
     roi = n.known(1).tolist() if transform == "tf_crop_and_resize" else None
     nearest = n.attr("nearest_mode", "round_prefer_floor")
     if transform == "tf_half_pixel_for_nn":  # of opset 11 and 12: half a place after half_pixel
@@ -56,7 +54,8 @@ def resize_rule(n: NodeContext) -> Tensor:
         transform, nearest = "half_pixel", HALF_LATER[nearest]
     return resize(
         _plain(n, mode),
-        **given,
+        sizes=sizes,
+        scales=scales,
         axes=n.attr("axes", None),
         mode=mode,
         coordinate_transformation_mode=transform,
@@ -71,14 +70,21 @@ def resize_rule(n: NodeContext) -> Tensor:
 
 
 def _resize(n: NodeContext, mode: str, scales: list[float]) -> Tensor:
-    """Upsample's rules: places are divided by the scale, and rounded down for the nearest."""
-    return resize(
-        _plain(n, mode),
-        scales=scales,
-        mode=NAMES.get(mode, mode),
-        coordinate_transformation_mode="asymmetric",
-        nearest_mode="floor",
-    )
+    """Upsample's rules: places are divided by the scale; the nearest is the one before, or on an
+    axis that shrinks the one after, as onnxruntime has it.
+    """
+    x = _plain(n, mode)
+    for nearest, shrinks in (("ceil", True), ("floor", False)):
+        axes = [a for a, scale in enumerate(scales) if (scale < 1) == shrinks]
+        x = resize(
+            x,
+            scales=[scales[a] for a in axes],
+            axes=axes,
+            mode=NAMES.get(mode, mode),
+            coordinate_transformation_mode="asymmetric",
+            nearest_mode=nearest,
+        )
+    return x
 
 
 def _plain(n: NodeContext, mode: str) -> Tensor:

@@ -49,13 +49,36 @@ def wrap(x: Tensor, elem_type: int) -> Tensor:
     return ops.bitwise_right_shift(ops.bitwise_left_shift(x, spare), spare)
 
 
-def round_float(x: Tensor, elem_type: int) -> Tensor:
-    """Returns float32 rounded to a narrower float."""
-    raise UnsupportedOp(f"no vksched op rounds to {element_name(elem_type)}")
+_FORMATS: dict[int, tuple[int, int, float, str, str]] = {
+    T.BFLOAT16: (7, -126, 3.3895313892515355e38, "inf", "inf"),
+    T.FLOAT8E4M3FN: (3, -6, 448.0, "nan", "largest"),
+    T.FLOAT8E4M3FNUZ: (3, -7, 240.0, "nan", "largest"),
+    T.FLOAT8E5M2: (2, -14, 57344.0, "inf", "largest"),
+    T.FLOAT8E5M2FNUZ: (2, -15, 57344.0, "nan", "largest"),
+}
+"""Digits, least exponent, largest value, and what is beyond it, at last of casts that saturate."""
+if hasattr(T, "FLOAT4E2M1"):
+    _FORMATS[T.FLOAT4E2M1] = (1, 0, 6.0, "largest", "largest")
+_WITHOUT_MINUS_ZERO = (T.FLOAT8E4M3FNUZ, T.FLOAT8E5M2FNUZ)
 
 
-def convert(x: Tensor, source: int, target: int) -> Tensor:
+def round_float(x: Tensor, elem_type: int, saturate: bool = False) -> Tensor:
+    """Returns float32 rounded to a narrower float. saturate: as an attribute of ONNX Cast.
+
+    Raises:
+        UnsupportedOp: no vksched op rounds to it.
+    """
+    if elem_type not in _FORMATS:
+        raise UnsupportedOp(f"no vksched op rounds to {element_name(elem_type)}")
+    digits, least, largest, wraps, cut = _FORMATS[elem_type]
+    rounded = ops.round_float(x, digits, least, largest, cut if saturate else wraps)
+    return rounded + 0.0 if elem_type in _WITHOUT_MINUS_ZERO else rounded
+
+
+def convert(x: Tensor, source: int, target: int, saturate: bool = True) -> Tensor:
     """Returns values of one element type as another, as ONNX Cast does.
+
+    saturate: what is beyond the range of a FLOAT8 becomes its largest value.
 
     Raises:
         UnsupportedOp: no vksched op converts between the two.
@@ -68,7 +91,7 @@ def convert(x: Tensor, source: int, target: int) -> Tensor:
         raise UnsupportedOp(f"{element_name(source)} to {element_name(target)}")
     if target in NARROW_FLOATS:
         as_float = ops.cast(x, FLOAT32)
-        return as_float if source == T.BOOL else round_float(as_float, target)
+        return as_float if source == T.BOOL else round_float(as_float, target, saturate)
     if target in NARROW_INTS:
         as_int = ops.cast(x, INT32)
         return as_int if _within(source, target) else wrap(as_int, target)

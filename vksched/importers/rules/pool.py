@@ -40,10 +40,15 @@ def _window(n: NodeContext) -> dict[str, object]:
     }
 
 
+def averages(n: NodeContext, x: Tensor) -> Tensor:
+    """Returns the means of the windows of x, as the node's attributes say."""
+    count = bool(n.attr("count_include_pad", 0))
+    return average_pool(x, count_include_pad=count, **_window(n))  # type: ignore[arg-type]
+
+
 @rule("AveragePool")
 def average_pool_rule(n: NodeContext) -> Tensor:
-    count = bool(n.attr("count_include_pad", 0))
-    return average_pool(n.tensor(0), count_include_pad=count, **_window(n))  # type: ignore[arg-type]
+    return averages(n, n.tensor(0))
 
 
 @rule("LpPool")

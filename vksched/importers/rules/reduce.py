@@ -126,14 +126,21 @@ def _along(n: NodeContext, build: Callable[[Tensor, int], Tensor]) -> Tensor:
     return ops.reshape(build(flat, 1), x.shape)
 
 
-@rule("Softmax", types=NUMBERS)
+@rule("Softmax")
 def softmax(n: NodeContext) -> Tensor:
-    return fit(_along(n, lambda x, axis: ops.softmax(x, axis)), n.elem_type(0))
+    half = n.elem_type(0) == T.FLOAT16
+    return _along(n, _softmax_in_steps if half else lambda x, axis: ops.softmax(x, axis))
 
 
-@rule("LogSoftmax", types=NUMBERS)
+def _softmax_in_steps(x: Tensor, axis: int) -> Tensor:
+    """As the op's function body, each step of which rounds: models are held to that in float16."""
+    powers = ops.exp(x - ops.reduce_max(x, axis, True))
+    return powers / ops.reduce_sum(powers, axis, True)
+
+
+@rule("LogSoftmax")
 def log_softmax(n: NodeContext) -> Tensor:
-    return fit(_along(n, lambda x, axis: ops.log_softmax(x, axis)), n.elem_type(0))
+    return _along(n, lambda x, axis: ops.log_softmax(x, axis))
 
 
 @rule("Hardmax", types=NUMBERS)

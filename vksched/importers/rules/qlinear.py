@@ -1,0 +1,137 @@
+"""Rules for the quantised ops of the com.microsoft domain: integers in and out, floats between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from onnx import TensorProto
+
+from ... import ops
+from ...ops.tensor import Tensor
+from ...types import FLOAT32
+from ..values import Value
+from .narrow import NUMBERS
+from .pool import averages
+from .quantize import (
+    as_float,
+    centred,
+    factor,
+    integer_product,
+    per_row,
+    qlinear_conv,
+    quantize_dynamically,
+    saturated,
+)
+from .registry import MICROSOFT, rule
+
+if TYPE_CHECKING:
+    from ..node import NodeContext
+
+T = TensorProto
+quantised = partial(rule, types=NUMBERS, domain=MICROSOFT)
+
+quantised("QLinearConv")(qlinear_conv)
+
+
+def _real(n: NodeContext, index: int) -> Tensor:
+    """Returns the floats that an operand stands for; its scale and zero point come next."""
+    scale = as_float(n, index + 1)
+    n.require(scale is not None, "an operand without a scale")
+    return ops.cast(centred(n, index, index + 2), FLOAT32) * scale  # type: ignore[operator]
+
+
+def _result(n: NodeContext, x: Tensor, index: int, elem_type: int) -> Value:
+    """Returns floats as integers of the scale and zero point at an index and the next."""
+    scale = as_float(n, index)
+    n.require(scale is not None, "a result without a scale")
+    return saturated(x / scale, as_float(n, index + 1), elem_type)  # type: ignore[operator]
+
+
+# -- elementwise -------------------------------------------------------------------------------
+
+
+def _of_two(build: Callable[[Tensor, Tensor], Tensor]) -> Callable[[NodeContext], Value]:
+    return lambda n: _result(n, build(_real(n, 0), _real(n, 3)), 6, n.elem_type(0))
+
+
+def _of_one(build: Callable[[NodeContext, Tensor], Tensor]) -> Callable[[NodeContext], Value]:
+    return lambda n: _result(n, build(n, _real(n, 0)), 3, n.elem_type(0))
+
+
+quantised("QLinearAdd")(_of_two(ops.add))
+quantised("QLinearMul")(_of_two(ops.mul))
+quantised("QLinearSigmoid")(_of_one(lambda n, x: ops.sigmoid(x)))
+quantised("QLinearLeakyRelu")(_of_one(lambda n, x: ops.leaky_relu(x, n.attr("alpha", 0.01))))
+
+
+# -- along axes --------------------------------------------------------------------------------
+
+
+def _softmax(n: NodeContext, x: Tensor) -> Tensor:
+    """Of a model before opset 13: over an axis and all after it."""
+    axis = n.attr("axis", -1)
+    if n.attr("opset", 13) >= 13:
+        return ops.softmax(x, axis)
+    axis += x.rank if axis < 0 else 0
+    kept = x.shape[:axis]
+    return ops.softmax(x.reshape((*kept, -1)), -1).reshape(x.shape)
+
+
+def _global_average(n: NodeContext, x: Tensor) -> Tensor:
+    n.require(not n.attr("channels_last", 0), "channels last")
+    return ops.global_average_pool(x)
+
+
+def _average(n: NodeContext, x: Tensor) -> Tensor:
+    n.require(not n.attr("channels_last", 0), "channels last")
+    return averages(n, x)
+
+
+quantised("QLinearSoftmax")(_of_one(_softmax))
+quantised("QLinearGlobalAveragePool")(_of_one(_global_average))
+quantised("QLinearAveragePool")(_of_one(_average))
+
+
+@quantised("QLinearConcat")
+def qlinear_concat(n: NodeContext) -> Value:
+    """Operands: scale and zero point of the result, then three for each part."""
+    parts = [_real(n, i) for i in range(2, len(n.inputs), 3)]
+    return _result(n, ops.concat(parts, n.attr("axis")), 0, n.elem_type(1))
+
+
+# -- products ----------------------------------------------------------------------------------
+
+
+@quantised("QGemm")
+def qgemm(n: NodeContext) -> Value:
+    """alpha * a @ b + c, where c is int32 of the product's scale; float32 without scale 7."""
+    turned = bool(n.attr("transB", 0))
+    columns = per_row(n, 5) if turned and n.has(5) else None
+    a, b = centred(n, 0, 2), centred(n, 3, 5, columns)
+    sums = ops.matmul(a, b, transpose_a=bool(n.attr("transA", 0)), transpose_b=turned)
+    if n.has(6):
+        sums = sums + n.tensor(6)
+    scale = factor(n, 1, 4, None, n.shape(1), n.shape(4)) * float(n.attr("alpha", 1.0))
+    real = ops.cast(sums, FLOAT32) * scale
+    return _result(n, real, 7, n.elem_type(0)) if n.has(7) else Value(T.FLOAT, tensor=real)
+
+
+@quantised("MatMulIntegerToFloat")
+def matmul_integer_to_float(n: NodeContext) -> Value:
+    """Operands: a, b, their scales, their zero points, and a bias."""
+    product = ops.cast(integer_product(n, 0, 4, 1, 5), FLOAT32)
+    real = product * factor(n, 2, 3, None, per_row(n, 2), n.shape(3))
+    return Value(T.FLOAT, tensor=real + n.tensor(6) if n.has(6) else real)
+
+
+@quantised("DynamicQuantizeMatMul")
+def dynamic_quantize_matmul(n: NodeContext) -> Value:
+    """Operands: a in float32, b as integers, its scale, its zero point, and a bias."""
+    a, scale, zero = quantize_dynamically(n.tensor(0))
+    columns = as_float(n, 2)
+    assert columns is not None
+    product = ops.cast(ops.matmul(a - zero, centred(n, 1, 3)), FLOAT32)
+    real = product * (scale * columns)
+    return Value(T.FLOAT, tensor=real + n.tensor(4) if n.has(4) else real)
