@@ -132,7 +132,7 @@ def _read(path: Path, kind: onnx.TypeProto) -> Any:
 
 
 def reference_error(case: BackendCase) -> str | None:
-    """Returns why the onnx package's own evaluator fails a test, None where it passes."""
+    """Returns why the reference evaluator fails a test, None where it passes."""
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")

@@ -21,7 +21,7 @@ LAYERS = [
     ("function", "control", "program"),
     ("model",),
     ("scheduler",),
-    ("session",),
+    ("session", "onnx_backend"),
     ("cases",),
     ("cli",),
 ]

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
+
 from .errors import GraphError, PlanError
 from .graph import build_graph
 from .importers.lowering import NeedsInputs
@@ -24,6 +26,7 @@ from .plan.names import NameIndex
 from .plan.plan import Plan
 from .program import Program, Stage, StageCache
 from .run import Run
+from .types import NDArray
 
 DEFAULT_LIMIT = 16
 """Compiled graphs that are kept for one model."""
@@ -77,7 +80,8 @@ class ModelRun:
             )
         program, arrays = self._program(inputs)
         found = program(arrays)
-        return {v.name: a for v, a in zip(self.outputs, found, strict=True)}
+        given = [a for value in arrays.values() for a in _arrays(value)]
+        return {v.name: _owned(a, given) for v, a in zip(self.outputs, found, strict=True)}
 
     def submit(self, /, **inputs: Any) -> Future[dict[str, HostValue]]:
         """Starts a run and returns at once; runs that were submitted go one after the other."""
@@ -157,6 +161,27 @@ class ModelRun:
                     continue
                 placement[key] = device
         return self._compile(outputs, placement)
+
+
+def _arrays(value: HostValue) -> list[NDArray]:
+    if isinstance(value, (list, tuple)):
+        return [array for item in value for array in _arrays(item)]
+    return [] if value is None else [value]
+
+
+def _owned(value: HostValue, given: list[NDArray]) -> HostValue:
+    """Returns a result that shares no memory with what the caller gave, with other results or with
+    what the model keeps. given: what it must not share, to which it is added.
+    """
+    if isinstance(value, list):
+        return [_owned(item, given) for item in value]
+    if value is None:
+        return None
+    shared = any(np.may_share_memory(value, other) for other in given)
+    if shared or not value.flags.writeable:
+        value = value.copy()
+    given.append(value)
+    return value
 
 
 def _copied(value: Any) -> Any:

@@ -13,29 +13,28 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from .control import make_step
+from .control import Step, make_step
 from .importers.context import Context
 from .importers.elements import from_storage, to_storage
+from .importers.host import WrongShape
 from .importers.lowering import (
     Frame,
     HostStep,
     Lowered,
     Lowering,
-    item_slot,
-    slots_of,
 )
+from .importers.names import item_slot, slots_of
 from .importers.values import HostType, HostValue, TypeKey, Value, type_of
 from .ops.tensor import Tensor
 from .run import Run
 from .types import NDArray
 
 Compile = Callable[[Mapping[str, Tensor]], Run]
-Step = Callable[[Sequence[HostValue], Mapping[str, HostValue]], Sequence[HostValue]]
 
 
 @dataclass(eq=False)
@@ -64,10 +63,15 @@ class Junction:
     stages: dict[object, list[Stage]] = field(default_factory=dict)
 
 
+LIGHTER = 16
+"""How much less a stage without a compiled graph weighs."""
+
+
 class StageCache:
     """The stages of a model that are kept, the one not used for longest first.
 
-    limit: how many compiled graphs; a stage in use stays.
+    limit: how many compiled graphs; of stages without one LIGHTER times as many. A stage in use
+    stays.
     """
 
     def __init__(self, limit: int) -> None:
@@ -103,9 +107,17 @@ class StageCache:
                 if stage not in self._stages:
                     gone.append(stage)  # dropped while it was in use
             compiled = [s for s in self._stages if s.run is not None]
-            idle = (s for s in compiled if s not in self._users)
-            for old in itertools.islice(idle, max(0, len(compiled) - self.limit)):
-                gone += self._drop(old)
+            without = [s for s in self._stages if s.run is None]
+            for stages, limit in ((compiled, self.limit), (without, LIGHTER * self.limit)):
+                idle = (s for s in stages if s not in self._users)
+                for old in itertools.islice(idle, max(0, len(stages) - limit)):
+                    gone += self._drop(old)
+        _close(gone)
+
+    def forget(self, stage: Stage) -> None:
+        """Drops a stage that is in use, and all that come after it."""
+        with self.lock:
+            gone = self._drop(stage)
         _close(gone)
 
     def _drop(self, stage: Stage) -> list[Stage]:
@@ -120,8 +132,9 @@ class StageCache:
             junction.stages[key].remove(old)
             if not junction.stages[key]:
                 del junction.stages[key]
-            if old.then is not None:
-                todo += [later for group in old.then.stages.values() for later in group]
+            bodies = [p.start for p in old.step.programs] if old.step else []
+            for behind in [*bodies, old.then] if old.then else bodies:
+                todo += [later for group in behind.stages.values() for later in group]
             if old not in self._users:
                 out.append(old)
         return out
@@ -158,6 +171,10 @@ class Program:
         self.cache = cache
         self.start = Junction(frame)
 
+    def of(self, frame: Frame) -> Program:
+        """Returns a program of another frame whose stages are kept beside those of this one."""
+        return Program(self.context, frame, self.compile, self.cache)
+
     def __call__(self, arrays: Mapping[str, HostValue]) -> list[HostValue]:
         """Runs once; returns the results in order.
 
@@ -171,9 +188,22 @@ class Program:
                 held = self._advance(stage, held)
                 if stage.then is None:
                     return [host_of(value, held) for value in stage.lowered.results]
+                junction = stage.then
+            except WrongShape as wrong:
+                if not self._leave_to_host(wrong):
+                    raise
+                self.cache.forget(stage)  # and lower again, without what inference says of it
             finally:
                 self.cache.give_back(stage)
-            junction = stage.then
+
+    def _leave_to_host(self, wrong: WrongShape) -> bool:
+        """Notes a node of which inference is wrong; returns whether that is news."""
+        if wrong.node is None:
+            return False
+        node = wrong.node.SerializeToString(deterministic=True)
+        is_new = node not in self.context.not_inferable
+        self.context.not_inferable.add(node)
+        return is_new
 
     def prepare(self, types: Mapping[str, HostType]) -> Stage:
         """Lowers and compiles the first stage for given types.
@@ -234,7 +264,7 @@ class Program:
             step = lowered.step
             given = [None if v is None else host_of(v, out) for v in step.inputs]
             captured = {name: host_of(v, out) for name, v in step.captured.items()}
-            made = stage.step(given, captured)
+            made = stage.step.run(given, captured)
             named = zip(step.node.output, made, strict=False)
             out.update(flatten({name: value for name, value in named if name}))
         return out

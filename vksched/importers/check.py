@@ -15,7 +15,7 @@ import onnx
 from onnx import AttributeProto, defs
 
 from ..errors import ModelFormatError
-from .functions import FunctionKey, align_opsets, canonical_domain, expanded_nodes, function_key
+from .functions import FunctionKey, canonical_domain, expanded_nodes, function_key
 from .limits import MAX_DEPTH
 from .order import label, order, subgraphs
 from .tensors import TensorReader, check_element_type, checked_shape, text
@@ -95,7 +95,6 @@ def check_model(model: onnx.ModelProto, reader: TensorReader) -> int:
         where = f"function {function.name!r}"
         inner = _opsets(function.opset_import, where) or opsets
         _Checker(reader, functions, inner, f"{where}, ", function).function(function)
-    align_opsets(model, opsets)
     return expanded_nodes(model.graph, functions)
 
 

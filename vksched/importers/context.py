@@ -8,9 +8,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, NodeProto, TypeProto, defs
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto, defs
 from onnx.defs import OpSchema
 from onnx.helper import (
+    make_attribute,
     make_opsetid,
     make_sequence_type_proto,
     make_tensor_type_proto,
@@ -41,11 +42,13 @@ _KINDS: dict[str, Any] = {
 class Context:
     """What is shared by all lowerings of a model.
 
-    opsets: the version of each domain that the model imports.
+    opsets: the version of each domain that the model imports. functions: of the model, which the
+    host evaluates.
     """
 
-    def __init__(self, opsets: Mapping[str, int]) -> None:
+    def __init__(self, opsets: Mapping[str, int], functions: Sequence[FunctionProto] = ()) -> None:
         self.opsets = {("" if d == "ai.onnx" else d): v for d, v in opsets.items()}
+        self._functions = functions
         self._tensors: dict[int, tuple[NDArray, Tensor]] = {}
         self._names: dict[int, tuple[NDArray, str]] = {}
         self._constants: dict[bytes, Value] = {}
@@ -68,6 +71,11 @@ class Context:
             if key not in self._constants:
                 self._constants[key] = known(attribute_array(tensor))
             out[tensor.name] = self._constants[key]
+        for sparse in graph.sparse_initializer:
+            node = NodeProto(op_type="Constant", output=[sparse.values.name])
+            node.attribute.append(make_attribute("sparse_value", sparse))
+            (made,) = self.host_node(node.SerializeToString(deterministic=True))([])
+            out[sparse.values.name] = known(np.asarray(made))
         return out
 
     def constant_node(self, node: NodeProto) -> Value | None:
@@ -107,12 +115,14 @@ class Context:
         """Returns the opset of a domain that the model asks for, 1 where it does not say."""
         return self.opsets.get("" if domain == "ai.onnx" else domain, 1)
 
-    def schema(self, node: NodeProto) -> OpSchema | None:
-        """Returns the declaration of a node's op, None where the onnx package has none."""
-        return _schema(node.op_type, self.version(node.domain), node.domain)
+    def schema(self, node: NodeProto, version: int | None = None) -> OpSchema | None:
+        """Returns the declaration of a node's op, at the model's opset or another; None where the
+        onnx package has none.
+        """
+        return _schema(node.op_type, version or self.version(node.domain), node.domain)
 
     def _host_node(self, serialized: bytes) -> HostNode:
-        return HostNode(NodeProto.FromString(serialized), self.opsets)
+        return HostNode(NodeProto.FromString(serialized), self.opsets, self._functions)
 
     def infer(
         self, node: NodeProto, inputs: Sequence[Value | None], schema: OpSchema | None

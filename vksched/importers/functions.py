@@ -1,4 +1,4 @@
-"""Functions of a model: how often they would be expanded, and for which opsets they are written.
+"""Functions of a model: how many nodes they would become.
 
 graph -> outer -> inner      nodes(graph) = 1 + nodes(outer), nodes(outer) = 1 + nodes(inner)
       -> inner               counted once for each function: linear in the file, not the result
@@ -6,11 +6,10 @@ graph -> outer -> inner      nodes(graph) = 1 + nodes(outer), nodes(outer) = 1 +
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import onnx
-from onnx import defs
 
 from ..errors import ModelFormatError
 from .limits import MAX_DEPTH, MAX_NODES
@@ -40,49 +39,6 @@ def expanded_nodes(
         ModelFormatError: functions that call each other in a circle, or too many nodes.
     """
     return _Expansion(functions).body(graph.node, "", 0)[0]
-
-
-def align_opsets(model: onnx.ModelProto, opsets: Mapping[str, int]) -> None:
-    """Gives functions the opsets of the model where their ops are the same in both, so that bodies
-    can take the place of calls. The model gets the domains that only functions import.
-
-    Raises:
-        ModelFormatError: an op of a function is another one in the model's opset.
-    """
-    opsets = dict(opsets)
-    for function in model.functions:
-        own = {o.domain: o.version for o in function.opset_import}
-        for domain in sorted(own.keys() - opsets.keys()):
-            opsets[domain] = own[domain]
-            model.opset_import.add(domain=domain, version=own[domain])
-        changed = {d: v for d, v in own.items() if v != opsets[d]}
-        for node in _all_nodes(function.node) if changed else ():
-            version = changed.get(node.domain)
-            if version is None or not defs.has(node.op_type, version, node.domain):
-                continue
-            wanted = opsets[node.domain]
-            if _since(node, version) != _since(node, wanted):
-                raise ModelFormatError(
-                    f"[onnx] function {function.name!r}, {label(node)}: expected an op that is the "
-                    f"same in opset {version} of the function and {wanted} of the model, got one "
-                    "that changed between; try onnx.version_converter"
-                )
-        for item in function.opset_import:
-            item.version = opsets[item.domain]
-
-
-def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    for node in nodes:
-        yield node
-        for _, graph in subgraphs(node):
-            yield from _all_nodes(graph.node)
-
-
-def _since(node: onnx.NodeProto, version: int) -> int:
-    """Returns the opset that brought a node's op as it is at an opset, 0 where there is none."""
-    if not defs.has(node.op_type, version, node.domain):
-        return 0
-    return int(defs.get_schema(node.op_type, version, node.domain).since_version)
 
 
 @dataclass

@@ -12,11 +12,12 @@ import itertools
 import json
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
-from onnx import NodeProto
+from onnx import FunctionProto, NodeProto
+from onnx.helper import make_function, make_opsetid
 from onnx.reference import ReferenceEvaluator
 
 from ..errors import ModelFormatError, UnsupportedOp, VkschedError
@@ -44,11 +45,18 @@ def describe(node: NodeProto) -> str:
 class HostNode:
     """One ONNX node as a function of host values."""
 
-    def __init__(self, node: NodeProto, opsets: dict[str, int]) -> None:
+    def __init__(
+        self,
+        node: NodeProto,
+        opsets: dict[str, int],
+        functions: Sequence[FunctionProto] = (),
+    ) -> None:
         self.node = node
         node, self._defaults = _with_defaults(node)
         try:
-            self._evaluator = ReferenceEvaluator(node, opsets=opsets)
+            known: list[ReferenceEvaluator | FunctionProto] = [*functions]
+            function = _as_function(node, opsets)
+            self._evaluator = ReferenceEvaluator(function, functions=known or None)
         except Exception as error:
             raise ModelFormatError(f"[onnx] {describe(node)}: {_said(error)}") from error
 
@@ -64,7 +72,7 @@ class HostNode:
         try:
             with np.errstate(all="ignore"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found = dict(zip(names, self._evaluator.run(names, feeds), strict=True))
+                found = dict(zip(names, self._evaluator.run(names, feeds, {}), strict=True))
         except Exception as error:
             raise ModelFormatError(f"[onnx] {describe(self.node)}: {_said(error)}") from error
         return [_host_value(found.get(name)) for name in self.node.output]
@@ -85,6 +93,20 @@ def _with_defaults(node: NodeProto) -> tuple[NodeProto, dict[str, NDArray]]:
     return node, defaults
 
 
+def _as_function(node: NodeProto, opsets: Mapping[str, int]) -> FunctionProto:
+    """Returns a function of one node: of a node alone the evaluator takes the newest version."""
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    imports = {domain: 1, "": 1, **opsets}
+    return make_function(
+        "vksched",
+        "node",
+        list(dict.fromkeys(name for name in node.input if name)),
+        [name for name in node.output if name],
+        [node],
+        [make_opsetid(d, v) for d, v in imports.items()],
+    )
+
+
 def _said(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:500]
 
@@ -94,7 +116,8 @@ def _host_value(value: object) -> HostValue:
         return None
     if isinstance(value, (list, tuple)):
         return [_host_value(item) for item in value]
-    return np.asarray(value)
+    array = np.asarray(value)
+    return array.astype(object) if array.dtype.kind in "US" else array
 
 
 # -- in a graph ----------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from . import Progress
 from .check import check_model
 from .files import Folder, open_model
 from .infer import check_inference
+from .local_functions import inline_functions
 from .tensors import TensorReader, text
 from .wire import split
 
@@ -75,6 +76,7 @@ def _read(source: Source, progress: Progress | None) -> OnnxFile:
         ) from None
     del skeleton
     nodes = check_model(model, reader)
+    model = inline_functions(model)
     arrays = _arrays(model.graph, raw, reader, len(data), progress)
     _check_defaults(model.graph, arrays)
     check_inference(model, arrays, nodes)

@@ -22,14 +22,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from onnx import AttributeProto, GraphProto, NodeProto
+from onnx import NodeProto
 
 from ..errors import ModelFormatError, UnsupportedOp, VkschedError
 from ..ops.tensor import Tensor, input, scope
 from ..types import MAX_RANK, NDArray
 from .context import Context
 from .elements import storage
+from .expansion import expand
 from .host import add_host_node, describe
+from .names import HANDED_ON, RANDOM, free_names, has_subgraphs, item_slot, names_read, slots_of
 from .node import NodeContext
 from .rules import find_rule
 from .values import EMPTY, HostType, HostValue, Inferred, TypeKey, Value, known
@@ -44,18 +46,6 @@ GROWING = frozenset(
     ("ConstantOfShape", "EyeLike", "Expand", "OneHot", "Pad", "Range", "Resize", "Tile", "Upsample")
 )
 """Ops whose results can be far larger than their operands."""
-RANDOM = frozenset(
-    (
-        "Bernoulli",
-        "Dropout",
-        "Multinomial",
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-    )
-)
-"""Ops that may give other results in every run."""
 
 
 class NeedsValue(Exception):
@@ -237,6 +227,10 @@ class Lowering:
         try:
             results = self._by_rule(context)
         except UnsupportedOp as error:
+            body = expand(self.context, node, inputs, schema)
+            if body is not None:
+                self.splice(body, {})
+                return None
             return self._on_host(node, inputs, inferred, str(error))
         if results is not None:
             self._write(node, results)
@@ -318,7 +312,7 @@ class Lowering:
         """
         if not all(v is None or v.is_known for v in inputs):
             return False
-        if node.op_type in RANDOM or has_subgraphs(node):
+        if node.op_type in RANDOM | HANDED_ON or has_subgraphs(node):
             return False
         given = sum(v.array.size for v in inputs if v is not None and v.array is not None)
         sizes = [math.prod(i.shape) for i in inferred if i is not None and i.shape is not None]
@@ -352,7 +346,7 @@ class Lowering:
         """Makes a node one of the graph that the host computes, or a step between two stages where
         its results' shapes are not known.
         """
-        if has_subgraphs(node) or node.SerializeToString() in self.context.not_inferable:
+        if has_subgraphs(node) or self._is_not_inferable(node):
             return self._step(node, inputs, reason)
         types: list[HostType | None] = []
         for name, found in zip(node.output, inferred, strict=True):
@@ -381,12 +375,12 @@ class Lowering:
         )
         return None
 
+    def _is_not_inferable(self, node: NodeProto) -> bool:
+        found = self.context.not_inferable
+        return bool(found) and node.SerializeToString(deterministic=True) in found
+
     def _step(self, node: NodeProto, inputs: tuple[Value | None, ...], reason: str) -> HostStep:
-        captured = {
-            name: self.env[name]
-            for name in free_names(node)
-            if name in self.env and name not in node.input
-        }
+        captured = {name: self.env[name] for name in free_names(node) if name in self.env}
         return HostStep(node, inputs, captured, reason)
 
     # -- the end of a stage --------------------------------------------------------------------
@@ -433,46 +427,6 @@ class Lowering:
 
 
 # -- names ---------------------------------------------------------------------------------------
-
-
-def item_slot(slot: str, index: int) -> str:
-    """Returns the slot of an item of a sequence."""
-    return f"{slot}[{index}]"
-
-
-def slots_of(value: Value) -> tuple[str, ...]:
-    """Returns the slots that a value is in: of a sequence those of its items."""
-    if value.items is not None:
-        return tuple(slot for item in value.items for slot in slots_of(item))
-    return (value.slot,) if value.slot is not None else ()
-
-
-def subgraphs(node: NodeProto) -> list[GraphProto]:
-    """Returns the graphs among a node's attributes."""
-    out = [a.g for a in node.attribute if a.type == AttributeProto.GRAPH]
-    return out + [g for a in node.attribute if a.type == AttributeProto.GRAPHS for g in a.graphs]
-
-
-def has_subgraphs(node: NodeProto) -> bool:
-    """Returns whether a node holds graphs: If, Loop, Scan, SequenceMap."""
-    return any(a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.attribute)
-
-
-def free_names(node: NodeProto) -> tuple[str, ...]:
-    """Returns what the subgraphs of a node read of the graph around it."""
-    out: dict[str, None] = {}
-    for graph in subgraphs(node):
-        inside = {i.name for i in graph.input} | {i.name for i in graph.initializer}
-        for inner in graph.node:
-            out.update(dict.fromkeys(n for n in names_read(inner) if n not in inside))
-            inside.update(inner.output)
-        out.update(dict.fromkeys(o.name for o in graph.output if o.name not in inside))
-    return tuple(out)
-
-
-def names_read(node: NodeProto) -> tuple[str, ...]:
-    """Returns all that a node reads, its subgraphs too."""
-    return (*(name for name in node.input if name), *free_names(node))
 
 
 def scope_name(node: NodeProto) -> str:

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx.inliner import inline_local_functions
 
 from ..errors import DTypeError, GraphError, ShapeError
 from ..types import Shape
@@ -61,9 +60,10 @@ class Model(ImportedModel):
 
     def __init__(self, file: OnnxFile) -> None:
         self.file = file
-        self.opsets = {o.domain: o.version for o in file.model.opset_import}
-        self.context = Context(self.opsets)
-        graph = (inline_local_functions(file.model) if file.model.functions else file.model).graph
+        model = file.model
+        graph = model.graph
+        self.opsets = {o.domain: o.version for o in model.opset_import}
+        self.context = Context(self.opsets, tuple(model.functions))
         self.name = graph.name or (file.path.stem if file.path else "model")
         self._env = self.context.initializers(file.initializers)
         declared = [_model_value(v) for v in graph.input]

@@ -41,7 +41,7 @@ class NodeContext:
         self.inputs = inputs
         self.version = version
         self.inferred = tuple(inferred)
-        self._schema = schema
+        self.schema = schema
         self._attributes = {a.name: a for a in node.attribute}
 
     @property
@@ -116,8 +116,8 @@ class NodeContext:
         where it is not given the default of the op's schema, or `default`.
         """
         found = self._attributes.get(name)
-        if found is None and self._schema is not None and name in self._schema.attributes:
-            known = self._schema.attributes[name].default_value
+        if found is None and self.schema is not None and name in self.schema.attributes:
+            known = self.schema.attributes[name].default_value
             found = known if known.type != AttributeProto.UNDEFINED else None
         return default if found is None else attribute_value(found)
 

@@ -19,7 +19,9 @@ def evaluate_node(graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> 
         with np.errstate(all="ignore"):
             result = compute(node.declaration, operands, node.attrs)
     except VkschedError as error:
-        raise type(error)(f"{error} (in {node.name})") from None
+        named = type(error)(f"{error} (in {node.name})")
+        named.__dict__.update(error.__dict__)  # what it carries goes along
+        raise named from None
     array = np.asarray(result, dtype=numpy_dtype(node.type.dtype))
     if array.shape != node.type.shape:
         raise PlanError(f"[{node.op}] {node.name}: reference gave {array.shape}, rule {node.type}")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from onnx.helper import make_node
 
-from ...errors import UnsupportedOp
 from ...ops import (
     add,
     cast,
@@ -30,6 +31,8 @@ from ...ops import (
 from ...ops.tensor import Tensor
 from ...types import INT32, INT64, normalize_axis
 from ..elements import ANY, PLAIN, storage, to_storage
+from ..splice import prefix_of
+from ..values import known
 from .registry import rule
 
 if TYPE_CHECKING:
@@ -117,9 +120,26 @@ def one_hot_rule(n: NodeContext) -> Tensor:
 
 
 @rule("Compress", types=ANY)
-def compress(n: NodeContext) -> Tensor:
-    condition, x, axis = n.value(1), n.tensor(0), n.attr("axis")
-    if not condition.is_known:
-        raise UnsupportedOp("Compress by a condition that runs may differ in: its result's shape")
-    taken = np.flatnonzero(n.known(1)).astype(np.int32)
-    return gather(reshape(x, (-1,)), taken, 0) if axis is None else gather(x, taken, axis)
+def compress(n: NodeContext) -> Tensor | Sequence[Tensor]:
+    """Elements where a condition holds. Where that is not known before, the host finds them, and
+    what depends on their number is lowered for it; the condition itself is no part of that.
+    """
+    axis = n.attr("axis")
+    if n.value(1).is_known:
+        taken = np.flatnonzero(n.known(1)).astype(np.int32)
+        x = n.tensor(0)
+        return gather(reshape(x, (-1,)), taken, 0) if axis is None else gather(x, taken, axis)
+    data, condition = n.node.input[0], n.node.input[1]
+    (result,) = n.outputs
+    prefix = prefix_of(n.node)
+    flat, found, line = f"{prefix}flat", f"{prefix}found", f"{prefix}line"
+    nodes = [
+        make_node("NonZero", [condition], [found], n.node.name),
+        make_node("Reshape", [found, line], [f"{prefix}taken"]),
+        make_node("Gather", [data, f"{prefix}taken"], [result], n.node.name, axis=axis or 0),
+    ]
+    if axis is None:
+        nodes.insert(0, make_node("Reshape", [data, line], [flat]))
+        nodes[-1].input[0] = flat
+    n.lowering.splice(nodes, {line: known(np.array([-1], np.int64))})
+    return []

@@ -1,0 +1,257 @@
+"""Programs: what is kept between runs, what a run gives back, and what a failed one leaves."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import DEVICE_SETS
+from test_reuse import made
+
+import vksched as vs
+
+onnx = pytest.importorskip("onnx")
+from onnx import helper, numpy_helper, parser  # noqa: E402
+
+X = np.array([1, -2, 3], np.float32)
+STAGES = """g (float[n] x, int64[m] k) => (float[m] y, int64[?] u) {
+  u = Unique(k)
+  t = Gather(x, u)
+  y = Neg(t) }"""
+"""Its second stage depends on how many different numbers there are in k."""
+
+
+def parse(text: str, opset: int = 17) -> onnx.ModelProto:
+    return parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]>\n{text}')
+
+
+@pytest.fixture(scope="module")
+def sched() -> Iterator[vs.Scheduler]:
+    with vs.Scheduler(["cpu"]) as made_one:
+        yield made_one
+
+
+def ids(count: int) -> np.ndarray[Any, Any]:
+    return np.arange(count, dtype=np.int64)
+
+
+# -- what is kept --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", list(DEVICE_SETS)[:2])
+def test_a_second_call_lowers_plans_and_allocates_nothing(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = """g (float[3] x, int64[m] k, int64 n) => (float[3] y, int64[?] u, float[3] z) {
+      u = Unique(k)
+      y = Relu(x)
+      z = Loop(n, , x) <body = b (int64 i, bool c, float[3] s) => (bool c2, float[3] s2) {
+        c2 = Identity(c)
+        s2 = Add(s, y) }> }"""
+    with vs.Scheduler(DEVICE_SETS[name]) as sched:
+        run = sched.compile(vs.load(parse(loop)))
+        first = run(x=X, k=ids(2), n=np.array(3))
+        before, stages = made(sched), run.stages
+        monkeypatch.setattr("vksched.program.Lowering.run", None)
+        monkeypatch.setattr("vksched.scheduler.plan_graph", None)
+        again = run(x=X * 2, k=ids(2) + 5, n=np.array(4))
+        assert made(sched) == before and set(run.stages) == set(stages)
+        np.testing.assert_array_equal(first["z"], X + 3 * np.maximum(X, 0))
+        np.testing.assert_array_equal(again["z"], 2 * (X + 4 * np.maximum(X, 0)))
+        np.testing.assert_array_equal(again["u"], ids(2) + 5)
+
+
+def test_what_was_not_used_for_longest_is_dropped(sched: vs.Scheduler) -> None:
+    run = sched.compile(vs.load(parse(STAGES)), limit=2)
+    x = np.arange(8, dtype=np.float32)
+    for count in (1, 2, 3, 1):
+        np.testing.assert_array_equal(run(x=x, k=ids(count))["y"], -x[:count])
+        assert sum(stage.run is not None for stage in run.stages) <= 2
+    run.close()
+    assert not run.stages
+
+
+def test_stages_without_a_graph_are_bounded_too(sched: vs.Scheduler) -> None:
+    run = sched.compile(vs.load(parse("g (int64[n] x) => (int64[?] y) { y = Unique(x) }")), limit=1)
+    for count in range(1, 40):
+        assert len(run(x=ids(count))["y"]) == count
+    assert len(run.stages) <= 16
+    run.close()
+
+
+def test_a_guard_may_be_an_item_of_a_sequence(sched: vs.Scheduler) -> None:
+    text = """g (seq(int64[n]) s, float[6] x) => (float[?] y, seq(int64[n]) s2) {
+      first = Constant<value_int=0>()
+      shape = SequenceAt(s, first)
+      y = Reshape(x, shape)
+      s2 = Identity(s) }"""
+    run = sched.compile(vs.load(parse(text)))
+    x = np.arange(6, dtype=np.float32)
+    shape = np.array([2, 3])
+    assert run(s=[shape], x=x)["y"].shape == (2, 3)
+    shape[:] = 3, 2  # the guard is a copy of what the caller may change
+    found = run(s=[shape], x=x)
+    assert found["y"].shape == (3, 2) and len(run.stages) == 2
+    np.testing.assert_array_equal(found["s2"][0], [3, 2])
+    run.close()
+
+
+# -- what comes back -----------------------------------------------------------------------------
+
+
+def test_results_may_be_inputs_constants_and_each_other(sched: vs.Scheduler) -> None:
+    text = """g (float[3] x) => (float[3] x, float[2] c, float[3] a, float[3] b) {
+      c = Constant<value_floats=[1.0, 2.0]>()
+      a = Relu(x)
+      b = Identity(a) }"""
+    run = sched.compile(vs.load(parse(text)))
+    x = X.copy()
+    for _ in range(2):
+        found = run(x=x)
+        np.testing.assert_array_equal(found["x"], X)
+        np.testing.assert_array_equal(found["c"], [1, 2])
+        np.testing.assert_array_equal(found["a"], np.maximum(X, 0))
+        np.testing.assert_array_equal(found["b"], np.maximum(X, 0))
+        for array in found.values():
+            array[:] = 7  # nobody else's memory
+    np.testing.assert_array_equal(x, X)
+    run.close()
+
+
+def test_one_tensor_may_hold_two_element_types(sched: vs.Scheduler) -> None:
+    text = """g (uint8[3] x) => (int32[3] y, uint8[3] z, uint8[3] w, int64[?] u) {
+      y = Cast<to=6>(x)
+      z = Identity(x)
+      w = Cast<to=2>(y)
+      u = NonZero(y) }"""
+    run = sched.compile(vs.load(parse(text)))
+    x = np.array([1, 0, 200], np.uint8)
+    found = run(x=x)
+    assert [found[k].dtype for k in "yzw"] == [np.int32, np.uint8, np.uint8]
+    for key in "yzw":
+        np.testing.assert_array_equal(found[key], x)
+    run.close()
+
+
+def test_initializers_that_are_inputs_are_defaults(sched: vs.Scheduler) -> None:
+    model = parse("g (float[3] x, float[3] w) => (float[3] y) { y = Add(x, w) }")
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(3, np.float32), "w"))
+    run = sched.compile(vs.load(model))
+    assert [v.name for v in run.inputs] == ["x"]
+    np.testing.assert_array_equal(run(x=X)["y"], X + 1)
+    np.testing.assert_array_equal(run(x=X, w=X)["y"], 2 * X)
+    np.testing.assert_array_equal(run(x=X)["y"], X + 1)
+    run.close()
+
+
+def test_text_goes_round_the_graph(sched: vs.Scheduler) -> None:
+    text = """g (string[n] s, float[3] x) => (string[n] a, string[m] b, float[3] y) {
+      a = Identity(s)
+      b = Concat<axis=0>(s, a)
+      y = Relu(x) }"""
+    run = sched.compile(vs.load(parse(text)))
+    found = run(s=np.array(["p", "q"]), x=X)
+    assert found["a"].tolist() == ["p", "q"] and found["b"].tolist() == ["p", "q", "p", "q"]
+    np.testing.assert_array_equal(found["y"], np.maximum(X, 0))
+    run.close()
+
+
+def test_optional_results(sched: vs.Scheduler) -> None:
+    text = """g (float[3] x, optional(float[3]) o)
+        => (optional(float[3]) y, optional(float[3]) z, bool h) {
+      y = Optional(x)
+      z = Optional<type: type_proto = float[3]>()
+      h = OptionalHasElement(o) }"""
+    run = sched.compile(vs.load(parse(text, 18)))
+    found = run(x=X, o=None)
+    np.testing.assert_array_equal(found["y"], X)
+    assert found["z"] is None and not found["h"]
+    assert run(x=X, o=X)["h"]
+    run.close()
+
+
+# -- several at once, and failures ---------------------------------------------------------------
+
+
+def test_threads_share_a_model_that_keeps_little(sched: vs.Scheduler) -> None:
+    run = sched.compile(vs.load(parse(STAGES)), limit=1)
+    x = np.arange(8, dtype=np.float32)
+    failures: list[BaseException] = []
+
+    def work(first: int) -> None:
+        try:
+            for turn in range(6):
+                count = 1 + (first + turn) % 3
+                np.testing.assert_array_equal(run(x=x, k=ids(count))["y"], -x[:count])
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert sum(stage.run is not None for stage in run.stages) <= 1
+    run.close()
+
+
+def test_a_run_that_fails_leaves_nothing_in_use(sched: vs.Scheduler) -> None:
+    run = sched.compile(vs.load(parse(STAGES)), limit=1)
+    x = np.arange(3, dtype=np.float32)
+    with pytest.raises(vs.IndexOutOfRange):
+        run(x=x, k=np.array([7]))
+    np.testing.assert_array_equal(run(x=x, k=np.array([2]))["y"], [-2])
+    run(x=x, k=ids(3))  # another shape: the one that failed makes room
+    assert sum(stage.run is not None for stage in run.stages) <= 1
+    run.close()
+
+
+def test_a_host_node_that_fails_is_named(sched: vs.Scheduler) -> None:
+    text = """g (float[n,m] q) => (float[n,m] y) { i = Det(q)
+      y = Add(q, i) }"""
+    run = sched.compile(vs.load(parse(text)))
+    for _ in range(2):
+        with pytest.raises(vs.ModelFormatError, match="Det"):
+            run(q=np.ones((2, 3), np.float32))
+    q = np.eye(2, dtype=np.float32)
+    np.testing.assert_allclose(run(q=q)["y"], q + 1)
+    run.close()
+
+
+def test_what_inference_says_wrongly_is_found_out_once(
+    sched: vs.Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vksched.importers.context import Context
+    from vksched.importers.values import Inferred
+
+    original = Context.infer
+
+    def wrong(self: Context, node: Any, *more: Any) -> list[Inferred | None]:
+        if node.op_type == "Det":
+            return [Inferred(onnx.TensorProto.FLOAT, (5,))]
+        return original(self, node, *more)
+
+    monkeypatch.setattr(Context, "infer", wrong)
+    text = "g (float[2,2] q) => (float[2,2] y) { i = Det(q)\n y = Add(q, i) }"
+    q = 2 * np.eye(2, dtype=np.float32)
+    run = sched.compile(vs.load(parse(text)))
+    np.testing.assert_allclose(run(q=q)["y"], q + 4)
+    stages = run.stages
+    np.testing.assert_allclose(run(q=q)["y"], q + 4)
+    assert set(run.stages) == set(stages)
+    run.close()
+
+
+def test_a_deep_chain_needs_no_recursion(sched: vs.Scheduler) -> None:
+    count = 5000
+    nodes = [helper.make_node("Neg", [f"t{i}"], [f"t{i + 1}"]) for i in range(count)]
+    values = [helper.make_tensor_value_info(f"t{i}", 1, [2]) for i in (0, count)]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    run = sched.compile(vs.load(model))
+    np.testing.assert_array_equal(run(t0=X[:2])[f"t{count}"], X[:2])
+    run.close()

@@ -1,0 +1,75 @@
+"""Names: what nodes read and what holds the values between stages."""
+
+from __future__ import annotations
+
+from onnx import AttributeProto, GraphProto, NodeProto
+
+from .values import Value
+
+RANDOM = frozenset(
+    (
+        "Bernoulli",
+        "Dropout",
+        "Multinomial",
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+    )
+)
+"""Ops that may give other results in every run."""
+HANDED_ON = frozenset(
+    (
+        "Identity",
+        "Optional",
+        "OptionalGetElement",
+        "OptionalHasElement",
+        "SequenceAt",
+        "SequenceConstruct",
+        "SequenceEmpty",
+        "SequenceErase",
+        "SequenceInsert",
+        "SequenceLength",
+    )
+)
+"""Ops whose rules hand values on as they are: a weight stays the one that it is."""
+
+
+def item_slot(slot: str, index: int) -> str:
+    """Returns the slot of an item of a sequence."""
+    return f"{slot}[{index}]"
+
+
+def slots_of(value: Value) -> tuple[str, ...]:
+    """Returns the slots that a value is in: of a sequence those of its items."""
+    if value.items is not None:
+        return tuple(slot for item in value.items for slot in slots_of(item))
+    return (value.slot,) if value.slot is not None else ()
+
+
+def subgraphs(node: NodeProto) -> list[GraphProto]:
+    """Returns the graphs among a node's attributes."""
+    out = [a.g for a in node.attribute if a.type == AttributeProto.GRAPH]
+    return out + [g for a in node.attribute if a.type == AttributeProto.GRAPHS for g in a.graphs]
+
+
+def has_subgraphs(node: NodeProto) -> bool:
+    """Returns whether a node holds graphs: If, Loop, Scan, SequenceMap."""
+    return any(a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.attribute)
+
+
+def free_names(node: NodeProto) -> tuple[str, ...]:
+    """Returns what the subgraphs of a node read of the graph around it."""
+    out: dict[str, None] = {}
+    for graph in subgraphs(node):
+        inside = {i.name for i in graph.input} | {i.name for i in graph.initializer}
+        for inner in graph.node:
+            out.update(dict.fromkeys(n for n in names_read(inner) if n not in inside))
+            inside.update(inner.output)
+        out.update(dict.fromkeys(o.name for o in graph.output if o.name not in inside))
+    return tuple(out)
+
+
+def names_read(node: NodeProto) -> tuple[str, ...]:
+    """Returns all that a node reads, its subgraphs too."""
+    return (*(name for name in node.input if name), *free_names(node))

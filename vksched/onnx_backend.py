@@ -1,0 +1,270 @@
+"""ONNX's backend interface: vksched where a tool asks for an `onnx.backend.base.Backend`.
+
+    from vksched import onnx_backend
+    with onnx_backend.prepare(model, "vulkan:0,vulkan:1") as rep:
+        (scores,) = rep.run([batch])
+
+Devices are named as for a Scheduler, several by commas, in order of priority; "CPU" is "cpu". All
+models that are prepared for the same devices share a scheduler, which stays open for the next one
+until close(), or until Python ends. Examples: tests/test_onnx_backend.py.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import weakref
+from collections import deque
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from .errors import DeviceError, GraphError, VkschedError
+from .importers import load, require_onnx
+from .importers.values import HostValue
+from .model import ModelRun
+from .runtime import probe
+from .scheduler import Scheduler
+from .types import Shape
+
+require_onnx()
+
+import onnx  # noqa: E402
+from onnx import ModelProto, NodeProto, TypeProto, ValueInfoProto, helper  # noqa: E402
+from onnx.backend.base import Backend, BackendRep, namedtupledict  # noqa: E402
+
+DEFAULT_DEVICE = "vulkan:0"
+
+
+class VkschedRep(BackendRep):
+    """A model that is ready to run on its devices; a context manager, which frees it at the end."""
+
+    def __init__(self, run: ModelRun) -> None:
+        self._run = run
+        self._outputs = namedtupledict("Outputs", [v.name for v in run.outputs])
+        self._finalizer = weakref.finalize(self, _dropped.append, run)
+        self._finalizer.atexit = False
+
+    @property
+    def model_run(self) -> ModelRun:
+        """What runs it: its plans, its inputs and outputs."""
+        return self._run
+
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[HostValue, ...]:
+        """Runs once. Returns the outputs in order; they have names, too.
+
+        inputs: a list or tuple in the model's order, a dict by name, or the array that is the only
+        one. Initializers that are inputs may follow. kwargs: of other backends; not used.
+        """
+        found = self._run(**self._feeds(inputs))
+        return self._outputs(*found.values())
+
+    def close(self) -> None:
+        """Frees what the model holds on the devices; safe to call twice."""
+        self._finalizer.detach()
+        self._run.close()
+
+    def __enter__(self) -> VkschedRep:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _feeds(self, inputs: Any) -> dict[str, Any]:
+        if isinstance(inputs, Mapping):
+            return dict(inputs)
+        if not isinstance(inputs, (list, tuple)):
+            inputs = [inputs]
+        model = self._run.model
+        names = [v.name for v in model.inputs]
+        if len(inputs) > len(names):  # then all that is declared, in the order of the file
+            names = [v.name for v in model.file.model.graph.input]
+        if len(inputs) > len(names):
+            raise GraphError(
+                f"[onnx backend] expected at most {len(names)} inputs, got {len(inputs)}"
+            )
+        return dict(zip(names, inputs, strict=False))
+
+
+class _Schedulers:
+    """The open schedulers, by their devices."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[tuple[str, ...], Scheduler] = {}
+
+    def get(self, devices: tuple[str, ...]) -> Scheduler:
+        with self._lock:
+            if devices not in self._open:
+                self._open[devices] = Scheduler(devices)
+            return self._open[devices]
+
+    def close(self) -> None:
+        with self._lock:
+            while self._open:
+                self._open.popitem()[1].close()
+
+
+_schedulers = _Schedulers()
+_dropped: deque[ModelRun] = deque()
+"""Models that nobody holds any more: freed at the next call, as a collector may come any time."""
+
+
+def close() -> None:
+    """Frees all models that were prepared here, and their devices. What is prepared later opens
+    them again.
+    """
+    _dropped.clear()
+    _schedulers.close()
+
+
+atexit.register(close)
+
+
+def _sweep() -> None:
+    while _dropped:
+        _dropped.popleft().close()
+
+
+def _names(device: str) -> tuple[str, ...]:
+    """Returns the devices of a name as callers of ONNX backends write it."""
+    names = [name.strip() for name in device.split(",")]
+    return tuple("cpu" if name.lower() == "cpu" else name for name in names)
+
+
+class VkschedBackend(Backend):
+    """The class with the methods of this module, for what asks for a class."""
+
+    @classmethod
+    def is_compatible(cls, model: ModelProto, device: str = DEFAULT_DEVICE, **kwargs: Any) -> bool:
+        """Returns whether a model is valid: then it runs, on the CPU where no device can."""
+        try:
+            load(model)
+        except VkschedError:
+            return False
+        return cls.supports_device(device)
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        """Returns whether all devices of a name are here and can be used."""
+        try:
+            for name in _names(device):
+                probe.resolve(name)
+        except DeviceError:
+            return False
+        return True
+
+    @classmethod
+    def prepare(cls, model: ModelProto, device: str = DEFAULT_DEVICE, **kwargs: Any) -> VkschedRep:
+        """Returns a model ready to run. Shapes that are not fixed are compiled when they come.
+
+        model: also a path, or the bytes of a file. kwargs: placement and limit, as for
+        Scheduler.compile; others are meant for other backends, and not used.
+
+        Raises:
+            ModelFormatError: it is no valid model. DeviceError: a device is not there.
+        """
+        _sweep()
+        options = {name: kwargs[name] for name in ("placement", "limit") if name in kwargs}
+        loaded = load(model)
+        return VkschedRep(_schedulers.get(_names(device)).compile(loaded, **options))
+
+    @classmethod
+    def run_model(
+        cls, model: ModelProto, inputs: Any, device: str = DEFAULT_DEVICE, **kwargs: Any
+    ) -> tuple[HostValue, ...]:
+        """Runs a model once."""
+        with cls.prepare(model, device, **kwargs) as rep:
+            return rep.run(inputs)
+
+    @classmethod
+    def run_node(
+        cls,
+        node: NodeProto,
+        inputs: Any,
+        device: str = DEFAULT_DEVICE,
+        outputs_info: Sequence[tuple[Any, Shape]] | None = None,
+        **kwargs: Any,
+    ) -> tuple[HostValue, ...]:
+        """Runs one node once.
+
+        inputs: arrays by position without those that are left out, or by name. outputs_info: dtype
+        and shape of each result, where they are to be checked. kwargs: opset_version, of the node's
+        domain, by default the newest; others as for prepare.
+        """
+        model = _model_of(node, _by_name(node, inputs), outputs_info, kwargs.get("opset_version"))
+        return cls.run_model(model, inputs, device, **kwargs)
+
+
+is_compatible = VkschedBackend.is_compatible
+prepare = VkschedBackend.prepare
+run_model = VkschedBackend.run_model
+run_node = VkschedBackend.run_node
+supports_device = VkschedBackend.supports_device
+
+
+# -- one node --------------------------------------------------------------------------------------
+
+
+def _by_name(node: NodeProto, inputs: Any) -> dict[str, Any]:
+    if isinstance(inputs, Mapping):
+        return dict(inputs)
+    given = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+    names = list(dict.fromkeys(name for name in node.input if name))
+    if len(given) != len(names):
+        raise GraphError(
+            f"[onnx backend] expected {len(names)} inputs for {node.op_type}, got {len(given)}"
+        )
+    return dict(zip(names, given, strict=True))
+
+
+def _model_of(
+    node: NodeProto,
+    inputs: Mapping[str, Any],
+    outputs_info: Sequence[tuple[Any, Shape]] | None,
+    version: int | None,
+) -> ModelProto:
+    """Returns the model of one node, with the types of these inputs."""
+    names = [name for name in node.output if name]
+    if outputs_info is not None:
+        outputs = [
+            helper.make_tensor_value_info(
+                n, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape
+            )
+            for n, (dtype, shape) in zip(names, outputs_info, strict=True)
+        ]
+    else:
+        outputs = [ValueInfoProto(name=name) for name in names]
+    given = [helper.make_value_info(name, _type_of(value)) for name, value in inputs.items()]
+    graph = helper.make_graph([node], node.op_type, given, outputs)
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    imports = {"": onnx.defs.onnx_opset_version()}
+    imports[domain] = version or _newest(domain)
+    opsets = [helper.make_opsetid(d, v) for d, v in imports.items()]
+    model = helper.make_model(graph, opset_imports=opsets)
+    if outputs_info is None:
+        model = onnx.shape_inference.infer_shapes(model)
+    return model
+
+
+def _newest(domain: str) -> int:
+    schemas = onnx.defs.get_all_schemas_with_history()
+    return max((s.since_version for s in schemas if s.domain == domain), default=1)
+
+
+def _type_of(value: Any) -> TypeProto:
+    if isinstance(value, (list, tuple)):
+        items = _type_of(value[0]) if value else helper.make_tensor_type_proto(1, None)
+        return helper.make_sequence_type_proto(items)
+    return helper.make_tensor_type_proto(_elem_type(value.dtype), value.shape)
+
+
+def _elem_type(dtype: Any) -> int:
+    return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
