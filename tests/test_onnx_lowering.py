@@ -100,3 +100,12 @@ def test_a_condition_of_elements_is_no_guard() -> None:
             np.testing.assert_array_equal(run(x=x, c=c)["y"], x[c])
         assert len(run.stages) == 2  # before, and one for two elements
         assert run(x=x, c=np.zeros(4, bool))["y"].shape == (0,)
+
+
+def test_operands_of_another_rank_are_refused_where_onnx_has_no_schema() -> None:
+    model = parse(
+        "g (float[4] x) => (float[4] y) { y = com.microsoft.MultiHeadAttention <num_heads = 2>"
+        " (x, x, x) }"
+    )
+    with vs.Scheduler(["cpu"]) as sched, pytest.raises(vs.ModelFormatError, match="'y'"):
+        sched.compile(vs.load(model))
