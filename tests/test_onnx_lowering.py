@@ -109,3 +109,19 @@ def test_operands_of_another_rank_are_refused_where_onnx_has_no_schema() -> None
     )
     with vs.Scheduler(["cpu"]) as sched, pytest.raises(vs.ModelFormatError, match="'y'"):
         sched.compile(vs.load(model))
+
+
+def test_what_the_evaluator_refuses_is_folded_by_its_rule() -> None:
+    """onnx's evaluator takes Unsqueeze of opset 10 for that of opset 13."""
+    text = """g (float[n,m] x) => (float[?] y, float[n,m] z) {
+      s = Shape(x)
+      k = Constant <value = int64 {1}> ()
+      m = Gather(s, k)
+      a = Unsqueeze <axes = [0]> (m)
+      y = ConstantOfShape(a)
+      z = Relu(x)
+    }"""
+    with vs.Scheduler(["cpu"]) as sched:
+        run = sched.compile(vs.load(parse(text, 10)))
+        found = run(x=np.ones((2, 3), np.float32))
+        assert found["y"].shape == (3,) and len(run.stages) == 1
