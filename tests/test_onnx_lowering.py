@@ -88,3 +88,12 @@ def test_what_the_evaluator_refuses_is_folded_by_its_rule() -> None:
         run = sched.compile(vs.load(parse(text, 10)))
         found = run(x=np.ones((2, 3), np.float32))
         assert found["y"].shape == (3,) and len(run.stages) == 1
+
+
+def test_operands_of_another_rank_are_refused_where_onnx_has_no_schema() -> None:
+    model = parse(
+        "g (float[4] x) => (float[4] y) { y = com.microsoft.MultiHeadAttention <num_heads = 2>"
+        " (x, x, x) }"
+    )
+    with vs.Scheduler(["cpu"]) as sched, pytest.raises(vs.ModelFormatError, match="'y'"):
+        sched.compile(vs.load(model))

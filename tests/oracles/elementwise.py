@@ -208,6 +208,9 @@ ORACLES: dict[str, Oracle] = {
     "celu": with_attrs(celu, "alpha"),
     "selu": with_attrs(lambda x, a, gamma: gamma * elu(x, a), "alpha", "gamma"),
     "round_float": round_float,
+    "bitcast": lambda case: np.frombuffer(
+        case.inputs[0].tobytes(), np.dtype(str(case.attrs["to"]))
+    ).reshape(case.inputs[0].shape),
     "clip": with_attrs(clip, "low", "high"),
     "add": float_or_int(in_double(np.add), elementwise(lambda a, b: a + b)),
     "sub": float_or_int(in_double(np.subtract), elementwise(lambda a, b: a - b)),

@@ -266,6 +266,13 @@ class Lowering:
                 raise
             # stricter than ONNX, or the node is wrong: then the evaluator refuses it, too
             raise UnsupportedOp(f"{n.op_type}: {error}") from error
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            if n.schema is not None:
+                raise
+            # an op that onnx does not know, so nothing has looked at its operands before
+            raise ModelFormatError(
+                f"[onnx] {describe(n.node)}: operands that do not fit, {error}"
+            ) from error
         if len(self.todo) > before and not found:
             return None
         return [self._as_value(n, i, result) for i, result in enumerate(found)]

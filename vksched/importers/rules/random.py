@@ -12,7 +12,7 @@ from ...ops.tensor import Tensor
 from ...types import BOOL, FLOAT32, Shape
 from ..elements import ANY
 from ..values import Value
-from .narrow import NUMBERS, convert
+from .narrow import NUMBERS, cast, convert
 from .registry import rule
 
 if TYPE_CHECKING:
@@ -62,5 +62,5 @@ def bernoulli(n: NodeContext) -> Value:
     """1 with the probability that each element is."""
     x, elem_type = n.tensor(0), n.attr("dtype") or n.elem_type(0)
     drawn = ops.random_uniform(x.shape, seed=_seed(n))
-    ones = ops.less(drawn, ops.cast(x, FLOAT32))
+    ones = ops.less(drawn, cast(x, FLOAT32))
     return Value(elem_type, tensor=convert(ones, T.BOOL, elem_type))
