@@ -191,6 +191,20 @@ def test_random_values_need_a_seed_to_be_the_same(sched: vs.Scheduler) -> None:
     assert not np.array_equal(run(sched, "RandomNormalLike", x, host=True), free)
 
 
+@FALLS_BACK
+def test_samples_follow_their_probabilities(sched: vs.Scheduler) -> None:
+    probabilities = np.array([[0.1, 0.2, 0.7], [0.5, 0.5, 0.0]], np.float32)
+    with np.errstate(divide="ignore"):
+        x = np.log(probabilities) + np.float32(3)
+    for attrs in ({"seed": 1.0}, {}):
+        drawn = run(sched, "Multinomial", x, host=not attrs, sample_size=4000, **attrs)
+        assert drawn.dtype == np.int32 and drawn.shape == (2, 4000)
+        found = np.stack([np.bincount(row, minlength=3) for row in drawn]) / 4000
+        np.testing.assert_allclose(found, probabilities, atol=0.05)
+        coins = run(sched, "Bernoulli", np.full((50, 80), 0.3, np.float32), host=not attrs, **attrs)
+        assert abs(float(coins.mean()) - 0.3) < 0.05
+
+
 # -- quantised ---------------------------------------------------------------------------------
 
 
