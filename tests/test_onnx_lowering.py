@@ -72,3 +72,28 @@ def test_optional_inputs_that_the_evaluator_asks_for_have_their_defaults() -> No
         run = sched.compile(vs.load(model))
         found = run(b=boxes, s=np.array([[[0.5, 0.75]]], np.float32), m=np.array([2]))
         np.testing.assert_array_equal(found["y"], [[0, 0, 1], [0, 0, 0]])
+
+
+def test_operands_of_another_rank_are_refused_where_onnx_has_no_schema() -> None:
+    model = parse(
+        "g (float[4] x) => (float[4] y) { y = com.microsoft.MultiHeadAttention <num_heads = 2>"
+        " (x, x, x) }"
+    )
+    with vs.Scheduler(["cpu"]) as sched, pytest.raises(vs.ModelFormatError, match="'y'"):
+        sched.compile(vs.load(model))
+
+
+def test_what_the_evaluator_refuses_is_folded_by_its_rule() -> None:
+    """onnx's evaluator takes Unsqueeze of opset 10 for that of opset 13."""
+    text = """g (float[n,m] x) => (float[?] y, float[n,m] z) {
+      s = Shape(x)
+      k = Constant <value = int64 {1}> ()
+      m = Gather(s, k)
+      a = Unsqueeze <axes = [0]> (m)
+      y = ConstantOfShape(a)
+      z = Relu(x)
+    }"""
+    with vs.Scheduler(["cpu"]) as sched:
+        run = sched.compile(vs.load(parse(text, 10)))
+        found = run(x=np.ones((2, 3), np.float32))
+        assert found["y"].shape == (3,) and len(run.stages) == 1
