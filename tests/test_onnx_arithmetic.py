@@ -111,6 +111,16 @@ def test_bfloat16_is_rounded_once(sched: vs.Scheduler, op: str) -> None:
     same(run(sched, op, *operands), want)
 
 
+def test_ops_without_a_rule_of_their_own_for_bfloat16_round_once(sched: vs.Scheduler) -> None:
+    a, b = (RNG.standard_normal((7, 7)).astype(ml_dtypes.bfloat16) for _ in range(2))
+    got = run(sched, "MatMul", a, b)
+    assert got.dtype == a.dtype
+    want = a.astype(np.float64) @ b.astype(np.float64)
+    np.testing.assert_allclose(got.astype(np.float64), want, rtol=2**-8, atol=1e-5)
+    peak = run(sched, "GlobalAveragePool", a.reshape(1, 1, 7, 7), version=22).astype(np.float64)
+    np.testing.assert_allclose(peak.reshape(()), a.astype(np.float64).mean(), rtol=2**-8)
+
+
 def test_division_of_integers_truncates(sched: vs.Scheduler) -> None:
     a, b = np.array([7, -7, 7, -7], np.int32), np.array([2, 2, -2, -2], np.int32)
     same(run(sched, "Div", a, b), np.array([3, -3, -3, 3], np.int32))
