@@ -45,10 +45,12 @@ class MiniLM:
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(max_length=self.max_tokens)
+        arrays = load_file(str(folder / "model.safetensors"))
+        self.arrays: dict[str, NDArray] = {
+            name: array for name, array in arrays.items() if array.dtype == np.float32
+        }
         self._weights = {
-            name: vs.weight(array, name=_short_name(name))
-            for name, array in load_file(str(folder / "model.safetensors")).items()
-            if array.dtype == np.float32
+            name: vs.weight(array, name=_short_name(name)) for name, array in self.arrays.items()
         }
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:

@@ -129,6 +129,23 @@ def test_key_value_cache(devices: list[str]) -> None:
     assert stats.input_bytes == 3 * 4 * 64, "the cache does not come from the caller"
 
 
+def test_run_onnx(devices: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    onnx = pytest.importorskip("onnx")
+    import run_onnx
+
+    from vksched.importers.example import example_inputs
+
+    found = run_onnx.main(devices)
+    assert list(found) == ["probabilities", "best"]
+    model = onnx.ModelProto.FromString(run_onnx.made_model())
+    w1, w2 = (onnx.numpy_helper.to_array(w) for w in model.graph.initializer)
+    pixels = example_inputs(vs.load(run_onnx.made_model()), {"pixels": (1, 64)}, 0)["pixels"]
+    scores = np.exp(np.maximum(pixels @ w1, 0) @ w2)
+    assert np.allclose(found["probabilities"], scores / scores.sum(), rtol=1e-4)
+    assert found["best"].tolist() == [scores.argmax()]
+    assert "digits" in capsys.readouterr().out
+
+
 def test_observer(devices: list[str]) -> None:
     import observer
 
@@ -138,7 +155,7 @@ def test_observer(devices: list[str]) -> None:
 
 
 def test_examples_are_short() -> None:
-    whole = {"semantic_search.py", "minilm.py"}
+    whole = {"semantic_search.py", "minilm.py", "export_minilm.py"}
     for path in sorted(EXAMPLES.glob("*.py")):
         lines = len(path.read_text("utf-8").splitlines())
         assert path.name in whole or lines < 60, (path.name, lines)

@@ -68,7 +68,7 @@ class Scheduler:
     timeout_s: how long a run may wait for one submission before its device counts as failed.
     sync: what a device is given at once: "split", all of a split; "level", nodes that do not depend
         on each other; "op", one node; with the latter two the host waits for each submission before
-        the next. For all devices, or a mapping of device names to these.
+        the next. For all GPUs, or a mapping of device names, the CPU's too, to these.
     offload: whether an op may run on a GPU while its weights stay in host memory, streamed in for
         each run, where its arithmetic pays for that.
     on_fault: "replay" carries out a run that a device failed without that device, with a warning,
@@ -461,6 +461,7 @@ class Scheduler:
         return out
 
     def _check_sync(self, sync: str | Mapping[str, str]) -> dict[str, str]:
+        names = [d.name for d in self._devices]
         gpus = [d.name for d in self._devices if d.spec.kind != "cpu"]
         if isinstance(sync, str):
             sync = dict.fromkeys(gpus, sync) or {"": sync}
@@ -474,10 +475,8 @@ class Scheduler:
                     f"[Scheduler] expected a sync of {', '.join(SYNC)}{where}, got {value!r}"
                 )
             known = self._resolve(name) if name else name
-            if known and known not in gpus:
-                raise DeviceError(
-                    f"[Scheduler] expected sync for {', '.join(gpus) or 'no device'}, got {name!r}"
-                )
+            if known and known not in names:
+                raise DeviceError(f"[Scheduler] expected sync for {', '.join(names)}, got {name!r}")
             out[known] = value
         return out
 

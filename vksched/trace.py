@@ -115,8 +115,9 @@ def _chrome_event(event: Event) -> dict[str, object]:
         k: asdict(v) if is_dataclass(v) and not isinstance(v, type) else v
         for k, v in event.fields.items()
     }
+    ops = event.fields.get("ops")
     return {
-        "name": event.name,
+        "name": ", ".join(ops) if isinstance(ops, dict) else event.name,
         "ph": "X",
         "ts": event.start_s * 1e6,
         "dur": (event.end_s - event.start_s) * 1e6,

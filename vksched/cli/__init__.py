@@ -8,8 +8,10 @@ import click
 
 from ..errors import VkschedError
 from .devices import devices
+from .info import info
 from .ops import ops
 from .plan import plan
+from .run import run
 
 
 class _Group(click.Group):
@@ -40,9 +42,11 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     help="Show the version and exit.",
 )
 def main() -> None:
-    """See which devices compute graphs run on, plan them, and prove and time the op set there."""
+    """Run ONNX models, see which devices there are, plan graphs, and prove and time the op set."""
 
 
 main.add_command(devices)
+main.add_command(info)
 main.add_command(ops)
 main.add_command(plan)
+main.add_command(run)

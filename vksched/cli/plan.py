@@ -68,7 +68,7 @@ def plan(
     if machine_file is not None:
         machine = read_machine(machine_file)
     else:
-        machine, aliases = _machine_here(devices)
+        machine, aliases = machine_here(devices)
     overrides = [_override(place, aliases) for place in places]
     found = plan_graph(graph, machine, overrides=overrides, copies=copies)
     text = _text(found, node, as_json)
@@ -96,7 +96,7 @@ def _override(place: str, aliases: dict[str, str]) -> tuple[str | int, str]:
 # -- the machine -----------------------------------------------------------------------------------
 
 
-def _machine_here(names: str | None) -> tuple[Machine, dict[str, str]]:
+def machine_here(names: str | None) -> tuple[Machine, dict[str, str]]:
     """Returns the machine of the devices named, or used by default, and their other names."""
     from ..plan.machine import Machine
     from ..runtime import probe

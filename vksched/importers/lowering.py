@@ -254,7 +254,7 @@ class Lowering:
             raise UnsupportedOp(f"no vksched op expresses {n.op_type}")
         before = len(self.todo)
         try:
-            with scope(_scope_name(n.node)):
+            with scope(scope_name(n.node)):
                 found = rule(n)
         except UnsupportedOp:
             raise
@@ -364,7 +364,7 @@ class Lowering:
         except UnsupportedOp:
             return self._step(node, inputs, reason)
         elem_types = [0 if v is None else v.elem_type for v in inputs]
-        with scope(_scope_name(node)):
+        with scope(scope_name(node)):
             made = add_host_node(node, self.context.opsets, tensors, elem_types, types, reason)
         self._write(
             node,
@@ -429,7 +429,8 @@ class Lowering:
 # -- names ---------------------------------------------------------------------------------------
 
 
-def _scope_name(node: NodeProto) -> str:
+def scope_name(node: NodeProto) -> str:
+    """Returns the name under which the ops of a node stand in the graph."""
     return str(node.name or next((o for o in node.output if o), node.op_type))
 
 

@@ -15,11 +15,11 @@ from . import ImportedModel
 from .context import Context
 from .elements import element_name, numpy_of
 from .loader import OnnxFile
-from .lowering import Frame
-from .values import HostType, HostValue, Value
+from .lowering import Frame, Lowered, Lowering
+from .values import HostType, HostValue, Value, type_of
 
 if TYPE_CHECKING:
-    from onnx import TypeProto, ValueInfoProto
+    from onnx import NodeProto, TypeProto, ValueInfoProto
 
 Dim = int | str | None
 
@@ -88,6 +88,27 @@ class Model(ImportedModel):
     def parameters(self) -> int:
         """The number of elements of all initializers."""
         return sum(array.size for array in self.file.initializers.values())
+
+    @property
+    def parameter_bytes(self) -> int:
+        """The bytes of all initializers, as the file holds them."""
+        return sum(array.nbytes for array in self.file.initializers.values())
+
+    @property
+    def nodes(self) -> tuple[NodeProto, ...]:
+        """The nodes of the main graph, local functions replaced by what they stand for."""
+        return self._nodes
+
+    def lower(self, inputs: Mapping[str, HostType | HostValue]) -> Lowered:
+        """Returns the first stage for inputs of given types, or for given inputs; nothing is
+        planned, and a node that the host runs between stages is not evaluated.
+
+        Raises:
+            NeedsInputs: types are not enough, as elements decide on shapes.
+        """
+        types = {name: type_of(value) for name, value in inputs.items()}
+        only_types = any(isinstance(value, HostType) for value in inputs.values())
+        return Lowering(self.context, self.frame(), types, None if only_types else inputs).run()
 
     def frame(self, given: frozenset[str] = frozenset()) -> Frame:
         """Returns the whole graph as something to lower. given: initializers to take as inputs."""

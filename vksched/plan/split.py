@@ -190,9 +190,9 @@ def _cut(
     most_bytes = STREAMED_TOGETHER * max(in_host.values(), default=0)
     for level, node_id in levels:
         seconds, comes_bytes, starts = 0.0, 0, not parts or shown
+        starts |= spec.sync == "op" or (spec.sync == "level" and level != before)
         if spec.kind != "cpu":
             seconds = support.node_seconds(node_id, device)
-            starts |= spec.sync == "op" or (spec.sync == "level" and level != before)
             starts |= total_s + seconds > SUBMISSION_S
             if in_host:
                 comes_bytes = sum(in_host.get(i, 0) for i in support.operands[node_id])

@@ -1,0 +1,307 @@
+"""`vksched info` and `vksched run`: what models take, where they run, what comes out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import vulkan_names
+from test_cli import call
+
+import vksched as vs
+from vksched.cli import check
+from vksched.cli.meter import Meter
+
+onnx = pytest.importorskip("onnx")
+from onnx import parser  # noqa: E402
+
+from vksched.importers.example import choose_shapes, example_inputs, find_index_bounds  # noqa: E402
+
+needs_vulkan = pytest.mark.skipif(not vulkan_names(), reason="no Vulkan device here")
+
+TEXT = """
+<ir_version: 8, opset_import: ["" : 17], producer_name: "maker">
+tower (float[n,3] x, int64[n,s] ids, int64[n,s] attention_mask, float[2,2] q)
+  => (float[n,3] y, float[n,s,2] words, float det, int64[n,s] kept)
+<float[3,2] table = {1,2,3,4,5,6}> {
+  y = Relu(x)
+  looked = Identity(ids)
+  words = Gather<axis=0>(table, looked)
+  det = Det(q)
+  kept = Mul(ids, attention_mask)
+}"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("model") / "tower.onnx"
+    onnx.save(parser.parse_model(TEXT), path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def cut(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model whose second half has shapes that depend on data."""
+    path = tmp_path_factory.mktemp("model") / "cut.onnx"
+    text = "g (int64[n] x) => (int64[?] z) { a = Neg(x)\n y = Unique(a)\n z = Abs(y) }"
+    onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}'), path)
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+def data_of(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
+    code, out, err = call(capsys, *args, "--json")
+    assert code == 0, err
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+# -- info ----------------------------------------------------------------------------------------
+
+
+def test_info_tells_what_a_model_takes_and_where_it_runs(
+    capsys: pytest.CaptureFixture[str], model: str
+) -> None:
+    code, out, _ = call(capsys, "info", model, "--devices", "cpu", "--dim", "n=4")
+    assert code == 0
+    for part in (
+        "tower: 5 nodes, opsets ai.onnx 17, made by maker",
+        "parameters: 6 (24 B)",
+        "input   ids: int64[n,s]",
+        "output  words: float[n,s,2]",
+        "planned for x=(4,3) ids=(4,1)",
+        "size 1 is assumed for s; try",
+        "on the CPU: Det (1 node): ",
+    ):
+        assert part in out, part
+
+
+@needs_vulkan
+def test_info_as_data_with_memory_and_reasons(
+    capsys: pytest.CaptureFixture[str], model: str
+) -> None:
+    device = vulkan_names()[0]
+    data = data_of(capsys, "info", model, "--devices", device, "--shape", "ids=2,9")
+    assert data["shapes"]["x"] == [2, 3] and data["shapes"]["attention_mask"] == [2, 9]
+    assert data["assumed"] == [] and data["cut"] is None
+    where = {row["op"]: row["where"] for row in data["ops"]}
+    assert where["Relu"] == {device: 1} and where["Det"] == {"cpu": 1}
+    gpu, cpu = data["devices"]
+    assert (gpu["name"], cpu["name"]) == (device, "cpu")
+    assert gpu["peak_bytes"] > gpu["weight_bytes"] > 0
+    assert gpu["nodes"] + cpu["nodes"] == 4  # Identity is none
+    reasons = {row["op"]: row["reason"] for row in data["by_numpy"]}
+    assert "Det" in reasons["Det"] and f"{device} cannot: int64" in reasons["mul"]
+
+
+def test_info_says_where_the_first_stage_ends(capsys: pytest.CaptureFixture[str], cut: str) -> None:
+    data = data_of(capsys, "info", cut, "--devices", "cpu")
+    assert data["cut"]["nodes_left"] == 1 and "Unique" in data["cut"]["node"]
+    where = {row["op"]: row["where"] for row in data["ops"]}
+    assert where == {"Neg": {"cpu": 1}, "Unique": {"between stages": 1}, "Abs": {"later": 1}}
+    _, out, _ = call(capsys, "info", cut, "--devices", "cpu")
+    assert "the first stage ends before Unique node 'y'" in out and "the rest, 1 node, is" in out
+
+
+# -- run -----------------------------------------------------------------------------------------
+
+
+def arrays(folder: Path) -> dict[str, Any]:
+    """Inputs for the model, saved as x.npy and rest.npz."""
+    rng = np.random.default_rng(3)
+    made = {
+        "x": rng.standard_normal((2, 3)).astype(np.float32),
+        "ids": np.array([[0, 2], [1, 1]]),
+        "attention_mask": np.array([[1, 1], [1, 0]]),
+        "q": np.array([[1, 2], [3, 5]], np.float32),
+    }
+    np.save(folder / "x.npy", made["x"])
+    np.savez(folder / "rest.npz", **{k: v for k, v in made.items() if k != "x"})
+    return made
+
+
+@pytest.mark.parametrize("kind", ["onnxruntime", "numpy"])
+def test_run_takes_files_saves_outputs_and_checks_them(
+    capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path, kind: str
+) -> None:
+    pytest.importorskip("onnx" if kind == "numpy" else kind)
+    given = arrays(tmp_path)
+    code, out, err = call(
+        capsys,
+        *("run", model, "--devices", "cpu", "--check", kind, "--repeat", "3"),
+        *("--input", f"x={tmp_path / 'x.npy'}", "--input", str(tmp_path / "rest.npz")),
+        *("--output-dir", str(tmp_path / "out")),
+    )
+    assert code == 0, err
+    assert "input  ids: int64[2,2]\n" in out and "then 2 runs: median" in out
+    assert f"largest difference from {kind}" in out and "good" in out
+    assert "not measured: busy times divided" in out
+    np.testing.assert_array_equal(np.load(tmp_path / "out" / "y.npy"), np.maximum(given["x"], 0))
+    assert np.load(tmp_path / "out" / "det.npy") == pytest.approx(-1, rel=1e-5)
+    kept = np.load(tmp_path / "out" / "kept.npy")
+    np.testing.assert_array_equal(kept, given["ids"] * given["attention_mask"])
+
+
+@needs_vulkan
+def test_run_makes_inputs_up_and_measures_each_op(
+    capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
+) -> None:
+    device, trace = vulkan_names()[0], tmp_path / "t.json"
+    args = ("run", model, "--random", "7", "--dim", "n=4", "--dim", "s=8", "--devices", device)
+    data = data_of(capsys, *args, "--profile", str(trace))
+    assert data["assumed"] == [] and all(one["made_up"] for one in data["given"])
+    assert [row["name"] for row in data["devices"]] == [device, "cpu"]
+    assert all(row["seconds"] > 0 for row in data["devices"])
+    ops = {row["op"]: row["device"] for row in data["ops"]}
+    assert data["ops_measured"] and ops["relu"] == device and ops["onnx.Det"] == "cpu"
+    words = next(o for o in data["outputs"] if o["name"] == "words")
+    assert words["type"] == "float32[4,8,2]" and 1 <= words["min"] <= words["max"] <= 6
+    assert any("numpy runs mul" in note for note in data["notes"])
+    names = [event["name"] for event in json.loads(trace.read_text("utf-8"))["traceEvents"]]
+    assert {"relu", "onnx.Det", "run"} <= set(names)
+    again = data_of(capsys, *args)
+    assert again["outputs"] == data["outputs"] and not again["ops_measured"]
+
+
+def test_run_over_stages(capsys: pytest.CaptureFixture[str], cut: str, tmp_path: Path) -> None:
+    from onnx.numpy_helper import from_array
+
+    path = tmp_path / "x.pb"
+    path.write_bytes(from_array(np.array([3, 1, 3])).SerializeToString())
+    data = data_of(capsys, "run", cut, "--devices", "cpu", "--input", f"x={path}")
+    assert data["outputs"] == [
+        {"name": "z", "type": "int64[2]", "min": 1.0, "mean": 2.0, "max": 3.0, "not_finite": 0}
+    ]
+    assert data["graphs_per_run"] == 2
+
+
+def test_a_wrong_result_is_exit_code_1(
+    capsys: pytest.CaptureFixture[str], model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = check._evaluator
+
+    def wrong(*args: Any) -> Any:
+        y, *rest = right(*args)
+        return [y + 1, *rest]
+
+    monkeypatch.setattr(check, "_evaluator", wrong)
+    code, out, err = call(
+        capsys, "run", model, "--devices", "cpu", "--random", "0", "--check", "numpy"
+    )
+    assert code == 1 and "over 0.0001 of the largest magnitude" in out
+    assert err.count("\n") == 1 and "1 of 4 outputs differ from numpy: y: over" in err
+
+
+def test_errors_are_one_line_that_says_where(
+    capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "bad.npy", np.zeros((2, 4), np.float32))
+    (tmp_path / "none.npy").write_bytes(b"nothing")
+    bad, none = str(tmp_path / "bad.npy"), str(tmp_path / "none.npy")
+    for args, said in (
+        (("info", str(tmp_path / "none.onnx")), "none.onnx"),
+        (("info", none), "onnx"),
+        (("info", model, "--dim", "batch=4"), "expected dimensions of ['n', 's'], got 'batch'"),
+        (("info", model, "--dim", "n=four"), "n=four"),
+        (("info", model, "--shape", "xx=1"), "'xx'"),
+        (("run", model), "expected arrays for inputs x, ids, attention_mask, q; try --input x="),
+        (("run", model, "--random", "0", "--input", f"x={bad}"), "x: float[n,3]"),
+        (("run", model, "--random", "0", "--input", f"x={none}"), "cannot read"),
+        (("run", model, "--random", "0", "--input", bad), "expected NAME=FILE"),
+        (("run", model, "--random", "0", "--input", f"y={bad}"), "'y'"),
+        (("run", model, "--random", "0", "--devices", "gpu"), "gpu"),
+        (("run", model, "--random", "0", "--repeat", "0"), "at least one run"),
+        (("run", model, "--random", "0", "--devices", "cpu", "--output-dir", bad), "bad.npy"),
+    ):
+        code, _, err = call(capsys, *args)
+        lines = err.splitlines()
+        assert code == 1 and said in lines[-1], (args, err)
+        assert len(lines) == 1 or all(line.startswith("[devices]") for line in lines[:-1])
+
+
+# -- parts ---------------------------------------------------------------------------------------
+
+
+def test_made_up_inputs_index_tables_and_pass_masks(model: str) -> None:
+    loaded = vs.load(model)
+    assert find_index_bounds(loaded) == {"ids": 3}
+    sizes = choose_shapes(loaded, {}, {"n": 40, "s": 9}, {})
+    one, other = (example_inputs(loaded, sizes.shapes, 5) for _ in range(2))
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+    assert set(np.unique(one["ids"])) == {0, 1, 2} and one["ids"].dtype == np.int64
+    assert one["attention_mask"].all() and one["x"].std() == pytest.approx(1, rel=0.3)
+    assert not np.array_equal(one["x"], example_inputs(loaded, sizes.shapes, 6)["x"])
+
+
+def test_a_dimension_may_be_a_sum_of_others() -> None:
+    text = "g (float[past,2] a, float[now,2] b, float[past + now,2] c) => (float[past,2] y)"
+    parsed = parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17]>\n{text.replace("past + now", "sum")} '
+        "{ y = Relu(a) }"
+    )
+    parsed.graph.input[2].type.tensor_type.shape.dim[0].dim_param = "past + now"
+    loaded = vs.load(parsed)
+    found = choose_shapes(loaded, {"a": np.zeros((5, 2), np.float32)}, {}, {})
+    assert found.shapes["c"] == (6, 2) and found.assumed == ["now"]
+    assert choose_shapes(loaded, {}, {"past + now": 9}, {}).shapes["c"] == (9, 2)
+
+
+def test_an_error_names_the_sizes_that_were_assumed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = str(tmp_path / "sum.onnx")
+    text = "g (float[m,2] a, float[n,2] b) => (float[m,4] y) { y = Concat<axis=1>(a, b) }"
+    onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}'), path)
+    args = ("run", path, "--devices", "cpu", "--random", "0", "--dim", "m=2")
+    code, _, err = call(capsys, *args)
+    assert code == 1 and err.endswith("; size 1 was assumed for n: try --dim or --shape\n")
+
+
+def test_what_differs_is_told() -> None:
+    nan, inf = np.nan, np.inf
+    ones = np.ones(3, np.float32)
+    found = {
+        "same": np.array([nan, inf, 1]),
+        "lost": np.array([nan, 1.0]),
+        "far": ones * 1.001,
+        "near": ones * np.float32(1.00001),
+        "ints": np.array([1, 2]),
+        "shape": ones,
+        "text": np.array(["a"], object),
+        "list": [ones, ones],
+    }
+    wanted = {
+        **found,
+        "lost": np.array([0.0, 1.0]),
+        "far": ones,
+        "near": ones,
+        "ints": np.array([1, 5]),
+        "shape": ones[:2],
+        "text": np.array(["b"]),
+        "list": [ones, ones * 2],
+    }
+    off = {d.output: d for d in check.compare(found, wanted)}
+    wrong = {name for name, d in off.items() if d.wrong}
+    assert wrong == {"lost", "far", "ints", "shape", "text", "list[1]"}
+    assert not check.compare({"x": ones * 1.001}, {"x": ones}, 0.01)[0].wrong
+    assert off["ints"].largest == 3 and off["far"].relative == pytest.approx(1e-3, rel=0.01)
+
+
+def test_a_meter_divides_splits_by_estimates() -> None:
+    meter = Meter()
+    x = vs.input("x", (4,))
+    with vs.Scheduler(["cpu"], trace=vs.Trace(sinks=[meter])) as sched:
+        run = sched.compile(vs.exp(vs.neg(x)))
+        for _ in range(2):
+            run(x=np.zeros(4, np.float32))
+    assert meter.graphs == 2 and set(meter.by_op) == {("cpu", "neg"), ("cpu", "exp")}
+    assert sum(meter.by_op.values()) == pytest.approx(meter.by_device["cpu"])
+    meter.clear()
+    assert meter == Meter()

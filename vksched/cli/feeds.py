@@ -1,0 +1,159 @@
+"""What `vksched info` and `vksched run` are given: a model, arrays for its inputs, sizes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from ..errors import GraphError, VkschedError
+
+model_argument = click.argument("model_file", metavar="MODEL.onnx")
+devices_option = click.option(
+    "--devices", metavar="A,B", help="Use these devices; the CPU is always last."
+)
+input_option = click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="NAME=FILE",
+    help="The array of an input, .npy or .pb; a .npz without NAME= gives several.",
+)
+random_option = click.option(
+    "--random", "seed", type=int, metavar="SEED", help="Make up the inputs that are not given."
+)
+dim_option = click.option(
+    "--dim", "dims", multiple=True, metavar="NAME=SIZE", help="The size of a named dimension."
+)
+shape_option = click.option(
+    "--shape", "shapes", multiple=True, metavar="INPUT=1,3,224", help="The shape of an input."
+)
+
+
+def parse_dims(given: Sequence[str]) -> dict[str, int]:
+    """Returns sizes by name, of "batch=4"."""
+    return {name: _size(text, given) for name, text in map(_pair, given)}
+
+
+def parse_shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Returns shapes by name, of "x=1,3,224,224"; "x=" has no dimensions."""
+    return {
+        name: tuple(_size(part, given) for part in text.split(",") if text)
+        for name, text in map(_pair, given)
+    }
+
+
+def parse_devices(given: str | None) -> list[str] | None:
+    """Returns names of devices, of "vulkan:0,cpu"."""
+    return None if given is None else [name.strip() for name in given.split(",")]
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise GraphError(f"[command] expected NAME=VALUE, got {text!r}")
+    return name, value
+
+
+def _size(text: str, given: Sequence[str]) -> int:
+    if not text.strip().isdecimal():
+        raise GraphError(f"[command] expected sizes of 0 and more, got {' '.join(given)!r}")
+    return int(text)
+
+
+def read_arrays(given: Sequence[str]) -> dict[str, Any]:
+    """Returns arrays by name, of "x=a.npy", "x=input_0.pb" or "all.npz".
+
+    Raises:
+        VkschedError: a file cannot be read.
+    """
+    out: dict[str, Any] = {}
+    for text in given:
+        name, _, place = text.rpartition("=")
+        found = _read(place)
+        if name and len(found) != 1:
+            raise VkschedError(
+                f"[command] expected one array in {place} for input {name!r}, got {len(found)}"
+            )
+        if not name and not place.endswith(".npz"):
+            raise GraphError(f"[command] expected NAME=FILE, got {text!r}")
+        out.update({name or key: array for key, array in found.items()})
+    return out
+
+
+def _read(place: str) -> dict[str, Any]:
+    path = Path(place)
+    try:
+        if path.suffix == ".pb":
+            from onnx import TensorProto
+            from onnx.numpy_helper import to_array
+
+            return {"": to_array(TensorProto.FromString(path.read_bytes()))}
+        found = np.load(path, allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            return {"": found}
+        with found:
+            return dict(found)
+    except Exception as error:  # of numpy and protobuf, of many types
+        raise VkschedError(f"[command] cannot read {place}: {said(error)}") from error
+
+
+def said(error: BaseException) -> str:
+    """Returns an error as one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+@contextmanager
+def collected_warnings() -> Iterator[list[str]]:
+    """Gives a list that has the texts of all warnings at the end, each once."""
+    texts: list[str] = []
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        try:
+            yield texts
+        finally:
+            texts.extend(dict.fromkeys(" ".join(str(w.message).split()) for w in found))
+
+
+@contextmanager
+def progress_bars(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """Gives a function of (what, done, total), in bytes, that shows a bar for each thing done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    quiet |= not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=quiet) as bars:
+        tasks: dict[str, Any] = {}
+
+        def show(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done, total=total)
+
+        yield show
+
+
+def table(*columns: str, left: int = 1) -> Any:
+    """Returns an empty table, whose columns after the first ones are numbers."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0))
+    for number, column in enumerate(columns):
+        made.add_column(column, justify="left" if number < left else "right", overflow="fold")
+    return made
+
+
+def print_table(made: Any) -> None:
+    """Prints a table, and an empty line behind it."""
+    from rich.console import Console
+
+    Console(highlight=False).print(made)
+    click.echo()

@@ -1,0 +1,263 @@
+"""`vksched info`: what an ONNX model is, and what would run where, with nothing allocated."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import VkschedError
+from . import feeds
+from .plan import machine_here
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+    from ..importers.lowering import Lowered
+    from ..importers.model import Model
+    from ..plan.machine import Machine
+    from ..plan.plan import Plan
+
+FOLDED, VIEW, LATER, BETWEEN = "folded", "view", "later", "between stages"
+"""Where a node runs that no device computes: once, on the host; nowhere, as its result is a part of
+other memory; in a later stage; on the host, after the first stage.
+"""
+
+
+@click.command()
+@feeds.model_argument
+@feeds.devices_option
+@feeds.dim_option
+@feeds.shape_option
+@feeds.input_option
+@click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
+def info(
+    model_file: str,
+    devices: str | None,
+    dims: tuple[str, ...],
+    shapes: tuple[str, ...],
+    inputs: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Tell what a model takes and gives, and where its ops would run; nothing is opened or run."""
+    with feeds.collected_warnings() as notes:
+        from ..importers import load
+
+        with feeds.progress_bars(as_json) as progress:
+            model = load(model_file, progress)
+        report = describe(
+            model,
+            machine_here(devices)[0],
+            feeds.parse_dims(dims),
+            feeds.parse_shapes(shapes),
+            feeds.read_arrays(inputs),
+        )
+    report["notes"] += notes
+    click.echo(json.dumps(report, indent=2)) if as_json else _show(report)
+
+
+def describe(
+    model: Model,
+    machine: Machine,
+    dims: Mapping[str, int],
+    shapes: Mapping[str, tuple[int, ...]],
+    arrays: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Returns what there is to say of a model on a machine, as plain data."""
+    from ..graph import build_graph
+    from ..importers.example import choose_shapes, example_inputs
+    from ..importers.lowering import NeedsInputs
+    from ..plan.planner import plan_graph
+
+    sizes = choose_shapes(model, arrays, dims, shapes)
+    notes: list[str] = []
+    lowered: Lowered
+    with hint_at(sizes.assumed):
+        if arrays:
+            given = {**example_inputs(model, sizes.shapes, 0, tuple(arrays)), **arrays}
+            lowered = model.lower(model.check_inputs(given))
+        else:
+            try:
+                lowered = model.lower(model.input_types(sizes.shapes))
+            except NeedsInputs:
+                lowered = model.lower(example_inputs(model, sizes.shapes, 0))
+                notes.append("shapes depend on the elements of inputs: planned for made-up ones")
+    plan = None
+    if lowered.outputs:
+        plan = plan_graph(build_graph(lowered.outputs)[0], machine, copies="auto")
+        notes += plan.notes
+    return {
+        **describe_model(model),
+        "shapes": {name: list(shape) for name, shape in sizes.shapes.items()},
+        "assumed": sizes.assumed,
+        "ops": _ops(model.nodes, lowered, plan),
+        "devices": _devices(machine, plan),
+        "by_numpy": _by_numpy(plan) if plan else [],
+        "cut": _cut(lowered),
+        "notes": notes,
+    }
+
+
+def describe_model(model: Model) -> dict[str, Any]:
+    """Returns what the file says, as plain data."""
+    proto = model.file.model
+    return {
+        "model": model.name,
+        "producer": f"{proto.producer_name} {proto.producer_version}".strip(),
+        "opsets": {domain or "ai.onnx": version for domain, version in model.opsets.items()},
+        "nodes": len(model.nodes),
+        "parameters": model.parameters,
+        "parameter_bytes": model.parameter_bytes,
+        "inputs": [str(value) for value in model.inputs],
+        "outputs": [str(value) for value in model.outputs],
+    }
+
+
+# -- what runs where -----------------------------------------------------------------------------
+
+
+def _ops(nodes: Sequence[NodeProto], lowered: Lowered, plan: Plan | None) -> list[dict[str, Any]]:
+    """Returns for each op of the file how many of its nodes run where."""
+    from ..importers.lowering import scope_name
+
+    found: dict[str, set[str]] = {}
+    if plan is not None:
+        names = {scope_name(node) for node in nodes}
+        for node in plan.graph.ops:
+            placed = plan.placements[node.id].device
+            where = VIEW if node.id in plan.graph.views else plan.machine.devices[placed].name
+            parts = node.name.split(".")
+            tries = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+            found.setdefault(next((t for t in tries if t in names), ""), set()).add(where)
+    step = lowered.step.node.output if lowered.step else ()
+    later = {tuple(node.output) for node in lowered.then.nodes} if lowered.then else set()
+    ops: dict[str, Counter[str]] = {}
+    for proto in nodes:
+        places = found.get(scope_name(proto), set())
+        if list(proto.output) == list(step):
+            where = BETWEEN
+        elif tuple(proto.output) in later:
+            where = LATER
+        else:
+            where = "+".join(sorted(places - {VIEW}) or sorted(places)) or FOLDED
+        op = f"{proto.domain}.{proto.op_type}" if proto.domain else proto.op_type
+        ops.setdefault(op, Counter())[where] += 1
+    rows = [{"op": op, "nodes": sum(n.values()), "where": dict(n)} for op, n in ops.items()]
+    return sorted(rows, key=lambda row: (-int(str(row["nodes"])), str(row["op"])))
+
+
+def _devices(machine: Machine, plan: Plan | None) -> list[dict[str, Any]]:
+    sizes = plan.buffers() if plan else {}
+    out = []
+    for index, spec in enumerate(machine.devices):
+        here = [s for s in plan.splits if s.device == index] if plan else []
+        held = asdict(sizes[spec.name]) if plan else {}
+        nodes = sum(len(s.nodes) for s in here)
+        out.append({"name": spec.name, "label": spec.label, "nodes": nodes, **held})
+    return out
+
+
+def _by_numpy(plan: Plan) -> list[dict[str, Any]]:
+    """Returns the ops that run on the CPU as no device can, each with its reason."""
+    from ..plan.fallback import find_fallbacks, join_reasons
+
+    rows: dict[tuple[str, str], list[str]] = {}
+    for node in plan.graph.ops:
+        if "reason" in node.attrs and node.op.startswith("onnx."):
+            key = node.op.removeprefix("onnx."), node.attrs.as_str("reason")
+            rows.setdefault(key, []).append(node.name)
+    for fallback in find_fallbacks(plan):
+        if not fallback.op.startswith("onnx."):
+            rows[fallback.op, join_reasons(fallback.reasons)] = list(fallback.nodes)
+    return [{"op": op, "nodes": names, "reason": why} for (op, why), names in rows.items()]
+
+
+def _cut(lowered: Lowered) -> dict[str, Any] | None:
+    """Returns where the first stage ends, if not at the end of the model."""
+    from ..importers.host import describe
+
+    if lowered.then is None:
+        return None
+    rest = lowered.then.nodes
+    node = lowered.step.node if lowered.step else rest[0]
+    why = lowered.step.reason if lowered.step else "it needs values that are computed first"
+    return {"node": describe(node), "reason": why, "nodes_left": len(rest)}
+
+
+# -- as text -------------------------------------------------------------------------------------
+
+
+def show_model(report: Mapping[str, Any]) -> None:
+    """Prints what the file says."""
+    from ..plan.query import count_of, format_bytes
+
+    opsets = ", ".join(f"{domain} {version}" for domain, version in report["opsets"].items())
+    made = f", made by {report['producer']}" if report["producer"] else ""
+    click.echo(
+        f"{report['model']}: {count_of(report['nodes'], 'node')}, opsets {opsets}{made}\n"
+        f"parameters: {report['parameters']:,} ({format_bytes(report['parameter_bytes'])})"
+    )
+
+
+def show_assumed(assumed: Sequence[str]) -> None:
+    """Prints the dimensions for which 1 was taken."""
+    if assumed:
+        click.echo(f"size 1 is assumed for {', '.join(assumed)}; try --dim NAME=SIZE or --shape")
+
+
+@contextmanager
+def hint_at(assumed: Sequence[str]) -> Iterator[None]:
+    """Adds to an error that sizes were assumed, as these may be what is wrong."""
+    try:
+        yield
+    except VkschedError as error:
+        if not assumed:
+            raise
+        raise VkschedError(
+            f"{error}; size 1 was assumed for {', '.join(assumed)}: try --dim or --shape"
+        ) from error
+
+
+def _show(report: Mapping[str, Any]) -> None:
+    from ..plan.query import count_of, format_bytes
+
+    show_model(report)
+    for text in report["inputs"]:
+        click.echo(f"input   {text}")
+    for text in report["outputs"]:
+        click.echo(f"output  {text}")
+    shapes = (f"{n}=({','.join(map(str, s))})" for n, s in report["shapes"].items())
+    click.echo(f"planned for {' '.join(shapes) or 'no inputs'}")
+    show_assumed(report["assumed"])
+    click.echo()
+    ops = feeds.table("op", "nodes", "where", left=1)
+    ops.columns[2].justify = "left"
+    for row in report["ops"]:
+        where = ", ".join(f"{place} {count}" for place, count in row["where"].items())
+        ops.add_row(row["op"], str(row["nodes"]), where)
+    feeds.print_table(ops)
+    rows = feeds.table("device", "nodes", "weights", "activations", "in, out", "peak", "may use")
+    for device in report["devices"]:
+        held = [device.get(f"{name}_bytes", 0) for name in ("weight", "activation")]
+        held.append(device.get("inbox_bytes", 0) + device.get("outbox_bytes", 0))
+        held += [device.get(f"{name}_bytes", 0) for name in ("peak", "capacity")]
+        rows.add_row(device["name"], str(device["nodes"]), *map(format_bytes, held))
+    feeds.print_table(rows)
+    for row in report["by_numpy"]:
+        click.echo(
+            f"on the CPU: {row['op']} ({count_of(len(row['nodes']), 'node')}): {row['reason']}"
+        )
+    if report["cut"]:
+        cut = report["cut"]
+        click.echo(
+            f"the first stage ends before {cut['node']}: {cut['reason']}; the rest, "
+            f"{count_of(cut['nodes_left'], 'node')}, is planned when it has run, with memory of "
+            "its own"
+        )
+    for note in report["notes"]:
+        click.echo(f"note: {note}")

@@ -1,0 +1,358 @@
+"""`vksched run`: an ONNX model on the devices at hand: outputs, times, and a comparison."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+
+from ..errors import GraphError, VkschedError
+from . import feeds
+from .check import TOLERANCE, compare, expected_outputs
+from .info import describe_model, hint_at, show_assumed, show_model
+
+if TYPE_CHECKING:
+    from ..importers.model import Model
+    from ..runtime.device import Progress
+    from ..trace import Recorder
+    from .meter import Meter
+
+
+@click.command()
+@feeds.model_argument
+@feeds.input_option
+@feeds.random_option
+@feeds.dim_option
+@feeds.shape_option
+@feeds.devices_option
+@click.option("--output-dir", metavar="FOLDER", help="Save the outputs there, as .npy.")
+@click.option("--repeat", default=1, show_default=True, help="Runs, the first of which compiles.")
+@click.option(
+    "--check",
+    "check_by",
+    type=click.Choice(["onnxruntime", "numpy"]),
+    help="Compare with another runtime; exit code 1 where outputs differ.",
+)
+@click.option(
+    "--tolerance",
+    default=TOLERANCE,
+    show_default=True,
+    help="What --check lets floats differ, relative to an output's largest magnitude.",
+)
+@click.option(
+    "--profile", metavar="FILE.json", help="Run once more, op by op, and write a Chrome trace."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
+def run(
+    model_file: str,
+    inputs: tuple[str, ...],
+    seed: int | None,
+    dims: tuple[str, ...],
+    shapes: tuple[str, ...],
+    devices: str | None,
+    output_dir: str | None,
+    repeat: int,
+    check_by: str | None,
+    tolerance: float,
+    profile: str | None,
+    as_json: bool,
+) -> None:
+    """Run an ONNX model and tell what came out, and what took how long.
+
+    Exit code 0, or 1 with a line that says what is wrong.
+    """
+    if repeat < 1:
+        raise GraphError(f"[run] expected at least one run, got {repeat}")
+    from ..importers import load
+    from ..trace import Recorder
+
+    recorder = Recorder()
+    with feeds.collected_warnings() as notes, feeds.progress_bars(as_json) as progress:
+        model = load(model_file, progress)
+        arrays = feeds.read_arrays(inputs)
+        sizes = feeds.parse_dims(dims), feeds.parse_shapes(shapes)
+        report, given = _inputs(model, arrays, sizes, seed)
+        names = feeds.parse_devices(devices)
+        with hint_at(report["assumed"]):
+            outputs, times = measure(model, given, names, repeat, recorder, progress)
+        report.update(times)
+        if profile is not None:
+            there = [row["name"] for row in report["devices"]]
+            report["ops"] = measure_ops(model, given, names, there, recorder)
+            report["ops_measured"] = True
+            recorder.save(profile)
+        report["outputs"] = [_summary(name, value) for name, value in _flat(outputs)]
+        if output_dir is not None:
+            report["saved"] = save(outputs, Path(output_dir))
+        if check_by is not None:
+            expected = expected_outputs(check_by, model_file, model, given, list(outputs))
+            report["check"] = [asdict(d) for d in compare(outputs, expected, tolerance)]
+            report["checked_by"] = check_by
+    report["notes"] = notes
+    click.echo(json.dumps(report, indent=2)) if as_json else _show(report)
+    wrong = [d for d in report.get("check", ()) if d["wrong"]]
+    if wrong:
+        first = wrong[0]
+        raise VkschedError(
+            f"[check] {len(wrong)} of {len(report['check'])} outputs differ from {check_by}: "
+            f"{first['output']}: {first['wrong']} ({first['largest']:.3g}, relative "
+            f"{first['relative']:.3g})"
+        )
+
+
+def _inputs(
+    model: Model,
+    arrays: Mapping[str, Any],
+    sizes: tuple[Mapping[str, int], Mapping[str, tuple[int, ...]]],
+    seed: int | None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the first part of the report, and values for all inputs."""
+    from ..importers.example import choose_shapes, example_inputs
+
+    missing = [value.name for value in model.inputs if value.name not in arrays]
+    if missing and seed is None:
+        raise GraphError(
+            f"[run] expected arrays for inputs {', '.join(missing)}; try --input "
+            f"{missing[0]}=FILE.npy, or --random 0"
+        )
+    chosen = choose_shapes(model, arrays, *sizes)
+    made = example_inputs(model, chosen.shapes, seed or 0, tuple(arrays)) if missing else {}
+    given = model.check_inputs({**made, **arrays})
+    listed = [{"name": n, "type": _type(v), "made_up": n in made} for n, v in given.items()]
+    return {**describe_model(model), "given": listed, "assumed": chosen.assumed}, given
+
+
+# -- runs ----------------------------------------------------------------------------------------
+
+
+def measure(
+    model: Model,
+    given: Mapping[str, Any],
+    devices: Sequence[str] | None,
+    repeat: int,
+    recorder: Recorder,
+    progress: Progress,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the outputs, and the times of all runs but the first, or of that if it is alone."""
+    from ..scheduler import Scheduler
+    from ..trace import Trace
+    from .meter import Meter
+
+    meter, seconds = Meter(), []
+    with Scheduler(devices, trace=Trace(sinks=[meter, recorder])) as sched:
+        start = time.perf_counter()
+        compiled = sched.compile(model, progress=progress)
+        for number in range(repeat):
+            if number == 1:
+                meter.clear()
+            outputs = compiled(**given)
+            seconds.append(time.perf_counter() - start)
+            start = time.perf_counter()
+        labels = {d.name: d.spec.label for d in sched.devices}
+        memory = _memory([plan.buffers() for plan in compiled.plans])
+    runs = max(1, repeat - 1)
+    rest = seconds[1:]
+    return outputs, {
+        "first_s": seconds[0],
+        "runs": repeat,
+        "median_s": statistics.median(rest) if rest else None,
+        "least_s": min(rest) if rest else None,
+        "graphs_per_run": meter.graphs / runs,
+        "fences_waited": meter.fences_waited / runs,
+        "crossing_bytes": meter.crossing_bytes / runs,
+        "beside_graphs_s": (sum(rest) - meter.seconds) / runs if rest else None,
+        "devices": [
+            {
+                "name": name,
+                "label": label,
+                "seconds": meter.by_device.get(name, 0.0) / runs,
+                **memory.get(name, {}),
+            }
+            for name, label in labels.items()
+        ],
+        "ops": _by_op(meter, runs),
+        "ops_measured": False,
+    }
+
+
+def _memory(plans: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """Returns what the graphs hold on each device: weights, which they share, and the rest."""
+    out: dict[str, dict[str, int]] = {}
+    for sizes in plans:
+        for name, held in sizes.items():
+            at = out.setdefault(name, {"weight_bytes": 0, "other_bytes": 0})
+            at["weight_bytes"] = max(at["weight_bytes"], held.weight_bytes)
+            at["other_bytes"] += held.total_bytes - held.weight_bytes
+    return out
+
+
+def measure_ops(
+    model: Model,
+    given: Mapping[str, Any],
+    devices: Sequence[str] | None,
+    there: Sequence[str],
+    recorder: Recorder,
+) -> list[dict[str, Any]]:
+    """Returns the times of one more run, in which each device is given one op at a time.
+
+    there: the names of all devices, with the CPU's.
+    """
+    from ..scheduler import Scheduler
+    from ..trace import Trace
+    from .meter import Meter
+
+    meter, trace = Meter(), Trace()
+    with Scheduler(devices, trace=trace, sync=dict.fromkeys(there, "op")) as sched:
+        compiled = sched.compile(model)
+        compiled(**given)
+        trace.add(meter)
+        trace.add(recorder)
+        compiled(**given)
+    return _by_op(meter, 1)
+
+
+def _by_op(meter: Meter, runs: int) -> list[dict[str, Any]]:
+    rows = sorted(meter.by_op.items(), key=lambda item: -item[1])
+    return [{"op": op, "device": d, "seconds": seconds / runs} for (d, op), seconds in rows]
+
+
+# -- outputs -------------------------------------------------------------------------------------
+
+
+def _flat(outputs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Returns outputs by name, the items of sequences as outputs of their own."""
+    out: list[tuple[str, Any]] = []
+    for name, value in outputs.items():
+        if isinstance(value, list):
+            out += _flat({f"{name}[{i}]": item for i, item in enumerate(value)})
+        else:
+            out.append((name, value))
+    return out
+
+
+def _type(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_type, value))}]"
+    if value is None:
+        return "nothing"
+    return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+
+
+def _summary(name: str, value: Any) -> dict[str, Any]:
+    """Returns the type of an output, and of numbers the least, mean and greatest finite one."""
+    out: dict[str, Any] = {"name": name, "type": _type(value)}
+    if value is None or value.dtype.kind in "OUSc":
+        return out
+    numbers = value.astype(np.float64)
+    finite = numbers[np.isfinite(numbers)]
+    if finite.size:
+        out.update(min=float(finite.min()), mean=float(finite.mean()), max=float(finite.max()))
+    return {**out, "not_finite": int(numbers.size - finite.size)}
+
+
+def save(outputs: Mapping[str, Any], folder: Path) -> list[str]:
+    """Writes outputs as .npy files, named as they are as far as files can be; returns the paths.
+
+    Raises:
+        VkschedError: they cannot be written.
+    """
+    paths: list[str] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, value in _flat(outputs):
+            if value is None:
+                continue
+            plain = re.sub(r"[^\w.\[\]-]+", "_", name) or "output"
+            path = folder / f"{plain}.npy"
+            number = 2
+            while str(path) in paths:
+                path, number = folder / f"{plain}_{number}.npy", number + 1
+            if value.dtype.kind == "O":
+                value = value.astype(str)
+            elif value.dtype.kind == "V" or value.dtype.name not in np.sctypeDict:
+                value = value.astype(np.float32)  # types that numpy's files cannot name
+            np.save(path, value, allow_pickle=False)
+            paths.append(str(path))
+    except (OSError, ValueError) as error:
+        raise VkschedError(f"[run] cannot save outputs in {folder}: {feeds.said(error)}") from error
+    return paths
+
+
+# -- as text -------------------------------------------------------------------------------------
+
+
+def _show(report: Mapping[str, Any]) -> None:
+    from ..plan.query import count_of, format_bytes, format_seconds
+
+    show_model(report)
+    for one in report["given"]:
+        click.echo(f"input  {one['name']}: {one['type']}{' (made up)' if one['made_up'] else ''}")
+    show_assumed(report["assumed"])
+    text = f"first run {format_seconds(report['first_s'])}, with planning and upload"
+    if report["median_s"] is not None:
+        text += (
+            f"; then {count_of(report['runs'] - 1, 'run')}: median "
+            f"{format_seconds(report['median_s'])}, least {format_seconds(report['least_s'])}"
+        )
+    click.echo(
+        f"{text}; in each {report['fences_waited']:g} fences waited, "
+        f"{format_bytes(int(report['crossing_bytes']))} between devices"
+    )
+    click.echo()
+    devices = feeds.table("device", "busy per run", "weights", "other memory")
+    for row in report["devices"]:
+        held = (format_bytes(row.get(key, 0)) for key in ("weight_bytes", "other_bytes"))
+        devices.add_row(row["name"], format_seconds(row["seconds"]), *held)
+    if report["beside_graphs_s"] is not None:
+        beside = format_seconds(max(0.0, report["beside_graphs_s"]))
+        devices.add_row("host, beside graphs", beside, "", "")
+    feeds.print_table(devices)
+    _show_ops(report)
+    _show_outputs(report)
+    for note in report["notes"]:
+        click.echo(f"note: {note}")
+
+
+def _show_ops(report: Mapping[str, Any]) -> None:
+    from ..plan.query import format_seconds
+
+    if report["ops_measured"]:
+        click.echo("time per op kind, measured in one more run, one op at a time:")
+    else:
+        click.echo("time per op kind, not measured: busy times divided as the planner estimates;")
+        click.echo("--profile measures:")
+    total = sum(row["seconds"] for row in report["ops"]) or 1.0
+    ops = feeds.table("op", "device", "per run", "share", left=2)
+    for row in report["ops"]:
+        share = f"{100 * row['seconds'] / total:.1f} %"
+        ops.add_row(row["op"], row["device"], format_seconds(row["seconds"]), share)
+    feeds.print_table(ops)
+
+
+def _show_outputs(report: Mapping[str, Any]) -> None:
+    unusual = any(row.get("not_finite") for row in report["outputs"])
+    more = ("not finite",) if unusual else ()
+    made = feeds.table("output", "type", "min", "mean", "max", *more, left=2)
+    for row in report["outputs"]:
+        cells = [f"{row[key]:.4g}" if key in row else "" for key in ("min", "mean", "max")]
+        cells += [str(row.get("not_finite", ""))] if unusual else []
+        made.add_row(row["name"], row["type"], *cells)
+    feeds.print_table(made)
+    for path in report.get("saved", ()):
+        click.echo(f"saved {path}")
+    if "check" in report:
+        off = feeds.table(
+            "output", f"largest difference from {report['checked_by']}", "relative", ""
+        )
+        for row in report["check"]:
+            far = f"{row['largest']:.2g}", f"{row['relative']:.2g}"
+            off.add_row(row["output"], *far, row["wrong"] or "good")
+        feeds.print_table(off)
