@@ -99,6 +99,16 @@ def test_a_guard_may_be_an_item_of_a_sequence(sched: vs.Scheduler) -> None:
     run.close()
 
 
+def test_what_guards_a_stage_does_not_keep_others_from_being_prepared(sched: vs.Scheduler) -> None:
+    run = sched.compile(
+        vs.load(parse("g (float[n] x, int64[2] s) => (float[?,?] y) { y = Reshape(x, s) }"))
+    )
+    assert run(x=X, s=[1, 3])["y"].shape == (1, 3)
+    run.prepare(x=(3,))
+    assert run(x=X, s=[3, 1])["y"].shape == (3, 1)
+    run.close()
+
+
 # -- what comes back -----------------------------------------------------------------------------
 
 
@@ -118,6 +128,74 @@ def test_results_may_be_inputs_constants_and_each_other(sched: vs.Scheduler) -> 
         for array in found.values():
             array[:] = 7  # nobody else's memory
     np.testing.assert_array_equal(x, X)
+    run.close()
+
+
+def test_results_may_be_written_to(sched: vs.Scheduler) -> None:
+    text = """g (float[n] x) => (float[3] c, int64[1] s, seq(int64[1]) q) {
+      k = Constant<value_ints=[3]>()
+      c = ConstantOfShape<value = float[1] {2.0}>(k)
+      s = Shape(x)
+      d = Add(s, s)
+      q = SequenceConstruct(s, d) }"""
+    run = sched.compile(vs.load(parse(text)))
+    for _ in range(2):
+        found = run(x=X)
+        assert found["c"].tolist() == [2, 2, 2] and found["s"].tolist() == [3]
+        assert [v.tolist() for v in found["q"]] == [[3], [6]]
+        for array in (found["c"], found["s"], *found["q"]):
+            array[...] = 7  # what the model keeps is its own
+    run.close()
+
+
+def test_what_is_made_of_an_input_follows_it(sched: vs.Scheduler) -> None:
+    blocks = np.full((2, 1, 8), 0x11, np.uint8)
+    scales = np.ones(2, np.float32)
+    values = [("a", 1, [1, 16]), ("b", 2, [2, 1, 8]), ("s", 1, [2])]
+    node = helper.make_node(
+        "MatMulNBits", ["a", "b", "s"], ["y"], domain="com.microsoft", K=16, N=2, block_size=16
+    )
+    infos = [helper.make_tensor_value_info(*v) for v in [*values, ("y", 1, [1, 2])]]
+    graph = helper.make_graph([node], "g", infos[:3], infos[3:])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    run = sched.compile(vs.load(helper.make_model(graph, opset_imports=opsets)))
+    a = np.ones((1, 16), np.float32)
+    assert run(a=a, b=blocks, s=scales)["y"].tolist() == [[-112, -112]]
+    blocks[:] = 0x99  # the same array with other elements
+    assert run(a=a, b=blocks, s=scales)["y"].tolist() == [[16, 16]]
+    run.close()
+
+
+def test_what_was_submitted_is_a_copy(sched: vs.Scheduler) -> None:
+    text = "g (seq(float[n]) s) => (float[m] y) { y = ConcatFromSequence<axis=0>(s) }"
+    run = sched.compile(vs.load(parse(text)))
+    x = X.copy()
+    futures = [run.submit(s=[x, x]) for _ in range(3)]
+    x[:] = 7
+    for future in futures:
+        np.testing.assert_array_equal(future.result()["y"], [*X, *X])
+    run.close()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"n": [1.5]}, {"n": ["1"]}, {"n": [None]}, {"u": [-1]}, {"u": [[1], [1, 2]]}, {"f": None}]
+    + [{"s": np.ones((2, 2), np.float32)}, {"s": None}],
+)
+def test_what_would_change_numbers_is_refused(sched: vs.Scheduler, wrong: dict[str, Any]) -> None:
+    text = """g (int64[k] n, uint8[l] u, float f, seq(float[m]) s, optional(seq(float[m])) o)
+        => (int64[k] a, uint8[l] b, float c, int64 d, bool e) {
+      a = Identity(n)
+      b = Identity(u)
+      c = Identity(f)
+      d = SequenceLength(s)
+      e = OptionalHasElement(o) }"""
+    run = sched.compile(vs.load(parse(text, 18)))
+    right: dict[str, Any] = {"n": [1, True], "u": [255], "f": 2, "s": [], "o": None}
+    found = run(**right)
+    assert [found[key].tolist() for key in "abcde"] == [[1, 1], [255], 2, 0, False]
+    with pytest.raises(vs.DTypeError, match=next(iter(wrong))):
+        run(**{**right, **wrong})
     run.close()
 
 

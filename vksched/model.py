@@ -185,5 +185,7 @@ def _owned(value: HostValue, given: list[NDArray]) -> HostValue:
 
 
 def _copied(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_copied(item) for item in value]
     copy = getattr(value, "copy", None)
     return copy() if copy is not None else value

@@ -51,8 +51,8 @@ class Stage:
     keeps: tuple[str, ...] = ()
 
     def fits(self, arrays: Mapping[str, HostValue]) -> bool:
-        """Returns whether the guards hold."""
-        return all(_same(arrays[slot], array) for slot, array in self.lowered.guards.items())
+        """Returns whether the guards hold; where nothing is known of a slot they do not."""
+        return all(_same(arrays.get(slot), array) for slot, array in self.lowered.guards.items())
 
 
 @dataclass(eq=False)
@@ -241,7 +241,7 @@ class Program:
         handed += [slot for value in lowered.results for slot in slots_of(value)]
         later = set(lowered.step.node.output) if lowered.step else set()
         stage = Stage(
-            _with_copied_guards(lowered),
+            lowered,
             run,
             make_step(self, lowered.step) if lowered.step else None,
             Junction(lowered.then) if lowered.then else None,
@@ -268,19 +268,6 @@ class Program:
             named = zip(step.node.output, made, strict=False)
             out.update(flatten({name: value for name, value in named if name}))
         return out
-
-
-def _with_copied_guards(lowered: Lowered) -> Lowered:
-    """The arrays of guards are the caller's, who may change them."""
-    copies = {slot: np.array(array) for slot, array in lowered.guards.items()}
-    return Lowered(
-        lowered.outputs,
-        lowered.elem_types,
-        copies,
-        lowered.step,
-        lowered.then,
-        lowered.results,
-    )
 
 
 def _step_slots(step: HostStep | None) -> list[str]:

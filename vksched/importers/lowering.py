@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
 from onnx import NodeProto
 
 from ..errors import ModelFormatError, UnsupportedOp, VkschedError
@@ -198,10 +199,9 @@ class Lowering:
             return value.array
         if value.slot is None or self.arrays is None:
             raise NeedsValue(value)
-        array = self.arrays[value.slot]
-        assert array is not None
-        self.guards[value.slot] = array
-        return array  # type: ignore[no-any-return]
+        if value.slot not in self.guards:  # a copy: the array is the caller's, who may change it
+            self.guards[value.slot] = np.array(self.arrays[value.slot])
+        return self.guards[value.slot]
 
     def splice(self, nodes: Iterable[NodeProto], env: Mapping[str, Value]) -> None:
         """Puts nodes before all that are still to be lowered. env: what else they may read."""

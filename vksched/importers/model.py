@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import DTypeError, GraphError, ShapeError
-from ..types import Shape
+from ..types import NDArray, Shape
 from . import ImportedModel
 from .context import Context
-from .elements import element_name, numpy_of
+from .elements import INTS, element_name, numpy_of
 from .loader import OnnxFile
 from .lowering import Frame, Lowered, Lowering
 from .values import HostType, HostValue, Value, type_of
@@ -164,14 +164,17 @@ def _usual_bound(elem_type: int) -> int:
 
 
 def _model_value(info: ValueInfoProto) -> ModelValue:
-    kind, type_ = "tensor", info.type
+    kinds, type_ = [], info.type
     while not type_.HasField("tensor_type"):
         if type_.HasField("sequence_type"):
-            kind, type_ = "sequence", type_.sequence_type.elem_type
+            kinds.append("sequence")
+            type_ = type_.sequence_type.elem_type
         elif type_.HasField("optional_type"):
-            kind, type_ = "optional", type_.optional_type.elem_type
+            kinds.append("optional")
+            type_ = type_.optional_type.elem_type
         else:
-            return ModelValue(info.name, kind, 0, None)
+            return ModelValue(info.name, kinds[0] if kinds else "tensor", 0, None)
+    kind = kinds[0] if kinds else "tensor"  # an optional sequence may be left empty, too
     return ModelValue(info.name, kind, type_.tensor_type.elem_type, _dims(type_))
 
 
@@ -196,12 +199,14 @@ def _check_input(value: ModelValue, given: Any, sizes: dict[str, int]) -> HostVa
             _check_input(ModelValue(value.name, "tensor", value.elem_type, None), item, {})
             for item in given
         ]
+    if value.kind == "sequence":
+        raise DTypeError(
+            f"[run] expected a list of arrays for input {value.name!r}, got {type(given).__name__}"
+        )
     if value.elem_type == 0:
         return np.asarray(given)
     wanted = numpy_of(value.elem_type)
-    if not isinstance(given, (np.ndarray, np.generic)):
-        given = np.array(given, wanted)
-    array = np.asarray(given)
+    array = np.asarray(given) if hasattr(given, "dtype") else _converted(value, given, wanted)
     text = wanted.kind == "O" and array.dtype.kind in "US"
     if array.dtype != wanted and not text:
         raise DTypeError(
@@ -211,6 +216,21 @@ def _check_input(value: ModelValue, given: Any, sizes: dict[str, int]) -> HostVa
     if value.kind == "tensor":
         _check_shape(value, array.shape, sizes)
     return array.astype(object) if text else array
+
+
+def _converted(value: ModelValue, given: Any, wanted: np.dtype[Any]) -> NDArray:
+    """Returns Python's numbers as an array, where that changes none but by rounding floats."""
+    try:
+        found = np.array(given)
+        whole = value.elem_type in INTS or wanted.kind == "b"
+        if wanted.kind != "O" and found.size and found.dtype.kind in ("OUSfc" if whole else "OUSc"):
+            raise TypeError(f"its elements are {found.dtype}")
+        return np.array(given, wanted)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DTypeError(
+            f"[run] expected {wanted} for input {value.name!r}, got {type(given).__name__} that "
+            f"cannot be converted: {error}"
+        ) from None
 
 
 def _check_shape(value: ModelValue, shape: Shape, sizes: dict[str, int]) -> None:

@@ -31,6 +31,8 @@ def unpack(array: NDArray, bits: int) -> NDArray:
 def _once(n: NodeContext, operands: tuple[int, ...], make: Callable[..., NDArray]) -> Tensor:
     """Returns what is made of known operands: the same weight every time that they are the same."""
     arrays = [n.known(i) if n.has(i) else None for i in operands]
+    if not all(n.value(i).is_known for i in operands if n.has(i)):
+        return n.lowering.tensor(known(make(*arrays)))  # of the caller: not kept for longer
     key = (n.op_type, n.node.SerializeToString(deterministic=True), *map(id, arrays))
     found = n.lowering.context.folded(key)
     if found is None:
