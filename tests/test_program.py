@@ -74,6 +74,57 @@ def test_what_was_not_used_for_longest_is_dropped(sched: vs.Scheduler) -> None:
     assert not run.stages
 
 
+@pytest.mark.parametrize("kind", ["stages", "turns"])
+def test_all_that_one_run_uses_is_kept_for_the_next(
+    kind: str, sched: vs.Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind == "stages":
+        steps = "".join(
+            f"a{i} = Unique(t{i})\n b{i} = Cast<to=1>(a{i})\n t{i + 1} = Neg(b{i})\n"
+            for i in range(5)
+        )
+        text = f"g (float[n] t0) => (float[?] t5) {{ {steps} }}"
+    else:
+        text = """g (float[n] t0, int64 m) => (float[?] t5) {
+          t5 = Loop(m, , t0) <body = b (int64 i, bool c, float[?] s) => (bool c2, float[?] s2) {
+            c2 = Identity(c)
+            s2 = Concat<axis=0>(s, s) }> }"""
+    more = {"m": np.array(5)} if kind == "turns" else {}
+    run = sched.compile(vs.load(parse(text)), limit=1)
+    first = run(t0=X, **more)["t5"]
+    monkeypatch.setattr("vksched.program.Lowering.run", None)
+    np.testing.assert_array_equal(run(t0=X, **more)["t5"], first)
+    monkeypatch.undo()
+    kept = len(run.plans)
+    for count in range(4, 8):
+        run(t0=np.arange(count, dtype=np.float32), **more)
+    assert 5 <= len(run.plans) == kept  # but no more than one run needs
+    run.close()
+
+
+def test_shapes_leave_nothing_in_the_model(sched: vs.Scheduler) -> None:
+    text = """g (float[n] x) => (float[n] y) {
+      size = Size(x)
+      zero = Constant<value_int=0>()
+      one = Constant<value_int=1>()
+      steps = Range(zero, size, one)
+      table = Cast<to=1>(steps)
+      half = Mul(table, w)
+      y = Add(x, half) }"""
+    model = parse(text)
+    model.graph.initializer.append(numpy_helper.from_array(np.full(1, 0.5, np.float32), "w"))
+    loaded = vs.load(model)
+    run = sched.compile(loaded, limit=1)
+    kept = []
+    for count in (300, 301, 302):
+        x = np.zeros(count, np.float32)
+        np.testing.assert_array_equal(run(x=x)["y"], np.arange(count) / 2)
+        context = loaded.context
+        kept.append((len(context._tensors), len(context._folded), len(context._kept)))
+    assert kept[0] == kept[1] == kept[2]
+    run.close()
+
+
 def test_stages_without_a_graph_are_bounded_too(sched: vs.Scheduler) -> None:
     run = sched.compile(vs.load(parse("g (int64[n] x) => (int64[?] y) { y = Unique(x) }")), limit=1)
     for count in range(1, 40):
@@ -251,6 +302,31 @@ def test_optional_results(sched: vs.Scheduler) -> None:
     run.close()
 
 
+def test_names_of_the_model_and_those_that_lowering_makes_never_meet(sched: vs.Scheduler) -> None:
+    text = """g (float[n] x, bool c) => (float[n] z) {
+      ya = Mul(x, x)
+      y = If(c) <then_branch = t () => (float[n] a) { a = Neg(x) },
+                 else_branch = e () => (float[n] b) { b = Abs(x) }>
+      z = Add(y, ya) }"""
+    model = parse(text)
+    for node in model.graph.node:
+        for names in (node.input, node.output):
+            names[:] = ["y%a" if name == "ya" else name for name in names]
+    run = sched.compile(vs.load(model))
+    np.testing.assert_array_equal(run(x=X, c=True)["z"], X * X - X)
+    run.close()
+    infos = [helper.make_tensor_sequence_value_info("s", 1, [None])]
+    infos += [helper.make_tensor_value_info(name, 1, [None]) for name in ("s[0]", "y", "z")]
+    nodes = [helper.make_node("ConcatFromSequence", ["s"], ["y"], axis=0)]
+    nodes.append(helper.make_node("Neg", ["s[0]"], ["z"]))
+    graph = helper.make_graph(nodes, "g", infos[:2], infos[2:])
+    run = sched.compile(
+        vs.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+    )
+    np.testing.assert_array_equal(run(**{"s": [X, X], "s[0]": X[:1]})["y"], [*X, *X])
+    run.close()
+
+
 # -- several at once, and failures ---------------------------------------------------------------
 
 
@@ -274,6 +350,49 @@ def test_threads_share_a_model_that_keeps_little(sched: vs.Scheduler) -> None:
         thread.join()
     assert not failures
     assert sum(stage.run is not None for stage in run.stages) <= 1
+    run.close()
+
+
+def test_close_waits_for_a_run_of_several_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    between, go_on = threading.Event(), threading.Event()
+    found: list[Any] = []
+    with vs.Scheduler(["cpu"]) as sched:
+        run = sched.compile(vs.load(parse(STAGES)))
+        evaluate = run.model.context.host_node
+
+        def slowly(node: bytes) -> Any:
+            between.set()
+            assert go_on.wait(60)
+            return evaluate(node)
+
+        monkeypatch.setattr(run.model.context, "host_node", slowly)
+        runner = threading.Thread(target=lambda: found.append(run(x=X, k=ids(2))["y"]))
+        runner.start()
+        assert between.wait(60)
+        closer = threading.Thread(target=run.close)
+        closer.start()
+        go_on.set()
+        runner.join()
+        closer.join()
+        np.testing.assert_array_equal(found[0], -X[:2])
+        assert not run.stages
+        with pytest.raises(vs.PlanError, match="closed"):
+            run(x=X, k=ids(2))
+
+
+def test_what_is_kept_makes_room(sched: vs.Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = sched.compile(vs.load(parse("g (float[n] x) => (float[n] y) { y = Neg(x) }")))
+    run(x=X)
+    compile_it = run._compile
+
+    def short(outputs: Any, placement: Any) -> Any:
+        if run.stages:
+            raise vs.OutOfMemory("no room beside another graph")
+        return compile_it(outputs, placement)
+
+    monkeypatch.setattr(run, "_compile", short)
+    np.testing.assert_array_equal(run(x=X[:2])["y"], -X[:2])
+    assert len(run.stages) == 1
     run.close()
 
 
@@ -321,6 +440,29 @@ def test_what_inference_says_wrongly_is_found_out_once(
     stages = run.stages
     np.testing.assert_allclose(run(q=q)["y"], q + 4)
     assert set(run.stages) == set(stages)
+    run.close()
+
+
+def test_what_inference_says_wrongly_is_found_out_in_stages_kept_from_before(
+    sched: vs.Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vksched.importers.context import Context
+    from vksched.importers.values import Inferred
+
+    original = Context.infer
+
+    def wrong(self: Context, node: Any, inputs: Any, schema: Any) -> list[Inferred | None]:
+        if node.op_type == "Unique":
+            return [Inferred(onnx.TensorProto.FLOAT, inputs[0].shape)]
+        return original(self, node, inputs, schema)
+
+    monkeypatch.setattr(Context, "infer", wrong)
+    run = sched.compile(
+        vs.load(parse("g (float[n] x) => (float[?] y) { u = Unique(x)\n y = Neg(u) }"))
+    )
+    for x in ([1, 2], [1, 2, 3], [1, 1], [1, 1, 2]):  # the first two are as inference says
+        found = run(x=np.array(x, np.float32))["y"]
+        np.testing.assert_array_equal(found, -np.unique(x))
     run.close()
 
 

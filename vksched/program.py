@@ -13,12 +13,14 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from .control import Step, make_step
+from .errors import OutOfMemory
 from .importers.context import Context
 from .importers.elements import from_storage, to_storage
 from .importers.host import WrongShape
@@ -40,7 +42,8 @@ Compile = Callable[[Mapping[str, Tensor]], Run]
 @dataclass(eq=False)
 class Stage:
     """A stage that is ready to run. run: None when its graph computes nothing. reads: the slots
-    that are its inputs. keeps: those that it hands on as they are.
+    that are its inputs. keeps: those that it hands on as they are. doubted: how many nodes were
+    known, when it was lowered, of which shape inference is wrong.
     """
 
     lowered: Lowered
@@ -49,6 +52,7 @@ class Stage:
     then: Junction | None
     reads: tuple[str, ...] = ()
     keeps: tuple[str, ...] = ()
+    doubted: int = 0
 
     def fits(self, arrays: Mapping[str, HostValue]) -> bool:
         """Returns whether the guards hold; where nothing is known of a slot they do not."""
@@ -65,13 +69,16 @@ class Junction:
 
 LIGHTER = 16
 """How much less a stage without a compiled graph weighs."""
+MOST = 64
+"""So many compiled graphs that a single run uses are kept for each set of shapes."""
 
 
 class StageCache:
     """The stages of a model that are kept, the one not used for longest first.
 
-    limit: how many compiled graphs; of stages without one LIGHTER times as many. A stage in use
-    stays.
+    limit: how many times the compiled graphs that one run has used at most, which are several where
+    it has several stages or where shapes grow in a loop; of stages without a graph LIGHTER times as
+    many. A stage in use stays.
     """
 
     def __init__(self, limit: int) -> None:
@@ -79,6 +86,32 @@ class StageCache:
         self.lock = threading.RLock()
         self._stages: OrderedDict[Stage, tuple[Junction, object]] = OrderedDict()
         self._users: Counter[Stage] = Counter()
+        self._runs = threading.local()
+        self._ended = threading.Condition(self.lock)
+        self._active = 0
+        self._most_used = 1
+
+    @contextmanager
+    def one_run(self) -> Iterator[None]:
+        """Counts what is used inside as used by one run; runs inside one are a part of it."""
+        if self._is_inside:
+            yield
+            return
+        with self.lock:
+            self._active += 1
+        self._runs.used = set()
+        try:
+            yield
+        finally:
+            self._runs.used = None
+            with self._ended:
+                self._active -= 1
+                self._ended.notify_all()
+
+    @property
+    def _is_inside(self) -> bool:
+        """Whether the caller is itself part of a run."""
+        return getattr(self._runs, "used", None) is not None
 
     def find(
         self, junction: Junction, key: object, arrays: Mapping[str, HostValue]
@@ -87,7 +120,7 @@ class StageCache:
         for stage in junction.stages.get(key, ()):
             if stage.fits(arrays):
                 self._stages.move_to_end(stage)
-                self._users[stage] += 1
+                self._use(stage)
                 return stage
         return None
 
@@ -95,7 +128,14 @@ class StageCache:
         """Keeps a new stage, in use until it is given back."""
         junction.stages.setdefault(key, []).append(stage)
         self._stages[stage] = (junction, key)
+        self._use(stage)
+
+    def _use(self, stage: Stage) -> None:
         self._users[stage] += 1
+        used: set[Stage] | None = getattr(self._runs, "used", None)
+        if used is not None and stage.run is not None:
+            used.add(stage)
+            self._most_used = max(self._most_used, min(len(used), MOST))
 
     def give_back(self, stage: Stage) -> None:
         """Ends a use; closes what is too much."""
@@ -108,7 +148,8 @@ class StageCache:
                     gone.append(stage)  # dropped while it was in use
             compiled = [s for s in self._stages if s.run is not None]
             without = [s for s in self._stages if s.run is None]
-            for stages, limit in ((compiled, self.limit), (without, LIGHTER * self.limit)):
+            most = self.limit * self._most_used
+            for stages, limit in ((compiled, most), (without, LIGHTER * most)):
                 idle = (s for s in stages if s not in self._users)
                 for old in itertools.islice(idle, max(0, len(stages) - limit)):
                     gone += self._drop(old)
@@ -145,9 +186,18 @@ class StageCache:
         with self.lock:
             return tuple(self._stages)
 
-    def close(self) -> None:
-        """Closes all compiled graphs; those in use when they are given back."""
+    def close_idle(self) -> bool:
+        """Closes all that nobody uses now; returns whether a compiled graph was among it."""
         with self.lock:
+            idle = [s for s in self._stages if s not in self._users]
+            gone = [old for stage in idle for old in self._drop(stage)]
+        _close(gone)
+        return any(stage.run is not None for stage in gone)
+
+    def close(self) -> None:
+        """Waits for runs under way and closes all compiled graphs."""
+        with self._ended:
+            self._ended.wait_for(lambda: self._active <= self._is_inside)
             gone = [old for stage in list(self._stages) for old in self._drop(stage)]
         _close(gone)
 
@@ -180,7 +230,10 @@ class Program:
 
         arrays: by slot, in their ONNX element types.
         """
-        held = flatten(arrays)
+        with self.cache.one_run():
+            return self._run(flatten(arrays))
+
+    def _run(self, held: dict[str, HostValue]) -> list[HostValue]:
         junction = self.start
         while True:
             stage = self._take(junction, held)
@@ -190,20 +243,20 @@ class Program:
                     return [host_of(value, held) for value in stage.lowered.results]
                 junction = stage.then
             except WrongShape as wrong:
-                if not self._leave_to_host(wrong):
+                if not self._leave_to_host(wrong, stage):
                     raise
                 self.cache.forget(stage)  # and lower again, without what inference says of it
             finally:
                 self.cache.give_back(stage)
 
-    def _leave_to_host(self, wrong: WrongShape) -> bool:
-        """Notes a node of which inference is wrong; returns whether that is news."""
+    def _leave_to_host(self, wrong: WrongShape, stage: Stage) -> bool:
+        """Notes a node of which inference is wrong; returns whether that is news to a stage."""
         if wrong.node is None:
             return False
-        node = wrong.node.SerializeToString(deterministic=True)
-        is_new = node not in self.context.not_inferable
-        self.context.not_inferable.add(node)
-        return is_new
+        with self.cache.lock:
+            doubted = self.context.not_inferable
+            doubted.add(wrong.node.SerializeToString(deterministic=True))
+            return stage.doubted < len(doubted)
 
     def prepare(self, types: Mapping[str, HostType]) -> Stage:
         """Lowers and compiles the first stage for given types.
@@ -233,9 +286,9 @@ class Program:
         types: Mapping[str, TypeKey],
         held: Mapping[str, HostValue] | None,
     ) -> Stage:
-        lowering = Lowering(self.context, junction.frame, types, held)
-        lowered = lowering.run()
-        run = self.compile(lowered.outputs) if lowered.outputs else None
+        doubted = len(self.context.not_inferable)
+        lowered = Lowering(self.context, junction.frame, types, held).run()
+        run = self._compiled(lowered.outputs) if lowered.outputs else None
         made = dict(lowered.outputs)
         handed = [*(lowered.then.slots if lowered.then else ()), *_step_slots(lowered.step)]
         handed += [slot for value in lowered.results for slot in slots_of(value)]
@@ -247,9 +300,18 @@ class Program:
             Junction(lowered.then) if lowered.then else None,
             tuple(node.name for node in run.plan.graph.inputs) if run else (),
             tuple(s for s in dict.fromkeys(handed) if s not in made and s not in later),
+            doubted,
         )
         self.cache.add(junction, key, stage)
         return stage
+
+    def _compiled(self, outputs: Mapping[str, Tensor]) -> Run:
+        try:
+            return self.compile(outputs)
+        except OutOfMemory:
+            if not self.cache.close_idle():
+                raise
+            return self.compile(outputs)  # in the room of what was kept for other shapes
 
     def _advance(self, stage: Stage, held: Mapping[str, HostValue]) -> dict[str, HostValue]:
         """Runs one stage and its step; returns what the slots hold then."""

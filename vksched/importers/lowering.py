@@ -123,6 +123,7 @@ class Lowering:
     env: dict[str, Value] = field(init=False)
     todo: deque[NodeProto] = field(init=False)
     guards: dict[str, NDArray] = field(default_factory=dict)
+    _constants: dict[int, tuple[NDArray, Tensor]] = field(default_factory=dict)
     _inputs: dict[str, Tensor] = field(default_factory=dict)
     _slots: dict[str, Value] = field(default_factory=dict)
 
@@ -178,7 +179,10 @@ class Lowering:
         if value.shape is not None and len(value.shape) > MAX_RANK:
             raise UnsupportedOp(f"a rank of {len(value.shape)}, tensors have at most {MAX_RANK}")
         if value.array is not None:
-            return self.context.tensor(value.array)
+            key = id(value.array)
+            if key not in self._constants:
+                self._constants[key] = value.array, self.context.tensor(value.array)
+            return self._constants[key][1]
         if value.slot is None or value.type is None:
             raise UnsupportedOp("a sequence or an optional as an operand")
         if value.slot not in self._inputs:
@@ -331,19 +335,15 @@ class Lowering:
         if node.op_type in GROWING and len(sizes) < len(node.output):
             return False
         serialized = node.SerializeToString(deterministic=True)
-        arrays = [None if v is None else v.array for v in inputs]
-        key = (serialized, *map(id, arrays)) if given > FOLD_ELEMENTS else None
-        results = self.context.folded(key) if key else None
-        if results is None:
-            try:
-                operands = [None if v is None else known_host(v) for v in inputs]
-                made = self.context.host_node(serialized)(operands)
-            except ModelFormatError:
-                return False  # the evaluator may not know an op that has a rule
-            results = [known_value(value) for value in made]
-            if key:
-                self.context.keep_folded(key, results, arrays)
-        self._write(node, results)
+
+        def make() -> list[Value]:
+            operands = [None if v is None else known_host(v) for v in inputs]
+            return [known_value(value) for value in self.context.host_node(serialized)(operands)]
+
+        try:
+            self._write(node, self.context.fold(serialized, inputs, make))
+        except ModelFormatError:
+            return False  # the evaluator may not know an op that has a rule
         return True
 
     def _on_host(

@@ -16,6 +16,7 @@ from .context import Context
 from .elements import INTS, element_name, numpy_of
 from .loader import OnnxFile
 from .lowering import Frame, Lowered, Lowering
+from .names import joined_names
 from .values import HostType, HostValue, Value, type_of
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Model(ImportedModel):
         model = file.model
         graph = model.graph
         self.opsets = {o.domain: o.version for o in model.opset_import}
-        self.context = Context(self.opsets, tuple(model.functions))
+        self.context = Context(self.opsets, tuple(model.functions), joined_names(graph))
         self.name = graph.name or (file.path.stem if file.path else "model")
         self._env = self.context.initializers(file.initializers)
         declared = [_model_value(v) for v in graph.input]

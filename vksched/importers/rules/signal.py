@@ -14,6 +14,7 @@ from ...ops import gather, matmul, reshape, transpose
 from ...ops import slice as slice_
 from ...ops.tensor import Tensor, constant
 from ...types import NDArray, normalize_axis, numpy_dtype
+from ..values import known
 from .registry import rule
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def transformed(
     n.require(used * length * 2 * parts <= MOST_ELEMENTS, f"{length} values")
     if used < x.shape[axis]:
         moved = slice_(moved, 0, used, -2)
-    matrix = n.lowering.context.tensor(_matrix(used, parts, length, inverse, onesided, x.dtype))
+    matrix = n.lowering.tensor(known(_matrix(used, parts, length, inverse, onesided, x.dtype)))
     rest = moved.shape[:-2]
     made = matmul(reshape(moved, (*rest, used * parts)), matrix)
     columns = 1 if inverse and onesided else 2
