@@ -10,6 +10,8 @@
 
 #include <map>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 #define EXPORT __attribute__((visibility("default")))
 #define WRAP(result, name, ...)                                                                    \
@@ -32,6 +34,8 @@ struct UnfinishedAlgorithm {
     VkShaderModule shader = VK_NULL_HANDLE;
     VkPipelineLayout layout = VK_NULL_HANDLE;
     VkPipelineCache cache = VK_NULL_HANDLE;
+    uint32_t bindings = 0;
+    uint32_t push_bytes = 0;
     bool has_set = false;
 };
 thread_local UnfinishedAlgorithm algorithm;
@@ -78,6 +82,13 @@ extern "C" {
 VkResult __real_vkCreatePipelineCache(VkDevice device, const VkPipelineCacheCreateInfo* info,
                                       const VkAllocationCallbacks* allocator,
                                       VkPipelineCache* cache);
+VkResult __real_vkCreateDescriptorSetLayout(VkDevice device,
+                                            const VkDescriptorSetLayoutCreateInfo* info,
+                                            const VkAllocationCallbacks* allocator,
+                                            VkDescriptorSetLayout* layout);
+VkResult __real_vkCreatePipelineLayout(VkDevice device, const VkPipelineLayoutCreateInfo* info,
+                                       const VkAllocationCallbacks* allocator,
+                                       VkPipelineLayout* layout);
 
 } // extern "C"
 
@@ -114,6 +125,109 @@ void drop_shared_cache(VkDevice device)
         vkDestroyPipelineCache(device, at->second, nullptr);
         caches.erase(at);
     }
+}
+
+// ---- one pipeline layout for each interface of shaders, as drivers that look a pipeline up by its
+// layout (SwiftShader) find none in the cache when kp makes a new one for each Algorithm. kp still
+// binds and pushes with its own: layouts that are defined alike are compatible.
+
+struct SharedLayout {
+    VkDescriptorSetLayout set = VK_NULL_HANDLE;
+    VkPipelineLayout layout = VK_NULL_HANDLE;
+};
+using Interface = std::pair<uint32_t, uint32_t>; // storage buffers, bytes of push constants
+
+std::map<VkDevice, std::map<Interface, SharedLayout>> layouts;
+
+void drop_layout(VkDevice device, const SharedLayout& shared)
+{
+    vkDestroyPipelineLayout(device, shared.layout, nullptr);
+    vkDestroyDescriptorSetLayout(device, shared.set, nullptr);
+}
+
+SharedLayout make_layout(VkDevice device, Interface wanted)
+{
+    std::vector<VkDescriptorSetLayoutBinding> bindings(wanted.first);
+    for (uint32_t i = 0; i < wanted.first; i++) {
+        bindings[i].binding = i;
+        bindings[i].descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
+        bindings[i].descriptorCount = 1;
+        bindings[i].stageFlags = VK_SHADER_STAGE_COMPUTE_BIT;
+    }
+    VkDescriptorSetLayoutCreateInfo set_info{};
+    set_info.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO;
+    set_info.bindingCount = wanted.first;
+    set_info.pBindings = bindings.data();
+    VkPushConstantRange range{ VK_SHADER_STAGE_COMPUTE_BIT, 0, wanted.second };
+    SharedLayout made;
+    if (__real_vkCreateDescriptorSetLayout(device, &set_info, nullptr, &made.set) != VK_SUCCESS) {
+        return {};
+    }
+    VkPipelineLayoutCreateInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO;
+    info.setLayoutCount = 1;
+    info.pSetLayouts = &made.set;
+    info.pushConstantRangeCount = wanted.second ? 1 : 0;
+    info.pPushConstantRanges = &range;
+    if (__real_vkCreatePipelineLayout(device, &info, nullptr, &made.layout) != VK_SUCCESS) {
+        made.layout = VK_NULL_HANDLE;
+        drop_layout(device, made);
+        return {};
+    }
+    return made;
+}
+
+// Null where the interface is another kind of kp's, or memory is short: kp's own serves then.
+VkPipelineLayout shared_layout(VkDevice device, Interface wanted)
+{
+    if (wanted.first == 0) {
+        return VK_NULL_HANDLE;
+    }
+    std::lock_guard<std::mutex> lock(caches_mutex);
+    auto& known = layouts[device];
+    auto at = known.find(wanted);
+    if (at == known.end()) {
+        SharedLayout made = make_layout(device, wanted);
+        if (made.layout == VK_NULL_HANDLE) {
+            return VK_NULL_HANDLE;
+        }
+        at = known.emplace(wanted, made).first;
+    }
+    return at->second.layout;
+}
+
+void drop_shared_layouts(VkDevice device)
+{
+    std::lock_guard<std::mutex> lock(caches_mutex);
+    auto at = layouts.find(device);
+    if (at != layouts.end()) {
+        for (const auto& known : at->second) {
+            drop_layout(device, known.second);
+        }
+        layouts.erase(at);
+    }
+}
+
+// How many bindings of one storage buffer each, in order, for compute shaders; 0 for all else.
+uint32_t count_storage(const VkDescriptorSetLayoutCreateInfo* info)
+{
+    for (uint32_t i = 0; i < info->bindingCount; i++) {
+        const VkDescriptorSetLayoutBinding& each = info->pBindings[i];
+        if (each.binding != i || each.descriptorType != VK_DESCRIPTOR_TYPE_STORAGE_BUFFER ||
+            each.descriptorCount != 1 || each.stageFlags != VK_SHADER_STAGE_COMPUTE_BIT) {
+            return 0;
+        }
+    }
+    return info->flags == 0 && info->pNext == nullptr ? info->bindingCount : 0;
+}
+
+// Bytes of the only range of push constants, 0 without one.
+bool reads_push(const VkPipelineLayoutCreateInfo* info, uint32_t* bytes)
+{
+    *bytes = info->pushConstantRangeCount ? info->pPushConstantRanges[0].size : 0;
+    return info->setLayoutCount == 1 && info->pushConstantRangeCount <= 1 &&
+           (*bytes == 0 || (info->pPushConstantRanges[0].offset == 0 &&
+                            info->pPushConstantRanges[0].stageFlags == VK_SHADER_STAGE_COMPUTE_BIT));
 }
 
 } // namespace
@@ -163,6 +277,7 @@ WRAP(void, vkDestroyDevice, VkDevice device, const VkAllocationCallbacks* alloca
 {
     if (device != VK_NULL_HANDLE) {
         drop_shared_cache(device);
+        drop_shared_layouts(device);
         __real_vkDestroyDevice(device, allocator);
     }
 }
@@ -262,6 +377,7 @@ WRAP(VkResult, vkCreateDescriptorSetLayout, VkDevice device,
     VkResult result =
       note(__real_vkCreateDescriptorSetLayout(device, info, allocator, layout), layout);
     algorithm.set_layout = *layout;
+    algorithm.bindings = count_storage(info);
     return result;
 }
 
@@ -301,6 +417,9 @@ WRAP(VkResult, vkCreatePipelineLayout, VkDevice device, const VkPipelineLayoutCr
     }
     note(result, layout);
     algorithm.layout = *layout;
+    if (!reads_push(info, &algorithm.push_bytes)) {
+        algorithm.bindings = 0;
+    }
     return result;
 }
 
@@ -320,8 +439,14 @@ WRAP(VkResult, vkCreateComputePipelines, VkDevice device, VkPipelineCache cache,
     if (algorithm.has_set && algorithm.shader != VK_NULL_HANDLE &&
         algorithm.layout != VK_NULL_HANDLE && algorithm.cache != VK_NULL_HANDLE) {
         VkPipelineCache shared = shared_cache(device);
+        VkPipelineLayout layout =
+          shared_layout(device, { algorithm.bindings, algorithm.push_bytes });
+        std::vector<VkComputePipelineCreateInfo> with(infos, infos + count);
+        for (auto& info : with) {
+            info.layout = layout != VK_NULL_HANDLE ? layout : info.layout;
+        }
         result = __real_vkCreateComputePipelines(device, shared != VK_NULL_HANDLE ? shared : cache,
-                                                 count, infos, allocator, pipelines);
+                                                 count, with.data(), allocator, pipelines);
     }
     if (note(result) != VK_SUCCESS) {
         drop_algorithm(device);
