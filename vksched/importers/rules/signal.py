@@ -19,11 +19,11 @@ from .registry import rule
 if TYPE_CHECKING:
     from ..node import NodeContext
 
-MOST_ELEMENTS = 1 << 24
+MOST_ELEMENTS = 1 << 23
 """Of a matrix; longer transforms are for a fast one, on the host."""
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
 def _matrix(given: int, parts: int, length: int, results: int, dtype: str) -> NDArray:
     """Returns the transform of `given` places of `parts` numbers, real and perhaps imaginary, as
     (given * parts, results * 2).
@@ -33,7 +33,7 @@ def _matrix(given: int, parts: int, length: int, results: int, dtype: str) -> ND
     return rows.reshape(given * parts, results * 2).astype(numpy_dtype(dtype))
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
 def _inverse_matrix(given: int, parts: int, length: int, dtype: str) -> NDArray:
     """Returns the transform back to real values, (given * parts, length): the other half of what is
     given is the conjugate of this one.
@@ -63,13 +63,13 @@ def transformed(
     moved = transpose(x, (*order, axis, x.rank - 1))
     half = length // 2 + 1
     used = min(half if inverse else length, x.shape[axis])
-    n.require(used * length * 2 * parts <= MOST_ELEMENTS, f"{length} values")
+    results = half if onesided and not inverse else length
+    n.require(used * results * 2 * parts <= MOST_ELEMENTS, f"{length} values")
     if used < x.shape[axis]:
         moved = slice_(moved, 0, used, -2)
     if inverse:
         matrix, columns = _inverse_matrix(used, parts, length, dtype), 1
     else:
-        results = half if onesided else length
         matrix, columns = _matrix(used, parts, length, results, dtype), 2
     rest = moved.shape[:-2]
     flat = reshape(moved, (*rest, used * parts))
