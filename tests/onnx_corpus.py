@@ -243,6 +243,21 @@ def _sparse() -> onnx.ModelProto:
     return model
 
 
+def _packed() -> onnx.ModelProto:
+    model = text_model(
+        "g (float[4] x) => (float[1030] y) { h = Cast <to = 1> (i)\n y = Add(w, h) }"
+    )
+    for name, kind, field in (
+        ("w", 1, "float_data"),
+        ("i", 7, "int64_data"),
+        ("b", 9, "int32_data"),
+    ):
+        tensor = model.graph.initializer.add(name=name, data_type=kind, dims=[1030])
+        getattr(tensor, field).extend([1] * 1030 if name == "b" else range(1030))
+    model.graph.initializer[2].dims[:] = [5, 206]
+    return model
+
+
 def _learned() -> onnx.ModelProto:
     return text_model(
         "g (float[2, 3] x, string[2] s) => (float[2, 3] y, int64[2] z) {"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from conftest import vulkan_names
 from test_cli import call
 
 import vksched as vs
-from vksched.cli import check
+from vksched.cli import check, feeds
 from vksched.cli.meter import Meter
 
 onnx = pytest.importorskip("onnx")
@@ -180,6 +181,61 @@ def test_run_over_stages(capsys: pytest.CaptureFixture[str], cut: str, tmp_path:
         {"name": "z", "type": "int64[2]", "min": 1.0, "mean": 2.0, "max": 3.0, "not_finite": 0}
     ]
     assert data["graphs_per_run"] == 2
+
+
+def test_sequences_texts_and_types_that_numpy_lacks(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    text = """g (float[2] x, string[2] t) => (seq(float[2]) s, string[2] u, bfloat16[2] b) {
+      y = Neg(x)
+      s = SequenceConstruct(x, y)
+      u = Identity(t)
+      b = Cast<to=16>(x)
+    }"""
+    path = str(tmp_path / "kinds.onnx")
+    onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}'), path)
+    np.savez(tmp_path / "in.npz", x=np.array([1, 2.5], np.float32), t=np.array(["a", "bc"]))
+    args = ("run", path, "--devices", "cpu", "--input", str(tmp_path / "in.npz"))
+    data = data_of(capsys, *args, "--output-dir", str(tmp_path / "out"), "--check", "numpy")
+    types = {row["name"]: row["type"] for row in data["outputs"]}
+    assert types == {
+        "s[0]": "float32[2]",
+        "s[1]": "float32[2]",
+        "u": "object[2]",
+        "b": "bfloat16[2]",
+    }
+    assert [row["wrong"] for row in data["check"]] == [""] * 4
+    saved = {Path(place).name: np.load(place).tolist() for place in data["saved"]}
+    assert saved == {
+        "s[0].npy": [1, 2.5],
+        "s[1].npy": [-1, -2.5],
+        "u.npy": ["a", "bc"],
+        "b.npy": [1, 2.5],
+    }
+    code, _, err = call(capsys, "run", path, "--devices", "cpu", "--random", "0")
+    assert code == 1 and "no example can be made of texts, for input 't'" in err
+
+
+@needs_vulkan
+def test_loading_and_uploading_have_bars(
+    capsys: pytest.CaptureFixture[str], model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, tuple[int, int]] = {}
+
+    def show(what: str, done: int, total: int) -> None:
+        seen[what] = done, total
+
+    monkeypatch.setattr(feeds, "progress_bars", lambda quiet: nullcontext(show))
+    data_of(capsys, "run", model, "--devices", vulkan_names()[0], "--random", "0")
+    assert seen.keys() == {"load", "upload"}
+    assert all(0 < done == total for done, total in seen.values())
+
+
+def test_bars_are_for_terminals(capsys: pytest.CaptureFixture[str]) -> None:
+    with feeds.progress_bars(quiet=False) as show:
+        show("load", 1, 2)
+        show("load", 2, 2)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_wrong_result_is_exit_code_1(

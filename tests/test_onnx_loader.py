@@ -239,6 +239,33 @@ def test_progress_ends_with_all_bytes() -> None:
     assert [c[1] for c in calls] == sorted(c[1] for c in calls) and len(calls) == 3
 
 
+def packed(kind: int, shape: list[int], field: str, values: list[int]) -> onnx.ModelProto:
+    model = relu()
+    tensor = model.graph.initializer.add(name="w", data_type=kind, dims=shape)
+    getattr(tensor, field).extend(values)
+    return model
+
+
+def test_large_packed_numbers_are_views_or_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "_PIECE_BYTES", 64)
+    floats = read_onnx(packed(1, [1500], "float_data", list(range(1500)))).initializers["w"]
+    assert isinstance(base_of(floats), bytes) and floats[1499] == 1499
+    values = [(-1) ** i * 3**i for i in range(39)] * 60
+    for kind, field, dtype in ((7, "int64_data", np.int64), (6, "int32_data", np.int32)):
+        fitting = [v if kind == 7 else v % 2**31 * (1 if v > 0 else -1) for v in values]
+        got = read_onnx(packed(kind, [39, 60], field, fitting)).initializers["w"]
+        np.testing.assert_array_equal(got, np.array(fitting, dtype).reshape(39, 60))
+    for count, field, part in (
+        (4999, "int64_data", "more than 4999 numbers"),
+        (5001, "int64_data", "got less"),
+        (2, "int32_data", "expected data in int64_data for INT64, got some in int32_data"),
+    ):
+        refused(packed(7, [count], field, [1] * 5000), "initializer 'w': expected", part)
+    data = packed(7, [5000], "int64_data", [1] * 5000).SerializeToString()
+    refused(data.replace(b"\1" * 20, b"\x81" * 20), "initializer 'w'", "more than 10 bytes")
+    refused(data.replace(b"\1" * 20, b"\x81\1" * 10), "initializer 'w'", "2500 numbers")
+
+
 # What is accepted
 
 
@@ -311,6 +338,7 @@ BAD_TEXTS = {
     "op of a later opset": ("{ [n] y = Gelu(x) }", "node 'n' (Gelu)", "opset 18"),
     "op that is gone": ("{ [n] y = Upsample(x, x) }", "node 'n' (Upsample)", "no longer"),
     "domain without import": ("{ [n] y = odd.Relu(x) }", "node 'n' (Relu)", "'odd'"),
+    "unknown microsoft op": ("{ y = com.microsoft.Rely(x) }", "node of 'y' (Rely)", "knows"),
     "too many inputs": ("{ [n] y = Relu(x, x) }", "node 'n' (Relu)", "1 inputs, got 2"),
     "too few inputs": ("{ [n] y = Add(x) }", "node 'n' (Add)", "2 inputs, got 1"),
     "too many outputs": ("{ [n] y, z = Relu(x) }", "node 'n' (Relu)", "outputs, got 2"),

@@ -42,7 +42,8 @@ class Event:
     """Something that took time. name: "split", "wait", "copy", "run", "fault" or "slow".
 
     device: where, or "host". run: which run of the compiled graph, or -1. fields: what the event
-    tells besides; that of "run" is the run's RunStats, as "stats".
+    tells besides: of "run" the run's RunStats, as "stats"; of "split" its ops, as "ops", with the
+    seconds that the planner estimates for all nodes of each.
     """
 
     name: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import strategies as st
 
 from vksched.cases.case import Case, bools, floats
@@ -43,6 +44,13 @@ def _cast(pick: Pick) -> Case:
     return Case("cast", (sample(dtype, *pick(shapes())),), {"to": to})
 
 
+def _bitcast(pick: Pick) -> Case:
+    words = ("int32", "uint32", "float32")
+    dtype, to = pick(st.sampled_from(words)), pick(st.sampled_from(words))
+    x = np.abs(sample(dtype, *pick(shapes())))  # else a float32 may be a NaN, which keeps no bits
+    return Case("bitcast", (x,), {"to": to})
+
+
 def _where(pick: Pick) -> Case:
     dtype = pick(st.sampled_from(("float32", "int32", "uint32", "bool")))
     c, a, b = broadcasting(pick, 3)
@@ -59,6 +67,7 @@ DRAWS: dict[str, Draw] = {
     **{op: _unary(op) for op, _ in UNARY},
     **{op: _binary(op) for op, _ in BINARY},
     "cast": _cast,
+    "bitcast": _bitcast,
     "where": _where,
     "addcmul": _addcmul,
 }

@@ -226,7 +226,19 @@ CAST += [
     ),
 ]
 
-CASES: list[Case] = [*UNARY, *CAST]
+_WORDS = {"float32": EDGES["float32"], "int32": INT_EDGES, "uint32": UINT_EDGES}
+BITCAST = [
+    Case("bitcast", (x,), {"to": to}, f"{dtype} to {to}")
+    for dtype, x in _WORDS.items()
+    for to in _WORDS
+    if to != "float32" or dtype == "float32"  # any word may be a NaN, of which devices keep no bits
+]
+BITCAST += [
+    Case("bitcast", (ints(*shape, low=0),), {"to": "float32"}, "positive")
+    for shape in ((), (0,), (1,), (3, 5), (MANY,))
+]
+
+CASES: list[Case] = [*UNARY, *CAST, *BITCAST]
 
 # -- functions ---------------------------------------------------------------------------------
 
@@ -284,6 +296,10 @@ ERRORS: list[ErrorCase] = [
     ),
     partial(refused, "round_float", vs.DTypeError, "one of", F)(
         digits=7, least_exponent=0, largest=1.0, beyond="zero"
+    ),
+    *(
+        refused("bitcast", vs.DTypeError, "try vs.cast", t, dtype=d)
+        for t, d in ((F, "float16"), (B, "int32"), (("int64", (2,)), "float32"))
     ),
     refused("clip", vs.DTypeError, "got NaN", F, low=NAN),
     refused("clip", vs.DTypeError, "values of int32", I, low=0.5),

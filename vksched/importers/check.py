@@ -18,6 +18,7 @@ from ..errors import ModelFormatError
 from .functions import FunctionKey, canonical_domain, expanded_nodes, function_key
 from .limits import MAX_DEPTH
 from .order import label, order, subgraphs
+from .rules import find_rule
 from .tensors import TensorReader, check_element_type, checked_shape, text
 
 FREE_DOMAINS = ("com.microsoft",)
@@ -225,6 +226,11 @@ class _Checker:
                 )
             return
         if domain in FREE_DOMAINS or (not domain and node.op_type in FREE_OPS):
+            if find_rule(domain, node.op_type) is None:
+                raise ModelFormatError(
+                    f"[onnx] {where}: expected an op of domain {domain!r} that vksched knows, got "
+                    f"{node.op_type!r}"
+                )
             return
         version = self.opsets.get(domain)
         if version is None:

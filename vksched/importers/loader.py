@@ -27,7 +27,7 @@ from .files import Folder, open_model
 from .infer import check_inference
 from .local_functions import inline_functions
 from .tensors import TensorReader, text
-from .wire import split
+from .wire import Large, split
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto
 
@@ -66,7 +66,7 @@ def _read(source: Source, progress: Progress | None) -> OnnxFile:
     data = _content(source)
     folder = Folder(path.parent if path is not None else None)
     reader = TensorReader(folder)
-    skeleton, raw = split(data)
+    skeleton, large = split(data)
     try:
         model = onnx.ModelProto.FromString(skeleton)
     except DecodeError as error:
@@ -77,7 +77,7 @@ def _read(source: Source, progress: Progress | None) -> OnnxFile:
     del skeleton
     nodes = check_model(model, reader)
     model = inline_functions(model)
-    arrays = _arrays(model.graph, raw, reader, len(data), progress)
+    arrays = _arrays(model.graph, large, reader, len(data), progress)
     _check_defaults(model.graph, arrays)
     check_inference(model, arrays, nodes)
     _drop_data(model.graph, arrays)
@@ -100,14 +100,14 @@ def _content(source: Source) -> memoryview:
 
 def _arrays(
     graph: onnx.GraphProto,
-    raw: list[memoryview | None],
+    large: list[Large | None],
     reader: TensorReader,
     file_bytes: int,
     progress: Progress | None,
 ) -> dict[str, NDArray]:
     arrays: dict[str, NDArray] = {}
     done = 0
-    for tensor, data in zip(graph.initializer, raw, strict=True):
+    for tensor, data in zip(graph.initializer, large, strict=True):
         array = reader.array(tensor, f"initializer {tensor.name!r}", data)
         arrays[tensor.name] = array
         done += array.nbytes

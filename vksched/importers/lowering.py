@@ -27,8 +27,9 @@ from onnx import NodeProto
 from ..errors import ModelFormatError, UnsupportedOp, VkschedError
 from ..ops.tensor import Tensor, input, scope
 from ..types import MAX_RANK, NDArray
+from .constants import evaluate
 from .context import Context
-from .elements import storage
+from .elements import from_storage, storage
 from .expansion import expand
 from .host import add_host_node, describe
 from .names import HANDED_ON, RANDOM, free_names, has_subgraphs, item_slot, names_read, slots_of
@@ -233,7 +234,9 @@ class Lowering:
                 return None
             return self._on_host(node, inputs, inferred, str(error))
         if results is not None:
-            self._write(node, results)
+            fixed = all(v is None or v.is_known for v in inputs)
+            fixed = fixed and node.op_type not in RANDOM and not has_subgraphs(node)
+            self._write(node, list(map(_evaluated, results)) if fixed else results)
         return None
 
     def _read(self, node: NodeProto, name: str) -> Value | None:
@@ -263,6 +266,13 @@ class Lowering:
                 raise
             # stricter than ONNX, or the node is wrong: then the evaluator refuses it, too
             raise UnsupportedOp(f"{n.op_type}: {error}") from error
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            if n.schema is not None:
+                raise
+            # an op that onnx does not know, so nothing has looked at its operands before
+            raise ModelFormatError(
+                f"[onnx] {describe(n.node)}: operands that do not fit, {error}"
+            ) from error
         if len(self.todo) > before and not found:
             return None
         return [self._as_value(n, i, result) for i, result in enumerate(found)]
@@ -424,6 +434,15 @@ class Lowering:
             env.update({name: Value(0, slot=name) for name in step.node.output if name})
         then = Frame(nodes, env, self.frame.outputs)
         return Lowered(outputs, elem_types, self.guards, step, then)
+
+
+def _evaluated(value: Value | None) -> Value | None:
+    """Returns a small result of known operands as a known value: the evaluator refuses some ops of
+    old opsets, and what it would have given may make a shape.
+    """
+    if value is None or value.tensor is None or value.tensor.type.size > FOLD_ELEMENTS:
+        return value
+    return known(from_storage(evaluate(value.tensor), value.elem_type))
 
 
 # -- names ---------------------------------------------------------------------------------------

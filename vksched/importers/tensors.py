@@ -13,6 +13,7 @@ from ..errors import ModelFormatError
 from ..types import NDArray, Shape
 from .files import Folder
 from .limits import MAX_ELEMENTS, MAX_MADE_BYTES, MAX_RANK
+from .wire import FIELDS, RAW_DATA, Large, numbers
 
 _Type = onnx.TensorProto
 # Newer types than those of the oldest onnx package are found by name.
@@ -80,18 +81,21 @@ class TensorReader:
         self._folder = folder
         self._made_bytes = 0
 
-    def array(self, tensor: onnx.TensorProto, where: str, raw: memoryview | None = None) -> NDArray:
+    def array(self, tensor: onnx.TensorProto, where: str, large: Large | None = None) -> NDArray:
         """Returns the value as a read-only array, a view of the file where its bytes are there.
 
-        raw: the raw data, if it was taken out of the tensor.
+        large: the data, if it was taken out of the tensor.
 
         Raises:
             ModelFormatError: data is missing, or not of the size that shape and type ask for.
         """
         shape, kind = self._described(tensor, where)
+        raw: memoryview | None = None
         if tensor.data_location == _Type.EXTERNAL:
             raw = self._external(tensor, shape, kind, where)
-        elif raw is None and tensor.HasField("raw_data"):
+        elif large is not None:
+            raw = self._unpacked_field(tensor.data_type, large, shape, kind, where)
+        elif tensor.HasField("raw_data"):
             raw = memoryview(tensor.raw_data)
         if raw is None:
             array = self._from_field(tensor, shape, kind, where)
@@ -171,6 +175,41 @@ class TensorReader:
                 f"got {numbers['length']}"
             )
         return self._folder.read(entries.get("location", ""), numbers["offset"], length, where)
+
+    def _unpacked_field(
+        self, data_type: int, large: Large, shape: Shape, kind: str, where: str
+    ) -> memoryview:
+        """Returns data as it would stand in raw_data."""
+        if large.number == RAW_DATA:
+            return large.data
+        wanted, field = helper.tensor_dtype_to_field(data_type), FIELDS[large.number]
+        if field != wanted:
+            raise ModelFormatError(
+                f"[onnx] {where}: expected data in {wanted} for {kind}, got some in {field}"
+            )
+        if field in ("float_data", "double_data"):
+            return large.data  # each number as in raw data
+        count = math.prod(shape)
+        bits = _BITS.get(kind, 8)
+        if bits in (2, 4):
+            count = -(-count * bits // 8)
+        width = 1 if kind in _BITS else helper.tensor_dtype_to_np_dtype(data_type).itemsize
+        if count > len(large.data):
+            raise ModelFormatError(
+                f"[onnx] {where}: expected {count} numbers in {field} for {kind} {shape}, got less"
+            )
+        self._count(max(0, count * width - 4 * len(large.data)), where)
+        try:
+            found = numbers(large.data, count, np.dtype(f"<u{width}"))
+        except ModelFormatError as error:
+            raise ModelFormatError(
+                f"[onnx] {where}: expected {count} numbers in {field} for {kind} {shape}, got "
+                f"{error}"
+            ) from None
+        if bits == 6:  # raw data has no gaps between elements
+            spread = np.unpackbits(found[:, None], axis=1, bitorder="little")[:, :6]
+            found = np.packbits(spread.reshape(-1), bitorder="little")
+        return found.view(np.uint8).data
 
     def _from_field(self, tensor: onnx.TensorProto, shape: Shape, kind: str, where: str) -> NDArray:
         field, size = helper.tensor_dtype_to_field(tensor.data_type), math.prod(shape)

@@ -1,13 +1,13 @@
 """Takes the large tensors out of a serialized model before protobuf parses the rest.
 
 A model is a tree of length-delimited fields; weights are the `raw_data` of the main graph's
-initializers:
+initializers, or packed numbers in another field:
 
     ModelProto [7: GraphProto [5: TensorProto [9: raw_data] ...] ...]
 
-protobuf would copy them, and parses 2 GiB at most. So the fields on that path are walked here, a
-few per initializer; raw data becomes a view of the file, and the skeleton without it is what
-protobuf sees. Time is linear in the number of nodes and initializers, not in bytes.
+protobuf would copy them, several times over, and parses 2 GiB at most. So the fields on that path
+are walked here, a few per initializer; data becomes a view of the file, and the skeleton without it
+is what protobuf sees. Time is linear in the number of nodes and initializers, not in bytes.
 Encoding: https://protobuf.dev/programming-guides/encoding
 """
 
@@ -15,14 +15,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from ..errors import ModelFormatError
+from ..types import NDArray
+
+DType = np.dtype[Any]
 
 LARGE_BYTES = 4096
-"""Smaller raw data stays in the skeleton: shape inference wants to see it."""
+"""Smaller data stays in the skeleton: shape inference wants to see it."""
 
-_GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
+_GRAPH, _INITIALIZER = 7, 5
+RAW_DATA = 9
+FIELDS = {4: "float_data", 5: "int32_data", 7: "int64_data", 10: "double_data", 11: "uint64_data"}
+"""Of a tensor: those with numbers."""
+_DATA = (RAW_DATA, *FIELDS)
+_PIECE_BYTES = 1 << 20
 _VARINT, _EIGHT, _DELIMITED, _FOUR = 0, 1, 2, 5
+
+
+@dataclass(frozen=True, slots=True)
+class Large:
+    """The data of a tensor in one field, of which this is the number."""
+
+    number: int
+    data: memoryview
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,47 +55,78 @@ class _Field:
     end: int
 
 
-def split(data: memoryview) -> tuple[bytes, list[memoryview | None]]:
-    """Returns the model without large raw data, and for each initializer its data or None.
+def split(data: memoryview) -> tuple[bytes, list[Large | None]]:
+    """Returns the model without large data, and for each initializer its data or None.
 
     Raises:
         ModelFormatError: the bytes end too early or are no fields.
     """
-    raw: list[memoryview | None] = []
+    taken: list[Large | None] = []
     pieces: list[bytes | memoryview] = []
     for field in _fields(data, 0, len(data)):
         if (field.number, field.wire) == (_GRAPH, _DELIMITED):
-            _put(pieces, _GRAPH, _graph(data, field, raw))
+            _put(pieces, _GRAPH, _graph(data, field, taken))
         else:
             pieces.append(data[field.start : field.end])
-    return b"".join(pieces), raw
+    return b"".join(pieces), taken
 
 
-def _graph(
-    data: memoryview, graph: _Field, raw: list[memoryview | None]
-) -> list[bytes | memoryview]:
+def _graph(data: memoryview, graph: _Field, taken: list[Large | None]) -> list[bytes | memoryview]:
     pieces: list[bytes | memoryview] = []
     kept = graph.value
     for field in _fields(data, graph.value, graph.end):
         if (field.number, field.wire) != (_INITIALIZER, _DELIMITED):
             continue
-        large = None
-        rest: list[bytes | memoryview] = []
-        for part in _fields(data, field.value, field.end):
-            is_raw = (part.number, part.wire) == (_RAW_DATA, _DELIMITED)
-            if is_raw and part.end - part.value > LARGE_BYTES:
-                large = data[part.value : part.end]
-                continue
-            if is_raw:
-                large = None  # of a field that is given twice the last counts
-            rest.append(data[part.start : part.end])
-        raw.append(large)
+        large = _large(data, field)
+        taken.append(None if large is None else Large(large.number, data[large.value : large.end]))
         if large is not None:
             pieces.append(data[kept : field.start])
+            rest: list[bytes | memoryview] = [
+                data[field.value : large.start],
+                data[large.end : field.end],
+            ]
             _put(pieces, _INITIALIZER, rest)
             kept = field.end
     pieces.append(data[kept : graph.end])
     return pieces
+
+
+def _large(data: memoryview, tensor: _Field) -> _Field | None:
+    """Returns the field with a tensor's data if it is large and the only one."""
+    found: _Field | None = None
+    for part in _fields(data, tensor.value, tensor.end):
+        if part.number in _DATA:
+            if found is not None or part.wire != _DELIMITED:
+                return None  # several fields, or an entry for each number: protobuf joins them
+            found = part
+    return found if found is not None and found.end - found.value > LARGE_BYTES else None
+
+
+def numbers(packed: memoryview, count: int, dtype: DType) -> NDArray:
+    """Returns the low bits of packed numbers of variable length, read in pieces.
+
+    Raises:
+        ModelFormatError: there are more or fewer of them.
+    """
+    data = np.frombuffer(packed, np.uint8)
+    out, filled, at = np.empty(count, dtype), 0, 0
+    while at < len(data):
+        piece = data[at : at + _PIECE_BYTES]
+        ends = np.flatnonzero(piece < 0x80)
+        starts = np.concatenate(([0], ends[:-1] + 1))
+        if not len(ends) or (ends - starts).max() > 9:
+            raise ModelFormatError("a number of more than 10 bytes, or that does not end")
+        piece = piece[: ends[-1] + 1]
+        place = (np.arange(len(piece)) - np.repeat(starts, ends - starts + 1)).astype(np.uint64)
+        bits = (piece & 0x7F).astype(np.uint64) << place * np.uint64(7)
+        if filled + len(ends) > count:
+            raise ModelFormatError(f"more than {count} numbers")
+        out[filled : filled + len(ends)] = np.bitwise_or.reduceat(bits, starts).astype(dtype)
+        filled += len(ends)
+        at += len(piece)
+    if filled < count:
+        raise ModelFormatError(f"{filled} numbers")
+    return out
 
 
 def _put(pieces: list[bytes | memoryview], number: int, inside: list[bytes | memoryview]) -> None:

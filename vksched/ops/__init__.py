@@ -209,6 +209,7 @@ from .scatter import (
 )
 from .select import (
     addcmul,
+    bitcast,
     cast,
     clip,
     round_float,
@@ -289,6 +290,7 @@ __all__ = [
     "batch_norm",
     "batch_norm_training",
     "bernoulli",
+    "bitcast",
     "bitwise_and",
     "bitwise_invert",
     "bitwise_left_shift",

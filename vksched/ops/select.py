@@ -76,6 +76,43 @@ def cast(x: TensorLike, dtype: object, *, name: str | None = None) -> Tensor:
     return apply("cast", (as_tensor(x),), {"to": canonical_dtype(dtype)}, name)
 
 
+# -- bits ------------------------------------------------------------------------------------
+
+WORDS = (FLOAT32, INT32, UINT32)
+"""Element types of which each value is one word everywhere, so that its bits may be any other's."""
+
+
+def _bitcast_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    to = attrs.as_str("to")
+    if inputs[0].dtype not in WORDS or to not in WORDS:
+        raise DTypeError(
+            f"[bitcast] expected {', '.join(WORDS)}, got {inputs[0].dtype} and {to}; try vs.cast"
+        )
+    return TensorType(inputs[0].shape, to)
+
+
+def _bitcast_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    words = np.ascontiguousarray(inputs[0]).view(numpy_dtype(attrs.as_str("to")))
+    return np.asarray(words.reshape(inputs[0].shape))
+
+
+register(
+    Op(
+        "bitcast",
+        _bitcast_infer,
+        _bitcast_reference,
+        None,
+        view=lambda inputs, attrs: 0,
+        any_dtype=True,
+    )
+)
+
+
+def bitcast(x: TensorLike, dtype: object, *, name: str | None = None) -> Tensor:
+    """The same bits as another element type of one word, as ONNX BitCast. A view."""
+    return apply("bitcast", (as_tensor(x),), {"to": canonical_dtype(dtype)}, name)
+
+
 # -- rounding to fewer digits ------------------------------------------------------------------
 
 BEYOND = ("largest", "inf", "nan")

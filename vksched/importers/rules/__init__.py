@@ -33,6 +33,7 @@ from . import (  # noqa: F401 - each declares its rules
     recurrent,
     reduce,
     regions,
+    scan,
     sequence,
     signal,
 )

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from onnx import TensorProto
 
-from ..elements import ANY, INTS, STORAGE, element_name
+from ...ops import bitcast
+from ..elements import ANY, INTS, STORAGE, element_name, storage
 from ..values import Value
 from .narrow import convert
 from .registry import rule
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from ..node import NodeContext
 
 T = TensorProto
+WORDS = {T.FLOAT, T.INT32, T.UINT32}
 
 
 @rule("Cast", "CastLike", types=ANY)
@@ -29,6 +31,7 @@ def cast(n: NodeContext) -> Value:
 def bit_cast(n: NodeContext) -> Value:
     """Of integers of one width the conversion keeps the bits."""
     source, target = n.elem_type(0), n.attr("to")
-    keeps = source == target or {source, target} <= INTS or (source, target) == (T.BOOL, T.UINT8)
-    n.require(keeps, f"{element_name(source)} as {element_name(target)}")
-    return Value(target, tensor=convert(n.tensor(0), source, target))
+    if {source, target} <= INTS or (source, target) == (T.BOOL, T.UINT8) or source == target:
+        return Value(target, tensor=convert(n.tensor(0), source, target))
+    n.require({source, target} <= WORDS, f"{element_name(source)} as {element_name(target)}")
+    return Value(target, tensor=bitcast(n.tensor(0), storage(target)))

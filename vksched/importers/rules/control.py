@@ -14,11 +14,11 @@ import numpy as np
 from onnx import GraphProto
 from onnx.helper import make_attribute, make_node
 
-from ...errors import UnsupportedOp
-from ...ops import moveaxis, reshape, slice, stack
+from ...errors import ModelFormatError, UnsupportedOp
+from ...ops import stack
 from ...ops.tensor import Tensor
-from ...types import NDArray, normalize_axis
 from ..elements import EVERY, numpy_of
+from ..host import describe
 from ..names import RANDOM, names_read
 from ..splice import Copy, copy_body, hand_over, node_count, prefix_of
 from ..values import Value, known
@@ -37,15 +37,32 @@ MAX_BYTES = 1 << 26
 """So much of a model file may be copied for the turns of one loop."""
 
 
-def _copy(n: NodeContext, graph: GraphProto, prefix: str, arguments: Mapping[str, str]) -> Copy:
+def body_of(n: NodeContext, name: str, inputs: int, outputs: int) -> GraphProto:
+    """Returns a subgraph that takes so many values and gives at least so many.
+
+    Raises:
+        ModelFormatError: it does not.
+    """
+    graph = n.attr(name)
+    if not isinstance(graph, GraphProto):
+        raise ModelFormatError(f"[onnx] {describe(n.node)}: expected a graph as {name!r}")
+    if len(graph.input) != inputs or len(graph.output) < max(outputs, len(n.outputs)):
+        raise ModelFormatError(
+            f"[onnx] {describe(n.node)}: expected {inputs} inputs and {outputs} outputs or more of "
+            f"{name!r}, got {len(graph.input)} and {len(graph.output)}"
+        )
+    return graph
+
+
+def copy_of(n: NodeContext, graph: GraphProto, prefix: str, arguments: Mapping[str, str]) -> Copy:
     made = n.lowering.context.graph_initializers(graph)
     return copy_body(graph.node, [o.name for o in graph.output], prefix, arguments, made)
 
 
 @rule("If", types=EVERY)
 def if_rule(n: NodeContext) -> Sequence[Tensor | Value | None]:
-    taken = n.attr("then_branch") if n.number(0) else n.attr("else_branch")
-    copy = _copy(n, taken, prefix_of(n.node), {})
+    taken = body_of(n, "then_branch" if n.number(0) else "else_branch", 0, len(n.outputs))
+    copy = copy_of(n, taken, prefix_of(n.node), {})
     n.lowering.splice([*copy.nodes, *hand_over(copy.outputs, n.outputs)], copy.env)
     return []
 
@@ -55,14 +72,17 @@ def if_rule(n: NodeContext) -> Sequence[Tensor | Value | None]:
 
 @rule("Loop", types=EVERY)
 def loop(n: NodeContext) -> Sequence[Tensor | Value | None]:
-    body: GraphProto = n.attr("body")
+    carried = max(0, len(n.inputs) - 2)
+    body = body_of(n, "body", 2 + carried, 1 + carried)
+    if len(body.output) <= len(n.outputs):
+        raise ModelFormatError(f"[onnx] {describe(n.node)}: expected as many results as its body")
     if any(n.has(i) and not n.value(i).is_known for i in (0, 1)):
         raise UnsupportedOp("Loop with a number of turns that runs may differ in")
     count = max(0, int(n.number(0))) if n.has(0) else -1
     if not _condition_is_known(n, body):
         raise UnsupportedOp("Loop with a condition that is computed")
     if (not n.has(1) or n.number(1)) and count > 0 and _copies_end(body):
-        _require_small(body, count)
+        require_small(body, count)
     keep = known(np.array(bool(n.number(1, True))))
     return _turn(n, body, 0, count, keep, list(n.node.input[2:]), [])
 
@@ -91,11 +111,11 @@ def _turn(
     """Copies one turn and what follows it, or ends the loop."""
     if turn == count or not n.lowering.demand(keep).reshape(-1)[0]:
         return _loop_results(n, body, carried, made)
-    _require_small(body, turn + 1)
+    require_small(body, turn + 1)
     prefix = f"{prefix_of(n.node)}{turn}."
     given = [f"{prefix}turn", f"{prefix}keep", *carried]
     arguments = dict(zip((i.name for i in body.input), given, strict=False))
-    copy = _copy(n, body, prefix, arguments)
+    copy = copy_of(n, body, prefix, arguments)
     copy.env[given[0]] = known(np.array(turn, np.int64))
     copy.env[given[1]] = known(np.array(True))
     on = make_node("Loop", [], n.outputs, n.node.name, domain=INTERNAL)
@@ -112,7 +132,7 @@ def _turn(
     return []
 
 
-def _require_small(body: GraphProto, turns: int) -> None:
+def require_small(body: GraphProto, turns: int) -> None:
     nodes = node_count(body.node) * turns
     if nodes > MAX_NODES or body.ByteSize() * turns > MAX_BYTES:
         raise UnsupportedOp(f"Loop of {nodes} nodes in all its turns")
@@ -198,122 +218,3 @@ def stacked(n: NodeContext, turns: Sequence[Value], axis: int) -> Value:
     if any(not v.is_tensor for v in turns):
         raise UnsupportedOp("a sequence for each turn")
     return Value(turns[0].elem_type, tensor=stack([n.lowering.tensor(v) for v in turns], axis))
-
-
-# -- scan ----------------------------------------------------------------------------------------
-
-
-@rule("Stack", types=EVERY, domain=INTERNAL)
-def stack_rule(n: NodeContext) -> Value:
-    return stacked(n, [n.value(i) for i in range(len(n.inputs))], n.attr("axis"))
-
-
-@rule("Scan", types=EVERY)
-def scan(n: NodeContext) -> Sequence[Tensor | Value | None]:
-    body: GraphProto = n.attr("body")
-    count = n.attr("num_scan_inputs")
-    if n.version < 9:
-        return _batched_scan(n, body, count)
-    carried = len(n.inputs) - count
-    axes = n.attr("scan_input_axes") or (0,) * count
-    backward = n.attr("scan_input_directions") or (0,) * count
-    lines = [_parts(n, n.value(carried + i), axes[i], bool(backward[i])) for i in range(count)]
-    turns = len(lines[0])
-    n.require(all(len(line) == turns for line in lines), "inputs of different lengths")
-    _require_small(body, turns)
-    nodes, env, states, made = _turns(
-        n, body, prefix_of(n.node), list(n.node.input[:carried]), lines
-    )
-    nodes += hand_over(states, n.outputs)
-    scans = len(body.output) - carried
-    out_axes = n.attr("scan_output_axes") or (0,) * scans
-    out_backward = n.attr("scan_output_directions") or (0,) * scans
-    for k, target in enumerate(n.outputs[carried:]):
-        if not target:
-            continue
-        if not turns:
-            env[target] = no_turns(body, carried + k)
-            n.require(out_axes[k] == 0, "no turns")
-            continue
-        ordered = made[k][::-1] if out_backward[k] else made[k]
-        nodes.append(
-            make_node("Stack", ordered, [target], n.node.name, domain=INTERNAL, axis=out_axes[k])
-        )
-    n.require(bool(nodes), "no turns")
-    n.lowering.splice(nodes, env)
-    return []
-
-
-def _batched_scan(n: NodeContext, body: GraphProto, count: int) -> list[Tensor | Value | None]:
-    """Scan of opset 8: the first axis of all operands is that of the batches, the second time."""
-    n.require(not n.has(0), "sequence lengths")
-    carried = len(n.inputs) - 1 - count
-    backward = n.attr("directions") or (0,) * count
-    batches = n.shape(1)[0]
-    given = [_parts(n, n.value(i), 0, False) for i in range(1, len(n.inputs))]
-    prefix = prefix_of(n.node)
-    nodes: list[NodeProto] = []
-    env: dict[str, Value] = {}
-    results: list[list[str]] = [[] for _ in n.outputs]
-    for batch in range(batches):
-        lines = [_parts(n, given[carried + i][batch], 0, bool(backward[i])) for i in range(count)]
-        _require_small(body, batches * len(lines[0]))
-        start = f"{prefix}{batch}."
-        states = [f"{start}state{i}" for i in range(carried)]
-        env.update({name: given[i][batch] for i, name in enumerate(states)})
-        more, found, states, made = _turns(n, body, start, states, lines)
-        nodes += more
-        env.update(found)
-        for k, line in enumerate(made):
-            name = f"{start}scan{k}"
-            n.require(bool(line), "no turns")
-            nodes.append(make_node("Stack", line, [name], n.node.name, domain=INTERNAL, axis=0))
-            states.append(name)
-        for i, name in enumerate(states[: len(results)]):
-            results[i].append(name)
-    n.require(bool(batches), "no batches")
-    for names, target in zip(results, n.outputs, strict=True):
-        if target:
-            nodes.append(make_node("Stack", names, [target], n.node.name, domain=INTERNAL, axis=0))
-    n.lowering.splice(nodes, env)
-    return []
-
-
-def _turns(
-    n: NodeContext,
-    body: GraphProto,
-    prefix: str,
-    states: list[str],
-    lines: Sequence[Sequence[Value]],
-) -> tuple[list[NodeProto], dict[str, Value], list[str], list[list[str]]]:
-    """Returns the nodes of all turns, their env, the states at the end, and the names that each
-    turn gives its scan outputs.
-    """
-    nodes: list[NodeProto] = []
-    env: dict[str, Value] = {}
-    made: list[list[str]] = [[] for _ in range(len(body.output) - len(states))]
-    for turn in range(len(lines[0])):
-        start = f"{prefix}{turn}."
-        items = [f"{start}item{i}" for i in range(len(lines))]
-        env.update({name: line[turn] for name, line in zip(items, lines, strict=True)})
-        arguments = dict(zip((i.name for i in body.input), [*states, *items], strict=False))
-        copy = _copy(n, body, start, arguments)
-        nodes += copy.nodes
-        env.update(copy.env)
-        states = copy.outputs[: len(states)]
-        for names, name in zip(made, copy.outputs[len(states) :], strict=True):
-            names.append(name)
-    return nodes, env, states, made
-
-
-def _parts(n: NodeContext, value: Value, axis: int, backward: bool) -> list[Value]:
-    """Returns the slices of a value along an axis, without it."""
-    at = normalize_axis("scan", axis, len(value.shape))
-    order = range(value.shape[at])[:: -1 if backward else 1]
-    if value.array is not None:
-        array: NDArray = value.array
-        return [known(np.take(array, i, at)) for i in order]
-    x = n.lowering.tensor(value)
-    rest = (*x.shape[:at], *x.shape[at + 1 :])
-    rows = moveaxis(x, at, 0) if at else x  # its slices are then views
-    return [Value(value.elem_type, tensor=reshape(slice(rows, i, i + 1, 0), rest)) for i in order]

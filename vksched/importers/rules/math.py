@@ -14,7 +14,7 @@ from ...ops.tensor import Tensor, TensorLike
 from ...types import FLOAT64
 from ..elements import ANY
 from ..values import Value
-from .narrow import NUMBERS, WRAPPING, convert, fit, is_float
+from .narrow import NUMBERS, WRAPPING, cast, convert, fit, is_float
 from .registry import rule
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def pow_rule(n: NodeContext) -> Tensor:
     if not is_float(exponent):
         return fit(ops.pow(x, convert(n.tensor(1), exponent, base)), base)
     # float32 would be off by one where the power is whole
-    power = ops.pow(ops.cast(x, FLOAT64), ops.cast(n.tensor(1), FLOAT64))
+    power = ops.pow(cast(x, FLOAT64), cast(n.tensor(1), FLOAT64))
     return convert(power, T.DOUBLE, base)
 
 

@@ -12,7 +12,7 @@ from onnx import TensorProto
 from ... import ops
 from ...errors import UnsupportedOp
 from ...ops.tensor import Tensor
-from ...types import BOOL, FLOAT32, FLOATS, INT32, INT64
+from ...types import BOOL, FLOAT32, FLOATS, INT32
 from ..elements import ANY, INTS, NARROW_FLOATS, NARROW_INTS, element_name, storage
 
 T = TensorProto
@@ -75,6 +75,11 @@ def round_float(x: Tensor, elem_type: int, saturate: bool = False) -> Tensor:
     return rounded + 0.0 if elem_type in _WITHOUT_MINUS_ZERO else rounded
 
 
+def cast(x: Tensor, dtype: str) -> Tensor:
+    """As `vs.cast`; what has the element type stays what it is."""
+    return x if x.dtype == dtype else ops.cast(x, dtype)
+
+
 def convert(x: Tensor, source: int, target: int, saturate: bool = True) -> Tensor:
     """Returns values of one element type as another, as ONNX Cast does.
 
@@ -86,16 +91,16 @@ def convert(x: Tensor, source: int, target: int, saturate: bool = True) -> Tenso
     if source == target:
         return x
     if target == T.BOOL:
-        return ops.cast(x, BOOL)
+        return cast(x, BOOL)
     if T.UINT64 in (source, target) and not {source, target} <= INTS | {T.BOOL}:
         raise UnsupportedOp(f"{element_name(source)} to {element_name(target)}")
     if target in NARROW_FLOATS:
-        as_float = ops.cast(x, FLOAT32)
+        as_float = cast(x, FLOAT32)
         return as_float if source == T.BOOL else round_float(as_float, target, saturate)
     if target in NARROW_INTS:
-        as_int = ops.cast(x, INT32)
+        as_int = cast(x, INT32)
         return as_int if _within(source, target) else wrap(as_int, target)
-    return ops.cast(x, storage(target))
+    return cast(x, storage(target))
 
 
 def _within(source: int, target: int) -> bool:
@@ -104,11 +109,6 @@ def _within(source: int, target: int) -> bool:
         return source == T.BOOL
     (low, high), (least, most) = limits(source), limits(target)
     return least <= low and high <= most
-
-
-def as_index(x: Tensor) -> Tensor:
-    """Returns positions as the INT64 that ONNX gives them in."""
-    return ops.cast(x, INT64)
 
 
 def is_float(elem_type: int) -> bool:

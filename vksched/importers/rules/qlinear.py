@@ -12,17 +12,19 @@ from ... import ops
 from ...ops.tensor import Tensor
 from ...types import FLOAT32
 from ..values import Value
-from .narrow import NUMBERS
+from .narrow import NUMBERS, cast
 from .pool import averages
 from .quantize import (
-    as_float,
     centred,
     factor,
     integer_product,
+    parameter,
     per_row,
     qlinear_conv,
     quantize_dynamically,
+    rows,
     saturated,
+    zero_of,
 )
 from .registry import MICROSOFT, rule
 
@@ -37,16 +39,13 @@ quantised("QLinearConv")(qlinear_conv)
 
 def _real(n: NodeContext, index: int) -> Tensor:
     """Returns the floats that an operand stands for; its scale and zero point come next."""
-    scale = as_float(n, index + 1)
-    n.require(scale is not None, "an operand without a scale")
-    return ops.cast(centred(n, index, index + 2), FLOAT32) * scale  # type: ignore[operator]
+    scale = parameter(n, index + 1, FLOAT32)
+    return cast(centred(n, index, index + 2), FLOAT32) * scale
 
 
 def _result(n: NodeContext, x: Tensor, index: int, elem_type: int) -> Value:
     """Returns floats as integers of the scale and zero point at an index and the next."""
-    scale = as_float(n, index)
-    n.require(scale is not None, "a result without a scale")
-    return saturated(x / scale, as_float(n, index + 1), elem_type)  # type: ignore[operator]
+    return saturated(x / parameter(n, index, FLOAT32), zero_of(n, index + 1), elem_type)
 
 
 # -- elementwise -------------------------------------------------------------------------------
@@ -108,20 +107,19 @@ def qlinear_concat(n: NodeContext) -> Value:
 def qgemm(n: NodeContext) -> Value:
     """alpha * a @ b + c, where c is int32 of the product's scale; float32 without scale 7."""
     turned = bool(n.attr("transB", 0))
-    columns = per_row(n, 5) if turned and n.has(5) else None
-    a, b = centred(n, 0, 2), centred(n, 3, 5, columns)
+    a, b = centred(n, 0, 2), centred(n, 3, 5, rows(n, 5) if turned else None)
     sums = ops.matmul(a, b, transpose_a=bool(n.attr("transA", 0)), transpose_b=turned)
     if n.has(6):
         sums = sums + n.tensor(6)
     scale = factor(n, 1, 4, None, n.shape(1), n.shape(4)) * float(n.attr("alpha", 1.0))
-    real = ops.cast(sums, FLOAT32) * scale
+    real = cast(sums, FLOAT32) * scale
     return _result(n, real, 7, n.elem_type(0)) if n.has(7) else Value(T.FLOAT, tensor=real)
 
 
 @quantised("MatMulIntegerToFloat")
 def matmul_integer_to_float(n: NodeContext) -> Value:
     """Operands: a, b, their scales, their zero points, and a bias."""
-    product = ops.cast(integer_product(n, 0, 4, 1, 5), FLOAT32)
+    product = cast(integer_product(n, 0, 4, 1, 5), FLOAT32)
     real = product * factor(n, 2, 3, None, per_row(n, 2), n.shape(3))
     return Value(T.FLOAT, tensor=real + n.tensor(6) if n.has(6) else real)
 
@@ -130,8 +128,6 @@ def matmul_integer_to_float(n: NodeContext) -> Value:
 def dynamic_quantize_matmul(n: NodeContext) -> Value:
     """Operands: a in float32, b as integers, its scale, its zero point, and a bias."""
     a, scale, zero = quantize_dynamically(n.tensor(0))
-    columns = as_float(n, 2)
-    assert columns is not None
-    product = ops.cast(ops.matmul(a - zero, centred(n, 1, 3)), FLOAT32)
-    real = product * (scale * columns)
+    product = cast(ops.matmul(a - zero, centred(n, 1, 3)), FLOAT32)
+    real = product * (scale * parameter(n, 2, FLOAT32))
     return Value(T.FLOAT, tensor=real + n.tensor(4) if n.has(4) else real)

@@ -5,7 +5,9 @@ x = (q - zero point) * scale        q = saturate(round(x / scale) + zero point)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from onnx import TensorProto
@@ -13,9 +15,10 @@ from onnx import TensorProto
 from ... import ops
 from ...ops.tensor import Tensor, constant
 from ...types import FLOAT32, INT32, NDArray, Shape
-from ..elements import NARROW_FLOATS, NARROW_INTS, element_name
+from ..context import SMALL_BYTES
+from ..elements import NARROW_FLOATS, NARROW_INTS, element_name, storage, to_storage
 from ..values import Value
-from .narrow import NUMBERS, convert, fit, is_float, limits
+from .narrow import NUMBERS, cast, convert, fit, is_float, limits
 from .registry import MICROSOFT, rule
 from .window import ints, padding, spatial_axes
 
@@ -30,26 +33,41 @@ Held = TypeVar("Held", Tensor, NDArray)
 
 def shaped(value: Held, shape: Shape) -> Held:
     """Returns a scale or zero point that broadcasts: of one element as a scalar."""
-    return value.reshape(() if value.shape in ((), (1,)) else shape)
+    wanted = () if value.shape in ((), (1,)) else shape
+    return value if value.shape == wanted else value.reshape(wanted)
 
 
-def centred(n: NodeContext, index: int, zero: int, shape: Shape | None = None) -> Tensor:
-    """Returns an integer operand less its zero point. shape: of the zero point, to broadcast."""
+def parameter(
+    n: NodeContext, index: int, dtype: str, place: Callable[[Any], Any] | None = None
+) -> Tensor:
+    """Returns a scale or zero point in an element type, placed so that it broadcasts; of what is
+    known this makes no nodes.
+    """
+    put = place or (lambda value: shaped(value, value.shape))
+    array = n.value(index).array
+    if array is None or array.nbytes > SMALL_BYTES:
+        made: Tensor = put(n.tensor(index))
+        return cast(made, dtype)
+    return constant(put(to_storage(array)).astype(dtype))
+
+
+def is_zero(n: NodeContext, index: int) -> bool:
+    """Returns whether a zero point is left out, or is known to be 0."""
+    array = n.value(index).array if n.has(index) else np.zeros(())
+    return array is not None and not array.astype(np.float32).any()
+
+
+def centred(
+    n: NodeContext, index: int, zero: int, place: Callable[[Any], Any] | None = None
+) -> Tensor:
+    """Returns an integer operand less its zero point."""
     x = n.tensor(index)
-    known = n.value(zero).array if n.has(zero) else np.zeros(())
-    if known is not None and not known.any():
-        return x
-    return x - shaped(n.tensor(zero), n.shape(zero) if shape is None else shape)
+    return x if is_zero(n, zero) else x - parameter(n, zero, x.dtype, place)
 
 
-def as_float(n: NodeContext, index: int, shape: Shape | None = None) -> Tensor | None:
-    """Returns a scale or zero point as float32, or None where it is left out."""
-    if not n.has(index):
-        return None
-    array, wanted = n.value(index).array, n.shape(index) if shape is None else shape
-    if array is not None:
-        return constant(shaped(array.astype(np.float32), wanted))
-    return ops.cast(shaped(n.tensor(index), wanted), FLOAT32)
+def zero_of(n: NodeContext, index: int, place: Callable[[Any], Any] | None = None) -> Tensor | None:
+    """Returns the zero point of a result as float32, None where it is 0."""
+    return None if is_zero(n, index) else parameter(n, index, FLOAT32, place)
 
 
 def factor(n: NodeContext, first: int, second: int, target: int | None, *shapes: Shape) -> Tensor:
@@ -69,35 +87,41 @@ def factor(n: NodeContext, first: int, second: int, target: int | None, *shapes:
     found = fit(given[0] * given[1], elem_type)
     if target is not None:
         found = fit(found / given[2], elem_type)
-    return ops.cast(found, FLOAT32)
+    return cast(found, FLOAT32)
 
 
 def saturated(x: Tensor, zero: Tensor | None, elem_type: int) -> Value:
     """Returns round(x) + zero, cut to the range of an integer type."""
     low, high = limits(elem_type)
     whole = ops.round(x) if zero is None else ops.round(x) + zero
-    return Value(elem_type, tensor=ops.cast(ops.clip(whole, low, high), INT32))
+    return Value(elem_type, tensor=cast(ops.clip(whole, low, high), INT32))
 
 
 # -- to integers and back ----------------------------------------------------------------------
 
 
-def _along(n: NodeContext, index: int) -> Tensor:
-    """Returns a scale or zero point as it broadcasts with operand 0: one for each position along an
-    axis, or for each block of these.
+def _along(n: NodeContext) -> Callable[[Any], Any]:
+    """Returns how a scale or zero point is placed to broadcast with operand 0: there is one for
+    each position along an axis, or for each block of these.
     """
-    value, shape = n.tensor(index), n.shape(0)
-    axis, block = n.attr("axis", 1), n.attr("block_size", 0)
-    if block and value.rank == len(shape):
-        axis %= value.rank
-        each = ops.repeat(value, block, axis)
-        return each if each.shape == shape else ops.slice(each, 0, shape[axis], axis)
-    if value.size == 1:
-        return value.reshape(())
-    n.require(value.rank == 1 and -len(shape) <= axis < len(shape), "scales of another shape")
-    wanted = [1] * len(shape)
-    wanted[axis] = value.size
-    return value.reshape(tuple(wanted))
+    shape, axis, block = n.shape(0), n.attr("axis", 1), n.attr("block_size", 0)
+
+    def place(value: Any) -> Any:
+        rank = len(value.shape)
+        if block and rank == len(shape):
+            at = axis % rank
+            array = isinstance(value, np.ndarray)
+            each = np.repeat(value, block, at) if array else ops.repeat(value, block, at)
+            cut = (*[slice(None)] * at, slice(shape[at]))
+            return each if each.shape == shape else each[cut]
+        if math.prod(value.shape) == 1:
+            return value.reshape(()) if rank else value
+        n.require(rank == 1 and -len(shape) <= axis < len(shape), "scales of another shape")
+        wanted = [1] * len(shape)
+        wanted[axis] = value.shape[0]
+        return value.reshape(tuple(wanted))
+
+    return place
 
 
 @rule("QuantizeLinear", types=NUMBERS)
@@ -105,27 +129,24 @@ def _along(n: NodeContext, index: int) -> Tensor:
 def quantize_linear(n: NodeContext) -> Value:
     """The division is one of the scales' type, unless `precision` names another."""
     target = n.elem_type(2) if n.has(2) else n.attr("output_dtype") or T.UINT8
-    precision = n.attr("precision") or n.elem_type(1)
+    precision, place = n.attr("precision") or n.elem_type(1), _along(n)
     x = convert(n.tensor(0), n.elem_type(0), precision)
-    quotient = x / convert(_along(n, 1), n.elem_type(1), precision)
-    scaled = ops.cast(fit(quotient, precision), FLOAT32)
+    scale = parameter(n, 1, storage(n.elem_type(1)), place)
+    quotient = fit(x / convert(scale, n.elem_type(1), precision), precision)
+    scaled, zero = cast(quotient, FLOAT32), zero_of(n, 2, place)
     if target in NARROW_FLOATS:
-        scaled = scaled + _along(n, 2) if n.has(2) else scaled
-        made = convert(scaled, T.FLOAT, target, bool(n.attr("saturate", 1)))
-        return Value(target, tensor=made)
+        made = scaled if zero is None else scaled + zero
+        saturate = bool(n.attr("saturate", 1))
+        return Value(target, tensor=convert(made, T.FLOAT, target, saturate))
     n.require(target in NARROW_INTS, f"{element_name(target)} as a result")
-    return saturated(scaled, ops.cast(_along(n, 2), FLOAT32) if n.has(2) else None, target)
+    return saturated(scaled, zero, target)
 
 
 @rule("DequantizeLinear", types=NUMBERS)
 @rule("DequantizeLinear", types=NUMBERS, domain=MICROSOFT)
 def dequantize_linear(n: NodeContext) -> Value:
-    target = n.attr("output_dtype") or n.elem_type(1)
-    x = n.tensor(0)
-    known = n.value(2).array if n.has(2) else np.zeros(())
-    if known is None or known.astype(np.float32).any():
-        x = x - _along(n, 2)
-    scaled = ops.cast(x, FLOAT32) * ops.cast(_along(n, 1), FLOAT32)
+    target, place = n.attr("output_dtype") or n.elem_type(1), _along(n)
+    scaled = cast(centred(n, 0, 2, place), FLOAT32) * parameter(n, 1, FLOAT32, place)
     return Value(target, tensor=convert(scaled, T.FLOAT, target))
 
 
@@ -162,10 +183,19 @@ def per_channel(n: NodeContext, index: int, rank: int, axis: int) -> Shape:
     return tuple(shape)
 
 
+def rows(n: NodeContext, index: int) -> Callable[[Any], Any] | None:
+    """Returns how a zero point of a's rows is placed."""
+    return (lambda value: shaped(value, per_row(n, index))) if n.has(index) else None
+
+
+def channels(n: NodeContext, rank: int) -> Callable[[Any], Any]:
+    """Returns how a zero point of a convolution's results is placed beside its weights."""
+    return lambda value: shaped(value, (math.prod(value.shape), *(1,) * (rank - 1)))
+
+
 def integer_product(n: NodeContext, a: int, a_zero: int, b: int, b_zero: int) -> Tensor:
     """Returns the product of two integer matrices, less their zero points, as int32."""
-    rows = per_row(n, a_zero) if n.has(a_zero) else None
-    return ops.matmul(centred(n, a, a_zero, rows), centred(n, b, b_zero))
+    return ops.matmul(centred(n, a, a_zero, rows(n, a_zero)), centred(n, b, b_zero))
 
 
 def _convolution(n: NodeContext, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -188,23 +218,23 @@ def matmul_integer(n: NodeContext) -> Value:
 
 @rule("ConvInteger", types=NUMBERS)
 def conv_integer(n: NodeContext) -> Value:
-    zero = per_channel(n, 3, len(n.shape(1)), 0) if n.has(3) else None
-    return Value(T.INT32, tensor=_convolution(n, centred(n, 0, 2), centred(n, 1, 3, zero)))
+    w = centred(n, 1, 3, channels(n, len(n.shape(1))))
+    return Value(T.INT32, tensor=_convolution(n, centred(n, 0, 2), w))
 
 
 @rule("QLinearMatMul", types=NUMBERS)
 def qlinear_matmul(n: NodeContext) -> Value:
     n.require(not is_float(n.elem_type(7)), element_name(n.elem_type(7)))
-    product = ops.cast(integer_product(n, 0, 2, 3, 5), FLOAT32)
+    product = cast(integer_product(n, 0, 2, 3, 5), FLOAT32)
     scale = factor(n, 1, 4, 6, per_row(n, 1), n.shape(4))
-    return saturated(product * scale, as_float(n, 7), n.elem_type(7))
+    return saturated(product * scale, zero_of(n, 7), n.elem_type(7))
 
 
 @rule("QLinearConv", types=NUMBERS)
 def qlinear_conv(n: NodeContext) -> Value:
     n.require(not n.attr("channels_last", 0), "channels last")
     rank = len(n.shape(3))
-    w = centred(n, 3, 5, per_channel(n, 5, rank, 0))
-    sums = ops.cast(_convolution(n, centred(n, 0, 2), w, n.optional(8)), FLOAT32)
+    w = centred(n, 3, 5, channels(n, rank))
+    sums = cast(_convolution(n, centred(n, 0, 2), w, n.optional(8)), FLOAT32)
     scale = factor(n, 1, 4, 6, n.shape(1), per_channel(n, 4, rank, 1))
-    return saturated(sums * scale, as_float(n, 7), n.elem_type(7))
+    return saturated(sums * scale, zero_of(n, 7), n.elem_type(7))
