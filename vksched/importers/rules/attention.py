@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..node import NodeContext
 
 
-@rule("RotaryEmbedding")
+@rule("RotaryEmbedding", rounds=True)
 def rotary_rule(n: NodeContext) -> Tensor:
     x = n.tensor(0)
     joined = x.rank == 3
@@ -92,7 +92,7 @@ def _mask(n: NodeContext, q: Tensor, keys: int) -> Tensor | None:
     return mask
 
 
-@rule("LinearAttention")
+@rule("LinearAttention", rounds=True)
 def linear_attention(n: NodeContext) -> tuple[Tensor, Tensor]:
     """One step after the other: a state of (batch, shared heads, depth, width)."""
     kind = n.attr("update_rule", "gated_delta")
