@@ -76,13 +76,14 @@ def test_the_page_adds_up() -> None:
 
 @pytest.mark.skipif(not NOTED, reason="the notes are of another onnx package")
 def test_the_notes_on_the_evaluator_are_current() -> None:
-    """All that it fails, and every hundredth of the others, asked anew."""
+    """All that it fails but random values, and every hundredth of the others, asked anew."""
     noted = cases.read_reference()
     every = cases.load_cases()
     assert Counter(case.op for case in every.values()) == noted.tests
-    sample = {*noted.fails, *list(every)[::100]}
+    fails = {name for name in noted.fails if every[name].op != "Bernoulli"}
+    sample = {*fails, *(name for name in list(every)[::100] if every[name].op != "Bernoulli")}
     found = {name: cases.reference_error(every[name]) for name in sorted(sample)}
-    assert {name for name, error in found.items() if error} == noted.fails.keys()
+    assert {name for name, error in found.items() if error} == fails
 
 
 @pytest.mark.skipif("two devices" not in SETS, reason="two Vulkan devices are needed")
