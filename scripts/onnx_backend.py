@@ -2,6 +2,7 @@
 
     python scripts/onnx_backend.py --only "reduce_*" --devices vulkan:0 -v
     python scripts/onnx_backend.py --op Conv --op "*Pool" --devices cpu,vulkan:0
+    python scripts/onnx_backend.py --write         # docs/onnx.md anew, from all tests
     python scripts/onnx_backend.py --reference     # tests/data/onnx_reference.json anew
 
 Each --devices is one set of devices; devices joined by + are used at once (vulkan:0+vulkan:1).
@@ -20,6 +21,7 @@ from contextlib import ExitStack
 from fnmatch import fnmatch
 
 import onnx_cases as cases
+import onnx_page
 
 
 def main() -> int:
@@ -32,17 +34,19 @@ def main() -> int:
     print(f"loaded {len(chosen)} tests in {time.perf_counter() - started:.1f} s")
     profile = cProfile.Profile() if args.profile else None
     with ExitStack() as stack:
+        sets = {name: name.split("+") for name in args.devices.split(",")}
         runners = {
-            name: stack.enter_context(cases.CaseRunner(name.split("+")))
-            for name in args.devices.split(",")
+            name: stack.enter_context(cases.CaseRunner(devices))
+            for name, devices in (onnx_page.SETS if args.write else sets).items()
         }
-        started = time.perf_counter()
+        started, cpu = time.perf_counter(), time.process_time()
         if profile:
             profile.enable()
         failed = _run(chosen, runners, args)
         if profile:
             profile.disable()
-        print(f"{time.perf_counter() - started:.1f} s")
+        taken, worked = time.perf_counter() - started, time.process_time() - cpu
+        print(f"{taken:.1f} s, {worked:.1f} s of processor time")
     if profile:
         pstats.Stats(profile).sort_stats("tottime").print_stats(45)
     return 1 if failed else 0
@@ -56,9 +60,11 @@ def _run(
     totals: dict[str, Counter[str]] = {name: Counter() for name in runners}
     plain: dict[str, Counter[str]] = {name: Counter() for name in runners}
     failed = 0
+    results: dict[str, dict[str, cases.Outcome]] = {}
     for case in chosen:
         counts = cases.expected_to_pass(case)
-        for name, outcome in cases.run_on_all(case, runners).items():
+        results[case.name] = cases.run_on_all(case, runners)
+        for name, outcome in results[case.name].items():
             passed = outcome.error is None
             totals[name]["pass" if passed else "fail" if counts else "fail, not expected"] += 1
             totals[name][outcome.where] += 1
@@ -70,6 +76,8 @@ def _run(
     for name in runners:
         print(f"{name}: {_text(totals[name])}")
         print(f"    node tests of float32, int32 and bool alone: {_text(plain[name])}")
+    if args.write:
+        onnx_page.write_page(results)
     return failed
 
 
@@ -90,7 +98,7 @@ def _text(counter: Counter[str]) -> str:
 def _is_chosen(case: cases.BackendCase, args: argparse.Namespace) -> bool:
     by_name = any(fnmatch(case.name.removeprefix("test_"), pattern) for pattern in args.only)
     by_op = any(fnmatch(case.op, pattern) for pattern in args.op)
-    return by_name or by_op or not (args.only or args.op)
+    return by_name or by_op or args.write or not (args.only or args.op)
 
 
 def _arguments() -> argparse.Namespace:
@@ -102,6 +110,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--devices", default="vulkan:0", help="sets of devices, by commas")
     parser.add_argument("-v", "--verbose", action="store_true", help="those that pass, too")
     parser.add_argument("--profile", action="store_true", help="where the time goes")
+    parser.add_argument("--write", action="store_true", help="write the page, from all tests")
     parser.add_argument("--reference", action="store_true", help="ask the evaluator anew")
     return parser.parse_args()
 

@@ -15,7 +15,7 @@ LAYERS = [
     ("autograd", "passes", "importers"),
     ("plan",),
     ("runtime",),
-    ("states",),
+    ("states", "opened"),
     ("compiled",),
     ("run", "request"),
     ("function", "control", "program"),

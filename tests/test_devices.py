@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched import scheduler
 from vksched.errors import DeviceError
 from vksched.ops.op import Limits
 from vksched.runtime import binding, drivers, probe
@@ -410,7 +409,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
         found.append((info.index, name))
         return vs.NullDevice(probe.device_spec(info, name), vs.SimulatedClock())
 
-    monkeypatch.setattr(scheduler, "open_device", open_null)
+    monkeypatch.setattr("vksched.opened.open_device", open_null)
     return found
 
 

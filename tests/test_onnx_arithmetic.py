@@ -111,6 +111,16 @@ def test_bfloat16_is_rounded_once(sched: vs.Scheduler, op: str) -> None:
     same(run(sched, op, *operands), want)
 
 
+def test_ops_without_a_rule_of_their_own_for_bfloat16_round_once(sched: vs.Scheduler) -> None:
+    a, b = (RNG.standard_normal((7, 7)).astype(ml_dtypes.bfloat16) for _ in range(2))
+    got = run(sched, "MatMul", a, b)
+    assert got.dtype == a.dtype
+    want = a.astype(np.float64) @ b.astype(np.float64)
+    np.testing.assert_allclose(got.astype(np.float64), want, rtol=2**-8, atol=1e-5)
+    peak = run(sched, "GlobalAveragePool", a.reshape(1, 1, 7, 7), version=22).astype(np.float64)
+    np.testing.assert_allclose(peak.reshape(()), a.astype(np.float64).mean(), rtol=2**-8)
+
+
 def test_division_of_integers_truncates(sched: vs.Scheduler) -> None:
     a, b = np.array([7, -7, 7, -7], np.int32), np.array([2, 2, -2, -2], np.int32)
     same(run(sched, "Div", a, b), np.array([3, -3, -3, 3], np.int32))
@@ -189,6 +199,20 @@ def test_random_values_need_a_seed_to_be_the_same(sched: vs.Scheduler) -> None:
     same(run(sched, "RandomNormalLike", x, seed=3.0, mean=1.0), first)
     free = run(sched, "RandomNormalLike", x, host=True)
     assert not np.array_equal(run(sched, "RandomNormalLike", x, host=True), free)
+
+
+@FALLS_BACK
+def test_samples_follow_their_probabilities(sched: vs.Scheduler) -> None:
+    probabilities = np.array([[0.1, 0.2, 0.7], [0.5, 0.5, 0.0]], np.float32)
+    with np.errstate(divide="ignore"):
+        x = np.log(probabilities) + np.float32(3)
+    for attrs in ({"seed": 1.0}, {}):
+        drawn = run(sched, "Multinomial", x, host=not attrs, sample_size=4000, **attrs)
+        assert drawn.dtype == np.int32 and drawn.shape == (2, 4000)
+        found = np.stack([np.bincount(row, minlength=3) for row in drawn]) / 4000
+        np.testing.assert_allclose(found, probabilities, atol=0.05)
+        coins = run(sched, "Bernoulli", np.full((50, 80), 0.3, np.float32), host=not attrs, **attrs)
+        assert abs(float(coins.mean()) - 0.3) < 0.05
 
 
 # -- quantised ---------------------------------------------------------------------------------

@@ -74,6 +74,34 @@ def test_optional_inputs_that_the_evaluator_asks_for_have_their_defaults() -> No
         np.testing.assert_array_equal(found["y"], [[0, 0, 1], [0, 0, 0]])
 
 
+def test_a_position_that_runs_differ_in_is_no_guard() -> None:
+    text = """g (seq(float[3]) s, int64 p, float[3] x) => (float[3] y, seq(float[3]) t) {
+      n = Neg(x)
+      t = SequenceInsert(s, n)
+      a = SequenceAt(t, p)
+      y = Abs(a) }"""
+    with vs.Scheduler(["cpu"]) as sched:
+        run = sched.compile(vs.load(parse(text)))
+        x = np.array([1, -2, 3], np.float32)
+        for position, expected in ((0, 5 * x), (1, -x), (-1, -x)):
+            found = run(s=[5 * x], p=np.array(position), x=x)
+            np.testing.assert_array_equal(found["y"], np.abs(expected))
+            np.testing.assert_array_equal(found["t"], [5 * x, -x])
+        assert len(run.stages) == 2
+
+
+def test_a_condition_of_elements_is_no_guard() -> None:
+    text = "g (float[4] x, bool[4] c) => (float[?] y) { y = Compress<axis=0>(x, c) }"
+    with vs.Scheduler(["cpu"]) as sched:
+        run = sched.compile(vs.load(parse(text)))
+        x = np.arange(4, dtype=np.float32)
+        for bits in ((1, 0, 1, 0), (0, 1, 0, 1), (1, 1, 0, 0)):
+            c = np.array(bits, bool)
+            np.testing.assert_array_equal(run(x=x, c=c)["y"], x[c])
+        assert len(run.stages) == 2  # before, and one for two elements
+        assert run(x=x, c=np.zeros(4, bool))["y"].shape == (0,)
+
+
 def test_operands_of_another_rank_are_refused_where_onnx_has_no_schema() -> None:
     model = parse(
         "g (float[4] x) => (float[4] y) { y = com.microsoft.MultiHeadAttention <num_heads = 2>"

@@ -180,3 +180,16 @@ def sched(request: pytest.FixtureRequest) -> Iterator[vs.Scheduler]:
 @pytest.mark.parametrize("case", ROWS, ids=[f"{c.op} {c.label}".strip() for c in ROWS])
 def test_equals_onnxruntime(case: Case, sched: vs.Scheduler) -> None:
     check(case, sched)
+
+
+def test_bfloat16_is_rounded_once(sched: vs.Scheduler) -> None:
+    bfloat16 = onnx.helper.tensor_dtype_to_np_dtype(onnx.TensorProto.BFLOAT16)
+    a, b = np.arange(12).reshape(3, 4).astype(bfloat16), np.arange(8, 16).reshape(4, 2)
+    b = b.astype(bfloat16)
+    run = sched.compile(vs.load(Case("MatMul", [a, b]).model()))
+    found = run(x0=a, x1=b)["y"]
+    assert [node.op for plan in run.plans for node in plan.graph.ops] == ["matmul", "round_float"]
+    run.close()
+    exact = a.astype(np.float32) @ b.astype(np.float32)
+    assert exact.max() > 256  # which eight bits do not hold
+    np.testing.assert_array_equal(found, exact.astype(bfloat16))

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import math
 import threading
-import weakref
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, overload
@@ -16,19 +15,18 @@ from .errors import DeviceError, GraphError, OutOfMemory, PlanError
 from .function import Build, Function
 from .graph import Graph, Outputs, Updates, build_graph
 from .importers import ImportedModel
+from .opened import DeviceSet
 from .ops.tensor import Tensor
 from .plan.fallback import warn_of_fallbacks
-from .plan.machine import SYNC, DeviceSpec, Machine
+from .plan.machine import DeviceSpec, Machine
 from .plan.plan import Plan
 from .plan.planner import POLICIES, plan_graph
 from .request import Observe, Request, find_observers
 from .run import Run, make_packer
 from .runtime import probe
-from .runtime.cpu import CpuDevice
 from .runtime.device import Device, Progress
 from .runtime.executor import Executor
-from .runtime.fork import Owner, in_child
-from .runtime.opening import open_device
+from .runtime.fork import Owner
 from .runtime.watchdog import Watchdog
 from .states import StateTable
 from .trace import Trace
@@ -48,11 +46,6 @@ class _Entry:
 
     compiled: Compiled
     runs: list[Run] = dataclasses.field(default_factory=list)
-
-
-_in_use: weakref.WeakSet[Device] = weakref.WeakSet()
-"""The devices of open schedulers: each has its states and its weights there to itself."""
-in_child(_in_use.clear)  # the schedulers are the parent's; its devices refuse a child themselves
 
 
 class Scheduler:
@@ -117,15 +110,15 @@ class Scheduler:
         self._closed = False
         self._told: set[str] = set()
         self._owner = Owner()
-        self._aliases: dict[str, str] = {}
-        self._devices: list[Device] = []
+        self._opened = DeviceSet()
+        self._devices = self._opened.devices
         self._offload = bool(offload)
         self._sync: dict[str, str] = {}
         self._watchdog = Watchdog(self.trace)
         self._states = StateTable(lambda: self._devices)
         try:
-            self._open(devices)
-            self._sync = self._check_sync(sync)
+            self._opened.open(devices)
+            self._sync = self._opened.check_sync(sync)
             self._specs = {d.name: d.spec for d in self._devices}
             self._quarantine = Quarantine([d.name for d in self._devices[:-1]], on_fault)
         except BaseException:
@@ -329,9 +322,7 @@ class Scheduler:
             if self._closed or not all(each.closed for each in compiled):
                 return  # who closes the last one goes on from here
             self._states.close()
-            for device in reversed(self._devices):
-                device.close()
-                _in_use.discard(device)
+            self._opened.close()
             self._closed = True
 
     def _forget(self, run: Run, key: object, entry: _Entry) -> None:
@@ -457,74 +448,5 @@ class Scheduler:
             if isinstance(key, Tensor) and key not in ids:
                 raise PlanError(f"[placement] {key!r} is not part of this graph")
             target = ids[key] if isinstance(key, Tensor) else key
-            out.append((target, self._resolve(device)))
+            out.append((target, self._opened.resolve(device)))
         return out
-
-    def _check_sync(self, sync: str | Mapping[str, str]) -> dict[str, str]:
-        names = [d.name for d in self._devices]
-        gpus = [d.name for d in self._devices if d.spec.kind != "cpu"]
-        if isinstance(sync, str):
-            sync = dict.fromkeys(gpus, sync) or {"": sync}
-        if not isinstance(sync, Mapping):
-            raise PlanError(f"[Scheduler] expected sync as a str or a mapping, got {sync!r}")
-        out: dict[str, str] = {}
-        for name, value in sync.items():
-            if value not in SYNC:
-                where = f" for {name}" if name else ""
-                raise PlanError(
-                    f"[Scheduler] expected a sync of {', '.join(SYNC)}{where}, got {value!r}"
-                )
-            known = self._resolve(name) if name else name
-            if known and known not in names:
-                raise DeviceError(f"[Scheduler] expected sync for {', '.join(names)}, got {name!r}")
-            out[known] = value
-        return out
-
-    def _resolve(self, device: str) -> str:
-        """Returns the name of an open device, which may be given as another name of it."""
-        if device in self._aliases or any(d.name == device for d in self._devices):
-            return self._aliases.get(device, device)
-        if device.startswith("vulkan:"):
-            known = probe.resolve(device).name
-            return self._aliases.get(known, known)
-        return device
-
-    def _open(self, devices: Sequence[str | Device | probe.DeviceInfo] | None) -> None:
-        if devices is not None and (isinstance(devices, str) or not isinstance(devices, Sequence)):
-            raise DeviceError(f"[Scheduler] expected a sequence of devices, got {devices!r}")
-        given: list[str | Device | probe.DeviceInfo] = (
-            [info.name for info in probe.default_devices()] if devices is None else list(devices)
-        )
-        cpu: Device | None = None
-        counts: dict[str, int] = {}
-        for item in given:
-            if isinstance(item, probe.DeviceInfo):
-                item = item.name
-            if not isinstance(item, str):
-                if not hasattr(item, "spec"):
-                    raise DeviceError(f"[Scheduler] expected names or devices, got {item!r}")
-                if item is cpu or item in self._devices:
-                    raise DeviceError(f"[Scheduler] {item.name} is given twice")
-                if item in _in_use:
-                    raise DeviceError(
-                        f"[Scheduler] expected a device of its own, got {item.name}, which another "
-                        "open Scheduler has; try its name, which opens it once more"
-                    )
-                if item.spec.kind == "cpu":
-                    cpu = item
-                else:
-                    self._devices.append(item)
-                    counts[item.name] = counts.get(item.name, 0) + 1
-                    self._aliases.setdefault(item.name, item.name)
-                continue
-            info = probe.resolve(item)
-            if info.name == "cpu":
-                continue
-            counts[info.name] = counts.get(info.name, 0) + 1
-            count = counts[info.name]
-            name = info.name if count == 1 else f"{info.name}#{count}"
-            self._aliases.setdefault(item, name)
-            self._aliases.setdefault(info.name, name)
-            self._devices.append(open_device(info, name))
-        self._devices.append(cpu or CpuDevice(probe.device_spec(probe.resolve("cpu"))))
-        _in_use.update(self._devices)

@@ -154,10 +154,9 @@ def round_float(case: Case) -> NDArray:
     narrow = np.dtype(getattr(ml_dtypes, name))
     if case.attrs.get("beyond") == "largest":
         most = float(ml_dtypes.finfo(narrow).max)
-        x = np.where(np.isnan(x), x, np.clip(x, -most, most))
-    if name != "float4_e2m1fn":
-        return x.astype(narrow).astype(np.float64)
-    return np.where(np.isnan(x), x, x.astype(narrow).astype(np.float64))  # it has no NaN
+        x = np.where(np.isnan(x), x, np.clip(x, -most, most)).astype(x.dtype)
+    rounded = x.astype(narrow).astype(x.dtype)
+    return np.where(np.isnan(x), x, rounded) if name == "float4_e2m1fn" else rounded  # without NaN
 
 
 PLAIN = ("sqrt", "exp", "log", "tanh", "expm1", "log1p", "log2", "log10")

@@ -172,6 +172,18 @@ class Plan:
         nodes = self.graph.nodes
         return tuple(s for s in self.splits if any(nodes[n].op == "assign" for n in s.nodes))
 
+    @cached_property
+    def op_seconds(self) -> tuple[dict[str, float], ...]:
+        """For each split the seconds that its nodes are estimated to take, by op."""
+        out: list[dict[str, float]] = []
+        for split in self.splits:
+            spec, of_split = self.machine.devices[split.device], dict[str, float]()
+            for node in (self.graph.nodes[n] for n in split.nodes):
+                seconds = spec.node_seconds(self.graph, node)
+                of_split[node.op] = of_split.get(node.op, 0.0) + seconds
+            out.append(of_split)
+        return tuple(out)
+
     def verify(self) -> Plan:
         """Returns the plan after checking it: see `plan.verify.verify_plan`."""
         from .verify import verify_plan

@@ -155,7 +155,6 @@ class Executor:
         # What follows changes under this condition; who waits for a slot or for the end is told.
         self._state = threading.Condition()
         self._free_slots = list(range(plan.copies))
-        self._estimates: dict[int, dict[str, float]] = {}
         self._threads: dict[int, int] = {}
         """By slot in use the thread of its run."""
         self._retired = False
@@ -453,7 +452,7 @@ class Executor:
                     "split": split.id,
                     "device_s": measured,
                     "observed_s": complete,
-                    "ops": self._op_estimates(split),
+                    "ops": self.plan.op_seconds[split.id],
                 }
                 self._trace.emit(Event("split", name, begin, finish, run.number, fields))
         self.last_stats = RunStats(
@@ -467,16 +466,6 @@ class Executor:
             tuple(splits),
         )
         self._trace.emit(Event("run", "host", start, end, run.number, {"stats": self.last_stats}))
-
-    def _op_estimates(self, split: Split) -> dict[str, float]:
-        """Returns the ops of a split and the seconds that the planner thinks each kind takes."""
-        known = self._estimates.get(split.id)
-        if known is None:
-            known = self._estimates[split.id] = {}
-            spec, graph = self.plan.machine.devices[split.device], self.plan.graph
-            for node in (graph.nodes[n] for n in split.nodes):
-                known[node.op] = known.get(node.op, 0.0) + spec.node_seconds(graph, node)
-        return known
 
     def _measure(self, run: _Run, split: Split) -> tuple[float | None, float | None]:
         session = self._sessions[split.device]

@@ -11,6 +11,7 @@ from ...ops import arange, attention, cast, concat, exp, less, matmul, mul, resh
 from ...ops import slice as slice_
 from ...ops.tensor import Tensor, constant
 from ...types import BOOL, FLOAT32, FLOAT64, numpy_dtype
+from ..elements import PLAIN
 from .heads import both, join_heads, narrow, rotate, scores_of, seen, split_heads
 from .registry import rule
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from ..node import NodeContext
 
 
-@rule("RotaryEmbedding")
+@rule("RotaryEmbedding", rounds=True)
 def rotary_rule(n: NodeContext) -> Tensor:
     x = n.tensor(0)
     joined = x.rank == 3
@@ -33,7 +34,7 @@ def rotary_rule(n: NodeContext) -> Tensor:
     return join_heads(turned) if joined else turned
 
 
-@rule("Attention")
+@rule("Attention", types=PLAIN)
 def attention_rule(n: NodeContext) -> list[Tensor | None]:
     """Operands: q, k, v, mask, past k, past v, keys that are not padding."""
     q, k, v = n.tensor(0), n.tensor(1), n.tensor(2)
@@ -91,7 +92,7 @@ def _mask(n: NodeContext, q: Tensor, keys: int) -> Tensor | None:
     return mask
 
 
-@rule("LinearAttention")
+@rule("LinearAttention", rounds=True)
 def linear_attention(n: NodeContext) -> tuple[Tensor, Tensor]:
     """One step after the other: a state of (batch, shared heads, depth, width)."""
     kind = n.attr("update_rule", "gated_delta")

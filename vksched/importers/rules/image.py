@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from onnx import TensorProto
+
 from ...ops import (
     affine_grid,
     depth_to_space,
@@ -29,14 +31,14 @@ HALF_LATER = {"floor": "round_prefer_ceil", "round_prefer_floor": "ceil"}
 """How to round a place for the result that it has when half is added before."""
 
 
-@rule("Upsample", types=ANY)
+@rule("Upsample", types=ANY, rounds=True)
 def upsample(n: NodeContext) -> Tensor:
     """Until opset 8 the scales were an attribute."""
     scales = n.known(1).tolist() if n.has(1) else list(n.attr("scales"))
     return _resize(n, n.attr("mode", "nearest"), scales=scales)
 
 
-@rule("Resize", types=ANY)
+@rule("Resize", types=ANY, rounds=True)
 def resize_rule(n: NodeContext) -> Tensor:
     """Operands: x, roi, scales, sizes; in opset 10 x, scales, with the rules of Upsample."""
     mode = n.attr("mode", "nearest")
@@ -90,11 +92,12 @@ def _resize(n: NodeContext, mode: str, scales: list[float]) -> Tensor:
 def _plain(n: NodeContext, mode: str) -> Tensor:
     """Returns x, whose narrow values only "nearest" leaves as they are."""
     name = element_name(n.elem_type(0))
-    n.require(mode == "nearest" or n.elem_type(0) in PLAIN, f"mode {mode} of {name}")
+    allowed = n.elem_type(0) in PLAIN or n.elem_type(0) == TensorProto.BFLOAT16
+    n.require(mode == "nearest" or allowed, f"mode {mode} of {name}")
     return n.tensor(0)
 
 
-@rule("GridSample")
+@rule("GridSample", rounds=True)
 def grid_sample_rule(n: NodeContext) -> Tensor:
     mode = n.attr("mode", "linear")
     return grid_sample(
@@ -106,7 +109,7 @@ def grid_sample_rule(n: NodeContext) -> Tensor:
     )
 
 
-@rule("AffineGrid")
+@rule("AffineGrid", rounds=True)
 def affine_grid_rule(n: NodeContext) -> Tensor:
     return affine_grid(n.tensor(0), n.ints(1), bool(n.attr("align_corners", 0)))
 

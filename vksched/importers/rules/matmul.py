@@ -18,12 +18,12 @@ WRAPPING = PLAIN | {TensorProto.UINT64}
 """UINT64 is held by the same bits, so that its sums and products are right."""
 
 
-@rule("MatMul", types=WRAPPING)
+@rule("MatMul", types=WRAPPING, rounds=True)
 def matmul_rule(n: NodeContext) -> Tensor:
     return matmul(n.tensor(0), n.tensor(1))
 
 
-@rule("Gemm", types=WRAPPING)
+@rule("Gemm", types=WRAPPING, rounds=True)
 def gemm_rule(n: NodeContext) -> Tensor:
     return gemm_of(n)
 
@@ -41,6 +41,6 @@ def gemm_of(n: NodeContext) -> Tensor:
     )
 
 
-@rule("Einsum", types=WRAPPING)
+@rule("Einsum", types=WRAPPING, rounds=True)
 def einsum_rule(n: NodeContext) -> Tensor:
     return einsum(n.attr("equation"), *n.tensors())

@@ -32,12 +32,12 @@ def convolution(n: NodeContext) -> Tensor:
     )
 
 
-@rule("Conv")
+@rule("Conv", rounds=True)
 def conv_rule(n: NodeContext) -> Tensor:
     return convolution(n)
 
 
-@rule("ConvTranspose")
+@rule("ConvTranspose", rounds=True)
 def conv_transpose_rule(n: NodeContext) -> Tensor:
     axes = spatial_axes(n)
     x, w = n.tensor(0), n.tensor(1)
@@ -103,7 +103,7 @@ def col2im(n: NodeContext) -> Tensor:
     return reshape(made, (batch, channels, *image))
 
 
-@rule("CausalConvWithState")
+@rule("CausalConvWithState", rounds=True)
 def causal_conv(n: NodeContext) -> tuple[Tensor, Tensor]:
     """Each channel on its own, after what the last call left."""
     x, w = n.tensor(0), n.tensor(1)

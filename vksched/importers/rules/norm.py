@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # -- by channels ---------------------------------------------------------------------------------
 
 
-@rule("BatchNormalization")
+@rule("BatchNormalization", rounds=True)
 def batch_norm_rule(n: NodeContext) -> tuple[Tensor, ...]:
     """From opset 14 on training is an attribute, before that it was more results than one."""
     n.require(n.attr("spatial", 1) == 1, "statistics for each place")
@@ -54,12 +54,12 @@ def batch_norm_rule(n: NodeContext) -> tuple[Tensor, ...]:
     return cast(y, wide[0]), cast(running[0], wide[3]), cast(running[1], wide[4])
 
 
-@rule("InstanceNormalization")
+@rule("InstanceNormalization", rounds=True)
 def instance_norm_rule(n: NodeContext) -> Tensor:
     return instance_norm(n.tensor(0), n.tensor(1), n.tensor(2), n.attr("epsilon", 1e-5))
 
 
-@rule("GroupNormalization")
+@rule("GroupNormalization", rounds=True)
 def group_norm_rule(n: NodeContext) -> Tensor:
     """Before opset 21 there was one scale and bias for each group."""
     x, groups = n.tensor(0), n.attr("num_groups")
@@ -75,7 +75,7 @@ def _for_channels(value: Tensor, channels: int) -> Tensor:
     return reshape(spread, (channels,))
 
 
-@rule("LRN")
+@rule("LRN", rounds=True)
 def lrn(n: NodeContext) -> Tensor:
     return local_response_norm(
         n.tensor(0),
@@ -86,12 +86,12 @@ def lrn(n: NodeContext) -> Tensor:
     )
 
 
-@rule("LpNormalization")
+@rule("LpNormalization", rounds=True)
 def lp_normalize_rule(n: NodeContext) -> Tensor:
     return lp_normalize(n.tensor(0), n.attr("axis", -1), n.attr("p", 2))
 
 
-@rule("MeanVarianceNormalization")
+@rule("MeanVarianceNormalization", rounds=True)
 def mean_variance_rule(n: NodeContext) -> Tensor:
     return mean_variance_normalize(n.tensor(0), tuple(n.attr("axes", (0, 2, 3))))
 
@@ -143,7 +143,7 @@ def layer_norm_results(
     return out
 
 
-@rule("LayerNormalization")
+@rule("LayerNormalization", rounds=True)
 def layer_norm_rule(n: NodeContext) -> list[Tensor | None]:
     """stash_type is the least precision of the first stage: what is computed has no less."""
     out = layer_norm_results(
@@ -161,7 +161,7 @@ def layer_norm_rule(n: NodeContext) -> list[Tensor | None]:
     return [t if t is None or i == 0 else cast(t, stash) for i, t in enumerate(out)]
 
 
-@rule("RMSNormalization")
+@rule("RMSNormalization", rounds=True)
 def rms_norm_rule(n: NodeContext) -> Tensor:
     """The scale may have another element type, which is that of the result."""
     x, scale = n.tensor(0), n.tensor(1)

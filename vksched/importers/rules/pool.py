@@ -46,12 +46,12 @@ def averages(n: NodeContext, x: Tensor) -> Tensor:
     return average_pool(x, count_include_pad=count, **_window(n))  # type: ignore[arg-type]
 
 
-@rule("AveragePool")
+@rule("AveragePool", rounds=True)
 def average_pool_rule(n: NodeContext) -> Tensor:
     return averages(n, n.tensor(0))
 
 
-@rule("LpPool")
+@rule("LpPool", rounds=True)
 def lp_pool_rule(n: NodeContext) -> Tensor:
     return lp_pool(n.tensor(0), p=float(n.attr("p", 2)), **_window(n))  # type: ignore[arg-type]
 
@@ -76,7 +76,7 @@ def _column_major(index: Tensor, sizes: tuple[int, ...]) -> Tensor:
     return moved
 
 
-@rule("GlobalAveragePool")
+@rule("GlobalAveragePool", rounds=True)
 def global_average_pool_rule(n: NodeContext) -> Tensor:
     return global_average_pool(n.tensor(0))
 
@@ -86,7 +86,7 @@ def global_max_pool_rule(n: NodeContext) -> Tensor:
     return global_max_pool(n.tensor(0))
 
 
-@rule("GlobalLpPool")
+@rule("GlobalLpPool", rounds=True)
 def global_lp_pool_rule(n: NodeContext) -> Tensor:
     return global_lp_pool(n.tensor(0), float(n.attr("p", 2)))
 

@@ -1,4 +1,4 @@
-"""Rules for what draws random numbers. Without a seed every run draws others: on the host."""
+"""Rules for what draws random numbers: others in every run where no seed is given."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import struct
 from typing import TYPE_CHECKING
 
 from onnx import TensorProto
+from onnx.helper import make_node
 
 from ... import ops
 from ...ops.tensor import Tensor
-from ...types import BOOL, FLOAT32, Shape
+from ...types import BOOL, FLOAT32, INT32, Shape
 from ..elements import ANY
-from ..values import Value
+from ..host import add_host_node
+from ..values import HostType, Value
 from .narrow import NUMBERS, cast, convert
 from .registry import rule
 
@@ -33,10 +35,18 @@ def dropout(n: NodeContext) -> tuple[Value, Value | Tensor | None]:
     return n.value(0), mask
 
 
-def _seed(n: NodeContext) -> int:
-    """Returns the bits of the seed, which is a float."""
-    n.require(n.has_attr("seed"), "no seed: every run draws other numbers")
-    return int(struct.unpack("<I", struct.pack("<f", n.attr("seed")))[0])
+def _seed(n: NodeContext) -> int | Tensor:
+    """Returns the bits of the seed, which is a float. Without one the host draws one in every run,
+    so that runs differ.
+    """
+    if n.has_attr("seed"):
+        return int(struct.unpack("<I", struct.pack("<f", n.attr("seed")))[0])
+    node = make_node("RandomUniform", [], ["seed"], shape=[2], low=-(2.0**31), high=2.0**31)
+    reason = "it draws another seed in every run"
+    opsets = n.lowering.context.opsets
+    drawn = add_host_node(node, opsets, (), (), [HostType(T.FLOAT, (2,))], reason)[0]
+    assert drawn is not None
+    return ops.cast(drawn, INT32)
 
 
 def _drawn(n: NodeContext, shape: Shape, elem_type: int) -> Value:
@@ -64,3 +74,15 @@ def bernoulli(n: NodeContext) -> Value:
     drawn = ops.random_uniform(x.shape, seed=_seed(n))
     ones = ops.less(drawn, cast(x, FLOAT32))
     return Value(elem_type, tensor=convert(ones, T.BOOL, elem_type))
+
+
+@rule("Multinomial")
+def multinomial(n: NodeContext) -> Value:
+    """Classes by their logarithms of probability: (rows, classes) -> (rows, samples)."""
+    samples, elem_type = n.attr("sample_size", 1), n.attr("dtype", T.INT32)
+    below = ops.cumsum(ops.softmax(cast(n.tensor(0), FLOAT32), -1), -1)
+    rows, classes = below.shape
+    drawn = ops.random_uniform((rows, samples, 1), seed=_seed(n))
+    passed = ops.greater_equal(drawn, ops.reshape(below, (rows, 1, classes)))
+    count = ops.reduce_sum(ops.cast(passed, INT32), -1)
+    return Value(elem_type, tensor=convert(ops.minimum(count, classes - 1), T.INT32, elem_type))

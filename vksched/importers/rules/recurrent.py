@@ -118,18 +118,18 @@ def _layer(
     return [y, *last]
 
 
-@rule("RNN")
+@rule("RNN", rounds=True)
 def rnn_rule(n: NodeContext) -> list[Tensor]:
     return _layer(n, rnn, 1)
 
 
-@rule("GRU")
+@rule("GRU", rounds=True)
 def gru_rule(n: NodeContext) -> list[Tensor]:
     linear = bool(n.attr("linear_before_reset", 0))
     return _layer(n, partial(gru, linear_before_reset=linear), 1)
 
 
-@rule("LSTM")
+@rule("LSTM", rounds=True)
 def lstm_rule(n: NodeContext) -> list[Tensor]:
     coupled = bool(n.attr("input_forget", 0))
     return _layer(n, partial(lstm, peepholes=n.optional(7), input_forget=coupled), 2)

@@ -11,7 +11,7 @@ from onnx import TensorProto
 from ... import ops
 from ...ops.tensor import Tensor
 from ...types import BOOL, normalize_axes
-from ..elements import INTS, NARROW_FLOATS
+from ..elements import INTS, NARROW_FLOATS, PLAIN
 from .narrow import NUMBERS, fit, is_float, limits
 from .registry import rule
 
@@ -126,7 +126,7 @@ def _along(n: NodeContext, build: Callable[[Tensor, int], Tensor]) -> Tensor:
     return ops.reshape(build(flat, 1), x.shape)
 
 
-@rule("Softmax")
+@rule("Softmax", types=PLAIN)
 def softmax(n: NodeContext) -> Tensor:
     half = n.elem_type(0) == T.FLOAT16
     return _along(n, _softmax_in_steps if half else lambda x, axis: ops.softmax(x, axis))
@@ -138,7 +138,7 @@ def _softmax_in_steps(x: Tensor, axis: int) -> Tensor:
     return powers / ops.reduce_sum(powers, axis, True)
 
 
-@rule("LogSoftmax")
+@rule("LogSoftmax", types=PLAIN)
 def log_softmax(n: NodeContext) -> Tensor:
     return _along(n, lambda x, axis: ops.log_softmax(x, axis))
 

@@ -35,7 +35,7 @@ MOST_ELEMENTS = 1 << 28
 """Of what lies between; more is for the host, which goes region by region."""
 
 
-@rule("RoiAlign", types=PLAIN)
+@rule("RoiAlign", types=PLAIN, rounds=True)
 def roi_align(n: NodeContext) -> Tensor:
     """Rows of weights times the image times columns of weights: bilinear samples are separable.
 
@@ -85,7 +85,7 @@ def _weights(
     return reduce_mean(where(reshape(inside, shape), hat, nothing), 2)
 
 
-@rule("DeformConv")
+@rule("DeformConv", rounds=True)
 def deform_conv(n: NodeContext) -> Tensor:
     """All taps of all places as one image of samples, then a product with the weights."""
     x, w, offset = n.tensor(0), n.tensor(1), n.tensor(2)

@@ -75,7 +75,7 @@ def transformed(
     return transpose(made, (*places, x.rank - 1))
 
 
-@rule("DFT")
+@rule("DFT", rounds=True)
 def dft(n: NodeContext) -> Tensor:
     """Until opset 19 the axis was an attribute."""
     x = n.tensor(0)
@@ -87,7 +87,7 @@ def dft(n: NodeContext) -> Tensor:
     return transformed(n, x, axis, length, inverse, onesided)
 
 
-@rule("STFT")
+@rule("STFT", rounds=True)
 def stft(n: NodeContext) -> Tensor:
     """Operands: a signal (batch, length, parts), the step, a window, the length of a frame."""
     x, step = n.tensor(0), int(n.number(1))

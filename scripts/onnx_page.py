@@ -1,0 +1,211 @@
+"""docs/onnx.md: which ONNX tests pass on which devices, and where their ops ran.
+
+Written by `python scripts/onnx_backend.py --write`; tests/test_onnx_backend.py compares each row
+with what it finds itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+import onnx_cases as cases
+from onnx_cases import FOLDERS, BackendCase, Outcome
+
+from vksched.importers.rules import rules
+
+PAGE = cases.ROOT / "docs" / "onnx.md"
+SETS = {
+    "cpu": ("cpu",),
+    "vulkan:0": ("vulkan:0",),
+    "two devices": ("vulkan:0", "vulkan:1"),
+}
+"""The sets of devices of the page, by the names of their columns."""
+PLACES = ("device", "part", "host", "none")
+Results = Mapping[str, Mapping[str, Outcome]]
+"""Of each test, by its name, the outcomes by set of devices."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One op, or one kind of tests that are not about one op.
+
+    tests: those that count. passed: by set of devices. places: tests by where vulkan:0 computed
+    them. plain: node tests of float32, int32 and bool alone; plain_on_device: of these those that
+    the device computed.
+    """
+
+    op: str
+    tests: int
+    passed: Mapping[str, int]
+    places: Mapping[str, int]
+    plain: int
+    plain_on_device: int
+
+    def __str__(self) -> str:
+        passed = " | ".join(str(self.passed[name]) for name in SETS)
+        places = " | ".join(str(self.places[place] or "") for place in PLACES)
+        plain = f"{self.plain_on_device} of {self.plain}" if self.plain else ""
+        return f"| {self.op} | {self.tests} | {passed} | {places} | {plain} |"
+
+
+HEAD = """| op | tests | cpu | vulkan:0 | two devices | device | part | host | none | 32-bit |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"""
+
+
+def parse_rows(text: str) -> dict[str, Row]:
+    """Returns the rows of a page by op."""
+    found: dict[str, Row] = {}
+    start = text.index(HEAD) + len(HEAD)
+    for line in text[start:].strip().splitlines():
+        if not line.startswith("|"):
+            break
+        op, tests, *rest = (cell.strip() for cell in line.strip("|").split("|"))
+        on_device, _, plain = rest[-1].partition(" of ")
+        passed = {name: int(cell) for name, cell in zip(SETS, rest, strict=False)}
+        places = dict(zip(PLACES, (int(c or 0) for c in rest[len(SETS) : -1]), strict=True))
+        found[op] = Row(op, int(tests), passed, places, int(plain or 0), int(on_device or 0))
+    return found
+
+
+def make_row(op: str, chosen: Sequence[BackendCase], results: Results) -> Row:
+    """Returns the row of some tests, of which only those that the evaluator passes count."""
+    counted = [case for case in chosen if cases.expected_to_pass(case)]
+    outcomes = [results[case.name] for case in counted]
+    on_device = [o["vulkan:0"].where if "vulkan:0" in o else "" for o in outcomes]
+    plain = [w for c, w in zip(counted, on_device, strict=True) if c.kind == "node" and c.is_plain]
+    return Row(
+        op,
+        len(counted),
+        {name: sum(name in o and o[name].error is None for o in outcomes) for name in SETS},
+        {place: on_device.count(place) for place in PLACES},
+        len(plain),
+        plain.count("device"),
+    )
+
+
+def total_of(rows: Iterable[Row]) -> Row:
+    """Returns the sum of rows."""
+    rows = list(rows)
+    return Row(
+        "all",
+        sum(r.tests for r in rows),
+        {name: sum(r.passed[name] for r in rows) for name in SETS},
+        {place: sum(r.places[place] for r in rows) for place in PLACES},
+        sum(r.plain for r in rows),
+        sum(r.plain_on_device for r in rows),
+    )
+
+
+def only(row: Row, sets: Iterable[str]) -> Row:
+    """Returns a row with what can be found with some sets of devices alone."""
+    sets = set(sets)
+    if "vulkan:0" in sets:
+        places, plain_on_device = row.places, row.plain_on_device
+    else:
+        places, plain_on_device = dict.fromkeys(PLACES, 0), 0
+    passed = {name: row.passed[name] if name in sets else 0 for name in SETS}
+    return dataclasses.replace(row, passed=passed, places=places, plain_on_device=plain_on_device)
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+
+def write_page(results: Results, path: Path = PAGE) -> None:
+    """Writes the page from the outcomes of all tests on all sets of devices."""
+    by_op: dict[str, list[BackendCase]] = {}
+    for case in cases.load_cases().values():
+        by_op.setdefault(case.op, []).append(case)
+    names = sorted(by_op, key=lambda op: (op in FOLDERS, op.lower()))
+    rows = [make_row(op, by_op[op], results) for op in names]
+    total = total_of(rows)
+    lines = [_head(total), HEAD, *map(str, rows), str(total), ""]
+    lines += ["## 32-bit tests that the device does not compute, or not alone", ""]
+    lines += _reasons(by_op, results)
+    lines += ["", "## Tests that do not count", "", _FAILS.format(onnx=onnx.__version__), ""]
+    fails = cases.read_reference().fails
+    lines += [f"- `{name}`: {_escaped(error)}" for name, error in sorted(fails.items())]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def _reasons(by_op: Mapping[str, Sequence[BackendCase]], results: Results) -> list[str]:
+    found: dict[tuple[str, str], list[str]] = {}
+    for op, chosen in sorted(by_op.items()):
+        for case in chosen:
+            if case.kind != "node" or not case.is_plain or not cases.expected_to_pass(case):
+                continue
+            outcome = results[case.name]["vulkan:0"]
+            if outcome.where == "device":
+                continue
+            why = "; ".join(f"{name}: {reason}" for name, reason in outcome.why.items())
+            text = why or "nothing to compute: a view, or the same in every run"
+            found.setdefault((op, text), []).append(case.name.removeprefix("test_"))
+    return [
+        f"- {op}: {_escaped(text)} ({', '.join(f'`{name}`' for name in names)})"
+        for (op, text), names in found.items()
+    ]
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_")
+
+
+def _head(total: Row) -> str:
+    own = [r for r in rules() if not r.domain]
+    other = sorted({r.domain for r in rules() if r.domain})
+    return _HEAD.format(
+        newest=onnx.defs.onnx_opset_version(),
+        onnx=onnx.__version__,
+        rules=len(own),
+        others=", ".join(f"{sum(r.domain == d for r in rules())} of {d}" for d in other) or "none",
+        tests=total.tests,
+        share=100 * total.plain_on_device / max(1, total.plain),
+        plain=total.plain,
+        on_device=total.plain_on_device,
+    )
+
+
+_HEAD = """# ONNX models
+
+Written by `python scripts/onnx_backend.py --write`; do not edit. Tests compare the table with what
+they find.
+
+## What runs
+
+- Opsets 7 to {newest} of the default domain, as of onnx {onnx}; older ones as far as the evaluator
+  goes. Of each other domain what has a rule, or the evaluator of the onnx package knows.
+- {rules} ops of the default domain have rules, which express them by vksched's ops; of other
+  domains {others}. An op without one that ONNX declares as a function is lowered as that function.
+- What is left runs on the CPU: one node through the evaluator of the onnx package, as a node of the
+  plan, with the reason in `plan.explain()` and in a warning.
+- Types: float32, float16, int32, uint32 and bool on devices; int64 there where its values are known
+  to fit 32 bits, else exact on the CPU; float64 on the CPU, exact. The narrow integers are held as
+  int32, bfloat16 and the 8-bit and 4-bit floats as float32, uint64 as int64. Text and complex
+  numbers stay on the host.
+- Shapes: fixed ones are compiled at once, others when they come, and kept. Where a shape depends on
+  values that the model computes (NonZero, a loop whose turns are not known), the model is cut into
+  stages with the host between them, each compiled once for the shapes it meets.
+- If, Loop, Scan and SequenceMap, sequences and optionals, functions of the model itself, weights in
+  the file or beside it.
+
+Read next: `vs.load`, `vs.InferenceSession`, `vksched.onnx_backend`, and the section on models in
+[architecture.md](architecture.md).
+
+## The tests of the onnx package
+
+All of onnx.backend.test that carries its data: node tests, also as functions, by op; then tests of
+whole models, by kind. {tests} count: those that the package's own evaluator passes, see the end. A
+test passes when its results are within the tolerances of onnx's runner.
+
+- cpu, vulkan:0, two devices: how many pass there. With two devices the nodes of a graph take turns
+  on them.
+- device, part, host, none: how many vulkan:0 computed, all of it; in part, the CPU the rest; the
+  CPU alone; how many need no computing, as views do.
+- 32-bit: of the node tests whose tensors are all float32, int32 or bool, how many the device
+  computed, all of it: {on_device} of {plain}, {share:.1f} %.
+"""
+_FAILS = """The evaluator of onnx {onnx} does not give what these expect, so they are not held
+against vksched either."""

@@ -1,0 +1,209 @@
+"""The tests of the onnx package, on the CPU, on one device, on two at once; and the interface that
+the package has for backends.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from conftest import vulkan_names
+
+onnx = pytest.importorskip("onnx")
+
+import onnx_cases as cases  # noqa: E402
+import onnx_page as page  # noqa: E402
+from onnx import TensorProto, helper  # noqa: E402
+from onnx.backend.test.runner import Runner  # noqa: E402
+
+import vksched as vs  # noqa: E402
+from vksched import onnx_backend  # noqa: E402
+
+DEVICES = set(vulkan_names()) | {"cpu"}
+SETS = {name: devices for name, devices in page.SETS.items() if DEVICES.issuperset(devices)}
+GROUPS = (*cases.read_reference().tests, "others")
+"""Ops with tests. "others" is empty for the onnx package that the notes are of."""
+NOTED = cases.read_reference().onnx == onnx.__version__
+
+
+@pytest.fixture(scope="session")
+def runners() -> Iterator[dict[str, cases.CaseRunner]]:
+    """One scheduler for each set of devices."""
+    made = {name: cases.CaseRunner(devices) for name, devices in SETS.items()}
+    yield made
+    for runner in made.values():
+        runner.close()
+
+
+@pytest.mark.parametrize("op", GROUPS)
+def test_what_the_evaluator_passes_passes_here(
+    op: str, runners: dict[str, cases.CaseRunner]
+) -> None:
+    known = cases.read_reference().tests
+    chosen = [
+        c
+        for c in cases.load_cases().values()
+        if c.op == op or (op == "others" and c.op not in known)
+    ]
+    results = {case.name: cases.run_on_all(case, runners) for case in chosen}
+    failed = [
+        f"{case.name} on {name}: {outcome.error}"
+        for case in chosen
+        for name, outcome in results[case.name].items()
+        if outcome.error is not None and cases.expected_to_pass(case)
+    ]
+    assert not failed, "\n".join(failed)
+    if NOTED and op != "others":
+        written = page.parse_rows(page.PAGE.read_text()).get(op)
+        found = page.make_row(op, chosen, results)
+        assert written and page.only(written, SETS) == found, (
+            "docs/onnx.md is not current; try python scripts/onnx_backend.py --write"
+        )
+
+
+def test_the_page_adds_up() -> None:
+    rows = page.parse_rows(page.PAGE.read_text())
+    total = rows.pop("all")
+    assert page.total_of(rows.values()) == total
+    assert all(total.passed[name] == total.tests for name in page.SETS)
+    assert total.plain_on_device >= 0.85 * total.plain
+    assert rows.keys() == cases.read_reference().tests.keys()
+
+
+@pytest.mark.skipif(not NOTED, reason="the notes are of another onnx package")
+def test_the_notes_on_the_evaluator_are_current() -> None:
+    """All that it fails, and every hundredth of the others, asked anew."""
+    noted = cases.read_reference()
+    every = cases.load_cases()
+    assert Counter(case.op for case in every.values()) == noted.tests
+    sample = {*noted.fails, *list(every)[::100]}
+    found = {name: cases.reference_error(every[name]) for name in sorted(sample)}
+    assert {name for name, error in found.items() if error} == noted.fails.keys()
+
+
+@pytest.mark.skipif("two devices" not in SETS, reason="two Vulkan devices are needed")
+def test_two_devices_share_the_work(runners: dict[str, cases.CaseRunner]) -> None:
+    ran: Counter[str] = Counter()
+    for case in cases.load_cases().values():
+        if case.op in ("Gelu", "LayerNormalization", "Relu", "Exp", "Softmax"):
+            ran.update(runners["two devices"].run(case).ran)
+    on_devices = [ran[name] for name in SETS["two devices"]]
+    assert min(on_devices) >= 0.4 * sum(ran.values())
+
+
+# -- the interface ---------------------------------------------------------------------------------
+
+X = np.array([[-1.0, 2.0], [3.0, -4.0]], np.float32)
+ALL = ",".join(n for n in ("vulkan:0", "vulkan:1") if n in DEVICES) or "cpu"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def closed() -> Iterator[None]:
+    """Nothing stays open behind these tests."""
+    yield
+    onnx_backend.close()
+
+
+def make_model() -> onnx.ModelProto:
+    return onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[n,2] x, float[2] b) => (float[n,2] y, float[n,2] z)
+        <float[2] b = {1, 2}> { y = Add(x, b)\n z = Relu(x) }"""
+    )
+
+
+@pytest.mark.parametrize("device", ["cpu", "CPU", ALL])
+def test_a_prepared_model_takes_inputs_in_all_forms(device: str) -> None:
+    with onnx_backend.prepare(make_model(), device) as rep:
+        b = np.array([1, 2], np.float32)
+        for inputs in (X, [X], (X,), {"x": X}, [X, b], {"x": X, "b": b}):
+            y, z = found = rep.run(inputs)
+            np.testing.assert_array_equal(y, X + b)
+            np.testing.assert_array_equal(found.z, np.maximum(X, 0))
+            assert found["z"] is z
+        with pytest.raises(vs.GraphError, match="at most 2 inputs"):
+            rep.run([X, b, b])
+    with pytest.raises(vs.PlanError, match="closed"):
+        rep.run(X)
+
+
+def test_a_placement_is_kept() -> None:
+    if "vulkan:0" not in DEVICES:
+        pytest.skip("no Vulkan device here")
+    with onnx_backend.prepare(make_model(), "vulkan:0", placement={"z*": "cpu"}) as rep:
+        rep.run(X)
+        assert "override" in rep.model_run.plan.explain()
+
+
+@pytest.mark.parametrize("device", ["cpu", ALL])
+def test_one_node(device: str) -> None:
+    node = helper.make_node("Clip", ["x", "", "high"], ["y"])
+    (found,) = onnx_backend.run_node(node, [X, np.float32(1)], device)
+    np.testing.assert_array_equal(found, np.minimum(X, 1))
+    info = [(np.float32, X.shape)]
+    found = onnx_backend.run_node(node, {"x": X, "high": np.float32(1)}, device, info)
+    np.testing.assert_array_equal(found.y, np.minimum(X, 1))
+    with pytest.raises(vs.GraphError, match="expected 2 inputs"):
+        onnx_backend.run_node(node, X, device)
+
+
+def test_one_node_of_an_older_opset() -> None:
+    node = helper.make_node("Unsqueeze", ["x"], ["y"], axes=[0])  # an input since 13
+    (found,) = onnx_backend.run_node(node, X, "cpu", opset_version=11)
+    assert found.shape == (1, 2, 2)
+
+
+def test_one_node_with_a_sequence() -> None:
+    node = helper.make_node("ConcatFromSequence", ["x"], ["y"], axis=0)
+    (found,) = onnx_backend.run_node(node, [[X, X]], "cpu")
+    np.testing.assert_array_equal(found, np.concatenate([X, X]))
+
+
+def test_devices() -> None:
+    assert onnx_backend.supports_device("cpu") and onnx_backend.supports_device("CPU")
+    assert onnx_backend.supports_device(ALL)
+    assert not onnx_backend.supports_device("CUDA")
+    assert not onnx_backend.supports_device(f"{ALL},vulkan:99")
+    assert onnx_backend.is_compatible(make_model(), "cpu")
+    assert not onnx_backend.is_compatible(make_model(), "CUDA")
+    bad = make_model()
+    bad.graph.node[0].op_type = "Nothing"
+    assert not onnx_backend.is_compatible(bad, "cpu")
+
+
+def test_models_of_the_same_devices_share_a_scheduler() -> None:
+    one, two = (onnx_backend.prepare(make_model(), "cpu") for _ in range(2))
+    one.run(X)
+    two.run(X)
+    runs = [one.model_run, two.model_run]
+    del one, two
+    gc.collect()
+    onnx_backend.prepare(make_model(), "cpu").close()  # frees what nobody holds any more
+    for run in runs:
+        with pytest.raises(vs.PlanError, match="closed"):
+            run(x=X)
+
+
+def test_what_is_prepared_after_close_opens_devices_again() -> None:
+    first = onnx_backend.prepare(make_model(), "cpu")
+    onnx_backend.close()
+    with pytest.raises(vs.PlanError, match="closed"):
+        first.run(X)
+    np.testing.assert_array_equal(onnx_backend.run_model(make_model(), X, "cpu").z, X.clip(0))
+
+
+def test_onnx_s_own_runner_drives_it() -> None:
+    suite = Runner(onnx_backend.VkschedBackend, __name__).include("^test_(relu|gelu_tanh)_.*cpu")
+    result = suite.test_suite.run(__import__("unittest").TestResult())
+    assert result.testsRun > len(result.skipped) and result.wasSuccessful()
+
+
+def test_types_of_bfloat16_are_told() -> None:
+    import ml_dtypes
+
+    node = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)
+    (found,) = onnx_backend.run_node(node, X.astype(ml_dtypes.bfloat16), "cpu")
+    np.testing.assert_array_equal(found, X)
