@@ -15,6 +15,7 @@ import onnx
 import onnx_cases as cases
 from onnx_cases import FOLDERS, BackendCase, Outcome
 
+from vksched.importers.host import PART
 from vksched.importers.rules import rules
 
 PAGE = cases.ROOT / "docs" / "onnx.md"
@@ -24,6 +25,8 @@ SETS = {
     "two devices": ("vulkan:0", "vulkan:1"),
 }
 """The sets of devices of the page, by the names of their columns."""
+SHOWN = 120
+"""Characters of an error of the evaluator."""
 PLACES = ("device", "part", "host", "none")
 Results = Mapping[str, Mapping[str, Outcome]]
 """Of each test, by its name, the outcomes by set of devices."""
@@ -127,7 +130,7 @@ def write_page(results: Results, path: Path = PAGE) -> None:
     lines += _reasons(by_op, results)
     lines += ["", "## Tests that do not count", "", _FAILS.format(onnx=onnx.__version__), ""]
     fails = cases.read_reference().fails
-    lines += [f"- `{name}`: {_escaped(error)}" for name, error in sorted(fails.items())]
+    lines += [f"- `{name}`: {_escaped(error[:SHOWN])}" for name, error in sorted(fails.items())]
     path.write_text("\n".join(lines) + "\n")
 
 
@@ -140,7 +143,7 @@ def _reasons(by_op: Mapping[str, Sequence[BackendCase]], results: Results) -> li
             outcome = results[case.name]["vulkan:0"]
             if outcome.where == "device":
                 continue
-            why = "; ".join(f"{name}: {reason}" for name, reason in outcome.why.items())
+            why = "; ".join(_reason(op, name, reason) for name, reason in outcome.why.items())
             text = why or "nothing to compute: a view, or the same in every run"
             found.setdefault((op, text), []).append(case.name.removeprefix("test_"))
     return [
@@ -149,13 +152,20 @@ def _reasons(by_op: Mapping[str, Sequence[BackendCase]], results: Results) -> li
     ]
 
 
+def _reason(op: str, node: str, reason: str) -> str:
+    """Returns a reason with the op that it is of, where the text does not say so."""
+    if node == PART.removeprefix("onnx."):
+        return "more than one result"
+    return reason if node == op else f"{node}: {reason}"
+
+
 def _escaped(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_")
 
 
 def _head(total: Row) -> str:
     own = [r for r in rules() if not r.domain]
-    other = sorted({r.domain for r in rules() if r.domain})
+    other = sorted({r.domain for r in rules() if r.domain} - {"vksched"})  # made by other rules
     return _HEAD.format(
         newest=onnx.defs.onnx_opset_version(),
         onnx=onnx.__version__,
@@ -178,7 +188,8 @@ they find.
 - Opsets 7 to {newest} of the default domain, as of onnx {onnx}; older ones as far as the evaluator
   goes. Of each other domain what has a rule, or the evaluator of the onnx package knows.
 - {rules} ops of the default domain have rules, which express them by vksched's ops; of other
-  domains {others}. An op without one that ONNX declares as a function is lowered as that function.
+  domains {others}. An op without one that ONNX declares as a function is
+  lowered as that function.
 - What is left runs on the CPU: one node through the evaluator of the onnx package, as a node of the
   plan, with the reason in `plan.explain()` and in a warning.
 - Types: float32, float16, int32, uint32 and bool on devices; int64 there where its values are known

@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "validation"
 HAZARD = "SYNC-HAZARD-READ-AFTER-WRITE"
 TEST_LIMIT_S = 1200
+PARALLEL = ("-n", "2", "--dist", "worksteal")
 DRAWS = 10
 """Calls drawn of each op: the layer makes every one slow."""
 # Two dispatches of the copy kernel, the second reads what the first writes, no barrier between.
@@ -156,9 +157,10 @@ def main(pytest_args: list[str]) -> int:
     environ = layer_environment(manifest, pipe)
     if not plant(pipe, environ):
         return 1
-    pytest = [sys.executable, "-m", "pytest", f"--timeout={TEST_LIMIT_S}"]
-    # child runs, which have no Vulkan or take no layers
+    pytest = [sys.executable, "-m", "pytest", f"--timeout={TEST_LIMIT_S}", *PARALLEL]
+    # child runs, which have no Vulkan or take no layers, and files that are only read
     left_out = ("test_elsewhere", "test_setup", "test_shader_stats", "test_validate")
+    left_out += ("test_onnx_fuzz", "test_onnx_loader")
     pytest += [f"--ignore=tests/{name}.py" for name in left_out]
     code, text = run_under_layer([*pytest, *pytest_args], pipe, environ)
     (FOLDER / "messages.log").write_text(text)

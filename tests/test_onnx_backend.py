@@ -5,6 +5,7 @@ the package has for backends.
 from __future__ import annotations
 
 import gc
+import unittest
 from collections import Counter
 from collections.abc import Iterator
 
@@ -75,13 +76,14 @@ def test_the_page_adds_up() -> None:
 
 @pytest.mark.skipif(not NOTED, reason="the notes are of another onnx package")
 def test_the_notes_on_the_evaluator_are_current() -> None:
-    """All that it fails, and every hundredth of the others, asked anew."""
+    """All that it fails but random values, and every hundredth of the others, asked anew."""
     noted = cases.read_reference()
     every = cases.load_cases()
     assert Counter(case.op for case in every.values()) == noted.tests
-    sample = {*noted.fails, *list(every)[::100]}
+    fails = {name for name in noted.fails if every[name].op != "Bernoulli"}
+    sample = {*fails, *(name for name in list(every)[::100] if every[name].op != "Bernoulli")}
     found = {name: cases.reference_error(every[name]) for name in sorted(sample)}
-    assert {name for name, error in found.items() if error} == noted.fails.keys()
+    assert {name for name, error in found.items() if error} == fails
 
 
 @pytest.mark.skipif("two devices" not in SETS, reason="two Vulkan devices are needed")
@@ -190,14 +192,15 @@ def test_models_of_the_same_devices_share_a_scheduler() -> None:
 def test_what_is_prepared_after_close_opens_devices_again() -> None:
     first = onnx_backend.prepare(make_model(), "cpu")
     onnx_backend.close()
-    with pytest.raises(vs.PlanError, match="closed"):
+    with pytest.raises(vs.VkschedError, match="closed"):
         first.run(X)
     np.testing.assert_array_equal(onnx_backend.run_model(make_model(), X, "cpu").z, X.clip(0))
 
 
 def test_onnx_s_own_runner_drives_it() -> None:
+    cases.load_cases()  # making them is not free of warnings
     suite = Runner(onnx_backend.VkschedBackend, __name__).include("^test_(relu|gelu_tanh)_.*cpu")
-    result = suite.test_suite.run(__import__("unittest").TestResult())
+    result = suite.test_suite.run(unittest.TestResult())
     assert result.testsRun > len(result.skipped) and result.wasSuccessful()
 
 
