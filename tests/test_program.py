@@ -380,6 +380,23 @@ def test_close_waits_for_a_run_of_several_stages(monkeypatch: pytest.MonkeyPatch
             run(x=X, k=ids(2))
 
 
+def test_close_waits_for_what_was_submitted_and_may_be_called_by_it(sched: vs.Scheduler) -> None:
+    model = vs.load(parse(STAGES))
+    run = sched.compile(model)
+    futures = [run.submit(x=X, k=ids(count)) for count in (1, 2, 3)]
+    run.close()
+    assert [len(future.result()["y"]) for future in futures] == [1, 2, 3]
+    run = sched.compile(model)
+    closed = threading.Event()
+
+    def done(future: Any) -> None:
+        run.close()
+        closed.set()
+
+    run.submit(x=X, k=ids(2)).add_done_callback(done)
+    assert closed.wait(60) and not run.stages
+
+
 def test_what_is_kept_makes_room(sched: vs.Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
     run = sched.compile(vs.load(parse("g (float[n] x) => (float[n] y) { y = Neg(x) }")))
     run(x=X)

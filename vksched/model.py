@@ -12,6 +12,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,7 @@ class ModelRun:
         self._programs: dict[frozenset[str], Program] = {}
         self._lock = threading.Lock()
         self._worker: ThreadPoolExecutor | None = None
+        self._workers: set[int] = set()
         self._closed = False
         self._placed: set[str] = set()
 
@@ -78,8 +80,12 @@ class ModelRun:
             raise GraphError(
                 f"[run] expected inputs by name, got {len(unnamed)} without; try run({names})"
             )
-        program, arrays = self._program(inputs)
-        found = program(arrays)
+        self._require_open()
+        return self._run(inputs)
+
+    def _run(self, inputs: Mapping[str, Any]) -> dict[str, HostValue]:
+        arrays = self.model.check_inputs(inputs)
+        found = self._program_of(frozenset(arrays.keys() & self.model.defaults.keys()))(arrays)
         given = [a for value in arrays.values() for a in _arrays(value)]
         return {v.name: _owned(a, given) for v, a in zip(self.outputs, found, strict=True)}
 
@@ -89,8 +95,10 @@ class ModelRun:
         with self._lock:
             self._require_open()
             if self._worker is None:
-                self._worker = ThreadPoolExecutor(1, thread_name_prefix="vksched-model")
-            return self._worker.submit(lambda: self(**copied))
+                self._worker = ThreadPoolExecutor(
+                    1, "vksched-model", initializer=lambda: self._workers.add(get_ident())
+                )
+            return self._worker.submit(self._run, copied)
 
     def prepare(self, **shapes: Any) -> None:
         """Compiles for inputs of given shapes, by name, without running, as far as that can be done
@@ -119,24 +127,20 @@ class ModelRun:
         return plans[-1]
 
     def close(self) -> None:
-        """Waits for its runs and frees its memory on the devices; safe to call twice."""
+        """Waits for its runs, those submitted too, and frees its memory on the devices; safe to
+        call twice. What a run calls when it is done may call it, too: then later ones are dropped.
+        """
         with self._lock:
             self._closed = True
             worker, self._worker = self._worker, None
         if worker is not None:
-            worker.shutdown(wait=True)
+            is_worker = get_ident() in self._workers
+            worker.shutdown(wait=not is_worker, cancel_futures=is_worker)
         self._cache.close()
 
     def _require_open(self) -> None:
         if self._closed:
             raise PlanError("[run] the model or its scheduler is closed; compile it again")
-
-    def _program(self, inputs: Mapping[str, Any]) -> tuple[Program, dict[str, HostValue]]:
-        """Returns what runs these inputs, and the inputs as it takes them."""
-        self._require_open()
-        arrays = self.model.check_inputs(inputs)
-        given = frozenset(arrays.keys() & self.model.defaults.keys())
-        return self._program_of(given), arrays
 
     def _program_of(self, given: frozenset[str]) -> Program:
         """Returns the program in which these initializers are inputs."""
