@@ -274,12 +274,15 @@ def test_errors_are_one_line_that_says_where(
         (("run", model, "--random", "0", "--input", f"y={bad}"), "'y'"),
         (("run", model, "--random", "0", "--devices", "gpu"), "gpu"),
         (("run", model, "--random", "0", "--repeat", "0"), "at least one run"),
+        (("run", model, "--random", "0", "--shape", "x=2,3", "--dim", "n=5"), "expected n=5, got"),
         (("run", model, "--random", "0", "--devices", "cpu", "--output-dir", bad), "bad.npy"),
     ):
         code, _, err = call(capsys, *args)
         lines = err.splitlines()
         assert code == 1 and said in lines[-1], (args, err)
         assert len(lines) == 1 or all(line.startswith("[devices]") for line in lines[:-1])
+    code, _, err = call(capsys, "run", model, "--random", "-1")
+    assert code == 2 and "x>=0" in err
 
 
 # -- parts ---------------------------------------------------------------------------------------
@@ -318,6 +321,8 @@ def test_an_error_names_the_sizes_that_were_assumed(
     args = ("run", path, "--devices", "cpu", "--random", "0", "--dim", "m=2")
     code, _, err = call(capsys, *args)
     assert code == 1 and err.endswith("; size 1 was assumed for n: try --dim or --shape\n")
+    code, _, err = call(capsys, "run", path, "--random", "0", "--devices", "gpu")
+    assert code == 1 and "assumed" not in err  # what has nothing to do with sizes
 
 
 def test_what_differs_is_told() -> None:

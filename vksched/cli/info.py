@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import VkschedError
+from ..errors import DeviceError, VkschedError
 from . import feeds
 from .plan import machine_here
 
@@ -216,7 +216,7 @@ def hint_at(assumed: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except VkschedError as error:
-        if not assumed:
+        if not assumed or isinstance(error, DeviceError):
             raise
         raise VkschedError(
             f"{error}; size 1 was assumed for {', '.join(assumed)}: try --dim or --shape"

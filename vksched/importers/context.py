@@ -93,7 +93,11 @@ class Context:
         return out
 
     def constant_node(self, node: NodeProto) -> Value | None:
-        """Returns the value of a Constant node, the same one every time; None for other forms."""
+        """Returns the value of a Constant node, the same one every time; None for other forms, and
+        for other nodes.
+        """
+        if node.op_type != "Constant" or node.domain:
+            return None
         attribute = node.attribute[0] if len(node.attribute) == 1 else None
         if attribute is None or attribute.type == AttributeProto.SPARSE_TENSOR:
             return None

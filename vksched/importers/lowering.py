@@ -217,11 +217,10 @@ class Lowering:
     def _lower(self, node: NodeProto) -> HostStep | None:
         """Lowers one node into the environment, or returns it as a step of the host."""
         inputs = tuple(self._read(node, name) for name in node.input)
-        if node.op_type == "Constant" and not node.domain:
-            made = self.context.constant_node(node)
-            if made is not None:
-                self.env[node.output[0]] = made
-                return None
+        made = self.context.constant_node(node)
+        if made is not None:
+            self.env[node.output[0]] = made
+            return None
         schema = self.context.schema(node)
         inferred = self.context.infer(node, inputs, schema)
         self._check_sizes(node, [i.shape for i in inferred if i is not None])

@@ -114,8 +114,21 @@ class Model(ImportedModel):
     def frame(self, given: frozenset[str] = frozenset()) -> Frame:
         """Returns the whole graph as something to lower. given: initializers to take as inputs."""
         names = [*(v.name for v in self.inputs), *given]
-        env = {**self._env, **{name: Value(0, slot=name) for name in names}}
-        return Frame(self._nodes, env, tuple(v.name for v in self.outputs))
+        nodes, constants = self._without_constants
+        env = {**self._env, **constants, **{name: Value(0, slot=name) for name in names}}
+        return Frame(nodes, env, tuple(v.name for v in self.outputs))
+
+    @cached_property
+    def _without_constants(self) -> tuple[tuple[NodeProto, ...], dict[str, Value]]:
+        """The nodes that are no constants, and the constants: looked at once, not in each frame."""
+        nodes, constants = [], {}
+        for node in self._nodes:
+            value = self.context.constant_node(node)
+            if value is None:
+                nodes.append(node)
+            else:
+                constants[node.output[0]] = value
+        return tuple(nodes), constants
 
     def input_types(self, shapes: Mapping[str, Any]) -> dict[str, HostType]:
         """Returns the types of all inputs, for shapes by name; those with sizes only need none.
