@@ -27,9 +27,14 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 plans = test_reuse.plans  # the fixture
 TOLERANCE = 1e-4
-QUANTISED = {"bert_mini_dynamic": 0.05, "small_conv_qdq": 0.02, "small_conv_qoperator": 0.02}
+QUANTISED = {
+    "bert_mini_dynamic": 0.05,
+    "lstm_tagger_dynamic": 0.05,
+    "small_conv_qdq": 0.02,
+    "small_conv_qoperator": 0.02,
+}
 """Tolerances of networks that round to 8 bits: a sum that differs in its last digit may round to
-the next step, one of 255.
+the next step, one of 255; the states of a recurrent layer we do not round at all.
 """
 WORK_ON_DEVICE = 0.95
 

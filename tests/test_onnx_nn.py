@@ -105,6 +105,9 @@ ROWS = [
         fixed=(1, 2, 3),
         label="half later",
     ),
+    Case("DFT", [rand(2, 7, 3, 1), np.array(5)], {"onesided": 1}, fixed=(1,)),
+    Case("DFT", [rand(2, 3, 4, 2), np.array(6)], {"axis": 2}, fixed=(1,), label="longer"),
+    Case("STFT", [rand(2, 19, 1), np.array(3), rand(8)], {"onesided": 1}, fixed=(1,)),
     *(
         Case(
             "RoiAlign",

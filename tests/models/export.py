@@ -91,6 +91,7 @@ DERIVED: dict[str, tuple[str, Callable[[Path, Path], None]]] = {
     "bert_mini_fused": ("bert_mini", fused("bert")),
     "gpt2_mini_fused": ("gpt2_mini", fused("gpt2")),
     "bert_mini_dynamic": ("bert_mini", dynamic),
+    "lstm_tagger_dynamic": ("lstm_tagger", dynamic),
     "small_conv_qdq": ("small_conv", static(quant.QuantFormat.QDQ, True)),
     "small_conv_qoperator": ("small_conv", static(quant.QuantFormat.QOperator, False)),
 }

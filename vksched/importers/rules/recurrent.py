@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...errors import UnsupportedOp
 from ...ops import (
@@ -23,7 +23,10 @@ from ...ops import (
     transpose,
 )
 from ...ops.tensor import Tensor
-from .registry import rule
+from ...types import FLOAT32
+from .narrow import NUMBERS, cast
+from .quantize import centred, parameter
+from .registry import MICROSOFT, rule
 
 if TYPE_CHECKING:
     from ..node import NodeContext
@@ -86,8 +89,13 @@ def _activations(n: NodeContext) -> list[Activation] | None:
     return out
 
 
-def _layer(n: NodeContext, build: Callable[..., tuple[Tensor, ...]], states: int) -> list[Tensor]:
-    """Operands: x, w, r, b, sequence_lens, then the initial states."""
+def _layer(
+    n: NodeContext,
+    build: Callable[..., tuple[Tensor, ...]],
+    states: int,
+    weights: tuple[Tensor, Tensor] | None = None,
+) -> list[Tensor]:
+    """Operands: x, w, r, b, sequence_lens, then the initial states. weights: in place of w, r."""
     batch_first = bool(n.attr("layout", 0))
 
     def turned(t: Tensor | None) -> Tensor | None:
@@ -97,8 +105,7 @@ def _layer(n: NodeContext, build: Callable[..., tuple[Tensor, ...]], states: int
     names = ("initial_h", "initial_c")[:states]
     y, *last = build(
         turned(n.tensor(0)),
-        n.tensor(1),
-        n.tensor(2),
+        *(weights or (n.tensor(1), n.tensor(2))),
         n.optional(3),
         sequence_lens=n.optional(4),
         direction=str(n.attr("direction", "forward")).lower(),
@@ -126,3 +133,22 @@ def gru_rule(n: NodeContext) -> list[Tensor]:
 def lstm_rule(n: NodeContext) -> list[Tensor]:
     coupled = bool(n.attr("input_forget", 0))
     return _layer(n, partial(lstm, peepholes=n.optional(7), input_forget=coupled), 2)
+
+
+@rule("DynamicQuantizeLSTM", types=NUMBERS, domain=MICROSOFT)
+def dynamic_quantize_lstm(n: NodeContext) -> list[Tensor]:
+    """Weights of 8 bits in float32; onnxruntime also rounds x and each state to 8 bits.
+
+    w, r: (directions, inputs, 4 * hidden), scales and zero points: (directions[, 4 * hidden]).
+    """
+
+    def weight(index: int, scale: int) -> Tensor:
+        def place(value: Any) -> Any:
+            return value.reshape((value.shape[0], 1, value.shape[1] if len(value.shape) > 1 else 1))
+
+        whole = cast(centred(n, index, scale + 1, place), FLOAT32)
+        return transpose(whole * parameter(n, scale, FLOAT32, place), (0, 2, 1))
+
+    coupled = bool(n.attr("input_forget", 0))
+    build = partial(lstm, peepholes=n.optional(7), input_forget=coupled)
+    return _layer(n, build, 2, (weight(1, 8), weight(2, 10)))

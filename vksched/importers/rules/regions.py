@@ -96,9 +96,11 @@ def deform_conv(n: NodeContext) -> Tensor:
     shared, groups = n.attr("offset_group", 1), n.attr("group", 1)
     taps, results = kernel[0] * kernel[1], offset.shape[2:]
     strides, dilations, pads = ints(n, "strides", 2), ints(n, "dilations", 2), ints(n, "pads", 4, 0)
+    # by a power of two places of few digits go to -1..1 and back as they are
+    wide = [1 << (size - 1).bit_length() for size in sizes]
+    if wide != sizes:
+        x = pad(x, [(0, 0), (0, 0), *((0, w - s) for w, s in zip(wide, sizes, strict=True))])
     moved = reshape(offset, (batch * shared, taps, 2, *results))
-    # places between two powers of two would not survive the division by the size
-    whole = [1 << (size - 1).bit_length() for size in sizes]
     coordinates = []
     for axis in (1, 0):  # the grid has the innermost axis first
         steps = np.arange(results[axis]) * strides[axis] - pads[axis]
@@ -106,12 +108,9 @@ def deform_conv(n: NodeContext) -> Tensor:
         base = place + (steps[:, None] if axis == 0 else steps)
         at = moved[:, :, axis] + constant(base.astype(numpy_dtype(x.dtype)))
         # as grid_sample counts from edge to edge, -1 to 1
-        coordinates.append((at * 2.0 + 1.0) / float(whole[axis]) - 1.0)
+        coordinates.append((at * 2.0 + 1.0) * (1.0 / wide[axis]) - 1.0)
     grid = reshape(stack(coordinates, -1), (batch * shared, taps * results[0], results[1], 2))
-    spread = reshape(x, (batch * shared, channels // shared, *sizes))
-    beyond = [w - size for w, size in zip(whole, sizes, strict=True)]
-    if any(beyond):
-        spread = pad(spread, [(0, 0), (0, 0), *((0, b) for b in beyond)])
+    spread = reshape(x, (batch * shared, channels // shared, *wide))
     sampled = grid_sample(spread, grid, "linear", "zeros")
     places = results[0] * results[1]
     sampled = reshape(sampled, (batch, shared, channels // shared, taps, places))
