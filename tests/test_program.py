@@ -380,6 +380,18 @@ def test_close_waits_for_a_run_of_several_stages(monkeypatch: pytest.MonkeyPatch
             run(x=X, k=ids(2))
 
 
+def test_a_scheduler_waits_for_what_was_submitted_to_a_model() -> None:
+    with vs.Scheduler(["cpu"]) as sched:
+        run = sched.compile(vs.load(parse(STAGES)))
+        futures = [run.submit(x=X, k=ids(count)) for count in (1, 2, 3)]
+        sched.synchronize()
+        assert all(future.done() for future in futures)
+        futures += [run.submit(x=X, k=ids(count)) for count in (3, 2, 1)]
+    assert [len(future.result()["y"]) for future in futures] == [1, 2, 3, 3, 2, 1]
+    with pytest.raises(vs.PlanError, match="closed"):
+        run.submit(x=X, k=ids(1))
+
+
 def test_close_waits_for_what_was_submitted_and_may_be_called_by_it(sched: vs.Scheduler) -> None:
     model = vs.load(parse(STAGES))
     run = sched.compile(model)

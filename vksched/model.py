@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from threading import get_ident
 from typing import Any
 
@@ -57,6 +57,7 @@ class ModelRun:
         self._lock = threading.Lock()
         self._worker: ThreadPoolExecutor | None = None
         self._workers: set[int] = set()
+        self._submitted: Future[dict[str, HostValue]] | None = None
         self._closed = False
         self._placed: set[str] = set()
 
@@ -98,7 +99,15 @@ class ModelRun:
                 self._worker = ThreadPoolExecutor(
                     1, "vksched-model", initializer=lambda: self._workers.add(get_ident())
                 )
-            return self._worker.submit(self._run, copied)
+            self._submitted = self._worker.submit(self._run, copied)
+            return self._submitted
+
+    def synchronize(self) -> None:
+        """Waits until every run submitted so far is done, or has failed; its future tells which."""
+        with self._lock:
+            last = self._submitted
+        if last is not None:
+            wait([last])  # they go one after the other
 
     def prepare(self, **shapes: Any) -> None:
         """Compiles for inputs of given shapes, by name, without running, as far as that can be done
