@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -378,6 +380,17 @@ def test_close_waits_for_a_run_of_several_stages(monkeypatch: pytest.MonkeyPatch
         assert not run.stages
         with pytest.raises(vs.PlanError, match="closed"):
             run(x=X, k=ids(2))
+
+
+def test_a_model_that_nobody_holds_is_freed(sched: vs.Scheduler) -> None:
+    run = sched.compile(vs.load(parse(STAGES)))
+    future = run.submit(x=X, k=ids(2))
+    future.result()
+    run.synchronize()
+    gone = weakref.ref(run)
+    del run, future
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_scheduler_waits_for_what_was_submitted_to_a_model() -> None:

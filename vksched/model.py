@@ -57,7 +57,7 @@ class ModelRun:
         self._lock = threading.Lock()
         self._worker: ThreadPoolExecutor | None = None
         self._workers: set[int] = set()
-        self._submitted: Future[dict[str, HostValue]] | None = None
+        self._submitted: set[Future[dict[str, HostValue]]] = set()
         self._closed = False
         self._placed: set[str] = set()
 
@@ -96,18 +96,20 @@ class ModelRun:
         with self._lock:
             self._require_open()
             if self._worker is None:
+                workers = self._workers  # a running thread keeps what it was started with
                 self._worker = ThreadPoolExecutor(
-                    1, "vksched-model", initializer=lambda: self._workers.add(get_ident())
+                    1, "vksched-model", initializer=lambda: workers.add(get_ident())
                 )
-            self._submitted = self._worker.submit(self._run, copied)
-            return self._submitted
+            future = self._worker.submit(self._run, copied)
+            self._submitted.add(future)
+        future.add_done_callback(self._submitted.discard)
+        return future
 
     def synchronize(self) -> None:
         """Waits until every run submitted so far is done, or has failed; its future tells which."""
         with self._lock:
-            last = self._submitted
-        if last is not None:
-            wait([last])  # they go one after the other
+            submitted = list(self._submitted)
+        wait(submitted)
 
     def prepare(self, **shapes: Any) -> None:
         """Compiles for inputs of given shapes, by name, without running, as far as that can be done
