@@ -162,6 +162,17 @@ def test_what_guards_a_stage_does_not_keep_others_from_being_prepared(sched: vs.
     run.close()
 
 
+def test_elements_that_were_of_no_use_are_no_guard(sched: vs.Scheduler) -> None:
+    text = """g (float[n] x, int64[1] first, int64[1] half) => (float[?] y) {
+      last = Add(half, half)
+      y = Slice(x, first, last) }"""
+    run = sched.compile(vs.load(parse(text)))
+    for first in (0, 1):
+        np.testing.assert_array_equal(run(x=X, first=[first], half=[1])["y"], X[first:2])
+    assert [len(stage.lowered.guards) for stage in run.stages] == [2, 0, 2]
+    run.close()
+
+
 # -- what comes back -----------------------------------------------------------------------------
 
 

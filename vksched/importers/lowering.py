@@ -176,7 +176,7 @@ class Lowering:
         """
         if value.tensor is not None:
             return value.tensor
-        if value.shape is not None and len(value.shape) > MAX_RANK:
+        if len(value.shape) > MAX_RANK:
             raise UnsupportedOp(f"a rank of {len(value.shape)}, tensors have at most {MAX_RANK}")
         if value.array is not None:
             key = id(value.array)
@@ -258,11 +258,13 @@ class Lowering:
         rule = find_rule(n.node.domain, n.op_type)
         if rule is None:
             raise UnsupportedOp(f"no vksched op expresses {n.op_type}")
-        before = len(self.todo)
+        before, guards = len(self.todo), len(self.guards)
         try:
             with scope(scope_name(n.node)):
                 found = rule(n)
-        except UnsupportedOp:
+        except (NeedsValue, UnsupportedOp):
+            while len(self.guards) > guards:
+                self.guards.popitem()  # for this stage it is of no use what they are
             raise
         except VkschedError as error:
             if isinstance(error, ModelFormatError):
