@@ -8,10 +8,11 @@ import numpy as np
 from onnx import TensorProto
 from onnx_calls import Drawn, Source, calls
 
-SPECIAL = ("Abs", "Ceil", "Floor", "Neg", "Round", "Sign", "IsNaN", "IsInf", "Relu", "Sigmoid",
+SPECIAL = ("Abs", "Ceil", "Floor", "Neg", "Round", "IsNaN", "IsInf", "Relu", "Sigmoid",
            "Tanh", "Exp", "Erf", "Softplus", "LeakyRelu", "HardSigmoid", "HardSwish",
            "ThresholdedRelu", "Reciprocal", "Sqrt", "Log", "Softsign")  # fmt: skip
 UNIT = ("Acos", "Asin", "Atanh")
+FLOATS = ("float16", "float32", "float64")
 
 
 @calls(
@@ -41,7 +42,10 @@ NUMBERS = {
 
 @calls(*NUMBERS)
 def activation(s: Source) -> Drawn:
-    x = s.values(s.shape(), s.dtype(), special=s.op in SPECIAL)
+    only = (
+        ("float32", "float16") if s.op == "Shrink" else ()
+    )  # of integers bodies and kernels differ
+    x = s.values(s.shape(), s.dtype(0, *only), special=s.op in SPECIAL)
     return [x], {n: round(0.1 + 2 * s.rng.random(), 2) for n in NUMBERS[s.op] if s.chance(0.6)}
 
 
@@ -81,7 +85,8 @@ def division(s: Source) -> Drawn:
     elif s.op == "Mod":
         y = np.where(np.abs(y) < 0.3, 0.75, y).astype(dtype)
     fmod = {"fmod": 1 if dtype.kind == "f" else s.int(0, 1)} if s.op == "Mod" else {}
-    return [s.values(a, dtype, special=s.op == "Div"), y], fmod
+    full = False if fmod.get("fmod") and dtype.kind != "f" else None  # onnxruntime goes over double
+    return [s.values(a, dtype, special=s.op == "Div", full=full), y], fmod
 
 
 @calls("Pow")
@@ -128,8 +133,9 @@ def where(s: Source) -> Drawn:
 @calls("Clip")
 def clip(s: Source) -> Drawn:
     dtype = s.dtype()
-    x = s.values(s.shape(), dtype, special=True)
     low, high = (s.values((), dtype, full=False) if s.chance(0.7) else None for _ in range(2))
+    # whether an end that is left out cuts infinities is read in two ways
+    x = s.values(s.shape(), dtype, special=low is not None and high is not None)
     if s.opset < 11:
         return [x], {
             "min": None if low is None else float(low),
@@ -158,8 +164,15 @@ def cast(s: Source) -> Drawn | None:
 
 @calls("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceProd",
        "ReduceSum", "ReduceSumSquare", "ReduceMax", "ReduceMin")  # fmt: skip
-def reduction(s: Source) -> Drawn:
-    x = s.values(s.shape(), s.dtype(), scale=1.0, full=False)
+def reduction(s: Source) -> Drawn | None:
+    integral = {"ReduceLogSumExp": (), "ReduceSumSquare": ("int32", "int64")}
+    only = (*integral[s.op], *FLOATS) if s.op in integral else ()
+    x = s.values(s.shape(), s.dtype(0, *only), scale=1.0, full=False)
+    s.reference = not x.size  # of nothing onnxruntime gives other shapes
+    if s.op in ("ReduceMean", "ReduceSumSquare") and not x.size and x.dtype.kind != "f":
+        return None
+    if s.op == "ReduceProd" and x.dtype.kind != "f":
+        x = x % x.dtype.type(3)
     if s.op == "ReduceLogSum":
         x = np.abs(x) + x.dtype.type(1)
     attrs: dict[str, Any] = {"keepdims": s.pick(0, 1, None)}
@@ -213,7 +226,8 @@ def topk(s: Source) -> Drawn:
 
 @calls("Softmax", "LogSoftmax", "Hardmax")
 def softmax(s: Source) -> Drawn:
-    x = s.values(s.shape(1, 4), s.dtype(), scale=4.0)
+    dtype = s.dtype(0, "float32") if s.op == "Hardmax" and s.opset < 13 else s.dtype()
+    x = s.values(s.shape(1, 4), dtype, scale=4.0)
     axis = s.axis(x.ndim) if s.opset >= 11 else s.int(0, x.ndim - 1)
     return [x], {"axis": axis if s.chance(0.7) or x.ndim == 1 else None}
 
@@ -335,9 +349,7 @@ def quantize(s: Source) -> Drawn:
         return [s.values(shape, held, full=True), scale, zero], attrs
     x = s.values(shape, kind, scale=s.pick(2.0, 30.0, 200.0))
     if kind == np.float32 and s.chance(0.15):
-        x = s.values(shape, np.int32)
-        if s.opset >= 23:
-            x = s.values(shape, kind, scale=1e5)
+        x = s.values(shape, np.int32) if s.opset < 19 else s.values(shape, kind, scale=1e5)
     return [x, scale, zero], attrs
 
 

@@ -107,7 +107,10 @@ def target(s: Source, kind: Any, times: float = 1.0) -> list[Any]:
 def of_two(s: Source) -> Drawn:
     kind, (a, b) = s.pick(*BYTES), s.broadcasts(2, 3)
     times = s.pick(1, 4, 100) if s.op == "QLinearMul" else s.pick(1, 2)
-    return [*quantised(s, a, kind), *quantised(s, b, kind), *target(s, kind, times)], {}
+    operands = [*quantised(s, a, kind), *quantised(s, b, kind), *target(s, kind, times)]
+    for i in (2, 5):  # onnxruntime asks for all or none
+        operands[i] = zero_of(s, kind)
+    return operands, {}
 
 
 @calls("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax")
@@ -117,11 +120,14 @@ def of_one(s: Source) -> Drawn:
     if s.op == "QLinearLeakyRelu":
         attrs["alpha"] = s.pick(0.2, None)
     if s.op == "QLinearSoftmax":
+        shape = tuple(d + 1 for d in shape)  # of one value onnxruntime gives 0
         attrs = {"opset": s.pick(12, 13), "axis": s.axis(len(shape))}
         return [s.values(shape, kind, full=True), scale_of(s), zero_of(s, kind),
-                np.float32(1 / 256) * np.ones((), np.float32),
+                np.array(1 / 256, np.float32),
                 np.array(0 if kind == np.uint8 else -128, kind)], attrs  # fmt: skip
-    return [*quantised(s, shape, kind), *target(s, kind, 0.02)], attrs
+    # without the last zero point onnxruntime ends the process
+    scale = scale_of(s) * np.float32(0.02)
+    return [*quantised(s, shape, kind), scale, zero_of(s, kind)], attrs
 
 
 @calls("QLinearGlobalAveragePool", "QLinearAveragePool")

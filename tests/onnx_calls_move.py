@@ -295,7 +295,7 @@ def one_hot(s: Source) -> Drawn:
     depth, shape = s.int(1, 5), s.shape(0, 3)
     values = s.values((2,), s.dtype(2, "float32", "int64", "int32", "float64", "bool"), full=False)
     kind = s.pick(np.int64, np.int32, np.float32)
-    x = s.rng.integers(-depth - 1, depth + 2, shape).astype(kind)
+    x = s.rng.integers(-depth - 1 if s.opset >= 11 else 0, depth + 2, shape).astype(kind)
     axis = s.int(-len(shape) - 1, len(shape)) if s.chance(0.6) else None
     held = np.array(depth, s.pick(np.int64, np.int32, np.float32)).reshape(s.pick((), (1,)))
     return [x, held, values], {"axis": axis}
@@ -314,7 +314,9 @@ def compress(s: Source) -> Drawn:
 
 @calls("NonZero", "Unique")
 def found(s: Source) -> Drawn:
-    x = s.values(s.shape(1, 4), s.dtype(0, "float32", "int64", "bool", "int32", "uint8"))
+    only = ("float32", "int64", "bool", "int32", "uint8")
+    # of nothing Unique of onnxruntime ends the process
+    x = s.values(s.shape(1, 4, empty=s.op == "NonZero"), s.dtype(0, *only))
     if s.op == "NonZero":
         return [x], {}
     axis = s.axis(x.ndim) if s.chance(0.5) else None

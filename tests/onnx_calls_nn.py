@@ -107,13 +107,13 @@ def pool(s: Source) -> Drawn:
     if s.op == "AveragePool":
         attrs["count_include_pad"] = s.pick(0, 1, None)
     elif s.op == "LpPool":
-        attrs["p"] = s.pick(1, 2, 3, None)
+        attrs["p"] = s.pick(1, 2, None)  # of 3 onnxruntime keeps the sign
     else:
         results = s.int(1, 2) if s.opset >= 8 else 1
         attrs["storage_order"] = s.pick(0, 1, None) if results > 1 else None
     shape = (s.int(1, 2), s.int(1, 3), *room(s, attrs, kernel))
-    dtype = s.dtype(0, "float32", "float64", "int8", "uint8", "float16")
-    return [s.values(shape, dtype)], attrs, results
+    only = ("float32",) if s.op == "LpPool" else ("float32", "float64", "int8", "uint8", "float16")
+    return [s.values(shape, s.dtype(0, *only))], attrs, results
 
 
 @calls("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
@@ -149,6 +149,7 @@ def channel_norm(s: Source) -> Drawn:
         divisors = [g for g in range(1, channels + 1) if channels % g == 0]
         attrs["num_groups"] = s.pick(*divisors)
         size = channels if s.opset >= 21 else attrs["num_groups"]
+    rest[0] += 1  # of one value it is a matter of rounding whether anything is left
     x = s.values((batch, channels, *rest))
     return [x, s.values((size,)), s.values((size,))], attrs
 
@@ -173,6 +174,7 @@ def local_norm(s: Source) -> Drawn:
         return [x], {"size": s.pick(1, 2, 3, 4, 5), **(numbers if s.chance(0.6) else {})}
     if s.op == "LpNormalization":
         return [x + np.float32(0.01)], {"axis": s.axis(4), "p": s.pick(1, 2, None)}
+    x = s.values([d + 1 for d in x.shape])  # of one value onnxruntime gives no number
     return [x], {"axes": s.pick(None, [0, 2, 3], [2, 3], [0, 1, 2, 3])}
 
 
@@ -180,7 +182,7 @@ def local_norm(s: Source) -> Drawn:
 def dropout(s: Source) -> Drawn:
     x = s.values(s.shape())
     if s.opset < 12:
-        return [x], {"ratio": s.pick(0.3, None)}, s.int(1, 2)
+        return [x], {"ratio": s.pick(0.3, None)}  # what the mask is was not said
     ratio = np.float32(0.3) if s.chance(0.5) else None
     train = np.array(False) if s.chance(0.5) else None
     return [x, None if ratio is None else np.array(ratio), train], {}, s.int(1, 2)
@@ -201,7 +203,7 @@ def recurrent(s: Source) -> Drawn:
         attrs["linear_before_reset"] = s.pick(0, 1, None)
     if s.op == "LSTM":
         attrs["input_forget"] = s.pick(0, 0, 1, None)
-    if s.chance(0.2):
+    if s.op != "LSTM" and s.chance(0.2):  # onnxruntime does not clip what h() is given
         attrs["clip"] = 0.7
     if s.chance(0.2):
         one = {"RNN": ["Relu"], "GRU": ["HardSigmoid", "Softsign"], "LSTM": ["HardSigmoid", "Tanh",
@@ -226,7 +228,7 @@ TRANSFORMS = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric",
 
 
 @calls("Resize", "Upsample")
-def resize(s: Source) -> Drawn:
+def resize(s: Source) -> Drawn | None:
     mode = s.pick("nearest", "nearest", "linear", "linear", "cubic", None)
     axes = 2 if mode == "cubic" else s.pick(1, 2, 2, 3)
     shape = (s.int(1, 2), s.int(1, 2), *s.ints(axes, 1, 5))
@@ -262,6 +264,8 @@ def resize(s: Source) -> Drawn:
         roi = np.zeros(0, np.float32)
     sizes = [math.floor(d * f) for d, f in zip(shape, factors, strict=True)]
     scales = np.array(factors, np.float32)
+    if transform == "tf_crop_and_resize" and 1 in sizes[2:]:
+        return None  # of one place onnxruntime takes another
     if s.chance(0.5):
         return [x, roi, scales], attrs
     if s.opset >= 18 and roi is None and s.chance(0.4):
@@ -281,9 +285,11 @@ def grid_sample(s: Source) -> Drawn:
     batch = s.int(1, 2)
     grid = s.rng.uniform(-1.4, 1.4, (batch, *s.ints(axes, 1, 4), axes)).astype(np.float32)
     x = s.values((batch, s.int(1, 2), *s.ints(axes, 2, 5)))
+    # at borders PyTorch, whose rule this is, takes each tap of a cubic on its own
+    border = () if mode in ("cubic", "bicubic") else ("border",)
     return [x, grid], {
         "mode": mode,
-        "padding_mode": s.pick("zeros", "border", "reflection", None),
+        "padding_mode": s.pick("zeros", *border, "reflection", None),
         "align_corners": s.pick(0, 1, None),
     }
 
@@ -336,7 +342,7 @@ def roi_align(s: Source) -> Drawn:
     attrs: dict[str, Any] = {
         "output_height": s.int(1, 3), "output_width": s.int(1, 3),
         "sampling_ratio": s.pick(1, 2, 2, 0), "spatial_scale": s.pick(1.0, 0.5),
-        "mode": s.pick("avg", "avg", "max", None),
+        "mode": s.pick("avg", None),
     }  # fmt: skip
     if s.opset >= 16:
         attrs["coordinate_transformation_mode"] = s.pick("half_pixel", "output_half_pixel", None)
@@ -369,7 +375,7 @@ def attention(s: Source) -> Drawn:
             mask[..., 0] = True
     before = [s.values((batch, shared, past, d)) for d in (size, width)] if past else [None, None]
     attrs: dict[str, Any] = {
-        "is_causal": s.pick(0, 1, None),
+        "is_causal": s.pick(0, 1, None) if not past else None,
         "scale": s.pick(0.3, None),
         "softcap": s.pick(2.0, None),
     }

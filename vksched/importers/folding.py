@@ -32,7 +32,9 @@ SHAPE_ARITHMETIC = frozenset(
     " Min Mul Neg Not Or Range Reshape ScatterND Shape Size Slice Split Sqrt Squeeze Sub Tile"
     " Transpose Trilu Unsqueeze Where".split()
 )
-"""Ops that the evaluator folds to what their rules give, and faster."""
+"""Ops that the evaluator folds to what their rules give, and faster; since opset 13, for of earlier
+ones it knows less.
+"""
 
 Results = list[Value | None]
 ByRule = Callable[[NodeContext], Results | None]
@@ -68,7 +70,9 @@ def fold(n: NodeContext, by_rule: ByRule) -> Results | None:
 
 
 def _by_rule(n: NodeContext, by_rule: ByRule, most: int) -> Results | None:
-    if n.op_type in SHAPE_ARITHMETIC or find_rule(n.node.domain, n.op_type) is None:
+    if n.op_type in SHAPE_ARITHMETIC and n.version >= 13 and not n.node.domain:
+        return None
+    if find_rule(n.node.domain, n.op_type) is None:
         return None
     # of Tensors that nobody keeps
     inputs = tuple(v if v is None else _held(v) for v in n.inputs)
