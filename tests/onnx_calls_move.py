@@ -252,7 +252,8 @@ def reductions(s: Source) -> str | None:
     return s.pick(*names)  # type: ignore[no-any-return]
 
 
-@calls("ScatterElements", "Scatter")
+@calls("ScatterElements")
+@calls("Scatter", until=10)
 def scatter_elements(s: Source) -> Drawn:
     shape = s.shape(1, 4, empty=False)
     axis = s.axis(len(shape)) if s.opset >= 11 else s.int(0, len(shape) - 1)

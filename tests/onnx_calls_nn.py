@@ -227,7 +227,8 @@ TRANSFORMS = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric",
               "tf_crop_and_resize", None)  # fmt: skip
 
 
-@calls("Resize", "Upsample")
+@calls("Resize")
+@calls("Upsample", until=9)
 def resize(s: Source) -> Drawn | None:
     mode = s.pick("nearest", "nearest", "linear", "linear", "cubic", None)
     axes = 2 if mode == "cubic" else s.pick(1, 2, 2, 3)
@@ -264,8 +265,8 @@ def resize(s: Source) -> Drawn | None:
         roi = np.zeros(0, np.float32)
     sizes = [math.floor(d * f) for d, f in zip(shape, factors, strict=True)]
     scales = np.array(factors, np.float32)
-    if transform == "tf_crop_and_resize" and 1 in sizes[2:]:
-        return None  # of one place onnxruntime takes another
+    if transform == "tf_crop_and_resize" and (1 in sizes[2:] or 1.0 in factors[2:]):
+        return None  # of one place, or a scale of 1, onnxruntime takes another
     if s.chance(0.5):
         return [x, roi, scales], attrs
     if s.opset >= 18 and roi is None and s.chance(0.4):

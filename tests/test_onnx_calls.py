@@ -18,7 +18,7 @@ from onnx_calls import ENTRIES, Call, Entry, draw_call, expected
 
 DRAWS = (onnx_calls_microsoft, onnx_calls_move, onnx_calls_nn)
 """What is imported for the entries that it registers."""
-SEEDS = 6
+SEEDS = 4
 """Calls of each op for each device. For more: python tests/test_onnx_calls.py DEVICE FIRST COUNT"""
 TOLERANCE = {"float16": 2e-2, "bfloat16": 2e-2, "float64": 1e-6}
 """Relative; else 1e-4. Of float64 both judges have constants and steps in float32."""
