@@ -39,6 +39,7 @@ def runners() -> Iterator[dict[str, cases.CaseRunner]]:
         runner.close()
 
 
+@pytest.mark.timeout(600)  # Attention has 186, three times each
 @pytest.mark.parametrize("op", GROUPS)
 def test_what_the_evaluator_passes_passes_here(
     op: str, runners: dict[str, cases.CaseRunner]
