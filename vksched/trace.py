@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
+from types import FrameType
 from typing import Protocol
 
 from .errors import VkschedError
@@ -22,6 +24,19 @@ def warn(text: str) -> None:
     """Warns where raising would do harm: in worker threads, and midway through freeing."""
     with contextlib.suppress(VkschedWarning):  # raised where warnings are errors
         warnings.warn(text, VkschedWarning, stacklevel=3)
+
+
+def warn_user(text: str) -> None:
+    """Warns at the first line outside the package, however deep below it the call is."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and _is_ours(frame):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, VkschedWarning, stacklevel=level)
+
+
+def _is_ours(frame: FrameType) -> bool:
+    module = str(frame.f_globals.get("__name__", ""))
+    return module.partition(".")[0] == __name__.partition(".")[0]
 
 
 class Clock(Protocol):

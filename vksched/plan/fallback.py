@@ -12,12 +12,11 @@ tests/test_fallback.py.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..graph import Node
-from ..trace import VkschedWarning
+from ..trace import warn_user
 from .plan import Plan
 from .query import count_of
 from .support import Support
@@ -72,11 +71,10 @@ def _is_small(plan: Plan, node: Node) -> bool:
     )
 
 
-def warn_of_fallbacks(plan: Plan, told: set[str], stacklevel: int = 3) -> None:
+def warn_of_fallbacks(plan: Plan, told: set[str]) -> None:
     """Warns of each op that falls to numpy and is not yet in `told`, and adds it.
 
-    Ops with the same reasons share a warning. stacklevel: as for warnings.warn; 3 is the line that
-    called the caller.
+    Ops with the same reasons share a warning.
     """
     groups: dict[tuple[str, ...], list[Fallback]] = {}
     for fallback in find_fallbacks(plan):
@@ -85,7 +83,7 @@ def warn_of_fallbacks(plan: Plan, told: set[str], stacklevel: int = 3) -> None:
             whys = tuple(why for _, why in fallback.reasons)
             groups.setdefault(whys, []).append(fallback)
     for group in groups.values():
-        warnings.warn(f"[fallback] {_text(group)}", VkschedWarning, stacklevel=stacklevel)
+        warn_user(f"[fallback] {_text(group)}")
 
 
 def _text(group: list[Fallback]) -> str:
