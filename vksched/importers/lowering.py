@@ -49,6 +49,10 @@ GROWING = frozenset(
 """Ops whose results can be far larger than their operands."""
 
 
+MISFIT = "operands that may not fit"
+"""How a reason begins where a rule has something against the operands."""
+
+
 class NeedsValue(Exception):
     """A rule asks for elements that are not known yet."""
 
@@ -265,7 +269,7 @@ class Lowering:
             if isinstance(error, ModelFormatError):
                 raise
             # stricter than ONNX, or the node is wrong: then the evaluator refuses it, too
-            raise UnsupportedOp(f"{n.op_type}: {error}") from error
+            raise UnsupportedOp(f"{MISFIT}: {error}") from error
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             if n.schema is not None:
                 raise

@@ -34,8 +34,11 @@ class Fallback:
     reasons: tuple[tuple[str, str], ...]
 
 
-def find_fallbacks(plan: Plan) -> tuple[Fallback, ...]:
-    """Returns the ops of which numpy runs nodes that no device could, in the graph's order."""
+def find_fallbacks(plan: Plan, few: bool = False) -> tuple[Fallback, ...]:
+    """Returns the ops of which numpy runs nodes that no device could, in the graph's order.
+
+    few: whether arithmetic on a few numbers counts.
+    """
     devices, cpu = plan.machine.devices, plan.machine.cpu
     in_use = [d for d in range(cpu) if not devices[d].out_of_use]
     if not in_use:
@@ -47,7 +50,7 @@ def find_fallbacks(plan: Plan) -> tuple[Fallback, ...]:
         if plan.placements[node.id].device != cpu or _is_wanted(plan, node):
             continue
         whys = [(devices[d].name, support.why_not(node, d)) for d in in_use]
-        if any(why is None for _, why in whys) or _is_small(plan, node):
+        if any(why is None for _, why in whys) or (not few and _is_small(plan, node)):
             continue
         found.setdefault(node.op, []).append(node)
         reasons.setdefault(node.op, tuple((name, str(why)) for name, why in whys))
