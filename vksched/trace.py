@@ -54,11 +54,13 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that took time. name: "split", "wait", "copy", "run", "fault" or "slow".
+    """Something that took time. name: "split", "wait", "copy", "run", "step", "fault" or
+    "slow".
 
     device: where, or "host". run: which run of the compiled graph, or -1. fields: what the event
     tells besides: of "run" the run's RunStats, as "stats"; of "split" its ops, as "ops", with the
-    seconds that the planner estimates for all nodes of each.
+    seconds that the planner estimates for all nodes of each; of "step", what the host runs between
+    two graphs of a model, its "op" and "node".
     """
 
     name: str
@@ -131,9 +133,9 @@ def _chrome_event(event: Event) -> dict[str, object]:
         k: asdict(v) if is_dataclass(v) and not isinstance(v, type) else v
         for k, v in event.fields.items()
     }
-    ops = event.fields.get("ops")
+    ops = event.fields.get("ops", event.fields.get("op", ""))
     return {
-        "name": ", ".join(ops) if isinstance(ops, dict) else event.name,
+        "name": ", ".join(ops) if isinstance(ops, dict) else ops or event.name,
         "ph": "X",
         "ts": event.start_s * 1e6,
         "dur": (event.end_s - event.start_s) * 1e6,
