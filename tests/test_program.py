@@ -472,6 +472,25 @@ def test_a_host_node_that_fails_is_named(sched: vs.Scheduler) -> None:
     run.close()
 
 
+@pytest.mark.parametrize(
+    ("body", "ours", "theirs"),
+    [
+        ("Conv(x, w)", r"\[conv\] expected w \(9, 2, 3, 3\) in 1 groups", "X.shape="),
+        ("Add(x, w)", r"\[add\] expected shapes that broadcast", "Issues with types"),
+    ],
+    ids=["a node of the graph", "between stages"],
+)
+def test_operands_that_do_not_fit_are_told_by_the_rule_first(
+    sched: vs.Scheduler, body: str, ours: str, theirs: str
+) -> None:
+    text = f"g (float[n,c,8,8] x, float[9,2,k,k] w) => (float[?,?,?,?] y) {{ y = {body} }}"
+    run = sched.compile(vs.load(parse(text)))
+    given = np.ones((4, 8, 8, 8), np.float32), np.ones((9, 2, 3, 3), np.float32)
+    with pytest.raises(vs.ModelFormatError, match=rf"node 'y': .*{ours}.*evaluator: .*{theirs}"):
+        run(x=given[0], w=given[1])
+    run.close()
+
+
 def test_what_inference_says_wrongly_is_found_out_once(
     sched: vs.Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
