@@ -235,6 +235,14 @@ def test_second_run_does_nothing_and_a_change_runs_only_its_step(
     assert re.search(r"\[set-up 1/1\] b \.\.\. \d+\.\d s", capsys.readouterr().out)
 
 
+def test_a_long_step_shows_that_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    seen = ""
+    with set_up.dots(every_s=0.001):
+        while not seen:
+            seen = capsys.readouterr().out
+    assert set(seen) == {"."}
+
+
 def test_failed_step_is_run_again_and_shows_its_log(
     fake: Setup, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
