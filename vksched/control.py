@@ -48,7 +48,14 @@ def make_step(program: Program, step: HostStep) -> Step:
     node = step.node
     if not subgraphs(node):
         evaluate = program.context.host_node(node.SerializeToString(deterministic=True))
-        return Step(lambda inputs, captured: evaluate(inputs))
+
+        def run(inputs: Sequence[HostValue], captured: Mapping[str, HostValue]) -> list[HostValue]:
+            try:
+                return evaluate(inputs)
+            except ModelFormatError as error:
+                raise ModelFormatError(f"{error}; {step.reason}") from error
+
+        return Step(run)
     make = {"Loop": _loop, "Scan": _scan}.get(node.op_type)
     if make is None or len(subgraphs(node)) != 1:
         raise ModelFormatError(f"[onnx] {describe(node)}: no such control flow; {step.reason}")
