@@ -242,7 +242,8 @@ class _Checker:
             schema: Any = defs.get_schema(node.op_type, version, domain)
         except (defs.SchemaError, ValueError):
             schema = None
-        if schema is None or schema.deprecated:
+        # of a deprecated one files are about, and its rule still holds
+        if schema is None or (schema.deprecated and find_rule(domain, node.op_type) is None):
             raise ModelFormatError(
                 f"[onnx] {where}: expected an op of domain {domain or 'ai.onnx'!r} at opset "
                 f"{version}, got {node.op_type!r}, which is "

@@ -60,7 +60,7 @@ class Context:
         self._tensors: dict[int, Tensor] = {}
         self._names: dict[int, str] = {}
         self._constants: dict[bytes, Value] = {}
-        self._folded: dict[object, list[Value]] = {}
+        self._folded: dict[object, list[Value | None]] = {}
         self._opset_ids = [make_opsetid(d, v) for d, v in self.opsets.items()]
         self.not_inferable: set[bytes] = set()
         """Nodes, as bytes, for which shape inference has said what the evaluator did not find."""
@@ -177,17 +177,20 @@ class Context:
         self,
         node: bytes,
         operands: Sequence[Value | None],
-        make: Callable[[], list[Value]],
-    ) -> list[Value]:
-        """Returns what is made of known operands: the same values every time that the operands are
-        the same ones in every lowering, like weights.
+        make: Callable[[], list[Value | None] | None],
+    ) -> list[Value | None] | None:
+        """Returns what is made of known operands, None where it cannot be: the same values every
+        time that the operands are the same ones in every lowering, like weights.
         """
         arrays = [None if v is None else v.array for v in operands]
         if any(v is not None and id(v.array) not in self._kept for v in operands):
             return make()
         key = (node, *map(id, arrays))
         if key not in self._folded:
-            self._folded[key] = [self._keep(value) for value in make()]
+            made = make()
+            if made is None:
+                return None
+            self._folded[key] = [v if v is None else self._keep(v) for v in made]
         return self._folded[key]
 
 

@@ -17,7 +17,7 @@ from functools import lru_cache
 
 import numpy as np
 from onnx import FunctionProto, NodeProto
-from onnx.helper import make_function, make_opsetid
+from onnx.helper import make_attribute, make_function, make_opsetid
 from onnx.reference import ReferenceEvaluator
 
 from ..errors import ModelFormatError, UnsupportedOp, VkschedError
@@ -52,7 +52,7 @@ class HostNode:
         functions: Sequence[FunctionProto] = (),
     ) -> None:
         self.node = node
-        node, self._defaults = _with_defaults(node)
+        node, self._defaults = _with_defaults(_as_was_meant(node, opsets))
         try:
             known: list[ReferenceEvaluator | FunctionProto] = [*functions]
             function = _as_function(node, opsets)
@@ -76,6 +76,15 @@ class HostNode:
         except Exception as error:
             raise ModelFormatError(f"[onnx] {describe(self.node)}: {_said(error)}") from error
         return [_host_value(found.get(name)) for name in self.node.output]
+
+
+def _as_was_meant(node: NodeProto, opsets: Mapping[str, int]) -> NodeProto:
+    """Returns a node with what the evaluator takes from a later version of its op spelled out."""
+    if node.domain in ("", "ai.onnx") and node.op_type == "RoiAlign" and opsets.get("", 16) < 16:
+        node = NodeProto.FromString(node.SerializeToString())
+        mode = make_attribute("coordinate_transformation_mode", "output_half_pixel")
+        node.attribute.append(mode)
+    return node
 
 
 def _with_defaults(node: NodeProto) -> tuple[NodeProto, dict[str, NDArray]]:

@@ -28,26 +28,18 @@ from onnx import NodeProto
 from ..errors import ModelFormatError, UnsupportedOp, VkschedError
 from ..ops.tensor import Tensor, input, scope
 from ..types import MAX_RANK, NDArray
-from .constants import evaluate
 from .context import Context
-from .elements import from_storage, storage
+from .elements import storage
 from .expansion import expand
+from .folding import evaluated, fold, is_fixed
 from .host import add_host_node, describe
-from .names import HANDED_ON, RANDOM, free_names, has_subgraphs, item_slot, names_read, slots_of
+from .names import free_names, has_subgraphs, item_slot, names_read, slots_of
 from .node import NodeContext
 from .rules import find_rule
-from .values import EMPTY, HostType, HostValue, Inferred, TypeKey, Value, known
+from .values import EMPTY, HostType, HostValue, Inferred, TypeKey, Value
 
 MAX_ELEMENTS = 1 << 32
 """No tensor of a model may have more elements."""
-FOLD_ELEMENTS = 1 << 16
-"""Results up to this size are folded whatever they are made of, larger ones where their operands
-are about as large.
-"""
-GROWING = frozenset(
-    ("ConstantOfShape", "EyeLike", "Expand", "OneHot", "Pad", "Range", "Resize", "Tile", "Upsample")
-)
-"""Ops whose results can be far larger than their operands."""
 
 
 class NeedsValue(Exception):
@@ -224,10 +216,12 @@ class Lowering:
         schema = self.context.schema(node)
         inferred = self.context.infer(node, inputs, schema)
         self._check_sizes(node, [i.shape for i in inferred if i is not None])
-        if self._fold(node, inputs, inferred):
-            return None
         version = self.context.version(node.domain)
         context = NodeContext(self, node, inputs, schema, inferred, version)
+        folded = fold(context, self._by_rule)
+        if folded is not None:
+            self._write(node, folded)
+            return None
         try:
             results = self._by_rule(context)
         except UnsupportedOp as error:
@@ -237,9 +231,7 @@ class Lowering:
                 return None
             return self._on_host(node, inputs, inferred, str(error))
         if results is not None:
-            fixed = all(v is None or v.is_known for v in inputs)
-            fixed = fixed and node.op_type not in RANDOM and not has_subgraphs(node)
-            self._write(node, list(map(_evaluated, results)) if fixed else results)
+            self._write(node, list(map(evaluated, results)) if is_fixed(context) else results)
         return None
 
     def _read(self, node: NodeProto, name: str) -> Value | None:
@@ -313,37 +305,6 @@ class Lowering:
                 )
 
     # -- what the host does --------------------------------------------------------------------
-
-    def _fold(
-        self,
-        node: NodeProto,
-        inputs: Sequence[Value | None],
-        inferred: Sequence[Inferred | None],
-    ) -> bool:
-        """Computes a node on the host when it gives the same in every run, and is no larger than
-        what it is made of.
-        """
-        if not all(v is None or v.is_known for v in inputs):
-            return False
-        if node.op_type in RANDOM | HANDED_ON or has_subgraphs(node):
-            return False
-        given = sum(v.array.size for v in inputs if v is not None and v.array is not None)
-        sizes = [math.prod(i.shape) for i in inferred if i is not None and i.shape is not None]
-        if sum(sizes) > max(FOLD_ELEMENTS, 2 * given):
-            return False
-        if node.op_type in GROWING and len(sizes) < len(node.output):
-            return False
-        serialized = node.SerializeToString(deterministic=True)
-
-        def make() -> list[Value]:
-            operands = [None if v is None else known_host(v) for v in inputs]
-            return [known_value(value) for value in self.context.host_node(serialized)(operands)]
-
-        try:
-            self._write(node, self.context.fold(serialized, inputs, make))
-        except ModelFormatError:
-            return False  # the evaluator may not know an op that has a rule
-        return True
 
     def _on_host(
         self,
@@ -435,15 +396,6 @@ class Lowering:
         return Lowered(outputs, elem_types, self.guards, step, then)
 
 
-def _evaluated(value: Value | None) -> Value | None:
-    """Returns a small result of known operands as a known value: the evaluator refuses some ops of
-    old opsets, and what it would have given may make a shape.
-    """
-    if value is None or value.tensor is None or value.tensor.type.size > FOLD_ELEMENTS:
-        return value
-    return known(from_storage(evaluate(value.tensor), value.elem_type))
-
-
 # -- names ---------------------------------------------------------------------------------------
 
 
@@ -471,22 +423,3 @@ def known_elem_type(dtype: str) -> int:
     from .elements import SAME
 
     return next(e for e, held in SAME.items() if held == dtype)
-
-
-# -- host values ---------------------------------------------------------------------------------
-
-
-def known_host(value: Value) -> HostValue:
-    """Returns a known value as the host holds it."""
-    if value.items is not None:
-        return [known_host(item) for item in value.items]
-    return value.array
-
-
-def known_value(value: HostValue) -> Value:
-    """Returns what the host holds as a known value."""
-    if value is None:
-        return EMPTY
-    if isinstance(value, list):
-        return Value(0, items=tuple(known_value(item) for item in value))
-    return known(value)

@@ -111,3 +111,19 @@ def known(array: NDArray) -> Value:
     array = np.asarray(array)
     array.flags.writeable = False
     return Value(element_of(array), array=array)
+
+
+def known_host(value: Value) -> HostValue:
+    """Returns a known value as the host holds it."""
+    if value.items is not None:
+        return [known_host(item) for item in value.items]
+    return value.array
+
+
+def known_value(value: HostValue) -> Value:
+    """Returns what the host holds as a known value."""
+    if value is None:
+        return EMPTY
+    if isinstance(value, list):
+        return Value(0, items=tuple(known_value(item) for item in value))
+    return known(value)

@@ -58,9 +58,13 @@ class _Axis:
         return not (same and self.roi == (0.0, 1.0))
 
 
-def _coordinates(a: _Axis, transform: str) -> NDArray:
-    """Returns where each result lies on the axis, as ONNX defines it."""
-    at = np.arange(a.out, dtype=np.float64)
+def _coordinates(a: _Axis, transform: str, mode: str) -> NDArray:
+    """Returns where each result lies on the axis, as ONNX defines it.
+
+    The nearest place is found in float32, in which scales are given: 3 / 0.6 is 5 there, and less
+    where the scale's last digits are believed.
+    """
+    at: NDArray = np.arange(a.out, dtype=np.float32 if mode == "nearest" else np.float64)
     length = a.scale * a.size  # the result's, which need not be whole
     if transform == "align_corners":
         return at * 0 if length == 1 else at * (a.size - 1) / (length - 1)
@@ -227,7 +231,7 @@ def resize(
         if not a.changes:
             continue
         check_made("resize", a.out)
-        at = _coordinates(a, coordinate_transformation_mode)
+        at = _coordinates(a, coordinate_transformation_mode, mode)
         if crops:
             within = (at >= 0) & (at <= a.size - 1)
             inside = inside & within.reshape(-1, *(1,) * (rank - a.axis - 1))

@@ -15,6 +15,12 @@ from .registry import rule
 if TYPE_CHECKING:
     from ..node import NodeContext
 
+
+def _thresholded(x: Tensor, alpha: float) -> Tensor:
+    """x above alpha, else 0: of what is no number, too."""
+    return ops.where(x > alpha, x, ops.zeros_like(x))
+
+
 _PLAIN: dict[str, Callable[..., Tensor]] = {
     "HardSwish": ops.hard_swish,
     "Mish": ops.mish,
@@ -28,7 +34,7 @@ _OF_NUMBERS: dict[str, tuple[Callable[..., Tensor], tuple[str, ...]]] = {
     "HardSigmoid": (ops.hard_sigmoid, ("alpha", "beta")),
     "LeakyRelu": (ops.leaky_relu, ("alpha",)),
     "Selu": (ops.selu, ("alpha", "gamma")),
-    "ThresholdedRelu": (ops.thresholded_relu, ("alpha",)),
+    "ThresholdedRelu": (_thresholded, ("alpha",)),
 }
 """Activations and their attributes, of which the schema has the defaults."""
 

@@ -33,8 +33,9 @@ def _once(n: NodeContext, operands: tuple[int, ...], make: Callable[..., NDArray
     given = [n.value(i) if n.has(i) else None for i in operands]
     arrays = [n.known(i) if n.has(i) else None for i in operands]
     node = n.node.SerializeToString(deterministic=True)
-    (value,) = n.lowering.context.fold(node, given, lambda: [known(make(*arrays))])
-    return n.lowering.tensor(value)
+    made = n.lowering.context.fold(node, given, lambda: [known(make(*arrays))])
+    assert made is not None and made[0] is not None
+    return n.lowering.tensor(made[0])
 
 
 @rule("MatMulNBits", types=ANY, domain=MICROSOFT)

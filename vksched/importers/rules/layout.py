@@ -22,6 +22,7 @@ from ...ops import (
 from ...ops.tensor import Tensor
 from ...types import broadcast_shapes, normalize_axis
 from ..elements import ANY, to_storage
+from ..values import Value
 from .registry import rule
 
 if TYPE_CHECKING:
@@ -78,8 +79,9 @@ def split_rule(n: NodeContext) -> tuple[Tensor, ...]:
 
 
 @rule("Squeeze", types=ANY)
-def squeeze_rule(n: NodeContext) -> Tensor:
-    return squeeze(n.tensor(0), axes_of(n, 1))
+def squeeze_rule(n: NodeContext) -> Value:
+    """Of axes in any order; before opset 13 shape inference is wrong where they are not sorted."""
+    return Value(n.elem_type(0), tensor=squeeze(n.tensor(0), axes_of(n, 1)))
 
 
 @rule("Unsqueeze", types=ANY)

@@ -44,21 +44,23 @@ def conv_transpose_rule(n: NodeContext) -> Tensor:
     strides, dilations = ints(n, "strides", axes), ints(n, "dilations", axes)
     given: Padding = padding(n, axes)
     extra = ints(n, "output_padding", axes, 0)
-    target = n.attr("output_shape", ())
+    same = n.attr("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER")
+    target = tuple(n.attr("output_shape", ()))[-axes:]
     beyond = (0,) * axes
-    if target:
-        target = tuple(target)[-axes:]
+    if target or same:
+        wanted = target or tuple(size * s for size, s in zip(x.shape[2:], strides, strict=True))
         totals = [
-            (size - 1) * s + (k - 1) * d + 1 + more - wanted
-            for size, s, k, d, more, wanted in zip(
-                x.shape[2:], strides, w.shape[2:], dilations, extra, target, strict=True
+            (size - 1) * s + (k - 1) * d + 1 + more - out
+            for size, s, k, d, more, out in zip(
+                x.shape[2:], strides, w.shape[2:], dilations, extra, wanted, strict=True
             )
         ]
         half = [max(t, 0) // 2 for t in totals]
         rest = [max(t, 0) - h for t, h in zip(totals, half, strict=True)]
         upper = n.attr("auto_pad", "NOTSET") == "SAME_UPPER"
         given = (*half, *rest) if upper else (*rest, *half)
-        beyond = tuple(max(-t, 0) for t in totals)
+        if target:  # without one the result ends where the weights do, as in onnxruntime
+            beyond = tuple(max(-t, 0) for t in totals)
     made = conv_transpose(
         x,
         w,

@@ -22,6 +22,7 @@ from ...ops import (
 )
 from ...ops.tensor import Tensor
 from ..elements import ANY, PLAIN
+from ..values import Value
 from .registry import rule
 from .window import ints, padding, spatial_axes
 
@@ -40,6 +41,14 @@ def _window(n: NodeContext) -> dict[str, object]:
     }
 
 
+def _pooled(n: NodeContext, made: Tensor) -> Tensor | Value:
+    """Returns a result whose last window starts within the input: shape inference counts one in the
+    padding, too, of some opsets.
+    """
+    is_plain = n.attr("ceil_mode", 0) and n.elem_type(0) != TensorProto.BFLOAT16
+    return Value(n.elem_type(0), tensor=made) if is_plain else made
+
+
 def averages(n: NodeContext, x: Tensor) -> Tensor:
     """Returns the means of the windows of x, as the node's attributes say."""
     count = bool(n.attr("count_include_pad", 0))
@@ -47,22 +56,24 @@ def averages(n: NodeContext, x: Tensor) -> Tensor:
 
 
 @rule("AveragePool", rounds=True)
-def average_pool_rule(n: NodeContext) -> Tensor:
-    return averages(n, n.tensor(0))
+def average_pool_rule(n: NodeContext) -> Tensor | Value:
+    return _pooled(n, averages(n, n.tensor(0)))
 
 
 @rule("LpPool", rounds=True)
-def lp_pool_rule(n: NodeContext) -> Tensor:
-    return lp_pool(n.tensor(0), p=float(n.attr("p", 2)), **_window(n))  # type: ignore[arg-type]
+def lp_pool_rule(n: NodeContext) -> Tensor | Value:
+    made = lp_pool(n.tensor(0), p=float(n.attr("p", 2)), **_window(n))  # type: ignore[arg-type]
+    return _pooled(n, made)
 
 
 @rule("MaxPool", types=PLAIN | {TensorProto.INT8, TensorProto.UINT8, TensorProto.BFLOAT16})
-def max_pool_rule(n: NodeContext) -> list[Tensor]:
+def max_pool_rule(n: NodeContext) -> list[Tensor | Value]:
     x, window = n.tensor(0), _window(n)
-    out = [max_pool(x, **window)]  # type: ignore[arg-type]
+    out = [_pooled(n, max_pool(x, **window))]  # type: ignore[arg-type]
     if n.wants(1):
         found = max_pool_indices(x, **window)  # type: ignore[arg-type]
-        out.append(_column_major(found, x.shape[2:]) if n.attr("storage_order", 0) else found)
+        found = _column_major(found, x.shape[2:]) if n.attr("storage_order", 0) else found
+        out.append(Value(TensorProto.INT64, tensor=found))
     return out
 
 

@@ -48,6 +48,12 @@ def _result(n: NodeContext, x: Tensor, index: int, elem_type: int) -> Value:
     return saturated(x / parameter(n, index, FLOAT32), zero_of(n, index + 1), elem_type)
 
 
+def _shifted_result(n: NodeContext, x: Tensor, index: int) -> Value:
+    """As `_result`, rounded after the zero point: of an odd one a tie goes the other way."""
+    zero, quotient = zero_of(n, index + 1), x / parameter(n, index, FLOAT32)
+    return saturated(quotient if zero is None else quotient + zero, None, n.elem_type(0))
+
+
 # -- elementwise -------------------------------------------------------------------------------
 
 
@@ -59,7 +65,11 @@ def _of_one(build: Callable[[NodeContext, Tensor], Tensor]) -> Callable[[NodeCon
     return lambda n: _result(n, build(n, _real(n, 0)), 3, n.elem_type(0))
 
 
-quantised("QLinearAdd")(_of_two(ops.add))
+@quantised("QLinearAdd")
+def qlinear_add(n: NodeContext) -> Value:
+    return _shifted_result(n, _real(n, 0) + _real(n, 3), 6)
+
+
 quantised("QLinearMul")(_of_two(ops.mul))
 quantised("QLinearSigmoid")(_of_one(lambda n, x: ops.sigmoid(x)))
 quantised("QLinearLeakyRelu")(_of_one(lambda n, x: ops.leaky_relu(x, n.attr("alpha", 0.01))))
@@ -78,19 +88,19 @@ def _softmax(n: NodeContext, x: Tensor) -> Tensor:
     return ops.softmax(x.reshape((*kept, -1)), -1).reshape(x.shape)
 
 
-def _global_average(n: NodeContext, x: Tensor) -> Tensor:
-    n.require(not n.attr("channels_last", 0), "channels last")
-    return ops.global_average_pool(x)
-
-
-def _average(n: NodeContext, x: Tensor) -> Tensor:
-    n.require(not n.attr("channels_last", 0), "channels last")
-    return averages(n, x)
-
-
 quantised("QLinearSoftmax")(_of_one(_softmax))
-quantised("QLinearGlobalAveragePool")(_of_one(_global_average))
-quantised("QLinearAveragePool")(_of_one(_average))
+
+
+@quantised("QLinearGlobalAveragePool")
+def qlinear_global_average_pool(n: NodeContext) -> Value:
+    n.require(not n.attr("channels_last", 0), "channels last")
+    return _shifted_result(n, ops.global_average_pool(_real(n, 0)), 3)
+
+
+@quantised("QLinearAveragePool")
+def qlinear_average_pool(n: NodeContext) -> Value:
+    n.require(not n.attr("channels_last", 0), "channels last")
+    return _shifted_result(n, averages(n, _real(n, 0)), 3)
 
 
 @quantised("QLinearConcat")

@@ -12,7 +12,7 @@ from ... import ops
 from ...ops.tensor import Tensor
 from ...types import BOOL, normalize_axes
 from ..elements import INTS, NARROW_FLOATS, PLAIN
-from .narrow import NUMBERS, fit, is_float, limits
+from .narrow import NUMBERS, convert, fit, is_float, limits
 from .registry import rule
 
 if TYPE_CHECKING:
@@ -53,15 +53,18 @@ def reduced_axes(n: NodeContext) -> tuple[int, ...]:
 def _reduction(n: NodeContext) -> Tensor:
     build, of_none = _REDUCTIONS[n.op_type]
     x, axes, elem_type = n.tensor(0), reduced_axes(n), n.elem_type(0)
-    if not axes:
+    if not axes and (is_float(elem_type) or n.op_type != "ReduceLogSum"):
         return fit(of_none(x), elem_type)
+    keepdims = bool(n.attr("keepdims", 1))
     if not is_float(elem_type):
         if n.op_type == "ReduceL1":
             x, build = ops.abs(x), ops.reduce_sum
         elif n.op_type == "ReduceSumSquare":
             x, build = ops.square(x), ops.reduce_sum
-        n.require(build in (ops.reduce_sum, ops.reduce_prod), "integers")
-    return fit(build(x, axes, bool(n.attr("keepdims", 1))), elem_type)
+        elif build not in (ops.reduce_sum, ops.reduce_prod):
+            wide = build(convert(x, elem_type, T.DOUBLE), axes, keepdims)
+            return convert(wide, T.DOUBLE, elem_type)
+    return fit(build(x, axes, keepdims), elem_type)
 
 
 for _name in _REDUCTIONS:
