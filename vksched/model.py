@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from .between import explain_stages
 from .errors import GraphError, PlanError
 from .graph import build_graph
 from .importers.lowering import NeedsInputs
@@ -25,13 +26,16 @@ from .importers.values import HostValue
 from .ops.tensor import Tensor
 from .plan.names import NameIndex
 from .plan.plan import Plan
-from .program import Program, Stage, StageCache
+from .program import Program, Services, Stage, StageCache
 from .run import Run
+from .trace import Trace
 from .types import NDArray
 
 DEFAULT_LIMIT = 16
 """Compiled graphs that are kept for one model."""
 
+
+_NOTHING = "[plan] nothing is compiled yet; call the model once, or try prepare(x=(1, 3, 224, 224))"
 
 Placements = Mapping[str | Tensor, str]
 CompileGraph = Callable[[Mapping[str, Tensor], Placements], Run]
@@ -45,7 +49,13 @@ class ModelRun:
     """
 
     def __init__(
-        self, model: Model, compile: CompileGraph, placement: Placements, limit: int
+        self,
+        model: Model,
+        compile: CompileGraph,
+        placement: Placements,
+        limit: int,
+        trace: Trace,
+        told: set[str] | None,
     ) -> None:
         if not isinstance(limit, int) or limit < 1:
             raise PlanError(f"[compile] expected a limit of at least 1, got {limit!r}")
@@ -53,6 +63,7 @@ class ModelRun:
         self._compile = compile
         self._placement = dict(placement)
         self._cache = StageCache(limit)
+        self._services = Services(self._compile_stage, trace, told)
         self._programs: dict[frozenset[str], Program] = {}
         self._lock = threading.Lock()
         self._worker: ThreadPoolExecutor | None = None
@@ -134,8 +145,25 @@ class ModelRun:
         """The plan of the compiled graph that was used last: `print(run.plan.explain())`."""
         plans = self.plans
         if not plans:
-            raise PlanError("[plan] nothing is compiled yet; call the model once, or prepare()")
+            raise PlanError(_NOTHING)
         return plans[-1]
+
+    def explain(self) -> str:
+        """Returns as text what the last run did, or what is prepared: the plans of its stages in
+        order, and what the host does between them, with the reasons.
+        """
+        with self._cache.lock, self._lock:
+            kept = self._cache.stages
+            age = {stage: number for number, stage in enumerate(kept)}
+            used = [
+                (age[stage], program.start)
+                for program in self._programs.values()
+                for stages in program.start.stages.values()
+                for stage in stages
+            ]
+            if not used:
+                raise PlanError(_NOTHING)
+            return explain_stages(max(used, key=lambda pair: pair[0])[1], kept)
 
     def close(self) -> None:
         """Waits for its runs, those submitted too, and frees its memory on the devices; safe to
@@ -159,7 +187,7 @@ class ModelRun:
             if given not in self._programs:
                 frame = self.model.frame(given)
                 self._programs[given] = Program(
-                    self.model.context, frame, self._compile_stage, self._cache
+                    self.model.context, frame, self._services, self._cache
                 )
             return self._programs[given]
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from .between import emit_step, warn_of_step
 from .control import Step, make_step
 from .errors import OutOfMemory
 from .importers.context import Context
@@ -34,9 +35,23 @@ from .importers.names import item_slot, slots_of
 from .importers.values import HostType, HostValue, TypeKey, Value, type_of
 from .ops.tensor import Tensor
 from .run import Run
+from .trace import Trace
 from .types import NDArray
 
 Compile = Callable[[Mapping[str, Tensor]], Run]
+
+
+@dataclass(frozen=True)
+class Services:
+    """What programs have of a scheduler.
+
+    compile: makes a Run of a stage's outputs. told: what a warning was given of; None where the
+    host is all there is.
+    """
+
+    compile: Compile
+    trace: Trace
+    told: set[str] | None
 
 
 @dataclass(eq=False)
@@ -211,19 +226,21 @@ def _close(stages: Iterable[Stage]) -> None:
 class Program:
     """A function of host values that an ONNX graph describes.
 
-    context: of the model. frame: the graph; its slots are the program's inputs. compile: makes a
-    Run of a stage's outputs. cache: keeps the stages, of subgraphs too.
+    context: of the model. frame: the graph; its slots are the program's inputs. cache: keeps the
+    stages, of subgraphs too.
     """
 
-    def __init__(self, context: Context, frame: Frame, compile: Compile, cache: StageCache) -> None:
+    def __init__(
+        self, context: Context, frame: Frame, services: Services, cache: StageCache
+    ) -> None:
         self.context = context
-        self.compile = compile
+        self.services = services
         self.cache = cache
         self.start = Junction(frame)
 
     def of(self, frame: Frame) -> Program:
         """Returns a program of another frame whose stages are kept beside those of this one."""
-        return Program(self.context, frame, self.compile, self.cache)
+        return Program(self.context, frame, self.services, self.cache)
 
     def __call__(self, arrays: Mapping[str, HostValue]) -> list[HostValue]:
         """Runs once; returns the results in order.
@@ -307,11 +324,11 @@ class Program:
 
     def _compiled(self, outputs: Mapping[str, Tensor]) -> Run:
         try:
-            return self.compile(outputs)
+            return self.services.compile(outputs)
         except OutOfMemory:
             if not self.cache.close_idle():
                 raise
-            return self.compile(outputs)  # in the room of what was kept for other shapes
+            return self.services.compile(outputs)  # in the room of what was kept for other shapes
 
     def _advance(self, stage: Stage, held: Mapping[str, HostValue]) -> dict[str, HostValue]:
         """Runs one stage and its step; returns what the slots hold then."""
@@ -326,10 +343,29 @@ class Program:
             step = lowered.step
             given = [None if v is None else host_of(v, out) for v in step.inputs]
             captured = {name: host_of(v, out) for name, v in step.captured.items()}
-            made = stage.step.run(given, captured)
+            made = self._run_step(stage, stage.step, step, given, captured)
             named = zip(step.node.output, made, strict=False)
             out.update(flatten({name: value for name, value in named if name}))
         return out
+
+    def _run_step(
+        self,
+        stage: Stage,
+        run: Step,
+        step: HostStep,
+        given: Sequence[HostValue],
+        captured: Mapping[str, HostValue],
+    ) -> Sequence[HostValue]:
+        """Runs a step, and tells of it unless it is control flow."""
+        trace, told = self.services.trace, self.services.told
+        start_s = trace.clock.now()
+        made = run.run(given, captured)
+        if not run.programs:
+            if trace.active:
+                emit_step(trace, step, start_s)
+            if told is not None:
+                warn_of_step(stage, step, [*given, *made], told)
+        return made
 
 
 def _step_slots(step: HostStep | None) -> list[str]:

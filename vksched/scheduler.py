@@ -238,7 +238,8 @@ class Scheduler:
         def compile(outputs: Mapping[str, Tensor], chosen: Placements) -> Run:
             return self.compile(outputs, chosen, progress)
 
-        run = ModelRun(outputs, compile, placement or {}, limit)
+        told = self._told if len(self._devices) > 1 else None
+        run = ModelRun(outputs, compile, placement or {}, limit, self.trace, told)
         with self._lock:
             self._models.add(run)
         if outputs.is_static:

@@ -42,6 +42,10 @@ MAX_ELEMENTS = 1 << 32
 """No tensor of a model may have more elements."""
 
 
+MISFIT = "operands that may not fit"
+"""How a reason begins where a rule has something against the operands."""
+
+
 class NeedsValue(Exception):
     """A rule asks for elements that are not known yet."""
 
@@ -262,7 +266,7 @@ class Lowering:
             if isinstance(error, ModelFormatError):
                 raise
             # stricter than ONNX, or the node is wrong: then the evaluator refuses it, too
-            raise UnsupportedOp(f"{n.op_type}: {error}") from error
+            raise UnsupportedOp(f"{MISFIT}: {error}") from error
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             # nothing has looked at their elements before, nor at the operands of an unknown op
             raise ModelFormatError(
