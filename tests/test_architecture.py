@@ -18,7 +18,7 @@ LAYERS = [
     ("states", "opened"),
     ("compiled",),
     ("run", "request"),
-    ("function", "control", "program"),
+    ("function", "between", "control", "program"),
     ("model",),
     ("scheduler",),
     ("session", "onnx_backend"),

@@ -108,7 +108,40 @@ def test_info_says_where_the_first_stage_ends(capsys: pytest.CaptureFixture[str]
     where = {row["op"]: row["where"] for row in data["ops"]}
     assert where == {"Neg": {"cpu": 1}, "Unique": {"between stages": 1}, "Abs": {"later": 1}}
     _, out, _ = call(capsys, "info", cut, "--devices", "cpu")
-    assert "the first stage ends before Unique node 'y'" in out and "the rest, 1 node, is" in out
+    assert data["cut"]["by_host"] and not data["cut"]["doubtful"]
+    assert "the first stage ends before Unique node 'y', which the host runs: no vksched" in out
+    assert "the rest, 1 node, is" in out
+
+
+def test_info_marks_what_a_run_may_refuse(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = str(tmp_path / "misfit.onnx")
+    text = """g (float[n,c,8,8] x, float[n,m] a, float[9,2] b) => (float[?,?,?,?] y, float[?,?] z) {
+      y = Conv(x, w)
+      z = MatMul(a, b) }"""
+    parsed = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
+    parsed.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((9, 2, 3, 3), "f"), "w"))
+    onnx.save(parsed, path)
+    args = ("info", path, "--devices", "cpu", "--dim", "c=8", "--dim", "m=8")
+    (row,) = data_of(capsys, *args)["by_numpy"]
+    assert row["op"] == "Conv" and row["doubtful"] and "expected w (9, 2, 3, 3)" in row["reason"]
+    cut = data_of(capsys, *args)["cut"]
+    assert cut["doubtful"] and "expected the inner sizes to be equal" in cut["reason"]
+    _, out, _ = call(capsys, *args)
+    assert "Conv (1 node, 'y.onnx.Conv', which a run may refuse): operands that may not" in out
+    assert "ends before MatMul node 'z', which the host runs, or refuses: operands" in out
+
+
+@needs_vulkan
+def test_info_gives_reasons_for_few_elements(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = str(tmp_path / "few.onnx")
+    text = "g (double[n] x) => (double[n] y) { y = Exp(x) }"
+    onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}'), path)
+    (row,) = data_of(capsys, "info", path, "--devices", vulkan_names()[0])["by_numpy"]
+    assert row["op"] == "exp" and "float64" in row["reason"] and not row["doubtful"]
 
 
 # -- run -----------------------------------------------------------------------------------------
@@ -274,12 +307,15 @@ def test_errors_are_one_line_that_says_where(
         (("run", model, "--random", "0", "--input", f"y={bad}"), "'y'"),
         (("run", model, "--random", "0", "--devices", "gpu"), "gpu"),
         (("run", model, "--random", "0", "--repeat", "0"), "at least one run"),
+        (("run", model, "--random", "0", "--shape", "x=2,3", "--dim", "n=5"), "expected n=5, got"),
         (("run", model, "--random", "0", "--devices", "cpu", "--output-dir", bad), "bad.npy"),
     ):
         code, _, err = call(capsys, *args)
         lines = err.splitlines()
         assert code == 1 and said in lines[-1], (args, err)
         assert len(lines) == 1 or all(line.startswith("[devices]") for line in lines[:-1])
+    code, _, err = call(capsys, "run", model, "--random", "-1")
+    assert code == 2 and "x>=0" in err
 
 
 # -- parts ---------------------------------------------------------------------------------------
@@ -318,6 +354,8 @@ def test_an_error_names_the_sizes_that_were_assumed(
     args = ("run", path, "--devices", "cpu", "--random", "0", "--dim", "m=2")
     code, _, err = call(capsys, *args)
     assert code == 1 and err.endswith("; size 1 was assumed for n: try --dim or --shape\n")
+    code, _, err = call(capsys, "run", path, "--random", "0", "--devices", "gpu")
+    assert code == 1 and "assumed" not in err  # what has nothing to do with sizes
 
 
 def test_what_differs_is_told() -> None:

@@ -709,10 +709,11 @@ def test_a_failed_load_leaves_nothing(tmp_path: Path) -> None:
     assert kept and os.listdir(tmp_path) == ["m.onnx"]
 
 
-def test_without_the_onnx_package_the_extra_is_named() -> None:
+@pytest.mark.parametrize("use", ["vksched.load(b'')", "import vksched.onnx_backend"])
+def test_without_the_onnx_package_the_extra_is_named(use: str) -> None:
     code = (
         "import sys\nsys.modules['onnx'] = None\nimport vksched\n"
-        "try:\n    vksched.load(b'')\n"
+        f"try:\n    {use}\n"
         "except vksched.VkschedError as error:\n    print(error)\n"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -17,6 +17,7 @@ from conftest import vulkan_names
 
 import vksched as vs
 import vksched.session
+from vksched.runtime import drivers, probe
 from vksched.session import options
 from vksched.session.providers import choose_devices
 
@@ -271,3 +272,14 @@ def test_options_without_effect_are_told_once(monkeypatch: pytest.MonkeyPatch) -
         given.optimized_model_filepath = "other.onnx"
     with pytest.raises(vs.UnsupportedOp, match="initializers"):
         given.add_external_initializers(["w"], [1])
+
+
+def test_a_missing_device_is_told_at_the_line_of_the_caller(
+    model: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VKSCHED_NO_VULKAN", raising=False)
+    monkeypatch.setattr(probe, "_warned", False)
+    monkeypatch.setattr(drivers, "ask_drivers", lambda: drivers.Answer(()))
+    with pytest.warns(vs.VkschedWarning, match="everything runs on numpy") as said:
+        vs.InferenceSession(model).close()
+    assert said[0].filename == __file__

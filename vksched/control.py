@@ -15,7 +15,7 @@ from onnx import GraphProto, NodeProto
 
 from .errors import ModelFormatError, ShapeError
 from .importers.elements import numpy_of
-from .importers.host import describe
+from .importers.host import describe, naming
 from .importers.lowering import Frame, HostStep
 from .importers.names import subgraphs
 from .importers.node import attribute_value
@@ -47,13 +47,23 @@ def make_step(program: Program, step: HostStep) -> Step:
     """
     node = step.node
     if not subgraphs(node):
-        evaluate = program.context.host_node(node.SerializeToString(deterministic=True))
-        return Step(lambda inputs, captured: evaluate(inputs))
+        return Step(_evaluation(program, step))
     make = {"Loop": _loop, "Scan": _scan}.get(node.op_type)
     if make is None or len(subgraphs(node)) != 1:
         raise ModelFormatError(f"[onnx] {describe(node)}: no such control flow; {step.reason}")
     body = _Body(program, subgraphs(node)[0], step)
     return Step(make(node, body), (body.program,))
+
+
+def _evaluation(program: Program, step: HostStep) -> Run:
+    with naming(step.reason):
+        evaluate = program.context.host_node(step.node.SerializeToString(deterministic=True))
+
+    def run(inputs: Sequence[HostValue], captured: Mapping[str, HostValue]) -> list[HostValue]:
+        with naming(step.reason):
+            return evaluate(inputs)
+
+    return run
 
 
 class _Body:

@@ -11,11 +11,13 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from threading import get_ident
 from typing import Any
 
 import numpy as np
 
+from .between import explain_stages
 from .errors import GraphError, PlanError
 from .graph import build_graph
 from .importers.lowering import NeedsInputs
@@ -24,13 +26,16 @@ from .importers.values import HostValue
 from .ops.tensor import Tensor
 from .plan.names import NameIndex
 from .plan.plan import Plan
-from .program import Program, Stage, StageCache
+from .program import Program, Services, Stage, StageCache
 from .run import Run
+from .trace import Trace
 from .types import NDArray
 
 DEFAULT_LIMIT = 16
 """Compiled graphs that are kept for one model."""
 
+
+_NOTHING = "[plan] nothing is compiled yet; call the model once, or try prepare(x=(1, 3, 224, 224))"
 
 Placements = Mapping[str | Tensor, str]
 CompileGraph = Callable[[Mapping[str, Tensor], Placements], Run]
@@ -44,7 +49,13 @@ class ModelRun:
     """
 
     def __init__(
-        self, model: Model, compile: CompileGraph, placement: Placements, limit: int
+        self,
+        model: Model,
+        compile: CompileGraph,
+        placement: Placements,
+        limit: int,
+        trace: Trace,
+        told: set[str] | None,
     ) -> None:
         if not isinstance(limit, int) or limit < 1:
             raise PlanError(f"[compile] expected a limit of at least 1, got {limit!r}")
@@ -52,9 +63,12 @@ class ModelRun:
         self._compile = compile
         self._placement = dict(placement)
         self._cache = StageCache(limit)
+        self._services = Services(self._compile_stage, trace, told)
         self._programs: dict[frozenset[str], Program] = {}
         self._lock = threading.Lock()
         self._worker: ThreadPoolExecutor | None = None
+        self._workers: set[int] = set()
+        self._submitted: set[Future[dict[str, HostValue]]] = set()
         self._closed = False
         self._placed: set[str] = set()
 
@@ -78,8 +92,12 @@ class ModelRun:
             raise GraphError(
                 f"[run] expected inputs by name, got {len(unnamed)} without; try run({names})"
             )
-        program, arrays = self._program(inputs)
-        found = program(arrays)
+        self._require_open()
+        return self._run(inputs)
+
+    def _run(self, inputs: Mapping[str, Any]) -> dict[str, HostValue]:
+        arrays = self.model.check_inputs(inputs)
+        found = self._program_of(frozenset(arrays.keys() & self.model.defaults.keys()))(arrays)
         given = [a for value in arrays.values() for a in _arrays(value)]
         return {v.name: _owned(a, given) for v, a in zip(self.outputs, found, strict=True)}
 
@@ -89,8 +107,20 @@ class ModelRun:
         with self._lock:
             self._require_open()
             if self._worker is None:
-                self._worker = ThreadPoolExecutor(1, thread_name_prefix="vksched-model")
-            return self._worker.submit(lambda: self(**copied))
+                workers = self._workers  # a running thread keeps what it was started with
+                self._worker = ThreadPoolExecutor(
+                    1, "vksched-model", initializer=lambda: workers.add(get_ident())
+                )
+            future = self._worker.submit(self._run, copied)
+            self._submitted.add(future)
+        future.add_done_callback(self._submitted.discard)
+        return future
+
+    def synchronize(self) -> None:
+        """Waits until every run submitted so far is done, or has failed; its future tells which."""
+        with self._lock:
+            submitted = list(self._submitted)
+        wait(submitted)
 
     def prepare(self, **shapes: Any) -> None:
         """Compiles for inputs of given shapes, by name, without running, as far as that can be done
@@ -115,28 +145,41 @@ class ModelRun:
         """The plan of the compiled graph that was used last: `print(run.plan.explain())`."""
         plans = self.plans
         if not plans:
-            raise PlanError("[plan] nothing is compiled yet; call the model once, or prepare()")
+            raise PlanError(_NOTHING)
         return plans[-1]
 
+    def explain(self) -> str:
+        """Returns as text what the last run did, or what is prepared: the plans of its stages in
+        order, and what the host does between them, with the reasons.
+        """
+        with self._cache.lock, self._lock:
+            kept = self._cache.stages
+            age = {stage: number for number, stage in enumerate(kept)}
+            used = [
+                (age[stage], program.start)
+                for program in self._programs.values()
+                for stages in program.start.stages.values()
+                for stage in stages
+            ]
+            if not used:
+                raise PlanError(_NOTHING)
+            return explain_stages(max(used, key=lambda pair: pair[0])[1], kept)
+
     def close(self) -> None:
-        """Waits for its runs and frees its memory on the devices; safe to call twice."""
+        """Waits for its runs, those submitted too, and frees its memory on the devices; safe to
+        call twice. What a run calls when it is done may call it, too: then later ones are dropped.
+        """
         with self._lock:
             self._closed = True
             worker, self._worker = self._worker, None
         if worker is not None:
-            worker.shutdown(wait=True)
+            is_worker = get_ident() in self._workers
+            worker.shutdown(wait=not is_worker, cancel_futures=is_worker)
         self._cache.close()
 
     def _require_open(self) -> None:
         if self._closed:
             raise PlanError("[run] the model or its scheduler is closed; compile it again")
-
-    def _program(self, inputs: Mapping[str, Any]) -> tuple[Program, dict[str, HostValue]]:
-        """Returns what runs these inputs, and the inputs as it takes them."""
-        self._require_open()
-        arrays = self.model.check_inputs(inputs)
-        given = frozenset(arrays.keys() & self.model.defaults.keys())
-        return self._program_of(given), arrays
 
     def _program_of(self, given: frozenset[str]) -> Program:
         """Returns the program in which these initializers are inputs."""
@@ -144,7 +187,7 @@ class ModelRun:
             if given not in self._programs:
                 frame = self.model.frame(given)
                 self._programs[given] = Program(
-                    self.model.context, frame, self._compile_stage, self._cache
+                    self.model.context, frame, self._services, self._cache
                 )
             return self._programs[given]
 
@@ -185,5 +228,7 @@ def _owned(value: HostValue, given: list[NDArray]) -> HostValue:
 
 
 def _copied(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_copied(item) for item in value]
     copy = getattr(value, "copy", None)
     return copy() if copy is not None else value

@@ -23,8 +23,6 @@ import numpy as np
 
 from .errors import DeviceError, GraphError, VkschedError
 from .importers import load, require_onnx
-from .importers.values import HostValue
-from .model import ModelRun
 from .runtime import probe
 from .scheduler import Scheduler
 from .types import Shape
@@ -34,6 +32,9 @@ require_onnx()
 import onnx  # noqa: E402
 from onnx import ModelProto, NodeProto, TypeProto, ValueInfoProto, helper  # noqa: E402
 from onnx.backend.base import Backend, BackendRep, namedtupledict  # noqa: E402
+
+from .importers.values import HostValue  # noqa: E402
+from .model import ModelRun  # noqa: E402
 
 DEFAULT_DEVICE = "vulkan:0"
 

@@ -13,12 +13,15 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from .between import emit_step, warn_of_step
 from .control import Step, make_step
+from .errors import OutOfMemory
 from .importers.context import Context
 from .importers.elements import from_storage, to_storage
 from .importers.host import WrongShape
@@ -32,15 +35,30 @@ from .importers.names import item_slot, slots_of
 from .importers.values import HostType, HostValue, TypeKey, Value, type_of
 from .ops.tensor import Tensor
 from .run import Run
+from .trace import Trace
 from .types import NDArray
 
 Compile = Callable[[Mapping[str, Tensor]], Run]
 
 
+@dataclass(frozen=True)
+class Services:
+    """What programs have of a scheduler.
+
+    compile: makes a Run of a stage's outputs. told: what a warning was given of; None where the
+    host is all there is.
+    """
+
+    compile: Compile
+    trace: Trace
+    told: set[str] | None
+
+
 @dataclass(eq=False)
 class Stage:
     """A stage that is ready to run. run: None when its graph computes nothing. reads: the slots
-    that are its inputs. keeps: those that it hands on as they are.
+    that are its inputs. keeps: those that it hands on as they are. doubted: how many nodes were
+    known, when it was lowered, of which shape inference is wrong.
     """
 
     lowered: Lowered
@@ -49,10 +67,11 @@ class Stage:
     then: Junction | None
     reads: tuple[str, ...] = ()
     keeps: tuple[str, ...] = ()
+    doubted: int = 0
 
     def fits(self, arrays: Mapping[str, HostValue]) -> bool:
-        """Returns whether the guards hold."""
-        return all(_same(arrays[slot], array) for slot, array in self.lowered.guards.items())
+        """Returns whether the guards hold; where nothing is known of a slot they do not."""
+        return all(_same(arrays.get(slot), array) for slot, array in self.lowered.guards.items())
 
 
 @dataclass(eq=False)
@@ -65,13 +84,16 @@ class Junction:
 
 LIGHTER = 16
 """How much less a stage without a compiled graph weighs."""
+MOST = 64
+"""So many compiled graphs that a single run uses are kept for each set of shapes."""
 
 
 class StageCache:
     """The stages of a model that are kept, the one not used for longest first.
 
-    limit: how many compiled graphs; of stages without one LIGHTER times as many. A stage in use
-    stays.
+    limit: how many times the compiled graphs that one run has used at most, which are several where
+    it has several stages or where shapes grow in a loop; of stages without a graph LIGHTER times as
+    many. A stage in use stays.
     """
 
     def __init__(self, limit: int) -> None:
@@ -79,6 +101,32 @@ class StageCache:
         self.lock = threading.RLock()
         self._stages: OrderedDict[Stage, tuple[Junction, object]] = OrderedDict()
         self._users: Counter[Stage] = Counter()
+        self._runs = threading.local()
+        self._ended = threading.Condition(self.lock)
+        self._active = 0
+        self._most_used = 1
+
+    @contextmanager
+    def one_run(self) -> Iterator[None]:
+        """Counts what is used inside as used by one run; runs inside one are a part of it."""
+        if self._is_inside:
+            yield
+            return
+        with self.lock:
+            self._active += 1
+        self._runs.used = set()
+        try:
+            yield
+        finally:
+            self._runs.used = None
+            with self._ended:
+                self._active -= 1
+                self._ended.notify_all()
+
+    @property
+    def _is_inside(self) -> bool:
+        """Whether the caller is itself part of a run."""
+        return getattr(self._runs, "used", None) is not None
 
     def find(
         self, junction: Junction, key: object, arrays: Mapping[str, HostValue]
@@ -87,7 +135,7 @@ class StageCache:
         for stage in junction.stages.get(key, ()):
             if stage.fits(arrays):
                 self._stages.move_to_end(stage)
-                self._users[stage] += 1
+                self._use(stage)
                 return stage
         return None
 
@@ -95,7 +143,14 @@ class StageCache:
         """Keeps a new stage, in use until it is given back."""
         junction.stages.setdefault(key, []).append(stage)
         self._stages[stage] = (junction, key)
+        self._use(stage)
+
+    def _use(self, stage: Stage) -> None:
         self._users[stage] += 1
+        used: set[Stage] | None = getattr(self._runs, "used", None)
+        if used is not None and stage.run is not None:
+            used.add(stage)
+            self._most_used = max(self._most_used, min(len(used), MOST))
 
     def give_back(self, stage: Stage) -> None:
         """Ends a use; closes what is too much."""
@@ -108,7 +163,8 @@ class StageCache:
                     gone.append(stage)  # dropped while it was in use
             compiled = [s for s in self._stages if s.run is not None]
             without = [s for s in self._stages if s.run is None]
-            for stages, limit in ((compiled, self.limit), (without, LIGHTER * self.limit)):
+            most = self.limit * self._most_used
+            for stages, limit in ((compiled, most), (without, LIGHTER * most)):
                 idle = (s for s in stages if s not in self._users)
                 for old in itertools.islice(idle, max(0, len(stages) - limit)):
                     gone += self._drop(old)
@@ -145,9 +201,18 @@ class StageCache:
         with self.lock:
             return tuple(self._stages)
 
-    def close(self) -> None:
-        """Closes all compiled graphs; those in use when they are given back."""
+    def close_idle(self) -> bool:
+        """Closes all that nobody uses now; returns whether a compiled graph was among it."""
         with self.lock:
+            idle = [s for s in self._stages if s not in self._users]
+            gone = [old for stage in idle for old in self._drop(stage)]
+        _close(gone)
+        return any(stage.run is not None for stage in gone)
+
+    def close(self) -> None:
+        """Waits for runs under way and closes all compiled graphs."""
+        with self._ended:
+            self._ended.wait_for(lambda: self._active <= self._is_inside)
             gone = [old for stage in list(self._stages) for old in self._drop(stage)]
         _close(gone)
 
@@ -161,26 +226,31 @@ def _close(stages: Iterable[Stage]) -> None:
 class Program:
     """A function of host values that an ONNX graph describes.
 
-    context: of the model. frame: the graph; its slots are the program's inputs. compile: makes a
-    Run of a stage's outputs. cache: keeps the stages, of subgraphs too.
+    context: of the model. frame: the graph; its slots are the program's inputs. cache: keeps the
+    stages, of subgraphs too.
     """
 
-    def __init__(self, context: Context, frame: Frame, compile: Compile, cache: StageCache) -> None:
+    def __init__(
+        self, context: Context, frame: Frame, services: Services, cache: StageCache
+    ) -> None:
         self.context = context
-        self.compile = compile
+        self.services = services
         self.cache = cache
         self.start = Junction(frame)
 
     def of(self, frame: Frame) -> Program:
         """Returns a program of another frame whose stages are kept beside those of this one."""
-        return Program(self.context, frame, self.compile, self.cache)
+        return Program(self.context, frame, self.services, self.cache)
 
     def __call__(self, arrays: Mapping[str, HostValue]) -> list[HostValue]:
         """Runs once; returns the results in order.
 
         arrays: by slot, in their ONNX element types.
         """
-        held = flatten(arrays)
+        with self.cache.one_run():
+            return self._run(flatten(arrays))
+
+    def _run(self, held: dict[str, HostValue]) -> list[HostValue]:
         junction = self.start
         while True:
             stage = self._take(junction, held)
@@ -190,20 +260,20 @@ class Program:
                     return [host_of(value, held) for value in stage.lowered.results]
                 junction = stage.then
             except WrongShape as wrong:
-                if not self._leave_to_host(wrong):
+                if not self._leave_to_host(wrong, stage):
                     raise
                 self.cache.forget(stage)  # and lower again, without what inference says of it
             finally:
                 self.cache.give_back(stage)
 
-    def _leave_to_host(self, wrong: WrongShape) -> bool:
-        """Notes a node of which inference is wrong; returns whether that is news."""
+    def _leave_to_host(self, wrong: WrongShape, stage: Stage) -> bool:
+        """Notes a node of which inference is wrong; returns whether that is news to a stage."""
         if wrong.node is None:
             return False
-        node = wrong.node.SerializeToString(deterministic=True)
-        is_new = node not in self.context.not_inferable
-        self.context.not_inferable.add(node)
-        return is_new
+        with self.cache.lock:
+            doubted = self.context.not_inferable
+            doubted.add(wrong.node.SerializeToString(deterministic=True))
+            return stage.doubted < len(doubted)
 
     def prepare(self, types: Mapping[str, HostType]) -> Stage:
         """Lowers and compiles the first stage for given types.
@@ -233,23 +303,32 @@ class Program:
         types: Mapping[str, TypeKey],
         held: Mapping[str, HostValue] | None,
     ) -> Stage:
-        lowering = Lowering(self.context, junction.frame, types, held)
-        lowered = lowering.run()
-        run = self.compile(lowered.outputs) if lowered.outputs else None
+        doubted = len(self.context.not_inferable)
+        lowered = Lowering(self.context, junction.frame, types, held).run()
+        run = self._compiled(lowered.outputs) if lowered.outputs else None
         made = dict(lowered.outputs)
         handed = [*(lowered.then.slots if lowered.then else ()), *_step_slots(lowered.step)]
         handed += [slot for value in lowered.results for slot in slots_of(value)]
         later = set(lowered.step.node.output) if lowered.step else set()
         stage = Stage(
-            _with_copied_guards(lowered),
+            lowered,
             run,
             make_step(self, lowered.step) if lowered.step else None,
             Junction(lowered.then) if lowered.then else None,
             tuple(node.name for node in run.plan.graph.inputs) if run else (),
             tuple(s for s in dict.fromkeys(handed) if s not in made and s not in later),
+            doubted,
         )
         self.cache.add(junction, key, stage)
         return stage
+
+    def _compiled(self, outputs: Mapping[str, Tensor]) -> Run:
+        try:
+            return self.services.compile(outputs)
+        except OutOfMemory:
+            if not self.cache.close_idle():
+                raise
+            return self.services.compile(outputs)  # in the room of what was kept for other shapes
 
     def _advance(self, stage: Stage, held: Mapping[str, HostValue]) -> dict[str, HostValue]:
         """Runs one stage and its step; returns what the slots hold then."""
@@ -264,23 +343,29 @@ class Program:
             step = lowered.step
             given = [None if v is None else host_of(v, out) for v in step.inputs]
             captured = {name: host_of(v, out) for name, v in step.captured.items()}
-            made = stage.step.run(given, captured)
+            made = self._run_step(stage, stage.step, step, given, captured)
             named = zip(step.node.output, made, strict=False)
             out.update(flatten({name: value for name, value in named if name}))
         return out
 
-
-def _with_copied_guards(lowered: Lowered) -> Lowered:
-    """The arrays of guards are the caller's, who may change them."""
-    copies = {slot: np.array(array) for slot, array in lowered.guards.items()}
-    return Lowered(
-        lowered.outputs,
-        lowered.elem_types,
-        copies,
-        lowered.step,
-        lowered.then,
-        lowered.results,
-    )
+    def _run_step(
+        self,
+        stage: Stage,
+        run: Step,
+        step: HostStep,
+        given: Sequence[HostValue],
+        captured: Mapping[str, HostValue],
+    ) -> Sequence[HostValue]:
+        """Runs a step, and tells of it unless it is control flow."""
+        trace, told = self.services.trace, self.services.told
+        start_s = trace.clock.now()
+        made = run.run(given, captured)
+        if not run.programs:
+            if trace.active:
+                emit_step(trace, step, start_s)
+            if told is not None:
+                warn_of_step(stage, step, [*given, *made], told)
+        return made
 
 
 def _step_slots(step: HostStep | None) -> list[str]:

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, overload
@@ -109,6 +110,7 @@ class Scheduler:
         self._closing = False
         self._closed = False
         self._told: set[str] = set()
+        self._models: weakref.WeakSet[ModelRun] = weakref.WeakSet()
         self._owner = Owner()
         self._opened = DeviceSet()
         self._devices = self._opened.devices
@@ -236,7 +238,10 @@ class Scheduler:
         def compile(outputs: Mapping[str, Tensor], chosen: Placements) -> Run:
             return self.compile(outputs, chosen, progress)
 
-        run = ModelRun(outputs, compile, placement or {}, limit)
+        told = self._told if len(self._devices) > 1 else None
+        run = ModelRun(outputs, compile, placement or {}, limit, self.trace, told)
+        with self._lock:
+            self._models.add(run)
         if outputs.is_static:
             run.prepare()
         return run
@@ -300,6 +305,10 @@ class Scheduler:
         """Waits until every run submitted so far is done, or has failed; its future tells which."""
         self._owner.require("the scheduler")
         with self._lock:
+            models = list(self._models)
+        for model in models:
+            model.synchronize()
+        with self._lock:
             compiled = list(self._compiled)
         for each in compiled:
             each.synchronize()
@@ -311,6 +320,12 @@ class Scheduler:
         """
         if self._owner.forked:
             return
+        with self._lock:
+            for each in self._compiled:
+                each.require_outside("close")
+            models = list(self._models)
+        for model in models:
+            model.close()  # their runs may still have stages to compile
         with self._lock:
             compiled = list(self._compiled)
             for each in compiled:

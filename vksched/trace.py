@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
+from types import FrameType
 from typing import Protocol
 
 from .errors import VkschedError
@@ -22,6 +24,19 @@ def warn(text: str) -> None:
     """Warns where raising would do harm: in worker threads, and midway through freeing."""
     with contextlib.suppress(VkschedWarning):  # raised where warnings are errors
         warnings.warn(text, VkschedWarning, stacklevel=3)
+
+
+def warn_user(text: str) -> None:
+    """Warns at the first line outside the package, however deep below it the call is."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and _is_ours(frame):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, VkschedWarning, stacklevel=level)
+
+
+def _is_ours(frame: FrameType) -> bool:
+    module = str(frame.f_globals.get("__name__", ""))
+    return module.partition(".")[0] == __name__.partition(".")[0]
 
 
 class Clock(Protocol):
@@ -39,11 +54,13 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that took time. name: "split", "wait", "copy", "run", "fault" or "slow".
+    """Something that took time. name: "split", "wait", "copy", "run", "step", "fault" or
+    "slow".
 
     device: where, or "host". run: which run of the compiled graph, or -1. fields: what the event
     tells besides: of "run" the run's RunStats, as "stats"; of "split" its ops, as "ops", with the
-    seconds that the planner estimates for all nodes of each.
+    seconds that the planner estimates for all nodes of each; of "step", what the host runs between
+    two graphs of a model, its "op" and "node".
     """
 
     name: str
@@ -116,9 +133,9 @@ def _chrome_event(event: Event) -> dict[str, object]:
         k: asdict(v) if is_dataclass(v) and not isinstance(v, type) else v
         for k, v in event.fields.items()
     }
-    ops = event.fields.get("ops")
+    ops = event.fields.get("ops", event.fields.get("op", ""))
     return {
-        "name": ", ".join(ops) if isinstance(ops, dict) else event.name,
+        "name": ", ".join(ops) if isinstance(ops, dict) else ops or event.name,
         "ph": "X",
         "ts": event.start_s * 1e6,
         "dur": (event.end_s - event.start_s) * 1e6,

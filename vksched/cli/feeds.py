@@ -25,7 +25,11 @@ input_option = click.option(
     help="The array of an input, .npy or .pb; a .npz without NAME= gives several.",
 )
 random_option = click.option(
-    "--random", "seed", type=int, metavar="SEED", help="Make up the inputs that are not given."
+    "--random",
+    "seed",
+    type=click.IntRange(0),
+    metavar="SEED",
+    help="Make up the inputs that are not given.",
 )
 dim_option = click.option(
     "--dim", "dims", multiple=True, metavar="NAME=SIZE", help="The size of a named dimension."

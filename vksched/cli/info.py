@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import VkschedError
+from ..errors import DeviceError, VkschedError
 from . import feeds
 from .plan import machine_here
 
@@ -163,7 +163,10 @@ def _devices(machine: Machine, plan: Plan | None) -> list[dict[str, Any]]:
 
 
 def _by_numpy(plan: Plan) -> list[dict[str, Any]]:
-    """Returns the ops that run on the CPU as no device can, each with its reason."""
+    """Returns the ops that run on the CPU as no device can, each with its reason, those of few
+    elements too: their sizes may be assumed. doubtful: whether a run may refuse it.
+    """
+    from ..importers.lowering import MISFIT
     from ..plan.fallback import find_fallbacks, join_reasons
 
     rows: dict[tuple[str, str], list[str]] = {}
@@ -171,22 +174,33 @@ def _by_numpy(plan: Plan) -> list[dict[str, Any]]:
         if "reason" in node.attrs and node.op.startswith("onnx."):
             key = node.op.removeprefix("onnx."), node.attrs.as_str("reason")
             rows.setdefault(key, []).append(node.name)
-    for fallback in find_fallbacks(plan):
+    for fallback in find_fallbacks(plan, few=True):
         if not fallback.op.startswith("onnx."):
             rows[fallback.op, join_reasons(fallback.reasons)] = list(fallback.nodes)
-    return [{"op": op, "nodes": names, "reason": why} for (op, why), names in rows.items()]
+    return [
+        {"op": op, "nodes": names, "reason": why, "doubtful": why.startswith(MISFIT)}
+        for (op, why), names in rows.items()
+    ]
 
 
 def _cut(lowered: Lowered) -> dict[str, Any] | None:
-    """Returns where the first stage ends, if not at the end of the model."""
+    """Returns where the first stage ends, if not at the end of the model. by_host: whether the host
+    runs that node, before what is left. doubtful: whether it may refuse it.
+    """
     from ..importers.host import describe
+    from ..importers.lowering import MISFIT
 
     if lowered.then is None:
         return None
-    rest = lowered.then.nodes
-    node = lowered.step.node if lowered.step else rest[0]
-    why = lowered.step.reason if lowered.step else "it needs values that are computed first"
-    return {"node": describe(node), "reason": why, "nodes_left": len(rest)}
+    rest, step = lowered.then.nodes, lowered.step
+    why = step.reason if step else "it needs values that are computed first"
+    return {
+        "node": describe(step.node if step else rest[0]),
+        "by_host": step is not None,
+        "reason": why,
+        "doubtful": why.startswith(MISFIT),
+        "nodes_left": len(rest),
+    }
 
 
 # -- as text -------------------------------------------------------------------------------------
@@ -216,7 +230,7 @@ def hint_at(assumed: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except VkschedError as error:
-        if not assumed:
+        if not assumed or isinstance(error, DeviceError):
             raise
         raise VkschedError(
             f"{error}; size 1 was assumed for {', '.join(assumed)}: try --dim or --shape"
@@ -249,13 +263,15 @@ def _show(report: Mapping[str, Any]) -> None:
         rows.add_row(device["name"], str(device["nodes"]), *map(format_bytes, held))
     feeds.print_table(rows)
     for row in report["by_numpy"]:
-        click.echo(
-            f"on the CPU: {row['op']} ({count_of(len(row['nodes']), 'node')}): {row['reason']}"
-        )
+        nodes = count_of(len(row["nodes"]), "node")
+        nodes += f", {row['nodes'][0]!r}, which a run may refuse" if row["doubtful"] else ""
+        click.echo(f"on the CPU: {row['op']} ({nodes}): {row['reason']}")
     if report["cut"]:
         cut = report["cut"]
+        how = ", which the host runs" if cut["by_host"] else ""
+        how += ", or refuses" if cut["doubtful"] else ""
         click.echo(
-            f"the first stage ends before {cut['node']}: {cut['reason']}; the rest, "
+            f"the first stage ends before {cut['node']}{how}: {cut['reason']}; the rest, "
             f"{count_of(cut['nodes_left'], 'node')}, is planned when it has run, with memory of "
             "its own"
         )

@@ -13,7 +13,8 @@ class Meter:
     """A sink that adds up. An op's part of a split is that which the planner estimates; with
     sync="op" a split is one op.
 
-    graphs: runs of graphs. seconds: of these, as the host saw them. by_op: (device, op) -> seconds.
+    graphs: runs of graphs. seconds: of these and of steps between them, as the host saw
+    them. by_op: (device, op) -> seconds.
     """
 
     graphs: int = 0
@@ -28,6 +29,8 @@ class Meter:
         stats, ops = event.fields.get("stats"), event.fields.get("ops")
         if event.name == "split" and isinstance(ops, dict):
             self._splits[event.run, event.fields["split"]] = ops
+        if event.name == "step":
+            self._add_step(event)
         if not isinstance(stats, RunStats):
             return
         self.graphs += 1
@@ -43,6 +46,12 @@ class Meter:
                 part = share / total if total else 1 / len(shares)
                 key = (split.device, op)
                 self.by_op[key] = self.by_op.get(key, 0.0) + part * split.device_s
+
+    def _add_step(self, event: Event) -> None:
+        seconds, key = event.end_s - event.start_s, (event.device, str(event.fields["op"]))
+        self.seconds += seconds
+        self.by_device[event.device] = self.by_device.get(event.device, 0.0) + seconds
+        self.by_op[key] = self.by_op.get(key, 0.0) + seconds
 
     def clear(self) -> None:
         """Starts anew."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -23,6 +23,7 @@ from ..ops.tensor import Tensor, constant, weight
 from ..types import NDArray
 from .elements import to_storage
 from .host import HostNode
+from .names import JOINT
 from .node import attribute_array, attribute_value
 from .values import SEQUENCE, Inferred, Value, known
 
@@ -43,16 +44,23 @@ class Context:
     """What is shared by all lowerings of a model.
 
     opsets: the version of each domain that the model imports. functions: of the model, which the
-    host evaluates.
+    host evaluates. taken: names of the model that begin as those which lowering makes may.
     """
 
-    def __init__(self, opsets: Mapping[str, int], functions: Sequence[FunctionProto] = ()) -> None:
+    def __init__(
+        self,
+        opsets: Mapping[str, int],
+        functions: Sequence[FunctionProto] = (),
+        taken: Collection[str] = (),
+    ) -> None:
+        self._taken = taken
         self.opsets = {("" if d == "ai.onnx" else d): v for d, v in opsets.items()}
         self._functions = functions
-        self._tensors: dict[int, tuple[NDArray, Tensor]] = {}
-        self._names: dict[int, tuple[NDArray, str]] = {}
+        self._kept: dict[int, NDArray] = {}
+        self._tensors: dict[int, Tensor] = {}
+        self._names: dict[int, str] = {}
         self._constants: dict[bytes, Value] = {}
-        self._folded: dict[object, tuple[list[Value | None], object]] = {}
+        self._folded: dict[object, list[Value | None]] = {}
         self._opset_ids = [make_opsetid(d, v) for d, v in self.opsets.items()]
         self.not_inferable: set[bytes] = set()
         """Nodes, as bytes, for which shape inference has said what the evaluator did not find."""
@@ -60,8 +68,14 @@ class Context:
 
     def initializers(self, arrays: Mapping[str, NDArray]) -> dict[str, Value]:
         """Returns arrays as values, which keep their names, by their identity, as weights."""
-        self._names.update({id(a): (a, name) for name, a in arrays.items()})
-        return {name: known(array) for name, array in arrays.items()}
+        self._names.update({id(a): name for name, a in arrays.items()})
+        return {name: self._keep(known(array)) for name, array in arrays.items()}
+
+    def _keep(self, value: Value) -> Value:
+        """Notes that an array is the same one in every lowering."""
+        if value.array is not None:
+            self._kept[id(value.array)] = value.array
+        return value
 
     def graph_initializers(self, graph: GraphProto) -> dict[str, Value]:
         """Returns the initializers of a subgraph as values, the same ones every time."""
@@ -69,7 +83,7 @@ class Context:
         for tensor in graph.initializer:
             key = hashlib.blake2b(tensor.SerializeToString(deterministic=True)).digest()
             if key not in self._constants:
-                self._constants[key] = known(attribute_array(tensor))
+                self._constants[key] = self._keep(known(attribute_array(tensor)))
             out[tensor.name] = self._constants[key]
         for sparse in graph.sparse_initializer:
             node = NodeProto(op_type="Constant", output=[sparse.values.name])
@@ -79,7 +93,11 @@ class Context:
         return out
 
     def constant_node(self, node: NodeProto) -> Value | None:
-        """Returns the value of a Constant node, the same one every time; None for other forms."""
+        """Returns the value of a Constant node, the same one every time; None for other forms, and
+        for other nodes.
+        """
+        if node.op_type != "Constant" or node.domain:
+            return None
         attribute = node.attribute[0] if len(node.attribute) == 1 else None
         if attribute is None or attribute.type == AttributeProto.SPARSE_TENSOR:
             return None
@@ -88,26 +106,36 @@ class Context:
             value = attribute_value(attribute)
             made = value if attribute.name == "value" else np.array(value, _KINDS[attribute.name])
             made.flags.writeable = False
-            self._constants[key] = known(made)
+            self._constants[key] = self._keep(known(made))
         return self._constants[key]
 
     def tensor(self, array: NDArray) -> Tensor:
-        """Returns the weight or constant that holds an array, one for all graphs.
+        """Returns the weight or constant that holds an array, one for all graphs where the array is
+        the same one in all.
 
         Raises:
             UnsupportedOp: only the host can hold it.
         """
         found = self._tensors.get(id(array))
-        if found is None:
-            name = self._names.get(id(array), (None, None))[1]
-            stored = to_storage(array)
-            made = weight(stored) if stored.nbytes > SMALL_BYTES else constant(stored)
-            if name:
-                made.name, made._named = name, True
-            elif made.op == "weight":
-                made.name = "folded"  # not by the node that happened to read it first
-            found = self._tensors[id(array)] = (array, made)
-        return found[1]
+        if found is not None:
+            return found
+        name = self._names.get(id(array))
+        stored = to_storage(array)
+        made = weight(stored) if stored.nbytes > SMALL_BYTES else constant(stored)
+        if name:
+            made.name, made._named = name, True
+        elif made.op == "weight":
+            made.name = "folded"  # not by the node that happened to read it first
+        if id(array) in self._kept:
+            self._tensors[id(array)] = made
+        return made
+
+    def prefix(self, node: NodeProto) -> str:
+        """Returns what the names of a node's body begin with, and no name of the model."""
+        made = next((str(name) for name in node.output if name), str(node.name)) + JOINT
+        while any(name.startswith(made) for name in self._taken):
+            made += JOINT
+        return made
 
     # -- one node ------------------------------------------------------------------------------
 
@@ -145,14 +173,25 @@ class Context:
             return [None] * len(node.output)
         return [_inferred(found.get(name)) if name else None for name in node.output]
 
-    def folded(self, key: object) -> list[Value | None] | None:
-        """Returns large values that were folded before."""
-        found = self._folded.get(key)
-        return found[0] if found else None
-
-    def keep_folded(self, key: object, results: list[Value | None], alive: object) -> None:
-        """Keeps folded values. alive: what must live for the identities in the key to hold."""
-        self._folded[key] = (results, alive)
+    def fold(
+        self,
+        node: bytes,
+        operands: Sequence[Value | None],
+        make: Callable[[], list[Value | None] | None],
+    ) -> list[Value | None] | None:
+        """Returns what is made of known operands, None where it cannot be: the same values every
+        time that the operands are the same ones in every lowering, like weights.
+        """
+        arrays = [None if v is None else v.array for v in operands]
+        if any(v is not None and id(v.array) not in self._kept for v in operands):
+            return make()
+        key = (node, *map(id, arrays))
+        if key not in self._folded:
+            made = make()
+            if made is None:
+                return None
+            self._folded[key] = [v if v is None else self._keep(v) for v in made]
+        return self._folded[key]
 
 
 @lru_cache(maxsize=4096)

@@ -67,6 +67,11 @@ def choose_shapes(
     fixed = {**shapes, **{name: np.shape(a) for name, a in arrays.items() if name in inputs}}
     for name, shape in fixed.items():
         declared = inputs[name].dims
+        for dim, size in zip(declared or (), shape, strict=False):
+            if isinstance(dim, str) and dims.get(dim, size) != size:
+                raise ShapeError(
+                    f"[model] expected {dim}={dims[dim]}, got shape {shape} for {name!r}"
+                )
         if declared is not None and len(declared) == len(shape):
             pairs = zip(declared, shape, strict=True)
             sizes.update({d: s for d, s in pairs if isinstance(d, str) and d not in dims})

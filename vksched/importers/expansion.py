@@ -11,7 +11,7 @@ from .context import Context, type_proto
 from .elements import NARROW_FLOATS
 from .names import has_subgraphs, subgraphs
 from .rules import find_rule
-from .splice import copy_body, hand_over, node_count, prefix_of
+from .splice import copy_body, hand_over, node_count
 from .values import Value
 
 MAX_NODES = 512
@@ -42,7 +42,7 @@ def expand(
     body = [_bound(inner, {**defaults, **given}) for inner in function.node]
     names = [*node.input, *[""] * len(function.input)]
     arguments = dict(zip(function.input, names, strict=False))
-    copy = copy_body(body, list(function.output), prefix_of(node), arguments)
+    copy = copy_body(body, list(function.output), context.prefix(node), arguments)
     return [*copy.nodes, *hand_over(copy.outputs, node.output)]
 
 

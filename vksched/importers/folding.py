@@ -59,14 +59,12 @@ def fold(n: NodeContext, by_rule: ByRule) -> Results | None:
     most = max(FOLD_ELEMENTS, 2 * given)
     if sum(sizes) > most or (n.op_type in GROWING and len(sizes) < len(n.outputs)):
         return None
-    context, serialized = n.lowering.context, n.node.SerializeToString(deterministic=True)
-    key = (serialized, *map(id, arrays)) if given > FOLD_ELEMENTS else None
-    results = context.folded(key) if key else None
-    if results is None:
-        results = _by_rule(n, by_rule, most) or _by_evaluator(n, serialized)
-        if key and results is not None:
-            context.keep_folded(key, results, arrays)
-    return results
+    serialized = n.node.SerializeToString(deterministic=True)
+
+    def make() -> Results | None:
+        return _by_rule(n, by_rule, most) or _by_evaluator(n, serialized)
+
+    return n.lowering.context.fold(serialized, n.inputs, make)
 
 
 def _by_rule(n: NodeContext, by_rule: ByRule, most: int) -> Results | None:

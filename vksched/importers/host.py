@@ -12,7 +12,8 @@ import itertools
 import json
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 
 import numpy as np
@@ -42,6 +43,25 @@ def describe(node: NodeProto) -> str:
     return f"{node.domain + '.' if node.domain else ''}{node.op_type} node {name!r}"
 
 
+class Refused(ModelFormatError):
+    """The evaluator refuses a node or its operands. said: what it says."""
+
+    def __init__(self, node: NodeProto, said: str) -> None:
+        super().__init__(f"[onnx] {describe(node)}: {said}")
+        self.node, self.said = node, said
+
+
+@contextmanager
+def naming(reason: str) -> Iterator[None]:
+    """Puts why the host has a node before what the evaluator has against it."""
+    try:
+        yield
+    except Refused as error:
+        raise ModelFormatError(
+            f"[onnx] {describe(error.node)}: {reason}; the onnx evaluator: {error.said}"
+        ) from error
+
+
 class HostNode:
     """One ONNX node as a function of host values."""
 
@@ -58,13 +78,13 @@ class HostNode:
             function = _as_function(node, opsets)
             self._evaluator = ReferenceEvaluator(function, functions=known or None)
         except Exception as error:
-            raise ModelFormatError(f"[onnx] {describe(node)}: {_said(error)}") from error
+            raise Refused(node, _said(error)) from error
 
     def __call__(self, inputs: Sequence[HostValue]) -> list[HostValue]:
         """Returns the results by position, None where one has no name.
 
         Raises:
-            ModelFormatError: the evaluator refuses the node or its operands.
+            Refused: the evaluator refuses the node or its operands.
         """
         feeds = {name: v for name, v in zip(self.node.input, inputs, strict=True) if name}
         feeds.update(self._defaults)
@@ -74,7 +94,7 @@ class HostNode:
                 warnings.simplefilter("ignore")
                 found = dict(zip(names, self._evaluator.run(names, feeds, {}), strict=True))
         except Exception as error:
-            raise ModelFormatError(f"[onnx] {describe(self.node)}: {_said(error)}") from error
+            raise Refused(self.node, _said(error)) from error
         return [_host_value(found.get(name)) for name in self.node.output]
 
 
@@ -212,9 +232,10 @@ def _evaluator(node: str, opsets: str) -> HostNode:
 
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    evaluate = _evaluator(attrs.as_str("node"), attrs.as_str("opsets"))
     arrays, given = iter(inputs), attrs.as_ints("given")
-    found = evaluate([from_storage(next(arrays), e) if e else None for e in given])
+    with naming(attrs.as_str("reason")):
+        evaluate = _evaluator(attrs.as_str("node"), attrs.as_str("opsets"))
+        found = evaluate([from_storage(next(arrays), e) if e else None for e in given])
     types = _host_types(attrs)
     results = [r for name, r in zip(evaluate.node.output, found, strict=True) if name]
     held = [_checked(evaluate.node, r, t) for r, t in zip(results, types, strict=True)]

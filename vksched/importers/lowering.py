@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
 from onnx import NodeProto
 
 from ..errors import ModelFormatError, UnsupportedOp, VkschedError
@@ -39,6 +40,10 @@ from .values import EMPTY, HostType, HostValue, Inferred, TypeKey, Value
 
 MAX_ELEMENTS = 1 << 32
 """No tensor of a model may have more elements."""
+
+
+MISFIT = "operands that may not fit"
+"""How a reason begins where a rule has something against the operands."""
 
 
 class NeedsValue(Exception):
@@ -114,6 +119,7 @@ class Lowering:
     env: dict[str, Value] = field(init=False)
     todo: deque[NodeProto] = field(init=False)
     guards: dict[str, NDArray] = field(default_factory=dict)
+    _constants: dict[int, tuple[NDArray, Tensor]] = field(default_factory=dict)
     _inputs: dict[str, Tensor] = field(default_factory=dict)
     _slots: dict[str, Value] = field(default_factory=dict)
 
@@ -166,10 +172,13 @@ class Lowering:
         """
         if value.tensor is not None:
             return value.tensor
-        if value.shape is not None and len(value.shape) > MAX_RANK:
+        if len(value.shape) > MAX_RANK:
             raise UnsupportedOp(f"a rank of {len(value.shape)}, tensors have at most {MAX_RANK}")
         if value.array is not None:
-            return self.context.tensor(value.array)
+            key = id(value.array)
+            if key not in self._constants:
+                self._constants[key] = value.array, self.context.tensor(value.array)
+            return self._constants[key][1]
         if value.slot is None or value.type is None:
             raise UnsupportedOp("a sequence or an optional as an operand")
         if value.slot not in self._inputs:
@@ -190,10 +199,9 @@ class Lowering:
             return value.array
         if value.slot is None or self.arrays is None:
             raise NeedsValue(value)
-        array = self.arrays[value.slot]
-        assert array is not None
-        self.guards[value.slot] = array
-        return array  # type: ignore[no-any-return]
+        if value.slot not in self.guards:  # a copy: the array is the caller's, who may change it
+            self.guards[value.slot] = np.array(self.arrays[value.slot])
+        return self.guards[value.slot]
 
     def splice(self, nodes: Iterable[NodeProto], env: Mapping[str, Value]) -> None:
         """Puts nodes before all that are still to be lowered. env: what else they may read."""
@@ -205,11 +213,10 @@ class Lowering:
     def _lower(self, node: NodeProto) -> HostStep | None:
         """Lowers one node into the environment, or returns it as a step of the host."""
         inputs = tuple(self._read(node, name) for name in node.input)
-        if node.op_type == "Constant" and not node.domain:
-            made = self.context.constant_node(node)
-            if made is not None:
-                self.env[node.output[0]] = made
-                return None
+        made = self.context.constant_node(node)
+        if made is not None:
+            self.env[node.output[0]] = made
+            return None
         schema = self.context.schema(node)
         inferred = self.context.infer(node, inputs, schema)
         self._check_sizes(node, [i.shape for i in inferred if i is not None])
@@ -247,17 +254,19 @@ class Lowering:
         rule = find_rule(n.node.domain, n.op_type)
         if rule is None:
             raise UnsupportedOp(f"no vksched op expresses {n.op_type}")
-        before = len(self.todo)
+        before, guards = len(self.todo), len(self.guards)
         try:
             with scope(scope_name(n.node)):
                 found = rule(n)
-        except UnsupportedOp:
+        except (NeedsValue, UnsupportedOp):
+            while len(self.guards) > guards:
+                self.guards.popitem()  # for this stage it is of no use what they are
             raise
         except VkschedError as error:
             if isinstance(error, ModelFormatError):
                 raise
             # stricter than ONNX, or the node is wrong: then the evaluator refuses it, too
-            raise UnsupportedOp(f"{n.op_type}: {error}") from error
+            raise UnsupportedOp(f"{MISFIT}: {error}") from error
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             if n.schema is not None:
                 raise

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import DTypeError, GraphError, ShapeError
-from ..types import Shape
+from ..types import NDArray, Shape
 from . import ImportedModel
 from .context import Context
-from .elements import element_name, numpy_of
+from .elements import INTS, element_name, numpy_of
 from .loader import OnnxFile
 from .lowering import Frame, Lowered, Lowering
+from .names import joined_names
 from .values import HostType, HostValue, Value, type_of
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Model(ImportedModel):
         model = file.model
         graph = model.graph
         self.opsets = {o.domain: o.version for o in model.opset_import}
-        self.context = Context(self.opsets, tuple(model.functions))
+        self.context = Context(self.opsets, tuple(model.functions), joined_names(graph))
         self.name = graph.name or (file.path.stem if file.path else "model")
         self._env = self.context.initializers(file.initializers)
         declared = [_model_value(v) for v in graph.input]
@@ -113,8 +114,21 @@ class Model(ImportedModel):
     def frame(self, given: frozenset[str] = frozenset()) -> Frame:
         """Returns the whole graph as something to lower. given: initializers to take as inputs."""
         names = [*(v.name for v in self.inputs), *given]
-        env = {**self._env, **{name: Value(0, slot=name) for name in names}}
-        return Frame(self._nodes, env, tuple(v.name for v in self.outputs))
+        nodes, constants = self._without_constants
+        env = {**self._env, **constants, **{name: Value(0, slot=name) for name in names}}
+        return Frame(nodes, env, tuple(v.name for v in self.outputs))
+
+    @cached_property
+    def _without_constants(self) -> tuple[tuple[NodeProto, ...], dict[str, Value]]:
+        """The nodes that are no constants, and the constants: looked at once, not in each frame."""
+        nodes, constants = [], {}
+        for node in self._nodes:
+            value = self.context.constant_node(node)
+            if value is None:
+                nodes.append(node)
+            else:
+                constants[node.output[0]] = value
+        return tuple(nodes), constants
 
     def input_types(self, shapes: Mapping[str, Any]) -> dict[str, HostType]:
         """Returns the types of all inputs, for shapes by name; those with sizes only need none.
@@ -164,14 +178,17 @@ def _usual_bound(elem_type: int) -> int:
 
 
 def _model_value(info: ValueInfoProto) -> ModelValue:
-    kind, type_ = "tensor", info.type
+    kinds, type_ = [], info.type
     while not type_.HasField("tensor_type"):
         if type_.HasField("sequence_type"):
-            kind, type_ = "sequence", type_.sequence_type.elem_type
+            kinds.append("sequence")
+            type_ = type_.sequence_type.elem_type
         elif type_.HasField("optional_type"):
-            kind, type_ = "optional", type_.optional_type.elem_type
+            kinds.append("optional")
+            type_ = type_.optional_type.elem_type
         else:
-            return ModelValue(info.name, kind, 0, None)
+            return ModelValue(info.name, kinds[0] if kinds else "tensor", 0, None)
+    kind = kinds[0] if kinds else "tensor"  # an optional sequence may be left empty, too
     return ModelValue(info.name, kind, type_.tensor_type.elem_type, _dims(type_))
 
 
@@ -196,12 +213,14 @@ def _check_input(value: ModelValue, given: Any, sizes: dict[str, int]) -> HostVa
             _check_input(ModelValue(value.name, "tensor", value.elem_type, None), item, {})
             for item in given
         ]
+    if value.kind == "sequence":
+        raise DTypeError(
+            f"[run] expected a list of arrays for input {value.name!r}, got {type(given).__name__}"
+        )
     if value.elem_type == 0:
         return np.asarray(given)
     wanted = numpy_of(value.elem_type)
-    if not isinstance(given, (np.ndarray, np.generic)):
-        given = np.array(given, wanted)
-    array = np.asarray(given)
+    array = np.asarray(given) if hasattr(given, "dtype") else _converted(value, given, wanted)
     text = wanted.kind == "O" and array.dtype.kind in "US"
     if array.dtype != wanted and not text:
         raise DTypeError(
@@ -211,6 +230,21 @@ def _check_input(value: ModelValue, given: Any, sizes: dict[str, int]) -> HostVa
     if value.kind == "tensor":
         _check_shape(value, array.shape, sizes)
     return array.astype(object) if text else array
+
+
+def _converted(value: ModelValue, given: Any, wanted: np.dtype[Any]) -> NDArray:
+    """Returns Python's numbers as an array, where that changes none but by rounding floats."""
+    try:
+        found = np.array(given)
+        whole = value.elem_type in INTS or wanted.kind == "b"
+        if wanted.kind != "O" and found.size and found.dtype.kind in ("OUSfc" if whole else "OUSc"):
+            raise TypeError(f"its elements are {found.dtype}")
+        return np.array(given, wanted)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DTypeError(
+            f"[run] expected {wanted} for input {value.name!r}, got {type(given).__name__} that "
+            f"cannot be converted: {error}"
+        ) from None
 
 
 def _check_shape(value: ModelValue, shape: Shape, sizes: dict[str, int]) -> None:

@@ -35,9 +35,23 @@ HANDED_ON = frozenset(
 """Ops whose rules hand values on as they are: a weight stays the one that it is."""
 
 
+JOINT = "%"
+"""Stands in names that lowering makes, between that of a value and what is added to it."""
+
+
 def item_slot(slot: str, index: int) -> str:
     """Returns the slot of an item of a sequence."""
-    return f"{slot}[{index}]"
+    return f"{slot}{JOINT}[{index}]"
+
+
+def joined_names(graph: GraphProto) -> frozenset[str]:
+    """Returns the names of values of a graph that look as if lowering had made them."""
+    out = {i.name for i in (*graph.input, *graph.initializer) if JOINT in i.name}
+    for node in graph.node:
+        out.update(name for name in node.output if JOINT in name)
+        for inner in subgraphs(node):
+            out |= joined_names(inner)
+    return frozenset(out)
 
 
 def slots_of(value: Value) -> tuple[str, ...]:

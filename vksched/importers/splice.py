@@ -17,8 +17,6 @@ from onnx.helper import make_node
 
 from .values import Value
 
-JOINT = "%"
-
 
 @dataclass(frozen=True)
 class Copy:
@@ -27,11 +25,6 @@ class Copy:
     nodes: list[NodeProto]
     env: dict[str, Value]
     outputs: list[str]
-
-
-def prefix_of(node: NodeProto) -> str:
-    """Returns what the names of a node's body begin with."""
-    return next((str(name) for name in node.output if name), str(node.name)) + JOINT
 
 
 def copy_body(

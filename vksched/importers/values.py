@@ -107,8 +107,9 @@ EMPTY = Value(0)
 
 
 def known(array: NDArray) -> Value:
-    """Returns the value of an array that is the same in every run."""
+    """Returns the value of an array that is the same in every run, which nobody may write to."""
     array = np.asarray(array)
+    array.flags.writeable = False
     return Value(element_of(array), array=array)
 
 

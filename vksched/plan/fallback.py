@@ -12,12 +12,11 @@ tests/test_fallback.py.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..graph import Node
-from ..trace import VkschedWarning
+from ..trace import warn_user
 from .plan import Plan
 from .query import count_of
 from .support import Support
@@ -35,8 +34,11 @@ class Fallback:
     reasons: tuple[tuple[str, str], ...]
 
 
-def find_fallbacks(plan: Plan) -> tuple[Fallback, ...]:
-    """Returns the ops of which numpy runs nodes that no device could, in the graph's order."""
+def find_fallbacks(plan: Plan, few: bool = False) -> tuple[Fallback, ...]:
+    """Returns the ops of which numpy runs nodes that no device could, in the graph's order.
+
+    few: whether arithmetic on a few numbers counts.
+    """
     devices, cpu = plan.machine.devices, plan.machine.cpu
     in_use = [d for d in range(cpu) if not devices[d].out_of_use]
     if not in_use:
@@ -48,7 +50,7 @@ def find_fallbacks(plan: Plan) -> tuple[Fallback, ...]:
         if plan.placements[node.id].device != cpu or _is_wanted(plan, node):
             continue
         whys = [(devices[d].name, support.why_not(node, d)) for d in in_use]
-        if any(why is None for _, why in whys) or _is_small(plan, node):
+        if any(why is None for _, why in whys) or (not few and _is_small(plan, node)):
             continue
         found.setdefault(node.op, []).append(node)
         reasons.setdefault(node.op, tuple((name, str(why)) for name, why in whys))
@@ -72,11 +74,10 @@ def _is_small(plan: Plan, node: Node) -> bool:
     )
 
 
-def warn_of_fallbacks(plan: Plan, told: set[str], stacklevel: int = 3) -> None:
+def warn_of_fallbacks(plan: Plan, told: set[str]) -> None:
     """Warns of each op that falls to numpy and is not yet in `told`, and adds it.
 
-    Ops with the same reasons share a warning. stacklevel: as for warnings.warn; 3 is the line that
-    called the caller.
+    Ops with the same reasons share a warning.
     """
     groups: dict[tuple[str, ...], list[Fallback]] = {}
     for fallback in find_fallbacks(plan):
@@ -85,7 +86,7 @@ def warn_of_fallbacks(plan: Plan, told: set[str], stacklevel: int = 3) -> None:
             whys = tuple(why for _, why in fallback.reasons)
             groups.setdefault(whys, []).append(fallback)
     for group in groups.values():
-        warnings.warn(f"[fallback] {_text(group)}", VkschedWarning, stacklevel=stacklevel)
+        warn_user(f"[fallback] {_text(group)}")
 
 
 def _text(group: list[Fallback]) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 from ..errors import DeviceError
 from ..ops.op import Limits
 from ..plan.machine import GIB, DeviceSpec
-from ..trace import VkschedWarning
+from ..trace import warn_user
 from . import drivers
 from .drivers import RawDevice
 
@@ -140,8 +139,7 @@ def default_devices() -> tuple[DeviceInfo, ...]:
     chosen = sorted((d for d in found if d.default), key=lambda d: _PREFERENCE.index(d.type))
     if not chosen and all_.reason != _HIDDEN and not _warned:
         _warned = True
-        text = f"[devices] {all_.reason}; everything runs on numpy"
-        warnings.warn(text, VkschedWarning, stacklevel=4)  # the line that makes the scheduler
+        warn_user(f"[devices] {all_.reason}; everything runs on numpy")
     return (*chosen, cpu)
 
 

@@ -5,12 +5,11 @@ here.
 from __future__ import annotations
 
 import enum
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from ..errors import UnsupportedOp
-from ..trace import VkschedWarning
+from ..trace import warn_user
 
 _told: set[str] = set()
 
@@ -59,7 +58,7 @@ class _Options:
     def _say_once(what: str) -> None:
         if what not in _told:
             _told.add(what)
-            warnings.warn(f"[session] {what} has no effect here", VkschedWarning, stacklevel=4)
+            warn_user(f"[session] {what} has no effect here")
 
 
 class SessionOptions(_Options):

@@ -30,15 +30,12 @@ def unpack(array: NDArray, bits: int) -> NDArray:
 
 def _once(n: NodeContext, operands: tuple[int, ...], make: Callable[..., NDArray]) -> Tensor:
     """Returns what is made of known operands: the same weight every time that they are the same."""
+    given = [n.value(i) if n.has(i) else None for i in operands]
     arrays = [n.known(i) if n.has(i) else None for i in operands]
-    key = (n.op_type, n.node.SerializeToString(deterministic=True), *map(id, arrays))
-    found = n.lowering.context.folded(key)
-    if found is None:
-        found = [known(make(*arrays))]
-        n.lowering.context.keep_folded(key, found, arrays)
-    value = found[0]
-    assert value is not None
-    return n.lowering.tensor(value)
+    node = n.node.SerializeToString(deterministic=True)
+    made = n.lowering.context.fold(node, given, lambda: [known(make(*arrays))])
+    assert made is not None and made[0] is not None
+    return n.lowering.tensor(made[0])
 
 
 @rule("MatMulNBits", types=ANY, domain=MICROSOFT)

@@ -20,7 +20,7 @@ from ...ops.tensor import Tensor
 from ..elements import EVERY, numpy_of
 from ..host import describe
 from ..names import RANDOM, names_read
-from ..splice import Copy, copy_body, hand_over, node_count, prefix_of
+from ..splice import Copy, copy_body, hand_over, node_count
 from ..values import Value, known
 from .registry import rule
 
@@ -62,7 +62,7 @@ def copy_of(n: NodeContext, graph: GraphProto, prefix: str, arguments: Mapping[s
 @rule("If", types=EVERY)
 def if_rule(n: NodeContext) -> Sequence[Tensor | Value | None]:
     taken = body_of(n, "then_branch" if n.number(0) else "else_branch", 0, len(n.outputs))
-    copy = copy_of(n, taken, prefix_of(n.node), {})
+    copy = copy_of(n, taken, n.lowering.context.prefix(n.node), {})
     n.lowering.splice([*copy.nodes, *hand_over(copy.outputs, n.outputs)], copy.env)
     return []
 
@@ -112,7 +112,7 @@ def _turn(
     if turn == count or not n.lowering.demand(keep).reshape(-1)[0]:
         return _loop_results(n, body, carried, made)
     require_small(body, turn + 1)
-    prefix = f"{prefix_of(n.node)}{turn}."
+    prefix = f"{n.lowering.context.prefix(n.node)}{turn}."
     given = [f"{prefix}turn", f"{prefix}keep", *carried]
     arguments = dict(zip((i.name for i in body.input), given, strict=False))
     copy = copy_of(n, body, prefix, arguments)

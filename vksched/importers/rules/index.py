@@ -31,7 +31,6 @@ from ...ops import (
 from ...ops.tensor import Tensor
 from ...types import INT32, INT64, normalize_axis
 from ..elements import ANY, PLAIN, storage, to_storage
-from ..splice import prefix_of
 from ..values import known
 from .registry import rule
 
@@ -131,7 +130,7 @@ def compress(n: NodeContext) -> Tensor | Sequence[Tensor]:
         return gather(reshape(x, (-1,)), taken, 0) if axis is None else gather(x, taken, axis)
     data, condition = n.node.input[0], n.node.input[1]
     (result,) = n.outputs
-    prefix = prefix_of(n.node)
+    prefix = n.lowering.context.prefix(n.node)
     flat, found, line = f"{prefix}flat", f"{prefix}found", f"{prefix}line"
     nodes = [
         make_node("NonZero", [condition], [found], n.node.name),

@@ -18,7 +18,7 @@ from ...ops.tensor import Tensor
 from ...types import NDArray, normalize_axis
 from ..elements import EVERY
 from ..host import describe
-from ..splice import hand_over, prefix_of
+from ..splice import hand_over
 from ..values import Value, known
 from .control import INTERNAL, body_of, copy_of, no_turns, require_small, stacked
 from .registry import rule
@@ -63,7 +63,7 @@ def scan(n: NodeContext) -> Sequence[Tensor | Value | None]:
     n.require(all(len(line) == turns for line in lines), "inputs of different lengths")
     require_small(body, turns)
     nodes, env, states, made = _turns(
-        n, body, prefix_of(n.node), list(n.node.input[:carried]), lines
+        n, body, n.lowering.context.prefix(n.node), list(n.node.input[:carried]), lines
     )
     nodes += hand_over(states, n.outputs)
     scans = len(body.output) - carried
@@ -92,7 +92,7 @@ def _batched_scan(n: NodeContext, body: GraphProto, count: int) -> list[Tensor |
     backward = _directions(n, "directions", count)
     batches = n.shape(1)[0]
     given = [_parts(n, n.value(i), 0, False) for i in range(1, len(n.inputs))]
-    prefix = prefix_of(n.node)
+    prefix = n.lowering.context.prefix(n.node)
     nodes: list[NodeProto] = []
     env: dict[str, Value] = {}
     results: list[list[str]] = [[] for _ in n.outputs]

@@ -14,6 +14,7 @@ from ...ops import gather, matmul, reshape, transpose
 from ...ops import slice as slice_
 from ...ops.tensor import Tensor, constant
 from ...types import NDArray, normalize_axis, numpy_dtype
+from ..values import known
 from .registry import rule
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def transformed(
         matrix, columns = _matrix(used, parts, length, results, dtype), 2
     rest = moved.shape[:-2]
     flat = reshape(moved, (*rest, used * parts))
-    made = matmul(flat, n.lowering.context.tensor(matrix))
+    made = matmul(flat, n.lowering.tensor(known(matrix)))
     made = reshape(made, (*rest, made.shape[-1] // columns, columns))
     places = list(range(x.rank - 2))
     places.insert(axis, x.rank - 2)
