@@ -46,7 +46,7 @@ def main(devices: Sequence[str] | None = None, path: str = "") -> Mapping[str, N
     with vs.Scheduler(devices or present_devices()) as sched:
         run = sched.compile(model)
         outputs = run(**example_inputs(model, choose_shapes(model, {}, {}, {}).shapes, seed=0))
-        print(run.plan.explain())
+        print(run.explain())
     return outputs
 
 

@@ -18,8 +18,10 @@ import os
 import re
 import shutil
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,6 +127,24 @@ def steps_to_run(setup: Setup, steps: Iterable[Step]) -> list[Step]:
     return [s for s in steps if s in todo or ".venv" in names]
 
 
+@contextmanager
+def dots(every_s: float = 15.0) -> Iterator[None]:
+    """Prints a dot now and then, to show that a long step goes on."""
+    done = threading.Event()
+
+    def show() -> None:
+        while not done.wait(every_s):
+            print(".", end="", flush=True)
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
 def run_steps(setup: Setup, steps: Iterable[Step]) -> None:
     todo = steps_to_run(setup, steps)
     for number, step in enumerate(todo, 1):
@@ -132,7 +152,8 @@ def run_steps(setup: Setup, steps: Iterable[Step]) -> None:
         setup.note(f"\n=== {step.name}")
         start = time.monotonic()
         try:
-            remark = step.run(setup)
+            with dots():
+                remark = step.run(setup)
         except BaseException:
             print("failed", flush=True)
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,8 @@ def test_info_as_data_with_memory_and_reasons(
     data = data_of(capsys, "info", model, "--devices", device, "--shape", "ids=2,9")
     assert data["shapes"]["x"] == [2, 3] and data["shapes"]["attention_mask"] == [2, 9]
     assert data["assumed"] == [] and data["cut"] is None
+    assert data["inputs"][0] == {"name": "x", "kind": "tensor", "dtype": "float", "dims": ["n", 3]}
+    assert [value["name"] for value in data["outputs"]] == ["y", "words", "det", "kept"]
     where = {row["op"]: row["where"] for row in data["ops"]}
     assert where["Relu"] == {device: 1} and where["Det"] == {"cpu": 1}
     gpu, cpu = data["devices"]
@@ -214,6 +217,15 @@ def test_run_over_stages(capsys: pytest.CaptureFixture[str], cut: str, tmp_path:
         {"name": "z", "type": "int64[2]", "min": 1.0, "mean": 2.0, "max": 3.0, "not_finite": 0}
     ]
     assert data["graphs_per_run"] == 2
+    (step,) = [row for row in data["ops"] if row["op"] == "onnx.Unique"]
+    assert step["device"] == "cpu" and 0 < step["seconds"] < data["devices"][0]["seconds"]
+    trace = tmp_path / "t.json"
+    _, out, _ = call(
+        capsys, *("run", cut, "--devices", "cpu", "--random", "0", "--profile", str(trace))
+    )
+    assert f"wrote {trace}, for" in out and re.search(r"onnx\.Unique +cpu", out)
+    events = json.loads(trace.read_text("utf-8"))["traceEvents"]
+    assert {e["tid"] for e in events if e["name"] == "onnx.Unique"} == {"cpu"}
 
 
 def test_sequences_texts_and_types_that_numpy_lacks(
@@ -304,7 +316,17 @@ def test_errors_are_one_line_that_says_where(
         (("run", model, "--random", "0", "--input", f"x={bad}"), "x: float[n,3]"),
         (("run", model, "--random", "0", "--input", f"x={none}"), "cannot read"),
         (("run", model, "--random", "0", "--input", bad), "expected NAME=FILE"),
-        (("run", model, "--random", "0", "--input", f"y={bad}"), "'y'"),
+        (
+            ("run", model, "--random", "0", "--input", "y=gone.npy"),
+            "attention_mask', 'q'], got 'y'",
+        ),
+        (("info", model, "--shape", "x=2,4"), "got shape (2, 4): axis 1 is 4, not 3; size 1 was"),
+        (("info", model, "--shape", "x=2,3,1"), "(2, 3, 1): 3 dimensions, not 2"),
+        (("run", model, "--random", "0", "--tolerance", "-1"), "a tolerance of 0 or more, got -1"),
+        (
+            ("run", model, "--random", "0", "--tolerance", "nan"),
+            "a tolerance of 0 or more, got nan",
+        ),
         (("run", model, "--random", "0", "--devices", "gpu"), "gpu"),
         (("run", model, "--random", "0", "--repeat", "0"), "at least one run"),
         (("run", model, "--random", "0", "--shape", "x=2,3", "--dim", "n=5"), "expected n=5, got"),
@@ -354,6 +376,8 @@ def test_an_error_names_the_sizes_that_were_assumed(
     args = ("run", path, "--devices", "cpu", "--random", "0", "--dim", "m=2")
     code, _, err = call(capsys, *args)
     assert code == 1 and err.endswith("; size 1 was assumed for n: try --dim or --shape\n")
+    code, _, err = call(capsys, "run", path, "--devices", "gpu", "--random", "0")
+    assert code == 1 and "gpu" in err and "assumed" not in err
     code, _, err = call(capsys, "run", path, "--random", "0", "--devices", "gpu")
     assert code == 1 and "assumed" not in err  # what has nothing to do with sizes
 

@@ -336,8 +336,7 @@ BAD_TEXTS = {
     "result named as the input": ("{ [n] x = Relu(x)\n y = Relu(x) }", "node 'n' (Relu)", "'x'"),
     "unknown op": ("{ [n] y = Rely(x) }", "node 'n' (Rely)", "opset 18", "'ai.onnx'"),
     "op of a later opset": ("{ [n] y = Gelu(x) }", "node 'n' (Gelu)", "opset 18"),
-    "op that is gone": ("{ [n] y = Upsample(x, x) }", "node 'n' (Upsample)", "no longer"),
-    "domain without import": ("{ [n] y = odd.Relu(x) }", "node 'n' (Relu)", "'odd'"),
+    "domain without import": ("{ [n] y = odd.Relu(x) }", "'n' (Relu)", "'odd'; try a function"),
     "unknown microsoft op": ("{ y = com.microsoft.Rely(x) }", "node of 'y' (Rely)", "knows"),
     "too many inputs": ("{ [n] y = Relu(x, x) }", "node 'n' (Relu)", "1 inputs, got 2"),
     "too few inputs": ("{ [n] y = Add(x) }", "node 'n' (Add)", "2 inputs, got 1"),
@@ -347,6 +346,11 @@ BAD_TEXTS = {
     "attribute of another type": ("{ [n] y = Elu <alpha = 1> (x) }", "'alpha'", "FLOAT"),
     "missing attribute": ("{ [n] y = Cast (x) }", "node 'n' (Cast)", "'to'"),
     "reference outside of functions": ("{ [n] y = Elu <alpha : float = @a> (x) }", "'alpha'"),
+    "sizes that do not fit": (
+        "{ s = Constant <value_ints = [3, 1]> ()\n a = Expand(x, s)\n b = Transpose(a)\n"
+        " [n] y = MatMul(b, b) }",
+        "node 'n' (MatMul): Incompatible dimensions for matrix multiplication, of b float[2,3], b",
+    ),
     "wrong rank": ("{ [n] y = Gemm(x, x) }", "node 'n' (Gemm)", "rank"),
     "types that do not fit": ("{ i = Shape(x)\n [n] y = Add(x, i) }", "node 'n' (Add)", "type"),
     "zero stride": (
@@ -361,6 +365,14 @@ BAD_TEXTS = {
         "'q'",
     ),
 }
+
+
+def test_an_op_that_is_gone_and_has_no_rule_is_refused() -> None:
+    model = text_model("g (float[2] x) => (float[2] y) { [n] y = Relu(x) }")
+    model.opset_import.add(domain="ai.onnx.ml", version=5)
+    model.graph.node[0].op_type = "TreeEnsembleRegressor"
+    model.graph.node[0].domain = "ai.onnx.ml"
+    refused(model, "node 'n' (TreeEnsembleRegressor)", "no longer among them")
 
 
 @pytest.mark.parametrize("name", BAD_TEXTS)

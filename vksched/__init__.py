@@ -10,6 +10,8 @@ work.
 
 from __future__ import annotations
 
+__version__ = "0.1.0"
+
 from .errors import (
     DeviceError,
     DeviceLost,
@@ -46,8 +48,6 @@ from .scheduler import Scheduler
 from .session import InferenceSession
 from .trace import Event, Recorder, Trace, VkschedWarning
 from .types import TensorType
-
-__version__ = "0.1.0"
 
 __all__ = [
     "DTypeError",

@@ -6,12 +6,15 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 
 from ..errors import GraphError, VkschedError
+
+if TYPE_CHECKING:
+    from ..importers.model import Model
 
 model_argument = click.argument("model_file", metavar="MODEL.onnx")
 devices_option = click.option(
@@ -70,15 +73,18 @@ def _size(text: str, given: Sequence[str]) -> int:
     return int(text)
 
 
-def read_arrays(given: Sequence[str]) -> dict[str, Any]:
+def read_arrays(given: Sequence[str], model: Model) -> dict[str, Any]:
     """Returns arrays by name, of "x=a.npy", "x=input_0.pb" or "all.npz".
 
     Raises:
-        VkschedError: a file cannot be read.
+        GraphError: a name is not of an input. VkschedError: a file cannot be read.
     """
     out: dict[str, Any] = {}
+    known = [*(value.name for value in model.inputs), *model.defaults]
     for text in given:
         name, _, place = text.rpartition("=")
+        if name and name not in known:
+            raise GraphError(f"[command] expected inputs of {known}, got {name!r}")
         found = _read(place)
         if name and len(found) != 1:
             raise VkschedError(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
     from ..importers.lowering import Lowered
-    from ..importers.model import Model
+    from ..importers.model import Model, ModelValue
     from ..plan.machine import Machine
     from ..plan.plan import Plan
 
@@ -55,10 +55,10 @@ def info(
             machine_here(devices)[0],
             feeds.parse_dims(dims),
             feeds.parse_shapes(shapes),
-            feeds.read_arrays(inputs),
+            feeds.read_arrays(inputs, model),
         )
     report["notes"] += notes
-    click.echo(json.dumps(report, indent=2)) if as_json else _show(report)
+    click.echo(json.dumps(report, indent=2)) if as_json else _show(report, model)
 
 
 def describe(
@@ -113,9 +113,14 @@ def describe_model(model: Model) -> dict[str, Any]:
         "nodes": len(model.nodes),
         "parameters": model.parameters,
         "parameter_bytes": model.parameter_bytes,
-        "inputs": [str(value) for value in model.inputs],
-        "outputs": [str(value) for value in model.outputs],
+        "inputs": [_value(value) for value in model.inputs],
+        "outputs": [_value(value) for value in model.outputs],
     }
+
+
+def _value(value: ModelValue) -> dict[str, Any]:
+    dims = None if value.dims is None else list(value.dims)
+    return {"name": value.name, "kind": value.kind, "dtype": value.dtype, "dims": dims}
 
 
 # -- what runs where -----------------------------------------------------------------------------
@@ -237,14 +242,14 @@ def hint_at(assumed: Sequence[str]) -> Iterator[None]:
         ) from error
 
 
-def _show(report: Mapping[str, Any]) -> None:
+def _show(report: Mapping[str, Any], model: Model) -> None:
     from ..plan.query import count_of, format_bytes
 
     show_model(report)
-    for text in report["inputs"]:
-        click.echo(f"input   {text}")
-    for text in report["outputs"]:
-        click.echo(f"output  {text}")
+    for value in model.inputs:
+        click.echo(f"input   {value}")
+    for value in model.outputs:
+        click.echo(f"output  {value}")
     shapes = (f"{n}=({','.join(map(str, s))})" for n, s in report["shapes"].items())
     click.echo(f"planned for {' '.join(shapes) or 'no inputs'}")
     show_assumed(report["assumed"])

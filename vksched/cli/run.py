@@ -71,13 +71,15 @@ def run(
     """
     if repeat < 1:
         raise GraphError(f"[run] expected at least one run, got {repeat}")
+    if not tolerance >= 0:
+        raise GraphError(f"[run] expected a tolerance of 0 or more, got {tolerance}")
     from ..importers import load
     from ..trace import Recorder
 
     recorder = Recorder()
     with feeds.collected_warnings() as notes, feeds.progress_bars(as_json) as progress:
         model = load(model_file, progress)
-        arrays = feeds.read_arrays(inputs)
+        arrays = feeds.read_arrays(inputs, model)
         sizes = feeds.parse_dims(dims), feeds.parse_shapes(shapes)
         report, given = _inputs(model, arrays, sizes, seed)
         names = feeds.parse_devices(devices)
@@ -89,6 +91,7 @@ def run(
             report["ops"] = measure_ops(model, given, names, there, recorder)
             report["ops_measured"] = True
             recorder.save(profile)
+            report["trace"] = profile
         report["outputs"] = [_summary(name, value) for name, value in _flat(outputs)]
         if output_dir is not None:
             report["saved"] = save(outputs, Path(output_dir))
@@ -317,6 +320,8 @@ def _show(report: Mapping[str, Any]) -> None:
     feeds.print_table(devices)
     _show_ops(report)
     _show_outputs(report)
+    if "trace" in report:
+        click.echo(f"wrote {report['trace']}, for chrome://tracing or Perfetto")
     for note in report["notes"]:
         click.echo(f"note: {note}")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import onnx
@@ -27,6 +28,11 @@ DEPRECATED_LATER = frozenset(("GroupNormalization",))
 """Ops of which a version was deprecated when files had it already: its rule holds."""
 FREE_OPS = ("SimplifiedLayerNormalization",)
 """Those that onnxruntime's optimizer writes into the default domain."""
+
+_TRY = (
+    "try a function of the model itself that stands for the op, or an op of ai.onnx, ai.onnx.ml or "
+    "com.microsoft"
+)
 
 _FIELD_OF = {
     AttributeProto.FLOAT: "f",
@@ -238,7 +244,7 @@ class _Checker:
         if version is None:
             raise ModelFormatError(
                 f"[onnx] {where}: expected an op of an imported domain "
-                f"({', '.join(repr(d) for d in self.opsets) or 'none'}), got {domain!r}"
+                f"({', '.join(repr(d) for d in self.opsets) or 'none'}), got {domain!r}; {_TRY}"
             )
         try:
             schema: Any = defs.get_schema(node.op_type, version, domain)
@@ -249,6 +255,7 @@ class _Checker:
                 f"[onnx] {where}: expected an op of domain {domain or 'ai.onnx'!r} at opset "
                 f"{version}, got {node.op_type!r}, which is "
                 + ("not among them" if schema is None else "no longer among them")
+                + (f"; {_TRY}" if domain not in _schema_domains() else "")
             )
         _check_call(node, schema, where)
 
@@ -278,6 +285,12 @@ class _Checker:
             self.reader.dense(attribute.sparse_tensor, where)
         for sparse in attribute.sparse_tensors:
             self.reader.dense(sparse, where)
+
+
+@lru_cache(maxsize=1)
+def _schema_domains() -> frozenset[str]:
+    """Returns the domains of which the onnx package knows ops."""
+    return frozenset(schema.domain for schema in defs.get_all_schemas())
 
 
 def check_type(value: onnx.ValueInfoProto, where: str, required: bool) -> None:

@@ -16,6 +16,7 @@ from onnx import defs, helper, numpy_helper, shape_inference
 from ..errors import ModelFormatError
 from ..types import NDArray
 from .check import FREE_DOMAINS
+from .elements import element_name
 from .functions import canonical_domain
 from .limits import MAX_INFERRED_BYTES, MAX_INFERRED_NODES
 from .order import label, subgraphs
@@ -67,7 +68,7 @@ def check_inference(
     if said:
         found = _ERROR.search(said)
         where, what = (found[1], found[2]) if found else (_blamed(asked), said)
-        raise ModelFormatError(f"[onnx] {where}: {what}")
+        raise ModelFormatError(f"[onnx] {where}: {what}{_operands(asked, where)}")
 
 
 def _failure(model: onnx.ModelProto) -> str:
@@ -77,6 +78,31 @@ def _failure(model: onnx.ModelProto) -> str:
     except Exception as error:  # of several types, none of them documented
         return " ".join(str(error).split()) or type(error).__name__
     return ""
+
+
+def _operands(model: onnx.ModelProto, name: str) -> str:
+    """Returns the types of what a node of the main graph reads, as far as they can be told."""
+    node = next((n for n in model.graph.node if n.name == name), None)
+    if node is None:
+        return ""
+    try:
+        graph = shape_inference.infer_shapes(model).graph
+    except Exception:  # as above
+        graph = model.graph
+    types = {v.name: _type_text(v.type.tensor_type) for v in (*graph.input, *graph.value_info)}
+    types |= {
+        t.name: f"{element_name(t.data_type)}[{','.join(map(str, t.dims))}]"
+        for t in graph.initializer
+    }
+    shown = ", ".join(f"{n} {types[n]}" for n in node.input if types.get(n))
+    return f", of {shown}" if shown else ""
+
+
+def _type_text(tensor: onnx.TypeProto.Tensor) -> str:
+    if not tensor.elem_type or not tensor.HasField("shape"):
+        return ""
+    dims = (str(d.dim_value) if d.HasField("dim_value") else d.dim_param for d in tensor.shape.dim)
+    return f"{element_name(tensor.elem_type)}[{','.join(d or '?' for d in dims)}]"
 
 
 def _blamed(model: onnx.ModelProto) -> str:

@@ -251,10 +251,13 @@ def _check_shape(value: ModelValue, shape: Shape, sizes: dict[str, int]) -> None
     """Raises ShapeError where a shape does not fit. sizes: of named dimensions, as met so far."""
     if value.dims is None:
         return
-    fits = len(shape) == len(value.dims) and all(
-        size == dim if isinstance(dim, int) else dim is None or sizes.setdefault(dim, size) == size
-        for size, dim in zip(shape, value.dims, strict=True)
-    )
-    if not fits:
+    wrong = ""
+    if len(shape) != len(value.dims):
+        wrong = f"{len(shape)} dimensions, not {len(value.dims)}"
+    for axis, (size, dim) in enumerate(zip(shape, value.dims, strict=False)):
+        wanted = sizes.setdefault(dim, size) if isinstance(dim, str) else dim
+        if not wrong and wanted not in (None, size):
+            wrong = f"axis {axis} is {size}, not {wanted}"
+    if wrong:
         known = "".join(f", {name}={size}" for name, size in sizes.items())
-        raise ShapeError(f"[run] expected {value} as input{known}, got shape {shape}")
+        raise ShapeError(f"[run] expected {value} as input{known}, got shape {shape}: {wrong}")

@@ -10,6 +10,7 @@ accepted and has no effect. The onnx package is needed once a session is made.
 
 from __future__ import annotations
 
+from .. import __version__
 from .binding import IOBinding
 from .inference import InferenceSession, ModelMetadata, NodeArg
 from .options import (
@@ -33,6 +34,7 @@ __all__ = [
     "OrtValue",
     "RunOptions",
     "SessionOptions",
+    "__version__",
     "get_all_providers",
     "get_available_providers",
     "get_device",
