@@ -265,7 +265,7 @@ class CaseRunner:
         def compile(outputs: Mapping[str, vs.Tensor], _: object) -> vs.Run:
             return self.sched.compile(outputs, _take_turns(outputs, turns))
 
-        return ModelRun(model, compile, {}, 16)
+        return ModelRun(model, compile, {}, 16, self.sched.trace, None)
 
 
 def _take_turns(

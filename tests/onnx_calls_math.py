@@ -349,7 +349,11 @@ def quantize(s: Source) -> Drawn:
         return [s.values(shape, held, full=True), scale, zero], attrs
     x = s.values(shape, kind, scale=s.pick(2.0, 30.0, 200.0))
     if kind == np.float32 and s.chance(0.15):
-        x = s.values(shape, np.int32) if s.opset < 19 else s.values(shape, kind, scale=1e5)
+        x = (
+            s.values(shape, np.int32, full=False)
+            if s.opset < 19
+            else s.values(shape, kind, scale=1e5)
+        )
     return [x, scale, zero], attrs
 
 

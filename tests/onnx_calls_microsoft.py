@@ -37,7 +37,7 @@ def skip_norm(s: Source) -> Drawn:
 
 @calls("EmbedLayerNormalization")
 def embed(s: Source) -> Drawn:
-    batch, length, width = s.int(1, 3), s.int(1, 4), s.int(2, 5)
+    batch, length, width = s.int(1, 3), s.int(1, 4), s.int(4, 7)
     ids = s.rng.integers(0, 5, (batch, length)).astype(np.int32)
     segments = s.rng.integers(0, 2, (batch, length)).astype(np.int32) if s.chance(0.5) else None
     mask = (s.rng.random((batch, length)) < 0.7).astype(np.int32) if s.chance(0.5) else None
@@ -141,7 +141,7 @@ def pools(s: Source) -> Drawn:
         attrs.update(kernel_shape=kernel, count_include_pad=s.pick(0, 1, None))
         if "pads" in attrs:
             attrs["pads"] = [s.int(0, k // 2) for k in kernel * 2]
-            attrs["ceil_mode"] = s.pick(0, 1, None)
+            attrs["ceil_mode"] = s.pick(0, 1, None) if not attrs["count_include_pad"] else None
         sizes = room(s, attrs, kernel)
     x = s.values((s.int(1, 2), s.int(1, 2), *sizes), kind, full=True)
     return [x, scale_of(s), zero_of(s, kind), scale_of(s), zero_of(s, kind)], attrs

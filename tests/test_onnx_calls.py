@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,6 +68,52 @@ def sched(request: pytest.FixtureRequest) -> Iterator[vs.Scheduler]:
         pytest.skip("no such device")
     with vs.Scheduler([request.param]) as made:
         yield made
+
+
+def line(*shape: int) -> NDArray:
+    return np.linspace(-2, 3, int(np.prod(shape)), dtype=np.float32).reshape(shape)
+
+
+def found(op: str, opset: int, *inputs: NDArray, fixed: bool = False, **attrs: Any) -> Call:
+    """A call that was wrong. fixed: all operands are initializers."""
+    return Call(op, opset, [*inputs], attrs, fixed=frozenset(range(len(inputs) * fixed)))
+
+
+REGION = np.array([[1.4, 0.4, 3.9, 2.8]], np.float32)
+FOUND = [
+    # the evaluator, which folded them, has the newest version's rule, or another
+    found("Softmax", 11, line(2, 3, 4), fixed=True, axis=1),
+    found("LogSoftmax", 8, line(3, 5), fixed=True, axis=0),
+    found("Unsqueeze", 10, line(1, 4, 3), fixed=True, axes=[3, 1, 5]),
+    found("MaxPool", 20, np.arange(72, dtype=np.uint8).reshape(2, 3, 4, 3), fixed=True,
+          kernel_shape=[1, 1], strides=[2, 2], auto_pad="SAME_LOWER"),
+    found("GlobalMaxPool", 13, line(2, 3, 4), fixed=True),
+    found("LRN", 9, line(1, 3, 2, 2), fixed=True, size=3, alpha=0.3),
+    found("GRU", 10, line(3, 1, 1), line(1, 6, 1), line(1, 6, 2), fixed=True, hidden_size=2,
+          clip=0.7),
+    # the evaluator has the newest version's default
+    found("RoiAlign", 15, line(1, 1, 7, 5), REGION, np.array([0]), sampling_ratio=0),
+    # refused
+    found("GroupNormalization", 18, line(2, 4, 3), line(2), line(2), num_groups=2),
+    found("ReduceLogSum", 11, np.arange(1, 7, dtype=np.int32).reshape(2, 3), axes=[1]),
+    found("Squeeze", 10, line(3, 1, 1), axes=[2, 1]),
+    found("ConvTranspose", 11, line(2, 4, 3, 1), line(4, 1, 3, 1), strides=[2, 2], group=2,
+          auto_pad="SAME_LOWER"),
+    # shape inference counts a window that starts in the padding
+    found("MaxPool", 12, line(1, 1, 3, 3), kernel_shape=[1, 1], strides=[3, 2], ceil_mode=1),
+    # rounding and what is no number
+    found("ThresholdedRelu", 22, np.array([np.nan, 2], np.float32)),
+    found("DynamicQuantizeLinear", 18, np.zeros(3, np.float32)),
+    found("Resize", 21, line(1, 2, 4), np.zeros(0, np.float32),
+          np.array([1, 1, 0.6], np.float32), nearest_mode="floor"),
+]  # fmt: skip
+FOUND[-2].results = 3
+
+
+@pytest.mark.filterwarnings("ignore::vksched.trace.VkschedWarning")
+@pytest.mark.parametrize("call", FOUND, ids=lambda c: f"{c.op}-{c.opset}")
+def test_what_was_found(call: Call, sched: vs.Scheduler) -> None:
+    assert check(call, sched)
 
 
 @pytest.mark.filterwarnings("ignore::vksched.trace.VkschedWarning")

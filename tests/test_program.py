@@ -491,6 +491,28 @@ def test_operands_that_do_not_fit_are_told_by_the_rule_first(
     run.close()
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("y = Reshape(x, k)", r"Reshape.*\[reshape\] "),
+        ("c = ConstantOfShape(k)\n y = Add(x, c)", "ConstantOfShape.*negative"),
+        ("r = Range(zero, one, zero)\n y = Add(x, r)", "Range.*step"),
+    ],
+)
+def test_elements_that_do_not_fit_are_told_with_the_node(
+    sched: vs.Scheduler, text: str, said: str
+) -> None:
+    model = parse(f"g (float[n] x, int64[m] k) => (float[?] y) {{ {text} }}")
+    given = {"zero": np.float32(0), "one": np.float32(1)}
+    arrays = [numpy_helper.from_array(np.asarray(value), name) for name, value in given.items()]
+    model.graph.initializer.extend(arrays)
+    run = sched.compile(vs.load(model))
+    with pytest.raises(vs.ModelFormatError, match=said) as caught:
+        run(x=X, k=np.array([-2, 2]))
+    assert "\n" not in str(caught.value)
+    run.close()
+
+
 def test_what_inference_says_wrongly_is_found_out_once(
     sched: vs.Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

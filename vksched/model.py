@@ -45,7 +45,7 @@ class ModelRun:
     """A model that is ready to run: call it with arrays by name, as often as you like.
 
     Each new set of shapes is compiled at its first call and kept; the one not used for longest is
-    closed when there are more than `limit`.
+    closed when there are more than `limit`, or when a device has no room for the next.
     """
 
     def __init__(

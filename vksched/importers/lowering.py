@@ -268,9 +268,7 @@ class Lowering:
             # stricter than ONNX, or the node is wrong: then the evaluator refuses it, too
             raise UnsupportedOp(f"{MISFIT}: {error}") from error
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            if n.schema is not None:
-                raise
-            # an op that onnx does not know, so nothing has looked at its operands before
+            # nothing has looked at their elements before, nor at the operands of an unknown op
             raise ModelFormatError(
                 f"[onnx] {describe(n.node)}: operands that do not fit, {error}"
             ) from error

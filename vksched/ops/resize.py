@@ -76,7 +76,7 @@ def _coordinates(a: _Axis, transform: str, mode: str) -> NDArray:
             middle = (last - first) * (a.size - 1) / 2
             return at * 0 + middle + first * (a.size - 1)
         return at * (last - first) * (a.size - 1) / (length - 1) + first * (a.size - 1)
-    if transform == "pytorch_half_pixel" and length <= 1:
+    if transform == "pytorch_half_pixel" and a.out <= 1:
         return at * 0
     half_pixel: NDArray = (at + 0.5) / a.scale - 0.5
     if transform == "half_pixel_symmetric":

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...errors import UnsupportedOp
+from ...errors import ModelFormatError, UnsupportedOp
 from ...ops import arange, eye, full, reshape
 from ...ops.tensor import Tensor
 from ...types import NDArray, as_shape
 from ..elements import ANY, EVERY, numpy_of, storage, to_storage
+from ..host import describe
 from ..values import EMPTY, Value, known
 from .registry import rule
 
@@ -87,6 +88,7 @@ def constant_of_shape(n: NodeContext) -> Tensor | Value:
     one: NDArray = np.zeros(1, np.float32) if given is None else given
     n.require(one.size == 1, f"{one.size} elements as its value")
     wanted = as_shape(n.ints(0))
+    n.require(all(d >= 0 for d in wanted), f"shape {wanted}")
     if math.prod(wanted) <= KNOWN_ELEMENTS:
         return known(np.full(wanted, one.reshape(()), one.dtype))
     held = to_storage(one)
@@ -97,7 +99,8 @@ def constant_of_shape(n: NodeContext) -> Tensor | Value:
 def range_rule(n: NodeContext) -> Tensor | Value:
     dtype = numpy_of(n.elem_type(0))
     start, limit, delta = (n.known(i).reshape(()) for i in range(3))
-    n.require(bool(delta != 0), "a step of 0")
+    if not delta:
+        raise ModelFormatError(f"[onnx] {describe(n.node)}: expected a step other than 0")
     with np.errstate(all="ignore"):
         count = max(0, math.ceil((float(limit) - float(start)) / float(delta)))
         if dtype.kind in "iu":

@@ -154,7 +154,7 @@ def quantize_dynamically(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Returns float32 as uint8, its scale, and its zero point, by its least and largest value."""
     least = ops.minimum(ops.reduce_min(x), 0.0)
     span = ops.maximum(ops.reduce_max(x), 0.0) - least
-    scale = ops.where(span > 0, span, 1.0) / 255.0
+    scale = ops.where(span > 0, span / 255.0, 1.0)
     zero = ops.round(ops.clip(-least / scale, 0, 255))
     whole = ops.clip(ops.round(x / scale) + zero, 0, 255)
     return ops.cast(whole, INT32), scale, ops.cast(zero, INT32)
