@@ -366,6 +366,33 @@ def test_threads_share_a_model_that_keeps_little(sched: vs.Scheduler) -> None:
     run.close()
 
 
+def test_known_shapes_run_while_another_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiling, go_on = threading.Event(), threading.Event()
+    found: list[Any] = []
+    with vs.Scheduler(["cpu"]) as sched:
+        run = sched.compile(vs.load(parse("g (float[n] x) => (float[n] y) { y = Neg(x) }")))
+        np.testing.assert_array_equal(run(x=X)["y"], -X)
+        plan_graph = vs.scheduler.plan_graph
+
+        def slowly(*args: Any, **kwargs: Any) -> Any:
+            compiling.set()
+            assert go_on.wait(60)
+            return plan_graph(*args, **kwargs)
+
+        monkeypatch.setattr("vksched.scheduler.plan_graph", slowly)
+        other = threading.Thread(target=lambda: found.append(run(x=np.ones(7, np.float32))["y"]))
+        other.start()
+        assert compiling.wait(60)
+        known = threading.Thread(target=lambda: found.append(run(x=X)["y"]))
+        known.start()
+        known.join(60)
+        assert len(found) == 1  # the shape that was there, while the other waits
+        go_on.set()
+        other.join()
+        np.testing.assert_array_equal(found[0], -X)
+        np.testing.assert_array_equal(found[1], -np.ones(7))
+
+
 def test_close_waits_for_a_run_of_several_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     between, go_on = threading.Event(), threading.Event()
     found: list[Any] = []

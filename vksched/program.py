@@ -99,6 +99,9 @@ class StageCache:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.lock = threading.RLock()
+        """Held for moments."""
+        self.making = threading.RLock()
+        """Held while a stage is lowered and compiled; taken before the other."""
         self._stages: OrderedDict[Stage, tuple[Junction, object]] = OrderedDict()
         self._users: Counter[Stage] = Counter()
         self._runs = threading.local()
@@ -132,18 +135,20 @@ class StageCache:
         self, junction: Junction, key: object, arrays: Mapping[str, HostValue]
     ) -> Stage | None:
         """Returns a stage that serves a run, in use until it is given back."""
-        for stage in junction.stages.get(key, ()):
-            if stage.fits(arrays):
-                self._stages.move_to_end(stage)
-                self._use(stage)
-                return stage
+        with self.lock:
+            for stage in junction.stages.get(key, ()):
+                if stage.fits(arrays):
+                    self._stages.move_to_end(stage)
+                    self._use(stage)
+                    return stage
         return None
 
     def add(self, junction: Junction, key: object, stage: Stage) -> None:
         """Keeps a new stage, in use until it is given back."""
-        junction.stages.setdefault(key, []).append(stage)
-        self._stages[stage] = (junction, key)
-        self._use(stage)
+        with self.lock:
+            junction.stages.setdefault(key, []).append(stage)
+            self._stages[stage] = (junction, key)
+            self._use(stage)
 
     def _use(self, stage: Stage) -> None:
         self._users[stage] += 1
@@ -281,19 +286,28 @@ class Program:
         Raises:
             NeedsInputs: it depends on the elements of an input, too.
         """
-        with self.cache.lock:
-            key = _key(self.start.frame, types)
-            found = self.cache.find(self.start, key, {})
-            stage = found or self._make(self.start, key, types, None)
-        self.cache.give_back(stage)
+        with self.cache.one_run():
+            stage = self._find_or_make(self.start, types, None)
+            self.cache.give_back(stage)
         return stage
 
     def _take(self, junction: Junction, held: Mapping[str, HostValue]) -> Stage:
-        with self.cache.lock:
-            slots = junction.frame.slots
-            types = {slot: type_of(held[slot]) for slot in slots}
-            key = tuple(types.values())
-            found = self.cache.find(junction, key, held)
+        types = {slot: type_of(held[slot]) for slot in junction.frame.slots}
+        return self._find_or_make(junction, types, held)
+
+    def _find_or_make(
+        self,
+        junction: Junction,
+        types: Mapping[str, TypeKey],
+        held: Mapping[str, HostValue] | None,
+    ) -> Stage:
+        """Returns a stage, in use until it is given back. Others that are kept run meanwhile."""
+        key = tuple(types[slot] for slot in junction.frame.slots)
+        found = self.cache.find(junction, key, held or {})
+        if found is not None:
+            return found
+        with self.cache.making:
+            found = self.cache.find(junction, key, held or {})  # made by another thread by now
             return found or self._make(junction, key, types, held)
 
     def _make(
@@ -373,10 +387,6 @@ def _step_slots(step: HostStep | None) -> list[str]:
         return []
     values = [v for v in step.inputs if v is not None] + list(step.captured.values())
     return [slot for value in values for slot in slots_of(value)]
-
-
-def _key(frame: Frame, types: Mapping[str, TypeKey]) -> tuple[TypeKey, ...]:
-    return tuple(types[slot] for slot in frame.slots)
 
 
 def _same(a: HostValue, b: NDArray) -> bool:
