@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
+import pytest
+from conftest import vulkan_names
 from onnx import ModelProto, helper, numpy_helper
 
 import vksched as vs
@@ -55,6 +58,15 @@ class OneNode:
         return {
             f"x{i}": a for i, a in enumerate(self.inputs) if a is not None and i not in self.fixed
         }
+
+
+@pytest.fixture(params=[["cpu"], vulkan_names()[:1]], ids=["cpu", "vulkan"], scope="module")
+def sched(request: pytest.FixtureRequest) -> Iterator[vs.Scheduler]:
+    """The CPU, then the first Vulkan device; for the test files that import it."""
+    if not request.param:
+        pytest.skip("no Vulkan device here")
+    with vs.Scheduler(request.param) as opened:
+        yield opened
 
 
 def check(case: OneNode, sched: vs.Scheduler) -> None:

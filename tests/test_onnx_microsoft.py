@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import vulkan_names
 
 import vksched as vs
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
+import onnx_case
 from onnx_case import MICROSOFT, OneNode, check
+
+sched = onnx_case.sched  # the fixture
 
 RNG = np.random.default_rng(7)
 Case = partial(OneNode, domain=MICROSOFT)
@@ -255,14 +256,6 @@ ROWS += [
         fixed=(0, 2, 3),
     ),
 ]
-
-
-@pytest.fixture(params=[["cpu"], vulkan_names()[:1]], ids=["cpu", "vulkan"], scope="module")
-def sched(request: pytest.FixtureRequest) -> Iterator[vs.Scheduler]:
-    if not request.param:
-        pytest.skip("no Vulkan device here")
-    with vs.Scheduler(request.param) as opened:
-        yield opened
 
 
 @pytest.mark.parametrize("case", ROWS, ids=[f"{c.op} {c.label}".strip() for c in ROWS])

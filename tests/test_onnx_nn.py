@@ -4,19 +4,20 @@ attributes, shapes that broadcast.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import vulkan_names
 
 import vksched as vs
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
+import onnx_case  # noqa: E402
 from onnx_case import OneNode as Case  # noqa: E402
 from onnx_case import check  # noqa: E402
+
+sched = onnx_case.sched  # the fixture
 
 RNG = np.random.default_rng(11)
 
@@ -170,14 +171,6 @@ ROWS += [
     ),
     layer("LSTM", "input and forget", {"input_forget": 1}),
 ]
-
-
-@pytest.fixture(params=[["cpu"], vulkan_names()[:1]], ids=["cpu", "vulkan"], scope="module")
-def sched(request: pytest.FixtureRequest) -> Iterator[vs.Scheduler]:
-    if not request.param:
-        pytest.skip("no Vulkan device here")
-    with vs.Scheduler(request.param) as opened:
-        yield opened
 
 
 @pytest.mark.parametrize("case", ROWS, ids=[f"{c.op} {c.label}".strip() for c in ROWS])

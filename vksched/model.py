@@ -31,10 +31,6 @@ from .run import Run
 from .trace import Trace
 from .types import NDArray
 
-DEFAULT_LIMIT = 16
-"""Compiled graphs that are kept for one model."""
-
-
 _NOTHING = "[plan] nothing is compiled yet; call the model once, or try prepare(x=(1, 3, 224, 224))"
 
 Placements = Mapping[str | Tensor, str]
@@ -70,7 +66,6 @@ class ModelRun:
         self._workers: set[int] = set()
         self._submitted: set[Future[dict[str, HostValue]]] = set()
         self._closed = False
-        self._placed: set[str] = set()
 
     @property
     def inputs(self) -> tuple[ModelValue, ...]:

@@ -33,6 +33,7 @@ import onnx  # noqa: E402
 from onnx import ModelProto, NodeProto, TypeProto, ValueInfoProto, helper  # noqa: E402
 from onnx.backend.base import Backend, BackendRep, namedtupledict  # noqa: E402
 
+from .importers.functions import canonical_domain  # noqa: E402
 from .importers.values import HostValue  # noqa: E402
 from .model import ModelRun  # noqa: E402
 
@@ -245,7 +246,7 @@ def _model_of(
         outputs = [ValueInfoProto(name=name) for name in names]
     given = [helper.make_value_info(name, _type_of(value)) for name, value in inputs.items()]
     graph = helper.make_graph([node], node.op_type, given, outputs)
-    domain = "" if node.domain == "ai.onnx" else node.domain
+    domain = canonical_domain(node.domain)
     imports = {"": onnx.defs.onnx_opset_version()}
     imports[domain] = version or _newest(domain)
     opsets = [helper.make_opsetid(d, v) for d, v in imports.items()]

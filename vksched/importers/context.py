@@ -22,6 +22,7 @@ from onnx.shape_inference import infer_node_outputs
 from ..ops.tensor import Tensor, constant, weight
 from ..types import NDArray
 from .elements import to_storage
+from .functions import canonical_domain
 from .host import HostNode
 from .names import JOINT
 from .node import attribute_array, attribute_value
@@ -54,7 +55,7 @@ class Context:
         taken: Collection[str] = (),
     ) -> None:
         self._taken = taken
-        self.opsets = {("" if d == "ai.onnx" else d): v for d, v in opsets.items()}
+        self.opsets = {canonical_domain(d): v for d, v in opsets.items()}
         self._functions = functions
         self._kept: dict[int, NDArray] = {}
         self._tensors: dict[int, Tensor] = {}
@@ -141,7 +142,7 @@ class Context:
 
     def version(self, domain: str) -> int:
         """Returns the opset of a domain that the model asks for, 1 where it does not say."""
-        return self.opsets.get("" if domain == "ai.onnx" else domain, 1)
+        return self.opsets.get(canonical_domain(domain), 1)
 
     def schema(self, node: NodeProto, version: int | None = None) -> OpSchema | None:
         """Returns the declaration of a node's op, at the model's opset or another; None where the
@@ -197,7 +198,7 @@ class Context:
 @lru_cache(maxsize=4096)
 def _schema(op_type: str, version: int, domain: str) -> OpSchema | None:
     try:
-        return defs.get_schema(op_type, version, "" if domain == "ai.onnx" else domain)
+        return defs.get_schema(op_type, version, canonical_domain(domain))
     except defs.SchemaError:
         return None
 

@@ -26,6 +26,7 @@ from ..ops.op import Attrs, AttrValue, Call, Dispatch, Kernel, Op, all_ops, regi
 from ..ops.tensor import Tensor, apply
 from ..types import UINT32, NDArray, TensorType, numpy_dtype
 from .elements import from_storage, storage, to_storage
+from .functions import canonical_domain
 from .values import HostType, HostValue
 
 PART = "onnx.part"
@@ -124,8 +125,7 @@ def _with_defaults(node: NodeProto) -> tuple[NodeProto, dict[str, NDArray]]:
 
 def _as_function(node: NodeProto, opsets: Mapping[str, int]) -> FunctionProto:
     """Returns a function of one node: of a node alone the evaluator takes the newest version."""
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    imports = {domain: 1, "": 1, **opsets}
+    imports = {canonical_domain(node.domain): 1, "": 1, **opsets}
     return make_function(
         "vksched",
         "node",

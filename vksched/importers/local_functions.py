@@ -14,9 +14,8 @@ from onnx.defs import SchemaError, get_schema
 from onnx.helper import make_opsetid
 from onnx.inliner import inline_local_functions
 
+from .functions import FunctionKey, canonical_domain, function_key
 from .names import subgraphs
-
-Key = tuple[str, str, str]
 
 
 def inline_functions(model: ModelProto) -> ModelProto:
@@ -32,19 +31,19 @@ def inline_functions(model: ModelProto) -> ModelProto:
     kept = [f for f in out.functions if _since(f.name, f.domain, versions) is None]
     functions = [FunctionProto.FromString(f.SerializeToString()) for f in kept]
     del out.functions[:]
-    by_key = {_key(f): f for f in functions}
+    by_key = {function_key(f): f for f in functions}
     for nodes in (out.graph.node, *(f.node for f in functions)):
         _give_defaults(nodes, by_key)
     for function in functions:
         for opset in function.opset_import:
-            if _canonical(opset.domain) not in versions:
+            if canonical_domain(opset.domain) not in versions:
                 out.opset_import.append(make_opsetid(opset.domain, opset.version))
-                versions[_canonical(opset.domain)] = opset.version
+                versions[canonical_domain(opset.domain)] = opset.version
     for function in functions:
         written = _versions(function)
         if all(_since(*op, written) == _since(*op, versions) for op in _ops(function.node)):
             for opset in function.opset_import:
-                opset.version = versions[_canonical(opset.domain)]
+                opset.version = versions[canonical_domain(opset.domain)]
     out.functions.extend(functions)
     try:
         return inline_local_functions(out, convert_version=True)
@@ -52,22 +51,13 @@ def inline_functions(model: ModelProto) -> ModelProto:
         return inline_local_functions(out)
 
 
-def _key(call: NodeProto | FunctionProto) -> Key:
-    name = call.op_type if isinstance(call, NodeProto) else call.name
-    return (_canonical(call.domain), str(name), str(call.overload))
-
-
-def _canonical(domain: str) -> str:
-    return "" if domain == "ai.onnx" else str(domain)
-
-
 def _versions(of: ModelProto | FunctionProto) -> dict[str, int]:
-    return {_canonical(o.domain): o.version for o in of.opset_import}
+    return {canonical_domain(o.domain): o.version for o in of.opset_import}
 
 
 def _since(op_type: str, domain: str, versions: Mapping[str, int]) -> int | None:
     """Returns the opset of which an op is, None where there is no such op."""
-    canonical = _canonical(domain)
+    canonical = canonical_domain(domain)
     if canonical not in versions:
         return None
     try:
@@ -85,11 +75,13 @@ def _ops(nodes: Iterable[NodeProto]) -> set[tuple[str, str]]:
     return out
 
 
-def _give_defaults(nodes: Iterable[NodeProto], functions: Mapping[Key, FunctionProto]) -> None:
+def _give_defaults(
+    nodes: Iterable[NodeProto], functions: Mapping[FunctionKey, FunctionProto]
+) -> None:
     for node in nodes:
         for graph in subgraphs(node):
             _give_defaults(graph.node, functions)
-        called = functions.get(_key(node))
+        called = functions.get(function_key(node))
         if called is not None:
             given = {a.name for a in node.attribute}
             node.attribute.extend(

@@ -29,7 +29,7 @@ from ..errors import ModelFormatError, UnsupportedOp, VkschedError
 from ..ops.tensor import Tensor, input, scope
 from ..types import MAX_RANK, NDArray
 from .context import Context
-from .elements import storage
+from .elements import SAME, storage
 from .expansion import expand
 from .folding import evaluated, fold, is_fixed
 from .host import add_host_node, describe
@@ -424,6 +424,4 @@ def _elem_type_like(result: Tensor, inputs: Sequence[Value | None]) -> int:
 
 def known_elem_type(dtype: str) -> int:
     """Returns the ONNX element type that a Tensor of some dtype holds as it is."""
-    from .elements import SAME
-
     return next(e for e, held in SAME.items() if held == dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from onnx import AttributeProto, GraphProto, NodeProto
 
+from .order import subgraphs as named_subgraphs
 from .values import Value
 
 RANDOM = frozenset(
@@ -63,8 +64,7 @@ def slots_of(value: Value) -> tuple[str, ...]:
 
 def subgraphs(node: NodeProto) -> list[GraphProto]:
     """Returns the graphs among a node's attributes."""
-    out = [a.g for a in node.attribute if a.type == AttributeProto.GRAPH]
-    return out + [g for a in node.attribute if a.type == AttributeProto.GRAPHS for g in a.graphs]
+    return [graph for _, graph in named_subgraphs(node)]
 
 
 def has_subgraphs(node: NodeProto) -> bool:

@@ -125,13 +125,6 @@ class NodeContext:
         """Returns whether the node itself gives an attribute."""
         return name in self._attributes
 
-    def out_type(self, index: int = 0) -> int:
-        """Returns the element type of a result, as shape inference gives it."""
-        found = self.inferred[index] if index < len(self.inferred) else None
-        if found is None:
-            raise UnsupportedOp(f"{self.op_type}: the element type of result {index} is not known")
-        return found.elem_type
-
     def require(self, holds: bool, reason: str) -> None:
         """Raises UnsupportedOp with a reason unless something holds."""
         if not holds:

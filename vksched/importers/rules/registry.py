@@ -12,6 +12,7 @@ from ...errors import UnsupportedOp, VkschedError
 from ...ops.tensor import Tensor
 from ...types import FLOAT32
 from ..elements import PLAIN, element_name
+from ..functions import canonical_domain
 from ..values import Value
 from .narrow import fit
 
@@ -96,7 +97,7 @@ def rule(
 
 def find_rule(domain: str, op_type: str) -> Rule | None:
     """Returns the rule of an op, or None where it has none."""
-    return _RULES.get(("" if domain == "ai.onnx" else domain, op_type))
+    return _RULES.get((canonical_domain(domain), op_type))
 
 
 def rules() -> tuple[Rule, ...]:
