@@ -149,9 +149,9 @@ def show(report: Report) -> None:
             f"{ceiling.bytes_per_s / 1e9:.3g} GB/s ({ceiling.copy})"
         )
         results = report.results_of(device.name)
-        feeds.print_table(_figures(results, device))
+        _print(_figures(results, device))
         if device.peers:
-            feeds.print_table(_ratios(results, device))
+            _print(_ratios(results, device))
         for result in results:
             for figure in result.figures:
                 if figure.reason:
@@ -159,6 +159,17 @@ def show(report: Report) -> None:
         for name, reason in device.missing.items():
             click.echo(f"{name} is missing: {reason}; try {INSTALL[name]}")
         click.echo()
+
+
+def _print(table: Any) -> None:
+    """Prints a table, in a file as wide as it needs to be."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 160
+    console.print(table)
+    click.echo()
 
 
 def _figures(results: Sequence[Result], device: DeviceReport) -> Any:
