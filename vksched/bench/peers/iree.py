@@ -58,7 +58,7 @@ class IreePeer:
         def result() -> Array:
             found = call_one()
             first = found[0] if isinstance(found, tuple) else found
-            return np.array(first.to_host(), np.float32).reshape(result_shape(spec))
+            return self._download(first).reshape(result_shape(spec))
 
         if spec.kind == "chain":
             return Timed(call_one, result, spec["ops"])
@@ -73,8 +73,8 @@ class IreePeer:
         return Timed(lambda: many(*args), result, calls, f"{calls} calls")
 
     def _upload(self, array: Array) -> Any:
-        # asdevicearray() imports host memory where the driver can, and fails where it is not
-        # aligned (IREE 3.13, llvmpipe); a copy on the device is what a kernel should read anyway.
+        # asdevicearray() and to_host() import host memory where the driver can, and fail where it
+        # is not aligned (IREE 3.13, llvmpipe).
         device = self._config.device
         view = device.allocator.allocate_buffer_copy(
             memory_type=rt.MemoryType.DEVICE_LOCAL,
@@ -84,6 +84,20 @@ class IreePeer:
             element_type=_ELEMENTS[array.dtype.name],
         )
         return rt.DeviceArray(device, view)
+
+    def _download(self, value: Any) -> Array:
+        device, view = self._config.device, value._buffer_view
+        source = view.get_buffer()
+        staging = device.allocator.allocate_buffer(
+            memory_type=rt.MemoryType.HOST_LOCAL | rt.MemoryType.DEVICE_VISIBLE,
+            allowed_usage=rt.BufferUsage.TRANSFER_TARGET | rt.BufferUsage.MAPPING_SCOPED,
+            allocation_size=source.byte_length(),
+        )
+        done = device.create_semaphore(0)
+        before, after = rt.HalFence.create_at(done, 0), rt.HalFence.create_at(done, 1)
+        device.queue_copy(source, staging, wait_semaphores=before, signal_semaphores=after)
+        after.wait()
+        return np.array(staging.map().asarray(view.shape, np.dtype(np.float32)))
 
     def _function(self, spec: Spec, calls: int) -> Callable[..., Any]:
         source = module_of(spec, calls)
