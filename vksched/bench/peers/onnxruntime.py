@@ -75,9 +75,9 @@ def _nodes(spec: Spec) -> list[Any]:
     node, kind = helper.make_node, spec.kind
     if kind == "matmul":
         b = "x1" if spec.get("batch") else "w0"
-        turned = {f"trans{t.upper()}": int(bool(spec.get(f"transpose_{t}"))) for t in "ab"}
-        if any(turned.values()):
-            return [node("Gemm", ["x0", b], ["y"], **turned)]
+        turned = [int(bool(spec.get(f"transpose_{t}"))) for t in "ab"]
+        if any(turned):
+            return [node("Gemm", ["x0", b], ["y"], transA=turned[0], transB=turned[1])]
         return [node("MatMul", ["x0", b], ["y"])]
     if kind == "binary":
         return [node({"add": "Add", "mul": "Mul"}[spec["op"]], ["x0", "x1"], ["y"])]
