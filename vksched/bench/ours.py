@@ -97,7 +97,7 @@ class _Pair:
             beside.append(_first_word(data["x0"]))
         self.timed, self.beside = sched.compile(timed), sched.compile(beside)
         self.calls = calls
-        self._ops = spec.get("ops", 1)
+        self._ops = int(spec.get("ops", 1))
         self._sched = sched
 
     def seconds(self) -> float:
