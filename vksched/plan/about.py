@@ -66,6 +66,7 @@ class About:
     views: those of this node.
     copies: of a weight or a state, the devices that hold it and the bytes there; a device that
     gets an input only when a run starts is among the crossings.
+    stands_for: names of the caller's nodes that passes have made part of it.
     """
 
     id: int
@@ -85,6 +86,7 @@ class About:
     copies: tuple[tuple[str, int], ...]
     crossings: tuple[Crossing, ...]
     devices: tuple[Verdict, ...]
+    stands_for: tuple[str, ...] = ()
 
 
 def describe_node(plan: Plan, node_id: int) -> About:
@@ -112,6 +114,7 @@ def describe_node(plan: Plan, node_id: int) -> About:
         copies=_copies(plan, root),
         crossings=_crossings(plan, node, root),
         devices=_verdicts(plan, node) if runs else (),
+        stands_for=graph.stands_for.get(node_id, ()),
     )
 
 
@@ -245,6 +248,9 @@ def about_as_text(about: About) -> str:
     lines = [f"{about.name}: {about.op} -> {about.type} ({format_bytes(about.bytes)}), %{about.id}"]
     if about.attrs:
         lines.append(f"  with {about.attrs}")
+    if about.stands_for:
+        more = ", ..." if len(about.stands_for) > LISTED else ""
+        lines.append(f"  stands for {', '.join(about.stands_for[:LISTED])}{more} too")
     if about.view_of:
         lines.append(
             f"  is a view of {about.view_of}: it never runs, and is where that is, on "
