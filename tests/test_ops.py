@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
@@ -29,7 +28,16 @@ from vksched.errors import UnsupportedOp
 from vksched.ops import __all__ as PUBLIC
 from vksched.ops.elementwise import BINARY, CASTS, UNARY
 from vksched.ops.lower import CONVERTERS, lower
-from vksched.ops.op import OUTPUT, SCRATCH, Dispatch, Limits, all_ops, computing_ops, view_offset
+from vksched.ops.op import (
+    OUTPUT,
+    SCRATCH,
+    Call,
+    Dispatch,
+    Limits,
+    all_ops,
+    computing_ops,
+    view_offset,
+)
 from vksched.runtime.shaders import DIRECTORY, load_manifest, load_shader
 from vksched.runtime.vulkan import VulkanDevice
 
@@ -72,12 +80,13 @@ def test_case_equals_numpy(case: Case, runner: Runner) -> None:
     assert (call.output.shape, call.output.dtype) == (expected.shape, str(expected.dtype))
     others = {} if case.large else LOWERED
     for what, limits in {"its own limits": runner.device.limits, **others}.items():
-        try:
-            got = runner.run(case, limits)
-        except UnsupportedOp as reason:
-            assert str(reason)  # numpy computes it there
-            continue
-        check_device(case, got, expected, f"{runner.device.name}, {what}")
+        for variant in case.variants(limits):
+            try:
+                got = runner.run(case, limits, variant)
+            except UnsupportedOp as reason:
+                assert str(reason)  # numpy computes it there
+                continue
+            check_device(case, got, expected, f"{runner.device.name}, {what} {variant}")
 
 
 @pytest.mark.parametrize("case", FUNCTIONS, ids=lambda c: c.id)
@@ -108,12 +117,13 @@ def test_case_on_another_type_equals_numpy(case: Case, runner: Runner) -> None:
     expected = case.expected()
     if not fits_32_bits(expected):
         return
-    try:
-        got = runner.run(case, runner.device.limits)
-    except UnsupportedOp as reason:
-        assert str(reason)
-        return
-    check(case, got, expected, runner.device.name)
+    for variant in case.variants(runner.device.limits):
+        try:
+            got = runner.run(case, runner.device.limits, variant)
+        except UnsupportedOp as reason:
+            assert str(reason)
+            continue
+        check(case, got, expected, f"{runner.device.name} {variant}")
 
 
 @pytest.mark.parametrize("op", sorted({case.op for case in DOUBLES}))
@@ -201,14 +211,20 @@ def test_every_shader_is_dispatched_by_a_case() -> None:
     used = set()
     for case in CASES:
         op = all_ops()[case.op]
-        for limits in LOWERED.values():
-            call = case.call(limits)
+        for call in calls_of(case):
             if op.kernel and view_offset(op, call.inputs, call.attrs) is None:
                 with contextlib.suppress(UnsupportedOp):
                     here = {dispatch.shader for dispatch in lower(op, call).dispatches}
                     assert here <= {*op.kernel.shaders, *CONVERTERS.values()}, case.id
                     used |= here
     assert used | {"copy", *CEILINGS} == set(load_manifest())
+
+
+def calls_of(case: Case) -> Iterator[Call]:
+    """A case with each set of limits, by each variant."""
+    for limits in LOWERED.values():
+        for variant in case.variants(limits):
+            yield case.call(limits, variant)
 
 
 def hazards(dispatches: tuple[Dispatch, ...]) -> list[str]:
@@ -236,8 +252,7 @@ def hazards(dispatches: tuple[Dispatch, ...]) -> list[str]:
 
 @pytest.mark.parametrize("op", OPS)
 def test_dispatches_of_a_node_wait_for_each_other(op: str) -> None:
-    for case, limits in product(cases_of(op, (*CASES, *HALVES)), LOWERED.values()):
-        call = case.call(limits)
+    for case, call in ((c, call) for c in cases_of(op, (*CASES, *HALVES)) for call in calls_of(c)):
         if view_offset(case.declaration, call.inputs, call.attrs) is None:
             with contextlib.suppress(UnsupportedOp):
                 assert hazards(lower(case.declaration, call).dispatches) == [], case.id
