@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import DTypeError, UnsupportedOp
 from ..types import FLOAT16, FLOAT32, FLOAT64, INT32, INT64, NDArray, TensorType
+from .host import Compute
 from .op import OUTPUT, SCRATCH, Attrs, Call, Dispatch, Kernel, Limits, Op
 from .strides import spread
 
@@ -93,6 +94,26 @@ def compute(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
         tuple(x.astype(np.float32) if x.dtype == half else x for x in inputs), attrs
     )
     return result.astype(half) if result.dtype == np.float32 else result
+
+
+def host_compute(op: Op) -> Compute:
+    """Returns how numpy writes a call's result into an array: `compute`, with the op's host kernel.
+
+    float16 is computed in float32 and rounded once.
+    """
+    assert op.host is not None
+    plain, half = op.host.compute, np.dtype(np.float16)
+
+    def widened(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+        if op.any_dtype or all(x.dtype != half for x in inputs):
+            plain(inputs, attrs, out)
+            return
+        wide = np.empty(out.shape, np.float32) if out.dtype == half else out
+        plain(tuple(x.astype(np.float32) if x.dtype == half else x for x in inputs), attrs, wide)
+        if wide is not out:
+            out[...] = wide
+
+    return widened
 
 
 # -- kernels -----------------------------------------------------------------------------------

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ..errors import PlanError, VkschedError
 from ..graph import Graph
-from ..ops.lower import compute
+from ..ops.lower import compute, host_compute
 from ..plan.plan import Plan, Split
 from ..types import NDArray, numpy_dtype
 from .states import HostValues
+from .workers import Buffers, Workers
+
+Evaluate = Callable[[Graph, int, tuple[NDArray, ...]], NDArray]
+"""(graph, node, operands) -> the node's result."""
 
 
 def evaluate_node(graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> NDArray:
@@ -26,6 +32,30 @@ def evaluate_node(graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> 
     if array.shape != node.type.shape:
         raise PlanError(f"[{node.op}] {node.name}: reference gave {array.shape}, rule {node.type}")
     return array
+
+
+class Host:
+    """Numpy with memory that is used again and several threads."""
+
+    def __init__(self, workers: Workers, buffers: Buffers) -> None:
+        self._workers = workers
+        self._buffers = buffers
+
+    def evaluate(self, graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> NDArray:
+        """Returns the result of one node, by the op's host kernel where it has one."""
+        node = graph.nodes[node_id]
+        host = node.declaration.host
+        if host is None or node.type.size == 0:
+            return evaluate_node(graph, node_id, operands)
+        compute, attrs = host_compute(node.declaration), node.attrs
+        out = self._buffers.take(node.type.shape, numpy_dtype(node.type.dtype))
+
+        def run(inputs: tuple[NDArray, ...], part: NDArray) -> None:
+            compute(inputs, attrs, part)
+
+        with np.errstate(all="ignore"):
+            self._workers.each(run, host.cut(operands, attrs, out))
+        return out
 
 
 class Values:
@@ -72,6 +102,7 @@ def run_split(
     values: Values,
     dead: dict[int, tuple[int, ...]],
     states: HostValues,
+    evaluate: Evaluate = evaluate_node,
 ) -> None:
     """Computes the nodes of a split into `values`; drops what nobody reads after each node."""
     graph = plan.graph
@@ -83,7 +114,7 @@ def run_split(
             states.write(graph.keys[node.inputs[0]], values[node.inputs[1]])
         else:
             operands = tuple(values[i] for i in node.inputs)
-            values[node_id] = evaluate_node(graph, node_id, operands)
+            values[node_id] = evaluate(graph, node_id, operands)
             del operands
         for gone in dead.get(node_id, ()):
             values.drop(gone)
