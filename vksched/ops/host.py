@@ -16,7 +16,7 @@ from ..types import NDArray
 if TYPE_CHECKING:
     from .op import Attrs
 
-BLOCK = 1 << 14
+BLOCK = 1 << 15
 """Elements of one piece: a few temporaries of this size lie in the second cache of a core."""
 
 Piece = tuple[tuple[NDArray, ...], NDArray]

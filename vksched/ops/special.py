@@ -143,9 +143,12 @@ def gelu_into(x: NDArray, out: NDArray) -> None:
     tail -= z
     np.exp(tail, out=tail)
     tail *= t
-    np.subtract(2, tail, out=tail, where=x >= 0)
-    tail *= 0.5
-    np.multiply(x, tail, out=out)
+    sign = np.copysign(np.float32(1), x)
+    tail *= sign
+    sign += 1  # 2 above 0, and below it exactly 0, so that small results keep their digits
+    sign -= tail
+    sign *= 0.5
+    np.multiply(x, sign, out=out)
 
 
 def gelu_tanh_into(x: NDArray, out: NDArray) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 
 from ..errors import PlanError, VkschedError
 from ..graph import Graph
-from ..ops.lower import compute, host_compute
+from ..ops import host
+from ..ops.lower import compute, compute_into
 from ..plan.plan import Plan, Split
 from ..types import NDArray, numpy_dtype
 from .states import HostValues
@@ -44,17 +45,19 @@ class Host:
     def evaluate(self, graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> NDArray:
         """Returns the result of one node, by the op's host kernel where it has one."""
         node = graph.nodes[node_id]
-        host = node.declaration.host
-        if host is None or node.type.size == 0:
+        op, attrs = node.declaration, node.attrs
+        if op.host is None or node.type.size == 0:
             return evaluate_node(graph, node_id, operands)
-        compute, attrs = host_compute(node.declaration), node.attrs
         out = self._buffers.take(node.type.shape, numpy_dtype(node.type.dtype))
+        if max(out.size, *(x.size for x in operands)) <= host.BLOCK:
+            with np.errstate(all="ignore"):
+                compute_into(op, operands, attrs, out)
+            return out
 
         def run(inputs: tuple[NDArray, ...], part: NDArray) -> None:
-            compute(inputs, attrs, part)
+            compute_into(op, inputs, attrs, part)
 
-        with np.errstate(all="ignore"):
-            self._workers.each(run, host.cut(operands, attrs, out))
+        self._workers.each(run, op.host.cut(operands, attrs, out))
         return out
 
 

@@ -16,6 +16,8 @@ import numpy as np
 
 from ..types import NDArray
 
+LEAST_PIECES = 6
+"""Fewer are done sooner than another thread wakes up."""
 SMALL_BYTES = 1 << 16
 """Below this, the system's memory allocator is as good."""
 
@@ -36,14 +38,15 @@ class Workers:
         self._pool: ThreadPoolExecutor | None = None
 
     def each(self, call: Callable[..., None], pieces: Iterable[tuple[object, ...]]) -> None:
-        """Calls with each piece, in any order, on several threads where there are several pieces.
+        """Calls with each piece, in any order, on several threads where there are many pieces.
 
         Raises: the first error, when all threads have ended.
         """
         items = list(pieces)
-        if len(items) < 2 or self._helpers < 1:
-            for item in items:
-                call(*item)
+        if len(items) < LEAST_PIECES or self._helpers < 1:
+            with np.errstate(all="ignore"):
+                for item in items:
+                    call(*item)
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._helpers, self._name)
