@@ -13,7 +13,7 @@ from ..errors import DeviceTimeout, PlanError
 from ..plan.machine import DeviceSpec
 from ..plan.plan import CopyIn, Plan
 from ..types import NDArray
-from .device import Progress
+from .device import Progress, Times
 from .evaluate import Host, Values, last_uses, run_split
 from .fork import Owner
 from .states import HostStates
@@ -131,11 +131,8 @@ class CpuSession:
     def fetch(self, slot: int, node: int) -> NDArray:
         return self._values[slot][node]
 
-    def duration_s(self, slot: int, split: int) -> float | None:
-        return self._pending[slot, split].result()
-
-    def longest_s(self, slot: int, split: int) -> float | None:
-        return None  # no driver ends what numpy does
+    def times_s(self, slot: int, split: int) -> Times:
+        return self._pending[slot, split].result(), None  # no driver ends what numpy does
 
     def close(self) -> None:
         for future in self._pending.values():
