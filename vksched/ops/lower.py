@@ -14,7 +14,7 @@ from ..errors import DTypeError, UnsupportedOp
 from ..types import FLOAT16, FLOAT32, FLOAT64, INT32, INT64, NDArray, TensorType
 from .op import OUTPUT, SCRATCH, Attrs, Call, Dispatch, Kernel, Limits, Op
 from .strides import spread
-from .variants import Choice, choose, chosen
+from .variants import Choice, call_key, choose, chosen
 
 CONVERTERS = {
     (FLOAT32, FLOAT16): "half_pack",
@@ -174,6 +174,11 @@ def choice_of(op: Op, call: Call) -> Choice:
     if op.kernel is None:
         return Choice()
     return choose(op.name, op.kernel.variants, _as_computed(call))
+
+
+def key_of(op: Op, call: Call) -> str:
+    """Returns a call as the text under which its tuned choice is kept."""
+    return call_key(op.name, _as_computed(call))
 
 
 def variants_of(op: Op, call: Call) -> tuple[str, ...]:
