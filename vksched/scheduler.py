@@ -31,6 +31,8 @@ from .runtime.fork import Owner
 from .runtime.watchdog import Watchdog
 from .states import StateTable
 from .trace import Trace
+from .tuner.store import Store
+from .tuner.tuner import Tuner, mode_of
 from .types import NDArray
 
 if TYPE_CHECKING:
@@ -68,6 +70,11 @@ class Scheduler:
     on_fault: "replay" carries out a run that a device failed without that device, with a warning,
         and leaves it out of all later plans (`quarantined`); "raise" gives the error to the caller,
         as measurements want it, and refuses to run or compile what would need another plan then.
+    tune: which of the variants of a kernel runs a call. "auto": the one that `vksched tune` or an
+        earlier program found to be the fastest there; on devices that are hardware, calls that
+        nobody has measured are measured when they are compiled, for at most 3 s in all. True
+        measures whatever is missing, on CPU drivers too; a number does so for at most so many
+        seconds in all. False: the best guess, and nothing is read or measured.
     """
 
     def __init__(
@@ -80,6 +87,7 @@ class Scheduler:
         sync: str | Mapping[str, str] = "split",
         offload: bool = True,
         on_fault: str = "replay",
+        tune: str | bool | float = "auto",
     ) -> None:
         if copies != "auto" and (not isinstance(copies, int) or copies < 1):
             raise PlanError(f'[Scheduler] expected copies of "auto" or 1 and more, got {copies!r}')
@@ -95,6 +103,7 @@ class Scheduler:
             raise PlanError(
                 f"[Scheduler] expected a vs.Trace, got {trace!r}; try vs.Trace(sinks=[...])"
             )
+        self._tuner = Tuner(mode_of(tune), Store())
         self.trace = trace or Trace()
         self._policy = "priority" if policy == "auto" else policy
         self._copies = copies
@@ -145,6 +154,7 @@ class Scheduler:
     def _spec(self, device: Device) -> DeviceSpec:
         """Returns what the planner may know of a device, with what the user asked of it."""
         spec, sync = self._watchdog.correct(device.spec), self._sync.get(device.name, "split")
+        spec = self._tuner.tuned(spec)
         least = spec.offload_flops_per_byte if self._offload else math.inf
         return dataclasses.replace(spec, sync=sync, offload_flops_per_byte=least)
 
@@ -399,9 +409,15 @@ class Scheduler:
         return Request(graph, tuple(overrides), find_observers(graph, ids, observe or {}))
 
     def _make(self, request: Request, progress: Progress | None) -> Compiled:
+        tuned = False
+
         def build(left_out: Mapping[str, str], small: bool, progress: Progress | None) -> Executor:
+            nonlocal tuned
             with self._preparing:
                 self._require_reach(request.graph, left_out)
+                if not tuned:  # of a generation that follows a fault the runs wait already
+                    self._tune(request, left_out)
+                    tuned = True
                 plan = self._plan(request, self._machine(left_out), small)
                 self._states.place(plan, self._devices)
                 try:
@@ -426,6 +442,16 @@ class Scheduler:
                         f"{graph.nodes[node_id].name!r} lives, got none: {left_out[device.name]}; "
                         "try closing other graphs"
                     )
+
+    def _tune(self, request: Request, left_out: Mapping[str, str]) -> None:
+        """Measures calls of a graph that nobody has, where they would run, within the budget."""
+        devices = [d for d in self._devices if d.name not in left_out]
+        self._tuner.measure_graph(
+            request.graph,
+            devices,
+            lambda: self._plan(request, self._machine(left_out), small=False),
+            self.trace,
+        )
 
     def _plan(self, request: Request, machine: Machine, small: bool) -> Plan:
         """small: with one copy, as an allocation failed."""

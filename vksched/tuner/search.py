@@ -29,6 +29,8 @@ NOISE = 1.03
 ROUND_S = 0.02
 """Of one submission, in which short calls are repeated."""
 MOST_REPEATS = 50
+CALL_S = 1.0
+"""For the rounds of one call: after two of them no other begins when this is over."""
 LONGEST_S = 0.5
 """Of one submission: half of what the first took leaves no time to compare."""
 LARGEST_ERROR = 1e-6
@@ -97,12 +99,16 @@ def _rounds(
     """Returns the times of one call by variant, over some rounds; of what is far slower none."""
     times: dict[str, list[float]] = {name: [] for name in once}
     live = [name for name in once if once[name] <= FAR_SLOWER * min(once.values())]
+    spent_s = 0.0
     for number in range(ROUNDS):
-        if len(live) < 2 or (number and left_s() <= 0):
+        over = number > 1 and spent_s > CALL_S
+        if len(live) < 2 or over or (number and left_s() <= 0):
             break
         for name in live:
             repeat = max(1, min(MOST_REPEATS, math.ceil(ROUND_S / once[name])))
-            times[name].append(bench.run(name, repeat) / repeat)
+            taken_s = bench.run(name, repeat)
+            times[name].append(taken_s / repeat)
+            spent_s += taken_s
         if number:
             least = min(min(times[name]) for name in live)
             live = [name for name in live if min(times[name]) <= SLOWER * least]

@@ -23,9 +23,12 @@ from typing import Any
 import platformdirs
 
 from ..ops.choices import Choices
-from ..trace import warn_user
+from ..trace import warn
 
 FORMAT = 1
+
+_told: set[tuple[Path, str]] = set()
+"""Files that a warning was given of, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +96,9 @@ class Store:
         damaged or of another driver version.
         """
         found, why = self._read(device)
-        if why:
-            warn_user(f"[tune] {self.path(device)} is not used: {why}; try `vksched tune`")
+        if why and (self.path(device), why) not in _told:
+            _told.add((self.path(device), why))
+            warn(f"[tune] {self.path(device)} is not used: {why}; try `vksched tune`")
         return found
 
     def add(self, device: Identity, found: Iterable[Found]) -> bool:
@@ -111,7 +115,7 @@ class Store:
                 merged = self._read(device)[0] | new
                 _replace(path, json.dumps(_as_dict(device, merged.values()), indent=1))
         except OSError as error:
-            warn_user(f"[tune] results are not kept: {error}; try VKSCHED_CACHE=<folder>")
+            warn(f"[tune] results are not kept: {error}; try VKSCHED_CACHE=<folder>")
             return False
         return True
 

@@ -9,13 +9,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from ..errors import DeviceError, OutOfMemory, PlanError
+from ..errors import DeviceError, OutOfMemory, PlanError, UnsupportedOp
+from ..graph import Graph
 from ..ops.choices import Choices
 from ..ops.op import get_op
 from ..plan.machine import DeviceSpec
+from ..plan.plan import Plan
 from ..runtime.device import Device
-from .calls import Tunable, shader_hash
+from ..trace import Event, Trace
+from .calls import Tunable, calls_of, shader_hash
 from .search import LONGEST_S, Bench, search
 from .store import Found, Identity, Store, choices
 
@@ -66,13 +70,21 @@ class _Results:
 
 
 class Tuner:
-    """Results by device, from disk and measured. May be used from any number of threads."""
+    """Results by device, from disk and measured. May be used from any number of threads.
 
-    def __init__(self, mode: Mode, store: Store | None = None) -> None:
+    open_bench: makes a call ready to be measured; tests give one that takes no time.
+    """
+
+    def __init__(
+        self, mode: Mode, store: Store | None = None, open_bench: OpenBench | None = None
+    ) -> None:
         self._mode = mode
+        self._open_bench = open_bench or _open_bench
         self._store = store
         self._left_s = mode.budget_s
         self._results: dict[Identity, _Results] = {}
+        self._given_up: set[tuple[Identity | None, str]] = set()
+        """What cannot be compared: too long, too large."""
         self._lock = threading.RLock()
 
     def tuned(self, spec: DeviceSpec) -> DeviceSpec:
@@ -88,24 +100,29 @@ class Tuner:
         identity = identity_of(spec)
         return {} if identity is None else dict(self._of(identity).found)
 
+    def file(self, spec: DeviceSpec) -> Path | None:
+        """Returns where the results of a device are kept."""
+        identity = identity_of(spec)
+        return None if identity is None or self._store is None else self._store.path(identity)
+
     def wants(self, spec: DeviceSpec) -> bool:
         """Whether calls are to be measured on a device."""
         may = self._mode.software or not spec.limits.software
         return may and self._left_s > 0 and identity_of(spec) is not None
 
     def missing(self, spec: DeviceSpec, calls: Mapping[str, Tunable]) -> list[Tunable]:
-        """Returns the calls of which not all variants were measured on a device."""
-        known = self.results(spec)
+        """Returns the calls of which not all variants were measured on a device, and could be."""
+        known, identity = self.results(spec), identity_of(spec)
         out = []
         for key, call in calls.items():
             found = known.get(key)
+            if (identity, key) in self._given_up:
+                continue
             if found is None or not {*call.names} <= {*found.seconds, *found.dropped}:
                 out.append(call)
         return out
 
-    def measure(
-        self, device: Device, calls: Iterable[Tunable], open_bench: OpenBench, tell: Tell
-    ) -> tuple[Found, ...]:
+    def measure(self, device: Device, calls: Iterable[Tunable], tell: Tell) -> tuple[Found, ...]:
         """Measures calls on a device while the budget lasts, and keeps what was found.
 
         Raises:
@@ -121,16 +138,44 @@ class Tuner:
             for number, call in enumerate(calls):
                 if left_s() <= 0:
                     break
-                tell(f"{device.name} {call.key}", number, len(calls))
-                found = _measure(device, call, open_bench, left_s)
+                tell(f"{device.name} {call.op.name}", number, len(calls))
+                found = _measure(device, call, self._open_bench, left_s)
                 if found is not None:
                     made.append(found)
+                elif left_s() > 0:
+                    self._given_up.add((identity_of(device.spec), call.key))
         finally:
             with self._lock:
                 self._left_s -= time.monotonic() - start
             self._keep(device.spec, made)
         tell(device.name, len(calls), len(calls))
         return tuple(made)
+
+    def measure_graph(
+        self, graph: Graph, devices: Iterable[Device], plan: Callable[[], Plan], trace: Trace
+    ) -> None:
+        """Measures the calls of a graph that are missing on the devices where they would run.
+
+        plan: asked only where something is missing. Raises DeviceError as `measure`.
+        """
+        wanted: list[tuple[Device, dict[str, Tunable]]] = []
+        for device in devices:
+            if self.wants(device.spec):
+                calls = calls_of(graph, device.spec)
+                if self.missing(device.spec, calls):
+                    wanted.append((device, calls))
+        if not wanted:
+            return
+        made = plan()
+        with progress_bar() as tell:
+            for device, _ in wanted:
+                index = made.machine.index(device.name)
+                here = {n for split in made.splits if split.device == index for n in split.nodes}
+                missing = self.missing(device.spec, calls_of(graph, device.spec, here))
+                start = trace.clock.now()
+                found = self.measure(device, missing, tell)
+                fields = {"calls": len(found), "missing": len(missing) - len(found)}
+                trace.emit(Event("tune", device.name, start, trace.clock.now(), fields=fields))
 
     def _keep(self, spec: DeviceSpec, made: Iterable[Found]) -> None:
         made = list(made)
@@ -169,7 +214,7 @@ def _measure(
     try:
         with open_bench(device, call) as bench:
             found = search(call.key, call.names, bench, left_s)
-    except OutOfMemory:
+    except (OutOfMemory, UnsupportedOp):
         return None
     except DeviceError as error:
         error.device, error.during = device.name, "tuning"
@@ -177,12 +222,13 @@ def _measure(
     return found and replace(found, shaders=shader_hash(call.op.name))
 
 
-def open_bench(device: Device, call: Tunable) -> AbstractContextManager[Bench]:
+def _open_bench(device: Device, call: Tunable) -> AbstractContextManager[Bench]:
     """Returns a call ready to be measured on a Vulkan device."""
     from ..runtime.vulkan import VulkanDevice  # needs the native modules
     from .bench import CallBench
 
-    assert isinstance(device, VulkanDevice)
+    if not isinstance(device, VulkanDevice):
+        raise UnsupportedOp(f"[tune] expected a Vulkan device, got {device.name}")
     return CallBench(device, call.op, call.call)
 
 
