@@ -52,7 +52,7 @@ def test_devices_have_files_of_their_own(tmp_path: Path) -> None:
         (
             '{"format": 1, "driver": "driver 1.2", "calls": {"op": {"best": "a", "static": "a", '
             '"seconds": {"a": 0}, "dropped": {}, "shaders": ""}}}',
-            "ValueError: no time of 'a'",
+            "ValueError: no times of 'a'",
         ),
     ],
 )
@@ -95,14 +95,14 @@ def add_some(folder: Path, first: int) -> None:
 
 def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
-    firsts = range(0, 15, 5)
+    firsts = range(0, 10, 5)
     processes = [context.Process(target=add_some, args=(tmp_path, first)) for first in firsts]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
-    assert [process.exitcode for process in processes] == [0, 0, 0]
-    assert Store(tmp_path).load(DEVICE).keys() == {f"op f[{n}]" for n in range(15)}
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert Store(tmp_path).load(DEVICE).keys() == {f"op f[{n}]" for n in range(10)}
 
 
 def test_writer_that_dies_leaves_the_old_file(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import os
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, overload
 
@@ -70,6 +72,8 @@ class Scheduler:
     on_fault: "replay" carries out a run that a device failed without that device, with a warning,
         and leaves it out of all later plans (`quarantined`); "raise" gives the error to the caller,
         as measurements want it, and refuses to run or compile what would need another plan then.
+    optimize: whether graphs are rewritten to take less work before they are planned; not so either
+        where the variable VKSCHED_OPTIMIZE is 0.
     tune: which of the variants of a kernel runs a call. "auto": the one that `vksched tune` or an
         earlier program found to be the fastest there; on devices that are hardware, calls that
         nobody has measured are measured when they are compiled, for at most 3 s in all. True
@@ -87,6 +91,7 @@ class Scheduler:
         sync: str | Mapping[str, str] = "split",
         offload: bool = True,
         on_fault: str = "replay",
+        optimize: bool = True,
         tune: str | bool | float = "auto",
     ) -> None:
         if copies != "auto" and (not isinstance(copies, int) or copies < 1):
@@ -124,6 +129,7 @@ class Scheduler:
         self._opened = DeviceSet()
         self._devices = self._opened.devices
         self._offload = bool(offload)
+        self._optimize = bool(optimize) and os.environ.get("VKSCHED_OPTIMIZE", "1") != "0"
         self._sync: dict[str, str] = {}
         self._watchdog = Watchdog(self.trace)
         self._states = StateTable(lambda: self._devices)
@@ -213,12 +219,12 @@ class Scheduler:
             key = request.key()
             entry = self._entries.get(key)
             if entry is None:
-                entry = self._entries[key] = _Entry(self._make(request, progress))
+                entry = self._entries[key] = _Entry(self._make(self._less(request), progress))
                 self._compiled.append(entry.compiled)
             run = Run(
                 entry.compiled,
                 make_packer(outputs, request.graph),
-                request.observers,
+                request.of_graph(entry.compiled.plan.graph).observers,
                 lambda closed: self._forget(closed, key, entry),
             )
             entry.runs.append(run)
@@ -269,7 +275,7 @@ class Scheduler:
         """
         self._owner.require("the scheduler")
         with self._lock:
-            request = self._request(outputs, placement, updates, observe)
+            request = self._less(self._request(outputs, placement, updates, observe))
         return self._plan(request, self.machine, small=False)
 
     def function(
@@ -408,15 +414,21 @@ class Scheduler:
         overrides = self._overrides(placement or {}, ids)
         return Request(graph, tuple(overrides), find_observers(graph, ids, observe or {}))
 
+    def _less(self, request: Request) -> Request:
+        """Returns a request that takes less work, where that is wanted."""
+        return request.optimized(self.machine) if self._optimize else request
+
     def _make(self, request: Request, progress: Progress | None) -> Compiled:
-        tuned = False
+        tuned = False  # of a generation that follows a fault the runs wait already
 
         def build(left_out: Mapping[str, str], small: bool, progress: Progress | None) -> Executor:
             nonlocal tuned
             with self._preparing:
                 self._require_reach(request.graph, left_out)
-                if not tuned:  # of a generation that follows a fault the runs wait already
-                    self._tune(request, left_out)
+                if not tuned:
+                    devices = [d for d in self._devices if d.name not in left_out]
+                    wanted = partial(self._plan, request, self._machine(left_out), small)
+                    self._tuner.measure_graph(request.graph, devices, wanted, self.trace)
                     tuned = True
                 plan = self._plan(request, self._machine(left_out), small)
                 self._states.place(plan, self._devices)
@@ -442,16 +454,6 @@ class Scheduler:
                         f"{graph.nodes[node_id].name!r} lives, got none: {left_out[device.name]}; "
                         "try closing other graphs"
                     )
-
-    def _tune(self, request: Request, left_out: Mapping[str, str]) -> None:
-        """Measures calls of a graph that nobody has, where they would run, within the budget."""
-        devices = [d for d in self._devices if d.name not in left_out]
-        self._tuner.measure_graph(
-            request.graph,
-            devices,
-            lambda: self._plan(request, self._machine(left_out), small=False),
-            self.trace,
-        )
 
     def _plan(self, request: Request, machine: Machine, small: bool) -> Plan:
         """small: with one copy, as an allocation failed."""

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from ..errors import VkschedError
+from .bench import bench
 from .devices import devices
 from .info import info
 from .ops import ops
@@ -46,6 +47,7 @@ def main() -> None:
     """Run ONNX models, see which devices there are, plan graphs, prove, time and tune kernels."""
 
 
+main.add_command(bench)
 main.add_command(devices)
 main.add_command(info)
 main.add_command(ops)

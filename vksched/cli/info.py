@@ -72,13 +72,15 @@ def describe(
     from ..graph import build_graph
     from ..importers.example import choose_shapes
     from ..plan.planner import plan_graph
+    from ..request import Request
 
     sizes = choose_shapes(model, arrays, dims, shapes)
     with hint_at(sizes.assumed):
         lowered, notes = lower_model(model, sizes.shapes, arrays)
     plan = None
     if lowered.outputs:
-        plan = plan_graph(build_graph(lowered.outputs)[0], machine, copies="auto")
+        request = Request(build_graph(lowered.outputs)[0], (), {}).optimized(machine)
+        plan = plan_graph(request.graph, machine, copies="auto")
         notes += plan.notes
     return {
         **describe_model(model),

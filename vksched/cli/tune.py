@@ -93,13 +93,14 @@ def _graphs(
     from ..graph import build_graph
     from ..importers import load
     from ..importers.example import choose_shapes
+    from ..passes import optimize
     from .info import hint_at, lower_model
 
     model = load(file)
     sizes = choose_shapes(model, {}, dims, shapes)
     with hint_at(sizes.assumed):
         lowered, _ = lower_model(model, sizes.shapes, {})
-    return [build_graph(lowered.outputs)[0]] if lowered.outputs else []
+    return [optimize(build_graph(lowered.outputs)[0])] if lowered.outputs else []
 
 
 def _tune(device: Device, graphs: Sequence[Graph], budget_s: float, quiet: bool) -> dict[str, Any]:

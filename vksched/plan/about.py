@@ -69,6 +69,7 @@ class About:
     tuned or a guess; variants: all that could run it there.
     copies: of a weight or a state, the devices that hold it and the bytes there; a device that
     gets an input only when a run starts is among the crossings.
+    stands_for: names of the caller's nodes that passes have made part of it.
     """
 
     id: int
@@ -91,6 +92,7 @@ class About:
     variant: str = ""
     why_variant: str = ""
     variants: tuple[str, ...] = ()
+    stands_for: tuple[str, ...] = ()
 
 
 def describe_node(plan: Plan, node_id: int) -> About:
@@ -123,6 +125,7 @@ def describe_node(plan: Plan, node_id: int) -> About:
         variant=choice.variant,
         why_variant=choice.why if choice.variant else "",
         variants=choice.of,
+        stands_for=graph.stands_for.get(node_id, ()),
     )
 
 
@@ -256,6 +259,9 @@ def about_as_text(about: About) -> str:
     lines = [f"{about.name}: {about.op} -> {about.type} ({format_bytes(about.bytes)}), %{about.id}"]
     if about.attrs:
         lines.append(f"  with {about.attrs}")
+    if about.stands_for:
+        more = ", ..." if len(about.stands_for) > LISTED else ""
+        lines.append(f"  stands for {', '.join(about.stands_for[:LISTED])}{more} too")
     if about.view_of:
         lines.append(
             f"  is a view of {about.view_of}: it never runs, and is where that is, on "

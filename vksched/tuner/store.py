@@ -179,7 +179,7 @@ def _found(key: str, entry: Mapping[str, Any]) -> Found:
     """Returns a result of a file; raises ValueError, TypeError or KeyError where it is none."""
     seconds = {str(name): float(value) for name, value in entry["seconds"].items()}
     best, static = str(entry["best"]), str(entry["static"])
-    if best not in seconds or not all(value > 0 for value in seconds.values()):
-        raise ValueError(f"no time of {best!r} for {key!r}")
+    if not {best, static} <= seconds.keys() or not all(value > 0 for value in seconds.values()):
+        raise ValueError(f"no times of {best!r} and {static!r} for {key!r}")
     dropped = {str(name): str(why) for name, why in entry["dropped"].items()}
     return Found(key, best, static, seconds, dropped, str(entry["shaders"]))

@@ -47,8 +47,10 @@ def mode_of(tune: object) -> Mode:
     if tune == "auto":
         on = os.environ.get("VKSCHED_TUNE", "1") not in ("", "0")
         return Mode(on, FIRST_USE_S if on else 0.0)
-    if isinstance(tune, bool):
-        return Mode(tune, math.inf if tune else 0.0, software=True)
+    if tune is False:
+        return Mode(False)
+    if tune is True:
+        return Mode(True, math.inf, software=True)
     if isinstance(tune, (int, float)) and tune > 0:
         return Mode(True, float(tune), software=True)
     raise PlanError(
