@@ -185,7 +185,10 @@ def variants_of(op: Op, call: Call) -> tuple[str, ...]:
     """Returns the variants that can run a call, the best guess first; ("",) with nothing to choose
     or where numpy computes it.
     """
-    return choice_of(op, replace(call, variant="")).of or ("",)
+    try:
+        return choice_of(op, replace(call, variant="")).of or ("",)
+    except UnsupportedOp:
+        return ("",)  # `lower` says why
 
 
 def conversion_bytes(op: Op, call: Call) -> int:
