@@ -12,10 +12,12 @@ from ..graph import Graph, build_graph
 from ..ops.attention import attention
 from ..ops.choices import Choices
 from ..ops.conv import conv
+from ..ops.layout import transpose
 from ..ops.lower import choice_of, key_of
 from ..ops.matmul import matmul
 from ..ops.norm import layer_norm, rms_norm
 from ..ops.op import Call, Op, get_op
+from ..ops.reduce import reduce_sum
 from ..ops.softmax import softmax
 from ..ops.tensor import Tensor, input
 from ..plan.machine import DeviceSpec
@@ -88,7 +90,8 @@ def typical_graph() -> Graph:
     outputs.append(matmul(some(12, 128, 64), some(12, 64, 128)))
     outputs.append(matmul(some(12, 128, 64), some(12, 128, 64), transpose_b=True))
     for rows, columns in ((128, 768), (1536, 128), (4096, 1024)):
-        outputs.append(softmax(some(rows, columns)))
+        outputs += [softmax(some(rows, columns)), reduce_sum(some(rows, columns), -1)]
+        outputs.append(transpose(some(rows, columns), (1, 0)))
         outputs.append(layer_norm(some(rows, columns), some(columns), some(columns)))
         outputs.append(rms_norm(some(rows, columns), some(columns)))
     for length in (128, 512):

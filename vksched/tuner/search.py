@@ -2,7 +2,8 @@
 
     each variant:  run to warm up and once more -> result as the first one's? -> far slower? out
     rounds:        all that are left, in turn -> those clearly slower than the best are left out
-    the best median wins, unless it beats the static choice by less than noise
+    the best median wins, if its median and its least time beat the static choice's by more than
+    noise
 
 Rounds go over all variants in turn, so that a machine that slows down slows them all. Complexity:
 O(variants * rounds) submissions. Examples: tests/test_tuner_search.py.
@@ -23,9 +24,11 @@ from .store import Found
 
 ROUNDS = 5
 FAR_SLOWER, SLOWER = 3.0, 1.3
-"""Than the best: left out after one run, or after two rounds."""
+"""Than the best: left out after two runs, or after two rounds."""
 NOISE = 1.03
-"""What is not faster than the static choice by more than this does not replace it."""
+"""What is not faster than the static choice by more than this does not replace it: a choice that
+changes from day to day helps nobody.
+"""
 ROUND_S = 0.02
 """Of one submission, in which short calls are repeated."""
 MOST_REPEATS = 50
@@ -85,30 +88,43 @@ def search(
     if len(once) + len(dropped) < min(2, len(names)) or not once:
         return None
     times = _rounds(once, bench, left_s)
-    seconds = {name: statistics.median(times[name] or [once[name]]) for name in once}
+    seconds = {name: statistics.median(times[name]) for name in once}
     static = next(name for name in names if name in once)
     best = min(seconds, key=lambda name: seconds[name])
-    if seconds[best] * NOISE > seconds[static]:
-        best = static
+    for of in (statistics.median, min):
+        if of(times[best]) * NOISE > of(times[static]):
+            best = static
     return Found(key, best, static, seconds, dropped)
 
 
 def _rounds(
     once: dict[str, float], bench: Bench, left_s: Callable[[], float]
 ) -> dict[str, list[float]]:
-    """Returns the times of one call by variant, over some rounds; of what is far slower none."""
-    times: dict[str, list[float]] = {name: [] for name in once}
-    live = [name for name in once if once[name] <= FAR_SLOWER * min(once.values())]
+    """Returns the times of one call by variant: of the first run, then of rounds of those that
+    seem to be as fast.
+    """
+    times = {name: [seconds] for name, seconds in once.items()}
     spent_s = 0.0
+
+    def run(name: str) -> None:
+        nonlocal spent_s
+        repeat = max(1, min(MOST_REPEATS, math.ceil(ROUND_S / once[name])))
+        taken_s = bench.run(name, repeat)
+        times[name].append(taken_s / repeat)
+        spent_s += taken_s
+
+    def far_slower(name: str) -> bool:
+        return min(times[name]) > FAR_SLOWER * min(map(min, times.values()))
+
+    for name in filter(far_slower, once):
+        run(name)  # once more: one run may have been held up
+    live = [name for name in once if not far_slower(name)]
     for number in range(ROUNDS):
         over = number > 1 and spent_s > CALL_S
         if len(live) < 2 or over or (number and left_s() <= 0):
             break
         for name in live:
-            repeat = max(1, min(MOST_REPEATS, math.ceil(ROUND_S / once[name])))
-            taken_s = bench.run(name, repeat)
-            times[name].append(taken_s / repeat)
-            spent_s += taken_s
+            run(name)
         if number:
             least = min(min(times[name]) for name in live)
             live = [name for name in live if min(times[name]) <= SLOWER * least]
