@@ -11,9 +11,7 @@ import numpy as np
 from ..errors import DeviceError
 from ..ops.lower import Lowering, lower
 from ..ops.op import OUTPUT, SCRATCH, STATUS, Call, Op
-from ..runtime.kompute import Buffer, Pipeline
-from ..runtime.memory import copy_groups
-from ..runtime.shaders import load_shader
+from ..runtime.kompute import Buffer
 from ..runtime.single import Place, Singles
 from ..runtime.vulkan import VulkanDevice
 from ..types import BOOL, FLOAT16, FLOAT32, NDArray
@@ -37,7 +35,6 @@ class CallBench:
         self._context = device.context
         self._singles = Singles(self._context, device.own_buffers)
         self._buffers: list[Buffer] = []
-        self._copies: dict[tuple[int, int], Pipeline] = {}
         self._lowerings: dict[str, Lowering] = {}
         self._recording = self._context.recording()
         try:
@@ -62,7 +59,7 @@ class CallBench:
             self._poison()
         recording = self._recording
         recording.begin()
-        recording.barrier("host", "shader")
+        recording.barrier("device", "device")
         for _ in range(repeat):
             self._singles.record(recording, lowering, self._place)
             recording.barrier("shader", "shader")
@@ -85,8 +82,6 @@ class CallBench:
         """Gives all of it back."""
         self._recording.close()
         self._singles.close()
-        for pipeline in self._copies.values():
-            pipeline.close()
         for buffer in self._buffers:
             buffer.close()
 
@@ -147,20 +142,11 @@ class CallBench:
         return [(0, 0, half), (words - half, half, half)]
 
     def _copy(self, source: Buffer, at: int, target: Buffer, to: int, words: int) -> None:
-        shader = load_shader("copy")
-        key = (id(source), id(target))
-        if key not in self._copies:
-            self._copies[key] = self._context.pipeline(
-                shader.spirv, [source, target], shader.specialize({}), shader.push_bytes
-            )
-        groups = copy_groups(words, shader, self._device.limits.max_groups[0])
         self._recording.begin()
-        self._recording.barrier("host", "shader")
-        self._recording.dispatch(
-            self._copies[key], groups, shader.pack_push((at, to), {"count": words})
-        )
-        self._recording.barrier("shader", "host")
-        self._recording.barrier("shader", "shader")
+        self._recording.barrier("device", "device")
+        self._recording.copy(source, target, at, to, words)
+        self._recording.barrier("device", "host")
+        self._recording.barrier("device", "device")
         self._recording.end()
         self._submit()
 
