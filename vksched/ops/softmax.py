@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from ..errors import DTypeError, ShapeError
 from ..types import BOOL, FLOAT32, FLOATS, NDArray, TensorType, broadcast_shapes, normalize_axis
+from .host import HostKernel, Piece, cut_leading
 from .norm import check_row
 from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
 from .quads import GROUP, can_take_quads, launch_rows, row_variants
@@ -98,6 +99,28 @@ def _mask_push(call: Call) -> tuple[tuple[tuple[str, int | tuple[int, ...]], ...
     return push, along
 
 
+def _host(op: str) -> HostKernel:
+    def compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+        x, axis = inputs[0], attrs.as_int("axis") - inputs[0].ndim
+        if len(inputs) == 1:
+            np.subtract(x, np.maximum.reduce(x, axis=axis, keepdims=True), out=out)
+        else:
+            np.copyto(out, _masked(inputs))
+            out -= np.maximum.reduce(out, axis=axis, keepdims=True)
+        if op == "softmax":
+            np.exp(out, out=out)
+            out /= np.add.reduce(out, axis=axis, keepdims=True)
+        else:
+            total = np.add.reduce(np.exp(out), axis=axis, keepdims=True)
+            out -= np.log(total)
+
+    def cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
+        whole = tuple(np.broadcast_to(x, out.shape) for x in inputs)
+        yield from cut_leading(whole, out, attrs.as_int("axis"))
+
+    return HostKernel(compute, cut)
+
+
 def _lower(op: str) -> Callable[[Call], tuple[Dispatch, ...]]:
     def lower(call: Call) -> tuple[Dispatch, ...]:
         if call.output.size == 0:
@@ -133,7 +156,16 @@ for _name, _reference in (
     ("log_softmax", _log_softmax_reference),
 ):
     _kernel = Kernel(SHADERS, _lower(_name), variants=_variants)
-    register(Op(_name, _infer(_name), _reference, _kernel, work=_work))
+    register(
+        Op(
+            _name,
+            _infer(_name),
+            _reference,
+            _kernel,
+            work=_work,
+            host=_host(_name),
+        )
+    )
 
 
 def as_mask(mask: TensorLike, like: Tensor) -> Tensor:
