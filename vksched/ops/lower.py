@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import DTypeError, UnsupportedOp
 from ..types import FLOAT16, FLOAT32, FLOAT64, INT32, INT64, NDArray, TensorType
 from .op import OUTPUT, SCRATCH, Attrs, Call, Dispatch, Kernel, Limits, Op
-from .strides import spread
+from .quads import spread_quads
 from .variants import Choice, call_key, choose, chosen
 
 CONVERTERS = {
@@ -223,7 +223,7 @@ def _convert(
     if not count:
         return ()
     push = (("count", count),)
-    return (Dispatch(shader, (source, target), spread(-(-count // 2), limits), push),)
+    return (Dispatch(shader, (source, target), spread_quads(count, limits), push),)
 
 
 def _check(lowering: Lowering, limits: Limits) -> None:
