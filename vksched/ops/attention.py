@@ -14,6 +14,7 @@ import numpy as np
 from ..errors import DTypeError, ShapeError
 from ..types import BOOL, FLOAT32, NDArray, TensorType, as_float, as_int, broadcast_shapes
 from .attention_kernels import KERNEL, UNBOUNDED, by_heads, seen_keys
+from .host import HostKernel
 from .layout import reshape
 from .op import Attrs, AttrValue, Op, Work, register
 from .softmax import as_mask
@@ -129,13 +130,57 @@ def _mix(weights: NDArray, v: NDArray) -> NDArray:
     return out
 
 
+def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    """All heads at once where their scores are few and no key is hidden by its place."""
+    *turned, turn_result = attrs.as_ints("by_length")
+    q, k, v = (x.swapaxes(1, 2) if t else x for x, t in zip(inputs[:3], turned, strict=True))
+    scores_size = math.prod(q.shape[:3]) * k.shape[2]
+    plain = attrs.as_int("left") < 0 and attrs.as_int("right") < 0
+    if not plain or not 0 < scores_size <= _REFERENCE_SCORES or not np.isfinite(v).all():
+        out[...] = _reference(inputs, attrs)
+        return
+    share = q.shape[1] // k.shape[1]
+    if share > 1:
+        k, v = np.repeat(k, share, axis=1), np.repeat(v, share, axis=1)
+    scores = np.matmul(q, k.swapaxes(2, 3))
+    scores *= q.dtype.type(attrs.as_float("scale"))
+    if attrs.as_float("softcap"):
+        softcap = q.dtype.type(attrs.as_float("softcap"))
+        scores /= softcap
+        np.tanh(scores, out=scores)
+        scores *= softcap
+    if len(inputs) > 3 and inputs[3].dtype == bool:
+        np.copyto(scores, -np.inf, where=~inputs[3])
+    elif len(inputs) > 3:
+        scores += inputs[3]
+        np.copyto(scores, -np.inf, where=np.isneginf(inputs[3]))
+    largest = np.fmax.reduce(scores, axis=3, keepdims=True)
+    largest[~(largest > -np.inf)] = 0
+    scores -= largest
+    np.exp(scores, out=scores)
+    total = np.add.reduce(scores, axis=3, keepdims=True)
+    total[total == 0] = 1
+    out = out.swapaxes(1, 2) if turn_result else out
+    np.matmul(scores, v, out=out)
+    out /= total
+
+
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
     q, k, v = (t.shape for t in by_heads(inputs, attrs))
     flops = 2.0 * math.prod(q[:3]) * k[2] * (q[3] + v[3])
     return Work(flops, float(sum(t.device_bytes for t in inputs) + output.device_bytes))
 
 
-register(Op("attention", _infer, _reference, KERNEL, work=_work))
+register(
+    Op(
+        "attention",
+        _infer,
+        _reference,
+        KERNEL,
+        work=_work,
+        host=HostKernel(_host),
+    )
+)
 
 
 # -- builder -----------------------------------------------------------------------------------
