@@ -184,10 +184,9 @@ void attend(uint batch, uint group_first, uint part) {
     }
     for (uint start = seen.x; start < seen.y; start += KEYS) add_block(batch, first, start, seen.y);
     for (uint i = 0u; i < ROWS && first + i < rows; ++i) {
-        // x - x is 0 where x is finite, else NaN
-        vec4 odd = vec4(0.0);
-        for (uint c = 0u; c < columns / 4u; ++c) odd += sums[c * ROWS + i] - sums[c * ROWS + i];
-        if (is_nan(sum_of(odd))) add_carefully(batch, i, first, seen);
+        uvec4 exponents = uvec4(0u);
+        for (uint c = 0u; c < columns / 4u; ++c) exponents = max(exponents, floatBitsToUint(sums[c * ROWS + i]) & 0x7f800000u);
+        if (any(equal(exponents, uvec4(0x7f800000u)))) add_carefully(batch, i, first, seen);
         const uint at = place_result(batch, first + i, part) / 4u;
         const float whole = WHOLE == 0u ? 1.0 : total[i];
         for (uint c = 0u; c < columns / 4u; ++c) result[at + c] = whole == 0.0 ? vec4(0.0) : sums[c * ROWS + i] / whole;
