@@ -8,6 +8,7 @@ Examples: tests/test_patterns.py.
 from __future__ import annotations
 
 from ..graph import Node
+from ..ops.op import AttrValue
 from ..ops.pointwise import LEAST_NORMAL
 from ..types import FLOAT32
 from .match import factors, is_square, sole
@@ -91,7 +92,13 @@ def _centred(r: Rewriter, node_id: int, mean: Node) -> int | None:
 
 
 def _emit(r: Rewriter, op: str, x: int, axis: int, eps: float) -> int:
-    attrs = {"axis": axis, "eps": eps, "kind": op, "scaled": False, "shifted": False}
+    attrs: dict[str, AttrValue] = {
+        "axis": axis,
+        "eps": eps,
+        "kind": op,
+        "scaled": False,
+        "shifted": False,
+    }
     return r.emit(op, (x,), attrs)
 
 
