@@ -550,12 +550,16 @@ using MakePipeline = VkResult (*)(VkDevice, const uint32_t*, size_t, const uint3
                                   uint32_t, uint32_t);
 using FillCache = void (*)(VkDevice, const void*, size_t);
 using ReadCache = VkResult (*)(VkDevice, size_t*, void*);
+using CountPipelines = void (*)(VkDevice, size_t*);
+using KeepPipelines = size_t (*)(size_t);
 using PreferCached = void (*)(int);
 TakeError take_noted = nullptr;
 PreferCached prefer_cached = nullptr;
 MakePipeline make_pipeline = nullptr;
 FillCache fill_cache = nullptr;
 ReadCache read_cache = nullptr;
+CountPipelines count_pipelines = nullptr;
+KeepPipelines keep_pipelines = nullptr;
 
 void find_functions(const py::module_& kp_module)
 {
@@ -573,6 +577,8 @@ void find_functions(const py::module_& kp_module)
     find(make_pipeline, "vksched_make_pipeline");
     find(fill_cache, "vksched_fill_cache");
     find(read_cache, "vksched_read_cache");
+    find(count_pipelines, "vksched_count_pipelines");
+    find(keep_pipelines, "vksched_keep_pipelines");
 }
 
 // Raises what went wrong inside kp on this thread since the last call; does nothing if nothing did.
@@ -1178,6 +1184,15 @@ PYBIND11_MODULE(companion, m)
           "Whether host tensors that this thread makes are to be fast for the host to read.");
     m.def("make_pipelines", &make_pipelines, py::arg("manager"), py::arg("wanted"), py::arg("threads"),
           "Compiles (spirv, constants, buffers, push_bytes) for the Algorithms to come, without the GIL.");
+    m.def("count_pipelines",
+          [](kp::Manager& manager) {
+              std::array<size_t, 3> counts{};
+              count_pipelines(open_device(manager), counts.data());
+              return py::make_tuple(counts[0], counts[1], counts[2]);
+          },
+          py::arg("manager"), "Pipelines compiled for the device so far, there now, and without a user.");
+    m.def("keep_pipelines", [](size_t count) { return keep_pipelines(count); }, py::arg("count"),
+          "How many pipelines without a user each device keeps; returns what it was.");
     m.def("fill_pipeline_cache", &fill_pipeline_cache, py::arg("manager"), py::arg("data"),
           "Starts the device's pipeline cache, before its first pipeline, from data that it once gave.");
     m.def("read_pipeline_cache", &read_pipeline_cache, py::arg("manager"), "The pipeline cache as data.");

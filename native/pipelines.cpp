@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -31,7 +32,7 @@ REAL(void, vkDestroyPipeline, VkDevice, VkPipeline, const VkAllocationCallbacks*
 namespace vksched {
 namespace {
 
-constexpr size_t IDLE_PIPELINES = 512; // of a device; a large model has some hundred
+size_t kept_idle = 512; // of a device; a large model has some hundred
 
 struct Layout {
     VkDescriptorSetLayout set = VK_NULL_HANDLE;
@@ -54,9 +55,10 @@ struct Shared {
     std::map<Key, VkPipeline> made;
     std::map<VkPipeline, Pipeline> pipelines;
     std::list<VkPipeline> idle; // the one without users for longest first
+    size_t compiled = 0;
 };
 
-std::mutex mutex; // guards what follows; never held while a driver compiles
+std::mutex mutex; // guards what follows and kept_idle; never held while a driver compiles
 std::map<VkDevice, Shared> devices;
 
 void drop_layout(VkDevice device, const Layout& shared)
@@ -188,6 +190,7 @@ VkResult take_pipeline(VkDevice device, VkComputePipelineCreateInfo info, const 
         auto [at, is_new] = shared.made.emplace(key, made);
         if (is_new) {
             shared.pipelines[made] = { key, 1, {} };
+            shared.compiled++;
         } else { // another thread was faster
             spare = made;
             use(shared, at->second);
@@ -210,7 +213,7 @@ void give_pipeline(VkDevice device, VkPipeline pipeline)
             if (--at->second.users == 0) {
                 at->second.idle = shared.idle.insert(shared.idle.end(), pipeline);
             }
-            if (shared.idle.size() > IDLE_PIPELINES) {
+            if (shared.idle.size() > kept_idle) {
                 old = shared.idle.front();
                 shared.idle.pop_front();
                 shared.made.erase(shared.pipelines.at(old).key);
@@ -305,4 +308,22 @@ EXPORT VkResult vksched_read_cache(VkDevice device, size_t* size, void* data)
         return VK_SUCCESS;
     }
     return vkGetPipelineCacheData(device, cache, size, data);
+}
+
+// How many pipelines were compiled for the device so far, are there now, and have no user.
+EXPORT void vksched_count_pipelines(VkDevice device, size_t counts[3])
+{
+    std::lock_guard<std::mutex> lock(vksched::mutex);
+    const vksched::Shared& shared = vksched::devices[device];
+    counts[0] = shared.compiled;
+    counts[1] = shared.pipelines.size();
+    counts[2] = shared.idle.size();
+}
+
+// Sets how many pipelines without a user each device keeps; returns what it was.
+EXPORT size_t vksched_keep_pipelines(size_t count)
+{
+    std::lock_guard<std::mutex> lock(vksched::mutex);
+    std::swap(vksched::kept_idle, count);
+    return count;
 }

@@ -5,9 +5,10 @@
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
+layout(constant_id = 3) const uint IN_FOURS = 0; // lines of x are whole fours, and begin is 1
 #include "winograd.glsl"
 #include "window.glsl"
-layout(set = 0, binding = 0) readonly buffer X { float x[]; };
+layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
 layout(set = 0, binding = 1) writeonly buffer Values { float values[]; };
 layout(push_constant) uniform Push {
     uint x_offset;
@@ -29,24 +30,36 @@ VALUES_OF(vec2)
 #endif
 VALUES_OF(float)
 
-uvec4 column_at;
-bvec4 column_inside;
-#if TILE == 4
-uvec2 end_at;
-bvec2 end_inside;
-#endif
+#define WORD(at) x[(at) / 4u][(at) % 4u]
 
-// Reads are within x, whatever is taken of them: nothing branches.
+// Reads are within x, whatever is taken of them: nothing branches. before, near and after: the first value of a line, the next
+// four and the last.
+#if TILE == 4
 #define LOAD_LINE(i, number) \
-    const uint y##i = from.x + number; \
-    const bool inside##i = y##i < sizes[0]; \
-    const uint line##i = plane + (inside##i ? y##i * sizes[1] : 0u); \
-    vec4 v##i = vec4(x[line##i + column_at.x], x[line##i + column_at.y], \
-                     x[line##i + column_at.z], x[line##i + column_at.w]); \
-    v##i = mix(vec4(0.0), v##i, inside##i ? column_inside : bvec4(false));
-#define LOAD_END(i, number) \
-    vec2 e##i = vec2(x[line##i + end_at.x], x[line##i + end_at.y]); \
-    e##i = mix(vec2(0.0), e##i, inside##i ? end_inside : bvec2(false));
+    vec4 v##i; \
+    vec2 e##i; { \
+    const uint y = from.x + number; \
+    const bool inside = y < sizes[0]; \
+    const uint line = plane + (inside ? y * sizes[1] : 0u); \
+    float before = WORD(line + before_at); \
+    before = inside && before_inside ? before : 0.0; \
+    vec4 near; \
+    if (IN_FOURS != 0u) near = x[(line + near_at.x) / 4u]; \
+    else near = vec4(WORD(line + near_at.x), WORD(line + near_at.y), WORD(line + near_at.z), WORD(line + near_at.w)); \
+    near = mix(vec4(0.0), near, inside ? near_inside : bvec4(false)); \
+    float after = WORD(line + after_at); \
+    after = inside && after_inside ? after : 0.0; \
+    v##i = vec4(before, near.xyz); \
+    e##i = vec2(near.w, after); }
+#else
+#define LOAD_LINE(i, number) \
+    vec4 v##i; { \
+    const uint y = from.x + number; \
+    const bool inside = y < sizes[0]; \
+    const uint line = plane + (inside ? y * sizes[1] : 0u); \
+    v##i = vec4(WORD(line + column_at.x), WORD(line + column_at.y), WORD(line + column_at.z), WORD(line + column_at.w)); \
+    v##i = mix(vec4(0.0), v##i, inside ? column_inside : bvec4(false)); }
+#endif
 
 #if TILE == 4
 #define STORE_LINE(i, number) { \
@@ -70,20 +83,22 @@ void compute_item(uint item) {
     const uvec3 place = split_place(first_tile + tile, uvec3(1u, tiles[0], tiles[1]), image);
     const uvec2 from = place.yz * TILE - uvec2(begin[0], begin[1]);
     const uint plane = x_offset + (image * channels + channel) * sizes[0] * sizes[1];
-    const uvec4 columns = from.y + uvec4(0u, 1u, 2u, 3u);
-    column_inside = lessThan(columns, uvec4(sizes[1]));
-    column_at = mix(uvec4(0u), columns, column_inside);
 #if TILE == 4
-    const uvec2 ends = from.y + uvec2(4u, 5u);
-    end_inside = lessThan(ends, uvec2(sizes[1]));
-    end_at = mix(uvec2(0u), ends, end_inside);
-#endif
+    const bool before_inside = from.y < sizes[1];
+    const uint before_at = before_inside ? from.y : 0u;
+    uvec4 near_at = from.y + uvec4(1u, 2u, 3u, 4u);
+    const bvec4 near_inside = lessThan(near_at, uvec4(sizes[1]));
+    near_at = mix(uvec4(0u), near_at, near_inside);
+    const bool after_inside = from.y + 5u < sizes[1];
+    const uint after_at = after_inside ? from.y + 5u : 0u;
     FOR_EACH_LINE(LOAD_LINE)
-#if TILE == 4
-    FOR_EACH_LINE(LOAD_END)
     values_of(v0, v1, v2, v3, v4, v5);
     values_of(e0, e1, e2, e3, e4, e5);
 #else
+    uvec4 column_at = from.y + uvec4(0u, 1u, 2u, 3u);
+    const bvec4 column_inside = lessThan(column_at, uvec4(sizes[1]));
+    column_at = mix(uvec4(0u), column_at, column_inside);
+    FOR_EACH_LINE(LOAD_LINE)
     values_of(v0, v1, v2, v3);
 #endif
     const uint step = channels * row;

@@ -6,11 +6,12 @@
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint HAS_BIAS = 0;
+layout(constant_id = 4) const uint IN_FOURS = 0; // lines of the result are whole fours
 #include "winograd.glsl"
 #include "window.glsl"
 layout(set = 0, binding = 0) readonly buffer Sums { float sums[]; };
 layout(set = 0, binding = 1) readonly buffer Bias { float bias[]; };
-layout(set = 0, binding = 2) writeonly buffer Result { float result[]; };
+layout(set = 0, binding = 2) writeonly buffer Result { vec4 result[]; };
 layout(push_constant) uniform Push {
     uint sums_offset;
     uint bias_offset;
@@ -44,7 +45,12 @@ float finish(float value, float of_row) { return value + of_row; }
     float d0 = v##i.x, d1 = v##i.y, d2 = v##i.z, d3 = v##i.w, d4 = e##i.x, d5 = e##i.y; \
     results_of(d0, d1, d2, d3, d4, d5); \
     if (at.x + number < sizes[0]) { \
-        STORE(number, 0u, d0) STORE(number, 1u, d1) STORE(number, 2u, d2) STORE(number, 3u, d3) } }
+        if (IN_FOURS != 0u) { \
+            const uint four = (to + number * sizes[1]) / 4u; \
+            result[four] = vec4(finish(d0, of_row), finish(d1, of_row), finish(d2, of_row), finish(d3, of_row)); \
+        } else { \
+            STORE(number, 0u, d0) STORE(number, 1u, d1) STORE(number, 2u, d2) STORE(number, 3u, d3) \
+        } } }
 #else
 #define STORE_LINE(i, number) { \
     float d0 = v##i.x, d1 = v##i.y, d2 = v##i.z, d3 = v##i.w; \
@@ -52,7 +58,10 @@ float finish(float value, float of_row) { return value + of_row; }
     if (at.x + number < sizes[0]) { STORE(number, 0u, d0) STORE(number, 1u, d1) } }
 #endif
 #define STORE(down, along, value) \
-    if (at.y + along < sizes[1]) result[to + down * sizes[1] + along] = finish(value, of_row);
+    if (at.y + along < sizes[1]) { \
+        const uint word = to + down * sizes[1] + along; \
+        result[word / 4u][word % 4u] = finish(value, of_row); \
+    }
 
 void compute_item(uint item) {
     const uint own_row = item / pass_tiles;

@@ -2,7 +2,8 @@
 // result[o] = sum over channels and k of x[o + k - begin] * w[k] (+ bias), for each result that is not finite: the sums of a
 // tile spread an infinity or NaN of x, and what overflows, over all of it. x: (images, channels, sizes), points: (SIDE, SIDE,
 // rows, channels), the transformed weights, from which the weights follow; bias: (rows), result: (images, rows, result_sizes).
-// One invocation looks at four neighbours at a time.
+// One invocation looks at `each` times four neighbours before it does anything: on a CPU driver what is done for none of its
+// results costs as much as one.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
@@ -24,10 +25,12 @@ layout(push_constant) uniform Push {
     uint result_sizes[2];
     uint begin[2];
     uint count;
+    uint each;
     uint first_item;
     uint last_item;
 };
 
+const uint LANES = 64u;
 const uint EXPONENT = 0x7f800000u; // all of its bits are set in an infinity and in NaN
 
 #if TILE == 4
@@ -71,13 +74,24 @@ float sum_directly(uint index) {
     return HAS_BIAS != 0u ? total + bias[bias_offset + own_row] : total;
 }
 
+bvec4 is_wrong(vec4 made) { return equal(floatBitsToUint(made) & EXPONENT, uvec4(EXPONENT)); }
+
+// LANES items look at neighbouring fours in turn.
+uint four_of(uint item, uint i) { return (item / LANES * each + i) * LANES + item % LANES; }
+
 void compute_item(uint item) {
-    const uint at = result_offset / 4u + item;
-    const vec4 made = result[at];
-    const bvec4 wrong = equal(floatBitsToUint(made) & EXPONENT, uvec4(EXPONENT));
-    if (!any(wrong)) return;
-    for (uint i = 0u; i < 4u && item * 4u + i < count; ++i) {
-        if (wrong[i]) result[at][i] = sum_directly(item * 4u + i);
+    const uint fours = (count + 3u) / 4u;
+    bvec4 wrong = bvec4(false);
+    for (uint i = 0u; i < each; ++i) {
+        const uint four = min(four_of(item, i), fours - 1u);
+        wrong = bvec4(uvec4(wrong) | uvec4(is_wrong(result[result_offset / 4u + four])));
+    }
+    if (any(wrong)) {
+        for (uint i = 0u; i < each * 4u; ++i) {
+            const uint word = four_of(item, i / 4u) * 4u + i % 4u;
+            const uint at = result_offset / 4u + word / 4u;
+            if (word < count && is_wrong(result[at])[i % 4u]) result[at][i % 4u] = sum_directly(word);
+        }
     }
 }
 

@@ -67,3 +67,23 @@ def test_a_plot_is_drawn(runner: CliRunner, tmp_path: Path) -> None:
     options = ["--sizes", "30,60", "--repeat", "1", "--plot", str(path)]
     found = runner.invoke(planning.main, options, catch_exceptions=False)
     assert found.exit_code == 0 and path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_overhead_compares_each_device_with_bare_commands(
+    runner: CliRunner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import overhead
+
+    assert overhead.main(["--ops", "3", "--repeats", "1", "--json"]) == 0
+    for row in json.loads(capsys.readouterr().out):
+        assert row["ratio"] == pytest.approx(row["run"] / row["bare"]) and row["ops"] == 3
+
+
+def test_memory_tells_what_each_device_takes(
+    runner: CliRunner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import memory
+
+    assert memory.main(["--models", "dlrm", "--devices", "cpu", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["model"] == "dlrm" and 0 < row["weights"] <= row["file"] and row["peak"] > 0

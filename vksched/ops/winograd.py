@@ -36,7 +36,7 @@ from .op import (
     get_op,
     register,
 )
-from .strides import MAX_DISPATCHES
+from .strides import LOCAL_SIZE, LOOP_STEPS, MAX_DISPATCHES
 from .tensor import Tensor, TensorLike, apply, as_tensor
 from .window import Push, launches
 
@@ -48,6 +48,9 @@ _SOFTWARE_SCRATCH_WORDS = 1 << 20
 """Words of values and sums at a time on a CPU driver: what a cache may hold."""
 _CHUNK_TILES = 64
 """Tiles of a pass that is not all of them are a multiple of this."""
+
+_REPAIR_EACH = 16
+"""Times four results that an invocation looks at together."""
 
 _FROM_WEIGHTS = {
     2: ((1, 0, 0), (1 / 2, 1 / 2, 1 / 2), (1 / 2, -1 / 2, 1 / 2), (0, 0, 1)),
@@ -271,6 +274,7 @@ def _pass(call: Call, shape: _Shape, first: int, tiles: int) -> Iterator[Dispatc
                 ("begin", shape.begin),
                 *(*across, *launch.push),
             ),
+            (("IN_FOURS", int(shape.sizes[1] % 4 == 0 and shape.begin[1] == 1)),),
             barrier=launch.barrier,
         )
     points = call.inputs[1]
@@ -286,7 +290,7 @@ def _pass(call: Call, shape: _Shape, first: int, tiles: int) -> Iterator[Dispatc
             (_SUMS, _bias_of(call), OUTPUT),
             launch.groups,
             (("rows", shape.rows), ("sizes", shape.results), *across, *launch.push),
-            _constants(call),
+            (*_constants(call), ("IN_FOURS", int(shape.results[1] % 4 == 0))),
             barrier=True,
         )
 
@@ -300,8 +304,10 @@ def _constants(call: Call) -> tuple[tuple[str, int], ...]:
 
 
 def _repair(call: Call, shape: _Shape) -> Iterator[Dispatch]:
-    items, rounds = -(-call.output.size // 4), 4 * (shape.channels + 1)
-    for launch in launches("winograd_conv", items, rounds, call.limits):
+    rounds = 1 + 4 * (shape.channels + 1)
+    each = max(1, min(_REPAIR_EACH, (LOOP_STEPS - 1) // rounds))
+    items = -(-call.output.size // (4 * each * LOCAL_SIZE)) * LOCAL_SIZE
+    for launch in launches("winograd_conv", items, each * rounds, call.limits):
         yield Dispatch(
             f"winograd_repair_{shape.tile}",
             (0, 1, _bias_of(call), OUTPUT),
@@ -309,7 +315,7 @@ def _repair(call: Call, shape: _Shape) -> Iterator[Dispatch]:
             (
                 *(("channels", shape.channels), ("rows", shape.rows), ("sizes", shape.sizes)),
                 *(("result_sizes", shape.results), ("begin", shape.begin)),
-                *(("count", call.output.size), *launch.push),
+                *(("count", call.output.size), ("each", each), *launch.push),
             ),
             _constants(call),
             barrier=True,

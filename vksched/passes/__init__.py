@@ -1,6 +1,8 @@
 """Passes: a graph as the user wrote it in, one of the same results that takes less work out.
 
     simplify: constants folded, equal calls made one, what changes nothing and what nobody reads out
+    recognise: small ops that are one larger op: attention, norms, activations, a bias
+    convolve: convolutions with known weights in the form that takes fewest products
 
 A pass is a function (graph, wishes) -> graph. Each node of the new graph has the name of the node
 whose value it is; `Graph.merged` tells which node stands for the names that are gone, so that
@@ -13,7 +15,11 @@ from collections.abc import Callable
 
 from ..graph import Graph
 from ..ops.op import all_ops
+from .activations import to_gelu, to_silu
+from .attend import read_by_length, to_attention, write_by_length
+from .convolve import convolve
 from .fold import fold_constants
+from .norms import add_bias, scale_norm, shift_norm, to_norm
 from .rewrite import Rewriter, Rule, Rules, rewrite
 from .simplify import SIMPLER
 from .wishes import Wishes
@@ -21,6 +27,16 @@ from .wishes import Wishes
 __all__ = ["PASSES", "Pass", "Rewriter", "Rule", "Rules", "Wishes", "optimize", "rewrite"]
 
 Pass = Callable[[Graph, Wishes], Graph]
+
+PATTERNS: Rules = {
+    "mul": (to_gelu, to_silu, to_norm, scale_norm),
+    "div": (to_norm,),
+    "add": (shift_norm, add_bias),
+    "matmul": (to_attention,),
+    "attention": (read_by_length,),
+    "transpose": (write_by_length,),
+}
+"""By the op at the end of each pattern, the rules that look for it."""
 
 
 def simplify(graph: Graph, wishes: Wishes) -> Graph:
@@ -30,7 +46,12 @@ def simplify(graph: Graph, wishes: Wishes) -> Graph:
     return rewrite(graph, rules, wishes)
 
 
-PASSES: tuple[Pass, ...] = (simplify,)
+def recognise(graph: Graph, wishes: Wishes) -> Graph:
+    """Makes one op of the small ops by which files write it out."""
+    return rewrite(graph, PATTERNS, wishes)
+
+
+PASSES: tuple[Pass, ...] = (simplify, recognise, convolve)
 """In the order in which they run."""
 
 

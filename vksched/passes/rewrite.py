@@ -39,6 +39,7 @@ class Rewriter:
         self._old = graph
         self._homes = wishes.homes
         self._observed = wishes.observed
+        self._limits = wishes.limits
         self._nodes: list[Node] = []
         self._data: dict[int, NDArray] = {}
         self._keys: dict[int, object] = {}
@@ -79,7 +80,13 @@ class Rewriter:
         """Whether only the node that is looked at reads a value, so that it may become part of it:
         nobody else reads it, it is no output, not observed and has the same home.
         """
-        return self._readers[node_id] == 1 and self.shares_home(node_id)
+        return self.is_read(node_id, 1)
+
+    def is_read(self, node_id: int, times: int) -> bool:
+        """Whether a value is read so often and no more, counting each operand, and is otherwise as
+        `is_sole` says; all of these readers are for the caller to know.
+        """
+        return self._readers[node_id] == times and self.shares_home(node_id)
 
     def shares_home(self, node_id: int) -> bool:
         """Whether a node is where the one that is looked at is, as far as the user said so."""
@@ -88,6 +95,10 @@ class Rewriter:
     def is_free(self, node_id: int) -> bool:
         """Whether the user has put a node nowhere."""
         return self._home[node_id] is None
+
+    def allows(self, storage_buffers: int) -> bool:
+        """Whether a kernel may bind so many buffers on every device that may run the graph."""
+        return self._limits is None or self._limits.storage_buffers >= storage_buffers
 
     # -- what rules do -------------------------------------------------------------------------
 

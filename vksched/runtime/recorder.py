@@ -125,8 +125,10 @@ class Recorder:
         self._splits = splits
         self._weights = weights
         self._states = states
-        self._lowerings: dict[int, tuple[Lowering, float]] = {}
-        """By distinct call, with the seconds it is thought to take."""
+        self._lowerings: dict[tuple[int, str], tuple[Lowering, float]] = {}
+        """By distinct call, with the seconds it is thought to take; by the text of its attributes,
+        too, as 0.0 and -0.0 are equal.
+        """
         self.pipelines: dict[tuple[object, ...], Pipeline] = {}
         self.checked: dict[int, dict[str, None]] = {}
 
@@ -173,10 +175,10 @@ class Recorder:
         self.pipelines.clear()
 
     def _lower(self, node_id: int) -> tuple[Lowering, float]:
-        call = self._graph.signatures[node_id]
+        node = self._graph.nodes[node_id]
+        call = self._graph.signatures[node_id], repr(node.attrs)
         known = self._lowerings.get(call)
         if known is None:
-            node = self._graph.nodes[node_id]
             known = self._spec.lower(self._graph, node), self._spec.node_seconds(self._graph, node)
             self._lowerings[call] = known
         return known

@@ -1,0 +1,129 @@
+"""What a model takes: bytes on each device, as planned, beside what onnxruntime's process grows by.
+
+    python benchmarks/memory.py [--models bert_mini,resnet18] [--devices vulkan:0,cpu] [--json]
+
+The models are the structures of tests/models. A plan says what it takes before anything is
+allocated. onnxruntime, an extra, is measured in a process of its own: how far the largest resident
+size rises over what it was before the session, its copy of the weights included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+import vksched as vs
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from models import dimensions, example_inputs, make_model  # noqa: E402
+
+PEER = """
+import sys
+import numpy as np, onnxruntime
+feeds = dict(np.load(sys.argv[2]))
+onnxruntime.set_default_logger_severity(3)
+def peak():  # not ru_maxrss, which a process takes over from the one that started it
+    for line in open("/proc/self/status"):
+        if line.startswith("VmHWM:"):
+            return 1024 * int(line.split()[1])
+before = peak()
+session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+for _ in range(3):
+    session.run(None, feeds)
+print(peak() - before)
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Bytes. weights, activations, windows, peak: of the plan of the first stage, on its device.
+    file: of the model. onnxruntime: None where it is not installed, or the system does not tell.
+    """
+
+    model: str
+    device: str
+    file: int
+    weights: int
+    activations: int
+    windows: int
+    peak: int
+    onnxruntime: int | None
+
+
+def peer_bytes(path: Path, name: str, folder: Path) -> int | None:
+    """Returns by how much onnxruntime makes a process grow; None where that is not known."""
+    import numpy as np
+
+    feeds = folder / "feeds.npz"
+    np.savez(feeds, **example_inputs(name, 0, **dimensions(name)))
+    command = [sys.executable, "-c", PEER, str(path), str(feeds)]
+    answer = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    return int(answer.stdout) if answer.returncode == 0 else None
+
+
+def measure(name: str, devices: Sequence[str]) -> list[Row]:
+    rows = []
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        path = make_model(name, folder)
+        peer = peer_bytes(path, name, folder)
+        for device in devices:
+            with vs.Scheduler([d for d in [device] if d != "cpu"] or ["cpu"]) as sched:
+                run = sched.compile(vs.load(path))
+                run(**example_inputs(name, 0, **dimensions(name)))
+                sizes = [p.buffers()[device] for p in run.plans]
+            rows.append(
+                Row(
+                    name,
+                    device,
+                    path.stat().st_size,
+                    sum(s.weight_bytes for s in sizes),
+                    sum(s.activation_bytes for s in sizes),
+                    sum(s.inbox_bytes + s.outbox_bytes for s in sizes),
+                    sum(s.peak_bytes for s in sizes),
+                    peer,
+                )
+            )
+    return rows
+
+
+def show(rows: Sequence[Row]) -> None:
+    table = Table(title="memory of a model, MiB")
+    names = "model", "device", "file", "weights", "activations", "windows", "peak", "onnxruntime"
+    for name in names:
+        table.add_column(name, justify="left" if name in names[:2] else "right")
+    for row in rows:
+        values = row.file, row.weights, row.activations, row.windows, row.peak, row.onnxruntime
+        texts = ["-" if v is None else f"{v / 2**20:.2f}" for v in values]
+        table.add_row(row.model, row.device, *texts)
+    Console().print(table)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--models", default="bert_mini,resnet18")
+    parser.add_argument("--devices", help="names, with commas; all when not given")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args(arguments)
+    names = given.devices.split(",") if given.devices else [d.name for d in vs.devices()]
+    rows = [row for model in given.models.split(",") for row in measure(model, names)]
+    if given.json:
+        print(json.dumps([asdict(row) for row in rows], indent=2))
+    else:
+        show(rows)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,95 @@
+"""What patterns are recognised by: parts of a product, numbers, and what one reader alone reads."""
+
+from __future__ import annotations
+
+import math
+
+from ..graph import Node
+from .rewrite import Rewriter
+
+CLOSE = 1e-5
+"""How far, in proportion, a number in a file may be from the one that is meant."""
+
+
+def is_near(value: float | int | None, wanted: float) -> bool:
+    """Whether a number is the one that is meant, as far as float32 or a decimal fraction tell."""
+    return value is not None and math.isclose(value, wanted, rel_tol=CLOSE)
+
+
+def sole(r: Rewriter, node_id: int, *ops: str) -> Node | None:
+    """Returns a value of one of these ops that only the node that is looked at reads."""
+    node = r[node_id]
+    return node if node.op in ops and r.is_sole(node_id) else None
+
+
+def factors(r: Rewriter, node: Node, op: str = "mul") -> tuple[float, list[int]]:
+    """Returns the scalar constants of nested products (or sums) as one number, and the others.
+
+    Products that something else reads too count as one factor.
+    """
+    number, others = 1.0 if op == "mul" else 0.0, list[int]()
+    for operand in node.inputs:
+        value = r.scalar(operand)
+        inner = sole(r, operand, op)
+        if value is not None:
+            number = number * value if op == "mul" else number + value
+        elif inner is not None:
+            nested, rest = factors(r, inner, op)
+            number = number * nested if op == "mul" else number + nested
+            others += rest
+        else:
+            others.append(operand)
+    return number, others
+
+
+def scaled(r: Rewriter, node_id: int) -> tuple[int, float]:
+    """Returns what a value is a multiple of, and by which number: x * 2 or x / 0.5 of x is 2."""
+    scale = 1.0
+    while True:
+        node = sole(r, node_id, "mul", "div")
+        found = None if node is None else _multiple(r, node)
+        if found is None:
+            return node_id, scale
+        node_id, scale = found[0], scale * found[1]
+
+
+def _multiple(r: Rewriter, node: Node) -> tuple[int, float] | None:
+    left, right = node.inputs
+    value = r.scalar(right)
+    if value is not None and r[left].type == node.type:
+        if node.op == "mul":
+            return left, float(value)
+        return (left, 1.0 / value) if value else None
+    value = r.scalar(left)
+    if value is not None and node.op == "mul" and r[right].type == node.type:
+        return right, float(value)
+    return None
+
+
+def power_of(r: Rewriter, node_id: int, base: int) -> tuple[float, int] | None:
+    """Returns a, n where a value is a * base^n, however it is written, and nobody else reads it."""
+    if node_id == base:
+        return 1.0, 1
+    value = r.scalar(node_id)
+    if value is not None:
+        return float(value), 0
+    node = sole(r, node_id, "pow", "square", "mul", "div")
+    if node is None:
+        return None
+    if node.op in ("square", "pow"):
+        exponent = 2 if node.op == "square" else r.scalar(node.inputs[1])
+        inner = power_of(r, node.inputs[0], base)
+        if inner is None or exponent not in (2, 3):
+            return None
+        return inner[0] ** exponent, inner[1] * int(exponent)
+    left, right = (power_of(r, i, base) for i in node.inputs)
+    if left is None or right is None:
+        return None
+    if node.op == "mul":
+        return left[0] * right[0], left[1] + right[1]
+    return (left[0] / right[0], left[1]) if right[1] == 0 and right[0] else None
+
+
+def is_square(r: Rewriter, node_id: int, base: int) -> bool:
+    """Whether a value is the square of another."""
+    return power_of(r, node_id, base) == (1.0, 2)
