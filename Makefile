@@ -2,6 +2,7 @@
 # Set-up takes minutes once and nothing afterwards; scripts/setup.py tells how it works.
 
 DEMO_ARGS ?=
+BENCH_ARGS ?=
 PYTEST_ARGS ?=
 # Tests are Python for the most part: two processes take half the time, and more only fight for devices.
 PARALLEL ?= -n 2 --dist worksteal
@@ -11,7 +12,7 @@ STARTER = $(or $(firstword $(foreach p,$(PYTHON) python3 python3.12 python3.11 p
 	$(shell command -v $(p) 2>/dev/null))),python3)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test validate lint clean distclean
+.PHONY: help setup demo test bench validate lint clean distclean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -29,6 +30,10 @@ demo: setup ## search a text with a sentence encoder spread over all Vulkan devi
 
 test: setup ## run all tests, on every Vulkan device present and without any
 	@$(VENV)/bin/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
+
+bench: setup ## measure the devices beside other runtimes that are installed, and write docs/performance.md
+	@$(VENV)/bin/python -m pip install -q 'matplotlib>=3.8,<4'
+	@$(VENV)/bin/python benchmarks/report.py --run $(BENCH_ARGS)
 
 validate: ## run the device tests under the Khronos validation layer; no message may come
 	@$(if $(PYTHON),PYTHON='$(PYTHON)') $(STARTER) scripts/setup.py --validation

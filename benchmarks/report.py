@@ -29,7 +29,7 @@ from vksched.bench.rounds import OURS, Result, geometric_mean
 from vksched.bench.suites import specs_of
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-PORTION = 4
+PORTION = 3
 """Cases measured by one process, so that a portion takes no more than about a minute."""
 SUITES = ("ops", "overhead", "models")
 COMMAND = "python benchmarks/report.py"
