@@ -7,10 +7,8 @@
 layout(local_size_x = 16, local_size_y = 8, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint BLOCK = 4;
-layout(constant_id = 4) const uint HAS_BIAS = 0;
-layout(constant_id = 7) const uint ADDS = 0;
-layout(constant_id = 5) const uint A_ALONG_K = 1;
-layout(constant_id = 6) const uint B_ALONG_N = 1;
+layout(constant_id = 4) const uint A_ALONG_K = 1;
+layout(constant_id = 5) const uint B_ALONG_N = 1;
 #define LOAD T
 #include "matmul.glsl"
 

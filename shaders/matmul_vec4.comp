@@ -6,34 +6,18 @@
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-layout(constant_id = 3) const uint HAS_BIAS = 0;
-layout(constant_id = 5) const uint ADDS = 0;
-layout(constant_id = 4) const uint B_ALONG_N = 1;
+layout(constant_id = 3) const uint B_ALONG_N = 1;
 #define T float
 #define T4 vec4
-#define LOAD vec4
-#include "matmul.glsl"
+#include "matmul_four.glsl"
 #include "matmul_block.glsl"
 
 #define START_ROW(i, number) \
     const uint a##i = (at.x + min(row + number, m - 1u) * a_row) / 4u;
 #define STEP_ROW(i, number) \
-    const vec4 value##i = a[a##i + step]; \
+    const vec4 value##i = four(a[a##i + step]); \
     left##i += b_left * value##i; \
     right##i += b_right * value##i;
-
-// Four rows of b as the columns of a matrix, for four columns of the result; at: words of b in steps of four.
-mat4 load_b(uvec4 at) {
-    const mat4 read = mat4(b[at.x], b[at.y], b[at.z], b[at.w]);
-    return B_ALONG_N != 0u ? read : transpose(read);
-}
-
-// Where load_b reads first: four rows at a column, or four columns from the first row.
-uvec4 place_b(uint first, uint column) {
-    const uvec4 four = uvec4(0u, 1u, 2u, 3u);
-    if (B_ALONG_N != 0u) return (first + min(column, n - 4u) + four * b_row) / 4u;
-    return (first + min(column + four, uvec4(n - 1u)) * b_column) / 4u;
-}
 
 void compute_block(uvec3 at, uint row, uint column) {
     FOR_EACH_ROW(START_SUMS)
