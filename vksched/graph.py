@@ -54,8 +54,9 @@ class Graph:
     """nodes: operands before users. outputs: (name, node id), in the caller's order.
 
     data: the arrays of weights and constants by node id. initial: what states start with. keys: for
-    each of all these an object whose identity tells that two graphs share it. kept: next values of
-    states that the host keeps a copy of.
+    each of all these an object that is the same, or equal, where two graphs share it. kept: next
+    values of states that the host keeps a copy of. merged: names of nodes that a pass has made part
+    of another, or the same, to the node that stands for them.
     """
 
     nodes: tuple[Node, ...]
@@ -64,6 +65,7 @@ class Graph:
     keys: Mapping[int, object]
     initial: Mapping[int, NDArray] = field(default_factory=dict)
     kept: tuple[int, ...] = ()
+    merged: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def inputs(self) -> tuple[Node, ...]:
@@ -196,6 +198,14 @@ class Graph:
 
     def input_types(self, node: Node) -> tuple[TensorType, ...]:
         return tuple([self.nodes[i].type for i in node.inputs])
+
+    @cached_property
+    def stands_for(self) -> Mapping[int, tuple[str, ...]]:
+        """For each node that stands for others beside itself the names of these."""
+        out: dict[int, tuple[str, ...]] = {}
+        for name, node_id in self.merged.items():
+            out[node_id] = (*out.get(node_id, ()), name)
+        return MappingProxyType(out)
 
     def root(self, node_id: int) -> int:
         """Returns the node whose memory a view is part of; the node itself when it is no view."""

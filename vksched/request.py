@@ -7,8 +7,12 @@ from dataclasses import dataclass
 
 from .errors import PlanError
 from .graph import Graph
+from .ops.op import Limits
 from .ops.tensor import Tensor
+from .passes import Wishes, optimize
+from .plan.machine import Machine
 from .plan.names import NameIndex
+from .plan.placement import resolve_overrides
 from .runtime.executor import Observers
 from .types import NDArray
 
@@ -27,6 +31,40 @@ class Request:
     def key(self) -> object:
         """Returns what two requests have in common that one compiled graph serves."""
         return (self.graph.key, self.overrides, frozenset(self.observers))
+
+    def optimized(self, machine: Machine) -> Request:
+        """Returns what takes less work on a machine and shows the same."""
+        graph, devices = self.graph, machine.devices
+        homes = resolve_overrides(graph, machine, self.overrides) if self.overrides else {}
+        wishes = Wishes(
+            # a view is there as long as what it is a view of is
+            frozenset(graph.nodes[n].name for v in self.observers for n in (v, graph.root(v))),
+            {graph.nodes[n].name: devices[device].name for n, (device, _) in homes.items()},
+            least_limits(machine),
+        )
+        return self.of_graph(optimize(graph, wishes))
+
+    def of_graph(self, graph: Graph) -> Request:
+        """Returns the same request for what a pass has made of its graph."""
+        if graph is self.graph:
+            return self
+        at = {**graph.merged, **{node.name: node.id for node in graph.nodes}}
+        moved = {n: at[self.graph.nodes[n].name] for n in self._named()}
+        overrides = tuple(
+            (moved[k] if isinstance(k, int) else k, device) for k, device in self.overrides
+        )
+        observers = {moved[n]: functions for n, functions in self.observers.items()}
+        return Request(graph, overrides, dict(sorted(observers.items())))
+
+    def _named(self) -> set[int]:
+        """The nodes that the request means by themselves, not by a pattern."""
+        return {*self.observers, *(key for key, _ in self.overrides if isinstance(key, int))}
+
+
+def least_limits(machine: Machine) -> Limits | None:
+    """Returns what all devices of a machine allow a kernel; None where there is only numpy."""
+    limits = [d.limits for d in machine.devices if d.kind != "cpu"]
+    return min(limits, key=lambda each: each.storage_buffers, default=None)
 
 
 def find_observers(graph: Graph, ids: Mapping[Tensor, int], observe: Observe) -> Observers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import os
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -68,6 +69,8 @@ class Scheduler:
     on_fault: "replay" carries out a run that a device failed without that device, with a warning,
         and leaves it out of all later plans (`quarantined`); "raise" gives the error to the caller,
         as measurements want it, and refuses to run or compile what would need another plan then.
+    optimize: whether graphs are rewritten to take less work before they are planned; not so either
+        where the variable VKSCHED_OPTIMIZE is 0.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Scheduler:
         sync: str | Mapping[str, str] = "split",
         offload: bool = True,
         on_fault: str = "replay",
+        optimize: bool = True,
     ) -> None:
         if copies != "auto" and (not isinstance(copies, int) or copies < 1):
             raise PlanError(f'[Scheduler] expected copies of "auto" or 1 and more, got {copies!r}')
@@ -115,6 +119,7 @@ class Scheduler:
         self._opened = DeviceSet()
         self._devices = self._opened.devices
         self._offload = bool(offload)
+        self._optimize = bool(optimize) and os.environ.get("VKSCHED_OPTIMIZE", "1") != "0"
         self._sync: dict[str, str] = {}
         self._watchdog = Watchdog(self.trace)
         self._states = StateTable(lambda: self._devices)
@@ -203,12 +208,12 @@ class Scheduler:
             key = request.key()
             entry = self._entries.get(key)
             if entry is None:
-                entry = self._entries[key] = _Entry(self._make(request, progress))
+                entry = self._entries[key] = _Entry(self._make(self._less(request), progress))
                 self._compiled.append(entry.compiled)
             run = Run(
                 entry.compiled,
                 make_packer(outputs, request.graph),
-                request.observers,
+                request.of_graph(entry.compiled.plan.graph).observers,
                 lambda closed: self._forget(closed, key, entry),
             )
             entry.runs.append(run)
@@ -259,7 +264,7 @@ class Scheduler:
         """
         self._owner.require("the scheduler")
         with self._lock:
-            request = self._request(outputs, placement, updates, observe)
+            request = self._less(self._request(outputs, placement, updates, observe))
         return self._plan(request, self.machine, small=False)
 
     def function(
@@ -397,6 +402,10 @@ class Scheduler:
         graph, ids = build_graph(outputs, updates)
         overrides = self._overrides(placement or {}, ids)
         return Request(graph, tuple(overrides), find_observers(graph, ids, observe or {}))
+
+    def _less(self, request: Request) -> Request:
+        """Returns a request that takes less work, where that is wanted."""
+        return request.optimized(self.machine) if self._optimize else request
 
     def _make(self, request: Request, progress: Progress | None) -> Compiled:
         def build(left_out: Mapping[str, str], small: bool, progress: Progress | None) -> Executor:

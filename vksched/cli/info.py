@@ -73,6 +73,7 @@ def describe(
     from ..importers.example import choose_shapes, example_inputs
     from ..importers.lowering import NeedsInputs
     from ..plan.planner import plan_graph
+    from ..request import Request
 
     sizes = choose_shapes(model, arrays, dims, shapes)
     notes: list[str] = []
@@ -89,7 +90,8 @@ def describe(
                 notes.append("shapes depend on the elements of inputs: planned for made-up ones")
     plan = None
     if lowered.outputs:
-        plan = plan_graph(build_graph(lowered.outputs)[0], machine, copies="auto")
+        request = Request(build_graph(lowered.outputs)[0], (), {}).optimized(machine)
+        plan = plan_graph(request.graph, machine, copies="auto")
         notes += plan.notes
     return {
         **describe_model(model),

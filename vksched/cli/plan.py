@@ -59,6 +59,7 @@ def plan(
     """
     from ..graph import build_graph
     from ..plan.planner import plan_graph
+    from ..request import Request
 
     if devices is not None and machine_file is not None:
         raise click.UsageError("--devices and --machine exclude each other.")
@@ -69,8 +70,9 @@ def plan(
         machine = read_machine(machine_file)
     else:
         machine, aliases = machine_here(devices)
-    overrides = [_override(place, aliases) for place in places]
-    found = plan_graph(graph, machine, overrides=overrides, copies=copies)
+    overrides = tuple(_override(place, aliases) for place in places)
+    request = Request(graph, overrides, {}).optimized(machine)
+    found = plan_graph(request.graph, machine, overrides=request.overrides, copies=copies)
     text = _text(found, node, as_json)
     if svg is not None:
         found.draw(svg)

@@ -1,8 +1,9 @@
 """Names: which nodes of a graph a caller means, by id, by name or by pattern.
 
 Problem: names are long and mistyped. Method: an exact name wins, else the key is a pattern as in
-fnmatch; what matches nothing is answered with the closest names. Complexity: O(nodes) per pattern.
-Examples: tests/test_explain.py, tests/test_plan.py.
+fnmatch; where no node has such a name, those that passes have made part of another count, and mean
+what stands for them; what matches nothing is answered with the closest names. Complexity: O(nodes)
+per pattern. Examples: tests/test_explain.py, tests/test_plan.py.
 """
 
 from __future__ import annotations
@@ -49,13 +50,22 @@ class NameIndex:
         pattern = re.compile(translate(key))
         matched = tuple(n.id for n in self._graph.nodes if pattern.match(n.name))
         if not matched:
+            matched = self._merged(key, pattern)
+        if not matched:
             raise PlanError(
                 f"[{self._stage}] expected a node that matches {key!r}, got none; {self._hint(key)}"
             )
         return matched
 
+    def _merged(self, key: str, pattern: re.Pattern[str]) -> tuple[int, ...]:
+        """Returns what stands for nodes that are part of others now."""
+        merged = self._graph.merged
+        if key in merged:
+            return (merged[key],)
+        return tuple(sorted({node for name, node in merged.items() if pattern.match(name)}))
+
     def _hint(self, key: str) -> str:
-        names = list(self._by_name)
+        names = [*self._by_name, *self._graph.merged]
         close = difflib.get_close_matches(key, names[:CLOSE_AMONG], 3, 0.4)
         if close:
             return f"close: {', '.join(close)}"

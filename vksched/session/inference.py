@@ -17,7 +17,7 @@ from ..importers import load
 from ..scheduler import Scheduler
 from ..trace import Recorder, Trace
 from .binding import IOBinding
-from .options import RunOptions, SessionOptions, free_dimensions
+from .options import GraphOptimizationLevel, RunOptions, SessionOptions, free_dimensions
 from .providers import CPU, VULKAN, Provider, choose_devices
 from .values import OrtValue, plain
 
@@ -81,7 +81,12 @@ class InferenceSession:
         self._recorder = Recorder() if self._options.enable_profiling else None
         self._started_ns = time.monotonic_ns()
         sinks = [self._recorder] if self._recorder is not None else []
-        scheduler = Scheduler(self._chosen.devices, trace=Trace(sinks=sinks))
+        level = self._options.graph_optimization_level
+        scheduler = Scheduler(
+            self._chosen.devices,
+            trace=Trace(sinks=sinks),
+            optimize=level != GraphOptimizationLevel.ORT_DISABLE_ALL,
+        )
         try:
             self._run: ModelRun = scheduler.compile(self._model)
             self._compile_overridden()

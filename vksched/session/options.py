@@ -64,7 +64,8 @@ class _Options:
 class SessionOptions(_Options):
     """Of a session. enable_profiling: keeps a trace that `end_profiling` writes, to a file whose
     name starts with profile_file_prefix. Free dimensions that are overridden are shown in
-    `get_inputs()` and compiled when the session is made. The rest has no effect.
+    `get_inputs()` and compiled when the session is made. With the level ORT_DISABLE_ALL graphs run
+    as they are in the file. The rest has no effect.
     """
 
     _MISSED = frozenset(("optimized_model_filepath",))

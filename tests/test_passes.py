@@ -1,0 +1,272 @@
+"""Passes: what each leaves out, what it must not touch, and that every name is still found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+import pytest
+from graphs import numpy_outputs
+
+import vksched as vs
+from vksched.errors import PlanError
+from vksched.graph import Graph
+from vksched.passes import Wishes, optimize
+from vksched.types import NDArray
+
+SHAPE = (4, 6)
+Built = Callable[[vs.Tensor], vs.Tensor]
+
+
+def ops_of(graph: Graph) -> list[str]:
+    return [node.op for node in graph.ops]
+
+
+def both(outputs: vs.Tensor | Sequence[vs.Tensor], **wishes: object) -> tuple[Graph, Graph]:
+    """A graph as it is written and as the passes leave it; every name is found in it."""
+    before, _ = vs.build_graph(outputs)
+    after = optimize(before, Wishes(**wishes))  # type: ignore[arg-type]
+    names = {node.name for node in after.nodes}
+    assert {n.name for n in before.nodes} <= names | after.merged.keys()
+    assert not names & after.merged.keys()
+    assert [n.name for n in after.inputs] == [n.name for n in before.inputs]
+    assert [name for name, _ in after.outputs] == [name for name, _ in before.outputs]
+    return before, after
+
+
+def check(before: Graph, after: Graph, **feeds: NDArray) -> None:
+    for got, wanted in zip(numpy_outputs(after, feeds), numpy_outputs(before, feeds), strict=True):
+        assert got.dtype == wanted.dtype
+        np.testing.assert_array_equal(got, wanted)
+
+
+def x_of(dtype: str = "float32") -> vs.Tensor:
+    return vs.input("x", SHAPE, dtype)
+
+
+EDGES = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1e-40, 3e38, -1.5] * 3, np.float32)
+
+GONE: Mapping[str, Built] = {
+    "mul by one": lambda x: x * 1.0,
+    "one times": lambda x: 1.0 * x,
+    "div by one": lambda x: x / 1.0,
+    "power of one": lambda x: x**1.0,
+    "sub zero": lambda x: x - 0.0,
+    "add minus zero": lambda x: x + (-0.0),
+    "reshape to its shape": lambda x: vs.reshape(x, SHAPE),
+    "expand to its shape": lambda x: vs.expand(x, SHAPE),
+    "cast to its type": lambda x: vs.cast(x, "float32"),
+    "neg of neg": lambda x: vs.neg(-x),
+    "transposed twice": lambda x: vs.transpose(vs.transpose(x)),
+    "turned by nothing": lambda x: vs.transpose(x, (0, 1)),
+}
+
+
+@pytest.mark.parametrize("name", list(GONE))
+def test_what_changes_nothing_is_left_out(name: str) -> None:
+    x = x_of()
+    before, after = both(vs.exp(GONE[name](x), name="end"))
+    assert ops_of(after) == ["exp"]
+    check(before, after, x=EDGES.reshape(SHAPE))
+
+
+KEPT: Mapping[str, Built] = {
+    "add zero": lambda x: x + 0.0,  # -0.0 + 0.0 is 0.0
+    "zero minus": lambda x: 0.0 - x,
+    "sub minus zero": lambda x: x - (-0.0),
+    "one over": lambda x: 1.0 / x,
+    "a larger one": lambda x: x * np.ones((2, 4, 6), np.float32),
+}
+
+
+@pytest.mark.parametrize("name", list(KEPT))
+def test_what_looks_like_nothing_is_kept(name: str) -> None:
+    before, after = both(KEPT[name](x_of()))
+    assert len(after.ops) == 1
+    check(before, after, x=EDGES.reshape(SHAPE))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint32"])
+def test_integers_lose_zeros_and_ones(dtype: str) -> None:
+    x = x_of(dtype)
+    before, after = both((x + 0) * 1 - 0)
+    assert not after.ops
+    check(before, after, x=np.arange(24).reshape(SHAPE).astype(dtype))
+
+
+def test_reshapes_and_transposes_in_a_row_are_one() -> None:
+    x = vs.input("x", (2, 3, 4))
+    shaped = vs.reshape(vs.reshape(x, (6, 4)), (3, 8))
+    turned = vs.transpose(vs.transpose(x, (1, 2, 0)), (2, 1, 0))
+    before, after = both([shaped, turned])
+    assert sorted(ops_of(after)) == ["reshape", "transpose"]
+    check(before, after, x=np.arange(24, dtype=np.float32).reshape(2, 3, 4))
+
+
+def test_a_transpose_of_axes_of_one_is_a_view() -> None:
+    before, after = both(vs.transpose(vs.input("x", (1, 5, 3)), (1, 0, 2)))
+    assert ops_of(after) == ["reshape"]
+    check(before, after, x=np.arange(15, dtype=np.float32).reshape(1, 5, 3))
+
+
+def test_products_read_their_operands_transposed() -> None:
+    x, y = vs.input("x", (2, 3, 4)), vs.input("y", (2, 3, 5))
+    turned = vs.transpose(x, (0, 2, 1), name="turned")
+    product = vs.matmul(turned, y, name="product")
+    other = vs.matmul(vs.transpose(y, (0, 2, 1)), x)
+    before, after = both([product, other])
+    assert ops_of(after) == ["matmul", "matmul"]
+    assert after.nodes[after.merged["turned"]].name == "product"
+    feeds = {"x": (2, 3, 4), "y": (2, 3, 5)}
+    check(
+        before,
+        after,
+        **{k: np.random.default_rng(1).random(s, np.float32) for k, s in feeds.items()},
+    )
+
+
+def test_a_batch_that_is_turned_is_not_absorbed() -> None:
+    x, y = vs.input("x", (3, 2, 4)), vs.input("y", (2, 4, 5))
+    _, after = both(vs.matmul(vs.transpose(x, (1, 0, 2)), y))
+    assert ops_of(after) == ["transpose", "matmul"]
+
+
+def test_equal_calls_are_one() -> None:
+    x = x_of()
+    one, two = vs.exp(x * 0.3, name="one"), vs.exp(x * 0.3, name="two")
+    before, after = both([one, two, vs.exp(x * 0.2), vs.clip(x, 0.0, 1.0), vs.clip(x, -0.0, 1.0)])
+    assert ops_of(after).count("exp") == 2 and ops_of(after).count("clip") == 2
+    assert after.nodes[after.merged["two"]].name == "one"
+    check(before, after, x=EDGES.reshape(SHAPE))
+
+
+def test_random_values_of_one_seed_are_one() -> None:
+    seeds = [vs.random_uniform((4,), seed=s) for s in (1, 1, 2)]
+    _, after = both(seeds)
+    assert len(after.ops) < len(vs.build_graph(seeds)[0].ops)
+    assert after.outputs[0][1] == after.outputs[1][1] != after.outputs[2][1]
+
+
+def test_states_are_never_one() -> None:
+    one, two = vs.state(np.zeros(3, np.float32)), vs.state(np.zeros(3, np.float32))
+    updates = {one: one + 1.0, two: two + 2.0}
+    before, _ = vs.build_graph([one + 0.5, two + 0.5], updates)
+    after = optimize(before)
+    assert ops_of(after) == ops_of(before) and len(after.initial) == 2
+
+
+def test_what_constants_make_is_a_constant() -> None:
+    x = x_of()
+    table = vs.sqrt(vs.constant(np.arange(6, dtype=np.float32)) + 1.0, name="table")
+    before, after = both(vs.add(x, table, name="end"))
+    assert ops_of(after) == ["add"] and after.nodes[after.nodes[-1].inputs[1]].op == "constant"
+    again = optimize(vs.build_graph(vs.add(x, table, name="end"))[0])
+    assert list(again.keys.values()) == list(after.keys.values())
+    check(before, after, x=EDGES.reshape(SHAPE))
+
+
+def test_large_constants_and_weights_are_not_computed_beforehand() -> None:
+    grown = vs.expand(vs.constant(np.ones((1, 1), np.float32)), (300, 300))
+    scaled = vs.weight(np.ones((6,), np.float32)) + 1.0
+    _, after = both([grown * vs.input("y", ()), scaled * x_of()])
+    assert ops_of(after) == ["expand", "mul", "add", "mul"]
+
+
+def test_scales_are_one_where_that_is_exact() -> None:
+    x, n = x_of(), vs.input("n", SHAPE, "int32")
+    exact, not_exact, whole = x * 2.0 * 4.0, x * 0.5 * 3.0, n * 7 * 100000
+    before, after = both([exact, not_exact, whole, x / 4.0, x / 3.0])
+    assert ops_of(after) == ["mul", "mul", "mul", "mul", "mul", "div"]
+    check(before, after, x=EDGES.reshape(SHAPE), n=np.arange(24, dtype=np.int32).reshape(SHAPE) - 9)
+
+
+def test_what_is_observed_or_an_output_stays_a_value_of_its_own() -> None:
+    x = x_of()
+    seen = vs.mul(x, 1.0, name="seen")
+    twin = vs.exp(x, name="twin")
+    outputs = [vs.exp(seen, name="end"), twin]
+    _, after = both(outputs, observed=frozenset({"seen", "twin"}))
+    assert {"seen", "twin", "end"} <= {n.name for n in after.nodes}
+
+
+def test_only_what_is_in_one_place_becomes_one() -> None:
+    x, y = x_of(), vs.input("y", (4, 5))
+    turned = vs.transpose(x, name="turned")
+    outputs = [vs.matmul(turned, y, name="end"), vs.exp(x, name="a"), vs.exp(x, name="b")]
+    _, after = both(outputs, homes={"turned": "cpu", "b": "cpu"})
+    assert {"turned", "a", "b", "end"} <= {n.name for n in after.nodes}
+    _, after = both(outputs, homes={"turned": "cpu", "end": "cpu", "b": "cpu", "a": "cpu"})
+    assert len(after.ops) == 2
+
+
+def test_a_graph_in_which_nothing_can_be_left_out_is_itself() -> None:
+    before, after = both(vs.exp(x_of()))
+    assert before is after
+
+
+# -- through the scheduler -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def scheds(devices: list[str]) -> Iterator[tuple[vs.Scheduler, vs.Scheduler]]:
+    """With and without passes, on each set of devices."""
+    with vs.Scheduler(devices) as sched, vs.Scheduler(devices, optimize=False) as plain:
+        yield sched, plain
+
+
+Scheds = tuple[vs.Scheduler, vs.Scheduler]
+
+
+def test_a_scheduler_can_leave_graphs_as_they_are(scheds: Scheds) -> None:
+    y = vs.exp(vs.mul(x_of(), 1.0, name="gone"), name="end")
+    feeds = {"x": EDGES.reshape(SHAPE)}
+    with_passes, without = (sched.compile(y) for sched in scheds)
+    assert len(with_passes.plan.graph.ops) == 1 and len(without.plan.graph.ops) == 2
+    np.testing.assert_array_equal(with_passes(**feeds), without(**feeds))
+    with_passes.close(), without.close()
+
+
+def test_a_variable_turns_passes_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VKSCHED_OPTIMIZE", "0")
+    with vs.Scheduler(["cpu"]) as sched:
+        assert len(sched.reserve(vs.exp(x_of() * 1.0)).graph.ops) == 2
+
+
+def test_names_that_are_gone_are_found(scheds: Scheds) -> None:
+    turned = vs.transpose(vs.input("y", (5, 6)), name="first")
+    plan = scheds[0].reserve(vs.matmul(x_of(), turned, name="end"))
+    assert plan.find("first") == plan.find("end")
+    assert "stands for first" in plan.explain("first")
+    assert plan.find("fir*") == plan.find("first")
+    with pytest.raises(PlanError, match="close: first"):
+        plan.explain("frist")
+
+
+def test_observers_see_what_they_asked_for(scheds: Scheds) -> None:
+    x = x_of()
+    kept = vs.mul(x, 1.0, name="kept")
+    y = vs.exp(vs.add(kept, kept, name="sum"), name="end")
+    seen: dict[str, NDArray] = {}
+    first = scheds[0].compile(y, observe={kept: seen.__setitem__, "su*": seen.__setitem__})
+    feeds = {"x": np.full(SHAPE, 0.5, np.float32)}
+    first(**feeds)
+    assert set(seen) == {"kept", "sum"} and np.all(seen["sum"] == 1.0)
+    seen.clear()
+    again = scheds[0].compile(y, observe={kept: seen.__setitem__, "su*": seen.__setitem__})
+    assert again.plan is first.plan  # one compiled graph, which tells the second caller too
+    again(**feeds)
+    assert set(seen) == {"kept", "sum"}
+    first.close(), again.close()
+
+
+def test_placements_hold_by_tensor_and_by_pattern(scheds: Scheds) -> None:
+    sched = scheds[0]
+    first = sched.devices[0].name
+    x = x_of()
+    a = vs.exp(x, name="a")
+    b = vs.mul(vs.exp(x, name="b"), 1.0, name="one")
+    placement: dict[str | vs.Tensor, str] = {"[b]": "cpu", a: first, "one": "cpu"}
+    plan = sched.reserve([a, vs.add(b, 1.0, name="end")], placement)
+    named = {name: plan.placements[plan.find(name)[0]].device for name in ("a", "b")}
+    assert plan.machine.devices[named["a"]].name == first
+    assert named["b"] == plan.machine.cpu

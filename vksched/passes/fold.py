@@ -1,0 +1,40 @@
+"""Folding: what is made of constants alone is computed once, on the host, by the ops' references.
+
+Weights are left where they are, as a second copy of them would have to be kept; models of files are
+folded when they are read.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..graph import Node
+from ..ops.lower import compute
+from ..types import numpy_dtype
+from .rewrite import Rewriter
+
+MOST_ELEMENTS = 1 << 16
+"""Larger results are computed in each run: they would have to be kept and uploaded."""
+FEW_ELEMENTS = 1 << 12
+"""Results up to this size may be larger than what they are made of."""
+
+
+def fold_constants(r: Rewriter, node: Node) -> int | None:
+    """What only constants make is a constant; small as it is, where the user put nothing of it."""
+    declared = node.declaration
+    if not node.inputs or declared.foreign or declared.stateful or node.op.startswith("random"):
+        return None
+    if node.type.size > MOST_ELEMENTS or any(r[i].op != "constant" for i in node.inputs):
+        return None
+    operands = [r.array(i) for i in node.inputs]
+    given = tuple(a for a in operands if a is not None)
+    if len(given) < len(operands) or not all(r.is_free(i) for i in node.inputs):
+        return None
+    if not r.shares_home(node.inputs[0]):
+        return None
+    if node.type.size > max(FEW_ELEMENTS, *(a.size for a in given)):
+        return None
+    with np.errstate(all="ignore"):
+        result = np.array(compute(declared, given, node.attrs), numpy_dtype(node.type.dtype))
+    key = ("fold", node.op, repr(node.attrs), *(r.key(i) for i in node.inputs))
+    return r.constant(result, key)

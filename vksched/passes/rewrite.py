@@ -1,0 +1,284 @@
+"""Rewriter: one walk over a graph that makes another of it, node by node, and keeps account of
+which of the new nodes stands for which of the user's.
+
+    x -> transpose t -> matmul y -> mul by 1 z -> relu r        the graph
+    x ----------------> matmul y' ----------------> relu r      y stands for t, y and z
+
+A rule is a function (rewriter, node) -> node id or None. It sees a node of the old graph with the
+operands that it has in the new one, and returns what stands for it there: a node that is there
+already, or one it has emitted. None leaves the node as it is. Equal calls become one node.
+
+Complexity: O(nodes + edges), times what the rules take. Examples: tests/test_passes.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+
+from ..graph import SMALL_BYTES, Graph, Node
+from ..ops.lower import infer
+from ..ops.op import Attrs, AttrValue, get_op
+from ..types import NDArray, TensorType, canonical_dtype
+from .wishes import Wishes
+
+Rule = Callable[["Rewriter", Node], "int | None"]
+Rules = Mapping[str, Sequence[Rule]]
+"""The rules for nodes of an op, by its name; they are tried in order."""
+
+HELD = 2
+"""How many readers what must stay a value of its own counts for, beside those that it has."""
+
+
+class Rewriter:
+    """The new graph as far as it is made."""
+
+    def __init__(self, graph: Graph, wishes: Wishes) -> None:
+        self._old = graph
+        self._homes = wishes.homes
+        self._observed = wishes.observed
+        self._nodes: list[Node] = []
+        self._data: dict[int, NDArray] = {}
+        self._keys: dict[int, object] = {}
+        self._readers: list[int] = []
+        self._home: list[str | None] = []
+        self._new: list[int] = []
+        self._equal: dict[object, int] = {}
+        self._names: set[str] | None = None
+        self._made_of: str = ""
+        self._made_home: str | None = None
+        self._changed = False
+        self._pending = _count_readers(graph, wishes)
+
+    # -- what rules ask ------------------------------------------------------------------------
+
+    def __getitem__(self, node_id: int) -> Node:
+        """A node of the new graph."""
+        return self._nodes[node_id]
+
+    def array(self, node_id: int) -> NDArray | None:
+        """Returns the elements of a constant, None of all else."""
+        return self._data.get(node_id) if self._nodes[node_id].op == "constant" else None
+
+    def scalar(self, node_id: int) -> float | int | None:
+        """Returns the one value that a constant has everywhere in a single element, else None."""
+        array = self.array(node_id)
+        return array.reshape(-1)[0].item() if array is not None and array.size == 1 else None
+
+    def data(self, node_id: int) -> NDArray | None:
+        """Returns the elements of a constant or weight."""
+        return self._data.get(node_id)
+
+    def key(self, node_id: int) -> object:
+        """Returns what tells that two graphs share a leaf."""
+        return self._keys.get(node_id)
+
+    def is_sole(self, node_id: int) -> bool:
+        """Whether only the node that is looked at reads a value, so that it may become part of it:
+        nobody else reads it, it is no output, not observed and has the same home.
+        """
+        return self._readers[node_id] == 1 and self.shares_home(node_id)
+
+    def shares_home(self, node_id: int) -> bool:
+        """Whether a node is where the one that is looked at is, as far as the user said so."""
+        return self._home[node_id] == self._made_home
+
+    def is_free(self, node_id: int) -> bool:
+        """Whether the user has put a node nowhere."""
+        return self._home[node_id] is None
+
+    # -- what rules do -------------------------------------------------------------------------
+
+    def emit(
+        self, op: str, inputs: Iterable[int], attrs: Mapping[str, AttrValue] | None = None
+    ) -> int:
+        """Returns a node of the new graph, one that is there already where it is the same call."""
+        operands, frozen = tuple(inputs), attrs if isinstance(attrs, Attrs) else Attrs(attrs)
+        types = tuple([self._nodes[i].type for i in operands])
+        return self._emit(op, operands, frozen, infer(get_op(op), types, frozen), "")
+
+    def constant(self, array: NDArray, key: object, op: str = "constant") -> int:
+        """Returns a leaf with these elements. key: equal for equal leaves of several graphs."""
+        type_ = TensorType(array.shape, canonical_dtype(array.dtype))
+        attrs = Attrs({"shape": type_.shape, "dtype": type_.dtype})
+        array = np.ascontiguousarray(array).reshape(array.shape)
+        array.setflags(write=False)
+        return self._leaf(op, attrs, type_, "", array, key)
+
+    # -- the walk --------------------------------------------------------------------------------
+
+    def run(self, rules: Rules) -> Graph:
+        """Returns the new graph; the old one where no rule did anything."""
+        old, homes = self._old, self._homes
+        for node in old.nodes:
+            self._made_of = node.name
+            self._made_home = homes.get(node.name)
+            before = len(self._nodes)
+            made = self._visit(node, rules.get(node.op, ()))
+            fresh = before <= made
+            if fresh and self._nodes[made].name != node.name:
+                self._rename(made, node.name)
+            if not fresh or len(self._nodes) != before + 1:
+                self._changed = True
+            if not fresh:  # what it would have read is read once less
+                for operand in node.inputs:
+                    self._readers[self._new[operand]] -= 1
+            self._readers[made] += self._pending[node.id]
+            self._new.append(made)
+        return self._finish() if self._changed else old
+
+    def _visit(self, node: Node, rules: Sequence[Rule]) -> int:
+        old = self._old
+        if node.declaration.leaf or node.op == "state":
+            array = old.data.get(node.id)
+            return self._leaf(node.op, node.attrs, node.type, node.name, array, self._key_of(node))
+        operands = tuple([self._new[i] for i in node.inputs])
+        seen = Node(len(self._nodes), node.op, operands, node.attrs, node.type, node.name)
+        observed = node.name in self._observed
+        if not observed:
+            for rule in rules:
+                found = rule(self, seen)
+                if found is not None:
+                    assert self._nodes[found].type == node.type, (node, self._nodes[found])
+                    self._changed = True
+                    return found
+        return self._emit(node.op, operands, node.attrs, node.type, node.name, alone=observed)
+
+    def _key_of(self, node: Node) -> object:
+        return self._old.keys.get(node.id)
+
+    def _emit(
+        self,
+        op: str,
+        operands: tuple[int, ...],
+        attrs: Attrs,
+        type_: TensorType,
+        name: str,
+        alone: bool = False,
+    ) -> int:
+        """alone: it is no other node's twin, though others may be its."""
+        declared = get_op(op)
+        key = (op, operands, attrs, self._made_home)
+        if not (declared.stateful or declared.foreign):
+            twin = None if alone else self._equal.get(key)
+            # 0.0 equals -0.0 and 1 equals True, but they are not the same
+            if twin is not None and repr(self._nodes[twin].attrs) == repr(attrs):
+                return twin
+            self._equal[key] = len(self._nodes)
+        return self._append(op, operands, attrs, type_, name)
+
+    def _leaf(
+        self,
+        op: str,
+        attrs: Attrs,
+        type_: TensorType,
+        name: str,
+        array: NDArray | None,
+        key: object,
+    ) -> int:
+        """A leaf; small constants of the same elements are one."""
+        if op == "constant" and array is not None and array.nbytes <= SMALL_BYTES:
+            same = (type_, array.tobytes(), self._made_home)
+            twin = self._equal.setdefault(same, len(self._nodes))
+            if twin != len(self._nodes):
+                return twin
+        made = self._append(op, (), attrs, type_, name)
+        if array is not None:
+            self._data[made] = array
+        if key is not None:
+            self._keys[made] = key
+        return made
+
+    def _append(
+        self, op: str, operands: tuple[int, ...], attrs: Attrs, type_: TensorType, name: str
+    ) -> int:
+        made = len(self._nodes)
+        if not name:
+            name = self._free_name(f"{self._made_of}.{op}")
+        self._nodes.append(Node(made, op, operands, attrs, type_, name))
+        self._readers.append(0)
+        self._home.append(self._made_home)
+        return made
+
+    def _rename(self, node_id: int, name: str) -> None:
+        n = self._nodes[node_id]
+        self._nodes[node_id] = Node(n.id, n.op, n.inputs, n.attrs, n.type, name)
+
+    def _free_name(self, wanted: str) -> str:
+        if self._names is None:
+            self._names = {n.name for n in self._old.nodes} | self._old.merged.keys()
+        name, number = wanted, 0
+        while name in self._names:
+            number += 1
+            name = f"{wanted}_{number}"
+        self._names.add(name)
+        return name
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def _finish(self) -> Graph:
+        """Leaves out what nobody needs; its names go to what became of their first readers."""
+        old, made = self._old, self._nodes
+        new_outputs = [(name, self._new[i]) for name, i in old.outputs]
+        alive = [False] * len(made)
+        for _, node_id in new_outputs:
+            alive[node_id] = True
+        for node in reversed(made):
+            wanted = alive[node.id] or node.op in ("input", "state", "assign")
+            if wanted or node.name in self._observed:
+                alive[node.id] = True
+                for operand in node.inputs:
+                    alive[operand] = True
+        place, nodes = [-1] * len(made), list[Node]()
+        for node in made:
+            if alive[node.id]:
+                place[node.id] = len(nodes)
+                inputs = tuple([place[i] for i in node.inputs])
+                nodes.append(Node(len(nodes), node.op, inputs, node.attrs, node.type, node.name))
+        stand = self._stand_ins(place)
+        merged = {name: stand[i] for name, i in old.merged.items()}
+        for node in old.nodes:
+            if nodes[stand[node.id]].name != node.name:
+                merged[node.name] = stand[node.id]
+        data = {place[i]: array for i, array in self._data.items() if alive[i]}
+        keys = {place[i]: key for i, key in self._keys.items() if alive[i]}
+        initial = {stand[i]: array for i, array in old.initial.items()}
+        maps = (MappingProxyType(data), MappingProxyType(keys), MappingProxyType(initial))
+        outputs = tuple((name, place[i]) for name, i in new_outputs)
+        kept = tuple(place[self._new[i]] for i in old.kept)
+        return Graph(tuple(nodes), outputs, *maps, kept, MappingProxyType(merged))
+
+    def _stand_ins(self, place: Sequence[int]) -> list[int]:
+        """Returns for each node of the old graph the one that stands for it."""
+        old = self._old
+        reader = [-1] * len(old.nodes)
+        for node in reversed(old.nodes):
+            for operand in node.inputs:
+                reader[operand] = node.id
+        stand = [place[i] for i in self._new]
+        for node_id in range(len(stand) - 1, -1, -1):
+            if stand[node_id] < 0:  # its readers come later and know theirs
+                stand[node_id] = stand[reader[node_id]]
+        return stand
+
+
+def _count_readers(graph: Graph, wishes: Wishes) -> list[int]:
+    """Returns how often each value is read, with HELD more for one that must be there."""
+    out = [0] * len(graph.nodes)
+    for node in graph.nodes:
+        for operand in node.inputs:
+            out[operand] += 1
+        if node.name in wishes.observed:
+            out[node.id] += HELD
+    for _, node_id in graph.outputs:
+        out[node_id] += HELD
+    return out
+
+
+def rewrite(graph: Graph, rules: Rules, wishes: Wishes) -> Graph:
+    """Returns a graph of the same results, with rules applied to its nodes in order, equal calls
+    made one, and what nobody reads left out.
+    """
+    return Rewriter(graph, wishes).run(rules)

@@ -1,0 +1,44 @@
+"""Wishes: what a pass must leave as the user asked for it, by the names of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..graph import Graph, Node
+from ..ops.op import Limits
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """observed: names of values that the user wants to see: each stays a value of its own.
+    homes: names of nodes that the user has put on a device to that device; only nodes of one home
+        become one. limits: what every device allows that may run the graph; None where that is
+        numpy alone.
+    """
+
+    observed: frozenset[str] = frozenset()
+    homes: Mapping[str, str] = field(default_factory=dict)
+    limits: Limits | None = None
+
+    def with_pulled(self, graph: Graph) -> Wishes:
+        """Returns the same with the homes of the ops that read what has one, and of views."""
+        if not self.homes:
+            return self
+        homes = dict(self.homes)
+        for node in graph.nodes:
+            if node.name in homes or node.declaration.leaf:
+                continue
+            if node.id in graph.views:
+                read = [graph.nodes[graph.root(node.id)]]
+            else:
+                read = [graph.nodes[i] for i in graph.leaves_read(node)]
+                read.sort(key=_heaviest_first)
+            home = next((homes[leaf.name] for leaf in read if leaf.name in homes), None)
+            if home is not None:
+                homes[node.name] = home
+        return Wishes(self.observed, homes, self.limits)
+
+
+def _heaviest_first(node: Node) -> int:
+    return -node.type.words
