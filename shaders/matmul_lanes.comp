@@ -19,15 +19,7 @@ layout(constant_id = 4) const uint B_ALONG_N = 1;
 const uint ROWS = LANES * DEEP;
 const uint COLUMNS = LANES * 4 * WIDE;
 
-// Row i * LANES + lane. Along m, four lanes from `first` hold four steps along k of the rows from `first`, this one as c.
-#define AND_LANE(F, i) F(i, 0, 0, x) F(i, 1, 0, y) F(i, 2, 0, z) F(i, 3, 0, w)
-#if LANES == 8
-#define FROM subgroupShuffle
-#define EACH_LANE(F, i) AND_LANE(F, i) F(i, 4, 4, x) F(i, 5, 4, y) F(i, 6, 4, z) F(i, 7, 4, w)
-#else
-#define FROM subgroupBroadcast
-#define EACH_LANE(F, i) AND_LANE(F, i)
-#endif
+#include "matmul_lanes.glsl"
 #if DEEP == 1
 #define EACH_LOAD(F) F(0)
 #define EACH_ROW(F) EACH_LANE(F, 0)
@@ -70,7 +62,7 @@ const uint COLUMNS = LANES * 4 * WIDE;
 // Where a lane reads first, of ROWS rows and four steps along k: a row, or four rows at one step.
 uint place_a(uint first, uint row, uint number) {
     if (A_ALONG_K != 0u) return (first + min(row + number, m - 1u) * a_row) / 4u;
-    return (first + min(row + number / 4u * 4u, m - 4u) + number % 4u * a_column) / 4u;
+    return (first + min(row + number / 4u * 4u, (m - 1u) / 4u * 4u) + number % 4u * a_column) / 4u;
 }
 
 void compute_tile(uvec3 at, uint row, uint column) {
@@ -89,18 +81,13 @@ void compute_tile(uvec3 at, uint row, uint column) {
     }
     T4 done[ROWS * WIDE];
     EACH_ROW(KEEP_ROW)
-    for (uint i = 0u; i < ROWS; ++i) {
-        for (uint j = 0u; j < WIDE; ++j) store4(at.z, row + i, column + j * LANES * 4u, done[i * WIDE + j]);
-    }
+    // a count that no compiler knows: drivers take seconds over many stores written out
+    const uint stores = min(ROWS, m - row) * WIDE;
+    for (uint i = 0u; i < stores; ++i) store4(at.z, row + i / WIDE, column + i % WIDE * LANES * 4u, done[i]);
 }
 
+// No loop over tiles, in which CPU drivers would guard every variable by a mask, and take seconds to compile that.
 void main() {
-    for (uint batch = gl_WorkGroupID.z; batch < batches; batch += gl_NumWorkGroups.z) {
-        const uvec3 at = matrices(batch);
-        for (uint row = gl_WorkGroupID.y * ROWS; row < m; row += gl_NumWorkGroups.y * ROWS) {
-            for (uint first = gl_WorkGroupID.x * COLUMNS; first < n; first += gl_NumWorkGroups.x * COLUMNS) {
-                compute_tile(at, row, first + gl_SubgroupInvocationID * 4u);
-            }
-        }
-    }
+    const uint column = gl_WorkGroupID.x * COLUMNS + gl_SubgroupInvocationID * 4u;
+    compute_tile(matrices(gl_WorkGroupID.z), gl_WorkGroupID.y * ROWS, column);
 }

@@ -1,4 +1,4 @@
-// Four elements of a or b at once, for matrices whose rows, columns and batches start at multiples of four.
+// Four elements of a or b at once, for matrices whose rows, columns and batches start at multiples of four, or were packed so.
 #ifdef HALF
 #define LOAD uvec2
 #else
@@ -23,6 +23,6 @@ mat4 load_b(uvec4 at) {
 // Where load_b reads first: four rows at a column, or four columns from the first row.
 uvec4 place_b(uint first, uint column) {
     const uvec4 steps = uvec4(0u, 1u, 2u, 3u);
-    if (B_ALONG_N != 0u) return (first + min(column, n - 4u) + steps * b_row) / 4u;
+    if (B_ALONG_N != 0u) return (first + min(column, (n - 1u) / 4u * 4u) + steps * b_row) / 4u;
     return (first + min(column + steps, uvec4(n - 1u)) * b_column) / 4u;
 }

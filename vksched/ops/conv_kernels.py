@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import UnsupportedOp
 from ..types import TensorType
-from . import matmul
+from . import matmul_kernels as matmul
 from .op import OUTPUT, SCRATCH, Attrs, Call, Dispatch
 from .strides import LOOP_STEPS, MAX_DISPATCHES
 from .window import Push, Window, extent, launches, three
