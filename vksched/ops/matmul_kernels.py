@@ -174,14 +174,12 @@ def _variants(call: Call, packs: bool) -> tuple[str, ...]:
 
 def _fitting(call: Call, packs: bool) -> dict[str, _Lanes]:
     """Returns the variants that read four elements at once and can do so here."""
-    a, b, batch, m = _operands(call)
+    a, _, batch, m = _operands(call)
     n, batches = call.output.shape[-1], math.prod(batch)
-    half = call.output.dtype == FLOAT16
     if call.output.dtype not in (FLOAT32, FLOAT16) or not a.along * a.lines:
         return {}
-    if not (a.in_fours and b.in_fours) or (half and n % 4):
-        if not packs or min(m, n) < LEAST_REUSE:
-            return {}
+    if not _in_fours(call) and (not packs or min(m, n) < LEAST_REUSE):
+        return {}
     most = call.limits.max_groups
     few = [rows for rows in sorted(_ROWS.values()) if rows >= m][:1] if a.along_k else []
     return {
@@ -196,7 +194,16 @@ def _fitting(call: Call, packs: bool) -> dict[str, _Lanes]:
 
 def takes_halves(call: Call) -> bool:
     """Whether the variant of a call reads and writes packed float16."""
+    if call.variant in BLOCKS:
+        return _in_fours(call)
     return call.variant in _fitting(call, packs=False)
+
+
+def _in_fours(call: Call) -> bool:
+    """Whether the operands, and of float16 the result, lie in fours, which hold whole words."""
+    a, b, _, _ = _operands(call)
+    whole = call.output.dtype != FLOAT16 or call.output.shape[-1] % 4 == 0
+    return a.along * a.lines > 0 and a.in_fours and b.in_fours and whole
 
 
 def _packed(call: Call) -> tuple[bool, bool]:
@@ -393,4 +400,5 @@ SHADERS = (
         for dtype in (FLOAT32, FLOAT16)
     ),
     *(f"matmul_{kind}_{dtype}" for kind in ("tiled", "register") for dtype in (FLOAT32, INT32)),
+    f"matmul_tiled_{FLOAT16}",
 )
