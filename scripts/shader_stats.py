@@ -33,8 +33,8 @@ FAMILIES = {
 }
 """By generation: GCN 5, RDNA 1, 2, 3; each with its names, for Mesa 23 renamed the last."""
 FOR_CPU_DRIVERS = ("matmul_lanes_", "matmul_rows_")
-"""Written for subgroups of 4 or 8 lanes of CPU drivers, which keep what fits no register on a stack.
-No GPU is given them, so they are left out unless named.
+"""Written for subgroups of 4 or 8 lanes of CPU drivers, with more values than registers, which are
+on a stack there. No GPU is given them, so they are left out unless named.
 """
 CHILDREN = 2
 TIME_LIMIT_S = 300

@@ -17,6 +17,7 @@ from .case import Case, ErrorCase, FunctionCase
 NAMES = """
 arg attention binary channel_norm conv create einsum elementwise index layout linear matmul norm
 pad pool random rearrange recurrent reduce resize sample scan scatter softmax sort unary
+winograd
 """.split()
 FAMILIES: tuple[ModuleType, ...] = tuple(
     importlib.import_module(f".{name}", __package__) for name in NAMES

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ..errors import DTypeError, ShapeError
 from ..types import FLOAT32, INT32, UINT32, NDArray, TensorType, broadcast_shapes
+from .host import HostKernel
 from .layout import reshape
 from .matmul_kernels import (
     SHADERS,
     lower_product,
     matrices,
+    product,
     product_scratch,
     takes_halves,
     variants,
 )
 from .op import Attrs, Kernel, Op, Work, register
 from .tensor import Tensor, TensorLike, apply, as_tensor, register_method
+
+__all__ = ["SHADERS", "matmul", "product"]
+"""The builder, and what ops that are a product inside take from here."""
 
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
@@ -48,6 +55,20 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return np.asarray(product)
 
 
+def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    """One product of matrices where b is one, as numpy makes one for each matrix of a batch."""
+    a = np.swapaxes(inputs[0], -1, -2) if attrs.as_bool("transpose_a") else inputs[0]
+    b = np.swapaxes(inputs[1], -1, -2) if attrs.as_bool("transpose_b") else inputs[1]
+    if b.ndim > 2 and b.size == math.prod(b.shape[-2:]):
+        b = b.reshape(b.shape[-2:])
+    if b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous and out.flags.c_contiguous:
+        np.matmul(a.reshape(-1, a.shape[-1]), b, out=out.reshape(-1, out.shape[-1]))
+    else:
+        np.matmul(a, b, out=out)
+    if len(inputs) > 2:
+        out += inputs[2]
+
+
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
     k = matrices(inputs, attrs)[1]
     moved = sum(t.device_bytes for t in inputs) + output.device_bytes
@@ -67,6 +88,7 @@ register(
             takes_halves=takes_halves,
         ),
         work=_work,
+        host=HostKernel(_host),
     )
 )
 
