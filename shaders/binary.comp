@@ -1,5 +1,5 @@
 #version 450
-// result[i] = OP(a[i], b[i]) with numpy broadcasting over RANK axes; OP is one of include/binary.glsl, chosen by the variant.
+// result[i] = OP(a[i], b[i]) with numpy broadcasting over RANK axes; OP is FUNCTION of include/binary.glsl, named by the variant.
 // a, b: strided, stride 0 along broadcast axes; result: (count), contiguous. Axes are listed innermost first.
 // One group strides over the elements by the size of the whole dispatch.
 // Source: none.
@@ -37,6 +37,6 @@ void main() {
         }
         at_a += rest * a_strides[RANK - 1u];
         at_b += rest * b_strides[RANK - 1u];
-        result[result_offset + i] = apply_binary(a[at_a], b[at_b]);
+        result[result_offset + i] = FUNCTION(a[at_a], b[at_b]);
     }
 }

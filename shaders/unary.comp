@@ -1,6 +1,6 @@
 #version 450
 // out[i] = OP(x[i]; alpha, beta) for i < count.
-// x: (count) words, out: (count) words; OP is one of include/unary.glsl, chosen by the variant.
+// x: (count) words, out: (count) words; OP is FUNCTION of include/unary.glsl, named by the variant.
 // One group strides over the elements by the size of the whole dispatch.
 // Source: none.
 #extension GL_GOOGLE_include_directive : require
@@ -21,6 +21,6 @@ layout(push_constant) uniform Push {
 void main() {
     const uint stride = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
     for (uint i = gl_GlobalInvocationID.x; i < count; i += stride) {
-        result[result_offset + i] = apply_unary(x[x_offset + i], alpha, beta);
+        result[result_offset + i] = FUNCTION(x[x_offset + i], alpha, beta);
     }
 }
