@@ -23,6 +23,7 @@ LAYERS = [
     ("scheduler",),
     ("session", "onnx_backend"),
     ("cases",),
+    ("bench",),
     ("cli",),
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

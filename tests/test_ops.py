@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
 from conftest import NUMPY_ONLY, vulkan_names
 
 import vksched as vs
+from vksched.bench.ceiling import COPY, FMA
 from vksched.cases.case import Case, ErrorCase, FunctionCase
 from vksched.cases.runner import Runner, check, check_device, check_function
 from vksched.cases.table import (
@@ -28,7 +28,16 @@ from vksched.errors import UnsupportedOp
 from vksched.ops import __all__ as PUBLIC
 from vksched.ops.elementwise import BINARY, CASTS, UNARY
 from vksched.ops.lower import CONVERTERS, lower
-from vksched.ops.op import OUTPUT, SCRATCH, Dispatch, Limits, all_ops, computing_ops, view_offset
+from vksched.ops.op import (
+    OUTPUT,
+    SCRATCH,
+    Call,
+    Dispatch,
+    Limits,
+    all_ops,
+    computing_ops,
+    view_offset,
+)
 from vksched.runtime.shaders import DIRECTORY, load_manifest, load_shader
 from vksched.runtime.vulkan import VulkanDevice
 
@@ -45,6 +54,8 @@ STEPPED = {"round_float", "ceil", "floor", "trunc", "round", "sign", "floor_divi
 """Ops with few values as results."""
 OPS = computing_ops()
 SHADERS = DIRECTORY.parent.parent / "shaders"
+CEILINGS = {*COPY, *FMA}
+"""What `vksched bench` holds kernels against, and no kernels themselves."""
 
 
 def cases_of(op: str, cases: Iterable[Case] = CASES) -> list[Case]:
@@ -69,12 +80,13 @@ def test_case_equals_numpy(case: Case, runner: Runner) -> None:
     assert (call.output.shape, call.output.dtype) == (expected.shape, str(expected.dtype))
     others = {} if case.large else LOWERED
     for what, limits in {"its own limits": runner.device.limits, **others}.items():
-        try:
-            got = runner.run(case, limits)
-        except UnsupportedOp as reason:
-            assert str(reason)  # numpy computes it there
-            continue
-        check_device(case, got, expected, f"{runner.device.name}, {what}")
+        for variant in case.variants(limits):
+            try:
+                got = runner.run(case, limits, variant)
+            except UnsupportedOp as reason:
+                assert str(reason)  # numpy computes it there
+                continue
+            check_device(case, got, expected, f"{runner.device.name}, {what} {variant}")
 
 
 @pytest.mark.parametrize("case", FUNCTIONS, ids=lambda c: c.id)
@@ -105,12 +117,13 @@ def test_case_on_another_type_equals_numpy(case: Case, runner: Runner) -> None:
     expected = case.expected()
     if not fits_32_bits(expected):
         return
-    try:
-        got = runner.run(case, runner.device.limits)
-    except UnsupportedOp as reason:
-        assert str(reason)
-        return
-    check(case, got, expected, runner.device.name)
+    for variant in case.variants(runner.device.limits):
+        try:
+            got = runner.run(case, runner.device.limits, variant)
+        except UnsupportedOp as reason:
+            assert str(reason)
+            continue
+        check(case, got, expected, f"{runner.device.name} {variant}")
 
 
 @pytest.mark.parametrize("op", sorted({case.op for case in DOUBLES}))
@@ -189,7 +202,7 @@ def test_every_operand_type_has_cases() -> None:
 
 def test_every_shader_belongs_to_an_op() -> None:
     declared = {s for op in all_ops().values() if op.kernel for s in op.kernel.shaders}
-    assert declared | set(CONVERTERS.values()) == set(load_manifest())
+    assert declared | {*CONVERTERS.values(), *CEILINGS} == set(load_manifest())
     sources = {str(entry["source"]) for entry in load_manifest().values()}
     assert sources == {path.name for path in SHADERS.glob("*.comp")}
 
@@ -198,14 +211,20 @@ def test_every_shader_is_dispatched_by_a_case() -> None:
     used = set()
     for case in CASES:
         op = all_ops()[case.op]
-        for limits in LOWERED.values():
-            call = case.call(limits)
+        for call in calls_of(case):
             if op.kernel and view_offset(op, call.inputs, call.attrs) is None:
                 with contextlib.suppress(UnsupportedOp):
                     here = {dispatch.shader for dispatch in lower(op, call).dispatches}
                     assert here <= {*op.kernel.shaders, *CONVERTERS.values()}, case.id
                     used |= here
-    assert used | {"copy"} == set(load_manifest())
+    assert used | {"copy", *CEILINGS} == set(load_manifest())
+
+
+def calls_of(case: Case) -> Iterator[Call]:
+    """A case with each set of limits, by each variant."""
+    for limits in LOWERED.values():
+        for variant in case.variants(limits):
+            yield case.call(limits, variant)
 
 
 def hazards(dispatches: tuple[Dispatch, ...]) -> list[str]:
@@ -233,8 +252,7 @@ def hazards(dispatches: tuple[Dispatch, ...]) -> list[str]:
 
 @pytest.mark.parametrize("op", OPS)
 def test_dispatches_of_a_node_wait_for_each_other(op: str) -> None:
-    for case, limits in product(cases_of(op, (*CASES, *HALVES)), LOWERED.values()):
-        call = case.call(limits)
+    for case, call in ((c, call) for c in cases_of(op, (*CASES, *HALVES)) for call in calls_of(c)):
         if view_offset(case.declaration, call.inputs, call.attrs) is None:
             with contextlib.suppress(UnsupportedOp):
                 assert hazards(lower(case.declaration, call).dispatches) == [], case.id

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..graph import Graph, build_graph
-from ..ops.lower import compute, infer
+from ..ops.lower import compute, infer, variants_of
 from ..ops.op import Attrs, AttrValue, Call, Limits, Op, get_op
 from ..ops.tensor import Tensor, input
 from ..types import INT64, NDArray, TensorType, canonical_dtype
@@ -54,8 +54,12 @@ class Case:
         """The type of the result."""
         return infer(self.declaration, self.types, Attrs(self.attrs))
 
-    def call(self, limits: Limits) -> Call:
-        return Call(self.types, self.result_type(), Attrs(self.attrs), limits)
+    def call(self, limits: Limits, variant: str = "") -> Call:
+        return Call(self.types, self.result_type(), Attrs(self.attrs), limits, variant)
+
+    def variants(self, limits: Limits) -> tuple[str, ...]:
+        """The variants that can run it on a device with these limits; ("",) without a choice."""
+        return variants_of(self.declaration, self.call(limits))
 
     def as_dtypes(self, change: Mapping[str, str]) -> Case:
         """The same call with its operands converted to other types, by their names.

@@ -57,7 +57,7 @@ def _op(case: Case | FunctionCase) -> str:
 
 
 def prove(runner: Runner, cases: Iterable[Case | FunctionCase]) -> Iterator[Outcome]:
-    """Yields the outcome of each case on one device, with the device's own limits."""
+    """Yields the outcome of each case on one device with its own limits, by every variant."""
     limits, device = runner.device.limits, runner.device.name
     for case in cases:
         about = (_op(case), case.id, device)
@@ -66,22 +66,27 @@ def prove(runner: Runner, cases: Iterable[Case | FunctionCase]) -> Iterator[Outc
                 results, reasons = runner.run_function(case, limits)
                 wanted = case.expected()
                 check_function(case, results, wanted, device)
-                errors = [nmse_of(a, b) for a, b in zip(results, wanted, strict=True)]
-                found = [e for e in errors if e is not None]
-                nmse = max(found) if found else None
+                nmse = _largest(nmse_of(a, b) for a, b in zip(results, wanted, strict=True))
                 yield Outcome(*about, reason="; ".join(reasons), nmse=nmse)
                 continue
             expected = case.expected()
             if not fits_32_bits(expected):
                 yield Outcome(*about, reason="int64 values that do not fit 32 bits")
                 continue
-            got = runner.run(case, limits)
-            check_device(case, got, expected, device)
-            yield Outcome(*about, nmse=nmse_of(got, expected))
+            errors = []
+            for variant in case.variants(limits):
+                got = runner.run(case, limits, variant)
+                check_device(case, got, expected, f"{device} {variant}".rstrip())
+                errors.append(nmse_of(got, expected))
+            yield Outcome(*about, nmse=_largest(errors))
         except UnsupportedOp as error:
             yield Outcome(*about, reason=str(error))
         except Mismatch as error:
             yield Outcome(*about, error=str(error))
+
+
+def _largest(errors: Iterable[float | None]) -> float | None:
+    return max((e for e in errors if e is not None), default=None)
 
 
 @dataclasses.dataclass(slots=True)

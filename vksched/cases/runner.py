@@ -42,14 +42,14 @@ class Runner:
         self._recording = device.context.recording()
         self._pipelines: dict[tuple[object, ...], Pipeline] = {}
 
-    def run(self, case: Case, limits: Limits) -> NDArray:
-        """Returns the op's result.
+    def run(self, case: Case, limits: Limits, variant: str = "") -> NDArray:
+        """Returns the op's result, computed by one of the variants of its kernel.
 
         Raises:
             UnsupportedOp: a device with these limits does not run this call.
             Mismatch: a word outside the result has changed, or the kernel met bad data.
         """
-        call, op = case.call(limits), case.declaration
+        call, op = case.call(limits, variant), case.declaration
         view = view_offset(op, case.types, call.attrs)
         lowering = Lowering(()) if view is not None else lower(op, call)
         page = self._page.array

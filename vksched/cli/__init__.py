@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from ..errors import VkschedError
+from .bench import bench
 from .devices import devices
 from .info import info
 from .ops import ops
@@ -42,9 +43,10 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     help="Show the version and exit.",
 )
 def main() -> None:
-    """Run ONNX models, see which devices there are, plan graphs, and prove and time the op set."""
+    """Run ONNX models, see which devices there are, plan graphs, and prove and time the ops."""
 
 
+main.add_command(bench)
 main.add_command(devices)
 main.add_command(info)
 main.add_command(ops)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -90,7 +91,8 @@ def _full_words(call: Call) -> Call:
     half = int(np.float16(call.attrs.as_float("value")).view(np.uint16))
     word = int(np.uint32(half << 16 | half).view(np.int32))
     type_ = TensorType((call.output.words,), INT32)
-    return Call((), type_, Attrs({**call.attrs, "value": word}), call.limits)
+    attrs = Attrs({**call.attrs, "value": word})
+    return replace(call, inputs=(), output=type_, attrs=attrs)
 
 
 # -- arange and linspace -----------------------------------------------------------------------

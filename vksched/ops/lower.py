@@ -14,6 +14,7 @@ from ..errors import DTypeError, UnsupportedOp
 from ..types import FLOAT16, FLOAT32, FLOAT64, INT32, INT64, NDArray, TensorType
 from .op import OUTPUT, SCRATCH, Attrs, Call, Dispatch, Kernel, Limits, Op
 from .strides import spread
+from .variants import Choice, choose, chosen
 
 CONVERTERS = {
     (FLOAT32, FLOAT16): "half_pack",
@@ -111,8 +112,7 @@ def lower(op: Op, call: Call) -> Lowering:
         raise UnsupportedOp("float64 is computed by numpy only; try vs.cast to float32")
     if op.kernel is None:
         raise UnsupportedOp(f"{op.name} has no kernel{op.gap and ': '}{op.gap}")
-    if any(t.dtype == INT64 for t in types):
-        call = _with_types(call, {INT64: INT32})
+    call = chosen(op.name, op.kernel.variants, _as_computed(call))
     converter = op.name == "cast" and CONVERTERS.get((call.inputs[0].dtype, call.output.dtype))
     if converter:
         lowering = Lowering(_convert(converter, 0, OUTPUT, call.output.size, call.limits))
@@ -124,10 +124,17 @@ def lower(op: Op, call: Call) -> Lowering:
     return lowering
 
 
+def _as_computed(call: Call) -> Call:
+    """Returns a call with int64 as the int32 that it is computed as."""
+    if all(t.dtype != INT64 for t in (*call.inputs, call.output)):
+        return call
+    return _with_types(call, {INT64: INT32})
+
+
 def _with_types(call: Call, change: dict[str, str]) -> Call:
     inputs = tuple(t.as_dtype(change.get(t.dtype, t.dtype)) for t in call.inputs)
     output = call.output.as_dtype(change.get(call.output.dtype, call.output.dtype))
-    return Call(inputs, output, call.attrs, call.limits)
+    return replace(call, inputs=inputs, output=output)
 
 
 def _lower_halves(kernel: Kernel, call: Call) -> Lowering:
@@ -162,10 +169,26 @@ def _lower_halves(kernel: Kernel, call: Call) -> Lowering:
     return Lowering((*before, *inner, *(replace(d, barrier=True) for d in after)), tuple(scratch))
 
 
+def choice_of(op: Op, call: Call) -> Choice:
+    """Returns the variant by which `lower` runs a call, those it could be, and why it is that."""
+    if op.kernel is None:
+        return Choice()
+    return choose(op.name, op.kernel.variants, _as_computed(call))
+
+
+def variants_of(op: Op, call: Call) -> tuple[str, ...]:
+    """Returns the variants that can run a call, the best guess first; ("",) with nothing to choose
+    or where numpy computes it.
+    """
+    return choice_of(op, replace(call, variant="")).of or ("",)
+
+
 def conversion_bytes(op: Op, call: Call) -> int:
     """Returns what unpacking and packing float16 moves beside the op's own work on a device."""
     halves = [t for t in (*call.inputs, call.output) if t.dtype == FLOAT16]
-    if not halves or op.kernel is None or op.name == "cast" or op.kernel.as_words(call):
+    if not halves or op.kernel is None or op.name == "cast":
+        return 0
+    if op.kernel.as_words(chosen(op.name, op.kernel.variants, _as_computed(call))):
         return 0
     return sum((2 + 4 + 2) * t.size for t in halves)  # packed, unpacked, and twice as wide inside
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
 from ..errors import DTypeError, ShapeError, UnsupportedOp
 from ..types import (
+    FLOAT16,
     FLOAT32,
     INT32,
     UINT32,
@@ -22,6 +22,7 @@ from .layout import reshape
 from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Limits, Op, Work, register
 from .strides import LOOP_STEPS, MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
 from .tensor import Tensor, TensorLike, apply, as_tensor, register_method
+from .variants import chosen
 
 _BATCH_AXES = 4
 """Batch axes that fit into the push constants; a batch with more is several dispatches."""
@@ -30,6 +31,8 @@ BIAS_PER_COLUMN, BIAS_PER_ROW = 1, 2
 DISPATCH_FLOPS = 1e11
 """Of one dispatch on a GPU, as drivers kill what takes seconds."""
 MAX_CUTS = 256
+FILLS_A_DEVICE = 64
+"""Groups that keep a GPU busy."""
 TALLEST_TILE = 64
 """Rows of the largest tile of a group."""
 PART_K = LOOP_STEPS
@@ -89,17 +92,6 @@ def _fold(call: Call) -> tuple[Shape, Shape, Shape, int]:
     return a, b, batch, m
 
 
-def _tiles(m: int, n: int, batches: int) -> tuple[tuple[int, int], int]:
-    """Returns the local size (the shader's default) and the block per invocation of `matmul_tiled`.
-
-    The larger block where it still makes enough groups to fill a device; its tiles take 12.2 KiB of
-    shared memory, of the 16 that every device has.
-    """
-    local, big = (16, 8), 8
-    groups = -(-m // (local[1] * big)) * -(-n // (local[0] * big)) * batches
-    return local, big if groups >= 64 else 4
-
-
 def product(call: Call, bias_rows: int = 0, result_row: int = 0) -> tuple[Dispatch, ...]:
     """Returns the dispatches of a product, for matmul and for ops that are one inside.
 
@@ -109,6 +101,7 @@ def product(call: Call, bias_rows: int = 0, result_row: int = 0) -> tuple[Dispat
     """
     if call.output.size == 0:
         return ()
+    call = chosen("matmul", variants, call)  # of the product inside another op none is set
     n, k = call.output.shape[-1], _matrices(call.inputs, call.attrs)[1]
     a, b, batch, m = _fold(call)
     a_row, a_column = _matrix_strides(a, call.attrs.as_bool("transpose_a"))
@@ -137,7 +130,7 @@ def product(call: Call, bias_rows: int = 0, result_row: int = 0) -> tuple[Dispat
         ("b_batch", pad(strides[1], 4)),
         *(("result_row", result_row or n), ("bias_rows", bias_rows)),
     )
-    shader, tile, constants = _choose(call, (*layout, ("m", min(rows, m)), ("k", k)), shifts)
+    shader, tile, constants = _algorithm(call, a_column == 1, b_column == 1)
     most = call.limits.max_groups
     groups = (
         min(-(-n // tile[0]), most[0]),
@@ -188,41 +181,55 @@ def _rows_of_dispatch(m: int, flops_per_row: float, batches: int, limits: Limits
     return tiles * TALLEST_TILE
 
 
-Push = tuple[tuple[str, int | tuple[int, ...]], ...]
+LOCAL = (16, 8)
+"""Columns and rows of invocations in a group of `matmul_tiled`, the shader's default."""
+VEC4, REGISTER = "vec4", "register"
+BLOCKS = {f"tiled {LOCAL[0]}x{LOCAL[1]} b{block}": block for block in (8, 4)}
+"""Variants of `matmul_tiled`: an invocation computes a square of this many values a side. The tiles
+of the larger one take 12.2 KiB of shared memory, of the 16 that every device has.
+"""
 
 
-def _choose(
-    call: Call, push: Push, shifts: Sequence[tuple[int, ...]]
+def variants(call: Call) -> tuple[str, ...]:
+    """Shared memory on GPUs; on CPU drivers, where it is plain memory, registers alone."""
+    if call.output.size == 0:
+        return ()
+    if call.limits.software:
+        return (VEC4, REGISTER) if _in_fours(call) else (REGISTER,)
+    _, _, batch, m = _fold(call)
+    large, small = BLOCKS
+    rows, columns = LOCAL[1] * BLOCKS[large], LOCAL[0] * BLOCKS[large]
+    groups = -(-m // rows) * -(-call.output.shape[-1] // columns) * math.prod(batch)
+    return (large, small) if groups >= FILLS_A_DEVICE else (small, large)
+
+
+def _algorithm(
+    call: Call, a_along_k: bool, b_along_n: bool
 ) -> tuple[str, tuple[int, int], tuple[tuple[str, int], ...]]:
     """Returns the shader, the columns and rows that one group computes, and its constants."""
-    by = dict(push)
     # products and sums of uint32 have the bits of those of int32
     dtype = FLOAT32 if call.output.dtype == FLOAT32 else INT32
-    m, n, batches = by["m"], by["n"], by["batches"]
-    assert isinstance(m, int) and isinstance(n, int) and isinstance(batches, int)
-    if not call.limits.software:
-        local, block = _tiles(m, n, batches)
-        along = (("A_ALONG_K", int(by["a_column"] == 1)), ("B_ALONG_N", int(by["b_column"] == 1)))
-        tile = (local[0] * block, local[1] * block)
+    if call.variant in BLOCKS:
+        block = BLOCKS[call.variant]
+        along = (("A_ALONG_K", int(a_along_k)), ("B_ALONG_N", int(b_along_n)))
+        tile = (LOCAL[0] * block, LOCAL[1] * block)
         return f"matmul_tiled_{dtype}", tile, (("BLOCK", block), *along)
-    if dtype == FLOAT32 and _in_fours(push, n, shifts):
-        return "matmul_vec4", (8 * 8, 8), (("B_ALONG_N", int(by["b_column"] == 1)),)
+    if call.variant == VEC4:
+        return "matmul_vec4", (8 * 8, 8), (("B_ALONG_N", int(b_along_n)),)
     return f"matmul_register_{dtype}", (8 * 8, 4 * 8), ()
 
 
-def _in_fours(push: Push, n: int, shifts: Sequence[tuple[int, ...]]) -> bool:
+def _in_fours(call: Call) -> bool:
     """Whether `matmul_vec4` can read a and b in steps of four words."""
-    by = dict(push)
-    columns, rows = by["b_column"] == 1, by["b_row"] == 1
-    steps = [by["k"], by["a_row"], by["b_row"] if columns else by["b_column"]]
-    steps += [n] if columns else []
-    for name in ("a_batch", "b_batch"):
-        strides = by[name]
-        assert isinstance(strides, tuple)
-        steps += strides
-    steps += [word for at_a, at_b, *_ in shifts for word in (at_a, at_b)]
-    aligned = all(isinstance(step, int) and step % 4 == 0 for step in steps)
-    return by["a_column"] == 1 and (columns or rows) and aligned
+    if call.output.dtype not in (FLOAT32, FLOAT16):
+        return False
+    n, k = call.output.shape[-1], _matrices(call.inputs, call.attrs)[1]
+    a, b, batch, _ = _fold(call)
+    a_row, a_column = _matrix_strides(a, call.attrs.as_bool("transpose_a"))
+    b_row, b_column = _matrix_strides(b, call.attrs.as_bool("transpose_b"))
+    steps = [k, a_row, *((b_row, n) if b_column == 1 else (b_column,))]
+    steps += [step for shape in (a, b) for step in _batch_strides(shape, batch)]
+    return a_column == 1 and 1 in (b_row, b_column) and all(step % 4 == 0 for step in steps)
 
 
 def _batch_strides(shape: Shape, batch: Shape) -> tuple[int, ...]:
@@ -241,7 +248,7 @@ SHADERS = (
     "matmul_vec4",
     *(f"matmul_{kind}_{dtype}" for kind in ("tiled", "register") for dtype in (FLOAT32, INT32)),
 )
-register(Op("matmul", _infer, _reference, Kernel(SHADERS, product), work=_work))
+register(Op("matmul", _infer, _reference, Kernel(SHADERS, product, variants=variants), work=_work))
 
 
 def matmul(

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import ShapeError, UnsupportedOp, VkschedError
 from ..types import FLOAT16, NDArray, TensorType
+from .choices import Choices
 
 AttrValue = Union[None, bool, int, float, str, tuple["AttrValue", ...]]  # noqa: UP007
 
@@ -97,6 +98,8 @@ class Limits:
     subgroup_size: int = 1
     software: bool = False
     """The device is a CPU driver: shared memory is plain memory and barriers are dear."""
+    tuned: Choices = field(default_factory=Choices)
+    """The variants of kernels that were measured to be the fastest there."""
 
 
 OUTPUT = -1
@@ -136,12 +139,16 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The types and attributes of one use of an op on a device with these limits."""
+    """The types and attributes of one use of an op on a device with these limits.
+
+    variant: which of the kernel's variants runs it; "" leaves that to `lower`, which sets it.
+    """
 
     inputs: tuple[TensorType, ...]
     output: TensorType
     attrs: Attrs
     limits: Limits = field(default_factory=Limits)
+    variant: str = ""
 
 
 def no_scratch(call: Call) -> tuple[int, ...]:
@@ -154,6 +161,11 @@ def no_words(call: Call) -> Call | None:
     return None
 
 
+def no_variants(call: Call) -> tuple[str, ...]:
+    """Nothing to choose."""
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """How a device runs an op: the shader variants it may use and the rule that chooses among them.
@@ -163,12 +175,16 @@ class Kernel:
     scratch: Call -> words of each scratch buffer (operands SCRATCH, SCRATCH - 1, ...): memory with
         any content that only the dispatches of this call see.
     as_words: a call that moves float16 -> the same on words of two, or None where pairs are parted.
+    variants: Call -> the names of the algorithms that can run this call on this device, the best
+        guess first; empty where there is nothing to choose. The others see one in `call.variant`.
+        Asked with the types of the call; the others see what float16 becomes.
     """
 
     shaders: tuple[str, ...]
     lower: Callable[[Call], tuple[Dispatch, ...]]
     scratch: Callable[[Call], tuple[int, ...]] = no_scratch
     as_words: Callable[[Call], Call | None] = no_words
+    variants: Callable[[Call], tuple[str, ...]] = no_variants
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ..types import FLOAT16, INT32, Shape, TensorType, contiguous_strides
 from .op import Call, Limits
@@ -82,7 +83,7 @@ def as_words(call: Call, keeps_rows: bool) -> Call | None:
             return type_
         return TensorType((*type_.shape[:-1], type_.shape[-1] // 2), INT32)
 
-    return Call(tuple(map(words, call.inputs)), words(call.output), call.attrs, call.limits)
+    return replace(call, inputs=tuple(map(words, call.inputs)), output=words(call.output))
 
 
 LOCAL_SIZE = 64

@@ -1,7 +1,7 @@
 """About: all that a plan knows of one node, as data and as text.
 
-    type and op -> device, split and rule -> operands and readers, where they are -> what crosses
-    -> every device: can it, why not, how long would it take
+    type and op -> device, split, rule and variant -> operands and readers, where they are
+    -> what crosses -> every device: can it, why not, how long would it take
 
 Complexity: O(nodes) for the first node asked. Examples: tests/test_explain.py.
 """
@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..graph import Node
+from ..ops.variants import Choice
 from ..types import TensorType
 from .plan import HOST, Plan
 from .query import count_of, format_bytes, format_seconds, split_of
@@ -64,6 +65,8 @@ class Verdict:
 class About:
     """One node in its plan. split: None of what never runs. view_of: what a view is memory of;
     views: those of this node.
+    variant: by which of the variants of its kernel it runs, "" with nothing to choose; why_variant:
+    tuned or a guess; variants: all that could run it there.
     copies: of a weight or a state, the devices that hold it and the bytes there; a device that
     gets an input only when a run starts is among the crossings.
     stands_for: names of the caller's nodes that passes have made part of it.
@@ -86,6 +89,9 @@ class About:
     copies: tuple[tuple[str, int], ...]
     crossings: tuple[Crossing, ...]
     devices: tuple[Verdict, ...]
+    variant: str = ""
+    why_variant: str = ""
+    variants: tuple[str, ...] = ()
     stands_for: tuple[str, ...] = ()
 
 
@@ -96,6 +102,8 @@ def describe_node(plan: Plan, node_id: int) -> About:
     root = graph.nodes[graph.root(node_id)]
     placement = plan.placements[node_id]
     runs = not node.declaration.leaf and node_id not in graph.views
+    spec = devices[placement.device]
+    choice = spec.choice(graph, node) if runs and spec.kind != "cpu" else Choice()
     return About(
         id=node_id,
         name=node.name,
@@ -114,6 +122,9 @@ def describe_node(plan: Plan, node_id: int) -> About:
         copies=_copies(plan, root),
         crossings=_crossings(plan, node, root),
         devices=_verdicts(plan, node) if runs else (),
+        variant=choice.variant,
+        why_variant=choice.why if choice.variant else "",
+        variants=choice.of,
         stands_for=graph.stands_for.get(node_id, ()),
     )
 
@@ -260,6 +271,9 @@ def about_as_text(about: About) -> str:
         lines.append(f"  runs on {about.device} in split {about.split}")
     if not about.view_of:
         lines.append(f"  rule: {about.rule}")
+    if about.variant:
+        of = f" of {', '.join(about.variants)}" if len(about.variants) > 1 else ""
+        lines.append(f"  variant: {about.variant}, {about.why_variant}{of}")
     if about.copies:
         held = ", ".join(f"{name} ({format_bytes(size)})" for name, size in about.copies)
         lines.append(f"  lives on: {held}")

@@ -14,8 +14,10 @@ from typing import Any, TypeVar
 
 from ..errors import DeviceError, PlanError, UnsupportedOp
 from ..graph import Graph, Node
-from ..ops.lower import Lowering, conversion_bytes, lower
+from ..ops.choices import Choices
+from ..ops.lower import Lowering, choice_of, conversion_bytes, lower
 from ..ops.op import Call, Limits, Work
+from ..ops.variants import Choice
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -101,6 +103,10 @@ class DeviceSpec:
     def lower(self, graph: Graph, node: Node) -> Lowering:
         """Returns the dispatches of a node on this device; raises UnsupportedOp with the reason."""
         return lower(node.declaration, self._call(graph, node))
+
+    def choice(self, graph: Graph, node: Node) -> Choice:
+        """Returns the variant of its kernel by which a node runs on this device."""
+        return choice_of(node.declaration, self._call(graph, node))
 
     def _call(self, graph: Graph, node: Node) -> Call:
         return Call(graph.input_types(node), node.type, node.attrs, self.limits)
@@ -204,6 +210,7 @@ def spec_as_dict(spec: DeviceSpec) -> dict[str, Any]:
     """Returns a device as plain data that json.dumps takes."""
     out = asdict(spec)
     out["limits"] = {k: list(v) if isinstance(v, tuple) else v for k, v in out["limits"].items()}
+    out["limits"]["tuned"] = dict(spec.limits.tuned)
     return out
 
 
@@ -249,6 +256,9 @@ def _fill(defaults: _Record, data: object, where: str) -> _Record:
 def _as_type(default: object, value: object, where: str) -> object:
     if default is None and value is None:
         return None
+    if isinstance(default, Choices) and isinstance(value, Mapping):
+        if all(isinstance(word, str) for pair in value.items() for word in pair):
+            return Choices(value)
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if isinstance(default, tuple) and isinstance(value, (list, tuple)):
         if len(value) == len(default):
@@ -259,5 +269,7 @@ def _as_type(default: object, value: object, where: str) -> object:
         return value
     elif type(default) is int and type(value) is int and value >= 0:
         return value
+    if isinstance(default, Choices):
+        raise PlanError(f"[machine] expected calls to names of variants as {where}, got {value!r}")
     what = f"{len(default)} numbers" if isinstance(default, tuple) else type(default).__name__
     raise PlanError(f"[machine] expected {what} of 0 or more as {where}, got {value!r}")

@@ -1,0 +1,145 @@
+"""What a device can do at most, measured in the run that is held against it.
+
+flops_per_s: the largest rate of a loop of multiply-adds, over vector widths and numbers of chains.
+bytes_per_s: read and written by a copy of 16 M values, or what fits, over widths and groups.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ..ops.op import Limits
+from ..runtime.cpu import CpuDevice
+from ..runtime.device import Device
+from ..runtime.kompute import Context, Pipeline
+from ..runtime.shaders import load_shader
+from ..runtime.vulkan import VulkanDevice
+
+FMA = {
+    "ceiling_fma_float": (1, 8),
+    "ceiling_fma_vec4_2": (4, 2),
+    "ceiling_fma_vec4_4": (4, 4),
+    "ceiling_fma_vec4_8": (4, 8),
+}
+"""Values in a vector, and chains."""
+COPY = {"ceiling_copy_uint": 1, "ceiling_copy_uvec4": 4}
+"""Words in a value."""
+STEPS = 4
+"""Multiply-adds of a chain in one round."""
+MOST_ROUNDS = 60_000
+"""Mesa's llvmpipe leaves all loops after 65,535 rounds."""
+COPY_WORDS = 1 << 24
+TRIAL_S, TIMEOUT_S = 0.03, 60.0
+REPEATS = 3
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """What was seen at most, and with which shader or call."""
+
+    flops_per_s: float
+    bytes_per_s: float
+    arithmetic: str
+    copy: str
+
+    def share(self, flops: float, moved: float, seconds: float) -> float:
+        """Returns which share of what bounds it a kernel reaches."""
+        return max(flops / self.flops_per_s, moved / self.bytes_per_s) / seconds
+
+    def bound(self, flops: float, moved: float) -> str:
+        """Returns what bounds work that is done perfectly: "arithmetic" or "bytes"."""
+        return "arithmetic" if flops / self.flops_per_s > moved / self.bytes_per_s else "bytes"
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def measure_ceiling(device: Device) -> Ceiling:
+    """Returns the largest rates of a device."""
+    if isinstance(device, VulkanDevice):
+        flops, arithmetic = max(_rates_of_fma(device.context, device.limits))
+        moved, copy = max(_rates_of_copy(device.context, device.spec.page_bytes, device.limits))
+        return Ceiling(flops, moved, arithmetic, copy)
+    assert isinstance(device, CpuDevice)
+    a = np.random.default_rng(0).random((1024, 1024), dtype=np.float32)
+    out, source = np.empty_like(a), np.ones(COPY_WORDS, np.float32)
+    target = np.zeros_like(source)
+    flops = 2 * 1024**3 / _least_s(lambda: np.matmul(a, a, out=out))
+    moved = 2 * source.nbytes / _least_s(lambda: np.copyto(target, source))
+    return Ceiling(flops, moved, "numpy.matmul of 1024 x 1024", "numpy.copyto")
+
+
+def _rates_of_fma(context: Context, limits: Limits) -> Iterator[tuple[float, str]]:
+    for name, (width, chains) in FMA.items():
+        shader, groups, rounds = load_shader(name), 64, 1000
+        local = shader.specialize({})[0]
+        each = 2 * width * chains * STEPS * local
+        while True:
+            buffer = context.storage(groups * local)
+            pipeline = context.pipeline(shader.spirv, [buffer], shader.specialize({}), 16)
+            push = shader.pack_push((0,), {"rounds": rounds, "scale": 0.999, "shift": 1e-3})
+            seconds = _submit_s(context, pipeline, groups, push, 1)
+            enough = seconds >= TRIAL_S or groups * 16 > limits.max_groups[0]
+            if enough:
+                seconds = min(seconds, _submit_s(context, pipeline, groups, push))
+            pipeline.close()
+            buffer.close()
+            if enough:
+                break
+            wanted = max(2.0, min(16.0, 1.2 * TRIAL_S / seconds))
+            if rounds * wanted <= MOST_ROUNDS / 8:
+                rounds = int(rounds * wanted)
+            else:
+                groups = int(groups * wanted)
+        yield each * groups * rounds / seconds, f"{name}, {groups} groups"
+
+
+def _rates_of_copy(
+    context: Context, page_bytes: int, limits: Limits
+) -> Iterator[tuple[float, str]]:
+    words = min(COPY_WORDS, page_bytes // 4, context.free_bytes() // 12) // 4096 * 4096
+    source, target = context.storage(words), context.storage(words)
+    for name, width in COPY.items():
+        shader = load_shader(name)
+        pipeline = context.pipeline(
+            shader.spirv, [source, target], shader.specialize({}), shader.push_bytes
+        )
+        whole = words // width // shader.specialize({})[0]
+        for groups in sorted({min(whole // part, limits.max_groups[0]) for part in (1, 8, 64)}):
+            push = shader.pack_push((0, 0), {"count": words // width})
+            seconds = _submit_s(context, pipeline, groups, push)
+            yield 8 * words / seconds, f"{name}, {groups} groups"
+        pipeline.close()
+    source.close()
+    target.close()
+
+
+def _submit_s(
+    context: Context, pipeline: Pipeline, groups: int, push: bytes, repeats: int = REPEATS
+) -> float:
+    recording = context.recording()
+    recording.begin()
+    recording.dispatch(pipeline, (groups, 1, 1), push)
+    recording.end()
+
+    def run() -> None:
+        recording.submit()
+        recording.wait(TIMEOUT_S)
+
+    seconds = _least_s(run, repeats)
+    recording.close()
+    return seconds
+
+
+def _least_s(call: Callable[[], object], repeats: int = REPEATS) -> float:
+    times = []
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return min(times[1:])

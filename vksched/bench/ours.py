@@ -1,0 +1,194 @@
+"""vksched on a case: a compiled graph that is replayed, with all operands on the device.
+
+    timed:     state x0, weight w0 -> op, op, ... (several calls, each on data of its own)
+                                      -> the first word of each result          one submission
+    beside:    state x0, ...       -> the first word of each operand            one submission
+    seconds of a call = (timed - beside) / calls
+
+So a call's figure has its dispatches, its barriers and its share of the scheduler's work on nodes;
+submission, fence and the copies of the words stand in both and fall out. Data is held in states
+and weights in weights, as in a model: no pass can compute anything before the run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..errors import OutOfMemory, UnsupportedOp, VkschedError
+from ..ops import (
+    attention,
+    conv,
+    exp,
+    gather,
+    gelu,
+    layer_norm,
+    matmul,
+    reduce_max,
+    reduce_sum,
+    relu,
+    reshape,
+    rms_norm,
+    softmax,
+    transpose,
+)
+from ..ops.state import state
+from ..ops.tensor import Tensor, weight
+from ..scheduler import Scheduler
+from .peers.specs import EPSILON, Array, Arrays, Spec, arrays_of
+from .peers.wire import repeats, sample_for
+
+MOST_BYTES = 1 << 28
+"""What the operands of all calls of a submission may take."""
+
+
+def build(spec: Spec, v: Mapping[str, Tensor]) -> Tensor:
+    """Returns the case as a user would write it."""
+    kind, x = spec.kind, v["x0"]
+    if kind == "matmul":
+        b = v["x1"] if spec.get("batch") else v["w0"]
+        turned = bool(spec.get("transpose_a")), bool(spec.get("transpose_b"))
+        return matmul(x, b, transpose_a=turned[0], transpose_b=turned[1])
+    if kind == "binary":
+        return x + v["x1"] if spec["op"] == "add" else x * v["x1"]
+    if kind == "unary":
+        return {"relu": relu, "gelu": gelu, "exp": exp}[spec["op"]](x)
+    if kind == "softmax":
+        return softmax(x)
+    if kind == "layer_norm":
+        return layer_norm(x, v["w0"], v["w1"], eps=EPSILON)
+    if kind == "rms_norm":
+        return rms_norm(x, v["w0"], eps=EPSILON)
+    if kind == "reduce":
+        return {"sum": reduce_sum, "max": reduce_max}[spec["op"]](x, axis=spec["axis"])
+    if kind == "transpose":
+        return transpose(x, tuple(spec["axes"]))
+    if kind == "gather":
+        return gather(x, v["x1"])
+    if kind == "conv":
+        sizes = {"stride": spec.get("stride", 1), "padding": spec.get("pad", 0)}
+        return conv(x, v["w0"], **sizes, groups=spec.get("groups", 1))
+    if kind == "attention":
+        shape = (1, spec["heads"], spec["tokens"], spec["width"])
+        q, k, values = (reshape(v[name], shape) for name in ("x0", "x1", "x2"))
+        return reshape(attention(q, k, values), shape[1:])
+    if kind == "chain":
+        for _ in range(spec["ops"]):
+            x = x + v["x1"]
+        return x
+    raise UnsupportedOp(f"[bench] no graph for {kind}")
+
+
+class _Pair:
+    """The compiled graph of some calls, and what stands beside it."""
+
+    def __init__(self, sched: Scheduler, spec: Spec, arrays: Arrays, calls: int) -> None:
+        shared = {n: weight(a, name=n) for n, a in arrays.items() if n.startswith("w")}
+        timed: list[Tensor] = []
+        beside: list[Tensor] = []
+        self.held: list[Tensor] = []
+        for _ in range(calls):
+            data = {n: state(a, backup=False) for n, a in arrays.items() if n.startswith("x")}
+            self.held += data.values()
+            timed.append(_first_word(build(spec, {**shared, **data})))
+            beside.append(_first_word(data["x0"]))
+        self.timed, self.beside = sched.compile(timed), sched.compile(beside)
+        self.calls = calls
+        self._sched = sched
+
+    def seconds(self) -> float:
+        """Returns the seconds of one call, from one run of each graph."""
+        alone = _seconds(self.beside)
+        return max(_seconds(self.timed) - alone, 1e-9) / self.calls
+
+    def close(self) -> None:
+        self.timed.close()
+        self.beside.close()
+        for one in self.held:
+            self._sched.drop(one)
+
+
+def _first_word(x: Tensor) -> Tensor:
+    return reshape(x, (-1,))[0:1]
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+class Ours:
+    """vksched on one device; see `rounds.Runner`."""
+
+    name = "vksched"
+    version = ""
+
+    def __init__(self, device: str) -> None:
+        self._sched = Scheduler([device], on_fault="raise")
+        self.device = self._sched.devices[0]
+        self._device = self.device.name
+        self._pair: _Pair | None = None
+
+    def prepare(self, spec: Spec) -> dict[str, Any]:
+        """Returns the result beside numpy's, and makes the case ready to run."""
+        arrays = arrays_of(spec)
+        self.drop()
+        try:
+            got, where = self._result(spec, arrays)
+            if where != {self._device}:
+                other = ", ".join(sorted(where - {self._device}))
+                return {"skip": f"{other} takes a part of it"}
+            self._pair = _Pair(self._sched, spec, arrays, 1)
+            if spec.kind != "chain":
+                self._repeat(spec, arrays)
+        except (UnsupportedOp, OutOfMemory) as error:
+            return {"skip": str(error)}
+        except VkschedError as error:
+            return {"error": str(error)}
+        calls = self._pair.calls
+        return {"result": got, "note": f"{calls} calls" if calls > 1 else ""}
+
+    def _result(self, spec: Spec, arrays: Arrays) -> tuple[Array, set[str]]:
+        values = {
+            n: weight(a, name=n) if n.startswith("w") else state(a, backup=False)
+            for n, a in arrays.items()
+        }
+        run = self._sched.compile(build(spec, values))
+        got = np.array(run())
+        split_names = {run.plan.machine.devices[s.device].name for s in run.plan.splits}
+        run.close()
+        for name, value in values.items():
+            if name.startswith("x"):
+                self._sched.drop(value)
+        return got, split_names
+
+    def _repeat(self, spec: Spec, arrays: Arrays) -> None:
+        """Puts as many calls into a submission as its own cost asks for."""
+        assert self._pair is not None
+        self._pair.seconds()
+        calls = repeats(min(self._pair.seconds() for _ in range(2)))
+        size = sum(a.nbytes for n, a in arrays.items() if n.startswith("x"))
+        calls = min(calls, max(1, MOST_BYTES // (3 * size)))
+        if calls > 1:
+            self._pair.close()
+            self._pair = _Pair(self._sched, spec, arrays, calls)
+            self._pair.seconds()
+
+    def measure(self, seconds: float) -> list[float]:
+        """Returns the seconds of a call, several times."""
+        assert self._pair is not None
+        return sample_for(self._pair.seconds, seconds)
+
+    def drop(self) -> None:
+        """Forgets the case."""
+        if self._pair is not None:
+            self._pair.close()
+            self._pair = None
+
+    def close(self) -> None:
+        self.drop()
+        self._sched.close()

@@ -1,0 +1,18 @@
+"""`python -m peers NAME DEVICE`: one peer's worker; DEVICE is JSON with the device's name."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+
+from .wire import serve
+
+
+def main() -> None:
+    name, device = sys.argv[1], json.loads(sys.argv[2])
+    serve(lambda: importlib.import_module(f"{__package__}.{name}").open_peer(device))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+"""What a case computes, as plain data: operands, the expected result, and the work that counts.
+
+Shared by vksched and all peers, so that everyone gets the same numbers and is held to the same
+result. Operands are `x0`, `x1`, ... (data) or `w0`, ... (weights, which a runtime may prepare).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Arrays = dict[str, Array]
+
+NMSE = {"float32": 1e-7, "float16": 1e-6}
+"""The largest normalised squared error of a right result, by what holds the operands; that of
+Winograd's method is about 1e-10.
+"""
+EPSILON = 1e-5
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One case. kind: what is computed; params: its sizes. group: the row of the report."""
+
+    name: str
+    kind: str
+    group: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, key: str) -> Any:
+        return self.params[key]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.params.get(key, default)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for a worker."""
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Spec:
+        """The inverse of `as_dict`."""
+        return Spec(data["name"], data["kind"], data["group"], data["params"])
+
+
+# -- operands --------------------------------------------------------------------------------------
+
+
+def shapes_of(spec: Spec) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of the operands by name."""
+    kind = spec.kind
+    if kind == "matmul":
+        m, k, n = spec["m"], spec["k"], spec["n"]
+        a = (k, m) if spec.get("transpose_a") else (m, k)
+        b = (n, k) if spec.get("transpose_b") else (k, n)
+        batch = (spec["batch"],) if spec.get("batch") else ()
+        return {"x0": (*batch, *a), ("w0" if not batch else "x1"): (*batch, *b)}
+    if kind == "binary":
+        return {"x0": tuple(spec["shape"]), "x1": tuple(spec["shape"])}
+    if kind in ("unary", "softmax", "reduce", "transpose"):
+        return {"x0": tuple(spec["shape"])}
+    if kind in ("layer_norm", "rms_norm"):
+        width = (spec["shape"][-1],)
+        more = {"w1": width} if kind == "layer_norm" else {}
+        return {"x0": tuple(spec["shape"]), "w0": width, **more}
+    if kind == "gather":
+        return {"x0": tuple(spec["shape"]), "x1": (spec["count"],)}
+    if kind == "conv":
+        channels, size, out, kernel = (spec[k] for k in ("channels", "size", "out", "kernel"))
+        weights = (out, channels // spec.get("groups", 1), kernel, kernel)
+        return {"x0": (1, channels, size, size), "w0": weights}
+    if kind == "attention":
+        one = (spec["heads"], spec["tokens"], spec["width"])
+        return {"x0": one, "x1": one, "x2": one}
+    if kind == "chain":
+        return {"x0": (spec["count"],), "x1": (spec["count"],)}
+    raise ValueError(f"[bench] expected a known kind, got {kind!r}")
+
+
+def arrays_of(spec: Spec) -> Arrays:
+    """Returns the operands, the same for the same case everywhere."""
+    rng = np.random.default_rng(zlib.crc32(spec.name.encode()))
+    out: Arrays = {}
+    for name, shape in shapes_of(spec).items():
+        if spec.kind == "gather" and name == "x1":
+            out[name] = rng.integers(0, spec["shape"][0], shape, dtype=np.int32)
+            continue
+        values = rng.random(shape, dtype=np.float32)
+        values -= np.float32(0.5)
+        if spec.get("storage") == "float16":
+            values = values.astype(np.float16)
+        out[name] = values
+    return out
+
+
+# -- results ---------------------------------------------------------------------------------------
+
+
+def expected_of(spec: Spec, arrays: Arrays) -> Array:
+    """Returns the result by numpy."""
+    x, kind = arrays["x0"], spec.kind
+    if x.dtype == np.float16:
+        x = x.astype(np.float32)
+    if kind == "matmul":
+        a = np.swapaxes(x, -1, -2) if spec.get("transpose_a") else x
+        b = arrays["x1"] if spec.get("batch") else arrays["w0"].astype(np.float32)
+        return np.asarray(a @ (np.swapaxes(b, -1, -2) if spec.get("transpose_b") else b))
+    if kind == "binary":
+        return np.asarray(x + arrays["x1"] if spec["op"] == "add" else x * arrays["x1"])
+    if kind == "unary":
+        return _unary(spec["op"], x)
+    if kind == "softmax":
+        return _softmax(x)
+    if kind == "layer_norm":
+        centred = x - x.mean(-1, keepdims=True)
+        deviation = np.sqrt((centred * centred).mean(-1, keepdims=True) + np.float32(EPSILON))
+        return np.asarray(centred / deviation * arrays["w0"] + arrays["w1"])
+    if kind == "rms_norm":
+        root = np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(EPSILON))
+        return np.asarray(x / root * arrays["w0"])
+    if kind == "reduce":
+        return np.asarray(getattr(x, spec["op"])(axis=spec["axis"]))
+    if kind == "transpose":
+        return np.ascontiguousarray(x.transpose(spec["axes"]))
+    if kind == "gather":
+        return np.asarray(x[arrays["x1"]])
+    if kind == "conv":
+        return _conv(spec, x, arrays["w0"])
+    if kind == "attention":
+        scores = x @ np.swapaxes(arrays["x1"], -1, -2) * np.float32(spec["width"] ** -0.5)
+        return np.asarray(_softmax(scores) @ arrays["x2"])
+    if kind == "chain":
+        value = x
+        for _ in range(spec["ops"]):
+            value = value + arrays["x1"]
+        return np.asarray(value)
+    raise ValueError(f"[bench] expected a known kind, got {kind!r}")
+
+
+def _unary(op: str, x: Array) -> Array:
+    if op == "relu":
+        return np.asarray(np.maximum(x, np.float32(0)))
+    if op == "exp":
+        return np.asarray(np.exp(x))
+    if op == "gelu":  # the series of erf, exact for what is drawn: |x| <= 0.5
+        terms, total, power = 12, np.zeros_like(x), x / np.float32(2**0.5)
+        square, factor = power * power, 1.0
+        for n in range(terms):
+            total += power * np.float32(factor / (2 * n + 1))
+            power, factor = power * square, -factor / (n + 1)
+        erf = total * np.float32(2 / np.pi**0.5)
+        return np.asarray(x * np.float32(0.5) * (1 + erf))
+    raise ValueError(f"[bench] expected a known op, got {op!r}")
+
+
+def _softmax(x: Array) -> Array:
+    e = np.exp(x - x.max(-1, keepdims=True))
+    e /= e.sum(-1, keepdims=True)
+    return np.asarray(e)
+
+
+def _conv(spec: Spec, x: Array, w: Array) -> Array:
+    stride, pad, kernel = spec.get("stride", 1), spec.get("pad", 0), spec["kernel"]
+    groups = spec.get("groups", 1)
+    padded = np.pad(x[0], ((0, 0), (pad, pad), (pad, pad)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (kernel, kernel), (1, 2))
+    windows = windows[:, ::stride, ::stride]
+    side, per = windows.shape[1], x.shape[1] // groups
+    if per == 1:  # depthwise
+        summed = np.einsum("chwij,cij->chw", windows, w[:, 0], optimize=True)
+        return np.asarray(summed)[None]
+    columns = windows.transpose(0, 3, 4, 1, 2).reshape(groups, per * kernel**2, side * side)
+    rows = w.reshape(groups, w.shape[0] // groups, -1)
+    return np.asarray((rows @ columns).reshape(1, w.shape[0], side, side))
+
+
+def side_of(spec: Spec) -> int:
+    """Returns the height and width of a convolution's result."""
+    return (
+        int((spec["size"] + 2 * spec.get("pad", 0) - spec["kernel"]) // spec.get("stride", 1)) + 1
+    )
+
+
+def result_shape(spec: Spec) -> tuple[int, ...]:
+    """Returns the shape of the result."""
+    kind = spec.kind
+    if kind == "matmul":
+        return (*((spec["batch"],) if spec.get("batch") else ()), spec["m"], spec["n"])
+    if kind == "reduce":
+        return tuple(n for i, n in enumerate(spec["shape"]) if i != spec["axis"] % 2)
+    if kind == "transpose":
+        return tuple(spec["shape"][i] for i in spec["axes"])
+    if kind == "gather":
+        return (spec["count"], *spec["shape"][1:])
+    if kind == "conv":
+        return (1, spec["out"], side_of(spec), side_of(spec))
+    return shapes_of(spec)["x0"]
+
+
+def nmse_of(got: Array, expected: Array) -> float:
+    """Returns the normalised squared error; infinity where shapes or finiteness differ."""
+    if got.shape != expected.shape or not np.isfinite(got).all():
+        return float("inf")
+    far = got.astype(np.float32) - expected
+    norm = float(np.vdot(expected, expected))
+    error = float(np.vdot(far, far))
+    return error / norm if norm else error
+
+
+# -- work ------------------------------------------------------------------------------------------
+
+
+def work_of(spec: Spec) -> tuple[float, float]:
+    """Returns multiplications and additions, and the bytes of operands and result, each once.
+
+    Convolutions count as if computed directly. What a run of `chain` does is counted per op.
+    """
+    sizes = {name: float(np.prod(shape)) for name, shape in shapes_of(spec).items()}
+    result = float(np.prod(result_shape(spec)))
+    width = 2 if spec.get("storage") == "float16" else 4
+    moved = width * (sum(sizes.values()) + result)
+    kind = spec.kind
+    if kind == "matmul":
+        flops = 2.0 * result * spec["k"]
+    elif kind == "conv":
+        flops = 2.0 * result * spec["channels"] // spec.get("groups", 1) * spec["kernel"] ** 2
+    elif kind == "attention":
+        flops = 4.0 * spec["heads"] * spec["tokens"] ** 2 * spec["width"]
+    elif kind == "gather":
+        flops, moved = 0.0, 8 * result + 4 * spec["count"]
+    else:
+        flops = sizes["x0"] if kind != "transpose" else 0.0
+    return flops, moved

@@ -1,0 +1,129 @@
+"""The worker's side of the pipe: one line of JSON in, one line out.
+
+{"do": "prepare", "spec": {...}} -> {"nmse": 1e-12, "note": "..."} | {"skip": "why"}
+{"do": "measure", "seconds": 0.2} -> {"seconds": [per op, per op, ...]}
+{"do": "drop"} -> {}           {"do": "quit"} ends
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from .specs import Array, Arrays, Spec, arrays_of, expected_of, nmse_of
+
+
+class Skip(Exception):
+    """The peer does not compute this, with the reason."""
+
+
+class Job(Protocol):
+    """One case, ready to run."""
+
+    note: str
+    """What was chosen, for the reader of the report."""
+
+    def result(self) -> Array:
+        """Returns the result, computed as it is when measured."""
+
+    def sample(self) -> float:
+        """Runs a batch and returns the seconds of one call."""
+
+
+class Peer(Protocol):
+    """A runtime on one device."""
+
+    version: str
+
+    def prepare(self, spec: Spec, arrays: Arrays) -> Job:
+        """Returns the case ready to run; raises Skip."""
+
+
+class Timed:
+    """A job of functions: `call` does `count` calls and waits for them."""
+
+    def __init__(
+        self,
+        call: Callable[[], object],
+        result: Callable[[], Array],
+        count: int = 1,
+        note: str = "",
+    ) -> None:
+        self._call, self.result, self._count, self.note = call, result, count, note
+
+    def sample(self) -> float:
+        start = time.perf_counter()
+        self._call()
+        return (time.perf_counter() - start) / self._count
+
+
+def fastest(jobs: list[Timed]) -> Timed:
+    """Returns the job that is fastest when tried."""
+    if len(jobs) == 1:
+        return jobs[0]
+    times = []
+    for job in jobs:
+        job.sample()
+        times.append(min(job.sample() for _ in range(2)))
+    return jobs[times.index(min(times))]
+
+
+def repeats(seconds: float, batch_s: float = 0.01, most: int = 64) -> int:
+    """Returns how many calls go into one submission, so that its own cost does not count."""
+    return max(1, min(most, round(batch_s / max(seconds, 1e-9))))
+
+
+def serve(open_peer: Callable[[], Peer]) -> None:
+    """Answers requests until the pipe ends. Whatever libraries print goes to stderr."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def say(answer: dict[str, Any]) -> None:
+        out.write(json.dumps(answer) + "\n")
+        out.flush()
+
+    try:
+        peer = open_peer()
+    except Exception as error:
+        say({"missing": f"{type(error).__name__}: {error}"})
+        return
+    say({"version": peer.version})
+    job: Job | None = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        if request["do"] == "quit":
+            break
+        try:
+            if request["do"] == "prepare":
+                spec = Spec.from_dict(request["spec"])
+                arrays = arrays_of(spec)
+                job = None
+                job = peer.prepare(spec, arrays)
+                say({"nmse": nmse_of(job.result(), expected_of(spec, arrays)), "note": job.note})
+                job.sample()
+            elif request["do"] == "measure" and job is not None:
+                say({"seconds": sample_for(job.sample, request["seconds"])})
+            else:
+                job = None
+                say({})
+        except Skip as reason:
+            say({"skip": str(reason)})
+        except Exception as error:
+            traceback.print_exc()
+            say({"error": f"{type(error).__name__}: {error}"})
+    sys.stderr.flush()
+    os._exit(0)  # some drivers crash when they are taken down
+
+
+def sample_for(sample: Callable[[], float], seconds: float) -> list[float]:
+    """Returns samples until the time is over, at least one."""
+    out: list[float] = []
+    end = time.perf_counter() + seconds
+    while not out or time.perf_counter() < end:
+        out.append(sample())
+    return out

@@ -1,0 +1,197 @@
+"""A peer's process, seen from here: asked by lines of JSON, killed when it hangs.
+
+    this process --{"do": "prepare", "spec": ...}--> worker (peers/wire.py, in any Python)
+                 <--{"nmse": ..., "note": ...}------
+
+A worker that dies, hangs or answers rubbish costs its figure of that case; the next case starts a
+new one, RESTARTS times. Examples: tests/test_bench_peers.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .peers.specs import Spec
+
+FOLDER = Path(__file__).resolve().parent
+START_LIMIT_S, PREPARE_LIMIT_S, MEASURE_LIMIT_S = 60.0, 120.0, 60.0
+RESTARTS = 3
+_START = (
+    "import runpy, sys; folder = sys.argv.pop(1); sys.path[0] = folder; "
+    "runpy.run_module('peers', run_name='__main__', alter_sys=False)"
+)
+
+
+class PeerFailed(Exception):
+    """The peer's process is of no use any more, with the reason."""
+
+
+class PeerMissing(PeerFailed):
+    """The peer cannot be imported or has no such device."""
+
+
+class PeerProcess:
+    """One peer on one device; see `rounds.Runner`. pythons: tried in turn."""
+
+    def __init__(
+        self,
+        name: str,
+        device: Mapping[str, Any],
+        pythons: Sequence[str] = (sys.executable,),
+        command: Sequence[str] | None = None,
+    ) -> None:
+        self.name = name
+        self.version = ""
+        self._device = dict(device)
+        self._commands = [list(command)] if command else [self._command(p) for p in pythons]
+        self._process: subprocess.Popen[str] | None = None
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._said = tempfile.TemporaryFile("w+")
+        self._starts = 0
+        self.start()
+
+    def _command(self, python: str) -> list[str]:
+        return [python, "-c", _START, str(FOLDER), self.name, json.dumps(self._device)]
+
+    def start(self) -> None:
+        """Starts a worker.
+
+        Raises:
+            PeerMissing: no Python has the peer, or it does not know the device.
+        """
+        self._starts += 1
+        reasons: dict[str, None] = {}
+        for command in list(self._commands):
+            try:
+                self._launch(command)
+                hello = self._answer(START_LIMIT_S)
+            except (OSError, PeerFailed) as error:
+                self.kill()
+                reasons[str(error)] = None
+                continue
+            if "missing" not in hello:
+                self.version = str(hello.get("version", ""))
+                self._commands = [command]
+                return
+            reasons[str(hello["missing"])] = None
+            self.kill()
+        raise PeerMissing("; ".join(reasons))
+
+    def _launch(self, command: Sequence[str]) -> None:
+        env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+        self._said.seek(0)
+        self._said.truncate()
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            text=True,
+            env=env,
+        )
+        self._lines = queue.Queue()
+        threading.Thread(target=_read, args=(self._process, self._lines), daemon=True).start()
+
+    def _answer(self, limit_s: float) -> dict[str, Any]:
+        try:
+            line = self._lines.get(timeout=limit_s)
+        except queue.Empty:
+            raise PeerFailed(f"no answer within {limit_s:g} s") from None
+        if line is None:
+            raise PeerFailed(f"its process ended{self._last_words()}")
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            raise PeerFailed(f"an answer that is no JSON: {line[:80]!r}") from None
+        if not isinstance(answer, dict):
+            raise PeerFailed(f"an answer that is no object: {line[:80]!r}")
+        return answer
+
+    def ask(self, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+        """Returns the answer; raises PeerFailed, and ends the process, where there is none."""
+        try:
+            if self._process is None or self._process.stdin is None:
+                raise PeerFailed("its process ended")
+            try:
+                self._process.stdin.write(json.dumps(request) + "\n")
+                self._process.stdin.flush()
+            except OSError:
+                raise PeerFailed(f"its process ended{self._last_words()}") from None
+            return self._answer(limit_s)
+        except PeerFailed:
+            self.kill()
+            raise
+
+    def prepare(self, spec: Spec) -> dict[str, Any]:
+        """Has the case made ready: returns its error beside numpy's result, or why not."""
+        if self._process is None:
+            if self._starts > RESTARTS:
+                return {"error": "its process failed too often"}
+            try:
+                self.start()
+            except PeerFailed as error:
+                return {"error": str(error)}
+        try:
+            return self.ask({"do": "prepare", "spec": spec.as_dict()}, PREPARE_LIMIT_S)
+        except PeerFailed as error:
+            return {"error": str(error)}
+
+    def measure(self, seconds: float) -> list[float]:
+        """Returns the seconds of a call, several times; raises PeerFailed."""
+        answer = self.ask({"do": "measure", "seconds": seconds}, MEASURE_LIMIT_S + seconds)
+        samples = answer.get("seconds")
+        good = isinstance(samples, list) and samples
+        if not good or not all(isinstance(s, (int, float)) and s > 0 for s in samples or ()):
+            self.kill()
+            raise PeerFailed(str(answer.get("error", f"no times: {answer}"))[:200])
+        return [float(s) for s in samples or ()]
+
+    def drop(self) -> None:
+        """Has the case forgotten."""
+        if self._process is not None:
+            try:
+                self.ask({"do": "drop"}, MEASURE_LIMIT_S)
+            except PeerFailed:
+                return  # the next case starts a new process
+
+    def _last_words(self) -> str:
+        self._said.seek(0)
+        lines = [line.strip() for line in self._said.read().splitlines() if line.strip()]
+        return f": {lines[-1][:200]}" if lines else ""
+
+    def kill(self) -> None:
+        """Ends the process at once; safe to call twice."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except OSError:
+                    continue  # what was not sent cannot be
+
+    def close(self) -> None:
+        self.kill()
+        self._said.close()
+
+
+def _read(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            lines.put(line)
+    except ValueError:
+        pass  # closed by kill()
+    lines.put(None)

@@ -1,0 +1,185 @@
+"""One run of the bench: devices with their ceilings, results, and all of it as plain data."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..errors import DeviceError, GraphError
+from ..runtime import probe
+from .ceiling import Ceiling, measure_ceiling
+from .ours import Ours
+from .peers.specs import Spec, work_of
+from .process import PeerFailed, PeerProcess
+from .rounds import OURS, Result, Runner, geometric_mean, measure_case
+
+FORMAT = 1
+VULKAN_PEERS = ("ncnn", "iree", "wgpu", "kp")
+CPU_PEERS = ("numpy", "torch", "onnxruntime")
+PEERS = (*VULKAN_PEERS, *CPU_PEERS)
+FLOORS = ("kp",)
+"""No runtimes but the device's own measure: shown, and not among those to beat."""
+INSTALL = {
+    "ncnn": "pip install ncnn",
+    "iree": "pip install iree-base-compiler iree-base-runtime",
+    "wgpu": "pip install wgpu",
+    "kp": "make setup, and glslangValidator",
+    "numpy": "pip install numpy",
+    "torch": "pip install torch",
+    "onnxruntime": "pip install onnxruntime onnx",
+}
+
+Tell = Callable[[str], None]
+
+
+@dataclass
+class DeviceReport:
+    """One device of a run. peers: their versions; missing: why a peer has no figures."""
+
+    name: str
+    label: str
+    type: str
+    driver: str
+    ceiling: Ceiling
+    peers: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Report:
+    """What a run of the bench found."""
+
+    suite: str
+    devices: list[DeviceReport] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+    version: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, as `--json` prints it."""
+        return {
+            "format": FORMAT,
+            "vksched": self.version,
+            "suite": self.suite,
+            "devices": [asdict(device) for device in self.devices],
+            "results": [result.as_dict() for result in self.results],
+        }
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Report:
+        """The inverse of `as_dict`.
+
+        Raises:
+            GraphError: it is not of this format.
+        """
+        if data.get("format") != FORMAT:
+            raise GraphError(
+                f"[bench] expected results of format {FORMAT}, got {data.get('format')!r}; try "
+                "`vksched bench --json` again"
+            )
+        devices = [
+            DeviceReport(**{**d, "ceiling": Ceiling(**d["ceiling"])}) for d in data["devices"]
+        ]
+        results = [Result.from_dict(one) for one in data["results"]]
+        return Report(data["suite"], devices, results, data["vksched"])
+
+    def results_of(self, device: str) -> list[Result]:
+        return [result for result in self.results if result.device == device]
+
+    @property
+    def wrong(self) -> list[str]:
+        """What computed something else, for people."""
+        return [
+            f"{r.device}: {f.runner}: {r.spec.name}: {f.reason}"
+            for r in self.results
+            for f in r.figures
+            if f.wrong
+        ]
+
+
+def means(results: Sequence[Result]) -> dict[str, dict[str, float]]:
+    """Returns by group of cases, then peer, the geometric mean of the ratios to it.
+
+    "fastest" stands for the fastest peer of each case.
+    """
+    ratios: dict[str, dict[str, list[float]]] = {}
+    for result in results:
+        mine = ratios.setdefault(result.spec.group, {})
+        for figure in result.figures:
+            ratio = result.ratio(figure.runner) if figure.runner != OURS else None
+            if ratio is not None:
+                mine.setdefault(figure.runner, []).append(ratio)
+        fastest = result.fastest_peer(FLOORS)
+        ratio = result.ratio(fastest.runner) if fastest else None
+        if ratio is not None:
+            mine.setdefault("fastest", []).append(ratio)
+    return {
+        group: {peer: geometric_mean(values) or 0.0 for peer, values in peers.items()}
+        for group, peers in ratios.items()
+    }
+
+
+def rates(spec: Spec, seconds: float, ceiling: Ceiling) -> tuple[float, float, float]:
+    """Returns GFLOP/s, GB/s and the share of the device's ceiling."""
+    flops, moved = work_of(spec)
+    return flops / seconds / 1e9, moved / seconds / 1e9, ceiling.share(flops, moved, seconds)
+
+
+def find_devices(names: Sequence[str] | None) -> list[probe.DeviceInfo]:
+    """Returns the devices named, or the default ones with the CPU."""
+    infos = probe.default_devices() if names is None else [probe.resolve(n) for n in names]
+    for info in infos:
+        if not info.usable:
+            raise DeviceError(f"[bench] {info.name}: {info.problem}")
+    return list(infos)
+
+
+def run_suite(
+    suite: str,
+    specs: Sequence[Spec],
+    infos: Sequence[probe.DeviceInfo],
+    peers: Sequence[str],
+    pythons: Sequence[str],
+    budget_s: float,
+    tell: Tell = lambda _: None,
+    advance: Callable[[], None] = lambda: None,
+) -> Report:
+    """Measures all cases on all devices, one device after the other."""
+    report = Report(suite)
+    for info in infos:
+        with _runners(info, peers, pythons, tell) as (device, runners):
+            report.devices.append(device)
+            for spec in specs:
+                tell(f"{info.name} {spec.name}")
+                report.results.append(measure_case(info.name, spec, runners, budget_s))
+                advance()
+    return report
+
+
+@contextmanager
+def _runners(
+    info: probe.DeviceInfo, peers: Sequence[str], pythons: Sequence[str], tell: Tell
+) -> Iterator[tuple[DeviceReport, list[Runner]]]:
+    with ExitStack() as stack:
+        ours = Ours(info.name)
+        stack.callback(ours.close)
+        tell(f"{info.name} ceilings")
+        ceiling = measure_ceiling(ours.device)
+        device = DeviceReport(info.name, info.label, info.type, info.driver, ceiling)
+        runners: list[Runner] = [ours]
+        about = {"name": info.label, "uuid": info.uuid, "index": info.index, "type": info.type}
+        for name in peers:
+            if name not in (CPU_PEERS if info.name == "cpu" else VULKAN_PEERS):
+                continue
+            tell(f"{info.name} starts {name}")
+            try:
+                peer = PeerProcess(name, about, (*pythons, sys.executable))
+            except PeerFailed as error:
+                device.missing[name] = str(error)
+                continue
+            stack.callback(peer.close)
+            device.peers[name] = peer.version
+            runners.append(peer)
+        yield device, runners

@@ -1,0 +1,167 @@
+"""Rounds: vksched and its peers take turns on a case, so that noise hits all alike.
+
+    round 1: ours, peer A, peer B    round 2: ours, peer A, peer B    ...
+
+A figure is the median over rounds; a ratio is the median of the rounds' own ratios. Results are
+checked first: who computes something else gets no figure.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+from .peers.specs import NMSE, Spec, arrays_of, expected_of, nmse_of, work_of
+from .process import PeerFailed
+
+ROUNDS = 5
+OURS = "vksched"
+
+
+class Runner(Protocol):
+    """Who takes part."""
+
+    name: str
+    version: str
+
+    def prepare(self, spec: Spec) -> dict[str, Any]:
+        """Makes a case ready: {"nmse": error} or {"result": array}, and {"note": what was chosen};
+        or {"skip": why not}, or {"error": what failed}.
+        """
+
+    def measure(self, seconds: float) -> list[float]:
+        """Returns the seconds of one call, several times."""
+
+    def drop(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class Figure:
+    """What one runner needed for one case.
+
+    rounds_s: the median of each round. reason: why there is no figure; wrong: as it computes
+    something else.
+    """
+
+    runner: str
+    rounds_s: list[float] = field(default_factory=list)
+    spread: float = 0.0
+    nmse: float | None = None
+    note: str = ""
+    reason: str = ""
+    wrong: bool = False
+
+    @property
+    def seconds(self) -> float | None:
+        """The median of all rounds."""
+        return statistics.median(self.rounds_s) if self.rounds_s else None
+
+
+@dataclass
+class Result:
+    """One case on one device."""
+
+    device: str
+    spec: Spec
+    figures: list[Figure]
+
+    @property
+    def ours(self) -> Figure | None:
+        return next((f for f in self.figures if f.runner == OURS), None)
+
+    def ratio(self, peer: str) -> float | None:
+        """Returns how many times as fast as the peer we are; None without both figures."""
+        other = next((f for f in self.figures if f.runner == peer), None)
+        if self.ours is None or other is None:
+            return None
+        return paired_ratio(other.rounds_s, self.ours.rounds_s)
+
+    def fastest_peer(self, but: Iterable[str] = ()) -> Figure | None:
+        """Returns the peer to beat."""
+        left_out = {OURS, *but}
+        there = [f for f in self.figures if f.runner not in left_out and f.rounds_s]
+        return min(there, key=lambda f: f.seconds or math.inf, default=None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, with the work that counts."""
+        flops, moved = work_of(self.spec)
+        figures = [{**asdict(f), "seconds": f.seconds} for f in self.figures]
+        work = {"flops": flops, "bytes": moved}
+        return {"device": self.device, "spec": self.spec.as_dict(), **work, "figures": figures}
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Result:
+        """The inverse of `as_dict`."""
+        figures = [
+            Figure(**{k: v for k, v in one.items() if k != "seconds"}) for one in data["figures"]
+        ]
+        return Result(data["device"], Spec.from_dict(data["spec"]), figures)
+
+
+def paired_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> float | None:
+    """Returns the median of the rounds' ratios; None where there is no common round."""
+    ratios = [a / b for a, b in zip(numerator, denominator, strict=False)]
+    return statistics.median(ratios) if ratios else None
+
+
+def geometric_mean(values: Iterable[float]) -> float | None:
+    """Returns the geometric mean; None of nothing."""
+    logs = [math.log(value) for value in values]
+    return math.exp(statistics.fmean(logs)) if logs else None
+
+
+def measure_case(
+    device: str, spec: Spec, runners: Sequence[Runner], budget_s: float, rounds: int = ROUNDS
+) -> Result:
+    """Has all runners take turns on a case for about budget_s seconds altogether."""
+    figures = [_prepare(runner, spec) for runner in runners]
+    taking_part = [(r, f) for r, f in zip(runners, figures, strict=True) if not f.reason]
+    each_s = budget_s / max(1, rounds * len(taking_part))
+    samples: dict[str, list[float]] = {runner.name: [] for runner in runners}
+    for _ in range(rounds):
+        for runner, figure in taking_part:
+            if figure.reason:
+                continue
+            try:
+                times = runner.measure(each_s)
+            except PeerFailed as error:
+                figure.reason, figure.rounds_s = str(error), []
+                continue
+            figure.rounds_s.append(statistics.median(times))
+            samples[runner.name] += times
+    for runner, figure in taking_part:
+        runner.drop()
+        if figure.rounds_s:
+            figure.spread = spread(samples[runner.name])
+    return Result(device, spec, figures)
+
+
+def spread(samples: Sequence[float]) -> float:
+    """Returns the distance of the quartiles as a share of the median."""
+    if len(samples) < 2:
+        return 0.0
+    low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")
+    return (high - low) / middle if middle else 0.0
+
+
+def _prepare(runner: Runner, spec: Spec) -> Figure:
+    answer = runner.prepare(spec)
+    figure = Figure(runner.name, note=str(answer.get("note", "")))
+    if "skip" in answer or "error" in answer:
+        figure.reason = str(answer.get("skip") or answer.get("error"))
+        return figure
+    error = answer.get("nmse")
+    if "result" in answer:
+        error = nmse_of(answer["result"], expected_of(spec, arrays_of(spec)))
+    most = NMSE[spec.get("storage", "float32")]
+    if not isinstance(error, float) or not error <= most:  # NaN too
+        figure.reason = f"wrong result: normalised squared error {error}, not {most:g} or less"
+        figure.wrong = True
+        return figure
+    figure.nmse = error
+    return figure

@@ -1,0 +1,105 @@
+"""The cases of each suite."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator
+from typing import Any
+
+from ..errors import GraphError
+from .peers.specs import Spec
+
+SUITES = ("ops", "models", "overhead", "planning")
+N16 = 1 << 24
+RESNET18 = (
+    # channels, size, out, kernel, stride
+    (3, 224, 64, 7, 2),
+    (64, 56, 64, 3, 1),
+    (64, 56, 128, 3, 2),
+    (64, 56, 128, 1, 2),
+    (128, 28, 128, 3, 1),
+    (128, 28, 256, 3, 2),
+    (256, 14, 256, 3, 1),
+    (512, 7, 512, 3, 1),
+)
+
+
+def _matmul(m: int, k: int, n: int, group: str, name: str = "", **more: Any) -> Spec:
+    batch = f"{more['batch']} x " if "batch" in more else ""
+    turned = "".join(f" {t}" for t in ("a", "b") if more.get(f"transpose_{t}"))
+    text = name or f"{m} x {k} x {n}"
+    label = f"matmul {batch}{text}{' transposed' + turned if turned else ''}"
+    return Spec(label, "matmul", group, {"m": m, "k": k, "n": n, **more})
+
+
+def _ops() -> Iterator[Spec]:
+    for size in (256, 512, 1024, 2048):
+        yield _matmul(size, size, size, "matmul square", str(size))
+    for size in (64, 255, 1000, 1023):
+        yield _matmul(size, size, size, "matmul shapes", str(size))
+    for m, k, n in ((37, 2048, 2048), (4096, 128, 128), (8, 1024, 1024), (64, 4096, 256)):
+        yield _matmul(m, k, n, "matmul shapes")
+    yield _matmul(128, 64, 128, "matmul shapes", batch=12)
+    yield _matmul(512, 512, 512, "matmul shapes", "512", transpose_a=True)
+    yield _matmul(512, 512, 512, "matmul shapes", "512", transpose_b=True)
+    for storage in ("float32", "float16"):
+        params = {"m": 1, "k": 4096, "n": 4096, "storage": storage}
+        yield Spec(f"matvec 4096 {storage}", "matmul", "matvec", params)
+    flat: dict[str, Any] = {"shape": [4096, 4096]}
+    for op in ("add", "mul"):
+        yield Spec(f"{op} 16 M", "binary", "16 M values", {"op": op, **flat})
+    for op in ("relu", "gelu", "exp"):
+        yield Spec(f"{op} 16 M", "unary", "16 M values", {"op": op, **flat})
+    for sizes in ((4096, 1024), (16384, 1024)):
+        label, shape = "{} x {}".format(*sizes), {"shape": list(sizes)}
+        for kind in ("softmax", "layer_norm", "rms_norm"):
+            yield Spec(f"{kind.replace('_', ' ')} {label}", kind, "16 M values", shape)
+    for op, axis in (("sum", 1), ("sum", 0), ("max", 1)):
+        where = "rows" if axis else "columns"
+        params = {"op": op, "axis": axis, **flat}
+        yield Spec(f"reduce {op} {where} 16 M", "reduce", "16 M values", params)
+    yield Spec("transpose 16 M", "transpose", "16 M values", {"axes": [1, 0], **flat})
+    heads = {"axes": [0, 2, 1, 3], "shape": [8, 2048, 16, 64]}
+    yield Spec("transpose heads 16 M", "transpose", "16 M values", heads)
+    rows: dict[str, Any] = {"shape": [32768, 256], "count": 65536}
+    yield Spec("gather rows 16 M", "gather", "16 M values", rows)
+    plain = {"channels": 64, "size": 56, "out": 64, "pad": 0, "kernel": 1}
+    yield Spec("conv 1x1 64 56", "conv", "conv", plain)
+    params = {**plain, "kernel": 3, "pad": 1}
+    yield Spec("conv depthwise 64 56", "conv", "conv", {**params, "groups": 64})
+    for channels, size, out, kernel, stride in RESNET18:
+        label = f"conv {kernel}x{kernel} {channels} {size} to {out}{' /2' if stride > 1 else ''}"
+        params = {"channels": channels, "size": size, "out": out, "kernel": kernel}
+        yield Spec(label, "conv", "conv", {**params, "stride": stride, "pad": kernel // 2})
+    params = {"heads": 12, "tokens": 512, "width": 64}
+    yield Spec("attention 12 x 512 x 64", "attention", "attention", params)
+
+
+def _overhead() -> Iterator[Spec]:
+    tiny = {"count": 64, "ops": 200}
+    yield Spec("200 tiny ops", "chain", "overhead", tiny)
+    yield Spec("200 tiny ops fused", "chain", "overhead", {**tiny, "fused": True})
+
+
+def specs_of(suite: str, pattern: str | None = None) -> list[Spec]:
+    """Returns the cases of a suite whose names match a pattern (as in fnmatch, or a part).
+
+    Raises:
+        GraphError: there is no such suite or case.
+    """
+    made = {"ops": _ops, "overhead": _overhead}
+    if suite not in made:
+        raise GraphError(f"[bench] expected a suite of {', '.join(SUITES)}, got {suite!r}")
+    every = list(made[suite]())
+    wanted = [part.strip() for part in (pattern or "*").split(",")]
+    found = [spec for spec in every if any(_matches(spec.name, part) for part in wanted)]
+    if not found:
+        names = ", ".join(spec.name for spec in every)
+        raise GraphError(
+            f"[bench] no case of suite {suite} matches {pattern!r}; try one of {names}"
+        )
+    return found
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(name, pattern) or (pattern in name and "*" not in pattern)

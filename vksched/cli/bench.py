@@ -1,0 +1,218 @@
+"""`vksched bench`: how fast every device is, beside its own ceiling and beside other runtimes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import GraphError, VkschedError
+from . import feeds
+
+if TYPE_CHECKING:
+    from ..bench.report import DeviceReport, Report
+    from ..bench.rounds import Figure, Result
+
+
+@click.command()
+@click.option(
+    "--suite",
+    default="ops",
+    show_default=True,
+    help="ops, models, overhead or planning.",
+)
+@feeds.devices_option
+@click.option(
+    "--peers",
+    is_flag=False,
+    flag_value="all",
+    metavar="[A,B]",
+    help="Measure these runtimes in the same rounds, or all there are.",
+)
+@click.option(
+    "--peer-python",
+    "pythons",
+    multiple=True,
+    metavar="PATH",
+    help="A Python that has peers, tried before this one; may be repeated.",
+)
+@click.option("--case", "pattern", metavar="PATTERN,...", help="Only cases with such names.")
+@click.option(
+    "--budget",
+    "budget_s",
+    default=2.0,
+    show_default=True,
+    help="Seconds of measuring per case and device, for all runtimes together.",
+)
+@click.option("--list", "list_only", is_flag=True, help="Print the names of the cases and end.")
+@click.option("--output", metavar="FILE.json", help="Write the results to a file, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
+def bench(
+    suite: str,
+    devices: str | None,
+    peers: str | None,
+    pythons: tuple[str, ...],
+    pattern: str | None,
+    budget_s: float,
+    list_only: bool,
+    output: str | None,
+    as_json: bool,
+) -> None:
+    """Measure devices in rounds with other runtimes, and hold them against their own ceilings.
+
+    A call's time has its dispatches and barriers; data stays on the device, and what a submission
+    costs falls out. Every result is first compared with numpy's: what is wrong gets no figure, and
+    exit code 1.
+    """
+    if budget_s <= 0:
+        raise GraphError(f"[bench] expected a budget of more than 0 seconds, got {budget_s}")
+    from .. import __version__
+    from ..bench.report import find_devices, run_suite
+    from ..bench.suites import specs_of
+
+    specs = specs_of(suite, pattern)
+    if list_only:
+        for spec in specs:
+            click.echo(spec.name)
+        return
+    wanted = _parse_peers(peers)
+    infos = find_devices(feeds.parse_devices(devices))
+    with _bar(as_json, len(specs) * len(infos)) as (advance, tell):
+        report = run_suite(suite, specs, infos, wanted, pythons, budget_s, tell, advance)
+    report.version = __version__
+    text = json.dumps(report.as_dict(), indent=1)
+    if output is not None:
+        try:
+            Path(output).write_text(text + "\n")
+        except OSError as error:
+            raise VkschedError(f"[bench] cannot write {output}: {feeds.said(error)}") from error
+    click.echo(text) if as_json else show(report)
+    if report.wrong:
+        raise SystemExit(1)
+
+
+def _parse_peers(given: str | None) -> Sequence[str]:
+    from ..bench.report import PEERS
+
+    if given is None:
+        return ()
+    names = PEERS if given == "all" else [name.strip() for name in given.split(",")]
+    for name in names:
+        if name not in PEERS:
+            raise GraphError(f"[bench] expected peers of {', '.join(PEERS)}, got {name!r}")
+    return names
+
+
+# -- progress --------------------------------------------------------------------------------------
+
+
+class _bar:
+    """A progress bar on stderr: `advance` after each case, `tell` what goes on."""
+
+    def __init__(self, quiet: bool, total: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        console = Console(stderr=True)
+        columns = (BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeElapsedColumn())
+        text = TextColumn("{task.description}")
+        quiet |= not console.is_terminal
+        self._bars = Progress(*columns, text, console=console, transient=True, disable=quiet)
+        self._task = self._bars.add_task("", total=total)
+
+    def __enter__(self) -> tuple[Any, Any]:
+        self._bars.start()
+        return (
+            lambda: self._bars.advance(self._task),
+            lambda text: self._bars.update(self._task, description=text),
+        )
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+
+# -- as text ---------------------------------------------------------------------------------------
+
+
+def show(report: Report) -> None:
+    """Prints a report for people."""
+    from ..bench.report import INSTALL
+
+    for device in report.devices:
+        ceiling = device.ceiling
+        click.echo(
+            f"{device.name}: {device.label}, {device.driver}; at most "
+            f"{ceiling.flops_per_s / 1e9:.3g} GFLOP/s ({ceiling.arithmetic}) and "
+            f"{ceiling.bytes_per_s / 1e9:.3g} GB/s ({ceiling.copy})"
+        )
+        results = report.results_of(device.name)
+        feeds.print_table(_figures(results, device))
+        if device.peers:
+            feeds.print_table(_ratios(results, device))
+        for result in results:
+            for figure in result.figures:
+                if figure.reason:
+                    click.echo(f"{figure.runner}: {result.spec.name}: {figure.reason}")
+        for name, reason in device.missing.items():
+            click.echo(f"{name} is missing: {reason}; try {INSTALL[name]}")
+        click.echo()
+
+
+def _figures(results: Sequence[Result], device: DeviceReport) -> Any:
+    from ..bench.report import rates
+
+    columns = ("case", "", "median", "spread", "GFLOP/s", "GB/s", "of ceiling", "")
+    table = feeds.table(*columns, left=2)
+    for result in results:
+        for number, figure in enumerate(result.figures):
+            name = result.spec.name if not number else ""
+            if figure.seconds is None:
+                table.add_row(name, figure.runner, "wrong" if figure.wrong else "-")
+                continue
+            flops, moved, share = rates(result.spec, figure.seconds, device.ceiling)
+            table.add_row(
+                name,
+                figure.runner,
+                _time(figure),
+                f"{100 * figure.spread:.0f} %",
+                f"{flops:.3g}",
+                f"{moved:.3g}",
+                f"{100 * share:.0f} % {_bound(result, device)}",
+                figure.note,
+            )
+    return table
+
+
+def _bound(result: Result, device: DeviceReport) -> str:
+    from ..bench.peers.specs import work_of
+
+    return device.ceiling.bound(*work_of(result.spec))
+
+
+def _time(figure: Figure) -> str:
+    from ..plan.query import format_seconds
+
+    return format_seconds(figure.seconds or 0.0)
+
+
+def _ratios(results: Sequence[Result], device: DeviceReport) -> Any:
+    from ..bench.report import FLOORS, means
+
+    peers = list(device.peers)
+    table = feeds.table("times as fast as", *peers, "fastest peer")
+    for result in results:
+        fastest = result.fastest_peer(FLOORS)
+        best = result.ratio(fastest.runner) if fastest else None
+        cells = [result.ratio(peer) for peer in peers] + [best]
+        table.add_row(result.spec.name, *map(_ratio, cells))
+    for group, found in means(results).items():
+        cells = [found.get(peer) for peer in (*peers, "fastest")]
+        table.add_row(f"geometric mean: {group}", *map(_ratio, cells), style="bold")
+    return table
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
