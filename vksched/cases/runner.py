@@ -138,7 +138,10 @@ class Runner:
             key = (shader.name, values)
             if key not in self._pipelines:
                 self._pipelines[key] = self.device.context.pipeline(
-                    shader.spirv, [self._page] * len(shader.bindings), values, shader.push_bytes
+                    shader.module(values),
+                    [self._page] * len(shader.bindings),
+                    values,
+                    shader.push_bytes,
                 )
             places = []
             for operand in dispatch.operands:

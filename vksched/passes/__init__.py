@@ -1,6 +1,7 @@
 """Passes: a graph as the user wrote it in, one of the same results that takes less work out.
 
-    simplify: constants folded, equal calls made one, what changes nothing and what nobody reads out
+    simplify      constants folded, equal calls made one, what changes nothing left out
+    fuse_chains   elementwise ops behind each other made one node
 
 A pass is a function (graph, wishes) -> graph. Each node of the new graph has the name of the node
 whose value it is; `Graph.merged` tells which node stands for the names that are gone, so that
@@ -13,6 +14,7 @@ from collections.abc import Callable
 
 from ..graph import Graph
 from ..ops.op import all_ops
+from .chains import fuse_chains
 from .fold import fold_constants
 from .rewrite import Rewriter, Rule, Rules, rewrite
 from .simplify import SIMPLER
@@ -30,7 +32,7 @@ def simplify(graph: Graph, wishes: Wishes) -> Graph:
     return rewrite(graph, rules, wishes)
 
 
-PASSES: tuple[Pass, ...] = (simplify,)
+PASSES: tuple[Pass, ...] = (simplify, fuse_chains)
 """In the order in which they run."""
 
 

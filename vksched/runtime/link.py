@@ -154,7 +154,7 @@ def _write(module: Module, chain: int, steps: Steps) -> tuple[Function, int]:
                 out.extend(made)
         return values[register]
 
-    result = 0
+    result = 0 if steps else value(0)
     for number, ((name, operands), given) in enumerate(zip(steps, arguments, strict=True)):
         for argument, register in zip(given, (*operands, *[operands[0]] * 3)[:3], strict=True):
             out += [_word(3, OP_STORE), argument, value(register)]

@@ -260,7 +260,7 @@ class VulkanSession:
         key = (shader.name, values, *map(id, buffers))
         if key not in self._pipelines:
             self._pipelines[key] = self._context.pipeline(
-                shader.spirv, buffers, values, shader.push_bytes
+                shader.module(values), buffers, values, shader.push_bytes
             )
         return self._pipelines[key]
 
