@@ -50,8 +50,8 @@ def call(command: list[str], to_do: str) -> None:
 def build_key() -> str:
     """Return a digest of all that decides what is built."""
     digest = hashlib.sha256(f"{sys.version}\0{SUFFIX}\0{os.environ.get('CXXFLAGS')}".encode())
-    for name in ("CMakeLists.txt", "build.py", "checked_vulkan.cpp", "companion.cpp"):
-        digest.update((HERE / name).read_bytes() + b"\0")
+    for path in sorted(p for p in HERE.iterdir() if p.suffix in (".txt", ".py", ".cpp", ".hpp")):
+        digest.update(path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 

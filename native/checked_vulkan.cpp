@@ -6,12 +6,13 @@
 // are noexcept): the first later call whose result kp does look at reports the failure, and the
 // companion takes the noted result. Because kp's constructors throw then, without a destructor, what
 // they had made so far is destroyed here.
+#include "pipelines.hpp"
+
 #include <vulkan/vulkan.h>
 
 #include <map>
 #include <mutex>
-#include <utility>
-#include <vector>
+#include <string>
 
 #define EXPORT __attribute__((visibility("default")))
 #define WRAP(result, name, ...)                                                                    \
@@ -22,7 +23,10 @@ namespace {
 
 thread_local VkResult noted = VK_SUCCESS;
 
+thread_local bool prefer_cached = false;
+
 struct UnfinishedTensor {
+    uint32_t memory_types = 0; // bits of those that fit it
     VkBuffer buffer = VK_NULL_HANDLE;
     VkDeviceMemory memory = VK_NULL_HANDLE;
 };
@@ -34,8 +38,8 @@ struct UnfinishedAlgorithm {
     VkShaderModule shader = VK_NULL_HANDLE;
     VkPipelineLayout layout = VK_NULL_HANDLE;
     VkPipelineCache cache = VK_NULL_HANDLE;
-    uint32_t bindings = 0;
-    uint32_t push_bytes = 0;
+    vksched::Interface interface;
+    std::string code; // its SPIR-V
     bool has_set = false;
 };
 thread_local UnfinishedAlgorithm algorithm;
@@ -77,135 +81,33 @@ void drop_algorithm(VkDevice device)
 
 } // namespace
 
-extern "C" {
-
-VkResult __real_vkCreatePipelineCache(VkDevice device, const VkPipelineCacheCreateInfo* info,
-                                      const VkAllocationCallbacks* allocator,
-                                      VkPipelineCache* cache);
-VkResult __real_vkCreateDescriptorSetLayout(VkDevice device,
-                                            const VkDescriptorSetLayoutCreateInfo* info,
-                                            const VkAllocationCallbacks* allocator,
-                                            VkDescriptorSetLayout* layout);
-VkResult __real_vkCreatePipelineLayout(VkDevice device, const VkPipelineLayoutCreateInfo* info,
-                                       const VkAllocationCallbacks* allocator,
-                                       VkPipelineLayout* layout);
-
-} // extern "C"
-
-// ---- one pipeline cache for each device, as kp makes a new and empty one for each Algorithm, so
-// that drivers compile the same shader again and again
-
 namespace {
 
-std::mutex caches_mutex;
-std::map<VkDevice, VkPipelineCache> caches;
+std::mutex physical_mutex;
+std::map<VkDevice, VkPhysicalDevice> physical_of;
 
-// Null where the driver gives none: kp's own serves then.
-VkPipelineCache shared_cache(VkDevice device)
+// Returns a memory type like the one chosen that the host's caches cover, too: without, reading runs
+// at some 100 MB/s on discrete cards, whose drivers list such types first. Else the one chosen.
+uint32_t cached_type(VkDevice device, uint32_t chosen)
 {
-    std::lock_guard<std::mutex> lock(caches_mutex);
-    auto at = caches.find(device);
-    if (at == caches.end()) {
-        VkPipelineCacheCreateInfo info{};
-        info.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO;
-        VkPipelineCache cache = VK_NULL_HANDLE;
-        if (__real_vkCreatePipelineCache(device, &info, nullptr, &cache) != VK_SUCCESS) {
-            cache = VK_NULL_HANDLE;
+    VkPhysicalDeviceMemoryProperties properties{};
+    {
+        std::lock_guard<std::mutex> lock(physical_mutex);
+        auto at = physical_of.find(device);
+        if (at == physical_of.end()) {
+            return chosen;
         }
-        at = caches.emplace(device, cache).first;
+        vkGetPhysicalDeviceMemoryProperties(at->second, &properties);
     }
-    return at->second;
-}
-
-void drop_shared_cache(VkDevice device)
-{
-    std::lock_guard<std::mutex> lock(caches_mutex);
-    auto at = caches.find(device);
-    if (at != caches.end()) {
-        vkDestroyPipelineCache(device, at->second, nullptr);
-        caches.erase(at);
-    }
-}
-
-// ---- one pipeline layout for each interface of shaders, as drivers that look a pipeline up by its
-// layout (SwiftShader) find none in the cache when kp makes a new one for each Algorithm. kp still
-// binds and pushes with its own: layouts that are defined alike are compatible.
-
-struct SharedLayout {
-    VkDescriptorSetLayout set = VK_NULL_HANDLE;
-    VkPipelineLayout layout = VK_NULL_HANDLE;
-};
-using Interface = std::pair<uint32_t, uint32_t>; // storage buffers, bytes of push constants
-
-std::map<VkDevice, std::map<Interface, SharedLayout>> layouts;
-
-void drop_layout(VkDevice device, const SharedLayout& shared)
-{
-    vkDestroyPipelineLayout(device, shared.layout, nullptr);
-    vkDestroyDescriptorSetLayout(device, shared.set, nullptr);
-}
-
-SharedLayout make_layout(VkDevice device, Interface wanted)
-{
-    std::vector<VkDescriptorSetLayoutBinding> bindings(wanted.first);
-    for (uint32_t i = 0; i < wanted.first; i++) {
-        bindings[i].binding = i;
-        bindings[i].descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
-        bindings[i].descriptorCount = 1;
-        bindings[i].stageFlags = VK_SHADER_STAGE_COMPUTE_BIT;
-    }
-    VkDescriptorSetLayoutCreateInfo set_info{};
-    set_info.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO;
-    set_info.bindingCount = wanted.first;
-    set_info.pBindings = bindings.data();
-    VkPushConstantRange range{ VK_SHADER_STAGE_COMPUTE_BIT, 0, wanted.second };
-    SharedLayout made;
-    if (__real_vkCreateDescriptorSetLayout(device, &set_info, nullptr, &made.set) != VK_SUCCESS) {
-        return {};
-    }
-    VkPipelineLayoutCreateInfo info{};
-    info.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO;
-    info.setLayoutCount = 1;
-    info.pSetLayouts = &made.set;
-    info.pushConstantRangeCount = wanted.second ? 1 : 0;
-    info.pPushConstantRanges = &range;
-    if (__real_vkCreatePipelineLayout(device, &info, nullptr, &made.layout) != VK_SUCCESS) {
-        made.layout = VK_NULL_HANDLE;
-        drop_layout(device, made);
-        return {};
-    }
-    return made;
-}
-
-// Null where the interface is another kind of kp's, or memory is short: kp's own serves then.
-VkPipelineLayout shared_layout(VkDevice device, Interface wanted)
-{
-    if (wanted.first == 0) {
-        return VK_NULL_HANDLE;
-    }
-    std::lock_guard<std::mutex> lock(caches_mutex);
-    auto& known = layouts[device];
-    auto at = known.find(wanted);
-    if (at == known.end()) {
-        SharedLayout made = make_layout(device, wanted);
-        if (made.layout == VK_NULL_HANDLE) {
-            return VK_NULL_HANDLE;
+    const VkMemoryPropertyFlags wanted =
+      properties.memoryTypes[chosen].propertyFlags | VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
+    for (uint32_t i = 0; i < properties.memoryTypeCount; i++) {
+        if ((tensor.memory_types & (1u << i)) &&
+            (properties.memoryTypes[i].propertyFlags & wanted) == wanted) {
+            return i;
         }
-        at = known.emplace(wanted, made).first;
     }
-    return at->second.layout;
-}
-
-void drop_shared_layouts(VkDevice device)
-{
-    std::lock_guard<std::mutex> lock(caches_mutex);
-    auto at = layouts.find(device);
-    if (at != layouts.end()) {
-        for (const auto& known : at->second) {
-            drop_layout(device, known.second);
-        }
-        layouts.erase(at);
-    }
+    return chosen;
 }
 
 // How many bindings of one storage buffer each, in order, for compute shaders; 0 for all else.
@@ -242,6 +144,12 @@ EXPORT VkResult vksched_take_error()
     return result;
 }
 
+// Whether memory that this thread allocates is to be fast for the host to read, where it sees it.
+EXPORT void vksched_prefer_cached(int on)
+{
+    prefer_cached = on != 0;
+}
+
 // ---- instance and device: kp::Manager
 
 WRAP(VkResult, vkCreateInstance, const VkInstanceCreateInfo* info,
@@ -262,7 +170,13 @@ WRAP(VkResult, vkEnumeratePhysicalDevices, VkInstance instance, uint32_t* count,
 WRAP(VkResult, vkCreateDevice, VkPhysicalDevice physical, const VkDeviceCreateInfo* info,
      const VkAllocationCallbacks* allocator, VkDevice* device)
 {
-    return note(__real_vkCreateDevice(physical, info, allocator, device), device);
+    const VkResult result =
+      note(__real_vkCreateDevice(physical, info, allocator, device), device);
+    if (result == VK_SUCCESS) {
+        std::lock_guard<std::mutex> lock(physical_mutex);
+        physical_of[*device] = physical;
+    }
+    return result;
 }
 
 WRAP(void, vkGetDeviceQueue, VkDevice device, uint32_t family, uint32_t index, VkQueue* queue)
@@ -276,8 +190,11 @@ WRAP(void, vkGetDeviceQueue, VkDevice device, uint32_t family, uint32_t index, V
 WRAP(void, vkDestroyDevice, VkDevice device, const VkAllocationCallbacks* allocator)
 {
     if (device != VK_NULL_HANDLE) {
-        drop_shared_cache(device);
-        drop_shared_layouts(device);
+        vksched::drop_shared(device);
+        {
+            std::lock_guard<std::mutex> lock(physical_mutex);
+            physical_of.erase(device);
+        }
         __real_vkDestroyDevice(device, allocator);
     }
 }
@@ -312,7 +229,9 @@ WRAP(void, vkFreeCommandBuffers, VkDevice device, VkCommandPool pool, uint32_t c
 WRAP(VkResult, vkCreateBuffer, VkDevice device, const VkBufferCreateInfo* info,
      const VkAllocationCallbacks* allocator, VkBuffer* buffer)
 {
-    VkResult result = note(__real_vkCreateBuffer(device, info, allocator, buffer), buffer);
+    VkBufferCreateInfo with = *info; // kp lets only some kinds of buffers be copied
+    with.usage |= VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
+    VkResult result = note(__real_vkCreateBuffer(device, &with, allocator, buffer), buffer);
     tensor = {};
     tensor.buffer = *buffer;
     return result;
@@ -326,12 +245,17 @@ WRAP(void, vkGetBufferMemoryRequirements, VkDevice device, VkBuffer buffer,
         return;
     }
     __real_vkGetBufferMemoryRequirements(device, buffer, requirements);
+    tensor.memory_types = requirements->memoryTypeBits;
 }
 
 WRAP(VkResult, vkAllocateMemory, VkDevice device, const VkMemoryAllocateInfo* info,
      const VkAllocationCallbacks* allocator, VkDeviceMemory* memory)
 {
-    VkResult result = note(__real_vkAllocateMemory(device, info, allocator, memory), memory);
+    VkMemoryAllocateInfo with = *info;
+    if (prefer_cached) {
+        with.memoryTypeIndex = cached_type(device, info->memoryTypeIndex);
+    }
+    VkResult result = note(__real_vkAllocateMemory(device, &with, allocator, memory), memory);
     tensor.memory = *memory;
     return result;
 }
@@ -377,7 +301,7 @@ WRAP(VkResult, vkCreateDescriptorSetLayout, VkDevice device,
     VkResult result =
       note(__real_vkCreateDescriptorSetLayout(device, info, allocator, layout), layout);
     algorithm.set_layout = *layout;
-    algorithm.bindings = count_storage(info);
+    algorithm.interface.buffers = count_storage(info);
     return result;
 }
 
@@ -405,6 +329,7 @@ WRAP(VkResult, vkCreateShaderModule, VkDevice device, const VkShaderModuleCreate
 {
     VkResult result = note(__real_vkCreateShaderModule(device, info, allocator, shader), shader);
     algorithm.shader = *shader;
+    algorithm.code.assign(reinterpret_cast<const char*>(info->pCode), info->codeSize);
     return result;
 }
 
@@ -417,8 +342,8 @@ WRAP(VkResult, vkCreatePipelineLayout, VkDevice device, const VkPipelineLayoutCr
     }
     note(result, layout);
     algorithm.layout = *layout;
-    if (!reads_push(info, &algorithm.push_bytes)) {
-        algorithm.bindings = 0;
+    if (!reads_push(info, &algorithm.interface.push_bytes)) {
+        algorithm.interface.buffers = 0;
     }
     return result;
 }
@@ -438,21 +363,27 @@ WRAP(VkResult, vkCreateComputePipelines, VkDevice device, VkPipelineCache cache,
     VkResult result = VK_ERROR_OUT_OF_HOST_MEMORY;
     if (algorithm.has_set && algorithm.shader != VK_NULL_HANDLE &&
         algorithm.layout != VK_NULL_HANDLE && algorithm.cache != VK_NULL_HANDLE) {
-        VkPipelineCache shared = shared_cache(device);
-        VkPipelineLayout layout =
-          shared_layout(device, { algorithm.bindings, algorithm.push_bytes });
-        std::vector<VkComputePipelineCreateInfo> with(infos, infos + count);
-        for (auto& info : with) {
-            info.layout = layout != VK_NULL_HANDLE ? layout : info.layout;
+        VkComputePipelineCreateInfo like = *infos;
+        const VkPipelineLayout layout = vksched::shared_layout(device, algorithm.interface);
+        if (layout == VK_NULL_HANDLE) {
+            result = __real_vkCreateComputePipelines(device, cache, count, infos, allocator, pipelines);
+        } else {
+            like.layout = layout;
+            result = vksched::take_pipeline(device, like, algorithm.code, cache, pipelines);
         }
-        result = __real_vkCreateComputePipelines(device, shared != VK_NULL_HANDLE ? shared : cache,
-                                                 count, with.data(), allocator, pipelines);
     }
     if (note(result) != VK_SUCCESS) {
         drop_algorithm(device);
     }
     algorithm = {};
     return result;
+}
+
+WRAP(void, vkDestroyPipeline, VkDevice device, VkPipeline pipeline,
+     const VkAllocationCallbacks* allocator)
+{
+    (void)allocator; // kp's is null, as that of the shared pipelines is
+    vksched::give_pipeline(device, pipeline);
 }
 
 } // extern "C"

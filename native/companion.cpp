@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
@@ -29,6 +30,9 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
+#include <tuple>
+#include <type_traits>
 #include <vector>
 
 py::object kp_trace, kp_debug, kp_info, kp_warning, kp_error; // named by kp's headers, unused
@@ -143,6 +147,9 @@ OPEN(SequenceDevice, kp::Sequence, mDevice)
 OPEN(SequenceQueue, kp::Sequence, mComputeQueue)
 OPEN(SequencePool, kp::Sequence, mCommandPool)
 OPEN(SequenceCommands, kp::Sequence, mCommandBuffer)
+OPEN(TensorDevice, kp::Tensor, mDevice)
+OPEN(TensorBuffer, kp::Tensor, mPrimaryBuffer)
+OPEN(TensorMemory, kp::Tensor, mPrimaryMemory)
 OPEN(AlgorithmDevice, kp::Algorithm, mDevice)
 OPEN(AlgorithmPipeline, kp::Algorithm, mPipeline)
 OPEN(AlgorithmLayout, kp::Algorithm, mPipelineLayout)
@@ -493,20 +500,79 @@ py::list memory_info(kp::Manager& manager)
     return describe_heaps(device, has(device_extensions(device), "VK_EXT_memory_budget"));
 }
 
+// ---- device memory that the host sees, as all of it is where host and device share one memory
+
+// Returns the memory of a storage tensor for the host to write to, or None where it cannot be seen.
+py::object map_memory(kp::Manager& manager, kp::Tensor& tensor)
+{
+    const auto device = raw<VkDevice>(get(manager, ManagerDevice{}));
+    const auto buffer = raw<VkBuffer>(get(tensor, TensorBuffer{}));
+    const auto memory = raw<VkDeviceMemory>(get(tensor, TensorMemory{}));
+    if (device == VK_NULL_HANDLE || buffer == VK_NULL_HANDLE || memory == VK_NULL_HANDLE ||
+        tensor.tensorType() != kp::Tensor::TensorTypes::eStorage) {
+        throw std::runtime_error("[memory] expected an open storage tensor, got another");
+    }
+    VkMemoryRequirements needs{};
+    vkGetBufferMemoryRequirements(device, buffer, &needs);
+    VkPhysicalDeviceMemoryProperties properties{};
+    vkGetPhysicalDeviceMemoryProperties(raw<VkPhysicalDevice>(get(manager, ManagerPhysical{})),
+                                        &properties);
+    const VkMemoryPropertyFlags visible =
+      VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+    for (uint32_t i = 0; i < properties.memoryTypeCount; ++i) {
+        const VkMemoryPropertyFlags flags = properties.memoryTypes[i].propertyFlags;
+        if ((needs.memoryTypeBits & (1u << i)) && (flags & VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT)) {
+            if ((flags & visible) != visible) {
+                return py::none(); // kp takes the first of these types
+            }
+            void* data = nullptr;
+            check(vkMapMemory(device, memory, 0, VK_WHOLE_SIZE, 0, &data), "vkMapMemory");
+            return py::memoryview::from_memory(data, Py_ssize_t(tensor.memorySize()));
+        }
+    }
+    return py::none();
+}
+
+// Ends what map_memory began; what it returned must not be used any more.
+void unmap_memory(kp::Manager& manager, kp::Tensor& tensor)
+{
+    const auto device = raw<VkDevice>(get(manager, ManagerDevice{}));
+    const auto memory = raw<VkDeviceMemory>(get(tensor, TensorMemory{}));
+    if (device != VK_NULL_HANDLE && memory != VK_NULL_HANDLE) {
+        vkUnmapMemory(device, memory);
+    }
+}
+
 // ---- errors noted inside kp's module
 
 using TakeError = VkResult (*)();
+using MakePipeline = VkResult (*)(VkDevice, const uint32_t*, size_t, const uint32_t*, uint32_t,
+                                  uint32_t, uint32_t);
+using FillCache = void (*)(VkDevice, const void*, size_t);
+using ReadCache = VkResult (*)(VkDevice, size_t*, void*);
+using PreferCached = void (*)(int);
 TakeError take_noted = nullptr;
+PreferCached prefer_cached = nullptr;
+MakePipeline make_pipeline = nullptr;
+FillCache fill_cache = nullptr;
+ReadCache read_cache = nullptr;
 
-TakeError find_take_error(const py::module_& kp_module)
+void find_functions(const py::module_& kp_module)
 {
     const std::string path = py::str(kp_module.attr("__file__"));
     void* library = dlopen(path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
-    void* symbol = library ? dlsym(library, "vksched_take_error") : nullptr;
-    if (symbol == nullptr) {
-        throw py::import_error("expected kp built with native/checked_vulkan.cpp, got " + path);
-    }
-    return reinterpret_cast<TakeError>(symbol);
+    const auto find = [&](auto& function, const char* name) {
+        void* symbol = library ? dlsym(library, name) : nullptr;
+        if (symbol == nullptr) {
+            throw py::import_error("expected kp built with native/*.cpp, got " + path);
+        }
+        function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(symbol);
+    };
+    find(take_noted, "vksched_take_error");
+    find(prefer_cached, "vksched_prefer_cached");
+    find(make_pipeline, "vksched_make_pipeline");
+    find(fill_cache, "vksched_fill_cache");
+    find(read_cache, "vksched_read_cache");
 }
 
 // Raises what went wrong inside kp on this thread since the last call; does nothing if nothing did.
@@ -522,6 +588,64 @@ void require_open(kp::Manager& manager)
         throw Failure("vkCreateDevice",
                       result < VK_SUCCESS ? result : VK_ERROR_INITIALIZATION_FAILED);
     }
+}
+
+// ---- pipelines
+
+// SPIR-V, the values of specialisation ids 0, 1, ..., storage buffers, bytes of push constants
+using Wanted = std::tuple<py::bytes, std::vector<uint32_t>, uint32_t, uint32_t>;
+
+VkDevice open_device(kp::Manager& manager)
+{
+    const auto device = raw<VkDevice>(get(manager, ManagerDevice{}));
+    if (device == VK_NULL_HANDLE) {
+        throw std::runtime_error("[pipelines] expected an open device, got a destroyed one");
+    }
+    return device;
+}
+
+// Compiles on several threads; what fails here is tried again, and told, where it is needed.
+void make_pipelines(kp::Manager& manager, const std::vector<Wanted>& wanted, unsigned threads)
+{
+    const VkDevice device = open_device(manager);
+    std::vector<std::string> codes;
+    for (const auto& each : wanted) {
+        codes.emplace_back(std::get<0>(each));
+    }
+    std::atomic<size_t> next{ 0 };
+    const auto work = [&] {
+        for (size_t i = next++; i < wanted.size(); i = next++) {
+            const auto& [code, constants, buffers, push_bytes] = wanted[i];
+            make_pipeline(device, reinterpret_cast<const uint32_t*>(codes[i].data()),
+                          codes[i].size(), constants.data(),
+                          static_cast<uint32_t>(constants.size()), buffers, push_bytes);
+        }
+    };
+    py::gil_scoped_release no_gil;
+    std::vector<std::thread> others;
+    for (size_t i = 1; i < std::min<size_t>(threads, wanted.size()); ++i) {
+        others.emplace_back(work);
+    }
+    work();
+    for (auto& other : others) {
+        other.join();
+    }
+}
+
+void fill_pipeline_cache(kp::Manager& manager, const std::string& data)
+{
+    fill_cache(open_device(manager), data.data(), data.size());
+}
+
+py::bytes read_pipeline_cache(kp::Manager& manager)
+{
+    const VkDevice device = open_device(manager);
+    size_t size = 0;
+    check(read_cache(device, &size, nullptr), "vkGetPipelineCacheData");
+    std::string data(size, '\0');
+    check(read_cache(device, &size, data.data()), "vkGetPipelineCacheData");
+    data.resize(size);
+    return data;
 }
 
 // ---- recording
@@ -545,28 +669,29 @@ struct Access {
     VkAccessFlags access;
 };
 
-Access source_access(const std::string& name)
+Access named_access(const std::string& name, bool before)
 {
+    const VkPipelineStageFlags shader = VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT;
+    const VkPipelineStageFlags copy = VK_PIPELINE_STAGE_TRANSFER_BIT;
+    const VkAccessFlags shader_access =
+      VK_ACCESS_SHADER_WRITE_BIT | (before ? 0 : VK_ACCESS_SHADER_READ_BIT);
+    const VkAccessFlags copy_access =
+      VK_ACCESS_TRANSFER_WRITE_BIT | (before ? 0 : VK_ACCESS_TRANSFER_READ_BIT);
     if (name == "shader") {
-        return { VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT };
+        return { shader, shader_access };
+    }
+    if (name == "copy") {
+        return { copy, copy_access };
+    }
+    if (name == "device") {
+        return { shader | copy, shader_access | copy_access };
     }
     if (name == "host") {
-        return { VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_WRITE_BIT };
+        return { VK_PIPELINE_STAGE_HOST_BIT,
+                 VkAccessFlags(before ? VK_ACCESS_HOST_WRITE_BIT : VK_ACCESS_HOST_READ_BIT) };
     }
-    throw py::value_error("[barrier] expected source \"shader\" or \"host\", got \"" + name + "\"");
-}
-
-Access destination_access(const std::string& name)
-{
-    if (name == "shader") {
-        return { VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
-                 VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT };
-    }
-    if (name == "host") {
-        return { VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT };
-    }
-    throw py::value_error("[barrier] expected destination \"shader\" or \"host\", got \"" + name +
-                          "\"");
+    throw py::value_error("[barrier] expected \"copy\", \"device\" (both), \"shader\" or \"host\", got \"" +
+                          name + "\"");
 }
 
 // From now on the process ends without the drivers' own destructors: a software driver whose threads
@@ -649,6 +774,9 @@ class Recording {
             check(vkResetCommandPool(device_, pool_, 0), "vkResetCommandPool");
         }
         algorithms_.clear();
+        tensors_.clear();
+        bound_pipeline_ = VK_NULL_HANDLE;
+        bound_set_ = VK_NULL_HANDLE;
         state_ = State::empty;
         submitted_ = false;
         VkCommandBufferBeginInfo info{};
@@ -694,9 +822,15 @@ class Recording {
                                   " bytes of push constants, got " + std::to_string(size));
         }
         // kp's own record functions go through values kept in the Algorithm, which others share.
-        vkCmdBindPipeline(commands_, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
-        vkCmdBindDescriptorSets(commands_, VK_PIPELINE_BIND_POINT_COMPUTE, layout, 0, 1, &set, 0,
-                                nullptr);
+        if (pipeline != bound_pipeline_) {
+            vkCmdBindPipeline(commands_, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
+            bound_pipeline_ = pipeline;
+        }
+        if (set != bound_set_) { // with the layout of its own Algorithm, which fits its pipeline's
+            vkCmdBindDescriptorSets(commands_, VK_PIPELINE_BIND_POINT_COMPUTE, layout, 0, 1, &set,
+                                    0, nullptr);
+            bound_set_ = set;
+        }
         if (size > 0) {
             vkCmdPushConstants(commands_, layout, VK_SHADER_STAGE_COMPUTE_BIT, 0,
                                static_cast<uint32_t>(size), data);
@@ -708,12 +842,48 @@ class Recording {
         }
     }
 
+    // Copies words between buffers; a copy, for barriers.
+    void copy(std::shared_ptr<kp::Tensor> source, std::shared_ptr<kp::Tensor> target,
+              int64_t source_word, int64_t target_word, int64_t words)
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        require_recording("copy");
+        const auto from = raw<VkBuffer>(get(*source, TensorBuffer{}));
+        const auto to = raw<VkBuffer>(get(*target, TensorBuffer{}));
+        if (from == VK_NULL_HANDLE || to == VK_NULL_HANDLE ||
+            raw<VkDevice>(get(*source, TensorDevice{})) != device_ ||
+            raw<VkDevice>(get(*target, TensorDevice{})) != device_) {
+            throw py::value_error("[copy] expected buffers of this device, got one that is closed or "
+                                  "another device's");
+        }
+        const int64_t source_words = source->size(), target_words = target->size();
+        if (words < 1 || source_word < 0 || target_word < 0 || source_word > source_words - words ||
+            target_word > target_words - words) {
+            throw py::value_error("[copy] expected words within buffers of " +
+                                  std::to_string(source_words) + " and " +
+                                  std::to_string(target_words) + ", got " + std::to_string(words) +
+                                  " from " + std::to_string(source_word) + " to " +
+                                  std::to_string(target_word));
+        }
+        if (from == to && std::abs(source_word - target_word) < words) {
+            throw py::value_error("[copy] expected words that do not overlap");
+        }
+        const VkBufferCopy region{ 4 * VkDeviceSize(source_word), 4 * VkDeviceSize(target_word),
+                                   4 * VkDeviceSize(words) };
+        vkCmdCopyBuffer(commands_, from, to, 1, &region);
+        for (auto& tensor : { source, target }) {
+            if (std::find(tensors_.begin(), tensors_.end(), tensor) == tensors_.end()) {
+                tensors_.push_back(tensor);
+            }
+        }
+    }
+
     void barrier(const std::string& source, const std::string& destination)
     {
         std::lock_guard<std::mutex> lock(mutex_);
         require_recording("barrier");
-        const Access from = source_access(source);
-        const Access to = destination_access(destination);
+        const Access from = named_access(source, true);
+        const Access to = named_access(destination, false);
         VkMemoryBarrier barrier{};
         barrier.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
         barrier.srcAccessMask = from.access;
@@ -860,7 +1030,7 @@ class Recording {
         }
         idle = left_.wait_for(lock, limit, [this] { return waiters_ == 0; }) && idle;
         if (!idle) {
-            new Kept{ manager_, sequence_, std::move(algorithms_) };
+            new Kept{ manager_, sequence_, std::move(algorithms_), std::move(tensors_) };
             end_without_destructors();
             return false;
         }
@@ -868,6 +1038,7 @@ class Recording {
         vkDestroyFence(device_, fence_, nullptr);
         vkDestroyQueryPool(device_, queries_, nullptr);
         algorithms_.clear();
+        tensors_.clear();
         return true;
     }
 
@@ -877,6 +1048,7 @@ class Recording {
         std::shared_ptr<kp::Manager> manager;
         std::shared_ptr<kp::Sequence> sequence;
         std::vector<std::shared_ptr<kp::Algorithm>> algorithms;
+        std::vector<std::shared_ptr<kp::Tensor>> tensors;
     };
 
     void require_usable(const char* what) const
@@ -936,7 +1108,10 @@ class Recording {
 
     std::shared_ptr<kp::Manager> manager_;
     std::shared_ptr<kp::Sequence> sequence_;
-    std::vector<std::shared_ptr<kp::Algorithm>> algorithms_;
+    std::vector<std::shared_ptr<kp::Algorithm>> algorithms_; // those of all dispatches
+    std::vector<std::shared_ptr<kp::Tensor>> tensors_;       // those of all copies
+    VkPipeline bound_pipeline_ = VK_NULL_HANDLE;
+    VkDescriptorSet bound_set_ = VK_NULL_HANDLE;
     std::shared_ptr<std::mutex> queue_mutex_;
     VkDevice device_ = VK_NULL_HANDLE;
     VkQueue queue_ = VK_NULL_HANDLE;
@@ -975,7 +1150,7 @@ PyObject* new_error(py::module_& module, const char* name, PyObject* base)
 PYBIND11_MODULE(companion, m)
 {
     m.doc() = "What Kompute's Python module lacks, on its own objects.";
-    take_noted = find_take_error(py::module_::import("vksched_native.kp"));
+    find_functions(py::module_::import("vksched_native.kp"));
     vulkan_error = new_error(m, "VulkanError", PyExc_RuntimeError);
     device_lost = new_error(m, "DeviceLost", vulkan_error);
     out_of_memory = new_error(m, "OutOfMemory", vulkan_error);
@@ -996,12 +1171,25 @@ PYBIND11_MODULE(companion, m)
           },
           py::arg("object"), "Keeps an object to the end of the process and beyond: its destructor never runs.");
 
+    m.def("map_memory", &map_memory, py::arg("manager"), py::arg("tensor"),
+          "A storage tensor's memory, or None where the host cannot see it; until unmap_memory.");
+    m.def("unmap_memory", &unmap_memory, py::arg("manager"), py::arg("tensor"));
+    m.def("prefer_cached", [](bool on) { prefer_cached(on); }, py::arg("on"),
+          "Whether host tensors that this thread makes are to be fast for the host to read.");
+    m.def("make_pipelines", &make_pipelines, py::arg("manager"), py::arg("wanted"), py::arg("threads"),
+          "Compiles (spirv, constants, buffers, push_bytes) for the Algorithms to come, without the GIL.");
+    m.def("fill_pipeline_cache", &fill_pipeline_cache, py::arg("manager"), py::arg("data"),
+          "Starts the device's pipeline cache, before its first pipeline, from data that it once gave.");
+    m.def("read_pipeline_cache", &read_pipeline_cache, py::arg("manager"), "The pipeline cache as data.");
+
     using no_gil = py::call_guard<py::gil_scoped_release>;
     py::class_<Recording, std::shared_ptr<Recording>>(m, "Recording")
       .def(py::init<std::shared_ptr<kp::Manager>, std::shared_ptr<kp::Sequence>>(),
            py::arg("manager"), py::arg("sequence"))
       .def("begin", &Recording::begin)
       .def("dispatch", &Recording::dispatch, py::arg("algorithm"), py::arg("groups"), py::arg("push"))
+      .def("copy", &Recording::copy, py::arg("source"), py::arg("target"), py::arg("source_word"),
+           py::arg("target_word"), py::arg("words"))
       .def("barrier", &Recording::barrier, py::arg("source"), py::arg("destination"))
       .def("end", &Recording::end)
       .def("submit", &Recording::submit, no_gil())

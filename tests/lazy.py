@@ -13,7 +13,7 @@ import vksched as vs
 from vksched.plan.machine import DeviceSpec
 from vksched.plan.memory import scratch_of
 from vksched.plan.plan import CopyIn, CopyOut, Plan, Span
-from vksched.runtime.device import Progress
+from vksched.runtime.device import Progress, Times
 from vksched.runtime.evaluate import Values, evaluate_node
 from vksched.runtime.memory import read_words, write_words
 from vksched.runtime.states import HostStates
@@ -110,11 +110,8 @@ class LazySession:
     def fetch(self, slot: int, node: int) -> NDArray:
         return self._array(words(self.outbox[slot], self.outboxes[node]), node)
 
-    def longest_s(self, slot: int, split: int) -> float | None:
-        return None
-
-    def duration_s(self, slot: int, split: int) -> float | None:
-        return None
+    def times_s(self, slot: int, split: int) -> Times:
+        return (None, None)
 
     def close(self) -> None:
         with self.device.lock:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import numpy as np
 
@@ -26,6 +26,8 @@ from .ops.tensor import Tensor, convert
 from .plan.plan import Plan
 from .runtime.device import Device
 from .types import NDArray, numpy_dtype
+
+_NO_TURN = nullcontext()
 
 
 class StateTable:
@@ -97,16 +99,16 @@ class StateTable:
 
     # -- for compiled graphs -----------------------------------------------------------------------
 
-    @contextmanager
-    def running(self, graph: Graph) -> Iterator[None]:
+    def running(self, graph: Graph) -> AbstractContextManager[None]:
         """While a run of a graph goes on; waits for another one that uses states.
 
         Raises:
             StateLost: the value of one is not known.
         """
-        if not graph.states:
-            yield
-            return
+        return self._take_turn(graph) if graph.states else _NO_TURN
+
+    @contextmanager
+    def _take_turn(self, graph: Graph) -> Iterator[None]:
         with self._turn:
             if self._running:
                 raise PlanError("[run] an observer of a run with states starts another such run")

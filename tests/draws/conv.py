@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from vksched.cases.case import Case
 from vksched.cases.conv import call
+from vksched.cases.winograd import call as winograd_call
+from vksched.ops.winograd import TILES
 
 from .common import Draw, Pick, array
 
@@ -74,4 +76,24 @@ def _draw(op: str) -> Draw:
     return draw
 
 
-DRAWS: dict[str, Draw] = {op: _draw(op) for op in ("conv", "conv_transpose")}
+def _draw_winograd_weights(pick: Pick) -> Case:
+    w = array(pick, "float32", (pick(st.integers(0, 9)), pick(st.integers(1, 9)), 3, 3))
+    return Case("winograd_weights", (w,), {"tile": pick(st.sampled_from(TILES))}, "draw")
+
+
+def _draw_winograd_conv(pick: Pick) -> Case:
+    begin, end = ((pick(FEW) - 1, pick(FEW) - 1) for _ in range(2))
+    least = (max(1, 3 - b - e) for b, e in zip(begin, end, strict=True))
+    sizes = (size + pick(st.integers(0, 8)) for size in least)
+    images, channels = pick(st.integers(0, 2)), pick(st.integers(1, 9))
+    x = array(pick, "float32", (images, channels, *sizes))
+    w = array(pick, "float32", (pick(st.integers(1, 9)), channels, 3, 3))
+    tile, bias = pick(st.sampled_from(TILES)), pick(st.booleans())
+    return winograd_call(x, w, "draw", tile, bias, begin, end)
+
+
+DRAWS: dict[str, Draw] = {
+    **{op: _draw(op) for op in ("conv", "conv_transpose")},
+    "winograd_conv": _draw_winograd_conv,
+    "winograd_weights": _draw_winograd_weights,
+}

@@ -97,12 +97,13 @@ class _Pair:
             beside.append(_first_word(data["x0"]))
         self.timed, self.beside = sched.compile(timed), sched.compile(beside)
         self.calls = calls
+        self._ops = int(spec.get("ops", 1))
         self._sched = sched
 
     def seconds(self) -> float:
         """Returns the seconds of one call, from one run of each graph."""
         alone = _seconds(self.beside)
-        return max(_seconds(self.timed) - alone, 1e-9) / self.calls
+        return max(_seconds(self.timed) - alone, 1e-9) / self.calls / self._ops
 
     def close(self) -> None:
         self.timed.close()

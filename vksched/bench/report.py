@@ -17,7 +17,7 @@ from .process import PeerFailed, PeerProcess
 from .rounds import OURS, Result, Runner, geometric_mean, measure_case
 
 FORMAT = 1
-VULKAN_PEERS = ("ncnn", "iree", "wgpu", "kp")
+VULKAN_PEERS = ("ncnn", "iree", "wgpu", "kp", "torch")
 CPU_PEERS = ("numpy", "torch", "onnxruntime")
 PEERS = (*VULKAN_PEERS, *CPU_PEERS)
 FLOORS = ("kp",)
@@ -90,13 +90,9 @@ class Report:
 
     @property
     def wrong(self) -> list[str]:
-        """What computed something else, for people."""
-        return [
-            f"{r.device}: {f.runner}: {r.spec.name}: {f.reason}"
-            for r in self.results
-            for f in r.figures
-            if f.wrong
-        ]
+        """What vksched computed wrong, for people."""
+        figures = [(result, result.ours) for result in self.results]
+        return [f"{r.device}: {r.spec.name}: {f.reason}" for r, f in figures if f and f.wrong]
 
 
 def means(results: Sequence[Result]) -> dict[str, dict[str, float]]:
@@ -144,9 +140,12 @@ def run_suite(
     pythons: Sequence[str],
     budget_s: float,
     tell: Tell = lambda _: None,
-    advance: Callable[[], None] = lambda: None,
+    advance: Callable[[Report], None] = lambda _: None,
 ) -> Report:
-    """Measures all cases on all devices, one device after the other."""
+    """Measures all cases on all devices, one device after the other.
+
+    advance: called after each case with what there is so far.
+    """
     report = Report(suite)
     for info in infos:
         with _runners(info, peers, pythons, tell) as (device, runners):
@@ -154,7 +153,7 @@ def run_suite(
             for spec in specs:
                 tell(f"{info.name} {spec.name}")
                 report.results.append(measure_case(info.name, spec, runners, budget_s))
-                advance()
+                advance(report)
     return report
 
 

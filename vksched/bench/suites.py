@@ -91,15 +91,12 @@ def specs_of(suite: str, pattern: str | None = None) -> list[Spec]:
     if suite not in made:
         raise GraphError(f"[bench] expected a suite of {', '.join(SUITES)}, got {suite!r}")
     every = list(made[suite]())
+    names = {spec.name for spec in every}
     wanted = [part.strip() for part in (pattern or "*").split(",")]
-    found = [spec for spec in every if any(_matches(spec.name, part) for part in wanted)]
+    globs = [part if part in names or "*" in part else f"*{part}*" for part in wanted]
+    found = [spec for spec in every if any(fnmatch.fnmatchcase(spec.name, g) for g in globs)]
     if not found:
-        names = ", ".join(spec.name for spec in every)
         raise GraphError(
-            f"[bench] no case of suite {suite} matches {pattern!r}; try one of {names}"
+            f"[bench] no case of suite {suite} matches {pattern!r}; try --list, which names them"
         )
     return found
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return fnmatch.fnmatchcase(name, pattern) or (pattern in name and "*" not in pattern)

@@ -80,18 +80,25 @@ def bench(
         return
     wanted = _parse_peers(peers)
     infos = find_devices(feeds.parse_devices(devices))
-    with _bar(as_json, len(specs) * len(infos)) as (advance, tell):
+    with _bar(as_json, len(specs) * len(infos)) as (step, tell):
+
+        def advance(so_far: Report) -> None:
+            step()
+            so_far.version = __version__
+            if output is not None:  # after each case: what is stopped midway is not lost
+                _write(output, so_far)
+
         report = run_suite(suite, specs, infos, wanted, pythons, budget_s, tell, advance)
-    report.version = __version__
-    text = json.dumps(report.as_dict(), indent=1)
-    if output is not None:
-        try:
-            Path(output).write_text(text + "\n")
-        except OSError as error:
-            raise VkschedError(f"[bench] cannot write {output}: {feeds.said(error)}") from error
-    click.echo(text) if as_json else show(report)
+    click.echo(json.dumps(report.as_dict(), indent=1)) if as_json else show(report)
     if report.wrong:
         raise SystemExit(1)
+
+
+def _write(path: str, report: Report) -> None:
+    try:
+        Path(path).write_text(json.dumps(report.as_dict(), indent=1) + "\n")
+    except OSError as error:
+        raise VkschedError(f"[bench] cannot write {path}: {feeds.said(error)}") from error
 
 
 def _parse_peers(given: str | None) -> Sequence[str]:
@@ -149,9 +156,9 @@ def show(report: Report) -> None:
             f"{ceiling.bytes_per_s / 1e9:.3g} GB/s ({ceiling.copy})"
         )
         results = report.results_of(device.name)
-        feeds.print_table(_figures(results, device))
+        _print(_figures(results, device))
         if device.peers:
-            feeds.print_table(_ratios(results, device))
+            _print(_ratios(results, device))
         for result in results:
             for figure in result.figures:
                 if figure.reason:
@@ -159,6 +166,17 @@ def show(report: Report) -> None:
         for name, reason in device.missing.items():
             click.echo(f"{name} is missing: {reason}; try {INSTALL[name]}")
         click.echo()
+
+
+def _print(table: Any) -> None:
+    """Prints a table, in a file as wide as it needs to be."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 160
+    console.print(table)
+    click.echo()
 
 
 def _figures(results: Sequence[Result], device: DeviceReport) -> Any:

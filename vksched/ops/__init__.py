@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import winograd as winograd
 from .activation import (
     celu,
     elu,

@@ -8,7 +8,14 @@ from ..errors import DTypeError
 from ..types import FLOAT32, NDArray
 from .pointwise import LEAST_NORMAL, declare_binary, declare_unary, number, unary
 from .select import clip
-from .special import gelu_reference, gelu_tanh_reference
+from .special import (
+    gelu_into,
+    gelu_reference,
+    gelu_tanh_into,
+    gelu_tanh_reference,
+    sigmoid_into,
+    silu_into,
+)
 from .tensor import Tensor, TensorLike, binary
 
 
@@ -39,8 +46,14 @@ _PLAIN = {
     "softsign": lambda x: x / (1 + np.abs(x)),
     "hard_swish": lambda x: x * np.clip((x + 3) / 6, 0, 1),  # x / 6 + 0.5 cancels near -3
 }
+_INTO = {
+    "sigmoid": sigmoid_into,
+    "silu": silu_into,
+    "gelu": gelu_into,
+    "gelu_tanh": gelu_tanh_into,
+}
 for _name, _compute in _PLAIN.items():
-    declare_unary(_name, (FLOAT32,), _compute)
+    declare_unary(_name, (FLOAT32,), _compute, into=_INTO.get(_name))
 for _name, _rule, _parameters in (
     ("elu", _elu, ("alpha",)),
     ("celu", _celu, ("alpha",)),

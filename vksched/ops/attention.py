@@ -15,6 +15,7 @@ import numpy as np
 
 from ..errors import DTypeError, ShapeError, UnsupportedOp
 from ..types import BOOL, FLOAT32, NDArray, TensorType, as_float, as_int, broadcast_shapes
+from .host import HostKernel
 from .layout import reshape, transpose
 from .op import (
     OUTPUT,
@@ -155,6 +156,39 @@ def _mix(weights: NDArray, v: NDArray) -> NDArray:
         weight = weights[:, key : key + 1]
         out += np.where(weight == 0, 0, weight * v[key])
     return out
+
+
+def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    """All heads at once where their scores are few and no key is hidden by its place."""
+    q, k, v = inputs[:3]
+    scores_size = math.prod(q.shape[:3]) * k.shape[2]
+    plain = attrs.as_int("left") < 0 and attrs.as_int("right") < 0
+    if not plain or not 0 < scores_size <= _REFERENCE_SCORES or not np.isfinite(v).all():
+        out[...] = _reference(inputs, attrs)
+        return
+    share = q.shape[1] // k.shape[1]
+    if share > 1:
+        k, v = np.repeat(k, share, axis=1), np.repeat(v, share, axis=1)
+    scores = np.matmul(q, k.swapaxes(2, 3))
+    scores *= q.dtype.type(attrs.as_float("scale"))
+    if attrs.as_float("softcap"):
+        softcap = q.dtype.type(attrs.as_float("softcap"))
+        scores /= softcap
+        np.tanh(scores, out=scores)
+        scores *= softcap
+    if len(inputs) > 3 and inputs[3].dtype == bool:
+        np.copyto(scores, -np.inf, where=~inputs[3])
+    elif len(inputs) > 3:
+        scores += inputs[3]
+        np.copyto(scores, -np.inf, where=np.isneginf(inputs[3]))
+    largest = np.fmax.reduce(scores, axis=3, keepdims=True)
+    largest[~(largest > -np.inf)] = 0
+    scores -= largest
+    np.exp(scores, out=scores)
+    total = np.add.reduce(scores, axis=3, keepdims=True)
+    total[total == 0] = 1
+    np.matmul(scores, v, out=out)
+    out /= total
 
 
 # -- kernels -----------------------------------------------------------------------------------
@@ -315,7 +349,16 @@ SHADERS = (
         for masked in ("", "_masked")
     ),
 )
-register(Op("attention", _infer, _reference, Kernel(SHADERS, _lower, _scratch), work=_work))
+register(
+    Op(
+        "attention",
+        _infer,
+        _reference,
+        Kernel(SHADERS, _lower, _scratch),
+        work=_work,
+        host=HostKernel(_host),
+    )
+)
 
 
 # -- builder -----------------------------------------------------------------------------------

@@ -6,7 +6,7 @@
 Passes make chains, users do not. On a device one shader runs them all: the functions of the steps
 and the words of the constants are specialisation constants, and the runtime writes the calls into
 the module (vksched/runtime/link.py), so each step gives the bits that the op alone gives. numpy
-takes the steps on blocks that stay in its cache. Of float16 a chain is computed in float32 from
+takes the steps on pieces that stay in its cache. Of float16 a chain is computed in float32 from
 end to end and rounded once. Examples: tests/test_chain.py.
 """
 
@@ -21,7 +21,8 @@ from typing import cast
 import numpy as np
 
 from ..errors import ShapeError, UnsupportedOp
-from ..types import BOOL, FLOAT16, FLOAT32, NDArray, TensorType, numpy_dtype
+from ..types import BOOL, FLOAT32, FLOATS, NDArray, TensorType, numpy_dtype
+from .host import HostKernel, cut_elements
 from .lower import infer
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, get_op, register
 from .pointwise import PARAMETERS, function_name
@@ -31,8 +32,6 @@ MAX_STEPS, MAX_INPUTS, MAX_WORDS, MAX_AXES = 8, 6, 6, 4
 """What the shaders hold; words are constants and parameters of steps."""
 SHADER_INPUTS = (1, 2, 3, 6)
 """How many operands the shaders have; the others of a call are bound to the first one again."""
-BLOCK = 1 << 15
-"""Elements that numpy computes at once."""
 
 # fmt: off
 _UNARY = (
@@ -114,8 +113,8 @@ def _value_of(dtype: str, at: int) -> NDArray:
 
 
 def _types(inputs: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
-    """Returns the types of all registers, those of float16 as float32."""
-    wide = tuple(t.as_dtype(FLOAT32) if t.dtype == FLOAT16 else t for t in inputs)
+    """Returns the types of all registers, all floats as float32."""
+    wide = tuple(t.as_dtype(FLOAT32) if t.dtype in FLOATS else t for t in inputs)
     return _types_of(wide, program_of(attrs))
 
 
@@ -141,39 +140,34 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 # -- numpy -----------------------------------------------------------------------------------------
 
 
-def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    """Writes the result of a chain, or a piece of it."""
     program = program_of(attrs)
-    types = _types([TensorType(x.shape, str(x.dtype)) for x in inputs], attrs)
-    out = np.empty(types[-1].shape, numpy_dtype(types[-1].dtype))
-    constants = list(program.values)
-    same = all(x.size == 1 or (x.shape == out.shape and x.flags.c_contiguous) for x in inputs)
-    if same:
-        flat = [x.reshape(()) if x.size == 1 else x.reshape(-1) for x in inputs]
-        _run_blocks(program, out.reshape(-1), flat, constants)
-    else:
-        _run_blocks(program, out, list(inputs), constants)
+    values = list(inputs)
+    for constant in program.values:  # in float64 where the operands are
+        wide = constant.dtype == np.float32 and any(x.dtype == np.float64 for x in inputs)
+        values.append(constant.astype(np.float64) if wide else constant)
+    types = _types([TensorType(x.shape, str(x.dtype)) for x in inputs], attrs)[len(values) :]
+    for number, (op, registers, given) in enumerate(program.steps):
+        operands = tuple([values[r] for r in registers])
+        if number + 1 == len(program.steps):
+            made = out
+        else:
+            wide = types[number].dtype == FLOAT32 and out.dtype == np.float64
+            made = np.empty(types[number].shape, np.float64 if wide else types[number].dtype)
+        if op.host is None:
+            made[...] = op.reference(operands, given)
+        else:
+            op.host.compute(operands, given, made)
+        values.append(made)
+
+
+def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    type_ = _types([TensorType(x.shape, str(x.dtype)) for x in inputs], attrs)[-1]
+    wide = type_.dtype == FLOAT32 and any(x.dtype == np.float64 for x in inputs)
+    out = np.empty(type_.shape, np.float64 if wide else numpy_dtype(type_.dtype))
+    _compute(inputs, attrs, out)
     return out
-
-
-def _run_blocks(
-    program: Program, out: NDArray, operands: list[NDArray], constants: list[NDArray]
-) -> None:
-    """Fills a result part by part, so that what stands between two steps stays in the cache."""
-    if out.size <= BLOCK or not out.ndim:
-        values = [*operands, *constants]
-        for op, registers, attrs in program.steps:
-            values.append(op.reference(tuple(values[r] for r in registers), attrs))
-        out[...] = values[-1]
-        return
-    operands = [x.reshape((1,) * (out.ndim - x.ndim) + x.shape) if x.ndim else x for x in operands]
-    if len(out) == 1:
-        _run_blocks(program, out[0], [x[0] if x.ndim else x for x in operands], constants)
-        return
-    rows = max(1, BLOCK * len(out) // out.size)
-    for start in range(0, len(out), rows):
-        part = slice(start, start + rows)
-        cut = [x[part] if x.ndim and len(x) > 1 else x for x in operands]
-        _run_blocks(program, out[part], cut, constants)
 
 
 # -- devices ---------------------------------------------------------------------------------------
@@ -317,4 +311,6 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
 
 SHADERS = tuple(f"chain_{n}{kind}" for n in SHADER_INPUTS for kind in ("", "_vec4"))
 
-register(Op("chain", _infer, _reference, Kernel(SHADERS, _lower), work=_work))
+HOST = HostKernel(_compute, cut_elements)
+
+register(Op("chain", _infer, _reference, Kernel(SHADERS, _lower), work=_work, host=HOST))

@@ -25,7 +25,7 @@ _LEAST_STEPS, LEAST_ROWS = 8, 8
 """Steps of a window in all channels and rows of a group from which a product pays."""
 _LEAST_CHANNELS = 16
 """Channels of a group from which the product of a transposed convolution pays."""
-_SCRATCH_WORDS, _SOFTWARE_SCRATCH_WORDS = 1 << 24, 1 << 17
+SCRATCH_WORDS, _SOFTWARE_SCRATCH_WORDS = 1 << 24, 1 << 17
 """Words of unfolded windows at a time: on a CPU driver what a cache may hold."""
 _PASSES = 64
 """Passes up to which a CPU driver's part stays that small: each takes two dispatches."""
@@ -164,8 +164,8 @@ def _pass_size(call: Call) -> tuple[int, int]:
     parts, limits = _sum(call), call.limits
     per_place = parts.groups * parts.steps
     total = per_place * parts.places * call.output.shape[0]
-    room = max(_SOFTWARE_SCRATCH_WORDS, total // _PASSES) if limits.software else _SCRATCH_WORDS
-    room = min(room, _SCRATCH_WORDS, limits.max_buffer_bytes // 4)
+    room = max(_SOFTWARE_SCRATCH_WORDS, total // _PASSES) if limits.software else SCRATCH_WORDS
+    room = min(room, SCRATCH_WORDS, limits.max_buffer_bytes // 4)
     if per_place * parts.places <= room:
         return min(call.output.shape[0], room // (per_place * parts.places)), parts.places
     return 1, max(room // per_place // _CHUNK_PLACES, 1) * _CHUNK_PLACES
@@ -306,7 +306,7 @@ def _transpose_images(call: Call) -> int:
     words = parts.groups * rows * math.prod(call.inputs[0].shape[2:])
     if words * 4 > limits.max_buffer_bytes // 2:
         return 0
-    room = _SOFTWARE_SCRATCH_WORDS if limits.software else _SCRATCH_WORDS
+    room = _SOFTWARE_SCRATCH_WORDS if limits.software else SCRATCH_WORDS
     return max(1, min(call.output.shape[0], room // words))
 
 

@@ -22,6 +22,7 @@ CONVERTERS = {
     (INT32, INT32): "copy",  # one of them is an int64 that fits
 }
 """Shaders of a cast between two types of one family, used by other ops too."""
+_HALF = np.dtype(np.float16)
 SCRATCH_ALIGN_WORDS = 16
 """Every scratch buffer starts at a multiple of this many words."""
 
@@ -87,13 +88,28 @@ def compute(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
     float16 is computed in float32 and rounded once.
     """
-    half = np.dtype(np.float16)
-    if op.any_dtype or all(x.dtype != half for x in inputs):
+    if op.any_dtype or all(x.dtype != _HALF for x in inputs):
         return op.reference(inputs, attrs)
     result = op.reference(
-        tuple(x.astype(np.float32) if x.dtype == half else x for x in inputs), attrs
+        tuple(x.astype(np.float32) if x.dtype == _HALF else x for x in inputs), attrs
     )
-    return result.astype(half) if result.dtype == np.float32 else result
+    return result.astype(_HALF) if result.dtype == np.float32 else result
+
+
+def compute_into(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    """Writes a call's result by the op's host kernel.
+
+    float16 is computed in float32 and rounded once.
+    """
+    assert op.host is not None
+    if op.any_dtype or all(x.dtype != _HALF for x in inputs):
+        op.host.compute(inputs, attrs, out)
+        return
+    wide = np.empty(out.shape, np.float32) if out.dtype == _HALF else out
+    given = tuple(x.astype(np.float32) if x.dtype == _HALF else x for x in inputs)
+    op.host.compute(given, attrs, wide)
+    if wide is not out:
+        out[...] = wide
 
 
 # -- kernels -----------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from ..types import (
     broadcast_shapes,
     contiguous_strides,
 )
+from .host import HostKernel
 from .layout import reshape
 from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Limits, Op, Work, register
 from .strides import LOOP_STEPS, MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
@@ -74,6 +75,20 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     if len(inputs) > 2:
         product += inputs[2]
     return np.asarray(product)
+
+
+def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    """One product of matrices where b is one, as numpy makes one for each matrix of a batch."""
+    a = np.swapaxes(inputs[0], -1, -2) if attrs.as_bool("transpose_a") else inputs[0]
+    b = np.swapaxes(inputs[1], -1, -2) if attrs.as_bool("transpose_b") else inputs[1]
+    if b.ndim > 2 and b.size == math.prod(b.shape[-2:]):
+        b = b.reshape(b.shape[-2:])
+    if b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous and out.flags.c_contiguous:
+        np.matmul(a.reshape(-1, a.shape[-1]), b, out=out.reshape(-1, out.shape[-1]))
+    else:
+        np.matmul(a, b, out=out)
+    if len(inputs) > 2:
+        out += inputs[2]
 
 
 def _matrix_strides(shape: Shape, transposed: bool) -> tuple[int, int]:
@@ -248,7 +263,16 @@ SHADERS = (
     "matmul_vec4",
     *(f"matmul_{kind}_{dtype}" for kind in ("tiled", "register") for dtype in (FLOAT32, INT32)),
 )
-register(Op("matmul", _infer, _reference, Kernel(SHADERS, product, variants=variants), work=_work))
+register(
+    Op(
+        "matmul",
+        _infer,
+        _reference,
+        Kernel(SHADERS, product, variants=variants),
+        work=_work,
+        host=HostKernel(_host),
+    )
+)
 
 
 def matmul(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
 from ..errors import DTypeError, ShapeError, UnsupportedOp
 from ..types import FLOAT32, NDArray, TensorType, normalize_axis
+from .host import HostKernel, Piece, cut_leading
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, register
 from .pointwise import LEAST_NORMAL, number
 from .strides import LOCAL_SIZE, LOOP_STEPS, rows_launch
@@ -87,6 +89,38 @@ def _rms_norm_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return _affine(x / np.sqrt(squares + x.dtype.type(attrs.as_float("eps"))), inputs, attrs)
 
 
+def _norm_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    """Both norms, in the result's memory."""
+    x, axis, eps = inputs[0], attrs.as_int("axis"), attrs.as_float("eps")
+    axes = tuple(range(axis, x.ndim))
+    columns = math.prod(x.shape[axis:])
+
+    def mean(values: NDArray) -> NDArray:
+        total = np.add.reduce(values, axis=axes, keepdims=True)
+        total /= columns
+        return np.asarray(total)
+
+    if attrs.as_str("kind") == "layer_norm":
+        np.subtract(x, mean(x), out=out)
+        out -= mean(out)  # what rounding left of the mean
+    else:
+        np.copyto(out, x)
+    spread = mean(np.square(out))
+    spread += eps
+    np.sqrt(spread, out=spread)
+    out /= spread
+    rest = list(inputs[1:])
+    if attrs.as_bool("scaled"):
+        out *= rest.pop(0)
+    if attrs.as_bool("shifted"):
+        out += rest.pop(0)
+
+
+def _norm_cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
+    for (x,), part in cut_leading(inputs[:1], out, attrs.as_int("axis")):
+        yield (x, *inputs[1:]), part
+
+
 def _norm_lower(call: Call) -> tuple[Dispatch, ...]:
     shape, attrs = call.output.shape, call.attrs
     if call.output.size == 0:
@@ -114,7 +148,16 @@ for _name, _reference in (
     ("layer_norm", _layer_norm_reference),
     ("rms_norm", _rms_norm_reference),
 ):
-    register(Op(_name, _norm_infer, _reference, Kernel(("norm",), _norm_lower), work=_norm_work))
+    register(
+        Op(
+            _name,
+            _norm_infer,
+            _reference,
+            Kernel(("norm",), _norm_lower),
+            work=_norm_work,
+            host=HostKernel(_norm_host, _norm_cut),
+        )
+    )
 
 
 def _norm(

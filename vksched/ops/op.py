@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import ShapeError, UnsupportedOp, VkschedError
 from ..types import FLOAT16, NDArray, TensorType
 from .choices import Choices
+from .host import HostKernel
 
 AttrValue = Union[None, bool, int, float, str, tuple["AttrValue", ...]]  # noqa: UP007
 
@@ -235,6 +236,8 @@ class Op:
     """
     foreign: bool = False
     """Declared by an importer for nodes of a file that no op of ours expresses; CPU only."""
+    host: HostKernel | None = None
+    """How the CPU backend runs it, where that can be better than the reference."""
     gap: str = ""
     """Why no device but the CPU runs it; empty where there is a kernel or every call is a view."""
 

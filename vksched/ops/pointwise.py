@@ -23,6 +23,7 @@ from ..types import (
     broadcast_shapes,
     numpy_dtype,
 )
+from .host import HostKernel, cut_elements
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, register
 from .strides import broadcast_strides, collapse, pad, spread
 from .tensor import Tensor, TensorLike, apply, as_tensor
@@ -74,6 +75,18 @@ def function_name(op: str, dtype: str) -> str:
     return _SHARED.get(name, name)
 
 
+def _host(compute: Callable[..., NDArray], parameters: tuple[str, ...] = ()) -> HostKernel:
+    """Numpy functions write their results themselves, others are copied from a small piece."""
+
+    def into(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+        if isinstance(compute, np.ufunc):
+            compute(*inputs, out=out)
+        else:
+            out[...] = compute(*inputs, *(attrs[p] for p in parameters))
+
+    return HostKernel(into, cut_elements)
+
+
 # -- of one operand ----------------------------------------------------------------------------
 
 
@@ -104,12 +117,14 @@ def declare_unary(
     parameters: tuple[str, ...] = (),
     same: tuple[str, ...] = (),
     words: Callable[[Call], tuple[int, ...]] | None = None,
+    into: Callable[[NDArray, NDArray], object] | None = None,
 ) -> None:
     """Declares an op of one operand.
 
     compute: (array, value of each parameter) -> array, in numpy. result: its element type, where it
     is not the operand's. parameters: attributes that the kernel reads. same: operand types for
     which the result is the operand. words: the parameters as words, where `word` does not do.
+    into: (float32 array, result) -> None, where numpy can be faster than `compute`.
     """
     allowed = tuple(dtypes)
     unary_types.extend((op, dtype) for dtype in allowed)
@@ -138,11 +153,20 @@ def declare_unary(
     def view(inputs: tuple[TensorType, ...], attrs: Attrs) -> int | None:
         return 0 if inputs[0].dtype in same else None
 
+    plain = _host(compute, parameters)
+
+    def run(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+        if into is not None and inputs[0].dtype == np.float32:
+            into(inputs[0], out)
+        else:
+            plain.compute(inputs, attrs, out)
+
     shaders = tuple(f"unary_{function_name(op, dtype)}" for dtype in allowed if dtype not in same)
     kernel = Kernel(shaders, lower) if shaders else None
     if parameters:
         PARAMETERS[op] = values_of
-    register(Op(op, infer, reference, kernel, view=view if same else None))
+    host = HostKernel(run, cut_elements)
+    register(Op(op, infer, reference, kernel, view=view if same else None, host=host))
 
 
 def unary(op: str, x: TensorLike, name: str | None, **parameters: AttrValue) -> Tensor:
@@ -219,4 +243,4 @@ def declare_binary(
         f"binary_{function_name(op, dtype)}" for dtype in allowed if dtype in ALL
     )
     kernel = Kernel(tuple(shaders), partial(_lower_binary, op))
-    register(Op(op, infer, reference, kernel, any_dtype=any_dtype))
+    register(Op(op, infer, reference, kernel, any_dtype=any_dtype, host=_host(compute)))

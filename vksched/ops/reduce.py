@@ -6,7 +6,7 @@ How they run on devices: reduction.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from ..errors import DTypeError, ShapeError
 from ..types import BOOL, FLOAT32, INT32, UINT32, NDArray, TensorType, normalize_axes
 from .elementwise import log, sqrt
 from .half import computed_wide
+from .host import HostKernel, Piece, rows_of_piece
 from .op import Attrs, AttrValue, Call, Op, Work, register
 from .reduction import reduction
 from .tensor import Tensor, TensorLike, apply, as_tensor
@@ -174,6 +175,45 @@ def _reference(op: str) -> Callable[[tuple[NDArray, ...], Attrs], NDArray]:
     return reference
 
 
+_UFUNCS: dict[str, np.ufunc] = {
+    "reduce_sum": np.add,
+    "reduce_mean": np.add,
+    "reduce_prod": np.multiply,
+    "reduce_max": np.maximum,
+    "reduce_min": np.minimum,
+    "reduce_any": np.logical_or,
+    "reduce_all": np.logical_and,
+}
+"""Reductions that numpy makes without a copy of their operand."""
+
+
+def _host(op: str) -> HostKernel:
+    """The reference piece by piece, its sums in float64 as there."""
+    ufunc, reference = _UFUNCS.get(op), _reference(op)
+
+    def compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+        x, axes, keepdims = inputs[0], attrs.as_ints("axes"), attrs.as_bool("keepdims")
+        if ufunc is None:
+            out[...] = reference(inputs, attrs)
+            return
+        adds = ufunc in (np.add, np.multiply)
+        dtype = np.float64 if adds and x.dtype == np.float32 else x.dtype
+        total = ufunc.reduce(x, axis=axes, keepdims=keepdims, dtype=dtype)
+        out[...] = total / np.float64(_count(x, axes)) if op == "reduce_mean" else total
+
+    def cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
+        """Along the first axis, where that is not reduced."""
+        x, rows = inputs[0], out.shape[0] if out.ndim else 1
+        if 0 in attrs.as_ints("axes") or rows < 2:
+            yield inputs, out
+            return
+        step = rows_of_piece(rows, x.size)
+        for start in range(0, rows, step):
+            yield (x[start : start + step],), out[start : start + step]
+
+    return HostKernel(compute, cut)
+
+
 # -- devices -----------------------------------------------------------------------------------
 
 
@@ -188,7 +228,7 @@ def _register(op: str) -> None:
         shaders[UINT32] = f"{op}_int32"  # the same bits
     # an int32 has a state of one word, but scratch memory for two does no harm
     kernel = reduction(shaders, STATE_WORDS.get(kind, 1), divisor=_divisor)
-    register(Op(op, _infer(op), _reference(op), kernel, work=reduce_work))
+    register(Op(op, _infer(op), _reference(op), kernel, work=reduce_work, host=_host(op)))
 
 
 for _name in REDUCE_DTYPES:

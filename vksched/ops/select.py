@@ -20,6 +20,7 @@ from ..types import (
     canonical_dtype,
     numpy_dtype,
 )
+from .host import in_pieces
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, register
 from .pointwise import ALL, NUMBERS, declare_unary, lower_words, number, unary, word
 from .strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel, spread
@@ -64,7 +65,17 @@ def _cast_lower(call: Call) -> tuple[Dispatch, ...]:
 _CAST_KERNEL = Kernel(
     ("unary_same_word", *(f"unary_{a}_to_{b}" for a, b in _CONVERTED)), _cast_lower
 )
-register(Op("cast", _cast_infer, _cast_reference, _CAST_KERNEL, view=_cast_view, any_dtype=True))
+register(
+    Op(
+        "cast",
+        _cast_infer,
+        _cast_reference,
+        _CAST_KERNEL,
+        view=_cast_view,
+        any_dtype=True,
+        host=in_pieces(_cast_reference),
+    )
+)
 
 
 def cast(x: TensorLike, dtype: object, *, name: str | None = None) -> Tensor:
@@ -278,7 +289,9 @@ def _where_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 _WHERE_KERNEL = Kernel(("where",), lambda call: _lower_ternary("where", call))
-register(Op("where", _where_infer, _where_reference, _WHERE_KERNEL))
+register(
+    Op("where", _where_infer, _where_reference, _WHERE_KERNEL, host=in_pieces(_where_reference))
+)
 
 
 def where(
@@ -312,7 +325,15 @@ def _addcmul_lower(call: Call) -> tuple[Dispatch, ...]:
 
 
 _ADDCMUL_KERNEL = Kernel(("addcmul_float32",), _addcmul_lower)
-register(Op("addcmul", _addcmul_infer, _addcmul_reference, _ADDCMUL_KERNEL))
+register(
+    Op(
+        "addcmul",
+        _addcmul_infer,
+        _addcmul_reference,
+        _ADDCMUL_KERNEL,
+        host=in_pieces(_addcmul_reference),
+    )
+)
 
 
 def addcmul(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from ..errors import DTypeError, ShapeError
 from ..types import BOOL, FLOAT32, FLOATS, NDArray, TensorType, broadcast_shapes, normalize_axis
+from .host import HostKernel, Piece, cut_leading
 from .norm import check_row
 from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
 from .strides import broadcast_strides, collapse, pad, rows_launch
@@ -65,6 +66,28 @@ def _log_softmax_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)))
 
 
+def _host(op: str) -> HostKernel:
+    def compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+        x, axis = inputs[0], attrs.as_int("axis") - inputs[0].ndim
+        if len(inputs) == 1:
+            np.subtract(x, np.maximum.reduce(x, axis=axis, keepdims=True), out=out)
+        else:
+            np.copyto(out, _masked(inputs))
+            out -= np.maximum.reduce(out, axis=axis, keepdims=True)
+        if op == "softmax":
+            np.exp(out, out=out)
+            out /= np.add.reduce(out, axis=axis, keepdims=True)
+        else:
+            total = np.add.reduce(np.exp(out), axis=axis, keepdims=True)
+            out -= np.log(total)
+
+    def cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
+        whole = tuple(np.broadcast_to(x, out.shape) for x in inputs)
+        yield from cut_leading(whole, out, attrs.as_int("axis"))
+
+    return HostKernel(compute, cut)
+
+
 def _lower(op: str) -> Callable[[Call], tuple[Dispatch, ...]]:
     def lower(call: Call) -> tuple[Dispatch, ...]:
         shape, axis = call.output.shape, call.attrs.as_int("axis")
@@ -103,7 +126,16 @@ for _name, _reference in (
     ("softmax", _softmax_reference),
     ("log_softmax", _log_softmax_reference),
 ):
-    register(Op(_name, _infer(_name), _reference, Kernel(("softmax",), _lower(_name)), work=_work))
+    register(
+        Op(
+            _name,
+            _infer(_name),
+            _reference,
+            Kernel(("softmax",), _lower(_name)),
+            work=_work,
+            host=_host(_name),
+        )
+    )
 
 
 def as_mask(mask: TensorLike, like: Tensor) -> Tensor:

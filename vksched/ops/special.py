@@ -82,3 +82,98 @@ def gelu_tanh_reference(x: NDArray) -> NDArray:
     wide = x.astype(np.float64)
     u = np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)
     return np.asarray(wide / (1 + np.exp(-2 * u)), x.dtype)
+
+
+# -- float32 at speed --------------------------------------------------------------------------
+# In place, on pieces that lie in a cache, to a few units in the last place.
+
+_ERF_ABOVE = (
+    1.1283791461606922,
+    0.19040729479621846,
+    0.05274880097581463,
+    0.003765642460680702,
+    0.0002848814857589479,
+    2.050057456119928e-06,
+)
+_ERF_BELOW = (
+    1.0,
+    0.5020768126914162,
+    0.11410942442046797,
+    0.01496927111307666,
+    0.0011625382191661356,
+    3.809134100559774e-05,
+)
+_ERF_END = 3.92
+"""erf(x) = x * above(x**2) / below(x**2) up to here, by iterated weighted least squares to a
+relative error of 2e-8; beyond it is 1 in float32.
+"""
+
+
+def _horner(x: NDArray, coefficients: tuple[float, ...], out: NDArray) -> None:
+    """Writes a polynomial, coefficients from the constant on."""
+    np.multiply(x, coefficients[-1], out=out)
+    for coefficient in coefficients[-2:0:-1]:
+        out += coefficient
+        out *= x
+    out += coefficients[0]
+
+
+def erf_into(x: NDArray, out: NDArray) -> None:
+    """Error function of float32."""
+    z = np.clip(x, -_ERF_END, _ERF_END)
+    square = z * z
+    below = np.empty_like(square)
+    _horner(square, _ERF_ABOVE, out)
+    _horner(square, _ERF_BELOW, below)
+    out *= z
+    out /= below
+    np.clip(out, -1, 1, out=out)
+
+
+def gelu_into(x: NDArray, out: NDArray) -> None:
+    """x * Phi(x) of float32, as `gelu_reference`."""
+    z = np.abs(x)
+    z *= np.sqrt(0.5)
+    t = 0.5 * z
+    t += 1
+    np.reciprocal(t, out=t)
+    tail = np.empty_like(t)
+    _horner(t, _ERFC, tail)
+    z *= z
+    tail -= z
+    np.exp(tail, out=tail)
+    tail *= t
+    sign = np.copysign(np.float32(1), x)
+    tail *= sign
+    sign += 1  # 2 above 0, and below it exactly 0, so that small results keep their digits
+    sign -= tail
+    sign *= 0.5
+    np.multiply(x, sign, out=out)
+
+
+def gelu_tanh_into(x: NDArray, out: NDArray) -> None:
+    """x * (1 + tanh(u)) / 2 of float32, as `gelu_tanh_reference`."""
+    scale = -2 * np.sqrt(2 / np.pi)
+    u = x * x
+    u *= 0.044715 * scale
+    u += scale
+    u *= x
+    np.exp(u, out=u)
+    u += 1
+    np.divide(x, u, out=out)
+
+
+def sigmoid_into(x: NDArray, out: NDArray) -> None:
+    """1 / (1 + exp(-x)) of float32; where exp overflows, 0."""
+    np.negative(x, out=out)
+    np.exp(out, out=out)
+    out += 1
+    np.reciprocal(out, out=out)
+
+
+def silu_into(x: NDArray, out: NDArray) -> None:
+    """x / (1 + exp(-x)) of float32; where exp overflows, -0."""
+    np.negative(x, out=out)
+    np.exp(out, out=out)
+    out += 1
+    np.divide(x, out, out=out)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..types import BOOL, FLOAT32, FLOATS, INT32, UINT32, NDArray
 from .pointwise import INTS, NUMBERS, WHOLE, declare_unary, unary
-from .special import erf_reference, erfc_reference
+from .special import erf_into, erf_reference, erfc_reference
 from .tensor import Tensor, TensorLike
 
 
@@ -43,8 +43,9 @@ _FLOAT_FUNCTIONS: dict[str, Callable[[NDArray], NDArray]] = {
     "erf": erf_reference,
     "erfc": erfc_reference,
 }
+_INTO = {"erf": erf_into}
 for _name, _compute in _FLOAT_FUNCTIONS.items():
-    declare_unary(_name, (FLOAT32,), _compute)
+    declare_unary(_name, (FLOAT32,), _compute, into=_INTO.get(_name))
 for _name, _compute in (
     ("ceil", np.ceil),
     ("floor", np.floor),
@@ -57,7 +58,9 @@ declare_unary("neg", NUMBERS, np.negative)
 declare_unary("abs", NUMBERS, np.abs, same=(UINT32,))
 declare_unary("sign", NUMBERS, np.sign)
 declare_unary("square", NUMBERS, np.square)
-declare_unary("relu", (FLOAT32, INT32), _relu_reference)
+declare_unary(
+    "relu", (FLOAT32, INT32), _relu_reference, into=lambda x, out: np.maximum(x, 0, out=out)
+)
 declare_unary("bitwise_invert", (*INTS, BOOL), np.invert)
 declare_unary("logical_not", (BOOL,), np.logical_not)
 declare_unary("signbit", (FLOAT32,), np.signbit, result=BOOL)

@@ -20,7 +20,18 @@ from .rewrite import Rewriter, Rule, Rules, rewrite
 from .simplify import SIMPLER
 from .wishes import Wishes
 
-__all__ = ["PASSES", "Pass", "Rewriter", "Rule", "Rules", "Wishes", "optimize", "rewrite"]
+__all__ = [
+    "PASSES",
+    "Pass",
+    "Rewriter",
+    "Rule",
+    "Rules",
+    "Wishes",
+    "fuse_chains",
+    "optimize",
+    "rewrite",
+    "simplify",
+]
 
 Pass = Callable[[Graph, Wishes], Graph]
 

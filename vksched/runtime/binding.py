@@ -151,18 +151,25 @@ def _translated(error: RuntimeError, stage: str, name: str) -> DeviceError:
     return DeviceError(f"[{stage}] {name}: {error}")
 
 
-@contextlib.contextmanager
-def errors(stage: str, name: str) -> Iterator[None]:
+class errors:  # used as a function is: a generator would cost each submission twice as much
     """Turns native errors into ours, which name the device."""
-    try:
-        yield
-    except DeviceError as error:
-        error.device = error.device or name
-        raise
-    except RuntimeError as error:
-        ours = _translated(error, stage, name)
-        ours.device = name
-        raise ours from error
+
+    __slots__ = ("_name", "_stage")
+
+    def __init__(self, stage: str, name: str) -> None:
+        self._stage = stage
+        self._name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, DeviceError):
+            error.device = error.device or self._name
+        elif isinstance(error, RuntimeError):
+            ours = _translated(error, self._stage, self._name)
+            ours.device = self._name
+            raise ours from error
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from ..plan.events import Event, Narrator
 from ..plan.happens import Checker, Finding, fail_on
 from ..plan.plan import CopyIn, Plan
 from ..types import NDArray
-from .device import Session
+from .device import Session, Times
 
 
 def wanted() -> bool:
@@ -113,11 +113,8 @@ class _Watched:
         self._log.take([self._tell.fetch(slot, node, self._device)])
         return self._session.fetch(slot, node)
 
-    def duration_s(self, slot: int, split: int) -> float | None:
-        return self._session.duration_s(slot, split)
-
-    def longest_s(self, slot: int, split: int) -> float | None:
-        return self._session.longest_s(slot, split)
+    def times_s(self, slot: int, split: int) -> Times:
+        return self._session.times_s(slot, split)
 
     def close(self) -> None:
         self._log.take([self._tell.free(self._device)])

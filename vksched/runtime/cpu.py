@@ -13,10 +13,11 @@ from ..errors import DeviceTimeout, PlanError
 from ..plan.machine import DeviceSpec
 from ..plan.plan import CopyIn, Plan
 from ..types import NDArray
-from .device import Progress
-from .evaluate import Values, last_uses, run_split
+from .device import Progress, Times
+from .evaluate import Host, Values, last_uses, run_split
 from .fork import Owner
 from .states import HostStates
+from .workers import Buffers, Workers
 
 
 class CpuDevice:
@@ -27,6 +28,7 @@ class CpuDevice:
         self._owner = Owner()
         self.states = HostStates()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"vksched-{spec.name}")
+        self._workers = Workers(f"vksched-{spec.name}-piece")
 
     @property
     def name(self) -> str:
@@ -41,10 +43,11 @@ class CpuDevice:
 
     def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> CpuSession:
         self._owner.require(self.name)  # its thread is not in a forked child
-        return CpuSession(plan, index, self._worker, self.states)
+        return CpuSession(plan, index, self._worker, self._workers, self.states)
 
     def close(self) -> None:
         self._worker.shutdown(wait=True)
+        self._workers.close()
 
 
 class _Gate:
@@ -72,12 +75,19 @@ class CpuSession:
     """One plan's share of the CPU."""
 
     def __init__(
-        self, plan: Plan, index: int, worker: ThreadPoolExecutor, states: HostStates
+        self,
+        plan: Plan,
+        index: int,
+        worker: ThreadPoolExecutor,
+        workers: Workers,
+        states: HostStates,
     ) -> None:
         self._plan = plan
         self._states = states
         self._worker = worker
         self._dead = last_uses(plan, index)
+        self._buffers = Buffers()
+        self._host = Host(workers, self._buffers)
         self._values = [Values(plan.graph) for _ in range(plan.copies)]
         self._pending: dict[tuple[int, int], Future[float]] = {}
         self._gates: dict[tuple[int, int], _Gate] = {}
@@ -97,7 +107,8 @@ class CpuSession:
 
     def _run(self, slot: int, split: int, gate: _Gate) -> float:
         start = time.perf_counter()
-        run_split(self._plan, self._plan.splits[split], self._values[slot], self._dead, gate)
+        values, nodes = self._values[slot], self._plan.splits[split]
+        run_split(self._plan, nodes, values, self._dead, gate, self._host.evaluate)
         return time.perf_counter() - start
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
@@ -120,11 +131,8 @@ class CpuSession:
     def fetch(self, slot: int, node: int) -> NDArray:
         return self._values[slot][node]
 
-    def duration_s(self, slot: int, split: int) -> float | None:
-        return self._pending[slot, split].result()
-
-    def longest_s(self, slot: int, split: int) -> float | None:
-        return None  # no driver ends what numpy does
+    def times_s(self, slot: int, split: int) -> Times:
+        return self._pending[slot, split].result(), None  # no driver ends what numpy does
 
     def close(self) -> None:
         for future in self._pending.values():
@@ -133,3 +141,4 @@ class CpuSession:
         self._pending.clear()
         for values in self._values:
             values.clear()
+        self._buffers.close()

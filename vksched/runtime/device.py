@@ -20,6 +20,9 @@ from .states import StateStore
 Progress = Callable[[str, int, int], None]
 """Called with (what, done, total), in bytes, while something long goes on."""
 
+Times = tuple[float | None, float | None]
+"""Seconds of a split and of its longest submission; None where the device cannot tell."""
+
 
 class Session(Protocol):
     """One plan's share of one device."""
@@ -52,11 +55,8 @@ class Session(Protocol):
         overwrites.
         """
 
-    def duration_s(self, slot: int, split: int) -> float | None:
-        """Returns the time that a complete split took on the device, if the device can tell."""
-
-    def longest_s(self, slot: int, split: int) -> float | None:
-        """Returns the time of the longest submission of a complete split, likewise."""
+    def times_s(self, slot: int, split: int) -> Times:
+        """Returns how long a complete split took on the device, and its longest submission."""
 
     def close(self) -> None:
         """Waits for what is pending and frees everything; safe to call twice."""

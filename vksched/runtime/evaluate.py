@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ..errors import PlanError, VkschedError
 from ..graph import Graph
-from ..ops.lower import compute
+from ..ops import host
+from ..ops.lower import compute, compute_into
 from ..plan.plan import Plan, Split
 from ..types import NDArray, numpy_dtype
 from .states import HostValues
+from .workers import Buffers, Workers
+
+Evaluate = Callable[[Graph, int, tuple[NDArray, ...]], NDArray]
+"""(graph, node, operands) -> the node's result."""
 
 
 def evaluate_node(graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> NDArray:
@@ -26,6 +33,32 @@ def evaluate_node(graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> 
     if array.shape != node.type.shape:
         raise PlanError(f"[{node.op}] {node.name}: reference gave {array.shape}, rule {node.type}")
     return array
+
+
+class Host:
+    """Numpy with memory that is used again and several threads."""
+
+    def __init__(self, workers: Workers, buffers: Buffers) -> None:
+        self._workers = workers
+        self._buffers = buffers
+
+    def evaluate(self, graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> NDArray:
+        """Returns the result of one node, by the op's host kernel where it has one."""
+        node = graph.nodes[node_id]
+        op, attrs = node.declaration, node.attrs
+        if op.host is None or node.type.size == 0:
+            return evaluate_node(graph, node_id, operands)
+        out = self._buffers.take(node.type.shape, numpy_dtype(node.type.dtype))
+        if max(out.size, *(x.size for x in operands)) <= host.BLOCK:
+            with np.errstate(all="ignore"):
+                compute_into(op, operands, attrs, out)
+            return out
+
+        def run(inputs: tuple[NDArray, ...], part: NDArray) -> None:
+            compute_into(op, inputs, attrs, part)
+
+        self._workers.each(run, op.host.cut(operands, attrs, out))
+        return out
 
 
 class Values:
@@ -72,6 +105,7 @@ def run_split(
     values: Values,
     dead: dict[int, tuple[int, ...]],
     states: HostValues,
+    evaluate: Evaluate = evaluate_node,
 ) -> None:
     """Computes the nodes of a split into `values`; drops what nobody reads after each node."""
     graph = plan.graph
@@ -83,7 +117,7 @@ def run_split(
             states.write(graph.keys[node.inputs[0]], values[node.inputs[1]])
         else:
             operands = tuple(values[i] for i in node.inputs)
-            values[node_id] = evaluate_node(graph, node_id, operands)
+            values[node_id] = evaluate(graph, node_id, operands)
             del operands
         for gone in dead.get(node_id, ()):
             values.drop(gone)

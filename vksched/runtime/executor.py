@@ -24,7 +24,7 @@ from ..plan.plan import HOST, CopyIn, Plan, Split
 from ..trace import Event, Trace, warn
 from ..types import NDArray
 from . import check
-from .device import Device, Progress, Session
+from .device import Device, Progress, Session, Times
 from .evaluate import Values
 
 Observers = Mapping[int, Sequence[Callable[[str, NDArray], object]]]
@@ -377,16 +377,23 @@ class Executor:
         """Returns a result of its own memory: fetched, or, for a view, evaluated from what it
         views.
         """
+        if node_id in self._makers:
+            array = self._ask(run, self._makers[node_id]).fetch(run.slot, node_id)
+        else:
+            array = self._view(run, node_id)
+        result = np.array(array, order="C", copy=True)
+        run.output_bytes += result.nbytes
+        return result
+
+    def _view(self, run: _Run, node_id: int) -> NDArray:
+        """Returns a result that was not copied out: an input, a weight, or a view of what was."""
         values = Values(self.plan.graph)
         for fed, array in run.feeds.items():
             values[fed] = array
-        for source in (node_id, self.plan.graph.root(node_id)):
-            if source in self._makers:
-                values[source] = self._ask(run, self._makers[source]).fetch(run.slot, source)
-                break
-        result = np.array(values[node_id], order="C", copy=True)
-        run.output_bytes += result.nbytes
-        return result
+        root = self.plan.graph.root(node_id)
+        if root in self._makers:
+            values[root] = self._ask(run, self._makers[root]).fetch(run.slot, root)
+        return values[node_id]
 
     def _settle(self, run: _Run, interrupted: bool) -> None:
         """After a failed run: waits for what was submitted, so that the slot may be used again.
@@ -465,12 +472,13 @@ class Executor:
             run.output_bytes,
             tuple(splits),
         )
-        self._trace.emit(Event("run", "host", start, end, run.number, {"stats": self.last_stats}))
+        if self._trace.active:
+            about = {"stats": self.last_stats}
+            self._trace.emit(Event("run", "host", start, end, run.number, about))
 
-    def _measure(self, run: _Run, split: Split) -> tuple[float | None, float | None]:
-        session = self._sessions[split.device]
+    def _measure(self, run: _Run, split: Split) -> Times:
         try:
-            return session.duration_s(run.slot, split.id), session.longest_s(run.slot, split.id)
+            return self._sessions[split.device].times_s(run.slot, split.id)
         except DeviceError:  # the results are there: the next run will find the device lost
             return None, None
 

@@ -17,7 +17,7 @@ from ..plan.machine import DeviceSpec
 from ..plan.plan import CopyIn, Plan
 from ..types import NDArray
 from . import probe
-from .device import Device, Progress, Session
+from .device import Device, Progress, Session, Times
 from .opening import open_device
 from .states import Item, StateStore
 
@@ -173,11 +173,8 @@ class FaultySession:
         self._device.meet("fetch")
         return self._session.fetch(slot, node)
 
-    def longest_s(self, slot: int, split: int) -> float | None:
-        return self._session.longest_s(slot, split)
-
-    def duration_s(self, slot: int, split: int) -> float | None:
-        return self._session.duration_s(slot, split)
+    def times_s(self, slot: int, split: int) -> Times:
+        return self._session.times_s(slot, split)
 
     def close(self) -> None:
         self._session.close()

@@ -1,6 +1,6 @@
 """Kompute's objects behind a small typed door: contexts, buffers, pipelines, recordings.
 
-    Context -> storage(), host() -> pipeline() -> recording(): begin, dispatch, barrier, end
+    Context -> storage(), host() -> pipeline() -> recording(): begin, dispatch, copy, barrier, end
                                                                submit, wait, done, duration_s
 
 What a recording or pipeline uses lives as long as it does, and a device as long as any view
@@ -11,12 +11,13 @@ tests/test_companion.py.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 import warnings
 import weakref
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,15 @@ __all__ = ["Buffer", "Context", "Counters", "HostBuffer", "Pipeline", "Recording
 
 CLOSE_LIMIT_S = 10.0
 """How long closing waits for submissions under way; after that their memory is kept for ever."""
+
+MAX_COMPILERS = 8
+"""Threads that compile pipelines."""
+
+MAX_COMPILED = 4096
+"""How many compiled pipelines a context remembers, so as not to ask for them again."""
+
+Wanted = tuple[bytes, tuple[int, ...], int, int]
+"""SPIR-V, the values of its constants, how many buffers it is bound to, bytes of push constants."""
 
 MAX_BUFFER_BYTES = (1 << 32) - 4
 """kp counts bytes in 32 bits."""
@@ -180,6 +190,7 @@ class Context:
         with kp_errors("open", name):
             manager = binding.kp.Manager(index, [], [])
             binding.companion.require_open(manager)
+        self._compiled: set[Wanted] = set()
         self._device = _Device(index, name, manager)
         self._finalizer = weakref.finalize(self, _Device.destroy_at_exit, self._device)
 
@@ -188,9 +199,31 @@ class Context:
         # np.empty takes address space only: kp never reads a storage tensor's data.
         return Buffer(self, self._allocate(words, "storage"), words)
 
-    def host(self, words: int) -> HostBuffer:
-        """Returns host-visible coherent memory of 32-bit words, zeroed."""
-        return HostBuffer(self, self._allocate(words, "host"), words)
+    def host(self, words: int, zeroed: bool = True, read: bool = False) -> HostBuffer:
+        """Returns host-visible coherent memory of 32-bit words, with any content or zeroed.
+
+        read: whether the host reads it, too, and so wants it in its caches.
+        """
+        binding.companion.prefer_cached(read)
+        try:
+            native = self._allocate(words, "host", zeroed)
+        finally:
+            binding.companion.prefer_cached(False)
+        return HostBuffer(self, native, words)
+
+    def make_pipelines(self, wanted: Collection[Wanted]) -> None:
+        """Compiles shaders for the pipelines to come, on several threads and without the GIL. What
+        fails here fails again, with its reason, in `pipeline`.
+        """
+        self._device.require_open("pipelines")
+        new = [each for each in wanted if each not in self._compiled]
+        if new:
+            with errors("pipelines", self.name):
+                threads = min(MAX_COMPILERS, os.cpu_count() or 1)
+                binding.companion.make_pipelines(self._device.manager, new, threads)
+            if len(self._compiled) > MAX_COMPILED:
+                self._compiled.clear()
+            self._compiled.update(new)
 
     def pipeline(
         self,
@@ -256,7 +289,7 @@ class Context:
         """
         self._device.close()
 
-    def _allocate(self, words: int, kind: str) -> Any:
+    def _allocate(self, words: int, kind: str, zeroed: bool = False) -> Any:
         self._device.require_open(kind)
         size_bytes = 4 * words
         if words < 1:
@@ -274,7 +307,7 @@ class Context:
                 f"{size_bytes}; try another device"
             )
         with kp_errors(kind, self.name):
-            data = np.zeros(words, np.uint32) if kind == "host" else np.empty(words, np.uint32)
+            data = np.zeros(words, np.uint32) if zeroed else np.empty(words, np.uint32)
             types = {"storage": binding.kp.TensorTypes.storage, "host": binding.kp.TensorTypes.host}
             tensor = self._device.manager.tensor_t(data, types[kind])
         with self._device.lock:
@@ -308,6 +341,20 @@ class Buffer:
         """Gives the memory back, at once or with the last pipeline that uses it."""
         self._native = None
         self._finalizer()
+
+    @contextlib.contextmanager
+    def mapped(self) -> Iterator[npt.NDArray[np.uint32] | None]:
+        """The memory itself, to be written while no submission uses it; None where the host cannot
+        see it.
+        """
+        native, manager = self._open_native(), self._device.manager
+        with errors("map", self.context.name):
+            view = binding.companion.map_memory(manager, native)
+        try:
+            yield None if view is None else np.frombuffer(view, np.uint32)
+        finally:
+            if view is not None:
+                binding.companion.unmap_memory(manager, native)
 
     def _open_native(self) -> Any:
         if self._native is None:
@@ -392,8 +439,16 @@ class Recording:
         with errors("dispatch", self.context.name):
             self._open_native().dispatch(pipeline._native, groups, push)
 
+    def copy(self, source: Buffer, target: Buffer, at: int, to: int, words: int) -> None:
+        """Records a copy of words from word `at` of one buffer to word `to` of another."""
+        with errors("copy", self.context.name):
+            natives = source._open_native(), target._open_native()
+            self._open_native().copy(*natives, at, to, words)
+
     def barrier(self, source: str, destination: str) -> None:
-        """Makes what "shader" or "host" wrote before visible to "shader" or "host" after."""
+        """Makes what was written before visible after: by a "shader", a "copy", the "device", which
+        is both, or the "host".
+        """
         with errors("barrier", self.context.name):
             self._open_native().barrier(source, destination)
 

@@ -16,11 +16,12 @@ from ..plan.memory import ALIGN_WORDS, aligned
 from ..plan.plan import Span
 from ..types import WORD_BYTES, NDArray, TensorType, numpy_dtype
 from .device import Progress
-from .kompute import Buffer, Context, HostBuffer, Pipeline, Recording
-from .shaders import Shader, load_shader
+from .kompute import Buffer, Context, HostBuffer, Recording
 from .states import Item
 
-STAGING_WORDS = 4 << 20
+STAGING_WORDS = 1 << 20
+"""Large enough for the bus, small enough to be soon full the first time."""
+
 UPLOAD_TIMEOUT_S = 120.0
 
 
@@ -50,6 +51,31 @@ def to_words(array: NDArray) -> NDArray:
     return flat.view(np.uint32)
 
 
+class WordView:
+    """Words of mapped memory as the values of one type."""
+
+    __slots__ = ("_type", "_values", "_words")
+
+    def __init__(self, words: NDArray, type_: TensorType) -> None:
+        self._words = words
+        self._type = type_
+        dtype = numpy_dtype(type_.dtype)
+        as_is = dtype.itemsize == WORD_BYTES or dtype == np.float16
+        self._values = read_words(words, dtype, type_.shape) if as_is else None
+
+    def write(self, array: NDArray) -> None:
+        if self._values is None:
+            self._words[:] = to_words(array)
+        else:
+            self._values[...] = array
+
+    def read(self) -> NDArray:
+        """Returns the values; a view where the words hold them as numpy does."""
+        if self._values is None:
+            return read_words(self._words, numpy_dtype(self._type.dtype), self._type.shape)
+        return self._values
+
+
 def write_words(target: NDArray, array: NDArray) -> None:
     """Writes an array into 32-bit words."""
     target[:] = to_words(array)
@@ -65,12 +91,6 @@ def read_words(words: NDArray, dtype: np.dtype[np.generic], shape: tuple[int, ..
     return words.view(dtype)[:count].reshape(shape)
 
 
-def copy_groups(words: int, shader: Shader, max_groups: int) -> tuple[int, int, int]:
-    """Returns the groups of the copy kernel, which strides over what the groups do not reach."""
-    per_group = int(shader.specialize({})[0]) * 16
-    return (max(1, min(-(-words // per_group), max_groups)), 1, 1)
-
-
 def _words(array: NDArray) -> int:
     return TensorType(array.shape, str(array.dtype)).words
 
@@ -84,10 +104,9 @@ class _Page:
 class WeightStore:
     """The weight pages of one device."""
 
-    def __init__(self, context: Context, page_bytes: int, max_groups: int) -> None:
+    def __init__(self, context: Context, page_bytes: int) -> None:
         self._context = context
         self._page_words = page_bytes // 4
-        self._max_groups = max_groups
         self._pages: dict[int, _Page] = {}
         self._spans: dict[object, Span] = {}
         self._next_page = 0
@@ -159,7 +178,7 @@ class WeightStore:
         self._next_page += 1
         buffer = self._context.storage(max(total, ALIGN_WORDS))
         try:
-            upload(self._context, buffer, [a for _, a in items], self._max_groups, progress)
+            write_new(self._context, buffer, [a for _, a in items], progress)
         except BaseException:
             buffer.close()
             raise
@@ -174,10 +193,9 @@ class WeightStore:
 class DeviceStates:
     """The states of one Vulkan device: like weights, but they change and stay until removed."""
 
-    def __init__(self, context: Context, page_bytes: int, max_groups: int, apart: bool) -> None:
+    def __init__(self, context: Context, page_bytes: int, apart: bool) -> None:
         self._context = context
-        self._store = WeightStore(context, page_bytes, max_groups)
-        self._max_groups = max_groups
+        self._store = WeightStore(context, page_bytes)
         self._apart = apart
         self._held: dict[object, tuple[TensorType, tuple[int, ...]]] = {}
 
@@ -211,13 +229,13 @@ class DeviceStates:
 
     def read(self, key: object) -> NDArray:
         type_, _ = self._held[key]
-        words = download(self._context, *self.place(key), self._max_groups)
+        words = download(self._context, *self.place(key))
         dtype = numpy_dtype(type_.dtype)
         return np.array(read_words(words, dtype, type_.shape), copy=True)
 
     def write(self, key: object, array: NDArray) -> None:
         buffer, span = self.place(key)
-        upload(self._context, buffer, [array], self._max_groups, at_word=span.offset)
+        upload(self._context, buffer, [array], at_word=span.offset)
 
     def remove(self, key: object) -> None:
         held = self._held.pop(key, None)
@@ -231,33 +249,52 @@ class DeviceStates:
 class _Stage:
     """One of two staging buffers: the host fills one while the device empties the other."""
 
-    def __init__(
-        self, context: Context, buffer: Buffer, shader: Shader, words: int, reads: bool = False
-    ) -> None:
-        self.host: HostBuffer = context.host(words)
-        self.recording: Recording = context.recording()
-        ends = [buffer, self.host] if reads else [self.host, buffer]
-        self.pipeline: Pipeline = context.pipeline(
-            shader.spirv, ends, shader.specialize({}), shader.push_bytes
-        )
-        self.pending = False
+    def __init__(self, context: Context, words: int, reads: bool = False) -> None:
+        self.host: HostBuffer = context.host(words, zeroed=False, read=reads)
+        self._recording: Recording = context.recording()
+        self._pending = False
+
+    def copy(self, source: Buffer, target: Buffer, at: int, to: int, words: int) -> None:
+        """Starts a copy from or to the staging buffer."""
+        self._recording.begin()
+        self._recording.barrier("device", "copy")
+        self._recording.copy(source, target, at, to, words)
+        self._recording.barrier("copy", "host" if target is self.host else "device")
+        self._recording.end()
+        self._recording.submit()
+        self._pending = True
 
     def finish(self) -> None:
-        if self.pending:
-            self.recording.wait(UPLOAD_TIMEOUT_S)
-            self.pending = False
+        if self._pending:
+            self._recording.wait(UPLOAD_TIMEOUT_S)
+            self._pending = False
 
     def close(self) -> None:
-        self.recording.close()
-        self.pipeline.close()
+        self._recording.close()
         self.host.close()
+
+
+def write_new(
+    context: Context, target: Buffer, arrays: Sequence[NDArray], progress: Progress | None = None
+) -> None:
+    """Writes arrays one behind the other, aligned, to device memory that nothing has used yet: at
+    once where the host can see it, and else by `upload`.
+    """
+    with target.mapped() as words:
+        if words is not None:
+            for start, count, parts in _pieces(arrays, STAGING_WORDS):
+                for at, flat in parts:
+                    words[start + at : start + at + flat.size] = flat
+                if progress is not None:
+                    progress("upload", (start + count) * 4, 4 * words.size)
+            return
+    upload(context, target, arrays, progress)
 
 
 def upload(
     context: Context,
     target: Buffer,
     arrays: Sequence[NDArray],
-    max_groups: int,
     progress: Progress | None = None,
     at_word: int = 0,
 ) -> None:
@@ -265,26 +302,16 @@ def upload(
     total = sum(aligned(_words(a)) for a in arrays)
     if total == 0:
         return
-    shader = load_shader("copy")
     chunk = min(STAGING_WORDS, total)
-    stages = [_Stage(context, target, shader, chunk) for _ in range(2 if total > chunk else 1)]
+    stages: list[_Stage] = []
     try:
-        pieces = _pieces(arrays, chunk)
-        for turn, (start, words, parts) in enumerate(pieces):
+        stages.extend(_Stage(context, chunk) for _ in range(2 if total > chunk else 1))
+        for turn, (start, words, parts) in enumerate(_pieces(arrays, chunk)):
             stage = stages[turn % len(stages)]
             stage.finish()
             for at, flat in parts:
                 stage.host.array[at : at + flat.size] = flat
-            stage.recording.begin()
-            stage.recording.dispatch(
-                stage.pipeline,
-                copy_groups(words, shader, max_groups),
-                shader.pack_push((0, at_word + start), {"count": words}),
-            )
-            stage.recording.barrier("shader", "shader")
-            stage.recording.end()
-            stage.recording.submit()
-            stage.pending = True
+            stage.copy(stage.host, target, 0, at_word + start, words)
             if progress is not None:
                 progress("upload", (start + words) * 4, total * 4)
         for stage in stages:
@@ -294,27 +321,17 @@ def upload(
             stage.close()
 
 
-def download(context: Context, source: Buffer, span: Span, max_groups: int) -> NDArray:
+def download(context: Context, source: Buffer, span: Span) -> NDArray:
     """Returns the words of a span of device memory."""
     out = np.empty(span.words, np.uint32)
     if not span.words:
         return out
-    shader, chunk = load_shader("copy"), min(STAGING_WORDS, span.words)
-    stage = _Stage(context, source, shader, chunk, reads=True)
+    chunk = min(STAGING_WORDS, span.words)
+    stage = _Stage(context, chunk, reads=True)
     try:
         for start in range(0, span.words, chunk):
             words = min(chunk, span.words - start)
-            stage.recording.begin()
-            stage.recording.barrier("shader", "shader")
-            stage.recording.dispatch(
-                stage.pipeline,
-                copy_groups(words, shader, max_groups),
-                shader.pack_push((span.offset + start, 0), {"count": words}),
-            )
-            stage.recording.barrier("shader", "host")
-            stage.recording.end()
-            stage.recording.submit()
-            stage.pending = True
+            stage.copy(source, stage.host, span.offset + start, 0, words)
             stage.finish()
             out[start : start + words] = stage.host.array[:words]
     finally:

@@ -14,7 +14,7 @@ from ..errors import DeviceLost, DeviceTimeout, PlanError
 from ..plan.machine import DeviceSpec
 from ..plan.plan import CopyIn, Plan
 from ..types import NDArray
-from .device import Progress
+from .device import Progress, Times
 from .evaluate import Values, last_uses, run_split
 from .states import HostStates
 
@@ -151,12 +151,9 @@ class NullSession:
                 return self._values[slot][node]
         raise PlanError(f"[fetch] {self._plan.graph.nodes[node].name} was not copied out")
 
-    def duration_s(self, slot: int, split: int) -> float | None:
+    def times_s(self, slot: int, split: int) -> Times:
         start, end = self._intervals[slot][split]
-        return end - start
-
-    def longest_s(self, slot: int, split: int) -> float | None:
-        return self.duration_s(slot, split)
+        return end - start, end - start
 
     def close(self) -> None:
         for values in self._values:

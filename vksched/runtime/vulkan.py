@@ -1,9 +1,5 @@
 """A Vulkan device: memory for a plan, one recording per split and slot, submissions and their
-checks. A node that alone takes longer than drivers allow is spread over several recordings.
-
-Recording of a split:  barrier | copies in (inbox -> activations) | nodes, with the plan's barriers
-                       | copies out (activations -> outbox) | barrier | ticket -> status word |
-                       barrier to host
+checks.
 """
 
 from __future__ import annotations
@@ -12,29 +8,21 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from ..errors import DeviceError, DeviceLost, IndexOutOfRange
 from ..graph import Graph
-from ..ops.lower import Lowering
-from ..ops.op import OUTPUT, SCRATCH, STATUS, Dispatch
 from ..plan.machine import DeviceSpec
-from ..plan.memory import scratch_of
-from ..plan.plan import CopyIn, CopyOut, Plan, Span, Split
-from ..plan.split import SUBMISSION_S
-from ..types import NDArray, numpy_dtype
-from .device import Progress
-from .kompute import CLOSE_LIMIT_S, Buffer, Context, HostBuffer, Pipeline, Recording
-from .memory import DeviceStates, WeightStore, copy_groups, read_words, write_words
+from ..plan.plan import CopyIn, CopyOut, Plan, Split
+from ..types import NDArray, TensorType
+from .device import Progress, Times
+from .kompute import CLOSE_LIMIT_S, Buffer, Context, HostBuffer, Recording
+from .memory import DeviceStates, WeightStore, WordView
 from .probe import PLANNED_SHARE
-from .shaders import Shader, load_shader
+from .recorder import ECHO, FLAGS, STATUS_WORDS, TICKET, Recorder
 
 B = TypeVar("B", Buffer, HostBuffer)
-
-TICKET, ECHO, FLAGS, STATUS_WORDS = 0, 1, 2, 4
-"""Words of a split in its slot's status buffer: number given by the host, number written back,
-error bits.
-"""
 
 
 class VulkanDevice:
@@ -46,9 +34,8 @@ class VulkanDevice:
         self.limits = spec.limits
         self.own_buffers = spec.own_buffers
         self.kept: list[object] = []
-        store = self.context, spec.page_bytes, self.limits.max_groups[0]
-        self.weights = WeightStore(*store)
-        self.states = DeviceStates(*store, spec.own_buffers)
+        self.weights = WeightStore(self.context, spec.page_bytes)
+        self.states = DeviceStates(self.context, spec.page_bytes, spec.own_buffers)
 
     @property
     def name(self) -> str:
@@ -69,14 +56,6 @@ class VulkanDevice:
         self.context.close()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Place:
-    """Where an operand lies: a buffer and a word offset in it."""
-
-    buffer: Buffer
-    offset: int
-
-
 class _Slot:
     """The memory and the recordings of one slot."""
 
@@ -88,24 +67,37 @@ class _Slot:
         self.recordings: dict[int, tuple[Recording, ...]] = {}
         self.status_of = {s.id: STATUS_WORDS * i for i, s in enumerate(splits)}
         self._buffers: list[Buffer] = []
+        self._views: dict[int, WordView] = {}
         try:
-            self.status = self._keep(context.host(STATUS_WORDS * max(1, len(splits))))
+            self.status = self._keep(context.host(STATUS_WORDS * max(1, len(splits)), read=True))
             self.status.array[:] = 0
             for words in memory.activation_pages:
                 self.activations.append(self._keep(context.storage(words)))
             for words in memory.inbox_pages:
                 self.inbox.append(self._keep(context.host(words)))
             for words in memory.outbox_pages:
-                self.outbox.append(self._keep(context.host(words)))
+                self.outbox.append(self._keep(context.host(words, read=True)))
         except BaseException:
             self.close()
             raise
+
+    def view(self, copy: CopyIn | CopyOut, type_: TensorType) -> WordView:
+        """Returns a value's words in the window that the host sees."""
+        found = self._views.get(id(copy))
+        if found is None:
+            pages, span = (
+                (self.inbox, copy.inbox) if isinstance(copy, CopyIn) else (self.outbox, copy.outbox)
+            )
+            words = pages[span.page].array[span.offset : span.offset + span.words]
+            found = self._views[id(copy)] = WordView(words, type_)
+        return found
 
     def _keep(self, buffer: B) -> B:
         self._buffers.append(buffer)
         return buffer
 
     def close(self) -> None:
+        self._views.clear()
         for buffer in self._buffers:
             buffer.close()
         self._buffers.clear()
@@ -119,168 +111,33 @@ class VulkanSession:
     ) -> None:
         self._device = device
         self._context = device.context
-        self._plan = plan
         self._graph: Graph = plan.graph
         self._index = index
         self._splits = tuple(s for s in plan.splits if s.device == index)
         self._outboxes: dict[int, CopyOut] = {
             copy.node: copy for split in self._splits for copy in split.copies_out
         }
-        self._pipelines: dict[tuple[object, ...], Pipeline] = {}
-        self._checked: dict[int, dict[str, None]] = {}
+        self._recorder = Recorder(
+            self._context, plan, index, self._splits, device.weights, device.states
+        )
         self._slots: list[_Slot] = []
         self._pages: tuple[int, ...] = ()
         self._closed = False
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
             leaves = plan.memory[index].weights
-            self._pages = device.weights.acquire(
-                [(self._graph.keys[n], self._graph.data[n]) for n in leaves], progress
-            )
+            with ThreadPoolExecutor(1, thread_name_prefix="vksched-compile") as compiler:
+                compiled = compiler.submit(self._context.make_pipelines, self._recorder.wanted)
+                self._pages = device.weights.acquire(
+                    [(self._graph.keys[n], self._graph.data[n]) for n in leaves], progress
+                )
+                compiled.result()
             for _ in range(plan.copies):
                 self._slots.append(_Slot(self._context, plan, index, self._splits))
                 for split in self._splits:
-                    self._slots[-1].recordings[split.id] = self._record(split, self._slots[-1])
+                    recordings = self._recorder.record(split, self._slots[-1])
+                    self._slots[-1].recordings[split.id] = recordings
             undo.pop_all()
-
-    # -- recording ---------------------------------------------------------------------------------
-
-    def _begin(self) -> Recording:
-        recording = self._context.recording()
-        recording.begin()
-        recording.barrier("host", "shader")
-        recording.barrier("shader", "shader")
-        return recording
-
-    def _record(self, split: Split, slot: _Slot) -> tuple[Recording, ...]:
-        """One recording, or several where one node would take longer than a submission may."""
-        parts = [self._begin()]
-        items: tuple[CopyIn | int | CopyOut, ...] = (
-            *split.copies_in,
-            *split.nodes,
-            *split.copies_out,
-        )
-        for position, item in enumerate(items):
-            if position in split.barriers:
-                parts[-1].barrier("shader", "shader")
-            if isinstance(item, CopyIn):
-                self._record_copy(
-                    parts[-1],
-                    _Place(slot.inbox[item.inbox.page], item.inbox.offset),
-                    _Place(slot.activations[item.target.page], item.target.offset),
-                    item.target.words,
-                )
-            elif isinstance(item, CopyOut):
-                self._record_copy(
-                    parts[-1],
-                    self._place(item.node, slot),
-                    _Place(slot.outbox[item.outbox.page], item.outbox.offset),
-                    item.outbox.words,
-                )
-            else:
-                self._record_node(parts, item, slot, split)
-        recording = parts[-1]
-        at = slot.status_of[split.id]
-        recording.barrier("shader", "shader")
-        self._record_copy(
-            recording, _Place(slot.status, at + TICKET), _Place(slot.status, at + ECHO), 1
-        )
-        recording.barrier("shader", "host")
-        recording.end()
-        return tuple(parts)
-
-    def _record_copy(
-        self, recording: Recording, source: _Place, target: _Place, words: int
-    ) -> None:
-        if words:
-            shader = load_shader("copy")
-            pipeline = self._pipeline(shader, (source.buffer, target.buffer), ())
-            groups = copy_groups(words, shader, self._device.limits.max_groups[0])
-            push = shader.pack_push((source.offset, target.offset), {"count": words})
-            recording.dispatch(pipeline, groups, push)
-
-    def _record_node(self, parts: list[Recording], node_id: int, slot: _Slot, split: Split) -> None:
-        node = self._graph.nodes[node_id]
-        spec = self._plan.machine.devices[self._index]
-        lowering = spec.lower(self._graph, node)
-        each_s = spec.node_seconds(self._graph, node) / max(1, len(lowering.dispatches))
-        taken_s = 0.0
-        for position, dispatch in enumerate(lowering.dispatches):
-            taken_s += each_s
-            if position and taken_s > SUBMISSION_S:  # what comes first waits for all before it
-                parts[-1].end()
-                parts.append(self._begin())
-                taken_s = each_s
-            recording = parts[-1]
-            # Dispatches of a node write different words, and status words only collect bits: no
-            # hazard, but validation with own buffers would see one.
-            apart = self._device.own_buffers and (position or STATUS in dispatch.operands)
-            if dispatch.barrier or apart:
-                recording.barrier("shader", "shader")
-            self._record_dispatch(recording, lowering, dispatch, node_id, slot, split)
-
-    def _record_dispatch(
-        self,
-        recording: Recording,
-        lowering: Lowering,
-        dispatch: Dispatch,
-        node_id: int,
-        slot: _Slot,
-        split: Split,
-    ) -> None:
-        node = self._graph.nodes[node_id]
-        shader = load_shader(dispatch.shader)
-        places = []
-        for operand in dispatch.operands:
-            if operand == OUTPUT:
-                places.append(self._place(node_id, slot))
-            elif operand == STATUS:
-                places.append(_Place(slot.status, slot.status_of[split.id] + FLAGS))
-                self._checked.setdefault(split.id, {})[node.name] = None
-            elif operand <= SCRATCH:
-                beside = self._plan.locations[self._index, scratch_of(node_id)]
-                at = beside.offset + lowering.scratch_offset(SCRATCH - operand)
-                places.append(_Place(slot.activations[beside.page], at))
-            else:
-                places.append(self._place(node.inputs[operand], slot))
-        shifts = dispatch.shifts or (0,) * len(places)
-        offsets = [place.offset + shift for place, shift in zip(places, shifts, strict=True)]
-        pipeline = self._pipeline(shader, tuple(p.buffer for p in places), dispatch.constants)
-        recording.dispatch(
-            pipeline, dispatch.groups, shader.pack_push(offsets, dict(dispatch.push))
-        )
-
-    def _pipeline(
-        self,
-        shader: Shader,
-        buffers: tuple[Buffer, ...],
-        constants: tuple[tuple[str, int], ...],
-    ) -> Pipeline:
-        values = shader.specialize(dict(constants))
-        key = (shader.name, values, *map(id, buffers))
-        if key not in self._pipelines:
-            self._pipelines[key] = self._context.pipeline(
-                shader.module(values), buffers, values, shader.push_bytes
-            )
-        return self._pipelines[key]
-
-    def _place(self, node_id: int, slot: _Slot) -> _Place:
-        """Returns where a node's words are in this slot: its own span, its root's, a state's
-        memory, or a weight page.
-        """
-        own = self._plan.locations.get((self._index, node_id))
-        root, offset = self._graph.views.get(node_id, (node_id, 0))
-        span = own or self._plan.locations.get((self._index, root))
-        if own is not None:
-            offset = 0
-        if span is not None and span.page >= len(slot.activations):
-            key = self._graph.keys[self._graph.states[root]]
-            buffer, held = self._device.states.place(key)
-            return _Place(buffer, held.offset + offset)
-        if span is not None:
-            return _Place(slot.activations[span.page], span.offset + offset)
-        weight: Span = self._device.weights.span(self._graph.keys[root])
-        return _Place(self._device.weights.buffer(weight.page), weight.offset + offset)
 
     # -- running -----------------------------------------------------------------------------------
 
@@ -288,10 +145,8 @@ class VulkanSession:
         return None
 
     def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
-        inbox = self._slots[slot].inbox
         if copy.inbox.words:
-            end = copy.inbox.offset + copy.inbox.words
-            write_words(inbox[copy.inbox.page].array[copy.inbox.offset : end], array)
+            self._slots[slot].view(copy, self._graph.nodes[copy.node].type).write(array)
 
     def submit(self, slot: int, split: int, ticket: int) -> None:
         memory = self._slots[slot]
@@ -322,31 +177,18 @@ class VulkanSession:
                 f"device or driver"
             )
         if flags:
-            names = ", ".join(self._checked[split])
+            names = ", ".join(self._recorder.checked[split])
             raise IndexOutOfRange(
                 f"[run] {self._device.name}: an index is outside its axis, in: {names}"
             )
 
     def fetch(self, slot: int, node: int) -> NDArray:
-        copy, type_ = self._outboxes[node], self._graph.nodes[node].type
-        dtype = numpy_dtype(type_.dtype)
-        page = self._slots[slot].outbox[copy.outbox.page].array
-        words = page[copy.outbox.offset : copy.outbox.offset + copy.outbox.words]
-        return read_words(words, dtype, type_.shape)
+        return self._slots[slot].view(self._outboxes[node], self._graph.nodes[node].type).read()
 
-    def duration_s(self, slot: int, split: int) -> float | None:
-        times = self._times_s(slot, split)
-        return None if times is None else sum(times)
-
-    def longest_s(self, slot: int, split: int) -> float | None:
-        times = self._times_s(slot, split)
-        return None if times is None else max(times)
-
-    def _times_s(self, slot: int, split: int) -> list[float] | None:
-        """Returns the time of each recording of a split, if the device can tell of all."""
-        times = [r.duration_s() for r in self._slots[slot].recordings[split]]
-        known = [t for t in times if t is not None]
-        return known if len(known) == len(times) else None
+    def times_s(self, slot: int, split: int) -> Times:
+        each = [r.duration_s() for r in self._slots[slot].recordings[split]]
+        known = [t for t in each if t is not None]
+        return (sum(known), max(known)) if known and len(known) == len(each) else (None, None)
 
     def close(self) -> None:
         if self._closed:
@@ -362,12 +204,10 @@ class VulkanSession:
                     stuck.append(error)
         if stuck:
             # The device may still work on all this: it is kept until the device itself ends.
-            self._device.kept.append((self._slots, self._pipelines))
-            self._slots, self._pipelines = [], {}
+            self._device.kept.append((self._slots, self._recorder))
+            self._slots = []
             raise stuck[0]
-        for pipeline in self._pipelines.values():
-            pipeline.close()
-        self._pipelines.clear()
+        self._recorder.close()
         for slot in self._slots:
             slot.close()
         self._slots.clear()

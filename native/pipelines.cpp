@@ -1,0 +1,308 @@
+// One pipeline cache, one layout for each interface, and one pipeline for each shader with its
+// constants, for all Algorithms of a device: kp makes new ones each time, and drivers compile anew.
+//
+//   Algorithm ---> take_pipeline(shader, constants, interface) --> in use --> idle --> destroyed
+//                        ^------------- the same again ------------------------'   (oldest first)
+#include "pipelines.hpp"
+
+#include <list>
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <vector>
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+#define REAL(result, name, ...) result __real_##name(__VA_ARGS__)
+
+extern "C" {
+REAL(VkResult, vkCreatePipelineCache, VkDevice, const VkPipelineCacheCreateInfo*,
+     const VkAllocationCallbacks*, VkPipelineCache*);
+REAL(VkResult, vkCreateDescriptorSetLayout, VkDevice, const VkDescriptorSetLayoutCreateInfo*,
+     const VkAllocationCallbacks*, VkDescriptorSetLayout*);
+REAL(VkResult, vkCreatePipelineLayout, VkDevice, const VkPipelineLayoutCreateInfo*,
+     const VkAllocationCallbacks*, VkPipelineLayout*);
+REAL(VkResult, vkCreateShaderModule, VkDevice, const VkShaderModuleCreateInfo*,
+     const VkAllocationCallbacks*, VkShaderModule*);
+REAL(VkResult, vkCreateComputePipelines, VkDevice, VkPipelineCache, uint32_t,
+     const VkComputePipelineCreateInfo*, const VkAllocationCallbacks*, VkPipeline*);
+REAL(void, vkDestroyPipeline, VkDevice, VkPipeline, const VkAllocationCallbacks*);
+}
+
+namespace vksched {
+namespace {
+
+constexpr size_t IDLE_PIPELINES = 512; // of a device; a large model has some hundred
+
+struct Layout {
+    VkDescriptorSetLayout set = VK_NULL_HANDLE;
+    VkPipelineLayout layout = VK_NULL_HANDLE;
+};
+
+// Shader, specialisation constants and layout: what decides what a compiler makes of them.
+using Key = std::tuple<std::string, std::string, VkPipelineLayout>;
+
+struct Pipeline {
+    Key key;
+    uint32_t users = 0;
+    std::list<VkPipeline>::iterator idle; // where there are no users
+};
+
+struct Shared {
+    VkPipelineCache cache = VK_NULL_HANDLE;
+    bool has_cache = false; // asked for; the driver may have given none
+    std::map<Interface, Layout> layouts;
+    std::map<Key, VkPipeline> made;
+    std::map<VkPipeline, Pipeline> pipelines;
+    std::list<VkPipeline> idle; // the one without users for longest first
+};
+
+std::mutex mutex; // guards what follows; never held while a driver compiles
+std::map<VkDevice, Shared> devices;
+
+void drop_layout(VkDevice device, const Layout& shared)
+{
+    vkDestroyPipelineLayout(device, shared.layout, nullptr);
+    vkDestroyDescriptorSetLayout(device, shared.set, nullptr);
+}
+
+Layout make_layout(VkDevice device, Interface wanted)
+{
+    std::vector<VkDescriptorSetLayoutBinding> bindings(wanted.buffers);
+    for (uint32_t i = 0; i < wanted.buffers; i++) {
+        bindings[i].binding = i;
+        bindings[i].descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
+        bindings[i].descriptorCount = 1;
+        bindings[i].stageFlags = VK_SHADER_STAGE_COMPUTE_BIT;
+    }
+    VkDescriptorSetLayoutCreateInfo set_info{};
+    set_info.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO;
+    set_info.bindingCount = wanted.buffers;
+    set_info.pBindings = bindings.data();
+    VkPushConstantRange range{ VK_SHADER_STAGE_COMPUTE_BIT, 0, wanted.push_bytes };
+    Layout made;
+    if (__real_vkCreateDescriptorSetLayout(device, &set_info, nullptr, &made.set) != VK_SUCCESS) {
+        return {};
+    }
+    VkPipelineLayoutCreateInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO;
+    info.setLayoutCount = 1;
+    info.pSetLayouts = &made.set;
+    info.pushConstantRangeCount = wanted.push_bytes ? 1 : 0;
+    info.pPushConstantRanges = &range;
+    if (__real_vkCreatePipelineLayout(device, &info, nullptr, &made.layout) != VK_SUCCESS) {
+        made.layout = VK_NULL_HANDLE;
+        drop_layout(device, made);
+        return {};
+    }
+    return made;
+}
+
+// With the mutex held.
+VkPipelineCache open_cache(VkDevice device, Shared& shared, size_t size, const void* data)
+{
+    if (!shared.has_cache) {
+        VkPipelineCacheCreateInfo info{};
+        info.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO;
+        info.initialDataSize = size;
+        info.pInitialData = data;
+        if (__real_vkCreatePipelineCache(device, &info, nullptr, &shared.cache) != VK_SUCCESS) {
+            shared.cache = VK_NULL_HANDLE;
+        }
+        shared.has_cache = true;
+    }
+    return shared.cache;
+}
+
+// With the mutex held: one more user of a pipeline that is there.
+void use(Shared& shared, VkPipeline pipeline)
+{
+    Pipeline& at = shared.pipelines.at(pipeline);
+    if (at.users++ == 0) {
+        shared.idle.erase(at.idle);
+    }
+}
+
+std::string text(const VkSpecializationInfo* constants)
+{
+    if (constants == nullptr) {
+        return {};
+    }
+    std::string all(reinterpret_cast<const char*>(constants->pMapEntries),
+                    constants->mapEntryCount * sizeof(VkSpecializationMapEntry));
+    all.append(static_cast<const char*>(constants->pData), constants->dataSize);
+    return all;
+}
+
+} // namespace
+
+VkPipelineLayout shared_layout(VkDevice device, Interface wanted)
+{
+    if (wanted.buffers == 0) {
+        return VK_NULL_HANDLE;
+    }
+    std::lock_guard<std::mutex> lock(mutex);
+    auto& known = devices[device].layouts;
+    auto at = known.find(wanted);
+    if (at == known.end()) {
+        Layout made = make_layout(device, wanted);
+        if (made.layout == VK_NULL_HANDLE) {
+            return VK_NULL_HANDLE;
+        }
+        at = known.emplace(wanted, made).first;
+    }
+    return at->second.layout;
+}
+
+VkPipelineCache shared_cache(VkDevice device)
+{
+    std::lock_guard<std::mutex> lock(mutex);
+    return open_cache(device, devices[device], 0, nullptr);
+}
+
+VkResult take_pipeline(VkDevice device, VkComputePipelineCreateInfo info, const std::string& code,
+                       VkPipelineCache own_cache, VkPipeline* pipeline)
+{
+    const Key key{ code, text(info.stage.pSpecializationInfo), info.layout };
+    {
+        std::lock_guard<std::mutex> lock(mutex);
+        Shared& shared = devices[device];
+        auto at = shared.made.find(key);
+        if (at != shared.made.end()) {
+            *pipeline = at->second;
+            use(shared, *pipeline);
+            return VK_SUCCESS;
+        }
+    }
+    const VkPipelineCache shared_one = shared_cache(device);
+    VkPipeline made = VK_NULL_HANDLE;
+    const VkResult result = __real_vkCreateComputePipelines(
+      device, shared_one != VK_NULL_HANDLE ? shared_one : own_cache, 1, &info, nullptr, &made);
+    if (result != VK_SUCCESS) {
+        *pipeline = VK_NULL_HANDLE;
+        return result;
+    }
+    VkPipeline spare = VK_NULL_HANDLE;
+    {
+        std::lock_guard<std::mutex> lock(mutex);
+        Shared& shared = devices[device];
+        auto [at, is_new] = shared.made.emplace(key, made);
+        if (is_new) {
+            shared.pipelines[made] = { key, 1, {} };
+        } else { // another thread was faster
+            spare = made;
+            use(shared, at->second);
+        }
+        *pipeline = at->second;
+    }
+    __real_vkDestroyPipeline(device, spare, nullptr);
+    return VK_SUCCESS;
+}
+
+void give_pipeline(VkDevice device, VkPipeline pipeline)
+{
+    VkPipeline old = pipeline;
+    {
+        std::lock_guard<std::mutex> lock(mutex);
+        Shared& shared = devices[device];
+        auto at = shared.pipelines.find(pipeline);
+        if (at != shared.pipelines.end()) {
+            old = VK_NULL_HANDLE;
+            if (--at->second.users == 0) {
+                at->second.idle = shared.idle.insert(shared.idle.end(), pipeline);
+            }
+            if (shared.idle.size() > IDLE_PIPELINES) {
+                old = shared.idle.front();
+                shared.idle.pop_front();
+                shared.made.erase(shared.pipelines.at(old).key);
+                shared.pipelines.erase(old);
+            }
+        }
+    }
+    __real_vkDestroyPipeline(device, old, nullptr);
+}
+
+void drop_shared(VkDevice device)
+{
+    Shared shared;
+    {
+        std::lock_guard<std::mutex> lock(mutex);
+        auto at = devices.find(device);
+        if (at == devices.end()) {
+            return;
+        }
+        shared = std::move(at->second);
+        devices.erase(at);
+    }
+    for (const auto& [pipeline, known] : shared.pipelines) {
+        __real_vkDestroyPipeline(device, pipeline, nullptr);
+    }
+    for (const auto& [interface, layout] : shared.layouts) {
+        drop_layout(device, layout);
+    }
+    vkDestroyPipelineCache(device, shared.cache, nullptr);
+}
+
+} // namespace vksched
+
+// ---- for the companion, which finds these by name
+
+// Makes a pipeline before an Algorithm asks for it, from any thread; it is idle until then.
+// constants: 32-bit words, the specialisation ids 0, 1, ...
+EXPORT VkResult vksched_make_pipeline(VkDevice device, const uint32_t* code, size_t code_bytes,
+                                      const uint32_t* constants, uint32_t constant_count,
+                                      uint32_t buffers, uint32_t push_bytes)
+{
+    const VkPipelineLayout layout = vksched::shared_layout(device, { buffers, push_bytes });
+    if (layout == VK_NULL_HANDLE) {
+        return VK_SUCCESS; // it is made with the Algorithm
+    }
+    std::vector<VkSpecializationMapEntry> entries;
+    for (uint32_t i = 0; i < constant_count; i++) {
+        entries.push_back({ i, 4 * i, 4 });
+    }
+    VkSpecializationInfo values{ constant_count, entries.data(), 4 * size_t{ constant_count },
+                                 constants };
+    VkShaderModuleCreateInfo module_info{};
+    module_info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
+    module_info.codeSize = code_bytes;
+    module_info.pCode = code;
+    VkComputePipelineCreateInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO;
+    info.layout = layout;
+    info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
+    info.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
+    info.stage.pName = "main";
+    info.stage.pSpecializationInfo = &values;
+    VkResult result =
+      __real_vkCreateShaderModule(device, &module_info, nullptr, &info.stage.module);
+    if (result != VK_SUCCESS) {
+        return result;
+    }
+    const std::string text(reinterpret_cast<const char*>(code), code_bytes);
+    VkPipeline pipeline = VK_NULL_HANDLE;
+    result = vksched::take_pipeline(device, info, text, VK_NULL_HANDLE, &pipeline);
+    vkDestroyShaderModule(device, info.stage.module, nullptr);
+    if (result == VK_SUCCESS) {
+        vksched::give_pipeline(device, pipeline);
+    }
+    return result;
+}
+
+// Starts the device's pipeline cache from what vksched_read_cache once gave; before its first
+// pipeline. The driver leaves out what is not its own.
+EXPORT void vksched_fill_cache(VkDevice device, const void* data, size_t size)
+{
+    std::lock_guard<std::mutex> lock(vksched::mutex);
+    vksched::open_cache(device, vksched::devices[device], size, data);
+}
+
+// As vkGetPipelineCacheData.
+EXPORT VkResult vksched_read_cache(VkDevice device, size_t* size, void* data)
+{
+    const VkPipelineCache cache = vksched::shared_cache(device);
+    if (cache == VK_NULL_HANDLE) {
+        *size = 0;
+        return VK_SUCCESS;
+    }
+    return vkGetPipelineCacheData(device, cache, size, data);
+}

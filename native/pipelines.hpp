@@ -1,0 +1,35 @@
+// What all pipelines of a device share, as kp makes each thing anew for each Algorithm.
+#pragma once
+
+#include <vulkan/vulkan.h>
+
+#include <string>
+
+namespace vksched {
+
+struct Interface {
+    uint32_t buffers = 0; // storage buffers, bound in order
+    uint32_t push_bytes = 0;
+    bool operator<(const Interface& other) const
+    {
+        return buffers != other.buffers ? buffers < other.buffers : push_bytes < other.push_bytes;
+    }
+};
+
+// Null where the interface is another kind of kp's, or memory is short: kp's own serves then.
+VkPipelineLayout shared_layout(VkDevice device, Interface wanted);
+
+// Null where the driver gives none.
+VkPipelineCache shared_cache(VkDevice device);
+
+// Returns a pipeline like the one described: the one made before, or a new one. code: its SPIR-V.
+VkResult take_pipeline(VkDevice device, VkComputePipelineCreateInfo info, const std::string& code,
+                       VkPipelineCache own_cache, VkPipeline* pipeline);
+
+// Gives back what take_pipeline returned; it is kept for the next that wants one like it.
+void give_pipeline(VkDevice device, VkPipeline pipeline);
+
+// Ends all of it, before the device ends.
+void drop_shared(VkDevice device);
+
+} // namespace vksched

@@ -1,0 +1,165 @@
+"""The CPU backend's own ways of computing, against the references: in pieces of any size, on
+several threads, in memory that is used again.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import vksched as vs
+from vksched.cases.case import Case
+from vksched.cases.runner import check
+from vksched.cases.table import CASES, DOUBLES, HALVES, LONGS, UNSIGNED
+from vksched.ops import host
+from vksched.ops.lower import compute_into
+from vksched.ops.op import Attrs, all_ops, view_offset
+from vksched.runtime.workers import SMALL_BYTES, Buffers, Workers
+from vksched.types import NDArray, numpy_dtype
+
+HOSTED = [
+    case
+    for case in (*CASES, *HALVES, *DOUBLES, *LONGS, *UNSIGNED)
+    if case.declaration.host is not None
+    and case.result_type().size
+    and not case.large
+    # a view is never computed
+    and view_offset(case.declaration, case.types, Attrs(case.attrs)) is None
+]
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "BLOCK", 5)
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    pool = Workers("test", 3)
+    yield pool
+    pool.close()
+
+
+def run(case: Case, workers: Workers) -> NDArray:
+    """The case by its op's host kernel, into memory full of a value that no case has."""
+    kernel, attrs, result = case.declaration.host, Attrs(case.attrs), case.result_type()
+    assert kernel is not None
+    out = np.empty(result.shape, numpy_dtype(result.dtype))
+    out.view(np.uint8 if out.ndim else out.dtype)[...] = 77
+    workers.each(
+        lambda inputs, part: compute_into(case.declaration, inputs, attrs, part),
+        kernel.cut(case.inputs, attrs, out),
+    )
+    return out
+
+
+@pytest.mark.parametrize("op", sorted({case.op for case in HOSTED}))
+def test_host_kernels_equal_the_references(
+    op: str, workers: Workers, small_blocks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = [case for case in HOSTED if case.op == op]
+    assert cases
+    for case in cases:
+        with np.errstate(over="ignore"):  # of errors squared
+            check(case, run(case, workers), case.expected(), "numpy in pieces")
+
+
+def test_what_matters_has_a_host_kernel() -> None:
+    ops = {name for name, op in all_ops().items() if op.host is not None}
+    assert ops >= {"add", "gelu", "softmax", "layer_norm", "matmul", "conv", "attention"}
+    assert ops >= {"reduce_sum", "where", "clip", "relu"}
+
+
+@pytest.mark.parametrize(
+    ("op", "tolerance"),
+    [("erf", 1e-6), ("gelu", 2e-5), ("gelu_tanh", 2e-5), ("sigmoid", 1e-5), ("silu", 1e-5)],
+)
+def test_fast_float32_keeps_the_digits_of_small_results(op: str, tolerance: float) -> None:
+    """Over all magnitudes, relative to the result; special values too."""
+    x = np.concatenate([np.linspace(-12, 12, 40001), np.geomspace(1e-30, 1e3, 2001)])
+    x = np.concatenate([x, -x, [0.0, -0.0, np.inf, -np.inf, np.nan]]).astype(np.float32)
+    declared = all_ops()[op]
+    assert declared.host is not None
+    got = np.empty_like(x)
+    with np.errstate(all="ignore"):
+        declared.host.compute((x,), Attrs(), got)
+        wanted = declared.reference((x.astype(np.float64),), Attrs())
+    assert np.array_equal(np.isnan(got), np.isnan(wanted))
+    known = np.isfinite(wanted) & (np.abs(wanted) > 1e-36)
+    apart = np.abs(got[known] - wanted[known]) / np.abs(wanted[known])
+    assert apart.max() < tolerance
+    assert np.array_equal(np.isinf(got), np.isinf(wanted.astype(np.float32)))
+
+
+def test_attention_hides_keys_beyond_a_window_by_the_reference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = sys.modules["vksched.ops.attention"]  # beside it there is the function of that name
+    monkeypatch.setattr(module, "_REFERENCE_SCORES", 8)
+    case = next(c for c in HOSTED if c.op == "attention" and c.result_type().size > 100)
+    check(case, run(case, Workers("test", 1)), case.expected(), "numpy by parts")
+
+
+# -- threads and memory ------------------------------------------------------------------------
+
+
+def test_an_error_on_any_thread_reaches_the_caller_when_all_have_ended(workers: Workers) -> None:
+    done: list[int] = []
+
+    def fail(number: int) -> None:
+        if number == 7:
+            raise ValueError("seven")
+        done.append(number)
+
+    with pytest.raises(ValueError, match="seven"):
+        workers.each(fail, ((i,) for i in range(64)))
+    count = len(done)
+    workers.each(done.append, ((i,) for i in range(3)))
+    assert len(done) == count + 3
+
+
+def test_pieces_are_shared_by_threads() -> None:
+    meet = threading.Barrier(3, timeout=30)  # broken where fewer threads come
+    pool = Workers("test", 3)
+    try:
+        pool.each(lambda _: meet.wait(), ((i,) for i in range(6)))
+    finally:
+        pool.close()
+
+
+def test_memory_is_used_again_once_no_array_shows_it() -> None:
+    buffers, dtype = Buffers(), np.dtype(np.float32)
+    first = buffers.take((SMALL_BYTES,), dtype)
+    place = first.ctypes.data
+    view = first.reshape(2, -1)[1, 3:]
+    del first
+    gc.collect()
+    second = buffers.take((SMALL_BYTES,), dtype)
+    assert second.ctypes.data != place  # a view still shows it
+    del view
+    gc.collect()
+    assert buffers.take((SMALL_BYTES - 5,), dtype).ctypes.data == place
+
+
+def test_results_do_not_change_with_later_runs() -> None:
+    """Results, and what an observer keeps, are not written to by later runs."""
+    x = vs.input("x", (64, 1024))
+    doubled = vs.add(x, x, name="doubled")
+    total = vs.reduce_sum(vs.exp(vs.transpose(doubled)), axis=0)
+    kept: list[NDArray] = []
+    rng = np.random.default_rng(0)
+    feeds = [rng.standard_normal((64, 1024)).astype(np.float32) for _ in range(4)]
+    with vs.Scheduler(["cpu"]) as sched:
+        run = sched.compile(
+            [doubled, total], observe={doubled: lambda name, value: kept.append(value)}
+        )
+        results = [run(x=feed) for feed in feeds]
+    for feed, (twice, sums), seen in zip(feeds, results, kept, strict=True):
+        np.testing.assert_array_equal(twice, 2 * feed)
+        np.testing.assert_array_equal(seen, 2 * feed)
+        np.testing.assert_allclose(sums, np.exp(2.0 * feed).sum(axis=1), rtol=1e-5)

@@ -1,0 +1,147 @@
+"""IREE: each case compiled for Vulkan by its compiler, called with arrays that are on the device.
+
+Small cases have several calls in one function, with barriers against their being merged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import iree.runtime as rt
+import numpy as np
+
+from .mlir import module_of
+from .specs import Array, Arrays, Spec, result_shape
+from .wire import Job, Skip, Timed, repeats
+
+COMPILE_LIMIT_S = 100
+MOST_BYTES = 1 << 28
+_ELEMENTS = {
+    "float32": rt.HalElementType.FLOAT_32,
+    "float16": rt.HalElementType.FLOAT_16,
+    "int32": rt.HalElementType.SINT_32,
+}
+
+
+class IreePeer:
+    """IREE on the device with that UUID, or else that name."""
+
+    def __init__(self, device: Mapping[str, Any]) -> None:
+        self.version = version("iree-base-compiler")
+        driver = rt.get_driver("vulkan")
+        found = driver.query_available_devices()
+        plain = str(device["uuid"]).replace("-", "")
+        fitting = [d for d in found if plain and plain in d["path"].replace("-", "")]
+        fitting += [d for d in found if d["name"].startswith(device["name"])]
+        if not fitting:
+            raise LookupError(f"IREE has no device {device['name']}, only {found}")
+        self._config = rt.Config(device=driver.create_device(fitting[0]["device_id"]))
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        self._cache = cache / "vksched" / "bench"
+
+    def prepare(self, spec: Spec, arrays: Arrays) -> Job:
+        args = [self._upload(a) for a in _args(spec, arrays)]
+        one = self._function(spec, 1)
+
+        def call_one() -> Any:
+            return one(*args)
+
+        def result() -> Array:
+            found = call_one()
+            first = found[0] if isinstance(found, tuple) else found
+            return self._download(first).reshape(result_shape(spec))
+
+        if spec.kind == "chain":
+            return Timed(call_one, result, spec["ops"])
+        result()
+        start = time.perf_counter()
+        call_one()
+        calls = repeats(time.perf_counter() - start)
+        calls = min(calls, max(1, MOST_BYTES // (4 * int(np.prod(result_shape(spec))))))
+        if calls == 1:
+            return Timed(call_one, result)
+        many = self._function(spec, calls)
+        return Timed(lambda: many(*args), result, calls, f"{calls} calls")
+
+    def _upload(self, array: Array) -> Any:
+        # asdevicearray() and to_host() import host memory where the driver can, and fail where it
+        # is not aligned (IREE 3.13, llvmpipe).
+        device = self._config.device
+        view = device.allocator.allocate_buffer_copy(
+            memory_type=rt.MemoryType.DEVICE_LOCAL,
+            allowed_usage=rt.BufferUsage.DEFAULT,
+            device=device,
+            buffer=array,
+            element_type=_ELEMENTS[array.dtype.name],
+        )
+        return rt.DeviceArray(device, view)
+
+    def _download(self, value: Any) -> Array:
+        device, view = self._config.device, value._buffer_view
+        source = view.get_buffer()
+        staging = device.allocator.allocate_buffer(
+            memory_type=rt.MemoryType.HOST_LOCAL | rt.MemoryType.DEVICE_VISIBLE,
+            allowed_usage=rt.BufferUsage.TRANSFER_TARGET | rt.BufferUsage.MAPPING_SCOPED,
+            allocation_size=source.byte_length(),
+        )
+        done = device.create_semaphore(0)
+        before, after = rt.HalFence.create_at(done, 0), rt.HalFence.create_at(done, 1)
+        device.queue_copy(source, staging, wait_semaphores=before, signal_semaphores=after)
+        after.wait()
+        return np.array(staging.map().asarray(view.shape, np.dtype(np.float32)))
+
+    def _function(self, spec: Spec, calls: int) -> Callable[..., Any]:
+        source = module_of(spec, calls)
+        key = hashlib.sha256(f"{self.version}\n{source}".encode()).hexdigest()[:24]
+        compiled = self._cache / f"iree-{key}.vmfb"
+        if not compiled.exists():
+            self._compile(source, compiled)
+        context = rt.SystemContext(config=self._config)
+        context.add_vm_module(rt.VmModule.copy_buffer(context.instance, compiled.read_bytes()))
+        function: Callable[..., Any] = context.modules.module["f"]
+        return function
+
+    def _compile(self, source: str, target: Path) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "case.mlir"
+            path.write_text(source)
+            made = Path(folder) / "case.vmfb"
+            command = [sys.executable, "-m", "iree.compiler.tools.scripts.iree_compile"]
+            command += ["--iree-hal-target-device=vulkan", str(path), "-o", str(made)]
+            try:
+                done = subprocess.run(
+                    command, capture_output=True, text=True, timeout=COMPILE_LIMIT_S
+                )
+            except subprocess.TimeoutExpired:
+                raise Skip(f"its compiler took more than {COMPILE_LIMIT_S} s") from None
+            if done.returncode:
+                lines = [line for line in done.stderr.splitlines() if "error:" in line]
+                raise Skip(f"its compiler: {(lines or ['failed'])[0][-200:]}")
+            beside = target.with_suffix(f".{os.getpid()}")
+            beside.write_bytes(made.read_bytes())
+            os.replace(beside, target)
+
+
+def _args(spec: Spec, arrays: Arrays) -> list[Array]:
+    """Returns the operands in the order of the function's: convolutions take a padded image."""
+    values = [a for _, a in sorted(arrays.items(), key=lambda item: (item[0][0] == "w", item[0]))]
+    if spec.kind == "conv" and spec.get("pad"):
+        pad = spec["pad"]
+        values[0] = np.pad(values[0], ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+    if spec.kind == "conv" and spec.get("groups", 1) > 1:
+        values[1] = values[1][:, 0]
+    return [np.ascontiguousarray(a) for a in values]
+
+
+def open_peer(device: Mapping[str, Any]) -> IreePeer:
+    return IreePeer(device)

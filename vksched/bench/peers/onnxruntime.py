@@ -1,0 +1,114 @@
+"""onnxruntime on the CPU: a model of one node, its inputs and outputs bound beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+from .specs import EPSILON, Array, Arrays, Spec, result_shape
+from .wire import Job, Skip, Timed, repeats
+
+OPSET = 18
+TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "int32": TensorProto.INT32}
+MICROSOFT = "com.microsoft"
+
+
+class OnnxruntimePeer:
+    """Its CPU provider, with as many threads as it likes."""
+
+    version = str(onnxruntime.__version__)
+
+    def prepare(self, spec: Spec, arrays: Arrays) -> Job:
+        half = spec.get("storage") == "float16"
+        if half:
+            raise Skip("its CPU provider computes float16 by way of float32 copies")
+        session = onnxruntime.InferenceSession(
+            _model(spec, arrays), providers=["CPUExecutionProvider"]
+        )
+        binding = session.io_binding()
+        held = []
+        for name, array in arrays.items():
+            if name.startswith("x"):
+                held.append(onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array)))
+                binding.bind_ortvalue_input(name, held[-1])
+        out = onnxruntime.OrtValue.ortvalue_from_numpy(np.empty(result_shape(spec), np.float32))
+        binding.bind_ortvalue_output("y", out)
+
+        def call(times: int = 1) -> None:
+            for _ in range(times):
+                session.run_with_iobinding(binding)
+
+        def result() -> Array:
+            call()
+            return np.asarray(out.numpy())
+
+        result()
+        calls = repeats(Timed(call, result).sample())
+        job = Timed(lambda: call(calls), result, calls * spec.get("ops", 1), f"{calls} calls")
+        job.held = held, binding  # type: ignore[attr-defined]
+        return job
+
+
+def _model(spec: Spec, arrays: Arrays) -> bytes:
+    nodes = _nodes(spec)
+    inputs = [
+        helper.make_tensor_value_info(n, TYPES[a.dtype.name], a.shape)
+        for n, a in arrays.items()
+        if n.startswith("x")
+    ]
+    weights = [numpy_helper.from_array(a, n) for n, a in arrays.items() if n.startswith("w")]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, result_shape(spec))
+    if spec.kind == "reduce":
+        weights.append(numpy_helper.from_array(np.array([spec["axis"]], np.int64), "axes"))
+    graph = helper.make_graph(nodes, "case", inputs, [output], weights)
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
+    model = helper.make_model(graph, opset_imports=opsets)
+    model.ir_version = 8
+    return bytes(model.SerializeToString())
+
+
+def _nodes(spec: Spec) -> list[Any]:
+    node, kind = helper.make_node, spec.kind
+    if kind == "matmul":
+        b = "x1" if spec.get("batch") else "w0"
+        turned = [int(bool(spec.get(f"transpose_{t}"))) for t in "ab"]
+        if any(turned):
+            return [node("Gemm", ["x0", b], ["y"], transA=turned[0], transB=turned[1])]
+        return [node("MatMul", ["x0", b], ["y"])]
+    if kind == "binary":
+        return [node({"add": "Add", "mul": "Mul"}[spec["op"]], ["x0", "x1"], ["y"])]
+    if kind == "unary":
+        op, domain = {"relu": ("Relu", ""), "exp": ("Exp", ""), "gelu": ("Gelu", MICROSOFT)}[
+            spec["op"]
+        ]
+        return [node(op, ["x0"], ["y"], domain=domain)]
+    if kind == "softmax":
+        return [node("Softmax", ["x0"], ["y"], axis=-1)]
+    if kind == "layer_norm":
+        return [node("LayerNormalization", ["x0", "w0", "w1"], ["y"], axis=-1, epsilon=EPSILON)]
+    if kind == "rms_norm":
+        return [node("SimplifiedLayerNormalization", ["x0", "w0"], ["y"], axis=-1, epsilon=EPSILON)]
+    if kind == "reduce":
+        op = {"sum": "ReduceSum", "max": "ReduceMax"}[spec["op"]]
+        return [node(op, ["x0", "axes"], ["y"], keepdims=0)]
+    if kind == "transpose":
+        return [node("Transpose", ["x0"], ["y"], perm=spec["axes"])]
+    if kind == "gather":
+        return [node("Gather", ["x0", "x1"], ["y"], axis=0)]
+    if kind == "conv":
+        pads, strides = [spec.get("pad", 0)] * 4, [spec.get("stride", 1)] * 2
+        groups = spec.get("groups", 1)
+        return [node("Conv", ["x0", "w0"], ["y"], pads=pads, strides=strides, group=groups)]
+    if kind == "chain":
+        names = ["x0", *(f"t{i}" for i in range(spec["ops"] - 1)), "y"]
+        steps = zip(names, names[1:], strict=False)
+        return [node("Add", [before, "x1"], [after]) for before, after in steps]
+    raise Skip(f"no model of one node for {kind}")
+
+
+def open_peer(device: Mapping[str, Any]) -> OnnxruntimePeer:
+    return OnnxruntimePeer()

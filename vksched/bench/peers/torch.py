@@ -1,0 +1,107 @@
+"""PyTorch on the CPU, or on CUDA where the device is a GPU that it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from .specs import EPSILON, Array, Arrays, Spec
+from .wire import Job, Timed, repeats
+
+REDUCTIONS: dict[str, Callable[..., Any]] = {"sum": torch.sum, "max": torch.amax}
+UNARY: dict[str, Callable[..., Any]] = {
+    "relu": torch.relu,
+    "exp": torch.exp,
+    "gelu": functional.gelu,
+}
+
+
+class TorchPeer:
+    """Eager functions, in inference mode."""
+
+    def __init__(self, device: Mapping[str, Any]) -> None:
+        self.version = str(torch.__version__)
+        self._cuda = device["name"] != "numpy"
+        if self._cuda:
+            names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+            fitting = [i for i, name in enumerate(names) if name == device["name"]]
+            if not fitting:
+                raise LookupError(f"torch has no CUDA device {device['name']}, only {names}")
+            self._device = torch.device("cuda", fitting[0])
+            # Full float32, as everyone else computes.
+            torch.backends.cuda.matmul.allow_tf32 = False
+            torch.backends.cudnn.allow_tf32 = False
+        else:
+            self._device = torch.device("cpu")
+
+    def prepare(self, spec: Spec, arrays: Arrays) -> Job:
+        v = {
+            n: torch.from_numpy(np.ascontiguousarray(a)).to(self._device) for n, a in arrays.items()
+        }
+        function = _function(spec, v)
+        count = spec["ops"] if spec.kind == "chain" else 1
+
+        def call(times: int = 1) -> Any:
+            with torch.inference_mode():
+                for _ in range(times):
+                    out = function()
+                if self._cuda:
+                    torch.cuda.synchronize()
+            return out
+
+        def result() -> Array:
+            return np.asarray(call().float().cpu().numpy())
+
+        result()
+        calls = repeats(Timed(call, result).sample())
+        return Timed(lambda: call(calls), result, calls * count, f"{calls} calls")
+
+
+def _function(spec: Spec, v: Mapping[str, Any]) -> Callable[[], Any]:
+    kind, x = spec.kind, v["x0"]
+    if kind == "matmul":
+        a = x.mT if spec.get("transpose_a") else x
+        b = v["x1"] if spec.get("batch") else v["w0"]
+        b = b.mT if spec.get("transpose_b") else b
+        out = torch.empty((*a.shape[:-1], b.shape[-1]), dtype=a.dtype, device=a.device)
+        return lambda: torch.matmul(a, b, out=out)
+    if kind == "binary":
+        out = torch.empty_like(x)
+        function: Callable[..., Any] = torch.add if spec["op"] == "add" else torch.mul
+        return lambda: function(x, v["x1"], out=out)
+    if kind == "unary":
+        return lambda: UNARY[spec["op"]](x)
+    if kind == "softmax":
+        return lambda: torch.softmax(x, -1)
+    if kind == "layer_norm":
+        return lambda: functional.layer_norm(x, x.shape[-1:], v["w0"], v["w1"], EPSILON)
+    if kind == "rms_norm":
+        return lambda: functional.rms_norm(x, x.shape[-1:], v["w0"], EPSILON)
+    if kind == "reduce":
+        return lambda: REDUCTIONS[spec["op"]](x, spec["axis"])
+    if kind == "transpose":
+        return lambda: x.permute(spec["axes"]).contiguous()
+    if kind == "gather":
+        return lambda: torch.index_select(x, 0, v["x1"])
+    if kind == "conv":
+        sizes = spec.get("stride", 1), spec.get("pad", 0), 1, spec.get("groups", 1)
+        return lambda: functional.conv2d(x, v["w0"], None, *sizes)
+    if kind == "attention":
+        parts = [v[n].unsqueeze(0) for n in ("x0", "x1", "x2")]
+        return lambda: functional.scaled_dot_product_attention(*parts)[0]
+
+    def chain() -> Any:
+        value = x
+        for _ in range(spec["ops"]):
+            value = value + v["x1"]
+        return value
+
+    return chain
+
+
+def open_peer(device: Mapping[str, Any]) -> TorchPeer:
+    return TorchPeer(device)

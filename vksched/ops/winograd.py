@@ -1,0 +1,371 @@
+"""Convolution with 3 x 3 windows of stride 1 by Winograd's minimal filtering: fewer products.
+
+    w --winograd_weights--> points (S * S, rows, channels)                       once, S = tile + 2
+    x --input--> (S * S, channels, tiles) --S * S products with points--> (S * S, rows, tiles)
+      --output--> result + bias --repair--> result
+
+Each tile of tile x tile results takes S * S products instead of 9 * tile * tile: 2.25 times less
+for tiles of 2, 4 times for tiles of 4, whose error is about 10 times that of the direct sums. The
+points take S * S / 9 times the memory of the weights. What is not finite would spread over its
+tile, so results that are not finite are summed up directly, at the end.
+Source: Lavin and Gray, Fast algorithms for convolutional neural networks, 2016.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..errors import DTypeError, ShapeError, UnsupportedOp
+from ..types import FLOAT32, NDArray, TensorType
+from . import matmul
+from .conv_kernels import SCRATCH_WORDS
+from .op import (
+    OUTPUT,
+    SCRATCH,
+    Attrs,
+    AttrValue,
+    Call,
+    Dispatch,
+    Kernel,
+    Op,
+    Work,
+    get_op,
+    register,
+)
+from .strides import MAX_DISPATCHES
+from .tensor import Tensor, TensorLike, apply, as_tensor
+from .window import Push, launches
+
+TILES = (2, 4)
+_VALUES, _SUMS = SCRATCH, SCRATCH - 1
+_ROW_WORDS = 4
+"""Rows of tiles are padded to so many words, which products read at a time."""
+_SOFTWARE_SCRATCH_WORDS = 1 << 20
+"""Words of values and sums at a time on a CPU driver: what a cache may hold."""
+_CHUNK_TILES = 64
+"""Tiles of a pass that is not all of them are a multiple of this."""
+
+_FROM_WEIGHTS = {
+    2: ((1, 0, 0), (1 / 2, 1 / 2, 1 / 2), (1 / 2, -1 / 2, 1 / 2), (0, 0, 1)),
+    4: (
+        (1 / 4, 0, 0),
+        (-1 / 6, -1 / 6, -1 / 6),
+        (-1 / 6, 1 / 6, -1 / 6),
+        (1 / 24, 1 / 12, 1 / 6),
+        (1 / 24, -1 / 12, 1 / 6),
+        (0, 0, 1),
+    ),
+}
+_TO_WEIGHTS = {
+    2: ((1, 0, 0, 0), (0, 1, -1, 0), (0, 0, 0, 1)),
+    4: ((4, 0, 0, 0, 0, 0), (0, -3, 3, 0, 0, 0), (0, 0, 0, 0, 0, 1)),
+}
+"""By tile: the points of one axis from its weights, and back."""
+
+
+def _check_tile(op: str, attrs: Attrs) -> int:
+    tile = attrs.as_int("tile")
+    if tile not in TILES:
+        raise ShapeError(f"[{op}] expected tiles of 2 or 4, got {tile}")
+    return tile
+
+
+def _both_axes(matrix: object, of: NDArray) -> NDArray:
+    """Returns matrix @ of @ matrix.T for the last two axes, in float64."""
+    by = np.asarray(matrix, np.float64)
+    return np.asarray(by @ of.astype(np.float64) @ by.T)
+
+
+# -- the weights -------------------------------------------------------------------------------
+
+
+def _weights_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    op, w = "winograd_weights", inputs[0]
+    side = _check_tile(op, attrs) + 2
+    if w.dtype != FLOAT32:
+        raise DTypeError(f"[{op}] expected float32, got {w.dtype}; try vs.cast")
+    if w.rank != 4 or w.shape[2:] != (3, 3):
+        raise ShapeError(f"[{op}] expected w (rows, channels, 3, 3), got {w.shape}")
+    return TensorType((side * side, *w.shape[:2]), FLOAT32)
+
+
+def _weights_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    w, tile = inputs[0], attrs.as_int("tile")
+    points = _both_axes(_FROM_WEIGHTS[tile], w).astype(w.dtype)
+    return np.ascontiguousarray(points.transpose(2, 3, 0, 1)).reshape((tile + 2) ** 2, *w.shape[:2])
+
+
+def _lower_weights(call: Call) -> tuple[Dispatch, ...]:
+    items = math.prod(call.inputs[0].shape[:2])
+    tile = call.attrs.as_int("tile")
+    return tuple(
+        Dispatch(
+            f"winograd_weights_{tile}",
+            (0, OUTPUT),
+            launch.groups,
+            (("step", items), *launch.push),
+            barrier=launch.barrier,
+        )
+        for launch in launches("winograd_weights", items, 0, call.limits)
+        if items
+    )
+
+
+register(
+    Op(
+        "winograd_weights",
+        _weights_infer,
+        _weights_reference,
+        Kernel(tuple(f"winograd_weights_{tile}" for tile in TILES), _lower_weights),
+        any_dtype=True,
+    )
+)
+
+
+# -- the convolution ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """Sizes of a convolution in tiles."""
+
+    tile: int
+    images: int
+    channels: int
+    rows: int
+    sizes: tuple[int, int]
+    results: tuple[int, int]
+    begin: tuple[int, int]
+
+    @property
+    def points(self) -> int:
+        return (self.tile + 2) ** 2
+
+    @property
+    def across(self) -> tuple[int, int]:
+        """Tiles along each axis of an image."""
+        return -(-self.results[0] // self.tile), -(-self.results[1] // self.tile)
+
+    @property
+    def tiles(self) -> int:
+        return self.images * self.across[0] * self.across[1]
+
+
+def _shape(call: Call) -> _Shape:
+    (images, channels, *sizes), (_, rows, *results) = call.inputs[0].shape, call.output.shape
+    begin, tile = call.attrs.as_ints("begin"), call.attrs.as_int("tile")
+    return _Shape(
+        *(tile, images, channels, rows),
+        *((sizes[0], sizes[1]), (results[0], results[1]), (begin[0], begin[1])),
+    )
+
+
+def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    op, (x, points) = "winograd_conv", inputs[:2]
+    side = _check_tile(op, attrs) + 2
+    if any(t.dtype != FLOAT32 for t in inputs):
+        got = " and ".join(t.dtype for t in inputs)
+        raise DTypeError(f"[{op}] expected operands all float32, got {got}; try vs.cast")
+    if (
+        x.rank != 4
+        or points.rank != 3
+        or (points.shape[0], points.shape[2])
+        != (
+            side * side,
+            x.shape[1],
+        )
+    ):
+        raise ShapeError(
+            f"[{op}] expected x (N, C, height, width) and points ({side * side}, rows, C), "
+            f"got {x.shape} and {points.shape}"
+        )
+    rows = points.shape[1]
+    if len(inputs) > 2 and inputs[2].shape != (rows,):
+        raise ShapeError(f"[{op}] expected a bias of shape ({rows},), got {inputs[2].shape}")
+    begin, end = attrs.as_ints("begin"), attrs.as_ints("end")
+    results = tuple(n + b + e - 2 for n, b, e in zip(x.shape[2:], begin, end, strict=True))
+    if min(results) < 1 or x.shape[1] == 0:
+        raise ShapeError(
+            f"[{op}] expected channels and windows within the padded input, got {x.shape}"
+        )
+    return TensorType((x.shape[0], rows, *results), FLOAT32)
+
+
+def weights_of(points: NDArray, tile: int) -> NDArray:
+    """Returns the weights that were transformed, up to rounding: (rows, channels, 3, 3)."""
+    side = tile + 2
+    by_weight = points.reshape(side, side, *points.shape[1:]).transpose(2, 3, 0, 1)
+    return _both_axes(_TO_WEIGHTS[tile], by_weight).astype(points.dtype)
+
+
+def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    x, points, *bias = inputs
+    w = weights_of(points, attrs.as_int("tile"))
+    return get_op("conv").reference((x, w, *bias), _direct_attrs(attrs))
+
+
+def _direct_attrs(attrs: Attrs) -> Attrs:
+    """Returns those of the convolution that this one is."""
+    ones: dict[str, AttrValue] = {"stride": (1, 1), "dilation": (1, 1), "groups": 1}
+    return Attrs({**ones, "begin": attrs["begin"], "end": attrs["end"]})
+
+
+def _pass_tiles(call: Call) -> int:
+    """Returns the tiles whose values and sums are in scratch memory at a time."""
+    shape = _shape(call)
+    room = _SOFTWARE_SCRATCH_WORDS if call.limits.software else SCRATCH_WORDS
+    room = min(room, call.limits.max_buffer_bytes // 4)
+    most = room // (shape.points * (shape.channels + shape.rows))
+    if shape.tiles <= most - _ROW_WORDS:
+        return shape.tiles
+    if most < _CHUNK_TILES:
+        raise UnsupportedOp(
+            f"[winograd_conv] expected channels of which {_CHUNK_TILES} tiles fit into a buffer, "
+            f"got {shape.channels} and {shape.rows}"
+        )
+    return most // _CHUNK_TILES * _CHUNK_TILES
+
+
+def _row(tiles: int) -> int:
+    return -(-tiles // _ROW_WORDS) * _ROW_WORDS
+
+
+def _scratch(call: Call) -> tuple[int, ...]:
+    if call.output.size == 0:
+        return ()
+    shape, row = _shape(call), _row(_pass_tiles(call))
+    return (shape.points * shape.channels * row, shape.points * shape.rows * row)
+
+
+def _lower(call: Call) -> tuple[Dispatch, ...]:
+    if call.output.size == 0:
+        return ()
+    shape, tiles = _shape(call), _pass_tiles(call)
+    out: list[Dispatch] = []
+    for first in range(0, shape.tiles, tiles):
+        part = list(_pass(call, shape, first, min(tiles, shape.tiles - first)))
+        # the values of the pass before have been read, then those of this one written
+        out += [replace(part[0], barrier=bool(out)), *part[1:]]
+        if len(out) > MAX_DISPATCHES:
+            raise UnsupportedOp(f"[winograd_conv] it needs more than {MAX_DISPATCHES} dispatches")
+    return (*out, *_repair(call, shape))
+
+
+def _pass(call: Call, shape: _Shape, first: int, tiles: int) -> Iterator[Dispatch]:
+    """The results of some tiles: their values, the products, the results."""
+    row = _row(tiles)
+    place: Push = (("first_tile", first), ("pass_tiles", tiles), ("row", row))
+    across: Push = (("tiles", shape.across), *place)
+    for launch in launches("winograd_conv", shape.channels * tiles, 0, call.limits):
+        yield Dispatch(
+            f"winograd_input_{shape.tile}",
+            (0, _VALUES),
+            launch.groups,
+            (
+                ("channels", shape.channels),
+                ("sizes", shape.sizes),
+                ("begin", shape.begin),
+                *(*across, *launch.push),
+            ),
+            barrier=launch.barrier,
+        )
+    points = call.inputs[1]
+    values = TensorType((shape.points, shape.channels, row))
+    sums = TensorType((shape.points, shape.rows, row))
+    plain = Attrs({"transpose_a": False, "transpose_b": False})
+    products = matmul.product(Call((points, values), sums, plain, call.limits))
+    for number, step in enumerate(products):
+        yield replace(step, operands=(1, _VALUES, 1, _SUMS), barrier=step.barrier or number == 0)
+    for launch in launches("winograd_conv", shape.rows * tiles, 0, call.limits):
+        yield Dispatch(
+            f"winograd_output_{shape.tile}",
+            (_SUMS, _bias_of(call), OUTPUT),
+            launch.groups,
+            (("rows", shape.rows), ("sizes", shape.results), *across, *launch.push),
+            _constants(call),
+            barrier=True,
+        )
+
+
+def _bias_of(call: Call) -> int:
+    return 2 if len(call.inputs) > 2 else 1
+
+
+def _constants(call: Call) -> tuple[tuple[str, int], ...]:
+    return (("HAS_BIAS", int(len(call.inputs) > 2)),)
+
+
+def _repair(call: Call, shape: _Shape) -> Iterator[Dispatch]:
+    items, rounds = -(-call.output.size // 4), 4 * (shape.channels + 1)
+    for launch in launches("winograd_conv", items, rounds, call.limits):
+        yield Dispatch(
+            f"winograd_repair_{shape.tile}",
+            (0, 1, _bias_of(call), OUTPUT),
+            launch.groups,
+            (
+                *(("channels", shape.channels), ("rows", shape.rows), ("sizes", shape.sizes)),
+                *(("result_sizes", shape.results), ("begin", shape.begin)),
+                *(("count", call.output.size), *launch.push),
+            ),
+            _constants(call),
+            barrier=True,
+        )
+
+
+def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
+    shape = _shape(Call(inputs, output, attrs))
+    moved = sum(t.device_bytes for t in inputs) + output.device_bytes
+    passing = 8.0 * shape.points * shape.tiles * (shape.channels + shape.rows)
+    products = 2.0 * shape.points * shape.tiles * shape.channels * shape.rows
+    return Work(products, moved + passing)
+
+
+register(
+    Op(
+        "winograd_conv",
+        _infer,
+        _reference,
+        Kernel(
+            (
+                *(f"winograd_{k}_{t}" for k in ("input", "output", "repair") for t in TILES),
+                *matmul.SHADERS,
+            ),
+            _lower,
+            _scratch,
+        ),
+        work=_work,
+        any_dtype=True,
+    )
+)
+
+
+# -- builders ----------------------------------------------------------------------------------
+
+
+def winograd_weights(w: TensorLike, tile: int, *, name: str | None = None) -> Tensor:
+    """The weights (rows, channels, 3, 3) as `winograd_conv` takes them, for tiles of 2 or 4."""
+    return apply("winograd_weights", (as_tensor(w),), {"tile": int(tile)}, name)
+
+
+def winograd_conv(
+    x: TensorLike,
+    points: TensorLike,
+    bias: TensorLike | None = None,
+    *,
+    tile: int,
+    begin: tuple[int, int],
+    end: tuple[int, int],
+    name: str | None = None,
+) -> Tensor:
+    """`conv` of x with the weights that points were made of, with stride 1.
+
+    x: (N, C, height, width), points: ((tile + 2)^2, rows, C), bias: (rows,).
+    """
+    tensor = as_tensor(x)
+    rest = () if bias is None else (as_tensor(bias, like=tensor),)
+    attrs: dict[str, AttrValue] = {"tile": int(tile), "begin": tuple(begin), "end": tuple(end)}
+    return apply("winograd_conv", (tensor, as_tensor(points, like=tensor), *rest), attrs, name)
