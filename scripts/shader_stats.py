@@ -140,7 +140,7 @@ def used_pipelines(variants: Collection[str] | None = None) -> list[Pipeline]:
     try:
         from vksched.cases.table import CASES, FUNCTIONS
         from vksched.errors import UnsupportedOp
-        from vksched.ops.lower import lower
+        from vksched.ops.lower import lower, variants_of
         from vksched.ops.op import Call, Limits, get_op, view_offset
         from vksched.runtime.shaders import load_manifest, load_shader
     except ImportError as error:
@@ -166,9 +166,10 @@ def used_pipelines(variants: Collection[str] | None = None) -> list[Pipeline]:
         op = get_op(name)
         if op.kernel is None or view_offset(op, call.inputs, call.attrs) is not None:
             continue
-        for limits in (amd, Limits()):
+        here = (replace(call, limits=limits) for limits in (amd, Limits()))
+        for run in (replace(c, variant=name) for c in here for name in variants_of(op, c)):
             with contextlib.suppress(UnsupportedOp):
-                for dispatch in lower(op, replace(call, limits=limits)).dispatches:
+                for dispatch in lower(op, run).dispatches:
                     if dispatch.shader in wanted:
                         defaults = {n: d for n, _, d in load_shader(dispatch.shader).constants}
                         given = sorted(dict(dispatch.constants).items())

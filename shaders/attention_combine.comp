@@ -1,6 +1,6 @@
 #version 450
 // result[i, c] = sum over parts of partial[i, part, c] * w[part] / sum of total[part] * w[part], w = exp(largest[part] - largest).
-// partial: (rows, parts, row + 4), behind each row its largest score and the total of its weights; result: (rows, row).
+// partial: (rows, parts, row + 4), behind each row its largest score and the total of its weights; result: (batch, heads, queries, row), by strides.
 // One group strides over the elements by the size of the whole dispatch.
 // Source: Dao et al., Flash-Decoding for long-context inference, 2023.
 #extension GL_GOOGLE_include_directive : require
@@ -16,6 +16,10 @@ layout(push_constant) uniform Push {
     uint count;
     uint row;
     uint parts;
+    uint queries;
+    uint heads;
+    uint result_row; // words from one query to the next, and from one head to the next
+    uint result_head;
 };
 
 void main() {
@@ -35,6 +39,10 @@ void main() {
             total += partial[at + row + 1u] * weight;
             if (weight != 0.0) sum += partial[at + i % row] * weight;
         }
-        result[result_offset + i] = total == 0.0 ? 0.0 : sum / total;
+        const uint query = i / row % queries;
+        const uint head = i / (row * queries) % heads;
+        const uint batch = i / (row * queries * heads);
+        const uint at = result_offset + batch * (row * queries * heads) + head * result_head + query * result_row;
+        result[at + i % row] = total == 0.0 ? 0.0 : sum / total;
     }
 }

@@ -1,42 +1,59 @@
 #version 450
 // result[i] = OP(a[i], b[i]) with numpy broadcasting over RANK axes; OP is FUNCTION of include/binary.glsl, named by the variant.
-// a, b: strided, stride 0 along broadcast axes; result: (count), contiguous. Axes are listed innermost first.
-// One group strides over the elements by the size of the whole dispatch.
+// a, b: strided, stride 0 along broadcast axes; result: (lines, columns), contiguous. Axes are listed innermost first.
+// One invocation goes along the innermost axis, four elements at a time where all operands allow (QUADS), and from line to line.
 // Source: none.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint RANK = 1;
+layout(constant_id = 4) const uint QUADS = 0;
+layout(constant_id = 5) const uint A_ALONG = 1; // stride 1 along the innermost axis, else 0
+layout(constant_id = 6) const uint B_ALONG = 1;
+#include "quads.glsl"
 #include "binary.glsl"
 
-layout(set = 0, binding = 0) readonly buffer A { uint a[]; };
-layout(set = 0, binding = 1) readonly buffer B { uint b[]; };
-layout(set = 0, binding = 2) writeonly buffer Result { uint result[]; };
+layout(set = 0, binding = 0) readonly buffer A { uvec4 a[]; };
+layout(set = 0, binding = 1) readonly buffer B { uvec4 b[]; };
+layout(set = 0, binding = 2) writeonly buffer Result { uvec4 result[]; };
 layout(push_constant) uniform Push {
     uint a_offset;
     uint b_offset;
     uint result_offset;
-    uint count;
-    uint sizes[7];
+    uint columns;
+    uint lines;
+    uint sizes[6];
     uint a_strides[8];
     uint b_strides[8];
 };
+#define STRIDES(axis) uvec2(a_strides[axis], b_strides[axis])
+#define START uvec2(a_offset, b_offset)
+#define PLACES uvec2
+#include "lines.glsl"
 
 void main() {
-    const uint stride = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
-    for (uint i = gl_GlobalInvocationID.x; i < count; i += stride) {
-        uint rest = i;
-        uint at_a = a_offset;
-        uint at_b = b_offset;
-        for (uint axis = 0u; axis + 1u < RANK; ++axis) {
-            const uint next = rest / sizes[axis];
-            const uint index = rest - next * sizes[axis];
-            at_a += index * a_strides[axis];
-            at_b += index * b_strides[axis];
-            rest = next;
+    const uint quads = QUADS != 0u ? columns / 4u : 0u;
+    const uint run = run_of_group(quads);
+    const uint end = end_of_run(quads, run);
+    const uint rest = columns - 4u * quads;
+    const uint run_of_words = run_of_group(rest);
+    const uint end_of_words = end_of_run(rest, run_of_words);
+    for (uint line = first_line(); line < lines; line += line_step()) {
+        const uvec2 at = start_of_line(line);
+        const uint to = result_offset + line * columns;
+        const uint to_quad = to / 4u;
+        OPEN(left, a, at.x)
+        OPEN(right, b, at.y)
+        for (uint i = first_of_run(run); i < end; i += gl_WorkGroupSize.x) {
+            const uvec4 l = QUAD(left, a, A_ALONG, i);
+            const uvec4 r = QUAD(right, b, B_ALONG, i);
+            result[to_quad + i] = uvec4(
+                FUNCTION(l.x, r.x), FUNCTION(l.y, r.y), FUNCTION(l.z, r.z), FUNCTION(l.w, r.w));
         }
-        at_a += rest * a_strides[RANK - 1u];
-        at_b += rest * b_strides[RANK - 1u];
-        result[result_offset + i] = FUNCTION(a[at_a], b[at_b]);
+        for (uint i = first_of_run(run_of_words); i < end_of_words; i += gl_WorkGroupSize.x) {
+            const uint column = 4u * quads + i;
+            const uvec2 from = at + column * STRIDES(0);
+            WORD(result, to + column) = FUNCTION(WORD(a, from.x), WORD(b, from.y));
+        }
     }
 }

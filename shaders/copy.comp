@@ -1,13 +1,15 @@
 #version 450
 // dst[i] = src[i] for i < count, as 32-bit words whatever they hold.
 // src: (count), dst: (count); uploads, downloads and copies between windows and pages.
-// One group strides over the words by the size of the whole dispatch.
+// One group copies a run of neighbouring words, four at a time where both start at a multiple of four (quads.glsl).
 // Source: none.
+#extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
+#include "quads.glsl"
 
-layout(set = 0, binding = 0) readonly buffer Src { uint src[]; };
-layout(set = 0, binding = 1) writeonly buffer Dst { uint dst[]; };
+layout(set = 0, binding = 0) readonly buffer Src { uvec4 src[]; };
+layout(set = 0, binding = 1) writeonly buffer Dst { uvec4 dst[]; };
 layout(push_constant) uniform Push {
     uint src_offset;
     uint dst_offset;
@@ -15,8 +17,14 @@ layout(push_constant) uniform Push {
 };
 
 void main() {
+    const uint quads = ((src_offset | dst_offset) & 3u) == 0u ? count / 4u : 0u;
+    const uint run = run_of_group(quads);
+    const uint end = end_of_run(quads, run);
+    const uint from = src_offset / 4u;
+    const uint to = dst_offset / 4u;
+    for (uint i = first_of_run(run); i < end; i += gl_WorkGroupSize.x) dst[to + i] = src[from + i];
     const uint stride = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
-    for (uint i = gl_GlobalInvocationID.x; i < count; i += stride) {
-        dst[dst_offset + i] = src[src_offset + i];
+    for (uint i = 4u * quads + gl_GlobalInvocationID.x; i < count; i += stride) {
+        WORD(dst, dst_offset + i) = WORD(src, src_offset + i);
     }
 }

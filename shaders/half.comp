@@ -1,33 +1,58 @@
 #version 450
 // result = x, from float32 to pairs of float16 (PACK 1) or back (PACK 0).
 // Of count elements: one float32 a word, two float16 a word, the first in the lower half.
-// One invocation converts pairs, striding over them by the size of the whole dispatch.
+// One group converts a run of neighbouring elements, four at a time (quads.glsl).
 // Source: IEEE 754-2019, binary16.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
+#include "quads.glsl"
 #include "half.glsl"
 
-layout(set = 0, binding = 0) readonly buffer X { uint x[]; };
-layout(set = 0, binding = 1) writeonly buffer Result { uint result[]; };
+#if PACK
+layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
+layout(set = 0, binding = 1) writeonly buffer Result { uvec2 result[]; };
+#else
+layout(set = 0, binding = 0) readonly buffer X { uvec2 x[]; };
+layout(set = 0, binding = 1) writeonly buffer Result { uvec4 result[]; };
+#endif
 layout(push_constant) uniform Push {
     uint x_offset;
     uint result_offset;
     uint count;
 };
 
+uint pack(uint low, uint high) {
+    return float_to_half(uintBitsToFloat(low)) | float_to_half(uintBitsToFloat(high)) << 16;
+}
+uint unpack(uint half_word) { return floatBitsToUint(half_to_float(half_word)); }
+
 void main() {
-    const uint stride = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
-    for (uint i = gl_GlobalInvocationID.x; i < (count + 1u) / 2u; i += stride) {
-        const bool both = 2u * i + 1u < count;
+    const uint quads = count / 4u;
+    const uint run = run_of_group(quads);
+    const uint end = end_of_run(quads, run);
+    for (uint i = first_of_run(run); i < end; i += gl_WorkGroupSize.x) {
 #if PACK
-        const uint low = float_to_half(uintBitsToFloat(x[x_offset + 2u * i]));
-        const uint high = both ? float_to_half(uintBitsToFloat(x[x_offset + 2u * i + 1u])) : 0u;
-        result[result_offset + i] = low | high << 16;
+        const uvec4 words = x[x_offset / 4u + i];
+        result[result_offset / 2u + i] = uvec2(pack(words.x, words.y), pack(words.z, words.w));
 #else
-        const uint word = x[x_offset + i];
-        result[result_offset + 2u * i] = floatBitsToUint(half_to_float(word & 0xffffu));
-        if (both) result[result_offset + 2u * i + 1u] = floatBitsToUint(half_to_float(word >> 16));
+        const uvec2 pairs = x[x_offset / 2u + i];
+        result[result_offset / 4u + i] =
+            uvec4(unpack(pairs.x & 0xffffu), unpack(pairs.x >> 16), unpack(pairs.y & 0xffffu), unpack(pairs.y >> 16));
 #endif
     }
+    const uint pair = 2u * quads + gl_GlobalInvocationID.x; // of the one to three last elements
+    const bool both = 2u * pair + 1u < count;
+    if (2u * pair >= count) return;
+#if PACK
+    const uint at = x_offset + 2u * pair;
+    const uint to = result_offset + pair;
+    result[to >> 1u][to & 1u] = pack(WORD(x, at), both ? WORD(x, at + 1u) : 0u);
+#else
+    const uint at = x_offset + pair;
+    const uint to = result_offset + 2u * pair;
+    const uint words = x[at >> 1u][at & 1u];
+    WORD(result, to) = unpack(words & 0xffffu);
+    if (both) WORD(result, to + 1u) = unpack(words >> 16);
+#endif
 }

@@ -1,38 +1,49 @@
 #version 450
-// result[sum index * result_strides] = x[sum index * x_strides] over RANK axes: transpose, expand, slice, concat.
-// x, result: strided, steps may be negative or 0 in x. Axes are listed innermost first.
-// One group strides over the elements by the size of the whole dispatch.
+// result[sum index * result_strides] = x[sum index * x_strides] over RANK axes: expand, slice, concat, transpose (not of the last axis).
+// x, result: strided, steps may be negative or 0 in x. Axes are listed innermost first, of `columns` and `sizes` elements.
+// One invocation goes along the innermost axis, four elements at a time where both sides allow (QUADS), and from line to line.
 // Source: none.
+#extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint RANK = 1;
+layout(constant_id = 4) const uint QUADS = 0;
+layout(constant_id = 5) const uint X_ALONG = 1; // stride 1 along the innermost axis, else 0
+#include "quads.glsl"
 
-layout(set = 0, binding = 0) readonly buffer X { uint x[]; };
-layout(set = 0, binding = 1) writeonly buffer Result { uint result[]; };
+layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
+layout(set = 0, binding = 1) writeonly buffer Result { uvec4 result[]; };
 layout(push_constant) uniform Push {
     uint x_offset;
     uint result_offset;
-    uint count;
-    uint sizes[7];
+    uint columns;
+    uint lines;
+    uint sizes[6];
     int x_strides[8];
     int result_strides[8];
 };
+#define STRIDES(axis) uvec2(x_strides[axis], result_strides[axis])
+#define START uvec2(x_offset, result_offset)
+#define PLACES uvec2
+#include "lines.glsl"
 
 void main() {
-    const uint stride = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
-    for (uint i = gl_GlobalInvocationID.x; i < count; i += stride) {
-        uint rest = i;
-        uint from = x_offset;
-        uint to = result_offset;
-        for (uint axis = 0u; axis + 1u < RANK; ++axis) {
-            const uint next = rest / sizes[axis];
-            const uint index = rest - next * sizes[axis];
-            from += index * uint(x_strides[axis]);
-            to += index * uint(result_strides[axis]);
-            rest = next;
+    const uint quads = QUADS != 0u ? columns / 4u : 0u;
+    const uint run = run_of_group(quads);
+    const uint end = end_of_run(quads, run);
+    const uint rest = columns - 4u * quads;
+    const uint run_of_words = run_of_group(rest);
+    const uint end_of_words = end_of_run(rest, run_of_words);
+    for (uint line = first_line(); line < lines; line += line_step()) {
+        const uvec2 at = start_of_line(line);
+        const uint to_quad = at.y / 4u;
+        OPEN(from, x, at.x)
+        for (uint i = first_of_run(run); i < end; i += gl_WorkGroupSize.x) {
+            result[to_quad + i] = QUAD(from, x, X_ALONG, i);
         }
-        from += rest * uint(x_strides[RANK - 1u]);
-        to += rest * uint(result_strides[RANK - 1u]);
-        result[to] = x[from];
+        for (uint i = first_of_run(run_of_words); i < end_of_words; i += gl_WorkGroupSize.x) {
+            const uvec2 place = at + (4u * quads + i) * STRIDES(0);
+            WORD(result, place.y) = WORD(x, place.x);
+        }
     }
 }

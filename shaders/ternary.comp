@@ -1,28 +1,39 @@
 #version 450
 // result[i] = OP(x[i], a[i], b[i]) with numpy broadcasting over RANK axes: where(x, a, b) or x + scale * a * b.
-// x, a, b: strided, stride 0 along broadcast axes; result: (count), contiguous. Axes are listed innermost first.
-// One group strides over the elements by the size of the whole dispatch.
+// x, a, b: strided, stride 0 along broadcast axes; result: (lines, columns), contiguous. Axes are listed innermost first.
+// One invocation goes along the innermost axis, four elements at a time where all operands allow (QUADS), and from line to line.
 // Source: none.
+#extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint RANK = 1;
+layout(constant_id = 4) const uint QUADS = 0;
+layout(constant_id = 5) const uint X_ALONG = 1; // stride 1 along the innermost axis, else 0
+layout(constant_id = 6) const uint A_ALONG = 1;
+layout(constant_id = 7) const uint B_ALONG = 1;
+#include "quads.glsl"
 
-layout(set = 0, binding = 0) readonly buffer X { uint x[]; };
-layout(set = 0, binding = 1) readonly buffer A { uint a[]; };
-layout(set = 0, binding = 2) readonly buffer B { uint b[]; };
-layout(set = 0, binding = 3) writeonly buffer Result { uint result[]; };
+layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
+layout(set = 0, binding = 1) readonly buffer A { uvec4 a[]; };
+layout(set = 0, binding = 2) readonly buffer B { uvec4 b[]; };
+layout(set = 0, binding = 3) writeonly buffer Result { uvec4 result[]; };
 layout(push_constant) uniform Push {
     uint x_offset;
     uint a_offset;
     uint b_offset;
     uint result_offset;
-    uint count;
+    uint columns;
+    uint lines;
     float scale;
-    uint sizes[5];
+    uint sizes[4];
     uint x_strides[6];
     uint a_strides[6];
     uint b_strides[6];
 };
+#define STRIDES(axis) uvec3(x_strides[axis], a_strides[axis], b_strides[axis])
+#define START uvec3(x_offset, a_offset, b_offset)
+#define PLACES uvec3
+#include "lines.glsl"
 
 uint apply_ternary(uint x_word, uint a_word, uint b_word) {
 #if defined(WHERE)
@@ -33,21 +44,30 @@ uint apply_ternary(uint x_word, uint a_word, uint b_word) {
 }
 
 void main() {
-    const uint stride = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
-    for (uint i = gl_GlobalInvocationID.x; i < count; i += stride) {
-        uint rest = i;
-        uint at_x = x_offset;
-        uint at_a = a_offset;
-        uint at_b = b_offset;
-        for (uint axis = 0u; axis < RANK; ++axis) {
-            const bool last = axis + 1u == RANK;
-            const uint next = last ? 0u : rest / sizes[min(axis, 4u)];
-            const uint index = last ? rest : rest - next * sizes[min(axis, 4u)];
-            at_x += index * x_strides[axis];
-            at_a += index * a_strides[axis];
-            at_b += index * b_strides[axis];
-            rest = next;
+    const uint quads = QUADS != 0u ? columns / 4u : 0u;
+    const uint run = run_of_group(quads);
+    const uint end = end_of_run(quads, run);
+    const uint rest = columns - 4u * quads;
+    const uint run_of_words = run_of_group(rest);
+    const uint end_of_words = end_of_run(rest, run_of_words);
+    for (uint line = first_line(); line < lines; line += line_step()) {
+        const uvec3 at = start_of_line(line);
+        const uint to = result_offset + line * columns;
+        const uint to_quad = to / 4u;
+        OPEN(first, x, at.x)
+        OPEN(left, a, at.y)
+        OPEN(right, b, at.z)
+        for (uint i = first_of_run(run); i < end; i += gl_WorkGroupSize.x) {
+            const uvec4 f = QUAD(first, x, X_ALONG, i);
+            const uvec4 l = QUAD(left, a, A_ALONG, i);
+            const uvec4 r = QUAD(right, b, B_ALONG, i);
+            result[to_quad + i] = uvec4(apply_ternary(f.x, l.x, r.x), apply_ternary(f.y, l.y, r.y),
+                apply_ternary(f.z, l.z, r.z), apply_ternary(f.w, l.w, r.w));
         }
-        result[result_offset + i] = apply_ternary(x[at_x], a[at_a], b[at_b]);
+        for (uint i = first_of_run(run_of_words); i < end_of_words; i += gl_WorkGroupSize.x) {
+            const uint column = 4u * quads + i;
+            const uvec3 from = at + column * STRIDES(0);
+            WORD(result, to + column) = apply_ternary(WORD(x, from.x), WORD(a, from.y), WORD(b, from.z));
+        }
     }
 }

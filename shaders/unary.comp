@@ -1,15 +1,16 @@
 #version 450
 // out[i] = OP(x[i]; alpha, beta) for i < count.
 // x: (count) words, out: (count) words; OP is FUNCTION of include/unary.glsl, named by the variant.
-// One group strides over the elements by the size of the whole dispatch.
+// One group computes a run of neighbouring elements, four at a time (quads.glsl).
 // Source: none.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
+#include "quads.glsl"
 #include "unary.glsl"
 
-layout(set = 0, binding = 0) readonly buffer X { uint x[]; };
-layout(set = 0, binding = 1) writeonly buffer Result { uint result[]; };
+layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
+layout(set = 0, binding = 1) writeonly buffer Result { uvec4 result[]; };
 layout(push_constant) uniform Push {
     uint x_offset;
     uint result_offset;
@@ -18,9 +19,18 @@ layout(push_constant) uniform Push {
     uint beta;
 };
 
+uint apply(uint word) { return FUNCTION(word, alpha, beta); }
+
 void main() {
-    const uint stride = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
-    for (uint i = gl_GlobalInvocationID.x; i < count; i += stride) {
-        result[result_offset + i] = FUNCTION(x[x_offset + i], alpha, beta);
+    const uint quads = count / 4u;
+    const uint run = run_of_group(quads);
+    const uint end = end_of_run(quads, run);
+    const uint from = x_offset / 4u;
+    const uint to = result_offset / 4u;
+    for (uint i = first_of_run(run); i < end; i += gl_WorkGroupSize.x) {
+        const uvec4 words = x[from + i];
+        result[to + i] = uvec4(apply(words.x), apply(words.y), apply(words.z), apply(words.w));
     }
+    const uint last = 4u * quads + gl_GlobalInvocationID.x;
+    if (last < count) WORD(result, result_offset + last) = apply(WORD(x, x_offset + last));
 }

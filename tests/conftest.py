@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,6 +12,8 @@ import pytest
 from vksched.runtime import probe
 
 os.environ.setdefault("VKSCHED_CHECK", "1")  # every run of the suite, and of its children
+os.environ["VKSCHED_TUNE"] = "0"  # nothing but the static choice, whatever this machine knows
+os.environ["VKSCHED_CACHE"] = os.path.join(tempfile.gettempdir(), "no results of the tests' own")
 
 NUMPY_ONLY = {"nonzero"}
 """Ops that no device runs."""

@@ -15,6 +15,7 @@ LAYERS = [
     ("autograd", "passes", "importers"),
     ("plan",),
     ("runtime",),
+    ("tuner",),
     ("states", "opened"),
     ("compiled",),
     ("run", "request"),

@@ -41,6 +41,7 @@ class Request:
             frozenset(graph.nodes[n].name for v in self.observers for n in (v, graph.root(v))),
             {graph.nodes[n].name: devices[device].name for n, (device, _) in homes.items()},
             least_limits(machine),
+            min((d.memory_bytes for d in machine.devices if d.kind != "cpu"), default=0),
         )
         return self.of_graph(optimize(graph, wishes))
 

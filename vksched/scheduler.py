@@ -9,6 +9,7 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, overload
 
@@ -32,6 +33,8 @@ from .runtime.fork import Owner
 from .runtime.watchdog import Watchdog
 from .states import StateTable
 from .trace import Trace
+from .tuner.store import Store
+from .tuner.tuner import Tuner, mode_of
 from .types import NDArray
 
 if TYPE_CHECKING:
@@ -71,6 +74,11 @@ class Scheduler:
         as measurements want it, and refuses to run or compile what would need another plan then.
     optimize: whether graphs are rewritten to take less work before they are planned; not so either
         where the variable VKSCHED_OPTIMIZE is 0.
+    tune: which of the variants of a kernel runs a call. "auto": the one that `vksched tune` or an
+        earlier program found to be the fastest there; on devices that are hardware, calls that
+        nobody has measured are measured when they are compiled, for at most 3 s in all. True
+        measures whatever is missing, on CPU drivers too; a number does so for at most so many
+        seconds in all. False: the best guess, and nothing is read or measured.
     """
 
     def __init__(
@@ -84,6 +92,7 @@ class Scheduler:
         offload: bool = True,
         on_fault: str = "replay",
         optimize: bool = True,
+        tune: str | bool | float = "auto",
     ) -> None:
         if copies != "auto" and (not isinstance(copies, int) or copies < 1):
             raise PlanError(f'[Scheduler] expected copies of "auto" or 1 and more, got {copies!r}')
@@ -99,6 +108,7 @@ class Scheduler:
             raise PlanError(
                 f"[Scheduler] expected a vs.Trace, got {trace!r}; try vs.Trace(sinks=[...])"
             )
+        self._tuner = Tuner(mode_of(tune), Store())
         self.trace = trace or Trace()
         self._policy = "priority" if policy == "auto" else policy
         self._copies = copies
@@ -150,6 +160,7 @@ class Scheduler:
     def _spec(self, device: Device) -> DeviceSpec:
         """Returns what the planner may know of a device, with what the user asked of it."""
         spec, sync = self._watchdog.correct(device.spec), self._sync.get(device.name, "split")
+        spec = self._tuner.tuned(spec)
         least = spec.offload_flops_per_byte if self._offload else math.inf
         return dataclasses.replace(spec, sync=sync, offload_flops_per_byte=least)
 
@@ -408,9 +419,17 @@ class Scheduler:
         return request.optimized(self.machine) if self._optimize else request
 
     def _make(self, request: Request, progress: Progress | None) -> Compiled:
+        tuned = False  # of a generation that follows a fault the runs wait already
+
         def build(left_out: Mapping[str, str], small: bool, progress: Progress | None) -> Executor:
+            nonlocal tuned
             with self._preparing:
                 self._require_reach(request.graph, left_out)
+                if not tuned:
+                    devices = [d for d in self._devices if d.name not in left_out]
+                    wanted = partial(self._plan, request, self._machine(left_out), small)
+                    self._tuner.measure_graph(request.graph, devices, wanted, self.trace)
+                    tuned = True
                 plan = self._plan(request, self._machine(left_out), small)
                 self._states.place(plan, self._devices)
                 try:

@@ -4,6 +4,23 @@
 // Such a part ends with four words: the largest score, the total and two of no meaning.
 // A key of weight 0 counts as not there, whatever it holds; a row that sees no key is 0.
 
+// Rows lie by heads, (heads, length, size), or by length, (length, heads, size): the larger stride spans the other axis.
+uint place_row(uint offset, uint batch, uint row, uint row_stride, uint head_stride) {
+    const uint share = rows / queries;
+    const uint head = batch % heads * share + row / queries;
+    const uint whole = max(row_stride * queries, head_stride * heads * share);
+    return offset + batch / heads * whole + head * head_stride + row % queries * row_stride;
+}
+
+uint place_q(uint batch, uint row) { return place_row(q_offset, batch, row, q_row, q_head); }
+
+// Where the first key of a batch lies, or its first value.
+uint place_keys(uint offset, uint batch, uint row_stride, uint head_stride) {
+    return offset + batch / heads * max(row_stride * keys, head_stride * heads) + batch % heads * head_stride;
+}
+
+uint tiles_of(uint tile_rows) { return (rows + tile_rows - 1u) / tile_rows; }
+
 // Lowest and highest query of a tile of rows.
 ivec2 tile_queries(uint first, uint count) {
     const uint last = min(first + count, rows) - 1u;
@@ -53,10 +70,13 @@ uint find_mask(uint batch, uint row) {
 #endif
 }
 
-// Where the sums of a part of a row lie: with WHOLE 1 there is one part, and result_row is v_row.
+// Where the result of a row lies, or the sums of a part of it, one row of all parts behind the other.
 uint place_result(uint batch, uint row, uint part) {
+    if (WHOLE != 0u) return place_row(result_offset, batch, row, result_row, result_head);
     return result_offset + ((batch * rows + row) * parts + part) * result_row;
 }
+
+uint place_state(uint at) { return at + result_row - 4u; }
 
 // The larger score. A score that is NaN makes its weight NaN, and with it the total, so it need not be the largest.
 float larger(float largest, float score) {

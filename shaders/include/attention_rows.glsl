@@ -11,8 +11,8 @@ layout(constant_id = 5) const uint WHOLE = 1;
 #define FOR_EACH_KEY(F) F(0, 0u) F(1, 1u) F(2, 2u) F(3, 3u) F(4, 4u) F(5, 5u) F(6, 6u) F(7, 7u)
 #define PLACE_KEY(i, number) \
     const uint key##i = min(start + number, seen.y - 1u); \
-    const uint k##i = k_offset + (batch * keys + key##i) * depth; \
-    const uint v##i = v_offset + (batch * keys + key##i) * v_row; \
+    const uint k##i = k_at + key##i * k_row; \
+    const uint v##i = v_at + key##i * v_row; \
     float score##i = 0.0;
 #define MULTIPLY_FOUR(i, number) score##i += dot(part_of_q, vec4(k[k##i + d], k[k##i + d + 1u], k[k##i + d + 2u], k[k##i + d + 3u]));
 #define MULTIPLY_ONE(i, number) score##i += q[q_at + d] * k[k##i + d];
@@ -35,9 +35,11 @@ void attend(uint batch, uint first, uint part) {
     if (row >= rows) return;
     const int query = int(row % queries);
     const uint mask_at = find_mask(batch, row);
-    const uint q_at = q_offset + (batch * rows + row) * depth;
+    const uint q_at = place_q(batch, row);
+    const uint k_at = place_keys(k_offset, batch, k_row, k_head);
+    const uint v_at = place_keys(v_offset, batch, v_row, v_head);
     const uint at = place_result(batch, row, part);
-    for (uint c = 0u; c < v_row; ++c) result[at + c] = 0.0;
+    for (uint c = 0u; c < columns; ++c) result[at + c] = 0.0;
     float largest = -INFINITY;
     float total = 0.0;
     for (uint start = seen.x; start < seen.y; start += 8u) {
@@ -56,7 +58,7 @@ void attend(uint batch, uint first, uint part) {
         total *= factor;
         FOR_EACH_KEY(WEIGH)
         uint c = 0u;
-        for (; c + 4u <= v_row; c += 4u) {
+        for (; c + 4u <= columns; c += 4u) {
             vec4 sum = vec4(result[at + c], result[at + c + 1u], result[at + c + 2u], result[at + c + 3u]);
             sum = factor == 0.0 ? vec4(0.0) : sum * factor;
             FOR_EACH_KEY(ADD_FOUR)
@@ -65,21 +67,22 @@ void attend(uint batch, uint first, uint part) {
             result[at + c + 2u] = sum.z;
             result[at + c + 3u] = sum.w;
         }
-        for (; c < v_row; ++c) {
+        for (; c < columns; ++c) {
             float sum = factor == 0.0 ? 0.0 : result[at + c] * factor;
             FOR_EACH_KEY(ADD_ONE)
             result[at + c] = sum;
         }
     }
     if (WHOLE == 0u) {
-        result[at + v_row] = largest;
-        result[at + v_row + 1u] = total;
+        result[place_state(at)] = largest;
+        result[place_state(at) + 1u] = total;
         return;
     }
-    for (uint c = 0u; c < v_row; ++c) result[at + c] = total == 0.0 ? 0.0 : result[at + c] / total;
+    for (uint c = 0u; c < columns; ++c) result[at + c] = total == 0.0 ? 0.0 : result[at + c] / total;
 }
 
 void main() {
+    const uint tiles = tiles_of(gl_WorkGroupSize.x);
     for (uint part = gl_WorkGroupID.y; part < parts; part += gl_NumWorkGroups.y) {
         for (uint tile = first_tile + gl_WorkGroupID.x; tile < end_tile; tile += gl_NumWorkGroups.x) {
             attend(tile / tiles, tile % tiles * gl_WorkGroupSize.x, part);

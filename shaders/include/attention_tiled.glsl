@@ -22,19 +22,20 @@ shared float k_tile[KEYS * (STEP + 1u)];
 shared float scores[ROWS * (KEYS + 1u)];
 shared float lanes[gl_WorkGroupSize.x];
 shared float state[ROWS];
+shared uint q_places[ROWS];
 
-void load_tiles(uint q_at, uint count, uint k_at, uint end, uint step) {
+void load_tiles(uint first, uint k_at, uint end, uint step) {
     for (uint i = gl_LocalInvocationIndex; i < ROWS * STEP; i += gl_WorkGroupSize.x) {
         const uvec2 in_tile = uvec2(i / STEP, i % STEP);
         const uint here = step + in_tile.y;
-        const bool inside = in_tile.x < count && here < depth;
-        q_tile[in_tile.x * (STEP + 1u) + in_tile.y] = inside ? q[q_at + in_tile.x * depth + here] : 0.0;
+        const bool inside = first + in_tile.x < rows && here < depth;
+        q_tile[in_tile.x * (STEP + 1u) + in_tile.y] = inside ? q[q_places[in_tile.x] + here] : 0.0;
     }
     for (uint i = gl_LocalInvocationIndex; i < KEYS * STEP; i += gl_WorkGroupSize.x) {
         const uvec2 in_tile = uvec2(i / STEP, i % STEP);
         const uint here = step + in_tile.y;
         const bool inside = in_tile.x < end && here < depth;
-        k_tile[in_tile.x * (STEP + 1u) + in_tile.y] = inside ? k[k_at + in_tile.x * depth + here] : 0.0;
+        k_tile[in_tile.x * (STEP + 1u) + in_tile.y] = inside ? k[k_at + in_tile.x * k_row + here] : 0.0;
     }
 }
 
@@ -42,7 +43,9 @@ void attend(uint batch, uint first, uint part) {
     const uint index = gl_LocalInvocationIndex;
     const uvec2 lane = uvec2(index % ACROSS, index / ACROSS);
     const uint own = index / LANES; // the row of which this lane is one in the softmax
-    const uint q_at = q_offset + (batch * rows + first) * depth;
+    const uint k_at = place_keys(k_offset, batch, k_row, k_head);
+    // the first barrier comes before they are read
+    for (uint i = index; i < ROWS; i += gl_WorkGroupSize.x) q_places[i] = place_q(batch, min(first + i, rows - 1u));
     int query[OWN_ROWS];
     uint mask_at[OWN_ROWS];
     float sums[OWN_ROWS * COLUMNS];
@@ -61,7 +64,7 @@ void attend(uint batch, uint first, uint part) {
         for (uint i = 0u; i < OWN_ROWS * OWN_KEYS; ++i) products[i] = 0.0;
         for (uint step = 0u; step < depth; step += STEP) {
             barrier(); // the tiles of the step before have been read
-            load_tiles(q_at, rows - first, k_offset + (batch * keys + start) * depth, count, step);
+            load_tiles(first, k_at + start * k_row, count, step);
             barrier();
             for (uint s = 0u; s < STEP; ++s) {
                 float left[OWN_ROWS];
@@ -100,7 +103,7 @@ void attend(uint batch, uint first, uint part) {
             const float by = state[lane.y + i * DOWN];
             for (uint c = 0u; c < COLUMNS; ++c) sums[i * COLUMNS + c] = by == 0.0 ? 0.0 : sums[i * COLUMNS + c] * by;
         }
-        uint v_at = v_offset + (batch * keys + start) * v_row + first_column + lane.x;
+        uint v_at = place_keys(v_offset, batch, v_row, v_head) + start * v_row + first_column + lane.x;
         for (uint key = 0u; key < count; ++key) {
             float values[COLUMNS];
             for (uint c = 0u; c < COLUMNS; ++c) values[c] = lane.x + c * ACROSS < columns ? v[v_at + c * ACROSS] : 0.0;
@@ -132,8 +135,8 @@ void attend(uint batch, uint first, uint part) {
                 }
             }
             if (WHOLE == 0u && lane.x == 0u) {
-                result[at + v_row] = state[in_tile];
-                result[at + v_row + 1u] = whole;
+                result[place_state(at)] = state[in_tile];
+                result[place_state(at) + 1u] = whole;
             }
         }
     }
@@ -141,6 +144,7 @@ void attend(uint batch, uint first, uint part) {
 }
 
 void main() {
+    const uint tiles = tiles_of(ROWS);
     for (uint part = gl_WorkGroupID.y; part < parts; part += gl_NumWorkGroups.y) {
         for (uint tile = first_tile + gl_WorkGroupID.x; tile < end_tile; tile += gl_NumWorkGroups.x) {
             attend(tile / tiles, tile % tiles * ROWS, part);

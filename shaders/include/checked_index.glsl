@@ -5,7 +5,7 @@ const uint NAN_WORD = 0x7fc00000u;
 
 uint checked_index(int index, uint size) {
     index += index < 0 ? int(size) : 0;
-    if (index >= 0 && uint(index) < size) return uint(index);
-    atomicOr(status[status_offset], 1u);
-    return OUT_OF_RANGE;
+    const bool fits = uint(index) < size; // which no negative one is
+    for (uint once = 0u; once < uint(!fits); ++once) atomicOr(status[status_offset], 1u);
+    return fits ? uint(index) : OUT_OF_RANGE;
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from vksched.cases.attention import attributes, rotary
+from vksched.cases.attention import attributes, by_length, rotary
 from vksched.cases.case import Case
 
 from .common import Draw, Pick, array
@@ -13,7 +13,7 @@ from .common import Draw, Pick, array
 def _attention(pick: Pick) -> Case:
     batch, shared, share = (pick(st.integers(1, 3)) for _ in range(3))
     queries, keys = pick(st.integers(0, 20)), pick(st.integers(0, 90))
-    depth, columns = pick(st.integers(0, 20)), pick(st.integers(0, 20))
+    depth, columns = (pick(st.sampled_from((*range(21), 4, 8, 32))) for _ in range(2))
     scores = (batch, shared * share, queries, keys)
     inputs = [
         array(pick, "float32", (*scores[:3], depth)),
@@ -27,7 +27,9 @@ def _attention(pick: Pick) -> Case:
     attrs = attributes(depth, softcap=pick(st.sampled_from((0.0, 2.0))))
     attrs |= {"past": pick(st.integers(-5, 50))}
     attrs |= {side: pick(st.integers(-1, 9)) for side in ("left", "right")}
-    return Case("attention", tuple(inputs), attrs)
+    case = Case("attention", tuple(inputs), attrs)
+    turns = tuple(pick(st.integers(0, 1)) for _ in range(4))
+    return by_length(case, turns)
 
 
 def _rotary(pick: Pick) -> Case:

@@ -130,6 +130,8 @@ class Ours:
 
     def __init__(self, device: str) -> None:
         self._sched = Scheduler([device], on_fault="raise")
+        # Ops one by one are measured as such: no pass makes one op of them.
+        self._plain = Scheduler([device], on_fault="raise", optimize=False)
         self.device = self._sched.devices[0]
         self._device = self.device.name
         self._pair: _Pair | None = None
@@ -143,7 +145,7 @@ class Ours:
             if where != {self._device}:
                 other = ", ".join(sorted(where - {self._device}))
                 return {"skip": f"{other} takes a part of it"}
-            self._pair = _Pair(self._sched, spec, arrays, 1)
+            self._pair = _Pair(self._for(spec), spec, arrays, 1)
             if spec.kind != "chain":
                 self._repeat(spec, arrays)
         except (UnsupportedOp, OutOfMemory) as error:
@@ -153,18 +155,22 @@ class Ours:
         calls = self._pair.calls
         return {"result": got, "note": f"{calls} calls" if calls > 1 else ""}
 
+    def _for(self, spec: Spec) -> Scheduler:
+        return self._plain if spec.kind == "chain" and not spec.get("fused") else self._sched
+
     def _result(self, spec: Spec, arrays: Arrays) -> tuple[Array, set[str]]:
         values = {
             n: weight(a, name=n) if n.startswith("w") else state(a, backup=False)
             for n, a in arrays.items()
         }
-        run = self._sched.compile(build(spec, values))
+        sched = self._for(spec)
+        run = sched.compile(build(spec, values))
         got = np.array(run())
         split_names = {run.plan.machine.devices[s.device].name for s in run.plan.splits}
         run.close()
         for name, value in values.items():
             if name.startswith("x"):
-                self._sched.drop(value)
+                sched.drop(value)
         return got, split_names
 
     def _repeat(self, spec: Spec, arrays: Arrays) -> None:
@@ -176,7 +182,7 @@ class Ours:
         calls = min(calls, max(1, MOST_BYTES // (3 * size)))
         if calls > 1:
             self._pair.close()
-            self._pair = _Pair(self._sched, spec, arrays, calls)
+            self._pair = _Pair(self._for(spec), spec, arrays, calls)
             self._pair.seconds()
 
     def measure(self, seconds: float) -> list[float]:
@@ -192,4 +198,5 @@ class Ours:
 
     def close(self) -> None:
         self.drop()
+        self._plain.close()
         self._sched.close()

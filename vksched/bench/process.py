@@ -57,7 +57,11 @@ class PeerProcess:
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._said = tempfile.TemporaryFile("w+")
         self._starts = 0
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
 
     def _command(self, python: str) -> list[str]:
         return [python, "-c", _START, str(FOLDER), self.name, json.dumps(self._device)]

@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import DeviceError, GraphError
 from ..runtime import probe
 from .ceiling import Ceiling, measure_ceiling
+from .facts import Fact
 from .ours import Ours
 from .peers.specs import Spec, work_of
 from .process import PeerFailed, PeerProcess
@@ -19,7 +20,7 @@ from .rounds import OURS, Result, Runner, geometric_mean, measure_case
 FORMAT = 1
 VULKAN_PEERS = ("ncnn", "iree", "wgpu", "kp", "torch")
 CPU_PEERS = ("numpy", "torch", "onnxruntime")
-PEERS = (*VULKAN_PEERS, *CPU_PEERS)
+PEERS = tuple(dict.fromkeys((*VULKAN_PEERS, *CPU_PEERS)))
 FLOORS = ("kp",)
 """No runtimes but the device's own measure: shown, and not among those to beat."""
 INSTALL = {
@@ -56,6 +57,7 @@ class Report:
     devices: list[DeviceReport] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
     version: str = ""
+    facts: list[Fact] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, as `--json` prints it."""
@@ -65,6 +67,7 @@ class Report:
             "suite": self.suite,
             "devices": [asdict(device) for device in self.devices],
             "results": [result.as_dict() for result in self.results],
+            "facts": [asdict(fact) for fact in self.facts],
         }
 
     @staticmethod
@@ -83,7 +86,8 @@ class Report:
             DeviceReport(**{**d, "ceiling": Ceiling(**d["ceiling"])}) for d in data["devices"]
         ]
         results = [Result.from_dict(one) for one in data["results"]]
-        return Report(data["suite"], devices, results, data["vksched"])
+        facts = [Fact(**one) for one in data["facts"]]
+        return Report(data["suite"], devices, results, data["vksched"], facts)
 
     def results_of(self, device: str) -> list[Result]:
         return [result for result in self.results if result.device == device]

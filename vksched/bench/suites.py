@@ -76,9 +76,10 @@ def _ops() -> Iterator[Spec]:
 
 
 def _overhead() -> Iterator[Spec]:
-    tiny = {"count": 64, "ops": 200}
-    yield Spec("200 tiny ops", "chain", "overhead", tiny)
-    yield Spec("200 tiny ops fused", "chain", "overhead", {**tiny, "fused": True})
+    for ops in (10, 50, 200, 800):
+        yield Spec(f"{ops} tiny ops", "chain", "overhead", {"count": 64, "ops": ops})
+    params = {"count": 64, "ops": 200, "fused": True}
+    yield Spec("200 tiny ops fused", "chain", "overhead fused", params)
 
 
 def specs_of(suite: str, pattern: str | None = None) -> list[Spec]:

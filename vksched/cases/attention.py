@@ -33,7 +33,8 @@ def attention(
 def attributes(depth: int, **attrs: AttrValue) -> dict[str, AttrValue]:
     """The attributes of a call, where none are given those of the builder."""
     plain: dict[str, AttrValue] = {"softcap": 0.0, "past": 0, "left": -1, "right": -1}
-    return {"scale": max(1, depth) ** -0.5} | plain | attrs
+    plain |= {"scale": max(1, depth) ** -0.5, "by_length": (0, 0, 0, 0)}
+    return plain | attrs
 
 
 def bias(*shape: int) -> NDArray:
@@ -48,6 +49,17 @@ def hide(*shape: int) -> NDArray:
     out = bools(*shape, seed=7)
     out[..., 0, :] = False
     return out
+
+
+def by_length(case: Case, turns: tuple[int, int, int, int], name: str = "by length") -> Case:
+    """The same with q, k, v or the result with the length before the heads."""
+    turned = [
+        np.ascontiguousarray(x.swapaxes(1, 2)) if turn else x
+        for x, turn in zip(case.inputs, turns, strict=False)
+    ]
+    arrays = (*turned[:3], *case.inputs[3:])
+    attrs = dict(case.attrs) | {"by_length": turns}
+    return Case("attention", arrays, attrs, f"{name} {turns}")
 
 
 def odd_values() -> list[Case]:
@@ -114,6 +126,17 @@ CASES = [
     attention((1, 1, 11, 64), (1, 9000), 64, bools(9000), "parts", large=True),
     attention((1, 2, 9, 16), (1, 1100), 20, bias(2, 9, 1100), "parts", right=0, past=900),
     *odd_values(),
+    *(
+        by_length(attention((2, 6, queries, depth), (3, 19), 8, mask), turns)
+        for turns in ((1, 1, 1, 1), (1, 0, 0, 0), (0, 1, 0, 1), (0, 0, 1, 0))
+        for queries, depth in ((5, 7), (20, 8))
+        for mask in (None, bools(2, 1, 1, 19))
+    ),
+    by_length(attention((1, 2, 2, 4), (1, 1100), 5), (1, 1, 1, 1), "parts"),
+    *(
+        attention((1, 2, 70, size), (2, 45), size, mask, f"block {size}", right=0, past=3)
+        for size, mask in ((32, None), (32, bias(70, 45)), (128, None), (132, None), (260, None))
+    ),
     *(
         attention((1, 1, 6, 5), (1, 9), 5, mask_of(value), f"mask {value}")
         for value in (NAN, INF, -3e38)

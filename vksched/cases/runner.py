@@ -14,9 +14,9 @@ from ..errors import UnsupportedOp
 from ..ops.elementwise import BINARY, UNARY
 from ..ops.lower import SCRATCH_ALIGN_WORDS, Lowering, lower
 from ..ops.op import OUTPUT, SCRATCH, STATUS, Limits, view_offset
-from ..runtime.kompute import HostBuffer, Pipeline
+from ..runtime.kompute import HostBuffer
 from ..runtime.memory import read_words, write_words
-from ..runtime.shaders import load_shader
+from ..runtime.single import Place, Singles
 from ..runtime.vulkan import VulkanDevice
 from ..types import NDArray, numpy_dtype
 from .case import Case, FunctionCase, Mismatch
@@ -30,6 +30,8 @@ HALF_NMSE, HALF_STEP, HALF_LEAST = 2e-7, 2**-9.5, 2**-23
 """Of float16: an error of one step, as two float32 that differ little may round apart."""
 CANCELS = {"logaddexp", "hard_sigmoid"}
 """Their results may be near 0 where what is added up is not."""
+OF_THE_LARGEST = {"winograd_conv": 1e-5}
+"""Of ops whose error is one of all values that a result is made of: 1e-6 of the largest else."""
 VALUE_BY_VALUE = {op for op, _ in (*UNARY, *BINARY)} - CANCELS | {"cast", "where"}
 
 
@@ -40,7 +42,7 @@ class Runner:
         self.device = device
         self._page: HostBuffer = device.context.host(words)
         self._recording = device.context.recording()
-        self._pipelines: dict[tuple[object, ...], Pipeline] = {}
+        self._singles = Singles(device.context, device.own_buffers)
 
     def run(self, case: Case, limits: Limits, variant: str = "") -> NDArray:
         """Returns the op's result, computed by one of the variants of its kernel.
@@ -130,31 +132,12 @@ class Runner:
         recording = self._recording
         recording.begin()
         recording.barrier("host", "shader")
-        for position, dispatch in enumerate(lowering.dispatches):
-            if dispatch.barrier or (position and self.device.own_buffers):
-                recording.barrier("shader", "shader")
-            shader = load_shader(dispatch.shader)
-            values = shader.specialize(dict(dispatch.constants))
-            key = (shader.name, values)
-            if key not in self._pipelines:
-                self._pipelines[key] = self.device.context.pipeline(
-                    shader.module(values),
-                    [self._page] * len(shader.bindings),
-                    values,
-                    shader.push_bytes,
-                )
-            places = []
-            for operand in dispatch.operands:
-                if operand <= SCRATCH:
-                    places.append(scratch + lowering.scratch_offset(SCRATCH - operand))
-                else:
-                    named = {OUTPUT: output, STATUS: status}
-                    places.append(named[operand] if operand < 0 else offsets[operand])
-            shifts = dispatch.shifts or (0,) * len(places)
-            push = shader.pack_push(
-                [p + s for p, s in zip(places, shifts, strict=True)], dict(dispatch.push)
-            )
-            recording.dispatch(self._pipelines[key], dispatch.groups, push)
+        named = {OUTPUT: output, STATUS: status, SCRATCH: scratch}
+        self._singles.record(
+            recording,
+            lowering,
+            lambda operand: Place(self._page, named[operand] if operand < 0 else offsets[operand]),
+        )
         recording.barrier("shader", "host")
         recording.end()
 

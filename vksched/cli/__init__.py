@@ -13,6 +13,7 @@ from .info import info
 from .ops import ops
 from .plan import plan
 from .run import run
+from .tune import tune
 
 
 class _Group(click.Group):
@@ -43,7 +44,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     help="Show the version and exit.",
 )
 def main() -> None:
-    """Run ONNX models, see which devices there are, plan graphs, and prove and time the ops."""
+    """Run ONNX models, see which devices there are, plan graphs, prove, time and tune kernels."""
 
 
 main.add_command(bench)
@@ -52,3 +53,4 @@ main.add_command(info)
 main.add_command(ops)
 main.add_command(plan)
 main.add_command(run)
+main.add_command(tune)

@@ -70,24 +70,13 @@ def describe(
 ) -> dict[str, Any]:
     """Returns what there is to say of a model on a machine, as plain data."""
     from ..graph import build_graph
-    from ..importers.example import choose_shapes, example_inputs
-    from ..importers.lowering import NeedsInputs
+    from ..importers.example import choose_shapes
     from ..plan.planner import plan_graph
     from ..request import Request
 
     sizes = choose_shapes(model, arrays, dims, shapes)
-    notes: list[str] = []
-    lowered: Lowered
     with hint_at(sizes.assumed):
-        if arrays:
-            given = {**example_inputs(model, sizes.shapes, 0, tuple(arrays)), **arrays}
-            lowered = model.lower(model.check_inputs(given))
-        else:
-            try:
-                lowered = model.lower(model.input_types(sizes.shapes))
-            except NeedsInputs:
-                lowered = model.lower(example_inputs(model, sizes.shapes, 0))
-                notes.append("shapes depend on the elements of inputs: planned for made-up ones")
+        lowered, notes = lower_model(model, sizes.shapes, arrays)
     plan = None
     if lowered.outputs:
         request = Request(build_graph(lowered.outputs)[0], (), {}).optimized(machine)
@@ -103,6 +92,23 @@ def describe(
         "cut": _cut(lowered),
         "notes": notes,
     }
+
+
+def lower_model(
+    model: Model, shapes: Mapping[str, Any], arrays: Mapping[str, Any]
+) -> tuple[Lowered, list[str]]:
+    """Returns the first stage of a model for some shapes and arrays, and what to say of it."""
+    from ..importers.example import example_inputs
+    from ..importers.lowering import NeedsInputs
+
+    if arrays:
+        given = {**example_inputs(model, shapes, 0, tuple(arrays)), **arrays}
+        return model.lower(model.check_inputs(given)), []
+    try:
+        return model.lower(model.input_types(shapes)), []
+    except NeedsInputs:
+        note = "shapes depend on the elements of inputs: planned for made-up ones"
+        return model.lower(example_inputs(model, shapes, 0)), [note]
 
 
 def describe_model(model: Model) -> dict[str, Any]:

@@ -102,7 +102,10 @@ def machine_here(names: str | None) -> tuple[Machine, dict[str, str]]:
     """Returns the machine of the devices named, or used by default, and their other names."""
     from ..plan.machine import Machine
     from ..runtime import probe
+    from ..tuner.store import Store
+    from ..tuner.tuner import Tuner, mode_of
 
+    tuner = Tuner(mode_of("auto"), Store())
     if names is None:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
@@ -120,7 +123,7 @@ def machine_here(names: str | None) -> tuple[Machine, dict[str, str]]:
         count = 1 + sum(spec.name.partition("#")[0] == info.name for spec in specs)
         name = info.name if count == 1 else f"{info.name}#{count}"
         aliases.setdefault(given, name)
-        specs.append(probe.device_spec(info, name))
+        specs.append(tuner.tuned(probe.device_spec(info, name)))
     return Machine((*specs, probe.device_spec(probe.cpu_device()))), aliases
 
 

@@ -8,47 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 
-from ..errors import DTypeError, ShapeError, UnsupportedOp
+from ..errors import DTypeError, ShapeError
 from ..types import BOOL, FLOAT32, NDArray, TensorType, as_float, as_int, broadcast_shapes
+from .attention_kernels import KERNEL, UNBOUNDED, by_heads, seen_keys
 from .host import HostKernel
-from .layout import reshape, transpose
-from .op import (
-    OUTPUT,
-    SCRATCH,
-    Attrs,
-    AttrValue,
-    Call,
-    Dispatch,
-    Kernel,
-    Limits,
-    Op,
-    Work,
-    register,
-)
+from .layout import reshape
+from .op import Attrs, AttrValue, Op, Work, register
 from .softmax import as_mask
-from .strides import LOCAL_SIZE, LOOP_STEPS, MAX_DISPATCHES, broadcast_strides
 from .tensor import Tensor, TensorLike, apply, as_tensor
-
-UNBOUNDED = 1 << 30
-"""Further than any query sees."""
-LANES_ACROSS, LANES_DOWN = 32, 4
-"""Columns and rows of the lanes of a group in shaders/include/attention_tiled.glsl."""
-MOST_COLUMNS = 8 * LANES_ACROSS
-"""Columns of v that one dispatch for GPUs works on; more are several."""
-LANES_ON_CPU, ROWS_IN_VEC4, KEYS_ON_CPU = 8, 4, 8
-"""Lanes of a group, rows of one in shaders/include/attention_vec4.glsl, keys at a time."""
-STATE_WORDS = 4
-"""Behind the sums of a part."""
-GROUPS_WANTED, LEAST_PART = 128, 512
-"""A GPU with fewer groups than this gets the keys in parts, of this length at least."""
-DISPATCH_FLOPS = 1e11
-"""Of one dispatch on a GPU, as drivers kill what takes seconds."""
-
 
 # -- types and values --------------------------------------------------------------------------
 
@@ -63,6 +33,7 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
             "[attention] expected (batch, heads, length, size) three times, got "
             f"{q.shape}, {k.shape} and {v.shape}; try heads= for (batch, length, heads * size)"
         )
+    q, k, v = by_heads(inputs, attrs)
     if k.shape[:3] != v.shape[:3] or k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
         raise ShapeError(
             "[attention] expected q (b, h, m, d), k (b, g, n, d) and v (b, g, n, e), "
@@ -84,16 +55,10 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
             raise ShapeError(
                 f"[attention] expected a mask that broadcasts to {scores}, got {mask.shape}"
             )
-    return TensorType((*q.shape[:3], v.shape[3]), q.dtype)
-
-
-def _seen(attrs: Attrs) -> tuple[int, int]:
-    """Returns a, b: query i sees the keys i + a .. i + b."""
-    past, left, right = (attrs.as_int(name) for name in ("past", "left", "right"))
-    return (
-        past - left if left >= 0 else -UNBOUNDED,
-        past + right if right >= 0 else UNBOUNDED,
-    )
+    shape = (*q.shape[:3], v.shape[3])
+    if attrs.as_ints("by_length")[3]:
+        shape = (shape[0], shape[2], shape[1], shape[3])
+    return TensorType(shape, q.dtype)
 
 
 _REFERENCE_SCORES = 1 << 22
@@ -101,6 +66,13 @@ _REFERENCE_SCORES = 1 << 22
 
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    *turned, turn_result = attrs.as_ints("by_length")
+    given = [x.swapaxes(1, 2) if t else x for x, t in zip(inputs[:3], turned, strict=True)]
+    out = _attend_all((*given, *inputs[3:]), attrs)
+    return np.ascontiguousarray(out.swapaxes(1, 2)) if turn_result else out
+
+
+def _attend_all(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     q, k, v = inputs[:3]
     shape = (*q.shape[:3], v.shape[3])
     out = np.zeros(shape, q.dtype)
@@ -127,7 +99,7 @@ def _attend(
     if attrs.as_float("softcap"):
         softcap = q.dtype.type(attrs.as_float("softcap"))
         scores = softcap * np.tanh(scores / softcap)
-    low, high = _seen(attrs)
+    low, high = seen_keys(attrs)
     ahead = np.arange(len(k)) - np.arange(start, start + len(q))[:, None]
     hidden = (ahead < low) | (ahead > high)
     if mask is not None and mask.dtype == bool:
@@ -160,7 +132,8 @@ def _mix(weights: NDArray, v: NDArray) -> NDArray:
 
 def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     """All heads at once where their scores are few and no key is hidden by its place."""
-    q, k, v = inputs[:3]
+    *turned, turn_result = attrs.as_ints("by_length")
+    q, k, v = (x.swapaxes(1, 2) if t else x for x, t in zip(inputs[:3], turned, strict=True))
     scores_size = math.prod(q.shape[:3]) * k.shape[2]
     plain = attrs.as_int("left") < 0 and attrs.as_int("right") < 0
     if not plain or not 0 < scores_size <= _REFERENCE_SCORES or not np.isfinite(v).all():
@@ -187,174 +160,23 @@ def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     np.exp(scores, out=scores)
     total = np.add.reduce(scores, axis=3, keepdims=True)
     total[total == 0] = 1
+    out = out.swapaxes(1, 2) if turn_result else out
     np.matmul(scores, v, out=out)
     out /= total
 
 
-# -- kernels -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Launch:
-    """How a call is cut.
-
-    kind: of shader. tile: rows of a group. tiles: of all batches. each: tiles of one dispatch.
-    parts: of the keys, with part_keys each. columns: of v, of one dispatch.
-    """
-
-    kind: str
-    tile: int
-    tiles: int
-    each: int
-    parts: int
-    part_keys: int
-    columns: int
-
-
-def _sizes(call: Call) -> tuple[int, int, int, int, int]:
-    """Returns batches (with heads of k), rows of q in each, keys, depth and columns."""
-    q, k, v = (t.shape for t in call.inputs[:3])
-    return k[0] * k[1], q[1] // k[1] * q[2], k[2], q[3], v[3]
-
-
-def _launch(call: Call) -> _Launch:
-    return _on_cpu_driver(call) if call.limits.software else _on_gpu(call)
-
-
-def _on_cpu_driver(call: Call) -> _Launch:
-    batches, rows, keys, depth, columns = _sizes(call)
-    rounds = 1 + depth // 4 + depth % 4 + columns // 4 + columns % 4
-    part_keys = (LOOP_STEPS - 2 * columns - 2) // rounds * KEYS_ON_CPU
-    if part_keys <= 0:
-        raise UnsupportedOp(
-            f"[attention] heads of size {depth} and {columns} are too long for a CPU driver: "
-            "such drivers end long loops early"
-        )
-    parts = max(1, -(-keys // part_keys))
-    part_keys = max(1, -(-keys // parts))
-    in_fours = depth % 4 == 0 and columns % 4 == 0 and rows > LANES_ON_CPU
-    tile = LANES_ON_CPU * (ROWS_IN_VEC4 if in_fours else 1)
-    tiles = -(-rows // tile) * batches
-    most = call.limits.max_groups
-    runs = LOOP_STEPS // (-(-part_keys // KEYS_ON_CPU) * rounds + 2 * columns + 2)
-    each = runs // -(-parts // most[1])
-    if each == 0:
-        raise UnsupportedOp(f"[attention] {keys} keys are too many for this CPU driver")
-    each = min(tiles, each * most[0])
-    kind = "vec4" if in_fours else "rows"
-    return _Launch(kind, tile, tiles, each, parts, part_keys, columns)
-
-
-def _on_gpu(call: Call) -> _Launch:
-    batches, rows, keys, depth, columns = _sizes(call)
-    tile = LANES_DOWN if rows <= 2 * LANES_DOWN else 4 * LANES_DOWN
-    tiles = -(-rows // tile) * batches
-    parts = max(1, min(GROUPS_WANTED // tiles, keys // LEAST_PART))
-    part_keys = max(1, -(-keys // parts))
-    flops = 2.0 * tile * max(1, keys) * (depth + min(columns, MOST_COLUMNS))
-    each = max(1, min(tiles, int(DISPATCH_FLOPS / flops)))
-    return _Launch("tiled", tile, tiles, each, parts, part_keys, min(columns, MOST_COLUMNS))
-
-
-def _lower(call: Call) -> tuple[Dispatch, ...]:
-    if call.output.size == 0:
-        return ()
-    _, rows, keys, depth, columns = _sizes(call)
-    cut, whole = _launch(call), _launch(call).parts == 1
-    q, k = call.inputs[0].shape, call.inputs[1].shape
-    masked = len(call.inputs) > 3
-    strides = (0, 0, 0, 0)
-    if masked:
-        strides = broadcast_strides(call.inputs[3].shape, (*q[:3], keys))  # type: ignore[assignment]
-    low, high = _seen(call.attrs)
-    push: tuple[tuple[str, int | float | tuple[int, ...]], ...] = (
-        *(("tiles", -(-rows // cut.tile)), ("rows", rows), ("queries", q[2]), ("keys", keys)),
-        *(("depth", depth), ("v_row", columns), ("heads", k[1]), ("mask_strides", strides)),
-        *(("result_row", columns + (0 if whole else STATE_WORDS)), ("parts", cut.parts)),
-        *(("part_keys", cut.part_keys), ("first_seen", low), ("last_seen", high)),
-        *((name, call.attrs.as_float(name)) for name in ("scale", "softcap")),
-    )
-    constants = (
-        ("SOFTCAP", int(call.attrs.as_float("softcap") != 0)),
-        ("IS_BIAS", int(masked and call.inputs[3].dtype == FLOAT32)),
-        ("WHOLE", int(whole)),
-    )
-    blocks = range(0, columns, cut.columns)
-    starts = range(0, cut.tiles, cut.each)
-    if len(starts) * len(blocks) >= MAX_DISPATCHES:
-        raise UnsupportedOp(
-            f"[attention] {q} queries on {k} keys need {len(starts) * len(blocks)} dispatches, "
-            f"over {MAX_DISPATCHES}"
-        )
-    dispatches = [
-        Dispatch(
-            f"attention_{cut.kind}{'_masked' * masked}",
-            (0, 1, 2, *((3,) if masked else ()), OUTPUT if whole else SCRATCH),
-            (
-                min(cut.each, call.limits.max_groups[0]),
-                min(cut.parts, call.limits.max_groups[1]),
-                1,
-            ),
-            (
-                *push,
-                *(("first_tile", start), ("end_tile", min(start + cut.each, cut.tiles))),
-                *(("first_column", block), ("columns", min(cut.columns, columns - block))),
-            ),
-            (*constants, *_tile_constants(cut, min(cut.columns, columns - block), call.limits)),
-            barrier=number > 0,
-        )
-        for number, (block, start) in enumerate(product(blocks, starts))
-    ]
-    return (*dispatches, *(() if whole else _combine(call, cut)))
-
-
-def _tile_constants(cut: _Launch, columns: int, limits: Limits) -> tuple[tuple[str, int], ...]:
-    if limits.software:
-        return ()
-    # 1, 2, 4 or 8: fewer pipelines than one for each number
-    wanted = -(-columns // LANES_ACROSS)
-    return ("ROWS", cut.tile), ("COLUMNS", 1 << (wanted - 1).bit_length())
-
-
-def _combine(call: Call, cut: _Launch) -> tuple[Dispatch, ...]:
-    count = call.output.size
-    each = max(1, LOOP_STEPS // (2 * cut.parts + 1)) if call.limits.software else 4
-    groups = min(-(-count // (LOCAL_SIZE * each)), call.limits.max_groups[0])
-    if call.limits.software and groups * LOCAL_SIZE * each < count:
-        raise UnsupportedOp(f"[attention] {cut.parts} parts are too many for this CPU driver")
-    push = (("count", count), ("row", call.output.shape[3]), ("parts", cut.parts))
-    return (
-        Dispatch("attention_combine", (SCRATCH, OUTPUT), (groups, 1, 1), push, (), barrier=True),
-    )
-
-
-def _scratch(call: Call) -> tuple[int, ...]:
-    if call.output.size == 0:
-        return ()
-    cut, (batches, rows, _, _, columns) = _launch(call), _sizes(call)
-    return () if cut.parts == 1 else (cut.parts * batches * rows * (columns + STATE_WORDS),)
-
-
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
-    q, k, v = (t.shape for t in inputs[:3])
+    q, k, v = (t.shape for t in by_heads(inputs, attrs))
     flops = 2.0 * math.prod(q[:3]) * k[2] * (q[3] + v[3])
     return Work(flops, float(sum(t.device_bytes for t in inputs) + output.device_bytes))
 
 
-SHADERS = (
-    "attention_combine",
-    *(
-        f"attention_{kind}{masked}"
-        for kind in ("rows", "tiled", "vec4")
-        for masked in ("", "_masked")
-    ),
-)
 register(
     Op(
         "attention",
         _infer,
         _reference,
-        Kernel(SHADERS, _lower, _scratch),
+        KERNEL,
         work=_work,
         host=HostKernel(_host),
     )
@@ -377,13 +199,15 @@ def attention(
     softcap: float = 0.0,
     heads: int | None = None,
     kv_heads: int | None = None,
+    by_length: bool = False,
     name: str | None = None,
 ) -> Tensor:
     """softmax(q k^T * scale) v for every head, as ONNX Attention; the scores are never stored.
 
     q: (b, h, m, d), k: (b, g, n, d), v: (b, g, n, e) -> (b, h, m, e); h is a multiple of g, and
-    h / g heads of q in a row share a head of k and v. With `heads` (and `kv_heads`, by default the
-    same) operands and result are (b, length, heads * size) instead.
+    h / g heads of q in a row share a head of k and v. by_length: operands and result are
+    (b, length, heads, size) instead; with `heads` (and `kv_heads`, by default the same) they are
+    (b, length, heads * size).
     mask: broadcasts to (b, h, m, n); bool, true where a key is seen, or float32, added to the
     scores after the soft cap softcap * tanh(score / softcap).
     causal: query i sees the keys up to i + past; window: and no more than so many to the left and
@@ -394,7 +218,17 @@ def attention(
     operands = [as_tensor(q)]
     operands += [as_tensor(t, like=operands[0]) for t in (k, v)]
     if heads is not None or kv_heads is not None:
-        return _joined(operands, heads, kv_heads, mask, causal, past, window, scale, softcap, name)
+        q, k, v = _apart(operands, heads, kv_heads)
+        out = attention(
+            *(q, k, v, mask),
+            causal=causal,
+            past=past,
+            window=window,
+            scale=scale,
+            softcap=softcap,
+            by_length=True,
+        )
+        return reshape(out, (*out.shape[:2], out.shape[2] * out.shape[3]), name=name)
     if not isinstance(window, Sequence) or len(window) != 2 or isinstance(window, str):
         raise ShapeError(f"[attention] expected a window (left, right), got {window!r}")
     left, right = (_bound(side) for side in window)
@@ -419,6 +253,7 @@ def attention(
         "past": past,
         "left": left,
         "right": 0 if causal else right,
+        "by_length": (int(by_length),) * 4,
     }
     if mask is not None:
         operands.append(as_mask(mask, operands[0]))
@@ -434,36 +269,18 @@ def _bound(side: int | None) -> int:
     return keys
 
 
-def _joined(
-    operands: list[Tensor],
-    heads: int | None,
-    kv_heads: int | None,
-    mask: TensorLike | None,
-    causal: bool,
-    past: int,
-    window: tuple[int | None, int | None],
-    scale: float | None,
-    softcap: float,
-    name: str | None,
-) -> Tensor:
-    """Attention on (batch, length, heads * size)."""
+def _apart(operands: list[Tensor], heads: int | None, kv_heads: int | None) -> list[Tensor]:
+    """(batch, length, heads * size) as (batch, length, heads, size)."""
     heads, kv_heads = (
         None if count is None else as_int("attention", what, count)
         for what, count in (("heads", heads), ("kv_heads", kv_heads))
     )
     counts = (heads or kv_heads or 0, kv_heads or heads or 0, kv_heads or heads or 0)
-    apart = []
+    out = []
     for tensor, count in zip(operands, counts, strict=True):
         if tensor.rank != 3 or count <= 0 or tensor.shape[2] % count:
             raise ShapeError(
                 f"[attention] expected (batch, length, {count} heads * size), got {tensor.shape}"
             )
-        size = tensor.shape[2] // count
-        split = reshape(tensor, (*tensor.shape[:2], count, size))
-        apart.append(transpose(split, (0, 2, 1, 3)))
-    q, k, v = apart
-    out = attention(
-        *(q, k, v, mask), causal=causal, past=past, window=window, scale=scale, softcap=softcap
-    )
-    b, h, m, e = out.shape
-    return reshape(transpose(out, (0, 2, 1, 3)), (b, m, h * e), name=name)
+        out.append(reshape(tensor, (*tensor.shape[:2], count, tensor.shape[2] // count)))
+    return out

@@ -17,6 +17,7 @@ from .conv_kernels import (
     TRANSPOSE_SHADERS,
     conv_rounds,
     conv_scratch,
+    conv_variants,
     conv_window,
     lower_conv,
     lower_transpose,
@@ -199,7 +200,7 @@ register(
         "conv",
         _conv_infer,
         _conv_reference,
-        Kernel(CONV_SHADERS, lower_conv, conv_scratch),
+        Kernel(CONV_SHADERS, lower_conv, conv_scratch, variants=conv_variants),
         work=_conv_work,
         host=HostKernel(_conv_host, _conv_cut),
     )

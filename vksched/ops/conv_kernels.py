@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ..errors import UnsupportedOp
-from ..types import TensorType
+from ..types import FLOAT32, TensorType
 from . import matmul
 from .op import OUTPUT, SCRATCH, Attrs, Call, Dispatch
 from .strides import LOOP_STEPS, MAX_DISPATCHES
@@ -146,6 +146,43 @@ def _depthwise(call: Call, window: Window) -> tuple[Dispatch, ...]:
     )
 
 
+def _is_3x3(call: Call, window: Window) -> bool:
+    """Whether `conv_depthwise_3x3` can run it: the one of mobile networks."""
+    return (
+        call.output.dtype == FLOAT32
+        and window.kernel == (3, 3)
+        and set(window.dilation) == {1}
+        and window.stride in ((1, 1), (2, 2))
+    )
+
+
+def _depthwise_3x3(call: Call, window: Window) -> tuple[Dispatch, ...]:
+    parts, (images, _, *sizes) = _sum(call), call.output.shape
+    stride = window.stride[0]
+    lines, columns = 4 // stride, 4
+    items = images * parts.groups * parts.rows * -(-sizes[0] // lines) * -(-sizes[1] // columns)
+    push = (
+        *(("sizes", window.sizes), ("result_sizes", (sizes[0], sizes[1])), ("begin", window.begin)),
+        *(("rows", parts.groups * parts.rows), ("rows_per_channel", parts.rows)),
+    )
+    constants = (
+        *_constants(call),
+        ("X_IN_FOURS", int(window.sizes[1] % 4 == 0 and window.begin[1] == 1)),
+        ("RESULT_IN_FOURS", int(sizes[1] % 4 == 0)),
+    )
+    return tuple(
+        Dispatch(
+            f"conv_depthwise_3x3_{stride}",
+            _operands(call),
+            launch.groups,
+            (*push, *launch.push),
+            constants,
+            barrier=launch.barrier,
+        )
+        for launch in launches("conv", items, 4, call.limits)
+    )
+
+
 # -- as a product ------------------------------------------------------------------------------
 
 
@@ -239,29 +276,45 @@ def _unfolded(call: Call, window: Window) -> tuple[Dispatch, ...]:
 # -- the choice --------------------------------------------------------------------------------
 
 
-def _algorithm(call: Call) -> str:
+DEPTHWISE_3X3, DEPTHWISE, DIRECT, IM2COL, MATMUL = (
+    "depthwise 3x3",
+    "depthwise",
+    "direct",
+    "im2col",
+    "matmul",
+)
+
+
+def conv_variants(call: Call) -> tuple[str, ...]:
+    """Returns the algorithms that can run a convolution, the best guess first."""
+    if call.output.size == 0:
+        return ()
     parts, window = _sum(call), conv_window(call.inputs, call.attrs)
-    room = call.limits.max_buffer_bytes // 4
     if parts.channels == 1 and parts.rows < _BLOCK:
-        return "depthwise"
-    if parts.rows < LEAST_ROWS:
-        return "direct"
-    if window.pointwise and parts.channels:
-        return "pointwise"
+        return (DEPTHWISE_3X3, DEPTHWISE) if _is_3x3(call, window) else (DEPTHWISE,)
+    room = call.limits.max_buffer_bytes // 4
     fits = parts.groups * parts.steps * min(_CHUNK_PLACES, parts.places) <= room
-    return "im2col" if parts.steps >= _LEAST_STEPS and fits else "direct"
+    if window.pointwise and parts.channels:
+        product: tuple[str, ...] = (MATMUL,)
+    else:
+        product = (IM2COL,) if fits and parts.steps >= _LEAST_STEPS else ()
+    if parts.rows >= 2 * LEAST_ROWS and product:
+        return product
+    return (*product, DIRECT) if parts.rows >= LEAST_ROWS else (DIRECT, *product)
 
 
 def lower_conv(call: Call) -> tuple[Dispatch, ...]:
     """Returns the dispatches of a convolution."""
     if call.output.size == 0:
         return ()
-    algorithm, window = _algorithm(call), conv_window(call.inputs, call.attrs)
-    if algorithm == "pointwise":
+    window = conv_window(call.inputs, call.attrs)
+    if call.variant == MATMUL:
         return _product(call, 0, _Pass(0, call.output.shape[0], 0, _sum(call).places))
-    if algorithm == "im2col":
+    if call.variant == IM2COL:
         return _unfolded(call, window)
-    if algorithm == "depthwise":
+    if call.variant == DEPTHWISE_3X3:
+        return _depthwise_3x3(call, window)
+    if call.variant == DEPTHWISE:
         return _depthwise(call, window)
     return _direct("conv", "conv", call, window)
 
@@ -270,15 +323,15 @@ def conv_rounds(call: Call) -> int:
     """Returns the steps of one invocation that sums up windows, or copies one."""
     if call.output.size == 0:
         return 0
-    algorithm, parts = _algorithm(call), _sum(call)
-    if algorithm == "pointwise":
+    variant, parts = conv_variants(call)[0], _sum(call)
+    if variant == MATMUL:
         return 0
-    return parts.steps if algorithm == "direct" else parts.taps
+    return parts.steps if variant == DIRECT else parts.taps
 
 
 def conv_scratch(call: Call) -> tuple[int, ...]:
     """Returns the words of unfolded windows that a convolution needs at a time."""
-    if call.output.size == 0 or _algorithm(call) != "im2col":
+    if call.output.size == 0 or call.variant != IM2COL:
         return ()
     images, places = _pass_size(call)
     parts = _sum(call)
@@ -286,7 +339,7 @@ def conv_scratch(call: Call) -> tuple[int, ...]:
 
 
 CONV_SHADERS = (
-    "im2col",
+    *("im2col", "conv_depthwise_3x3_1", "conv_depthwise_3x3_2"),
     *(f"{kind}_{dtype}" for kind in ("conv", "conv_depthwise") for dtype in ("float32", "int32")),
     *matmul.SHADERS,
 )

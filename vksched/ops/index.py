@@ -21,6 +21,7 @@ from ..types import (
 )
 from .layout import expand
 from .op import OUTPUT, STATUS, Attrs, Call, Dispatch, Kernel, Op, Work, register
+from .quads import launch_lines
 from .strides import as_words, collapse, pad, spread
 from .tensor import Tensor, TensorLike, apply, as_tensor, one_value
 
@@ -93,14 +94,16 @@ def _gather_lower(call: Call) -> tuple[Dispatch, ...]:
     table, axis = call.inputs[0].shape, call.attrs.as_int("axis")
     if call.output.size == 0:
         return ()
+    inner = math.prod(table[axis + 1 :])
+    lines = call.output.size // inner
     push = (
-        ("count", call.output.size),
+        ("lines", lines),
         ("axis_size", table[axis]),
         ("picks", call.inputs[1].size),
-        ("inner", math.prod(table[axis + 1 :])),
+        ("inner", inner),
     )
-    groups = spread(call.output.size, call.limits)
-    return (Dispatch("gather", (0, 1, OUTPUT, STATUS), groups, push),)
+    groups, constants = launch_lines(inner, lines, inner % 4 == 0, call.limits)
+    return (Dispatch("gather", (0, 1, OUTPUT, STATUS), groups, push, constants),)
 
 
 def _gather_words(call: Call) -> Call | None:

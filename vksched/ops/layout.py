@@ -23,7 +23,8 @@ from ..types import (
     normalize_axis,
 )
 from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
-from .strides import as_words, broadcast_strides, collapse, pad, spread
+from .quads import can_take_quads, launch_lines
+from .strides import as_words, broadcast_strides, collapse, pad
 from .tensor import Tensor, TensorLike, apply, as_tensor, register_method
 
 
@@ -49,22 +50,19 @@ def copy_strided(
     if count == 0:
         return ()
     sizes, (x_strides, result_strides) = collapse(shape, (x[1], result[1]))
+    columns, lines = sizes[0], count // sizes[0]
     push = (
-        ("count", count),
-        ("sizes", pad(sizes, 7)),
+        ("columns", columns),
+        ("lines", lines),
+        ("sizes", pad(sizes[1:], 6)),
         ("x_strides", pad(x_strides, 8)),
         ("result_strides", pad(result_strides, 8)),
     )
-    return (
-        Dispatch(
-            "strided_copy",
-            (operand, OUTPUT),
-            spread(count, call.limits),
-            push,
-            (("RANK", len(sizes)),),
-            shifts=(x[0], result[0]),
-        ),
-    )
+    quads = can_take_quads(columns, (x_strides, result_strides), (x[0], result[0]))
+    groups, constants = launch_lines(columns, lines, quads, call.limits)
+    constants += (("RANK", len(sizes)), ("X_ALONG", int(x_strides[0] != 0)))
+    shifts = (x[0], result[0])
+    return (Dispatch("strided_copy", (operand, OUTPUT), groups, push, constants, shifts),)
 
 
 # -- reshape -----------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ import numpy as np
 from ..errors import DTypeError, UnsupportedOp
 from ..types import FLOAT16, FLOAT32, FLOAT64, INT32, INT64, NDArray, TensorType
 from .op import OUTPUT, SCRATCH, Attrs, Call, Dispatch, Kernel, Limits, Op
-from .strides import spread
-from .variants import Choice, choose, chosen
+from .quads import spread_quads
+from .variants import Choice, call_key, choose, chosen
 
 CONVERTERS = {
     (FLOAT32, FLOAT16): "half_pack",
@@ -192,11 +192,19 @@ def choice_of(op: Op, call: Call) -> Choice:
     return choose(op.name, op.kernel.variants, _as_computed(call))
 
 
+def key_of(op: Op, call: Call) -> str:
+    """Returns a call as the text under which its tuned choice is kept."""
+    return call_key(op.name, _as_computed(call))
+
+
 def variants_of(op: Op, call: Call) -> tuple[str, ...]:
     """Returns the variants that can run a call, the best guess first; ("",) with nothing to choose
     or where numpy computes it.
     """
-    return choice_of(op, replace(call, variant="")).of or ("",)
+    try:
+        return choice_of(op, replace(call, variant="")).of or ("",)
+    except UnsupportedOp:
+        return ("",)  # `lower` says why
 
 
 def conversion_bytes(op: Op, call: Call) -> int:
@@ -215,7 +223,7 @@ def _convert(
     if not count:
         return ()
     push = (("count", count),)
-    return (Dispatch(shader, (source, target), spread(-(-count // 2), limits), push),)
+    return (Dispatch(shader, (source, target), spread_quads(count, limits), push),)
 
 
 def _check(lowering: Lowering, limits: Limits) -> None:

@@ -12,10 +12,11 @@ from ..types import FLOAT32, NDArray, TensorType, normalize_axis
 from .host import HostKernel, Piece, cut_leading
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, register
 from .pointwise import LEAST_NORMAL, number
-from .strides import LOCAL_SIZE, LOOP_STEPS, rows_launch
+from .quads import GROUP, launch_rows, row_variants
+from .strides import LOCAL_SIZE, LOOP_STEPS
 from .tensor import Tensor, TensorLike, apply, as_tensor
 
-NORM_PASSES = 4
+NORM_PASSES = 3
 """Over each row, in the kernel."""
 
 
@@ -89,6 +90,12 @@ def _rms_norm_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return _affine(x / np.sqrt(squares + x.dtype.type(attrs.as_float("eps"))), inputs, attrs)
 
 
+def _norm_variants(call: Call) -> tuple[str, ...]:
+    columns = math.prod(call.output.shape[call.attrs.as_int("axis") :])
+    rows = call.output.size // max(columns, 1)
+    return row_variants(columns, rows, False, NORM_PASSES, call.limits)
+
+
 def _norm_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     """Both norms, in the result's memory."""
     x, axis, eps = inputs[0], attrs.as_int("axis"), attrs.as_float("eps")
@@ -128,7 +135,7 @@ def _norm_lower(call: Call) -> tuple[Dispatch, ...]:
     columns = math.prod(shape[attrs.as_int("axis") :])
     rows = call.output.size // columns
     check_row(attrs.as_str("kind"), columns, NORM_PASSES, call)
-    groups, constants = rows_launch(rows, columns, NORM_PASSES, call.limits)
+    groups, constants = launch_rows(columns, rows, False, call.variant, call.limits)
     scaled, shifted = attrs.as_bool("scaled"), attrs.as_bool("shifted")
     constants += (
         ("CENTERED", int(attrs.as_str("kind") == "layer_norm")),
@@ -137,23 +144,25 @@ def _norm_lower(call: Call) -> tuple[Dispatch, ...]:
     )
     operands = (0, 1 if scaled else 0, 1 + int(scaled) if shifted else 0, OUTPUT)
     push = (("rows", rows), ("columns", columns), ("eps", attrs.as_float("eps")))
-    return (Dispatch("norm", operands, groups, push, constants),)
+    shader = "norm_group" if call.variant == GROUP else "norm"
+    return (Dispatch(shader, operands, groups, push, constants),)
 
 
 def _norm_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
-    return Work(8.0 * output.size, 4.0 * output.device_bytes)
+    return Work(8.0 * output.size, 2.0 * output.device_bytes)
 
 
 for _name, _reference in (
     ("layer_norm", _layer_norm_reference),
     ("rms_norm", _rms_norm_reference),
 ):
+    _kernel = Kernel(("norm", "norm_group"), _norm_lower, variants=_norm_variants)
     register(
         Op(
             _name,
             _norm_infer,
             _reference,
-            Kernel(("norm",), _norm_lower),
+            _kernel,
             work=_norm_work,
             host=HostKernel(_norm_host, _norm_cut),
         )

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..errors import ShapeError, UnsupportedOp, VkschedError
 from ..types import NDArray, TensorType, as_ints, check_made, contiguous_strides, normalize_axis
 from .index import gather
-from .layout import slice_
+from .layout import copy_strided, slice_
 from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
-from .strides import collapse, spread
-from .strides import pad as fill_up
+from .strides import spread
 from .tensor import Tensor, TensorLike, apply, as_tensor, one_value
 
 MODES = ("constant", "edge", "reflect", "wrap")
@@ -87,26 +86,11 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     if copied:
         strides = contiguous_strides(call.inputs[0].shape)
         result_strides = contiguous_strides(call.output.shape)
-        sizes, (by, result_by) = collapse(tuple(k.count for k in kept), (strides, result_strides))
-        push_copy = (
-            ("count", copied),
-            ("sizes", fill_up(sizes, 7)),
-            ("x_strides", fill_up(by, 8)),
-            ("result_strides", fill_up(result_by, 8)),
-        )
         first = sum(k.start * s for k, s in zip(kept, strides, strict=True))
         to = sum(k.at * s for k, s in zip(kept, result_strides, strict=True))
-        out.append(
-            Dispatch(
-                "strided_copy",
-                (0, OUTPUT),
-                spread(copied, call.limits),
-                push_copy,
-                (("RANK", len(sizes)),),
-                shifts=(first, to),
-                barrier=bool(out),
-            )
-        )
+        shape = tuple(k.count for k in kept)
+        (copy,) = copy_strided(call, shape, 0, (first, strides), (to, result_strides))
+        out.append(replace(copy, barrier=bool(out)))
     return tuple(out)
 
 

@@ -25,7 +25,8 @@ from ..types import (
 )
 from .host import HostKernel, cut_elements
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, register
-from .strides import broadcast_strides, collapse, pad, spread
+from .quads import can_take_quads, launch_lines, spread_quads
+from .strides import broadcast_strides, collapse, pad
 from .tensor import Tensor, TensorLike, apply, as_tensor
 
 INTS = (INT32, UINT32)
@@ -105,7 +106,7 @@ def lower_words(variant: str, call: Call, parameters: tuple[int, ...] = ()) -> t
         return ()
     alpha, beta = pad(parameters, 2)
     push = (("count", count), ("alpha", alpha), ("beta", beta))
-    return (Dispatch(f"unary_{variant}", (0, OUTPUT), spread(count, call.limits), push),)
+    return (Dispatch(f"unary_{variant}", (0, OUTPUT), spread_quads(count, call.limits), push),)
 
 
 def declare_unary(
@@ -195,20 +196,23 @@ def _lower_binary(op: str, call: Call) -> tuple[Dispatch, ...]:
     shape = call.output.shape
     given = [broadcast_strides(t.shape, shape) for t in call.inputs]
     sizes, strides = collapse(shape, given)
-    return (
-        Dispatch(
-            f"binary_{function_name(op, call.inputs[0].dtype)}",
-            (0, 1, OUTPUT),
-            spread(call.output.size, call.limits),
-            push=(
-                ("count", call.output.size),
-                ("sizes", pad(sizes, 7)),
-                ("a_strides", pad(strides[0], 8)),
-                ("b_strides", pad(strides[1], 8)),
-            ),
-            constants=(("RANK", len(sizes)),),
-        ),
+    lines = call.output.size // sizes[0]
+    quads = can_take_quads(sizes[0], strides)
+    groups, constants = launch_lines(sizes[0], lines, quads, call.limits)
+    push = (
+        ("columns", sizes[0]),
+        ("lines", lines),
+        ("sizes", pad(sizes[1:], 6)),
+        ("a_strides", pad(strides[0], 8)),
+        ("b_strides", pad(strides[1], 8)),
     )
+    constants += (
+        ("RANK", len(sizes)),
+        ("A_ALONG", min(strides[0][0], 1)),
+        ("B_ALONG", min(strides[1][0], 1)),
+    )
+    shader = f"binary_{function_name(op, call.inputs[0].dtype)}"
+    return (Dispatch(shader, (0, 1, OUTPUT), groups, push, constants),)
 
 
 def declare_binary(

@@ -30,6 +30,7 @@ from ..types import (
     normalize_axis,
 )
 from .index import check_elements, check_index_type, other_strides, positions, tuple_positions
+from .layout import copy_strided
 from .op import (
     OUTPUT,
     SCRATCH,
@@ -84,14 +85,7 @@ def _update(reduction: str, target: NDArray, where: NDArray, updates: NDArray) -
 
 def copy_data(call: Call) -> tuple[Dispatch, ...]:
     """Copies operand 0 to the result."""
-    count = call.output.size
-    push = (
-        ("count", count),
-        ("sizes", pad((count,), 7)),
-        ("x_strides", pad((1,), 8)),
-        ("result_strides", pad((1,), 8)),
-    )
-    return (Dispatch(PLAIN_COPY, (0, OUTPUT), spread(count, call.limits), push, (("RANK", 1),)),)
+    return copy_strided(call, (call.output.size,), 0, (0, (1,)), (0, (1,)))
 
 
 def _parts(

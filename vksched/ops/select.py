@@ -23,7 +23,8 @@ from ..types import (
 from .host import in_pieces
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, register
 from .pointwise import ALL, NUMBERS, declare_unary, lower_words, number, unary, word
-from .strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel, spread
+from .quads import can_take_quads, launch_lines
+from .strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
 from .tensor import Tensor, TensorLike, apply, as_tensor, binary, convert, register_method
 
 # -- cast --------------------------------------------------------------------------------------
@@ -252,22 +253,26 @@ def _lower_ternary(shader: str, call: Call, scale: float = 0.0) -> tuple[Dispatc
     given = [broadcast_strides(t.shape, shape) for t in (*call.inputs, call.output)]
     sizes, strides = collapse(shape, given)
     inner = sizes[:_RANK]
-    count = int(np.prod(inner))
+    columns, lines = inner[0], math.prod(inner[1:])
     parts = math.prod(sizes[_RANK:])
     if parts > MAX_DISPATCHES:
         raise UnsupportedOp(
             f"[{shader}] broadcasting {shape} needs {parts} dispatches, over {MAX_DISPATCHES}"
         )
     push = (
-        ("count", count),
+        ("columns", columns),
+        ("lines", lines),
         ("scale", scale),
-        ("sizes", pad(inner, _RANK - 1)),
+        ("sizes", pad(inner[1:], _RANK - 2)),
         ("x_strides", pad(strides[0], _RANK)),
         ("a_strides", pad(strides[1], _RANK)),
         ("b_strides", pad(strides[2], _RANK)),
     )
-    groups = spread(count, call.limits)
-    constants = (("RANK", len(inner)),)
+    groups, constants = launch_lines(columns, lines, can_take_quads(columns, strides), call.limits)
+    constants += (("RANK", len(inner)),)
+    constants += tuple(
+        (f"{name}_ALONG", min(s[0], 1)) for name, s in zip("XAB", strides, strict=False)
+    )
     return tuple(
         Dispatch(shader, (0, 1, 2, OUTPUT), groups, push, constants, shifts=shift)
         for shift in peel(sizes, strides, _RANK)

@@ -12,7 +12,8 @@ from ..types import BOOL, FLOAT32, FLOATS, NDArray, TensorType, broadcast_shapes
 from .host import HostKernel, Piece, cut_leading
 from .norm import check_row
 from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
-from .strides import broadcast_strides, collapse, pad, rows_launch
+from .quads import GROUP, can_take_quads, launch_rows, row_variants
+from .strides import broadcast_strides, collapse, pad
 from .tensor import Tensor, TensorLike, apply, as_tensor
 
 PASSES = 3
@@ -66,6 +67,38 @@ def _log_softmax_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)))
 
 
+def _sizes(call: Call) -> tuple[int, int, bool, int]:
+    """Returns columns, rows side by side, whether four of these go together, and how many there
+    are in all.
+    """
+    shape, axis = call.output.shape, call.attrs.as_int("axis")
+    columns, inner = shape[axis], math.prod(shape[axis + 1 :])
+    across = inner > 1 and inner % 4 == 0 and len(call.inputs) == 1
+    rows = call.output.size // max(columns, 1)
+    return columns, inner, across, rows // 4 if across else rows
+
+
+def _variants(call: Call) -> tuple[str, ...]:
+    columns, _, across, items = _sizes(call)
+    return row_variants(columns, items, across, PASSES, call.limits)
+
+
+def _mask_push(call: Call) -> tuple[tuple[tuple[str, int | tuple[int, ...]], ...], bool]:
+    """Returns how the kernel finds the mask of a row, and whether four words of it are one load."""
+    shape, axis = call.output.shape, call.attrs.as_int("axis")
+    strides = broadcast_strides(call.inputs[1].shape, shape)
+    kept = shape[:axis] + shape[axis + 1 :]
+    sizes, (kept_strides,) = collapse(kept, [strides[:axis] + strides[axis + 1 :]])
+    push = (
+        ("mask_column", strides[axis]),
+        ("mask_rank", len(sizes)),
+        ("mask_sizes", pad(sizes, MASK_RANK - 1, 1)),
+        ("mask_strides", pad(kept_strides, MASK_RANK)),
+    )
+    along = strides[axis] == 1 and can_take_quads(shape[axis], [(1, *kept_strides)])
+    return push, along
+
+
 def _host(op: str) -> HostKernel:
     def compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         x, axis = inputs[0], attrs.as_int("axis") - inputs[0].ndim
@@ -90,48 +123,45 @@ def _host(op: str) -> HostKernel:
 
 def _lower(op: str) -> Callable[[Call], tuple[Dispatch, ...]]:
     def lower(call: Call) -> tuple[Dispatch, ...]:
-        shape, axis = call.output.shape, call.attrs.as_int("axis")
         if call.output.size == 0:
             return ()
-        columns, inner = shape[axis], math.prod(shape[axis + 1 :])
-        rows = call.output.size // columns
+        columns, inner, across, items = _sizes(call)
         check_row(op, columns, PASSES, call)
-        groups, constants = rows_launch(rows, columns, PASSES, call.limits)
-        mask = call.inputs[1] if len(call.inputs) > 1 else TensorType(())
-        strides = broadcast_strides(mask.shape, shape)
-        kept = shape[:axis] + shape[axis + 1 :]
-        sizes, (kept_strides,) = collapse(kept, [strides[:axis] + strides[axis + 1 :]])
-        push = (
-            ("rows", rows),
+        groups, constants = launch_rows(columns, items, across, call.variant, call.limits)
+        push: tuple[tuple[str, int | tuple[int, ...]], ...] = (
+            ("rows", call.output.size // columns),
             ("columns", columns),
             ("inner", inner),
-            ("mask_column", strides[axis]),
-            ("mask_rank", len(sizes)),
-            ("mask_sizes", pad(sizes, MASK_RANK - 1, 1)),
-            ("mask_strides", pad(kept_strides, MASK_RANK)),
         )
-        kind = 0 if len(call.inputs) == 1 else 1 if mask.dtype == BOOL else 2
-        constants += (("LOGARITHM", int(op == "log_softmax")), ("MASK", kind))
-        return (Dispatch("softmax", (0, int(kind > 0), OUTPUT), groups, push, constants),)
+        constants += (("LOGARITHM", int(op == "log_softmax")),)
+        suffix = "_group" if call.variant == GROUP else ""
+        if len(call.inputs) == 1:
+            return (Dispatch(f"softmax{suffix}", (0, OUTPUT), groups, push, constants),)
+        mask_push, along = _mask_push(call)
+        constants += (("ADDS", int(call.inputs[1].dtype != BOOL)), ("QUADS", int(along)))
+        shader = f"softmax_masked{suffix}"
+        return (Dispatch(shader, (0, 1, OUTPUT), groups, (*push, *mask_push), constants),)
 
     return lower
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
-    masked = 2.0 * sum(mask.device_bytes for mask in inputs[1:])
-    return Work(5.0 * output.size, 5.0 * output.device_bytes + masked)
+    masked = 1.0 * sum(mask.device_bytes for mask in inputs[1:])
+    return Work(5.0 * output.size, 2.0 * output.device_bytes + masked)
 
 
+SHADERS = ("softmax", "softmax_group", "softmax_masked", "softmax_masked_group")
 for _name, _reference in (
     ("softmax", _softmax_reference),
     ("log_softmax", _log_softmax_reference),
 ):
+    _kernel = Kernel(SHADERS, _lower(_name), variants=_variants)
     register(
         Op(
             _name,
             _infer(_name),
             _reference,
-            Kernel(("softmax",), _lower(_name)),
+            _kernel,
             work=_work,
             host=_host(_name),
         )

@@ -111,17 +111,3 @@ what takes two.
 """
 MOST_ROUNDS = 1 << 32
 """Loop rounds of all invocations of one dispatch on a GPU, for the same reason."""
-
-
-def rows_launch(
-    rows: int, columns: int, passes: int, limits: Limits
-) -> tuple[tuple[int, int, int], tuple[tuple[str, int], ...]]:
-    """Returns groups and constants of a kernel that works on rows (shaders/include/rows.glsl).
-
-    A whole group takes a row where that pays: on a GPU soon, on a CPU driver where one invocation
-    would go round its loops too often. passes: over the row.
-    """
-    if columns * passes > LOOP_STEPS // 2 if limits.software else columns >= 32:
-        return (min(rows, limits.max_groups[0]), 1, 1), (("WHOLE_GROUP", 1),)
-    groups = min(-(-rows // LOCAL_SIZE), limits.max_groups[0])
-    return (max(1, groups), 1, 1), (("WHOLE_GROUP", 0),)

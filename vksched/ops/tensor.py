@@ -57,7 +57,7 @@ def scope(name: str) -> Iterator[None]:
 class Tensor:
     """The result of an op, an input or a weight. Compared and hashed by identity."""
 
-    __slots__ = ("_named", "attrs", "data", "inputs", "name", "op", "type")
+    __slots__ = ("__weakref__", "_named", "attrs", "data", "inputs", "name", "op", "type")
     __array_ufunc__ = None  # numpy leaves `array + tensor` to __radd__
 
     def __init__(

@@ -1,6 +1,7 @@
 """Passes: a graph as the user wrote it in, one of the same results that takes less work out.
 
     simplify      constants folded, equal calls made one, what changes nothing left out
+    convolve      convolutions with known weights in the form that takes fewest products
     fuse_chains   elementwise ops behind each other made one node
 
 A pass is a function (graph, wishes) -> graph. Each node of the new graph has the name of the node
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from ..graph import Graph
 from ..ops.op import all_ops
 from .chains import fuse_chains
+from .convolve import convolve
 from .fold import fold_constants
 from .rewrite import Rewriter, Rule, Rules, rewrite
 from .simplify import SIMPLER
@@ -43,7 +45,7 @@ def simplify(graph: Graph, wishes: Wishes) -> Graph:
     return rewrite(graph, rules, wishes)
 
 
-PASSES: tuple[Pass, ...] = (simplify, fuse_chains)
+PASSES: tuple[Pass, ...] = (simplify, convolve, fuse_chains)
 """In the order in which they run."""
 
 

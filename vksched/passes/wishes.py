@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..graph import Graph, Node
 from ..ops.op import Limits
@@ -14,12 +14,13 @@ class Wishes:
     """observed: names of values that the user wants to see: each stays a value of its own.
     homes: names of nodes that the user has put on a device to that device; only nodes of one home
         become one. limits: what every device allows that may run the graph; None where that is
-        numpy alone.
+        numpy alone. memory_bytes: of the least of these devices.
     """
 
     observed: frozenset[str] = frozenset()
     homes: Mapping[str, str] = field(default_factory=dict)
     limits: Limits | None = None
+    memory_bytes: int = 0
 
     def with_pulled(self, graph: Graph) -> Wishes:
         """Returns the same with the homes of the ops that read what has one, and of views."""
@@ -37,7 +38,7 @@ class Wishes:
             home = next((homes[leaf.name] for leaf in read if leaf.name in homes), None)
             if home is not None:
                 homes[node.name] = home
-        return Wishes(self.observed, homes, self.limits)
+        return replace(self, homes=homes)
 
 
 def _heaviest_first(node: Node) -> int:

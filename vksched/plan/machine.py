@@ -43,10 +43,11 @@ class DeviceSpec:
     """One device as the planner sees it.
 
     name: as the user addresses it. kind: "vulkan", "null" or "cpu". label: the driver's name for
-    it. memory_bytes: what plans may use. page_bytes: the largest single buffer. flops_per_s,
-    bytes_per_s, submit_s: rough speeds, for the simulated clock and later cost models. round_s: the
-    time of one round of a loop that waits for memory; numpy does not loop that way. slowdown: how
-    many times longer than by these speeds everything takes, as measured.
+    it. driver: the driver's own name and version. memory_bytes: what plans may use. page_bytes: the
+    largest single buffer. flops_per_s, bytes_per_s, submit_s: rough speeds, for the simulated clock
+    and later cost models. round_s: the time of one round of a loop that waits for memory; numpy
+    does not loop that way. slowdown: how many times longer than by these speeds everything takes,
+    as measured.
     pool: devices with the same name here share one memory, as a GPU opened twice does. own_buffers:
     every value gets a buffer of its own, shared with none that lives at the same time:
     synchronization validation sees whole buffers, and can then judge every barrier.
@@ -60,6 +61,7 @@ class DeviceSpec:
     name: str
     kind: str
     label: str = ""
+    driver: str = ""
     limits: Limits = field(default_factory=Limits)
     memory_bytes: int = 4 * GIB
     page_bytes: int = 128 * MIB
@@ -102,13 +104,14 @@ class DeviceSpec:
 
     def lower(self, graph: Graph, node: Node) -> Lowering:
         """Returns the dispatches of a node on this device; raises UnsupportedOp with the reason."""
-        return lower(node.declaration, self._call(graph, node))
+        return lower(node.declaration, self.call(graph, node))
 
     def choice(self, graph: Graph, node: Node) -> Choice:
         """Returns the variant of its kernel by which a node runs on this device."""
-        return choice_of(node.declaration, self._call(graph, node))
+        return choice_of(node.declaration, self.call(graph, node))
 
-    def _call(self, graph: Graph, node: Node) -> Call:
+    def call(self, graph: Graph, node: Node) -> Call:
+        """Returns a node as its op sees it."""
         return Call(graph.input_types(node), node.type, node.attrs, self.limits)
 
     def split_seconds(self, graph: Graph, nodes: Iterable[int]) -> float:
@@ -117,7 +120,7 @@ class DeviceSpec:
 
     def node_seconds(self, graph: Graph, node: Node) -> float:
         """Returns the estimated time of one node."""
-        op, call = node.declaration, self._call(graph, node)
+        op, call = node.declaration, self.call(graph, node)
         work = op.work(call.inputs, call.output, call.attrs)
         if self.kind != "cpu":
             beside = conversion_bytes(op, call)

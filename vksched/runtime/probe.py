@@ -174,6 +174,7 @@ def device_spec(info: DeviceInfo, name: str | None = None) -> DeviceSpec:
         name=name or info.name,
         kind="cpu" if is_numpy else "vulkan",
         label=info.label,
+        driver=info.driver,
         limits=info.limits,
         memory_bytes=int(info.memory_free_bytes * PLANNED_SHARE),
         page_bytes=info.page_bytes,

@@ -1,7 +1,7 @@
 #version 450
 // result = softmax(q k^T * scale) v for every head, without the scores in memory.
 // q: (batch, heads * queries, depth), k: (batch, keys, depth), v: (batch, keys, columns), result: as q with columns, or its parts.
-// One invocation computes four rows; for CPU drivers, and sizes that are multiples of four.
+// One invocation computes ROWS rows; for CPU drivers, and sizes that are multiples of four.
 // Source: Dao et al., FlashAttention, 2022; Milakov and Gimelshein, Online normalizer calculation for softmax, 2018.
 #extension GL_GOOGLE_include_directive : require
 #include "float_math.glsl"
@@ -16,4 +16,4 @@ layout(push_constant) uniform Push {
     uint result_offset;
 #include "attention_push.glsl"
 };
-#include "attention_vec4.glsl"
+#include "attention_block.glsl"

@@ -1,0 +1,249 @@
+"""`vksched bench` and the page: ratios, tables, JSON; what is measured is not tested."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from click.testing import Result as Called
+from conftest import vulkan_names
+
+from vksched.bench import ceiling
+from vksched.bench.ceiling import Ceiling
+from vksched.bench.facts import Fact
+from vksched.bench.ours import Ours
+from vksched.bench.peers.specs import Spec
+from vksched.bench.report import DeviceReport, Report, means, rates
+from vksched.bench.rounds import Figure, Result, geometric_mean, measure_case, paired_ratio, spread
+from vksched.bench.suites import specs_of
+from vksched.cli import main
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+DEVICES = ["cpu", *vulkan_names()]
+SPEC = Spec("product", "matmul", "matmul square", {"m": 100, "k": 100, "n": 100})
+LARGER = Spec("larger", "matmul", "matmul square", {"m": 200, "k": 200, "n": 200})
+CHAINS = [Spec(f"{n} ops", "chain", "overhead", {"count": 8, "ops": n}) for n in (10, 200)]
+
+
+def figure(runner: str, *rounds_s: float, **more: Any) -> Figure:
+    return Figure(runner, list(rounds_s), **more)
+
+
+def sample() -> Report:
+    """A run with two peers, of which one is wrong."""
+    top = Ceiling(1e9, 1e9, "a loop", "a copy")
+    device = DeviceReport(
+        "vulkan:0", "A card", "discrete", "driver 1", top, {"ncnn": "1", "kp": ""}
+    )
+    wrong = figure("ncnn", reason="wrong result", wrong=True)
+    results = [
+        Result("vulkan:0", SPEC, [figure("vksched", 0.004), wrong, figure("kp", 0.002)]),
+        Result("vulkan:0", LARGER, [figure("vksched", 0.02, 0.04), figure("ncnn", 0.04, 0.02)]),
+        *(Result("vulkan:0", spec, [figure("vksched", 1e-5)]) for spec in CHAINS),
+    ]
+    facts = [Fact("vulkan:0", "a run of nothing", 2e-4, "s", 1e-4, "note")]
+    return Report("ops", [device], results, "0", facts)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ceilings of little work."""
+    monkeypatch.setattr(ceiling, "COPY_WORDS", 1 << 14)
+    monkeypatch.setattr(ceiling, "TRIAL_S", 1e-4)
+
+
+def call(*arguments: str) -> Called:
+    return CliRunner().invoke(main, ["bench", *arguments])
+
+
+# -- arithmetic ------------------------------------------------------------------------------------
+
+
+def test_ratios_are_of_rounds() -> None:
+    assert paired_ratio([2.0, 30.0, 4.0], [1.0, 10.0, 4.0]) == 2.0
+    assert paired_ratio([], [1.0]) is None
+    assert geometric_mean([2.0, 8.0]) == pytest.approx(4.0) and geometric_mean([]) is None
+    assert spread([1.0, 2.0, 3.0, 4.0, 5.0]) == pytest.approx(2 / 3) and spread([1.0]) == 0.0
+
+
+def test_a_ceiling_bounds_by_what_takes_longer() -> None:
+    top = Ceiling(100.0, 10.0, "", "")
+    assert top.share(50.0, 1.0, 1.0) == 0.5 and top.bound(50.0, 1.0) == "arithmetic"
+    assert top.share(1.0, 5.0, 1.0) == 0.5 and top.bound(1.0, 5.0) == "bytes"
+    assert rates(SPEC, 0.002, Ceiling(2e9, 1e12, "", "")) == pytest.approx((1.0, 0.06, 0.5))
+
+
+def test_the_fastest_peer_is_no_floor_and_not_wrong() -> None:
+    first, second, *_ = sample().results
+    assert first.fastest_peer(["kp"]) is None and first.ratio("ncnn") is None
+    assert first.ratio("kp") == 0.5 and second.ratio("ncnn") == pytest.approx(1.25)
+    assert means([first, second])["matmul square"] == pytest.approx(
+        {"kp": 0.5, "ncnn": 1.25, "fastest": 1.25}
+    )
+
+
+def test_a_report_survives_json() -> None:
+    report = sample()
+    data = json.loads(json.dumps(report.as_dict()))
+    assert Report.from_dict(data) == report
+    assert (
+        data["results"][0]["flops"] == 2e6 and data["results"][0]["figures"][0]["seconds"] == 4e-3
+    )
+    with pytest.raises(Exception, match="expected results of format 1, got 0"):
+        Report.from_dict({**data, "format": 0})
+
+
+# -- measuring -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_kind_of_case_is_right_on_every_device(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from test_bench_peers import SPECS
+
+    monkeypatch.setattr("vksched.bench.ours.repeats", lambda _: 2)
+    ours = Ours(device)
+    try:
+        for spec in SPECS:
+            result = measure_case(device, spec, [ours], 1e-3, rounds=1)
+            # So small a call may take no time that can be seen; its result was looked at first.
+            assert result.figures[0].nmse is not None, result.figures[0].reason
+    finally:
+        ours.close()
+
+
+@pytest.mark.parametrize("device", DEVICES[:2])
+def test_the_command_prints_a_table_and_json(device: str, quick: None, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.json"
+    options = ["--devices", device, "--case", "matmul 64", "--budget", "0.01"]
+    options += ["--peers", "numpy"] if device == "cpu" else []
+    shown = call(*options, "--output", str(kept))
+    assert shown.exit_code == 0, shown.output
+    assert "matmul 64" in shown.output and "of ceiling" in shown.output
+    found = Report.from_dict(json.loads(kept.read_text()))
+    (result,) = found.results
+    assert result.device == device and result.ours is not None
+    if device == "cpu":
+        assert "times as fast as" in shown.output and found.devices[0].peers["numpy"]
+        printed = json.loads(call(*options, "--json").output)
+        assert printed["results"][0]["spec"]["name"] == "matmul 64"
+        assert printed["devices"][0]["ceiling"]["flops_per_s"] > 0
+
+
+def test_missing_peers_and_missing_figures_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    from vksched.cli.bench import show
+
+    report = sample()
+    report.devices[0].missing["wgpu"] = "no module"
+    show(report)
+    text = capsys.readouterr().out
+    assert "wgpu is missing: no module; try pip install wgpu" in text
+    assert "ncnn: product: wrong result" in text and "geometric mean: matmul square" in text
+
+
+def test_a_wrong_result_of_ours_is_exit_code_1(
+    quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import vksched.bench.ours as ours
+
+    build = ours.build
+    monkeypatch.setattr(ours, "build", lambda spec, v: build(spec, v) * 2.0)
+    shown = call("--devices", "cpu", "--case", "matmul 64", "--budget", "0.01")
+    assert shown.exit_code == 1 and "wrong result" in shown.output
+
+
+def test_cases_are_listed_and_chosen_by_name() -> None:
+    assert call("--list", "--suite", "overhead").output.startswith("10 tiny ops")
+    assert [s.name for s in specs_of("ops", "matmul 64")] == ["matmul 64"]
+    assert len(specs_of("ops", "softmax")) == 2 and len(specs_of("ops", "matmul 2*")) == 3
+    names = [spec.name for suite in ("ops", "overhead") for spec in specs_of(suite)]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--suite", "songs"), "expected a suite of ops, models, overhead, planning, got 'songs'"),
+        (("--case", "riddle"), "no case of suite ops matches 'riddle'"),
+        (("--peers", "nobody"), "expected peers of ncnn"),
+        (("--budget", "0"), "expected a budget of more than 0 seconds"),
+        (
+            ("--devices", "cpu", "--case", "matmul 64", "--output", "/no/such/x.json"),
+            "cannot write",
+        ),
+    ],
+)
+def test_what_cannot_be_measured_is_said(
+    arguments: tuple[str, ...], message: str, quick: None
+) -> None:
+    shown = call(*arguments, *(() if "--budget" in arguments else ("--budget", "0.001")))
+    assert shown.exit_code == 1 and message in shown.output
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def page(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import report
+
+    return report
+
+
+def test_the_page_is_written_from_results(page: Any, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    stored = tmp_path / "run.json"
+    stored.write_text(json.dumps(sample().as_dict()))
+    docs = tmp_path / "docs"
+    (docs / "performance").mkdir(parents=True)
+    (docs / "performance" / "tried.md").write_text("## What was tried\nmuch\n")
+    found = CliRunner().invoke(
+        page.main, [str(stored), "--docs", str(docs)], catch_exceptions=False
+    )
+    assert found.exit_code == 0
+    text = (docs / "performance.md").read_text()
+    assert "| matmul square | 1.25 | 0.50 | 1.25 | 1.25 |" in text
+    assert "| product | 4 ms |" in text and "- ncnn: wrong result: product" in text
+    assert "| a run of nothing | 200 us | 100 us | 2.00 | note |" in text
+    assert "## What was tried\nmuch" in text and "overhead-vulkan-0.svg" in text
+    svg = (docs / "performance" / "overhead-vulkan-0.svg").read_bytes()
+    first = text, svg
+    CliRunner().invoke(page.main, ["--docs", str(docs)], catch_exceptions=False)
+    again = (docs / "performance" / "overhead-vulkan-0.svg").read_bytes()
+    assert ((docs / "performance.md").read_text(), again) == first
+
+
+def test_later_results_win_and_ceilings_only_rise(page: Any) -> None:
+    early, late = sample(), sample()
+    late.results = [Result("vulkan:0", SPEC, [figure("vksched", 0.001)])]
+    late.devices[0].ceiling = Ceiling(2e9, 1e8, "better", "worse")
+    merged = page.merge([early, late])
+    assert merged.devices[0].ceiling == Ceiling(2e9, 1e9, "better", "a copy")
+    by_name = {r.spec.name: r for r in merged.results}
+    assert len(by_name) == 4 and by_name["product"].ours.seconds == 0.001
+
+
+def test_the_page_says_what_bounds_a_call(page: Any) -> None:
+    report = sample()
+    device, (product, _, chain, _) = report.devices[0], report.results
+    assert page.bound_of(device, product) == "arithmetic"
+    assert page.bound_of(device, chain) == "dispatch"
+
+
+def test_a_report_needs_results_that_can_be_read(page: Any, tmp_path: Path) -> None:
+    found = CliRunner().invoke(page.main, ["--docs", str(tmp_path)])
+    assert found.exit_code == 1 and "expected results" in found.output
+    found = CliRunner().invoke(page.main, [str(tmp_path / "none.json"), "--docs", str(tmp_path)])
+    assert found.exit_code == 1 and "cannot read" in found.output
+
+
+def test_the_kept_results_make_the_page(page: Any, tmp_path: Path) -> None:
+    kept = BENCHMARKS.parent / "docs" / "performance" / "results.json"
+    if kept.exists():
+        report = page.read([kept])
+        assert report.results and page.page(report, kept.parent).startswith("# Performance")

@@ -1,0 +1,173 @@
+"""Peers of the bench: what they compute, and processes that die, hang or answer rubbish."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from vksched.bench import process
+from vksched.bench.peers import wire
+from vksched.bench.peers.mlir import module_of
+from vksched.bench.peers.specs import Spec, arrays_of, expected_of, nmse_of, result_shape, work_of
+from vksched.bench.process import PeerFailed, PeerMissing, PeerProcess
+from vksched.bench.rounds import measure_case
+
+CPU = {"name": "numpy", "uuid": "", "index": 0, "type": "cpu"}
+SPECS = [
+    Spec("small product", "matmul", "matmul", {"m": 3, "k": 5, "n": 4}),
+    Spec("turned", "matmul", "matmul", {"m": 3, "k": 5, "n": 4, "transpose_a": True}),
+    Spec("turned b", "matmul", "matmul", {"m": 3, "k": 5, "n": 4, "transpose_b": True}),
+    Spec("batched", "matmul", "matmul", {"m": 3, "k": 5, "n": 4, "batch": 2}),
+    Spec("sum", "binary", "elementwise", {"op": "add", "shape": [4, 8]}),
+    Spec("relu", "unary", "elementwise", {"op": "relu", "shape": [4, 8]}),
+    Spec("exp", "unary", "elementwise", {"op": "exp", "shape": [4, 8]}),
+    Spec("softmax", "softmax", "rows", {"shape": [4, 8]}),
+    Spec("layer norm", "layer_norm", "rows", {"shape": [4, 8]}),
+    Spec("rms norm", "rms_norm", "rows", {"shape": [4, 8]}),
+    Spec("sums", "reduce", "rows", {"op": "sum", "axis": 1, "shape": [4, 8]}),
+    Spec("maxima", "reduce", "rows", {"op": "max", "axis": 0, "shape": [4, 8]}),
+    Spec("transpose", "transpose", "rows", {"axes": [1, 0], "shape": [4, 8]}),
+    Spec("gather", "gather", "rows", {"shape": [5, 4], "count": 7}),
+    Spec("conv", "conv", "conv", {"channels": 2, "size": 6, "out": 3, "kernel": 3, "pad": 1}),
+    Spec("attention", "attention", "attention", {"heads": 2, "tokens": 3, "width": 4}),
+    Spec("chain", "chain", "overhead", {"count": 8, "ops": 3}),
+]
+SMALL = SPECS[0]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_peers_of_the_cpu_compute_what_is_expected(spec: Spec) -> None:
+    arrays = arrays_of(spec)
+    expected = expected_of(spec, arrays)
+    assert expected.shape == result_shape(spec)
+    assert all(amount >= 0 for amount in work_of(spec))
+    for name in ("numpy", "onnxruntime", "torch"):
+        if importlib.util.find_spec(name) is None:
+            continue
+        peer = importlib.import_module(f"vksched.bench.peers.{name}").open_peer(CPU)
+        try:
+            job = peer.prepare(spec, arrays)
+        except wire.Skip:
+            assert name == "onnxruntime" and spec.kind == "attention"
+            continue
+        assert nmse_of(job.result(), expected) < 1e-10
+        assert job.sample() > 0
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_mlir_names_each_value_once(spec: Spec) -> None:
+    text = module_of(spec, 2)
+    made = [line.split("=")[0].strip() for line in text.splitlines() if line.startswith("  %")]
+    outside = [name for name in made if name[1:2] in "rx" or name.startswith("%in")]
+    assert {"%r0", "%r1", "%in0", "%in1"} <= set(outside) and len(set(outside)) == len(outside)
+
+
+def test_wrong_shapes_and_what_is_not_finite_are_far_off() -> None:
+    good = np.ones((2, 2), np.float32)
+    assert nmse_of(good, good) == 0.0
+    assert nmse_of(good[:1], good) == nmse_of(good * np.nan, good) == float("inf")
+
+
+# -- processes -------------------------------------------------------------------------------------
+
+HELLO = (
+    "import json, sys\nsay = lambda d: print(json.dumps(d), flush=True)\nsay({'version': '1'})\n"
+)
+LOOP = "for line in sys.stdin:\n    request = json.loads(line)\n    do = request['do']\n"
+ANSWERS = {
+    "good": "    say({'seconds': [0.5, 0.25], 'nmse': 0.0, 'note': 'x'})\n",
+    "wrong": "    say({'nmse': 0.5})\n",
+    "nan": "    say({'nmse': float('nan')})\n",
+    "skips": "    say({'skip': 'no such kernel'})\n",
+    "dies": "    sys.exit('cannot go on')\n",
+    "hangs": "    continue\n",
+    "rubbish": "    print('Segmentation', flush=True)\n",
+    "list": "    say([1])\n",
+    "dies later": "    sys.exit('lost') if do == 'measure' else say({'nmse': 0.0})\n",
+    "no times": "    say({'seconds': [0.0]} if do == 'measure' else {'nmse': 0.0})\n",
+}
+
+
+@pytest.fixture
+def peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], PeerProcess]]:
+    """Starts a worker that answers so, and ends it."""
+    monkeypatch.setattr(process, "PREPARE_LIMIT_S", 10.0)
+    started = []
+
+    def start(answer: str) -> PeerProcess:
+        if answer == "hangs":
+            monkeypatch.setattr(process, "PREPARE_LIMIT_S", 0.2)
+        command = [sys.executable, "-c", HELLO + LOOP + ANSWERS[answer]]
+        started.append(PeerProcess("fake", CPU, command=command))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+def test_a_good_peer_gets_a_figure(peer: Callable[[str], PeerProcess]) -> None:
+    result = measure_case("cpu", SMALL, [peer("good")], 0.01, rounds=2)
+    (figure,) = result.figures
+    assert figure.seconds == 0.375 and figure.rounds_s == [0.375, 0.375]
+    assert figure.note == "x" and figure.reason == "" and figure.spread > 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ("wrong", "wrong result: normalised squared error 0.5"),
+        ("nan", "wrong result: normalised squared error nan"),
+        ("skips", "no such kernel"),
+        ("dies", "its process ended: cannot go on"),
+        ("hangs", "no answer within 0.2 s"),
+        ("rubbish", "an answer that is no JSON: 'Segmentation"),
+        ("list", "an answer that is no object"),
+        ("dies later", "its process ended: lost"),
+        ("no times", "no times"),
+    ],
+)
+def test_no_figure_without_a_right_result(
+    peer: Callable[[str], PeerProcess], answer: str, reason: str
+) -> None:
+    result = measure_case("cpu", SMALL, [peer(answer)], 0.01, rounds=2)
+    (figure,) = result.figures
+    assert figure.seconds is None and reason in figure.reason
+    assert figure.wrong == answer.startswith(("wrong", "nan"))
+
+
+def test_a_dead_peer_starts_again_a_few_times(peer: Callable[[str], PeerProcess]) -> None:
+    dying = peer("dies")
+    reasons = [measure_case("cpu", SMALL, [dying], 0.01, 1).figures[0].reason for _ in range(5)]
+    assert "ended" in reasons[2] and reasons[-1] == "its process failed too often"
+
+
+def test_a_peer_that_is_not_there_is_missing() -> None:
+    with pytest.raises(PeerMissing, match="No module named 'peers.nobody'"):
+        PeerProcess("nobody", CPU)
+    with pytest.raises(PeerFailed, match="no_such_python"):
+        PeerProcess("numpy", CPU, ["no_such_python"])
+
+
+def test_a_real_worker_measures() -> None:
+    worker = PeerProcess("numpy", CPU)
+    try:
+        assert worker.version == np.__version__
+        assert worker.prepare(SMALL)["nmse"] < 1e-10
+        assert min(worker.measure(0.001)) > 0
+        half = Spec("half", "matmul", "matvec", {"m": 1, "k": 4, "n": 4, "storage": "float16"})
+        assert "float16" in worker.prepare(half)["skip"]
+        odd = Spec("odd", "riddle", "riddles")
+        assert "expected a known kind" in worker.prepare(odd)["error"]
+        with pytest.raises(PeerFailed):
+            worker.measure(0.001)
+    finally:
+        worker.close()
+
+
+def test_repeats_fill_a_batch() -> None:
+    assert wire.repeats(1.0) == 1 and wire.repeats(0.001) == 10 and wire.repeats(0.0) == 64

@@ -1,0 +1,42 @@
+"""Facts: what is measured beside cases, such as a run of nothing or the upload of weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One value. beside: what it is held against, of the same unit; unit: "s", "bytes", "us/node"
+    or "bytes/s".
+    """
+
+    device: str
+    name: str
+    value: float
+    unit: str
+    beside: float | None = None
+    note: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """The value as a multiple of what it is held against."""
+        return self.value / self.beside if self.beside else None
+
+    def cells(self) -> tuple[str, str, str]:
+        """Returns value, what it is held against, and the ratio, for people."""
+        ratio = "" if self.ratio is None else f"{self.ratio:.2f}"
+        beside = "" if self.beside is None else _text(self.beside, self.unit)
+        return _text(self.value, self.unit), beside, ratio
+
+
+def _text(value: float, unit: str) -> str:
+    from ..plan.query import format_bytes, format_seconds
+
+    if unit == "s":
+        return format_seconds(value)
+    if unit == "bytes":
+        return format_bytes(int(value))
+    if unit == "bytes/s":
+        return f"{value / 1e9:.3g} GB/s"
+    return f"{value:.3g} {unit}"

@@ -1,0 +1,267 @@
+"""How attention runs on a device: variants, launches, and where operands lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+from ..errors import UnsupportedOp
+from ..types import FLOAT32, TensorType
+from .op import OUTPUT, SCRATCH, Attrs, Call, Dispatch, Kernel
+from .strides import LOCAL_SIZE, LOOP_STEPS, MAX_DISPATCHES, broadcast_strides
+
+UNBOUNDED = 1 << 30
+"""Further than any query sees."""
+LANES_ACROSS = 32
+"""Columns of the lanes of a group in shaders/include/attention_tiled.glsl."""
+MOST_COLUMNS = 8 * LANES_ACROSS
+"""Columns of v that one dispatch for GPUs works on; more are several."""
+LANES_ON_CPU, KEYS_IN_ROWS, KEYS_IN_BLOCK = 8, 8, 16
+"""Lanes of a group on a CPU driver, keys that an invocation works on at a time."""
+BLOCKS = {"8x16": 8, "4x16": 4}
+"""Variants for CPU drivers by the rows and keys of a block in registers; the rows of each."""
+ROWS = "rows"
+"""The variant for CPU drivers that takes any size: an invocation has one row."""
+TILED = {"tiled 16": 16, "tiled 4": 4}
+"""Variants in shared memory by the rows of a group; the rows of each."""
+MOST_IN_BLOCK = 256
+"""Size of the heads up to which an invocation keeps its rows in memory of its own."""
+LEAST_IN_FOURS = 8
+STATE_WORDS = 4
+"""Behind the sums of a part."""
+GROUPS_WANTED, LEAST_PART = 128, 512
+"""A GPU with fewer groups than this gets the keys in parts, of this length at least."""
+DISPATCH_FLOPS = 1e11
+"""Of one dispatch on a GPU, as drivers kill what takes seconds."""
+
+
+def by_heads(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[TensorType, ...]:
+    """Returns the types of q, k and v as they are with the heads before the length."""
+    return tuple(
+        TensorType((t.shape[0], t.shape[2], t.shape[1], t.shape[3]), t.dtype) if turned else t
+        for t, turned in zip(inputs[:3], attrs.as_ints("by_length")[:3], strict=True)
+    )
+
+
+def seen_keys(attrs: Attrs) -> tuple[int, int]:
+    """Returns a, b: query i sees the keys i + a .. i + b."""
+    past, left, right = (attrs.as_int(name) for name in ("past", "left", "right"))
+    return (
+        past - left if left >= 0 else -UNBOUNDED,
+        past + right if right >= 0 else UNBOUNDED,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """batches: with heads of k. rows: of q in each, of all heads that share keys."""
+
+    batches: int
+    heads: int
+    rows: int
+    queries: int
+    keys: int
+    depth: int
+    columns: int
+
+
+def _sizes(call: Call) -> _Sizes:
+    q, k, v = (t.shape for t in by_heads(call.inputs, call.attrs))
+    return _Sizes(k[0] * k[1], k[1], q[1] // max(1, k[1]) * q[2], q[2], k[2], q[3], v[3])
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """How a call is cut.
+
+    tile: rows of a group. tiles: of all batches. each: tiles of one dispatch. parts: of the keys,
+    with part_keys each. columns: of v, of one dispatch.
+    """
+
+    tile: int
+    tiles: int
+    each: int
+    parts: int
+    part_keys: int
+    columns: int
+
+
+def variants(call: Call) -> tuple[str, ...]:
+    """Shared memory on GPUs; on CPU drivers blocks in registers, as tall as the rows fill."""
+    if call.output.size == 0:
+        return ()
+    s = _sizes(call)
+    if not call.limits.software:
+        tall, flat = TILED
+        return (flat, tall) if s.rows <= 2 * TILED[flat] else (tall, flat)
+    in_fours = s.depth % 4 == 0 and s.columns % 4 == 0
+    if not in_fours or max(s.depth, s.columns) > MOST_IN_BLOCK or s.rows == 1:
+        return (ROWS,)
+    lanes = min(LANES_ON_CPU, max(4, call.limits.subgroup_size))
+    tall, flat = BLOCKS
+    fills = s.rows >= BLOCKS[tall] * lanes and max(s.depth, s.columns) <= MOST_IN_BLOCK // 2
+    return (tall, flat, ROWS) if fills else (flat, ROWS)
+
+
+def _launch(call: Call) -> _Launch:
+    return _on_gpu(call) if call.variant in TILED else _on_cpu_driver(call)
+
+
+def _on_cpu_driver(call: Call) -> _Launch:
+    """A part of the keys is as long as an invocation may go round its loops."""
+    s, own = _sizes(call), BLOCKS.get(call.variant, 1)
+    if call.variant == ROWS:
+        block = KEYS_IN_ROWS
+        rounds = 1 + s.depth // 4 + s.depth % 4 + s.columns // 4 + s.columns % 4
+        around = 2 * s.columns + 2
+    else:  # once for all rows, and then, where sums are not finite, for each row
+        block = KEYS_IN_BLOCK
+        rounds = 1 + own + (1 + own) * (s.depth + s.columns) // 4
+        around = own * (4 + s.depth // 4 + s.columns)
+    part_keys = (LOOP_STEPS - around) // rounds * block
+    if part_keys <= 0:
+        raise UnsupportedOp(
+            f"[attention] heads of size {s.depth} and {s.columns} are too long for a CPU driver: "
+            "such drivers end long loops early"
+        )
+    parts = max(1, -(-s.keys // part_keys))
+    part_keys = max(1, -(-s.keys // parts))
+    tile = LANES_ON_CPU * own
+    tiles = -(-s.rows // tile) * s.batches
+    most = call.limits.max_groups
+    runs = LOOP_STEPS // (-(-part_keys // block) * rounds + around)
+    each = runs // -(-parts // most[1])
+    if each == 0:
+        raise UnsupportedOp(f"[attention] {s.keys} keys are too many for this CPU driver")
+    return _Launch(tile, tiles, min(tiles, each * most[0]), parts, part_keys, s.columns)
+
+
+def _on_gpu(call: Call) -> _Launch:
+    s, tile = _sizes(call), TILED[call.variant]
+    tiles = -(-s.rows // tile) * s.batches
+    parts = max(1, min(GROUPS_WANTED // tiles, s.keys // LEAST_PART))
+    part_keys = max(1, -(-s.keys // parts))
+    flops = 2.0 * tile * max(1, s.keys) * (s.depth + min(s.columns, MOST_COLUMNS))
+    each = max(1, min(tiles, int(DISPATCH_FLOPS / flops)))
+    return _Launch(tile, tiles, each, parts, part_keys, min(s.columns, MOST_COLUMNS))
+
+
+def _strides(shape: tuple[int, ...], by_length: int) -> tuple[int, int]:
+    """Returns the words from one position to the next, and from one head to the next."""
+    _, one, other, size = shape
+    return (other * size, size) if by_length else (size, other * size)
+
+
+def _lower(call: Call) -> tuple[Dispatch, ...]:
+    if call.output.size == 0:
+        return ()
+    s, cut = _sizes(call), _launch(call)
+    whole, masked = cut.parts == 1, len(call.inputs) > 3
+    mask_strides = (0, 0, 0, 0)
+    if masked:
+        scores = (s.batches // s.heads, s.heads * s.rows // s.queries, s.queries, s.keys)
+        mask_strides = broadcast_strides(call.inputs[3].shape, scores)  # type: ignore[assignment]
+    strides = [
+        ("q", call.inputs[0].shape),
+        ("k", call.inputs[1].shape),
+        ("v", call.inputs[2].shape),
+        ("result", call.output.shape),
+    ]
+    low, high = seen_keys(call.attrs)
+    push: list[tuple[str, int | float | tuple[int, ...]]] = [
+        *(("rows", s.rows), ("queries", s.queries), ("keys", s.keys), ("depth", s.depth)),
+        *(("heads", s.heads), ("mask_strides", mask_strides), ("parts", cut.parts)),
+        *(("part_keys", cut.part_keys), ("first_seen", low), ("last_seen", high)),
+        *((name, call.attrs.as_float(name)) for name in ("scale", "softcap")),
+    ]
+    for (name, shape), turned in zip(strides, call.attrs.as_ints("by_length"), strict=True):
+        row, head = _strides(shape, turned)
+        if name == "result" and not whole:
+            row, head = s.columns + STATE_WORDS, 0
+        push += [(f"{name}_row", row), (f"{name}_head", head)]
+    constants = (
+        ("SOFTCAP", int(call.attrs.as_float("softcap") != 0)),
+        ("IS_BIAS", int(masked and call.inputs[3].dtype == FLOAT32)),
+        ("WHOLE", int(whole)),
+    )
+    blocks = range(0, s.columns, cut.columns)
+    starts = range(0, cut.tiles, cut.each)
+    if len(starts) * len(blocks) >= MAX_DISPATCHES:
+        raise UnsupportedOp(
+            f"[attention] {call.inputs[0].shape} queries on {s.keys} keys need "
+            f"{len(starts) * len(blocks)} dispatches, over {MAX_DISPATCHES}"
+        )
+    dispatches = [
+        Dispatch(
+            f"{_shader(call)}{'_masked' * masked}",
+            (0, 1, 2, *((3,) if masked else ()), OUTPUT if whole else SCRATCH),
+            (
+                min(cut.each, call.limits.max_groups[0]),
+                min(cut.parts, call.limits.max_groups[1]),
+                1,
+            ),
+            (
+                *push,
+                *(("first_tile", start), ("end_tile", min(start + cut.each, cut.tiles))),
+                *(("first_column", block), ("columns", min(cut.columns, s.columns - block))),
+            ),
+            (*constants, *_block_constants(call, s, cut, min(cut.columns, s.columns - block))),
+            barrier=number > 0,
+        )
+        for number, (block, start) in enumerate(product(blocks, starts))
+    ]
+    return (*dispatches, *(() if whole else _combine(call, s, cut)))
+
+
+def _shader(call: Call) -> str:
+    if call.variant in BLOCKS:
+        return f"attention_block_{call.variant}"
+    return "attention_tiled" if call.variant in TILED else "attention_rows"
+
+
+def _block_constants(
+    call: Call, s: _Sizes, cut: _Launch, columns: int
+) -> tuple[tuple[str, int], ...]:
+    if call.variant in BLOCKS:
+        # 8, 16, 32 or 64: fewer pipelines than one for each size of heads
+        wanted = max(LEAST_IN_FOURS, -(-max(s.depth, s.columns) // 4))
+        return (("MOST_IN_FOURS", 1 << (wanted - 1).bit_length()),)
+    if call.variant == ROWS:
+        return ()
+    # 1, 2, 4 or 8: fewer pipelines than one for each number
+    wanted = -(-columns // LANES_ACROSS)
+    return ("ROWS", cut.tile), ("COLUMNS", 1 << (wanted - 1).bit_length())
+
+
+def _combine(call: Call, s: _Sizes, cut: _Launch) -> tuple[Dispatch, ...]:
+    count = call.output.size
+    each = max(1, LOOP_STEPS // (2 * cut.parts + 1)) if call.limits.software else 4
+    groups = min(-(-count // (LOCAL_SIZE * each)), call.limits.max_groups[0])
+    if call.limits.software and groups * LOCAL_SIZE * each < count:
+        raise UnsupportedOp(f"[attention] {cut.parts} parts are too many for this CPU driver")
+    row, head = _strides(call.output.shape, call.attrs.as_ints("by_length")[3])
+    push = (
+        *(("count", count), ("row", s.columns), ("parts", cut.parts), ("queries", s.queries)),
+        *(("heads", s.heads * s.rows // s.queries), ("result_row", row), ("result_head", head)),
+    )
+    return (
+        Dispatch("attention_combine", (SCRATCH, OUTPUT), (groups, 1, 1), push, (), barrier=True),
+    )
+
+
+def _scratch(call: Call) -> tuple[int, ...]:
+    if call.output.size == 0:
+        return ()
+    cut, s = _launch(call), _sizes(call)
+    return () if cut.parts == 1 else (cut.parts * s.batches * s.rows * (s.columns + STATE_WORDS),)
+
+
+SHADERS = (
+    "attention_combine",
+    *(
+        f"attention_{kind}{masked}"
+        for kind in ("rows", "tiled", *(f"block_{name}" for name in BLOCKS))
+        for masked in ("", "_masked")
+    ),
+)
+KERNEL = Kernel(SHADERS, _lower, _scratch, variants=variants)

@@ -1,0 +1,111 @@
+"""Kernels that read and write four words at a time (shaders/include/quads.glsl): when they can, and
+who takes which part. Elementwise ones go from line to line of the innermost axis (lines.glsl),
+others over rows that they read more than once (quad_rows.glsl).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .op import VIEW_ALIGN_WORDS, Limits
+from .strides import LOCAL_SIZE, LOOP_STEPS
+
+Constants = tuple[tuple[str, int], ...]
+
+_SOFTWARE_ROUNDS, _ROUNDS = 16, 4
+"""Quads of one invocation: at least on a CPU driver, which pays for every group; at most on a GPU.
+"""
+_BUSY_GROUPS = 4096
+"""So many groups keep a large GPU busy: with fewer, an invocation takes one quad."""
+
+
+def can_take_quads(
+    columns: int, operands: Sequence[tuple[int, ...]], shifts: Sequence[int] = ()
+) -> bool:
+    """Whether four neighbouring elements of each operand are one load.
+
+    columns: elements of the innermost axis. operands: the strides of each, innermost axis first.
+    shifts: the word of its element 0, where that is not 0.
+    """
+    if len(operands[0]) > 1 and columns % VIEW_ALIGN_WORDS:
+        return False
+    whole = [
+        (*strides[1:], shift)
+        for strides, shift in zip(operands, shifts or (0,) * len(operands), strict=True)
+        if strides[0] != 0
+    ]
+    return all(strides[0] in (0, 1) for strides in operands) and not any(
+        word % VIEW_ALIGN_WORDS for words in whole for word in words
+    )
+
+
+def _rounds(groups: int, limits: Limits) -> int:
+    """Returns quads of one invocation where `groups` would have one each."""
+    return _SOFTWARE_ROUNDS if limits.software else max(1, min(_ROUNDS, groups // _BUSY_GROUPS))
+
+
+def launch_lines(
+    columns: int, lines: int, quads: bool, limits: Limits
+) -> tuple[tuple[int, int, int], Constants]:
+    """Returns groups and constants of a kernel that goes along lines, whatever number of them."""
+    width = max(1, columns // 4 if quads else columns)
+    # neighbouring invocations read neighbouring words; on a CPU driver each goes on for a while
+    bits = (width // 8).bit_length() - 1 if limits.software else (width - 1).bit_length()
+    local_x = min(LOCAL_SIZE, 1 << max(0, bits))
+    local_y = LOCAL_SIZE // local_x
+    across, down = -(-width // local_x), -(-lines // local_y)
+    rounds = _rounds(across * down, limits)
+    groups_x = min(-(-across // rounds), limits.max_groups[0])
+    lines_each = max(1, rounds // -(-across // groups_x))
+    groups_y = min(-(-down // lines_each), limits.max_groups[1])
+    constants = (("LOCAL_X", local_x), ("LOCAL_Y", local_y), ("QUADS", int(quads)))
+    return (groups_x, groups_y, 1), constants
+
+
+def spread_quads(count: int, limits: Limits) -> tuple[int, int, int]:
+    """Returns groups of a kernel that makes `count` elements, four at a time, all in one line."""
+    groups = max(1, -(-count // (4 * LOCAL_SIZE)))
+    return (min(-(-groups // _rounds(groups, limits)), limits.max_groups[0]), 1, 1)
+
+
+ROWS, GROUP = "rows", "group"
+"""Variants of kernels over rows: one invocation for a row, or several lanes of a group."""
+_SOFTWARE_LOCAL_SIZE = 8
+"""Of such kernels on a CPU driver, so that few rows, too, give all its threads work."""
+_LANE_QUADS = 4
+"""Quads of a lane of a group, before more lanes share the row."""
+_ACROSS_LANES = 8
+_LARGEST_GROUP = 256
+
+
+def row_variants(
+    columns: int, items: int, across: bool, passes: int, limits: Limits
+) -> tuple[str, ...]:
+    """Returns the variants for rows of so many columns, the best guess first.
+
+    items: rows, or, across, quads of rows that lie side by side.
+    """
+    if limits.software:
+        rounds = passes * (columns if across or columns % 4 else columns // 4)
+        return (ROWS,) if rounds <= LOOP_STEPS // 2 else (GROUP,)
+    if columns < 32:
+        return (ROWS,)
+    if across:
+        return (ROWS, GROUP) if items >= _BUSY_GROUPS * LOCAL_SIZE // 4 else (GROUP, ROWS)
+    return (GROUP,)
+
+
+def launch_rows(
+    columns: int, items: int, across: bool, variant: str, limits: Limits
+) -> tuple[tuple[int, int, int], Constants]:
+    """Returns groups and constants of a kernel over rows; arguments as in `row_variants`."""
+    local_size = _SOFTWARE_LOCAL_SIZE if limits.software else LOCAL_SIZE
+    lanes = 1
+    if variant == GROUP:
+        steps = columns if across else -(-columns // 4)
+        most = _ACROSS_LANES if across else min(_LARGEST_GROUP, limits.max_invocations)
+        lanes = min(1 << max(0, steps // _LANE_QUADS - 1).bit_length(), 1 << most.bit_length() - 1)
+        local_size = max(LOCAL_SIZE, lanes)
+    groups = min(-(-items // (local_size // lanes)), limits.max_groups[0])
+    constants = (("LOCAL_X", local_size), ("LANES", lanes), ("ACROSS", int(across)))
+    return (groups, 1, 1), constants

@@ -1,0 +1,103 @@
+"""Convolve: convolutions with known weights in the form that takes fewest products.
+
+    conv(x, w) 3 x 3, stride 1 -> winograd_conv(x, points), the points of w made once, on the host
+
+The points take 4 times the memory of the weights with tiles of 4, 1.8 times with tiles of 2; all
+points of a graph take at most an eighth of the least device's memory. Weights that are not finite,
+or too large, stay as they are. Examples: tests/test_convolve.py.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+
+import numpy as np
+
+from ..graph import Graph, Node
+from ..ops.lower import compute
+from ..ops.op import Attrs, AttrValue, get_op
+from ..types import FLOAT32, WORD_BYTES, NDArray
+from .rewrite import Rewriter, Rule, rewrite
+from .wishes import Wishes
+
+SHARE_OF_MEMORY = 8
+"""All points of a graph take at most one part in so many of a device's memory."""
+LEAST_CHANNELS, MOST_CHANNELS = 8, 1 << 12
+"""Fewer make short sums, which the transforms of x outweigh; of more one invocation could not sum
+up what is not finite.
+"""
+LARGEST_WEIGHT = 1e30
+"""Its points are far from infinity."""
+FEW_TILES = 16
+"""With fewer tiles of 4, tiles of 2: less of them lies outside of the image."""
+
+_points: weakref.WeakKeyDictionary[object, dict[int, NDArray]] = weakref.WeakKeyDictionary()
+"""By the key of a weight and by tile, as long as the weight is there: graphs share them."""
+
+
+def convolve(graph: Graph, wishes: Wishes) -> Graph:
+    """Computes convolutions by Winograd's filtering where that takes fewer products."""
+    if wishes.limits is None:  # numpy multiplies faster than it transforms
+        return graph
+    return rewrite(graph, {"conv": (_winograd_rule(wishes),)}, wishes)
+
+
+def _winograd_rule(wishes: Wishes) -> Rule:
+    room = wishes.memory_bytes // SHARE_OF_MEMORY
+    largest = wishes.limits.max_buffer_bytes if wishes.limits else 0
+
+    def rule(r: Rewriter, node: Node) -> int | None:
+        nonlocal room
+        x, w, *rest = node.inputs
+        weights = r.data(w)
+        if weights is None or r[w].op != "weight" or not _fits(r, node) or not _is_tame(weights):
+            return None
+        if not (r.is_free(w) and r.shares_home(w)):
+            return None
+        for tile in _tiles(node):
+            needed = (tile + 2) ** 2 * math.prod(weights.shape[:2]) * WORD_BYTES
+            if needed > min(room, largest):
+                continue
+            room -= needed
+            key = r.key(w)
+            points = r.constant(_points_of(weights, key, tile), ("winograd", tile, key), "weight")
+            attrs: dict[str, AttrValue] = {"tile": tile}
+            attrs |= {name: node.attrs[name] for name in ("begin", "end")}
+            return r.emit("winograd_conv", (x, points, *rest), attrs)
+        return None
+
+    return rule
+
+
+def _fits(r: Rewriter, node: Node) -> bool:
+    """Whether it is one of two axes, 3 x 3 and without gaps, with channels enough."""
+    attrs, w = node.attrs, r[node.inputs[1]].type
+    ones = ("stride", "dilation")
+    return (
+        w.dtype == FLOAT32
+        and w.shape[2:] == (3, 3)
+        and all(attrs.as_ints(name) == (1, 1) for name in ones)
+        and attrs.as_int("groups") == 1
+        and LEAST_CHANNELS <= w.shape[1] <= MOST_CHANNELS
+        and w.shape[0] >= LEAST_CHANNELS
+        and node.type.size > 0
+    )
+
+
+def _is_tame(weights: NDArray) -> bool:
+    return bool(np.abs(weights).max(initial=0) < LARGEST_WEIGHT)  # of NaN it is not
+
+
+def _tiles(node: Node) -> tuple[int, ...]:
+    """Returns the sizes of tiles, the one to take first."""
+    images, _, *sizes = node.type.shape
+    few = images * math.prod(-(-size // 4) for size in sizes) < FEW_TILES
+    return (2,) if few else (4, 2)
+
+
+def _points_of(weights: NDArray, key: object, tile: int) -> NDArray:
+    made = _points.setdefault(key, {})
+    if tile not in made:
+        made[tile] = compute(get_op("winograd_weights"), (weights,), Attrs({"tile": tile}))
+    return made[tile]

@@ -1,0 +1,155 @@
+"""Bench: one call on a Vulkan device, run by each variant on made-up operands in device memory."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from types import TracebackType
+
+import numpy as np
+
+from ..errors import DeviceError
+from ..ops.lower import Lowering, lower
+from ..ops.op import OUTPUT, SCRATCH, STATUS, Call, Op
+from ..runtime.kompute import Buffer
+from ..runtime.single import Place, Singles
+from ..runtime.vulkan import VulkanDevice
+from ..types import BOOL, FLOAT16, FLOAT32, NDArray
+
+BLOCK_WORDS = 1 << 18
+"""Operands are this block again and again; of a result at most so much is compared."""
+POISON = 0xDEADBEEF
+TIMEOUT_S = 60.0
+SEED = 7
+
+
+class CallBench:
+    """A `search.Bench`: memory for one call, until it is closed.
+
+    Raises:
+        OutOfMemory: there is none.
+    """
+
+    def __init__(self, device: VulkanDevice, op: Op, call: Call) -> None:
+        self._device, self._op, self._call = device, op, call
+        self._context = device.context
+        self._singles = Singles(self._context, device.own_buffers)
+        self._buffers: list[Buffer] = []
+        self._lowerings: dict[str, Lowering] = {}
+        self._recording = self._context.recording()
+        try:
+            self._block = self._context.host(BLOCK_WORDS)
+            self._buffers.append(self._block)
+            self._inputs = [self._storage(t.words) for t in call.inputs]
+            self._result = self._storage(call.output.words)
+            self._status = self._storage(4)
+            self._scratch = self._storage(1)
+            self._fill()
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, variant: str, repeat: int) -> float:
+        lowering = self._lowerings.get(variant)
+        if lowering is None:
+            lowering = lower(self._op, replace(self._call, variant=variant))
+            if lowering.scratch_words > self._scratch.words:
+                self._scratch = self._storage(lowering.scratch_words)
+            self._lowerings[variant] = lowering
+            self._poison()
+        recording = self._recording
+        recording.begin()
+        recording.barrier("device", "device")
+        for _ in range(repeat):
+            self._singles.record(recording, lowering, self._place)
+            recording.barrier("shader", "shader")
+        recording.end()
+        start = time.perf_counter()
+        self._submit()
+        on_host_s = time.perf_counter() - start
+        return recording.duration_s() or on_host_s
+
+    def result(self) -> NDArray:
+        type_ = self._call.output
+        for source, target, words in self._parts():
+            self._copy(self._result, source, self._block, target, words)
+        words = self._block.array[: min(type_.words, BLOCK_WORDS)].copy()
+        if type_.dtype == FLOAT16:
+            return np.asarray(words.view(np.float16)[: type_.size - type_.size % 2])
+        return np.asarray(words.view(np.float32 if type_.dtype == FLOAT32 else np.int32))
+
+    def close(self) -> None:
+        """Gives all of it back."""
+        self._recording.close()
+        self._singles.close()
+        for buffer in self._buffers:
+            buffer.close()
+
+    def __enter__(self) -> CallBench:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not isinstance(error, DeviceError):
+            self.close()
+            return
+        try:  # the device may not answer any more: what it failed with says more
+            self.close()
+        except DeviceError:
+            self._device.kept.append(self)
+
+    def _storage(self, words: int) -> Buffer:
+        self._buffers.append(self._context.storage(max(words, 1)))
+        return self._buffers[-1]
+
+    def _place(self, operand: int) -> Place:
+        named = {OUTPUT: self._result, STATUS: self._status, SCRATCH: self._scratch}
+        return Place(named[operand] if operand < 0 else self._inputs[operand], 0)
+
+    def _fill(self) -> None:
+        """Numbers of a usual size; positions are 0, which every axis has."""
+        rng = np.random.default_rng(SEED)
+        for index, (type_, buffer) in enumerate(zip(self._call.inputs, self._inputs, strict=True)):
+            if index in self._op.indices:
+                block = np.zeros(BLOCK_WORDS, np.uint32)
+            elif type_.dtype == FLOAT16:
+                block = rng.standard_normal(2 * BLOCK_WORDS).astype(np.float16).view(np.uint32)
+            elif type_.dtype == FLOAT32:
+                block = rng.standard_normal(BLOCK_WORDS, np.float32).view(np.uint32)
+            else:
+                most = 2 if type_.dtype == BOOL else 8
+                block = rng.integers(0, most, BLOCK_WORDS).astype(np.uint32)
+            self._block.array[:] = block
+            for start in range(0, type_.words, BLOCK_WORDS):
+                words = min(BLOCK_WORDS, type_.words - start)
+                self._copy(self._block, 0, buffer, start, words)
+
+    def _poison(self) -> None:
+        """Makes a variant that writes nothing give a wrong result."""
+        self._block.array[:] = POISON
+        for source, _, words in self._parts():
+            self._copy(self._block, 0, self._result, source, words)
+
+    def _parts(self) -> list[tuple[int, int, int]]:
+        """What of the result is compared: its words, where they go in the block, how many."""
+        words, half = self._call.output.words, BLOCK_WORDS // 2
+        if words <= BLOCK_WORDS:
+            return [(0, 0, words)] if words else []
+        return [(0, 0, half), (words - half, half, half)]
+
+    def _copy(self, source: Buffer, at: int, target: Buffer, to: int, words: int) -> None:
+        self._recording.begin()
+        self._recording.barrier("device", "device")
+        self._recording.copy(source, target, at, to, words)
+        self._recording.barrier("device", "host")
+        self._recording.barrier("device", "device")
+        self._recording.end()
+        self._submit()
+
+    def _submit(self) -> None:
+        self._recording.submit()
+        self._recording.wait(TIMEOUT_S)

@@ -1,0 +1,106 @@
+"""Calls to tune: those of a graph, or a set that is typical of models."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import count
+
+from ..graph import Graph, build_graph
+from ..ops.attention import attention
+from ..ops.choices import Choices
+from ..ops.conv import conv
+from ..ops.layout import transpose
+from ..ops.lower import choice_of, key_of
+from ..ops.matmul import matmul
+from ..ops.norm import layer_norm, rms_norm
+from ..ops.op import Call, Op, get_op
+from ..ops.reduce import reduce_sum
+from ..ops.softmax import softmax
+from ..ops.tensor import Tensor, input
+from ..plan.machine import DeviceSpec
+from ..runtime.shaders import load_manifest
+from ..types import FLOAT16, FLOAT32
+
+
+@dataclass(frozen=True, slots=True)
+class Tunable:
+    """A call with variants. names: all of them, the static choice first."""
+
+    key: str
+    op: Op
+    call: Call
+    names: tuple[str, ...]
+
+
+def calls_of(
+    graph: Graph, spec: DeviceSpec, only: Collection[int] | None = None
+) -> dict[str, Tunable]:
+    """Returns the distinct calls of a graph that a device can run in more than one way, by key.
+
+    only: those of these nodes.
+    """
+    out: dict[str, Tunable] = {}
+    seen: set[int] = set()
+    untuned = replace(spec, limits=replace(spec.limits, tuned=Choices()))
+    for node in graph.ops:
+        op, signature = node.declaration, graph.signatures[node.id]
+        if op.kernel is None or node.id in graph.views or signature in seen:
+            continue
+        if only is not None and node.id not in only:
+            continue
+        seen.add(signature)
+        call = untuned.call(graph, node)
+        names = choice_of(op, call).of
+        if len(names) > 1 and untuned.why_not(graph, node) is None:
+            key = key_of(op, call)
+            out[key] = Tunable(key, op, call, names)
+    return out
+
+
+@cache
+def shader_hash(op: str) -> str:
+    """Returns what tells one state of an op's shaders from the next."""
+    kernel, manifest = get_op(op).kernel, load_manifest()
+    names = kernel.shaders if kernel is not None else ()
+    text = " ".join(str(manifest[name]["sha256"]) for name in sorted(names))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def typical_graph() -> Graph:
+    """Returns a graph with calls as models have them, the short ones first."""
+    outputs: list[Tensor] = []
+    numbers = count()
+
+    def some(*shape: int, dtype: str = FLOAT32) -> Tensor:
+        return input(f"x{next(numbers)}", shape, dtype)
+
+    for size in (64, 256, 512, 1024):
+        outputs.append(matmul(some(size, size), some(size, size)))
+        outputs.append(matmul(some(size, size), some(size, size), transpose_b=True))
+    for m, k, n in ((1, 768, 3072), (1, 4096, 4096), (128, 768, 768), (128, 768, 3072)):
+        outputs.append(matmul(some(m, k), some(k, n), some(n)))
+        outputs.append(matmul(some(m, k), some(n, k), transpose_b=True))
+    outputs.append(matmul(some(1, 4096, dtype=FLOAT16), some(4096, 4096, dtype=FLOAT16)))
+    outputs.append(matmul(some(37, 512), some(512, 2048)))
+    outputs.append(matmul(some(255, 255), some(255, 255)))
+    outputs.append(matmul(some(1000, 1000), some(1000, 1000)))
+    outputs.append(matmul(some(12, 128, 64), some(12, 64, 128)))
+    outputs.append(matmul(some(12, 128, 64), some(12, 128, 64), transpose_b=True))
+    for rows, columns in ((128, 768), (1536, 128), (4096, 1024)):
+        outputs += [softmax(some(rows, columns)), reduce_sum(some(rows, columns), -1)]
+        outputs.append(transpose(some(rows, columns), (1, 0)))
+        outputs.append(layer_norm(some(rows, columns), some(columns), some(columns)))
+        outputs.append(rms_norm(some(rows, columns), some(columns)))
+    for length in (128, 512):
+        q, key, value = (some(1, 12, length, 64) for _ in range(3))
+        outputs.append(attention(q, key, value))
+    for channels, side in ((64, 56), (128, 28), (256, 14), (512, 7)):
+        x = some(1, channels, side, side)
+        outputs.append(conv(x, some(channels, channels, 3, 3), padding=1))
+        outputs.append(conv(x, some(channels, channels, 1, 1)))
+        outputs.append(conv(x, some(channels, 1, 3, 3), padding=1, groups=channels))
+    outputs.append(conv(some(1, 3, 224, 224), some(64, 3, 7, 7), stride=2, padding=3))
+    return build_graph(outputs)[0]
