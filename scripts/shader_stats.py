@@ -16,6 +16,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
@@ -238,22 +239,37 @@ def _read(answer: dict[str, object]) -> Statistics | str:
     return Statistics(**{field: int(statistics[name]) for field, name in MESA_NAMES.items()})
 
 
-def _request(pipeline: Pipeline) -> dict[str, object]:
-    """Returns what the child process needs to know of a pipeline."""
+def _request(pipeline: Pipeline, folder: str) -> dict[str, object]:
+    """Returns what the child process needs to know of a pipeline. folder: for modules that are
+    written anew.
+    """
     from vksched.runtime.shaders import DIRECTORY, load_shader
 
     shader = load_shader(pipeline.variant)
+    values = shader.specialize(dict(pipeline.constants))
+    path = DIRECTORY / f"{pipeline.variant}.spv"
+    module = shader.module(values)
+    if module != shader.spirv:
+        path = Path(folder) / f"{pipeline.variant}_{hash(values) & 0xFFFFFFFF:08x}.spv"
+        path.write_bytes(module)
     return {
-        "spirv": str(DIRECTORY / f"{pipeline.variant}.spv"),
+        "spirv": str(path),
         "bindings": len(shader.bindings),
         "push_bytes": shader.push_bytes,
-        "constants": shader.specialize(dict(pipeline.constants)),
+        "constants": values,
     }
 
 
 def _run_child(name: str, pipelines: Sequence[Pipeline]) -> tuple[list[dict[str, object]], str]:
     """Returns the lines that a child process printed, and why it ended early if it did."""
-    requests = [_request(pipeline) for pipeline in pipelines]
+    with tempfile.TemporaryDirectory() as folder:
+        return _run_child_in(folder, name, pipelines)
+
+
+def _run_child_in(
+    folder: str, name: str, pipelines: Sequence[Pipeline]
+) -> tuple[list[dict[str, object]], str]:
+    requests = [_request(pipeline, folder) for pipeline in pipelines]
     manifests = os.pathsep.join(map(str, driver_manifests()))
     # Without layers: they would add their own messages and time to every pipeline.
     layers = ("VK_INSTANCE_LAYERS", "VK_LOADER_LAYERS_ENABLE", "VK_ADD_DRIVER_FILES")

@@ -11,7 +11,7 @@ from graphs import numpy_outputs
 import vksched as vs
 from vksched.errors import PlanError
 from vksched.graph import Graph
-from vksched.passes import Wishes, optimize
+from vksched.passes import Wishes, optimize, simplify
 from vksched.types import NDArray
 
 SHAPE = (4, 6)
@@ -25,7 +25,9 @@ def ops_of(graph: Graph) -> list[str]:
 def both(outputs: vs.Tensor | Sequence[vs.Tensor], **wishes: object) -> tuple[Graph, Graph]:
     """A graph as it is written and as the passes leave it; every name is found in it."""
     before, _ = vs.build_graph(outputs)
-    after = optimize(before, Wishes(**wishes))  # type: ignore[arg-type]
+    wanted = Wishes(**wishes).with_pulled(before)  # type: ignore[arg-type]
+    after = simplify(before, wanted)
+    after.verify()
     names = {node.name for node in after.nodes}
     assert {n.name for n in before.nodes} <= names | after.merged.keys()
     assert not names & after.merged.keys()
