@@ -109,9 +109,9 @@ def run_all(
     out: list[Path] = []
     for device in devices:
         for suite in SUITES:
-            names = [spec.name for spec in specs_of(suite)] if suite != "models" else ["*"]
-            if pattern is not None:
-                names = [spec.name for spec in specs_of(suite, pattern)] if suite == "ops" else []
+            names = [spec.name for spec in specs_of(suite, pattern)] or ["*"]
+            if pattern is not None and suite != "ops":
+                continue
             for start in range(0, len(names), PORTION):
                 path = folder / f"{len(out):03}.json"
                 part = ",".join(names[start : start + PORTION])

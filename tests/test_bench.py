@@ -11,15 +11,17 @@ from click.testing import CliRunner
 from click.testing import Result as Called
 from conftest import vulkan_names
 
-from vksched.bench import ceiling
+from vksched.bench import ceiling, models, planning
 from vksched.bench.ceiling import Ceiling
 from vksched.bench.facts import Fact
 from vksched.bench.ours import Ours
+from vksched.bench.overhead import overhead_facts
 from vksched.bench.peers.specs import Spec
 from vksched.bench.report import DeviceReport, Report, means, rates
 from vksched.bench.rounds import Figure, Result, geometric_mean, measure_case, paired_ratio, spread
 from vksched.bench.suites import specs_of
 from vksched.cli import main
+from vksched.errors import VkschedError
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 DEVICES = ["cpu", *vulkan_names()]
@@ -247,3 +249,42 @@ def test_the_kept_results_make_the_page(page: Any, tmp_path: Path) -> None:
     if kept.exists():
         report = page.read([kept])
         assert report.results and page.page(report, kept.parent).startswith("# Performance")
+
+
+# -- facts -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_models_are_right_and_tell_time_and_memory(device: str) -> None:
+    small = {
+        "encoder": lambda: models.minilm(2, 4, 1, 24),
+        "image": lambda: models.resnet18(32),
+        "decoder": lambda: models.gpt2_mini(8, 1, 24, 50),
+    }
+    for name in small if device == "cpu" else ["decoder"]:
+        build = small[name]
+        run, first, peak = models.model_facts(device, name, build)
+        assert run.value > 0 and run.beside and run.ratio and first.value > 0
+        assert peak.unit == "bytes" and peak.value > 0 and (peak.beside or 0) > 0
+
+
+def test_a_wrong_model_is_no_fact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "nmse_of", lambda *_: 1.0)
+    with pytest.raises(VkschedError, match="small: wrong result"):
+        list(models.model_facts("cpu", "small", lambda: models.minilm(1, 2, 1, 24)))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_overhead_is_told_beside_plain_copies(device: str) -> None:
+    trivial, upload = overhead_facts(device, 1 << 18)
+    assert trivial.value > 0 and trivial.beside is None
+    assert upload.unit == "bytes/s" and upload.ratio and upload.ratio > 0
+
+
+def test_planning_is_told_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = list(planning.planning_facts((30, 60)))
+    assert [fact.ratio for fact in facts[::2]] == [1.0] * len(planning.KINDS)
+    shown = [fact.cells() for fact in facts]
+    assert all(value.endswith("us/node") for value, *_ in shown)
+    monkeypatch.setattr("vksched.bench.report.planning_facts", lambda: facts)
+    assert facts[0].name in call("--suite", "planning").output

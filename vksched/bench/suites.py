@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from ..errors import GraphError
@@ -83,21 +83,35 @@ def _overhead() -> Iterator[Spec]:
 
 
 def specs_of(suite: str, pattern: str | None = None) -> list[Spec]:
-    """Returns the cases of a suite whose names match a pattern (as in fnmatch, or a part).
+    """Returns the cases of a suite that `matches` chooses; models and planning have none.
 
     Raises:
         GraphError: there is no such suite or case.
     """
-    made = {"ops": _ops, "overhead": _overhead}
+    made = {"ops": _ops, "overhead": _overhead, "models": _none, "planning": _none}
     if suite not in made:
         raise GraphError(f"[bench] expected a suite of {', '.join(SUITES)}, got {suite!r}")
     every = list(made[suite]())
     names = {spec.name for spec in every}
-    wanted = [part.strip() for part in (pattern or "*").split(",")]
-    globs = [part if part in names or "*" in part else f"*{part}*" for part in wanted]
-    found = [spec for spec in every if any(fnmatch.fnmatchcase(spec.name, g) for g in globs)]
-    if not found:
+    found = [spec for spec in every if matches(spec.name, pattern, names)]
+    if suite == "ops" and not found:
         raise GraphError(
             f"[bench] no case of suite {suite} matches {pattern!r}; try --list, which names them"
         )
     return found
+
+
+def _none() -> Iterator[Spec]:
+    return iter(())
+
+
+def matches(name: str, pattern: str | None, names: Collection[str] = ()) -> bool:
+    """Returns whether one of the patterns, between commas, is of this name: the name itself, or
+    one as in fnmatch, or a part of it where no case has just that name.
+    """
+    for part in (pattern or "*").split(","):
+        part = part.strip()
+        glob = part if part in names or "*" in part else f"*{part}*"
+        if fnmatch.fnmatchcase(name, glob):
+            return True
+    return False

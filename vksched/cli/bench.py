@@ -79,7 +79,7 @@ def bench(
             click.echo(spec.name)
         return
     wanted = _parse_peers(peers)
-    infos = find_devices(feeds.parse_devices(devices))
+    infos = [] if suite == "planning" else find_devices(feeds.parse_devices(devices))
     with _bar(as_json, len(specs) * len(infos)) as (step, tell):
 
         def advance(so_far: Report) -> None:
@@ -88,7 +88,7 @@ def bench(
             if output is not None:  # after each case: what is stopped midway is not lost
                 _write(output, so_far)
 
-        report = run_suite(suite, specs, infos, wanted, pythons, budget_s, tell, advance)
+        report = run_suite(suite, specs, infos, wanted, pythons, budget_s, pattern, tell, advance)
     click.echo(json.dumps(report.as_dict(), indent=1)) if as_json else show(report)
     if report.wrong:
         raise SystemExit(1)
@@ -156,8 +156,9 @@ def show(report: Report) -> None:
             f"{ceiling.bytes_per_s / 1e9:.3g} GB/s ({ceiling.copy})"
         )
         results = report.results_of(device.name)
-        _print(_figures(results, device))
-        if device.peers:
+        if results:
+            _print(_figures(results, device))
+        if device.peers and results:
             _print(_ratios(results, device))
         for result in results:
             for figure in result.figures:
@@ -166,6 +167,11 @@ def show(report: Report) -> None:
         for name, reason in device.missing.items():
             click.echo(f"{name} is missing: {reason}; try {INSTALL[name]}")
         click.echo()
+    if report.facts:
+        facts = feeds.table("device", "what", "value", "beside", "ratio", "", left=2)
+        for fact in report.facts:
+            facts.add_row(fact.device, fact.name, *fact.cells(), fact.note)
+        _print(facts)
 
 
 def _print(table: Any) -> None:

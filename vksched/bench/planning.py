@@ -1,0 +1,230 @@
+"""Planning time per node for graphs of growing size; benchmarks/planning.py shows all of it.
+
+Three kinds of graphs: the layers of a transformer on one device, the same spread over two devices,
+and a random graph over two devices. A node is the result of an op or a view; leaves do not count.
+Times are CPU time of this process, the median of several plans of a graph built anew each time, as
+a graph keeps what was once asked of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+import vksched as vs
+
+from ..plan import draft, planner
+from ..plan.machine import DeviceSpec, Machine
+from .facts import Fact
+
+SIZES = (1_000, 10_000, 100_000)
+WIDTH, HEADS, TOKENS = 64, 4, 16
+STAGES = {
+    "split_graph": "splits",
+    "Program": "memory",
+    "assign_memory": "memory",
+    "count_levels": "barriers",
+    "split_items": "barriers",
+    "find_barriers": "barriers",
+    "verify_plan": "verify",
+}
+"""What the planner calls, by stage, beside its policies; the rest of it stands under "rest"."""
+
+
+# -- graphs ------------------------------------------------------------------------------------
+
+
+def transformer(nodes: int) -> list[vs.Tensor]:
+    """Layers of attention and a feed-forward part until there are so many nodes."""
+    rng = np.random.default_rng(7)
+    arrays = {
+        shape: rng.standard_normal(shape, dtype=np.float32) / WIDTH
+        for shape in ((WIDTH, WIDTH), (WIDTH, 4 * WIDTH), (4 * WIDTH, WIDTH), (WIDTH,))
+    }
+    x, made, layer = vs.input("x", (1, TOKENS, WIDTH)), 0, 0
+
+    def linear(value: vs.Tensor, name: str, out: int = WIDTH) -> vs.Tensor:
+        weight = vs.weight(arrays[value.shape[-1], out], name=name)
+        return vs.matmul(value, weight)
+
+    def norm(value: vs.Tensor, name: str) -> vs.Tensor:
+        weight = vs.weight(arrays[(WIDTH,)], name=f"{name}.weight")
+        return vs.layer_norm(value, weight, vs.weight(arrays[(WIDTH,)], name=f"{name}.bias"))
+
+    def heads(value: vs.Tensor) -> vs.Tensor:
+        return value.reshape(1, TOKENS, HEADS, WIDTH // HEADS).transpose(0, 2, 1, 3)
+
+    while made < nodes:
+        with vs.scope(f"layer.{layer}"):
+            h = norm(x, "norm_1")
+            q, k, v = (heads(linear(h, part)) for part in ("query", "key", "value"))
+            scores = vs.matmul(q, k, transpose_b=True) * 0.25
+            seen = (vs.softmax(scores) @ v).transpose(0, 2, 1, 3).reshape(1, TOKENS, WIDTH)
+            x = x + linear(seen, "out")
+            h = norm(x, "norm_2")
+            x = x + linear(vs.gelu(linear(h, "up", 4 * WIDTH)), "down")
+        made, layer = made + 23, layer + 1
+    return [x]
+
+
+def random_graph(nodes: int) -> list[vs.Tensor]:
+    """Elementwise ops, views and products of values made a while ago; the sinks are outputs."""
+    rng = np.random.default_rng(11)
+    weights = [
+        vs.weight(rng.standard_normal((32, 32), dtype=np.float32), name=f"w{i}") for i in range(64)
+    ]
+    pool = [vs.input("x", (8, 32))]
+    unread = dict.fromkeys(pool)
+    for kind, a, b in zip(
+        rng.integers(0, 6, nodes),
+        rng.geometric(0.2, nodes),
+        rng.geometric(0.05, nodes),
+        strict=True,
+    ):
+        left, right = pool[max(-a, -len(pool))], pool[max(-b, -len(pool))]
+        if kind == 0:
+            new = left @ weights[int(b) % 64]
+        elif kind == 1:
+            new = vs.relu(left)
+        elif kind == 2:
+            new = vs.reshape(vs.reshape(left, (16, 16)), (8, 32))
+        else:
+            new = (left + right) if kind < 5 else (left * right)
+            unread.pop(right, None)
+        unread.pop(left, None)
+        unread[new] = None
+        pool.append(new)
+    return list(unread)
+
+
+def machine() -> Machine:
+    """Two devices with room for all of it, and the CPU."""
+    gpus = [DeviceSpec(f"null:{i}", "null", memory_bytes=1 << 44) for i in range(2)]
+    return Machine((*gpus, DeviceSpec("cpu", "cpu", memory_bytes=1 << 44)))
+
+
+def over_two(graph: vs.Graph) -> list[tuple[int, str]]:
+    """Placement by blocks of a thirtieth of the graph, in turns on the two devices."""
+    weights = graph.weights
+    block = -(-len(weights) // 30)
+    return [(n.id, f"null:{i // block % 2}") for i, n in enumerate(weights)]
+
+
+KINDS: dict[str, tuple[Callable[[int], list[vs.Tensor]], bool]] = {
+    "transformer": (transformer, False),
+    "over two": (transformer, True),
+    "random": (random_graph, True),
+}
+"""For each kind what builds it, and whether its weights are spread over the devices."""
+
+
+# -- measuring ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """Times of one kind and size, in seconds; stages_s sums to the planning time."""
+
+    kind: str
+    nodes: int
+    splits: int
+    barriers: int
+    levels: int
+    build_s: float
+    plan_s: float
+    stages_s: dict[str, float]
+    us_per_node: float
+    ratio: float = 1.0
+    """Time per node against that of the smallest size."""
+
+
+@contextmanager
+def timed_stages(spent_s: dict[str, float]) -> Iterator[None]:
+    """Adds up the time spent in each stage of the planner."""
+    own = {
+        (module, name): getattr(module, name)
+        for module in (planner, draft)
+        for name in STAGES
+        if name in vars(module)
+    }
+    policies = dict(planner.POLICIES)
+
+    def wrap(stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = time.process_time()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                spent_s[stage] = spent_s.get(stage, 0.0) + time.process_time() - start
+
+        return timed
+
+    try:
+        for (module, name), function in own.items():
+            setattr(module, name, wrap(STAGES[name], function))
+        planner.POLICIES.update({k: wrap("placement", f) for k, f in policies.items()})
+        yield
+    finally:
+        for (module, name), function in own.items():
+            setattr(module, name, function)
+        planner.POLICIES.update(policies)
+
+
+def measure(kind: str, nodes: int, repeat: int) -> Row:
+    """Returns the medians of several plans of one graph."""
+    build, spread = KINDS[kind]
+    outputs, devices = build(nodes), machine()
+    builds: list[float] = []
+    plans: list[tuple[float, dict[str, float]]] = []
+    for _ in range(repeat):
+        start = time.process_time()
+        graph, _ = vs.build_graph(outputs)
+        builds.append(time.process_time() - start)
+        overrides = over_two(graph) if spread else []
+        stages: dict[str, float] = {}
+        with timed_stages(stages):
+            start = time.process_time()
+            plan = vs.plan_graph(graph, devices, overrides=overrides)
+            whole = time.process_time() - start
+        stages["rest"] = whole - sum(stages.values())
+        plans.append((whole, stages))
+    plan_s, stages = sorted(plans, key=lambda p: p[0])[len(plans) // 2]
+    count = len(graph.ops)
+    return Row(
+        kind=kind,
+        nodes=count,
+        splits=len(plan.splits),
+        barriers=plan.barriers,
+        levels=plan.levels,
+        build_s=statistics.median(builds),
+        plan_s=plan_s,
+        stages_s=stages,
+        us_per_node=1e6 * plan_s / count,
+    )
+
+
+def measure_all(kinds: Sequence[str], sizes: Sequence[int], repeat: int) -> list[Row]:
+    """Returns a row for each kind and size, with the ratio to the smallest size."""
+    rows: list[Row] = []
+    for kind in kinds:
+        found = [measure(kind, size, repeat) for size in sorted(sizes)]
+        first = found[0].us_per_node
+        rows += [replace(row, ratio=row.us_per_node / first) for row in found]
+    return rows
+
+
+def planning_facts(sizes: Sequence[int] = SIZES[:2]) -> Iterator[Fact]:
+    """Yields microseconds per node by kind and size, beside those of the smallest size."""
+    for row in measure_all(list(KINDS), sizes, 3):
+        note = f"{row.splits} splits, {row.barriers} barriers"
+        beside = row.us_per_node / row.ratio
+        name = f"planning: {row.kind}, {row.nodes:,} nodes"
+        yield Fact("planner", name, row.us_per_node, "us/node", beside, note)
