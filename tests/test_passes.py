@@ -272,3 +272,17 @@ def test_placements_hold_by_tensor_and_by_pattern(scheds: Scheds) -> None:
     named = {name: plan.placements[plan.find(name)[0]].device for name in ("a", "b")}
     assert plan.machine.devices[named["a"]].name == first
     assert named["b"] == plan.machine.cpu
+
+
+def test_equal_calls_for_different_devices_stay_two() -> None:
+    """What is made once and read on both would have to cross."""
+    x = x_of()
+    outputs = [
+        vs.add(vs.exp(x, name="left"), 1.0, name="a"),
+        vs.add(vs.exp(x, name="right"), 2.0, name="b"),
+    ]
+    _, together = both(outputs)
+    assert ops_of(together).count("exp") == 1
+    before, apart = both(outputs, homes={"a": "vulkan:0", "b": "vulkan:1"})
+    assert ops_of(apart).count("exp") == 2
+    check(before, apart, x=np.ones(SHAPE, np.float32))
