@@ -1,7 +1,8 @@
 """Compiles shaders/*.comp to vksched/spirv/ with glslangValidator and writes the manifest.
 
     shaders/variants.toml: [reduce.reduce_i] T = "int"   one variant of reduce.comp, T defined
-    [unary.each] names = ["SQRT_FLOAT32"]                one for each name, with it defined
+    [unary.each] names = ["SQRT_FLOAT32"]                one for each name, with it defined, and
+                                                         FUNCTION as the same in small letters
     shaders/copy.comp, not in variants.toml              one variant, by its own name
 
 Only what changed is compiled: the key is a hash of the source, its includes, its defines and the
@@ -83,7 +84,9 @@ def find_variants() -> list[Variant]:
     for stem, path in stems.items():
         for name, defines in table.get(stem, {stem: {}}).items():
             if name == "each":
-                out += [Variant(f"{stem}_{n.lower()}", path, {n: "1"}) for n in defines["names"]]
+                lower = {n: n.lower() for n in defines["names"]}
+                made = {n: {n: "1", "FUNCTION": low} for n, low in lower.items()}
+                out += [Variant(f"{stem}_{lower[n]}", path, d) for n, d in made.items()]
             else:
                 out.append(Variant(name, path, {k: str(v) for k, v in defines.items()}))
     names = [v.name for v in out]

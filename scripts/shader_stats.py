@@ -16,6 +16,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
@@ -32,6 +33,10 @@ FAMILIES = {
     "gfx1100": ("gfx1100", "navi31"),
 }
 """By generation: GCN 5, RDNA 1, 2, 3; each with its names, for Mesa 23 renamed the last."""
+FOR_CPU_DRIVERS = ("matmul_lanes_", "matmul_rows_")
+"""Written for subgroups of 4 or 8 lanes of CPU drivers, with more values than registers, which are
+on a stack there. No GPU is given them, so they are left out unless named.
+"""
 CHILDREN = 2
 TIME_LIMIT_S = 300
 BEGIN = (
@@ -148,7 +153,7 @@ def used_pipelines(variants: Collection[str] | None = None) -> list[Pipeline]:
     unknown = sorted(set(variants or ()) - set(all_variants))
     if unknown:
         raise StatsError(f"no shader variant is named {', '.join(unknown)}")
-    wanted = sorted(variants or all_variants)
+    wanted = sorted(variants or (v for v in all_variants if not v.startswith(FOR_CPU_DRIVERS)))
     amd = Limits(
         max_invocations=1024,
         max_local_size=(1024, 1024, 1024),
@@ -234,22 +239,37 @@ def _read(answer: dict[str, object]) -> Statistics | str:
     return Statistics(**{field: int(statistics[name]) for field, name in MESA_NAMES.items()})
 
 
-def _request(pipeline: Pipeline) -> dict[str, object]:
-    """Returns what the child process needs to know of a pipeline."""
+def _request(pipeline: Pipeline, folder: str) -> dict[str, object]:
+    """Returns what the child process needs to know of a pipeline. folder: for modules that are
+    written anew.
+    """
     from vksched.runtime.shaders import DIRECTORY, load_shader
 
     shader = load_shader(pipeline.variant)
+    values = shader.specialize(dict(pipeline.constants))
+    path = DIRECTORY / f"{pipeline.variant}.spv"
+    module = shader.module(values)
+    if module != shader.spirv:
+        path = Path(folder) / f"{pipeline.variant}_{hash(values) & 0xFFFFFFFF:08x}.spv"
+        path.write_bytes(module)
     return {
-        "spirv": str(DIRECTORY / f"{pipeline.variant}.spv"),
+        "spirv": str(path),
         "bindings": len(shader.bindings),
         "push_bytes": shader.push_bytes,
-        "constants": shader.specialize(dict(pipeline.constants)),
+        "constants": values,
     }
 
 
 def _run_child(name: str, pipelines: Sequence[Pipeline]) -> tuple[list[dict[str, object]], str]:
     """Returns the lines that a child process printed, and why it ended early if it did."""
-    requests = [_request(pipeline) for pipeline in pipelines]
+    with tempfile.TemporaryDirectory() as folder:
+        return _run_child_in(folder, name, pipelines)
+
+
+def _run_child_in(
+    folder: str, name: str, pipelines: Sequence[Pipeline]
+) -> tuple[list[dict[str, object]], str]:
+    requests = [_request(pipeline, folder) for pipeline in pipelines]
     manifests = os.pathsep.join(map(str, driver_manifests()))
     # Without layers: they would add their own messages and time to every pipeline.
     layers = ("VK_INSTANCE_LAYERS", "VK_LOADER_LAYERS_ENABLE", "VK_ADD_DRIVER_FILES")

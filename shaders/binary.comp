@@ -1,5 +1,5 @@
 #version 450
-// result[i] = OP(a[i], b[i]) with numpy broadcasting over RANK axes; OP is one of include/binary.glsl, chosen by the variant.
+// result[i] = OP(a[i], b[i]) with numpy broadcasting over RANK axes; OP is FUNCTION of include/binary.glsl, named by the variant.
 // a, b: strided, stride 0 along broadcast axes; result: (lines, columns), contiguous. Axes are listed innermost first.
 // One invocation goes along the innermost axis, four elements at a time where all operands allow (QUADS), and from line to line.
 // Source: none.
@@ -48,12 +48,12 @@ void main() {
             const uvec4 l = QUAD(left, a, A_ALONG, i);
             const uvec4 r = QUAD(right, b, B_ALONG, i);
             result[to_quad + i] = uvec4(
-                apply_binary(l.x, r.x), apply_binary(l.y, r.y), apply_binary(l.z, r.z), apply_binary(l.w, r.w));
+                FUNCTION(l.x, r.x), FUNCTION(l.y, r.y), FUNCTION(l.z, r.z), FUNCTION(l.w, r.w));
         }
         for (uint i = first_of_run(run_of_words); i < end_of_words; i += gl_WorkGroupSize.x) {
             const uint column = 4u * quads + i;
             const uvec2 from = at + column * STRIDES(0);
-            WORD(result, to + column) = apply_binary(WORD(a, from.x), WORD(b, from.y));
+            WORD(result, to + column) = FUNCTION(WORD(a, from.x), WORD(b, from.y));
         }
     }
 }

@@ -6,8 +6,6 @@
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 8, local_size_y = 4, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-layout(constant_id = 3) const uint HAS_BIAS = 0;
-layout(constant_id = 4) const uint ADDS = 0;
 #define LOAD T
 #include "matmul.glsl"
 #include "matmul_block.glsl"

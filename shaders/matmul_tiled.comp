@@ -1,63 +1,102 @@
 #version 450
-// result[m, n] = sum over k of a[m, k] * b[k, n] (+ bias[n]), for every matrix of a batch.
-// One group computes a tile of BLOCK * LOCAL_Y rows and BLOCK * LOCAL_X columns, each invocation BLOCK x BLOCK of it.
+// result[m, n] = sum over k of a[m, k] * b[k, n] (+ bias), for every matrix of a batch.
+// One group computes a tile of BLOCK * LOCAL_Y rows and BLOCK * LOCAL_X columns, each invocation BLOCK x BLOCK of it in fours.
 // Steps of TILE_K go through shared memory, read along whichever axis of a and b is contiguous. For GPUs.
 // Source: Volkov and Demmel, Benchmarking GPUs to tune dense linear algebra, 2008.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 16, local_size_y = 8, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint BLOCK = 4;
-layout(constant_id = 4) const uint HAS_BIAS = 0;
-layout(constant_id = 7) const uint ADDS = 0;
-layout(constant_id = 5) const uint A_ALONG_K = 1;
-layout(constant_id = 6) const uint B_ALONG_N = 1;
+layout(constant_id = 4) const uint A_ALONG_K = 1;
+layout(constant_id = 5) const uint B_ALONG_N = 1;
+#ifdef HALF
+#define LOAD uint
+#define READ(x, at) unpackHalf2x16(x[(at) / 2u])[(at) % 2u]
+#else
 #define LOAD T
+#define READ(x, at) x[at]
+#endif
 #include "matmul.glsl"
 
 const uint TILE_K = 16u;
 const uint TILE_M = BLOCK * gl_WorkGroupSize.y;
 const uint TILE_N = BLOCK * gl_WorkGroupSize.x;
 const uint SIZE = gl_WorkGroupSize.x * gl_WorkGroupSize.y;
-// one word more per row, so that writes along k meet different banks
-shared T a_tile[TILE_K * (TILE_M + 1u)];
-shared T b_tile[TILE_K * (TILE_N + 1u)];
+const uint FOURS = BLOCK / 4u;
+// four rows or columns in an element, and one element more per step along k, so that writes along k meet different banks
+const uint A_LINE = TILE_M / 4u + 1u;
+const uint B_LINE = TILE_N / 4u + 1u;
+shared T4 a_tile[TILE_K * A_LINE];
+shared T4 b_tile[TILE_K * B_LINE];
 
-void load_tiles(uvec3 at, uint row, uint column, uint step) {
-    for (uint i = gl_LocalInvocationIndex; i < TILE_K * TILE_M; i += SIZE) {
+// Each reads four neighbours in memory, which compilers make one load. inside: none of the tile is over an edge.
+void load_a(uint first, uint row, uint step, bool inside) {
+    for (uint i = gl_LocalInvocationIndex * 4u; i < TILE_K * TILE_M; i += SIZE * 4u) {
         const uvec2 in_tile = A_ALONG_K != 0u ? uvec2(i / TILE_K, i % TILE_K) : uvec2(i % TILE_M, i / TILE_M);
         const uvec2 here = uvec2(row, step) + in_tile;
-        const bool inside = here.x < m && here.y < k;
-        a_tile[in_tile.y * (TILE_M + 1u) + in_tile.x] = inside ? a[at.x + here.x * a_row + here.y * a_column] : T(0);
+        const uint at = first + here.x * a_row + here.y * a_column;
+        T4 read = T4(0);
+        if (inside) {
+            read = T4(READ(a, at), READ(a, at + 1u), READ(a, at + 2u), READ(a, at + 3u));
+        } else {
+            for (uint j = 0u; j < 4u; ++j) {
+                const uvec2 next = here + (A_ALONG_K != 0u ? uvec2(0u, j) : uvec2(j, 0u));
+                if (next.x < m && next.y < k) read[j] = READ(a, at + j);
+            }
+        }
+        if (A_ALONG_K == 0u) {
+            a_tile[in_tile.y * A_LINE + in_tile.x / 4u] = read;
+        } else {
+            for (uint j = 0u; j < 4u; ++j) a_tile[(in_tile.y + j) * A_LINE + in_tile.x / 4u][in_tile.x % 4u] = read[j];
+        }
     }
-    for (uint i = gl_LocalInvocationIndex; i < TILE_K * TILE_N; i += SIZE) {
+}
+
+void load_b(uint first, uint column, uint step, bool inside) {
+    for (uint i = gl_LocalInvocationIndex * 4u; i < TILE_K * TILE_N; i += SIZE * 4u) {
         const uvec2 in_tile = B_ALONG_N != 0u ? uvec2(i / TILE_N, i % TILE_N) : uvec2(i % TILE_K, i / TILE_K);
         const uvec2 here = uvec2(step, column) + in_tile;
-        const bool inside = here.x < k && here.y < n;
-        b_tile[in_tile.x * (TILE_N + 1u) + in_tile.y] = inside ? b[at.y + here.x * b_row + here.y * b_column] : T(0);
+        const uint at = first + here.x * b_row + here.y * b_column;
+        T4 read = T4(0);
+        if (inside) {
+            read = T4(READ(b, at), READ(b, at + 1u), READ(b, at + 2u), READ(b, at + 3u));
+        } else {
+            for (uint j = 0u; j < 4u; ++j) {
+                const uvec2 next = here + (B_ALONG_N != 0u ? uvec2(0u, j) : uvec2(j, 0u));
+                if (next.x < k && next.y < n) read[j] = READ(b, at + j);
+            }
+        }
+        if (B_ALONG_N != 0u) {
+            b_tile[in_tile.x * B_LINE + in_tile.y / 4u] = read;
+        } else {
+            for (uint j = 0u; j < 4u; ++j) b_tile[(in_tile.x + j) * B_LINE + in_tile.y / 4u][in_tile.y % 4u] = read[j];
+        }
     }
 }
 
 void compute_tile(uvec3 at, uint row, uint column) {
-    T sums[BLOCK * BLOCK];
-    for (uint i = 0u; i < BLOCK * BLOCK; ++i) sums[i] = T(0);
+    T4 sums[BLOCK * FOURS];
+    for (uint i = 0u; i < BLOCK * FOURS; ++i) sums[i] = T4(0);
     const uvec2 lane = gl_LocalInvocationID.xy;
+    const bool inside = row + TILE_M <= m && column + TILE_N <= n;
     for (uint step = 0u; step < k; step += TILE_K) {
         barrier(); // the tiles of the step before have been read
-        load_tiles(at, row, column, step);
+        load_a(at.x, row, step, inside && step + TILE_K <= k);
+        load_b(at.y, column, step, inside && step + TILE_K <= k);
         barrier();
         for (uint s = 0u; s < TILE_K; ++s) {
-            T left[BLOCK];
-            for (uint i = 0u; i < BLOCK; ++i) left[i] = a_tile[s * (TILE_M + 1u) + lane.y + i * gl_WorkGroupSize.y];
-            for (uint j = 0u; j < BLOCK; ++j) {
-                const T right = b_tile[s * (TILE_N + 1u) + lane.x + j * gl_WorkGroupSize.x];
-                for (uint i = 0u; i < BLOCK; ++i) sums[i * BLOCK + j] += left[i] * right;
+            T4 left[FOURS];
+            for (uint i = 0u; i < FOURS; ++i) left[i] = a_tile[s * A_LINE + lane.y + i * gl_WorkGroupSize.y];
+            for (uint j = 0u; j < FOURS; ++j) {
+                const T4 right = b_tile[s * B_LINE + lane.x + j * gl_WorkGroupSize.x];
+                for (uint i = 0u; i < BLOCK; ++i) sums[i * FOURS + j] += left[i / 4u][i % 4u] * right;
             }
         }
     }
     for (uint i = 0u; i < BLOCK; ++i) {
-        for (uint j = 0u; j < BLOCK; ++j) {
-            const uvec2 in_tile = lane.yx + uvec2(i, j) * gl_WorkGroupSize.yx;
-            store(at.z, row + in_tile.x, column + in_tile.y, sums[i * BLOCK + j]);
+        for (uint j = 0u; j < FOURS; ++j) {
+            const uvec2 in_tile = (lane.yx + uvec2(i / 4u, j) * gl_WorkGroupSize.yx) * 4u;
+            store4(at.z, row + in_tile.x + i % 4u, column + in_tile.y, sums[i * FOURS + j]);
         }
     }
 }

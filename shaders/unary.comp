@@ -1,6 +1,6 @@
 #version 450
 // out[i] = OP(x[i]; alpha, beta) for i < count.
-// x: (count) words, out: (count) words; OP is one of include/unary.glsl, chosen by the variant.
+// x: (count) words, out: (count) words; OP is FUNCTION of include/unary.glsl, named by the variant.
 // One group computes a run of neighbouring elements, four at a time (quads.glsl).
 // Source: none.
 #extension GL_GOOGLE_include_directive : require
@@ -19,7 +19,7 @@ layout(push_constant) uniform Push {
     uint beta;
 };
 
-uint apply(uint word) { return apply_unary(word, alpha, beta); }
+uint apply(uint word) { return FUNCTION(word, alpha, beta); }
 
 void main() {
     const uint quads = count / 4u;

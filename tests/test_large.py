@@ -23,7 +23,7 @@ from vksched.runtime import probe
 from vksched.runtime.vulkan import VulkanDevice
 from vksched.types import NDArray, TensorType
 
-matmul = importlib.import_module("vksched.ops.matmul")  # vs.ops.matmul is the function
+matmul = importlib.import_module("vksched.ops.matmul_kernels")
 SIDE = 4099
 COUNT = SIDE * SIDE
 assert COUNT > 1 << 24 and COUNT > 65535 * 256

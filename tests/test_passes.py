@@ -11,7 +11,7 @@ from graphs import numpy_outputs
 import vksched as vs
 from vksched.errors import PlanError
 from vksched.graph import Graph
-from vksched.passes import Wishes, optimize
+from vksched.passes import Wishes, optimize, simplify
 from vksched.types import NDArray
 
 SHAPE = (4, 6)
@@ -25,7 +25,9 @@ def ops_of(graph: Graph) -> list[str]:
 def both(outputs: vs.Tensor | Sequence[vs.Tensor], **wishes: object) -> tuple[Graph, Graph]:
     """A graph as it is written and as the passes leave it; every name is found in it."""
     before, _ = vs.build_graph(outputs)
-    after = optimize(before, Wishes(**wishes))  # type: ignore[arg-type]
+    wanted = Wishes(**wishes).with_pulled(before)  # type: ignore[arg-type]
+    after = simplify(before, wanted)
+    after.verify()
     names = {node.name for node in after.nodes}
     assert {n.name for n in before.nodes} <= names | after.merged.keys()
     assert not names & after.merged.keys()
@@ -270,3 +272,17 @@ def test_placements_hold_by_tensor_and_by_pattern(scheds: Scheds) -> None:
     named = {name: plan.placements[plan.find(name)[0]].device for name in ("a", "b")}
     assert plan.machine.devices[named["a"]].name == first
     assert named["b"] == plan.machine.cpu
+
+
+def test_equal_calls_for_different_devices_stay_two() -> None:
+    """What is made once and read on both would have to cross."""
+    x = x_of()
+    outputs = [
+        vs.add(vs.exp(x, name="left"), 1.0, name="a"),
+        vs.add(vs.exp(x, name="right"), 2.0, name="b"),
+    ]
+    _, together = both(outputs)
+    assert ops_of(together).count("exp") == 1
+    before, apart = both(outputs, homes={"a": "vulkan:0", "b": "vulkan:1"})
+    assert ops_of(apart).count("exp") == 2
+    check(before, apart, x=np.ones(SHAPE, np.float32))

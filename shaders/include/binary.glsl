@@ -1,4 +1,4 @@
-// Functions of two 32-bit words, one for each variant, as in unary.glsl.
+// Functions of two 32-bit words, as in unary.glsl.
 #include "float_math.glsl"
 #include "int_math.glsl"
 #include "exp_math.glsl"
@@ -16,119 +16,292 @@ uint next_after(uint a_word, uint b_word) {
     return outwards ? a_word + 1u : a_word - 1u;
 }
 
-uint apply_binary(uint a_word, uint b_word) {
+uint add_float32(uint a_word, uint b_word) {
     const float a = uintBitsToFloat(a_word);
     const float b = uintBitsToFloat(b_word);
-    const int i = int(a_word);
-    const int j = int(b_word);
-    const bool ordered = !is_nan(a) && !is_nan(b);
-#if defined(ADD_FLOAT32)
-    return floatBitsToUint(a + b);
-#elif defined(SUB_FLOAT32)
-    return floatBitsToUint(a - b);
-#elif defined(MUL_FLOAT32)
-    return floatBitsToUint(a * b);
-#elif defined(DIV_FLOAT32)
+    precise float result = a + b; // in a chain, too, each op rounds
+    return floatBitsToUint(result);
+}
+
+uint sub_float32(uint a_word, uint b_word) {
+    const float a = uintBitsToFloat(a_word);
+    const float b = uintBitsToFloat(b_word);
+    precise float result = a - b; // in a chain, too, each op rounds
+    return floatBitsToUint(result);
+}
+
+uint mul_float32(uint a_word, uint b_word) {
+    const float a = uintBitsToFloat(a_word);
+    const float b = uintBitsToFloat(b_word);
+    precise float result = a * b; // in a chain, too, each op rounds
+    return floatBitsToUint(result);
+}
+
+uint div_float32(uint a_word, uint b_word) {
+    const float a = uintBitsToFloat(a_word);
+    const float b = uintBitsToFloat(b_word);
     // Vulkan bounds the error of divisors to 2^126 only
     const float scale = abs(b) > 1.2676506e30 ? 3.7252903e-9 : 1.0;
     return floatBitsToUint(a * scale / (b * scale));
-#elif defined(FLOOR_DIVIDE_FLOAT32)
+}
+
+uint floor_divide_float32(uint a_word, uint b_word) {
+    const float a = uintBitsToFloat(a_word);
+    const float b = uintBitsToFloat(b_word);
     return floatBitsToUint(safe_floor_divide(a, b));
-#elif defined(REMAINDER_FLOAT32)
+}
+
+uint remainder_float32(uint a_word, uint b_word) {
+    const float a = uintBitsToFloat(a_word);
+    const float b = uintBitsToFloat(b_word);
     return floatBitsToUint(safe_remainder(a, b));
-#elif defined(FMOD_FLOAT32)
+}
+
+uint fmod_float32(uint a_word, uint b_word) {
+    const float a = uintBitsToFloat(a_word);
+    const float b = uintBitsToFloat(b_word);
     return floatBitsToUint(safe_fmod(a, b));
-#elif defined(POW_FLOAT32)
+}
+
+uint pow_float32(uint a_word, uint b_word) {
+    const float a = uintBitsToFloat(a_word);
+    const float b = uintBitsToFloat(b_word);
     return floatBitsToUint(safe_pow(a, b));
-#elif defined(MAXIMUM_FLOAT32)
+}
+
+uint maximum_float32(uint a_word, uint b_word) {
+    const float a = uintBitsToFloat(a_word);
+    const float b = uintBitsToFloat(b_word);
     return floatBitsToUint(safe_max(a, b));
-#elif defined(MINIMUM_FLOAT32)
+}
+
+uint minimum_float32(uint a_word, uint b_word) {
+    const float a = uintBitsToFloat(a_word);
+    const float b = uintBitsToFloat(b_word);
     return floatBitsToUint(safe_min(a, b));
-#elif defined(ATAN2_FLOAT32)
+}
+
+uint atan2_float32(uint a_word, uint b_word) {
+    const float a = uintBitsToFloat(a_word);
+    const float b = uintBitsToFloat(b_word);
     return floatBitsToUint(safe_atan2(a, b));
-#elif defined(HYPOT_FLOAT32)
+}
+
+uint hypot_float32(uint a_word, uint b_word) {
+    const float a = uintBitsToFloat(a_word);
+    const float b = uintBitsToFloat(b_word);
     return floatBitsToUint(safe_hypot(a, b));
-#elif defined(LOGADDEXP_FLOAT32)
+}
+
+uint logaddexp_float32(uint a_word, uint b_word) {
+    const float a = uintBitsToFloat(a_word);
+    const float b = uintBitsToFloat(b_word);
     return floatBitsToUint(safe_logaddexp(a, b));
-#elif defined(COPYSIGN_FLOAT32)
+}
+
+uint copysign_float32(uint a_word, uint b_word) {
     return (a_word & 0x7fffffffu) | (b_word & 0x80000000u);
-#elif defined(NEXTAFTER_FLOAT32)
+}
+
+uint nextafter_float32(uint a_word, uint b_word) {
     return next_after(a_word, b_word);
-#elif defined(PRELU_FLOAT32)
+}
+
+uint prelu_float32(uint a_word, uint b_word) {
+    const float a = uintBitsToFloat(a_word);
+    const float b = uintBitsToFloat(b_word);
     return is_negative(a_word) ? floatBitsToUint(a * b) : a_word;
-#elif defined(EQUAL_FLOAT32)
+}
+
+uint equal_float32(uint a_word, uint b_word) {
+    const float a = uintBitsToFloat(a_word);
+    const float b = uintBitsToFloat(b_word);
+    const bool ordered = !is_nan(a) && !is_nan(b);
     return uint(ordered && a == b);
-#elif defined(NOT_EQUAL_FLOAT32)
+}
+
+uint not_equal_float32(uint a_word, uint b_word) {
+    const float a = uintBitsToFloat(a_word);
+    const float b = uintBitsToFloat(b_word);
+    const bool ordered = !is_nan(a) && !is_nan(b);
     return uint(!(ordered && a == b));
-#elif defined(LESS_FLOAT32)
+}
+
+uint less_float32(uint a_word, uint b_word) {
+    const float a = uintBitsToFloat(a_word);
+    const float b = uintBitsToFloat(b_word);
+    const bool ordered = !is_nan(a) && !is_nan(b);
     return uint(ordered && a < b);
-#elif defined(LESS_EQUAL_FLOAT32)
+}
+
+uint less_equal_float32(uint a_word, uint b_word) {
+    const float a = uintBitsToFloat(a_word);
+    const float b = uintBitsToFloat(b_word);
+    const bool ordered = !is_nan(a) && !is_nan(b);
     return uint(ordered && a <= b);
-#elif defined(GREATER_FLOAT32)
+}
+
+uint greater_float32(uint a_word, uint b_word) {
+    const float a = uintBitsToFloat(a_word);
+    const float b = uintBitsToFloat(b_word);
+    const bool ordered = !is_nan(a) && !is_nan(b);
     return uint(ordered && a > b);
-#elif defined(GREATER_EQUAL_FLOAT32)
+}
+
+uint greater_equal_float32(uint a_word, uint b_word) {
+    const float a = uintBitsToFloat(a_word);
+    const float b = uintBitsToFloat(b_word);
+    const bool ordered = !is_nan(a) && !is_nan(b);
     return uint(ordered && a >= b);
-#elif defined(ADD_INT32)
+}
+
+uint add_int32(uint a_word, uint b_word) {
     return a_word + b_word;
-#elif defined(SUB_INT32)
+}
+
+uint sub_int32(uint a_word, uint b_word) {
     return a_word - b_word;
-#elif defined(MUL_INT32)
+}
+
+uint mul_int32(uint a_word, uint b_word) {
     return a_word * b_word;
-#elif defined(DIV_INT32)
+}
+
+uint div_int32(uint a_word, uint b_word) {
+    const int i = int(a_word);
+    const int j = int(b_word);
     return uint(divide_int(i, j));
-#elif defined(DIV_UINT32)
+}
+
+uint div_uint32(uint a_word, uint b_word) {
     return divide_uint(a_word, b_word);
-#elif defined(FLOOR_DIVIDE_INT32)
+}
+
+uint floor_divide_int32(uint a_word, uint b_word) {
+    const int i = int(a_word);
+    const int j = int(b_word);
     return uint(floor_divide_int(i, j));
-#elif defined(REMAINDER_INT32)
+}
+
+uint remainder_int32(uint a_word, uint b_word) {
+    const int i = int(a_word);
+    const int j = int(b_word);
     return uint(remainder_int(i, j));
-#elif defined(REMAINDER_UINT32)
+}
+
+uint remainder_uint32(uint a_word, uint b_word) {
     return remainder_uint(a_word, b_word);
-#elif defined(FMOD_INT32)
+}
+
+uint fmod_int32(uint a_word, uint b_word) {
+    const int i = int(a_word);
+    const int j = int(b_word);
     return uint(fmod_int(i, j));
-#elif defined(POW_INT32)
+}
+
+uint pow_int32(uint a_word, uint b_word) {
+    const int i = int(a_word);
+    const int j = int(b_word);
     return uint(power_int(i, j));
-#elif defined(POW_UINT32)
+}
+
+uint pow_uint32(uint a_word, uint b_word) {
     return power_uint(a_word, b_word);
-#elif defined(MAXIMUM_INT32)
+}
+
+uint maximum_int32(uint a_word, uint b_word) {
+    const int i = int(a_word);
+    const int j = int(b_word);
     return uint(max(i, j));
-#elif defined(MAXIMUM_UINT32)
+}
+
+uint maximum_uint32(uint a_word, uint b_word) {
     return max(a_word, b_word);
-#elif defined(MINIMUM_INT32)
+}
+
+uint minimum_int32(uint a_word, uint b_word) {
+    const int i = int(a_word);
+    const int j = int(b_word);
     return uint(min(i, j));
-#elif defined(MINIMUM_UINT32)
+}
+
+uint minimum_uint32(uint a_word, uint b_word) {
     return min(a_word, b_word);
-#elif defined(EQUAL_INT32)
+}
+
+uint equal_int32(uint a_word, uint b_word) {
+    const int i = int(a_word);
+    const int j = int(b_word);
     return uint(i == j);
-#elif defined(NOT_EQUAL_INT32)
+}
+
+uint not_equal_int32(uint a_word, uint b_word) {
+    const int i = int(a_word);
+    const int j = int(b_word);
     return uint(i != j);
-#elif defined(LESS_INT32)
+}
+
+uint less_int32(uint a_word, uint b_word) {
+    const int i = int(a_word);
+    const int j = int(b_word);
     return uint(i < j);
-#elif defined(LESS_UINT32)
+}
+
+uint less_uint32(uint a_word, uint b_word) {
     return uint(a_word < b_word);
-#elif defined(LESS_EQUAL_INT32)
+}
+
+uint less_equal_int32(uint a_word, uint b_word) {
+    const int i = int(a_word);
+    const int j = int(b_word);
     return uint(i <= j);
-#elif defined(LESS_EQUAL_UINT32)
+}
+
+uint less_equal_uint32(uint a_word, uint b_word) {
     return uint(a_word <= b_word);
-#elif defined(GREATER_INT32)
+}
+
+uint greater_int32(uint a_word, uint b_word) {
+    const int i = int(a_word);
+    const int j = int(b_word);
     return uint(i > j);
-#elif defined(GREATER_UINT32)
+}
+
+uint greater_uint32(uint a_word, uint b_word) {
     return uint(a_word > b_word);
-#elif defined(GREATER_EQUAL_INT32)
+}
+
+uint greater_equal_int32(uint a_word, uint b_word) {
+    const int i = int(a_word);
+    const int j = int(b_word);
     return uint(i >= j);
-#elif defined(GREATER_EQUAL_UINT32)
+}
+
+uint greater_equal_uint32(uint a_word, uint b_word) {
     return uint(a_word >= b_word);
-#elif defined(BITWISE_AND_INT32)
+}
+
+uint bitwise_and_int32(uint a_word, uint b_word) {
     return a_word & b_word;
-#elif defined(BITWISE_OR_INT32)
+}
+
+uint bitwise_or_int32(uint a_word, uint b_word) {
     return a_word | b_word;
-#elif defined(BITWISE_XOR_INT32)
+}
+
+uint bitwise_xor_int32(uint a_word, uint b_word) {
     return a_word ^ b_word;
-#elif defined(BITWISE_LEFT_SHIFT_INT32)
+}
+
+uint bitwise_left_shift_int32(uint a_word, uint b_word) {
     return b_word < 32u ? a_word << b_word : 0u;
-#elif defined(BITWISE_RIGHT_SHIFT_INT32)
+}
+
+uint bitwise_right_shift_int32(uint a_word, uint b_word) {
+    const int i = int(a_word);
     return uint(i >> int(min(b_word, 31u)));
-#elif defined(BITWISE_RIGHT_SHIFT_UINT32)
+}
+
+uint bitwise_right_shift_uint32(uint a_word, uint b_word) {
     return b_word < 32u ? a_word >> b_word : 0u;
-#endif
 }

@@ -11,14 +11,8 @@ const uint BLOCK = 8u;
     done[2u * number] = left##i; \
     done[2u * number + 1u] = right##i;
 
-void store4(uint first, uint row, uint column, T4 values) {
-    store(first, row, column, values.x);
-    store(first, row, column + 1u, values.y);
-    store(first, row, column + 2u, values.z);
-    store(first, row, column + 3u, values.w);
-}
-
-// A loop, as drivers take long over many stores written out.
+// A loop of a count that no compiler knows: drivers take seconds over many stores written out.
 void store_block(uint first, uint row, uint column, T4 done[2u * BLOCK]) {
-    for (uint i = 0u; i < 2u * BLOCK; ++i) store4(first, row + i / 2u, column + i % 2u * 4u, done[i]);
+    const uint stores = 2u * min(BLOCK, m - row);
+    for (uint i = 0u; i < stores; ++i) store4(first, row + i / 2u, column + i % 2u * 4u, done[i]);
 }

@@ -1,5 +1,5 @@
-// Functions of one 32-bit word. Each variant defines the name of its op and the type of its operand, and holds that
-// function only: drivers take a hundred times longer over a kernel with all of them.
+// Functions of one 32-bit word, by the name of the op and the type of its operand. A module holds those that it calls and
+// no others: drivers take a hundred times longer over a kernel with all of them.
 #include "float_math.glsl"
 #include "int_math.glsl"
 #include "exp_math.glsl"
@@ -11,7 +11,6 @@ uint rounded(uint word, float whole) {
     return magnitude >= 0x4b000000u ? word : floatBitsToUint(with_sign(whole, uintBitsToFloat(word)));
 }
 
-#ifdef ROUND_FLOAT_FLOAT32
 // Rounds to fewer digits, of two results as near to the even one. how: in bits 0..7 the digits behind the point, in bits
 // 8..15 the least exponent of a normal result, plus 127, in bits 16.. what is beyond the largest: 0 that one, 1 Inf, 2 NaN.
 uint round_float(uint word, uint how, uint largest) {
@@ -36,161 +35,364 @@ uint round_float(uint word, uint how, uint largest) {
     }
     return done | (word & 0x80000000u);
 }
-#endif
 
 // alpha_word, beta_word: the op's parameters, of the type of its operand; low and high of a clip.
-uint apply_unary(uint word, uint alpha_word, uint beta_word) {
+uint sqrt_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return floatBitsToUint(safe_sqrt(x));
+}
+
+uint rsqrt_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return floatBitsToUint(safe_rsqrt(x));
+}
+
+uint exp_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return floatBitsToUint(fine_exp(x));
+}
+
+uint expm1_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return floatBitsToUint(safe_expm1(x));
+}
+
+uint log_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return floatBitsToUint(safe_log(x));
+}
+
+uint log1p_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return floatBitsToUint(safe_log1p(x));
+}
+
+uint log2_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return floatBitsToUint(safe_log2(x));
+}
+
+uint log10_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return floatBitsToUint(safe_log10(x));
+}
+
+uint sin_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return floatBitsToUint(safe_sin(x));
+}
+
+uint cos_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return floatBitsToUint(safe_cos(x));
+}
+
+uint tan_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return floatBitsToUint(safe_tan(x));
+}
+
+uint asin_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return floatBitsToUint(safe_asin(x));
+}
+
+uint acos_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return floatBitsToUint(safe_acos(x));
+}
+
+uint atan_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return floatBitsToUint(safe_atan(x));
+}
+
+uint sinh_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return floatBitsToUint(safe_sinh(x));
+}
+
+uint cosh_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return floatBitsToUint(safe_cosh(x));
+}
+
+uint tanh_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return floatBitsToUint(safe_tanh(x));
+}
+
+uint asinh_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return floatBitsToUint(safe_asinh(x));
+}
+
+uint acosh_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return floatBitsToUint(safe_acosh(x));
+}
+
+uint atanh_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return floatBitsToUint(safe_atanh(x));
+}
+
+uint erf_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return floatBitsToUint(safe_erf(x));
+}
+
+uint erfc_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return floatBitsToUint(safe_erfc(x));
+}
+
+uint reciprocal_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    const uint magnitude = word & 0x7fffffffu;
+    if (is_inf(x)) return word & 0x80000000u;
+    return magnitude == 0u ? word | 0x7f800000u : floatBitsToUint(1.0 / x);
+}
+
+uint square_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return floatBitsToUint(x * x);
+}
+
+uint square_int32(uint word, uint alpha_word, uint beta_word) {
+    return word * word;
+}
+
+uint sign_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    const uint magnitude = word & 0x7fffffffu;
+    return is_nan(x) ? word : magnitude == 0u ? 0u : (word & 0x80000000u) | 0x3f800000u;
+}
+
+uint sign_int32(uint word, uint alpha_word, uint beta_word) {
+    const int i = int(word);
+    return uint(sign(i));
+}
+
+uint sign_uint32(uint word, uint alpha_word, uint beta_word) {
+    return min(word, 1u);
+}
+
+uint signbit_float32(uint word, uint alpha_word, uint beta_word) {
+    return word >> 31;
+}
+
+uint isnan_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return uint(is_nan(x));
+}
+
+uint isinf_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return uint(is_inf(x));
+}
+
+uint isfinite_float32(uint word, uint alpha_word, uint beta_word) {
+    const uint magnitude = word & 0x7fffffffu;
+    return uint(magnitude < 0x7f800000u);
+}
+
+uint isnan_int32(uint word, uint alpha_word, uint beta_word) {
+    return 0u;
+}
+
+uint isfinite_int32(uint word, uint alpha_word, uint beta_word) {
+    return 1u;
+}
+
+uint ceil_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return rounded(word, ceil(x));
+}
+
+uint floor_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return rounded(word, floor(x));
+}
+
+uint trunc_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return rounded(word, trunc(x));
+}
+
+uint round_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return rounded(word, roundEven(x));
+}
+
+uint round_float_float32(uint word, uint alpha_word, uint beta_word) {
+    return round_float(word, alpha_word, beta_word);
+}
+
+uint relu_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return is_nan(x) || x > 0.0 ? word : 0u;
+}
+
+uint leaky_relu_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    const float alpha = uintBitsToFloat(alpha_word);
+    return is_negative(word) ? floatBitsToUint(alpha * x) : word;
+}
+
+uint thresholded_relu_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    const float alpha = uintBitsToFloat(alpha_word);
+    return is_nan(x) || x > alpha ? word : 0u;
+}
+
+uint elu_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    const float alpha = uintBitsToFloat(alpha_word);
+    return is_negative(word) ? floatBitsToUint(alpha * safe_expm1(x)) : word;
+}
+
+uint selu_float32(uint word, uint alpha_word, uint beta_word) {
     const float x = uintBitsToFloat(word);
     const float alpha = uintBitsToFloat(alpha_word);
     const float beta = uintBitsToFloat(beta_word);
-    const int i = int(word);
-    const uint magnitude = word & 0x7fffffffu;
-#if defined(SQRT_FLOAT32)
-    return floatBitsToUint(safe_sqrt(x));
-#elif defined(RSQRT_FLOAT32)
-    return floatBitsToUint(safe_rsqrt(x));
-#elif defined(EXP_FLOAT32)
-    return floatBitsToUint(fine_exp(x));
-#elif defined(EXPM1_FLOAT32)
-    return floatBitsToUint(safe_expm1(x));
-#elif defined(LOG_FLOAT32)
-    return floatBitsToUint(safe_log(x));
-#elif defined(LOG1P_FLOAT32)
-    return floatBitsToUint(safe_log1p(x));
-#elif defined(LOG2_FLOAT32)
-    return floatBitsToUint(safe_log2(x));
-#elif defined(LOG10_FLOAT32)
-    return floatBitsToUint(safe_log10(x));
-#elif defined(SIN_FLOAT32)
-    return floatBitsToUint(safe_sin(x));
-#elif defined(COS_FLOAT32)
-    return floatBitsToUint(safe_cos(x));
-#elif defined(TAN_FLOAT32)
-    return floatBitsToUint(safe_tan(x));
-#elif defined(ASIN_FLOAT32)
-    return floatBitsToUint(safe_asin(x));
-#elif defined(ACOS_FLOAT32)
-    return floatBitsToUint(safe_acos(x));
-#elif defined(ATAN_FLOAT32)
-    return floatBitsToUint(safe_atan(x));
-#elif defined(SINH_FLOAT32)
-    return floatBitsToUint(safe_sinh(x));
-#elif defined(COSH_FLOAT32)
-    return floatBitsToUint(safe_cosh(x));
-#elif defined(TANH_FLOAT32)
-    return floatBitsToUint(safe_tanh(x));
-#elif defined(ASINH_FLOAT32)
-    return floatBitsToUint(safe_asinh(x));
-#elif defined(ACOSH_FLOAT32)
-    return floatBitsToUint(safe_acosh(x));
-#elif defined(ATANH_FLOAT32)
-    return floatBitsToUint(safe_atanh(x));
-#elif defined(ERF_FLOAT32)
-    return floatBitsToUint(safe_erf(x));
-#elif defined(ERFC_FLOAT32)
-    return floatBitsToUint(safe_erfc(x));
-#elif defined(RECIPROCAL_FLOAT32)
-    if (is_inf(x)) return word & 0x80000000u;
-    return magnitude == 0u ? word | 0x7f800000u : floatBitsToUint(1.0 / x);
-#elif defined(SQUARE_FLOAT32)
-    return floatBitsToUint(x * x);
-#elif defined(SQUARE_INT32)
-    return word * word;
-#elif defined(SIGN_FLOAT32)
-    return is_nan(x) ? word : magnitude == 0u ? 0u : (word & 0x80000000u) | 0x3f800000u;
-#elif defined(SIGN_INT32)
-    return uint(sign(i));
-#elif defined(SIGN_UINT32)
-    return min(word, 1u);
-#elif defined(SIGNBIT_FLOAT32)
-    return word >> 31;
-#elif defined(ISNAN_FLOAT32)
-    return uint(is_nan(x));
-#elif defined(ISINF_FLOAT32)
-    return uint(is_inf(x));
-#elif defined(ISFINITE_FLOAT32)
-    return uint(magnitude < 0x7f800000u);
-#elif defined(ISNAN_INT32)
-    return 0u;
-#elif defined(ISFINITE_INT32)
-    return 1u;
-#elif defined(CEIL_FLOAT32)
-    return rounded(word, ceil(x));
-#elif defined(FLOOR_FLOAT32)
-    return rounded(word, floor(x));
-#elif defined(TRUNC_FLOAT32)
-    return rounded(word, trunc(x));
-#elif defined(ROUND_FLOAT32)
-    return rounded(word, roundEven(x));
-#elif defined(ROUND_FLOAT_FLOAT32)
-    return round_float(word, alpha_word, beta_word);
-#elif defined(RELU_FLOAT32)
-    return is_nan(x) || x > 0.0 ? word : 0u;
-#elif defined(LEAKY_RELU_FLOAT32)
-    return is_negative(word) ? floatBitsToUint(alpha * x) : word;
-#elif defined(THRESHOLDED_RELU_FLOAT32)
-    return is_nan(x) || x > alpha ? word : 0u;
-#elif defined(ELU_FLOAT32)
-    return is_negative(word) ? floatBitsToUint(alpha * safe_expm1(x)) : word;
-#elif defined(SELU_FLOAT32)
     return floatBitsToUint(beta * (is_negative(word) ? alpha * safe_expm1(x) : x));
-#elif defined(CELU_FLOAT32)
+}
+
+uint celu_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    const float alpha = uintBitsToFloat(alpha_word);
     const float bent = alpha * safe_expm1(x / alpha);
     return is_nan(x) ? word : floatBitsToUint((x > 0.0 ? x : 0.0) + (bent < 0.0 ? bent : 0.0));
-#elif defined(GELU_FLOAT32)
+}
+
+uint gelu_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
     return floatBitsToUint(gelu_erf(x));
-#elif defined(GELU_TANH_FLOAT32)
+}
+
+uint gelu_tanh_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
     return floatBitsToUint(gelu_tanh(x));
-#elif defined(SILU_FLOAT32)
+}
+
+uint silu_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
     return floatBitsToUint(x * sigmoid(x));
-#elif defined(SIGMOID_FLOAT32)
+}
+
+uint sigmoid_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
     return floatBitsToUint(sigmoid(x));
-#elif defined(HARD_SIGMOID_FLOAT32)
+}
+
+uint hard_sigmoid_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    const float alpha = uintBitsToFloat(alpha_word);
+    const float beta = uintBitsToFloat(beta_word);
     return floatBitsToUint(safe_max(0.0, safe_min(1.0, alpha * x + beta)));
-#elif defined(HARD_SWISH_FLOAT32)
+}
+
+uint hard_swish_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
     return floatBitsToUint(x * safe_max(0.0, safe_min(1.0, (x + 3.0) * (1.0 / 6.0))));
-#elif defined(MISH_FLOAT32)
+}
+
+uint mish_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
     return floatBitsToUint(mish(x));
-#elif defined(SOFTPLUS_FLOAT32)
+}
+
+uint softplus_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
     return floatBitsToUint(softplus(x));
-#elif defined(SOFTSIGN_FLOAT32)
+}
+
+uint softsign_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
     if (is_inf(x)) return floatBitsToUint(NOT_A_NUMBER); // inf / inf
     return floatBitsToUint(abs(x) > 1e9 ? with_sign(1.0, x) : x / (1.0 + abs(x)));
-#elif defined(CLIP_FLOAT32)
+}
+
+uint clip_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    const float alpha = uintBitsToFloat(alpha_word);
+    const float beta = uintBitsToFloat(beta_word);
     return floatBitsToUint(safe_min(safe_max(x, alpha), beta));
-#elif defined(CLIP_INT32)
+}
+
+uint clip_int32(uint word, uint alpha_word, uint beta_word) {
+    const int i = int(word);
     return uint(min(max(i, int(alpha_word)), int(beta_word)));
-#elif defined(CLIP_UINT32)
+}
+
+uint clip_uint32(uint word, uint alpha_word, uint beta_word) {
     return min(max(word, alpha_word), beta_word);
-#elif defined(NEG_FLOAT32)
+}
+
+uint neg_float32(uint word, uint alpha_word, uint beta_word) {
     return word ^ 0x80000000u;
-#elif defined(ABS_FLOAT32)
+}
+
+uint abs_float32(uint word, uint alpha_word, uint beta_word) {
+    const uint magnitude = word & 0x7fffffffu;
     return magnitude;
-#elif defined(NEG_INT32)
+}
+
+uint neg_int32(uint word, uint alpha_word, uint beta_word) {
     return 0u - word;
-#elif defined(ABS_INT32)
+}
+
+uint abs_int32(uint word, uint alpha_word, uint beta_word) {
+    const int i = int(word);
     return i < 0 ? 0u - word : word;
-#elif defined(RELU_INT32)
+}
+
+uint relu_int32(uint word, uint alpha_word, uint beta_word) {
+    const int i = int(word);
     return i > 0 ? word : 0u;
-#elif defined(BITWISE_INVERT_INT32)
+}
+
+uint bitwise_invert_int32(uint word, uint alpha_word, uint beta_word) {
     return ~word;
-#elif defined(LOGICAL_NOT_BOOL)
+}
+
+uint logical_not_bool(uint word, uint alpha_word, uint beta_word) {
     return word ^ 1u;
-#elif defined(FLOAT32_TO_INT32)
+}
+
+uint float32_to_int32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
     return uint(float_to_int(x));
-#elif defined(FLOAT32_TO_UINT32)
+}
+
+uint float32_to_uint32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
     return float_to_uint(x);
-#elif defined(FLOAT32_TO_BOOL)
+}
+
+uint float32_to_bool(uint word, uint alpha_word, uint beta_word) {
+    const uint magnitude = word & 0x7fffffffu;
     return uint(magnitude != 0u);
-#elif defined(INT32_TO_FLOAT32)
+}
+
+uint int32_to_float32(uint word, uint alpha_word, uint beta_word) {
+    const int i = int(word);
     return floatBitsToUint(float(i));
-#elif defined(UINT32_TO_FLOAT32)
+}
+
+uint uint32_to_float32(uint word, uint alpha_word, uint beta_word) {
     return floatBitsToUint(float(word));
-#elif defined(INT32_TO_BOOL)
+}
+
+uint int32_to_bool(uint word, uint alpha_word, uint beta_word) {
     return uint(word != 0u);
-#elif defined(BOOL_TO_FLOAT32)
+}
+
+uint bool_to_float32(uint word, uint alpha_word, uint beta_word) {
     return word != 0u ? 0x3f800000u : 0u;
-#elif defined(SAME_WORD)
+}
+
+uint same_word(uint word, uint alpha_word, uint beta_word) {
     return word;
-#endif
 }

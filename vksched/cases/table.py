@@ -15,8 +15,8 @@ from ..types import NDArray
 from .case import Case, ErrorCase, FunctionCase
 
 NAMES = """
-arg attention binary channel_norm conv create einsum elementwise index layout linear matmul norm
-pad pool random rearrange recurrent reduce resize sample scan scatter softmax sort unary
+arg attention binary chain channel_norm conv create einsum elementwise index layout linear matmul
+norm pad pool random rearrange recurrent reduce resize sample scan scatter softmax sort unary
 winograd
 """.split()
 FAMILIES: tuple[ModuleType, ...] = tuple(

@@ -132,7 +132,7 @@ def lower(op: Op, call: Call) -> Lowering:
     converter = op.name == "cast" and CONVERTERS.get((call.inputs[0].dtype, call.output.dtype))
     if converter:
         lowering = Lowering(_convert(converter, 0, OUTPUT, call.output.size, call.limits))
-    elif any(t.dtype == FLOAT16 for t in types):
+    elif any(t.dtype == FLOAT16 for t in types) and not op.kernel.takes_halves(call):
         lowering = _lower_halves(op.kernel, call)
     else:
         lowering = Lowering(op.kernel.lower(call), op.kernel.scratch(call))
@@ -212,7 +212,8 @@ def conversion_bytes(op: Op, call: Call) -> int:
     halves = [t for t in (*call.inputs, call.output) if t.dtype == FLOAT16]
     if not halves or op.kernel is None or op.name == "cast":
         return 0
-    if op.kernel.as_words(chosen(op.name, op.kernel.variants, _as_computed(call))):
+    call = chosen(op.name, op.kernel.variants, _as_computed(call))
+    if op.kernel.takes_halves(call) or op.kernel.as_words(call):
         return 0
     return sum((2 + 4 + 2) * t.size for t in halves)  # packed, unpacked, and twice as wide inside
 

@@ -97,6 +97,8 @@ class Limits:
     storage_buffers: int = 4
     max_buffer_bytes: int = 1 << 27
     subgroup_size: int = 1
+    subgroup_shuffle: bool = False
+    """Kernels may shuffle values among the lanes of a subgroup."""
     software: bool = False
     """The device is a CPU driver: shared memory is plain memory and barriers are dear."""
     tuned: Choices = field(default_factory=Choices)
@@ -162,6 +164,11 @@ def no_words(call: Call) -> Call | None:
     return None
 
 
+def no_halves(call: Call) -> bool:
+    """Float16 is always converted."""
+    return False
+
+
 def no_variants(call: Call) -> tuple[str, ...]:
     """Nothing to choose."""
     return ()
@@ -176,6 +183,8 @@ class Kernel:
     scratch: Call -> words of each scratch buffer (operands SCRATCH, SCRATCH - 1, ...): memory with
         any content that only the dispatches of this call see.
     as_words: a call that moves float16 -> the same on words of two, or None where pairs are parted.
+    takes_halves: whether the kernel reads and writes the packed float16 of a call itself; lower and
+        scratch then see float16.
     variants: Call -> the names of the algorithms that can run this call on this device, the best
         guess first; empty where there is nothing to choose. The others see one in `call.variant`.
         Asked with the types of the call; the others see what float16 becomes.
@@ -186,6 +195,7 @@ class Kernel:
     scratch: Callable[[Call], tuple[int, ...]] = no_scratch
     as_words: Callable[[Call], Call | None] = no_words
     variants: Callable[[Call], tuple[str, ...]] = no_variants
+    takes_halves: Callable[[Call], bool] = no_halves
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,12 @@ _SHARED = {
 """Variants that another's shader computes: of words, the two are the same function."""
 
 
-def _variant(op: str, dtype: str) -> str:
+PARAMETERS: dict[str, Callable[[Call], tuple[int, ...]]] = {}
+"""By op of one operand the words of its parameters, where it has any."""
+
+
+def function_name(op: str, dtype: str) -> str:
+    """Returns the shader function of an op of operands of one type."""
     name = f"{op}_{dtype}"
     return _SHARED.get(name, name)
 
@@ -139,10 +144,12 @@ def declare_unary(
             return x
         return np.asarray(compute(x, *(attrs[p] for p in parameters)), dtype)
 
-    def lower(call: Call) -> tuple[Dispatch, ...]:
+    def values_of(call: Call) -> tuple[int, ...]:
         dtype = call.inputs[0].dtype
-        values = words(call) if words else tuple(word(call.attrs[p], dtype) for p in parameters)
-        return lower_words(_variant(op, dtype), call, values)
+        return words(call) if words else tuple(word(call.attrs[p], dtype) for p in parameters)
+
+    def lower(call: Call) -> tuple[Dispatch, ...]:
+        return lower_words(function_name(op, call.inputs[0].dtype), call, values_of(call))
 
     def view(inputs: tuple[TensorType, ...], attrs: Attrs) -> int | None:
         return 0 if inputs[0].dtype in same else None
@@ -155,8 +162,10 @@ def declare_unary(
         else:
             plain.compute(inputs, attrs, out)
 
-    shaders = tuple(f"unary_{_variant(op, dtype)}" for dtype in allowed if dtype not in same)
+    shaders = tuple(f"unary_{function_name(op, dtype)}" for dtype in allowed if dtype not in same)
     kernel = Kernel(shaders, lower) if shaders else None
+    if parameters:
+        PARAMETERS[op] = values_of
     host = HostKernel(run, cut_elements)
     register(Op(op, infer, reference, kernel, view=view if same else None, host=host))
 
@@ -202,7 +211,7 @@ def _lower_binary(op: str, call: Call) -> tuple[Dispatch, ...]:
         ("A_ALONG", min(strides[0][0], 1)),
         ("B_ALONG", min(strides[1][0], 1)),
     )
-    shader = f"binary_{_variant(op, call.inputs[0].dtype)}"
+    shader = f"binary_{function_name(op, call.inputs[0].dtype)}"
     return (Dispatch(shader, (0, 1, OUTPUT), groups, push, constants),)
 
 
@@ -234,6 +243,8 @@ def declare_binary(
         a, b = inputs
         return np.asarray(compute(a, b), a.dtype if result is None else numpy_dtype(result))
 
-    shaders = dict.fromkeys(f"binary_{_variant(op, dtype)}" for dtype in allowed if dtype in ALL)
+    shaders = dict.fromkeys(
+        f"binary_{function_name(op, dtype)}" for dtype in allowed if dtype in ALL
+    )
     kernel = Kernel(tuple(shaders), partial(_lower_binary, op))
     register(Op(op, infer, reference, kernel, any_dtype=any_dtype, host=_host(compute)))

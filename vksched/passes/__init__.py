@@ -3,6 +3,7 @@
     simplify: constants folded, equal calls made one, what changes nothing and what nobody reads out
     recognise: small ops that are one larger op: attention, norms, activations, a bias
     convolve: convolutions with known weights in the form that takes fewest products
+    fuse_chains: elementwise ops behind each other made one node
 
 A pass is a function (graph, wishes) -> graph. Each node of the new graph has the name of the node
 whose value it is; `Graph.merged` tells which node stands for the names that are gone, so that
@@ -17,6 +18,7 @@ from ..graph import Graph
 from ..ops.op import all_ops
 from .activations import to_gelu, to_silu
 from .attend import read_by_length, to_attention, write_by_length
+from .chains import fuse_chains
 from .convolve import convolve
 from .fold import fold_constants
 from .norms import add_bias, scale_norm, shift_norm, to_norm
@@ -24,7 +26,18 @@ from .rewrite import Rewriter, Rule, Rules, rewrite
 from .simplify import SIMPLER
 from .wishes import Wishes
 
-__all__ = ["PASSES", "Pass", "Rewriter", "Rule", "Rules", "Wishes", "optimize", "rewrite"]
+__all__ = [
+    "PASSES",
+    "Pass",
+    "Rewriter",
+    "Rule",
+    "Rules",
+    "Wishes",
+    "fuse_chains",
+    "optimize",
+    "rewrite",
+    "simplify",
+]
 
 Pass = Callable[[Graph, Wishes], Graph]
 
@@ -51,7 +64,7 @@ def recognise(graph: Graph, wishes: Wishes) -> Graph:
     return rewrite(graph, PATTERNS, wishes)
 
 
-PASSES: tuple[Pass, ...] = (simplify, recognise, convolve)
+PASSES: tuple[Pass, ...] = (simplify, recognise, convolve, fuse_chains)
 """In the order in which they run."""
 
 

@@ -35,8 +35,9 @@ HELD = 2
 class Rewriter:
     """The new graph as far as it is made."""
 
-    def __init__(self, graph: Graph, wishes: Wishes) -> None:
+    def __init__(self, graph: Graph, wishes: Wishes, whole: bool = False) -> None:
         self._old = graph
+        self._whole = whole
         self._homes = wishes.homes
         self._observed = wishes.observed
         self._limits = wishes.limits
@@ -51,7 +52,7 @@ class Rewriter:
         self._made_of: str = ""
         self._made_home: str | None = None
         self._changed = False
-        self._pending = _count_readers(graph, wishes)
+        self._pending = count_readers(graph, wishes)
 
     # -- what rules ask ------------------------------------------------------------------------
 
@@ -99,6 +100,10 @@ class Rewriter:
     def allows(self, storage_buffers: int) -> bool:
         """Whether a kernel may bind so many buffers on every device that may run the graph."""
         return self._limits is None or self._limits.storage_buffers >= storage_buffers
+
+    def of(self, old_id: int) -> int:
+        """Returns what stands for a node of the old graph that was walked over."""
+        return self._new[old_id]
 
     # -- what rules do -------------------------------------------------------------------------
 
@@ -148,7 +153,7 @@ class Rewriter:
         operands = tuple([self._new[i] for i in node.inputs])
         seen = Node(len(self._nodes), node.op, operands, node.attrs, node.type, node.name)
         observed = node.name in self._observed
-        if not observed:
+        if self._whole or not observed:
             for rule in rules:
                 found = rule(self, seen)
                 if found is not None:
@@ -275,7 +280,7 @@ class Rewriter:
         return stand
 
 
-def _count_readers(graph: Graph, wishes: Wishes) -> list[int]:
+def count_readers(graph: Graph, wishes: Wishes) -> list[int]:
     """Returns how often each value is read, with HELD more for one that must be there."""
     out = [0] * len(graph.nodes)
     for node in graph.nodes:
@@ -288,8 +293,10 @@ def _count_readers(graph: Graph, wishes: Wishes) -> list[int]:
     return out
 
 
-def rewrite(graph: Graph, rules: Rules, wishes: Wishes) -> Graph:
+def rewrite(graph: Graph, rules: Rules, wishes: Wishes, whole: bool = False) -> Graph:
     """Returns a graph of the same results, with rules applied to its nodes in order, equal calls
     made one, and what nobody reads left out.
+
+    whole: rules always return a node of its own, so that they may be asked of observed values too.
     """
-    return Rewriter(graph, wishes).run(rules)
+    return Rewriter(graph, wishes, whole).run(rules)

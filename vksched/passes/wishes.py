@@ -23,7 +23,9 @@ class Wishes:
     memory_bytes: int = 0
 
     def with_pulled(self, graph: Graph) -> Wishes:
-        """Returns the same with the homes of the ops that read what has one, and of views."""
+        """Returns the same with the homes of the ops that read what has one, of views, and of what
+        only ops of one home read: the planner will put it beside them.
+        """
         if not self.homes:
             return self
         homes = dict(self.homes)
@@ -38,6 +40,15 @@ class Wishes:
             home = next((homes[leaf.name] for leaf in read if leaf.name in homes), None)
             if home is not None:
                 homes[node.name] = home
+        readers: dict[int, set[str | None]] = {i: {None} for _, i in graph.outputs}
+        for node in reversed(graph.nodes):
+            found = readers.get(node.id, set())
+            if node.name not in homes and not node.declaration.leaf and len(found) == 1:
+                home = next(iter(found))
+                if home is not None:
+                    homes[node.name] = home
+            for operand in node.inputs:
+                readers.setdefault(operand, set()).add(homes.get(node.name))
         return replace(self, homes=homes)
 
 

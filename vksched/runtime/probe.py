@@ -301,6 +301,8 @@ def _limits(raw: RawDevice, type_: str) -> tuple[Limits, int]:
         ),
         max_buffer_bytes=max_bytes,
         subgroup_size=max(1, int(raw.get("subgroup_size") or 1)),
+        subgroup_shuffle=bool(raw.get("subgroup_in_compute"))
+        and {"basic", "ballot", "shuffle"} <= set(raw.get("subgroup_operations") or ()),
         software=type_ == "cpu",
     )
     return limits, max_bytes

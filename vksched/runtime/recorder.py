@@ -141,7 +141,7 @@ class Recorder:
                 shader = load_shader(dispatch.shader)
                 values = shader.specialize(dict(dispatch.constants))
                 count = len(dispatch.operands)
-                found[shader.spirv, values, count, shader.push_bytes] = None
+                found[shader.module(values), values, count, shader.push_bytes] = None
         return tuple(found)
 
     def record(self, split: Split, slot: SlotMemory) -> tuple[Recording, ...]:
@@ -241,7 +241,7 @@ class Recorder:
         key = (shader.name, values, *map(id, buffers))
         if key not in self.pipelines:
             self.pipelines[key] = self._context.pipeline(
-                shader.spirv, buffers, values, shader.push_bytes
+                shader.module(values), buffers, values, shader.push_bytes
             )
         return self.pipelines[key]
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ShaderError
+from ..ops.chain import steps_of
+from .link import link
 
 DIRECTORY = Path(__file__).parent.parent / "spirv"
 _REMEDY = (
@@ -70,6 +72,11 @@ class Shader:
             unknown = sorted(constants.keys() - known)
             raise ShaderError(f"[{self.name}] expected constants of {sorted(known)}, got {unknown}")
         return tuple(constants.get(name, default) for name, _, default in self.constants)
+
+    def module(self, values: Sequence[int]) -> bytes:
+        """Returns the module for some values of the constants: with its chain, where it has one."""
+        named = {name: value for (name, _, _), value in zip(self.constants, values, strict=True)}
+        return link(self.spirv, steps_of(named)) if "STEP_0" in named else self.spirv
 
 
 @lru_cache(maxsize=1)

@@ -45,7 +45,7 @@ class Singles:
             key = (shader.name, values, *map(id, buffers))
             if key not in self._pipelines:
                 self._pipelines[key] = self._context.pipeline(
-                    shader.spirv, buffers, values, shader.push_bytes
+                    shader.module(values), buffers, values, shader.push_bytes
                 )
             shifts = dispatch.shifts or (0,) * len(places)
             offsets = [p.offset + s for p, s in zip(places, shifts, strict=True)]

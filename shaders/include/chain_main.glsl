@@ -1,0 +1,69 @@
+// What the chain_N shaders share: a turn of the loop for four values, or for one. OPERANDS(X) is X(i, x, its offset, its
+// strides) for each operand, VALUES their values' names, and CHAIN_INPUTS the same filled up to six.
+#include "chain.glsl"
+
+// The word of an operand at an index of the result: `along` the innermost axis and at `outer` of the others.
+#define AT(i, offset, strides) \
+    offset + ((VARIES >> i & 1u) != 0u ? along : 0u) + (RANK > 1u ? outer.x * strides[0] : 0u) \
+        + (RANK > 2u ? outer.y * strides[1] : 0u) + (RANK > 3u ? outer.z * strides[2] : 0u)
+
+// The index of an element, by axes beyond the innermost one; `along` is left.
+uvec3 outer_of(inout uint along) {
+    uvec3 outer = uvec3(0u);
+    if (RANK > 1u) {
+        outer.x = along / sizes[0];
+        along -= outer.x * sizes[0];
+    }
+    if (RANK > 2u) {
+        outer.y = outer.x / sizes[1];
+        outer.x -= outer.y * sizes[1];
+    }
+    if (RANK > 3u) {
+        outer.z = outer.y / sizes[2];
+        outer.y -= outer.z * sizes[2];
+    }
+    return outer;
+}
+
+#if WIDE
+// Four values behind each other: a vec4 of what goes on along the innermost axis, one value of what does not.
+#define LOAD(i, name, offset, strides) \
+    { \
+        const uint at = AT(i, offset, strides); \
+        v##name = (VARIES >> i & 1u) != 0u ? name[at >> 2] : uvec4(name[at >> 2][at & 3u]); \
+    }
+
+void main() {
+    const uint stride = gl_NumWorkGroups.x * gl_WorkGroupSize.x * 4u;
+    for (uint i = gl_GlobalInvocationID.x * 4u; i < count; i += stride) {
+        uint along = i;
+        const uvec3 outer = outer_of(along);
+        uvec4 VALUES;
+        OPERANDS(LOAD)
+        const uvec4 done = chain(CHAIN_INPUTS);
+        const uint to = result_offset + i >> 2;
+        const uint left = count - i;
+        if (left >= 4u) {
+            result[to] = done;
+        } else {
+            result[to].x = done.x;
+            if (left > 1u) result[to].y = done.y;
+            if (left > 2u) result[to].z = done.z;
+        }
+    }
+}
+#else
+// One value, where rows are no whole vec4s; what the other three would be is never computed.
+#define LOAD(i, name, offset, strides) v##name = uvec4(name[AT(i, offset, strides)], 0u, 0u, 0u);
+
+void main() {
+    const uint stride = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
+    for (uint i = gl_GlobalInvocationID.x; i < count; i += stride) {
+        uint along = i;
+        const uvec3 outer = outer_of(along);
+        uvec4 VALUES;
+        OPERANDS(LOAD)
+        result[result_offset + i] = chain(CHAIN_INPUTS).x;
+    }
+}
+#endif

@@ -1,0 +1,93 @@
+#version 450
+// result[m, n] = sum over k of a[m, k] * b[k, n] (+ bias), for every matrix of a batch, read four elements at once.
+// One group is one subgroup of LANES; it computes LANES * DEEP rows and LANES * 4 * WIDE columns, each lane four columns or
+// twice four of all rows. Each lane loads other values of a, and shuffles hand them to the rest. For CPU drivers: there every
+// load takes one branch per lane and value, and a shuffle is one instruction.
+// Source: Goto and van de Geijn, Anatomy of high-performance matrix multiplication, 2008 (the register kernel).
+#extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_ballot : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
+layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
+layout(constant_id = 3) const uint A_ALONG_K = 1;
+layout(constant_id = 4) const uint B_ALONG_N = 1;
+#define T float
+#define T4 vec4
+#include "matmul_four.glsl"
+
+const uint ROWS = LANES * DEEP;
+const uint COLUMNS = LANES * 4 * WIDE;
+
+#include "matmul_lanes.glsl"
+#if DEEP == 1
+#define EACH_LOAD(F) F(0)
+#define EACH_ROW(F) EACH_LANE(F, 0)
+#elif DEEP == 2
+#define EACH_LOAD(F) F(0) F(1)
+#define EACH_ROW(F) EACH_LANE(F, 0) EACH_LANE(F, 1)
+#else
+#define EACH_LOAD(F) F(0) F(1) F(2) F(3)
+#define EACH_ROW(F) EACH_LANE(F, 0) EACH_LANE(F, 1) EACH_LANE(F, 2) EACH_LANE(F, 3)
+#endif
+#if WIDE == 2
+#define BOTH(text) text
+#else
+#define BOTH(text)
+#endif
+
+// Written out, as CPU drivers keep indexed arrays in memory and not in registers.
+#define START_SUM(i, lane, first, c) \
+    T4 sum##i##_##lane = T4(0); \
+    BOTH(T4 more##i##_##lane = T4(0);)
+#define START_LOAD(i) uint a_at##i = place_a(at.x, row, i * LANES + gl_SubgroupInvocationID);
+#define LOAD_A(i) \
+    const T4 a##i = four(a[a_at##i]); \
+    a_at##i += advance_a;
+#define ADD_ROW(i, lane, first, c) { \
+    const T4 left = A_ALONG_K != 0u ? FROM(a##i, lane) : \
+        T4(FROM(a##i.c, first), FROM(a##i.c, first + 1), FROM(a##i.c, first + 2), FROM(a##i.c, first + 3)); \
+    sum##i##_##lane += left.x * b0[0]; \
+    BOTH(more##i##_##lane += left.x * b1[0];) \
+    sum##i##_##lane += left.y * b0[1]; \
+    BOTH(more##i##_##lane += left.y * b1[1];) \
+    sum##i##_##lane += left.z * b0[2]; \
+    BOTH(more##i##_##lane += left.z * b1[2];) \
+    sum##i##_##lane += left.w * b0[3]; \
+    BOTH(more##i##_##lane += left.w * b1[3];) }
+#define KEEP_ROW(i, lane, first, c) \
+    done[(i * LANES + lane) * WIDE] = sum##i##_##lane; \
+    BOTH(done[(i * LANES + lane) * WIDE + 1] = more##i##_##lane;)
+
+// Where a lane reads first, of ROWS rows and four steps along k: a row, or four rows at one step.
+uint place_a(uint first, uint row, uint number) {
+    if (A_ALONG_K != 0u) return (first + min(row + number, m - 1u) * a_row) / 4u;
+    return (first + min(row + number / 4u * 4u, (m - 1u) / 4u * 4u) + number % 4u * a_column) / 4u;
+}
+
+void compute_tile(uvec3 at, uint row, uint column) {
+    EACH_ROW(START_SUM)
+    EACH_LOAD(START_LOAD)
+    uvec4 b_at0 = place_b(at.y, column);
+    BOTH(uvec4 b_at1 = place_b(at.y, column + LANES * 4u);)
+    const uint advance_a = A_ALONG_K != 0u ? 1u : a_column;
+    const uint advance_b = B_ALONG_N != 0u ? b_row : 1u;
+    for (uint step = 0u; step < k / 4u; ++step) {
+        EACH_LOAD(LOAD_A)
+        const mat4 b0 = load_b(b_at0);
+        b_at0 += advance_b;
+        BOTH(const mat4 b1 = load_b(b_at1); b_at1 += advance_b;)
+        EACH_ROW(ADD_ROW)
+    }
+    T4 done[ROWS * WIDE];
+    EACH_ROW(KEEP_ROW)
+    // a count that no compiler knows: drivers take seconds over many stores written out
+    const uint stores = min(ROWS, m - row) * WIDE;
+    for (uint i = 0u; i < stores; ++i) store4(at.z, row + i / WIDE, column + i % WIDE * LANES * 4u, done[i]);
+}
+
+// No loop over tiles, in which CPU drivers would guard every variable by a mask, and take seconds to compile that.
+void main() {
+    const uint column = gl_WorkGroupID.x * COLUMNS + gl_SubgroupInvocationID * 4u;
+    compute_tile(matrices(gl_WorkGroupID.z), gl_WorkGroupID.y * ROWS, column);
+}

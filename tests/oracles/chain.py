@@ -1,0 +1,28 @@
+"""Oracles of chains: those of their steps, one after the other."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import oracles
+from vksched.cases.case import Case
+from vksched.types import NDArray
+
+from .common import Oracle
+
+
+def chain(case: Case) -> NDArray:
+    values = list(case.inputs)
+    constants, steps = case.attrs["constants"], case.attrs["steps"]
+    assert isinstance(constants, tuple) and isinstance(steps, tuple)
+    float_type = next((x.dtype for x in values if x.dtype.kind == "f"), np.dtype(np.float32))
+    for _, word in constants:  # type: ignore[misc]
+        values.append(np.uint32(word).view(np.float32).astype(float_type))
+    for op, registers, attrs in steps:  # type: ignore[misc]
+        one = Case(str(op), tuple(values[r] for r in registers), dict(attrs))  # type: ignore[arg-type,call-overload,union-attr,index]
+        made = np.asarray(oracles.ORACLES[one.op](one))
+        values.append(made.astype(float_type) if made.dtype.kind == "f" else made)
+    return np.asarray(values[-1])
+
+
+ORACLES: dict[str, Oracle] = {"chain": chain}

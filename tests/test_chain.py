@@ -1,0 +1,236 @@
+"""Chains: what becomes one node and what does not, modules of shaders, results as before."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from graphs import numpy_outputs
+
+import vksched as vs
+from vksched.graph import Graph
+from vksched.ops.chain import CODES, chain_constants, steps_of
+from vksched.ops.lower import lower
+from vksched.ops.op import Call, Limits
+from vksched.passes import Wishes, optimize
+from vksched.runtime.link import link, take_apart
+from vksched.runtime.shaders import load_shader
+from vksched.types import NDArray
+
+SHADERS = Path(__file__).parent.parent / "shaders"
+SHAPE = (4, 6)
+
+
+def x_of(name: str = "x", shape: Sequence[int] = SHAPE, dtype: str = "float32") -> vs.Tensor:
+    return vs.input(name, shape, dtype)
+
+
+def fused(outputs: vs.Tensor | Sequence[vs.Tensor], **wishes: object) -> Graph:
+    """The graph that passes leave, with the results that it had before."""
+    before = vs.build_graph(outputs)[0]
+    after = optimize(before, Wishes(**wishes))  # type: ignore[arg-type]
+    names = {node.name for node in after.nodes}
+    assert {n.name for n in before.nodes} <= names | after.merged.keys()
+    rng = np.random.default_rng(3)
+    feeds: dict[str, NDArray] = {
+        n.name: np.asarray(rng.standard_normal(n.type.shape) * 3, n.type.dtype)
+        for n in before.inputs
+    }
+    for got, wanted in zip(numpy_outputs(after, feeds), numpy_outputs(before, feeds), strict=True):
+        assert got.dtype == wanted.dtype
+        np.testing.assert_allclose(got, wanted, 2e-3 if got.dtype == np.float16 else 1e-6, 1e-3)
+    return after
+
+
+def ops_of(graph: Graph) -> list[str]:
+    return [node.op for node in graph.ops]
+
+
+def test_elementwise_ops_behind_each_other_are_one() -> None:
+    x, y = x_of(), x_of("y")
+    graph = fused(vs.relu(vs.gelu(x + 0.5, name="inner") * y, name="end"))
+    assert ops_of(graph) == ["chain"]
+    assert graph.nodes[-1].name == "end" and graph.merged["inner"] == graph.nodes[-1].id
+
+
+def test_a_value_that_only_members_read_is_no_result() -> None:
+    x = x_of()
+    inner = x + 1.0
+    assert ops_of(fused(inner * vs.sigmoid(inner))) == ["chain"]
+
+
+def test_what_others_read_stays() -> None:
+    x, w = x_of(), x_of("w", (6, 3))
+    inner = vs.tanh(x * 2.0)
+    assert ops_of(fused([vs.neg(inner) + 1.0, inner @ w])) == ["chain", "chain", "matmul"]
+
+
+def test_outputs_and_observed_values_stay() -> None:
+    x = x_of()
+    first = vs.exp(x, name="first")
+    end = vs.neg(vs.abs(first, name="second") + 1.0, name="end")
+    assert ops_of(fused([first, end])) == ["exp", "chain"]
+    graph = fused(end, observed=frozenset({"second"}))
+    assert "second" in {n.name for n in graph.nodes} and ops_of(graph) == ["chain", "chain"]
+
+
+def test_only_ops_of_one_home_are_one() -> None:
+    end = vs.neg(vs.exp(vs.abs(x_of(), name="a"), name="b"), name="c")
+    graph = fused(end, homes={"a": "cpu", "b": "cpu"})
+    assert [(n.op, n.name) for n in graph.ops] == [("chain", "b"), ("neg", "c")]
+
+
+def test_operands_broadcast() -> None:
+    x, row, column = x_of(), x_of("r", (6,)), x_of("c", (4, 1))
+    assert ops_of(fused((x + row) * column - x_of("s", ()))) == ["chain"]
+
+
+def test_what_has_another_shape_is_an_operand() -> None:
+    x, row = x_of(), x_of("r", (6,))
+    graph = fused(vs.relu(x * vs.exp(row * 2.0)))
+    assert [(n.op, n.type.shape) for n in graph.ops] == [("chain", (6,)), ("chain", SHAPE)]
+
+
+@pytest.mark.parametrize(("buffers", "operands"), [(4, 3), (6, 3), (7, 6), (64, 6)])
+def test_a_chain_binds_no_more_than_every_device_allows(buffers: int, operands: int) -> None:
+    total = x_of()
+    for i in range(9):
+        total = total + x_of(f"x{i}")
+    graph = fused(total, limits=Limits(storage_buffers=buffers))
+    chains = [n for n in graph.ops if n.op == "chain"]
+    assert max(len(n.inputs) for n in chains) == operands
+    for n in chains:
+        call = Call(graph.input_types(n), n.type, n.attrs, Limits(storage_buffers=buffers))
+        assert lower(n.declaration, call).dispatches
+
+
+def test_long_chains_are_several() -> None:
+    x = x_of()
+    for _ in range(20):
+        x = vs.neg(vs.tanh(x))
+    graph = fused(x)
+    assert ops_of(graph) == ["chain"] * 5
+
+
+def test_integers_and_int64_are_left_to_their_bounds() -> None:
+    n = x_of("n", dtype="int32")
+    assert "chain" not in ops_of(fused(vs.neg(n + 3) * 2))
+    assert ops_of(fused(vs.tanh(vs.cast(n, "float32") * 0.5))) == ["chain"]
+
+
+def test_comparisons_and_choices_are_members() -> None:
+    x, y = x_of(), x_of("y")
+    kept = vs.logical_and(vs.less(x, y), vs.greater(x, 0.0))
+    assert ops_of(fused(vs.where(kept, x * 2.0, vs.clip(y, -1.0, 1.0)))) == ["chain"]
+
+
+def test_float16_is_rounded_once() -> None:
+    x = x_of(dtype="float16")
+    graph = fused(vs.exp(x * 0.1) + x)
+    assert ops_of(graph) == ["chain"] and graph.nodes[-1].type.dtype == "float16"
+
+
+def test_states_take_their_next_value_from_a_chain() -> None:
+    held = vs.state(np.ones(SHAPE, np.float32), name="held")
+    x = x_of()
+    with vs.Scheduler(["cpu"]) as sched:
+        run = sched.compile(held * 1.0, updates={held: vs.tanh(held * 0.5) + x})
+        assert sorted(ops_of(run.plan.graph)) == ["assign", "chain", "state"]
+        run(x=np.zeros(SHAPE, np.float32))
+        np.testing.assert_allclose(sched.read(held), np.full(SHAPE, np.tanh(np.float32(0.5))))
+
+
+# -- the shaders ---------------------------------------------------------------------------------
+
+
+def test_the_shaders_know_the_functions_by_their_numbers() -> None:
+    text = (SHADERS / "include" / "chain_ops.glsl").read_text()
+    found = {name: int(number) for number, name in re.findall(r"X\((\d+), (\w+)\)", text)}
+    assert found == dict(CODES)
+
+
+def test_the_constants_say_what_the_steps_are() -> None:
+    x, y = x_of(), x_of("y")
+    node = fused(vs.clip(x * y, -1.0, 0.5) + 3.0).nodes[-1]
+    call = Call((x.type, y.type), node.type, node.attrs)
+    constants = dict(chain_constants(call))
+    assert steps_of(constants) == (
+        ("mul_float32", (0, 1, 0)),
+        ("clip_float32", (12, 6, 7)),
+        ("add_float32", (13, 8, 0)),
+    )
+    assert np.array([constants[f"WORD_{i}"] for i in range(3)], np.uint32).view(
+        np.float32
+    ).tolist() == [-1.0, 0.5, 3.0]
+
+
+@pytest.mark.parametrize("name", ["chain_1", "chain_6_vec4"])
+def test_a_linked_module_holds_what_its_chain_calls(name: str, tmp_path: Path) -> None:
+    spirv = load_shader(name).spirv
+    made = link(spirv, [("gelu_float32", (0,)), ("mul_float32", (12, 7))])
+    assert len(made) < len(spirv) // 3
+    before, after = take_apart(spirv), take_apart(made)
+    assert set(after.functions) < set(before.functions)
+    assert before.ids["tanh_float32(vu4;vu4;vu4;"] not in after.functions
+    validator = shutil.which("spirv-val")
+    if validator is not None:
+        (tmp_path / "made.spv").write_bytes(made)
+        subprocess.run(
+            [validator, "--target-env", "vulkan1.1", str(tmp_path / "made.spv")], check=True
+        )
+
+
+# -- on devices ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def scheds(devices: list[str]) -> Iterator[tuple[vs.Scheduler, vs.Scheduler]]:
+    """With and without passes, on each set of devices."""
+    with vs.Scheduler(devices) as sched, vs.Scheduler(devices, optimize=False) as plain:
+        yield sched, plain
+
+
+ONE = (vs.neg, vs.tanh, vs.relu, vs.sigmoid, vs.exp, vs.gelu, vs.abs, vs.floor)
+TWO = (vs.add, vs.sub, vs.mul, vs.maximum, vs.minimum, vs.div)
+
+
+def drawn(rng: np.random.Generator) -> list[vs.Tensor]:
+    """A random graph of elementwise ops on operands of several shapes, in small ranges."""
+    shape = [(3, 8), (5, 7), (2, 3, 4)][rng.integers(3)]
+    row, column = shape[-1:], (*shape[:-1], 1)
+    pool = [x_of("x", shape), x_of("y", shape)]
+    beside = [x_of("r", row), x_of("c", column), x_of("s", ())]
+    for _ in range(rng.integers(3, 14)):
+        a = pool[rng.integers(len(pool))]
+        kind = rng.integers(4)
+        if kind == 0:
+            pool.append(ONE[rng.integers(len(ONE))](vs.clip(a, -2.0, 2.0)))
+        elif kind == 1:
+            pool.append(vs.where(vs.less(a, 0.25), pool[rng.integers(len(pool))], a))
+        else:
+            b = [*pool, *beside][rng.integers(len(pool) + len(beside))]
+            pool.append(vs.clip(TWO[rng.integers(len(TWO))](a, b), -8.0, 8.0))
+    picked = {pool[rng.integers(2, len(pool))] for _ in range(2)} | {pool[-1]}
+    return [*picked, vs.reduce_sum(pool[-1], 0)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_chains_give_what_the_ops_give(
+    seed: int, scheds: tuple[vs.Scheduler, vs.Scheduler]
+) -> None:
+    rng = np.random.default_rng(seed)
+    outputs = drawn(rng)
+    with_passes, without = (sched.compile(outputs) for sched in scheds)
+    feeds = {
+        n.name: rng.standard_normal(n.type.shape, np.float32) for n in without.plan.graph.inputs
+    }
+    used = {n.name: feeds[n.name] for n in with_passes.plan.graph.inputs}
+    for got, wanted in zip(with_passes(**used), without(**feeds), strict=True):
+        np.testing.assert_allclose(got, wanted, 1e-5, 1e-5)
+    assert len(with_passes.plan.graph.ops) < len(without.plan.graph.ops)
+    with_passes.close(), without.close()

@@ -1,0 +1,127 @@
+"""Cases of chains: every function that a chain holds, every kind of operand, long ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..errors import ShapeError
+from ..ops.chain import CODES, Step, program_attrs
+from ..ops.op import AttrValue
+from ..ops.pointwise import word
+from ..ops.tensor import apply, as_tensor
+from ..types import FLOAT32, NDArray
+from .case import Case, ErrorCase, bools, floats, ints
+from .unary import attrs as attrs_of
+from .values import EDGES, binary_sample, f32, sample, tolerance, unary_sample
+
+
+def chain(
+    steps: Sequence[Step],
+    inputs: Sequence[NDArray],
+    name: str,
+    constants: Sequence[float] = (),
+    nmse: float = 1e-10,
+) -> Case:
+    """A chain of steps; constants are float32."""
+    words = [(FLOAT32, word(value, FLOAT32)) for value in constants]
+    return Case("chain", tuple(inputs), program_attrs(steps, words), name, nmse)
+
+
+def step(op: str, *registers: int, **given: AttrValue) -> Step:
+    return op, registers, tuple(sorted(given.items()))
+
+
+def _of_each() -> list[Case]:
+    """Each function once, with an add behind it so that no step is the only one."""
+    out = []
+    for name in CODES:
+        op, _, dtype = name.rpartition("_")
+        if name == "where":
+            inputs: tuple[NDArray, ...] = (bools(3, 8), sample(FLOAT32, 3, 8), floats(3, 8, seed=2))
+        elif "_to_" in name:
+            dtype, to = name.split("_to_")
+            of_cast = (step("cast", 0, to=to), step("cast", 1, to=dtype))
+            out.append(chain(of_cast, (sample(dtype, 3, 8),), name, nmse=0.0))
+            continue
+        elif op in ("logical_not", "bitwise_and", "bitwise_or", "bitwise_xor"):
+            given = (bools(3, 8), bools(3, 8, seed=1))[: 1 if op == "logical_not" else 2]
+            steps = (step(op, *range(len(given))), step("logical_not", len(given)))
+            out.append(chain(steps, given, name, nmse=0.0))
+            continue
+        elif CODES[name] < 64:
+            inputs = (unary_sample(op, dtype, 3, 8),)
+        else:
+            inputs = (binary_sample(op, dtype, 3, 8), binary_sample(op, dtype, 3, 8, seed=1))
+        given_attrs = attrs_of(op, dtype, 0) if len(inputs) == 1 else {}
+        first = step(op or "where", *range(len(inputs)), **given_attrs)
+        is_bool = len(inputs) == 2 and op.split("_")[0] in ("equal", "not", "less", "greater")
+        second = step("logical_not" if is_bool else "neg", len(inputs))
+        out.append(chain((first, second), inputs, name, nmse=tolerance(op)))
+    return out
+
+
+SUM = (step("add", 0, 1), step("mul", 2, 0))
+"""(a + b) * a."""
+LONG = (*SUM, *(step("add", i, 1) for i in range(3, 9)))
+PAIRS = [
+    ((1,), (1,)),
+    ((7,), ()),
+    ((1000,), (1000,)),
+    ((3, 37), (37,)),
+    ((3, 36), (36,)),
+    ((5, 40), (5, 1)),
+    ((2, 3, 8, 12), (2, 1, 8, 1)),
+    ((2, 3, 4, 5, 4), (1, 3, 1, 5, 1)),
+    ((2, 2, 3, 2, 2, 3), (1, 2, 1, 2, 1, 3)),
+    ((33, 130), (33, 130)),
+    ((0, 3), (3,)),
+]
+CASES = [
+    *_of_each(),
+    *(chain(SUM, (floats(*a), floats(*b, seed=1)), "sum") for a, b in PAIRS),
+    *(chain(SUM, (floats(*b), floats(*a, seed=1)), "sum") for a, b in PAIRS if a != b),
+    chain(LONG, (floats(5, 13), floats(13, seed=1)), "eight steps"),
+    chain(
+        (step("mul", 0, 1), step("add", 4, 2), step("sub", 5, 3), step("relu", 6)),
+        (floats(5, 13),),
+        "constants",
+        (0.5, -0.0, 3.25),
+    ),
+    chain((step("gelu", 0), step("mul", 1, 1)), (EDGES[FLOAT32],), "edges"),
+    chain((step("relu", 0), step("neg", 1)), (EDGES[FLOAT32],), "edges of relu", nmse=0.0),
+    chain(
+        (
+            step("add", 0, 1),
+            step("mul", 5, 2),
+            step("sub", 6, 3),
+            step("maximum", 7, 4),
+        ),
+        (floats(4, 8), floats(8, seed=1), floats(4, 1, seed=2), floats(4, 8, seed=3), f32(0.5)),
+        "five operands",
+    ),
+    chain(
+        (step("add", 0, 1), step("mul", 4, 2), step("where", 3, 5, 0)),
+        (floats(3, 20), floats(20, seed=1), floats(3, 1, seed=2), bools(3, 20)),
+        "four operands",
+    ),
+    chain(
+        (step("cast", 0, to=FLOAT32), step("mul", 2, 1)),
+        (ints(3, 9), floats(3, 9)),
+        "of integers",
+    ),
+]
+
+
+def _apply(steps: Sequence[Step], *inputs: NDArray) -> None:
+    apply("chain", [as_tensor(x) for x in inputs], program_attrs(steps, ()))
+
+
+ERRORS = [
+    ErrorCase(lambda: _apply((step("add", 0, 7),), floats(3)), ShapeError, "reads a register"),
+    ErrorCase(lambda: _apply((), floats(3)), ShapeError, "at least one step"),
+    ErrorCase(
+        lambda: _apply((step("neg", 0), step("add", 2, 1)), floats(3), floats(2, 3)),
+        ShapeError,
+        "steps of one shape",
+    ),
+]

@@ -1,0 +1,316 @@
+"""Chain: several elementwise ops as one node, which reads its operands and writes its result once.
+
+    registers   0..n-1 operands | constants | results of the steps; the last step's is the chain's
+    steps       (op, registers, attributes), in order: ("add", (0, 1), ()), ("relu", (2,), ()), ...
+
+Passes make chains, users do not. On a device one shader runs them all: the functions of the steps
+and the words of the constants are specialisation constants, and the runtime writes the calls into
+the module (vksched/runtime/link.py), so each step gives the bits that the op alone gives. numpy
+takes the steps on pieces that stay in its cache. Of float16 a chain is computed in float32 from
+end to end and rounded once. Examples: tests/test_chain.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import cast
+
+import numpy as np
+
+from ..errors import ShapeError, UnsupportedOp
+from ..types import BOOL, FLOAT32, FLOATS, NDArray, TensorType, numpy_dtype
+from .host import HostKernel, cut_elements
+from .lower import infer
+from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, get_op, register
+from .pointwise import PARAMETERS, function_name
+from .strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel, spread
+
+MAX_STEPS, MAX_INPUTS, MAX_WORDS, MAX_AXES = 8, 6, 6, 4
+"""What the shaders hold; words are constants and parameters of steps."""
+SHADER_INPUTS = (1, 2, 3, 6)
+"""How many operands the shaders have; the others of a call are bound to the first one again."""
+
+# fmt: off
+_UNARY = (
+    "neg_float32", "abs_float32", "relu_float32", "clip_float32", "square_float32", "sqrt_float32",
+    "rsqrt_float32", "reciprocal_float32", "exp_float32", "log_float32", "tanh_float32",
+    "sigmoid_float32", "silu_float32", "erf_float32", "gelu_float32", "gelu_tanh_float32",
+    "softplus_float32", "mish_float32", "elu_float32", "leaky_relu_float32",
+    "hard_sigmoid_float32", "hard_swish_float32", "expm1_float32", "log1p_float32", "sin_float32",
+    "cos_float32", "floor_float32", "ceil_float32", "round_float32", "trunc_float32",
+    "sign_float32", "int32_to_float32", "bool_to_float32", "float32_to_bool", "logical_not_bool",
+)
+_BINARY = (
+    "add_float32", "sub_float32", "mul_float32", "div_float32", "pow_float32", "maximum_float32",
+    "minimum_float32", "prelu_float32", "equal_float32", "not_equal_float32", "less_float32",
+    "less_equal_float32", "greater_float32", "greater_equal_float32", "bitwise_and_int32",
+    "bitwise_or_int32", "bitwise_xor_int32",
+)
+# fmt: on
+CODES: Mapping[str, int] = {
+    **{name: number for number, name in enumerate(_UNARY, 1)},
+    **{name: number for number, name in enumerate(_BINARY, 64)},
+    "where": 112,
+}
+"""The numbers of the functions in shaders/include/chain_ops.glsl."""
+FUNCTIONS: Mapping[int, str] = {number: name for name, number in CODES.items()}
+
+StepAttrs = tuple[tuple[str, AttrValue], ...]
+Step = tuple[str, tuple[int, ...], StepAttrs]
+
+
+# -- programs --------------------------------------------------------------------------------------
+
+
+def function_of(op: str, types: Sequence[TensorType], attrs: Attrs) -> str | None:
+    """Returns the shader function by which a chain takes an op, or None where it takes none."""
+    if not types:
+        return None
+    dtype = types[-1].dtype if op == "where" else types[0].dtype
+    if op == "where":
+        name = "where" if dtype == FLOAT32 else ""
+    elif op == "cast":
+        name = f"{dtype}_to_{attrs.as_str('to')}"
+    else:
+        name = function_name(op, dtype)
+        # a function of words that stands for one of another type as well
+        if name.endswith("int32") and dtype != BOOL:
+            return None
+    return name if name in CODES else None
+
+
+def program_attrs(
+    steps: Sequence[Step], constants: Sequence[tuple[str, int]]
+) -> dict[str, AttrValue]:
+    """Returns the attributes of a chain. constants: (element type, word)."""
+    return {"steps": tuple(steps), "constants": tuple(constants)}
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A chain's attributes, taken apart. values: the constants as numpy has them."""
+
+    steps: tuple[tuple[Op, tuple[int, ...], Attrs], ...]
+    constants: tuple[tuple[str, int], ...]
+    values: tuple[NDArray, ...]
+
+
+@lru_cache(maxsize=4096)
+def program_of(attrs: Attrs) -> Program:
+    """Returns the program of a chain."""
+    steps = cast(tuple[Step, ...], attrs["steps"])
+    constants = cast(tuple[tuple[str, int], ...], attrs["constants"])
+    taken = tuple((get_op(op), tuple(at), Attrs(dict(given))) for op, at, given in steps)
+    return Program(taken, constants, tuple(_value_of(dtype, at) for dtype, at in constants))
+
+
+def _value_of(dtype: str, at: int) -> NDArray:
+    kept = np.array(at, np.uint32)
+    return kept.astype(bool) if dtype == BOOL else kept.view(numpy_dtype(dtype))
+
+
+def _types(inputs: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
+    """Returns the types of all registers, all floats as float32."""
+    wide = tuple(t.as_dtype(FLOAT32) if t.dtype in FLOATS else t for t in inputs)
+    return _types_of(wide, program_of(attrs))
+
+
+@lru_cache(maxsize=4096)
+def _types_of(inputs: tuple[TensorType, ...], program: Program) -> tuple[TensorType, ...]:
+    types = [*inputs, *(TensorType((), dtype) for dtype, _ in program.constants)]
+    for op, registers, given in program.steps:
+        if any(not 0 <= r < len(types) for r in registers):
+            raise ShapeError(f"[chain] {op.name} reads a register that is not there yet")
+        types.append(infer(op, tuple(types[r] for r in registers), given))
+    return tuple(types)
+
+
+def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    types = _types(inputs, attrs)
+    if not program_of(attrs).steps:
+        raise ShapeError("[chain] expected at least one step")
+    if any(t.shape not in ((), types[-1].shape) for t in types[len(inputs) :]):
+        raise ShapeError("[chain] expected steps of one shape")
+    return types[-1]
+
+
+# -- numpy -----------------------------------------------------------------------------------------
+
+
+def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    """Writes the result of a chain, or a piece of it."""
+    program = program_of(attrs)
+    values = list(inputs)
+    for constant in program.values:  # in float64 where the operands are
+        wide = constant.dtype == np.float32 and any(x.dtype == np.float64 for x in inputs)
+        values.append(constant.astype(np.float64) if wide else constant)
+    types = _types([TensorType(x.shape, str(x.dtype)) for x in inputs], attrs)[len(values) :]
+    for number, (op, registers, given) in enumerate(program.steps):
+        operands = tuple([values[r] for r in registers])
+        if number + 1 == len(program.steps):
+            made = out
+        else:
+            wide = types[number].dtype == FLOAT32 and out.dtype == np.float64
+            made = np.empty(types[number].shape, np.float64 if wide else types[number].dtype)
+        if op.host is None:
+            made[...] = op.reference(operands, given)
+        else:
+            op.host.compute(operands, given, made)
+        values.append(made)
+
+
+def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    type_ = _types([TensorType(x.shape, str(x.dtype)) for x in inputs], attrs)[-1]
+    wide = type_.dtype == FLOAT32 and any(x.dtype == np.float64 for x in inputs)
+    out = np.empty(type_.shape, np.float64 if wide else numpy_dtype(type_.dtype))
+    _compute(inputs, attrs, out)
+    return out
+
+
+# -- devices ---------------------------------------------------------------------------------------
+
+
+def encode(call: Call) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
+    """Returns the steps of a chain as (function, registers) of the shaders, and their words.
+
+    Raises:
+        UnsupportedOp: the shaders hold no such function, or not so much.
+    """
+    program, types = program_of(call.attrs), _types(call.inputs, call.attrs)
+    count, first = len(call.inputs), len(call.inputs) + len(program.constants)
+    words: list[int] = []
+
+    def register_of(value: int) -> int:
+        if value not in words:
+            words.append(value)
+        return MAX_INPUTS + words.index(value)
+
+    def place(register: int) -> int:
+        if register < count:
+            return register
+        if register < first:
+            return register_of(program.constants[register - count][1])
+        return MAX_INPUTS + MAX_WORDS + register - first
+
+    out: list[tuple[int, ...]] = []
+    for op, registers, attrs in program.steps:
+        given = tuple(types[r] for r in registers)
+        name = function_of(op.name, given, attrs)
+        if name is None:
+            raise UnsupportedOp(f"no chain holds {op.name} of {given[0].dtype}")
+        operands = [place(r) for r in registers]
+        if op.name in PARAMETERS:
+            asked = Call(given, given[0], attrs)
+            operands += [register_of(value) for value in PARAMETERS[op.name](asked)]
+        out.append((CODES[name], *operands))
+    if len(out) > MAX_STEPS or count > MAX_INPUTS or len(words) > MAX_WORDS:
+        raise UnsupportedOp(
+            f"a chain holds {MAX_STEPS} steps, {MAX_INPUTS} operands and {MAX_WORDS} words, "
+            f"this one has {len(out)}, {count} and {len(words)}"
+        )
+    return tuple(out), tuple(words)
+
+
+def chain_constants(call: Call) -> tuple[tuple[str, int], ...]:
+    """Returns the specialisation constants of a chain: STEP_0 to STEP_7 and its words."""
+    steps, words = encode(call)
+    after = MAX_INPUTS + MAX_WORDS
+    packed: list[tuple[str, int]] = []
+    for number in range(MAX_STEPS):
+        code, *operands = steps[number] if number < len(steps) else (0, after + number - 1)
+        value = code
+        for position, operand in enumerate(operands):
+            value |= operand << 8 + 5 * position
+        packed.append((f"STEP_{number}", value))
+    return (*packed, *((f"WORD_{i}", value) for i, value in enumerate(words)))
+
+
+def steps_of(constants: Mapping[str, int]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Returns the functions and registers that the constants of a shader stand for."""
+    out = []
+    for number in range(MAX_STEPS):
+        value = constants[f"STEP_{number}"]
+        if value & 255:
+            registers = tuple(value >> shift & 31 for shift in (8, 13, 18))
+            out.append((FUNCTIONS[value & 255], registers))
+    return tuple(out)
+
+
+def shader_inputs(inputs: int, storage_buffers: int) -> int | None:
+    """Returns the operands of the shader that runs a chain of so many, or None without one."""
+    fits = (n for n in SHADER_INPUTS if inputs <= n < storage_buffers)
+    return next(fits, None)
+
+
+def _lower(call: Call) -> tuple[Dispatch, ...]:
+    constants = chain_constants(call)
+    if not call.output.size:
+        return ()
+    operands = shader_inputs(len(call.inputs), call.limits.storage_buffers)
+    if operands is None:
+        raise UnsupportedOp(
+            f"a chain of {len(call.inputs)} operands binds more than the "
+            f"{call.limits.storage_buffers} buffers that the device allows"
+        )
+    shape = call.output.shape
+    given = [broadcast_strides(t.shape, shape) for t in (*call.inputs, call.output)]
+    sizes, strides = collapse(shape, given)
+    if math.prod(sizes[MAX_AXES:]) > MAX_DISPATCHES:
+        raise UnsupportedOp(f"broadcasting to {shape} needs more than {MAX_DISPATCHES} dispatches")
+    inner = sizes[:MAX_AXES]
+    varies = [s[0] == 1 for s in strides[:-1]]
+    wide = len(sizes) == 1 or not any(
+        step % 4
+        for s, moves in zip(strides, (*varies, True), strict=True)
+        for step in (sizes[0], *s[1:])
+        if moves
+    )
+    count = math.prod(inner)
+    filled = [*range(len(call.inputs)), *[0] * (operands - len(call.inputs))]
+    push: list[tuple[str, int | float | tuple[int, ...]]] = [
+        ("count", count),
+        ("sizes", pad(inner[:-1], MAX_AXES - 1)),
+    ]
+    push += [
+        (f"{name}_strides", pad(strides[i][1:MAX_AXES], MAX_AXES - 1))
+        for name, i in zip("abcdef", filled, strict=False)
+    ]
+    constants = (
+        ("RANK", len(inner)),
+        ("VARIES", sum(1 << i for i, moves in enumerate(varies) if moves)),
+        *constants,
+    )
+    groups = spread(-(-count // 4) if wide else count, call.limits)
+    return tuple(
+        Dispatch(
+            f"chain_{operands}{'_vec4' if wide else ''}",
+            (*filled, OUTPUT),
+            groups,
+            tuple(push),
+            constants,
+            shifts=(*(shift[i] for i in filled), shift[-1]),
+        )
+        for shift in peel(sizes, strides, MAX_AXES)
+    )
+
+
+def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
+    """The work of the steps, and each operand and the result moved once."""
+    types, program = _types(inputs, attrs), program_of(attrs)
+    first = len(types) - len(program.steps)
+    flops = sum(
+        op.work(tuple(types[r] for r in registers), types[first + number], given).flops
+        for number, (op, registers, given) in enumerate(program.steps)
+    )
+    moved = sum(t.device_bytes for t in inputs) + output.device_bytes
+    return Work(flops, float(moved))
+
+
+SHADERS = tuple(f"chain_{n}{kind}" for n in SHADER_INPUTS for kind in ("", "_vec4"))
+
+HOST = HostKernel(_compute, cut_elements)
+
+register(Op("chain", _infer, _reference, Kernel(SHADERS, _lower), work=_work, host=HOST))

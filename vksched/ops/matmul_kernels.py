@@ -1,0 +1,404 @@
+"""Which kernels compute a matrix product, and their dispatches.
+
+CPU drivers load every value of every lane by itself, at the price of some fifty multiplications, so
+there a value should be loaded by one lane and handed to the others (`lanes`, `rows`), in fours;
+matrices of other sizes are first packed into scratch memory, where that costs little beside the
+product. GPUs stage tiles in shared memory (`tiled`).
+
+    a, b --matmul_pack--> scratch, rows of a multiple of four --> product --> result + bias
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from ..errors import UnsupportedOp
+from ..types import FLOAT16, FLOAT32, INT32, Shape, TensorType, contiguous_strides
+from .op import OUTPUT, SCRATCH, Attrs, Call, Dispatch, Limits
+from .strides import LOOP_STEPS, MAX_DISPATCHES, broadcast_strides, collapse, pad, peel, spread
+from .variants import chosen
+
+_BATCH_AXES = 4
+"""Batch axes that fit into the push constants; a batch with more is several dispatches."""
+BIAS_PER_COLUMN, BIAS_PER_ROW = 1, 2
+"""The values of has_bias in shaders/include/matmul.glsl."""
+DISPATCH_FLOPS = 1e11
+"""Of one dispatch on a GPU, as drivers kill what takes seconds."""
+MAX_CUTS = 256
+FILLS_A_DEVICE = 64
+"""Groups that keep a GPU busy."""
+TALLEST_TILE = 64
+"""Rows of the largest tile of a group."""
+PART_K = LOOP_STEPS
+"""Steps along k of one dispatch; a longer k is several."""
+LEAST_REUSE = 16
+"""Rows and columns of a result from which packing its operands pays."""
+
+
+def matrices(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[int, int, int, int]:
+    """Returns m, k of a and k, n of b, after transposition."""
+    a, b = inputs[0].shape[-2:], inputs[1].shape[-2:]
+    m, k = reversed(a) if attrs.as_bool("transpose_a") else a
+    k_of_b, n = reversed(b) if attrs.as_bool("transpose_b") else b
+    return m, k, k_of_b, n
+
+
+# -- operands ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    """One operand as it lies in memory: contiguous matrices of lines x along.
+
+    lies_along: k, or the rows or columns of the result. batch: its leading axes.
+    """
+
+    number: int
+    batch: Shape
+    lines: int
+    along: int
+    along_k: bool
+
+    @property
+    def in_fours(self) -> bool:
+        """Whether it can be read in steps of four elements, also along k."""
+        return self.along % 4 == 0 and (self.along_k or self.lines % 4 == 0)
+
+    @property
+    def padded(self) -> tuple[int, int]:
+        """Lines and their length, as packed."""
+        return self.lines if self.along_k else _up_to_fours(self.lines), _up_to_fours(self.along)
+
+    def strides(self, packed: bool) -> tuple[int, int, int]:
+        """Returns the steps from row to row (or column to column), along k, to the next matrix."""
+        lines, along = self.padded if packed else (self.lines, self.along)
+        return (along, 1, lines * along) if self.along_k else (1, along, lines * along)
+
+
+def _up_to_fours(size: int) -> int:
+    return -(-size // 4) * 4
+
+
+def _operands(call: Call) -> tuple[_Operand, _Operand, Shape, int]:
+    """Returns a, b, the batch and m, with a's batch made rows where b has none."""
+    a, b, batch = call.inputs[0].shape, call.inputs[1].shape, call.output.shape[:-2]
+    m = call.output.shape[-2]
+    if math.prod(b[:-2]) == 1 and not call.attrs.as_bool("transpose_a"):
+        m = math.prod(batch) * m
+        a, b, batch = (m, a[-1]), b[-2:], ()
+    return (
+        _Operand(0, a[:-2], a[-2], a[-1], not call.attrs.as_bool("transpose_a")),
+        _Operand(1, b[:-2], b[-2], b[-1], call.attrs.as_bool("transpose_b")),
+        batch,
+        m,
+    )
+
+
+# -- the choice --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Lanes:
+    """A variant of `matmul_lanes` or `matmul_rows`: one subgroup computes a tile of this size."""
+
+    rows: int
+    columns: int
+    few: bool = False
+
+    def shader(self, lanes: int, dtype: str) -> str:
+        size = str(self.rows) if self.few else f"{self.rows}x{self.columns}"
+        return f"matmul_{'rows' if self.few else 'lanes'}_{size}_of_{lanes}_{dtype}"
+
+    def tiles(self, m: int, n: int, batches: int) -> tuple[int, int, int]:
+        """Returns the groups, each of which computes one tile."""
+        return -(-n // self.columns), -(-m // self.rows), batches
+
+    def cost(self, m: int, n: int, batches: int, lanes: int) -> float:
+        """Returns about how long a step along k takes, in loads of a value by a lane."""
+        tiles = math.prod(self.tiles(m, n, batches))
+        products = self.rows * self.columns / lanes
+        tile = self.rows + self.columns + products * _PRODUCT_COST[lanes]
+        return -(-tiles // 2) * tile  # of two threads, as most machines have more
+
+
+_PRODUCT_COST = {8: 0.5, 4: 0.6}
+"""A multiplication and addition of all lanes, as a share of a load by one: seen on llvmpipe (8
+lanes) and SwiftShader (4).
+"""
+_ROWS = {f"rows {rows}": rows for rows in (1, 4)}
+_TILES = {8: ((8, 32), (16, 32), (32, 32)), 4: ((8, 32), (16, 32))}
+"""Rows and columns of a tile of `matmul_lanes`, by lanes: as many as fit the registers."""
+LOCAL = (16, 8)
+"""Columns and rows of invocations in a group of `matmul_tiled`, the shader's default."""
+REGISTER = "register"
+BLOCKS = {f"tiled {LOCAL[0]}x{LOCAL[1]} b{block}": block for block in (8, 4)}
+"""Variants of `matmul_tiled`: an invocation computes a square of this many values a side. The tiles
+of the larger one take 12.2 KiB of shared memory, of the 16 that every device has.
+"""
+
+
+def _lanes(limits: Limits) -> dict[str, _Lanes]:
+    """Returns the variants for the subgroups of a CPU driver, by name."""
+    if not (limits.software and limits.subgroup_shuffle) or limits.subgroup_size not in _TILES:
+        return {}
+    few = {name: _Lanes(rows, limits.subgroup_size * 4, True) for name, rows in _ROWS.items()}
+    return {**few, **{f"lanes {r}x{c}": _Lanes(r, c) for r, c in _TILES[limits.subgroup_size]}}
+
+
+def variants(call: Call) -> tuple[str, ...]:
+    """Tiles of subgroups on CPU drivers, in shared memory on GPUs, each the best guess first."""
+    return _variants(call, True)
+
+
+def _in_place(call: Call) -> tuple[str, ...]:
+    """The variants without scratch memory."""
+    return _variants(call, False)
+
+
+def _variants(call: Call, packs: bool) -> tuple[str, ...]:
+    if call.output.size == 0:
+        return ()
+    a, b, batch, m = _operands(call)
+    n, batches = call.output.shape[-1], math.prod(batch)
+    if call.limits.software:
+        fitting = _fitting(call, packs)
+        lanes = call.limits.subgroup_size
+        best = sorted(fitting, key=lambda name: fitting[name].cost(m, n, batches, lanes))
+        return tuple(best) or (REGISTER,)
+    large, small = BLOCKS
+    rows, columns = LOCAL[1] * BLOCKS[large], LOCAL[0] * BLOCKS[large]
+    groups = -(-m // rows) * -(-n // columns) * batches
+    return (large, small) if groups >= FILLS_A_DEVICE else (small, large)
+
+
+def _fitting(call: Call, packs: bool) -> dict[str, _Lanes]:
+    """Returns the variants that read four elements at once and can do so here."""
+    a, _, batch, m = _operands(call)
+    n, batches = call.output.shape[-1], math.prod(batch)
+    if call.output.dtype not in (FLOAT32, FLOAT16) or not a.along * a.lines:
+        return {}
+    if not _in_fours(call) and (not packs or min(m, n) < LEAST_REUSE):
+        return {}
+    most = call.limits.max_groups
+    few = [rows for rows in sorted(_ROWS.values()) if rows >= m][:1] if a.along_k else []
+    return {
+        name: variant
+        for name, variant in _lanes(call.limits).items()
+        if (not variant.few or variant.rows in few)
+        and all(
+            count <= limit for count, limit in zip(variant.tiles(m, n, batches), most, strict=True)
+        )
+    }
+
+
+def takes_halves(call: Call) -> bool:
+    """Whether the variant of a call reads and writes packed float16."""
+    if call.variant in BLOCKS:
+        return _in_fours(call)
+    return call.variant in _fitting(call, packs=False)
+
+
+def _in_fours(call: Call) -> bool:
+    """Whether the operands, and of float16 the result, lie in fours, which hold whole words."""
+    a, b, _, _ = _operands(call)
+    whole = call.output.dtype != FLOAT16 or call.output.shape[-1] % 4 == 0
+    return a.along * a.lines > 0 and a.in_fours and b.in_fours and whole
+
+
+def _packed(call: Call) -> tuple[bool, bool]:
+    """Whether a and b are packed first."""
+    a, b, _, _ = _operands(call)
+    if call.output.size == 0 or call.variant not in _lanes(call.limits):
+        return False, False
+    _, k, _, _ = matrices(call.inputs, call.attrs)
+    return not a.in_fours or k % 4 != 0, not b.in_fours or k % 4 != 0
+
+
+def product_scratch(call: Call) -> tuple[int, ...]:
+    """Returns the words of each packed operand."""
+    pairs = zip(_operands(call)[:2], _packed(call), strict=True)
+    return tuple(math.prod((*o.batch, *o.padded)) for o, packed in pairs if packed)
+
+
+# -- dispatches --------------------------------------------------------------------------------
+
+
+def lower_product(call: Call) -> tuple[Dispatch, ...]:
+    """Returns the dispatches of a matmul, which pack operands first where that pays."""
+    operands, first, pack = [0, 1], SCRATCH, []
+    for operand, packed in zip(_operands(call)[:2], _packed(call), strict=True):
+        if packed:
+            pack.append(_pack(operand, first, call.limits))
+            operands[operand.number] = first
+            first -= 1
+    dispatches = _product(call, 0, 0, _packed(call))
+    return (
+        *pack,
+        *(
+            replace(
+                step,
+                operands=(*operands, *step.operands[2:]),
+                barrier=step.barrier or (bool(pack) and i == 0),
+            )
+            for i, step in enumerate(dispatches)
+        ),
+    )
+
+
+def _pack(operand: _Operand, target: int, limits: Limits) -> Dispatch:
+    lines, along = operand.padded
+    count = math.prod(operand.batch)
+    push = (
+        ("matrices", count),
+        *(("rows", operand.lines), ("columns", operand.along)),
+        *(("padded_rows", lines), ("padded_columns", along)),
+    )
+    groups = spread(count * lines * along // 4, limits)
+    return Dispatch("matmul_pack", (operand.number, target), groups, push)
+
+
+def product(call: Call, bias_rows: int = 0, result_row: int = 0) -> tuple[Dispatch, ...]:
+    """Returns the dispatches of a product inside another op, by the fastest kernel that needs no
+    scratch memory.
+
+    On CPU drivers with shuffles that is the one of `matmul`, at its full speed, where k and what
+    lies along memory (k, or m of a transposed a, n of a plain b) are multiples of four. Operands
+    are 0 (a), 1 (b), 2 (bias) and OUTPUT, for the caller to replace; shifts may be added to theirs,
+    in multiples of four words. The first dispatch has no barrier.
+
+    bias_rows: operand 2 has this many values, those of whole matrices, one for each row of all
+        matrices in turn; 0: it has one for each column.
+    result_row: words from row to row of a result of which this product computes some columns.
+    """
+    if call.output.size == 0:
+        return ()
+    return _product(chosen("matmul", _in_place, call), bias_rows, result_row, (False, False))
+
+
+def _product(
+    call: Call, bias_rows: int, result_row: int, packed: tuple[bool, bool]
+) -> tuple[Dispatch, ...]:
+    if call.output.size == 0:
+        return ()
+    a, b, batch, m = _operands(call)
+    n, k = call.output.shape[-1], matrices(call.inputs, call.attrs)[1]
+    a_row, a_column, a_step = a.strides(packed[0])
+    b_column, b_row, b_step = b.strides(packed[1])
+    k = _up_to_fours(k) if any(packed) else k
+    given = [
+        *(_batch_strides(o.batch, batch, step) for o, step in ((a, a_step), (b, b_step))),
+        tuple(s * m * (result_row or n) for s in contiguous_strides(batch)),
+    ]
+    sizes, strides = collapse(batch, given)
+    inner = _inner_axes(sizes, 2.0 * m * n * min(k, PART_K), call.limits)
+    shifts = [(at_a, at_b, out) for at_a, at_b, out in peel(sizes, strides, inner)]
+    sizes, strides = sizes[:inner], tuple(s[:inner] for s in strides)
+    parts = range(0, max(k, 1), PART_K)
+    if len(shifts) * len(parts) > MAX_DISPATCHES:
+        raise UnsupportedOp(
+            f"[matmul] broadcasting to {batch} needs {len(shifts) * len(parts)} dispatches, "
+            f"over {MAX_DISPATCHES}; try expand"
+        )
+    batches = math.prod(sizes)
+    rows = _rows_of_dispatch(m, 2.0 * n * min(k, PART_K) * batches, batches, call.limits)
+    bias = (BIAS_PER_ROW if bias_rows else BIAS_PER_COLUMN) if len(call.inputs) > 2 else 0
+    layout = (
+        *(("batches", batches), ("n", n)),
+        *(("a_row", a_row), ("a_column", a_column), ("b_row", b_row), ("b_column", b_column)),
+        ("batch_sizes", pad(sizes, 3, 1)),
+        ("a_batch", pad(strides[0], 4)),
+        ("b_batch", pad(strides[1], 4)),
+        *(("result_row", result_row or n), ("bias_rows", bias_rows)),
+    )
+    shader, tile, constants = _algorithm(call, a.along_k, not b.along_k)
+    most = call.limits.max_groups
+    groups = (
+        min(-(-n // tile[0]), most[0]),
+        min(-(-min(m, rows) // tile[1]), most[1]),
+        min(batches, most[2]),
+    )
+    per_word = 2 if call.output.dtype == FLOAT16 else 1
+    return tuple(
+        Dispatch(
+            shader,
+            (0, 1, 2 if bias else 0, OUTPUT),
+            groups,
+            (
+                *layout,
+                *(("m", min(rows, m - row)), ("k", min(PART_K, k - start))),
+                *(("has_bias", bias * (start == 0)), ("adds", int(start > 0))),
+            ),
+            constants,
+            shifts=(
+                (at_a + start * a_column + row * a_row) // per_word,
+                (at_b + start * b_row) // per_word,
+                out // (result_row or n) % bias_rows + row if bias_rows else 0,
+                (out + row * (result_row or n)) // per_word,
+            ),
+            barrier=start > 0,
+        )
+        for start in parts
+        for at_a, at_b, out in shifts
+        for row in range(0, m, rows)
+    )
+
+
+def _inner_axes(sizes: tuple[int, ...], flops: float, limits: Limits) -> int:
+    """Returns how many batch axes one dispatch covers: fewer on a GPU where it would take long."""
+    inner = min(len(sizes), _BATCH_AXES)
+    while (
+        inner > 0
+        and not limits.software
+        and flops * math.prod(sizes[:inner]) > DISPATCH_FLOPS
+        and math.prod(sizes[inner - 1 :]) <= MAX_CUTS
+    ):
+        inner -= 1
+    return inner
+
+
+def _rows_of_dispatch(m: int, flops_per_row: float, batches: int, limits: Limits) -> int:
+    """Returns the rows that one dispatch computes: all but where a GPU would take long."""
+    if limits.software or batches > 1 or m * flops_per_row <= DISPATCH_FLOPS:
+        return m
+    tiles = max(1, int(DISPATCH_FLOPS / flops_per_row / TALLEST_TILE))
+    return tiles * TALLEST_TILE
+
+
+def _algorithm(
+    call: Call, a_along_k: bool, b_along_n: bool
+) -> tuple[str, tuple[int, int], tuple[tuple[str, int], ...]]:
+    """Returns the shader, the columns and rows that one group computes, and its constants."""
+    # products and sums of uint32 have the bits of those of int32
+    dtype = call.output.dtype if call.output.dtype in (FLOAT32, FLOAT16) else INT32
+    along = (("A_ALONG_K", int(a_along_k)), ("B_ALONG_N", int(b_along_n)))
+    if call.variant in BLOCKS:
+        block = BLOCKS[call.variant]
+        tile = (LOCAL[0] * block, LOCAL[1] * block)
+        return f"matmul_tiled_{dtype}", tile, (("BLOCK", block), *along)
+    lanes = _lanes(call.limits).get(call.variant)
+    if lanes is not None:
+        size = call.limits.subgroup_size
+        constants = (("LOCAL_X", size), *(along[1:] if lanes.few else along))
+        return lanes.shader(size, dtype), (lanes.columns, lanes.rows), constants
+    return f"matmul_register_{dtype}", (8 * 8, 4 * 8), ()
+
+
+def _batch_strides(shape: Shape, batch: Shape, step: int) -> tuple[int, ...]:
+    """Returns the strides from matrix to matrix, 0 along broadcast axes."""
+    return tuple(s * step for s in broadcast_strides(shape, batch))
+
+
+SHADERS = (
+    "matmul_pack",
+    *(
+        variant.shader(lanes, dtype)
+        for lanes in _TILES
+        for variant in _lanes(
+            Limits(software=True, subgroup_size=lanes, subgroup_shuffle=True)
+        ).values()
+        for dtype in (FLOAT32, FLOAT16)
+    ),
+    *(f"matmul_{kind}_{dtype}" for kind in ("tiled", "register") for dtype in (FLOAT32, INT32)),
+    f"matmul_tiled_{FLOAT16}",
+)

@@ -1,0 +1,171 @@
+"""Link: a shader that carries a chain, with the chain of its constants written into it.
+
+Problem: such a module holds every function that a chain may call, and a driver that compiles for a
+CPU takes seconds to find out which of them the specialisation constants mean. Method: they say it
+here already. The body of the function `chain` is written anew: one call for each step, of values
+and no arrays. Functions that nothing calls any more are left out, with what is said about them; no
+other instruction changes.
+
+    main -> chain -> apply -> 70 functions        main -> chain -> add_float32, gelu_float32
+
+A module is taken apart once; a chain costs the words that are left. Source: the SPIR-V
+specification, 2.3 (logical layout of a module). Examples: tests/test_chain.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+HEADER_WORDS = 5
+OP_NAME, OP_MEMBER_NAME, OP_ENTRY_POINT, OP_DECORATE = 5, 6, 15, 71
+OP_FUNCTION, OP_FUNCTION_END, OP_CALL, OP_LABEL = 54, 56, 57, 248
+OP_VARIABLE, OP_LOAD, OP_STORE, OP_COMPOSITE, OP_RETURN_VALUE = 59, 61, 62, 80, 254
+STORAGE_FUNCTION = 7
+OP_ENDS = frozenset((OP_FUNCTION_END, OP_STORE, 63, 224, 225, 246, 247, *range(249, 256)))
+"""What stands in functions and makes no value: stores, merges, branches, returns, barriers."""
+
+Words = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class Function:
+    """words: its instructions. calls: the ids of the functions that it calls."""
+
+    words: Words
+    calls: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module taken apart. before: (id that is decorated, or 0, instruction), without names, which
+    no driver needs. ids: those of functions by their names. owner: for each id that is made in a
+    function that function's.
+    """
+
+    header: Words
+    before: tuple[tuple[int, Words], ...]
+    functions: Mapping[int, Function]
+    entry: int
+    ids: Mapping[str, int]
+    owner: Mapping[int, int]
+
+
+@lru_cache(maxsize=64)
+def take_apart(spirv: bytes) -> Module:
+    """Returns the parts of a module."""
+    words = np.frombuffer(spirv, "<u4").astype(np.uint32)
+    flat = words.tolist()
+    before: list[tuple[int, Words]] = []
+    ids: dict[str, int] = {}
+    functions: dict[int, Function] = {}
+    owner: dict[int, int] = {}
+    calls: list[int] = []
+    entry = current = start = 0
+    at = HEADER_WORDS
+    while at < len(flat):
+        op, end = flat[at] & 0xFFFF, at + (flat[at] >> 16)
+        if op == OP_FUNCTION:
+            current, start, calls = flat[at + 2], at, []
+        if current:
+            if op == OP_CALL:
+                calls.append(flat[at + 3])
+            if op not in OP_ENDS:
+                owner[flat[at + (1 if op == OP_LABEL else 2)]] = current
+            if op == OP_FUNCTION_END:
+                functions[current] = Function(words[start:end], tuple(calls))
+                current = 0
+        elif op == OP_NAME:
+            name = words[at + 2 : end].tobytes().split(b"\0")[0].decode()
+            ids.setdefault(name, flat[at + 1])
+        elif op != OP_MEMBER_NAME:
+            entry = flat[at + 2] if op == OP_ENTRY_POINT else entry
+            before.append((flat[at + 1] if op == OP_DECORATE else 0, words[at:end]))
+        at = end
+    return Module(words[:HEADER_WORDS], tuple(before), functions, entry, ids, owner)
+
+
+VECTOR = "vu4;"
+CHAIN = f"chain({6 * VECTOR}"
+INPUTS, WORDS = 6, 6
+"""Registers before those of the steps: what goes in, and the words of the module's constants."""
+
+Steps = Sequence[tuple[str, Sequence[int]]]
+"""The function of each step and its operands, as registers; see shaders/include/chain.glsl."""
+
+
+def link(spirv: bytes, steps: Steps) -> bytes:
+    """Returns a module whose chain takes these steps."""
+    module = take_apart(spirv)
+    chain = module.ids[CHAIN]
+    body, bound = _write(module, chain, steps)
+    functions = {**module.functions, chain: body}
+    wanted, kept = [module.entry], set[int]()
+    while wanted:
+        current = wanted.pop()
+        if current not in kept:
+            kept.add(current)
+            wanted += functions[current].calls
+    header = module.header.copy()
+    header[3] = bound
+    owner = {i: f for i, f in module.owner.items() if f == chain}
+    parts = [header]
+    parts += [
+        words
+        for target, words in module.before
+        if target not in owner and module.owner.get(target, module.entry) in kept
+    ]
+    parts += [function.words for i, function in functions.items() if i in kept]
+    return np.concatenate(parts).astype("<u4").tobytes()
+
+
+def _write(module: Module, chain: int, steps: Steps) -> tuple[Function, int]:
+    """Returns the chain as a function of its steps, and the module's new bound of ids."""
+    old = module.functions[chain].words.tolist()
+    vector = old[1]
+    head = 5 + 3 * INPUTS  # the function and its parameters, which stay
+    pointer, parameters = old[6], old[7:head:3]
+    bound = int(module.header[3])
+
+    def new() -> int:
+        nonlocal bound
+        bound += 1
+        return bound - 1
+
+    out, calls = old[:head], list[int]()
+    out += [_word(2, OP_LABEL), new()]
+    arguments = [[new() for _ in range(3)] for _ in steps]
+    for argument in (a for of_step in arguments for a in of_step):
+        out += [_word(4, OP_VARIABLE), pointer, argument, STORAGE_FUNCTION]
+    values: dict[int, int] = {}
+
+    def value(register: int) -> int:
+        if register not in values:
+            values[register] = new()
+            if register < INPUTS:
+                out.extend((_word(4, OP_LOAD), vector, values[register], parameters[register]))
+            else:
+                word = module.ids[f"WORD_{register - INPUTS}"]
+                made = (_word(7, OP_COMPOSITE), vector, values[register], *[word] * 4)
+                out.extend(made)
+        return values[register]
+
+    result = 0 if steps else value(0)
+    for number, ((name, operands), given) in enumerate(zip(steps, arguments, strict=True)):
+        for argument, register in zip(given, (*operands, *[operands[0]] * 3)[:3], strict=True):
+            out += [_word(3, OP_STORE), argument, value(register)]
+        function, result = module.ids[f"{name}({3 * VECTOR}"], new()
+        calls.append(function)
+        out += [_word(7, OP_CALL), vector, result, function, *given]
+        values[INPUTS + WORDS + number] = result
+    out += [_word(2, OP_RETURN_VALUE), result, _word(1, OP_FUNCTION_END)]
+    return Function(np.array(out, np.uint32), tuple(calls)), bound
+
+
+def _word(length: int, op: int) -> int:
+    """The first word of an instruction."""
+    return length << 16 | op
