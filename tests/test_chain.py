@@ -85,6 +85,18 @@ def test_only_ops_of_one_home_are_one() -> None:
     assert [(n.op, n.name) for n in graph.ops] == [("chain", "b"), ("neg", "c")]
 
 
+def test_what_need_not_wait_for_another_device_does_not() -> None:
+    x = x_of()
+    left, right = vs.mul(x, 2.0, name="left"), vs.mul(x, 3.0, name="right")
+    end = vs.add(left, right, name="end")
+    assert ops_of(fused(end, homes={"left": "a", "right": "b", "end": "a"})) == [
+        "mul",
+        "mul",
+        "add",
+    ]
+    assert ops_of(fused(end, homes={"left": "a", "right": "a", "end": "a"})) == ["chain"]
+
+
 def test_operands_broadcast() -> None:
     x, row, column = x_of(), x_of("r", (6,)), x_of("c", (4, 1))
     assert ops_of(fused((x + row) * column - x_of("s", ()))) == ["chain"]

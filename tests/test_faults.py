@@ -336,7 +336,7 @@ def test_statistics_and_trace_tell_of_the_fault() -> None:
     recorder = vs.Recorder()
     y, placement = chain(["null:0"])
     devices = wrapped(simulated(1), d0={"at": 0})
-    with vs.Scheduler(devices, trace=vs.Trace(sinks=[recorder])) as sched:
+    with vs.Scheduler(devices, trace=vs.Trace(sinks=[recorder]), optimize=False) as sched:
         run = sched.compile(y, placement)
         run.submit(x=X).result(LIMIT_S)
     (fault,) = recorder.select("fault")

@@ -35,7 +35,7 @@ def makespan(count: int, placement: dict[str, str]) -> float:
         vs.NullDevice(DeviceSpec(n, "null", bytes_per_s=1e6), clock, link_bytes_per_s=1e12)
         for n in (A, B, C)
     ]
-    with vs.Scheduler(devices, trace=vs.Trace(clock)) as sched:
+    with vs.Scheduler(devices, trace=vs.Trace(clock), optimize=False) as sched:
         run = sched.compile(branches(count), placement=placement)
         run(x=X)
         assert run.stats is not None

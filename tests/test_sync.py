@@ -47,7 +47,9 @@ def test_numpy_computes_one_op_at_a_time_where_it_is_named() -> None:
     x = vs.input("x", (4,))
     trace = vs.Recorder()
     for sync, wanted in (({"cpu": "op"}, [1, 1]), ("op", [2])):
-        with vs.Scheduler(["cpu"], sync=sync, trace=vs.Trace(sinks=[trace])) as sched:
+        with vs.Scheduler(
+            ["cpu"], sync=sync, optimize=False, trace=vs.Trace(sinks=[trace])
+        ) as sched:
             run = sched.compile(vs.exp(vs.neg(x)))
             run(x=np.zeros(4, np.float32))
             assert run.stats is not None and [s.nodes for s in run.stats.splits] == wanted
@@ -112,7 +114,9 @@ def test_wrong_policies_are_clear_errors() -> None:
     clock = vs.SimulatedClock()
 
     def open_with(sync: Any) -> vs.Scheduler:
-        return vs.Scheduler([vs.NullDevice(DeviceSpec(A, "null"), clock)], sync=sync)
+        return vs.Scheduler(
+            [vs.NullDevice(DeviceSpec(A, "null"), clock)], sync=sync, optimize=False
+        )
 
     with pytest.raises(vs.PlanError, match="sync of split, level, op for null:0, got 'ops'"):
         open_with("ops")
@@ -135,7 +139,7 @@ def test_simulated_time_counts_each_submission() -> None:
         clock = vs.SimulatedClock()
         spec = DeviceSpec(A, "null", submit_s=SUBMIT_S, bytes_per_s=1e15)
         device = vs.NullDevice(spec, clock, link_bytes_per_s=1e15)
-        with vs.Scheduler([device], trace=vs.Trace(clock), sync=sync) as sched:
+        with vs.Scheduler([device], trace=vs.Trace(clock), sync=sync, optimize=False) as sched:
             run = sched.compile(diamonds())
             run(x=x)
             assert run.stats is not None and run.stats.fences_waited == len(run.plan.splits)

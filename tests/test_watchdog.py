@@ -33,7 +33,11 @@ def slow_scheduler(
         for name in names
     ]
     trace = vs.Trace(clock, [recorder])
-    return vs.Scheduler(devices, trace=trace, timeout_s=1e6, **given), devices, recorder
+    return (
+        vs.Scheduler(devices, trace=trace, timeout_s=1e6, optimize=False, **given),
+        devices,
+        recorder,
+    )
 
 
 def chain() -> vs.Tensor:

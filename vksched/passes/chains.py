@@ -119,11 +119,19 @@ class _Finder:
             else:
                 inputs[operand] = None
         fits = len(group.members) < MAX_STEPS and len(inputs) <= self.most and words <= MAX_WORDS
+        if group.members and any(self._is_far(i, group) for i in inputs):
+            return False
         if not fits or not _has_few_axes((nodes[i].type.shape for i in inputs), group.shape):
             return False
         group.members.append(node.id)
         group.inputs, group.words = inputs, words
         return True
+
+    def _is_far(self, value: int, group: _Group) -> bool:
+        """Whether a value comes from another device: what need not wait for it must not."""
+        node = self.graph.nodes[value]
+        home = self.homes.get(node.name)
+        return home is not None and home != group.home and not node.declaration.leaf
 
 
 def _most_inputs(limits: Limits | None) -> int:
