@@ -1,4 +1,4 @@
-// Attention for CPU drivers: an invocation works on ROWS rows of q and sixteen keys at a time, and reads four words at once.
+// Attention for CPU drivers: an invocation works on ROWS rows of q and KEYS keys at a time, and reads four words at once.
 // All lanes read the same keys and values; q, the sums and a block of weights are the invocation's own.
 // Sums are added up without a look at weights that are 0; a row where that gives what is not finite is added up again, with care.
 layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
@@ -8,11 +8,11 @@ layout(constant_id = 4) const uint IS_BIAS = 0;
 layout(constant_id = 5) const uint WHOLE = 1;
 layout(constant_id = 6) const uint MOST_IN_FOURS = 8; // of depth and columns
 #include "attention.glsl"
-const uint KEYS = 16u;
+const uint FOURS = KEYS / 4u;
 
 vec4 own_q[ROWS * MOST_IN_FOURS];
 vec4 sums[ROWS * MOST_IN_FOURS];
-vec4 weights[ROWS * 4u];
+vec4 weights[ROWS * FOURS];
 float largest[ROWS];
 float total[ROWS];
 float factor[ROWS]; // by which the sums shrink at this block
@@ -23,32 +23,38 @@ float factor[ROWS]; // by which the sums shrink at this block
 #else
 #define FOR_EACH_ROW(F) F(0, 0u) F(1, 1u) F(2, 2u) F(3, 3u)
 #endif
-#define FOR_EACH_KEY(F) F(0, 0u) F(1, 1u) F(2, 2u) F(3, 3u) F(4, 4u) F(5, 5u) F(6, 6u) F(7, 7u) F(8, 8u) F(9, 9u) F(10, 10u) F(11, 11u) F(12, 12u) F(13, 13u) F(14, 14u) F(15, 15u)
-#define PLACE_KEY(i, number) const uint at##i = k_at + min(start + number, end - 1u) * (k_row / 4u);
-#define PLACE_VALUE(i, number) const uint at##i = v_at + min(start + number, end - 1u) * (v_row / 4u);
-#define START_SCORES(i, number) vec4 scores##i##_0 = vec4(0.0), scores##i##_1 = vec4(0.0), scores##i##_2 = vec4(0.0), scores##i##_3 = vec4(0.0);
-#define READ_KEY(i, number) const vec4 key##i = k[at##i + d];
-#define FOUR_KEYS(a, b, c, d) mat4(key##a, key##b, key##c, key##d)
-#define MULTIPLY_ROW(i, number) \
-    const vec4 q##i = own_q[d * ROWS + number]; \
-    scores##i##_0 += q##i * FOUR_KEYS(0, 1, 2, 3); \
-    scores##i##_1 += q##i * FOUR_KEYS(4, 5, 6, 7); \
-    scores##i##_2 += q##i * FOUR_KEYS(8, 9, 10, 11); \
-    scores##i##_3 += q##i * FOUR_KEYS(12, 13, 14, 15);
-#define KEEP_SCORES(i, number) \
-    weights[number * 4u] = scores##i##_0; \
-    weights[number * 4u + 1u] = scores##i##_1; \
-    weights[number * 4u + 2u] = scores##i##_2; \
-    weights[number * 4u + 3u] = scores##i##_3;
-#define READ_VALUE(i, number) const vec4 value##i = v[at##i + c];
-#define ADD_FOUR(weight, a, b, c, d) weight.x * value##a + weight.y * value##b + weight.z * value##c + weight.w * value##d
-#define ADD_ROW(i, number) \
-    vec4 sum##i = sums[c * ROWS + number] * factor[number]; \
-    sum##i += ADD_FOUR(weights[number * 4u], 0, 1, 2, 3); \
-    sum##i += ADD_FOUR(weights[number * 4u + 1u], 4, 5, 6, 7); \
-    sum##i += ADD_FOUR(weights[number * 4u + 2u], 8, 9, 10, 11); \
-    sum##i += ADD_FOUR(weights[number * 4u + 3u], 12, 13, 14, 15); \
-    sums[c * ROWS + number] = sum##i;
+// Four keys at a time, so that a compiler need not hold them all. F(which four, first of them, a macro for each row)
+#if KEYS == 12
+#define FOR_EACH_FOUR(F, ROW) F(0u, ROW##_0) F(4u, ROW##_1) F(8u, ROW##_2)
+#else
+#define FOR_EACH_FOUR(F, ROW) F(0u, ROW##_0) F(4u, ROW##_1)
+#endif
+#define PLACE(from, stride, key) (from + min(start + key, end - 1u) * (stride / 4u))
+#define START_SCORES(i, number) vec4 scores##i##_0 = vec4(0.0), scores##i##_1 = vec4(0.0), scores##i##_2 = vec4(0.0);
+#define READ_ROW(i, number) const vec4 q##i = own_q[d * ROWS + number];
+#define MULTIPLY_0(i, number) scores##i##_0 += q##i * four;
+#define MULTIPLY_1(i, number) scores##i##_1 += q##i * four;
+#define MULTIPLY_2(i, number) scores##i##_2 += q##i * four;
+#define READ_KEYS(key, ROW) { \
+    const mat4 four = mat4(k[PLACE(k_at, k_row, key) + d], k[PLACE(k_at, k_row, key + 1u) + d], \
+        k[PLACE(k_at, k_row, key + 2u) + d], k[PLACE(k_at, k_row, key + 3u) + d]); \
+    FOR_EACH_ROW(ROW) \
+}
+#define KEEP_0(i, number) weights[number * FOURS] = scores##i##_0;
+#define KEEP_1(i, number) weights[number * FOURS + 1u] = scores##i##_1;
+#define KEEP_2(i, number) weights[number * FOURS + 2u] = scores##i##_2;
+#define KEEP(key, ROW) FOR_EACH_ROW(ROW)
+#define START_SUM(i, number) vec4 sum##i = sums[c * ROWS + number] * factor[number];
+#define ADD_FOUR(weight) four * weight;
+#define ADD_0(i, number) sum##i += ADD_FOUR(weights[number * FOURS])
+#define ADD_1(i, number) sum##i += ADD_FOUR(weights[number * FOURS + 1u])
+#define ADD_2(i, number) sum##i += ADD_FOUR(weights[number * FOURS + 2u])
+#define READ_VALUES(key, ROW) { \
+    const mat4 four = mat4(v[PLACE(v_at, v_row, key) + c], v[PLACE(v_at, v_row, key + 1u) + c], \
+        v[PLACE(v_at, v_row, key + 2u) + c], v[PLACE(v_at, v_row, key + 3u) + c]); \
+    FOR_EACH_ROW(ROW) \
+}
+#define KEEP_SUM(i, number) sums[c * ROWS + number] = sum##i;
 
 // As finish_score, for four keys. last: the last key that the row sees.
 vec4 finish_four(vec4 products, int query, int last, uint mask_at, uint key, uint end) {
@@ -90,83 +96,67 @@ int last_of(int query, uint end) { return min(query + last_seen, int(end) - 1); 
 void add_block(uint batch, uint first, uint start, uint end) {
     {
         const uint k_at = place_keys(k_offset, batch, k_row, k_head) / 4u;
-        FOR_EACH_KEY(PLACE_KEY)
         FOR_EACH_ROW(START_SCORES)
         for (uint d = 0u; d < depth / 4u; ++d) {
-            FOR_EACH_KEY(READ_KEY)
-            FOR_EACH_ROW(MULTIPLY_ROW)
+            FOR_EACH_ROW(READ_ROW)
+            FOR_EACH_FOUR(READ_KEYS, MULTIPLY)
         }
-        FOR_EACH_ROW(KEEP_SCORES)
+        FOR_EACH_FOUR(KEEP, KEEP)
     }
     for (uint i = 0u; i < ROWS; ++i) {
         const uint row = min(first + i, rows - 1u);
         const int query = int(row % queries);
         const int last = last_of(query, end);
         const uint mask_at = find_mask(batch, row);
-        const vec4 a = finish_four(weights[i * 4u], query, last, mask_at, start, end);
-        const vec4 b = finish_four(weights[i * 4u + 1u], query, last, mask_at, start + 4u, end);
-        const vec4 c = finish_four(weights[i * 4u + 2u], query, last, mask_at, start + 8u, end);
-        const vec4 d = finish_four(weights[i * 4u + 3u], query, last, mask_at, start + 12u, end);
-        const float before = largest[i];
-        const vec4 four = larger_four(larger_four(larger_four(larger_four(vec4(before), a), b), c), d);
+        vec4 four = vec4(largest[i]);
+        for (uint j = 0u; j < FOURS; ++j) {
+            const vec4 scores = finish_four(weights[i * FOURS + j], query, last, mask_at, start + 4u * j, end);
+            weights[i * FOURS + j] = scores;
+            four = larger_four(four, scores);
+        }
         const vec2 two = mix(four.xy, four.zw, greaterThan(four.zw, four.xy));
         const float now = two.x < two.y ? two.y : two.x;
         const float base = base_of(now);
-        const float shrunk = weigh_four(vec4(before), base).x;
+        const float shrunk = weigh_four(vec4(largest[i]), base).x;
+        vec4 added = vec4(0.0);
+        for (uint j = 0u; j < FOURS; ++j) {
+            const vec4 here = weigh_four(weights[i * FOURS + j], base);
+            weights[i * FOURS + j] = here;
+            added += here;
+        }
         largest[i] = now;
         factor[i] = shrunk;
-        weights[i * 4u] = weigh_four(a, base);
-        weights[i * 4u + 1u] = weigh_four(b, base);
-        weights[i * 4u + 2u] = weigh_four(c, base);
-        weights[i * 4u + 3u] = weigh_four(d, base);
-        total[i] = total[i] * shrunk + sum_of((weights[i * 4u] + weights[i * 4u + 1u]) + (weights[i * 4u + 2u] + weights[i * 4u + 3u]));
+        total[i] = total[i] * shrunk + sum_of(added);
     }
     const uint v_at = place_keys(v_offset, batch, v_row, v_head) / 4u;
-    FOR_EACH_KEY(PLACE_VALUE)
     for (uint c = 0u; c < columns / 4u; ++c) {
-        FOR_EACH_KEY(READ_VALUE)
-        FOR_EACH_ROW(ADD_ROW)
+        FOR_EACH_ROW(START_SUM)
+        FOR_EACH_FOUR(READ_VALUES, ADD)
+        FOR_EACH_ROW(KEEP_SUM)
     }
 }
 
-
 vec4 weighted(float weight, vec4 value) { return mix(weight * value, vec4(0.0), bvec4(weight == 0.0)); }
-#define ADD_CAREFULLY(weight, a, b, c, d) (weighted(weight.x, value##a) + weighted(weight.y, value##b)) + (weighted(weight.z, value##c) + weighted(weight.w, value##d))
 
 // The sums of one row once more, by the largest score that is known by now, without what has weight 0.
 void add_carefully(uint batch, uint i, uint first, uvec2 seen) {
     const uint row = min(first + i, rows - 1u);
     const int query = int(row % queries);
-    const int last = last_of(query, seen.y);
-    const uint mask_at = find_mask(batch, row);
-    const uint k_at = place_keys(k_offset, batch, k_row, k_head) / 4u;
-    const uint v_at = place_keys(v_offset, batch, v_row, v_head) / 4u;
     const uint end = seen.y;
-    const float base = base_of(largest[i]);
     for (uint c = 0u; c < columns / 4u; ++c) sums[c * ROWS + i] = vec4(0.0);
-    for (uint start = seen.x; start < end; start += KEYS) {
-        vec4 weights0 = vec4(0.0), weights1 = vec4(0.0), weights2 = vec4(0.0), weights3 = vec4(0.0);
-        {
-            FOR_EACH_KEY(PLACE_KEY)
-            for (uint d = 0u; d < depth / 4u; ++d) {
-                FOR_EACH_KEY(READ_KEY)
-                const vec4 part = own_q[d * ROWS + i];
-                weights0 += part * FOUR_KEYS(0, 1, 2, 3);
-                weights1 += part * FOUR_KEYS(4, 5, 6, 7);
-                weights2 += part * FOUR_KEYS(8, 9, 10, 11);
-                weights3 += part * FOUR_KEYS(12, 13, 14, 15);
-            }
+    for (uint start = seen.x; start < end; start += 4u) {
+        const uvec4 key = min(start + uvec4(0u, 1u, 2u, 3u), uvec4(end - 1u));
+        const uvec4 in_k = place_keys(k_offset, batch, k_row, k_head) / 4u + key * (k_row / 4u);
+        vec4 scores = vec4(0.0);
+        for (uint d = 0u; d < depth / 4u; ++d) {
+            scores += own_q[d * ROWS + i] * mat4(k[in_k.x + d], k[in_k.y + d], k[in_k.z + d], k[in_k.w + d]);
         }
-        weights0 = weigh_four(finish_four(weights0, query, last, mask_at, start, end), base);
-        weights1 = weigh_four(finish_four(weights1, query, last, mask_at, start + 4u, end), base);
-        weights2 = weigh_four(finish_four(weights2, query, last, mask_at, start + 8u, end), base);
-        weights3 = weigh_four(finish_four(weights3, query, last, mask_at, start + 12u, end), base);
-        FOR_EACH_KEY(PLACE_VALUE)
+        scores = finish_four(scores, query, last_of(query, end), find_mask(batch, row), start, end);
+        const vec4 by = weigh_four(scores, base_of(largest[i]));
+        const uvec4 in_v = place_keys(v_offset, batch, v_row, v_head) / 4u + key * (v_row / 4u);
         for (uint c = 0u; c < columns / 4u; ++c) {
-            FOR_EACH_KEY(READ_VALUE)
-            vec4 sum = ADD_CAREFULLY(weights0, 0, 1, 2, 3) + ADD_CAREFULLY(weights1, 4, 5, 6, 7);
-            sum += ADD_CAREFULLY(weights2, 8, 9, 10, 11) + ADD_CAREFULLY(weights3, 12, 13, 14, 15);
-            sums[c * ROWS + i] += sum;
+            const vec4 sum = weighted(by.x, v[in_v.x + c]) + weighted(by.y, v[in_v.y + c]);
+            sums[c * ROWS + i] += sum + (weighted(by.z, v[in_v.z + c]) + weighted(by.w, v[in_v.w + c]));
         }
     }
 }

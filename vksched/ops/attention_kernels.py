@@ -16,10 +16,10 @@ LANES_ACROSS = 32
 """Columns of the lanes of a group in shaders/include/attention_tiled.glsl."""
 MOST_COLUMNS = 8 * LANES_ACROSS
 """Columns of v that one dispatch for GPUs works on; more are several."""
-LANES_ON_CPU, KEYS_IN_ROWS, KEYS_IN_BLOCK = 8, 8, 16
-"""Lanes of a group on a CPU driver, keys that an invocation works on at a time."""
-BLOCKS = {"8x16": 8, "4x16": 4}
-"""Variants for CPU drivers by the rows and keys of a block in registers; the rows of each."""
+LANES_ON_CPU, KEYS_IN_ROWS, KEYS_WITH_CARE = 8, 8, 4
+"""Lanes of a group on a CPU driver; keys that an invocation works on at a time."""
+BLOCKS = {"8x8": (8, 8), "4x12": (4, 12)}
+"""Variants for CPU drivers by the rows and keys of a block in registers."""
 ROWS = "rows"
 """The variant for CPU drivers that takes any size: an invocation has one row."""
 TILED = {"tiled 16": 16, "tiled 4": 4}
@@ -99,7 +99,7 @@ def variants(call: Call) -> tuple[str, ...]:
         return (ROWS,)
     lanes = min(LANES_ON_CPU, max(4, call.limits.subgroup_size))
     tall, flat = BLOCKS
-    fills = s.rows >= BLOCKS[tall] * lanes and max(s.depth, s.columns) <= MOST_IN_BLOCK // 2
+    fills = s.rows >= BLOCKS[tall][0] * lanes and max(s.depth, s.columns) <= MOST_IN_BLOCK // 2
     return (tall, flat, ROWS) if fills else (flat, ROWS)
 
 
@@ -109,14 +109,14 @@ def _launch(call: Call) -> _Launch:
 
 def _on_cpu_driver(call: Call) -> _Launch:
     """A part of the keys is as long as an invocation may go round its loops."""
-    s, own = _sizes(call), BLOCKS.get(call.variant, 1)
+    s = _sizes(call)
+    own, block = BLOCKS.get(call.variant, (1, KEYS_IN_ROWS))
     if call.variant == ROWS:
-        block = KEYS_IN_ROWS
         rounds = 1 + s.depth // 4 + s.depth % 4 + s.columns // 4 + s.columns % 4
         around = 2 * s.columns + 2
     else:  # once for all rows, and then, where sums are not finite, for each row
-        block = KEYS_IN_BLOCK
-        rounds = 1 + own + (1 + own) * (s.depth + s.columns) // 4
+        along = 1 + (s.depth + s.columns) // 4
+        rounds = along + own * (1 + block // 2) + own * along * block // KEYS_WITH_CARE
         around = own * (4 + s.depth // 4 + s.columns)
     part_keys = (LOOP_STEPS - around) // rounds * block
     if part_keys <= 0:
