@@ -239,7 +239,7 @@ def rule_of(plan: Plan, name: str) -> str:
 
 def node_id(plan: Plan, name: str) -> int:
     """The id of a node by name."""
-    return next(n.id for n in plan.graph.nodes if n.name == name)
+    return plan.find(name)[0]
 
 
 def random_outputs(
