@@ -79,7 +79,7 @@ def test_variants_are_named_by_the_table(project: Path) -> None:
     table = project / "shaders" / "variants.toml"
     table.write_text('[one.each]\nnames = ["ADD", "SUB"]\n[one.one_wide]\nWIDTH = 9\n')
     assert names() == ["one_add", "one_sub", "one_wide"]
-    assert build_shaders.find_variants()[0].defines == {"ADD": "1"}
+    assert build_shaders.find_variants()[0].defines == {"ADD": "1", "FUNCTION": "add"}
     table.write_text("[two.two]\nA = 1\n")
     with pytest.raises(build_shaders.BuildError, match="not there: two"):
         build_shaders.find_variants()

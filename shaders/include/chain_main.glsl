@@ -2,6 +2,10 @@
 // strides) for each operand, VALUES their values' names, and CHAIN_INPUTS the same filled up to six.
 #include "chain.glsl"
 
+// Always 0, as no buffer has so many words, which no compiler knows: constants are combined with it in chain(), as Mesa takes
+// x * 0 for 0 and x + 0 for x, which NaN, infinities and -0 are not.
+uvec4 nothing;
+
 // The word of an operand at an index of the result: `along` the innermost axis and at `outer` of the others.
 #define AT(i, offset, strides) \
     offset + ((VARIES >> i & 1u) != 0u ? along : 0u) + (RANK > 1u ? outer.x * strides[0] : 0u) \
@@ -34,6 +38,7 @@ uvec3 outer_of(inout uint along) {
     }
 
 void main() {
+    nothing = uvec4(result_offset >> 31);
     const uint stride = gl_NumWorkGroups.x * gl_WorkGroupSize.x * 4u;
     for (uint i = gl_GlobalInvocationID.x * 4u; i < count; i += stride) {
         uint along = i;
@@ -57,6 +62,7 @@ void main() {
 #define LOAD(i, name, offset, strides) v##name = uvec4(name[AT(i, offset, strides)], 0u, 0u, 0u);
 
 void main() {
+    nothing = uvec4(result_offset >> 31);
     const uint stride = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
     for (uint i = gl_GlobalInvocationID.x; i < count; i += stride) {
         uint along = i;

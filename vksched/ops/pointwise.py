@@ -158,7 +158,7 @@ def declare_unary(
 
     def run(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         if into is not None and inputs[0].dtype == np.float32:
-            into(inputs[0], out)
+            into(np.atleast_1d(inputs[0]), np.atleast_1d(out))  # functions of a 0-d array are none
         else:
             plain.compute(inputs, attrs, out)
 

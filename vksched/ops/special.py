@@ -133,7 +133,7 @@ def erf_into(x: NDArray, out: NDArray) -> None:
 def gelu_into(x: NDArray, out: NDArray) -> None:
     """x * Phi(x) of float32, as `gelu_reference`."""
     z = np.abs(x)
-    z *= np.sqrt(0.5)
+    z *= math.sqrt(0.5)
     t = 0.5 * z
     t += 1
     np.reciprocal(t, out=t)
@@ -153,7 +153,7 @@ def gelu_into(x: NDArray, out: NDArray) -> None:
 
 def gelu_tanh_into(x: NDArray, out: NDArray) -> None:
     """x * (1 + tanh(u)) / 2 of float32, as `gelu_tanh_reference`."""
-    scale = -2 * np.sqrt(2 / np.pi)
+    scale = -2 * math.sqrt(2 / math.pi)
     u = x * x
     u *= 0.044715 * scale
     u += scale

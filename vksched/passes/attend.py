@@ -9,6 +9,8 @@ softmax gives NaN then and attention 0. Examples: tests/test_patterns.py.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ..graph import Node
@@ -20,6 +22,7 @@ from .rewrite import Rewriter
 BUFFERS_OF_MASKED = 5
 """That a kernel of attention with a mask binds."""
 SWAPPED = (0, 2, 1, 3)
+FINITE = float(np.finfo(np.float32).max)
 MOVES = ("reshape", "expand", "transpose", "slice", "gather", "concat")
 
 
@@ -75,7 +78,9 @@ def _unmask(r: Rewriter, soft: Node) -> tuple[int, int | None] | None:
     if len(masks) > 1 and any(r[mask].type.dtype != FLOAT32 for mask in masks):
         return None
     # where one of several hides some keys for good, the others may hide the rest
-    if not all((_leaves_keys if len(masks) == 1 else _is_finite)(r, mask) for mask in masks):
+    if len(masks) == 1 and not _leaves_keys(r, masks[0]):
+        return None
+    if len(masks) > 1 and not sum(_largest(r, mask) for mask in masks) < FINITE:
         return None
     mask = masks[0]
     for other in masks[1:]:
@@ -96,17 +101,38 @@ def _leaves_keys(r: Rewriter, node_id: int) -> bool:
     return r[node_id].type.dtype == FLOAT32 and _is_finite(r, node_id)
 
 
+MOST_OF_MASK = 64
+"""Nodes that are looked at to learn how large the values of a mask may be."""
+
+
+def _largest(r: Rewriter, node_id: int) -> float:
+    """Returns what no value of a mask exceeds in magnitude; infinity where that is not known."""
+    largest, left, seen = 0.0, [node_id], set[int]()
+    while left:
+        at = left.pop()
+        if at in seen:
+            continue
+        seen.add(at)
+        node, array = r[at], r.data(at)
+        if array is not None and not np.isfinite(array).all():
+            return math.inf
+        if array is not None:
+            largest = max(largest, float(np.abs(array).max(initial=0)))
+        elif node.op == "where":
+            left += node.inputs[1:]
+        elif node.op in MOVES:
+            left += node.inputs if node.op == "concat" else node.inputs[:1]
+        elif node.op == "cast" and r[node.inputs[0]].type.dtype == BOOL:
+            largest = max(largest, 1.0)
+        else:
+            return math.inf
+        if len(seen) > MOST_OF_MASK:
+            return math.inf
+    return largest
+
+
 def _is_finite(r: Rewriter, node_id: int) -> bool:
-    node = r[node_id]
-    array = r.data(node_id)
-    if array is not None:
-        return bool(np.isfinite(array).all())
-    if node.op == "where":
-        return all(_is_finite(r, i) for i in node.inputs[1:])
-    if node.op in MOVES:
-        many = node.inputs if node.op == "concat" else node.inputs[:1]
-        return all(_is_finite(r, i) for i in many)
-    return node.op == "cast" and r[node.inputs[0]].type.dtype == BOOL
+    return _largest(r, node_id) < math.inf
 
 
 def _swap_last(r: Rewriter, node_id: int) -> int:

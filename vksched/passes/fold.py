@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..errors import VkschedError
 from ..graph import Node
 from ..ops.lower import compute
 from ..types import numpy_dtype
@@ -34,7 +35,10 @@ def fold_constants(r: Rewriter, node: Node) -> int | None:
         return None
     if node.type.size > max(FEW_ELEMENTS, *(a.size for a in given)):
         return None
-    with np.errstate(all="ignore"):
-        result = np.array(compute(declared, given, node.attrs), numpy_dtype(node.type.dtype))
+    try:
+        with np.errstate(all="ignore"):
+            result = np.array(compute(declared, given, node.attrs), numpy_dtype(node.type.dtype))
+    except VkschedError:  # for the run to raise, which is where the caller looks for it
+        return None
     key = ("fold", node.op, repr(node.attrs), *(r.key(i) for i in node.inputs))
     return r.constant(result, key)

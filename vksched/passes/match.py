@@ -22,21 +22,27 @@ def sole(r: Rewriter, node_id: int, *ops: str) -> Node | None:
     return node if node.op in ops and r.is_sole(node_id) else None
 
 
+MOST_PARTS = 8
+"""Of a product or sum; patterns have fewer."""
+
+
 def factors(r: Rewriter, node: Node, op: str = "mul") -> tuple[float, list[int]]:
     """Returns the scalar constants of nested products (or sums) as one number, and the others.
 
-    Products that something else reads too count as one factor.
+    Products that something else reads too count as one factor, and so does what is left of one that
+    has too many.
     """
     number, others = 1.0 if op == "mul" else 0.0, list[int]()
-    for operand in node.inputs:
+    left, seen = list(reversed(node.inputs)), 1
+    while left:
+        operand = left.pop()
         value = r.scalar(operand)
-        inner = sole(r, operand, op)
+        inner = sole(r, operand, op) if seen < MOST_PARTS else None
         if value is not None:
             number = number * value if op == "mul" else number + value
         elif inner is not None:
-            nested, rest = factors(r, inner, op)
-            number = number * nested if op == "mul" else number + nested
-            others += rest
+            seen += 1
+            left += reversed(inner.inputs)
         else:
             others.append(operand)
     return number, others

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
 from ..errors import PlanError, VkschedError
-from ..graph import Graph
+from ..graph import Graph, Node
 from ..ops import host
 from ..ops.lower import compute, compute_into
 from ..plan.plan import Plan, Split
@@ -19,16 +20,22 @@ Evaluate = Callable[[Graph, int, tuple[NDArray, ...]], NDArray]
 """(graph, node, operands) -> the node's result."""
 
 
-def evaluate_node(graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> NDArray:
-    """Returns the reference result of one node, in the node's own type."""
-    node = graph.nodes[node_id]
+@contextmanager
+def _named(node: Node) -> Iterator[None]:
+    """Errors name the node."""
     try:
-        with np.errstate(all="ignore"):
-            result = compute(node.declaration, operands, node.attrs)
+        yield
     except VkschedError as error:
         named = type(error)(f"{error} (in {node.name})")
         named.__dict__.update(error.__dict__)  # what it carries goes along
         raise named from None
+
+
+def evaluate_node(graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> NDArray:
+    """Returns the reference result of one node, in the node's own type."""
+    node = graph.nodes[node_id]
+    with np.errstate(all="ignore"), _named(node):
+        result = compute(node.declaration, operands, node.attrs)
     array = np.asarray(result, dtype=numpy_dtype(node.type.dtype))
     if array.shape != node.type.shape:
         raise PlanError(f"[{node.op}] {node.name}: reference gave {array.shape}, rule {node.type}")
@@ -50,14 +57,15 @@ class Host:
             return evaluate_node(graph, node_id, operands)
         out = self._buffers.take(node.type.shape, numpy_dtype(node.type.dtype))
         if max(out.size, *(x.size for x in operands)) <= host.BLOCK:
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"), _named(node):
                 compute_into(op, operands, attrs, out)
             return out
 
         def run(inputs: tuple[NDArray, ...], part: NDArray) -> None:
             compute_into(op, inputs, attrs, part)
 
-        self._workers.each(run, op.host.cut(operands, attrs, out))
+        with _named(node):
+            self._workers.each(run, op.host.cut(operands, attrs, out))
         return out
 
 

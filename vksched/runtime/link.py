@@ -25,7 +25,11 @@ HEADER_WORDS = 5
 OP_NAME, OP_MEMBER_NAME, OP_ENTRY_POINT, OP_DECORATE = 5, 6, 15, 71
 OP_FUNCTION, OP_FUNCTION_END, OP_CALL, OP_LABEL = 54, 56, 57, 248
 OP_VARIABLE, OP_LOAD, OP_STORE, OP_COMPOSITE, OP_RETURN_VALUE = 59, 61, 62, 80, 254
-STORAGE_FUNCTION = 7
+OP_XOR, STORAGE_FUNCTION, NO_CONTRACTION = 198, 7, 42
+OP_ARITHMETIC = frozenset((127, 129, 131, 133, 136, 140, 141, 142))
+"""Of floats: each rounds on its own, and x * 0 or x + 0 of a constant is computed, not folded: the
+operands of an op alone come from buffers, where no compiler can know them.
+"""
 OP_ENDS = frozenset((OP_FUNCTION_END, OP_STORE, 63, 224, 225, 246, 247, *range(249, 256)))
 """What stands in functions and makes no value: stores, merges, branches, returns, barriers."""
 
@@ -65,6 +69,7 @@ def take_apart(spirv: bytes) -> Module:
     functions: dict[int, Function] = {}
     owner: dict[int, int] = {}
     calls: list[int] = []
+    decorated = 0
     entry = current = start = 0
     at = HEADER_WORDS
     while at < len(flat):
@@ -74,6 +79,9 @@ def take_apart(spirv: bytes) -> Module:
         if current:
             if op == OP_CALL:
                 calls.append(flat[at + 3])
+            if op in OP_ARITHMETIC:
+                exact = np.array([_word(3, OP_DECORATE), flat[at + 2], NO_CONTRACTION], np.uint32)
+                before.insert(decorated, (flat[at + 2], exact))
             if op not in OP_ENDS:
                 owner[flat[at + (1 if op == OP_LABEL else 2)]] = current
             if op == OP_FUNCTION_END:
@@ -85,6 +93,7 @@ def take_apart(spirv: bytes) -> Module:
         elif op != OP_MEMBER_NAME:
             entry = flat[at + 2] if op == OP_ENTRY_POINT else entry
             before.append((flat[at + 1] if op == OP_DECORATE else 0, words[at:end]))
+            decorated = len(before) if op == OP_DECORATE else decorated
         at = end
     return Module(words[:HEADER_WORDS], tuple(before), functions, entry, ids, owner)
 
@@ -149,9 +158,10 @@ def _write(module: Module, chain: int, steps: Steps) -> tuple[Function, int]:
             if register < INPUTS:
                 out.extend((_word(4, OP_LOAD), vector, values[register], parameters[register]))
             else:
-                word = module.ids[f"WORD_{register - INPUTS}"]
-                made = (_word(7, OP_COMPOSITE), vector, values[register], *[word] * 4)
-                out.extend(made)
+                word, four, none = module.ids[f"WORD_{register - INPUTS}"], new(), new()
+                out.extend((_word(7, OP_COMPOSITE), vector, four, *[word] * 4))
+                out.extend((_word(4, OP_LOAD), vector, none, module.ids["nothing"]))
+                out.extend((_word(5, OP_XOR), vector, values[register], four, none))
         return values[register]
 
     result = 0 if steps else value(0)
