@@ -89,10 +89,12 @@ void main() {
         const bool along = columns % 4u == 0u || HAS_GAMMA + HAS_BETA == 0u;
         const uint quads = along ? row.quads : 0u;
         const uint edges = along ? row.edges : there ? columns : 0u;
-        const uint to = result_offset - x_offset; // from a word of x to that of the result
+        // from a word of x to that of the result, and from a quad: these wrap where it lies in front of x, so each is divided first
+        const uint to = result_offset - x_offset;
+        const uint to_quad = result_offset / 4u - x_offset / 4u;
         for (uint i = lane(); i < quads; i += LANES) {
             const vec4 value = ((x[row.quad + i] - mean) - rest) * scale;
-            result[to / 4u + row.quad + i] = finish(value, 4u * i);
+            result[to_quad + row.quad + i] = finish(value, 4u * i);
         }
         for (uint i = lane(); i < edges; i += LANES) {
             const uint column = along ? edge_column(row, i) : i;

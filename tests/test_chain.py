@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -245,4 +245,31 @@ def test_random_chains_give_what_the_ops_give(
     for got, wanted in zip(with_passes(**used), without(**feeds), strict=True):
         np.testing.assert_allclose(got, wanted, 1e-5, 1e-5)
     assert len(with_passes.plan.graph.ops) < len(without.plan.graph.ops)
+    with_passes.close(), without.close()
+
+
+SPECIAL = np.array([-np.inf, -5, -0.0, 0.0, 1, np.inf, np.nan, 3.5], np.float32)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x: x * 0.0 + 1.0,
+        lambda x: vs.not_equal(x * 0.0, 0.0),
+        lambda x: vs.relu(x * 0.0),
+        lambda x: vs.reciprocal(vs.neg(x) + 0.0),
+        lambda x: vs.reciprocal(vs.leaky_relu(x, -0.0)),
+        lambda x: vs.reciprocal(vs.leaky_relu(x, 0.0)),
+        lambda x: vs.gelu(x) * 2.0,
+    ],
+)
+def test_chains_keep_special_values(
+    write: Callable[[vs.Tensor], vs.Tensor], scheds: tuple[vs.Scheduler, vs.Scheduler]
+) -> None:
+    """As the ops alone do: no compiler takes x * 0 for 0, or 0.0 for -0.0."""
+    with_passes, without = (sched.compile(write(x_of(shape=(8,)))) for sched in scheds)
+    assert [node.op for node in with_passes.plan.graph.ops] == ["chain"]
+    got, wanted = with_passes(x=SPECIAL), without(x=SPECIAL)
+    np.testing.assert_array_equal(got, wanted)
+    np.testing.assert_array_equal(np.signbit(got) & (got == got), np.signbit(wanted) & (got == got))
     with_passes.close(), without.close()

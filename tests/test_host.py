@@ -17,6 +17,7 @@ from vksched.cases.case import Case
 from vksched.cases.runner import check
 from vksched.cases.table import CASES, DOUBLES, HALVES, LONGS, UNSIGNED
 from vksched.ops import host
+from vksched.ops.elementwise import UNARY
 from vksched.ops.lower import compute_into
 from vksched.ops.op import Attrs, all_ops, view_offset
 from vksched.runtime.workers import SMALL_BYTES, Buffers, Workers
@@ -163,3 +164,27 @@ def test_results_do_not_change_with_later_runs() -> None:
         np.testing.assert_array_equal(twice, 2 * feed)
         np.testing.assert_array_equal(seen, 2 * feed)
         np.testing.assert_allclose(sums, np.exp(2.0 * feed).sum(axis=1), rtol=1e-5)
+
+
+def test_every_unary_host_kernel_takes_an_array_without_axes() -> None:
+    x = np.array(0.3, np.float32)
+    taken = {name for name, dtype in UNARY if dtype == "float32"} - {"round_float"}
+    for name in sorted(taken):
+        declared = all_ops()[name]
+        attrs = Attrs(dict.fromkeys(("alpha", "beta", "gamma", "low", "high"), 0.5))
+        with np.errstate(all="ignore"):
+            out = np.empty((), declared.reference((x,), attrs).dtype)
+        with np.errstate(all="ignore"):
+            compute_into(declared, (x,), attrs, out)
+            np.testing.assert_allclose(out, declared.reference((x,), attrs), 1e-5)
+
+
+def test_errors_of_host_kernels_name_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object) -> None:
+        raise vs.ShapeError("[exp] broken")
+
+    monkeypatch.setattr("vksched.runtime.evaluate.compute_into", fail)
+    with vs.Scheduler(["cpu"]) as sched:
+        run = sched.compile(vs.exp(vs.input("x", (3,)), name="mine"))
+        with pytest.raises(vs.ShapeError, match=r"\[exp\] broken \(in mine\)"):
+            run(x=np.zeros(3, np.float32))

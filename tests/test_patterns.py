@@ -239,3 +239,30 @@ def test_attention_takes_transposes_up() -> None:
     joined = [vs.input(name, (2, 4, 24)) for name in "qkv"]
     feeds = {name: values(2, 4, 24, seed=i) for i, name in enumerate("qkv")}
     assert ops_of(both(vs.attention(*joined, heads=3), feeds)) == ["attention"]
+
+
+def test_masks_whose_sum_overflows_are_not_attentions() -> None:
+    """Each is finite; a row that both hide is NaN after softmax, and 0 after attention."""
+    hidden = np.zeros((M, N), np.float32)
+    hidden[0] = np.finfo(np.float32).min
+    made = attend(lambda s: s + vs.constant(hidden) + vs.constant(hidden.copy()))
+    with np.errstate(all="ignore"):
+        assert "attention" not in ops_of(both(made, FEEDS))
+    few = (hidden / 4).astype(np.float32)
+    made = attend(lambda s: s + vs.constant(few) + vs.constant(few.copy()))
+    assert "attention" in ops_of(both(made, FEEDS))
+
+
+def test_long_products_and_shared_masks_are_looked_at_once() -> None:
+    x, y = vs.input("x", ROWS), vs.input("y", ROWS)
+    product = x
+    for _ in range(1500):  # more than Python's stack has room for
+        product = product * y
+    before, _ = vs.build_graph(product)
+    assert ops_of(recognise(before, Wishes())) == ["mul"] * 1500
+    hidden = vs.input("hide", (M, N), "bool")
+    mask = vs.constant(np.zeros((M, N), np.float32))
+    for _ in range(40):  # 2 ** 40 ways to the constant
+        mask = vs.where(hidden, mask, mask)
+    feeds = FEEDS | {"hide": np.ones((M, N), bool)}
+    assert "attention" in ops_of(both(attend(lambda s: s + mask), feeds))

@@ -5,6 +5,7 @@ memory that the host sees.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import vksched as vs
 from vksched.errors import DeviceError
 from vksched.plan.plan import Span
 from vksched.runtime import binding
-from vksched.runtime.kompute import Context, Wanted
+from vksched.runtime.kompute import Context, Recording, Wanted
 from vksched.runtime.memory import WordView, download, upload, write_new
 from vksched.runtime.shaders import load_shader
 from vksched.types import TensorType
@@ -186,3 +187,30 @@ def test_negative_zero_is_another_call_than_zero(devices: list[str]) -> None:
         run = sched.compile([vs.pad(x, [(1, 0)], value=0.0), vs.pad(x, [(1, 0)], value=-0.0)])
         one, two = run(x=np.ones(4, np.float32))
     assert not np.signbit(one[0]) and np.signbit(two[0])
+
+
+def test_copies_out_wait_for_the_dispatches_before_them(
+    devices: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the plan's last barrier stands between two of them."""
+    if devices == ["cpu"]:
+        pytest.skip("no device beside the CPU")
+    log: list[str] = []
+    for name in ("barrier", "copy", "dispatch"):
+        real = getattr(Recording, name)
+
+        def logged(self: Recording, *args: object, name: str = name, real: Any = real) -> None:
+            log.append(f"{name} {args[0]}" if name == "barrier" else name)
+            real(self, *args)
+
+        monkeypatch.setattr(Recording, name, logged)
+    x = vs.input("x", (64,))
+    first = vs.cumsum(x, 0)
+    with vs.Scheduler([devices[0]]) as sched:
+        run = sched.compile([first, vs.softmax(first)])
+        assert max(run.plan.splits[0].barriers) > 3  # between the copies out
+    made = log.index("dispatch")
+    last = len(log) - 1 - log[::-1].index("dispatch")
+    copies = [at for at, what in enumerate(log) if what == "copy" and at > made]
+    assert "barrier device" in log[made : copies[0]]
+    assert "barrier device" in log[last : copies[1]]

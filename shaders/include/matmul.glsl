@@ -86,11 +86,11 @@ void store(uint first, uint row, uint column, T value) {
 void store4(uint first, uint row, uint column, T4 values) {
 #ifdef HALF
     if (row >= m) return;
-    for (uint i = 0u; i < 4u; i += 2u) {
+    for (uint i = 0u; i < 4u && column + i < n; i += 2u) {
         const uint at = first + row * result_row + column + i;
         const float low = finish(values[i], at, first, row, column + i);
         const float high = finish(values[i + 1u], at + 1u, first, row, column + i + 1u);
-        if (column + i < n) result[at / 2u] = float_to_half(low) | float_to_half(high) << 16;
+        result[at / 2u] = float_to_half(low) | float_to_half(high) << 16;
     }
 #else
     store(first, row, column, values.x);

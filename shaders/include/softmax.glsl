@@ -54,10 +54,12 @@ void main() {
         vec4 log_sum = vec4(0.0);
         if (LOGARITHM != 0u) log_sum = vec4(safe_log(sum.x), safe_log(sum.y), safe_log(sum.z), safe_log(sum.w));
         const vec4 scale = 1.0 / sum;
-        const uint to = result_offset - x_offset; // from a word of x to that of the result
+        // from a word of x to that of the result, and from a quad: these wrap where it lies in front of x, so each is divided first
+        const uint to = result_offset - x_offset;
+        const uint to_quad = result_offset / 4u - x_offset / 4u;
         for (uint i = lane(); i < row.quads; i += LANES) {
             const vec4 below = VALUES(i) - largest;
-            result[to / 4u + quad_at(row, i)] = LOGARITHM != 0u ? below - log_sum : exp_of_negative(below) * scale;
+            result[to_quad + quad_at(row, i)] = LOGARITHM != 0u ? below - log_sum : exp_of_negative(below) * scale;
         }
         for (uint i = lane(); i < row.edges; i += LANES) {
             const uint column = edge_column(row, i);

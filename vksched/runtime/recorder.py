@@ -148,7 +148,7 @@ class Recorder:
         """Returns one recording, or several where one submission would take too long."""
         commands = _Commands(self._context)
         first_out = len(split.copies_in) + len(split.nodes)
-        last_barrier = max(split.barriers, default=-1)
+        last_barrier = max((b for b in split.barriers if b <= first_out), default=-1)
         items: tuple[CopyIn | int | CopyOut, ...] = (
             *split.copies_in,
             *split.nodes,
@@ -156,7 +156,7 @@ class Recorder:
         )
         for position, item in enumerate(items):
             if position in split.barriers:
-                # the last one also stands before the copies out, which need not have their own
+                # the last one before the copies out stands for those without one, too
                 commands.barrier(position == last_barrier or position >= first_out)
             if isinstance(item, CopyIn):
                 source = _Place(slot.inbox[item.inbox.page], item.inbox.offset)
