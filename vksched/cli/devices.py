@@ -26,7 +26,7 @@ def devices(as_json: bool) -> None:
 
     found = probe.survey()
     if as_json:
-        click.echo(json.dumps([dataclasses.asdict(info) for info in found.devices], indent=2))
+        click.echo(json.dumps([_as_plain(info) for info in found.devices], indent=2))
     else:
         from rich.console import Console
 
@@ -68,6 +68,13 @@ def device_table(found: tuple[DeviceInfo, ...], width: int) -> RenderableType:
         ]
         table.add_row(*map(Text, cells), style="" if info.default else "dim")
     return table
+
+
+def _as_plain(info: DeviceInfo) -> dict[str, object]:
+    plain = dataclasses.asdict(info)
+    if plain["limits"]:
+        del plain["limits"]["tuned"]  # what was measured there: `vksched tune`
+    return plain
 
 
 def _limits(info: DeviceInfo) -> list[str]:
