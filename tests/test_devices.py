@@ -445,7 +445,7 @@ def test_an_index_names_another_card_when_the_order_changes(
     for order in ("ab", "ba"):
         show(*(raw(i, uuid=CARDS[card]) for i, card in enumerate(order)))
         _, uuids = on_cards(["vulkan:0", "vulkan:1"], {"*": "vulkan:0"})
-        assert uuids["first"] == CARDS[order[0]]
+        assert uuids["second"] == CARDS[order[0]]
     assert opened == [(0, "vulkan:0"), (1, "vulkan:1")] * 2
 
 
