@@ -20,6 +20,7 @@ sys.path.insert(0, str(ROOT))
 
 import build_shaders  # noqa: E402
 
+pytestmark = pytest.mark.timeout(600)  # the first test compiles everything on every card
 needs_driver = pytest.mark.skipif(
     not shader_stats.driver_manifests(), reason="Mesa's AMD driver is not installed"
 )
