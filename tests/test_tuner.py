@@ -82,8 +82,8 @@ def keep(device: Device, best: str, key: str = CALL) -> Identity:
     """Writes a result as `vksched tune` does."""
     identity = identity_of(device.spec)
     assert identity is not None
-    seconds = {"vec4": 2e-3, "register": 1e-3}
-    Store().add(identity, [Found(key, best, "vec4", seconds, {}, shader_hash("matmul"))])
+    seconds = {"lanes 8x32": 2e-3, "lanes 16x32": 1e-3}
+    Store().add(identity, [Found(key, best, "lanes 8x32", seconds, {}, shader_hash("matmul"))])
     return identity
 
 
@@ -108,44 +108,46 @@ def test_tune_of_a_scheduler_says_what_is_read_and_measured(
 def test_kept_results_choose_the_variant_and_change_no_result(name: str, opened: Opened) -> None:
     with vs.Scheduler([name], tune=False) as sched:
         plain = sched.compile(product())
-        assert variant_of(plain) == "vec4"
+        assert variant_of(plain) == "lanes 8x32"
         expected = plain(**feeds())
-        keep(sched.devices[0], "register")
+        keep(sched.devices[0], "lanes 16x32")
     with vs.Scheduler([name]) as sched:
         tuned = sched.compile(product())
-        assert variant_of(tuned) == "register"
-        assert "variant: register, tuned of vec4, register" in tuned.plan.explain("product")
+        assert variant_of(tuned) == "lanes 16x32"
+        assert "variant: lanes 16x32, tuned of lanes 8x32, lanes 16x32" in tuned.plan.explain(
+            "product"
+        )
         tuned.plan.verify()
         np.testing.assert_allclose(tuned(**feeds()), expected, rtol=1e-4, atol=1e-5)
         again = vs.Machine.from_dict(json.loads(json.dumps(tuned.plan.as_dict()["machine"])))
-        assert dict(again.devices[0].limits.tuned) == {CALL: "register"}
+        assert dict(again.devices[0].limits.tuned) == {CALL: "lanes 16x32"}
     with vs.Scheduler([name], tune=False) as sched:
-        assert variant_of(sched.compile(product())) == "vec4", "nothing is read"
+        assert variant_of(sched.compile(product())) == "lanes 8x32", "nothing is read"
     assert opened.keys == [], "a CPU driver is not measured by itself"
 
 
 def test_results_of_other_shaders_are_not_used(name: str) -> None:
     with vs.Scheduler([name]) as sched:
-        identity = keep(sched.devices[0], "register")
+        identity = keep(sched.devices[0], "lanes 16x32")
         store = Store()
         found = store.load(identity)[CALL]
         store.add(identity, [replace(found, shaders="of before")])
         store.add(identity, [replace(found, key="op_of_another_release f[1]")])
-        assert variant_of(sched.compile(product())) == "vec4"
+        assert variant_of(sched.compile(product())) == "lanes 8x32"
 
 
 def test_missing_calls_are_measured_once_and_kept(name: str, opened: Opened) -> None:
     recorder = vs.Recorder()
     with vs.Scheduler([name], tune=True, trace=vs.Trace(sinks=[recorder])) as sched:
         run = sched.compile(product())
-        assert opened.keys == [CALL] and variant_of(run) == "register"
+        assert opened.keys == [CALL] and variant_of(run) == "lanes 16x32"
         np.testing.assert_allclose(run(**feeds()), feeds()["x"] @ feeds()["w"], atol=1e-4)
         sched.compile({"again": product()})
         assert opened.keys == [CALL]
     (event,) = recorder.select("tune")
     assert event.device == name and event.fields == {"calls": 1, "missing": 0}
     with vs.Scheduler([name], tune=5.0) as sched:
-        assert variant_of(sched.compile(product())) == "register"
+        assert variant_of(sched.compile(product())) == "lanes 16x32"
     assert opened.keys == [CALL], "known from before"
 
 
@@ -165,7 +167,7 @@ def test_devices_without_kernels_or_memory_keep_the_static_choice(
         opened.error = error
         opened.keys.clear()
         with vs.Scheduler([name], tune=True) as sched:
-            assert variant_of(sched.compile(product())) == "vec4"
+            assert variant_of(sched.compile(product())) == "lanes 8x32"
             sched.compile({"again": product()})
             assert opened.keys == [CALL], "it is not tried again"
     with vs.Scheduler(["cpu"], tune=True) as sched:
@@ -213,7 +215,7 @@ def test_bench_runs_every_variant_and_sees_one_that_writes_nothing(name: str) ->
         if call.variant == "half":
             half = replace(call.output, shape=(call.output.shape[0] // 2, call.output.shape[1]))
             x = replace(call.inputs[0], shape=(half.shape[0], call.inputs[0].shape[1]))
-            call = replace(call, inputs=(x, call.inputs[1]), output=half, variant="register")
+            call = replace(call, inputs=(x, call.inputs[1]), output=half, variant="lanes 16x32")
         return lower(call)
 
     kernel = Kernel(
@@ -243,7 +245,7 @@ def test_command_measures_keeps_and_forgets(
     (device,) = json.loads(out)["devices"]
     assert (device["name"], device["measured"], device["left"]) == (name, 1, [])
     (told,) = device["calls"]
-    assert told["key"] == CALL and told["seconds"].keys() == {"vec4", "register"}
+    assert told["key"] == CALL and told["seconds"].keys() == {"lanes 8x32", "lanes 16x32"}
     assert told["gain"] >= 1 and Path(device["file"]).parent == folder / "tuned"
     code, out, _ = call(capsys, *asked)
     assert code == 0 and "matmul f32[8,16] f32[16,32]" in out
@@ -270,21 +272,21 @@ def test_command_tunes_the_calls_of_a_model(
         capsys, "tune", str(tmp_path / "m.onnx"), "--dim", "n=8", "--devices", name, "--json"
     )
     assert code == 0 and opened.keys == [CALL]
-    assert [c["best"] for c in json.loads(out)["devices"][0]["calls"]] == ["register"]
+    assert [c["best"] for c in json.loads(out)["devices"][0]["calls"]] == ["lanes 16x32"]
 
 
 def test_plan_command_shows_what_is_tuned(
     name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     with vs.Scheduler([name], tune=False) as sched:
-        keep(sched.devices[0], "register")
+        keep(sched.devices[0], "lanes 16x32")
     file = tmp_path / "graph.py"
     file.write_text(
         "import vksched as vs\n"
         "y = vs.matmul(vs.input('x', (8, 16)), vs.input('w', (16, 32)), name='product')\n"
     )
     code, out, _ = call(capsys, "plan", f"{file}:y", "--devices", name, "--node", "product")
-    assert code == 0 and "variant: register, tuned" in out
+    assert code == 0 and "variant: lanes 16x32, tuned" in out
 
 
 def test_typical_calls_are_of_all_ops_with_variants(name: str) -> None:

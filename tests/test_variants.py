@@ -17,7 +17,9 @@ from vksched.ops.variants import ASKED, LIKE, STATIC, TUNED, call_key
 from vksched.plan.machine import DeviceSpec, Machine
 from vksched.types import FLOAT16, FLOAT32, TensorType
 
-SOFTWARE, GPU = Limits(software=True), Limits()
+SOFTWARE = Limits(software=True, subgroup_size=8, subgroup_shuffle=True)
+GPU = Limits()
+FIRST, SECOND, THIRD = "lanes 8x32", "lanes 16x32", "lanes 32x32"
 MATMUL = get_op("matmul")
 
 
@@ -53,38 +55,37 @@ def test_every_variant_is_another_lowering(limits: Limits, dtype: str) -> None:
 
 def test_tuned_choice_wins_over_the_guess_and_the_callers_over_both() -> None:
     call = call_of(8, 16, 32)
-    first, last = choice_of(MATMUL, call).of
-    carried = replace(call, limits=tuned(call, last))
-    assert choice_of(MATMUL, carried).why == TUNED and shaders(carried) == {
-        "matmul_register_float32"
-    }
-    asked = replace(carried, variant=first)
-    assert choice_of(MATMUL, asked).why == ASKED and shaders(asked) == {"matmul_vec4"}
+    assert choice_of(MATMUL, call).of == (FIRST, SECOND, THIRD)
+    carried = replace(call, limits=tuned(call, SECOND))
+    assert choice_of(MATMUL, carried).why == TUNED
+    assert shaders(carried) == {"matmul_lanes_16x32_of_8_float32"}
+    asked = replace(carried, variant=FIRST)
+    assert choice_of(MATMUL, asked).why == ASKED
+    assert shaders(asked) == {"matmul_lanes_8x32_of_8_float32"}
     assert choice_of(MATMUL, call_of(8, 64, 32, carried.limits)).why == STATIC
 
 
 def test_like_sizes_share_a_choice_where_they_agree() -> None:
     call = call_of(8, 16, 32)
-    limits = tuned(call, "register")
+    limits = tuned(call, SECOND)
     near, far = call_of(8, 20, 32, limits), call_of(8, 16, 64, limits)
     assert choice_of(MATMUL, near).why == LIKE and choice_of(MATMUL, far).why == STATIC
-    other = {call_key("matmul", call_of(8, 12, 32)): "vec4"}
+    other = {call_key("matmul", call_of(8, 12, 32)): FIRST}
     torn = call_of(8, 20, 32, replace(limits, tuned=Choices({**limits.tuned, **other})))
     assert choice_of(MATMUL, torn).why == STATIC
     assert like_key("x float32[1,0,23,24] a=5") == "x float32[1,0,32,32] a=5"
 
 
 def test_choice_that_cannot_run_a_call_is_left() -> None:
-    """As of like sizes, one of which is not a multiple of four."""
-    call = call_of(8, 16, 32)
-    odd = call_of(8, 17, 32, tuned(call, "vec4"))
-    assert choice_of(MATMUL, odd).why == STATIC and shaders(odd) == {"matmul_register_float32"}
-    unknown = call_of(8, 16, 32, tuned(call, "of another release"))
+    """As one that another release had."""
+    unknown = call_of(8, 16, 32, tuned(call_of(8, 16, 32), "of another release"))
     assert choice_of(MATMUL, unknown).why == STATIC
 
 
 def test_unknown_variant_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(vs.UnsupportedOp, match="expected a variant of vec4, register, got 'best'"):
+    with pytest.raises(
+        vs.UnsupportedOp, match=f"a variant of {FIRST}, {SECOND}, {THIRD}, got 'best'"
+    ):
         lower(MATMUL, replace(call_of(8, 16, 32), variant="best"))
     relu = Call((TensorType((4,)),), TensorType((4,)), Attrs(), GPU, "fast")
     with pytest.raises(vs.UnsupportedOp, match="a variant of none, got 'fast'"):
@@ -92,12 +93,11 @@ def test_unknown_variant_is_refused_with_the_known_ones() -> None:
     assert variants_of(get_op("relu"), relu) == ("",)
 
 
-def test_float16_keeps_its_variant_through_the_conversion() -> None:
+def test_float16_has_variants_of_its_own() -> None:
     call = call_of(8, 16, 32, dtype=FLOAT16)
-    carried = replace(call, limits=tuned(call, "register"))
-    assert "matmul_register_float32" in shaders(carried)
-    assert "matmul_vec4" in shaders(call)
-    assert conversion_bytes(MATMUL, carried) == conversion_bytes(MATMUL, call) > 0
+    assert shaders(replace(call, limits=tuned(call, SECOND))) == {"matmul_lanes_16x32_of_8_float16"}
+    assert shaders(call) == {"matmul_lanes_8x32_of_8_float16"}
+    assert conversion_bytes(MATMUL, call) == 0
 
 
 def test_plan_tells_which_variant_runs_and_why() -> None:
@@ -106,20 +106,21 @@ def test_plan_tells_which_variant_runs_and_why() -> None:
     spec = DeviceSpec("sw", "null", limits=SOFTWARE)
     rest = DeviceSpec("cpu", "cpu")
     plan = make_plan(outputs, {}, Machine((spec, rest)))
-    guess = "  variant: vec4, static guess of vec4, register"
+    guess = f"  variant: {FIRST}, static guess of {FIRST}, {SECOND}, {THIRD}"
     assert guess in plan.explain("product").splitlines()
-    found = replace(spec, limits=tuned(call_of(8, 16, 32), "register"))
+    found = replace(spec, limits=tuned(call_of(8, 16, 32), SECOND))
     plan = make_plan(outputs, {}, Machine((found, rest)))
-    assert "  variant: register, tuned of vec4, register" in plan.explain("product").splitlines()
+    line = f"  variant: {SECOND}, tuned of {FIRST}, {SECOND}, {THIRD}"
+    assert line in plan.explain("product").splitlines()
     told = plan.node_as_dict("product")
-    assert (told["variant"], told["why_variant"]) == ("register", TUNED)
-    assert told["variants"] == ["vec4", "register"]
+    assert (told["variant"], told["why_variant"]) == (SECOND, TUNED)
+    assert told["variants"] == [FIRST, SECOND, THIRD]
     on_cpu = make_plan(outputs, {"product": "cpu"}, Machine((spec, rest)))
     assert "variant" not in on_cpu.explain("product")
 
 
 def test_machine_with_choices_goes_through_json() -> None:
-    spec = DeviceSpec("sw", "null", limits=tuned(call_of(8, 16, 32), "register"))
+    spec = DeviceSpec("sw", "null", limits=tuned(call_of(8, 16, 32), SECOND))
     machine = Machine((spec, DeviceSpec("cpu", "cpu")))
     again = Machine.from_dict(json.loads(json.dumps(machine.as_dict())))
     assert again == machine and hash(again) == hash(machine)
