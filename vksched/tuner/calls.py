@@ -91,7 +91,7 @@ def typical_graph() -> Graph:
     outputs.append(matmul(some(12, 128, 64), some(12, 128, 64), transpose_b=True))
     for rows, columns in ((128, 768), (1536, 128), (4096, 1024)):
         outputs += [softmax(some(rows, columns)), reduce_sum(some(rows, columns), -1)]
-        outputs.append(transpose(some(rows, columns), (1, 0)))
+        outputs += [softmax(some(rows, columns), 0), transpose(some(rows, columns), (1, 0))]
         outputs.append(layer_norm(some(rows, columns), some(columns), some(columns)))
         outputs.append(rms_norm(some(rows, columns), some(columns)))
     for length in (128, 512):
