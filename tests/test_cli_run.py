@@ -415,7 +415,7 @@ def test_what_differs_is_told() -> None:
 def test_a_meter_divides_splits_by_estimates() -> None:
     meter = Meter()
     x = vs.input("x", (4,))
-    with vs.Scheduler(["cpu"], trace=vs.Trace(sinks=[meter])) as sched:
+    with vs.Scheduler(["cpu"], trace=vs.Trace(sinks=[meter]), optimize=False) as sched:
         run = sched.compile(vs.exp(vs.neg(x)))
         for _ in range(2):
             run(x=np.zeros(4, np.float32))
