@@ -86,7 +86,7 @@ def test_a_planted_spill_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     command = ["glslangValidator", "--target-env", "vulkan1.1", "-o", str(compiled), str(source)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     request = {"spirv": str(compiled), "bindings": 1, "push_bytes": 0, "constants": [3]}
-    monkeypatch.setattr(shader_stats, "_request", lambda pipeline: request)
+    monkeypatch.setattr(shader_stats, "_request", lambda pipeline, folder: request)
     planted = Pipeline("spills", (("SKIP", 3),))
     report = shader_stats.measure([planted], ["vega10", "navi21"])
     assert len(report.problems()) == 2
@@ -134,7 +134,7 @@ def fake_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     child = tmp_path / "child.py"
     child.write_text(CHILD.replace("NAMES", repr(list(shader_stats.MESA_NAMES.values()))))
     monkeypatch.setattr(shader_stats, "CHILD", child)
-    monkeypatch.setattr(shader_stats, "_request", lambda p: {"spirv": p.variant})
+    monkeypatch.setattr(shader_stats, "_request", lambda p, folder: {"spirv": p.variant})
     monkeypatch.setattr(shader_stats, "driver_manifests", lambda: [tmp_path / "radeon_icd.json"])
 
 
