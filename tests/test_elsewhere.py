@@ -38,7 +38,7 @@ TAIL_CHARS = 6000
 
 def link_dependencies(folder: Path) -> None:
     """Link what vksched depends on, and nothing else of this environment, into a folder."""
-    todo = ["numpy", "rich", "click"]
+    todo = ["vksched"]
     done: set[str] = set()
     while todo:
         name = todo.pop()
@@ -50,6 +50,8 @@ def link_dependencies(folder: Path) -> None:
             requirement = Requirement(text)
             if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
                 todo.append(requirement.name)
+        if name == "vksched":
+            continue  # the wheel is what is tried
         tops = {file.parts[0] for file in distribution.files or [] if file.parts[0] != ".."}
         for top in tops - {"__pycache__"}:
             link = folder / top

@@ -209,9 +209,10 @@ def test_every_shader_belongs_to_an_op() -> None:
 
 def test_every_shader_is_dispatched_by_a_case() -> None:
     used = set()
+    laned = [Limits(software=True, subgroup_size=lanes, subgroup_shuffle=True) for lanes in (4, 8)]
     for case in CASES:
         op = all_ops()[case.op]
-        for call in calls_of(case):
+        for call in calls_of(case, (*LOWERED.values(), *laned)):
             if op.kernel and view_offset(op, call.inputs, call.attrs) is None:
                 with contextlib.suppress(UnsupportedOp):
                     here = {dispatch.shader for dispatch in lower(op, call).dispatches}
@@ -220,9 +221,9 @@ def test_every_shader_is_dispatched_by_a_case() -> None:
     assert used | {"copy", *CEILINGS} == set(load_manifest())
 
 
-def calls_of(case: Case) -> Iterator[Call]:
+def calls_of(case: Case, sets: Iterable[Limits] = tuple(LOWERED.values())) -> Iterator[Call]:
     """A case with each set of limits, by each variant."""
-    for limits in LOWERED.values():
+    for limits in sets:
         for variant in case.variants(limits):
             yield case.call(limits, variant)
 

@@ -378,13 +378,11 @@ def test_out_of_memory_while_preparing_leaves_nothing(
         for limit in range(5):
             left = [limit]
 
-            def allocate(
-                context: kompute.Context, words: int, kind: str, left: list[int] = left
-            ) -> Any:
+            def allocate(*args: Any, left: list[int] = left) -> Any:
                 left[0] -= 1
                 if left[0] < 0:
-                    raise vs.OutOfMemory(f"[{kind}] full (injected)")
-                return real(context, words, kind)
+                    raise vs.OutOfMemory(f"[{args[2]}] full (injected)")
+                return real(*args)
 
             monkeypatch.setattr(kompute.Context, "_allocate", allocate)
             if on_fault == "raise":

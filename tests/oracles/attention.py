@@ -43,14 +43,14 @@ def run_attention(arrays: list[NDArray], attrs: dict[str, Any], past: int) -> ND
         return np.asarray(ReferenceEvaluator(model).run(None, inputs)[0])
 
 
-def has_onnx(case: Case) -> bool:
+def has_onnx(arrays: list[NDArray], attrs: Any) -> bool:
     """Whether ONNX has what the case asks for: hidden keys that are NaN are not there only here."""
-    q, k = case.inputs[:2]
-    past, scale = case.attrs["past"], case.attrs["scale"]
+    q, k = arrays[:2]
+    past, scale = attrs["past"], attrs["scale"]
     assert isinstance(past, int) and isinstance(scale, float)
     return (
         onnx.defs.onnx_opset_version() >= 25
-        and all(np.isfinite(x).all() for x in case.inputs[:3])
+        and all(np.isfinite(x).all() for x in arrays[:3])
         and 0 <= past < max(1, k.shape[2])
         and scale > 0
         and 0 not in q.shape + k.shape
@@ -58,17 +58,20 @@ def has_onnx(case: Case) -> bool:
 
 
 def attention(case: Case) -> NDArray:
+    """Of operands with heads before length, whichever order the case has them in."""
+    attrs = dict(case.attrs)
+    *turned, turn_result = attrs.pop("by_length")
     wide = [x if x.dtype == bool else x.astype(np.float64) for x in case.inputs]
-    attrs = case.attrs
-    if has_onnx(case):
+    wide[:3] = [x.swapaxes(1, 2) if t else x for x, t in zip(wide, turned, strict=False)]
+    if not has_onnx(wide, attrs):
+        made = by_rows(wide, attrs)
+    else:
         given = {"scale": attrs["scale"], "softcap": attrs["softcap"]}
         given |= {"left_window_size": attrs["left"], "right_window_size": attrs["right"]}
         causal = attrs["right"] == 0
         given |= {"is_causal": 1, "right_window_size": -1} if causal else {}
-        past = attrs["past"]
-        assert isinstance(past, int)
-        return np.asarray(run_attention(wide, given, past), np.float32)
-    return by_rows(wide, attrs)
+        made = np.asarray(run_attention(wide, given, attrs["past"]), np.float32)
+    return made.swapaxes(1, 2) if turn_result else made
 
 
 def by_rows(arrays: list[NDArray], attrs: Any) -> NDArray:

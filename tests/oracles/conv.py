@@ -118,26 +118,30 @@ def conv_transpose(case: Case) -> NDArray:
 
 def toom_cook(tile: int) -> NDArray:
     """The points of three weights: their polynomial's values at 0, 1, -1 (2, -2) and infinity, each
-    divided by the product of its distances to the others.
+    divided by the product of its distances to the others; the one at 0 with a plus.
     """
     places = np.array([0, 1, -1, 2, -2][: tile + 1], np.float64)
     powers = places[:, None] ** np.arange(3)
     apart = np.where(np.eye(len(places)) > 0, 1, places[:, None] - places)
-    return np.vstack([powers / apart.prod(1, keepdims=True), [[0, 0, 1]]])
+    products = apart.prod(1, keepdims=True)
+    products[0] = abs(products[0])
+    return np.vstack([powers / products, [[0, 0, 1]]])
 
 
 def winograd_weights(case: Case) -> NDArray:
     w, tile = case.inputs[0].astype(np.float64), int(case.attrs["tile"])  # type: ignore[arg-type]
     by = toom_cook(tile)
     points = np.einsum("ia,jb,rcab->ijrc", by, by, w)
-    return points.reshape(-1, *w.shape[:2]).astype(np.float32)
+    return points.reshape(len(by) ** 2, *w.shape[:2]).astype(np.float32)
 
 
 def winograd_conv(case: Case) -> NDArray:
     """scipy's correlation with the weights that make these points best."""
     x, points, *bias = case.inputs
     by = toom_cook(int(case.attrs["tile"]))  # type: ignore[arg-type]
-    w, *_ = np.linalg.lstsq(np.kron(by, by), points.reshape(len(by) ** 2, -1), rcond=None)
+    w, *_ = np.linalg.lstsq(
+        np.kron(by, by), points.reshape(len(points), math.prod(points.shape[1:])), rcond=None
+    )
     weights = w.T.reshape(*points.shape[1:], 3, 3).astype(np.float32)
     ones = {"stride": (1, 1), "dilation": (1, 1), "groups": 1}
     attrs = {"begin": case.attrs["begin"], "end": case.attrs["end"], **ones}

@@ -55,9 +55,9 @@ def by_length(case: Case, turns: tuple[int, int, int, int], name: str = "by leng
     """The same with q, k, v or the result with the length before the heads."""
     turned = [
         np.ascontiguousarray(x.swapaxes(1, 2)) if turn else x
-        for x, turn in zip(case.inputs, turns, strict=False)
+        for x, turn in zip(case.inputs[:3], turns, strict=False)
     ]
-    arrays = (*turned[:3], *case.inputs[3:])
+    arrays = (*turned, *case.inputs[3:])
     attrs = dict(case.attrs) | {"by_length": turns}
     return Case("attention", arrays, attrs, f"{name} {turns}")
 

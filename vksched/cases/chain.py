@@ -89,20 +89,34 @@ CASES = [
     ),
     chain((step("gelu", 0), step("mul", 1, 1)), (EDGES[FLOAT32],), "edges"),
     chain((step("relu", 0), step("neg", 1)), (EDGES[FLOAT32],), "edges of relu", nmse=0.0),
-    chain(
-        (
-            step("add", 0, 1),
-            step("mul", 5, 2),
-            step("sub", 6, 3),
-            step("maximum", 7, 4),
-        ),
-        (floats(4, 8), floats(8, seed=1), floats(4, 1, seed=2), floats(4, 8, seed=3), f32(0.5)),
-        "five operands",
+    *(
+        chain(
+            (
+                step("add", 0, 1),
+                step("mul", 5, 2),
+                step("sub", 6, 3),
+                step("maximum", 7, 4),
+            ),
+            (floats(4, n), floats(n, seed=1), floats(4, 1, seed=2), floats(4, n, seed=3), f32(0.5)),
+            "five operands",
+        )
+        for n in (8, 7)
     ),
-    chain(
-        (step("add", 0, 1), step("mul", 4, 2), step("where", 3, 5, 0)),
-        (floats(3, 20), floats(20, seed=1), floats(3, 1, seed=2), bools(3, 20)),
-        "four operands",
+    *(
+        chain(
+            (step("add", 0, 1), step("mul", 4, 2), step("where", 3, 5, 0)),
+            (floats(3, n), floats(n, seed=1), floats(3, 1, seed=2), bools(3, n)),
+            "four operands",
+        )
+        for n in (20, 19)
+    ),
+    *(
+        chain(
+            (step("add", 0, 1), step("mul", 3, 2)),
+            (floats(3, n), floats(n, seed=1), floats(3, 1, seed=2)),
+            "three operands",
+        )
+        for n in (20, 19)
     ),
     chain(
         (step("cast", 0, to=FLOAT32), step("mul", 2, 1)),

@@ -64,6 +64,8 @@ CONV: list[Row] = [
     # depthwise
     ("depthwise", (2, 5, 11, 13), (5, 1, 3, 3), True, {"groups": 5, "padding": 1}),
     ("depthwise", (1, 3, 9, 21), (3, 1, 3, 4), False, {"groups": 3, "stride": 2, "padding": 2}),
+    ("depthwise", (1, 3, 9, 22), (6, 1, 3, 3), True, {"groups": 3, "stride": 2, "padding": 1}),
+    ("depthwise", (2, 2, 8, 15), (2, 1, 3, 3), False, {"groups": 2, "stride": 2}),
     ("depthwise dilated", (1, 3, 9, 21), (3, 1, 3, 3), True, {"groups": 3, "dilation": (1, 3)}),
     (
         *("depthwise both", (1, 3, 12, 21), (3, 1, 3, 3), False),

@@ -35,7 +35,22 @@ BATCHES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     *(((2, 1, 2, 1, 2, 1), (1, 2, 1, 2, 1, 2)), ((2, 1, 2, 1, 2, 3), (2, 2, 1, 2, 1, 3))),
     ((40,), (40,)),
 ]
+
+# what kernels read four elements at a time, float16 as two words
+IN_FOURS = [
+    Case(
+        "matmul",
+        (swapped(floats(m, 24), ta), swapped(floats(24, 36, seed=1), tb), floats(36, seed=2)),
+        attrs(ta, tb),
+        f"in fours {m} t{int(ta)}{int(tb)}",
+    )
+    for m in (1, 3, 40)
+    for ta in (False, True)
+    for tb in (False, True)
+]
 CASES = [
+    *IN_FOURS,
+    *(case.as_dtypes({"float32": "float16"}) for case in IN_FOURS),
     *(
         Case("matmul", (floats(m, k), floats(k, n, seed=1)), attrs(), f"{m}.{k}.{n}")
         for m, k, n in SIZES

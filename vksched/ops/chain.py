@@ -314,7 +314,8 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
     return Work(flops, float(moved))
 
 
-SHADERS = tuple(f"chain_{n}{kind}" for n in SHADER_INPUTS for kind in ("", "_vec4"))
+# a single operand is contiguous, and read in fours
+SHADERS = tuple(f"chain_{n}{kind}" for n in SHADER_INPUTS for kind in ("", "_vec4")[n == 1 :])
 
 HOST = HostKernel(_compute, cut_elements)
 

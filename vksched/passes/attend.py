@@ -22,7 +22,8 @@ from .rewrite import Rewriter
 BUFFERS_OF_MASKED = 5
 """That a kernel of attention with a mask binds."""
 SWAPPED = (0, 2, 1, 3)
-FINITE = float(np.finfo(np.float32).max)
+ROUNDS_TO_FINITE = float(np.finfo(np.float32).max) * (1 + 2.0**-26)
+"""What a sum of masks stays under: half a unit in the last place more would be infinite."""
 MOVES = ("reshape", "expand", "transpose", "slice", "gather", "concat")
 
 
@@ -80,7 +81,7 @@ def _unmask(r: Rewriter, soft: Node) -> tuple[int, int | None] | None:
     # where one of several hides some keys for good, the others may hide the rest
     if len(masks) == 1 and not _leaves_keys(r, masks[0]):
         return None
-    if len(masks) > 1 and not sum(_largest(r, mask) for mask in masks) < FINITE:
+    if len(masks) > 1 and not sum(_largest(r, mask) for mask in masks) < ROUNDS_TO_FINITE:
         return None
     mask = masks[0]
     for other in masks[1:]:
