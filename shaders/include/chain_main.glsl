@@ -8,8 +8,7 @@ uvec4 nothing;
 
 // The word of an operand at an index of the result: `along` the innermost axis and at `outer` of the others.
 #define AT(i, offset, strides) \
-    offset + ((VARIES >> i & 1u) != 0u ? along : 0u) + (RANK > 1u ? outer.x * strides[0] : 0u) \
-        + (RANK > 2u ? outer.y * strides[1] : 0u) + (RANK > 3u ? outer.z * strides[2] : 0u)
+    offset + (VARIES >> i & 1u) * along + outer.x * strides[0] + outer.y * strides[1] + outer.z * strides[2]
 
 // The index of an element, by axes beyond the innermost one; `along` is left.
 uvec3 outer_of(inout uint along) {
@@ -34,7 +33,12 @@ uvec3 outer_of(inout uint along) {
 #define LOAD(i, name, offset, strides) \
     { \
         const uint at = AT(i, offset, strides); \
-        v##name = (VARIES >> i & 1u) != 0u ? name[at >> 2] : uvec4(name[at >> 2][at & 3u]); \
+        const uvec4 four = name[at >> 2]; \
+        const uint odd = 0u - (at & 1u), high = 0u - (at >> 1 & 1u); \
+        const uvec2 half_of = four.xy & ~uvec2(high) | four.zw & uvec2(high); \
+        const uint one = half_of.x & ~odd | half_of.y & odd; \
+        const uvec4 goes_on = uvec4(0u - (VARIES >> i & 1u)); \
+        v##name = four & goes_on | uvec4(one) & ~goes_on; \
     }
 
 void main() {
