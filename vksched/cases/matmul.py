@@ -50,7 +50,6 @@ IN_FOURS = [
 ]
 CASES = [
     *IN_FOURS,
-    *(case.as_dtypes({"float32": "float16"}) for case in IN_FOURS),
     *(
         Case("matmul", (floats(m, k), floats(k, n, seed=1)), attrs(), f"{m}.{k}.{n}")
         for m, k, n in SIZES

@@ -13,6 +13,7 @@ from ..ops.bounds import bounds_of_data, fits
 from ..ops.op import Limits
 from ..types import NDArray
 from .case import Case, ErrorCase, FunctionCase
+from .matmul import IN_FOURS
 
 NAMES = """
 arg attention binary chain channel_norm conv create einsum elementwise index layout linear matmul
@@ -69,7 +70,8 @@ def is_taken(case: Case) -> bool:
     return True
 
 
-HALVES = derived(CASES, {"float32": "float16"})
+_TO_HALF = {"float32": "float16"}
+HALVES = [*derived(CASES, _TO_HALF), *(case.as_dtypes(_TO_HALF) for case in IN_FOURS)]
 LONGS = derived(CASES, {"int32": "int64"})
 UNSIGNED = derived(CASES, {"int32": "uint32"})
 DOUBLES = derived(CASES, {"float32": "float64"})
