@@ -35,8 +35,8 @@ QUADS, WORDS = "quads", "words"
 """Variants on a CPU driver: how a row is read."""
 QUADS_CHUNK = 8192
 """Columns of one invocation that reads quads along a row, at most."""
-ACROSS_CHUNK = 128
-"""Columns of one that takes four rows, so that its neighbours find the same pages of memory."""
+ACROSS_CHUNK = 1024
+"""Columns of one that takes four rows: fewer would leave the second stage more than they save."""
 QUADS_LOCAL_SIZE = 8
 BUSY_LANES, LEAST_QUADS_CHUNK = 64, 2048
 """Invocations that keep a CPU driver's threads busy, and the columns that are worth one more."""
