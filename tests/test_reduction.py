@@ -12,6 +12,7 @@ from vksched.ops.reduction import (
     SOFTWARE_CHUNK,
     choose_last_launch,
     choose_launch,
+    choose_quads_launch,
 )
 from vksched.ops.strides import LOCAL_SIZE, LOOP_STEPS
 
@@ -27,6 +28,19 @@ def test_parts_cover_all_columns_and_none_is_empty(side_by_side: int, limits: Li
             launch = choose_launch(rows, columns, side_by_side, limits)
             assert (launch.parts - 1) * launch.chunk < max(columns, 1)
             assert launch.parts * launch.chunk >= columns
+
+
+@pytest.mark.parametrize("across", [False, True])
+def test_parts_in_quads_cover_all_columns_and_none_is_empty(across: bool) -> None:
+    for rows in SIZES:
+        for columns in (0, *SIZES):
+            launch = choose_quads_launch(rows, columns, across)
+            assert (launch.parts - 1) * launch.chunk < max(columns, 1)
+            assert launch.parts * launch.chunk >= columns
+            assert launch.chunk <= SOFTWARE_CHUNK
+            assert across or launch.parts == 1 or launch.chunk % 4 == 0
+            last = choose_last_launch(1, launch.parts, SOFTWARE)
+            assert launch.parts // (LOCAL_SIZE if last.whole_group else 1) <= LOOP_STEPS
 
 
 def test_a_cpu_driver_goes_round_no_loop_too_often() -> None:

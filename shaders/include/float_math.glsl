@@ -148,15 +148,13 @@ float gelu_tanh(float x) {
 }
 
 float safe_max(float a, float b) {
-    if (is_nan(a)) return a;
-    if (is_nan(b)) return b;
-    return a > b ? a : b;
+    const float larger = a > b ? a : b; // b where it is NaN
+    return is_nan(a) ? a : larger;
 }
 
 float safe_min(float a, float b) {
-    if (is_nan(a)) return a;
-    if (is_nan(b)) return b;
-    return a < b ? a : b;
+    const float smaller = a < b ? a : b; // b where it is NaN
+    return is_nan(a) ? a : smaller;
 }
 
 // x to a whole power of at most 16 by squaring: exact where the products are.

@@ -18,6 +18,11 @@ from .tensor import Tensor, TensorLike, apply, as_tensor
 
 NORM_PASSES = 3
 """Over each row, in the kernel."""
+BLOCKS = "blocks"
+"""A variant on CPU drivers: each row is read twice, and several go together (norm_blocks.comp)."""
+ROWS_TOGETHER = 4
+LEAST_ROWS = 128
+"""Fewer rows leave threads of a CPU driver without work when they go together."""
 
 
 def check_row(op: str, columns: int, passes: int, call: Call) -> None:
@@ -93,7 +98,10 @@ def _rms_norm_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 def _norm_variants(call: Call) -> tuple[str, ...]:
     columns = math.prod(call.output.shape[call.attrs.as_int("axis") :])
     rows = call.output.size // max(columns, 1)
-    return row_variants(columns, rows, False, NORM_PASSES, call.limits)
+    plain = row_variants(columns, rows, False, NORM_PASSES, call.limits)
+    if not call.limits.software or columns % 4 or 2 * columns > LOOP_STEPS:
+        return plain
+    return (BLOCKS, *plain) if rows >= LEAST_ROWS else (*plain, BLOCKS)
 
 
 def _norm_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
@@ -135,8 +143,11 @@ def _norm_lower(call: Call) -> tuple[Dispatch, ...]:
     columns = math.prod(shape[attrs.as_int("axis") :])
     rows = call.output.size // columns
     check_row(attrs.as_str("kind"), columns, NORM_PASSES, call)
-    groups, constants = launch_rows(columns, rows, False, call.variant, call.limits)
+    items = -(-rows // ROWS_TOGETHER) if call.variant == BLOCKS else rows
+    groups, constants = launch_rows(columns, items, False, call.variant, call.limits)
     scaled, shifted = attrs.as_bool("scaled"), attrs.as_bool("shifted")
+    if call.variant == BLOCKS:
+        constants = constants[:1]  # the local size
     constants += (
         ("CENTERED", int(attrs.as_str("kind") == "layer_norm")),
         ("HAS_GAMMA", int(scaled)),
@@ -144,7 +155,7 @@ def _norm_lower(call: Call) -> tuple[Dispatch, ...]:
     )
     operands = (0, 1 if scaled else 0, 1 + int(scaled) if shifted else 0, OUTPUT)
     push = (("rows", rows), ("columns", columns), ("eps", attrs.as_float("eps")))
-    shader = "norm_group" if call.variant == GROUP else "norm"
+    shader = {GROUP: "norm_group", BLOCKS: "norm_blocks"}.get(call.variant, "norm")
     return (Dispatch(shader, operands, groups, push, constants),)
 
 
@@ -156,7 +167,7 @@ for _name, _reference in (
     ("layer_norm", _layer_norm_reference),
     ("rms_norm", _rms_norm_reference),
 ):
-    _kernel = Kernel(("norm", "norm_group"), _norm_lower, variants=_norm_variants)
+    _kernel = Kernel(("norm", "norm_group", "norm_blocks"), _norm_lower, variants=_norm_variants)
     register(
         Op(
             _name,

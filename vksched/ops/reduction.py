@@ -4,7 +4,9 @@
     many or short rows x ------------------------ one stage -----------------------------> result
 
 A row is cut into parts where the device would otherwise have too few groups at work, and on a CPU
-driver where one invocation would go round its loops too often. Examples: tests/test_reduction.py.
+driver where one invocation would go round its loops too often. There one invocation reads a row, or
+four that lie side by side, in quads where one axis is reduced (shaders/reduce_quads.comp).
+Examples: tests/test_reduction.py.
 """
 
 from __future__ import annotations
@@ -28,6 +30,17 @@ COALESCED = 16
 """Neighbouring rows that lie side by side in memory are read by neighbouring invocations, from so
 many on.
 """
+
+QUADS, WORDS = "quads", "words"
+"""Variants on a CPU driver: how a row is read."""
+QUADS_CHUNK = 8192
+"""Columns of one invocation that reads quads along a row, at most."""
+ACROSS_CHUNK = 1024
+"""Columns of one that takes four rows: fewer would leave the second stage more than they save."""
+QUADS_LOCAL_SIZE = 8
+BUSY_LANES, LEAST_QUADS_CHUNK = 64, 2048
+"""Invocations that keep a CPU driver's threads busy, and the columns that are worth one more."""
+MOST_GROUPS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +68,16 @@ def choose_launch(rows: int, columns: int, side_by_side: int, limits: Limits) ->
     return Launch(max(1, -(-columns // max(chunk, 1))), chunk, whole_group)
 
 
+def choose_quads_launch(rows: int, columns: int, across: bool) -> Launch:
+    """Returns parts and their columns where a CPU driver reads quads, arguments as before."""
+    busy = min(-(-BUSY_LANES // rows), columns // LEAST_QUADS_CHUNK)
+    small = min(-(-columns // ACROSS_CHUNK), MOST_PARTS) if across else busy
+    parts = max(1, -(-columns // QUADS_CHUNK), small)
+    chunk = -(-columns // parts)
+    chunk = chunk if across else -(-chunk // 4) * 4
+    return Launch(max(1, -(-columns // max(chunk, 1))), chunk, False)
+
+
 def choose_last_launch(rows: int, columns: int, limits: Limits) -> Launch:
     """Returns how the parts of a row are joined: in one stage."""
     long = columns > LOOP_STEPS // 2 if limits.software else columns >= 32
@@ -63,10 +86,30 @@ def choose_last_launch(rows: int, columns: int, limits: Limits) -> Launch:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
+    """sizes and strides: of the kept and of the reduced axes, merged, innermost first."""
+
     rows: int
     columns: int
-    launch: Launch
-    push: tuple[tuple[str, int | float | tuple[int, ...]], ...]
+    kept_sizes: tuple[int, ...]
+    kept_strides: tuple[int, ...]
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def side_by_side(self) -> int:
+        """How many neighbouring rows lie side by side in memory."""
+        return self.kept_sizes[0] if self.kept_strides[0] == 1 else 1
+
+    @property
+    def across(self) -> bool:
+        """Whether a quad of x holds values of four rows, each time."""
+        shifts = (*self.kept_sizes[:1], *self.kept_strides[1:], *self.strides)
+        return self.side_by_side > 1 and not any(shift % 4 for shift in shifts)
+
+    @property
+    def in_quads(self) -> bool:
+        """Whether quads can be read: along the one axis that is reduced, or across it."""
+        return len(self.sizes) == 1 and (self.strides[0] == 1 or self.across)
 
 
 def _rows(call: Call) -> _Rows:
@@ -80,36 +123,68 @@ def _rows(call: Call) -> _Rows:
         tuple(x.shape[a] for a in axes), [tuple(strides[a] for a in axes)]
     )
     rows, columns = call.output.size, math.prod(x.shape[a] for a in axes)
-    side_by_side = kept_sizes[0] if kept_strides[0] == 1 else 1
+    return _Rows(rows, columns, kept_sizes, kept_strides, sizes, reduced_strides)
+
+
+def _variants(call: Call) -> tuple[str, ...]:
+    if not call.limits.software:
+        return ()
+    return (QUADS, WORDS) if _rows(call).in_quads else (WORDS,)
+
+
+def _choose(given: _Rows, call: Call) -> Launch:
+    rows = max(given.rows, 1)
+    if call.variant == QUADS:
+        return choose_quads_launch(rows, given.columns, given.across)
+    return choose_launch(rows, given.columns, given.side_by_side, call.limits)
+
+
+Push = tuple[tuple[str, int | float | tuple[int, ...]], ...]
+
+
+def _quads_dispatch(
+    shader: str, given: _Rows, launch: Launch, options: Push, limits: Limits
+) -> Dispatch:
+    target = SCRATCH if launch.parts > 1 else OUTPUT
+    items = given.rows // (4 if given.across else 1) * launch.parts
+    groups = min(-(-items // QUADS_LOCAL_SIZE), MOST_GROUPS, limits.max_groups[0])
     push = (
-        ("kept_sizes", pad(kept_sizes, 3, 1)),
-        ("kept_strides", pad(kept_strides, 4)),
-        ("reduced_sizes", pad([max(1, s) for s in sizes], 3, 1)),
-        ("reduced_strides", pad(reduced_strides, 4)),
+        *(("rows", given.rows), ("columns", given.columns)),
+        *(("parts", launch.parts), ("chunk", launch.chunk)),
+        *(("writes_states", int(launch.parts > 1)), *options),
+        ("kept_sizes", pad(given.kept_sizes, 3, 1)),
+        ("kept_strides", pad(given.kept_strides, 4)),
+        ("stride", given.strides[0]),
     )
-    launch = choose_launch(max(rows, 1), columns, side_by_side, call.limits)
-    return _Rows(rows, columns, launch, push)
+    constants = (("LOCAL_X", QUADS_LOCAL_SIZE), ("ACROSS", int(given.across)))
+    name = f"reduce_quads_{shader.removeprefix('reduce_')}"
+    return Dispatch(name, (0, target), (groups, 1, 1), push, constants)
 
 
 def _dispatch(
     shader: str,
     operands: tuple[int, int],
-    rows: int,
+    given: _Rows,
     columns: int,
     launch: Launch,
-    rest: tuple[tuple[str, int | float | tuple[int, ...]], ...],
+    options: Push,
     limits: Limits,
 ) -> Dispatch:
     reads, writes = operands[0] == SCRATCH, operands[1] == SCRATCH
-    items = rows * launch.parts
+    items = given.rows * launch.parts
     groups = items if launch.whole_group else -(-items // LOCAL_SIZE)
     push = (
-        *(("rows", rows), ("columns", columns), ("parts", launch.parts), ("chunk", launch.chunk)),
-        *(("reads_states", int(reads)), ("writes_states", int(writes))),
+        *(("rows", given.rows), ("columns", columns)),
+        *(("parts", launch.parts), ("chunk", launch.chunk)),
+        *(("reads_states", int(reads)), ("writes_states", int(writes)), *options),
+        ("kept_sizes", pad(given.kept_sizes, 3, 1)),
+        ("kept_strides", pad(given.kept_strides, 4)),
+        ("reduced_sizes", pad([max(1, s) for s in given.sizes], 3, 1)),
+        ("reduced_strides", pad(given.strides, 4)),
     )
     constants = (("WHOLE_GROUP", int(launch.whole_group)),)
     size = (min(groups, limits.max_groups[0]), 1, 1)
-    return Dispatch(shader, operands, size, (*push, *rest), constants, barrier=reads)
+    return Dispatch(shader, operands, size, push, constants, barrier=reads)
 
 
 def reduction(
@@ -128,26 +203,29 @@ def reduction(
         if call.output.size == 0:
             return ()
         given = _rows(call)
-        shader, launch = shaders[call.inputs[0].dtype], given.launch
-        sizes = (given.rows, given.columns)
-        rest = (
-            *(("option", option(call)), ("divisor", divisor(call, given.columns))),
-            *given.push,
-        )
+        shader, launch = shaders[call.inputs[0].dtype], _choose(given, call)
+        options = (("option", option(call)), ("divisor", divisor(call, given.columns)))
+        if call.variant == QUADS:
+            first = _quads_dispatch(shader, given, launch, options, call.limits)
+        else:
+            operands = (0, SCRATCH if launch.parts > 1 else OUTPUT)
+            first = _dispatch(shader, operands, given, given.columns, launch, options, call.limits)
         if launch.parts == 1:
-            return (_dispatch(shader, (0, OUTPUT), *sizes, launch, rest, call.limits),)
+            return (first,)
         last = choose_last_launch(given.rows, launch.parts, call.limits)
-        sizes_of_states = (given.rows, launch.parts)
+        joined = (SCRATCH, OUTPUT)
         return (
-            _dispatch(shader, (0, SCRATCH), *sizes, launch, rest, call.limits),
-            _dispatch(shader, (SCRATCH, OUTPUT), *sizes_of_states, last, rest, call.limits),
+            first,
+            _dispatch(shader, joined, given, launch.parts, last, options, call.limits),
         )
 
     def scratch(call: Call) -> tuple[int, ...]:
         if call.output.size == 0:
             return ()
         given = _rows(call)
-        parts = given.launch.parts
+        parts = _choose(given, call).parts
         return (given.rows * parts * state_words,) if parts > 1 else ()
 
-    return Kernel(tuple(sorted(set(shaders.values()))), lower, scratch)
+    names = sorted(set(shaders.values()))
+    quads = [f"reduce_quads_{name.removeprefix('reduce_')}" for name in names]
+    return Kernel((*names, *quads), lower, scratch, variants=_variants)
