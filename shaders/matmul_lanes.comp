@@ -3,6 +3,7 @@
 // One group is one subgroup of LANES; it computes LANES * DEEP rows and LANES * 4 * WIDE columns, each lane four columns or
 // twice four of all rows. Each lane loads other values of a, and shuffles hand them to the rest. For CPU drivers: there every
 // load takes one branch per lane and value, and a shuffle is one instruction.
+// A_ALONG_K and B_ALONG_N are defined for drivers that go through both sides of a branch over a constant, too (SwiftShader).
 // Source: Goto and van de Geijn, Anatomy of high-performance matrix multiplication, 2008 (the register kernel).
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_basic : require
@@ -10,8 +11,10 @@
 #extension GL_KHR_shader_subgroup_shuffle : require
 layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
+#ifndef A_ALONG_K
 layout(constant_id = 3) const uint A_ALONG_K = 1;
 layout(constant_id = 4) const uint B_ALONG_N = 1;
+#endif
 #define T float
 #define T4 vec4
 #include "matmul_four.glsl"
@@ -56,8 +59,8 @@ const uint COLUMNS = LANES * 4 * WIDE;
     sum##i##_##lane += left.w * b0[3]; \
     BOTH(more##i##_##lane += left.w * b1[3];) }
 #define KEEP_ROW(i, lane, first, c) \
-    done[(i * LANES + lane) * WIDE] = sum##i##_##lane; \
-    BOTH(done[(i * LANES + lane) * WIDE + 1] = more##i##_##lane;)
+    done[(i * LANES + lane) * WIDE] = sum##i##_##lane + shift0; \
+    BOTH(done[(i * LANES + lane) * WIDE + 1] = more##i##_##lane + shift1;)
 
 // Where a lane reads first, of ROWS rows and four steps along k: a row, or four rows at one step.
 uint place_a(uint first, uint row, uint number) {
@@ -79,11 +82,12 @@ void compute_tile(uvec3 at, uint row, uint column) {
         BOTH(const mat4 b1 = load_b(b_at1); b_at1 += advance_b;)
         EACH_ROW(ADD_ROW)
     }
+    const T4 shift0 = bias_of_columns(column);
+    BOTH(const T4 shift1 = bias_of_columns(column + LANES * 4u);)
     T4 done[ROWS * WIDE];
     EACH_ROW(KEEP_ROW)
-    // a count that no compiler knows: drivers take seconds over many stores written out
     const uint stores = min(ROWS, m - row) * WIDE;
-    for (uint i = 0u; i < stores; ++i) store4(at.z, row + i / WIDE, column + i % WIDE * LANES * 4u, done[i]);
+    STORE_TILE(at.z, row, column, done, stores, WIDE, LANES * 4u)
 }
 
 // No loop over tiles, in which CPU drivers would guard every variable by a mask, and take seconds to compile that.

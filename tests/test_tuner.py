@@ -82,8 +82,8 @@ def keep(device: Device, best: str, key: str = CALL) -> Identity:
     """Writes a result as `vksched tune` does."""
     identity = identity_of(device.spec)
     assert identity is not None
-    seconds = {"lanes 8x32": 2e-3, "lanes 16x32": 1e-3}
-    Store().add(identity, [Found(key, best, "lanes 8x32", seconds, {}, shader_hash("matmul"))])
+    seconds = {"lanes 8x16": 2e-3, "lanes 16x32": 1e-3}
+    Store().add(identity, [Found(key, best, "lanes 8x16", seconds, {}, shader_hash("matmul"))])
     return identity
 
 
@@ -108,13 +108,13 @@ def test_tune_of_a_scheduler_says_what_is_read_and_measured(
 def test_kept_results_choose_the_variant_and_change_no_result(name: str, opened: Opened) -> None:
     with vs.Scheduler([name], tune=False) as sched:
         plain = sched.compile(product())
-        assert variant_of(plain) == "lanes 8x32"
+        assert variant_of(plain) == "lanes 8x16"
         expected = plain(**feeds())
         keep(sched.devices[0], "lanes 16x32")
     with vs.Scheduler([name]) as sched:
         tuned = sched.compile(product())
         assert variant_of(tuned) == "lanes 16x32"
-        assert "variant: lanes 16x32, tuned of lanes 8x32, lanes 16x32" in tuned.plan.explain(
+        assert "variant: lanes 16x32, tuned of lanes 8x16, lanes 16x32" in tuned.plan.explain(
             "product"
         )
         tuned.plan.verify()
@@ -122,7 +122,7 @@ def test_kept_results_choose_the_variant_and_change_no_result(name: str, opened:
         again = vs.Machine.from_dict(json.loads(json.dumps(tuned.plan.as_dict()["machine"])))
         assert dict(again.devices[0].limits.tuned) == {CALL: "lanes 16x32"}
     with vs.Scheduler([name], tune=False) as sched:
-        assert variant_of(sched.compile(product())) == "lanes 8x32", "nothing is read"
+        assert variant_of(sched.compile(product())) == "lanes 8x16", "nothing is read"
     assert opened.keys == [], "a CPU driver is not measured by itself"
 
 
@@ -133,7 +133,7 @@ def test_results_of_other_shaders_are_not_used(name: str) -> None:
         found = store.load(identity)[CALL]
         store.add(identity, [replace(found, shaders="of before")])
         store.add(identity, [replace(found, key="op_of_another_release f[1]")])
-        assert variant_of(sched.compile(product())) == "lanes 8x32"
+        assert variant_of(sched.compile(product())) == "lanes 8x16"
 
 
 def test_missing_calls_are_measured_once_and_kept(name: str, opened: Opened) -> None:
@@ -167,7 +167,7 @@ def test_devices_without_kernels_or_memory_keep_the_static_choice(
         opened.error = error
         opened.keys.clear()
         with vs.Scheduler([name], tune=True) as sched:
-            assert variant_of(sched.compile(product())) == "lanes 8x32"
+            assert variant_of(sched.compile(product())) == "lanes 8x16"
             sched.compile({"again": product()})
             assert opened.keys == [CALL], "it is not tried again"
     with vs.Scheduler(["cpu"], tune=True) as sched:
@@ -245,7 +245,7 @@ def test_command_measures_keeps_and_forgets(
     (device,) = json.loads(out)["devices"]
     assert (device["name"], device["measured"], device["left"]) == (name, 1, [])
     (told,) = device["calls"]
-    assert told["key"] == CALL and told["seconds"].keys() == {"lanes 8x32", "lanes 16x32"}
+    assert told["key"] == CALL and told["seconds"].keys() == {"lanes 8x16", "lanes 16x32"}
     assert told["gain"] >= 1 and Path(device["file"]).parent == folder / "tuned"
     code, out, _ = call(capsys, *asked)
     assert code == 0 and "matmul f32[8,16] f32[16,32]" in out

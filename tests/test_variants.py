@@ -19,7 +19,8 @@ from vksched.types import FLOAT16, FLOAT32, TensorType
 
 SOFTWARE = Limits(software=True, subgroup_size=8, subgroup_shuffle=True)
 GPU = Limits()
-FIRST, SECOND, THIRD = "lanes 8x32", "lanes 16x32", "lanes 32x32"
+FIRST, SECOND, *OTHERS = "lanes 8x32", "lanes 16x32", "lanes 32x32", "lanes 32x64"
+NAMES = ", ".join((FIRST, SECOND, *OTHERS))
 MATMUL = get_op("matmul")
 
 
@@ -55,7 +56,7 @@ def test_every_variant_is_another_lowering(limits: Limits, dtype: str) -> None:
 
 def test_tuned_choice_wins_over_the_guess_and_the_callers_over_both() -> None:
     call = call_of(8, 16, 32)
-    assert choice_of(MATMUL, call).of == (FIRST, SECOND, THIRD)
+    assert choice_of(MATMUL, call).of == (FIRST, SECOND, *OTHERS)
     carried = replace(call, limits=tuned(call, SECOND))
     assert choice_of(MATMUL, carried).why == TUNED
     assert shaders(carried) == {"matmul_lanes_16x32_of_8_float32"}
@@ -83,9 +84,7 @@ def test_choice_that_cannot_run_a_call_is_left() -> None:
 
 
 def test_unknown_variant_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(
-        vs.UnsupportedOp, match=f"a variant of {FIRST}, {SECOND}, {THIRD}, got 'best'"
-    ):
+    with pytest.raises(vs.UnsupportedOp, match=f"a variant of {NAMES}, got 'best'"):
         lower(MATMUL, replace(call_of(8, 16, 32), variant="best"))
     relu = Call((TensorType((4,)),), TensorType((4,)), Attrs(), GPU, "fast")
     with pytest.raises(vs.UnsupportedOp, match="a variant of none, got 'fast'"):
@@ -106,15 +105,15 @@ def test_plan_tells_which_variant_runs_and_why() -> None:
     spec = DeviceSpec("sw", "null", limits=SOFTWARE)
     rest = DeviceSpec("cpu", "cpu")
     plan = make_plan(outputs, {}, Machine((spec, rest)))
-    guess = f"  variant: {FIRST}, static guess of {FIRST}, {SECOND}, {THIRD}"
+    guess = f"  variant: {FIRST}, static guess of {NAMES}"
     assert guess in plan.explain("product").splitlines()
     found = replace(spec, limits=tuned(call_of(8, 16, 32), SECOND))
     plan = make_plan(outputs, {}, Machine((found, rest)))
-    line = f"  variant: {SECOND}, tuned of {FIRST}, {SECOND}, {THIRD}"
+    line = f"  variant: {SECOND}, tuned of {NAMES}"
     assert line in plan.explain("product").splitlines()
     told = plan.node_as_dict("product")
     assert (told["variant"], told["why_variant"]) == (SECOND, TUNED)
-    assert told["variants"] == [FIRST, SECOND, THIRD]
+    assert told["variants"] == [FIRST, SECOND, *OTHERS]
     on_cpu = make_plan(outputs, {"product": "cpu"}, Machine((spec, rest)))
     assert "variant" not in on_cpu.explain("product")
 

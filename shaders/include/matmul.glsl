@@ -4,13 +4,19 @@
 // first have `adds` 1 and add to the result.
 // a: (batch, m, k) and b: (batch, k, n) by strides, result: (batch, m, n), contiguous but for rows of result_row elements.
 // bias, by has_bias: 1: (n), one value per column; 2: (bias_rows, a multiple of m), one per row of all matrices in turn.
+// FOURS: the bias and the result are read and written as LOAD, too, by functions of matmul_four.glsl.
 #ifdef HALF
 #include "half.glsl"
-#define RESULT uint
 const uint PER_WORD = 2u;
 #else
-#define RESULT T
 const uint PER_WORD = 1u;
+#endif
+#ifdef FOURS
+#define RESULT LOAD
+#elif defined(HALF)
+#define RESULT uint
+#else
+#define RESULT T
 #endif
 layout(set = 0, binding = 0) readonly buffer A { LOAD a[]; };
 layout(set = 0, binding = 1) readonly buffer B { LOAD b[]; };
@@ -52,6 +58,7 @@ uvec3 matrices(uint batch) {
     return at;
 }
 
+#ifndef FOURS
 T element(RESULT words, uint at) {
 #ifdef HALF
     return half_to_float(at % 2u == 0u ? words & 0xffffu : words >> 16);
@@ -99,4 +106,5 @@ void store4(uint first, uint row, uint column, T4 values) {
     store(first, row, column + 3u, values.w);
 #endif
 }
+#endif
 #endif

@@ -51,6 +51,15 @@ IN_FOURS = [
 CASES = [
     *IN_FOURS,
     *(
+        Case(
+            "matmul",
+            (floats(m, 44), floats(44, 300, seed=1), floats(300, seed=2)),
+            attrs(),
+            f"several tiles {m}",
+        )
+        for m in (1, 3, 70)
+    ),
+    *(
         Case("matmul", (floats(m, k), floats(k, n, seed=1)), attrs(), f"{m}.{k}.{n}")
         for m, k, n in SIZES
     ),

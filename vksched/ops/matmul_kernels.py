@@ -106,9 +106,13 @@ class _Lanes:
     columns: int
     few: bool = False
 
-    def shader(self, lanes: int, dtype: str) -> str:
-        size = str(self.rows) if self.few else f"{self.rows}x{self.columns}"
-        return f"matmul_{'rows' if self.few else 'lanes'}_{size}_of_{lanes}_{dtype}"
+    def shader(self, lanes: int, dtype: str, layout: str) -> str:
+        given = f"{lanes}_{layout}" if lanes in _FIXED else str(lanes)
+        return f"matmul_{self.kind}_{self.rows}x{self.columns}_of_{given}_{dtype}"
+
+    @property
+    def kind(self) -> str:
+        return "rows" if self.few else "lanes"
 
     def tiles(self, m: int, n: int, batches: int) -> tuple[int, int, int]:
         """Returns the groups, each of which computes one tile."""
@@ -119,6 +123,7 @@ class _Lanes:
         tiles = math.prod(self.tiles(m, n, batches))
         products = self.rows * self.columns / lanes
         tile = self.rows + self.columns + products * _PRODUCT_COST[lanes]
+        tile += max(0.0, products - _SUMS[lanes])
         return -(-tiles // 2) * tile  # of two threads, as most machines have more
 
 
@@ -126,9 +131,20 @@ _PRODUCT_COST = {8: 0.5, 4: 0.6}
 """A multiplication and addition of all lanes, as a share of a load by one: seen on llvmpipe (8
 lanes) and SwiftShader (4).
 """
-_ROWS = {f"rows {rows}": rows for rows in (1, 4)}
-_TILES = {8: ((8, 32), (16, 32), (32, 32)), 4: ((8, 32), (16, 32))}
-"""Rows and columns of a tile of `matmul_lanes`, by lanes: as many as fit the registers."""
+_SUMS = {8: math.inf, 4: 32}
+"""The sums of a lane from which on each costs another load: SwiftShader keeps them in memory."""
+_ROWS = {8: ((1, 32), (1, 256), (4, 32), (4, 128)), 4: ((1, 16), (4, 16))}
+"""Rows and columns of a tile of `matmul_rows`, by lanes: wide ones for what does not fit caches."""
+_TILES = {8: ((8, 32), (16, 32), (32, 32), (32, 64)), 4: ((8, 16), (16, 32))}
+"""Rows and columns of a tile of `matmul_lanes`, by lanes: as many as fit the registers, or, with 8
+lanes, the stack and the instruction cache.
+"""
+_FIXED = (4,)
+"""Lanes of drivers that go through both sides of a branch over a constant (SwiftShader), which have
+a module for each layout of the operands.
+"""
+_LAYOUTS = ("nn", "nt", "tn", "tt")
+"""Of a and b: n as they are multiplied, t transposed."""
 LOCAL = (16, 8)
 """Columns and rows of invocations in a group of `matmul_tiled`, the shader's default."""
 REGISTER = "register"
@@ -142,8 +158,9 @@ def _lanes(limits: Limits) -> dict[str, _Lanes]:
     """Returns the variants for the subgroups of a CPU driver, by name."""
     if not (limits.software and limits.subgroup_shuffle) or limits.subgroup_size not in _TILES:
         return {}
-    few = {name: _Lanes(rows, limits.subgroup_size * 4, True) for name, rows in _ROWS.items()}
-    return {**few, **{f"lanes {r}x{c}": _Lanes(r, c) for r, c in _TILES[limits.subgroup_size]}}
+    few = [_Lanes(r, c, True) for r, c in _ROWS[limits.subgroup_size]]
+    many = [_Lanes(r, c) for r, c in _TILES[limits.subgroup_size]]
+    return {f"{tile.kind} {tile.rows}x{tile.columns}": tile for tile in (*few, *many)}
 
 
 def variants(call: Call) -> tuple[str, ...]:
@@ -181,10 +198,11 @@ def _fitting(call: Call, packs: bool) -> dict[str, _Lanes]:
     if not _in_fours(call) and (not packs or min(m, n) < LEAST_REUSE):
         return {}
     most = call.limits.max_groups
-    few = [rows for rows in sorted(_ROWS.values()) if rows >= m][:1] if a.along_k else []
+    tiles = _lanes(call.limits)
+    few = sorted({t.rows for t in tiles.values() if t.few and t.rows >= m})[:1] if a.along_k else []
     return {
         name: variant
-        for name, variant in _lanes(call.limits).items()
+        for name, variant in tiles.items()
         if (not variant.few or variant.rows in few)
         and all(
             count <= limit for count, limit in zip(variant.tiles(m, n, batches), most, strict=True)
@@ -383,9 +401,14 @@ def _algorithm(
     lanes = _lanes(call.limits).get(call.variant)
     if lanes is not None:
         size = call.limits.subgroup_size
-        constants = (("LOCAL_X", size), *(along[1:] if lanes.few else along))
-        return lanes.shader(size, dtype), (lanes.columns, lanes.rows), constants
+        constants = () if size in _FIXED else along[1:] if lanes.few else along
+        shader = lanes.shader(size, dtype, _layout(a_along_k, b_along_n))
+        return shader, (lanes.columns, lanes.rows), (("LOCAL_X", size), *constants)
     return f"matmul_register_{dtype}", (8 * 8, 4 * 8), ()
+
+
+def _layout(a_along_k: bool, b_along_n: bool) -> str:
+    return ("n" if a_along_k else "t") + ("n" if b_along_n else "t")
 
 
 def _batch_strides(shape: Shape, batch: Shape, step: int) -> tuple[int, ...]:
@@ -395,14 +418,15 @@ def _batch_strides(shape: Shape, batch: Shape, step: int) -> tuple[int, ...]:
 
 SHADERS = (
     "matmul_pack",
-    *(
-        variant.shader(lanes, dtype)
+    *{
+        variant.shader(lanes, dtype, layout): None
         for lanes in _TILES
         for variant in _lanes(
             Limits(software=True, subgroup_size=lanes, subgroup_shuffle=True)
         ).values()
+        for layout in _LAYOUTS[: 2 if variant.few else 4]
         for dtype in (FLOAT32, FLOAT16)
-    ),
+    },
     *(f"matmul_{kind}_{dtype}" for kind in ("tiled", "register") for dtype in (FLOAT32, INT32)),
     f"matmul_tiled_{FLOAT16}",
 )
