@@ -27,8 +27,8 @@ LEAST_CHANNELS, MOST_CHANNELS = 8, 1 << 12
 """Fewer make short sums, which the transforms of x outweigh; of more one invocation could not sum
 up what is not finite.
 """
-LARGEST_WEIGHT = 1e30
-"""Its points are far from infinity."""
+LARGEST_WEIGHT = 1e10
+"""With values up to 1e20, which are not wild, sums at its points are far from infinity."""
 FEW_TILES = 16
 """With fewer tiles of 4, tiles of 2: less of them lies outside of the image."""
 
