@@ -34,7 +34,7 @@ def call(
 
 
 def _positive(*shape: int) -> NDArray:
-    return np.abs(floats(1, *shape, seed=3)) + np.float32(0.5)
+    return np.asarray(np.abs(floats(1, *shape, seed=3)) + np.float32(0.5))
 
 
 def _large(at: tuple[int | slice, ...]) -> NDArray:

@@ -348,7 +348,8 @@ def _wild(call: Call, shape: _Shape) -> Iterator[Dispatch]:
             launch.groups,
             (
                 *(("sizes", shape.sizes), ("result_sizes", shape.results), ("begin", shape.begin)),
-                *(("tiles", shape.across), ("count", shape.tiles), *launch.push),
+                ("tiles", shape.across),
+                *(("count", shape.tiles), *launch.push),
             ),
             barrier=True,
         )
@@ -366,7 +367,8 @@ def _repair(call: Call, shape: _Shape) -> Iterator[Dispatch]:
             (
                 *(("channels", shape.channels), ("rows", shape.rows), ("sizes", shape.sizes)),
                 *(("result_sizes", shape.results), ("begin", shape.begin)),
-                *(("tiles", shape.across), ("each", each), *launch.push),
+                ("tiles", shape.across),
+                *(("each", each), *launch.push),
             ),
             _constants(call),
             barrier=True,
