@@ -1,9 +1,8 @@
 #version 450
-// result[o] = sum over channels and k of x[o + k - begin] * w[k] (+ bias), for each result that is not finite: the sums of a
-// tile spread an infinity or NaN of x, and what overflows, over all of it. x: (images, channels, sizes), points: (SIDE, SIDE,
-// rows, channels), the transformed weights, from which the weights follow; bias: (rows), result: (images, rows, result_sizes).
-// One invocation looks at `each` times four neighbours before it does anything: on a CPU driver what is done for none of its
-// results costs as much as one.
+// result[o] = sum over channels and k of x[o + k - begin] * w[k] (+ bias), for each result of a wild tile, whose points are too
+// coarse: winograd_wild.comp. x: (images, channels, sizes), points: (SIDE, SIDE, rows, channels), the transformed weights, from
+// which the weights follow; bias: (rows), wild: (tiles up to a multiple of 16), result: (images, rows, result_sizes).
+// One invocation sums up one line of the wild tiles among `each`, of one row; its neighbours take the same line of the next rows.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
@@ -13,84 +12,99 @@ layout(constant_id = 3) const uint HAS_BIAS = 0;
 layout(set = 0, binding = 0) readonly buffer X { float x[]; };
 layout(set = 0, binding = 1) readonly buffer Points { float points[]; };
 layout(set = 0, binding = 2) readonly buffer Bias { float bias[]; };
-layout(set = 0, binding = 3) buffer Result { vec4 result[]; };
+layout(set = 0, binding = 3) readonly buffer Wild { uvec4 wild[]; };
+layout(set = 0, binding = 4) writeonly buffer Result { float result[]; };
 layout(push_constant) uniform Push {
     uint x_offset;
     uint points_offset;
     uint bias_offset;
+    uint wild_offset;
     uint result_offset;
     uint channels;
     uint rows;
     uint sizes[2];
     uint result_sizes[2];
     uint begin[2];
-    uint count;
+    uint tiles[2];
     uint each;
     uint first_item;
     uint last_item;
 };
 
-const uint LANES = 64u;
-const uint EXPONENT = 0x7f800000u; // all of its bits are set in an infinity and in NaN
-
 #if TILE == 4
 const float FIRST = 4.0, MIDDLE = 3.0;
+#define LINE vec4
 #else
 const float FIRST = 1.0, MIDDLE = -1.0;
+#define LINE vec2
 #endif
 
 // The three weights that the points of a line are made of.
 #define WEIGHTS_OF(at, next) \
     vec3(FIRST * points[at], MIDDLE * (points[(at) + 2u * (next)] - points[(at) + (next)]), points[(at) + (SIDE - 1u) * (next)])
 
-float value_at(uint plane, uvec2 place) {
-    const bool inside = place.x < sizes[0] && place.y < sizes[1];
-    const float value = x[plane + (inside ? place.x * sizes[1] + place.y : 0u)];
-    return inside ? value : 0.0; // 0 is a value: times infinity it is NaN
-}
+// 0 outside is a value: times infinity it is NaN.
+#if TILE == 4
+#define ADD_LINE(number, weights) { \
+    const bool there = y + number < sizes[0]; \
+    const uint line_at = plane + uint(there) * (y + number) * sizes[1]; \
+    vec4 near = vec4(x[line_at + near_at.x], x[line_at + near_at.y], x[line_at + near_at.z], x[line_at + near_at.w]); \
+    vec2 far = vec2(x[line_at + far_at.x], x[line_at + far_at.y]); \
+    near = mix(vec4(0.0), near, there ? near_inside : bvec4(false)); \
+    far = mix(vec2(0.0), far, there ? far_inside : bvec2(false)); \
+    total += near * weights.x + vec4(near.yzw, far.x) * weights.y + vec4(near.zw, far) * weights.z; }
+#else
+#define ADD_LINE(number, weights) { \
+    const bool there = y + number < sizes[0]; \
+    const uint line_at = plane + uint(there) * (y + number) * sizes[1]; \
+    vec4 near = vec4(x[line_at + near_at.x], x[line_at + near_at.y], x[line_at + near_at.z], x[line_at + near_at.w]); \
+    near = mix(vec4(0.0), near, there ? near_inside : bvec4(false)); \
+    total += near.xy * weights.x + near.yz * weights.y + near.zw * weights.z; }
+#endif
 
-float sum_of_line(uint plane, uvec2 place, vec3 weights) {
-    return value_at(plane, place) * weights.x + value_at(plane, place + uvec2(0u, 1u)) * weights.y
-        + value_at(plane, place + uvec2(0u, 2u)) * weights.z;
-}
-
-float sum_directly(uint index) {
-    uint plane;
-    const uvec3 at = split_place(index, uvec3(1u, result_sizes[0], result_sizes[1]), plane);
-    const uint own_row = plane % rows;
-    const uvec2 from = at.yz - uvec2(begin[0], begin[1]);
+void sum_directly(uint tile, uint own_row, uint number) {
+    uint image;
+    const uvec3 place = split_place(tile, uvec3(1u, tiles[0], tiles[1]), image);
+    const uvec2 at = place.yz * TILE + uvec2(number, 0u);
+    const uint y = at.x - begin[0];
+    uvec4 near_at = at.y - begin[1] + uvec4(0u, 1u, 2u, 3u);
+    const bvec4 near_inside = lessThan(near_at, uvec4(sizes[1]));
+    near_at = mix(uvec4(0u), near_at, near_inside);
+    uvec2 far_at = at.y - begin[1] + uvec2(4u, 5u);
+    const bvec2 far_inside = lessThan(far_at, uvec2(sizes[1]));
+    far_at = mix(uvec2(0u), far_at, far_inside);
     const uint step = rows * channels;
     const uint line = SIDE * step;
-    float total = 0.0;
+    const uint volume = sizes[0] * sizes[1];
+    uint plane = x_offset + image * channels * volume;
+    uint own = points_offset + own_row * channels;
+    LINE total = LINE(0.0);
     for (uint channel = 0u; channel < channels; ++channel) {
-        const uint own = points_offset + own_row * channels + channel;
-        const uint x_plane = x_offset + (plane / rows * channels + channel) * sizes[0] * sizes[1];
         const vec3 first = FIRST * WEIGHTS_OF(own, step);
         const vec3 middle = MIDDLE * (WEIGHTS_OF(own + 2u * line, step) - WEIGHTS_OF(own + line, step));
         const vec3 last = WEIGHTS_OF(own + (SIDE - 1u) * line, step);
-        total += sum_of_line(x_plane, from, first) + sum_of_line(x_plane, from + uvec2(1u, 0u), middle)
-            + sum_of_line(x_plane, from + uvec2(2u, 0u), last);
+        ADD_LINE(0u, first)
+        ADD_LINE(1u, middle)
+        ADD_LINE(2u, last)
+        plane += volume;
+        ++own;
     }
-    return HAS_BIAS != 0u ? total + bias[bias_offset + own_row] : total;
+    total += HAS_BIAS != 0u ? bias[bias_offset + own_row] : 0.0;
+    const uint to = result_offset + ((image * rows + own_row) * result_sizes[0] + at.x) * result_sizes[1] + at.y;
+    const uint there = at.x < result_sizes[0] ? min(TILE, result_sizes[1] - at.y) : 0u;
+    for (uint i = 0u; i < there; ++i) result[to + i] = total[i];
 }
 
-bvec4 is_wrong(vec4 made) { return equal(floatBitsToUint(made) & EXPONENT, uvec4(EXPONENT)); }
-
-// LANES items look at neighbouring fours in turn.
-uint four_of(uint item, uint i) { return (item / LANES * each + i) * LANES + item % LANES; }
-
 void compute_item(uint item) {
-    const uint fours = (count + 3u) / 4u;
-    bvec4 wrong = bvec4(false);
-    for (uint i = 0u; i < each; ++i) {
-        const uint four = min(four_of(item, i), fours - 1u);
-        wrong = bvec4(uvec4(wrong) | uvec4(is_wrong(result[result_offset / 4u + four])));
-    }
-    if (any(wrong)) {
-        for (uint i = 0u; i < each * 4u; ++i) {
-            const uint word = four_of(item, i / 4u) * 4u + i % 4u;
-            const uint at = result_offset / 4u + word / 4u;
-            if (word < count && is_wrong(result[at])[i % 4u]) result[at][i % 4u] = sum_directly(word);
+    const uint line = item / rows;
+    const uint own_row = item - line * rows;
+    const uint first = line / TILE * each;
+    uvec4 found = uvec4(0u);
+    for (uint i = 0u; i < each; i += 4u) found |= wild[(wild_offset + first + i) / 4u];
+    if (any(notEqual(found, uvec4(0u)))) {
+        for (uint i = 0u; i < each; ++i) {
+            const uint tile = wild_offset + first + i;
+            if (wild[tile / 4u][tile % 4u] != 0u) sum_directly(first + i, own_row, line % TILE);
         }
     }
 }

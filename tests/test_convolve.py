@@ -51,8 +51,10 @@ def test_convolution_with_a_known_weight_is_rewritten() -> None:
     np.testing.assert_allclose(got, wanted, 1e-4, 1e-4)
 
 
-def test_small_images_take_small_tiles() -> None:
-    assert (tile_of(graph_of(padding=1)), tile_of(graph_of(size=5))) == (4, 2)
+def test_small_images_take_small_tiles_or_none() -> None:
+    """Of few tiles the transformed weights, which are larger, take longest."""
+    tiles = (tile_of(graph_of(padding=1, size=size)) for size in (13, 9, 2))
+    assert tuple(tiles) == (4, 2, None)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +88,7 @@ def test_memory_of_points_is_bounded() -> None:
     """The second layer takes what room the first has left."""
     small, large = (16 * W.size // 9 * 4, 36 * W.size // 9 * 4)
     x = vs.input("x", X.shape)
-    made = vs.concat([vs.conv(x, vs.weight(W)) for _ in range(3)], 1)
+    made = vs.concat([vs.conv(x, vs.weight(W), padding=1) for _ in range(3)], 1)
     before = vs.build_graph(made)[0]
     wishes = Wishes(limits=Limits(), memory_bytes=SHARE_OF_MEMORY * (small + large))
     tiles = [node.attrs.get("tile") for node in convolve(before, wishes).ops]
@@ -96,7 +98,8 @@ def test_memory_of_points_is_bounded() -> None:
 def test_graphs_share_points() -> None:
     w = vs.weight(W)
     first, second = (
-        convolve(vs.build_graph(vs.conv(vs.input("x", (n, 9, 13, 11)), w))[0], ROOM) for n in (2, 3)
+        convolve(vs.build_graph(vs.conv(vs.input("x", (n, 9, 13, 11)), w, padding=1))[0], ROOM)
+        for n in (2, 4)
     )
     (key,), (other,) = first.keys.values(), second.keys.values()
     assert key == other

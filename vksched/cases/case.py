@@ -35,6 +35,8 @@ class Case:
     nmse: float = 1e-10
     exact: bool = False
     """Every device has to give the reference's bits."""
+    of_largest: float | None = None
+    """The error allowed as a share of the largest result, where it is another than its op's."""
     large: bool = False
     """Runs with the device's own limits only: others would give a CPU driver a kernel for GPUs."""
 

@@ -81,6 +81,9 @@ CONV: list[Row] = [
     ("im2col 1d", (3, 16, 40), (8, 16, 5), True, {"stride": 3, "padding": "same_lower"}),
     ("im2col 3d", (1, 4, 4, 5, 6), (8, 4, 2, 3, 2), True, {"padding": 1}),
     ("im2col strided", (2, 33, 7, 5), (9, 33, 1, 1), True, {"stride": 2}),
+    ("im2col odd", (3, 3, 13, 11), (32, 3, 7, 7), True, {"stride": 2, "padding": 3}),
+    ("im2col odd", (2, 5, 7, 7), (24, 5, 3, 3), False, {"padding": 1}),
+    ("im2col odd groups", (2, 6, 7, 7), (64, 3, 3, 3), True, {"padding": 1, "groups": 2}),
     ("im2col whole window", (2, 8, 3, 4), (12, 8, 3, 4), True, {}),
     # a product at once
     ("pointwise", (2, 8, 5, 7), (16, 8, 1, 1), True, {}),
@@ -129,6 +132,7 @@ CASES = [
     # more than a CPU driver unfolds at a time: parts of an image, some of the images
     call("conv", operands((1, 16, 64, 64), (8, 16, 3, 3), 8), "parts", large=True, padding=1),
     call("conv", operands((2, 9, 61, 60), (9, 9, 5, 5)), "parts", large=True, padding=2),
+    call("conv", operands((1, 13, 67, 63), (48, 13, 3, 3), 48), "odd parts", large=True, padding=1),
     call("conv", operands((14, 8, 24, 24), (8, 8, 3, 3), 8), "parts", large=True, padding=1),
     # more results than the invocations of a CPU driver with few groups may sum up
     call("conv", operands((1, 64, 39, 55), (4, 64, 8, 8), 4), "cut"),

@@ -200,7 +200,9 @@ def check(case: Case | FunctionCase, got: NDArray, expected: NDArray, what: str)
     a, b = got[finite].astype(np.float64), expected[finite].astype(np.float64)
     # value by value; what is added up may cancel, so there the largest counts
     apart = isinstance(case, Case) and case.op in VALUE_BY_VALUE
-    share = OF_THE_LARGEST.get(case.op, 1e-6) if isinstance(case, Case) else 1e-6
+    share = case.of_largest if isinstance(case, Case) else None
+    if share is None:
+        share = OF_THE_LARGEST.get(case.op, 1e-6) if isinstance(case, Case) else 1e-6
     atol = (HALF_LEAST if half else LEAST_NORMAL) if apart else share * np.abs(b).max()
     far = np.flatnonzero(np.abs(a - b) > (HALF_STEP if half else 1e-4) * np.abs(b) + atol)
     if far.size:

@@ -24,13 +24,24 @@ def call(
     bias: bool = False,
     begin: tuple[int, int] = (1, 1),
     end: tuple[int, int] = (1, 1),
-    large: bool = False,
+    **more: Any,
 ) -> Case:
     """A convolution of x with the weights w."""
     points = compute(get_op("winograd_weights"), (w,), Attrs({"tile": tile}))
     rest = (floats(w.shape[0], seed=2),) if bias else ()
     attrs: dict[str, Any] = {"tile": tile, "begin": begin, "end": end}
-    return Case("winograd_conv", (x, points, *rest), attrs, f"{name} by {tile}", large=large)
+    return Case("winograd_conv", (x, points, *rest), attrs, f"{name} by {tile}", **more)
+
+
+def _positive(*shape: int) -> NDArray:
+    return np.asarray(np.abs(floats(1, *shape, seed=3)) + np.float32(0.5))
+
+
+def _large(at: tuple[int | slice, ...]) -> NDArray:
+    """Ones, but 1e6 at some places."""
+    out = np.ones((8, 21, 18), np.float32)
+    out[at] = 1e6
+    return out
 
 
 ROWS: list[tuple[str, Shape, int, bool, dict[str, Any]]] = [
@@ -61,6 +72,17 @@ CASES = [
             *("nan and infinity", tile, True),
         )
         for tile in winograd.TILES
+    ),
+    # values beside which their neighbours would be lost; all are above 0, so that no sum cancels
+    *(
+        call(_positive(8, 21, 18) * wild, _positive(40, 8, 3, 3)[0], name, tile, of_largest=1e-12)
+        for tile in winograd.TILES
+        for name, wild in (
+            ("one large value", _large((5, 10, 9))),
+            ("corner", _large((7, 20, 17))),
+            ("large values", _large((slice(None), slice(3, 9), slice(4, 7)))),
+            ("small values", 1 / _large((slice(None), slice(8), slice(8)))),
+        )
     ),
     # more tiles than a CPU driver holds at a time
     *(

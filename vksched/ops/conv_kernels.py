@@ -29,6 +29,8 @@ SCRATCH_WORDS, _SOFTWARE_SCRATCH_WORDS = 1 << 24, 1 << 17
 """Words of unfolded windows at a time: on a CPU driver what a cache may hold."""
 _PASSES = 64
 """Passes up to which a CPU driver's part stays that small: each takes two dispatches."""
+_WEIGHTS = SCRATCH - 1
+"""The weights, packed."""
 _CHUNK_PLACES = 64
 """Places of a part of an image are a multiple of this."""
 
@@ -219,18 +221,47 @@ def _passes(call: Call) -> Iterator[_Pass]:
             )
 
 
-def _product(call: Call, source: int, part: _Pass) -> tuple[Dispatch, ...]:
-    """w times the unfolded windows in `source`, for all groups of the images of a pass."""
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """How unfolded windows lie: words from line to line, and lines of zeros behind an image's.
+
+    Kernels of CPU drivers read fours, along both axes.
+    """
+
+    row: int
+    zeros: int
+
+    def packed(self, part: _Pass) -> tuple[bool, bool]:
+        """Whether the weights and the windows are wider than what they hold."""
+        return self.zeros > 0, self.zeros > 0 or self.row != part.places
+
+
+def _lines(call: Call, part: _Pass) -> _Lines:
+    sums = _sum(call)
+    zeros = -sums.steps % 4
+    if not call.limits.software or call.output.dtype != FLOAT32 or (zeros and sums.groups > 1):
+        return _Lines(part.places, 0)
+    return _Lines(part.places + -part.places % 4, zeros)
+
+
+def _matmul_call(call: Call, part: _Pass) -> Call:
     sums, dtype = _sum(call), call.output.dtype
     w = TensorType((1, sums.groups, sums.rows, sums.steps), dtype)
     columns = TensorType((part.images, sums.groups, sums.steps, part.places), dtype)
     result = TensorType((part.images, sums.groups, sums.rows, part.places), dtype)
-    inputs = (w, columns, *call.inputs[2:])
     plain = Attrs({"transpose_a": False, "transpose_b": False})
+    return Call((w, columns, *call.inputs[2:]), result, plain, call.limits)
+
+
+def _product(
+    call: Call, source: int, part: _Pass, packed: tuple[bool, bool] = (False, False)
+) -> tuple[Dispatch, ...]:
+    """w times the unfolded windows in `source`, for all groups of the images of a pass."""
+    sums = _sum(call)
     dispatches = matmul.product(
-        Call(inputs, result, plain, call.limits), sums.groups * sums.rows, sums.places
+        _matmul_call(call, part), sums.groups * sums.rows, sums.places, packed
     )
-    operands = (1, source, *_operands(call)[2:])
+    operands = (_WEIGHTS if packed[0] else 1, source, *_operands(call)[2:])
     shift = part.image * sums.groups * sums.rows * sums.places + part.place
     return tuple(
         replace(d, operands=operands, shifts=(*d.shifts[:3], d.shifts[3] + shift))
@@ -241,11 +272,13 @@ def _product(call: Call, source: int, part: _Pass) -> tuple[Dispatch, ...]:
 def _unfold(call: Call, window: Window, part: _Pass) -> tuple[Dispatch, ...]:
     channels = call.inputs[0].shape[1]
     image = channels * math.prod(call.inputs[0].shape[2:])
+    lines = _lines(call, part)
     push: Push = (
         *window.push(),
         ("x_sizes", three(window.sizes)),
         ("result_sizes", three(call.output.shape[2:])),
         *(("first_place", part.place), ("places", part.places)),
+        *(("channels", channels), ("row", lines.row), ("zeros", lines.zeros)),
     )
     items = part.images * channels * part.places
     return tuple(
@@ -257,16 +290,20 @@ def _unfold(call: Call, window: Window, part: _Pass) -> tuple[Dispatch, ...]:
             shifts=(part.image * image, 0),
             barrier=launch.barrier,
         )
-        for launch in launches("conv", items, window.rounds(), call.limits)
+        for launch in launches("conv", items, window.rounds() + lines.zeros, call.limits)
     )
 
 
 def _unfolded(call: Call, window: Window) -> tuple[Dispatch, ...]:
     out: list[Dispatch] = []
-    for part in _passes(call):
-        unfold, multiply = _unfold(call, window, part), _product(call, SCRATCH, part)
+    for number, part in enumerate(_passes(call)):
+        packed = _lines(call, part).packed(part)
+        if packed[0] and number == 0:
+            weights = matmul.pack(_matmul_call(call, part), 0, _WEIGHTS)
+            out.append(replace(weights, operands=(1, _WEIGHTS)))
+        unfold, multiply = _unfold(call, window, part), _product(call, SCRATCH, part, packed)
         # the windows of the pass before have been read, then those of this one written
-        out += [replace(unfold[0], barrier=bool(out)), *unfold[1:]]
+        out += [replace(unfold[0], barrier=number > 0), *unfold[1:]]
         out += [replace(multiply[0], barrier=True), *multiply[1:]]
         if len(out) > MAX_DISPATCHES:
             raise UnsupportedOp(f"[conv] it needs more than {MAX_DISPATCHES} dispatches")
@@ -333,9 +370,12 @@ def conv_scratch(call: Call) -> tuple[int, ...]:
     """Returns the words of unfolded windows that a convolution needs at a time."""
     if call.output.size == 0 or call.variant != IM2COL:
         return ()
-    images, places = _pass_size(call)
-    parts = _sum(call)
-    return (images * min(places, parts.places) * parts.groups * parts.steps,)
+    part, parts = next(_passes(call)), _sum(call)
+    lines = _lines(call, part)
+    columns = part.images * (parts.groups * parts.steps + lines.zeros) * lines.row
+    if not lines.zeros:
+        return (columns,)
+    return (columns, parts.rows * (parts.steps + lines.zeros))
 
 
 CONV_SHADERS = (

@@ -14,6 +14,7 @@ from .matmul_kernels import (
     SHADERS,
     lower_product,
     matrices,
+    pack,
     product,
     product_scratch,
     takes_halves,
@@ -22,7 +23,7 @@ from .matmul_kernels import (
 from .op import Attrs, Kernel, Op, Work, register
 from .tensor import Tensor, TensorLike, apply, as_tensor, register_method
 
-__all__ = ["SHADERS", "matmul", "product"]
+__all__ = ["SHADERS", "matmul", "pack", "product"]
 """The builder, and what ops that are a product inside take from here."""
 
 

@@ -268,6 +268,11 @@ def lower_product(call: Call) -> tuple[Dispatch, ...]:
     )
 
 
+def pack(call: Call, number: int, target: int) -> Dispatch:
+    """Returns the dispatch that packs operand 0 or 1 of a product into `target`."""
+    return _pack(_operands(call)[:2][number], target, call.limits)
+
+
 def _pack(operand: _Operand, target: int, limits: Limits) -> Dispatch:
     lines, along = operand.padded
     count = math.prod(operand.batch)
@@ -280,7 +285,12 @@ def _pack(operand: _Operand, target: int, limits: Limits) -> Dispatch:
     return Dispatch("matmul_pack", (operand.number, target), groups, push)
 
 
-def product(call: Call, bias_rows: int = 0, result_row: int = 0) -> tuple[Dispatch, ...]:
+def product(
+    call: Call,
+    bias_rows: int = 0,
+    result_row: int = 0,
+    packed: tuple[bool, bool] = (False, False),
+) -> tuple[Dispatch, ...]:
     """Returns the dispatches of a product inside another op, by the fastest kernel that needs no
     scratch memory.
 
@@ -292,10 +302,12 @@ def product(call: Call, bias_rows: int = 0, result_row: int = 0) -> tuple[Dispat
     bias_rows: operand 2 has this many values, those of whole matrices, one for each row of all
         matrices in turn; 0: it has one for each column.
     result_row: words from row to row of a result of which this product computes some columns.
+    packed: whether a and b lie as `pack` leaves them.
     """
     if call.output.size == 0:
         return ()
-    return _product(chosen("matmul", _in_place, call), bias_rows, result_row, (False, False))
+    fitting = variants if any(packed) else _in_place
+    return _product(chosen("matmul", fitting, call), bias_rows, result_row, packed)
 
 
 def _product(

@@ -3,11 +3,14 @@
     w --winograd_weights--> points (S * S, rows, channels)                       once, S = tile + 2
     x --input--> (S * S, channels, tiles) --S * S products with points--> (S * S, rows, tiles)
       --output--> result + bias --repair--> result
+    x --extents--> (places) --wild--> (tiles), for repair
 
 Each tile of tile x tile results takes S * S products instead of 9 * tile * tile: 2.25 times less
 for tiles of 2, 4 times for tiles of 4, whose error is about 10 times that of the direct sums. The
-points take S * S / 9 times the memory of the weights. What is not finite would spread over its
-tile, so results that are not finite are summed up directly, at the end.
+points take S * S / 9 times the memory of the weights. The error of a result is relative to the
+largest value of its tile, and what is not finite would spread over it; so tiles are wild, and
+summed up directly at the end, whose values are not finite, above 1e20, or more than 64 times the
+largest one in the window of one of their results.
 Source: Lavin and Gray, Fast algorithms for convolutional neural networks, 2016.
 """
 
@@ -31,6 +34,7 @@ from .op import (
     Call,
     Dispatch,
     Kernel,
+    Limits,
     Op,
     Work,
     get_op,
@@ -38,10 +42,12 @@ from .op import (
 )
 from .strides import LOCAL_SIZE, LOOP_STEPS, MAX_DISPATCHES
 from .tensor import Tensor, TensorLike, apply, as_tensor
-from .window import Push, launches
+from .window import Launch, Push, launches
 
 TILES = (2, 4)
-_VALUES, _SUMS = SCRATCH, SCRATCH - 1
+_KINDS = ("input", "output", "wild", "repair")
+"""Shaders that differ by the tile."""
+_VALUES, _SUMS, _EXTENTS, _WILD = SCRATCH, SCRATCH - 1, SCRATCH - 2, SCRATCH - 3
 _ROW_WORDS = 4
 """Rows of tiles are padded to so many words, which products read at a time."""
 _SOFTWARE_SCRATCH_WORDS = 1 << 20
@@ -50,7 +56,7 @@ _CHUNK_TILES = 64
 """Tiles of a pass that is not all of them are a multiple of this."""
 
 _REPAIR_EACH = 16
-"""Times four results that an invocation looks at together."""
+"""Tiles that an invocation looks at together, a multiple of four; flags are padded to as many."""
 
 _FROM_WEIGHTS = {
     2: ((1, 0, 0), (1 / 2, 1 / 2, 1 / 2), (1 / 2, -1 / 2, 1 / 2), (0, 0, 1)),
@@ -234,25 +240,33 @@ def _pass_tiles(call: Call) -> int:
 
 
 def _row(tiles: int) -> int:
-    return -(-tiles // _ROW_WORDS) * _ROW_WORDS
+    return _up(tiles, _ROW_WORDS)
 
 
 def _scratch(call: Call) -> tuple[int, ...]:
     if call.output.size == 0:
         return ()
     shape, row = _shape(call), _row(_pass_tiles(call))
-    return (shape.points * shape.channels * row, shape.points * shape.rows * row)
+    return (
+        *(shape.points * shape.channels * row, shape.points * shape.rows * row),
+        *(shape.images * _up(math.prod(shape.sizes), 4), _up(shape.tiles, _REPAIR_EACH)),
+    )
+
+
+def _up(count: int, by: int) -> int:
+    """Returns the least multiple of `by` that is not under count."""
+    return -(-count // by) * by
 
 
 def _lower(call: Call) -> tuple[Dispatch, ...]:
     if call.output.size == 0:
         return ()
     shape, tiles = _shape(call), _pass_tiles(call)
-    out: list[Dispatch] = []
+    out = list(_extents(call, shape))
     for first in range(0, shape.tiles, tiles):
         part = list(_pass(call, shape, first, min(tiles, shape.tiles - first)))
         # the values of the pass before have been read, then those of this one written
-        out += [replace(part[0], barrier=bool(out)), *part[1:]]
+        out += [replace(part[0], barrier=first > 0), *part[1:]]
         if len(out) > MAX_DISPATCHES:
             raise UnsupportedOp(f"[winograd_conv] it needs more than {MAX_DISPATCHES} dispatches")
     return (*out, *_repair(call, shape))
@@ -277,13 +291,17 @@ def _pass(call: Call, shape: _Shape, first: int, tiles: int) -> Iterator[Dispatc
             (("IN_FOURS", int(shape.sizes[1] % 4 == 0 and shape.begin[1] == 1)),),
             barrier=launch.barrier,
         )
+    # the wild tiles are found beside the products of the first pass
+    between = list(_wild(call, shape)) if first == 0 else []
+    yield from between
     points = call.inputs[1]
     values = TensorType((shape.points, shape.channels, row))
     sums = TensorType((shape.points, shape.rows, row))
     plain = Attrs({"transpose_a": False, "transpose_b": False})
     products = matmul.product(Call((points, values), sums, plain, call.limits))
     for number, step in enumerate(products):
-        yield replace(step, operands=(1, _VALUES, 1, _SUMS), barrier=step.barrier or number == 0)
+        barrier = step.barrier or (number == 0 and not between)
+        yield replace(step, operands=(1, _VALUES, 1, _SUMS), barrier=barrier)
     for launch in launches("winograd_conv", shape.rows * tiles, 0, call.limits):
         yield Dispatch(
             f"winograd_output_{shape.tile}",
@@ -303,19 +321,54 @@ def _constants(call: Call) -> tuple[tuple[str, int], ...]:
     return (("HAS_BIAS", int(len(call.inputs) > 2)),)
 
 
+def _spread(items: int, rounds: int, limits: Limits) -> Iterator[Launch]:
+    """Yields dispatches with one item for each invocation, of which there are few."""
+    for launch in launches("winograd_conv", items, rounds, limits):
+        groups = -(-(launch.last - launch.first) // LOCAL_SIZE)
+        yield replace(launch, groups=(min(groups, limits.max_groups[0]), 1, 1))
+
+
+def _extents(call: Call, shape: _Shape) -> Iterator[Dispatch]:
+    area = math.prod(shape.sizes)
+    for launch in _spread(shape.images * -(-area // 4), shape.channels, call.limits):
+        yield Dispatch(
+            "winograd_extents",
+            (0, _EXTENTS),
+            launch.groups,
+            (("channels", shape.channels), ("area", area), *launch.push),
+            (("IN_FOURS", int(area % 4 == 0)),),
+        )
+
+
+def _wild(call: Call, shape: _Shape) -> Iterator[Dispatch]:
+    for launch in _spread(_up(shape.tiles, _REPAIR_EACH), 0, call.limits):
+        yield Dispatch(
+            f"winograd_wild_{shape.tile}",
+            (_EXTENTS, _WILD),
+            launch.groups,
+            (
+                *(("sizes", shape.sizes), ("result_sizes", shape.results), ("begin", shape.begin)),
+                ("tiles", shape.across),
+                *(("count", shape.tiles), *launch.push),
+            ),
+            barrier=True,
+        )
+
+
 def _repair(call: Call, shape: _Shape) -> Iterator[Dispatch]:
-    rounds = 1 + 4 * (shape.channels + 1)
-    each = max(1, min(_REPAIR_EACH, (LOOP_STEPS - 1) // rounds))
-    items = -(-call.output.size // (4 * each * LOCAL_SIZE)) * LOCAL_SIZE
-    for launch in launches("winograd_conv", items, each * rounds, call.limits):
+    rounds = shape.channels + 2 + shape.tile
+    each = max(4, min(_REPAIR_EACH, LOOP_STEPS // rounds // 4 * 4))
+    items = -(-shape.tiles // each) * shape.tile * shape.rows
+    for launch in _spread(items, each * rounds, call.limits):
         yield Dispatch(
             f"winograd_repair_{shape.tile}",
-            (0, 1, _bias_of(call), OUTPUT),
+            (0, 1, _bias_of(call), _WILD, OUTPUT),
             launch.groups,
             (
                 *(("channels", shape.channels), ("rows", shape.rows), ("sizes", shape.sizes)),
                 *(("result_sizes", shape.results), ("begin", shape.begin)),
-                *(("count", call.output.size), ("each", each), *launch.push),
+                ("tiles", shape.across),
+                *(("each", each), *launch.push),
             ),
             _constants(call),
             barrier=True,
@@ -337,7 +390,8 @@ register(
         _reference,
         Kernel(
             (
-                *(f"winograd_{k}_{t}" for k in ("input", "output", "repair") for t in TILES),
+                "winograd_extents",
+                *(f"winograd_{kind}_{tile}" for kind in _KINDS for tile in TILES),
                 *matmul.SHADERS,
             ),
             _lower,

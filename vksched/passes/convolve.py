@@ -17,6 +17,7 @@ import numpy as np
 from ..graph import Graph, Node
 from ..ops.lower import compute
 from ..ops.op import Attrs, AttrValue, get_op
+from ..ops.winograd import TILES
 from ..types import FLOAT32, WORD_BYTES, NDArray
 from .rewrite import Rewriter, Rule, rewrite
 from .wishes import Wishes
@@ -27,10 +28,12 @@ LEAST_CHANNELS, MOST_CHANNELS = 8, 1 << 12
 """Fewer make short sums, which the transforms of x outweigh; of more one invocation could not sum
 up what is not finite.
 """
-LARGEST_WEIGHT = 1e30
-"""Its points are far from infinity."""
-FEW_TILES = 16
-"""With fewer tiles of 4, tiles of 2: less of them lies outside of the image."""
+LARGEST_WEIGHT = 1e10
+"""With values up to 1e20, which are not wild, sums at its points are far from infinity."""
+COLUMNS = 32
+"""Products take as long for any columns up to a multiple of this, as their kernels make so many."""
+TRANSFORMS = 1.2
+"""What the transforms of x and of the results add, as a factor: seen on both CPU drivers."""
 
 _points: weakref.WeakKeyDictionary[object, dict[int, NDArray]] = weakref.WeakKeyDictionary()
 """By the key of a weight and by tile, as long as the weight is there: graphs share them."""
@@ -90,10 +93,17 @@ def _is_tame(weights: NDArray) -> bool:
 
 
 def _tiles(node: Node) -> tuple[int, ...]:
-    """Returns the sizes of tiles, the one to take first."""
+    """Returns the sizes of tiles that take less than unfolded windows, the best first."""
     images, _, *sizes = node.type.shape
-    few = images * math.prod(-(-size // 4) for size in sizes) < FEW_TILES
-    return (2,) if few else (4, 2)
+    costs = {1: 9.0 * images * _columns(math.prod(sizes))}
+    for tile in TILES:
+        tiles = images * math.prod(-(-size // tile) for size in sizes)
+        costs[tile] = TRANSFORMS * (tile + 2) ** 2 * _columns(tiles)
+    return tuple(sorted((t for t in TILES if costs[t] < costs[1]), key=lambda t: costs[t]))
+
+
+def _columns(count: int) -> int:
+    return -(-count // COLUMNS) * COLUMNS
 
 
 def _points_of(weights: NDArray, key: object, tile: int) -> NDArray:
