@@ -82,19 +82,28 @@ def _overhead() -> Iterator[Spec]:
     yield Spec("200 tiny ops fused", "chain", "overhead fused", params)
 
 
+def _models() -> Iterator[Spec]:
+    for label, params in (
+        ("MiniLM 8 x 32 tokens", {"model": "minilm", "batch": 8, "tokens": 32}),
+        ("ResNet-18", {"model": "resnet18"}),
+        ("GPT-2-mini step", {"model": "gpt2_mini"}),
+    ):
+        yield Spec(label, "model", "models", params)
+
+
 def specs_of(suite: str, pattern: str | None = None) -> list[Spec]:
-    """Returns the cases of a suite that `matches` chooses; models and planning have none.
+    """Returns the cases of a suite that `matches` chooses; planning has none.
 
     Raises:
         GraphError: there is no such suite or case.
     """
-    made = {"ops": _ops, "overhead": _overhead, "models": _none, "planning": _none}
+    made = {"ops": _ops, "overhead": _overhead, "models": _models, "planning": _none}
     if suite not in made:
         raise GraphError(f"[bench] expected a suite of {', '.join(SUITES)}, got {suite!r}")
     every = list(made[suite]())
     names = {spec.name for spec in every}
     found = [spec for spec in every if matches(spec.name, pattern, names)]
-    if suite == "ops" and not found:
+    if suite in ("ops", "models") and not found:
         raise GraphError(
             f"[bench] no case of suite {suite} matches {pattern!r}; try --list, which names them"
         )

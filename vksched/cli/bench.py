@@ -88,7 +88,7 @@ def bench(
             if output is not None:  # after each case: what is stopped midway is not lost
                 _write(output, so_far)
 
-        report = run_suite(suite, specs, infos, wanted, pythons, budget_s, pattern, tell, advance)
+        report = run_suite(suite, specs, infos, wanted, pythons, budget_s, tell, advance)
     click.echo(json.dumps(report.as_dict(), indent=1)) if as_json else show(report)
     if report.wrong:
         raise SystemExit(1)
