@@ -87,3 +87,16 @@ def test_memory_tells_what_each_device_takes(
     assert memory.main(["--models", "dlrm", "--devices", "cpu", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["model"] == "dlrm" and 0 < row["weights"] <= row["file"] and row["peak"] > 0
+
+
+def test_scaling_tells_the_speed_up_of_simulated_devices(
+    runner: CliRunner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import scaling
+
+    assert scaling.main(["--small", "--branches", "4", "--devices", "cpu", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["devices"] for row in rows] == [1, 2, 4, 8]
+    assert rows[0]["speed_up"] == 1.0 and rows[2]["speed_up"] > rows[1]["speed_up"] > 1.5
+    scaling.main(["--small", "--branches", "2", "--devices", "cpu"])
+    assert "speed-up" in capsys.readouterr().out

@@ -136,8 +136,10 @@ class NetworkRun:
 
     @property
     def memory_bytes(self) -> float:
-        """What it takes at most on its device."""
-        return float(self._buffers().peak_bytes)
+        """What it takes at most on its device, weights included."""
+        found = self._buffers()
+        host = self._sched.devices[0].name == "cpu"  # whose plan does not count the user's arrays
+        return float(found.peak_bytes + (found.weight_bytes if host else 0))
 
     @property
     def devices(self) -> set[str]:

@@ -19,6 +19,7 @@ from .peers.specs import Spec, work_of
 from .planning import planning_facts
 from .process import PeerFailed, PeerProcess
 from .rounds import OURS, Result, Runner, geometric_mean, measure_case
+from .suites import fitting
 
 FORMAT = 1
 VULKAN_PEERS = ("ncnn", "iree", "wgpu", "kp", "torch")
@@ -162,7 +163,7 @@ def run_suite(
     for info in infos:
         with _runners(info, peers, pythons, tell) as (device, runners):
             report.devices.append(device)
-            for spec in specs:
+            for spec in fitting(specs, info.type):
                 result = measure_case(info.name, spec, runners, budget_s, tell=tell)
                 report.results.append(result)
                 advance(report)
