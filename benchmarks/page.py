@@ -38,7 +38,8 @@ INTRODUCTION = [
 MODELS = """Each model is one network with the same random weights in every runtime, in float32.
 A run takes its inputs from the host and gives its result to it; a decoder's cache stays with the
 runtime where that can keep one. Getting ready, compilers and tuners included, is no part of it.
-"Kernels" is the sum of our own kernels' time, each submitted alone. IREE reads the ONNX file that
+"Its
+kernels" is the sum of our own kernels' time, each submitted alone, in turns with whole runs. IREE reads the ONNX file that
 onnxruntime reads; ncnn's layers are written from the same description, and products by the faster
 of its two layers. PyTorch, wgpu and hand-written Kompute have no such models here, numpy neither.
 Memory is the most that our plan takes on the device, weights included, and by how much a fresh
@@ -186,7 +187,7 @@ def _models(report: Report) -> list[str]:
         return []
     facts = {(f.device, f.name): f for f in report.facts}
     peers = [p for p in MODEL_PEERS if any(r.ratio(p) for r in results)]
-    head = ["model", "device", "time", "spread", "kernels", "time / kernels"]
+    head = ["model", "device", "time", "spread", "a run / its kernels", "ratio"]
     head += [f"{p}: time, ratio" for p in peers]
     head += ["memory", "onnxruntime's", "ratio", "compile, first run"]
     lines = ["## Whole models", "", MODELS, "", _row(head), "|---" * len(head) + "|"]
@@ -204,7 +205,7 @@ def _models(report: Report) -> list[str]:
         ours = result.ours
         cells = [name, f"{result.device}: {labels.get(result.device, '')}"]
         cells += [_seconds(ours), f"{100 * ours.spread:.0f} %" if ours and ours.rounds_s else ""]
-        cells += list(run.cells()[1:]) if run else ["", ""]
+        cells += ["{} / {}".format(*run.cells()), ratio_text(run.ratio)] if run else ["", ""]
         for peer in peers:
             figure = next((f for f in result.figures if f.runner == peer), None)
             cells.append(f"{_seconds(figure)} {ratio_text(result.ratio(peer))}".strip())

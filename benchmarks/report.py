@@ -31,6 +31,7 @@ from plots import plots
 from vksched.bench.report import DeviceReport, Report, find_devices
 from vksched.bench.rounds import Result, geometric_mean
 from vksched.bench.suites import fitting, specs_of
+from vksched.runtime.probe import list_devices
 
 ROOT = Path(__file__).resolve().parent.parent
 PORTION = 6
@@ -177,16 +178,18 @@ class Run:
         return done.stdout if done.returncode == 0 else None
 
 
-def run_all(run: Run, devices: Sequence[str], pattern: str | None) -> None:
-    """Runs the suites on all devices; with a pattern only such cases, and nothing else."""
+def run_all(run: Run, devices: Sequence[str], suites: Sequence[str], pattern: str | None) -> None:
+    """Runs suites and scripts on all devices; with a pattern only such cases of the suites."""
     for info in find_devices(devices):
-        for suite in SUITES if pattern is None else ("ops",):
-            specs = fitting(specs_of(suite, pattern), info.type)
-            run.suite(suite, info.name, [spec.name for spec in specs])
-    if pattern is None:
+        for suite in suites:
+            if suite in SUITES:
+                specs = fitting(specs_of(suite, pattern), info.type)
+                run.suite(suite, info.name, [spec.name for spec in specs])
+    if "planning" in suites:
         run.suite("planning", "", ["planning"])
-        gpus = ",".join(name for name in devices if name != "cpu")
-        for key in EXTRAS if gpus else ():
+    gpus = ",".join(name for name in devices if name != "cpu")
+    for key in EXTRAS:
+        if key in suites and gpus:
             run.extra(key, "--devices", gpus)
 
 
@@ -212,9 +215,14 @@ def _inputs(kept: Path, files: Iterable[Path], measured: Iterable[Path]) -> Iter
 @click.command(help=__doc__.splitlines()[0] if __doc__ else "")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--run", "wanted", is_flag=True, help="Measure first, or go on with it.")
-@click.option("--devices", default="vulkan:0,vulkan:1,cpu", show_default=True, help="With --run.")
+@click.option("--devices", help="With --run, as of vksched bench; all there are when not given.")
 @click.option("--peer-python", "pythons", multiple=True, help="With --run, as of vksched bench.")
-@click.option("--case", "pattern", help="With --run: only such cases of the ops, anew.")
+@click.option(
+    "--suite",
+    "suites",
+    help=f"With --run: some of {', '.join((*SUITES, 'planning', *EXTRAS))}; all when not given.",
+)
+@click.option("--case", "pattern", help="With --run: only such cases, of ops or --suite, anew.")
 @click.option("--under", default="", help="With --run: a command to put before each portion.")
 @click.option("--budget", default=1.0, show_default=True, help="With --run: seconds per case.")
 @click.option("--docs", default=ROOT / "docs", type=click.Path(path_type=Path), help="The page's.")
@@ -227,8 +235,9 @@ def _inputs(kept: Path, files: Iterable[Path], measured: Iterable[Path]) -> Iter
 def main(
     files: tuple[Path, ...],
     wanted: bool,
-    devices: str,
+    devices: str | None,
     pythons: tuple[str, ...],
+    suites: str | None,
     pattern: str | None,
     under: str,
     budget: float,
@@ -238,8 +247,13 @@ def main(
     options = ["--peers", "--budget", str(budget)]
     options += [word for p in pythons for word in ("--peer-python", p)]
     run = Run(work, options, shlex.split(under), pattern is not None)
+    known = (*SUITES, "planning", *EXTRAS)
+    chosen = suites.split(",") if suites else known if pattern is None else ("ops",)
+    if unknown := set(chosen) - set(known):
+        raise click.BadParameter(f"expected some of {', '.join(known)}, got {unknown.pop()}")
     if wanted:
-        run_all(run, devices.split(","), pattern)
+        present = [info.name for info in list_devices() if info.usable]
+        run_all(run, devices.split(",") if devices else present, chosen, pattern)
     paths = list(_inputs(docs / "performance" / "results.json", files, run.results()))
     if not paths:
         raise click.ClickException(

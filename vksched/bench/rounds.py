@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
@@ -129,8 +130,9 @@ def measure_case(
 ) -> Result:
     """Has all runners take turns on a case for about budget_s seconds altogether.
 
-    A peer of which one call takes longer than that is left out after FEW rounds. tell: what goes
-    on, as making ready may take longer than measuring and counts for nothing.
+    A peer of which one sample takes half of that is left out after FEW rounds, or after one where
+    it takes twice that. tell: what goes on, as getting ready may take longer than measuring and
+    counts for nothing.
     """
     figures = []
     for runner in runners:
@@ -140,16 +142,20 @@ def measure_case(
     taking_part = [(r, f) for r, f in zip(runners, figures, strict=True) if not f.reason]
     each_s = budget_s / max(1, rounds * len(taking_part))
     samples: dict[str, list[float]] = {runner.name: [] for runner in runners}
+    most = {runner.name: rounds for runner in runners}
     for number in range(rounds):
         for runner, figure in taking_part:
-            slow = runner.name != OURS and max(figure.rounds_s, default=0.0) > budget_s
-            if figure.reason or (slow and number >= FEW):
+            if figure.reason or number >= most[runner.name]:
                 continue
+            start = time.perf_counter()
             try:
                 times = runner.measure(each_s)
             except PeerFailed as error:
                 figure.reason, figure.rounds_s = str(error), []
                 continue
+            took = time.perf_counter() - start
+            if runner.name != OURS and took > budget_s / 2:
+                most[runner.name] = min(rounds, FEW if took < 2 * budget_s else 1)
             figure.rounds_s.append(statistics.median(times))
             samples[runner.name] += times
     for runner, figure in taking_part:
