@@ -35,15 +35,15 @@ INTRODUCTION = [
     "a copy for bytes, whichever bounds the call.",
     "",
 ]
-MODELS = """Each model is one network with the same random weights in every runtime, in float32.
-A run takes its inputs from the host and gives its result to it; a decoder's cache stays with the
+MODELS = """Each model is one network with the same random weights in every runtime, in float32. A
+run takes its inputs from the host and gives its result to it; a decoder's cache stays with the
 runtime where that can keep one. Getting ready, compilers and tuners included, is no part of it.
-"Its
-kernels" is the sum of our own kernels' time, each submitted alone, in turns with whole runs. IREE reads the ONNX file that
-onnxruntime reads; ncnn's layers are written from the same description, and products by the faster
-of its two layers. PyTorch, wgpu and hand-written Kompute have no such models here, numpy neither.
-Memory is the most that our plan takes on the device, weights included, and by how much a fresh
-process of onnxruntime grows, which computes on the CPU.""".replace("\n", " ")
+"Its kernels" is the sum of our own kernels' time, each submitted alone, in turns with whole runs.
+IREE reads the ONNX file that onnxruntime reads; ncnn's layers are written from the same
+description, and products by the faster of its two layers. PyTorch, wgpu and hand-written Kompute
+have no such models here, numpy neither. Memory is the most that our plan takes on the device,
+weights included, and by how much a fresh process of onnxruntime grows, which computes on the
+CPU.""".replace("\n", " ")
 
 
 def page(

@@ -252,8 +252,13 @@ def main(
     if unknown := set(chosen) - set(known):
         raise click.BadParameter(f"expected some of {', '.join(known)}, got {unknown.pop()}")
     if wanted:
-        present = [info.name for info in list_devices() if info.usable]
-        run_all(run, devices.split(",") if devices else present, chosen, pattern)
+        present = [d.name for d in list_devices() if d.usable and not d.duplicate_of]
+        try:
+            run_all(run, devices.split(",") if devices else present, chosen, pattern)
+        except KeyboardInterrupt:
+            raise click.ClickException(
+                f"[report] stopped; what is measured lies in {work}, and the same command goes on"
+            ) from None
     paths = list(_inputs(docs / "performance" / "results.json", files, run.results()))
     if not paths:
         raise click.ClickException(
