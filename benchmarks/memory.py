@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -22,27 +21,12 @@ from rich.console import Console
 from rich.table import Table
 
 import vksched as vs
+from vksched.bench.peers.growth import growth_of
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 from models import dimensions, example_inputs, make_model  # noqa: E402
-
-PEER = """
-import sys
-import numpy as np, onnxruntime
-feeds = dict(np.load(sys.argv[2]))
-onnxruntime.set_default_logger_severity(3)
-def peak():  # not ru_maxrss, which a process takes over from the one that started it
-    for line in open("/proc/self/status"):
-        if line.startswith("VmHWM:"):
-            return 1024 * int(line.split()[1])
-before = peak()
-session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
-for _ in range(3):
-    session.run(None, feeds)
-print(peak() - before)
-"""
 
 
 @dataclass(frozen=True)
@@ -61,23 +45,12 @@ class Row:
     onnxruntime: int | None
 
 
-def peer_bytes(path: Path, name: str, folder: Path) -> int | None:
-    """Returns by how much onnxruntime makes a process grow; None where that is not known."""
-    import numpy as np
-
-    feeds = folder / "feeds.npz"
-    np.savez(feeds, **example_inputs(name, 0, **dimensions(name)))
-    command = [sys.executable, "-c", PEER, str(path), str(feeds)]
-    answer = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    return int(answer.stdout) if answer.returncode == 0 else None
-
-
 def measure(name: str, devices: Sequence[str]) -> list[Row]:
     rows = []
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         path = make_model(name, folder)
-        peer = peer_bytes(path, name, folder)
+        peer = growth_of(path, example_inputs(name, 0, **dimensions(name)))
         for device in devices:
             with vs.Scheduler([d for d in [device] if d != "cpu"] or ["cpu"]) as sched:
                 run = sched.compile(vs.load(path))

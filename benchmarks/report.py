@@ -1,40 +1,46 @@
-"""Writes docs/performance.md with its plots, from results of `vksched bench`.
+"""Writes docs/performance.md with its plots, from results of `vksched bench` and its neighbours.
 
     python benchmarks/report.py                          # again, from docs/performance/results.json
     python benchmarks/report.py a.json b.json            # from these; they are kept beside the page
     python benchmarks/report.py --run --peer-python P    # measures first: every suite and device
     python benchmarks/report.py --run --under "nice -n -5" --case "matmul*" --devices vulkan:0
 
-Results of several runs are put together by device and case; later ones win. What people wrote is
-in docs/performance/*.md and goes into the page as it is. Plots need matplotlib (extra `bench`).
+Results of several runs are put together by device and case; later ones win, so a run with --case
+replaces only these. A run that was stopped goes on where it was when it is started again: what was
+measured lies in build/bench until all is there. What people wrote is in docs/performance/*.md and
+goes into the page as it is. Plots need matplotlib (extra `bench`).
 """
 
 from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
+from page import Extras, page, ratio_text, to_fastest  # beside this file
+from plots import plots
 
-from vksched.bench.peers.specs import work_of
-from vksched.bench.report import FLOORS, DeviceReport, Report, means, rates
-from vksched.bench.rounds import OURS, Result, geometric_mean
-from vksched.bench.suites import specs_of
+from vksched.bench.report import DeviceReport, Report, find_devices
+from vksched.bench.rounds import Result, geometric_mean
+from vksched.bench.suites import fitting, specs_of
+from vksched.runtime.probe import list_devices
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
-PORTION = 3
-"""Cases measured by one process, so that a portion takes no more than about a minute."""
+ROOT = Path(__file__).resolve().parent.parent
+PORTION = 6
+"""Cases measured by one process."""
 SUITES = ("ops", "overhead", "models")
-COMMAND = "python benchmarks/report.py"
-DISPATCH_S = 100e-6
-"""Calls that take less are bound by what a dispatch costs rather than by their work."""
+EXTRAS = {"overlap": "overlap.py", "scaling": "scaling.py", "loading": "loading.py"}
+"""What other scripts beside this one measure, with --json: where the page has it, and which."""
+LAST_FACT = {"overhead": "a trivial run", "models": "{}: a run, beside its kernels"}
+"""What a suite measures behind its cases."""
 
 
 # -- results ---------------------------------------------------------------------------------------
@@ -62,27 +68,31 @@ def merge(reports: Iterable[Report]) -> Report:
             results[result.device, result.spec.name] = result
         for fact in report.facts:
             facts[fact.device, fact.name] = fact
-    order = {
-        spec.name: i for suite in ("ops", "overhead") for i, spec in enumerate(specs_of(suite))
-    }
+    order = {spec.name: i for i, spec in enumerate(s for suite in SUITES for s in specs_of(suite))}
     ordered = sorted(results.values(), key=lambda r: (r.device, order.get(r.spec.name, 1000)))
     return Report("all", list(devices.values()), ordered, version, list(facts.values()))
 
 
-def read(paths: Sequence[Path]) -> Report:
+def read(paths: Sequence[Path]) -> tuple[Report, Extras]:
     """Returns the results of files, put together."""
-    found = []
+    found, extras = [], {}
     for path in paths:
         try:
-            found.append(Report.from_dict(json.loads(path.read_text())))
-        except (OSError, ValueError) as error:
+            data = json.loads(path.read_text())
+            extras.update({key: rows for key, rows in data.items() if key in EXTRAS})
+            if data.keys() - EXTRAS.keys():
+                found.append(Report.from_dict(data))
+        except (OSError, ValueError, AttributeError) as error:
             raise click.ClickException(f"[report] cannot read {path}: {error}") from error
-    return merge(found)
+    return merge(found), extras
 
 
-def write_results(report: Report, path: Path) -> None:
+def write_results(report: Report, extras: Extras, path: Path) -> None:
     """Writes results as one line per case, with few digits: small, and good to compare."""
-    data = _rounded(report.as_dict())
+    data = {
+        **_rounded(report.as_dict()),
+        **{k: [_rounded(r) for r in v] for k, v in extras.items()},
+    }
     lines = []
     for key, value in data.items():
         if isinstance(value, list):
@@ -101,318 +111,169 @@ def _rounded(value: Any) -> Any:
     return [_rounded(v) for v in value] if isinstance(value, list) else value
 
 
-def run_all(
-    devices: Sequence[str], pythons: Sequence[str], pattern: str | None, under: str, budget_s: float
-) -> list[Path]:
-    """Runs the bench in portions, each in a process of its own; returns the files with results."""
-    folder = Path(tempfile.mkdtemp(prefix="vksched-bench-"))
-    out: list[Path] = []
-    for device in devices:
-        for suite in SUITES:
-            names = [spec.name for spec in specs_of(suite, pattern)] or ["*"]
-            if pattern is not None and suite != "ops":
-                continue
-            for start in range(0, len(names), PORTION):
-                path = folder / f"{len(out):03}.json"
-                part = ",".join(names[start : start + PORTION])
-                command = [*shlex.split(under), sys.executable, "-m", "vksched", "bench"]
-                command += ["--suite", suite, "--devices", device, "--case", part, "--peers"]
-                command += [word for p in pythons for word in ("--peer-python", p)]
-                command += ["--budget", str(budget_s), "--output", str(path)]
-                click.echo(shlex.join(command), err=True)
-                code = subprocess.run(command, stdout=subprocess.DEVNULL).returncode
-                if code:
-                    click.echo(f"exit code {code}; the page has what was measured before", err=True)
-                if path.exists():
-                    out.append(path)
-    return out
+# -- measuring -------------------------------------------------------------------------------------
 
 
-# -- the page --------------------------------------------------------------------------------------
+@dataclass
+class Run:
+    """A run of all suites in portions, each in a process of its own.
+
+    folder: where what was measured lies until all is there. again: whether what lies there is
+    measured anew.
+    """
+
+    folder: Path
+    options: list[str]
+    under: list[str]
+    again: bool
+    unfinished: int = 0
+
+    def results(self) -> list[Path]:
+        """Returns the files with what was measured so far, the oldest first."""
+        return sorted(self.folder.glob("*.json"))
+
+    def suite(self, suite: str, device: str, names: Sequence[str]) -> None:
+        """Measures these cases on one device, but for those that are there already."""
+        left = list(names) if self.again else self._left(suite, device, names)
+        for start in range(0, len(left), PORTION):
+            part = left[start : start + PORTION]
+            command = ["-m", "vksched", "bench", "--suite", suite, *self.options]
+            command += ["--devices", device, "--case", ",".join(part)] if device else []
+            self._call([*command, "--output", str(self._file())])
+            self.unfinished += len(self._left(suite, device, part))
+
+    def extra(self, key: str, *options: str) -> None:
+        """Measures with another script of this folder."""
+        script = Path(__file__).parent / EXTRAS[key]
+        known = any(key in json.loads(path.read_text()) for path in self.results())
+        if not script.exists() or (known and not self.again):
+            return
+        said = self._call([str(script), "--json", *options])
+        if said is None:
+            self.unfinished += 1
+        else:
+            self._file().write_text(json.dumps({key: json.loads(said)}))
+
+    def _left(self, suite: str, device: str, names: Sequence[str]) -> list[str]:
+        """Returns the cases that are not measured yet."""
+        report, _ = read(self.results())
+        done = {result.spec.name for result in report.results_of(device)}
+        facts = {fact.name for fact in report.facts if fact.device == (device or "planner")}
+        if suite == "planning":
+            return [] if facts else list(names)
+        last = LAST_FACT.get(suite)
+        return [n for n in names if n not in done or (last and last.format(n) not in facts)]
+
+    def _file(self) -> Path:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self.folder / f"{time.time_ns()}.json"
+
+    def _call(self, command: Sequence[str]) -> str | None:
+        """Returns what a Python program says; None where it fails."""
+        whole = [*self.under, sys.executable, *command]
+        click.echo(shlex.join(whole), err=True)
+        done = subprocess.run(whole, stdout=subprocess.PIPE, text=True)
+        if done.returncode:
+            click.echo(f"exit code {done.returncode}; what it measured before counts", err=True)
+        return done.stdout if done.returncode == 0 else None
 
 
-def page(report: Report, parts: Path) -> str:
-    """Returns the page; parts: the folder of what people wrote."""
-    lines = [
-        "# Performance",
-        "",
-        f"Written by `{COMMAND}`; figures from [results.json](performance/results.json), which "
-        "`vksched bench` measured. Text between the tables is in `docs/performance/*.md`.",
-        "",
-        "A call's time is that of one call in a compiled graph that is replayed, with all data on "
-        "the device: dispatches, barriers and its share of the graph's cost, without submission "
-        "and fence. Rounds of all runtimes take turns in one run, so ratios hold where absolute "
-        "figures do not: other programs may have run beside. Ratios are the medians of the "
-        "rounds' own; above 1 vksched is faster. Every result was compared with numpy's first. "
-        "A share is that of the device's own ceiling in the same run: an fma loop for arithmetic, "
-        "a copy for bytes, whichever bounds the call.",
-        "",
-    ]
-    lines += _ceilings(report)
-    for device in report.devices:
-        results = report.results_of(device.name)
-        if not results and not [f for f in report.facts if f.device == device.name]:
-            continue
-        lines += [f"## {device.name}: {device.label}", ""]
-        lines += _means(device, results) + _cases(device, results) + _no_figures(results)
-        lines += _facts(report, device.name)
-    lines += _gpu(report)
-    for name in ("tried.md", "scheduler.md"):
-        path = parts / name
-        if path.exists():
-            lines += [path.read_text().strip(), ""]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _ceilings(report: Report) -> list[str]:
-    lines = [
-        "| device | type | driver | arithmetic, GFLOP/s | by | copy, GB/s | by | peers |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for d in report.devices:
-        peers = ", ".join(f"{name} {version}".strip() for name, version in d.peers.items())
-        c = d.ceiling
-        lines.append(
-            f"| {d.name}: {d.label} | {d.type} | {d.driver} | {c.flops_per_s / 1e9:.3g} | "
-            f"{c.arithmetic} | {c.bytes_per_s / 1e9:.3g} | {c.copy} | {peers} |"
-        )
-    return [*lines, ""]
-
-
-def _means(device: DeviceReport, results: Sequence[Result]) -> list[str]:
-    peers = [p for p in device.peers if any(r.ratio(p) for r in results)]
-    found = means(results)
-    if not peers:
-        return []
-    head = [*peers, "the fastest peer of each case"]
-    lines = [
-        "Times as fast as each peer, geometric means; `kp` is hand-written Kompute, a measure of "
-        "the device and no peer.",
-        "",
-        f"| cases | {' | '.join(head)} | least ratio to the fastest |",
-        "|---" * (len(head) + 2) + "|",
-    ]
-    for group, by_peer in found.items():
-        cells = [_ratio(by_peer.get(peer)) for peer in (*peers, "fastest")]
-        own = [r for r in results if r.spec.group == group]
-        least = min((x for x in map(_to_fastest, own) if x is not None), default=None)
-        lines.append(f"| {group} | {' | '.join(cells)} | {_ratio(least)} |")
-    return [*lines, ""]
-
-
-def _to_fastest(result: Result) -> float | None:
-    fastest = result.fastest_peer(FLOORS)
-    return result.ratio(fastest.runner) if fastest else None
-
-
-def _cases(device: DeviceReport, results: Sequence[Result]) -> list[str]:
-    if not results:
-        return []
-    peers = [p for p in device.peers if any(r.ratio(p) for r in results)]
-    head = "".join(f" {peer} |" for peer in peers)
-    lines = [
-        f"| case | time | spread | GFLOP/s | GB/s | share | bound by |{head}",
-        "|---" * (7 + len(peers)) + "|",
-    ]
-    for result in results:
-        ours = result.ours
-        ratios = "".join(f" {_ratio(result.ratio(peer))} |" for peer in peers)
-        if ours is None or ours.seconds is None:
-            why = "wrong" if ours and ours.wrong else "none"
-            lines.append(f"| {result.spec.name} | {why} | | | | | |{ratios}")
-            continue
-        flops, moved, share = rates(result.spec, ours.seconds, device.ceiling)
-        bound = bound_of(device, result)
-        lines.append(
-            f"| {result.spec.name} | {_time(ours.seconds)} | {100 * ours.spread:.0f} % | "
-            f"{flops:.3g} | {moved:.3g} | {100 * share:.0f} % | {bound} |{ratios}"
-        )
-    return [*lines, ""]
-
-
-def bound_of(device: DeviceReport, result: Result) -> str:
-    """Returns what bounds our time of a case: arithmetic, bytes, or the cost of dispatches."""
-    work = work_of(result.spec)
-    seconds = result.ours.seconds if result.ours else None
-    ideal = device.ceiling.share(*work, 1.0)
-    if result.spec.kind == "chain" or (seconds and seconds < DISPATCH_S and ideal < seconds / 4):
-        return "dispatch"
-    return device.ceiling.bound(*work)
-
-
-def _no_figures(results: Sequence[Result]) -> list[str]:
-    why: dict[tuple[str, str], list[str]] = {}
-    for result in results:
-        for figure in result.figures:
-            if figure.reason:
-                why.setdefault((figure.runner, figure.reason), []).append(result.spec.name)
-    lines = [f"- {runner}: {reason}: {', '.join(c)}" for (runner, reason), c in why.items()]
-    return ["No figures:", "", *lines, ""] if lines else []
-
-
-def _facts(report: Report, device: str) -> list[str]:
-    found = [fact for fact in report.facts if fact.device == device]
-    if not found:
-        return []
-    lines = ["| what | value | beside | ratio | |", "|---|---|---|---|---|"]
-    for fact in found:
-        value, beside, ratio = fact.cells()
-        lines.append(f"| {fact.name} | {value} | {beside} | {ratio} | {fact.note} |")
-    return [*lines, ""]
-
-
-def _gpu(report: Report) -> list[str]:
-    gpus = [d for d in report.devices if d.type not in ("cpu",)]
-    lines = ["## GPUs", ""]
-    if not gpus:
-        return [
-            *lines,
-            "None was at hand. What AMD's compiler makes of every kernel, for cards of four "
-            "generations: [shaders](shaders.md).",
-            "",
-        ]
-    lines += ["| device | matmul 2048 float32, GFLOP/s | torch | copy, GB/s |", "|---|---|---|---|"]
-    for device in gpus:
-        results = {r.spec.name: r for r in report.results_of(device.name)}
-        square = results.get("matmul 2048")
-        figures = {f.runner: f.seconds for f in square.figures} if square else {}
-        cells = []
-        for runner in (OURS, "torch"):
-            seconds = figures.get(runner)
-            cells.append(f"{2 * 2048**3 / seconds / 1e9:.4g}" if seconds else "")
-        lines.append(
-            f"| {device.label} | {' | '.join(cells)} | {device.ceiling.bytes_per_s / 1e9:.4g} |"
-        )
-    return [*lines, ""]
-
-
-def _ratio(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
-
-
-def _time(seconds: float) -> str:
-    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} us"
-
-
-# -- plots -----------------------------------------------------------------------------------------
-
-
-def plots(report: Report, folder: Path) -> dict[str, str]:
-    """Draws what there is; returns file names by caption."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise click.ClickException(
-            f"[report] expected matplotlib, got {error}; try pip install vksched[bench]"
-        ) from error
-    matplotlib.use("svg")
-    matplotlib.rcParams.update({"svg.hashsalt": "vksched", "svg.fonttype": "none"})
-    made: dict[str, str] = {}
-    for device in report.devices:
-        results = report.results_of(device.name)
-        square = {r.spec["m"]: r for r in results if r.spec.group == "matmul square"}
-        if len(square) > 1:
-            name = f"matmul-{device.name.replace(':', '-')}.svg"
-            ceiling = device.ceiling.flops_per_s / 1e9
-            _draw(
-                folder / name, _series(square, 2.0), "size of square matrices", "GFLOP/s", ceiling
-            )
-            made[f"Products of square matrices on {device.name}; dashed: the ceiling"] = name
-        chains = {
-            r.spec["ops"]: r for r in results if r.spec.kind == "chain" and not r.spec.get("fused")
-        }
-        if len(chains) > 1:
-            name = f"overhead-{device.name.replace(':', '-')}.svg"
-            _draw(folder / name, _series(chains, 0.0), "ops in the graph", "us per op", None)
-            made[f"Time of one op over the ops of a replayed graph on {device.name}"] = name
-    return made
-
-
-def _series(results: dict[int, Result], power: float) -> dict[str, list[tuple[int, float]]]:
-    """Returns by runner points of size and rate (power 2: products), or us per op (0)."""
-    out: dict[str, list[tuple[int, float]]] = {}
-    for size, result in sorted(results.items()):
-        for figure in result.figures:
-            if figure.seconds:
-                value = 2 * size**3 / figure.seconds / 1e9 if power else 1e6 * figure.seconds
-                out.setdefault(figure.runner, []).append((size, value))
-    return out
-
-
-def _draw(
-    path: Path, series: dict[str, list[tuple[int, float]]], x: str, y: str, line: float | None
-) -> None:
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6, 3.5), layout="constrained")
-    for name, points in series.items():
-        width = 2.5 if name == OURS else 1.2
-        axes.plot(*zip(*points, strict=True), "o-", label=name, linewidth=width, markersize=4)
-    if line is not None:
-        axes.axhline(line, color="grey", linestyle="--", linewidth=1)
-    axes.set(xscale="log", xlabel=x, ylabel=y, ylim=(0, None))
-    ticks = sorted({point[0] for points in series.values() for point in points})
-    axes.set_xticks(ticks, [str(t) for t in ticks])
-    axes.minorticks_off()
-    axes.legend(fontsize="small")
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
+def run_all(run: Run, devices: Sequence[str], suites: Sequence[str], pattern: str | None) -> None:
+    """Runs suites and scripts on all devices; with a pattern only such cases of the suites."""
+    for info in find_devices(devices):
+        for suite in suites:
+            if suite in SUITES:
+                specs = fitting(specs_of(suite, pattern), info.type)
+                run.suite(suite, info.name, [spec.name for spec in specs])
+    if "planning" in suites:
+        run.suite("planning", "", ["planning"])
+    gpus = ",".join(name for name in devices if name != "cpu")
+    for key in EXTRAS:
+        if key in suites and gpus:
+            run.extra(key, "--devices", gpus)
 
 
 # -- command ---------------------------------------------------------------------------------------
 
 
-def write(report: Report, docs: Path) -> None:
+def write(report: Report, extras: Extras, docs: Path) -> None:
     """Writes the page, its plots and the results they show."""
     folder = docs / "performance"
     folder.mkdir(parents=True, exist_ok=True)
-    write_results(report, folder / "results.json")
-    text = page(report, folder)
-    for caption, name in plots(report, folder).items():
-        device = caption.split(" on ")[-1].split(";")[0]
-        picture = f"![{caption}](performance/{name})\n\n*{caption}*\n"
-        head, sep, rest = text.partition(f"## {device}: ")
-        title, _, body = rest.partition("\n")
-        text = f"{head}{sep}{title}\n\n{picture}{body}"
+    write_results(report, extras, folder / "results.json")
+    text = page(report, extras, folder, plots(report, extras, folder))
     (docs / "performance.md").write_text(text)
+
+
+def _inputs(kept: Path, files: Iterable[Path], measured: Iterable[Path]) -> Iterator[Path]:
+    if kept.exists():
+        yield kept
+    yield from files
+    yield from measured
 
 
 @click.command(help=__doc__.splitlines()[0] if __doc__ else "")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--run", is_flag=True, help="Measure first.")
-@click.option("--devices", default="vulkan:0,vulkan:1,cpu", show_default=True, help="With --run.")
+@click.option("--run", "wanted", is_flag=True, help="Measure first, or go on with it.")
+@click.option("--devices", help="With --run, as of vksched bench; all there are when not given.")
 @click.option("--peer-python", "pythons", multiple=True, help="With --run, as of vksched bench.")
-@click.option("--case", "pattern", help="With --run: only such cases of the ops.")
+@click.option(
+    "--suite",
+    "suites",
+    help=f"With --run: some of {', '.join((*SUITES, 'planning', *EXTRAS))}; all when not given.",
+)
+@click.option("--case", "pattern", help="With --run: only such cases, of ops or --suite, anew.")
 @click.option("--under", default="", help="With --run: a command to put before each portion.")
 @click.option("--budget", default=1.0, show_default=True, help="With --run: seconds per case.")
-@click.option("--docs", default=DOCS, type=click.Path(path_type=Path), help="Where the page is.")
+@click.option("--docs", default=ROOT / "docs", type=click.Path(path_type=Path), help="The page's.")
+@click.option(
+    "--work",
+    default=ROOT / "build" / "bench",
+    type=click.Path(path_type=Path),
+    help="Where a run keeps what is measured until it is complete.",
+)
 def main(
     files: tuple[Path, ...],
-    run: bool,
-    devices: str,
+    wanted: bool,
+    devices: str | None,
     pythons: tuple[str, ...],
+    suites: str | None,
     pattern: str | None,
     under: str,
     budget: float,
     docs: Path,
+    work: Path,
 ) -> None:
-    kept = docs / "performance" / "results.json"
-    paths = list(files)
-    if run:
-        paths += run_all(devices.split(","), pythons, pattern, under, budget)
-    if kept.exists():
-        paths.insert(0, kept)
+    options = ["--peers", "--budget", str(budget)]
+    options += [word for p in pythons for word in ("--peer-python", p)]
+    run = Run(work, options, shlex.split(under), pattern is not None)
+    known = (*SUITES, "planning", *EXTRAS)
+    chosen = suites.split(",") if suites else known if pattern is None else ("ops",)
+    if unknown := set(chosen) - set(known):
+        raise click.BadParameter(f"expected some of {', '.join(known)}, got {unknown.pop()}")
+    if wanted:
+        present = [d.name for d in list_devices() if d.usable and not d.duplicate_of]
+        try:
+            run_all(run, devices.split(",") if devices else present, chosen, pattern)
+        except KeyboardInterrupt:
+            raise click.ClickException(
+                f"[report] stopped; what is measured lies in {work}, and the same command goes on"
+            ) from None
+    paths = list(_inputs(docs / "performance" / "results.json", files, run.results()))
     if not paths:
         raise click.ClickException(
             "[report] expected results; try --run, or files of vksched bench"
         )
-    report = read(paths)
-    write(report, docs)
-    overall = geometric_mean(x for x in map(_to_fastest, report.results) if x is not None)
-    click.echo(f"wrote {docs / 'performance.md'}; overall {_ratio(overall)} of the fastest peers")
+    report, extras = read(paths)
+    write(report, extras, docs)
+    if wanted and not run.unfinished:
+        shutil.rmtree(work, ignore_errors=True)
+    overall = geometric_mean(x for x in map(to_fastest, report.results) if x is not None)
+    click.echo(
+        f"wrote {docs / 'performance.md'}; overall {ratio_text(overall)} of the fastest peers"
+    )
+    if run.unfinished:
+        click.echo(f"{run.unfinished} cases are missing: the same command again goes on with them")
 
 
 if __name__ == "__main__":

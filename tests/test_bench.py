@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,27 @@ from vksched.bench.ceiling import Ceiling
 from vksched.bench.facts import Fact
 from vksched.bench.ours import Ours
 from vksched.bench.overhead import overhead_facts
-from vksched.bench.peers.specs import Spec
+from vksched.bench.peers.ncnnfile import NcnnFile
+from vksched.bench.peers.networks import build
+from vksched.bench.peers.specs import Spec, work_of
+from vksched.bench.process import PeerProcess
 from vksched.bench.report import DeviceReport, Report, means, rates
 from vksched.bench.rounds import Figure, Result, geometric_mean, measure_case, paired_ratio, spread
-from vksched.bench.suites import specs_of
+from vksched.bench.suites import fitting, specs_of
 from vksched.cli import main
-from vksched.errors import VkschedError
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 DEVICES = ["cpu", *vulkan_names()]
 SPEC = Spec("product", "matmul", "matmul square", {"m": 100, "k": 100, "n": 100})
 LARGER = Spec("larger", "matmul", "matmul square", {"m": 200, "k": 200, "n": 200})
+SMALL_MODELS = [
+    Spec(name, "model", "models", params)
+    for name, params in {
+        "encoder": {"model": "minilm", "batch": 2, "tokens": 4, "layers": 1, "width": 24},
+        "image": {"model": "resnet18", "size": 32},
+        "decoder": {"model": "gpt2_mini", "past": 8, "layers": 1, "width": 24, "words": 50},
+    }.items()
+]
 CHAINS = [Spec(f"{n} ops", "chain", "overhead", {"count": 8, "ops": n}) for n in (10, 200)]
 
 
@@ -161,7 +172,7 @@ def test_a_wrong_result_of_ours_is_exit_code_1(
 def test_cases_are_listed_and_chosen_by_name() -> None:
     assert call("--list", "--suite", "overhead").output.startswith("10 tiny ops")
     assert [s.name for s in specs_of("ops", "matmul 64")] == ["matmul 64"]
-    assert len(specs_of("ops", "softmax")) == 2 and len(specs_of("ops", "matmul 2*")) == 3
+    assert len(specs_of("ops", "softmax")) == 2 and len(specs_of("ops", "matmul 2*")) == 4
     names = [spec.name for suite in ("ops", "overhead") for spec in specs_of(suite)]
     assert len(set(names)) == len(names)
 
@@ -233,8 +244,10 @@ def test_later_results_win_and_ceilings_only_rise(page: Any) -> None:
 def test_the_page_says_what_bounds_a_call(page: Any) -> None:
     report = sample()
     device, (product, _, chain, _) = report.devices[0], report.results
-    assert page.bound_of(device, product) == "arithmetic"
-    assert page.bound_of(device, chain) == "dispatch"
+    from page import bound_of
+
+    assert bound_of(device, product) == "arithmetic"
+    assert bound_of(device, chain) == "dispatch"
 
 
 def test_a_report_needs_results_that_can_be_read(page: Any, tmp_path: Path) -> None:
@@ -247,8 +260,104 @@ def test_a_report_needs_results_that_can_be_read(page: Any, tmp_path: Path) -> N
 def test_the_kept_results_make_the_page(page: Any, tmp_path: Path) -> None:
     kept = BENCHMARKS.parent / "docs" / "performance" / "results.json"
     if kept.exists():
-        report = page.read([kept])
-        assert report.results and page.page(report, kept.parent).startswith("# Performance")
+        report, extras = page.read([kept])
+        assert report.results
+        assert page.page(report, extras, kept.parent, {}).startswith("# Performance")
+
+
+MODEL = Spec("net", "model", "models", SMALL_MODELS[2].params)
+EXTRAS = {
+    "overlap": [
+        {
+            "devices": ["a", "b"],
+            "alone": {"a": 0.1, "b": 0.2},
+            "both": 0.25,
+            "overlap": 0.05,
+            "busy": {"a": 0.1, "b": 0.2},
+            "ratio": 0.83,
+            "to_one": 1.25,
+            "to_busy": 0.83,
+        }
+    ],
+    "scaling": [
+        {"kind": "simulated", "devices": 1, "run_s": 1.0, "speed_up": 1.0},
+        {"kind": "simulated", "devices": 2, "run_s": 0.5, "speed_up": 2.0},
+    ],
+    "loading": [{"model": "net", "file_bytes": 90_000_000, "read_s": 0.5, "load_to_read": 1.25}],
+}
+
+
+def test_the_page_has_models_loading_and_several_devices(page: Any, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    report = sample()
+    ours = figure("vksched", 0.2, memory_bytes=float(3 << 20))
+    peers = [figure("ncnn", 0.3), figure("iree", reason="its compiler: failed")]
+    report.results.append(Result("vulkan:0", MODEL, [ours, *peers]))
+    report.facts += [
+        Fact("vulkan:0", "net: a run, beside its kernels", 0.2, "s", 0.16),
+        Fact("vulkan:0", "net: peak, beside onnxruntime", 3 << 20, "bytes", 6 << 20),
+        Fact("vulkan:0", "net: compile and first run", 1.5, "s"),
+        *(Fact("planner", f"planning: random, {n:,} nodes", 50.0, "us/node") for n in (10, 1000)),
+    ]
+    gpu = Spec(
+        "matmul 2048 float16",
+        "matmul",
+        "matmul on GPUs",
+        {"m": 2048, "k": 2048, "n": 2048, "storage": "float16", "hardware": True},
+    )
+    report.results.append(Result("vulkan:0", gpu, [figure("vksched", 1.0), figure("torch", 2.0)]))
+    stored, more, docs = tmp_path / "run.json", tmp_path / "more.json", tmp_path / "docs"
+    stored.write_text(json.dumps(report.as_dict()))
+    more.write_text(json.dumps(EXTRAS))
+    for files in ([str(stored), str(more)], []):  # and once more from what was kept
+        CliRunner().invoke(page.main, [*files, "--docs", str(docs)], catch_exceptions=False)
+        text = (docs / "performance.md").read_text()
+        model = "| net | vulkan:0: A card | 200 ms | 0 % | 200 ms / 160 ms | 1.25 | 300 ms 1.50 |"
+        assert f"{model} 3.0 MiB | 6.0 MiB | 0.50 | 1.5 s |" in text
+        assert "- iree on vulkan:0: its compiler: failed: net" in text
+        assert "| A card | matmul 2048 float16 | 17.18 | 8.59 | 2.00 | 1 |" in text
+        assert "| a + b | 100 ms + 200 ms | 250 ms | 50 ms | 1.25 | 0.83 | yes |" in text
+        assert "| 2 | simulated | 500 ms | 2.00 |" in text and "performance/devices.svg" in text
+        assert "| model | file | read | load to read |" in text
+        assert "| net | 90 MB | 500 ms | 1.25 |" in text
+        assert "| planning: random, 1,000 nodes |" in text and "performance/planning.svg" in text
+
+
+def test_a_run_that_was_stopped_goes_on(
+    page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = page.Run(tmp_path / "work", ["--peers"], [], False)
+    asked: list[list[str]] = []
+
+    def call(self: Any, command: list[str]) -> str:
+        """Does the first case of those named."""
+        if "--case" not in command:
+            return json.dumps(EXTRAS["scaling"])
+        names = command[command.index("--case") + 1].split(",")
+        asked.append(names)
+        done = Spec(names[0], "matmul", "matmul square", SPEC.params)
+        report = Report("ops", sample().devices, [Result("cpu", done, [figure("vksched", 1.0)])])
+        Path(command[-1]).write_text(json.dumps(report.as_dict()))
+        return ""
+
+    monkeypatch.setattr(page.Run, "_call", call)
+    for left in (2, 1, 0):
+        run.unfinished = 0
+        run.suite("ops", "cpu", ["a", "b", "c"])
+        run.extra("scaling", "--devices", "cpu")
+        assert run.unfinished == left
+    assert asked == [["a", "b", "c"], ["b", "c"], ["c"]] and len(run.results()) == 4
+    again = page.Run(tmp_path / "work", [], [], True)
+    again.suite("ops", "cpu", ["a"])
+    assert asked[-1] == ["a"]
+
+
+def test_a_case_for_hardware_is_left_out_on_software() -> None:
+    specs = specs_of("ops", "matmul 4096*")
+    large = [spec for spec in specs if spec.get("hardware")]
+    assert fitting(specs, "discrete") == specs and large != specs
+    assert fitting(specs, "cpu") == [spec for spec in specs if spec not in large]
+    assert fitting(large, "cpu") == large  # nothing else was asked for
 
 
 # -- facts -----------------------------------------------------------------------------------------
@@ -256,22 +365,59 @@ def test_the_kept_results_make_the_page(page: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_models_are_right_and_tell_time_and_memory(device: str) -> None:
-    small = {
-        "encoder": lambda: models.minilm(2, 4, 1, 24),
-        "image": lambda: models.resnet18(32),
-        "decoder": lambda: models.gpt2_mini(8, 1, 24, 50),
-    }
-    for name in small if device == "cpu" else ["decoder"]:
-        build = small[name]
-        run, first, peak = models.model_facts(device, name, build)
-        assert run.value > 0 and run.beside and run.ratio and first.value > 0
-        assert peak.unit == "bytes" and peak.value > 0 and (peak.beside or 0) > 0
+    ours = Ours(device)
+    try:
+        for spec in SMALL_MODELS if device == "cpu" else SMALL_MODELS[2:]:
+            result = measure_case(device, spec, [ours], 1e-3, rounds=1)
+            (figure,) = result.figures
+            assert figure.seconds and figure.nmse is not None, figure.reason
+            run, first, peak = models.model_facts(device, spec)
+            assert run.value > 0 and run.beside and run.ratio and first.value > 0
+            assert peak.unit == "bytes" and peak.value == figure.memory_bytes
+            assert (peak.beside or 0) > 0 and first.note
+    finally:
+        ours.close()
 
 
-def test_a_wrong_model_is_no_fact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "nmse_of", lambda *_: 1.0)
-    with pytest.raises(VkschedError, match="small: wrong result"):
-        list(models.model_facts("cpu", "small", lambda: models.minilm(1, 2, 1, 24)))
+def test_the_same_networks_are_right_as_onnx_files() -> None:
+    """The files that onnxruntime and IREE read."""
+    pytest.importorskip("onnxruntime")
+    worker = PeerProcess("onnxruntime", {"name": "numpy", "uuid": "", "index": 0, "type": "cpu"})
+    try:
+        for spec in SMALL_MODELS:
+            answer = worker.prepare(spec)
+            assert answer["nmse"] < 1e-10 and answer["bytes"] > 0
+    finally:
+        worker.close()
+    fact = list(models.model_facts("cpu", SMALL_MODELS[2], [sys.executable]))[-1]
+    assert fact.name == "decoder: peak, beside onnxruntime" and fact.ratio
+
+
+def test_the_same_networks_as_layers_of_ncnn_read_each_blob_once() -> None:
+    for spec in SMALL_MODELS:
+        for gemm in (False, True):
+            file = NcnnFile(spec.params, gemm)
+            build(spec.params, file)
+            text, weights = file.finish()
+            magic, counts, *lines = text.splitlines()
+            assert magic == "7767517" and int(counts.split()[0]) == len(lines)
+            made, read = [], []
+            for line in lines:
+                _, _, bottoms, tops, *names = line.split()
+                read += names[: int(bottoms)]
+                made += names[int(bottoms) : int(bottoms) + int(tops)]
+            assert len(set(made)) == len(made) == int(counts.split()[1])
+            assert len(set(read)) == len(read) and set(read) < set(made)
+            assert set(made) - set(read) == {made[-1]}
+            assert len(weights) >= work_of(spec)[1] and ("Gemm" in text) == gemm or not gemm
+
+
+def test_the_work_of_a_model_is_that_of_its_products() -> None:
+    flops, weights = work_of(SMALL_MODELS[2])
+    width, past, words = 24, 8, 50
+    products = 12 * width * width
+    assert flops == 2 * (products + words * width) + 4 * past * width
+    assert weights == 4 * (products + words * width + 2 * (past - 1) * width)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -87,3 +87,29 @@ def test_memory_tells_what_each_device_takes(
     assert memory.main(["--models", "dlrm", "--devices", "cpu", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["model"] == "dlrm" and 0 < row["weights"] <= row["file"] and row["peak"] > 0
+
+
+def test_scaling_tells_the_speed_up_of_simulated_devices(
+    runner: CliRunner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import scaling
+
+    assert scaling.main(["--small", "--branches", "4", "--devices", "cpu", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["devices"] for row in rows] == [1, 2, 4, 8]
+    assert rows[0]["speed_up"] == 1.0 and rows[2]["speed_up"] > rows[1]["speed_up"] > 1.5
+    scaling.main(["--small", "--branches", "2", "--devices", "cpu"])
+    assert "speed-up" in capsys.readouterr().out
+
+
+def test_overlap_tells_what_bounds_branches_on_simulated_devices(
+    runner: CliRunner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import overlap
+
+    assert overlap.main(["--null", "--small", "--repeats", "2", "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)[0]
+    assert row["devices"] == ["null:0", "null:1"] and row["to_one"] <= 1.1
+    assert row["ratio"] == pytest.approx(0.5, abs=0.05) and row["to_busy"] <= 1.1
+    overlap.main(["--null", "--small", "--repeats", "1"])
+    assert "within 1.1" in " ".join(capsys.readouterr().out.split())

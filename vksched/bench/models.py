@@ -1,21 +1,19 @@
-"""Whole models, built by code with random weights: a sentence encoder, ResNet-18, a decoder's step.
+"""Whole models: how vksched builds the networks of the bench, and what a run of one takes.
 
-Sizes are those of MiniLM-L6 (8 texts of 32 tokens), ResNet-18 (one image of 224 x 224) and a small
-GPT-2 (one token against a cache of 128). Each is run as a user runs it, inputs and outputs on the
-host, and once more one op at a time: the sum of its own kernels.
+Each is run as a user runs it, inputs and outputs on the host, and beside that one op at a time: the
+sum of its own kernels.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 
-from ..errors import VkschedError
 from ..ops import (
     attention,
     conv,
@@ -35,165 +33,170 @@ from ..ops.tensor import Tensor, input, weight
 from ..scheduler import Scheduler
 from ..types import NDArray
 from .facts import Fact
-from .peers.specs import nmse_of
+from .peers.functions import EPSILON
+from .peers.networks import build
+from .peers.specs import Spec
+from .process import PeerFailed, PeerProcess
 
-NMSE = 1e-6
 ROUNDS = 5
 
 
-@dataclass
-class Model:
-    """A graph with inputs for one run. updates: of its states."""
-
-    outputs: Tensor
-    feeds: dict[str, NDArray]
-    updates: dict[Tensor, Tensor] = field(default_factory=dict)
-
-
-class _Weights:
-    """Random weights of such sizes that values stay near 1."""
+class Math:
+    """The builder of tensors. updates: of its states."""
 
     def __init__(self) -> None:
-        self._rng = np.random.default_rng(5)
+        self.feeds: dict[str, NDArray] = {}
+        self.updates: dict[Tensor, Tensor] = {}
+        self._weights: dict[int, tuple[NDArray, Tensor]] = {}  # the array keeps its id its own
+        self._at: Tensor | None = None
 
-    def __call__(self, *shape: int) -> Tensor:
-        inward = int(np.prod(shape[1:])) if len(shape) == 4 else shape[0]
-        values = self._rng.random(shape, dtype=np.float32) - np.float32(0.5)
-        return weight(values * np.float32((12 / inward) ** 0.5))
+    def _weight(self, array: NDArray) -> Tensor:
+        if id(array) not in self._weights:
+            self._weights[id(array)] = array, weight(array)
+        return self._weights[id(array)][1]
 
-    def bias(self, size: int) -> Tensor:
-        return weight(self._rng.random(size, dtype=np.float32) * np.float32(0.1))
+    def input(self, name: str, value: NDArray) -> Tensor:
+        self.feeds[name] = value
+        return input(name, value.shape, value.dtype.name)
 
+    def embed(self, ids: Tensor, table: NDArray) -> Tensor:
+        return gather(self._weight(table), ids)
 
-def minilm(batch: int = 8, tokens: int = 32, layers: int = 6, width: int = 384) -> Model:
-    """ids (batch, tokens) -> (batch, width): the mean of the last layer."""
-    w, heads = _Weights(), 12
-    ids = input("ids", (batch, tokens), "int32")
-    x = gather(w(30522, width) * 10.0, ids) + w.bias(width)
+    def linear(self, x: Tensor, w: NDArray, bias: NDArray | None) -> Tensor:
+        if bias is None:
+            return matmul(x, self._weight(w), transpose_b=True)
+        return matmul(x, self._weight(w)) + self._weight(bias)
 
-    def norm(value: Tensor) -> Tensor:
-        return layer_norm(value, w.bias(width) + 1.0, w.bias(width))
+    def layer_norm(self, x: Tensor, scale: NDArray, shift: NDArray) -> Tensor:
+        return layer_norm(x, self._weight(scale), self._weight(shift), eps=EPSILON)
 
-    def linear(value: Tensor, size: int) -> Tensor:
-        return matmul(value, w(value.shape[-1], size)) + w.bias(size)
+    def gelu(self, x: Tensor) -> Tensor:
+        return gelu(x)
 
-    def split(value: Tensor) -> Tensor:
-        return transpose(reshape(value, (batch, tokens, heads, width // heads)), (0, 2, 1, 3))
+    def relu(self, x: Tensor) -> Tensor:
+        return relu(x)
 
-    for _ in range(layers):
-        parts = [split(linear(x, width)) for _ in range(3)]
-        seen = transpose(attention(*parts), (0, 2, 1, 3))
-        x = norm(x + linear(reshape(seen, (batch, tokens, width)), width))
-        x = norm(x + linear(gelu(linear(x, 4 * width)), width))
-    numbers = np.random.default_rng(1).integers(0, 30522, (batch, tokens)).astype(np.int32)
-    return Model(reduce_mean(x, 1), {"ids": numbers})
+    def add(self, a: Tensor, b: Tensor) -> Tensor:
+        return a + b
 
+    def attention(self, q: Tensor, k: Tensor, v: Tensor, batch: int, heads: int) -> Tensor:
+        def split(x: Tensor) -> Tensor:
+            return transpose(reshape(x, (batch, -1, heads, x.shape[1] // heads)), (0, 2, 1, 3))
 
-def resnet18(size: int = 224) -> Model:
-    """image (1, 3, size, size) -> (1, 1000), norms folded into the convolutions."""
-    w = _Weights()
+        return reshape(transpose(attention(split(q), split(k), split(v)), (0, 2, 1, 3)), q.shape)
 
-    def layer(x: Tensor, out: int, kernel: int, stride: int) -> Tensor:
-        filters = w(out, x.shape[1], kernel, kernel)
-        return conv(x, filters, w.bias(out), stride=stride, padding=kernel // 2)
+    def mean(self, x: Tensor, batch: int) -> Tensor:
+        return reduce_mean(reshape(x, (batch, -1, x.shape[1])), 1)
 
-    x = relu(layer(input("image", (1, 3, size, size)), 64, 7, 2))
-    x = max_pool(x, 3, stride=2, padding=1)
-    for out in (64, 128, 256, 512):
-        for first in (True, False):
-            stride = 2 if first and out > 64 else 1
-            short = layer(x, out, 1, stride) if stride > 1 else x
-            x = relu(layer(relu(layer(x, out, 3, stride)), out, 3, 1) * 0.5 + short)
-    pooled = reduce_mean(reshape(x, (1, 512, -1)), 2)
-    image = np.random.default_rng(1).random((1, 3, size, size), dtype=np.float32)
-    return Model(matmul(pooled, w(512, 1000)) + w.bias(1000), {"image": image})
+    def grow(self, kept: NDArray, new: Tensor) -> Tensor:
+        rows, columns = kept.shape
+        cache = state(np.concatenate([kept, np.zeros((1, columns), np.float32)]), backup=False)
+        if self._at is None:
+            self._at = self.input("at", np.array([[rows]], np.int32))
+        self.updates[cache] = scatter_nd(cache, self._at, new)
+        return self.updates[cache]
 
+    def conv(self, x: Tensor, w: NDArray, bias: NDArray, stride: int, pad: int) -> Tensor:
+        return conv(x, self._weight(w), self._weight(bias), stride=stride, padding=pad)
 
-def gpt2_mini(past: int = 128, layers: int = 6, width: int = 384, words: int = 50257) -> Model:
-    """id (1), at (1, 1) -> (1, words): one step, which writes its keys and values into states."""
-    w, heads = _Weights(), 6
-    table = w(words, width)
-    at = input("at", (1, 1), "int32")
-    x = gather(table * 10.0, input("id", (1,), "int32"))
-    updates: dict[Tensor, Tensor] = {}
+    def max_pool(self, x: Tensor, kernel: int, stride: int, pad: int) -> Tensor:
+        return max_pool(x, kernel, stride=stride, padding=pad)
 
-    def linear(value: Tensor, size: int) -> Tensor:
-        return matmul(value, w(value.shape[-1], size)) + w.bias(size)
-
-    def split(value: Tensor) -> Tensor:
-        rows = value.shape[0]
-        return transpose(reshape(value, (1, rows, heads, width // heads)), (0, 2, 1, 3))
-
-    for _ in range(layers):
-        h = layer_norm(x, w.bias(width) + 1.0, w.bias(width))
-        q, k, v = (linear(h, width) for _ in range(3))
-        grown = []
-        for new in (k, v):
-            cache = state(np.full((past, width), 0.1, np.float32), backup=False)
-            updates[cache] = scatter_nd(cache, at, new)
-            grown.append(updates[cache])
-        seen = attention(split(q), split(grown[0]), split(grown[1]))
-        x = x + linear(reshape(transpose(seen, (0, 2, 1, 3)), (1, width)), width)
-        h = layer_norm(x, w.bias(width) + 1.0, w.bias(width))
-        x = x + linear(gelu(linear(h, 4 * width)), width)
-    feeds = {"id": np.array([7], np.int32), "at": np.array([[past - 1]], np.int32)}
-    return Model(matmul(x, table, transpose_b=True), feeds, updates)
+    def pool(self, x: Tensor) -> Tensor:
+        return reduce_mean(reshape(x, (1, x.shape[1], -1)), 2)
 
 
-MODELS: Mapping[str, Callable[[], Model]] = {
-    "MiniLM, 8 x 32 tokens": minilm,
-    "ResNet-18, 1 image": resnet18,
-    "GPT-2-mini, 1 token": gpt2_mini,
-}
+class NetworkRun:
+    """A network compiled on one device, ready to run."""
 
-
-def model_facts(device: str, name: str, build: Callable[[], Model]) -> Iterator[Fact]:
-    """Yields time beside the sum of its kernels, and memory, of one model on one device.
-
-    Raises:
-        VkschedError: its result is not numpy's.
-    """
-    model = build()
-    with Scheduler([device], on_fault="raise") as sched:
+    def __init__(self, sched: Scheduler, spec: Spec) -> None:
+        math = Math()
         start = time.perf_counter()
-        run = sched.compile(model.outputs, updates=model.updates)
-        got = np.array(run(**model.feeds))
-        first_s = time.perf_counter() - start
-        _check(name, model, got)
-        taken = [_seconds(run, model.feeds) for _ in range(ROUNDS)]
-        held = run.plan.buffers()[device]
-        elsewhere = {run.plan.machine.devices[s.device].name for s in run.plan.splits} - {device}
-    kernels_s = _sum_of_kernels(device, model)
-    note = f"numpy takes a part: {', '.join(sorted(elsewhere))}" if elsewhere else ""
-    seconds = statistics.median(taken)
-    yield Fact(device, f"{name}: a run, beside its kernels", seconds, "s", kernels_s, note)
-    yield Fact(device, f"{name}: compile and first run", first_s, "s")
-    weights = float(held.weight_bytes)
-    yield Fact(device, f"{name}: peak, beside weights", held.peak_bytes, "bytes", weights)
+        self.compiled = sched.compile(build(spec.params, math), updates=math.updates)
+        self.feeds = math.feeds
+        self.result()
+        self.first_s = time.perf_counter() - start
+        self._held, self._sched = list(math.updates), sched
+
+    def result(self) -> NDArray:
+        """Returns the result of one run."""
+        return np.array(self.compiled(**self.feeds))
+
+    def seconds(self) -> float:
+        """Returns the seconds of one run."""
+        start = time.perf_counter()
+        self.compiled(**self.feeds)
+        return time.perf_counter() - start
+
+    def kernel_seconds(self) -> float:
+        """Returns the seconds that its submissions took on the device, in one run."""
+        self.compiled(**self.feeds)
+        assert self.compiled.stats is not None
+        return sum(self.compiled.stats.device_seconds.values())
+
+    @property
+    def memory_bytes(self) -> float:
+        """What it takes at most on its device, weights included."""
+        found = self._buffers()
+        host = self._sched.devices[0].name == "cpu"  # whose plan does not count the user's arrays
+        return float(found.peak_bytes + (found.weight_bytes if host else 0))
+
+    @property
+    def devices(self) -> set[str]:
+        """The devices that take a part of it."""
+        plan = self.compiled.plan
+        return {plan.machine.devices[split.device].name for split in plan.splits}
+
+    @property
+    def weight_bytes(self) -> float:
+        return float(self._buffers().weight_bytes)
+
+    def _buffers(self) -> Any:
+        return self.compiled.plan.buffers()[self._sched.devices[0].name]
+
+    def close(self) -> None:
+        self.compiled.close()
+        for one in self._held:
+            self._sched.drop(one)
 
 
-def _check(name: str, model: Model, got: NDArray) -> None:
-    with Scheduler(["cpu"]) as numpy_only:
-        run = numpy_only.compile(model.outputs, updates=model.updates)
-        error = nmse_of(got, np.array(run(**model.feeds)))
-    if not error <= NMSE:
-        raise VkschedError(f"[bench] {name}: wrong result: normalised squared error {error}")
+def model_facts(device: str, spec: Spec, pythons: Sequence[str] = ()) -> Iterator[Fact]:
+    """Yields what one model takes on one device: its time beside the sum of its kernels, the time
+    to get ready, and memory beside that of onnxruntime, where one of pythons has it.
+    """
+    with ExitStack() as stack:
+        whole, single = (
+            NetworkRun(stack.enter_context(Scheduler([device], on_fault="raise", sync=sync)), spec)
+            for sync in ("split", {device: "op"} if device != "cpu" else "split")
+        )
+        taken, kernels = [], []
+        for _ in range(ROUNDS):  # in turns, so that noise hits both alike
+            taken.append(whole.seconds())
+            kernels.append(single.kernel_seconds())
+    name = spec.name
+    both = statistics.median(taken), statistics.median(kernels)
+    yield Fact(device, f"{name}: a run, beside its kernels", both[0], "s", both[1])
+    note = "planning, uploading and the tuner's measuring included"
+    yield Fact(device, f"{name}: compile and first run", whole.first_s, "s", note=note)
+    peak = whole.memory_bytes
+    yield Fact(device, f"{name}: peak, beside weights", peak, "bytes", whole.weight_bytes)
+    other = onnxruntime_bytes(spec, tuple(pythons))
+    if other is not None:
+        note = "by how much a fresh process grows, its file in memory included"
+        yield Fact(device, f"{name}: peak, beside onnxruntime", peak, "bytes", other, note)
 
 
-def _sum_of_kernels(device: str, model: Model) -> float:
-    """Returns the time on the device of all ops, each submitted alone."""
-    sync = {device: "op"} if device != "cpu" else "split"
-    sums = []
-    with Scheduler([device], on_fault="raise", sync=sync) as sched:
-        run = sched.compile(model.outputs, updates=model.updates)
-        for _ in range(ROUNDS):
-            run(**model.feeds)
-            assert run.stats is not None
-            sums.append(sum(run.stats.device_seconds.values()))
-    return statistics.median(sums[1:])
-
-
-def _seconds(run: Any, feeds: Mapping[str, NDArray]) -> float:
-    start = time.perf_counter()
-    run(**feeds)
-    return time.perf_counter() - start
+def onnxruntime_bytes(spec: Spec, pythons: tuple[str, ...]) -> float | None:
+    """Returns what a model takes in onnxruntime; None where it is not installed."""
+    about = {"name": "numpy", "uuid": "", "index": 0, "type": "cpu"}
+    if not pythons:
+        return None
+    try:
+        worker = PeerProcess("onnxruntime", about, pythons)
+    except PeerFailed:
+        return None
+    try:
+        found = worker.prepare(spec).get("bytes")
+        return None if found is None else float(found)
+    finally:
+        worker.close()

@@ -38,6 +38,7 @@ from ..ops import (
 from ..ops.state import state
 from ..ops.tensor import Tensor, weight
 from ..scheduler import Scheduler
+from .models import NetworkRun
 from .peers.specs import EPSILON, Array, Arrays, Spec, arrays_of
 from .peers.wire import repeats, sample_for
 
@@ -134,26 +135,39 @@ class Ours:
         self._plain = Scheduler([device], on_fault="raise", optimize=False)
         self.device = self._sched.devices[0]
         self._device = self.device.name
-        self._pair: _Pair | None = None
+        self._pair: _Pair | NetworkRun | None = None
 
     def prepare(self, spec: Spec) -> dict[str, Any]:
         """Returns the result beside numpy's, and makes the case ready to run."""
-        arrays = arrays_of(spec)
         self.drop()
+        if spec.kind == "model":
+            return self._model(spec)
+        arrays = arrays_of(spec)
         try:
             got, where = self._result(spec, arrays)
             if where != {self._device}:
                 other = ", ".join(sorted(where - {self._device}))
                 return {"skip": f"{other} takes a part of it"}
-            self._pair = _Pair(self._for(spec), spec, arrays, 1)
-            if spec.kind != "chain":
-                self._repeat(spec, arrays)
+            pair = _Pair(self._for(spec), spec, arrays, 1)
+            pair = pair if spec.kind == "chain" else self._repeat(pair, spec, arrays)
+            self._pair = pair
         except (UnsupportedOp, OutOfMemory) as error:
             return {"skip": str(error)}
         except VkschedError as error:
             return {"error": str(error)}
-        calls = self._pair.calls
+        calls = pair.calls
         return {"result": got, "note": f"{calls} calls" if calls > 1 else ""}
+
+    def _model(self, spec: Spec) -> dict[str, Any]:
+        try:
+            self._pair = run = NetworkRun(self._sched, spec)
+            answer = {"result": run.result(), "bytes": run.memory_bytes}
+        except (UnsupportedOp, OutOfMemory) as error:
+            return {"skip": str(error)}
+        except VkschedError as error:
+            return {"error": str(error)}
+        other = ", ".join(sorted(run.devices - {self._device}))
+        return {**answer, "note": f"{other} takes a part of it" if other else ""}
 
     def _for(self, spec: Spec) -> Scheduler:
         return self._plain if spec.kind == "chain" and not spec.get("fused") else self._sched
@@ -173,17 +187,17 @@ class Ours:
                 sched.drop(value)
         return got, split_names
 
-    def _repeat(self, spec: Spec, arrays: Arrays) -> None:
+    def _repeat(self, pair: _Pair, spec: Spec, arrays: Arrays) -> _Pair:
         """Puts as many calls into a submission as its own cost asks for."""
-        assert self._pair is not None
-        self._pair.seconds()
-        calls = repeats(min(self._pair.seconds() for _ in range(2)))
+        pair.seconds()
+        calls = repeats(min(pair.seconds() for _ in range(2)))
         size = sum(a.nbytes for n, a in arrays.items() if n.startswith("x"))
         calls = min(calls, max(1, MOST_BYTES // (3 * size)))
         if calls > 1:
-            self._pair.close()
-            self._pair = _Pair(self._for(spec), spec, arrays, calls)
-            self._pair.seconds()
+            pair.close()
+            pair = _Pair(self._for(spec), spec, arrays, calls)
+            pair.seconds()
+        return pair
 
     def measure(self, seconds: float) -> list[float]:
         """Returns the seconds of a call, several times."""

@@ -25,6 +25,7 @@ from ..plan.machine import DeviceSpec, Machine
 from .facts import Fact
 
 SIZES = (1_000, 10_000, 100_000)
+FACT_SIZES = (1_000, 3_000, 10_000, 30_000)
 WIDTH, HEADS, TOKENS = 64, 4, 16
 STAGES = {
     "split_graph": "splits",
@@ -221,7 +222,7 @@ def measure_all(kinds: Sequence[str], sizes: Sequence[int], repeat: int) -> list
     return rows
 
 
-def planning_facts(sizes: Sequence[int] = SIZES[:2]) -> Iterator[Fact]:
+def planning_facts(sizes: Sequence[int] = FACT_SIZES) -> Iterator[Fact]:
     """Yields microseconds per node by kind and size, beside those of the smallest size."""
     for row in measure_all(list(KINDS), sizes, 3):
         note = f"{row.splits} splits, {row.barriers} barriers"

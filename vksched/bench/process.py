@@ -23,7 +23,7 @@ from typing import Any
 from .peers.specs import Spec
 
 FOLDER = Path(__file__).resolve().parent
-START_LIMIT_S, PREPARE_LIMIT_S, MEASURE_LIMIT_S = 60.0, 120.0, 60.0
+START_LIMIT_S, PREPARE_LIMIT_S, MEASURE_LIMIT_S = 60.0, 120.0, 120.0
 RESTARTS = 3
 _START = (
     "import runpy, sys; folder = sys.argv.pop(1); sys.path[0] = folder; "

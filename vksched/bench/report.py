@@ -12,14 +12,14 @@ from ..errors import DeviceError, GraphError
 from ..runtime import probe
 from .ceiling import Ceiling, measure_ceiling
 from .facts import Fact
-from .models import MODELS, model_facts
+from .models import model_facts
 from .ours import Ours
 from .overhead import overhead_facts
 from .peers.specs import Spec, work_of
 from .planning import planning_facts
 from .process import PeerFailed, PeerProcess
 from .rounds import OURS, Result, Runner, geometric_mean, measure_case
-from .suites import matches
+from .suites import fitting
 
 FORMAT = 1
 VULKAN_PEERS = ("ncnn", "iree", "wgpu", "kp", "torch")
@@ -147,7 +147,6 @@ def run_suite(
     peers: Sequence[str],
     pythons: Sequence[str],
     budget_s: float,
-    pattern: str | None = None,
     tell: Tell = lambda _: None,
     advance: Callable[[Report], None] = lambda _: None,
 ) -> Report:
@@ -164,24 +163,25 @@ def run_suite(
     for info in infos:
         with _runners(info, peers, pythons, tell) as (device, runners):
             report.devices.append(device)
-            for spec in specs:
-                tell(f"{info.name} {spec.name}")
-                report.results.append(measure_case(info.name, spec, runners, budget_s))
+            for spec in fitting(specs, info.type):
+                result = measure_case(info.name, spec, runners, budget_s, tell=tell)
+                report.results.append(result)
                 advance(report)
-        for name, facts in _facts_of(suite, info.name, pattern).items():
+        known = pythons if "onnxruntime" in peers else ()
+        for name, facts in _facts_of(suite, info.name, specs, known).items():
             tell(f"{info.name} {name}")
             report.facts += facts
             advance(report)
     return report
 
 
-def _facts_of(suite: str, device: str, pattern: str | None) -> dict[str, Iterator[Fact]]:
+def _facts_of(
+    suite: str, device: str, specs: Sequence[Spec], pythons: Sequence[str]
+) -> dict[str, Iterator[Fact]]:
     """Returns what a suite measures beside cases, by name."""
     if suite == "models":
-        found = {name: model_facts(device, name, build) for name, build in MODELS.items()}
-    else:
-        found = {"overhead": overhead_facts(device)} if suite == "overhead" else {}
-    return {name: facts for name, facts in found.items() if matches(name, pattern)}
+        return {f"{spec.name}: its kernels": model_facts(device, spec, pythons) for spec in specs}
+    return {"a run of nothing": overhead_facts(device)} if suite == "overhead" else {}
 
 
 @contextmanager

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from .peers.specs import NMSE, Spec, arrays_of, expected_of, nmse_of, work_of
+from .peers.specs import Spec, arrays_of, expected_of, most_error, nmse_of, work_of
 from .process import PeerFailed
 
 ROUNDS = 5
+FEW = 2
 OURS = "vksched"
 LEAST_S = 1e-8
 """Less than any call takes: a difference of two times that came to nothing."""
@@ -47,7 +49,7 @@ class Figure:
     """What one runner needed for one case.
 
     rounds_s: the median of each round. reason: why there is no figure; wrong: as it computes
-    something else.
+    something else. memory_bytes: what it takes at most, where it tells.
     """
 
     runner: str
@@ -55,6 +57,7 @@ class Figure:
     spread: float = 0.0
     nmse: float | None = None
     note: str = ""
+    memory_bytes: float | None = None
     reason: str = ""
     wrong: bool = False
 
@@ -118,22 +121,41 @@ def geometric_mean(values: Iterable[float]) -> float | None:
 
 
 def measure_case(
-    device: str, spec: Spec, runners: Sequence[Runner], budget_s: float, rounds: int = ROUNDS
+    device: str,
+    spec: Spec,
+    runners: Sequence[Runner],
+    budget_s: float,
+    rounds: int = ROUNDS,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Result:
-    """Has all runners take turns on a case for about budget_s seconds altogether."""
-    figures = [_prepare(runner, spec) for runner in runners]
+    """Has all runners take turns on a case for about budget_s seconds altogether.
+
+    A peer of which one sample takes half of that is left out after FEW rounds, or after one where
+    it takes twice that. tell: what goes on, as getting ready may take longer than measuring and
+    counts for nothing.
+    """
+    figures = []
+    for runner in runners:
+        tell(f"{device} {spec.name}: {runner.name} gets ready")
+        figures.append(_prepare(runner, spec))
+    tell(f"{device} {spec.name}: rounds")
     taking_part = [(r, f) for r, f in zip(runners, figures, strict=True) if not f.reason]
     each_s = budget_s / max(1, rounds * len(taking_part))
     samples: dict[str, list[float]] = {runner.name: [] for runner in runners}
-    for _ in range(rounds):
+    most = {runner.name: rounds for runner in runners}
+    for number in range(rounds):
         for runner, figure in taking_part:
-            if figure.reason:
+            if figure.reason or number >= most[runner.name]:
                 continue
+            start = time.perf_counter()
             try:
                 times = runner.measure(each_s)
             except PeerFailed as error:
                 figure.reason, figure.rounds_s = str(error), []
                 continue
+            took = time.perf_counter() - start
+            if runner.name != OURS and took > budget_s / 2:
+                most[runner.name] = min(rounds, FEW if took < 2 * budget_s else 1)
             figure.rounds_s.append(statistics.median(times))
             samples[runner.name] += times
     for runner, figure in taking_part:
@@ -156,13 +178,14 @@ def spread(samples: Sequence[float]) -> float:
 def _prepare(runner: Runner, spec: Spec) -> Figure:
     answer = runner.prepare(spec)
     figure = Figure(runner.name, note=str(answer.get("note", "")))
+    figure.memory_bytes = answer.get("bytes")
     if "skip" in answer or "error" in answer:
         figure.reason = str(answer.get("skip") or answer.get("error"))
         return figure
     error = answer.get("nmse")
     if "result" in answer:
         error = nmse_of(answer["result"], expected_of(spec, arrays_of(spec)))
-    most = NMSE[spec.get("storage", "float32")]
+    most = most_error(spec)
     if not isinstance(error, float) or not error <= most:  # NaN too
         figure.reason = f"wrong result: normalised squared error {error}, not {most:g} or less"
         figure.wrong = True

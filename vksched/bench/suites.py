@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from ..errors import GraphError
@@ -11,6 +11,7 @@ from .peers.specs import Spec
 
 SUITES = ("ops", "models", "overhead", "planning")
 N16 = 1 << 24
+HALF = {"storage": "float16"}
 RESNET18 = (
     # channels, size, out, kernel, stride
     (3, 224, 64, 7, 2),
@@ -42,6 +43,9 @@ def _ops() -> Iterator[Spec]:
     yield _matmul(128, 64, 128, "matmul shapes", batch=12)
     yield _matmul(512, 512, 512, "matmul shapes", "512", transpose_a=True)
     yield _matmul(512, 512, 512, "matmul shapes", "512", transpose_b=True)
+    for size, more in ((4096, {}), (2048, HALF), (4096, HALF)):
+        label = f"{size} float16" if more else str(size)
+        yield _matmul(size, size, size, "matmul on GPUs", label, hardware=True, **more)
     for storage in ("float32", "float16"):
         params = {"m": 1, "k": 4096, "n": 4096, "storage": storage}
         yield Spec(f"matvec 4096 {storage}", "matmul", "matvec", params)
@@ -82,19 +86,28 @@ def _overhead() -> Iterator[Spec]:
     yield Spec("200 tiny ops fused", "chain", "overhead fused", params)
 
 
+def _models() -> Iterator[Spec]:
+    for label, params in (
+        ("MiniLM 8 x 32 tokens", {"model": "minilm", "batch": 8, "tokens": 32}),
+        ("ResNet-18", {"model": "resnet18"}),
+        ("GPT-2-mini step", {"model": "gpt2_mini"}),
+    ):
+        yield Spec(label, "model", "models", params)
+
+
 def specs_of(suite: str, pattern: str | None = None) -> list[Spec]:
-    """Returns the cases of a suite that `matches` chooses; models and planning have none.
+    """Returns the cases of a suite that `matches` chooses; planning has none.
 
     Raises:
         GraphError: there is no such suite or case.
     """
-    made = {"ops": _ops, "overhead": _overhead, "models": _none, "planning": _none}
+    made = {"ops": _ops, "overhead": _overhead, "models": _models, "planning": _none}
     if suite not in made:
         raise GraphError(f"[bench] expected a suite of {', '.join(SUITES)}, got {suite!r}")
     every = list(made[suite]())
     names = {spec.name for spec in every}
     found = [spec for spec in every if matches(spec.name, pattern, names)]
-    if suite == "ops" and not found:
+    if suite in ("ops", "models") and not found:
         raise GraphError(
             f"[bench] no case of suite {suite} matches {pattern!r}; try --list, which names them"
         )
@@ -103,6 +116,14 @@ def specs_of(suite: str, pattern: str | None = None) -> list[Spec]:
 
 def _none() -> Iterator[Spec]:
     return iter(())
+
+
+def fitting(specs: Sequence[Spec], type_: str) -> list[Spec]:
+    """Returns the cases for a device of that type: software leaves out those for hardware, unless
+    nothing else was asked for.
+    """
+    software = [spec for spec in specs if not spec.get("hardware")]
+    return software if type_ == "cpu" and software else list(specs)
 
 
 def matches(name: str, pattern: str | None, names: Collection[str] = ()) -> bool:

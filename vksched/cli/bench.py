@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     "--suite",
     default="ops",
     show_default=True,
-    help="ops, models, overhead or planning.",
+    help="ops: single calls. models: whole networks, beside the sum of their kernels, with memory. "
+    "overhead: tiny ops, a run of nothing, uploads. planning: time per node.",
 )
 @feeds.devices_option
 @click.option(
@@ -64,8 +65,9 @@ def bench(
     """Measure devices in rounds with other runtimes, and hold them against their own ceilings.
 
     A call's time has its dispatches and barriers; data stays on the device, and what a submission
-    costs falls out. Every result is first compared with numpy's: what is wrong gets no figure, and
-    exit code 1.
+    costs falls out. A model is run as by a user, from the host to the host. Getting ready does not
+    count. Every result is first compared with numpy's: what is wrong gets no figure, and exit
+    code 1.
     """
     if budget_s <= 0:
         raise GraphError(f"[bench] expected a budget of more than 0 seconds, got {budget_s}")
@@ -88,15 +90,17 @@ def bench(
             if output is not None:  # after each case: what is stopped midway is not lost
                 _write(output, so_far)
 
-        report = run_suite(suite, specs, infos, wanted, pythons, budget_s, pattern, tell, advance)
+        report = run_suite(suite, specs, infos, wanted, pythons, budget_s, tell, advance)
     click.echo(json.dumps(report.as_dict(), indent=1)) if as_json else show(report)
     if report.wrong:
         raise SystemExit(1)
 
 
 def _write(path: str, report: Report) -> None:
+    beside = Path(f"{path}.part")
     try:
-        Path(path).write_text(json.dumps(report.as_dict(), indent=1) + "\n")
+        beside.write_text(json.dumps(report.as_dict(), indent=1) + "\n")
+        beside.replace(path)
     except OSError as error:
         raise VkschedError(f"[bench] cannot write {path}: {feeds.said(error)}") from error
 

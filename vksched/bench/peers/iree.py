@@ -20,6 +20,7 @@ import iree.runtime as rt
 import numpy as np
 
 from .mlir import module_of
+from .onnxfile import network_file
 from .specs import Array, Arrays, Spec, result_shape
 from .wire import Job, Skip, Timed, repeats
 
@@ -49,6 +50,8 @@ class IreePeer:
         self._cache = cache / "vksched" / "bench"
 
     def prepare(self, spec: Spec, arrays: Arrays) -> Job:
+        if spec.kind == "model":
+            return self._model(spec)
         args = [self._upload(a) for a in _args(spec, arrays)]
         one = self._function(spec, 1)
 
@@ -71,6 +74,23 @@ class IreePeer:
             return Timed(call_one, result)
         many = self._function(spec, calls)
         return Timed(lambda: many(*args), result, calls, f"{calls} calls")
+
+    def _model(self, spec: Spec) -> Timed:
+        """Inputs from the host and results to it in each run; a cache stays on the device."""
+        data, file = network_file(spec.params, result_shape(spec))
+        with tempfile.TemporaryDirectory() as folder:
+            path, made = Path(folder) / "model.onnx", Path(folder) / "model.mlir"
+            path.write_bytes(data)
+            _tool("iree.compiler.tools.import_onnx", str(path), "-o", str(made))
+            compiled = Path(folder) / "model.vmfb"
+            _compile(made, compiled, "--iree-input-type=onnx")
+            call = self._load(compiled.read_bytes(), "network")
+        kept = [self._upload(a) for a in file.kept.values()]
+
+        def run() -> Array:
+            return self._download(call(*map(self._upload, file.feeds.values()), *kept))
+
+        return Timed(run, run, 1, "its compiler reads ONNX")
 
     def _upload(self, array: Array) -> Any:
         # asdevicearray() and to_host() import host memory where the driver can, and fail where it
@@ -105,31 +125,40 @@ class IreePeer:
         compiled = self._cache / f"iree-{key}.vmfb"
         if not compiled.exists():
             self._compile(source, compiled)
+        return self._load(compiled.read_bytes(), "f")
+
+    def _load(self, compiled: bytes, name: str) -> Callable[..., Any]:
         context = rt.SystemContext(config=self._config)
-        context.add_vm_module(rt.VmModule.copy_buffer(context.instance, compiled.read_bytes()))
-        function: Callable[..., Any] = context.modules.module["f"]
+        context.add_vm_module(rt.VmModule.copy_buffer(context.instance, compiled))
+        function: Callable[..., Any] = context.modules.module[name]
         return function
 
     def _compile(self, source: str, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "case.mlir"
+            path, made = Path(folder) / "case.mlir", Path(folder) / "case.vmfb"
             path.write_text(source)
-            made = Path(folder) / "case.vmfb"
-            command = [sys.executable, "-m", "iree.compiler.tools.scripts.iree_compile"]
-            command += ["--iree-hal-target-device=vulkan", str(path), "-o", str(made)]
-            try:
-                done = subprocess.run(
-                    command, capture_output=True, text=True, timeout=COMPILE_LIMIT_S
-                )
-            except subprocess.TimeoutExpired:
-                raise Skip(f"its compiler took more than {COMPILE_LIMIT_S} s") from None
-            if done.returncode:
-                lines = [line for line in done.stderr.splitlines() if "error:" in line]
-                raise Skip(f"its compiler: {(lines or ['failed'])[0][-200:]}")
+            _compile(path, made)
             beside = target.with_suffix(f".{os.getpid()}")
             beside.write_bytes(made.read_bytes())
             os.replace(beside, target)
+
+
+def _compile(source: Path, target: Path, *options: str) -> None:
+    module = "iree.compiler.tools.scripts.iree_compile"
+    _tool(module, "--iree-hal-target-device=vulkan", *options, str(source), "-o", str(target))
+
+
+def _tool(module: str, *arguments: str) -> None:
+    """Runs one of its compiler's programs; raises Skip where that fails."""
+    command = [sys.executable, "-m", module, *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        raise Skip(f"its compiler took more than {COMPILE_LIMIT_S} s") from None
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if "error:" in line]
+        raise Skip(f"its compiler: {(lines or ['failed'])[0][-200:]}")
 
 
 def _args(spec: Spec, arrays: Arrays) -> list[Array]:

@@ -18,11 +18,15 @@ from typing import Any
 import ncnn
 import numpy as np
 
+from .ncnnfile import Line, NcnnFile, text_of
+from .networks import build
 from .specs import Array, Arrays, Spec, result_shape
-from .wire import Job, Skip, repeats
+from .wire import Job, Skip, Timed, fastest, repeats
 
 MOST_LAYER_BYTES = 1 << 28
 CHAIN = 20
+LONG_S = 0.5
+"""Of a product that takes longer the copies are few, and measured with it."""
 
 
 @dataclass
@@ -37,10 +41,10 @@ class _Layer:
 
 
 class _Net:
-    """Layers in a chain or side by side, compiled for the device."""
+    """Layers compiled for the device. out: the blob that is asked for."""
 
     def __init__(
-        self, device: int, layer: _Layer, count: int, chained: bool, half: bool, arrays: Arrays
+        self, device: int, text: str, weights: bytes, feeds: Arrays, out: str, half: bool = False
     ) -> None:
         self._net = ncnn.Net()
         options = self._net.opt
@@ -50,25 +54,18 @@ class _Net:
                 storage = name in ("use_fp16_packed", "use_fp16_storage")
                 setattr(options, name, half and storage)
         self._net.set_vulkan_device(device)
-        lines, names = _lines(layer, count, chained)
-        blobs = sum(len(tops) for _, _, tops, _ in lines)
-        text = f"7767517\n{len(lines)} {blobs}\n"
-        for number, (kind, bottoms, tops, params) in enumerate(lines):
-            joined = " ".join([*bottoms, *tops])
-            text += f"{kind} n{number} {len(bottoms)} {len(tops)} {joined} {params}\n"
         if self._net.load_param_mem(text) != 0:
             raise Skip("ncnn refuses the net")
         with tempfile.NamedTemporaryFile(suffix=".bin", delete=False) as file:
-            file.write(layer.weights * count)
+            file.write(weights)
         try:
             self._net.load_model(file.name)
         finally:
             os.unlink(file.name)
-        slow = [one.type for one in self._net.layers() if not one.support_vulkan]
-        if set(slow) - {"Input"}:
-            raise Skip(f"no Vulkan form of {', '.join(sorted(set(slow)))}")
-        self._mats = {n: ncnn.Mat(np.ascontiguousarray(arrays[n])).clone() for n in names}
-        self._out = lines[-1][2][0]
+        slow = {one.type for one in self._net.layers() if not one.support_vulkan} - {"Input"}
+        self.on_host = ", ".join(sorted(slow))
+        self._mats = {n: ncnn.Mat(np.ascontiguousarray(a)).clone() for n, a in feeds.items()}
+        self._out = out
 
     def run(self) -> Any:
         """Returns the result as ncnn's matrix, in the host's memory."""
@@ -81,13 +78,26 @@ class _Net:
         return mat
 
 
-_Line = tuple[str, list[str], list[str], str]
+def result_of(net: _Net, shape: tuple[int, ...]) -> Array:
+    return np.array(net.run(), dtype=np.float32).reshape(shape)
 
 
-def _lines(layer: _Layer, count: int, chained: bool) -> tuple[list[_Line], list[str]]:
+def _repeated(
+    device: int, layer: _Layer, count: int, chained: bool, half: bool, arrays: Arrays
+) -> _Net:
+    """Returns a layer several times, in a chain or side by side."""
+    lines, names = _lines(layer, count, chained)
+    feeds = {name: arrays[name] for name in names}
+    net = _Net(device, text_of(lines), layer.weights * count, feeds, lines[-1][2][0], half)
+    if net.on_host:
+        raise Skip(f"no Vulkan form of {net.on_host}")
+    return net
+
+
+def _lines(layer: _Layer, count: int, chained: bool) -> tuple[list[Line], list[str]]:
     """Returns the layers of a net, and which operands it takes."""
     operands = ["x0", *dict.fromkeys(layer.more)]
-    lines: list[_Line] = [("Input", [], [name], "") for name in operands]
+    lines: list[Line] = [("Input", [], [name], "") for name in operands]
     parts: dict[str, list[str]] = {}
     for name in operands if not chained else operands[1:]:
         uses = count * (layer.more.count(name) if name != "x0" else 1)
@@ -116,9 +126,10 @@ class _Slope:
         self._short, self._long, self._layers = short, long, layers
         self._one, self._shape = one, shape
         self.note = f"{layers} calls"
+        self.memory_bytes: float | None = None
 
     def result(self) -> Array:
-        return np.array(self._one.run(), dtype=np.float32).reshape(self._shape)
+        return result_of(self._one, self._shape)
 
     def sample(self) -> float:
         start = time.perf_counter()
@@ -140,6 +151,8 @@ class NcnnPeer:
         self._device = names.index(device["name"])
 
     def prepare(self, spec: Spec, arrays: Arrays) -> Job:
+        if spec.kind == "model":
+            return fastest([self._model(spec, gemm) for gemm in (False, True)])
         layer = _layer_of(spec, arrays)
         half = spec.get("storage") == "float16"
         feeds = {n: a.astype(np.float32) if half else a for n, a in arrays.items()}
@@ -151,7 +164,7 @@ class NcnnPeer:
         chained = shape == before
 
         def net(count: int, chained: bool = chained) -> _Net:
-            return _Net(self._device, layer, count, chained, half, feeds)
+            return _repeated(self._device, layer, count, chained, half, feeds)
 
         if spec.kind == "chain":
             ops = spec["ops"]
@@ -161,12 +174,23 @@ class NcnnPeer:
         start = time.perf_counter()
         one.run()
         seconds = time.perf_counter() - start
+        if spec.kind == "matmul" and seconds > LONG_S:
+            return Timed(one.run, lambda: result_of(one, shape), 1, "copies counted")
         size = max(4 * int(np.prod(shape)), len(layer.weights), 1)
         more = min(repeats(seconds, 0.05, 16), max(1, MOST_LAYER_BYTES // size))
         more = max(more, 2)  # else the copies in both nets drown the difference
         if chained:
             return _Slope(one, net(1 + more), more, shape, one)
         return _Slope(net(2, False), net(2 + more, False), more, shape, one)
+
+    def _model(self, spec: Spec, gemm: bool) -> Timed:
+        file = NcnnFile(spec.params, gemm)
+        out, shape = build(spec.params, file), result_shape(spec)
+        net = _Net(self._device, *file.finish(), file.feeds, out)
+        note = f"products by {'Gemm' if gemm else 'InnerProduct'}"
+        note += f"; {net.on_host} on the host" if net.on_host else ""
+        net.run()
+        return Timed(net.run, lambda: result_of(net, shape), 1, note)
 
 
 def _weights(array: Array) -> bytes:

@@ -12,16 +12,20 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from . import functions
+from .functions import EPSILON as EPSILON
+from .functions import Array as Array
+from .networks import computed
+
 Arrays = dict[str, Array]
 
 NMSE = {"float32": 1e-7, "float16": 1e-6}
 """The largest normalised squared error of a right result, by what holds the operands; that of
 Winograd's method is about 1e-10.
 """
-EPSILON = 1e-5
+MODEL_NMSE = 1e-6
+"""The same of a whole model, in which some take GELU by tanh."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +53,19 @@ class Spec:
         return Spec(data["name"], data["kind"], data["group"], data["params"])
 
 
+def most_error(spec: Spec) -> float:
+    """Returns the largest normalised squared error of a right result."""
+    return MODEL_NMSE if spec.kind == "model" else NMSE[spec.get("storage", "float32")]
+
+
 # -- operands --------------------------------------------------------------------------------------
 
 
 def shapes_of(spec: Spec) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of the operands by name."""
     kind = spec.kind
+    if kind == "model":
+        return {name: array.shape for name, array in computed(spec.params)[1].feeds.items()}
     if kind == "matmul":
         m, k, n = spec["m"], spec["k"], spec["n"]
         a = (k, m) if spec.get("transpose_a") else (m, k)
@@ -85,6 +96,8 @@ def shapes_of(spec: Spec) -> dict[str, tuple[int, ...]]:
 
 def arrays_of(spec: Spec) -> Arrays:
     """Returns the operands, the same for the same case everywhere."""
+    if spec.kind == "model":
+        return dict(computed(spec.params)[1].feeds)
     rng = np.random.default_rng(zlib.crc32(spec.name.encode()))
     out: Arrays = {}
     for name, shape in shapes_of(spec).items():
@@ -104,6 +117,8 @@ def arrays_of(spec: Spec) -> Arrays:
 
 def expected_of(spec: Spec, arrays: Arrays) -> Array:
     """Returns the result by numpy."""
+    if spec.kind == "model":
+        return computed(spec.params)[0]
     x, kind = arrays["x0"], spec.kind
     if x.dtype == np.float16:
         x = x.astype(np.float32)
@@ -116,11 +131,9 @@ def expected_of(spec: Spec, arrays: Arrays) -> Array:
     if kind == "unary":
         return _unary(spec["op"], x)
     if kind == "softmax":
-        return _softmax(x)
+        return functions.softmax(x)
     if kind == "layer_norm":
-        centred = x - x.mean(-1, keepdims=True)
-        deviation = np.sqrt((centred * centred).mean(-1, keepdims=True) + np.float32(EPSILON))
-        return np.asarray(centred / deviation * arrays["w0"] + arrays["w1"])
+        return functions.layer_norm(x, arrays["w0"], arrays["w1"])
     if kind == "rms_norm":
         root = np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(EPSILON))
         return np.asarray(x / root * arrays["w0"])
@@ -131,10 +144,11 @@ def expected_of(spec: Spec, arrays: Arrays) -> Array:
     if kind == "gather":
         return np.asarray(x[arrays["x1"]])
     if kind == "conv":
-        return _conv(spec, x, arrays["w0"])
+        sizes = spec.get("stride", 1), spec.get("pad", 0), spec.get("groups", 1)
+        return functions.conv(x, arrays["w0"], *sizes)
     if kind == "attention":
         scores = x @ np.swapaxes(arrays["x1"], -1, -2) * np.float32(spec["width"] ** -0.5)
-        return np.asarray(_softmax(scores) @ arrays["x2"])
+        return np.asarray(functions.softmax(scores) @ arrays["x2"])
     if kind == "chain":
         value = x
         for _ in range(spec["ops"]):
@@ -148,36 +162,9 @@ def _unary(op: str, x: Array) -> Array:
         return np.asarray(np.maximum(x, np.float32(0)))
     if op == "exp":
         return np.asarray(np.exp(x))
-    if op == "gelu":  # the series of erf, exact for what is drawn: |x| <= 0.5
-        terms, total, power = 12, np.zeros_like(x), x / np.float32(2**0.5)
-        square, factor = power * power, 1.0
-        for n in range(terms):
-            total += power * np.float32(factor / (2 * n + 1))
-            power, factor = power * square, -factor / (n + 1)
-        erf = total * np.float32(2 / np.pi**0.5)
-        return np.asarray(x * np.float32(0.5) * (1 + erf))
+    if op == "gelu":
+        return functions.gelu(x)
     raise ValueError(f"[bench] expected a known op, got {op!r}")
-
-
-def _softmax(x: Array) -> Array:
-    e = np.exp(x - x.max(-1, keepdims=True))
-    e /= e.sum(-1, keepdims=True)
-    return np.asarray(e)
-
-
-def _conv(spec: Spec, x: Array, w: Array) -> Array:
-    stride, pad, kernel = spec.get("stride", 1), spec.get("pad", 0), spec["kernel"]
-    groups = spec.get("groups", 1)
-    padded = np.pad(x[0], ((0, 0), (pad, pad), (pad, pad)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (kernel, kernel), (1, 2))
-    windows = windows[:, ::stride, ::stride]
-    side, per = windows.shape[1], x.shape[1] // groups
-    if per == 1:  # depthwise
-        summed = np.einsum("chwij,cij->chw", windows, w[:, 0], optimize=True)
-        return np.asarray(summed)[None]
-    columns = windows.transpose(0, 3, 4, 1, 2).reshape(groups, per * kernel**2, side * side)
-    rows = w.reshape(groups, w.shape[0] // groups, -1)
-    return np.asarray((rows @ columns).reshape(1, w.shape[0], side, side))
 
 
 def side_of(spec: Spec) -> int:
@@ -190,6 +177,8 @@ def side_of(spec: Spec) -> int:
 def result_shape(spec: Spec) -> tuple[int, ...]:
     """Returns the shape of the result."""
     kind = spec.kind
+    if kind == "model":
+        return computed(spec.params)[0].shape
     if kind == "matmul":
         return (*((spec["batch"],) if spec.get("batch") else ()), spec["m"], spec["n"])
     if kind == "reduce":
@@ -219,8 +208,12 @@ def nmse_of(got: Array, expected: Array) -> float:
 def work_of(spec: Spec) -> tuple[float, float]:
     """Returns multiplications and additions, and the bytes of operands and result, each once.
 
-    Convolutions count as if computed directly. What a run of `chain` does is counted per op.
+    Convolutions count as if computed directly. What a run of `chain` does is counted per op, of a
+    model its products and their weights.
     """
+    if spec.kind == "model":
+        numbers = computed(spec.params)[1]
+        return numbers.flops, numbers.weight_bytes
     sizes = {name: float(np.prod(shape)) for name, shape in shapes_of(spec).items()}
     result = float(np.prod(result_shape(spec)))
     width = 2 if spec.get("storage") == "float16" else 4

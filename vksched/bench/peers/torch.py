@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from .specs import EPSILON, Array, Arrays, Spec
-from .wire import Job, Timed, repeats
+from .wire import Job, Skip, Timed, repeats
 
 REDUCTIONS: dict[str, Callable[..., Any]] = {"sum": torch.sum, "max": torch.amax}
 UNARY: dict[str, Callable[..., Any]] = {
@@ -39,6 +39,8 @@ class TorchPeer:
             self._device = torch.device("cpu")
 
     def prepare(self, spec: Spec, arrays: Arrays) -> Job:
+        if spec.kind == "model":
+            raise Skip("no model is written for it here")
         v = {
             n: torch.from_numpy(np.ascontiguousarray(a)).to(self._device) for n, a in arrays.items()
         }

@@ -1,6 +1,6 @@
 """The worker's side of the pipe: one line of JSON in, one line out.
 
-{"do": "prepare", "spec": {...}} -> {"nmse": 1e-12, "note": "..."} | {"skip": "why"}
+{"do": "prepare", "spec": {...}} -> {"nmse": 1e-12, "note": "...", "bytes": null} | {"skip": "why"}
 {"do": "measure", "seconds": 0.2} -> {"seconds": [per op, per op, ...]}
 {"do": "drop"} -> {}           {"do": "quit"} ends
 """
@@ -27,6 +27,8 @@ class Job(Protocol):
 
     note: str
     """What was chosen, for the reader of the report."""
+    memory_bytes: float | None
+    """What it takes at most, where that is known."""
 
     def result(self) -> Array:
         """Returns the result, computed as it is when measured."""
@@ -53,8 +55,10 @@ class Timed:
         result: Callable[[], Array],
         count: int = 1,
         note: str = "",
+        memory_bytes: float | None = None,
     ) -> None:
         self._call, self.result, self._count, self.note = call, result, count, note
+        self.memory_bytes = memory_bytes
 
     def sample(self) -> float:
         start = time.perf_counter()
@@ -104,7 +108,8 @@ def serve(open_peer: Callable[[], Peer]) -> None:
                 arrays = arrays_of(spec)
                 job = None
                 job = peer.prepare(spec, arrays)
-                say({"nmse": nmse_of(job.result(), expected_of(spec, arrays)), "note": job.note})
+                far = nmse_of(job.result(), expected_of(spec, arrays))
+                say({"nmse": far, "note": job.note, "bytes": job.memory_bytes})
                 job.sample()
             elif request["do"] == "measure" and job is not None:
                 say({"seconds": sample_for(job.sample, request["seconds"])})

@@ -1,0 +1,237 @@
+"""Whole networks, written once: every runtime builds its own from the same random weights.
+
+    minilm(builder)  ->  the builder's calls, in order  ->  an ONNX file, ncnn's layers, ...
+
+Sizes are those of MiniLM-L6 (8 texts of 32 tokens), ResNet-18 (one image of 224 x 224, its norms
+folded into the convolutions) and a small GPT-2 (one token against a cache of 128).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from . import functions
+from .functions import Array
+
+V = TypeVar("V")
+WORDS = 30522
+
+
+class Builder(Protocol[V]):
+    """What a runtime does with the layers of a network. Values are rows, (rows, columns), or
+    images, (1, channels, side, side).
+    """
+
+    def input(self, name: str, value: Array) -> V:
+        """An operand of the run; int32 numbers or a float32 image."""
+
+    def embed(self, ids: V, table: Array) -> V:
+        """Rows of the table by number."""
+
+    def linear(self, x: V, w: Array, bias: Array | None) -> V:
+        """x w + bias; w: (in, out). Without a bias x w^T; w: (out, in), as a table is."""
+
+    def layer_norm(self, x: V, scale: Array, shift: Array) -> V: ...
+
+    def gelu(self, x: V) -> V: ...
+
+    def relu(self, x: V) -> V: ...
+
+    def add(self, a: V, b: V) -> V: ...
+
+    def attention(self, q: V, k: V, v: V, batch: int, heads: int) -> V:
+        """Of rows that hold their heads side by side; batch: sequences that know each other not."""
+
+    def mean(self, x: V, batch: int) -> V:
+        """The mean of the rows of each sequence."""
+
+    def grow(self, kept: Array, new: V) -> V:
+        """kept, which stays with the runtime between runs, and a new row behind it."""
+
+    def conv(self, x: V, w: Array, bias: Array, stride: int, pad: int) -> V: ...
+
+    def max_pool(self, x: V, kernel: int, stride: int, pad: int) -> V: ...
+
+    def pool(self, x: V) -> V:
+        """The mean of each channel, as one row."""
+
+
+class _Weights:
+    """Random weights of such sizes that values stay near 1."""
+
+    def __init__(self) -> None:
+        self._rng = np.random.default_rng(5)
+
+    def __call__(self, *shape: int) -> Array:
+        inward = float(np.prod(shape[1:])) if len(shape) == 4 else shape[0]
+        values = self._rng.random(shape, dtype=np.float32) - np.float32(0.5)
+        return np.asarray(values * np.float32((12 / inward) ** 0.5))
+
+    def table(self, rows: int, columns: int) -> Array:
+        return np.ascontiguousarray(self(columns, rows).T)
+
+    def bias(self, size: int) -> Array:
+        return np.asarray(self._rng.random(size, dtype=np.float32) * np.float32(0.1), np.float32)
+
+    def scale(self, size: int) -> Array:
+        return np.asarray(self.bias(size) + np.float32(1))
+
+
+def _block(b: Builder[V], w: _Weights, x: V, width: int) -> V:
+    up = b.gelu(b.linear(x, w(width, 4 * width), w.bias(4 * width)))
+    return b.linear(up, w(4 * width, width), w.bias(width))
+
+
+def minilm(b: Builder[V], batch: int = 8, tokens: int = 32, layers: int = 6, width: int = 384) -> V:
+    """ids (batch x tokens) -> (batch, width): the mean of the last layer."""
+    w = _Weights()
+    ids = np.random.default_rng(1).integers(0, WORDS, batch * tokens).astype(np.int32)
+    x = b.embed(b.input("ids", ids), w.table(WORDS, width) * np.float32(5))
+    for _ in range(layers):
+        q, k, v = (b.linear(x, w(width, width), w.bias(width)) for _ in range(3))
+        seen = b.attention(q, k, v, batch, 12)
+        x = b.add(x, b.linear(seen, w(width, width), w.bias(width)))
+        x = b.layer_norm(x, w.scale(width), w.bias(width))
+        x = b.layer_norm(b.add(x, _block(b, w, x, width)), w.scale(width), w.bias(width))
+    return b.mean(x, batch)
+
+
+def resnet18(b: Builder[V], size: int = 224) -> V:
+    """image (1, 3, size, size) -> (1, 1000)."""
+    w = _Weights()
+    image = np.random.default_rng(1).random((1, 3, size, size), dtype=np.float32)
+
+    def layer(x: V, inward: int, out: int, kernel: int, stride: int, gain: float = 1.0) -> V:
+        filters = w(out, inward, kernel, kernel) * np.float32(gain)
+        return b.conv(x, filters, w.bias(out), stride, kernel // 2)
+
+    x = b.max_pool(b.relu(layer(b.input("image", image), 3, 64, 7, 2)), 3, 2, 1)
+    inward = 64
+    for out in (64, 128, 256, 512):
+        for stride in (1 if out == 64 else 2, 1):
+            short = layer(x, inward, out, 1, stride) if stride > 1 else x
+            h = b.relu(layer(x, inward, out, 3, stride))
+            x = b.relu(b.add(layer(h, out, out, 3, 1, 0.5), short))
+            inward = out
+    return b.linear(b.pool(x), w(512, 1000), w.bias(1000))
+
+
+def gpt2_mini(
+    b: Builder[V], past: int = 128, layers: int = 6, width: int = 384, words: int = 50257
+) -> V:
+    """id (1) -> (1, words): one step, the last of a cache's rows being its own."""
+    w = _Weights()
+    table = w.table(words, width)
+    x = b.embed(b.input("id", np.array([7], np.int32)), table)
+    for _ in range(layers):
+        h = b.layer_norm(x, w.scale(width), w.bias(width))
+        q, k, v = (b.linear(h, w(width, width), w.bias(width)) for _ in range(3))
+        keys, values = (b.grow(w.table(past - 1, width), new) for new in (k, v))
+        seen = b.attention(q, keys, values, 1, 6)
+        x = b.add(x, b.linear(seen, w(width, width), w.bias(width)))
+        h = b.layer_norm(x, w.scale(width), w.bias(width))
+        x = b.add(x, _block(b, w, h, width))
+    return b.linear(x, table, None)
+
+
+NETWORKS: Mapping[str, Callable[..., Any]] = {
+    "minilm": minilm,
+    "resnet18": resnet18,
+    "gpt2_mini": gpt2_mini,
+}
+
+
+def build(params: Mapping[str, Any], builder: Builder[V]) -> V:
+    """Returns the result of the network of that name and of these sizes."""
+    sizes = {key: value for key, value in params.items() if key != "model"}
+    result: V = NETWORKS[params["model"]](builder, **sizes)
+    return result
+
+
+class Numbers:
+    """The builder that computes at once, with numpy. flops: multiplications and additions of
+    products; weight_bytes: of products and tables.
+    """
+
+    def __init__(self) -> None:
+        self.feeds: dict[str, Array] = {}
+        self.flops = 0.0
+        self.weight_bytes = 0.0
+        self._tables: list[Array] = []
+
+    def _hold(self, array: Array) -> None:
+        if not any(array is table for table in self._tables):
+            self.weight_bytes += array.nbytes
+
+    def input(self, name: str, value: Array) -> Array:
+        self.feeds[name] = value
+        return value
+
+    def embed(self, ids: Array, table: Array) -> Array:
+        self._hold(table)
+        self._tables.append(table)  # which an output may read again
+        return np.asarray(table[ids])
+
+    def linear(self, x: Array, w: Array, bias: Array | None) -> Array:
+        self._hold(w)
+        y = np.asarray(x @ w.T if bias is None else x @ w + bias)
+        self.flops += 2.0 * x.shape[1] * y.size
+        return y
+
+    def layer_norm(self, x: Array, scale: Array, shift: Array) -> Array:
+        return functions.layer_norm(x, scale, shift)
+
+    def gelu(self, x: Array) -> Array:
+        return functions.gelu(x)
+
+    def relu(self, x: Array) -> Array:
+        return np.asarray(np.maximum(x, np.float32(0)))
+
+    def add(self, a: Array, b: Array) -> Array:
+        return np.asarray(a + b)
+
+    def attention(self, q: Array, k: Array, v: Array, batch: int, heads: int) -> Array:
+        width: int = q.shape[1]
+        self.flops += 4.0 * q.size * (k.shape[0] // batch)
+
+        def split(x: Array) -> Array:
+            return np.asarray(x.reshape(batch, -1, heads, width // heads).transpose(0, 2, 1, 3))
+
+        scores = split(q) @ np.swapaxes(split(k), -1, -2) * np.float32((width // heads) ** -0.5)
+        seen = functions.softmax(scores) @ split(v)
+        return np.asarray(seen.transpose(0, 2, 1, 3).reshape(q.shape))
+
+    def mean(self, x: Array, batch: int) -> Array:
+        return np.asarray(x.reshape(batch, -1, x.shape[1]).mean(1))
+
+    def grow(self, kept: Array, new: Array) -> Array:
+        self._hold(kept)
+        return np.concatenate([kept, new])
+
+    def conv(self, x: Array, w: Array, bias: Array, stride: int, pad: int) -> Array:
+        self._hold(w)
+        y = functions.conv(x, w, stride, pad)
+        self.flops += 2.0 * y.size * w[0].size
+        return np.asarray(y + bias[None, :, None, None])
+
+    def max_pool(self, x: Array, kernel: int, stride: int, pad: int) -> Array:
+        seen = functions.windows(x[0], kernel, stride, pad, -np.inf)
+        return np.asarray(seen.max((3, 4)))[None]
+
+    def pool(self, x: Array) -> Array:
+        return np.asarray(x.mean((2, 3)))
+
+
+@lru_cache(maxsize=len(NETWORKS))
+def _computed(params: tuple[tuple[str, Any], ...]) -> tuple[Array, Numbers]:
+    numbers = Numbers()
+    return build(dict(params), numbers), numbers
+
+
+def computed(params: Mapping[str, Any]) -> tuple[Array, Numbers]:
+    """Returns a network's result by numpy, and what it took."""
+    return _computed(tuple(sorted(params.items())))
