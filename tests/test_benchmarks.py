@@ -87,3 +87,15 @@ def test_memory_tells_what_each_device_takes(
     assert memory.main(["--models", "dlrm", "--devices", "cpu", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["model"] == "dlrm" and 0 < row["weights"] <= row["file"] and row["peak"] > 0
+
+
+def test_loading_is_compared_with_reading_and_copying(
+    runner: CliRunner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import loading
+
+    assert loading.main(["--models", "bert_mini", "--repeats", "1", "--json"]) == 0
+    for row in json.loads(capsys.readouterr().out):
+        assert row["ratio"] == pytest.approx(row["load_s"] / (row["read_s"] + row["copy_s"]))
+        assert row["share"] == pytest.approx(row["copy_s"] / row["upload_s"])
+        assert 0 < row["weight_bytes"] and row["model"] == "bert_mini"
