@@ -38,9 +38,10 @@ DIMENSION = 8
 
 @dataclass(frozen=True)
 class Row:
-    """Medians. read_s: the whole file. copy_s: as many bytes as the weights have, to new memory of
-    the device. upload_s: the same by what uploads weights. load_s: `vs.load` and compiling, until
-    the model could run. first_s: the same, the first time.
+    """Medians. read_s: the whole file. memory_s: making memory of the device for the weights, which
+    some drivers clear. copy_s: as many bytes, to that memory. upload_s: the same by what uploads
+    weights. load_s: `vs.load` and compiling, until the model could run. first_s: the same, the
+    first time.
     """
 
     model: str
@@ -48,6 +49,7 @@ class Row:
     file_bytes: int
     weight_bytes: int
     read_s: float
+    memory_s: float
     copy_s: float
     upload_s: float
     load_s: float
@@ -55,8 +57,8 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """Loading to reading the file and copying its weights."""
-        return self.load_s / (self.read_s + self.copy_s)
+        """Loading to reading the file and copying its weights to new memory."""
+        return self.load_s / (self.read_s + self.memory_s + self.copy_s)
 
     @property
     def share(self) -> float:
@@ -109,7 +111,7 @@ def measure(path: Path, device: str, repeats: int) -> Row:
 
         for _ in range(repeats):
             timed("read_s", path.read_bytes)
-            target = context.storage(words.size)
+            target = timed("memory_s", lambda: context.storage(words.size))
             timed("copy_s", lambda to=target: plain_copy(context, to, words))
             target.close()
             target = context.storage(words.size)
@@ -127,15 +129,14 @@ def _size(dimension: int | str | None) -> int:
 
 def show(rows: Sequence[Row]) -> None:
     table = Table(title="loading a model, milliseconds")
-    names = "model", "device", "MiB", "read", "copy", "upload", "share", "load", "first", "ratio"
+    names = "model", "device", "read", "memory", "copy", "upload", "share", "load", "ratio", "first"
     for name in names:
         table.add_column(name, justify="left" if name in names[:2] else "right")
     for row in rows:
-        times = [f"{1e3 * t:.0f}" for t in (row.read_s, row.copy_s, row.upload_s)]
-        after = [f"{1e3 * t:.0f}" for t in (row.load_s, row.first_s)]
-        size = f"{row.file_bytes / 2**20:.1f}"
-        shares = f"{row.share:.2f}", f"{row.ratio:.2f}"
-        table.add_row(row.model, row.device, size, *times, shares[0], *after, shares[1])
+        times = (row.read_s, row.memory_s, row.copy_s, row.upload_s, row.load_s, row.first_s)
+        *copying, load, first = (f"{1e3 * t:.0f}" for t in times)
+        shares = f"{row.share:.2f}", load, f"{row.ratio:.2f}"
+        table.add_row(row.model, row.device, *copying, *shares, first)
     Console().print(table)
 
 
