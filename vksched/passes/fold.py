@@ -40,5 +40,5 @@ def fold_constants(r: Rewriter, node: Node) -> int | None:
             result = np.array(compute(declared, given, node.attrs), numpy_dtype(node.type.dtype))
     except VkschedError:  # for the run to raise, which is where the caller looks for it
         return None
-    key = ("fold", node.op, repr(node.attrs), *(r.key(i) for i in node.inputs))
+    key = ("fold", node.op, node.attrs, *(r.key(i) for i in node.inputs))
     return r.constant(result, key)
