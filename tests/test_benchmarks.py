@@ -113,3 +113,16 @@ def test_overlap_tells_what_bounds_branches_on_simulated_devices(
     assert row["ratio"] == pytest.approx(0.5, abs=0.05) and row["to_busy"] <= 1.1
     overlap.main(["--null", "--small", "--repeats", "1"])
     assert "within 1.1" in " ".join(capsys.readouterr().out.split())
+
+
+def test_loading_is_compared_with_reading_and_copying(
+    runner: CliRunner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import loading
+
+    assert loading.main(["--models", "bert_mini", "--repeats", "1", "--json"]) == 0
+    for row in json.loads(capsys.readouterr().out):
+        bound = row["read_s"] + row["memory_s"] + row["copy_s"]
+        assert row["ratio"] == pytest.approx(row["load_s"] / bound)
+        assert row["share"] == pytest.approx(row["copy_s"] / row["upload_s"])
+        assert 0 < row["weight_bytes"] and row["model"] == "bert_mini"

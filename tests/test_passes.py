@@ -12,9 +12,10 @@ from test_executor import scheduler
 
 import vksched as vs
 from vksched.errors import PlanError
-from vksched.graph import Graph
-from vksched.ops.op import Limits
+from vksched.graph import Graph, Node
+from vksched.ops.op import Attrs, Limits
 from vksched.passes import Wishes, optimize, simplify
+from vksched.passes.rewrite import Rewriter, Rules, rewrite
 from vksched.plan.machine import DeviceSpec, Machine
 from vksched.request import least_limits
 from vksched.types import NDArray
@@ -145,6 +146,38 @@ def test_equal_calls_are_one() -> None:
     assert ops_of(after).count("exp") == 2 and ops_of(after).count("clip") == 2
     assert after.nodes[after.merged["two"]].name == "one"
     check(before, after, x=EDGES.reshape(SHAPE))
+
+
+def test_attributes_that_are_written_differently_are_different_calls() -> None:
+    x = x_of()
+    graph = vs.build_graph([vs.clip(x, low, 1.0) for low in (0.0, -0.0, 0.0)])[0]
+    first, second, third = (graph.signatures[node.id] for node in graph.ops)
+    assert first == third != second
+    assert Attrs({"a": (1, 0.0)}) == Attrs({"a": (1, np.float64(0.0))})
+    assert len({Attrs({"a": a}) for a in (1, True, 1.0, "1")}) == 4
+
+
+def test_rules_know_who_reads_what_other_rules_made() -> None:
+    seen: list[list[bool]] = []
+    made: list[int] = []
+
+    def twice(r: Rewriter, node: Node) -> int:
+        inner = r.emit("abs", node.inputs)
+        made.extend((*node.inputs, inner))
+        return r.emit("add", (inner, *node.inputs))
+
+    def gone(r: Rewriter, node: Node) -> int:
+        seen.append([r.is_read(i, 1) for i in made] + [r.is_read(made[0], 2)])
+        return r.emit("exp", (made[0],))
+
+    def last(r: Rewriter, node: Node) -> None:
+        seen.append([r.is_read(made[0], 1), r.is_read(made[1], 0)])
+
+    end = vs.tanh(vs.sqrt(vs.neg(vs.square(x_of()))))
+    graph = vs.build_graph(end)[0]
+    rules: Rules = {"neg": [twice], "sqrt": [gone], "tanh": [last]}
+    assert ops_of(rewrite(graph, rules, Wishes())) == ["square", "exp", "tanh"]
+    assert seen == [[False, True, True], [True, True]]
 
 
 def test_random_values_of_one_seed_are_one() -> None:

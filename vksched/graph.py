@@ -79,10 +79,9 @@ class Graph:
     def key(self) -> object:
         """What two graphs have in common that compute the same from the same weights and states.
 
-        Small constants count by what they hold, other arrays by whose they are; attributes by how
-        they are written, as 0.0 equals -0.0 and 1 equals True.
+        Small constants count by what they hold, other arrays by whose they are.
         """
-        nodes = tuple((n.op, n.inputs, repr(n.attrs), n.type, n.name) for n in self.nodes)
+        nodes = tuple((n.op, n.inputs, n.attrs, n.type, n.name) for n in self.nodes)
         held: list[object] = []
         for node_id, owner in self.keys.items():
             array = self.data.get(node_id)

@@ -6,9 +6,11 @@
 // x * 0 for 0 and x + 0 for x, which NaN, infinities and -0 are not.
 uvec4 nothing;
 
-// The word of an operand at an index of the result: `along` the innermost axis and at `outer` of the others.
+// The word of an operand at an index of the result: `along` the innermost axis and at `outer` of the others. Without a branch:
+// around a load, even one over a specialisation constant costs SwiftShader many times the load. Axes that are not there have
+// stride 0.
 #define AT(i, offset, strides) \
-    offset + (VARIES >> i & 1u) * along + outer.x * strides[0] + outer.y * strides[1] + outer.z * strides[2]
+    offset + along * (VARIES >> i & 1u) + outer.x * strides[0] + outer.y * strides[1] + outer.z * strides[2]
 
 // The index of an element, by axes beyond the innermost one; `along` is left.
 uvec3 outer_of(inout uint along) {
@@ -34,11 +36,9 @@ uvec3 outer_of(inout uint along) {
     { \
         const uint at = AT(i, offset, strides); \
         const uvec4 four = name[at >> 2]; \
-        const uint odd = 0u - (at & 1u), high = 0u - (at >> 1 & 1u); \
-        const uvec2 half_of = four.xy & ~uvec2(high) | four.zw & uvec2(high); \
-        const uint one = half_of.x & ~odd | half_of.y & odd; \
-        const uvec4 goes_on = uvec4(0u - (VARIES >> i & 1u)); \
-        v##name = four & goes_on | uvec4(one) & ~goes_on; \
+        const bool high = (at & 2u) != 0u; \
+        const uint one = mix(mix(four.x, four.z, high), mix(four.y, four.w, high), (at & 1u) != 0u); \
+        v##name = mix(uvec4(one), four, bvec4((VARIES >> i & 1u) != 0u)); \
     }
 
 void main() {

@@ -98,14 +98,9 @@ class Program:
     values: tuple[NDArray, ...]
 
 
+@lru_cache(maxsize=4096)
 def program_of(attrs: Attrs) -> Program:
     """Returns the program of a chain."""
-    return _program_of(attrs, repr(attrs))
-
-
-@lru_cache(maxsize=4096)
-def _program_of(attrs: Attrs, text: str) -> Program:
-    """text: what tells 0.0 from -0.0 and 1 from True, which are equal as attributes."""
     steps = cast(tuple[Step, ...], attrs["steps"])
     constants = cast(tuple[tuple[str, int], ...], attrs["constants"])
     taken = tuple((get_op(op), tuple(at), Attrs(dict(given))) for op, at, given in steps)

@@ -19,13 +19,17 @@ AttrValue = Union[None, bool, int, float, str, tuple["AttrValue", ...]]  # noqa:
 
 
 class Attrs(Mapping[str, AttrValue]):
-    """The attributes of a node: a frozen, hashable, sorted mapping."""
+    """The attributes of a node: a frozen, hashable, sorted mapping.
 
-    __slots__ = ("_items",)
+    Equal are those that are written alike: 0.0 and -0.0, or 1 and True, are not.
+    """
+
+    __slots__ = ("_items", "_text")
 
     def __init__(self, items: Mapping[str, AttrValue] | None = None) -> None:
         plain = {name: _plain(value) for name, value in (items or {}).items()}
         self._items: tuple[tuple[str, AttrValue], ...] = tuple(sorted(plain.items()))
+        self._text = ""
 
     def __getitem__(self, key: str) -> AttrValue:
         for name, value in self._items:
@@ -40,13 +44,15 @@ class Attrs(Mapping[str, AttrValue]):
         return len(self._items)
 
     def __hash__(self) -> int:
-        return hash(self._items)
+        return hash(repr(self))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Attrs) and self._items == other._items
+        return self is other or (isinstance(other, Attrs) and repr(self) == repr(other))
 
     def __repr__(self) -> str:
-        return ", ".join(f"{name}={value!r}" for name, value in self._items)
+        if not self._text:
+            self._text = ", ".join(f"{name}={value!r}" for name, value in self._items)
+        return self._text
 
     def as_int(self, key: str) -> int:
         value = self[key]

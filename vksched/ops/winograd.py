@@ -57,6 +57,8 @@ _CHUNK_TILES = 64
 
 _REPAIR_EACH = 16
 """Tiles that an invocation looks at together, a multiple of four; flags are padded to as many."""
+_HOST_WINDOWS = 8192
+"""Windows of weights that the host turns into points at a time: what its cache holds."""
 
 _FROM_WEIGHTS = {
     2: ((1, 0, 0), (1 / 2, 1 / 2, 1 / 2), (1 / 2, -1 / 2, 1 / 2), (0, 0, 1)),
@@ -103,9 +105,15 @@ def _weights_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 
 def _weights_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    # both axes in one product, which is written where the points belong
     w, tile = inputs[0], attrs.as_int("tile")
-    points = _both_axes(_FROM_WEIGHTS[tile], w).astype(w.dtype)
-    return np.ascontiguousarray(points.transpose(2, 3, 0, 1)).reshape((tile + 2) ** 2, *w.shape[:2])
+    by = np.asarray(_FROM_WEIGHTS[tile], np.float64)
+    both, windows = np.kron(by, by), w.reshape(w.shape[0] * w.shape[1], 9)
+    points = np.empty((len(both), len(windows)), w.dtype)
+    for start in range(0, len(windows), _HOST_WINDOWS):
+        part = slice(start, start + _HOST_WINDOWS)
+        points[:, part] = both @ windows[part].T.astype(np.float64)
+    return points.reshape(len(both), *w.shape[:2])
 
 
 def _lower_weights(call: Call) -> tuple[Dispatch, ...]:

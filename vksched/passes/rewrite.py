@@ -139,12 +139,24 @@ class Rewriter:
                 self._rename(made, node.name)
             if not fresh or len(self._nodes) != before + 1:
                 self._changed = True
-            if not fresh:  # what it would have read is read once less
-                for operand in node.inputs:
-                    self._readers[self._new[operand]] -= 1
-            self._readers[made] += self._pending[node.id]
+            self._count(made, self._pending[node.id])
+            for operand in node.inputs:  # it is no node of the old graph that reads them now
+                self._count(self._new[operand], -1)
             self._new.append(made)
         return self._finish() if self._changed else old
+
+    def _count(self, node_id: int, times: int) -> None:
+        """Counts readers. Only what is read itself reads its operands: what a rule has emitted does
+        once it stands for a node, and what became part of another no more.
+        """
+        changes = [(node_id, times)]
+        while changes:
+            node_id, times = changes.pop()
+            before = self._readers[node_id]
+            self._readers[node_id] = after = before + times
+            if (before > 0) != (after > 0):
+                each = 1 if after > 0 else -1
+                changes += [(i, each) for i in self._nodes[node_id].inputs]
 
     def _visit(self, node: Node, rules: Sequence[Rule]) -> int:
         old = self._old
@@ -180,8 +192,7 @@ class Rewriter:
         key = (op, operands, attrs, self._made_home)
         if not (declared.stateful or declared.foreign):
             twin = None if alone else self._equal.get(key)
-            # 0.0 equals -0.0 and 1 equals True, but they are not the same
-            if twin is not None and repr(self._nodes[twin].attrs) == repr(attrs):
+            if twin is not None:
                 return twin
             self._equal[key] = len(self._nodes)
         return self._append(op, operands, attrs, type_, name)
@@ -287,7 +298,7 @@ def count_readers(graph: Graph, wishes: Wishes) -> list[int]:
     for node in graph.nodes:
         for operand in node.inputs:
             out[operand] += 1
-        if node.name in wishes.observed:
+        if node.name in wishes.observed or node.op == "assign":
             out[node.id] += HELD
     for _, node_id in graph.outputs:
         out[node_id] += HELD

@@ -125,7 +125,7 @@ class Recorder:
         self._splits = splits
         self._weights = weights
         self._states = states
-        self._lowerings: dict[tuple[int, str], tuple[Lowering, float]] = {}
+        self._lowerings: dict[int, tuple[Lowering, float]] = {}
         """By distinct call, with the seconds it is thought to take; by the text of its attributes,
         too, as 0.0 and -0.0 are equal.
         """
@@ -176,7 +176,7 @@ class Recorder:
 
     def _lower(self, node_id: int) -> tuple[Lowering, float]:
         node = self._graph.nodes[node_id]
-        call = self._graph.signatures[node_id], repr(node.attrs)
+        call = self._graph.signatures[node_id]
         known = self._lowerings.get(call)
         if known is None:
             known = self._spec.lower(self._graph, node), self._spec.node_seconds(self._graph, node)
