@@ -33,9 +33,13 @@ FAMILIES = {
     "gfx1100": ("gfx1100", "navi31"),
 }
 """By generation: GCN 5, RDNA 1, 2, 3; each with its names, for Mesa 23 renamed the last."""
-FOR_CPU_DRIVERS = ("matmul_lanes_", "matmul_rows_")
-"""Written for subgroups of 4 or 8 lanes of CPU drivers, with more values than registers, which are
-on a stack there. No GPU is given them, so they are left out unless named.
+FOR_CPU_DRIVERS = (
+    *("matmul_lanes_", "matmul_rows_"),
+    *("reduce_quads_", "norm_blocks", "transpose_tiles"),
+)
+"""Written for CPU drivers: for subgroups of 4 or 8 lanes, with more values than registers, which
+are on a stack there, or with neighbouring lanes far apart in memory. No GPU is given them, so they
+are left out unless named.
 """
 CHILDREN = 2
 TIME_LIMIT_S = 300

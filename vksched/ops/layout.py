@@ -22,6 +22,7 @@ from ..types import (
     normalize_axes,
     normalize_axis,
 )
+from . import turn
 from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
 from .quads import can_take_quads, launch_lines
 from .strides import as_words, broadcast_strides, collapse, pad
@@ -119,6 +120,8 @@ def _transpose_view(inputs: tuple[TensorType, ...], attrs: Attrs) -> int | None:
 
 
 def _transpose_lower(call: Call) -> tuple[Dispatch, ...]:
+    if call.variant == turn.TILES:
+        return turn.lower(call)
     strides = contiguous_strides(call.inputs[0].shape)
     moved = tuple(strides[a] for a in call.attrs.as_ints("axes"))
     shape = call.output.shape
@@ -134,7 +137,12 @@ register(
         "transpose",
         _transpose_infer,
         _transpose_reference,
-        Kernel(("strided_copy",), _transpose_lower, as_words=_transpose_words),
+        Kernel(
+            ("strided_copy", "transpose_tiles"),
+            _transpose_lower,
+            as_words=_transpose_words,
+            variants=turn.variants,
+        ),
         view=_transpose_view,
         work=_copy_work,
         any_dtype=True,

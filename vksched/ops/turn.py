@@ -1,0 +1,65 @@
+"""Transposes that move the last axis, in tiles of four by four values (transpose_tiles.comp): which
+ones can be made so, and how.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ..types import contiguous_strides
+from .op import OUTPUT, Call, Dispatch
+from .strides import collapse, pad
+
+TILES, LINES = "tiles", "lines"
+"""Variants of a transpose on a CPU driver: by tiles, or along lines of the result."""
+LOCAL = (8, 1)
+"""Tiles of a group, along x's last axis and the result's."""
+RUN = 64
+"""Tiles along the result's last axis that a group makes behind each other."""
+
+
+def _axes(call: Call) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Returns sizes and strides of x and of the result, innermost axis of the result first."""
+    strides, shape = contiguous_strides(call.inputs[0].shape), call.output.shape
+    moved = tuple(strides[axis] for axis in call.attrs.as_ints("axes"))
+    sizes, (x_strides, result_strides) = collapse(shape, [moved, contiguous_strides(shape)])
+    return sizes, x_strides, result_strides
+
+
+def variants(call: Call) -> tuple[str, ...]:
+    """Returns the variants of a transpose, the best guess first."""
+    if not call.limits.software:
+        return ()
+    sizes, x_strides, result_strides = _axes(call)
+    if 1 not in x_strides[1:] or call.output.size == 0:
+        return (LINES,)
+    along = x_strides.index(1)
+    shifts = (sizes[0], sizes[along], x_strides[0], result_strides[along])
+    lines = (a for a in range(1, len(sizes)) if a != along)
+    others = (stride for a in lines for stride in (x_strides[a], result_strides[a]))
+    return (LINES,) if any(s % 4 for s in (*shifts, *others)) else (TILES, LINES)
+
+
+def lower(call: Call) -> tuple[Dispatch, ...]:
+    """Returns how tiles are made; the call is one that `variants` has TILES for."""
+    sizes, x_strides, result_strides = _axes(call)
+    along = x_strides.index(1)
+    lines = [axis for axis in range(1, len(sizes)) if axis != along]
+    columns, width, count = sizes[0], sizes[along], math.prod(sizes[a] for a in lines)
+    push = (
+        ("columns", columns),
+        ("width", width),
+        ("lines", count),
+        ("run", RUN),
+        ("sizes", pad([sizes[a] for a in lines], 6, 1)),
+        ("x_strides", pad([x_strides[0], *(x_strides[a] for a in lines)], 8)),
+        ("result_strides", pad([result_strides[along], *(result_strides[a] for a in lines)], 8)),
+    )
+    most = call.limits.max_groups
+    groups = (
+        min(-(-width // (4 * LOCAL[0])), most[0]),
+        -(-columns // (4 * RUN)),
+        min(count, most[2]),
+    )
+    constants = (("LOCAL_X", LOCAL[0]), ("LOCAL_Y", LOCAL[1]), ("RANK", len(lines) + 1))
+    return (Dispatch("transpose_tiles", (0, OUTPUT), groups, push, constants),)
