@@ -24,12 +24,11 @@ layout(constant_id = 3) const uint B_ALONG_N = 1;
 #endif
 #if WIDE == 1
 #define EACH_WIDE(F) F(0)
-#elif WIDE == 2
-#define EACH_WIDE(F) F(0) F(1)
 #elif WIDE == 4
 #define EACH_WIDE(F) F(0) F(1) F(2) F(3)
 #else
-#define EACH_WIDE(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7)
+#define EACH_WIDE(F) \
+    F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7) F(8) F(9) F(10) F(11) F(12) F(13) F(14) F(15)
 #endif
 #define START_ROW(i, w) const uint a_at##i = (at.x + min(row + i, m - 1u) * a_row) / 4u;
 #define START_SUM(i, w) T4 sum##i##_##w = T4(0);

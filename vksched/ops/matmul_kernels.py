@@ -133,7 +133,7 @@ lanes) and SwiftShader (4).
 """
 _SUMS = {8: math.inf, 4: 32}
 """The sums of a lane from which on each costs another load: SwiftShader keeps them in memory."""
-_ROWS = {8: ((1, 32), (1, 256), (4, 32), (4, 128)), 4: ((1, 16), (4, 16))}
+_ROWS = {8: ((1, 32), (1, 512), (4, 32), (4, 128)), 4: ((1, 16), (4, 16))}
 """Rows and columns of a tile of `matmul_rows`, by lanes: wide ones for what does not fit caches."""
 _TILES = {8: ((8, 32), (16, 32), (32, 32), (32, 64)), 4: ((8, 16), (16, 32))}
 """Rows and columns of a tile of `matmul_lanes`, by lanes: as many as fit the registers, or, with 8
