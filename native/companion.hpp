@@ -14,6 +14,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace companion {
 
@@ -39,6 +40,8 @@ void require_open(kp::Manager& manager);
 // still work on a submission crashes in them (seen with SwiftShader 5.0). Python has ended
 // by then, and its files are flushed.
 void end_without_destructors();
+
+std::vector<VkQueueFamilyProperties> queue_families(VkPhysicalDevice device);
 
 // ---- what native/*.cpp keep inside kp's module, found by name
 

@@ -6,6 +6,17 @@
 #include <vector>
 
 namespace companion {
+
+std::vector<VkQueueFamilyProperties> queue_families(VkPhysicalDevice device)
+{
+    uint32_t count = 0;
+    vkGetPhysicalDeviceQueueFamilyProperties(device, &count, nullptr);
+    std::vector<VkQueueFamilyProperties> families(count);
+    vkGetPhysicalDeviceQueueFamilyProperties(device, &count, families.data());
+    families.resize(count);
+    return families;
+}
+
 namespace {
 
 std::string hex(const uint8_t* bytes, size_t count)
@@ -73,16 +84,6 @@ std::vector<std::string> device_extensions(VkPhysicalDevice device)
 bool has(const std::vector<std::string>& names, const char* name)
 {
     return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-std::vector<VkQueueFamilyProperties> queue_families(VkPhysicalDevice device)
-{
-    uint32_t count = 0;
-    vkGetPhysicalDeviceQueueFamilyProperties(device, &count, nullptr);
-    std::vector<VkQueueFamilyProperties> families(count);
-    vkGetPhysicalDeviceQueueFamilyProperties(device, &count, families.data());
-    families.resize(count);
-    return families;
 }
 
 py::list describe_heaps(VkPhysicalDevice device, bool has_budget)
