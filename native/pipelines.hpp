@@ -26,8 +26,9 @@ VkPipelineCache shared_cache(VkDevice device);
 VkResult take_pipeline(VkDevice device, VkComputePipelineCreateInfo info, const std::string& code,
                        VkPipelineCache own_cache, VkPipeline* pipeline);
 
-// Gives back what take_pipeline returned; it is kept for the next that wants one like it.
-void give_pipeline(VkDevice device, VkPipeline pipeline);
+// Gives back what take_pipeline returned; it is kept for the next that wants one like it. is_wanted:
+// that one comes at once, with others like it, so none has to go.
+void give_pipeline(VkDevice device, VkPipeline pipeline, bool is_wanted = false);
 
 // Ends all of it, before the device ends.
 void drop_shared(VkDevice device);

@@ -6,6 +6,7 @@ import gc
 import json
 import logging
 import os
+import platform
 import shutil
 import struct
 import subprocess
@@ -491,6 +492,36 @@ def test_a_full_heap_is_an_error_and_the_context_stays(index: int, kind: str) ->
     assert done.returncode == 0, done.stderr
     assert lines[0].startswith("full: [") and "expected" in lines[0], done
     assert lines[-1] == "True 0"
+
+
+NO_THREADS = """
+import ctypes, sys
+from vksched.runtime import binding
+from vksched.runtime.kompute import Context
+from vksched.runtime.shaders import load_shader
+shader = load_shader("copy")
+def wanted(size):
+    values = shader.specialize({"LOCAL_X": size})
+    return shader.spirv, values, len(shader.bindings), shader.push_bytes
+context = Context(int(sys.argv[1]), "it")
+context.make_pipelines([wanted(64)])
+libc, attributes = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+libc.pthread_attr_init(attributes)
+libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(1 << 46))
+libc.pthread_setattr_default_np(attributes)
+context.make_pipelines([wanted(size) for size in (32, 16, 8, 4)])
+print(binding.companion.count_pipelines(context._device.manager)[0])
+context.close()
+"""
+
+
+@needs_device
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="how threads are refused is glibc's")
+@pytest.mark.parametrize("index", [d["index"] for d in DEVICES if d["type"] == "cpu"])
+def test_pipelines_are_made_where_no_thread_can_be_started(index: int) -> None:
+    done = python(NO_THREADS, str(index))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["5"]
 
 
 # -- devices ---------------------------------------------------------------------------------------

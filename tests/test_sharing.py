@@ -106,6 +106,19 @@ def test_what_is_uploaded_is_there_by_both_ways(
         assert not download(context, page, Span(0, 0, 400)).any()
 
 
+def test_memory_that_the_host_cannot_see_is_filled_by_copies(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, array = context.storage(64), np.arange(40, dtype=np.float32)
+    monkeypatch.setattr(binding.companion, "map_memory", lambda manager, tensor: None)
+    with page.mapped() as words:
+        assert words is None
+    submitted = context.counters.submissions
+    write_new(context, page, [array])
+    assert context.counters.submissions == submitted + 1
+    assert download(context, page, Span(0, 0, 40)).tobytes() == array.tobytes()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "int64", "bool"])
 def test_a_view_of_words_reads_what_it_wrote(dtype: str) -> None:
     type_ = TensorType((3, 5), dtype)

@@ -10,7 +10,7 @@ from graphs import SHAPE, A, B, source, steps
 
 import vksched as vs
 from vksched.plan.machine import DeviceSpec
-from vksched.runtime.executor import SplitStats
+from vksched.runtime.stats import SplitStats
 from vksched.runtime.watchdog import LONGEST_S, Watchdog
 
 X = np.ones(SHAPE, np.float32)

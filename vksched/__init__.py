@@ -39,11 +39,11 @@ from .plan.machine import DeviceSpec, Machine
 from .plan.plan import Plan
 from .plan.planner import plan_graph
 from .run import Run
-from .runtime.executor import RunStats
 from .runtime.faulty import FaultyDevice
 from .runtime.null import NullDevice, SimulatedClock
 from .runtime.probe import DeviceInfo
 from .runtime.probe import list_devices as devices
+from .runtime.stats import RunStats
 from .scheduler import Scheduler
 from .session import InferenceSession
 from .trace import Event, Recorder, Trace, VkschedWarning

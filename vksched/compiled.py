@@ -27,8 +27,9 @@ from typing import Any, Protocol, TypeVar
 from .errors import DeviceError, OutOfMemory, PlanError, StateLost, VkschedError
 from .plan.plan import Plan
 from .runtime.device import Progress, Session
-from .runtime.executor import CommitFailed, Executor, Observers, Retired, RunStats, close_all
+from .runtime.executor import CommitFailed, Executor, Observers, Retired, close_all
 from .runtime.fork import Owner
+from .runtime.stats import RunStats
 from .runtime.watchdog import Watchdog
 from .states import StateTable
 from .trace import Event, Trace, warn

@@ -13,7 +13,8 @@ from .errors import DTypeError, GraphError, IndexOutOfRange, PlanError, ShapeErr
 from .graph import Graph, Outputs
 from .ops.tensor import Tensor, convert
 from .plan.plan import Plan
-from .runtime.executor import Observers, RunStats
+from .runtime.executor import Observers
+from .runtime.stats import RunStats
 from .types import NDArray, numpy_dtype
 
 Result = NDArray | tuple[NDArray, ...] | dict[str, NDArray]

@@ -29,17 +29,20 @@ from ..trace import VkschedWarning
 from . import binding
 from .binding import describe_devices, errors, kp_errors
 from .fork import Owner, in_child
+from .recording import CLOSE_LIMIT_S, Pipeline, Recording
 
-__all__ = ["Buffer", "Context", "Counters", "HostBuffer", "Pipeline", "Recording"]
-
-CLOSE_LIMIT_S = 10.0
-"""How long closing waits for submissions under way; after that their memory is kept for ever."""
+__all__ = [
+    "CLOSE_LIMIT_S",
+    "Buffer",
+    "Context",
+    "Counters",
+    "HostBuffer",
+    "Pipeline",
+    "Recording",
+]
 
 MAX_COMPILERS = 8
 """Threads that compile pipelines."""
-
-MAX_COMPILED = 4096
-"""How many compiled pipelines a context remembers, so as not to ask for them again."""
 
 Wanted = tuple[bytes, tuple[int, ...], int, int]
 """SPIR-V, the values of its constants, how many buffers it is bound to, bytes of push constants."""
@@ -190,7 +193,6 @@ class Context:
         with kp_errors("open", name):
             manager = binding.kp.Manager(index, [], [])
             binding.companion.require_open(manager)
-        self._compiled: set[Wanted] = set()
         self._device = _Device(index, name, manager)
         self._finalizer = weakref.finalize(self, _Device.destroy_at_exit, self._device)
 
@@ -212,18 +214,13 @@ class Context:
         return HostBuffer(self, native, words)
 
     def make_pipelines(self, wanted: Collection[Wanted]) -> None:
-        """Compiles shaders for the pipelines to come, on several threads and without the GIL. What
-        fails here fails again, with its reason, in `pipeline`.
+        """Compiles shaders for the pipelines to come, as far as they are not there, on several
+        threads and without the GIL. What fails here fails again, with its reason, in `pipeline`.
         """
         self._device.require_open("pipelines")
-        new = [each for each in wanted if each not in self._compiled]
-        if new:
-            with errors("pipelines", self.name):
-                threads = min(MAX_COMPILERS, os.cpu_count() or 1)
-                binding.companion.make_pipelines(self._device.manager, new, threads)
-            if len(self._compiled) > MAX_COMPILED:
-                self._compiled.clear()
-            self._compiled.update(new)
+        with errors("pipelines", self.name):
+            threads = min(MAX_COMPILERS, os.cpu_count() or 1)
+            binding.companion.make_pipelines(self._device.manager, list(wanted), threads)
 
     def pipeline(
         self,
@@ -396,134 +393,3 @@ class _Mapping:
 def _count_freed(device: _Device, size_bytes: int) -> None:
     with device.lock:
         _count_live(device.index, -size_bytes)
-
-
-# -- work ------------------------------------------------------------------------------------------
-
-
-class Pipeline:
-    """A shader with its constants, bound to buffers; groups and push constants vary."""
-
-    def __init__(self, context: Context, native: Any) -> None:
-        self.context = context
-        self._device = context._device
-        self._native: Any = native
-        with self._device.lock:
-            self._device.natives.add(self)
-
-    def close(self) -> None:
-        """Gives the pipeline back, at once or with the last recording that uses it."""
-        self._native = None
-
-
-class Recording:
-    """Commands recorded once and submitted any number of times, one submission at a time."""
-
-    def __init__(self, context: Context, native: Any, sequence: Any) -> None:
-        self.context = context
-        self._device = context._device
-        self._native: Any = native
-        self._sequence: Any = sequence
-        with self._device.lock:
-            self._device.recordings.add(self)
-
-    def begin(self) -> None:
-        """Starts over; everything recorded before is forgotten."""
-        with errors("begin", self.context.name):
-            self._open_native().begin()
-
-    def dispatch(self, pipeline: Pipeline, groups: tuple[int, int, int], push: bytes) -> None:
-        """Records one dispatch, with exactly the push constants that the pipeline takes."""
-        if pipeline._native is None:
-            raise self._device.closed_error("dispatch", "pipeline")
-        with errors("dispatch", self.context.name):
-            self._open_native().dispatch(pipeline._native, groups, push)
-
-    def copy(self, source: Buffer, target: Buffer, at: int, to: int, words: int) -> None:
-        """Records a copy of words from word `at` of one buffer to word `to` of another."""
-        with errors("copy", self.context.name):
-            natives = source._open_native(), target._open_native()
-            self._open_native().copy(*natives, at, to, words)
-
-    def barrier(self, source: str, destination: str) -> None:
-        """Makes what was written before visible after: by a "shader", a "copy", the "device", which
-        is both, or the "host".
-        """
-        with errors("barrier", self.context.name):
-            self._open_native().barrier(source, destination)
-
-    def end(self) -> None:
-        """Ends recording; it can be submitted now."""
-        with errors("end", self.context.name):
-            self._open_native().end()
-
-    def submit(self) -> None:
-        """Hands the commands to the device and returns at once."""
-        with errors("submit", self.context.name):
-            self._open_native().submit()
-        with self._device.lock:
-            self.context.counters.submissions += 1
-
-    def wait(self, timeout_s: float) -> None:
-        """Waits for the last submission, without the GIL; after a timeout one may wait again.
-
-        Raises:
-            DeviceTimeout: it did not end in time and goes on.
-            DeviceLost, OutOfMemory: what the driver reported.
-        """
-        native = self._open_native()
-        with errors("wait", self.context.name):
-            if native.pending:
-                with self._device.lock:
-                    self.context.counters.fence_waits += 1
-            native.wait(timeout_s)
-
-    def done(self) -> bool:
-        """Returns whether the last submission has ended; False where there was none."""
-        with errors("done", self.context.name):
-            return bool(self._open_native().done())
-
-    @property
-    def pending(self) -> bool:
-        """Whether there is a submission that neither `wait` nor `done` has seen the end of."""
-        return bool(self._open_native().pending)
-
-    def duration_s(self) -> float | None:
-        """Returns the device time of the last submission once it ended; None without timestamps."""
-        with errors("duration", self.context.name):
-            duration: float | None = self._open_native().duration_s()
-        return duration
-
-    def close(self, limit_s: float = CLOSE_LIMIT_S) -> None:
-        """Waits for a submission under way, at most limit_s, and gives the commands back.
-
-        Raises:
-            DeviceTimeout: it did not end; it is ended with the context.
-        """
-        with self._device.lock:
-            if self._native is None:
-                return
-            limit = time.monotonic() + limit_s
-        with errors("close", self.context.name):
-            if self._native.pending:
-                with contextlib.suppress(binding.companion.DeviceLost):
-                    self._native.wait(max(0.0, limit - time.monotonic()))
-        self._end(limit_s)
-
-    def _end(self, limit_s: float) -> bool:
-        """Returns False where the device still works on it; then everything it uses is kept."""
-        with self._device.lock:
-            native, self._native = self._native, None
-            sequence, self._sequence = self._sequence, None
-            if native is None:
-                return True
-            ended = bool(native.close(limit_s))
-            if ended:
-                sequence.destroy()
-            return ended
-
-    def _open_native(self) -> Any:
-        native = self._native
-        if native is None:
-            raise self._device.closed_error("recording", "recording")
-        return native

@@ -19,7 +19,7 @@ from dataclasses import replace
 from ..plan.machine import DeviceSpec
 from ..plan.plan import Plan, Split
 from ..trace import Event, Trace
-from .executor import RunStats
+from .stats import RunStats
 
 LONGEST_S = 1.0
 """Of one submission, half of what drivers allow."""
