@@ -214,9 +214,10 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 def weights_of(points: NDArray, tile: int) -> NDArray:
     """Returns the weights that were transformed, up to rounding: (rows, channels, 3, 3)."""
-    side = tile + 2
-    by_weight = points.reshape(side, side, *points.shape[1:]).transpose(2, 3, 0, 1)
-    return _both_axes(_TO_WEIGHTS[tile], by_weight).astype(points.dtype)
+    side, by = tile + 2, np.asarray(_TO_WEIGHTS[tile], np.float64)
+    down = np.tensordot(by, points.reshape(side, side, *points.shape[1:]), (1, 0))
+    both = np.tensordot(by, down, (1, 1)).transpose(2, 3, 1, 0)
+    return np.asarray(both, points.dtype)
 
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
