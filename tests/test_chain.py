@@ -147,6 +147,23 @@ def test_float16_is_rounded_once() -> None:
     assert ops_of(graph) == ["chain"] and graph.nodes[-1].type.dtype == "float16"
 
 
+def test_what_jumps_is_no_member_in_float16() -> None:
+    """It would see digits that the op before has rounded away."""
+    x = x_of(dtype="float16")
+    small = np.float16(1e-4)
+    for made in (vs.greater(x + small, x), vs.round((x + 0.25) * 3.0)):
+        before = list(ops_of(vs.build_graph(made)[0]))
+        assert ops_of(fused(made))[-1] == before[-1]
+
+
+def test_constants_alone_are_no_chain() -> None:
+    c = vs.constant(np.float32(2.0), name="c1")
+    y = x_of() * vs.exp(vs.sqrt(c) * vs.constant(np.float32(3.0), name="c2"))
+    with vs.Scheduler(["cpu"]) as sched:
+        got = sched.compile(y, placement={"c*": "cpu"})(x=np.ones(SHAPE, np.float32))
+    np.testing.assert_allclose(got, np.full(SHAPE, np.exp(np.sqrt(np.float32(2)) * 3)), 1e-6)
+
+
 def test_states_take_their_next_value_from_a_chain() -> None:
     held = vs.state(np.ones(SHAPE, np.float32), name="held")
     x = x_of()

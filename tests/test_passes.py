@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from graphs import numpy_outputs
+from test_executor import scheduler
 
 import vksched as vs
 from vksched.errors import PlanError
 from vksched.graph import Graph, Node
-from vksched.ops.op import Attrs
+from vksched.ops.op import Attrs, Limits
 from vksched.passes import Wishes, optimize, simplify
 from vksched.passes.rewrite import Rewriter, Rules, rewrite
+from vksched.plan.machine import DeviceSpec, Machine
+from vksched.request import least_limits
 from vksched.types import NDArray
 
 SHAPE = (4, 6)
@@ -293,6 +297,63 @@ def test_observers_see_what_they_asked_for(scheds: Scheds) -> None:
     again(**feeds)
     assert set(seen) == {"kept", "sum"}
     first.close(), again.close()
+
+
+def test_observed_values_stay_two_though_they_become_equal() -> None:
+    """As constants of a chain, numbers of different shapes are the same word."""
+    x, seen = x_of(), list[str]()
+    kinds = (np.array(1.5, np.float32), np.array([1.5], np.float32))
+    a, b = (
+        vs.mul(vs.relu(vs.add(x, vs.constant(number))), x, name=name)
+        for name, number in zip("ab", kinds, strict=True)
+    )
+    with vs.Scheduler(["cpu"]) as sched:
+        see = {"a": lambda name, value: seen.append(name), "b": lambda name, value: False}
+        run = sched.compile(a + b, observe=see)
+        with pytest.raises(vs.RunCancelled):
+            run(x=np.ones(SHAPE, np.float32))
+    assert seen == ["a"]
+
+
+def test_a_pattern_places_what_has_become_part_of_another() -> None:
+    x = x_of()
+    z = vs.relu(x, name="z")
+    parts = [vs.exp(z, name="p3"), vs.add(vs.relu(x, name="p2"), 1.0, name="rest")]
+    with scheduler(1)[0] as sched:
+        plan = sched.reserve(parts, {"p*": "cpu"})
+        assert plan.graph.merged["p2"] == plan.find("z")[0]
+        assert plan.placements[plan.find("p2")[0]].device == plan.machine.cpu
+
+
+def test_constants_of_constants_cost_no_more_than_their_number() -> None:
+    """Keys of folded constants must not hold those of all that they are made of."""
+    c = vs.constant(np.full(5, 1e-6, np.float32))
+    for _ in range(60):
+        c = c + c
+    before, after = both(c + vs.input("x", (5,)))
+    assert ops_of(after) == ["add"]
+    check(before, after, x=np.ones(5, np.float32))
+    keys = [after.keys[n.id] for n in after.nodes if n.op == "constant"]
+    assert all(len(repr(key)) < 1000 for key in keys)
+
+
+def test_long_products_are_walked_without_recursion() -> None:
+    x = y = x_of()
+    for _ in range(3000):
+        y = vs.square(y)
+    root = vs.sqrt(vs.reduce_mean(y, -1, keepdims=True) + 1e-5)
+    graph, _ = vs.build_graph(x / root)
+    assert len(optimize(graph).ops) > 300
+
+
+def test_limits_are_what_all_devices_in_use_allow() -> None:
+    sizes = [Limits(storage_buffers=8, max_buffer_bytes=100), Limits(storage_buffers=5)]
+    specs = [DeviceSpec(f"d{i}", "vulkan", limits=limits) for i, limits in enumerate(sizes)]
+    found = least_limits(Machine((*specs, DeviceSpec("cpu", "cpu"))))
+    assert found is not None
+    assert (found.storage_buffers, found.max_buffer_bytes) == (5, 100)
+    gone = replace(specs[1], out_of_use="lost")
+    assert least_limits(Machine((specs[0], gone))) == sizes[0]
 
 
 def test_placements_hold_by_tensor_and_by_pattern(scheds: Scheds) -> None:

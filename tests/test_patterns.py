@@ -164,14 +164,25 @@ ATTENTION: Mapping[str, Callable[[], vs.Tensor]] = {
     "a constant that hides": lambda: attend(
         lambda s: s + np.triu(np.full((M, N), -np.inf, np.float32), 1)
     ),
+    "a mask that may hide all": lambda: attend(lambda s: s + masked(-np.inf)),
+    "a constant that hides all": lambda: attend(lambda s: s + np.full((M, 1), -np.inf, np.float32)),
+    "a mask from outside": lambda: attend(lambda s: s + vs.input("mask", (M, N))),
+    "scores replaced": lambda: attend(
+        lambda s: vs.where(vs.input("hide", HIDES.shape, "bool"), -np.inf, s)
+    ),
+    "scores kept": lambda: attend(
+        lambda s: vs.where(vs.input("hide", HIDES.shape, "bool"), s, -np.inf)
+    ),
     "two masks": lambda: attend(lambda s: (s + values(1, H, M, N)) + masked(LOWEST)),
 }
 
 
 @pytest.mark.parametrize("name", list(ATTENTION))
 def test_products_around_a_softmax_are_attention(name: str) -> None:
-    after = both(ATTENTION[name](), FEEDS | {"hide": HIDES})
-    assert [op for op in ops_of(after) if op not in ("where", "add")] == ["attention"]
+    with np.errstate(invalid="ignore"):
+        after = both(ATTENTION[name](), FEEDS | {"hide": HIDES, "mask": values(M, N)})
+    beside = ("where", "add", "logical_not")
+    assert [op for op in ops_of(after) if op not in beside] == ["attention"]
     node = next(n for n in after.ops if n.op == "attention")
     assert node.attrs["by_length"] == (1, 1, 1, 1)
 
@@ -191,9 +202,9 @@ def test_attention_of_three_axes() -> None:
 
 
 APART: Mapping[str, Callable[[], vs.Tensor]] = {
-    "a mask that may hide all": lambda: attend(lambda s: s + masked(-np.inf)),
-    "a constant that hides all": lambda: attend(lambda s: s + np.full((M, 1), -np.inf, np.float32)),
-    "a mask from outside": lambda: attend(lambda s: s + vs.input("mask", (M, N))),
+    "masks that may cancel": lambda: attend(
+        lambda s: (s + vs.input("mask", (M, N))) + values(1, H, M, N)
+    ),
     "a curve on the scores": lambda: attend(vs.sigmoid),
     "softmax over the queries": lambda: attend(axis=-2),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,28 @@ def test_states_that_take_each_others_value(devices: list[str]) -> None:
             run()
         assert np.array_equal(sched.read(a), X + 100) and np.array_equal(sched.read(b), X)
         assert (sched.read(scalar), sched.read(other)) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        lambda v: v * 1.0,
+        lambda v: vs.neg(vs.neg(v)),
+        lambda v: vs.cast(v, "float32"),
+        lambda v: vs.transpose(vs.transpose(v)),
+    ],
+    ids=["times one", "neg neg", "cast", "turned twice"],
+)
+def test_values_that_passes_find_to_be_states_are_read_before_the_write(
+    devices: list[str], same: Callable[[Tensor], Tensor]
+) -> None:
+    a, b = vs.state(X, name="a"), vs.state(X + 100, name="b")
+    with vs.Scheduler(devices) as sched:
+        run = sched.compile([a + b], updates={a: a + 1, b: same(a)})
+        for i in range(3):
+            run()
+            assert np.array_equal(sched.read(a), X + i + 1)
+            assert np.array_equal(sched.read(b), X + i)
 
 
 def test_two_graphs_share_a_state(devices: list[str]) -> None:

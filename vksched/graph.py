@@ -201,10 +201,10 @@ class Graph:
     @cached_property
     def stands_for(self) -> Mapping[int, tuple[str, ...]]:
         """For each node that stands for others beside itself the names of these."""
-        out: dict[int, tuple[str, ...]] = {}
+        out: dict[int, list[str]] = {}
         for name, node_id in self.merged.items():
-            out[node_id] = (*out.get(node_id, ()), name)
-        return MappingProxyType(out)
+            out.setdefault(node_id, []).append(name)
+        return MappingProxyType({node_id: tuple(names) for node_id, names in out.items()})
 
     def root(self, node_id: int) -> int:
         """Returns the node whose memory a view is part of; the node itself when it is no view."""
@@ -284,6 +284,11 @@ class Graph:
         held, value = node.inputs
         if self.nodes[held].op != "state":
             raise GraphError(f"[graph] {node.name} assigns to {self.nodes[held].name}, no state")
+        if self.nodes[self.root(value)].op == "state":
+            raise GraphError(
+                f"[graph] {node.name} reads {self.nodes[value].name}, the memory of a state, which "
+                "may get a next value before; try a copy by concat"
+            )
         low, high = (self.nodes[held].attrs.get(name) for name in ("low", "high"))
         if isinstance(low, int) and isinstance(high, int):
             known = self.bounds[value]

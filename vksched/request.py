@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .errors import PlanError
 from .graph import Graph
 from .ops.op import Limits
 from .ops.tensor import Tensor
 from .passes import Wishes, optimize
-from .plan.machine import Machine
+from .plan.machine import DeviceSpec, Machine
 from .plan.names import NameIndex
 from .plan.placement import resolve_overrides
 from .runtime.executor import Observers
@@ -41,7 +41,7 @@ class Request:
             frozenset(graph.nodes[n].name for v in self.observers for n in (v, graph.root(v))),
             {graph.nodes[n].name: devices[device].name for n, (device, _) in homes.items()},
             least_limits(machine),
-            min((d.memory_bytes for d in machine.devices if d.kind != "cpu"), default=0),
+            min((d.memory_bytes for d in _in_use(machine)), default=0),
         )
         return self.of_graph(optimize(graph, wishes))
 
@@ -54,7 +54,9 @@ class Request:
         overrides = tuple(
             (moved[k] if isinstance(k, int) else k, device) for k, device in self.overrides
         )
-        observers = {moved[n]: functions for n, functions in self.observers.items()}
+        observers: dict[int, tuple[Callable[[str, NDArray], object], ...]] = {}
+        for n, functions in self.observers.items():
+            observers[moved[n]] = (*observers.get(moved[n], ()), *functions)
         return Request(graph, overrides, dict(sorted(observers.items())))
 
     def _named(self) -> set[int]:
@@ -63,9 +65,19 @@ class Request:
 
 
 def least_limits(machine: Machine) -> Limits | None:
-    """Returns what all devices of a machine allow a kernel; None where there is only numpy."""
-    limits = [d.limits for d in machine.devices if d.kind != "cpu"]
-    return min(limits, key=lambda each: each.storage_buffers, default=None)
+    """Returns what all devices in use allow a kernel; None where there is only numpy."""
+    limits = [d.limits for d in _in_use(machine)]
+    if not limits:
+        return None
+    least = {name: min(getattr(each, name) for each in limits) for name in _SIZES}
+    return replace(limits[0], **least)
+
+
+_SIZES = ("max_invocations", "shared_bytes", "storage_buffers", "max_buffer_bytes")
+
+
+def _in_use(machine: Machine) -> list[DeviceSpec]:
+    return [d for d in machine.devices if d.kind != "cpu" and not d.out_of_use]
 
 
 def find_observers(graph: Graph, ids: Mapping[Tensor, int], observe: Observe) -> Observers:

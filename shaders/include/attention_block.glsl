@@ -7,6 +7,7 @@ layout(constant_id = 3) const uint SOFTCAP = 0;
 layout(constant_id = 4) const uint IS_BIAS = 0;
 layout(constant_id = 5) const uint WHOLE = 1;
 layout(constant_id = 6) const uint MOST_IN_FOURS = 8; // of depth and columns
+layout(constant_id = 7) const uint NONE_SEEN = 0; // the bits of the result of a query that sees no key
 #include "attention.glsl"
 const uint FOURS = KEYS / 4u;
 
@@ -179,7 +180,7 @@ void attend(uint batch, uint group_first, uint part) {
         if (any(equal(exponents, uvec4(0x7f800000u)))) add_carefully(batch, i, first, seen);
         const uint at = place_result(batch, first + i, part) / 4u;
         const float whole = WHOLE == 0u ? 1.0 : total[i];
-        for (uint c = 0u; c < columns / 4u; ++c) result[at + c] = whole == 0.0 ? vec4(0.0) : sums[c * ROWS + i] / whole;
+        for (uint c = 0u; c < columns / 4u; ++c) result[at + c] = whole == 0.0 ? vec4(uintBitsToFloat(NONE_SEEN)) : sums[c * ROWS + i] / whole;
         if (WHOLE == 0u) result[place_state(at * 4u) / 4u] = vec4(largest[i], total[i], 0.0, 0.0);
     }
 }

@@ -5,6 +5,7 @@ layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint SOFTCAP = 0;
 layout(constant_id = 4) const uint IS_BIAS = 0;
 layout(constant_id = 5) const uint WHOLE = 1;
+layout(constant_id = 6) const uint NONE_SEEN = 0; // the bits of the result of a query that sees no key
 #include "attention.glsl"
 
 // Written out, as CPU drivers keep indexed arrays in memory and not in registers.
@@ -78,7 +79,7 @@ void attend(uint batch, uint first, uint part) {
         result[place_state(at) + 1u] = total;
         return;
     }
-    for (uint c = 0u; c < columns; ++c) result[at + c] = total == 0.0 ? 0.0 : result[at + c] / total;
+    for (uint c = 0u; c < columns; ++c) result[at + c] = total == 0.0 ? uintBitsToFloat(NONE_SEEN) : result[at + c] / total;
 }
 
 void main() {

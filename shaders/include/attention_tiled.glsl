@@ -7,6 +7,7 @@ layout(constant_id = 4) const uint COLUMNS = 8;
 layout(constant_id = 5) const uint SOFTCAP = 0;
 layout(constant_id = 6) const uint IS_BIAS = 0;
 layout(constant_id = 7) const uint WHOLE = 1;
+layout(constant_id = 8) const uint NONE_SEEN = 0; // the bits of the result of a query that sees no key
 #include "attention.glsl"
 
 const uint KEYS = 64u;
@@ -131,7 +132,7 @@ void attend(uint batch, uint first, uint part) {
                 const uint column = lane.x + c * ACROSS;
                 if (column < columns) {
                     const float value = sums[i * COLUMNS + c];
-                    result[at + first_column + column] = WHOLE == 0u ? value : whole == 0.0 ? 0.0 : value / whole;
+                    result[at + first_column + column] = WHOLE == 0u ? value : whole == 0.0 ? uintBitsToFloat(NONE_SEEN) : value / whole;
                 }
             }
             if (WHOLE == 0u && lane.x == 0u) {

@@ -61,10 +61,11 @@ def attention(case: Case) -> NDArray:
     """Of operands with heads before length, whichever order the case has them in."""
     attrs = dict(case.attrs)
     *turned, turn_result = attrs.pop("by_length")
+    nan = attrs.pop("none_seen_is_nan")
     wide = [x if x.dtype == bool else x.astype(np.float64) for x in case.inputs]
     wide[:3] = [x.swapaxes(1, 2) if t else x for x, t in zip(wide, turned, strict=False)]
-    if not has_onnx(wide, attrs):
-        made = by_rows(wide, attrs)
+    if nan or not has_onnx(wide, attrs):
+        made = by_rows(wide, attrs, math.nan if nan else 0.0)
     else:
         given = {"scale": attrs["scale"], "softcap": attrs["softcap"]}
         given |= {"left_window_size": attrs["left"], "right_window_size": attrs["right"]}
@@ -74,8 +75,8 @@ def attention(case: Case) -> NDArray:
     return made.swapaxes(1, 2) if turn_result else made
 
 
-def by_rows(arrays: list[NDArray], attrs: Any) -> NDArray:
-    """Query by query, with the keys that it sees picked out first."""
+def by_rows(arrays: list[NDArray], attrs: Any, none: float = 0.0) -> NDArray:
+    """Query by query, with the keys that it sees picked out first; none: where it sees none."""
     q, k, v = arrays[:3]
     (batches, heads, queries, _), keys = q.shape, k.shape[2]
     out = np.zeros((batches, heads, queries, v.shape[3]), np.float32)
@@ -87,6 +88,7 @@ def by_rows(arrays: list[NDArray], attrs: Any) -> NDArray:
         kept = mask[b, h, i] if mask.dtype == bool else mask[b, h, i] != -math.inf
         seen = [j for j in range(max(first, 0), min(last + 1, keys)) if kept[j]]
         if not seen:
+            out[b, h, i] = none
             continue
         with np.errstate(all="ignore"):
             scores = np.einsum("jd,d->j", k[b, group, seen], q[b, h, i]) * attrs["scale"]

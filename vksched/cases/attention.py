@@ -34,6 +34,7 @@ def attributes(depth: int, **attrs: AttrValue) -> dict[str, AttrValue]:
     """The attributes of a call, where none are given those of the builder."""
     plain: dict[str, AttrValue] = {"softcap": 0.0, "past": 0, "left": -1, "right": -1}
     plain |= {"scale": max(1, depth) ** -0.5, "by_length": (0, 0, 0, 0)}
+    plain |= {"none_seen_is_nan": False}
     return plain | attrs
 
 
@@ -102,6 +103,13 @@ CASES = [
     ),
     attention((1, 2, 20, 8), (2, 70), 8, hide(20, 70), "a row sees nothing"),
     attention((1, 2, 20, 8), (2, 70), 8, hide(2, 20, 70), "with causal", right=0, past=9),
+    *(
+        attention(
+            *((1, 2, 5, depth), (2, keys), depth, hide(5, keys), "a row is NaN"),
+            none_seen_is_nan=True,
+        )
+        for depth, keys in ((8, 70), (7, 9), (4, 1100), (64, 33))
+    ),
     attention((1, 2, 6, 8), (2, 70), 8, bias(6, 70), "with causal", right=0, softcap=1.5),
     *(
         attention(

@@ -105,6 +105,20 @@ CASES = [
     Case("matmul", (ints(2, 70001), ints(70001, 3)), attrs(), "part", large=True),
     Case("matmul", (floats(2, 4000, scale=10), floats(4000, 2, seed=1)), attrs(), "long k"),
 ]
+HALVES = [
+    *(case.as_dtypes({"float32": "float16"}) for case in IN_FOURS),
+    # the first part alone is infinite in float16
+    Case(
+        "matmul",
+        (
+            np.ones((4, 1 << 16), np.float16),
+            np.repeat(np.array([3, -3], np.float16), 1 << 15)[:, None].repeat(4, axis=1),
+        ),
+        attrs(),
+        "parts of float16",
+        large=True,
+    ),
+]
 
 
 def build(a: tuple[int, ...], b: tuple[int, ...], **keywords: object) -> vs.Tensor:

@@ -13,7 +13,7 @@ from ..ops.bounds import bounds_of_data, fits
 from ..ops.op import Limits
 from ..types import NDArray
 from .case import Case, ErrorCase, FunctionCase
-from .matmul import IN_FOURS
+from .matmul import HALVES as HALVES_OF_MATMUL
 
 NAMES = """
 arg attention binary chain channel_norm conv create einsum elementwise index layout linear matmul
@@ -70,8 +70,7 @@ def is_taken(case: Case) -> bool:
     return True
 
 
-_TO_HALF = {"float32": "float16"}
-HALVES = [*derived(CASES, _TO_HALF), *(case.as_dtypes(_TO_HALF) for case in IN_FOURS)]
+HALVES = [*derived(CASES, {"float32": "float16"}), *HALVES_OF_MATMUL]
 LONGS = derived(CASES, {"int32": "int64"})
 UNSIGNED = derived(CASES, {"int32": "uint32"})
 DOUBLES = derived(CASES, {"float32": "float64"})

@@ -75,7 +75,7 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 def _attend_all(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     q, k, v = inputs[:3]
     shape = (*q.shape[:3], v.shape[3])
-    out = np.zeros(shape, q.dtype)
+    out = np.full(shape, np.nan if attrs.as_bool("none_seen_is_nan") else 0, q.dtype)
     if out.size == 0 or k.shape[2] == 0:
         return out
     keys, share = k.shape[2], q.shape[1] // k.shape[1]
@@ -113,7 +113,10 @@ def _attend(
     largest[~(largest > -np.inf)] = 0
     weights = np.exp(scores - largest)
     total = weights.sum(axis=1, keepdims=True)
-    return np.asarray(_mix(weights, v) / np.where(total == 0, 1, total), q.dtype)
+    out = np.asarray(_mix(weights, v) / np.where(total == 0, 1, total), q.dtype)
+    if attrs.as_bool("none_seen_is_nan"):
+        out[total[:, 0] == 0] = np.nan
+    return out
 
 
 def _mix(weights: NDArray, v: NDArray) -> NDArray:
@@ -159,7 +162,8 @@ def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     scores -= largest
     np.exp(scores, out=scores)
     total = np.add.reduce(scores, axis=3, keepdims=True)
-    total[total == 0] = 1
+    if not attrs.as_bool("none_seen_is_nan"):
+        total[total == 0] = 1
     out = out.swapaxes(1, 2) if turn_result else out
     np.matmul(scores, v, out=out)
     out /= total
@@ -254,6 +258,7 @@ def attention(
         "left": left,
         "right": 0 if causal else right,
         "by_length": (int(by_length),) * 4,
+        "none_seen_is_nan": False,
     }
     if mask is not None:
         operands.append(as_mask(mask, operands[0]))

@@ -183,6 +183,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
         ("SOFTCAP", int(call.attrs.as_float("softcap") != 0)),
         ("IS_BIAS", int(masked and call.inputs[3].dtype == FLOAT32)),
         ("WHOLE", int(whole)),
+        _none_seen(call),
     )
     blocks = range(0, s.columns, cut.columns)
     starts = range(0, cut.tiles, cut.each)
@@ -233,6 +234,11 @@ def _block_constants(
     return ("ROWS", cut.tile), ("COLUMNS", 1 << (wanted - 1).bit_length())
 
 
+def _none_seen(call: Call) -> tuple[str, int]:
+    """The bits of the result of a query that sees no key: 0, or NaN."""
+    return "NONE_SEEN", 0x7FC00000 if call.attrs.as_bool("none_seen_is_nan") else 0
+
+
 def _combine(call: Call, s: _Sizes, cut: _Launch) -> tuple[Dispatch, ...]:
     count = call.output.size
     each = max(1, LOOP_STEPS // (2 * cut.parts + 1)) if call.limits.software else 4
@@ -245,7 +251,14 @@ def _combine(call: Call, s: _Sizes, cut: _Launch) -> tuple[Dispatch, ...]:
         *(("heads", s.heads * s.rows // s.queries), ("result_row", row), ("result_head", head)),
     )
     return (
-        Dispatch("attention_combine", (SCRATCH, OUTPUT), (groups, 1, 1), push, (), barrier=True),
+        Dispatch(
+            "attention_combine",
+            (SCRATCH, OUTPUT),
+            (groups, 1, 1),
+            push,
+            (_none_seen(call),),
+            barrier=True,
+        ),
     )
 
 

@@ -193,7 +193,11 @@ def _fitting(call: Call, packs: bool) -> dict[str, _Lanes]:
 
 
 def takes_halves(call: Call) -> bool:
-    """Whether the variant of a call reads and writes packed float16."""
+    """Whether the variant of a call reads and writes packed float16: not where it adds up parts,
+    which would be rounded, or infinite, on their own.
+    """
+    if matrices(call.inputs, call.attrs)[1] > PART_K:
+        return False
     if call.variant in BLOCKS:
         return _in_fours(call)
     return call.variant in _fitting(call, packs=False)

@@ -8,6 +8,11 @@
 A pass is a function (graph, wishes) -> graph. Each node of the new graph has the name of the node
 whose value it is; `Graph.merged` tells which node stands for the names that are gone, so that
 overrides, `explain` and errors still find them. Time is linear in the nodes.
+
+Results are those of the graph as it was written up to rounding, with two exceptions, in which they
+are nearer to the real numbers: a chain of float16 is computed in float32 and rounded once at its
+end, and recognised attention takes a hidden key, or one of weight 0, for not there, even if it is
+NaN or infinite. `Scheduler(optimize=False)` runs the graph as it was written.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     q, k -> matmul -> mul scale -> add mask -> softmax -> matmul v    is    q, k, v -> attention
 
 A kernel of attention reads and writes (b, heads, length, size) and (b, length, heads, size) alike,
-so the transposes between the two go. A mask is taken where no row of it can hide all keys, as
-softmax gives NaN then and attention 0. Examples: tests/test_patterns.py.
+so the transposes between the two go. Where a mask hides all keys, softmax gives NaN, and so does
+this attention. Examples: tests/test_patterns.py.
 """
 
 from __future__ import annotations
@@ -59,13 +59,18 @@ def to_attention(r: Rewriter, node: Node) -> int | None:
     if mask is not None:
         operands.append(mask)
     attrs: dict[str, AttrValue] = {"scale": scale, "softcap": 0.0, "past": 0, "left": -1}
-    made = _emit(r, operands, attrs | {"right": -1, "by_length": (0, 0, 0, 0)})
+    attrs |= {"right": -1, "by_length": (0, 0, 0, 0)}
+    attrs["none_seen_is_nan"] = soft.type.shape[-1] > 0  # a sum of nothing is 0
+    made = _emit(r, operands, attrs)
     return r.emit("reshape", (made,), {"shape": node.type.shape}) if len(lead) == 1 else made
 
 
 def _unmask(r: Rewriter, soft: Node) -> tuple[int, int | None] | None:
-    """Returns the scores and the mask of a softmax; None for a mask that may hide all keys."""
+    """Returns the scores and the mask of a softmax; None for masks that attention cannot add."""
     scores, masks = soft.inputs[0], list(soft.inputs[1:])
+    replaced = None if masks else _unreplace(r, soft)
+    if replaced is not None:
+        return replaced
     while (total := sole(r, scores, "add")) is not None:
         side = next((s for s in (0, 1) if _makes_scores(r, total, s)), None)
         if side is None:
@@ -78,9 +83,7 @@ def _unmask(r: Rewriter, soft: Node) -> tuple[int, int | None] | None:
         return None
     if len(masks) > 1 and any(r[mask].type.dtype != FLOAT32 for mask in masks):
         return None
-    # where one of several hides some keys for good, the others may hide the rest
-    if len(masks) == 1 and not _leaves_keys(r, masks[0]):
-        return None
+    # large ones of both signs round otherwise when they are added to each other first
     if len(masks) > 1 and not sum(_largest(r, mask) for mask in masks) < ROUNDS_TO_FINITE:
         return None
     mask = masks[0]
@@ -89,17 +92,22 @@ def _unmask(r: Rewriter, soft: Node) -> tuple[int, int | None] | None:
     return scores, mask
 
 
+def _unreplace(r: Rewriter, soft: Node) -> tuple[int, int] | None:
+    """Returns the scores and the bool mask of where(mask, scores, -inf), or with the two turned."""
+    chosen = sole(r, soft.inputs[0], "where")
+    if chosen is None or len(soft.type.shape) != 4 or not r.allows(BUFFERS_OF_MASKED):
+        return None
+    mask, *sides = chosen.inputs
+    for side, other in ((0, 1), (1, 0)):
+        filled = r.scalar(sides[other])
+        if filled == -math.inf and r[sides[side]].type == chosen.type:
+            return sides[side], mask if side == 0 else r.emit("logical_not", (mask,))
+    return None
+
+
 def _makes_scores(r: Rewriter, total: Node, side: int) -> bool:
     node = r[total.inputs[side]]
     return node.type == total.type and node.op in ("matmul", "mul", "div", "add")
-
-
-def _leaves_keys(r: Rewriter, node_id: int) -> bool:
-    """Whether each row of a float mask is known to leave some key."""
-    array = r.data(node_id)
-    if array is not None and array.dtype == np.float32 and array.ndim:
-        return bool((array > -np.inf).any(axis=-1).all())
-    return r[node_id].type.dtype == FLOAT32 and _is_finite(r, node_id)
 
 
 MOST_OF_MASK = 64
@@ -130,10 +138,6 @@ def _largest(r: Rewriter, node_id: int) -> float:
         if len(seen) > MOST_OF_MASK:
             return math.inf
     return largest
-
-
-def _is_finite(r: Rewriter, node_id: int) -> bool:
-    return _largest(r, node_id) < math.inf
 
 
 def _swap_last(r: Rewriter, node_id: int) -> int:

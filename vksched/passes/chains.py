@@ -41,6 +41,14 @@ PARAMETER_WORDS = 2
 """What an op of parameters has at most."""
 
 
+JUMPS = frozenset(
+    "cast equal not_equal less less_equal greater greater_equal floor ceil round trunc sign".split()
+)
+"""Of float16 they are no part of a chain: a difference in the last digit of what they read, which
+a chain does not round, makes another result.
+"""
+
+
 @dataclass
 class _Group:
     """A chain as it grows. dtype: of its floats. members: node ids, the last one first. inputs:
@@ -84,7 +92,7 @@ class _Finder:
         self.dtypes = [dtypes[call] for call in graph.signatures]
 
     def find(self) -> Mapping[str, _Group]:
-        """Returns the chains of at least two ops, by the names of their last ones."""
+        """Returns the chains of two ops or more and an operand, by the names of their last ones."""
         nodes, found = self.graph.nodes, list[_Group]()
         reader: dict[int, _Group | None] = {}
         # of each value the chain that reads it; None where it is no chain, or not one alone
@@ -106,7 +114,7 @@ class _Finder:
             for operand in node.inputs:
                 if reader.setdefault(operand, group) is not group:
                     reader[operand] = None
-        return {nodes[g.members[0]].name: g for g in found if len(g.members) > 1}
+        return {nodes[g.members[0]].name: g for g in found if g.inputs and len(g.members) > 1}
 
     def _join(self, group: _Group, node: Node) -> bool:
         """Takes a node into a chain, where both then fit."""
@@ -147,7 +155,7 @@ def _float_of(types: Sequence[TensorType], node: Node) -> str | None:
     seen = {t.dtype for t in (*types, node.type)}
     if not seen <= {FLOAT32, FLOAT16, BOOL, INT32} or node.type.dtype == INT32:
         return None
-    if FLOAT16 in seen and (node.op == "cast" or FLOAT32 in seen):
+    if FLOAT16 in seen and (node.op in JUMPS or FLOAT32 in seen):
         return None
     wide = [t.as_dtype(FLOAT32) if t.dtype == FLOAT16 else t for t in types]
     if function_of(node.op, wide, node.attrs) is None:

@@ -7,13 +7,16 @@ import math
 from ..graph import Node
 from .rewrite import Rewriter
 
-CLOSE = 1e-5
-"""How far, in proportion, a number in a file may be from the one that is meant."""
+CLOSE, CLOSE_OF_HALVES = 1e-5, 1e-6
+"""How far, in proportion, a number in a file may be from the one that is meant: from one that a
+decimal fraction gives in part, and from one like 0.5 that it gives in full.
+"""
 
 
 def is_near(value: float | int | None, wanted: float) -> bool:
     """Whether a number is the one that is meant, as far as float32 or a decimal fraction tell."""
-    return value is not None and math.isclose(value, wanted, rel_tol=CLOSE)
+    within = CLOSE_OF_HALVES if (64 * wanted).is_integer() else CLOSE
+    return value is not None and math.isclose(value, wanted, rel_tol=within)
 
 
 def sole(r: Rewriter, node_id: int, *ops: str) -> Node | None:
@@ -72,23 +75,28 @@ def _multiple(r: Rewriter, node: Node) -> tuple[int, float] | None:
     return None
 
 
-def power_of(r: Rewriter, node_id: int, base: int) -> tuple[float, int] | None:
-    """Returns a, n where a value is a * base^n, however it is written, and nobody else reads it."""
+def power_of(
+    r: Rewriter, node_id: int, base: int, most: int = MOST_PARTS
+) -> tuple[float, int] | None:
+    """Returns a, n where a value is a * base^n, however it is written, and nobody else reads it.
+
+    most: how deep the writing may be.
+    """
     if node_id == base:
         return 1.0, 1
     value = r.scalar(node_id)
     if value is not None:
         return float(value), 0
     node = sole(r, node_id, "pow", "square", "mul", "div")
-    if node is None:
+    if node is None or most == 0:
         return None
     if node.op in ("square", "pow"):
         exponent = 2 if node.op == "square" else r.scalar(node.inputs[1])
-        inner = power_of(r, node.inputs[0], base)
+        inner = power_of(r, node.inputs[0], base, most - 1)
         if inner is None or exponent not in (2, 3):
             return None
         return inner[0] ** exponent, inner[1] * int(exponent)
-    left, right = (power_of(r, i, base) for i in node.inputs)
+    left, right = (power_of(r, i, base, most - 1) for i in node.inputs)
     if left is None or right is None:
         return None
     if node.op == "mul":

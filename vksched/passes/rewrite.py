@@ -113,7 +113,8 @@ class Rewriter:
         """Returns a node of the new graph, one that is there already where it is the same call."""
         operands, frozen = tuple(inputs), attrs if isinstance(attrs, Attrs) else Attrs(attrs)
         types = tuple([self._nodes[i].type for i in operands])
-        return self._emit(op, operands, frozen, infer(get_op(op), types, frozen), "")
+        type_ = infer(get_op(op), types, frozen)
+        return self._emit(op, operands, frozen, type_, "", alone=self._made_of in self._observed)
 
     def constant(self, array: NDArray, key: object, op: str = "constant") -> int:
         """Returns a leaf with these elements. key: equal for equal leaves of several graphs."""

@@ -171,6 +171,33 @@ def _turn_of_ones(r: Rewriter, node: Node) -> int | None:
     return r.emit("reshape", node.inputs, {"shape": node.type.shape})
 
 
+# -- states ----------------------------------------------------------------------------------------
+
+
+def _copy_of_state(r: Rewriter, node: Node) -> int | None:
+    """A next value that has become a state's memory is copied first, as `assign` says: each state
+    is read as it was when the run began.
+    """
+    held, value = node.inputs
+    if memory_of(r, value) != "state":
+        return None
+    type_ = r[value].type
+    flat = r.emit("reshape", (value,), {"shape": (type_.size,)})
+    copied = r.emit("concat", (flat,), {"axis": 0})
+    return r.emit("assign", (held, r.emit("reshape", (copied,), {"shape": type_.shape})))
+
+
+def memory_of(r: Rewriter, node_id: int) -> str:
+    """Returns the op that made the memory in which a value lies."""
+    node = r[node_id]
+    while node.inputs:
+        types = tuple([r[i].type for i in node.inputs])
+        if view_offset(node.declaration, types, node.attrs) is None:
+            break
+        node = r[node.inputs[0]]
+    return node.op
+
+
 # -- products --------------------------------------------------------------------------------------
 
 
@@ -211,5 +238,6 @@ SIMPLER: dict[str, tuple[Rule, ...]] = {
     "reshape": (_no_change, _reshape_twice),
     "transpose": (_no_turn, _turn_twice, _turn_of_ones),
     "matmul": (_absorb_turns,),
+    "assign": (_copy_of_state,),
 }
 """By op the rules that make it simpler, tried in order."""

@@ -1,8 +1,8 @@
 """Names: which nodes of a graph a caller means, by id, by name or by pattern.
 
 Problem: names are long and mistyped. Method: an exact name wins, else the key is a pattern as in
-fnmatch; where no node has such a name, those that passes have made part of another count, and mean
-what stands for them; what matches nothing is answered with the closest names. Complexity: O(nodes)
+fnmatch; nodes that passes have made part of another count as well, and mean what stands for them;
+what matches nothing is answered with the closest names. Complexity: O(nodes)
 per pattern. Examples: tests/test_explain.py, tests/test_plan.py.
 """
 
@@ -48,21 +48,16 @@ class NameIndex:
         if key in self._by_name:
             return (self._by_name[key],)
         pattern = re.compile(translate(key))
-        matched = tuple(n.id for n in self._graph.nodes if pattern.match(n.name))
-        if not matched:
-            matched = self._merged(key, pattern)
+        if key in self._graph.merged:
+            return (self._graph.merged[key],)
+        found = {n.id for n in self._graph.nodes if pattern.match(n.name)}
+        found |= {n for name, n in self._graph.merged.items() if pattern.match(name)}
+        matched = tuple(sorted(found))
         if not matched:
             raise PlanError(
                 f"[{self._stage}] expected a node that matches {key!r}, got none; {self._hint(key)}"
             )
         return matched
-
-    def _merged(self, key: str, pattern: re.Pattern[str]) -> tuple[int, ...]:
-        """Returns what stands for nodes that are part of others now."""
-        merged = self._graph.merged
-        if key in merged:
-            return (merged[key],)
-        return tuple(sorted({node for name, node in merged.items() if pattern.match(name)}))
 
     def _hint(self, key: str) -> str:
         names = [*self._by_name, *self._graph.merged]
