@@ -90,8 +90,9 @@ void compute_tile(uvec3 at, uint row, uint column) {
     STORE_TILE(at.z, row, column, done, stores, WIDE, LANES * 4u)
 }
 
+// Groups that follow each other share columns of b, which then stay in a cache, and a is read along its lines.
 // No loop over tiles, in which CPU drivers would guard every variable by a mask, and take seconds to compile that.
 void main() {
-    const uint column = gl_WorkGroupID.x * COLUMNS + gl_SubgroupInvocationID * 4u;
-    compute_tile(matrices(gl_WorkGroupID.z), gl_WorkGroupID.y * ROWS, column);
+    const uint column = gl_WorkGroupID.y * COLUMNS + gl_SubgroupInvocationID * 4u;
+    compute_tile(matrices(gl_WorkGroupID.z), gl_WorkGroupID.x * ROWS, column);
 }

@@ -116,7 +116,7 @@ class _Lanes:
 
     def tiles(self, m: int, n: int, batches: int) -> tuple[int, int, int]:
         """Returns the groups, each of which computes one tile."""
-        return -(-n // self.columns), -(-m // self.rows), batches
+        return -(-m // self.rows), -(-n // self.columns), batches
 
     def cost(self, m: int, n: int, batches: int, lanes: int) -> float:
         """Returns about how long a step along k takes, in loads of a value by a lane."""
@@ -347,11 +347,10 @@ def _product(
     )
     shader, tile, constants = _algorithm(call, a.along_k, not b.along_k)
     most = call.limits.max_groups
-    groups = (
-        min(-(-n // tile[0]), most[0]),
-        min(-(-min(m, rows) // tile[1]), most[1]),
-        min(batches, most[2]),
-    )
+    across, down = -(-n // tile[0]), -(-min(m, rows) // tile[1])
+    # those of `_Lanes` go down the rows first, so that groups share the columns of b in a cache
+    first, second = (down, across) if call.variant in _lanes(call.limits) else (across, down)
+    groups = (min(first, most[0]), min(second, most[1]), min(batches, most[2]))
     per_word = 2 if call.output.dtype == FLOAT16 else 1
     return tuple(
         Dispatch(
