@@ -19,7 +19,7 @@ RNG = np.random.default_rng(6)
 W = RNG.standard_normal((12, 9, 3, 3)).astype(np.float32)
 BIAS = RNG.standard_normal(12).astype(np.float32)
 X = RNG.standard_normal((2, 9, 13, 11)).astype(np.float32)
-ROOM = Wishes(limits=Limits(), memory_bytes=1 << 30)
+ROOM = Wishes(limits=Limits(storage_buffers=8), memory_bytes=1 << 30)
 
 
 def graph_of(w: Any = W, size: int = 13, wishes: Wishes = ROOM, **more: Any) -> Graph:
@@ -69,9 +69,13 @@ def test_small_images_take_small_tiles_or_none() -> None:
         {"w": W * np.float32(np.nan)},
         {"w": W * np.float32(1e35)},
         {"wishes": Wishes(memory_bytes=1 << 30)},
-        {"wishes": Wishes(limits=Limits(max_buffer_bytes=1 << 12), memory_bytes=1 << 30)},
-        {"wishes": Wishes(limits=Limits(), memory_bytes=1 << 10)},
-        {"wishes": Wishes(homes={"w": "cpu"}, limits=Limits(), memory_bytes=1 << 30)},
+        {
+            "wishes": Wishes(
+                limits=Limits(storage_buffers=8, max_buffer_bytes=1 << 12), memory_bytes=1 << 30
+            )
+        },
+        {"wishes": Wishes(limits=ROOM.limits, memory_bytes=1 << 10)},
+        {"wishes": Wishes(homes={"w": "cpu"}, limits=ROOM.limits, memory_bytes=1 << 30)},
     ],
     ids=str,
 )
@@ -90,7 +94,7 @@ def test_memory_of_points_is_bounded() -> None:
     x = vs.input("x", X.shape)
     made = vs.concat([vs.conv(x, vs.weight(W), padding=1) for _ in range(3)], 1)
     before = vs.build_graph(made)[0]
-    wishes = Wishes(limits=Limits(), memory_bytes=SHARE_OF_MEMORY * (small + large))
+    wishes = Wishes(limits=ROOM.limits, memory_bytes=SHARE_OF_MEMORY * (small + large))
     tiles = [node.attrs.get("tile") for node in convolve(before, wishes).ops]
     assert tiles == [4, 2, None, None]
 
@@ -118,3 +122,10 @@ def test_rewritten_on_a_device(device: str) -> None:
         shown = run.plan.explain("y")
     assert "tile=4" in shown
     np.testing.assert_allclose(got, wanted, 1e-4, 1e-4)
+
+
+def test_what_a_device_would_refuse_stays_as_it_is() -> None:
+    """The direct convolution runs where the points' kernels bind too much."""
+    few = Wishes(limits=Limits(), memory_bytes=1 << 30)
+    assert tile_of(graph_of(padding=1, wishes=few)) is None
+    assert tile_of(graph_of(padding=1)) is not None

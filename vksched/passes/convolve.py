@@ -14,11 +14,12 @@ import weakref
 
 import numpy as np
 
+from ..errors import UnsupportedOp
 from ..graph import Graph, Node
-from ..ops.lower import compute
-from ..ops.op import Attrs, AttrValue, get_op
+from ..ops.lower import compute, lower
+from ..ops.op import Attrs, AttrValue, Call, Limits, get_op
 from ..ops.winograd import TILES
-from ..types import FLOAT32, WORD_BYTES, NDArray
+from ..types import FLOAT32, WORD_BYTES, NDArray, TensorType
 from .rewrite import Rewriter, Rule, rewrite
 from .wishes import Wishes
 
@@ -43,12 +44,11 @@ def convolve(graph: Graph, wishes: Wishes) -> Graph:
     """Computes convolutions by Winograd's filtering where that takes fewer products."""
     if wishes.limits is None:  # numpy multiplies faster than it transforms
         return graph
-    return rewrite(graph, {"conv": (_winograd_rule(wishes),)}, wishes)
+    return rewrite(graph, {"conv": (_winograd_rule(wishes, wishes.limits),)}, wishes)
 
 
-def _winograd_rule(wishes: Wishes) -> Rule:
+def _winograd_rule(wishes: Wishes, limits: Limits) -> Rule:
     room = wishes.memory_bytes // SHARE_OF_MEMORY
-    largest = wishes.limits.max_buffer_bytes if wishes.limits else 0
 
     def rule(r: Rewriter, node: Node) -> int | None:
         nonlocal room
@@ -59,18 +59,34 @@ def _winograd_rule(wishes: Wishes) -> Rule:
         if not (r.is_free(w) and r.shares_home(w)):
             return None
         for tile in _tiles(node):
-            needed = (tile + 2) ** 2 * math.prod(weights.shape[:2]) * WORD_BYTES
-            if needed > min(room, largest):
+            needed = _points_type(weights, tile).size * WORD_BYTES
+            if needed > min(room, limits.max_buffer_bytes):
+                continue
+            attrs: dict[str, AttrValue] = {"tile": tile}
+            attrs |= {name: node.attrs[name] for name in ("begin", "end")}
+            given = [r[x].type, _points_type(weights, tile), *(r[i].type for i in rest)]
+            if not _runs(Call(tuple(given), node.type, Attrs(attrs), limits)):
                 continue
             room -= needed
             key = r.key(w)
             points = r.constant(_points_of(weights, key, tile), ("winograd", tile, key), "weight")
-            attrs: dict[str, AttrValue] = {"tile": tile}
-            attrs |= {name: node.attrs[name] for name in ("begin", "end")}
             return r.emit("winograd_conv", (x, points, *rest), attrs)
         return None
 
     return rule
+
+
+def _points_type(weights: NDArray, tile: int) -> TensorType:
+    return TensorType(((tile + 2) ** 2, *weights.shape[:2]), FLOAT32)
+
+
+def _runs(call: Call) -> bool:
+    """Whether the kernels take a call: on a device that refuses it, numpy would compute it."""
+    try:
+        lower(get_op("winograd_conv"), call)
+    except UnsupportedOp:
+        return False
+    return True
 
 
 def _fits(r: Rewriter, node: Node) -> bool:
