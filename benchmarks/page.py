@@ -305,8 +305,8 @@ def _gpu(report: Report) -> list[str]:
     lines = [
         "## GPUs",
         "",
-        "What AMD's compiler makes of every kernel, for cards of four generations, and how many "
-        "cycles a multiply-add takes beside the ideal of 64 lanes: [shaders](shaders.md).",
+        "What AMD's compiler makes of every kernel, for cards of four generations, with its "
+        "estimate of cycles: [shaders](shaders.md).",
         "",
     ]
     if not gpus:
