@@ -11,6 +11,8 @@ points take S * S / 9 times the memory of the weights. The error of a result is 
 largest value of its tile, and what is not finite would spread over it; so tiles are wild, and
 summed up directly at the end, whose values are not finite, above 1e20, or more than 64 times the
 largest one in the window of one of their results.
+Those sums take the weights that the points stand for: one under 1e-7 of its window's largest may be
+0 there or of the other sign, and the error is relative to the largest weight of a row.
 Source: Lavin and Gray, Fast algorithms for convolutional neural networks, 2016.
 """
 
