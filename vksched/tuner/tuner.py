@@ -187,8 +187,8 @@ class Tuner:
         with self._lock:
             found = self._of(identity).found | {each.key: each for each in made}
             self._results[identity] = _Results(found, choices(found.values()))
-            if self._store is not None:
-                self._store.add(identity, made)
+        if self._store is not None:  # outside the lock: another process may hold the file
+            self._store.add(identity, made)
 
     def _of(self, identity: Identity) -> _Results:
         with self._lock:
