@@ -282,6 +282,12 @@ class Context:
             return max(0, int(heap["budget_bytes"]) - int(heap["usage_bytes"]))
         return max(0, int(heap["size_bytes"]) - _live_bytes[self.index])
 
+    def pending(self, apart: Recording | None = None) -> bool:
+        """Returns whether a submission is under way, apart from one recording's."""
+        with self._device.lock:
+            natives = [r._native for r in self._device.recordings if r is not apart]
+        return any(native is not None and native.pending for native in natives)
+
     def close(self) -> None:
         """Waits for submissions under way, at most CLOSE_LIMIT_S, and ends the device.
 

@@ -46,6 +46,10 @@ class VulkanDevice:
         free = int(self.context.free_bytes() * PLANNED_SHARE)
         return dataclasses.replace(self._spec, memory_bytes=min(self._spec.memory_bytes, free))
 
+    def busy(self) -> bool:
+        """Whether a submission is under way."""
+        return self.context.pending()
+
     def holds(self, key: object) -> bool:
         return self.weights.holds(key) or self.states.holds(key)
 
