@@ -628,6 +628,33 @@ def test_a_dropped_context_closes_itself(index: int, spirv: Callable[[str], byte
     assert device.closed and device.manager is None
 
 
+@needs_device
+@pytest.mark.parametrize("limit_s", [0.05, 60.0])
+def test_a_device_does_not_end_below_a_call_that_an_interrupt_left(
+    limit_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vksched.runtime.kompute.CLOSE_LIMIT_S", limit_s)
+    context = Context(INDICES[0], "it")
+    begun, go_on = threading.Event(), threading.Event()
+
+    def compile_long() -> None:
+        with context.kept_open():
+            begun.set()
+            go_on.wait(LIMIT_S)
+
+    threads = [threading.Thread(target=work) for work in (compile_long, context.close)]
+    threads[0].start()
+    assert begun.wait(LIMIT_S)
+    threads[1].start()
+    threads[1].join(0.5)
+    assert threads[1].is_alive() == (limit_s > 1), "closing waits, within its limit"
+    assert context._device.closed and context._device.manager is not None
+    go_on.set()
+    for thread in threads:
+        thread.join(LIMIT_S)
+    assert context._device.manager is None, "the last one ends it"
+
+
 OPEN_AT_EXIT = """
 import struct, sys
 from pathlib import Path

@@ -7,7 +7,8 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from vksched.ops.elementwise import UNARY
 from vksched.ops.lower import compute_into
 from vksched.ops.op import Attrs, all_ops, view_offset
 from vksched.runtime.workers import SMALL_BYTES, Buffers, Workers
-from vksched.types import NDArray, numpy_dtype
+from vksched.types import NDArray, TensorType, numpy_dtype
 
 HOSTED = [
     case
@@ -70,6 +71,17 @@ def test_host_kernels_equal_the_references(
     for case in cases:
         with np.errstate(over="ignore"):  # of errors squared
             check(case, run(case, workers), case.expected(), "numpy in pieces")
+
+
+@pytest.mark.parametrize("op", [op for op, dtype in UNARY if dtype == "int32"])
+def test_host_kernels_of_one_operand_take_integers(op: str) -> None:
+    """Those that change none, too, though a view is never computed."""
+    declared, x = all_ops()[op], np.arange(1, 9, dtype=np.int32)
+    assert declared.host is not None
+    attrs = Attrs(next(case.attrs for case in CASES if case.op == op))
+    got = np.empty(8, numpy_dtype(declared.infer((TensorType((8,), "int32"),), attrs).dtype))
+    declared.host.compute((x,), attrs, got)
+    np.testing.assert_array_equal(got, declared.reference((x,), attrs))
 
 
 def test_what_matters_has_a_host_kernel() -> None:
@@ -133,6 +145,26 @@ def test_pieces_are_shared_by_threads() -> None:
         pool.each(lambda _: meet.wait(), ((i,) for i in range(6)))
     finally:
         pool.close()
+
+
+@pytest.mark.parametrize("started", [0, 1])
+def test_pieces_are_done_by_who_is_there_when_the_interpreter_ends(
+    started: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, asked, done = ThreadPoolExecutor.submit, iter(range(9)), list[int]()
+
+    def refuse(pool: ThreadPoolExecutor, call: Callable[[], None]) -> Future[None]:
+        if next(asked) < started:
+            return submit(pool, call)
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", refuse)
+    pool = Workers("test", 3)
+    try:
+        pool.each(done.append, ((i,) for i in range(64)))
+    finally:
+        pool.close()
+    assert sorted(done) == list(range(64))
 
 
 def test_memory_is_used_again_once_no_array_shows_it() -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +21,13 @@ from test_tuner_search import Told
 import vksched as vs
 from vksched.ops.op import Call, Dispatch, Kernel, all_ops, get_op, no_variants
 from vksched.runtime.device import Device
+from vksched.runtime.kompute import Recording
 from vksched.runtime.vulkan import VulkanDevice
 from vksched.trace import VkschedWarning
 from vksched.tuner import tuner as tuner_module
 from vksched.tuner.bench import BLOCK_WORDS, CallBench
 from vksched.tuner.calls import Tunable, calls_of, shader_hash, typical_graph
-from vksched.tuner.search import search
+from vksched.tuner.search import GivenUp, search
 from vksched.tuner.store import Found, Identity, Store
 from vksched.tuner.tuner import FIRST_USE_S, Mode, Tuner, identity_of, mode_of
 from vksched.types import NDArray
@@ -186,6 +190,105 @@ def test_device_that_fails_while_tuning_is_left_out(name: str, opened: Opened) -
         with pytest.raises(vs.DeviceLost) as failed:
             sched.compile(product())
         assert (failed.value.device, failed.value.during) == (name, "tuning")
+
+
+def test_variant_that_loses_the_device_is_not_tried_again(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    class Losing(Told):
+        def run(self, variant: str, repeat: int) -> float:
+            tried.append(variant)
+            return super().run(variant, repeat)
+
+    @contextmanager
+    def open(device: Device, call: Tunable) -> Iterator[Told]:
+        lost: dict[str, Exception] = {"lanes 16x32": vs.DeviceLost("[wait] lost")}
+        yield Losing({"lanes 8x32": 2e-3}, errors=lost)
+
+    monkeypatch.setattr(tuner_module, "_open_bench", open)
+    with (
+        vs.Scheduler([name], tune=True) as sched,
+        pytest.warns(VkschedWarning, match=f"{name} failed in tuning"),
+    ):
+        sched.compile(product())
+    assert "lanes 16x32" in tried
+    tried.clear()
+    for _ in range(2):
+        with vs.Scheduler([name], tune=True) as sched:
+            assert variant_of(sched.compile(product())) == "lanes 8x32"
+            assert not sched.quarantined
+    assert {*tried} == {"lanes 8x32"} and len(tried) == 2, "measured once"
+    identity = identity_of(sched._specs[name])
+    assert identity is not None
+    (found,) = Store().load(identity).values()
+    assert found.dropped == {"lanes 16x32": tuner_module.LOST}
+    assert Store().clear(identity) and not Store().lost(identity)
+
+
+def test_process_that_dies_leaves_word_of_what_it_tried(tmp_path: Path) -> None:
+    store, device = Store(tmp_path), Identity("00ff", "driver", "card")
+    attempt = store.attempt(device)
+    attempt.begin("op f[1]", "b", "1234")
+    attempt.begin("op f[1]", "a", "1234")
+    assert store.lost(device) == {}, "it is at it"
+    attempt.close(failed=False)
+    assert store.lost(device) == {}
+    dying = (
+        "import sys; from pathlib import Path; from vksched.tuner.store import Store, Identity\n"
+    )
+    dying += "attempt = Store(Path(sys.argv[1])).attempt(Identity('00ff', 'driver', 'card'))\n"
+    dying += "attempt.begin('op f[1]', 'a', '1234'); import os; os._exit(1)"
+    subprocess.run([sys.executable, "-c", dying, str(tmp_path)], check=False)
+    assert store.lost(device) == {"op f[1]": {"a": "1234"}}
+    assert store.lost(replace(device, driver="another")) == {}
+    (note,) = tmp_path.glob("tuned/*.trying")
+    note.write_text("[" * 200_000)
+    assert store.lost(device) == {}
+
+
+def test_device_that_is_at_work_is_not_measured(name: str, opened: Opened) -> None:
+    with vs.Scheduler([name], tune=True) as sched:
+        (device, _) = sched.devices
+        assert isinstance(device, VulkanDevice)
+        recording = device.context.recording()
+        recording.begin()
+        recording.end()
+        recording.submit()  # nobody has seen the end of it yet
+        assert device.busy()
+        sched.compile(product())
+        assert opened.keys == []
+        recording.wait(60)
+        assert not device.busy()
+        sched.compile({"again": product()})
+        assert opened.keys == [CALL]
+
+
+def test_bench_that_waits_behind_other_work_is_given_up(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(recording: Recording, timeout_s: float) -> None:
+        raise vs.DeviceTimeout("[wait] not done")
+
+    with monkeypatch.context() as patched, vs.Scheduler([name], tune=True) as sched:
+        patched.setattr(Recording, "wait", late)  # in the bench; closing sees the end
+        assert variant_of(sched.compile(product())) == "lanes 8x32"
+        assert not sched.quarantined
+    with vs.Scheduler([name], tune=False) as sched:
+        (device, _) = sched.devices
+        assert isinstance(device, VulkanDevice)
+        call = calls_of(small_graph(), device.spec)[CALL]
+        for others in (True, False):
+            bench = CallBench(device, call.op, call.call)
+            with monkeypatch.context() as patched:
+                patched.setattr(bench, "close", partial(late, bench._recording, 0))
+                patched.setattr(type(device.context), "pending", lambda *_, others=others: others)
+                wanted = GivenUp if others else vs.DeviceTimeout
+                with pytest.raises(wanted), bench:
+                    late(bench._recording, 0)
+            assert device.kept.pop() is bench
+            bench.close()
 
 
 def test_budget_that_is_spent_measures_nothing_more(name: str, opened: Opened) -> None:

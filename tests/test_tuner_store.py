@@ -9,15 +9,38 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
+import platformdirs
 import pytest
 
 from vksched.ops.choices import Choices
 from vksched.trace import VkschedWarning
-from vksched.tuner.store import Found, Identity, Store, choices, default_folder
+from vksched.tuner import store as store_module
+from vksched.tuner.store import (
+    MOST_FILES,
+    Found,
+    Identity,
+    Store,
+    _locked,
+    choices,
+    default_folder,
+)
 
 DEVICE = Identity("00ff", "driver 1.2", "card")
 ONE = Found("op f[1]", "b", "a", {"a": 2e-3, "b": 1e-3}, {"c": "wrong"}, "1234")
 TWO = Found("op f[2]", "a", "a", {"a": 1e-3, "b": 2e-3}, {}, "1234")
+
+
+def file_of(store: Store, device: Identity) -> Path:
+    path = store.path(device)
+    assert path is not None
+    return path
+
+
+def file_text(key: str = "op f[1]", seconds: str = "1", **more: str) -> str:
+    """A file with one result, some of it as asked."""
+    entry = {"best": "a", "static": "a", "seconds": {"a": "SECONDS"}, "dropped": {}, "shaders": ""}
+    data = {"format": 1, "driver": "driver 1.2", "calls": {key: {**entry, **more}}}
+    return json.dumps(data).replace('"SECONDS"', seconds)
 
 
 def test_results_come_back_and_are_added_to(tmp_path: Path) -> None:
@@ -28,16 +51,30 @@ def test_results_come_back_and_are_added_to(tmp_path: Path) -> None:
     again = replace(ONE, best="a")
     assert store.add(DEVICE, [again]) and store.load(DEVICE)[ONE.key] == again
     assert choices(store.load(DEVICE).values()) == Choices({"op f[1]": "a", "op f[2]": "a"})
-    assert {p.name for p in store.folder.iterdir()} == {"00ff.json", "lock"}
+    assert {p.name for p in tmp_path.glob("*/*")} == {DEVICE.file_name, "lock"}
     assert store.clear(DEVICE) and not store.clear(DEVICE)
     assert store.load(DEVICE) == {}
 
 
 def test_devices_have_files_of_their_own(tmp_path: Path) -> None:
     store, other = Store(tmp_path), Identity("", "driver 1.2", "card/without uuid")
-    assert store.path(other).parent == store.folder == tmp_path / "tuned"
+    assert file_of(store, other).parent == store.folder == tmp_path / "tuned"
     store.add(DEVICE, [ONE])
     assert store.load(other) == {}
+
+
+def test_drivers_of_one_device_leave_each_other_alone(tmp_path: Path) -> None:
+    store, other = Store(tmp_path), replace(DEVICE, uuid="00ff-0")
+    drivers = [replace(DEVICE, driver=f"driver {number}") for number in range(MOST_FILES)]
+    store.add(other, [ONE])
+    os.utime(file_of(store, other), (0, 0))
+    for age, each in enumerate(drivers):
+        assert store.add(each, [ONE])
+        os.utime(file_of(store, each), (1000 - age, 1000 - age))
+    assert all(store.load(each) for each in drivers)
+    store.add(DEVICE, [ONE])
+    assert [each for each in drivers if not store.load(each)] == drivers[-1:], "the oldest"
+    assert store.load(DEVICE) and store.load(other)
 
 
 @pytest.mark.parametrize(
@@ -49,17 +86,16 @@ def test_devices_have_files_of_their_own(tmp_path: Path) -> None:
         ('{"format": 1, "driver": "driver 1.3", "calls": {}}', "expected the driver driver 1.2"),
         ('{"format": 1, "driver": "driver 1.2", "calls": []}', "AttributeError"),
         ('{"format": 1, "driver": "driver 1.2", "calls": {"op": {}}}', "KeyError"),
-        (
-            '{"format": 1, "driver": "driver 1.2", "calls": {"op": {"best": "a", "static": "a", '
-            '"seconds": {"a": 0}, "dropped": {}, "shaders": ""}}}',
-            "ValueError: no times of 'a'",
-        ),
+        (file_text(seconds="0"), "ValueError: no times of 'a'"),
+        (file_text(seconds="9" * 400), "OverflowError"),
+        (file_text("op f[6" + "4" * 5000 + "]"), "ValueError"),
+        ("[" * 200_000, "RecursionError"),
     ],
 )
 def test_file_that_cannot_be_used_costs_one_warning(tmp_path: Path, text: str, why: str) -> None:
     store = Store(tmp_path)
-    store.folder.mkdir()
-    store.path(DEVICE).write_text(text)
+    (tmp_path / "tuned").mkdir()
+    file_of(store, DEVICE).write_text(text)
     with pytest.warns(VkschedWarning, match=why):
         assert store.load(DEVICE) == {}
     with warnings.catch_warnings():
@@ -77,6 +113,74 @@ def test_folder_that_cannot_be_written_costs_a_warning(tmp_path: Path) -> None:
         assert not store.add(DEVICE, [ONE])
     with pytest.warns(VkschedWarning, match="NotADirectoryError"):
         assert store.load(DEVICE) == {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not store.add(DEVICE, [ONE]), "told once"
+
+
+def test_key_that_is_none_is_like_no_other(tmp_path: Path) -> None:
+    """It is read as text: no size is missing from it."""
+    store = Store(tmp_path)
+    (tmp_path / "tuned").mkdir()
+    for key in ("op f[64,,64]", "op f[64,6\u0663]", "op f[,]"):
+        file_of(store, DEVICE).write_text(file_text(key))
+        assert choices(store.load(DEVICE).values()).of_like("op f[64,64]") is None
+
+
+def test_user_without_a_home_has_no_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("VKSCHED_CACHE", raising=False)
+    monkeypatch.setattr(platformdirs, "user_cache_path", fail)
+    store = Store()
+    assert store.folder is None and store.path(DEVICE) is None
+    assert store.load(DEVICE) == {} and not store.clear(DEVICE) and store.lost(DEVICE) == {}
+    with pytest.warns(VkschedWarning, match="not kept: the user has no home"):
+        assert not store.add(DEVICE, [ONE])
+    attempt = store.attempt(DEVICE)
+    attempt.begin("op f[1]", "a", "")
+    attempt.close(failed=True)
+
+
+def test_files_have_the_modes_that_the_user_asks_for(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        Store(tmp_path).add(DEVICE, [ONE])
+    finally:
+        os.umask(before)
+    assert [path.stat().st_mode & 0o777 for path in tmp_path.glob("tuned/*")] == [0o640] * 2
+
+
+def test_lock_is_given_back_whatever_children_hold(tmp_path: Path) -> None:
+    (tmp_path / "tuned").mkdir()
+    with _locked(tmp_path / "tuned"):
+        copies = [os.dup(int(fd)) for fd in os.listdir("/dev/fd") if is_lock(fd)]
+    try:  # as a forked child has them
+        assert copies and Store(tmp_path).add(DEVICE, [ONE])
+    finally:
+        for each in copies:
+            os.close(each)
+
+
+def is_lock(fd: str) -> bool:
+    try:
+        return os.readlink(f"/dev/fd/{fd}").endswith("/tuned/lock")
+    except OSError:
+        return False
+
+
+def test_lock_that_nobody_gives_back_costs_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "LOCK_S", 0.05)
+    (tmp_path / "tuned").mkdir()
+    with (
+        _locked(tmp_path / "tuned"),
+        pytest.warns(VkschedWarning, match="not kept: another process holds .*lock"),
+    ):
+        assert not Store(tmp_path).add(DEVICE, [ONE])
+    assert Store(tmp_path).add(DEVICE, [ONE])
 
 
 def test_folder_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,5 +222,5 @@ def test_writer_that_dies_leaves_the_old_file(
     with pytest.warns(VkschedWarning, match="no space left"):
         assert not store.add(DEVICE, [TWO])
     assert store.load(DEVICE) == {ONE.key: ONE}
-    assert not list(store.folder.glob("*.tmp"))
-    assert json.loads(store.path(DEVICE).read_text())["label"] == "card"
+    assert not list(tmp_path.glob("*/*.tmp"))
+    assert json.loads(file_of(store, DEVICE).read_text())["label"] == "card"

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 
-_SHAPE = re.compile(r"\[([\d,]+)\]")
+_SHAPE = re.compile(r"\[(\d+(?:,\d+)*)\]", re.ASCII)
 
 
 class Choices(Mapping[str, str]):

@@ -157,7 +157,9 @@ def declare_unary(
     plain = _host(compute, parameters)
 
     def run(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
-        if into is not None and inputs[0].dtype == np.float32:
+        if str(inputs[0].dtype) in same:
+            np.copyto(out, inputs[0])
+        elif into is not None and inputs[0].dtype == np.float32:
             into(np.atleast_1d(inputs[0]), np.atleast_1d(out))  # functions of a 0-d array are none
         else:
             plain.compute(inputs, attrs, out)

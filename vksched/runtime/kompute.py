@@ -86,6 +86,9 @@ class _Device:
         self.manager = manager
         self.owner = Owner()
         self.lock = threading.RLock()
+        self.calls = 0
+        """Native calls under way without the GIL: the device must not end below them."""
+        self.idle = threading.Condition(self.lock)
         self.closed = False
         self.index = index
         self.recordings: weakref.WeakSet[Recording] = weakref.WeakSet()
@@ -110,6 +113,7 @@ class _Device:
             limit = time.monotonic() + CLOSE_LIMIT_S
             ended = [r._end(max(0.0, limit - time.monotonic())) for r in list(self.recordings)]
             if all(ended):
+                self.idle.wait_for(lambda: not self.calls, max(0.0, limit - time.monotonic()))
                 self.destroy_if_unused()
                 return
             # The device still works on them: freeing would crash the driver, now or at exit.
@@ -124,6 +128,7 @@ class _Device:
     def abandon(self) -> None:
         """In a forked child: it is the parent's, and its driver is not there to be asked."""
         self.lock = threading.RLock()
+        self.idle, self.calls = threading.Condition(self.lock), 0
         self.closed = True
         if self.manager is not None:
             self._keep_natives()
@@ -142,11 +147,25 @@ class _Device:
         self.manager = None
 
     def destroy_if_unused(self) -> None:
-        """Ends the device, or leaves that to the last view of its mapped memory."""
+        """Ends the device, or leaves that to the last view of its memory, or the last call."""
         with self.lock:
-            if self.closed and self.manager is not None and not len(self.mappings):
+            unused = not len(self.mappings) and not self.calls
+            if self.closed and self.manager is not None and unused:
                 self.manager.destroy()
                 self.manager = None
+
+    @contextlib.contextmanager
+    def kept_open(self) -> Iterator[None]:
+        """Keeps the device from ending below a native call."""
+        with self.lock:
+            self.calls += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.calls -= 1
+                self.idle.notify_all()
+                self.destroy_if_unused()
 
     def destroy_at_exit(self) -> None:
         """Ends the device whatever views there are: nobody reads them any more."""
@@ -278,6 +297,18 @@ class Context:
         if heap["budget_bytes"] is not None:
             return max(0, int(heap["budget_bytes"]) - int(heap["usage_bytes"]))
         return max(0, int(heap["size_bytes"]) - _live_bytes[self.index])
+
+    def kept_open(self) -> contextlib.AbstractContextManager[None]:
+        """Returns what keeps the device from ending, whoever closes it: for what takes long
+        without the GIL on a thread that no interrupt stops.
+        """
+        return self._device.kept_open()
+
+    def pending(self, apart: Recording | None = None) -> bool:
+        """Returns whether a submission is under way, apart from one recording's."""
+        with self._device.lock:
+            natives = [r._native for r in self._device.recordings if r is not apart]
+        return any(native is not None and native.pending for native in natives)
 
     def close(self) -> None:
         """Waits for submissions under way, at most CLOSE_LIMIT_S, and ends the device.

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from ..plan.machine import DeviceSpec
 from ..plan.plan import CopyIn, CopyOut, Plan, Split
 from ..types import NDArray, TensorType
 from .device import Progress, Times
-from .kompute import CLOSE_LIMIT_S, Buffer, Context, HostBuffer, Recording
+from .kompute import CLOSE_LIMIT_S, Buffer, Context, HostBuffer, Recording, Wanted
 from .memory import DeviceStates, WeightStore, WordView
 from .probe import PLANNED_SHARE
 from .recorder import ECHO, FLAGS, STATUS_WORDS, TICKET, Recorder
@@ -45,6 +45,10 @@ class VulkanDevice:
     def spec(self) -> DeviceSpec:
         free = int(self.context.free_bytes() * PLANNED_SHARE)
         return dataclasses.replace(self._spec, memory_bytes=min(self._spec.memory_bytes, free))
+
+    def busy(self) -> bool:
+        """Whether a submission is under way."""
+        return self.context.pending()
 
     def holds(self, key: object) -> bool:
         return self.weights.holds(key) or self.states.holds(key)
@@ -127,7 +131,7 @@ class VulkanSession:
             undo.callback(self.close)
             leaves = plan.memory[index].weights
             with ThreadPoolExecutor(1, thread_name_prefix="vksched-compile") as compiler:
-                compiled = compiler.submit(self._context.make_pipelines, self._recorder.wanted)
+                compiled = compiler.submit(self._compile, self._recorder.wanted)
                 self._pages = device.weights.acquire(
                     [(self._graph.keys[n], self._graph.data[n]) for n in leaves], progress
                 )
@@ -138,6 +142,10 @@ class VulkanSession:
                     recordings = self._recorder.record(split, self._slots[-1])
                     self._slots[-1].recordings[split.id] = recordings
             undo.pop_all()
+
+    def _compile(self, wanted: Collection[Wanted]) -> None:
+        with self._context.kept_open():
+            self._context.make_pipelines(wanted)
 
     # -- running -----------------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -62,8 +63,11 @@ class Workers:
                     call(*item)
 
         helpers = min(self._helpers, len(items) - 1)
-        futures = [self._pool.submit(work) for _ in range(helpers)]
+        futures: list[Future[None]] = []
         try:
+            with suppress(RuntimeError):  # when the interpreter ends, no thread starts any more
+                for _ in range(helpers):
+                    futures.append(self._pool.submit(work))
             work()
         finally:
             for future in futures:

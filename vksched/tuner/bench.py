@@ -8,13 +8,14 @@ from types import TracebackType
 
 import numpy as np
 
-from ..errors import DeviceError
+from ..errors import DeviceError, DeviceTimeout
 from ..ops.lower import Lowering, lower
 from ..ops.op import OUTPUT, SCRATCH, STATUS, Call, Op
 from ..runtime.kompute import Buffer
 from ..runtime.single import Place, Singles
 from ..runtime.vulkan import VulkanDevice
 from ..types import BOOL, FLOAT16, FLOAT32, NDArray
+from .search import GivenUp
 
 BLOCK_WORDS = 1 << 18
 """Operands are this block again and again; of a result at most so much is compared."""
@@ -28,6 +29,7 @@ class CallBench:
 
     Raises:
         OutOfMemory: there is none.
+        GivenUp: when it ends by a timeout: the device was busy with something else.
     """
 
     def __init__(self, device: VulkanDevice, op: Op, call: Call) -> None:
@@ -45,8 +47,8 @@ class CallBench:
             self._status = self._storage(4)
             self._scratch = self._storage(1)
             self._fill()
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            self._end(error)
             raise
 
     def run(self, variant: str, repeat: int) -> float:
@@ -94,13 +96,23 @@ class CallBench:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        """Closes it after an error, if the device still answers: what it failed with says more."""
         if not isinstance(error, DeviceError):
             self.close()
             return
-        try:  # the device may not answer any more: what it failed with says more
+        answers = True
+        try:
             self.close()
         except DeviceError:
+            answers = False
             self._device.kept.append(self)
+        # Behind another graph's run it may wait for as long as that takes: who waits for the run
+        # will see whether the device has failed.
+        if isinstance(error, DeviceTimeout) and (answers or self._context.pending(self._recording)):
+            raise GivenUp(f"[tune] {self._device.name} is busy: {error}") from error
 
     def _storage(self, words: int) -> Buffer:
         self._buffers.append(self._context.storage(max(words, 1)))

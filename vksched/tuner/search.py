@@ -40,6 +40,10 @@ LARGEST_ERROR = 1e-6
 """Normalised squared difference to the first variant's result."""
 
 
+class GivenUp(VkschedError):
+    """A call cannot be measured now, and no device is to blame."""
+
+
 class Bench(Protocol):
     """One call on one device, by any variant of its kernel."""
 

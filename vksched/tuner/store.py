@@ -1,31 +1,47 @@
-"""Store: what was measured, on disk, one JSON file per device.
+"""Store: what was measured, on disk, one JSON file per device and driver version.
 
-    <cache>/tuned/<uuid>.json: {"format", "uuid", "driver", "label", "calls": {key: Found}}
+    <cache>/tuned/<uuid>-<hash of driver and label>.json:
+        {"format", "uuid", "driver", "label", "calls": {key: Found}}
 
 What another driver version or other shaders gave is not used. Files are replaced whole, under a
 lock, so any number of processes may read and write. Nothing here is needed: a folder that cannot be
-written, or a file that cannot be read, costs a warning. Examples: tests/test_tuner_store.py.
+found or written, or a file that cannot be read, costs a warning.
+Examples: tests/test_tuner_store.py.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import re
-import tempfile
+import secrets
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 
-from ..ops.choices import Choices
+from ..ops.choices import Choices, like_key
 from ..trace import warn
+from . import attempts
+from .attempts import Attempt
 
 FORMAT = 1
+MOST_FILES = 8
+"""Of one device: then those of the drivers that were not used for longest are removed."""
+LOCK_S = 1.0
+"""How long a writer waits for others."""
+
+DAMAGE = (
+    OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError
+)  # fmt: skip
+"""What reading a file that is damaged raises."""
 
 _told: set[tuple[Path, str]] = set()
 """Files that a warning was given of, and why."""
@@ -41,7 +57,16 @@ class Identity:
 
     @property
     def file_name(self) -> str:
-        return re.sub(r"[^0-9a-zA-Z]+", "-", self.uuid or f"{self.label} {self.driver}") + ".json"
+        return f"{self.prefix}-{self.hash}.json"
+
+    @property
+    def prefix(self) -> str:
+        """What the files of all drivers of a device begin with."""
+        return re.sub(r"[^0-9a-zA-Z]+", "-", self.uuid or self.label)
+
+    @property
+    def hash(self) -> str:
+        return hashlib.sha256(f"{self.driver}\n{self.label}".encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,91 +100,159 @@ def choices(found: Iterable[Found]) -> Choices:
     return Choices({each.key: each.best for each in found})
 
 
-def default_folder() -> Path:
-    """Returns the user's folder for results: VKSCHED_CACHE, or where the system has such files."""
+def default_folder() -> Path | None:
+    """Returns the user's folder for results: VKSCHED_CACHE, or where the system has such files;
+    None where the user has no folders.
+    """
     named = os.environ.get("VKSCHED_CACHE", "")
-    return Path(named) if named else platformdirs.user_cache_path("vksched", appauthor=False)
+    try:
+        return Path(named) if named else platformdirs.user_cache_path("vksched", appauthor=False)
+    except RuntimeError:  # neither HOME nor an entry of the user
+        return None
 
 
 class Store:
-    """The results on disk."""
+    """The results on disk. May be used from any number of threads."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.folder = (folder or default_folder()) / "tuned"
+        self._given = folder
+        self._told = False
 
-    def path(self, device: Identity) -> Path:
+    @cached_property
+    def folder(self) -> Path | None:
+        """Where the results are; None where there is no place for them."""
+        folder = self._given or default_folder()
+        return None if folder is None else folder / "tuned"
+
+    def path(self, device: Identity) -> Path | None:
         """Returns the file of a device."""
-        return self.folder / device.file_name
+        return None if self.folder is None else self.folder / device.file_name
 
     def load(self, device: Identity) -> dict[str, Found]:
         """Returns the results for a device by call key; none, with a warning, of a file that is
-        damaged or of another driver version.
+        damaged.
         """
-        found, why = self._read(device)
-        if why and (self.path(device), why) not in _told:
-            _told.add((self.path(device), why))
-            warn(f"[tune] {self.path(device)} is not used: {why}; try `vksched tune`")
+        path = self.path(device)
+        if path is None:
+            return {}
+        found, why = _read(path, device)
+        if why and (path, why) not in _told:
+            _told.add((path, why))
+            warn(f"[tune] {path} is not used: {why}; try `vksched tune`")
         return found
 
     def add(self, device: Identity, found: Iterable[Found]) -> bool:
         """Adds results to those of a device; returns whether they are kept. A warning says why
-        not.
+        not, the first time.
         """
         new = {each.key: each for each in found}
         if not new:
             return True
-        path = self.path(device)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with self._locked():
-                merged = self._read(device)[0] | new
-                _replace(path, json.dumps(_as_dict(device, merged.values()), indent=1))
+            self._add(device, new)
         except OSError as error:
-            warn(f"[tune] results are not kept: {error}; try VKSCHED_CACHE=<folder>")
+            if not self._told:
+                self._told = True
+                warn(f"[tune] results are not kept: {error}; try VKSCHED_CACHE=<folder>")
             return False
         return True
 
+    def _add(self, device: Identity, new: Mapping[str, Found]) -> None:
+        path = self.path(device)
+        if path is None:
+            raise FileNotFoundError("the user has no home")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(path.parent):
+            merged = {**_read(path, device)[0], **new}
+            _replace(path, json.dumps(_as_dict(device, merged.values()), indent=1))
+            _remove_oldest(path, device)
+
     def clear(self, device: Identity) -> bool:
         """Forgets the results of a device; returns whether there were any."""
+        path = self.path(device)
+        attempts.forget(path)
+        if path is None:
+            return False
         try:
-            self.path(device).unlink()
+            path.unlink()
         except OSError:
             return False
         return True
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """One writer at a time, whatever process it is in; the lock ends with its process."""
-        with open(self.folder / "lock", "w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+    def attempt(self, device: Identity) -> Attempt:
+        """Returns a note of what is being tried on a device, to be closed."""
+        return Attempt(self.path(device))
 
-    def _read(self, device: Identity) -> tuple[dict[str, Found], str]:
-        """Returns what a file has for a device, and why it has nothing, "" where that is usual."""
+    def lost(self, device: Identity) -> dict[str, dict[str, str]]:
+        """Returns the variants that took a device with them, as `attempts.lost`."""
+        return attempts.lost(self.path(device))
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One writer at a time, whatever process it is in; the lock ends with its process.
+
+    Raises:
+        OSError: another one does not give it back.
+    """
+    limit = time.monotonic() + LOCK_S
+    with open(folder / "lock", "a") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > limit:
+                    raise OSError(f"another process holds {folder / 'lock'}") from None
+                time.sleep(0.01)
         try:
-            data = json.loads(self.path(device).read_text(encoding="utf-8"))
-            if data["format"] != FORMAT:
-                return {}, f"expected format {FORMAT}, got {data['format']!r}"
-            if data["driver"] != device.driver:
-                return {}, f"expected the driver {device.driver}, got {data['driver']}"
-            found = [_found(key, entry) for key, entry in data["calls"].items()]
-        except FileNotFoundError:
-            return {}, ""
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            return {}, f"{type(error).__name__}: {error}"
-        return {each.key: each for each in found}, ""
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # closing leaves it to children that were forked
+
+
+def _read(path: Path, device: Identity) -> tuple[dict[str, Found], str]:
+    """Returns what a file has for a device, and why it has nothing, "" where that is usual."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["format"] != FORMAT:
+            return {}, f"expected format {FORMAT}, got {data['format']!r}"
+        if data["driver"] != device.driver:
+            return {}, f"expected the driver {device.driver}, got {data['driver']}"
+        found = [_found(key, entry) for key, entry in data["calls"].items()]
+    except FileNotFoundError:
+        return {}, ""
+    except DAMAGE as error:
+        return {}, f"{type(error).__name__}: {error}"
+    return {each.key: each for each in found}, ""
+
+
+def _remove_oldest(path: Path, device: Identity) -> None:
+    """Leaves the files of a few drivers of a device."""
+    name = re.compile(re.escape(device.prefix) + r"-[0-9a-f]{8}\.json")
+    files = [each for each in path.parent.iterdir() if name.fullmatch(each.name) and each != path]
+    for old in sorted(files, key=_changed, reverse=True)[MOST_FILES - 1 :]:
+        attempts.forget(old)
+        old.unlink(missing_ok=True)
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _replace(path: Path, text: str) -> None:
     """Writes a file so that readers see the old one or the new one, whole."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
+    name = path.with_suffix(f".{secrets.token_hex(6)}.tmp")
     try:
-        with open(handle, "w", encoding="utf-8") as file:
+        with open(name, "x", encoding="utf-8") as file:  # with the mode that the user's files have
             file.write(text)
         os.replace(name, path)
     except BaseException:
         with suppress(OSError):
-            os.unlink(name)
+            name.unlink()
         raise
 
 
@@ -176,7 +269,8 @@ def found_as_dict(found: Found) -> dict[str, Any]:
 
 
 def _found(key: str, entry: Mapping[str, Any]) -> Found:
-    """Returns a result of a file; raises ValueError, TypeError or KeyError where it is none."""
+    """Returns a result of a file; raises one of DAMAGE where it is none."""
+    like_key(key)
     seconds = {str(name): float(value) for name, value in entry["seconds"].items()}
     best, static = str(entry["best"]), str(entry["static"])
     if not {best, static} <= seconds.keys() or not all(value > 0 for value in seconds.values()):

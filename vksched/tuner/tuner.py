@@ -19,12 +19,16 @@ from ..plan.machine import DeviceSpec
 from ..plan.plan import Plan
 from ..runtime.device import Device
 from ..trace import Event, Trace
+from ..types import NDArray
+from .attempts import Attempt
 from .calls import Tunable, calls_of, shader_hash
-from .search import LONGEST_S, Bench, search
+from .search import LONGEST_S, Bench, GivenUp, search
 from .store import Found, Identity, Store, choices
 
 FIRST_USE_S = 3.0
 """What a scheduler spends by itself, in all, on devices that are hardware."""
+
+LOST = "a program ended, or its device was lost, while it was tried"
 
 Tell = Callable[[str, int, int], None]
 """Called with (what, done, total), in calls."""
@@ -67,8 +71,31 @@ def identity_of(spec: DeviceSpec) -> Identity | None:
 
 @dataclass(slots=True)
 class _Results:
+    """lost: by call key, the variants that took the device with them, and how that is told."""
+
     found: dict[str, Found]
-    choices: Choices = field(default_factory=Choices)
+    lost: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    choices: Choices = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.choices = choices(self.found.values())
+
+
+class _Noted:
+    """A bench of which it is noted what it runs."""
+
+    def __init__(self, bench: Bench, attempt: Attempt, call: Tunable) -> None:
+        self._bench, self._attempt, self._call = bench, attempt, call
+        self._variant: str | None = None
+
+    def run(self, variant: str, repeat: int) -> float:
+        if variant != self._variant:
+            self._attempt.begin(self._call.key, variant, shader_hash(self._call.op.name))
+            self._variant = variant
+        return self._bench.run(variant, repeat)
+
+    def result(self) -> NDArray:
+        return self._bench.result()
 
 
 class Tuner:
@@ -114,13 +141,14 @@ class Tuner:
 
     def missing(self, spec: DeviceSpec, calls: Mapping[str, Tunable]) -> list[Tunable]:
         """Returns the calls of which not all variants were measured on a device, and could be."""
-        known, identity = self.results(spec), identity_of(spec)
+        known, identity, lost = self.results(spec), identity_of(spec), self._lost(spec)
         out = []
         for key, call in calls.items():
             found = known.get(key)
             if (identity, key) in self._given_up:
                 continue
-            if found is None or not {*call.names} <= {*found.seconds, *found.dropped}:
+            names = {*call.names} - lost.get(key, {}).keys()
+            if names and (found is None or not names <= {*found.seconds, *found.dropped}):
                 out.append(call)
         return out
 
@@ -131,22 +159,29 @@ class Tuner:
             DeviceError: the device failed; its `device` and `during` are set.
         """
         calls, made, start = list(calls), [], time.monotonic()
-        budget_s = self._left_s
+        budget_s, lost, failed = self._left_s, self._lost(device.spec), False
+        attempt = self._attempt(device.spec)
 
         def left_s() -> float:
             return budget_s - (time.monotonic() - start)
 
         try:
             for number, call in enumerate(calls):
-                if left_s() <= 0:
+                if left_s() <= 0 or _is_busy(device):
                     break
                 tell(f"{device.name} {call.op.name}", number, len(calls))
-                found = _measure(device, call, self._open_bench, left_s)
+                attempt.end()
+                without = lost.get(call.key, {})
+                found = _measure(device, call, without, self._open_bench, attempt, left_s)
                 if found is not None:
                     made.append(found)
                 elif left_s() > 0:
                     self._given_up.add((identity_of(device.spec), call.key))
+        except DeviceError:
+            failed = True
+            raise
         finally:
+            attempt.close(failed)
             with self._lock:
                 self._left_s -= time.monotonic() - start
             self._keep(device.spec, made)
@@ -185,43 +220,84 @@ class Tuner:
         if identity is None or not made:
             return
         with self._lock:
-            found = self._of(identity).found | {each.key: each for each in made}
-            self._results[identity] = _Results(found, choices(found.values()))
-            if self._store is not None:
-                self._store.add(identity, made)
+            known = self._of(identity)
+            found = known.found | {each.key: each for each in made}
+            self._results[identity] = _Results(found, known.lost)
+        if self._store is not None:  # outside the lock: another process may hold the file
+            self._store.add(identity, made)
 
     def _of(self, identity: Identity) -> _Results:
         with self._lock:
             if identity not in self._results:
                 read = self._store.load(identity) if self._store is not None else {}
                 found = {key: each for key, each in read.items() if _is_current(each)}
-                self._results[identity] = _Results(found, choices(found.values()))
+                lost = self._store.lost(identity) if self._store is not None else {}
+                self._results[identity] = _Results(found, _told(lost))
             return self._results[identity]
+
+    def _lost(self, spec: DeviceSpec) -> Mapping[str, Mapping[str, str]]:
+        identity = identity_of(spec)
+        return {} if identity is None else self._of(identity).lost
+
+    def _attempt(self, spec: DeviceSpec) -> Attempt:
+        identity = identity_of(spec)
+        if identity is None or self._store is None:
+            return Attempt(None)
+        return self._store.attempt(identity)
+
+
+def _told(lost: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+    """Returns what took the device with it, with the shaders that are here, and how to tell."""
+    return {
+        key: {name: LOST for name, shaders in names.items() if _is_of(key, shaders)}
+        for key, names in lost.items()
+    }
 
 
 def _is_current(found: Found) -> bool:
     """Whether a result is of the shaders that are here."""
+    return _is_of(found.key, found.shaders)
+
+
+def _is_of(key: str, shaders: str) -> bool:
+    op = key.partition(" ")[0]
     with suppress(Exception):  # of an op that is not there any more
-        return get_op(found.op).kernel is not None and found.shaders == shader_hash(found.op)
+        return get_op(op).kernel is not None and shaders == shader_hash(op)
     return False
 
 
+def _is_busy(device: Device) -> bool:
+    """Whether a device works on something now: a run would take longer, as would the measuring."""
+    from ..runtime.vulkan import VulkanDevice  # needs the native modules
+
+    return isinstance(device, VulkanDevice) and device.busy()
+
+
 def _measure(
-    device: Device, call: Tunable, open_bench: OpenBench, left_s: Callable[[], float]
+    device: Device,
+    call: Tunable,
+    lost: Mapping[str, str],
+    open_bench: OpenBench,
+    attempt: Attempt,
+    left_s: Callable[[], float],
 ) -> Found | None:
-    """Returns what one call gave; None where it cannot be compared here."""
+    """Returns what one call gave; None where it cannot be compared here. lost: not to be tried."""
     work = call.op.work(call.call.inputs, call.call.output, call.call.attrs)
     if device.spec.seconds(work) > LONGEST_S:
         return None  # a submission this long risks the device, and drowns what is to be compared
     try:
         with open_bench(device, call) as bench:
-            found = search(call.key, call.names, bench, left_s)
-    except (OutOfMemory, UnsupportedOp):
+            names = tuple(name for name in call.names if name not in lost)
+            found = search(call.key, names, _Noted(bench, attempt, call), left_s)
+    except (OutOfMemory, UnsupportedOp, GivenUp):
         return None
     except DeviceError as error:
         error.device, error.during = device.name, "tuning"
         raise
-    return found and replace(found, shaders=shader_hash(call.op.name))
+    if found is None:
+        return None
+    dropped = {**found.dropped, **lost}
+    return replace(found, dropped=dropped, shaders=shader_hash(call.op.name))
 
 
 def _open_bench(device: Device, call: Tunable) -> AbstractContextManager[Bench]:
