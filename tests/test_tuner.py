@@ -205,7 +205,7 @@ def test_variant_that_loses_the_device_is_not_tried_again(
     @contextmanager
     def open(device: Device, call: Tunable) -> Iterator[Told]:
         lost: dict[str, Exception] = {"lanes 16x32": vs.DeviceLost("[wait] lost")}
-        yield Losing({"lanes 8x32": 2e-3}, errors=lost)
+        yield Losing({"lanes 8x16": 2e-3}, errors=lost)
 
     monkeypatch.setattr(tuner_module, "_open_bench", open)
     with (
@@ -217,9 +217,9 @@ def test_variant_that_loses_the_device_is_not_tried_again(
     tried.clear()
     for _ in range(2):
         with vs.Scheduler([name], tune=True) as sched:
-            assert variant_of(sched.compile(product())) == "lanes 8x32"
+            assert variant_of(sched.compile(product())) == "lanes 8x16"
             assert not sched.quarantined
-    assert {*tried} == {"lanes 8x32"} and len(tried) == 2, "measured once"
+    assert {*tried} == {"lanes 8x16"} and len(tried) == 2, "measured once"
     identity = identity_of(sched._specs[name])
     assert identity is not None
     (found,) = Store().load(identity).values()
@@ -273,7 +273,7 @@ def test_bench_that_waits_behind_other_work_is_given_up(
 
     with monkeypatch.context() as patched, vs.Scheduler([name], tune=True) as sched:
         patched.setattr(Recording, "wait", late)  # in the bench; closing sees the end
-        assert variant_of(sched.compile(product())) == "lanes 8x32"
+        assert variant_of(sched.compile(product())) == "lanes 8x16"
         assert not sched.quarantined
     with vs.Scheduler([name], tune=False) as sched:
         (device, _) = sched.devices
