@@ -29,11 +29,16 @@ float sum_of(vec4 four) { return (four.x + four.y) + (four.z + four.w); }
 
 vec4 if_centered(vec4 value) { return mix(vec4(0.0), value, bvec4(CENTERED != 0u)); }
 
-// A value of the row, the mean less that value, and what differences from the mean are multiplied by; the first two are 0 of
-// an RMS norm. Around a value of the row, so that a mean far from 0 costs no digits. Each component is summed up apart.
+// The mean, what its rounding left out, and what differences from the mean are multiplied by; the first two are 0 of an RMS
+// norm. Summed up around the middle one of three values, so that neither a mean far from 0 nor one value far from all others
+// costs digits; each component apart.
 vec3 about(uint first, uint quads) {
     const uint whole = quads / 4u * 4u;
-    const float pivot = if_centered(x[first]).x;
+    const float one = x[first].x;
+    const float two = x[first + quads / 2u].y;
+    const float three = x[first + quads - 1u].z;
+    const float between = max(min(one, two), min(max(one, two), three));
+    const float pivot = if_centered(vec4(between)).x;
     vec4 mean = vec4(0.0);
     vec4 squares = vec4(0.0);
     float count = 0.0; // of each component
@@ -50,7 +55,7 @@ vec3 about(uint first, uint quads) {
         const float share = 4.0 / (count + 4.0);
         const vec4 apart = block - mean;
         mean += apart * share;
-        squares += ((e * e + f * f) + (g * g + h * h)) + apart * apart * (count * share);
+        squares += ((e * e + f * f) + (g * g + h * h)) + apart * (count * share) * apart;
         count += 4.0;
     }
     for (uint i = whole; i < quads; ++i) {
@@ -60,13 +65,15 @@ vec3 about(uint first, uint quads) {
         const vec4 rest = value - block;
         const vec4 apart = block - mean;
         mean += apart * share;
-        squares += rest * rest + apart * apart * (count * share);
+        squares += rest * rest + apart * (count * share) * apart;
         count += 1.0;
     }
     const float middle = mean.x + sum_of(mean - mean.x) * 0.25;
     const vec4 apart = mean - middle;
     const float variance = (sum_of(squares) + sum_of(apart * apart) * count) / float(columns);
-    return vec3(pivot, middle, 1.0 / sqrt(variance + eps));
+    precise const float rounded = pivot + middle;
+    precise const float rest = (pivot - rounded) + middle;
+    return vec3(rounded, rest, 1.0 / sqrt(variance + eps));
 }
 
 void main() {
@@ -87,7 +94,7 @@ void main() {
             if (HAS_GAMMA != 0u) factor = gamma[gamma_offset / 4u + i];
             if (HAS_BETA != 0u) shift = beta[beta_offset / 4u + i];
             for (uint row = 0u; row < ROWS; ++row) {
-                const vec4 centered = (x[from + first[row] + i] - known[row].x) - known[row].y;
+                precise const vec4 centered = (x[from + first[row] + i] - known[row].x) - known[row].y;
                 result[to + first[row] + i] = centered * known[row].z * factor + shift;
             }
         }

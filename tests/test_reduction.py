@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from vksched.cases.case import Case, floats
+from vksched.ops import turn
 from vksched.ops.lower import lower
-from vksched.ops.op import OUTPUT, SCRATCH, Limits
+from vksched.ops.op import OUTPUT, SCRATCH, Attrs, Call, Limits, get_op
 from vksched.ops.reduction import (
     MOST_PARTS,
     SOFTWARE_CHUNK,
@@ -15,6 +18,7 @@ from vksched.ops.reduction import (
     choose_quads_launch,
 )
 from vksched.ops.strides import LOCAL_SIZE, LOOP_STEPS
+from vksched.types import TensorType
 
 GPU, SOFTWARE = Limits(), Limits(software=True)
 SIZES = (1, 2, 31, 32, 63, 100, 1000, 4099, 65_537, 1 << 20, (1 << 24) + 1, 1 << 30)
@@ -74,3 +78,22 @@ def test_the_second_stage_waits_for_the_first() -> None:
     assert (first.operands, first.barrier) == ((0, SCRATCH), False)
     assert (last.operands, last.barrier) == ((SCRATCH, OUTPUT), True)
     assert lowering.scratch == (2 * dict(first.push)["parts"],)
+
+
+def test_tiles_of_transposes_are_no_choice_where_groups_or_loops_do_not_fit() -> None:
+    def choices(shape: tuple[int, int], **more: int | tuple[int, int, int]) -> tuple[str, ...]:
+        x, turned = TensorType(shape, "float32"), TensorType(shape[::-1], "float32")
+        limits = replace(SOFTWARE, max_buffer_bytes=1 << 32, **more)  # type: ignore[arg-type]
+        return turn.variants(Call((x,), turned, Attrs({"axes": (1, 0)}), limits))
+
+    assert choices((64, 64)) == choices((4, 1 << 24)) == (turn.TILES, turn.LINES)
+    assert choices(((1 << 24) + 256, 4)) == (turn.LINES,)
+    assert choices((4, 1 << 24), max_groups=(1, 65535, 65535)) == (turn.LINES,)
+
+
+def test_reductions_in_quads_take_groups_enough_for_their_loops() -> None:
+    x = TensorType((1 << 27, 5), "float32")
+    attrs = Attrs({"axes": (1,), "keepdims": False})
+    call = Call((x,), TensorType((1 << 27,), "float32"), attrs, SOFTWARE, variant="quads")
+    (dispatch,) = lower(get_op("reduce_sum"), call).dispatches
+    assert (1 << 27) * 5 <= dispatch.groups[0] * 8 * LOOP_STEPS

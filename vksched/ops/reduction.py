@@ -147,7 +147,9 @@ def _quads_dispatch(
 ) -> Dispatch:
     target = SCRATCH if launch.parts > 1 else OUTPUT
     items = given.rows // (4 if given.across else 1) * launch.parts
-    groups = min(-(-items // QUADS_LOCAL_SIZE), MOST_GROUPS, limits.max_groups[0])
+    wanted = -(-items // QUADS_LOCAL_SIZE)
+    most = max(MOST_GROUPS, -(-wanted * launch.chunk // LOOP_STEPS))
+    groups = min(wanted, most, limits.max_groups[0])
     push = (
         *(("rows", given.rows), ("columns", given.columns)),
         *(("parts", launch.parts), ("chunk", launch.chunk)),

@@ -8,7 +8,7 @@ import math
 
 from ..types import contiguous_strides
 from .op import OUTPUT, Call, Dispatch
-from .strides import collapse, pad
+from .strides import LOOP_STEPS, collapse, pad
 
 TILES, LINES = "tiles", "lines"
 """Variants of a transpose on a CPU driver: by tiles, or along lines of the result."""
@@ -35,9 +35,21 @@ def variants(call: Call) -> tuple[str, ...]:
         return (LINES,)
     along = x_strides.index(1)
     shifts = (sizes[0], sizes[along], x_strides[0], result_strides[along])
-    lines = (a for a in range(1, len(sizes)) if a != along)
-    others = (stride for a in lines for stride in (x_strides[a], result_strides[a]))
-    return (LINES,) if any(s % 4 for s in (*shifts, *others)) else (TILES, LINES)
+    lines_of = [a for a in range(1, len(sizes)) if a != along]
+    others = (stride for a in lines_of for stride in (x_strides[a], result_strides[a]))
+    if any(s % 4 for s in (*shifts, *others)):
+        return (LINES,)
+    groups, rounds = _groups(call, sizes[0], sizes[along], math.prod(sizes[a] for a in lines_of))
+    fits = groups[1] <= call.limits.max_groups[1] and rounds <= LOOP_STEPS
+    return (TILES, LINES) if fits else (LINES,)
+
+
+def _groups(call: Call, columns: int, width: int, lines: int) -> tuple[tuple[int, int, int], int]:
+    """Returns the groups, and the rounds of an invocation's loops."""
+    most = call.limits.max_groups
+    wanted = -(-width // (4 * LOCAL[0])), -(-columns // (4 * RUN)), lines
+    groups = min(wanted[0], most[0]), wanted[1], min(lines, most[2])
+    return groups, -(-wanted[0] // groups[0]) * -(-lines // groups[2]) * RUN
 
 
 def lower(call: Call) -> tuple[Dispatch, ...]:
@@ -55,11 +67,6 @@ def lower(call: Call) -> tuple[Dispatch, ...]:
         ("x_strides", pad([x_strides[0], *(x_strides[a] for a in lines)], 8)),
         ("result_strides", pad([result_strides[along], *(result_strides[a] for a in lines)], 8)),
     )
-    most = call.limits.max_groups
-    groups = (
-        min(-(-width // (4 * LOCAL[0])), most[0]),
-        -(-columns // (4 * RUN)),
-        min(count, most[2]),
-    )
+    groups, _ = _groups(call, columns, width, count)
     constants = (("LOCAL_X", LOCAL[0]), ("LOCAL_Y", LOCAL[1]), ("RANK", len(lines) + 1))
     return (Dispatch("transpose_tiles", (0, OUTPUT), groups, push, constants),)

@@ -58,7 +58,9 @@ _CHUNK_TILES = 64
 """Tiles of a pass that is not all of them are a multiple of this."""
 
 _REPAIR_EACH = 16
-"""Tiles that an invocation looks at together, a multiple of four; flags are padded to as many."""
+"""Tiles that an invocation looks at together, or a half or quarter where there are many channels;
+flags are padded to as many.
+"""
 _HOST_WINDOWS = 8192
 """Windows of weights that the host turns into points at a time: what its cache holds."""
 
@@ -368,7 +370,7 @@ def _wild(call: Call, shape: _Shape) -> Iterator[Dispatch]:
 
 def _repair(call: Call, shape: _Shape) -> Iterator[Dispatch]:
     rounds = shape.channels + 2 + shape.tile
-    each = max(4, min(_REPAIR_EACH, LOOP_STEPS // rounds // 4 * 4))
+    each = next((n for n in (_REPAIR_EACH, 8) if n * rounds <= LOOP_STEPS), 4)
     items = -(-shape.tiles // each) * shape.tile * shape.rows
     for launch in _spread(items, each * rounds, call.limits):
         yield Dispatch(
