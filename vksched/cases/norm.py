@@ -35,9 +35,6 @@ NORM_SHAPES = [
     ((3, 5, 131), 1),
     ((200, 9), 1),
 ]
-FAR_APART = np.array([2e19, 3, 3, -3e19, *[3] * 8], np.float32)
-
-
 CASES = [
     *(
         norm("layer_norm", shape, axis, scaled, shifted)
@@ -68,7 +65,6 @@ CASES = [
             ("far from 0", floats(3, 200) + np.float32(1000)),
             ("constant far from 0", np.full((1, 10007), 123456.7, np.float32)),
             ("very far from 0", floats(1, 16000) + np.float32(1e6)),
-            ("squares beyond the range", np.tile(FAR_APART, (130, 1))),
         )
     ),
 ]
