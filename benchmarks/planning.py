@@ -55,7 +55,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         import matplotlib
     except ImportError as error:
         raise click.ClickException(
-            f"[plot] expected matplotlib, got {error}; try pip install vksched[bench]"
+            f"[plot] expected matplotlib, got {error}; try pip install .[bench]"
         ) from error
     matplotlib.use("agg")
     from matplotlib import pyplot

@@ -21,7 +21,7 @@ def plots(report: Report, extras: Extras, folder: Path) -> dict[str, dict[str, s
         import matplotlib
     except ImportError as error:
         raise click.ClickException(
-            f"[report] expected matplotlib, got {error}; try pip install vksched[bench]"
+            f"[report] expected matplotlib, got {error}; try pip install .[bench]"
         ) from error
     matplotlib.use("svg")
     matplotlib.rcParams.update({"svg.hashsalt": "vksched", "svg.fonttype": "none"})

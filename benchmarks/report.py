@@ -200,8 +200,8 @@ def write(report: Report, extras: Extras, docs: Path) -> None:
     """Writes the page, its plots and the results they show."""
     folder = docs / "performance"
     folder.mkdir(parents=True, exist_ok=True)
-    write_results(report, extras, folder / "results.json")
     text = page(report, extras, folder, plots(report, extras, folder))
+    write_results(report, extras, folder / "results.json")
     (docs / "performance.md").write_text(text)
 
 

@@ -56,7 +56,7 @@ def test_a_plot_needs_matplotlib(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     options = ["--sizes", "30", "--kinds", "transformer", "--repeat", "1"]
     found = runner.invoke(planning.main, [*options, "--plot", str(tmp_path / "planning.png")])
-    assert found.exit_code == 1 and "try pip install vksched[bench]" in found.output
+    assert found.exit_code == 1 and "try pip install .[bench]" in found.output
 
 
 def test_a_plot_is_drawn(runner: CliRunner, tmp_path: Path) -> None:

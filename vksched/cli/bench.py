@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     "--peer-python",
     "pythons",
     multiple=True,
+    type=click.Path(exists=True, dir_okay=False),
     metavar="PATH",
     help="A Python that has peers, tried before this one; may be repeated.",
 )
