@@ -12,6 +12,8 @@ from vksched.bench.report import Report
 from vksched.bench.rounds import OURS, Result
 
 MOST_TICKS = 9
+APART = 1.3
+"""How many times the one before a labelled size is, so that labels do not touch."""
 Series = dict[str, list[tuple[int, float]]]
 
 
@@ -99,7 +101,10 @@ def _draw(path: Path, series: Series, x: str, y: str, line: float | None) -> Non
     if line is not None:
         axes.axhline(line, color="grey", linestyle="--", linewidth=1)
     axes.set(xscale="log", xlabel=x, ylabel=y, ylim=(0, None))
-    ticks = sorted({point[0] for points in series.values() for point in points})
+    ticks: list[int] = []
+    for tick in sorted({point[0] for points in series.values() for point in points}):
+        if not ticks or tick >= APART * ticks[-1]:
+            ticks.append(tick)
     if len(ticks) < MOST_TICKS:
         axes.set_xticks(ticks, [str(t) for t in ticks])
     axes.minorticks_off()
