@@ -56,10 +56,7 @@ ROWS: list[tuple[str, Shape, int, bool, dict[str, Any]]] = [
 ]
 CASES = [
     # so many channels that an invocation of the repair looks at fewer tiles
-    *(
-        call(floats(1, channels, 8, 8), floats(2, channels, 3, 3, seed=1), "many channels", 2)
-        for channels in (2304, 4100)
-    ),
+    call(floats(1, 2304, 8, 8), floats(2, 2304, 3, 3, seed=1), "many channels", 2),
     *(
         Case("winograd_weights", (floats(rows, channels, 3, 3),), {"tile": tile}, f"by {tile}")
         for tile in winograd.TILES
