@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
@@ -126,11 +127,15 @@ class PeerProcess:
             if self._process is None or self._process.stdin is None:
                 raise PeerFailed("its process ended")
             try:
+                self._process.send_signal(signal.SIGCONT)
                 self._process.stdin.write(json.dumps(request) + "\n")
                 self._process.stdin.flush()
             except OSError:
                 raise PeerFailed(f"its process ended{self._last_words()}") from None
-            return self._answer(limit_s)
+            answer = self._answer(limit_s)
+            # some wait for work by spinning, on a core that the next one measured needs
+            self._process.send_signal(signal.SIGSTOP)
+            return answer
         except PeerFailed:
             self.kill()
             raise
