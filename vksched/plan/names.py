@@ -47,9 +47,9 @@ class NameIndex:
             raise PlanError(f"[{self._stage}] expected a name, a pattern or a node id, got {key!r}")
         if key in self._by_name:
             return (self._by_name[key],)
-        pattern = re.compile(translate(key))
         if key in self._graph.merged:
             return (self._graph.merged[key],)
+        pattern = re.compile(translate(key))
         found = {n.id for n in self._graph.nodes if pattern.match(n.name)}
         found |= {n for name, n in self._graph.merged.items() if pattern.match(name)}
         matched = tuple(sorted(found))
