@@ -45,6 +45,11 @@ have no such models here, numpy neither. Memory is the most that our plan takes 
 weights included, and by how much a fresh process of onnxruntime grows, which computes on the
 CPU.""".replace("\n", " ")
 
+PLANNING = (
+    "CPU time from a graph to a verified plan. A value is the time per node, beside it that of the "
+    "smallest graph of its kind; a ratio of 1 means that the time grows as the graph does."
+)
+
 
 def page(
     report: Report, extras: Extras, parts: Path, drawn: Mapping[str, Mapping[str, str]]
@@ -65,10 +70,10 @@ def page(
         lines += [f"## {device.name}: {device.label}", "", *pictures(device.name)]
         lines += _means(device, results) + _cases(device, results) + _no_figures(results)
         lines += _facts([f for f in report.facts if f.device == device.name and not _of_model(f)])
-    lines += _gpu(report) + _loading(extras)
+    lines += _gpu(report, parts.parent / "shaders.md") + _loading(extras)
     planner = [fact for fact in report.facts if fact.device == "planner"]
     if planner:
-        lines += ["## Planning", "", *pictures("planning"), *_facts(planner)]
+        lines += ["## Planning", "", PLANNING, "", *pictures("planning"), *_facts(planner)]
     lines += _several(extras, pictures("devices"))
     for name in ("tried.md", "scheduler.md"):
         path = parts / name
@@ -300,7 +305,21 @@ def _cell(key: str, value: Any) -> str:
 # -- GPUs ------------------------------------------------------------------------------------------
 
 
-def _gpu(report: Report) -> list[str]:
+def _loops(shaders: Path) -> list[str]:
+    """Returns the first table of docs/shaders.md, that of loops, and what it tells."""
+    if not shaders.exists():
+        return []
+    text = shaders.read_text().partition("<!-- end -->")[0]
+    return [
+        "For each multiply-add of a loop, by that code: **cycles · shared reads · global reads**. "
+        "Cycles are those of a compute unit for 64 lanes; a loop of nothing else takes 1.00.",
+        "",
+        *(line for line in text.splitlines() if line.startswith("|")),
+        "",
+    ]
+
+
+def _gpu(report: Report, shaders: Path) -> list[str]:
     gpus = [d for d in report.devices if d.type not in ("cpu",)]
     lines = [
         "## GPUs",
@@ -308,6 +327,7 @@ def _gpu(report: Report) -> list[str]:
         "What AMD's compiler makes of every kernel, for cards of four generations, with its "
         "estimate of cycles: [shaders](shaders.md).",
         "",
+        *_loops(shaders),
     ]
     if not gpus:
         return [*lines, "No card was at hand, so there are no figures of one.", ""]

@@ -19,10 +19,11 @@ import sys
 import tempfile
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from setup_vulkan import ICD_FOLDERS
+from shader_loops import Loop, busy_loops
 
 ROOT = Path(__file__).resolve().parent.parent
 CHILD = Path(__file__).resolve().parent / "vulkan_pipelines.py"
@@ -41,6 +42,8 @@ FOR_CPU_DRIVERS = (
 are on a stack there, or with neighbouring lanes far apart in memory. No GPU is given them, so they
 are left out unless named.
 """
+WITH_LOOPS = ("matmul_tiled_float", "attention_tiled", "conv_float32", "conv_transpose_float32")
+"""Kernels of GPUs that are made of multiply-adds in loops."""
 CHILDREN = 2
 TIME_LIMIT_S = 300
 BEGIN = (
@@ -79,6 +82,7 @@ class Statistics:
     spilled_vgprs: int
     spilled_sgprs: int
     scratch_bytes: int
+    loops: tuple[Loop, ...] = ()
 
     @property
     def spills(self) -> bool:
@@ -240,7 +244,8 @@ def _read(answer: dict[str, object]) -> Statistics | str:
     missing = [name for name in MESA_NAMES.values() if name not in statistics]
     if missing:
         raise StatsError(f"this Mesa does not tell {', '.join(missing)}, but {list(statistics)}")
-    return Statistics(**{field: int(statistics[name]) for field, name in MESA_NAMES.items()})
+    told = {field: int(statistics[name]) for field, name in MESA_NAMES.items()}
+    return Statistics(**told, loops=tuple(busy_loops(str(answer.get("assembly", "")))))
 
 
 def _request(pipeline: Pipeline, folder: str) -> dict[str, object]:
@@ -261,6 +266,7 @@ def _request(pipeline: Pipeline, folder: str) -> dict[str, object]:
         "bindings": len(shader.bindings),
         "push_bytes": shader.push_bytes,
         "constants": values,
+        "assembly": pipeline.variant.startswith(WITH_LOOPS),
     }
 
 
@@ -310,7 +316,7 @@ def as_json(report: Report) -> str:
             if isinstance(got, str):
                 row["error"] = got
             else:
-                row |= {field.name: getattr(got, field.name) for field in fields(got)}
+                row |= asdict(got)
             rows.append(row)
     return json.dumps(rows, indent=1)
 
@@ -368,14 +374,32 @@ def as_markdown(report: Report) -> str:
     return "\n".join(lines)
 
 
-def write_page(path: Path, table: str) -> None:
-    """Puts the table between the page's marks."""
-    text = path.read_text() if path.exists() else ""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise StatsError(f"expected a page with the lines {BEGIN!r} and {END!r} as {path}")
-    path.write_text(f"{before}{begin}\n{table}\n{end}{after}")
+def loops_as_markdown(report: Report) -> str:
+    """Returns a table of the loops of each variant, the pipelines once that differ in them."""
+    lines = [f"| kernel (constants) | {' | '.join(report.results)} |"]
+    lines.append("|---|" + "--:|" * len(report.results))
+    seen = set()
+    for pipeline in report.pipelines():
+        found = (results[pipeline] for results in report.results.values())
+        loops = [got.loops if isinstance(got, Statistics) else () for got in found]
+        cells = " | ".join(", ".join(map(str, of_card)) for of_card in loops)
+        if any(loops) and (pipeline.variant, cells) not in seen:
+            seen.add((pipeline.variant, cells))
+            named = f"`{pipeline.variant}`" + str(pipeline).removeprefix(pipeline.variant)
+            lines.append(f"| {named} | {cells} |")
+    return "\n".join(lines)
+
+
+def write_page(path: Path, *tables: str) -> None:
+    """Puts the tables between the page's marks, in order."""
+    before, *parts = (path.read_text() if path.exists() else "").split(BEGIN)
+    if len(parts) != len(tables) or not all(END in part for part in parts):
+        raise StatsError(
+            f"expected a page with the lines {BEGIN!r} and {END!r}, {len(tables)} times, as {path}"
+        )
+    for table, part in zip(tables, parts, strict=True):
+        before += f"{BEGIN}\n{table}\n{END}{part.partition(END)[2]}"
+    path.write_text(before)
 
 
 def main(variants: Sequence[str], families: str, json_too: bool, page: Path | None) -> int:
@@ -386,7 +410,7 @@ def main(variants: Sequence[str], families: str, json_too: bool, page: Path | No
             raise StatsError("--write takes every variant and every family")
         report = measure(used_pipelines(variants), chosen)
         if page:
-            write_page(page, as_markdown(report))
+            write_page(page, loops_as_markdown(report), as_markdown(report))
         elif json_too:
             print(as_json(report))
         else:

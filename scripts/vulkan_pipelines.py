@@ -1,9 +1,9 @@
 """Create compute pipelines on the first Vulkan device and print what its compiler tells of them.
 
 A child process of shader_stats.py, which chooses the driver by the environment. On stdin JSON, a
-list of {"spirv": file, "bindings": count, "push_bytes": size, "constants": [values by id]}. On
-stdout a line of JSON for the device, then one per pipeline as it is made, so that a compiler that
-dies is caught with its shader.
+list of {"spirv": file, "bindings": count, "push_bytes": size, "constants": [values by id],
+"assembly": whether to print the code too}. On stdout a line of JSON for the device, then one per
+pipeline as it is made, so that a compiler that dies is caught with its shader.
 
 Plain ctypes on the loader: no memory can be allocated on Mesa's null devices, so a pipeline is made
 from a bare layout, and no native module need be built. Names are those of vulkan_core.h.
@@ -28,6 +28,7 @@ HANDLE = ctypes.c_uint64
 STORAGE_BUFFER = 7
 COMPUTE = 0x20
 CAPTURE_STATISTICS = 0x40
+CAPTURE_CODE = 0x80
 VULKAN_1_1 = 1 << 22 | 1 << 12
 EXTENSION = b"VK_KHR_pipeline_executable_properties"
 TEXT = c_char * 256
@@ -232,6 +233,18 @@ class PipelineExecutableStatistic(Info):
     ]
 
 
+class PipelineExecutableInternalRepresentation(Info):
+    TYPE = 1000269005
+    _fields_ = [
+        *HEAD,
+        ("name", TEXT),
+        ("description", TEXT),
+        ("isText", U32),
+        ("dataSize", SIZE),
+        ("pData", c_void_p),
+    ]
+
+
 FORMATS = ("<I4x", "<q", "<Q", "<d")
 """Of a statistic's value: bool, int64, uint64, double."""
 
@@ -281,14 +294,19 @@ class Device:
         self._call(f"vkCreate{what}", self._device, byref(info), None, byref(made))
         return made
 
-    def _list(self, name: str, about: Info, kind: type[Info]) -> list[Any]:
-        """Calls one of the functions that first tell how many there are."""
+    def _list(
+        self, name: str, about: Info, kind: type[Info], given: list[dict[str, int]] | None = None
+    ) -> list[Any]:
+        """Calls one of the functions that first tell how many there are. given: fields to fill in
+        of each.
+        """
         address = self._library.vkGetDeviceProcAddr(self._device, name.encode())
         kinds = (ctypes.c_int32, c_void_p, c_void_p, c_void_p, c_void_p)
         function = ctypes.CFUNCTYPE(*kinds)(address)
         count = U32()
         for found in (None, True):
-            items = (kind * count.value)(*(kind() for _ in range(count.value))) if found else None
+            filled = given or [{}] * count.value
+            items = (kind * count.value)(*(kind(**f) for f in filled)) if found else None
             result = function(self._device, ctypes.addressof(about), ctypes.addressof(count), items)
             if result:
                 raise VulkanError(f"{name}: {result}")
@@ -317,8 +335,28 @@ class Device:
         )
         return set_layout, self._create("PipelineLayout", info)
 
+    def _code(self, about: PipelineExecutableInfo) -> str:
+        """Returns the assembly, empty where the driver gives none."""
+        kind = PipelineExecutableInternalRepresentation
+        name = "vkGetPipelineExecutableInternalRepresentationsKHR"
+        sizes = [found.dataSize for found in self._list(name, about, kind)]
+        texts = [ctypes.create_string_buffer(size) for size in sizes]
+        filled = self._list(
+            name,
+            about,
+            kind,
+            [{"dataSize": len(t), "pData": ctypes.addressof(t)} for t in texts],
+        )
+        named = {f.name.decode(): t.value.decode() for f, t in zip(filled, texts, strict=True)}
+        return named.get("Assembly", "")
+
     def compile(
-        self, spirv: str, bindings: int, push_bytes: int, constants: list[int]
+        self,
+        spirv: str,
+        bindings: int,
+        push_bytes: int,
+        constants: list[int],
+        assembly: bool = False,
     ) -> dict[str, Any]:
         """Creates a pipeline; returns the compiler's statistics by their own names."""
         entries = (SpecializationMapEntry * len(constants))(
@@ -333,7 +371,8 @@ class Device:
             pName=b"main",
             pSpecializationInfo=ctypes.pointer(special),
         )
-        info = ComputePipelineCreateInfo(flags=CAPTURE_STATISTICS, stage=stage, layout=layout)
+        flags = CAPTURE_STATISTICS | (CAPTURE_CODE if assembly else 0)
+        info = ComputePipelineCreateInfo(flags=flags, stage=stage, layout=layout)
         pipeline = HANDLE()
         start = time.perf_counter()
         create = ("vkCreateComputePipelines", self._device, HANDLE(0), 1, byref(info), None)
@@ -349,6 +388,7 @@ class Device:
             PipelineExecutableInfo(pipeline=pipeline),
             PipelineExecutableStatistic,
         )
+        code = self._code(PipelineExecutableInfo(pipeline=pipeline)) if assembly else ""
         for what, made in (
             ("Pipeline", pipeline),
             ("PipelineLayout", layout),
@@ -362,6 +402,7 @@ class Device:
                 s.name.decode(): struct.unpack(FORMATS[s.format], struct.pack("<Q", s.value))[0]
                 for s in statistics
             },
+            "assembly": code,
         }
 
 

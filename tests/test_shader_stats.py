@@ -113,9 +113,11 @@ def test_pipelines_have_known_constants_that_differ_from_the_defaults() -> None:
 
 def test_page_names_every_variant_and_no_other() -> None:
     text = (ROOT / "docs" / "shaders.md").read_text()
-    table = text.partition(shader_stats.BEGIN)[2].partition(shader_stats.END)[0]
+    loops, table = (t.partition(shader_stats.END)[0] for t in text.split(shader_stats.BEGIN)[1:])
     remedy = "run: python build_shaders.py --stats --write docs/shaders.md"
     assert re.findall(r"^\| `(\w+)`", table, re.M) == sorted(on_cards()), remedy
+    named = {n for n in on_cards() if n.startswith(shader_stats.WITH_LOOPS)}
+    assert set(re.findall(r"^\| `(\w+)`", loops, re.M)) == named, remedy
 
 
 def test_page_is_written_between_its_marks(tmp_path: Path) -> None:
@@ -123,9 +125,12 @@ def test_page_is_written_between_its_marks(tmp_path: Path) -> None:
     page.write_text("no marks\n")
     with pytest.raises(StatsError, match="expected a page with the lines"):
         shader_stats.write_page(page, "table")
-    page.write_text(f"before\n{shader_stats.BEGIN}\nold\n{shader_stats.END}\nafter\n")
-    shader_stats.write_page(page, "new")
-    assert page.read_text() == f"before\n{shader_stats.BEGIN}\nnew\n{shader_stats.END}\nafter\n"
+    marked = f"before\n{shader_stats.BEGIN}\n{{}}\n{shader_stats.END}\nafter\n" * 2
+    page.write_text(marked.format("old", "older"))
+    with pytest.raises(StatsError, match="1 times"):
+        shader_stats.write_page(page, "new")
+    shader_stats.write_page(page, "new", "newer")
+    assert page.read_text() == marked.format("new", "newer")
 
 
 @pytest.fixture

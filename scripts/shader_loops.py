@@ -1,0 +1,77 @@
+"""What the loops of a kernel do beside their multiply-adds, from AMD's assembly.
+
+Mesa's estimate of cycles weighs loops by guesses, so it cannot be divided by multiply-adds; the
+instructions of the loop that holds them can. A compute unit of every generation starts 64 lanes of
+a vector instruction in one cycle, so a loop of nothing but multiply-adds takes 1 cycle for 64 of
+them; instructions at a quarter of the rate (1 / x, exp, ...) count four times.
+
+    loop: loads, addresses, fma fma fma ...        cycles = vector instructions / fma
+
+Standard library only; see shader_stats.py, which compiles.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+MULTIPLY_ADD = re.compile(r"v_(dual_)?(pk_)?(fma|fmac|mac|mad|fmaak|fmamk)(_legacy)?_(f32|f16)")
+QUARTER_RATE = re.compile(r"v_(rcp|rsq|sqrt|exp|log|sin|cos|mul_lo_u32|mul_hi_u32|mul_lo_i32)")
+SHARED_READ = re.compile(r"ds_(read|load)")
+GLOBAL_READ = re.compile(r"(buffer|global|flat)_load")
+BRANCH = re.compile(r"s_c?branch\w*\s+BB(\d+)")
+LABEL = re.compile(r"BB(\d+):")
+SHARE = 0.125
+"""Of the multiply-adds of the busiest loop; a loop with fewer is left out."""
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Instructions of a loop, both sides of its branches."""
+
+    multiply_adds: int
+    vector_cycles: int
+    shared_reads: int
+    global_reads: int
+
+    @property
+    def cycles(self) -> float:
+        """Of a compute unit, for 64 multiply-adds; 1 is ideal."""
+        return self.vector_cycles / self.multiply_adds
+
+    def __str__(self) -> str:
+        """Returns cycles, shared and global reads, for each multiply-add."""
+        reads = (n / self.multiply_adds for n in (self.shared_reads, self.global_reads))
+        return " · ".join(f"{value:.2f}" for value in (self.cycles, *reads))
+
+
+def busy_loops(assembly: str) -> list[Loop]:
+    """Returns the loops with most of the multiply-adds, in order; those of a loop within another
+    are counted there only.
+    """
+    lines = [line.strip() for line in assembly.splitlines()]
+    labels = {m[1]: at for at, line in enumerate(lines) if (m := LABEL.match(line))}
+    ends: dict[int, int] = {}
+    for at, line in enumerate(lines):
+        branch = BRANCH.match(line)
+        if branch and labels.get(branch[1], at) < at:
+            ends[labels[branch[1]]] = at
+    owners: list[int | None] = [None] * len(lines)
+    for first, last in sorted(ends.items()):
+        owners[first : last + 1] = [first] * (last + 1 - first)
+    loops = [
+        _count([line for line, owner in zip(lines, owners, strict=True) if owner == first])
+        for first in sorted(ends)
+    ]
+    most = max((loop.multiply_adds for loop in loops), default=0)
+    return [loop for loop in loops if loop.multiply_adds and loop.multiply_adds >= SHARE * most]
+
+
+def _count(lines: list[str]) -> Loop:
+    vector = [line for line in lines if line.startswith("v_")]
+    return Loop(
+        multiply_adds=sum(1 for line in vector if MULTIPLY_ADD.match(line)),
+        vector_cycles=sum(4 if QUARTER_RATE.match(line) else 1 for line in vector),
+        shared_reads=sum(1 for line in lines if SHARED_READ.match(line)),
+        global_reads=sum(1 for line in lines if GLOBAL_READ.match(line)),
+    )

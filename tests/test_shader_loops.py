@@ -1,0 +1,67 @@
+"""Loops of multiply-adds in AMD's assembly: which instructions belong to which."""
+
+from __future__ import annotations
+
+import pytest
+import shader_loops
+import shader_stats
+from shader_loops import Loop
+from shader_stats import FAMILIES, Pipeline, Statistics
+
+needs_driver = pytest.mark.skipif(
+    not shader_stats.driver_manifests(), reason="Mesa's AMD driver is not installed"
+)
+TWO_LOOPS = """
+BB0:
+	v_fma_f32 v9, v1, v2, v3                     ; before any loop
+BB1:
+	buffer_load_dwordx4 v[0:3], v4, s[4:7], 0 offen
+	v_mul_lo_u32 v5, v6, v7
+BB2:
+	ds_read_b128 v[8:11], v12
+	v_fmac_f32_e32 v1, v2, v3
+	v_pk_fma_f16 v1, v2, v3, v4
+	v_fmac_f32_e64 v4, v2, v3
+	v_mad_u32_u24 v5, v6, v7, v8
+	v_rcp_f32_e32 v2, v2
+	s_cbranch_scc1 BB2
+BB3:
+	v_mac_f32_e32 v1, v2, v3
+	s_cbranch_scc0 BB5
+BB4:
+	s_branch BB1
+BB5:
+	s_endpgm
+"""
+
+
+def test_instructions_belong_to_the_innermost_loop() -> None:
+    inner, outer = Loop(3, 8, 1, 0), Loop(1, 5, 0, 1)
+    assert shader_loops.busy_loops(TWO_LOOPS) == [outer, inner]
+    assert inner.cycles == pytest.approx(8 / 3)
+    assert str(outer) == "5.00 · 0.00 · 1.00"
+
+
+def test_loops_with_few_of_the_multiply_adds_are_left_out() -> None:
+    many = TWO_LOOPS.replace("\tv_fmac_f32_e32 v1, v2, v3\n", "\tv_fmac_f32_e32 v1, v2, v3\n" * 9)
+    assert shader_loops.busy_loops(many) == [Loop(11, 16, 1, 0)]
+
+
+@pytest.mark.parametrize("text", ["", "BB0:\n\tv_fma_f32 v0, v1, v2, v3\n\ts_endpgm", "BB7:"])
+def test_without_a_loop_there_is_nothing(text: str) -> None:
+    assert shader_loops.busy_loops(text) == []
+
+
+@needs_driver
+def test_products_are_nearly_nothing_but_multiply_adds() -> None:
+    wanted = Pipeline("matmul_tiled_float32", (("BLOCK", 8),))
+    report = shader_stats.measure([wanted, Pipeline("copy")], FAMILIES)
+    for results in report.results.values():
+        product, copy = results[wanted], results[Pipeline("copy")]
+        assert isinstance(product, Statistics) and isinstance(copy, Statistics)
+        assert copy.loops == ()
+        (loop,) = product.loops
+        assert 1 <= loop.cycles < 1.1 and loop.shared_reads and not loop.global_reads
+    assert shader_stats.loops_as_markdown(report).splitlines()[2].startswith(
+        "| `matmul_tiled_float32` (BLOCK=8) | "
+    )
