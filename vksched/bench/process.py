@@ -25,6 +25,8 @@ from .peers.specs import Spec
 
 FOLDER = Path(__file__).resolve().parent
 START_LIMIT_S, PREPARE_LIMIT_S, MEASURE_LIMIT_S = 60.0, 120.0, 120.0
+PREPARE_MODEL_LIMIT_S = 480.0
+"""Some compile for minutes, once for all devices (peers/iree.py)."""
 RESTARTS = 3
 _START = (
     "import runpy, sys; folder = sys.argv.pop(1); sys.path[0] = folder; "
@@ -149,8 +151,9 @@ class PeerProcess:
                 self.start()
             except PeerFailed as error:
                 return {"error": str(error)}
+        limit_s = PREPARE_MODEL_LIMIT_S if spec.kind == "model" else PREPARE_LIMIT_S
         try:
-            return self.ask({"do": "prepare", "spec": spec.as_dict()}, PREPARE_LIMIT_S)
+            return self.ask({"do": "prepare", "spec": spec.as_dict()}, limit_s)
         except PeerFailed as error:
             return {"error": str(error)}
 

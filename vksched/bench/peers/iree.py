@@ -24,7 +24,7 @@ from .onnxfile import network_file
 from .specs import Array, Arrays, Spec, result_shape
 from .wire import Job, Skip, Timed, repeats
 
-COMPILE_LIMIT_S = 100
+COMPILE_LIMIT_S, COMPILE_MODEL_LIMIT_S = 100, 300
 MOST_BYTES = 1 << 28
 _ELEMENTS = {
     "float32": rt.HalElementType.FLOAT_32,
@@ -78,13 +78,8 @@ class IreePeer:
     def _model(self, spec: Spec) -> Timed:
         """Inputs from the host and results to it in each run; a cache stays on the device."""
         data, file = network_file(spec.params, result_shape(spec))
-        with tempfile.TemporaryDirectory() as folder:
-            path, made = Path(folder) / "model.onnx", Path(folder) / "model.mlir"
-            path.write_bytes(data)
-            _tool("iree.compiler.tools.import_onnx", str(path), "-o", str(made))
-            compiled = Path(folder) / "model.vmfb"
-            _compile(made, compiled, "--iree-input-type=onnx")
-            call = self._load(compiled.read_bytes(), "network")
+        compiled = self._cached(data, _compile_model)
+        call = self._load(compiled, "network")
         kept = [self._upload(a) for a in file.kept.values()]
 
         def run() -> Array:
@@ -120,12 +115,22 @@ class IreePeer:
         return np.array(staging.map().asarray(view.shape, np.dtype(np.float32)))
 
     def _function(self, spec: Spec, calls: int) -> Callable[..., Any]:
-        source = module_of(spec, calls)
-        key = hashlib.sha256(f"{self.version}\n{source}".encode()).hexdigest()[:24]
+        return self._load(self._cached(module_of(spec, calls).encode(), _compile_call), "f")
+
+    def _cached(self, source: bytes, compiler: Callable[[Path, Path], None]) -> bytes:
+        """Returns what the compiler makes of a source, from the cache if it did before."""
+        key = hashlib.sha256(self.version.encode() + b"\n" + source).hexdigest()[:24]
         compiled = self._cache / f"iree-{key}.vmfb"
         if not compiled.exists():
-            self._compile(source, compiled)
-        return self._load(compiled.read_bytes(), "f")
+            self._cache.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory() as folder:
+                path, made = Path(folder) / "source", Path(folder) / "made.vmfb"
+                path.write_bytes(source)
+                compiler(path, made)
+                beside = compiled.with_suffix(f".{os.getpid()}")
+                beside.write_bytes(made.read_bytes())
+                os.replace(beside, compiled)
+        return compiled.read_bytes()
 
     def _load(self, compiled: bytes, name: str) -> Callable[..., Any]:
         context = rt.SystemContext(config=self._config)
@@ -133,29 +138,31 @@ class IreePeer:
         function: Callable[..., Any] = context.modules.module[name]
         return function
 
-    def _compile(self, source: str, target: Path) -> None:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory() as folder:
-            path, made = Path(folder) / "case.mlir", Path(folder) / "case.vmfb"
-            path.write_text(source)
-            _compile(path, made)
-            beside = target.with_suffix(f".{os.getpid()}")
-            beside.write_bytes(made.read_bytes())
-            os.replace(beside, target)
+
+def _compile_call(source: Path, target: Path) -> None:
+    _compile(source, target, COMPILE_LIMIT_S)
 
 
-def _compile(source: Path, target: Path, *options: str) -> None:
+def _compile_model(source: Path, target: Path) -> None:
+    imported = target.with_suffix(".mlir")
+    importer = "iree.compiler.tools.import_onnx"
+    _tool(importer, COMPILE_LIMIT_S, str(source), "-o", str(imported))
+    _compile(imported, target, COMPILE_MODEL_LIMIT_S, "--iree-input-type=onnx")
+
+
+def _compile(source: Path, target: Path, limit_s: float, *options: str) -> None:
     module = "iree.compiler.tools.scripts.iree_compile"
-    _tool(module, "--iree-hal-target-device=vulkan", *options, str(source), "-o", str(target))
+    device = "--iree-hal-target-device=vulkan"
+    _tool(module, limit_s, device, *options, str(source), "-o", str(target))
 
 
-def _tool(module: str, *arguments: str) -> None:
+def _tool(module: str, limit_s: float, *arguments: str) -> None:
     """Runs one of its compiler's programs; raises Skip where that fails."""
     command = [sys.executable, "-m", module, *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_LIMIT_S)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s)
     except subprocess.TimeoutExpired:
-        raise Skip(f"its compiler took more than {COMPILE_LIMIT_S} s") from None
+        raise Skip(f"its compiler took more than {limit_s} s") from None
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if "error:" in line]
         raise Skip(f"its compiler: {(lines or ['failed'])[0][-200:]}")
