@@ -172,6 +172,9 @@ def test_a_wrong_result_of_ours_is_exit_code_1(
 def test_cases_are_listed_and_chosen_by_name() -> None:
     assert call("--list", "--suite", "overhead").output.startswith("10 tiny ops")
     assert [s.name for s in specs_of("ops", "matmul 64")] == ["matmul 64"]
+    assert [s.name for s in specs_of("models", "resnet-18, minilm*")] == [
+        *("MiniLM 8 x 32 tokens", "ResNet-18"),
+    ]
     assert len(specs_of("ops", "softmax")) == 2 and len(specs_of("ops", "matmul 2*")) == 4
     names = [spec.name for suite in ("ops", "overhead") for spec in specs_of(suite)]
     assert len(set(names)) == len(names)

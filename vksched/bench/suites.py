@@ -128,11 +128,12 @@ def fitting(specs: Sequence[Spec], type_: str) -> list[Spec]:
 
 def matches(name: str, pattern: str | None, names: Collection[str] = ()) -> bool:
     """Returns whether one of the patterns, between commas, is of this name: the name itself, or
-    one as in fnmatch, or a part of it where no case has just that name.
+    one as in fnmatch, or a part of it where no case has just that name. Capitals count as small.
     """
-    for part in (pattern or "*").split(","):
+    name, whole = name.lower(), {one.lower() for one in names}
+    for part in (pattern or "*").lower().split(","):
         part = part.strip()
-        glob = part if part in names or "*" in part else f"*{part}*"
+        glob = part if part in whole or "*" in part else f"*{part}*"
         if fnmatch.fnmatchcase(name, glob):
             return True
     return False
