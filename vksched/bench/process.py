@@ -25,7 +25,7 @@ from .peers.specs import Spec
 
 FOLDER = Path(__file__).resolve().parent
 START_LIMIT_S, PREPARE_LIMIT_S, MEASURE_LIMIT_S = 60.0, 120.0, 120.0
-PREPARE_MODEL_LIMIT_S = 480.0
+PREPARE_MODEL_LIMIT_S = 240.0
 """Some compile for minutes, once for all devices (peers/iree.py)."""
 RESTARTS = 3
 _START = (

@@ -7,7 +7,7 @@ from itertools import product
 
 from ..errors import UnsupportedOp
 from ..types import FLOAT32, TensorType
-from .op import OUTPUT, SCRATCH, Attrs, Call, Dispatch, Kernel
+from .op import OUTPUT, SCRATCH, Attrs, Call, Dispatch, Kernel, Limits
 from .strides import LOCAL_SIZE, LOOP_STEPS, MAX_DISPATCHES, broadcast_strides
 
 UNBOUNDED = 1 << 30
@@ -22,8 +22,13 @@ BLOCKS = {"8x8": (8, 8), "4x12": (4, 12)}
 """Variants for CPU drivers by the rows and keys of a block in registers."""
 ROWS = "rows"
 """The variant for CPU drivers that takes any size: an invocation has one row."""
-TILED = {"tiled 16": 16, "tiled 4": 4}
+TILED = {"tiled 32": 32, "tiled 16": 16, "tiled 4": 4}
 """Variants in shared memory by the rows of a group; the rows of each."""
+TALL_BYTES, TALL_COLUMNS, TALL_GROUPS = 18 << 10, 128, 512
+"""Of the tallest: shared memory of a group, over the 16 KiB that every device has; columns up to
+which an invocation's sums stay in registers; groups from which they keep a GPU busy, and reading
+keys and values half as often pays.
+"""
 MOST_IN_BLOCK = 256
 """Size of the heads up to which an invocation keeps its rows in memory of its own."""
 LEAST_IN_FOURS = 8
@@ -92,8 +97,7 @@ def variants(call: Call) -> tuple[str, ...]:
         return ()
     s = _sizes(call)
     if not call.limits.software:
-        tall, flat = TILED
-        return (flat, tall) if s.rows <= 2 * TILED[flat] else (tall, flat)
+        return _tiled(s, call.limits)
     in_fours = s.depth % 4 == 0 and s.columns % 4 == 0
     if not in_fours or max(s.depth, s.columns) > MOST_IN_BLOCK or s.rows == 1:
         return (ROWS,)
@@ -101,6 +105,17 @@ def variants(call: Call) -> tuple[str, ...]:
     tall, flat = BLOCKS
     fills = s.rows >= BLOCKS[tall][0] * lanes and max(s.depth, s.columns) <= MOST_IN_BLOCK // 2
     return (tall, flat, ROWS) if fills else (flat, ROWS)
+
+
+def _tiled(s: _Sizes, limits: Limits) -> tuple[str, ...]:
+    tall, middle, flat = TILED
+    if s.rows <= 2 * TILED[flat]:
+        return flat, middle
+    small = limits.shared_bytes < TALL_BYTES or s.columns > TALL_COLUMNS
+    if small or s.rows <= TILED[middle]:
+        return middle, flat
+    fills = -(-s.rows // TILED[tall]) * s.batches >= TALL_GROUPS
+    return (tall, middle, flat) if fills else (middle, tall, flat)
 
 
 def _launch(call: Call) -> _Launch:

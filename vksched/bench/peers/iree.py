@@ -24,7 +24,7 @@ from .onnxfile import network_file
 from .specs import Array, Arrays, Spec, result_shape
 from .wire import Job, Skip, Timed, repeats
 
-COMPILE_LIMIT_S, COMPILE_MODEL_LIMIT_S = 100, 300
+COMPILE_LIMIT_S, COMPILE_MODEL_LIMIT_S = 100, 180
 MOST_BYTES = 1 << 28
 _ELEMENTS = {
     "float32": rt.HalElementType.FLOAT_32,
