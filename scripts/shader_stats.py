@@ -42,7 +42,10 @@ FOR_CPU_DRIVERS = (
 are on a stack there, or with neighbouring lanes far apart in memory. No GPU is given them, so they
 are left out unless named.
 """
-WITH_LOOPS = ("matmul_tiled_float", "attention_tiled", "conv_float32", "conv_transpose_float32")
+WITH_LOOPS = (
+    *("matmul_tiled_float", "matmul_few_float", "attention_tiled"),
+    *("conv_float32", "conv_transpose_float32"),
+)
 """Kernels of GPUs that are made of multiply-adds in loops."""
 CHILDREN = 2
 TIME_LIMIT_S = 300

@@ -3,7 +3,7 @@
 CPU drivers load every value of every lane by itself, at the price of some fifty multiplications, so
 there a value should be loaded by one lane and handed to the others (`lanes`, `rows`), in fours;
 matrices of other sizes are first packed into scratch memory, where that costs little beside the
-product. GPUs stage tiles in shared memory (`tiled`).
+product. GPUs stage tiles in shared memory (`tiled`), and read b once where rows are few (`few`).
 
     a, b --matmul_pack--> scratch, rows of a multiple of four --> product --> result + bias
 """
@@ -152,6 +152,14 @@ BLOCKS = {f"tiled {LOCAL[0]}x{LOCAL[1]} b{block}": block for block in (8, 4)}
 """Variants of `matmul_tiled`: an invocation computes a square of this many values a side. The tiles
 of the larger one take 12.2 KiB of shared memory, of the 16 that every device has.
 """
+FEW = {"few 1": 1, "few 4": 4}
+"""Variants of `matmul_few`: rows of a group."""
+FEW_LOCAL = {True: (8, 16), False: (32, 4)}
+"""Its invocations, by whether b lies along n: along n and k, or along k and n. Lanes beside each
+other read a line of memory.
+"""
+MOST_FEW = 8
+"""Rows up to which reading b takes longer than the products."""
 
 
 def _lanes(limits: Limits) -> dict[str, _Lanes]:
@@ -184,6 +192,8 @@ def _variants(call: Call, packs: bool) -> tuple[str, ...]:
         best = sorted(fitting, key=lambda name: fitting[name].cost(m, n, batches, lanes))
         return tuple(best) or (REGISTER,)
     large, small = BLOCKS
+    if m <= MOST_FEW:
+        return "few 1" if m == 1 else "few 4", small, large
     rows, columns = LOCAL[1] * BLOCKS[large], LOCAL[0] * BLOCKS[large]
     groups = -(-m // rows) * -(-n // columns) * batches
     return (large, small) if groups >= FILLS_A_DEVICE else (small, large)
@@ -216,7 +226,7 @@ def takes_halves(call: Call) -> bool:
     """
     if matrices(call.inputs, call.attrs)[1] > PART_K:
         return False
-    if call.variant in BLOCKS:
+    if call.variant in BLOCKS or call.variant in FEW:
         return _in_fours(call)
     return call.variant in _fitting(call, packs=False)
 
@@ -409,6 +419,11 @@ def _algorithm(
         block = BLOCKS[call.variant]
         tile = (LOCAL[0] * block, LOCAL[1] * block)
         return f"matmul_tiled_{dtype}", tile, (("BLOCK", block), *along)
+    if call.variant in FEW:
+        rows, (x, y) = FEW[call.variant], FEW_LOCAL[b_along_n]
+        fours = x if b_along_n else y
+        local = (("LOCAL_X", x), ("LOCAL_Y", y))
+        return f"matmul_few_{dtype}", (4 * fours, rows), (*local, ("ROWS", rows), *along)
     lanes = _lanes(call.limits).get(call.variant)
     if lanes is not None:
         size = call.limits.subgroup_size
@@ -438,6 +453,6 @@ SHADERS = (
         for layout in _LAYOUTS[: 2 if variant.few else 4]
         for dtype in (FLOAT32, FLOAT16)
     },
-    *(f"matmul_{kind}_{dtype}" for kind in ("tiled", "register") for dtype in (FLOAT32, INT32)),
-    f"matmul_tiled_{FLOAT16}",
+    *(f"matmul_{k}_{t}" for k in ("tiled", "few", "register") for t in (FLOAT32, INT32)),
+    *(f"matmul_{kind}_{FLOAT16}" for kind in ("tiled", "few")),
 )
