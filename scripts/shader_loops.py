@@ -15,7 +15,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-MULTIPLY_ADD = re.compile(r"v_(dual_)?(pk_)?(fma|fmac|mac|mad|fmaak|fmamk)(_legacy)?_(f32|f16)")
+MULTIPLY_ADD = re.compile(
+    r"v_(dual_)?(pk_)?(fma|fmac|mac|mad|fmaak|fmamk)(_legacy|_mix)?_(f32|f16)"
+)
 QUARTER_RATE = re.compile(r"v_(rcp|rsq|sqrt|exp|log|sin|cos|mul_lo_u32|mul_hi_u32|mul_lo_i32)")
 SHARED_READ = re.compile(r"ds_(read|load)")
 GLOBAL_READ = re.compile(r"(buffer|global|flat)_load")

@@ -29,40 +29,55 @@ shared T4 slices[FOURS * SLICES];
     T4(end > 0u ? READ(x, at) : T(0), end > 1u ? READ(x, at + 1u) : T(0), end > 2u ? READ(x, at + 2u) : T(0), \
        end > 3u ? READ(x, at + 3u) : T(0))
 
+// Adds to four columns of a row what four steps along k give; lines of b: of a step, or of a column.
+void add_steps(inout T4 sum, T4 left, T4 lines[4]) {
+    for (uint j = 0u; j < 4u; ++j) {
+        if (B_ALONG_N != 0u) {
+            sum += left[j] * lines[j];
+        } else {
+            const T4 products = left * lines[j];
+            sum[j] += products.x + products.y + (products.z + products.w);
+        }
+    }
+}
+
 void compute_tile(uvec3 at, uint row, uint column, uint own, uint slice) {
     T4 sums[ROWS];
-    for (uint i = 0u; i < ROWS; ++i) sums[i] = T4(0);
+    uint a_at[ROWS];
+    for (uint i = 0u; i < ROWS; ++i) {
+        sums[i] = T4(0);
+        a_at[i] = at.x + min(row + i, m - 1u) * a_row;
+    }
     const uint columns = column < n ? n - column : 0u;
-    for (uint step = slice * 4u; step < k; step += SLICES * 4u) {
-        const uint steps = k - step;
-        const bool inside = steps >= 4u && columns >= 4u;
-        const uint b_at = at.y + step * b_row + column * b_column;
-        const uint line = B_ALONG_N != 0u ? b_row : b_column;
-        T4 b_read[4]; // four lines of b: of a step along k, or of a column
-        if (inside) {
-            for (uint j = 0u; j < 4u; ++j) b_read[j] = WHOLE_FOUR(b, b_at + j * line);
-        } else {
-            for (uint j = 0u; j < 4u; ++j) {
-                const uint end = j < (B_ALONG_N != 0u ? steps : columns) ? (B_ALONG_N != 0u ? columns : steps) : 0u;
-                b_read[j] = PART_FOUR(b, b_at + j * line, end);
+    const uint line = B_ALONG_N != 0u ? b_row : b_column;
+    const uint b_at = at.y + column * b_column;
+    uint step = slice * 4u;
+    T4 lines[4];
+    if (columns >= 4u) {
+        for (; step + 4u <= k; step += SLICES * 4u) {
+            for (uint j = 0u; j < 4u; ++j) lines[j] = WHOLE_FOUR(b, b_at + step * b_row + j * line);
+            for (uint i = 0u; i < ROWS; ++i) {
+                const uint from = a_at[i] + step * a_column;
+                T4 left;
+                if (A_ALONG_K != 0u) {
+                    left = WHOLE_FOUR(a, from);
+                } else {
+                    for (uint j = 0u; j < 4u; ++j) left[j] = READ(a, from + j * a_column);
+                }
+                add_steps(sums[i], left, lines);
             }
         }
+    }
+    for (; step < k; step += SLICES * 4u) {
+        const uint steps = k - step;
+        for (uint j = 0u; j < 4u; ++j) {
+            const uint end = j < (B_ALONG_N != 0u ? steps : columns) ? (B_ALONG_N != 0u ? columns : steps) : 0u;
+            lines[j] = PART_FOUR(b, b_at + step * b_row + j * line, end);
+        }
         for (uint i = 0u; i < ROWS; ++i) {
-            const uint a_at = at.x + min(row + i, m - 1u) * a_row + step * a_column;
             T4 left;
-            if (inside && A_ALONG_K != 0u) {
-                left = WHOLE_FOUR(a, a_at);
-            } else {
-                for (uint j = 0u; j < 4u; ++j) left[j] = j < steps ? READ(a, a_at + j * a_column) : T(0);
-            }
-            for (uint j = 0u; j < 4u; ++j) {
-                if (B_ALONG_N != 0u) {
-                    sums[i] += left[j] * b_read[j];
-                } else {
-                    const T4 products = left * b_read[j];
-                    sums[i][j] += products.x + products.y + (products.z + products.w);
-                }
-            }
+            for (uint j = 0u; j < 4u; ++j) left[j] = j < steps ? READ(a, a_at[i] + (step + j) * a_column) : T(0);
+            add_steps(sums[i], left, lines);
         }
     }
     for (uint i = 0u; i < ROWS; ++i) {
