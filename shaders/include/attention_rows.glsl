@@ -1,4 +1,4 @@
-// Attention for CPU drivers where attention_vec4.glsl does not fit: few rows, or sizes that are no multiple of four.
+// Attention for CPU drivers where attention_lanes.glsl does not fit: no subgroups, or sizes that are no multiple of four.
 // An invocation works on one row of q, eight keys at a time. The sums stay where the result will lie.
 layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
@@ -30,6 +30,17 @@ layout(constant_id = 6) const uint NONE_SEEN = 0; // the bits of the result of a
     const float value##i = v[v##i + c]; \
     sum += mix(weight##i * value##i, 0.0, weight##i == 0.0);
 
+#ifdef REPAIR
+// Whether a row is to be computed again, with care for what has weight 0: its result, or a part of it, is not finite.
+bool is_wanted(uint at) {
+    uint exponents = 0u;
+    for (uint c = 0u; c < columns; ++c) exponents = max(exponents, floatBitsToUint(result[at + c]) & 0x7f800000u);
+    return exponents == 0x7f800000u;
+}
+#else
+bool is_wanted(uint at) { return true; }
+#endif
+
 void attend(uint batch, uint first, uint part) {
     const uvec2 seen = seen_keys(first, gl_WorkGroupSize.x, part);
     const uint row = first + gl_LocalInvocationIndex;
@@ -40,6 +51,7 @@ void attend(uint batch, uint first, uint part) {
     const uint k_at = place_keys(k_offset, batch, k_row, k_head);
     const uint v_at = place_keys(v_offset, batch, v_row, v_head);
     const uint at = place_result(batch, row, part);
+    if (!is_wanted(at)) return;
     for (uint c = 0u; c < columns; ++c) result[at + c] = 0.0;
     float largest = -INFINITY;
     float total = 0.0;

@@ -75,7 +75,19 @@ def odd_values() -> list[Case]:
                 arrays[operand][0, 1, -1, 2] = value
                 attrs = attributes(depth, right=0)
                 out.append(Case("attention", tuple(arrays), attrs, f"{name} {value}"))
-    return out
+    return [*out, *map(spoiled, (_PARTED, _MASKED, by_length(_MASKED, (1, 1, 1, 1))))]
+
+
+def spoiled(case: Case) -> Case:
+    """The same with NaN in a value that is seen, and infinity in one that is hidden from some."""
+    arrays = [x.copy() for x in case.inputs]
+    arrays[2][0, 0, 1, 2] = NAN
+    arrays[2][0, -1, -1, 3] = INF
+    return Case("attention", tuple(arrays), dict(case.attrs), f"spoiled {case.name}".rstrip())
+
+
+_PARTED = attention((1, 2, 5, 8), (2, 1100), 8, name="parts", right=0, past=1096)
+_MASKED = attention((1, 4, 20, 8), (2, 19), 8, hide(20, 19), "mask")
 
 
 def mask_of(value: float) -> NDArray:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from ..errors import UnsupportedOp
 from ..types import FLOAT32, TensorType
@@ -16,10 +16,10 @@ LANES_ACROSS = 32
 """Columns of the lanes of a group in shaders/include/attention_tiled.glsl."""
 MOST_COLUMNS = 8 * LANES_ACROSS
 """Columns of v that one dispatch for GPUs works on; more are several."""
-LANES_ON_CPU, KEYS_IN_ROWS, KEYS_WITH_CARE = 8, 8, 4
-"""Lanes of a group on a CPU driver; keys that an invocation works on at a time."""
-BLOCKS = {"8x8": (8, 8), "4x12": (4, 12)}
-"""Variants for CPU drivers by the rows and keys of a block in registers."""
+LANES_ON_CPU, KEYS_IN_ROWS = 8, 8
+"""Lanes of a group of `rows`; keys that an invocation works on at a time."""
+TILES = {8: ((32, 64), (32, 32), (4, 64)), 4: ((8, 64), (16, 32), (4, 64), (1, 64))}
+"""Rows, and columns of v, of a group of `attention_lanes`, which is one subgroup, by its lanes."""
 ROWS = "rows"
 """The variant for CPU drivers that takes any size: an invocation has one row."""
 TILED = {"tiled 32": 32, "tiled 16": 16, "tiled 4": 4}
@@ -29,13 +29,16 @@ TALL_BYTES, TALL_COLUMNS, TALL_GROUPS = 18 << 10, 128, 512
 which an invocation's sums stay in registers; groups from which they keep a GPU busy, and reading
 keys and values half as often pays.
 """
-MOST_IN_BLOCK = 256
-"""Size of the heads up to which an invocation keeps its rows in memory of its own."""
-LEAST_IN_FOURS = 8
 STATE_WORDS = 4
 """Behind the sums of a part."""
 GROUPS_WANTED, LEAST_PART = 128, 512
 """A GPU with fewer groups than this gets the keys in parts, of this length at least."""
+CPU_GROUPS_WANTED, LEAST_CPU_PART = 8, 256
+"""The same of a CPU driver, whose groups are dear."""
+_LOADS = {8: 16, 4: 5}
+"""What the loads of a tile take, in the products of so many rows: seen on llvmpipe (8 lanes) and
+SwiftShader (4).
+"""
 DISPATCH_FLOPS = 1e11
 """Of one dispatch on a GPU, as drivers kill what takes seconds."""
 
@@ -99,12 +102,22 @@ def variants(call: Call) -> tuple[str, ...]:
     if not call.limits.software:
         return _tiled(s, call.limits)
     in_fours = s.depth % 4 == 0 and s.columns % 4 == 0
-    if not in_fours or max(s.depth, s.columns) > MOST_IN_BLOCK or s.rows == 1:
-        return (ROWS,)
-    lanes = min(LANES_ON_CPU, max(4, call.limits.subgroup_size))
-    tall, flat = BLOCKS
-    fills = s.rows >= BLOCKS[tall][0] * lanes and max(s.depth, s.columns) <= MOST_IN_BLOCK // 2
-    return (tall, flat, ROWS) if fills else (flat, ROWS)
+    tiles = _lanes(call.limits) if in_fours else {}
+    lanes = call.limits.subgroup_size
+    return (*sorted(tiles, key=lambda name: _cost(s, *tiles[name], lanes)), ROWS)
+
+
+def _lanes(limits: Limits) -> dict[str, tuple[int, int]]:
+    """Returns the variants for the subgroups of a CPU driver, by name: the tile of a group."""
+    if not (limits.software and limits.subgroup_shuffle):
+        return {}
+    return {f"lanes {tile[0]}x{tile[1]}": tile for tile in TILES.get(limits.subgroup_size, ())}
+
+
+def _cost(s: _Sizes, rows: int, columns: int, lanes: int) -> int:
+    """Returns about how long a call takes for each key, in products of a row."""
+    tiles = -(-s.rows // rows) * -(-s.columns // columns)
+    return tiles * (_LOADS[lanes] + rows) * (s.depth + columns)
 
 
 def _tiled(s: _Sizes, limits: Limits) -> tuple[str, ...]:
@@ -119,36 +132,64 @@ def _tiled(s: _Sizes, limits: Limits) -> tuple[str, ...]:
 
 
 def _launch(call: Call) -> _Launch:
-    return _on_gpu(call) if call.variant in TILED else _on_cpu_driver(call)
+    if call.variant in TILED:
+        return _on_gpu(call)
+    return _by_rows(call) if call.variant == ROWS else _by_lanes(call)
 
 
-def _on_cpu_driver(call: Call) -> _Launch:
-    """A part of the keys is as long as an invocation may go round its loops."""
+def _by_lanes(call: Call) -> _Launch:
     s = _sizes(call)
-    own, block = BLOCKS.get(call.variant, (1, KEYS_IN_ROWS))
-    if call.variant == ROWS:
-        rounds = 1 + s.depth // 4 + s.depth % 4 + s.columns // 4 + s.columns % 4
-        around = 2 * s.columns + 2
-    else:  # once for all rows, and then, where sums are not finite, for each row
-        along = 1 + (s.depth + s.columns) // 4
-        rounds = along + own * (1 + block // 2) + own * along * block // KEYS_WITH_CARE
-        around = own * (4 + s.depth // 4 + s.columns)
-    part_keys = (LOOP_STEPS - around) // rounds * block
+    rows, columns = _lanes(call.limits)[call.variant]
+    lanes = call.limits.subgroup_size
+    tiles = -(-s.rows // rows) * s.batches
+    # repairs have the same parts
+    rounds = 1 + s.depth // 4 + lanes + (rows if call.attrs.as_float("softcap") else 0)
+    longest = min(_longest_part(s), (LOOP_STEPS - 16 * rows) // rounds * 4 * lanes)
+    parts = max(-(-s.keys // longest), min(CPU_GROUPS_WANTED // tiles, s.keys // LEAST_CPU_PART), 1)
+    part_keys = max(1, -(-s.keys // parts))
+    most = call.limits.max_groups
+    if parts > most[1]:
+        raise UnsupportedOp(f"[attention] {s.keys} keys are too many for this CPU driver")
+    return _Launch(rows, tiles, min(tiles, most[0]), parts, part_keys, min(s.columns, columns))
+
+
+def _rounds(s: _Sizes) -> tuple[int, int]:
+    """Returns how often an invocation of `rows` goes round its loops: at each block of keys, and
+    beside that.
+    """
+    rounds = 1 + s.depth // 4 + s.depth % 4 + s.columns // 4 + s.columns % 4
+    return rounds, 3 * s.columns + 2
+
+
+def _longest_part(s: _Sizes) -> int:
+    """Returns how many keys an invocation of `rows` may work on."""
+    rounds, around = _rounds(s)
+    part_keys = (LOOP_STEPS - around) // rounds * KEYS_IN_ROWS
     if part_keys <= 0:
         raise UnsupportedOp(
             f"[attention] heads of size {s.depth} and {s.columns} are too long for a CPU driver: "
             "such drivers end long loops early"
         )
-    parts = max(1, -(-s.keys // part_keys))
+    return part_keys
+
+
+def _by_rows(call: Call) -> _Launch:
+    """A part of the keys is as long as an invocation may go round its loops."""
+    s = _sizes(call)
+    parts = max(1, -(-s.keys // _longest_part(s)))
+    return _rows_of_parts(call, s, parts)
+
+
+def _rows_of_parts(call: Call, s: _Sizes, parts: int) -> _Launch:
     part_keys = max(1, -(-s.keys // parts))
-    tile = LANES_ON_CPU * own
-    tiles = -(-s.rows // tile) * s.batches
+    tiles = -(-s.rows // LANES_ON_CPU) * s.batches
     most = call.limits.max_groups
-    runs = LOOP_STEPS // (-(-part_keys // block) * rounds + around)
+    rounds, around = _rounds(s)
+    runs = LOOP_STEPS // (-(-part_keys // KEYS_IN_ROWS) * rounds + around)
     each = runs // -(-parts // most[1])
     if each == 0:
         raise UnsupportedOp(f"[attention] {s.keys} keys are too many for this CPU driver")
-    return _Launch(tile, tiles, min(tiles, each * most[0]), parts, part_keys, s.columns)
+    return _Launch(LANES_ON_CPU, tiles, min(tiles, each * most[0]), parts, part_keys, s.columns)
 
 
 def _on_gpu(call: Call) -> _Launch:
@@ -200,53 +241,64 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
         ("WHOLE", int(whole)),
         _none_seen(call),
     )
-    blocks = range(0, s.columns, cut.columns)
-    starts = range(0, cut.tiles, cut.each)
-    if len(starts) * len(blocks) >= MAX_DISPATCHES:
+    operands = (0, 1, 2, *((3,) if masked else ()), OUTPUT if whole else SCRATCH)
+
+    def steps(shader: str, cut: _Launch) -> Iterator[Dispatch]:
+        groups = [
+            min(cut.each, call.limits.max_groups[0]),
+            min(cut.parts, call.limits.max_groups[1]),
+        ]
+        for block in range(0, s.columns, cut.columns):
+            columns = min(cut.columns, s.columns - block)
+            for start in range(0, cut.tiles, cut.each):
+                yield Dispatch(
+                    shader,
+                    operands,
+                    (groups[0], groups[1], 1),
+                    (
+                        *push,
+                        *(("first_tile", start), ("end_tile", min(start + cut.each, cut.tiles))),
+                        *(("first_column", block), ("columns", columns)),
+                    ),
+                    (*constants, *_more_constants(call, shader, cut.tile, columns)),
+                    barrier=True,
+                )
+
+    dispatches = list(steps(_shader(call), cut))
+    if call.variant in _lanes(call.limits):
+        dispatches += steps(
+            f"attention_repair{'_masked' * masked}", _rows_of_parts(call, s, cut.parts)
+        )
+    if len(dispatches) >= MAX_DISPATCHES:
         raise UnsupportedOp(
             f"[attention] {call.inputs[0].shape} queries on {s.keys} keys need "
-            f"{len(starts) * len(blocks)} dispatches, over {MAX_DISPATCHES}"
+            f"{len(dispatches)} dispatches, over {MAX_DISPATCHES}"
         )
-    dispatches = [
-        Dispatch(
-            f"{_shader(call)}{'_masked' * masked}",
-            (0, 1, 2, *((3,) if masked else ()), OUTPUT if whole else SCRATCH),
-            (
-                min(cut.each, call.limits.max_groups[0]),
-                min(cut.parts, call.limits.max_groups[1]),
-                1,
-            ),
-            (
-                *push,
-                *(("first_tile", start), ("end_tile", min(start + cut.each, cut.tiles))),
-                *(("first_column", block), ("columns", min(cut.columns, s.columns - block))),
-            ),
-            (*constants, *_block_constants(call, s, cut, min(cut.columns, s.columns - block))),
-            barrier=number > 0,
-        )
-        for number, (block, start) in enumerate(product(blocks, starts))
-    ]
+    dispatches[0] = replace(dispatches[0], barrier=False)
     return (*dispatches, *(() if whole else _combine(call, s, cut)))
 
 
 def _shader(call: Call) -> str:
-    if call.variant in BLOCKS:
-        return f"attention_block_{call.variant}"
-    return "attention_tiled" if call.variant in TILED else "attention_rows"
-
-
-def _block_constants(
-    call: Call, s: _Sizes, cut: _Launch, columns: int
-) -> tuple[tuple[str, int], ...]:
-    if call.variant in BLOCKS:
-        # 8, 16, 32 or 64: fewer pipelines than one for each size of heads
-        wanted = max(LEAST_IN_FOURS, -(-max(s.depth, s.columns) // 4))
-        return (("MOST_IN_FOURS", 1 << (wanted - 1).bit_length()),)
+    masked = "_masked" * (len(call.inputs) > 3)
+    if call.variant in TILED:
+        return f"attention_tiled{masked}"
     if call.variant == ROWS:
-        return ()
-    # 1, 2, 4 or 8: fewer pipelines than one for each number
-    wanted = -(-columns // LANES_ACROSS)
-    return ("ROWS", cut.tile), ("COLUMNS", 1 << (wanted - 1).bit_length())
+        return f"attention_rows{masked}"
+    sees_all = call.attrs.as_float("softcap") == 0 and all(
+        call.attrs.as_int(side) < 0 for side in ("left", "right")
+    )
+    shaped = masked or "_shaped" * (not sees_all)
+    return f"attention_{call.variant.replace(' ', '_')}_of_{call.limits.subgroup_size}{shaped}"
+
+
+def _more_constants(
+    call: Call, shader: str, tile: int, columns: int
+) -> tuple[tuple[str, int], ...]:
+    if call.variant in TILED:
+        # 1, 2, 4 or 8: fewer pipelines than one for each number
+        wanted = -(-columns // LANES_ACROSS)
+        return ("ROWS", tile), ("COLUMNS", 1 << (wanted - 1).bit_length())
+    return (("LOCAL_X", call.limits.subgroup_size),) if "_lanes_" in shader else ()
 
 
 def _none_seen(call: Call) -> tuple[str, int]:
@@ -288,8 +340,14 @@ SHADERS = (
     "attention_combine",
     *(
         f"attention_{kind}{masked}"
-        for kind in ("rows", "tiled", *(f"block_{name}" for name in BLOCKS))
+        for kind in ("rows", "repair", "tiled")
         for masked in ("", "_masked")
+    ),
+    *(
+        f"attention_lanes_{rows}x{columns}_of_{lanes}{shaped}"
+        for lanes, tiles in TILES.items()
+        for rows, columns in tiles
+        for shaped in ("", "_shaped", "_masked")
     ),
 )
 KERNEL = Kernel(SHADERS, _lower, _scratch, variants=variants)

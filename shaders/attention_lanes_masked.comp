@@ -1,16 +1,20 @@
 #version 450
 // result = softmax(q k^T * scale + mask) v for every head, without the scores in memory.
 // q: (batch, heads * queries, depth), k: (batch, keys, depth), v: (batch, keys, columns), mask: strided, result: as q with columns, or its parts.
-// One invocation computes ROWS rows; for CPU drivers, and sizes that are multiples of four.
+// One subgroup computes ROWS rows; for CPU drivers, and sizes that are multiples of four.
 // Source: Dao et al., FlashAttention, 2022; Milakov and Gimelshein, Online normalizer calculation for softmax, 2018.
 #extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_ballot : require
+#extension GL_KHR_shader_subgroup_shuffle : require
 #include "float_math.glsl"
 #define MASKED
+#define SHAPED
 layout(set = 0, binding = 0) readonly buffer Q { vec4 q[]; };
 layout(set = 0, binding = 1) readonly buffer K { vec4 k[]; };
 layout(set = 0, binding = 2) readonly buffer V { vec4 v[]; };
 layout(set = 0, binding = 3) readonly buffer Mask { uint mask[]; };
-layout(set = 0, binding = 4) buffer Result { vec4 result[]; };
+layout(set = 0, binding = 4) writeonly buffer Result { vec4 result[]; };
 layout(push_constant) uniform Push {
     uint q_offset;
     uint k_offset;
@@ -19,4 +23,4 @@ layout(push_constant) uniform Push {
     uint result_offset;
 #include "attention_push.glsl"
 };
-#include "attention_block.glsl"
+#include "attention_lanes.glsl"
