@@ -12,11 +12,21 @@ from .strides import LOCAL_SIZE, LOOP_STEPS
 
 Constants = tuple[tuple[str, int], ...]
 
-_SOFTWARE_ROUNDS, _ROUNDS = 16, 4
+_SOFTWARE_LOCAL_SIZE = 8
+"""Lanes of a group on a CPU driver: one vector. More of them take turns, each along the whole run
+of the group, which caches and what reads ahead for them do not follow.
+"""
+_SOFTWARE_ROUNDS, _ROUNDS = 128, 4
 """Quads of one invocation: at least on a CPU driver, which pays for every group; at most on a GPU.
 """
-_BUSY_GROUPS = 4096
-"""So many groups keep a large GPU busy: with fewer, an invocation takes one quad."""
+_LINE_ROUNDS = 8
+"""Quads of one invocation in a line, on a CPU driver of small vectors (SwiftShader), which pays
+more for the start of a line than for lanes that lie apart; with llvmpipe it is the other way round.
+"""
+_SOFTWARE_GROUPS, _BUSY_GROUPS = 512, 4096
+"""So many groups keep all cores of a CPU busy to the end, and a large GPU: with fewer, an
+invocation takes one quad there.
+"""
 
 
 def can_take_quads(
@@ -41,7 +51,13 @@ def can_take_quads(
 
 def _rounds(groups: int, limits: Limits) -> int:
     """Returns quads of one invocation where `groups` would have one each."""
-    return _SOFTWARE_ROUNDS if limits.software else max(1, min(_ROUNDS, groups // _BUSY_GROUPS))
+    if limits.software:
+        return max(_SOFTWARE_ROUNDS, -(-groups // _SOFTWARE_GROUPS))
+    return max(1, min(_ROUNDS, groups // _BUSY_GROUPS))
+
+
+def _local_size(limits: Limits) -> int:
+    return _SOFTWARE_LOCAL_SIZE if limits.software else LOCAL_SIZE
 
 
 def launch_lines(
@@ -49,10 +65,12 @@ def launch_lines(
 ) -> tuple[tuple[int, int, int], Constants]:
     """Returns groups and constants of a kernel that goes along lines, whatever number of them."""
     width = max(1, columns // 4 if quads else columns)
-    # neighbouring invocations read neighbouring words; on a CPU driver each goes on for a while
-    bits = (width // 8).bit_length() - 1 if limits.software else (width - 1).bit_length()
-    local_x = min(LOCAL_SIZE, 1 << max(0, bits))
-    local_y = LOCAL_SIZE // local_x
+    local_size = _local_size(limits)
+    # neighbouring invocations read neighbouring words; on a CPU driver none is without work
+    rounds = _LINE_ROUNDS if limits.subgroup_size < _SOFTWARE_LOCAL_SIZE else 1
+    bits = (width // rounds).bit_length() - 1 if limits.software else (width - 1).bit_length()
+    local_x = min(local_size, 1 << max(0, bits))
+    local_y = local_size // local_x
     across, down = -(-width // local_x), -(-lines // local_y)
     rounds = _rounds(across * down, limits)
     groups_x = min(-(-across // rounds), limits.max_groups[0])
@@ -62,16 +80,16 @@ def launch_lines(
     return (groups_x, groups_y, 1), constants
 
 
-def spread_quads(count: int, limits: Limits) -> tuple[int, int, int]:
-    """Returns groups of a kernel that makes `count` elements, four at a time, all in one line."""
-    groups = max(1, -(-count // (4 * LOCAL_SIZE)))
-    return (min(-(-groups // _rounds(groups, limits)), limits.max_groups[0]), 1, 1)
+def launch_run(steps: int, limits: Limits) -> tuple[tuple[int, int, int], Constants]:
+    """Returns groups and constants of a kernel whose groups take runs of so many steps in all."""
+    local_size = _local_size(limits)
+    groups = max(1, -(-steps // local_size))
+    groups = min(-(-groups // _rounds(groups, limits)), limits.max_groups[0])
+    return (groups, 1, 1), (("LOCAL_X", local_size),)
 
 
 ROWS, GROUP = "rows", "group"
 """Variants of kernels over rows: one invocation for a row, or several lanes of a group."""
-_SOFTWARE_LOCAL_SIZE = 8
-"""Of such kernels on a CPU driver, so that few rows, too, give all its threads work."""
 _LANE_QUADS = 4
 """Quads of a lane of a group, before more lanes share the row."""
 _ACROSS_LANES = 8
@@ -99,7 +117,7 @@ def launch_rows(
     columns: int, items: int, across: bool, variant: str, limits: Limits
 ) -> tuple[tuple[int, int, int], Constants]:
     """Returns groups and constants of a kernel over rows; arguments as in `row_variants`."""
-    local_size = _SOFTWARE_LOCAL_SIZE if limits.software else LOCAL_SIZE
+    local_size = _local_size(limits)
     lanes = 1
     if variant == GROUP:
         steps = columns if across else -(-columns // 4)
