@@ -88,8 +88,14 @@ def launch_run(steps: int, limits: Limits) -> tuple[tuple[int, int, int], Consta
     return (groups, 1, 1), (("LOCAL_X", local_size),)
 
 
-ROWS, GROUP = "rows", "group"
-"""Variants of kernels over rows: one invocation for a row, or several lanes of a group."""
+ROWS, GROUP, LANES = "rows", "group", "lanes"
+"""Variants of kernels over rows: one invocation for a row, or several lanes of a group, or those of
+a subgroup, which hold the row in registers (shaders/include/lane_rows.glsl).
+"""
+_HELD_ROWS = 4
+"""Rows of a group, at least: its scale and shift are read once."""
+_MOST_HELD = 32
+"""Quads of a row that a lane holds: so many rounds of a loop Mesa's compiler writes out."""
 _LANE_QUADS = 4
 """Quads of a lane of a group, before more lanes share the row."""
 _ACROSS_LANES = 8
@@ -126,4 +132,25 @@ def launch_rows(
         local_size = max(LOCAL_SIZE, lanes)
     groups = min(-(-items // (local_size // lanes)), limits.max_groups[0])
     constants = (("LOCAL_X", local_size), ("LANES", lanes), ("ACROSS", int(across)))
+    return (groups, 1, 1), constants
+
+
+def held_quads(columns: int, limits: Limits) -> int:
+    """Returns how many quads of a row each lane of a subgroup holds, or 0 where none does.
+
+    It is for vectors of eight (llvmpipe), whose loads cost more than all else of such kernels.
+    SwiftShader has an array in memory, and reads that as slowly as any other.
+    """
+    lanes = _SOFTWARE_LOCAL_SIZE
+    vectors = limits.software and limits.subgroup_shuffle and limits.subgroup_size >= lanes
+    whole = columns % 4 == 0 and columns >= 4 * lanes
+    held = -(-columns // (4 * lanes))
+    return held if vectors and whole and held <= _MOST_HELD else 0
+
+
+def launch_held(columns: int, rows: int, limits: Limits) -> tuple[tuple[int, int, int], Constants]:
+    """Returns groups and constants of a kernel that holds rows in registers."""
+    lanes = _SOFTWARE_LOCAL_SIZE
+    groups = min(-(-rows // _HELD_ROWS), _SOFTWARE_GROUPS, limits.max_groups[0])
+    constants = (("LOCAL_X", lanes), ("LANES", lanes), ("HELD", held_quads(columns, limits)))
     return (groups, 1, 1), constants
