@@ -38,7 +38,7 @@ void main() {
     const uint rest = columns - 4u * quads;
     const uint run_of_words = run_of_group(rest);
     const uint end_of_words = end_of_run(rest, run_of_words);
-    for (uint line = first_line(); line < lines; line += line_step()) {
+    FOR_EACH_LINE(line, lines) {
         const uvec2 at = start_of_line(line);
         const uint to = result_offset + line * columns;
         const uint to_quad = to / 4u;

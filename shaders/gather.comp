@@ -32,7 +32,7 @@ void main() {
     const uint rest = inner - 4u * quads;
     const uint run_of_words = run_of_group(rest);
     const uint end_of_words = end_of_run(rest, run_of_words);
-    for (uint line = first_line(); line < lines; line += line_step()) {
+    FOR_EACH_LINE(line, lines) {
         const uint outer = line / picks;
         const uint index = checked_index(indices[indices_offset + (line - outer * picks)], axis_size);
         const bool missing = index == OUT_OF_RANGE;

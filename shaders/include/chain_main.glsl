@@ -1,5 +1,6 @@
 // What the chain_N shaders share: a turn of the loop for four values, or for one. OPERANDS(X) is X(i, x, its offset, its
 // strides) for each operand, VALUES their values' names, and CHAIN_INPUTS the same filled up to six.
+#include "quads.glsl"
 #include "chain.glsl"
 
 // Always 0, as no buffer has so many words, which no compiler knows: constants are combined with it in chain(), as Mesa takes
@@ -43,8 +44,11 @@ uvec3 outer_of(inout uint along) {
 
 void main() {
     nothing = uvec4(result_offset >> 31);
-    const uint stride = gl_NumWorkGroups.x * gl_WorkGroupSize.x * 4u;
-    for (uint i = gl_GlobalInvocationID.x * 4u; i < count; i += stride) {
+    const uint quads = (count + 3u) / 4u;
+    const uint run = run_of_group(quads);
+    const uint end = end_of_run(quads, run);
+    for (uint quad = first_of_run(run); quad < end; quad += gl_WorkGroupSize.x) {
+        const uint i = 4u * quad;
         uint along = i;
         const uvec3 outer = outer_of(along);
         uvec4 VALUES;
@@ -67,8 +71,9 @@ void main() {
 
 void main() {
     nothing = uvec4(result_offset >> 31);
-    const uint stride = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
-    for (uint i = gl_GlobalInvocationID.x; i < count; i += stride) {
+    const uint run = run_of_group(count);
+    const uint end = end_of_run(count, run);
+    for (uint i = first_of_run(run); i < end; i += gl_WorkGroupSize.x) {
         uint along = i;
         const uvec3 outer = outer_of(along);
         uvec4 VALUES;

@@ -5,7 +5,11 @@
 //   else         all are edges
 // GROUP 1: LANES invocations of a group share a row, and combine what they found by a tree in shared memory; else there is
 // one invocation for a row and no barrier, which CPU drivers would pay for even where it is never reached.
+#if QUADS_ONLY
+const uint ACROSS = 0u;
+#else
 layout(constant_id = 3) const uint ACROSS = 0;
+#endif
 layout(constant_id = 4) const uint LANES = 1; // a power of two, at most the local size; 1 without GROUP
 
 uint rows_of_group() { return gl_WorkGroupSize.x / LANES; }

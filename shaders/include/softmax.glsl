@@ -41,14 +41,18 @@ void main() {
 #endif
         vec4 largest = vec4(-INFINITY); // NaN may be passed over, as it is in the sum
         for (uint i = lane(); i < row.quads; i += LANES) largest = max(largest, VALUES(i));
+#if !QUADS_ONLY
         for (uint i = lane(); i < row.edges; i += LANES) largest.x = max(largest.x, VALUE(edge_column(row, i)));
+#endif
         if (ACROSS == 0u) largest = vec4(max(max(largest.x, largest.y), max(largest.z, largest.w)));
         largest = row_max(largest);
         vec4 sum = vec4(0.0);
         for (uint i = lane(); i < row.quads; i += LANES) sum += exp_of_negative(VALUES(i) - largest);
+#if !QUADS_ONLY
         for (uint i = lane(); i < row.edges; i += LANES) {
             sum.x += exp_of_negative(vec4(VALUE(edge_column(row, i)) - largest.x)).x;
         }
+#endif
         if (ACROSS == 0u) sum = vec4((sum.x + sum.y) + (sum.z + sum.w));
         sum = row_sum(sum);
         vec4 log_sum = vec4(0.0);
@@ -61,11 +65,13 @@ void main() {
             const vec4 below = VALUES(i) - largest;
             result[to_quad + quad_at(row, i)] = LOGARITHM != 0u ? below - log_sum : exp_of_negative(below) * scale;
         }
+#if !QUADS_ONLY
         for (uint i = lane(); i < row.edges; i += LANES) {
             const uint column = edge_column(row, i);
             const float below = VALUE(column) - largest.x;
             WORD(result, to + row.first + column * inner) =
                 LOGARITHM != 0u ? below - log_sum.x : exp_of_negative(vec4(below)).x * scale.x;
         }
+#endif
     }
 }

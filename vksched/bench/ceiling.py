@@ -34,6 +34,8 @@ STEPS = 4
 MOST_ROUNDS = 60_000
 """Mesa's llvmpipe leaves all loops after 65,535 rounds."""
 COPY_WORDS = 1 << 24
+LOCAL_SIZES, PARTS = (8, 64), (1, 8, 64, 512)
+"""Of copies: invocations of a group, and values of one invocation."""
 TRIAL_S, TIMEOUT_S = 0.03, 60.0
 REPEATS = 3
 
@@ -106,15 +108,19 @@ def _rates_of_copy(
     source, target = context.storage(words), context.storage(words)
     for name, width in COPY.items():
         shader = load_shader(name)
-        pipeline = context.pipeline(
-            shader.spirv, [source, target], shader.specialize({}), shader.push_bytes
-        )
-        whole = words // width // shader.specialize({})[0]
-        for groups in sorted({min(whole // part, limits.max_groups[0]) for part in (1, 8, 64)}):
-            push = shader.pack_push((0, 0), {"count": words // width})
-            seconds = _submit_s(context, pipeline, groups, push)
-            yield 8 * words / seconds, f"{name}, {groups} groups"
-        pipeline.close()
+        push = shader.pack_push((0, 0), {"count": words // width})
+        for local in LOCAL_SIZES:
+            constants = shader.specialize({"LOCAL_X": local})
+            whole = words // width // local
+            # memory that was never written is one page of zeros, which a cache holds
+            written = context.pipeline(shader.spirv, [target, source], constants, len(push))
+            pipeline = context.pipeline(shader.spirv, [source, target], constants, len(push))
+            _submit_s(context, written, min(whole, limits.max_groups[0]), push, 1)
+            for groups in sorted({min(whole // part, limits.max_groups[0]) for part in PARTS}):
+                seconds = _submit_s(context, pipeline, groups, push)
+                yield 8 * words / seconds, f"{name}, {groups} groups of {local}"
+            written.close()
+            pipeline.close()
     source.close()
     target.close()
 

@@ -49,6 +49,7 @@ CASES = [
     *(softmax(op, floats(3, 50, 7), axis) for op in OPS for axis in (0, 1, 2)),
     *(softmax(op, floats(300, 3), axis) for op in OPS for axis in (0, 1)),
     *(softmax(op, floats(2, 1, 2, 3, 2, 1, 2, 3), axis) for op in OPS for axis in (0, 3, 7)),
+    *(softmax(op, floats(*s), 1) for op in OPS for s in ((2100, 32), (9, 1024))),
     *(softmax(op, floats(4, 33, scale=1000), 1, "huge") for op in OPS),
     *(softmax(op, np.full((2, 50), 3e38, np.float32), 1, "largest") for op in OPS),
     *(softmax(op, edge_rows(), 1, "edges") for op in OPS),

@@ -26,7 +26,8 @@ from .host import HostKernel, cut_elements
 from .lower import infer
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, get_op, register
 from .pointwise import PARAMETERS, function_name
-from .strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel, spread
+from .quads import launch_run
+from .strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
 
 MAX_STEPS, MAX_INPUTS, MAX_WORDS, MAX_AXES = 8, 6, 6, 4
 """What the shaders hold; words are constants and parameters of steps."""
@@ -278,12 +279,13 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
         (f"{name}_strides", pad(strides[i][1:MAX_AXES], MAX_AXES - 1))
         for name, i in zip("abcdef", filled, strict=False)
     ]
+    groups, local_size = launch_run(-(-count // 4) if wide else count, call.limits)
     constants = (
+        *local_size,
         ("RANK", len(inner)),
         ("VARIES", sum(1 << i for i, moves in enumerate(varies) if moves)),
         *constants,
     )
-    groups = spread(-(-count // 4) if wide else count, call.limits)
     return tuple(
         Dispatch(
             f"chain_{operands}{'_vec4' if wide else ''}",

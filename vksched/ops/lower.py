@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import DTypeError, UnsupportedOp
 from ..types import FLOAT16, FLOAT32, FLOAT64, INT32, INT64, NDArray, TensorType
 from .op import OUTPUT, SCRATCH, Attrs, Call, Dispatch, Kernel, Limits, Op
-from .quads import spread_quads
+from .quads import launch_run
 from .variants import Choice, call_key, choose, chosen
 
 CONVERTERS = {
@@ -224,7 +224,8 @@ def _convert(
     if not count:
         return ()
     push = (("count", count),)
-    return (Dispatch(shader, (source, target), spread_quads(count, limits), push),)
+    groups, constants = launch_run(-(-count // 4), limits)
+    return (Dispatch(shader, (source, target), groups, push, constants),)
 
 
 def _check(lowering: Lowering, limits: Limits) -> None:

@@ -12,7 +12,7 @@ from ..types import FLOAT32, NDArray, TensorType, normalize_axis
 from .host import HostKernel, Piece, cut_leading
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, register
 from .pointwise import LEAST_NORMAL, number
-from .quads import GROUP, launch_rows, row_variants
+from .quads import GROUP, LANES, held_quads, launch_held, launch_rows, row_variants
 from .strides import LOCAL_SIZE, LOOP_STEPS
 from .tensor import Tensor, TensorLike, apply, as_tensor
 
@@ -99,6 +99,8 @@ def _norm_variants(call: Call) -> tuple[str, ...]:
     columns = math.prod(call.output.shape[call.attrs.as_int("axis") :])
     rows = call.output.size // max(columns, 1)
     plain = row_variants(columns, rows, False, NORM_PASSES, call.limits)
+    if held_quads(columns, call.limits):
+        return (LANES, *plain, BLOCKS)
     if not call.limits.software or columns % 4 or 2 * columns > LOOP_STEPS:
         return plain
     return (BLOCKS, *plain) if rows >= LEAST_ROWS else (*plain, BLOCKS)
@@ -144,7 +146,10 @@ def _norm_lower(call: Call) -> tuple[Dispatch, ...]:
     rows = call.output.size // columns
     check_row(attrs.as_str("kind"), columns, NORM_PASSES, call)
     items = -(-rows // ROWS_TOGETHER) if call.variant == BLOCKS else rows
-    groups, constants = launch_rows(columns, items, False, call.variant, call.limits)
+    if call.variant == LANES:
+        groups, constants = launch_held(columns, rows, call.limits)
+    else:
+        groups, constants = launch_rows(columns, items, False, call.variant, call.limits)
     scaled, shifted = attrs.as_bool("scaled"), attrs.as_bool("shifted")
     if call.variant == BLOCKS:
         constants = constants[:1]  # the local size
@@ -155,7 +160,7 @@ def _norm_lower(call: Call) -> tuple[Dispatch, ...]:
     )
     operands = (0, 1 if scaled else 0, 1 + int(scaled) if shifted else 0, OUTPUT)
     push = (("rows", rows), ("columns", columns), ("eps", attrs.as_float("eps")))
-    shader = {GROUP: "norm_group", BLOCKS: "norm_blocks"}.get(call.variant, "norm")
+    shader = f"norm_{call.variant}" if call.variant in (GROUP, BLOCKS, LANES) else "norm"
     return (Dispatch(shader, operands, groups, push, constants),)
 
 
@@ -163,11 +168,12 @@ def _norm_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs)
     return Work(8.0 * output.size, 2.0 * output.device_bytes)
 
 
+NORM_SHADERS = ("norm", "norm_group", "norm_blocks", "norm_lanes")
 for _name, _reference in (
     ("layer_norm", _layer_norm_reference),
     ("rms_norm", _rms_norm_reference),
 ):
-    _kernel = Kernel(("norm", "norm_group", "norm_blocks"), _norm_lower, variants=_norm_variants)
+    _kernel = Kernel(NORM_SHADERS, _norm_lower, variants=_norm_variants)
     register(
         Op(
             _name,

@@ -25,7 +25,7 @@ from ..types import (
 )
 from .host import HostKernel, cut_elements
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, register
-from .quads import can_take_quads, launch_lines, spread_quads
+from .quads import can_take_quads, launch_lines, launch_run
 from .strides import broadcast_strides, collapse, pad
 from .tensor import Tensor, TensorLike, apply, as_tensor
 
@@ -106,7 +106,8 @@ def lower_words(variant: str, call: Call, parameters: tuple[int, ...] = ()) -> t
         return ()
     alpha, beta = pad(parameters, 2)
     push = (("count", count), ("alpha", alpha), ("beta", beta))
-    return (Dispatch(f"unary_{variant}", (0, OUTPUT), spread_quads(count, call.limits), push),)
+    groups, constants = launch_run(-(-count // 4), call.limits)
+    return (Dispatch(f"unary_{variant}", (0, OUTPUT), groups, push, constants),)
 
 
 def declare_unary(

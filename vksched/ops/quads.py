@@ -12,11 +12,21 @@ from .strides import LOCAL_SIZE, LOOP_STEPS
 
 Constants = tuple[tuple[str, int], ...]
 
-_SOFTWARE_ROUNDS, _ROUNDS = 16, 4
+_SOFTWARE_LOCAL_SIZE = 8
+"""Lanes of a group on a CPU driver: one vector. More of them take turns, each along the whole run
+of the group, which caches and what reads ahead for them do not follow.
+"""
+_SOFTWARE_ROUNDS, _ROUNDS = 128, 4
 """Quads of one invocation: at least on a CPU driver, which pays for every group; at most on a GPU.
 """
-_BUSY_GROUPS = 4096
-"""So many groups keep a large GPU busy: with fewer, an invocation takes one quad."""
+_LINE_ROUNDS = 8
+"""Quads of one invocation in a line, on a CPU driver of small vectors (SwiftShader), which pays
+more for the start of a line than for lanes that lie apart; with llvmpipe it is the other way round.
+"""
+_SOFTWARE_GROUPS, _BUSY_GROUPS = 512, 4096
+"""So many groups keep all cores of a CPU busy to the end, and a large GPU: with fewer, an
+invocation takes one quad there.
+"""
 
 
 def can_take_quads(
@@ -41,7 +51,13 @@ def can_take_quads(
 
 def _rounds(groups: int, limits: Limits) -> int:
     """Returns quads of one invocation where `groups` would have one each."""
-    return _SOFTWARE_ROUNDS if limits.software else max(1, min(_ROUNDS, groups // _BUSY_GROUPS))
+    if limits.software:
+        return max(_SOFTWARE_ROUNDS, -(-groups // _SOFTWARE_GROUPS))
+    return max(1, min(_ROUNDS, groups // _BUSY_GROUPS))
+
+
+def _local_size(limits: Limits) -> int:
+    return _SOFTWARE_LOCAL_SIZE if limits.software else LOCAL_SIZE
 
 
 def launch_lines(
@@ -49,10 +65,12 @@ def launch_lines(
 ) -> tuple[tuple[int, int, int], Constants]:
     """Returns groups and constants of a kernel that goes along lines, whatever number of them."""
     width = max(1, columns // 4 if quads else columns)
-    # neighbouring invocations read neighbouring words; on a CPU driver each goes on for a while
-    bits = (width // 8).bit_length() - 1 if limits.software else (width - 1).bit_length()
-    local_x = min(LOCAL_SIZE, 1 << max(0, bits))
-    local_y = LOCAL_SIZE // local_x
+    local_size = _local_size(limits)
+    # neighbouring invocations read neighbouring words; on a CPU driver none is without work
+    rounds = _LINE_ROUNDS if limits.subgroup_size < _SOFTWARE_LOCAL_SIZE else 1
+    bits = (width // rounds).bit_length() - 1 if limits.software else (width - 1).bit_length()
+    local_x = min(local_size, 1 << max(0, bits))
+    local_y = local_size // local_x
     across, down = -(-width // local_x), -(-lines // local_y)
     rounds = _rounds(across * down, limits)
     groups_x = min(-(-across // rounds), limits.max_groups[0])
@@ -62,16 +80,22 @@ def launch_lines(
     return (groups_x, groups_y, 1), constants
 
 
-def spread_quads(count: int, limits: Limits) -> tuple[int, int, int]:
-    """Returns groups of a kernel that makes `count` elements, four at a time, all in one line."""
-    groups = max(1, -(-count // (4 * LOCAL_SIZE)))
-    return (min(-(-groups // _rounds(groups, limits)), limits.max_groups[0]), 1, 1)
+def launch_run(steps: int, limits: Limits) -> tuple[tuple[int, int, int], Constants]:
+    """Returns groups and constants of a kernel whose groups take runs of so many steps in all."""
+    local_size = _local_size(limits)
+    groups = max(1, -(-steps // local_size))
+    groups = min(-(-groups // _rounds(groups, limits)), limits.max_groups[0])
+    return (groups, 1, 1), (("LOCAL_X", local_size),)
 
 
-ROWS, GROUP = "rows", "group"
-"""Variants of kernels over rows: one invocation for a row, or several lanes of a group."""
-_SOFTWARE_LOCAL_SIZE = 8
-"""Of such kernels on a CPU driver, so that few rows, too, give all its threads work."""
+ROWS, GROUP, LANES = "rows", "group", "lanes"
+"""Variants of kernels over rows: one invocation for a row, or several lanes of a group, or those of
+a subgroup, which hold the row in registers (shaders/include/lane_rows.glsl).
+"""
+_HELD_ROWS = 4
+"""Rows of a group, at least: its scale and shift are read once."""
+_MOST_HELD = 32
+"""Quads of a row that a lane holds: so many rounds of a loop Mesa's compiler writes out."""
 _LANE_QUADS = 4
 """Quads of a lane of a group, before more lanes share the row."""
 _ACROSS_LANES = 8
@@ -99,7 +123,7 @@ def launch_rows(
     columns: int, items: int, across: bool, variant: str, limits: Limits
 ) -> tuple[tuple[int, int, int], Constants]:
     """Returns groups and constants of a kernel over rows; arguments as in `row_variants`."""
-    local_size = _SOFTWARE_LOCAL_SIZE if limits.software else LOCAL_SIZE
+    local_size = _local_size(limits)
     lanes = 1
     if variant == GROUP:
         steps = columns if across else -(-columns // 4)
@@ -108,4 +132,25 @@ def launch_rows(
         local_size = max(LOCAL_SIZE, lanes)
     groups = min(-(-items // (local_size // lanes)), limits.max_groups[0])
     constants = (("LOCAL_X", local_size), ("LANES", lanes), ("ACROSS", int(across)))
+    return (groups, 1, 1), constants
+
+
+def held_quads(columns: int, limits: Limits) -> int:
+    """Returns how many quads of a row each lane of a subgroup holds, or 0 where none does.
+
+    It is for vectors of eight (llvmpipe), whose loads cost more than all else of such kernels.
+    SwiftShader has an array in memory, and reads that as slowly as any other.
+    """
+    lanes = _SOFTWARE_LOCAL_SIZE
+    vectors = limits.software and limits.subgroup_shuffle and limits.subgroup_size >= lanes
+    whole = columns % 4 == 0 and columns >= 4 * lanes
+    held = -(-columns // (4 * lanes))
+    return held if vectors and whole and held <= _MOST_HELD else 0
+
+
+def launch_held(columns: int, rows: int, limits: Limits) -> tuple[tuple[int, int, int], Constants]:
+    """Returns groups and constants of a kernel that holds rows in registers."""
+    lanes = _SOFTWARE_LOCAL_SIZE
+    groups = min(-(-rows // _HELD_ROWS), _SOFTWARE_GROUPS, limits.max_groups[0])
+    constants = (("LOCAL_X", lanes), ("LANES", lanes), ("HELD", held_quads(columns, limits)))
     return (groups, 1, 1), constants

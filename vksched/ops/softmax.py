@@ -12,7 +12,16 @@ from ..types import BOOL, FLOAT32, FLOATS, NDArray, TensorType, broadcast_shapes
 from .host import HostKernel, Piece, cut_leading
 from .norm import check_row
 from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
-from .quads import GROUP, can_take_quads, launch_rows, row_variants
+from .quads import (
+    GROUP,
+    LANES,
+    ROWS,
+    can_take_quads,
+    held_quads,
+    launch_held,
+    launch_rows,
+    row_variants,
+)
 from .strides import broadcast_strides, collapse, pad
 from .tensor import Tensor, TensorLike, apply, as_tensor
 
@@ -79,8 +88,10 @@ def _sizes(call: Call) -> tuple[int, int, bool, int]:
 
 
 def _variants(call: Call) -> tuple[str, ...]:
-    columns, _, across, items = _sizes(call)
-    return row_variants(columns, items, across, PASSES, call.limits)
+    columns, inner, across, items = _sizes(call)
+    rows = row_variants(columns, items, across, PASSES, call.limits)
+    holds = inner == 1 and len(call.inputs) == 1 and held_quads(columns, call.limits)
+    return (LANES, *rows) if holds else rows
 
 
 def _mask_push(call: Call) -> tuple[tuple[tuple[str, int | tuple[int, ...]], ...], bool]:
@@ -127,15 +138,20 @@ def _lower(op: str) -> Callable[[Call], tuple[Dispatch, ...]]:
             return ()
         columns, inner, across, items = _sizes(call)
         check_row(op, columns, PASSES, call)
-        groups, constants = launch_rows(columns, items, across, call.variant, call.limits)
+        if call.variant == LANES:
+            groups, constants = launch_held(columns, items, call.limits)
+        else:
+            groups, constants = launch_rows(columns, items, across, call.variant, call.limits)
         push: tuple[tuple[str, int | tuple[int, ...]], ...] = (
             ("rows", call.output.size // columns),
             ("columns", columns),
             ("inner", inner),
         )
         constants += (("LOGARITHM", int(op == "log_softmax")),)
-        suffix = "_group" if call.variant == GROUP else ""
+        suffix = {GROUP: "_group", LANES: "_lanes"}.get(call.variant, "")
         if len(call.inputs) == 1:
+            if call.variant == ROWS and inner == 1 and columns % 4 == 0:
+                return (Dispatch(f"{op}_quads", (0, OUTPUT), groups, push, constants[:1]),)
             return (Dispatch(f"softmax{suffix}", (0, OUTPUT), groups, push, constants),)
         mask_push, along = _mask_push(call)
         constants += (("ADDS", int(call.inputs[1].dtype != BOOL)), ("QUADS", int(along)))
@@ -150,7 +166,15 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
     return Work(5.0 * output.size, 2.0 * output.device_bytes + masked)
 
 
-SHADERS = ("softmax", "softmax_group", "softmax_masked", "softmax_masked_group")
+SHADERS = (
+    "softmax",
+    "softmax_group",
+    "softmax_lanes",
+    "softmax_quads",
+    "log_softmax_quads",
+    "softmax_masked",
+    "softmax_masked_group",
+)
 for _name, _reference in (
     ("softmax", _softmax_reference),
     ("log_softmax", _log_softmax_reference),

@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import DTypeError, IndexOutOfRange, ShapeError
 from ..types import NDArray, TensorType
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, get_op, register, view_offset
-from .strides import spread
+from .quads import launch_run
 from .tensor import Tensor, apply, bounds_attrs, from_array, leaf_infer, no_reference
 
 BACKUP_BYTES = 1 << 20
@@ -37,8 +37,8 @@ def _lower_assign(call: Call) -> tuple[Dispatch, ...]:
     words = call.output.words
     if not words:
         return ()
-    groups = spread(-(-words // 2), call.limits)
-    return (Dispatch("copy", (1, OUTPUT), groups, (("count", words),)),)
+    groups, constants = launch_run(-(-words // 4), call.limits)
+    return (Dispatch("copy", (1, OUTPUT), groups, (("count", words),), constants),)
 
 
 register(

@@ -12,8 +12,11 @@ from .strides import LOOP_STEPS, collapse, pad
 
 TILES, LINES = "tiles", "lines"
 """Variants of a transpose on a CPU driver: by tiles, or along lines of the result."""
-LOCAL = (8, 1)
-"""Tiles of a group, along x's last axis and the result's."""
+LOCAL, LOCAL_APART = (8, 1), (4, 2)
+"""Tiles of a group, along x's last axis and the result's; the second where lines of the result are
+whole pages apart and a cache has room for few of them, and with vectors of eight.
+"""
+PAGE_WORDS = 1024
 RUN = 64
 """Tiles along the result's last axis that a group makes behind each other."""
 
@@ -39,15 +42,24 @@ def variants(call: Call) -> tuple[str, ...]:
     others = (stride for a in lines_of for stride in (x_strides[a], result_strides[a]))
     if any(s % 4 for s in (*shifts, *others)):
         return (LINES,)
-    groups, rounds = _groups(call, sizes[0], sizes[along], math.prod(sizes[a] for a in lines_of))
+    local = _local(call, result_strides[along])
+    lines = math.prod(sizes[a] for a in lines_of)
+    groups, rounds = _groups(call, local, sizes[0], sizes[along], lines)
     fits = groups[1] <= call.limits.max_groups[1] and rounds <= LOOP_STEPS
     return (TILES, LINES) if fits else (LINES,)
 
 
-def _groups(call: Call, columns: int, width: int, lines: int) -> tuple[tuple[int, int, int], int]:
+def _local(call: Call, result_stride: int) -> tuple[int, int]:
+    apart = result_stride % PAGE_WORDS == 0 and call.limits.subgroup_size >= math.prod(LOCAL)
+    return LOCAL_APART if apart else LOCAL
+
+
+def _groups(
+    call: Call, local: tuple[int, int], columns: int, width: int, lines: int
+) -> tuple[tuple[int, int, int], int]:
     """Returns the groups, and the rounds of an invocation's loops."""
     most = call.limits.max_groups
-    wanted = -(-width // (4 * LOCAL[0])), -(-columns // (4 * RUN)), lines
+    wanted = -(-width // (4 * local[0])), -(-columns // (4 * RUN)), lines
     groups = min(wanted[0], most[0]), wanted[1], min(lines, most[2])
     return groups, -(-wanted[0] // groups[0]) * -(-lines // groups[2]) * RUN
 
@@ -67,6 +79,7 @@ def lower(call: Call) -> tuple[Dispatch, ...]:
         ("x_strides", pad([x_strides[0], *(x_strides[a] for a in lines)], 8)),
         ("result_strides", pad([result_strides[along], *(result_strides[a] for a in lines)], 8)),
     )
-    groups, _ = _groups(call, columns, width, count)
-    constants = (("LOCAL_X", LOCAL[0]), ("LOCAL_Y", LOCAL[1]), ("RANK", len(lines) + 1))
+    local = _local(call, result_strides[along])
+    groups, _ = _groups(call, local, columns, width, count)
+    constants = (("LOCAL_X", local[0]), ("LOCAL_Y", local[1]), ("RANK", len(lines) + 1))
     return (Dispatch("transpose_tiles", (0, OUTPUT), groups, push, constants),)
