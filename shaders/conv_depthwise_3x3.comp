@@ -6,19 +6,21 @@
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-layout(constant_id = 3) const uint HAS_BIAS = 0;
-layout(constant_id = 4) const uint X_IN_FOURS = 0; // lines of x are whole fours, and begin is 1
-layout(constant_id = 5) const uint RESULT_IN_FOURS = 0;
+layout(constant_id = 11) const uint HAS_BIAS = 0;
+layout(constant_id = 12) const uint X_IN_FOURS = 0; // lines of x are whole fours, and begin is 1
+layout(constant_id = 13) const uint RESULT_IN_FOURS = 0;
 #include "window.glsl"
 layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
 layout(set = 0, binding = 1) readonly buffer W { float w[]; };
 layout(set = 0, binding = 2) readonly buffer Bias { float bias[]; };
 layout(set = 0, binding = 3) writeonly buffer Result { vec4 result[]; };
+layout(set = 0, binding = 4) readonly buffer Residual { uint residual[]; } beside;
 layout(push_constant) uniform Push {
     uint x_offset;
     uint w_offset;
     uint bias_offset;
     uint result_offset;
+    uint residual_offset;
     uint sizes[2];
     uint result_sizes[2];
     uint begin[2];
@@ -27,6 +29,7 @@ layout(push_constant) uniform Push {
     uint first_item;
     uint last_item;
 };
+#include "epilogue.glsl"
 
 const uint LINES = 4u / STRIDE;
 
@@ -64,10 +67,11 @@ const uint LINES = 4u / STRIDE;
 #define STORE_LINE(number, values) \
     if (at.x + number < result_sizes[0]) { \
         const uint to = result_at + number * result_sizes[1]; \
+        const vec4 done = epilogue(values, elements(to, to - at.y + result_sizes[1] - 1u)); \
         if (RESULT_IN_FOURS != 0u) { \
-            result[to / 4u] = values; \
+            result[to / 4u] = done; \
         } else { \
-            STORE(to, 0u, values.x) STORE(to, 1u, values.y) STORE(to, 2u, values.z) STORE(to, 3u, values.w) \
+            STORE(to, 0u, done.x) STORE(to, 1u, done.y) STORE(to, 2u, done.z) STORE(to, 3u, done.w) \
         } \
     }
 #define STORE(to, i, value) if (at.y + i < result_sizes[1]) result[(to + i) / 4u][(to + i) % 4u] = value;

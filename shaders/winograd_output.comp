@@ -5,17 +5,19 @@
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-layout(constant_id = 3) const uint HAS_BIAS = 0;
-layout(constant_id = 4) const uint IN_FOURS = 0; // lines of the result are whole fours
+layout(constant_id = 11) const uint HAS_BIAS = 0;
+layout(constant_id = 12) const uint IN_FOURS = 0; // lines of the result are whole fours
 #include "winograd.glsl"
 #include "window.glsl"
 layout(set = 0, binding = 0) readonly buffer Sums { float sums[]; };
 layout(set = 0, binding = 1) readonly buffer Bias { float bias[]; };
 layout(set = 0, binding = 2) writeonly buffer Result { vec4 result[]; };
+layout(set = 0, binding = 3) readonly buffer Residual { uint residual[]; } beside;
 layout(push_constant) uniform Push {
     uint sums_offset;
     uint bias_offset;
     uint result_offset;
+    uint residual_offset;
     uint rows;
     uint sizes[2];
     uint tiles[2];
@@ -25,6 +27,7 @@ layout(push_constant) uniform Push {
     uint first_item;
     uint last_item;
 };
+#include "epilogue.glsl"
 
 RESULTS_OF(vec4)
 #if TILE == 4
@@ -32,8 +35,8 @@ RESULTS_OF(vec2)
 #endif
 RESULTS_OF(float)
 
-// What is done to a result before it is stored.
-float finish(float value, float of_row) { return value + of_row; }
+// Of a line of results, of which what is over the edge of the image is not stored.
+#define FINISH(values) epilogue(values + of_row, elements(line_to, line_to - at.y + sizes[1] - 1u))
 
 #define LOAD(point) sums[from + (point) * step]
 #define LOAD_LINE(i, number) \
@@ -45,23 +48,24 @@ float finish(float value, float of_row) { return value + of_row; }
     float d0 = v##i.x, d1 = v##i.y, d2 = v##i.z, d3 = v##i.w, d4 = e##i.x, d5 = e##i.y; \
     results_of(d0, d1, d2, d3, d4, d5); \
     if (at.x + number < sizes[0]) { \
+        const uint line_to = to + number * sizes[1]; \
+        const vec4 done = FINISH(vec4(d0, d1, d2, d3)); \
         if (IN_FOURS != 0u) { \
-            const uint four = (to + number * sizes[1]) / 4u; \
-            result[four] = vec4(finish(d0, of_row), finish(d1, of_row), finish(d2, of_row), finish(d3, of_row)); \
+            result[line_to / 4u] = done; \
         } else { \
-            STORE(number, 0u, d0) STORE(number, 1u, d1) STORE(number, 2u, d2) STORE(number, 3u, d3) \
+            STORE(0u, done.x) STORE(1u, done.y) STORE(2u, done.z) STORE(3u, done.w) \
         } } }
 #else
 #define STORE_LINE(i, number) { \
     float d0 = v##i.x, d1 = v##i.y, d2 = v##i.z, d3 = v##i.w; \
     results_of(d0, d1, d2, d3); \
-    if (at.x + number < sizes[0]) { STORE(number, 0u, d0) STORE(number, 1u, d1) } }
+    if (at.x + number < sizes[0]) { \
+        const uint line_to = to + number * sizes[1]; \
+        const vec4 done = FINISH(vec4(d0, d1, d1, d1)); \
+        STORE(0u, done.x) STORE(1u, done.y) } }
 #endif
-#define STORE(down, along, value) \
-    if (at.y + along < sizes[1]) { \
-        const uint word = to + down * sizes[1] + along; \
-        result[word / 4u][word % 4u] = finish(value, of_row); \
-    }
+#define STORE(along, value) \
+    if (at.y + along < sizes[1]) result[(line_to + along) / 4u][(line_to + along) % 4u] = value;
 
 void compute_item(uint item) {
     const uint own_row = item / pass_tiles;

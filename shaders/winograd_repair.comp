@@ -6,7 +6,7 @@
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-layout(constant_id = 3) const uint HAS_BIAS = 0;
+layout(constant_id = 11) const uint HAS_BIAS = 0;
 #include "winograd.glsl"
 #include "window.glsl"
 layout(set = 0, binding = 0) readonly buffer X { float x[]; };
@@ -14,12 +14,14 @@ layout(set = 0, binding = 1) readonly buffer Points { float points[]; };
 layout(set = 0, binding = 2) readonly buffer Bias { float bias[]; };
 layout(set = 0, binding = 3) readonly buffer Wild { uvec4 wild[]; };
 layout(set = 0, binding = 4) writeonly buffer Result { float result[]; };
+layout(set = 0, binding = 5) readonly buffer Residual { uint residual[]; } beside;
 layout(push_constant) uniform Push {
     uint x_offset;
     uint points_offset;
     uint bias_offset;
     uint wild_offset;
     uint result_offset;
+    uint residual_offset;
     uint channels;
     uint rows;
     uint sizes[2];
@@ -30,13 +32,16 @@ layout(push_constant) uniform Push {
     uint first_item;
     uint last_item;
 };
+#include "epilogue.glsl"
 
 #if TILE == 4
 const float FIRST = 4.0, MIDDLE = 3.0;
 #define LINE vec4
+#define FOUR(line) line
 #else
 const float FIRST = 1.0, MIDDLE = -1.0;
 #define LINE vec2
+#define FOUR(line) vec4(line, line)
 #endif
 
 // The three weights that the points of a line are made of.
@@ -92,7 +97,9 @@ void sum_directly(uint tile, uint own_row, uint number) {
     total += HAS_BIAS != 0u ? bias[bias_offset + own_row] : 0.0;
     const uint to = result_offset + ((image * rows + own_row) * result_sizes[0] + at.x) * result_sizes[1] + at.y;
     const uint there = at.x < result_sizes[0] ? min(TILE, result_sizes[1] - at.y) : 0u;
-    for (uint i = 0u; i < there; ++i) result[to + i] = total[i];
+    const uint safe = there > 0u ? to : result_offset;
+    const vec4 done = epilogue(FOUR(total), elements(safe, safe + max(there, 1u) - 1u));
+    for (uint i = 0u; i < there; ++i) result[to + i] = done[i];
 }
 
 void compute_item(uint item) {

@@ -201,7 +201,7 @@ def test_the_constants_say_what_the_steps_are() -> None:
 @pytest.mark.parametrize("name", ["chain_2", "chain_6_vec4"])
 def test_a_linked_module_holds_what_its_chain_calls(name: str, tmp_path: Path) -> None:
     spirv = load_shader(name).spirv
-    made = link(spirv, [("gelu_float32", (0,)), ("mul_float32", (12, 7))])
+    made = link(spirv, (("gelu_float32", (0,)), ("mul_float32", (12, 7))))
     assert len(made) < len(spirv) // 3
     before, after = take_apart(spirv), take_apart(made)
     assert set(after.functions) < set(before.functions)

@@ -243,7 +243,7 @@ def hazards(dispatches: tuple[Dispatch, ...]) -> list[str]:
         if dispatch.barrier:
             read, written = set(), set()
         shifts = dispatch.shifts or (0,) * len(dispatch.operands)
-        access = load_manifest()[dispatch.shader]["access"]
+        access = load_manifest()[dispatch.shader]["access"][: len(dispatch.operands)]
         places = list(zip(dispatch.operands, shifts, access, strict=True))
         own = [(o, s) for o, s, a in places if o == OUTPUT or o <= SCRATCH]
         reads = {(o, s) for o, s, a in places if a != "write"} & set(own)

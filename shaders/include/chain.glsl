@@ -5,18 +5,7 @@
 // The runtime writes the body of chain() anew, with calls of what the steps are (vksched/runtime/link.py): from the constants
 // alone it takes drivers seconds to find out, and their registers are an array in memory.
 #include "chain_ops.glsl"
-
-uvec4 same_word(uvec4 a, uvec4 b, uvec4 c) { return a; }
-
-#define CASE(number, f) case number: return f(a, b, c);
-uvec4 apply(uint code, uvec4 a, uvec4 b, uvec4 c) {
-    switch (code) {
-        CHAIN_UNARY(CASE)
-        CHAIN_BINARY(CASE)
-        CHAIN_TERNARY(CASE)
-        default: return same_word(a, b, c);
-    }
-}
+#include "chain_apply.glsl"
 
 uvec4 chain(uvec4 x0, uvec4 x1, uvec4 x2, uvec4 x3, uvec4 x4, uvec4 x5) {
     uvec4 r[20] = {

@@ -1,8 +1,5 @@
 // Elementwise functions on four values at once, by the numbers that CODES in vksched/ops/chain.py gives them. An operand that
 // a function does not take is ignored. Number 0 is the first operand itself.
-#include "unary.glsl"
-#include "binary.glsl"
-
 #define CHAIN_UNARY(X) \
     X(1, neg_float32) X(2, abs_float32) X(3, relu_float32) X(4, clip_float32) X(5, square_float32) \
     X(6, sqrt_float32) X(7, rsqrt_float32) X(8, reciprocal_float32) X(9, exp_float32) X(10, log_float32) \
@@ -18,15 +15,3 @@
     X(74, less_float32) X(75, less_equal_float32) X(76, greater_float32) X(77, greater_equal_float32) \
     X(78, bitwise_and_int32) X(79, bitwise_or_int32) X(80, bitwise_xor_int32)
 #define CHAIN_TERNARY(X) X(112, where)
-
-uint where(uint x, uint a, uint b) { return x != 0u ? a : b; }
-
-#define LIFT_UNARY(number, f) \
-    uvec4 f(uvec4 a, uvec4 b, uvec4 c) { \
-        return uvec4(f(a.x, b.x, c.x), f(a.y, b.y, c.y), f(a.z, b.z, c.z), f(a.w, b.w, c.w)); \
-    }
-#define LIFT_BINARY(number, f) \
-    uvec4 f(uvec4 a, uvec4 b, uvec4 c) { return uvec4(f(a.x, b.x), f(a.y, b.y), f(a.z, b.z), f(a.w, b.w)); }
-CHAIN_UNARY(LIFT_UNARY)
-CHAIN_BINARY(LIFT_BINARY)
-CHAIN_TERNARY(LIFT_UNARY)

@@ -7,11 +7,13 @@ layout(set = 0, binding = 0) readonly buffer X { T x[]; };
 layout(set = 0, binding = 1) readonly buffer W { T w[]; };
 layout(set = 0, binding = 2) readonly buffer Bias { T bias[]; };
 layout(set = 0, binding = 3) buffer Result { T result[]; };
+layout(set = 0, binding = 4) readonly buffer Residual { uint residual[]; } beside;
 layout(push_constant) uniform Push {
     uint x_offset;
     uint w_offset;
     uint bias_offset;
     uint result_offset;
+    uint residual_offset;
     uint x_sizes[3];
     uint result_sizes[3];
     uint kernel[3];
@@ -26,11 +28,18 @@ layout(push_constant) uniform Push {
     uint first_item;
     uint last_item;
 };
+#include "epilogue.glsl"
 
-// row: of all rows of all groups and images; place: in the result's spatial axes.
-void store(uint row, uint place, T value) {
-    const uint at = result_offset + row * (result_sizes[0] * result_sizes[1] * result_sizes[2]) + place;
-    if (HAS_BIAS != 0u) value += bias[bias_offset + row % (conv_groups * rows)];
-    if (ADDS != 0u) value += result[at];
-    result[at] = value;
+// Stores the first `count` of four values. row: theirs, of all rows of all groups and images; place: in the spatial axes.
+void store(uint count, uvec4 row, uvec4 place, T4 values) {
+    const uvec4 at = result_offset + row * (result_sizes[0] * result_sizes[1] * result_sizes[2]) + place;
+    if (HAS_BIAS != 0u) {
+        const uvec4 own = bias_offset + row % (conv_groups * rows);
+        values += T4(bias[own.x], bias[own.y], bias[own.z], bias[own.w]);
+    }
+    if (ADDS != 0u) values += T4(result[at.x], result[at.y], result[at.z], result[at.w]);
+    values = epilogue(values, at);
+    for (uint i = 0u; i < 4u; ++i) {
+        if (i < count) result[at[i]] = values[i];
+    }
 }

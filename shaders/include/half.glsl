@@ -12,6 +12,11 @@ float half_to_float(uint bits) {
     return uintBitsToFloat(sign | top + 103u << 23 | (mantissa << 23u - top & 0x007fffffu));
 }
 
+vec4 halves_to_floats(uvec2 words) {
+    const vec2 low = vec2(half_to_float(words.x & 0xffffu), half_to_float(words.x >> 16));
+    return vec4(low, half_to_float(words.y & 0xffffu), half_to_float(words.y >> 16));
+}
+
 // Rounds to nearest, ties to even.
 uint float_to_half(float value) {
     const uint word = floatBitsToUint(value);

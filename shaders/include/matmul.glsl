@@ -13,6 +13,11 @@ const uint PER_WORD = 1u;
 #endif
 #ifdef FOURS
 #define RESULT LOAD
+#define RESIDUAL LOAD
+#else
+#define RESIDUAL uint
+#endif
+#ifdef FOURS
 #elif defined(HALF)
 #define RESULT uint
 #else
@@ -22,11 +27,13 @@ layout(set = 0, binding = 0) readonly buffer A { LOAD a[]; };
 layout(set = 0, binding = 1) readonly buffer B { LOAD b[]; };
 layout(set = 0, binding = 2) readonly buffer Bias { RESULT bias[]; };
 layout(set = 0, binding = 3) buffer Result { RESULT result[]; };
+layout(set = 0, binding = 4) readonly buffer Residual { RESIDUAL residual[]; } beside;
 layout(push_constant) uniform Push {
     uint a_offset;
     uint b_offset;
     uint bias_offset;
     uint result_offset;
+    uint residual_offset;
     uint batches;
     uint m;
     uint n;
@@ -43,6 +50,7 @@ layout(push_constant) uniform Push {
     uint a_batch[4];
     uint b_batch[4];
 };
+#include "epilogue.glsl"
 
 // First elements of the matrices a, b and result of one batch.
 uvec3 matrices(uint batch) {
@@ -59,52 +67,45 @@ uvec3 matrices(uint batch) {
 }
 
 #ifndef FOURS
-T element(RESULT words, uint at) {
 #ifdef HALF
-    return half_to_float(at % 2u == 0u ? words & 0xffffu : words >> 16);
-#else
-    return words;
-#endif
+// What the epilogue starts from: the sums of the products, with the bias, of whole fours of columns.
+T4 finish(T4 values, uint column) {
+    const uint word = bias_offset + column / 2u;
+    return has_bias != 0u ? values + halves_to_floats(uvec2(bias[word], bias[word + 1u])) : values;
 }
-
-// The value that is stored, from the sum of the products: everything that follows a product in its kernel happens here.
+#else
+// What the epilogue starts from: the sum of the products, with the bias and the parts before.
 // at: the element of the result; first: that of its matrix.
 T finish(T value, uint at, uint first, uint row, uint column) {
     if (has_bias != 0u) {
-        const uint matrix = (first - result_offset * PER_WORD) / result_row;
-        const uint place = bias_offset * PER_WORD + (has_bias == 1u ? column : matrix % bias_rows + row);
-        value += element(bias[place / PER_WORD], place);
+        const uint matrix = (first - result_offset) / result_row;
+        value += bias[bias_offset + (has_bias == 1u ? column : matrix % bias_rows + row)];
     }
-    if (adds != 0u) value += element(result[at / PER_WORD], at);
+    if (adds != 0u) value += result[at];
     return value;
 }
-
-#ifndef HALF
-void store(uint first, uint row, uint column, T value) {
-    if (row < m && column < n) {
-        const uint at = first + row * result_row + column;
-        result[at] = finish(value, at, first, row, column);
-    }
-}
 #endif
 
-#ifdef T4
-// Four neighbours of a row; of float16 their elements start words.
+// Four neighbours of a row; of float16 they are two words.
 void store4(uint first, uint row, uint column, T4 values) {
+    if (row >= m || column >= n) return;
+    const uint start = first + row * result_row;
+    const uint at = start + column;
 #ifdef HALF
-    if (row >= m) return;
-    for (uint i = 0u; i < 4u && column + i < n; i += 2u) {
-        const uint at = first + row * result_row + column + i;
-        const float low = finish(values[i], at, first, row, column + i);
-        const float high = finish(values[i + 1u], at + 1u, first, row, column + i + 1u);
-        result[at / 2u] = float_to_half(low) | float_to_half(high) << 16;
-    }
+    values = epilogue(finish(values, column), uvec4(at, at, at + 2u, at + 2u));
+    result[at / 2u] = float_to_half(values.x) | float_to_half(values.y) << 16;
+    result[at / 2u + 1u] = float_to_half(values.z) | float_to_half(values.w) << 16;
 #else
-    store(first, row, column, values.x);
-    store(first, row, column + 1u, values.y);
-    store(first, row, column + 2u, values.z);
-    store(first, row, column + 3u, values.w);
+    const uvec4 own = min(column + uvec4(0u, 1u, 2u, 3u), uvec4(n - 1u));
+    values = T4(
+        finish(values.x, start + own.x, first, row, own.x), finish(values.y, start + own.y, first, row, own.y),
+        finish(values.z, start + own.z, first, row, own.z), finish(values.w, start + own.w, first, row, own.w)
+    );
+    values = epilogue(values, start + own);
+    result[at] = values.x;
+    if (column + 1u < n) result[at + 1u] = values.y;
+    if (column + 2u < n) result[at + 2u] = values.z;
+    if (column + 3u < n) result[at + 3u] = values.w;
 #endif
 }
-#endif
 #endif

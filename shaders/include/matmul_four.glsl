@@ -60,17 +60,20 @@ bool stores_fours() {
 
 void store_four(uint first, uint row, uint column, T4 values) {
     if (column >= n) return;
+    const uint at = first + row * result_row + column;
+    values = epilogue(values, uvec4(at));
 #ifdef HALF
-    result[(first + row * result_row + column) / 4u] = uvec2(
+    result[at / 4u] = uvec2(
         float_to_half(values.x) | float_to_half(values.y) << 16, float_to_half(values.z) | float_to_half(values.w) << 16
     );
 #else
-    result[(first + row * result_row + column) / 4u] = values;
+    result[at / 4u] = values;
 #endif
 }
 
 void store_each(uint first, uint row, uint column, T4 values) {
     const uint at = first + row * result_row + column;
+    values = epilogue(values, elements(at, at - column + n - 1u));
 #ifdef HALF
     for (uint i = 0u; i < 4u && column + i < n; i += 2u) {
         result[(at + i) / 4u][(at + i) / 2u % 2u] = float_to_half(values[i]) | float_to_half(values[i + 1u]) << 16;

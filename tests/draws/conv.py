@@ -12,6 +12,7 @@ from vksched.cases.winograd import call as winograd_call
 from vksched.ops.winograd import TILES
 
 from .common import Draw, Pick, array
+from .epilogue import followed
 
 FEW = st.integers(1, 3)
 
@@ -71,7 +72,8 @@ def _draw(op: str) -> Draw:
         arrays = [array(pick, dtype, x), array(pick, dtype, w)]
         if pick(st.booleans()):
             arrays.append(array(pick, dtype, (groups * rows,)))
-        return call(op, tuple(arrays), "draw", groups=groups, **more)
+        case = call(op, tuple(arrays), "draw", groups=groups, **more)
+        return case if op == "conv_transpose" else followed(pick, case)
 
     return draw
 
@@ -89,7 +91,7 @@ def _draw_winograd_conv(pick: Pick) -> Case:
     x = array(pick, "float32", (images, channels, *sizes))
     w = array(pick, "float32", (pick(st.integers(1, 9)), channels, 3, 3))
     tile, bias = pick(st.sampled_from(TILES)), pick(st.booleans())
-    return winograd_call(x, w, "draw", tile, bias, begin, end)
+    return followed(pick, winograd_call(x, w, "draw", tile, bias, begin, end))
 
 
 DRAWS: dict[str, Draw] = {

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from vksched.cases.case import Case
 
 from .common import Draw, Pick, array, broadcasting
+from .epilogue import followed
 
 
 def _matmul(pick: Pick) -> Case:
@@ -20,7 +21,7 @@ def _matmul(pick: Pick) -> Case:
     if pick(st.booleans()):
         inputs.append(array(pick, dtype, (n,)))
     attrs = {"transpose_a": flips[0], "transpose_b": flips[1]}
-    return Case("matmul", tuple(inputs), dict(attrs))
+    return followed(pick, Case("matmul", tuple(inputs), dict(attrs)))
 
 
 DRAWS: dict[str, Draw] = {"matmul": _matmul}

@@ -13,6 +13,7 @@ from vksched.cases.case import Case
 from vksched.types import NDArray
 
 from .common import Oracle, run_onnx
+from .epilogue import with_epilogue
 
 signal = pytest.importorskip("scipy.signal")
 
@@ -149,8 +150,8 @@ def winograd_conv(case: Case) -> NDArray:
 
 
 ORACLES: dict[str, Oracle] = {
-    "winograd_conv": winograd_conv,
+    "winograd_conv": with_epilogue(winograd_conv),
     "winograd_weights": winograd_weights,
-    "conv": conv,
+    "conv": with_epilogue(conv),
     "conv_transpose": conv_transpose,
 }

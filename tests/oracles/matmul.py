@@ -8,6 +8,7 @@ from vksched.cases.case import Case
 from vksched.types import NDArray
 
 from .common import Oracle
+from .epilogue import with_epilogue
 
 
 def matmul(case: Case) -> NDArray:
@@ -31,5 +32,5 @@ def matmul(case: Case) -> NDArray:
 
 
 ORACLES: dict[str, Oracle] = {
-    "matmul": matmul,
+    "matmul": with_epilogue(matmul),
 }

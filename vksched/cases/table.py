@@ -13,12 +13,13 @@ from ..ops.bounds import bounds_of_data, fits
 from ..ops.op import Limits
 from ..types import NDArray
 from .case import Case, ErrorCase, FunctionCase
+from .epilogue import HALVES as HALVES_OF_EPILOGUES
 from .matmul import HALVES as HALVES_OF_MATMUL
 
 NAMES = """
-arg attention binary chain channel_norm conv create einsum elementwise index layout linear matmul
-norm pad pool random rearrange recurrent reduce resize sample scan scatter softmax sort unary
-winograd
+arg attention binary chain channel_norm conv create einsum elementwise epilogue index layout
+linear matmul norm pad pool random rearrange recurrent reduce resize sample scan scatter softmax
+sort unary winograd
 """.split()
 FAMILIES: tuple[ModuleType, ...] = tuple(
     importlib.import_module(f".{name}", __package__) for name in NAMES
@@ -70,7 +71,7 @@ def is_taken(case: Case) -> bool:
     return True
 
 
-HALVES = [*derived(CASES, {"float32": "float16"}), *HALVES_OF_MATMUL]
+HALVES = [*derived(CASES, {"float32": "float16"}), *HALVES_OF_MATMUL, *HALVES_OF_EPILOGUES]
 LONGS = derived(CASES, {"int32": "int64"})
 UNSIGNED = derived(CASES, {"int32": "uint32"})
 DOUBLES = derived(CASES, {"float32": "float64"})

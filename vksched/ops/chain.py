@@ -174,8 +174,11 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 # -- devices ---------------------------------------------------------------------------------------
 
 
-def encode(call: Call) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
-    """Returns the steps of a chain as (function, registers) of the shaders, and their words.
+def encode(
+    call: Call,
+) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...], tuple[str, ...]]:
+    """Returns the steps of a chain as (function, registers) of the shaders, their words, and the
+    functions by name.
 
     Raises:
         UnsupportedOp: the shaders hold no such function, or not so much.
@@ -197,6 +200,7 @@ def encode(call: Call) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
         return MAX_INPUTS + MAX_WORDS + register - first
 
     out: list[tuple[int, ...]] = []
+    names: list[str] = []
     for op, registers, attrs in program.steps:
         given = tuple(types[r] for r in registers)
         name = function_of(op.name, given, attrs)
@@ -206,34 +210,38 @@ def encode(call: Call) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
         if op.name in PARAMETERS:
             asked = Call(given, given[0], attrs)
             operands += [register_of(value) for value in PARAMETERS[op.name](asked)]
+        names.append(name)
         out.append((CODES[name], *operands))
     if len(out) > MAX_STEPS or count > MAX_INPUTS or len(words) > MAX_WORDS:
         raise UnsupportedOp(
             f"a chain holds {MAX_STEPS} steps, {MAX_INPUTS} operands and {MAX_WORDS} words, "
             f"this one has {len(out)}, {count} and {len(words)}"
         )
-    return tuple(out), tuple(words)
+    return tuple(out), tuple(words), tuple(names)
+
+
+def pack_step(step: tuple[int, ...]) -> int:
+    """Returns the constant that says a step."""
+    code, *operands = step
+    return code | sum(operand << 8 + 5 * i for i, operand in enumerate(operands))
 
 
 def chain_constants(call: Call) -> tuple[tuple[str, int], ...]:
     """Returns the specialisation constants of a chain: STEP_0 to STEP_7 and its words."""
-    steps, words = encode(call)
+    steps, words, _ = encode(call)
     after = MAX_INPUTS + MAX_WORDS
-    packed: list[tuple[str, int]] = []
-    for number in range(MAX_STEPS):
-        code, *operands = steps[number] if number < len(steps) else (0, after + number - 1)
-        value = code
-        for position, operand in enumerate(operands):
-            value |= operand << 8 + 5 * position
-        packed.append((f"STEP_{number}", value))
-    return (*packed, *((f"WORD_{i}", value) for i, value in enumerate(words)))
+    every = (*steps, *((0, after + i - 1) for i in range(len(steps), MAX_STEPS)))
+    return (
+        *((f"STEP_{i}", pack_step(step)) for i, step in enumerate(every)),
+        *((f"WORD_{i}", value) for i, value in enumerate(words)),
+    )
 
 
 def steps_of(constants: Mapping[str, int]) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Returns the functions and registers that the constants of a shader stand for."""
     out = []
     for number in range(MAX_STEPS):
-        value = constants[f"STEP_{number}"]
+        value = constants.get(f"STEP_{number}", 0)
         if value & 255:
             registers = tuple(value >> shift & 31 for shift in (8, 13, 18))
             out.append((FUNCTIONS[value & 255], registers))

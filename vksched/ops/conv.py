@@ -26,6 +26,7 @@ from .conv_kernels import (
     transpose_window,
 )
 from .elementwise import add, mul
+from .epilogue import with_epilogue
 from .host import HostKernel, Piece, rows_of_piece
 from .layout import reshape
 from .op import Attrs, AttrValue, Call, Kernel, Op, Work, register
@@ -196,13 +197,15 @@ def _chunks(shape: Shape, steps: int) -> Iterator[tuple[int, slice]]:
 
 
 register(
-    Op(
-        "conv",
-        _conv_infer,
-        _conv_reference,
-        Kernel(CONV_SHADERS, lower_conv, conv_scratch, variants=conv_variants),
-        work=_conv_work,
-        host=HostKernel(_conv_host, _conv_cut),
+    with_epilogue(
+        Op(
+            "conv",
+            _conv_infer,
+            _conv_reference,
+            Kernel(CONV_SHADERS, lower_conv, conv_scratch, variants=conv_variants),
+            work=_conv_work,
+            host=HostKernel(_conv_host, _conv_cut),
+        )
     )
 )
 

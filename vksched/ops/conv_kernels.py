@@ -124,6 +124,7 @@ def _direct(op: str, shader: str, call: Call, window: Window) -> tuple[Dispatch,
             (*push, *launch.push, ("start", start), ("end", min(start + most, parts.channels))),
             (*_constants(call, start == 0), ("ADDS", int(start > 0)), ("ONE_ROW", int(one_row))),
             barrier=launch.barrier or start > 0,
+            partial=start + most < parts.channels,
         )
         for start in starts
         for launch in launches(op, items, window.rounds(most), limits)

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..errors import DTypeError, ShapeError
 from ..types import FLOAT32, INT32, UINT32, NDArray, TensorType, broadcast_shapes
+from .epilogue import with_epilogue
 from .host import HostKernel
 from .layout import reshape
 from .matmul_kernels import (
@@ -77,19 +78,21 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
 
 
 register(
-    Op(
-        "matmul",
-        _infer,
-        _reference,
-        Kernel(
-            SHADERS,
-            lower_product,
-            scratch=product_scratch,
-            variants=variants,
-            takes_halves=takes_halves,
-        ),
-        work=_work,
-        host=HostKernel(_host),
+    with_epilogue(
+        Op(
+            "matmul",
+            _infer,
+            _reference,
+            Kernel(
+                SHADERS,
+                lower_product,
+                scratch=product_scratch,
+                variants=variants,
+                takes_halves=takes_halves,
+            ),
+            work=_work,
+            host=HostKernel(_host),
+        )
     )
 )
 

@@ -380,6 +380,7 @@ def _product(
                 (out + row * (result_row or n)) // per_word,
             ),
             barrier=start > 0,
+            partial=start + PART_K < k,
         )
         for start in parts
         for at_a, at_b, out in shifts

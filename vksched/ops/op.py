@@ -5,7 +5,7 @@ registry.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Union
 
 import numpy as np
@@ -135,6 +135,7 @@ class Dispatch:
     shifts: words added to the operands' offsets, for a dispatch that covers a part of its tensors.
     barrier: this dispatch reads what an earlier dispatch of the same node wrote, or writes where
         one read or wrote.
+    partial: its results are parts of sums, to which later dispatches add.
     """
 
     shader: str
@@ -144,6 +145,11 @@ class Dispatch:
     constants: tuple[tuple[str, int], ...] = ()
     shifts: tuple[int, ...] = ()
     barrier: bool = False
+    partial: bool = False
+
+
+THEN = "then"
+"""The attribute of a product or convolution that says what follows in its kernel: epilogue.py."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +164,16 @@ class Call:
     attrs: Attrs
     limits: Limits = field(default_factory=Limits)
     variant: str = ""
+
+    @property
+    def bare(self) -> Call:
+        """The same without what follows it."""
+        then = self.attrs.get(THEN)
+        if not isinstance(then, tuple):
+            return self
+        own = self.inputs[: -1 if then[0] == 2 else None]
+        attrs = Attrs({name: value for name, value in self.attrs.items() if name != THEN})
+        return replace(self, inputs=own, attrs=attrs)
 
 
 def no_scratch(call: Call) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ from ..errors import DTypeError, ShapeError, UnsupportedOp
 from ..types import FLOAT32, NDArray, TensorType
 from . import matmul
 from .conv_kernels import SCRATCH_WORDS
+from .epilogue import with_epilogue
 from .op import (
     OUTPUT,
     SCRATCH,
@@ -397,21 +398,23 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
 
 
 register(
-    Op(
-        "winograd_conv",
-        _infer,
-        _reference,
-        Kernel(
-            (
-                "winograd_extents",
-                *(f"winograd_{kind}_{tile}" for kind in _KINDS for tile in TILES),
-                *matmul.SHADERS,
+    with_epilogue(
+        Op(
+            "winograd_conv",
+            _infer,
+            _reference,
+            Kernel(
+                (
+                    "winograd_extents",
+                    *(f"winograd_{kind}_{tile}" for kind in _KINDS for tile in TILES),
+                    *matmul.SHADERS,
+                ),
+                _lower,
+                _scratch,
             ),
-            _lower,
-            _scratch,
-        ),
-        work=_work,
-        any_dtype=True,
+            work=_work,
+            any_dtype=True,
+        )
     )
 )
 

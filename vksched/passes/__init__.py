@@ -4,15 +4,17 @@
     recognise: small ops that are one larger op: attention, norms, activations, a bias
     convolve: convolutions with known weights in the form that takes fewest products
     fuse_chains: elementwise ops behind each other made one node
+    fuse_epilogues: what is left of them behind a product or convolution made part of it
 
 A pass is a function (graph, wishes) -> graph. Each node of the new graph has the name of the node
 whose value it is; `Graph.merged` tells which node stands for the names that are gone, so that
 overrides, `explain` and errors still find them. Time is linear in the nodes.
 
 Results are those of the graph as it was written up to rounding, with two exceptions, in which they
-are nearer to the real numbers: a chain of float16 is computed in float32 and rounded once at its
-end, and recognised attention takes a hidden key, or one of weight 0, for not there, even if it is
-NaN or infinite. `Scheduler(optimize=False)` runs the graph as it was written.
+are nearer to the real numbers: a chain of float16, or a product with what follows it, is computed
+in float32 and rounded once at its end, and recognised attention takes a hidden key, or one of
+weight 0, for not there, even if it is NaN or infinite. `Scheduler(optimize=False)` runs the graph
+as it was written.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from .activations import to_gelu, to_silu
 from .attend import read_by_length, to_attention, write_by_length
 from .chains import fuse_chains
 from .convolve import convolve
+from .epilogues import fuse_epilogues
 from .fold import fold_constants
 from .norms import add_bias, scale_norm, shift_norm, to_norm
 from .rewrite import Rewriter, Rule, Rules, rewrite
@@ -39,6 +42,7 @@ __all__ = [
     "Rules",
     "Wishes",
     "fuse_chains",
+    "fuse_epilogues",
     "optimize",
     "rewrite",
     "simplify",
@@ -69,7 +73,7 @@ def recognise(graph: Graph, wishes: Wishes) -> Graph:
     return rewrite(graph, PATTERNS, wishes)
 
 
-PASSES: tuple[Pass, ...] = (simplify, recognise, convolve, fuse_chains)
+PASSES: tuple[Pass, ...] = (simplify, recognise, convolve, fuse_chains, fuse_epilogues)
 """In the order in which they run."""
 
 

@@ -193,7 +193,7 @@ def _emit(r: Rewriter, graph: Graph, group: _Group) -> int:
             if operand in registers or operand in group.members:
                 operands.append(operand)
             else:
-                number = _word_of(graph.data[operand])
+                number = word_of(graph.data[operand])
                 constants.setdefault(number, len(registers) + len(constants))
                 operands.append(number)
         taken.append((node, operands))
@@ -210,7 +210,7 @@ def _emit(r: Rewriter, graph: Graph, group: _Group) -> int:
     return r.emit("chain", [r.of(i) for i in group.inputs], program_attrs(steps, list(constants)))
 
 
-def _word_of(array: NDArray) -> tuple[str, int]:
+def word_of(array: NDArray) -> tuple[str, int]:
     """Returns the element type and word of a number; of float16 as float32."""
     value = array.reshape(-1)[0]
     if array.dtype == np.float16:

@@ -1,4 +1,4 @@
-"""Link: a shader that carries a chain, with the chain of its constants written into it.
+"""Link: a shader that carries a chain or an epilogue, with the steps of its constants written in.
 
 Problem: such a module holds every function that a chain may call, and a driver that compiles for a
 CPU takes seconds to find out which of them the specialisation constants mean. Method: they say it
@@ -8,8 +8,11 @@ other instruction changes.
 
     main -> chain -> apply -> 70 functions        main -> chain -> add_float32, gelu_float32
 
+The function `then` of products and convolutions is written so, too, of one value; its second
+register is a call that reads the residual, whose binding goes where no step reads it.
 A module is taken apart once; a chain costs the words that are left. Source: the SPIR-V
-specification, 2.3 (logical layout of a module). Examples: tests/test_chain.py.
+specification, 2.3 (logical layout of a module). Examples: tests/test_chain.py,
+tests/test_epilogue.py.
 """
 
 from __future__ import annotations
@@ -27,8 +30,8 @@ OP_FUNCTION, OP_FUNCTION_END, OP_CALL, OP_LABEL = 54, 56, 57, 248
 OP_VARIABLE, OP_LOAD, OP_STORE, OP_COMPOSITE, OP_RETURN_VALUE = 59, 61, 62, 80, 254
 OP_XOR, STORAGE_FUNCTION, NO_CONTRACTION = 198, 7, 42
 OP_ARITHMETIC = frozenset((127, 129, 131, 133, 136, 140, 141, 142))
-"""Of floats: each rounds on its own, and x * 0 or x + 0 of a constant is computed, not folded: the
-operands of an op alone come from buffers, where no compiler can know them.
+"""Of floats: in steps each rounds on its own, and x * 0 or x + 0 of a constant is computed, not
+folded: the operands of an op alone come from buffers, where no compiler can know them.
 """
 OP_ENDS = frozenset((OP_FUNCTION_END, OP_STORE, 63, 224, 225, 246, 247, *range(249, 256)))
 """What stands in functions and makes no value: stores, merges, branches, returns, barriers."""
@@ -65,6 +68,7 @@ def take_apart(spirv: bytes) -> Module:
     words = np.frombuffer(spirv, "<u4").astype(np.uint32)
     flat = words.tolist()
     before: list[tuple[int, Words]] = []
+    rounded: list[int] = []
     ids: dict[str, int] = {}
     functions: dict[int, Function] = {}
     owner: dict[int, int] = {}
@@ -80,8 +84,7 @@ def take_apart(spirv: bytes) -> Module:
             if op == OP_CALL:
                 calls.append(flat[at + 3])
             if op in OP_ARITHMETIC:
-                exact = np.array([_word(3, OP_DECORATE), flat[at + 2], NO_CONTRACTION], np.uint32)
-                before.insert(decorated, (flat[at + 2], exact))
+                rounded.append(flat[at + 2])
             if op not in OP_ENDS:
                 owner[flat[at + (1 if op == OP_LABEL else 2)]] = current
             if op == OP_FUNCTION_END:
@@ -92,41 +95,59 @@ def take_apart(spirv: bytes) -> Module:
             ids.setdefault(name, flat[at + 1])
         elif op != OP_MEMBER_NAME:
             entry = flat[at + 2] if op == OP_ENTRY_POINT else entry
-            before.append((flat[at + 1] if op == OP_DECORATE else 0, words[at:end]))
+            target = flat[at + 1] if op == OP_DECORATE else flat[at + 2] if op == OP_VARIABLE else 0
+            before.append((target, words[at:end]))
             decorated = len(before) if op == OP_DECORATE else decorated
         at = end
+    written = [ids[name] for name in (CHAIN, THEN) if name in ids]
+    steps = _called(functions, written)
+    before[decorated:decorated] = [
+        (number, np.array([_word(3, OP_DECORATE), number, NO_CONTRACTION], np.uint32))
+        for number in rounded
+        if owner[number] in steps
+    ]
     return Module(words[:HEADER_WORDS], tuple(before), functions, entry, ids, owner)
 
 
+def _called(functions: Mapping[int, Function], first: Sequence[int]) -> set[int]:
+    """Returns the functions that these call, and they themselves."""
+    wanted, found = list(first), set[int]()
+    while wanted:
+        current = wanted.pop()
+        if current not in found:
+            found.add(current)
+            wanted += functions[current].calls
+    return found
+
+
 VECTOR = "vu4;"
-CHAIN = f"chain({6 * VECTOR}"
+CHAIN, THEN, RESIDUAL = f"chain({6 * VECTOR}", f"then({2 * VECTOR}", f"residual_at({VECTOR}"
+BESIDE = "beside"
+"""The variable of the residual, of which only RESIDUAL reads."""
 INPUTS, WORDS = 6, 6
 """Registers before those of the steps: what goes in, and the words of the module's constants."""
 
-Steps = Sequence[tuple[str, Sequence[int]]]
+Steps = tuple[tuple[str, tuple[int, ...]], ...]
 """The function of each step and its operands, as registers; see shaders/include/chain.glsl."""
 
 
+@lru_cache(maxsize=128)
 def link(spirv: bytes, steps: Steps) -> bytes:
-    """Returns a module whose chain takes these steps."""
+    """Returns a module whose chain or epilogue takes these steps."""
     module = take_apart(spirv)
-    chain = module.ids[CHAIN]
-    body, bound = _write(module, chain, steps)
-    functions = {**module.functions, chain: body}
-    wanted, kept = [module.entry], set[int]()
-    while wanted:
-        current = wanted.pop()
-        if current not in kept:
-            kept.add(current)
-            wanted += functions[current].calls
-    header = module.header.copy()
-    header[3] = bound
-    owner = {i: f for i, f in module.owner.items() if f == chain}
+    functions, header = dict(module.functions), module.header.copy()
+    chain = module.ids.get(CHAIN, module.ids.get(THEN, 0))
+    if chain:  # a kernel of integers has neither
+        functions[chain], header[3] = _write(module, chain, steps)
+    kept = _called(functions, [module.entry])
+    gone = {i for i, f in module.owner.items() if f == chain}
+    if module.ids.get(RESIDUAL) not in kept and BESIDE in module.ids:
+        gone.add(module.ids[BESIDE])
     parts = [header]
     parts += [
         words
         for target, words in module.before
-        if target not in owner and module.owner.get(target, module.entry) in kept
+        if target not in gone and module.owner.get(target, module.entry) in kept
     ]
     parts += [function.words for i, function in functions.items() if i in kept]
     return np.concatenate(parts).astype("<u4").tobytes()
@@ -135,8 +156,8 @@ def link(spirv: bytes, steps: Steps) -> bytes:
 def _write(module: Module, chain: int, steps: Steps) -> tuple[Function, int]:
     """Returns the chain as a function of its steps, and the module's new bound of ids."""
     old = module.functions[chain].words.tolist()
-    vector = old[1]
-    head = 5 + 3 * INPUTS  # the function and its parameters, which stay
+    vector, then = old[1], CHAIN not in module.ids
+    head = 5 + 3 * (2 if then else INPUTS)  # the function and its parameters, which stay
     pointer, parameters = old[6], old[7:head:3]
     bound = int(module.header[3])
 
@@ -155,7 +176,12 @@ def _write(module: Module, chain: int, steps: Steps) -> tuple[Function, int]:
     def value(register: int) -> int:
         if register not in values:
             values[register] = new()
-            if register < INPUTS:
+            if then and register == 1:
+                residual = module.ids[RESIDUAL]
+                calls.append(residual)
+                given = (vector, values[register], residual, parameters[1])
+                out.extend((_word(5, OP_CALL), *given))
+            elif register < INPUTS:
                 out.extend((_word(4, OP_LOAD), vector, values[register], parameters[register]))
             else:
                 word, four, none = module.ids[f"WORD_{register - INPUTS}"], new(), new()

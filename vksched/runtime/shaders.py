@@ -38,19 +38,21 @@ class Shader:
         return 4 * sum(count for _, _, count in self.push)
 
     def pack_push(self, offsets: Sequence[int], values: Mapping[str, PushValue]) -> bytes:
-        """Returns the push constants: one word offset per binding, then the named fields.
+        """Returns the push constants: one word offset per binding, then the named fields. The last
+        binding of a module may be left out, where none of its steps reads it.
 
         Raises:
             ShaderError: a field is missing, unknown, or has another length.
         """
         fields = self.push[len(self.bindings) :]
         names = {name for name, _, _ in fields}
-        if len(offsets) != len(self.bindings) or names != values.keys():
+        missing = len(self.bindings) - len(offsets)
+        if missing not in (0, int(self.bindings[-1] == "residual")) or names != values.keys():
             raise ShaderError(
                 f"[{self.name}] expected {len(self.bindings)} offsets and the fields "
                 f"{sorted(names)}, got {len(offsets)} and {sorted(values)}"
             )
-        out = [struct.pack(f"<{len(offsets)}I", *offsets)]
+        out = [struct.pack(f"<{len(self.bindings)}I", *offsets, *(0,) * missing)]
         for name, kind, count in fields:
             value = values[name]
             items = value if isinstance(value, tuple) else (value,)
@@ -74,7 +76,9 @@ class Shader:
         return tuple(constants.get(name, default) for name, _, default in self.constants)
 
     def module(self, values: Sequence[int]) -> bytes:
-        """Returns the module for some values of the constants: with its chain, where it has one."""
+        """Returns the module for some values of the constants: with the steps that they say, where
+        it takes some.
+        """
         named = {name: value for (name, _, _), value in zip(self.constants, values, strict=True)}
         return link(self.spirv, steps_of(named)) if "STEP_0" in named else self.spirv
 

@@ -1,0 +1,105 @@
+"""Epilogues: elementwise ops behind a product or convolution become part of it.
+
+    conv -> add residual -> relu        is        conv(x, w, bias, residual) {then: add, relu}
+
+Nobody but the first of these ops may read the product, which has their shape and home; what else
+they read is numbers, and one value of the result's own type. Chains and single ops are taken whole
+or not at all, so this comes behind `fuse_chains`. A residual takes one more buffer than the kernel
+has: where a device of the graph allows too few, only ops without one are taken. On numpy alone
+nothing is: it would pass over the result just as often. Examples: tests/test_epilogue.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..errors import UnsupportedOp
+from ..graph import Graph, Node
+from ..ops.chain import Step, program_of
+from ..ops.epilogue import BUFFERS, FUNCTIONS, constants_of, takes_residual, then
+from ..ops.op import THEN, Attrs
+from ..types import FLOAT16, FLOAT32
+from .chains import word_of
+from .rewrite import Rewriter, rewrite
+from .wishes import Wishes
+
+PRODUCTS = ("matmul", "conv", "winograd_conv")
+OPS = frozenset(name.removesuffix("_float32") for name in FUNCTIONS)
+EXPONENTIAL = frozenset(("tanh", "sigmoid", "silu", "gelu", "gelu_tanh"))
+LEAST_LANES = 8
+"""CPU drivers of fewer lanes (SwiftShader) take longer over exponentials in the kernel of a
+product, which has no registers left for them, than over a pass of their own.
+"""
+Program = tuple[tuple[int, ...], tuple[Step, ...], tuple[tuple[str, int], ...]]
+"""The values that elementwise ops read, their steps and constants, as of a chain."""
+
+
+def fuse_epilogues(graph: Graph, wishes: Wishes) -> Graph:
+    """Makes elementwise ops part of the product or convolution that they follow."""
+    limits = wishes.limits
+    if limits is None:
+        return graph
+    few = limits.software and limits.subgroup_size < LEAST_LANES
+    taken = OPS - EXPONENTIAL if few else OPS
+
+    def rule(r: Rewriter, node: Node) -> int | None:
+        if node.type.dtype not in (FLOAT32, FLOAT16) or not node.type.size:
+            return None
+        program = _program(r, node)
+        values, steps, _ = program
+        if len(set(values)) > 2 or not all(op in taken for op, _, _ in steps):
+            return None
+        # the later value first: the other one is there by then
+        tried = (_follow(r, node, own, program) for own in sorted(set(values), reverse=True))
+        return next((made for made in tried if made is not None), None)
+
+    return rewrite(graph, dict.fromkeys(("chain", *taken), (rule,)), wishes, whole=True)
+
+
+def _program(r: Rewriter, node: Node) -> Program:
+    """Returns a node as the steps of a chain."""
+    if node.op == "chain":
+        program = program_of(node.attrs)
+        steps = tuple((op.name, at, tuple(given.items())) for op, at, given in program.steps)
+        return node.inputs, steps, program.constants
+    words = {i: word_of(a) for i in node.inputs if (a := r.array(i)) is not None and a.size == 1}
+    values = tuple(i for i in node.inputs if i not in words)
+    order = (*values, *words)
+    step = (node.op, tuple(map(order.index, node.inputs)), tuple(node.attrs.items()))
+    return values, (step,), tuple(words.values())
+
+
+def _follow(r: Rewriter, node: Node, own: int, program: Program) -> int | None:
+    """Returns a product that takes a node's steps, where it is one and can."""
+    values, steps, constants = program
+    product, beside = r[own], tuple(set(values) - {own})
+    if product.op not in PRODUCTS or THEN in product.attrs or product.type != node.type:
+        return None
+    if not r.is_read(own, values.count(own)):
+        return None
+    if beside and not (_is_residual(r, node, *beside) and takes_residual(product.op, node.type)):
+        return None
+    places = [int(i != own) for i in values]
+    moved = tuple(
+        (op, tuple(_moved(at, places, 1 + len(beside)) for at in registers), given)
+        for op, registers, given in steps
+    )
+    attrs = Attrs({**product.attrs, **then(1 + len(beside), moved, constants)})
+    try:
+        constants_of(node.type, attrs)
+    except UnsupportedOp:
+        return None
+    return r.emit(product.op, (*product.inputs, *beside), attrs)
+
+
+def _moved(register: int, places: Sequence[int], count: int) -> int:
+    """Returns a register of steps whose operands were at other places, and are `count` now."""
+    return places[register] if register < len(places) else register - len(places) + count
+
+
+def _is_residual(r: Rewriter, node: Node, value: int) -> bool:
+    """Whether kernels may read a value beside the result; from another device, the product would
+    have to wait for it.
+    """
+    near = r.shares_home(value) or r[value].declaration.leaf
+    return r[value].type == node.type and near and r.allows(BUFFERS)
