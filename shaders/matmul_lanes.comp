@@ -29,9 +29,14 @@ const uint COLUMNS = LANES * 4 * WIDE;
 #elif DEEP == 2
 #define EACH_LOAD(F) F(0) F(1)
 #define EACH_ROW(F) EACH_LANE(F, 0) EACH_LANE(F, 1)
-#else
+#elif DEEP == 4
 #define EACH_LOAD(F) F(0) F(1) F(2) F(3)
 #define EACH_ROW(F) EACH_LANE(F, 0) EACH_LANE(F, 1) EACH_LANE(F, 2) EACH_LANE(F, 3)
+#else
+#define EACH_LOAD(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7)
+#define EACH_ROW(F) \
+    EACH_LANE(F, 0) EACH_LANE(F, 1) EACH_LANE(F, 2) EACH_LANE(F, 3) \
+    EACH_LANE(F, 4) EACH_LANE(F, 5) EACH_LANE(F, 6) EACH_LANE(F, 7)
 #endif
 #if WIDE == 2
 #define BOTH(text) text
@@ -47,17 +52,12 @@ const uint COLUMNS = LANES * 4 * WIDE;
 #define LOAD_A(i) \
     const T4 a##i = four(a[a_at##i]); \
     a_at##i += advance_a;
+// Four steps in one expression, so that SwiftShader keeps the sum in a register between them.
 #define ADD_ROW(i, lane, first, c) { \
     const T4 left = A_ALONG_K != 0u ? FROM(a##i, lane) : \
         T4(FROM(a##i.c, first), FROM(a##i.c, first + 1), FROM(a##i.c, first + 2), FROM(a##i.c, first + 3)); \
-    sum##i##_##lane += left.x * b0[0]; \
-    BOTH(more##i##_##lane += left.x * b1[0];) \
-    sum##i##_##lane += left.y * b0[1]; \
-    BOTH(more##i##_##lane += left.y * b1[1];) \
-    sum##i##_##lane += left.z * b0[2]; \
-    BOTH(more##i##_##lane += left.z * b1[2];) \
-    sum##i##_##lane += left.w * b0[3]; \
-    BOTH(more##i##_##lane += left.w * b1[3];) }
+    sum##i##_##lane += b0 * left; \
+    BOTH(more##i##_##lane += b1 * left;) }
 #define KEEP_ROW(i, lane, first, c) \
     done[(i * LANES + lane) * WIDE] = sum##i##_##lane + shift0; \
     BOTH(done[(i * LANES + lane) * WIDE + 1] = more##i##_##lane + shift1;)
