@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import UnsupportedOp
 from ..graph import Graph, Node
 from ..ops.lower import compute, lower
-from ..ops.matmul import least_columns
+from ..ops.matmul import step_cost
 from ..ops.op import Attrs, AttrValue, Call, Limits, get_op
 from ..ops.winograd import TILES
 from ..types import FLOAT32, WORD_BYTES, NDArray, TensorType
@@ -109,17 +109,15 @@ def _is_tame(weights: NDArray) -> bool:
 
 def _tiles(node: Node, limits: Limits) -> tuple[int, ...]:
     """Returns the sizes of tiles that take less than unfolded windows, the best first."""
-    step = least_columns(limits)
-    images, _, *sizes = node.type.shape
-    costs = {1: 9.0 * images * _up(math.prod(sizes), step)}
+    images, rows, *sizes = node.type.shape
+    costs = {1: 9.0 * step_cost(rows, math.prod(sizes), images, limits)}
     for tile in TILES:
         tiles = images * math.prod(-(-size // tile) for size in sizes)
-        costs[tile] = TRANSFORMS * (tile + 2) ** 2 * _up(tiles, step)
+        points = (tile + 2) ** 2
+        costs[tile] = TRANSFORMS * min(
+            step_cost(rows, tiles, points, limits), step_cost(tiles, rows, points, limits)
+        )
     return tuple(sorted((t for t in TILES if costs[t] < costs[1]), key=lambda t: costs[t]))
-
-
-def _up(count: int, step: int) -> int:
-    return -(-count // step) * step
 
 
 def _points_of(weights: NDArray, key: object, tile: int) -> NDArray:
