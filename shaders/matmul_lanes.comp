@@ -1,7 +1,7 @@
 #version 450
 // result[m, n] = sum over k of a[m, k] * b[k, n] (+ bias), for every matrix of a batch, read four elements at once.
-// One group is one subgroup of LANES; it computes LANES * DEEP rows and LANES * 4 * WIDE columns, each lane four columns or
-// twice four of all rows. Each lane loads other values of a, and shuffles hand them to the rest. For CPU drivers: there every
+// One group is one subgroup of LANES; it computes LANES * DEEP rows and LANES * 4 * WIDE columns, each lane WIDE times four
+// columns of all rows. Each lane loads other values of a, and shuffles hand them to the rest. For CPU drivers: there every
 // load takes one branch per lane and value, and a shuffle is one instruction.
 // A_ALONG_K and B_ALONG_N are defined for drivers that go through both sides of a branch over a constant, too (SwiftShader).
 // Source: Goto and van de Geijn, Anatomy of high-performance matrix multiplication, 2008 (the register kernel).
@@ -29,38 +29,43 @@ const uint COLUMNS = LANES * 4 * WIDE;
 #elif DEEP == 2
 #define EACH_LOAD(F) F(0) F(1)
 #define EACH_ROW(F) EACH_LANE(F, 0) EACH_LANE(F, 1)
-#else
+#elif DEEP == 4
 #define EACH_LOAD(F) F(0) F(1) F(2) F(3)
 #define EACH_ROW(F) EACH_LANE(F, 0) EACH_LANE(F, 1) EACH_LANE(F, 2) EACH_LANE(F, 3)
-#endif
-#if WIDE == 2
-#define BOTH(text) text
 #else
-#define BOTH(text)
+#define EACH_LOAD(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7)
+#define EACH_ROW(F) \
+    EACH_LANE(F, 0) EACH_LANE(F, 1) EACH_LANE(F, 2) EACH_LANE(F, 3) \
+    EACH_LANE(F, 4) EACH_LANE(F, 5) EACH_LANE(F, 6) EACH_LANE(F, 7)
+#endif
+#if WIDE == 1
+#define EACH_WIDE(F, i, lane) F(0, i, lane)
+#elif WIDE == 2
+#define EACH_WIDE(F, i, lane) F(0, i, lane) F(1, i, lane)
+#else
+#define EACH_WIDE(F, i, lane) F(0, i, lane) F(1, i, lane) F(2, i, lane) F(3, i, lane)
 #endif
 
 // Written out, as CPU drivers keep indexed arrays in memory and not in registers.
-#define START_SUM(i, lane, first, c) \
-    T4 sum##i##_##lane = T4(0); \
-    BOTH(T4 more##i##_##lane = T4(0);)
+#define START_SUM(w, i, lane) T4 sum##i##_##lane##_##w = T4(0);
+#define START_ROW(i, lane, first, c) EACH_WIDE(START_SUM, i, lane)
 #define START_LOAD(i) uint a_at##i = place_a(at.x, row, i * LANES + gl_SubgroupInvocationID);
+#define START_WIDE(w, i, lane) uvec4 b_at##w = place_b(at.y, column + w * LANES * 4u);
 #define LOAD_A(i) \
     const T4 a##i = four(a[a_at##i]); \
     a_at##i += advance_a;
+#define LOAD_B(w, i, lane) \
+    const mat4 b##w = load_b(b_at##w); \
+    b_at##w += advance_b;
+// Four steps in one expression, so that SwiftShader keeps the sum in a register between them.
+#define ADD_SUM(w, i, lane) sum##i##_##lane##_##w += b##w * left;
 #define ADD_ROW(i, lane, first, c) { \
     const T4 left = A_ALONG_K != 0u ? FROM(a##i, lane) : \
         T4(FROM(a##i.c, first), FROM(a##i.c, first + 1), FROM(a##i.c, first + 2), FROM(a##i.c, first + 3)); \
-    sum##i##_##lane += left.x * b0[0]; \
-    BOTH(more##i##_##lane += left.x * b1[0];) \
-    sum##i##_##lane += left.y * b0[1]; \
-    BOTH(more##i##_##lane += left.y * b1[1];) \
-    sum##i##_##lane += left.z * b0[2]; \
-    BOTH(more##i##_##lane += left.z * b1[2];) \
-    sum##i##_##lane += left.w * b0[3]; \
-    BOTH(more##i##_##lane += left.w * b1[3];) }
-#define KEEP_ROW(i, lane, first, c) \
-    done[(i * LANES + lane) * WIDE] = sum##i##_##lane + shift0; \
-    BOTH(done[(i * LANES + lane) * WIDE + 1] = more##i##_##lane + shift1;)
+    EACH_WIDE(ADD_SUM, i, lane) }
+#define START_SHIFT(w, i, lane) const T4 shift##w = bias_of_columns(column + w * LANES * 4u);
+#define KEEP_SUM(w, i, lane) done[(i * LANES + lane) * WIDE + w] = sum##i##_##lane##_##w + shift##w;
+#define KEEP_ROW(i, lane, first, c) EACH_WIDE(KEEP_SUM, i, lane)
 
 // Where a lane reads first, of ROWS rows and four steps along k: a row, or four rows at one step.
 uint place_a(uint first, uint row, uint number) {
@@ -69,21 +74,17 @@ uint place_a(uint first, uint row, uint number) {
 }
 
 void compute_tile(uvec3 at, uint row, uint column) {
-    EACH_ROW(START_SUM)
+    EACH_ROW(START_ROW)
     EACH_LOAD(START_LOAD)
-    uvec4 b_at0 = place_b(at.y, column);
-    BOTH(uvec4 b_at1 = place_b(at.y, column + LANES * 4u);)
+    EACH_WIDE(START_WIDE, 0, 0)
     const uint advance_a = A_ALONG_K != 0u ? 1u : a_column;
     const uint advance_b = B_ALONG_N != 0u ? b_row : 1u;
     for (uint step = 0u; step < k / 4u; ++step) {
         EACH_LOAD(LOAD_A)
-        const mat4 b0 = load_b(b_at0);
-        b_at0 += advance_b;
-        BOTH(const mat4 b1 = load_b(b_at1); b_at1 += advance_b;)
+        EACH_WIDE(LOAD_B, 0, 0)
         EACH_ROW(ADD_ROW)
     }
-    const T4 shift0 = bias_of_columns(column);
-    BOTH(const T4 shift1 = bias_of_columns(column + LANES * 4u);)
+    EACH_WIDE(START_SHIFT, 0, 0)
     T4 done[ROWS * WIDE];
     EACH_ROW(KEEP_ROW)
     const uint stores = min(ROWS, m - row) * WIDE;

@@ -1,6 +1,6 @@
 #version 450
 // result = the TILE x TILE results of each tile, made of the sums over channels at its SIDE x SIDE points: winograd.glsl.
-// sums: (SIDE, SIDE, rows, row), of which this pass holds some tiles; bias: (rows), result: (images, rows, height, width).
+// sums: (SIDE, SIDE, rows, tiles of this pass) or (SIDE, SIDE, tiles, rows), by steps; bias: (rows), result: (images, rows, height, width).
 // One invocation makes one tile of one row at a time.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
@@ -23,7 +23,9 @@ layout(push_constant) uniform Push {
     uint tiles[2];
     uint first_tile;
     uint pass_tiles;
-    uint row;
+    uint step;
+    uint row_step;
+    uint tile_step;
     uint first_item;
     uint last_item;
 };
@@ -73,8 +75,7 @@ void compute_item(uint item) {
     uint image;
     const uvec3 place = split_place(first_tile + tile, uvec3(1u, tiles[0], tiles[1]), image);
     const uvec2 at = place.yz * TILE;
-    const uint step = rows * row;
-    const uint from = sums_offset + own_row * row + tile;
+    const uint from = sums_offset + own_row * row_step + tile * tile_step;
     FOR_EACH_LINE(LOAD_LINE)
 #if TILE == 4
     FOR_EACH_LINE(LOAD_END)

@@ -18,13 +18,14 @@ from .matmul_kernels import (
     pack,
     product,
     product_scratch,
+    step_cost,
     takes_halves,
     variants,
 )
 from .op import Attrs, Kernel, Op, Work, register
 from .tensor import Tensor, TensorLike, apply, as_tensor, register_method
 
-__all__ = ["SHADERS", "matmul", "pack", "product"]
+__all__ = ["SHADERS", "matmul", "pack", "product", "step_cost"]
 """The builder, and what ops that are a product inside take from here."""
 
 

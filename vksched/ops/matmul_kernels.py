@@ -30,6 +30,8 @@ FILLS_A_DEVICE = 64
 """Groups that keep a GPU busy."""
 TALLEST_TILE = 64
 """Rows of the largest tile of a group."""
+GUESSED_COLUMNS = 32
+"""Of which a product has a multiple on a GPU, as far as `step_cost` knows: none was measured."""
 PART_K = LOOP_STEPS
 """Steps along k of one dispatch; a longer k is several."""
 LEAST_REUSE = 16
@@ -123,21 +125,18 @@ class _Lanes:
         tiles = math.prod(self.tiles(m, n, batches))
         products = self.rows * self.columns / lanes
         tile = self.rows + self.columns + products * _PRODUCT_COST[lanes]
-        tile += max(0.0, products - _SUMS[lanes])
         return -(-tiles // 2) * tile  # of two threads, as most machines have more
 
 
-_PRODUCT_COST = {8: 0.5, 4: 0.6}
+_PRODUCT_COST = {8: 0.5, 4: 0.7}
 """A multiplication and addition of all lanes, as a share of a load by one: seen on llvmpipe (8
 lanes) and SwiftShader (4).
 """
-_SUMS = {8: math.inf, 4: 32}
-"""The sums of a lane from which on each costs another load: SwiftShader keeps them in memory."""
 _ROWS = {8: ((1, 32), (1, 512), (4, 32), (4, 128)), 4: ((1, 16), (4, 16))}
 """Rows and columns of a tile of `matmul_rows`, by lanes: wide ones for what does not fit caches."""
-_TILES = {8: ((8, 32), (16, 32), (32, 32), (32, 64)), 4: ((8, 16), (16, 32))}
-"""Rows and columns of a tile of `matmul_lanes`, by lanes: as many as fit the registers, or, with 8
-lanes, the stack and the instruction cache.
+_TILES = {8: ((8, 32), (16, 32), (32, 32), (32, 64)), 4: ((8, 16), (16, 64), (32, 64))}
+"""Rows and columns of a tile of `matmul_lanes`, by lanes: as many as fit the stack and the
+instruction cache.
 """
 _FIXED = (4,)
 """Lanes of drivers that go through both sides of a branch over a constant (SwiftShader), which have
@@ -179,6 +178,16 @@ def variants(call: Call) -> tuple[str, ...]:
 def _in_place(call: Call) -> tuple[str, ...]:
     """The variants without scratch memory."""
     return _variants(call, False)
+
+
+def step_cost(m: int, n: int, batches: int, limits: Limits) -> float:
+    """Returns about how long a step along k takes, in a unit of the device's own: for comparing
+    products whose rows are filled up to tiles, before there is a call.
+    """
+    tiles = [tile for tile in _lanes(limits).values() if not tile.few]
+    if not tiles:
+        return float(m * -(-n // GUESSED_COLUMNS) * GUESSED_COLUMNS * batches)
+    return min(tile.cost(m, n, batches, limits.subgroup_size) for tile in tiles)
 
 
 def _variants(call: Call, packs: bool) -> tuple[str, ...]:

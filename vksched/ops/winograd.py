@@ -58,6 +58,8 @@ _SOFTWARE_SCRATCH_WORDS = 1 << 20
 _CHUNK_TILES = 64
 """Tiles of a pass that is not all of them are a multiple of this."""
 
+TURNS_BELOW = 0.9
+"""Products are turned for a tenth of their time or more, as tiles then lie apart in their sums."""
 _REPAIR_EACH = 16
 """Tiles that an invocation looks at together, or a half or quarter where there are many channels;
 flags are padded to as many.
@@ -289,8 +291,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
 def _pass(call: Call, shape: _Shape, first: int, tiles: int) -> Iterator[Dispatch]:
     """The results of some tiles: their values, the products, the results."""
     row = _row(tiles)
-    place: Push = (("first_tile", first), ("pass_tiles", tiles), ("row", row))
-    across: Push = (("tiles", shape.across), *place)
+    across: Push = (("tiles", shape.across), ("first_tile", first), ("pass_tiles", tiles))
     for launch in launches("winograd_conv", shape.channels * tiles, 0, call.limits):
         yield Dispatch(
             f"winograd_input_{shape.tile}",
@@ -300,7 +301,7 @@ def _pass(call: Call, shape: _Shape, first: int, tiles: int) -> Iterator[Dispatc
                 ("channels", shape.channels),
                 ("sizes", shape.sizes),
                 ("begin", shape.begin),
-                *(*across, *launch.push),
+                *(*across, ("row", row), *launch.push),
             ),
             (("IN_FOURS", int(shape.sizes[1] % 4 == 0 and shape.begin[1] == 1)),),
             barrier=launch.barrier,
@@ -308,23 +309,40 @@ def _pass(call: Call, shape: _Shape, first: int, tiles: int) -> Iterator[Dispatc
     # the wild tiles are found beside the products of the first pass
     between = list(_wild(call, shape)) if first == 0 else []
     yield from between
-    points = call.inputs[1]
-    values = TensorType((shape.points, shape.channels, row))
-    sums = TensorType((shape.points, shape.rows, row))
-    plain = Attrs({"transpose_a": False, "transpose_b": False})
-    products = matmul.product(Call((points, values), sums, plain, call.limits))
-    for number, step in enumerate(products):
-        barrier = step.barrier or (number == 0 and not between)
-        yield replace(step, operands=(1, _VALUES, 1, _SUMS), barrier=barrier)
+    turned = _is_turned(shape, row, call.limits)
+    for number, step in enumerate(_products(call, shape, row, turned)):
+        yield replace(step, barrier=step.barrier or (number == 0 and not between))
+    steps: Push = (
+        ("step", shape.rows * row),
+        ("row_step", 1 if turned else row),
+        ("tile_step", shape.rows if turned else 1),
+    )
     for launch in launches("winograd_conv", shape.rows * tiles, 0, call.limits):
         yield Dispatch(
             f"winograd_output_{shape.tile}",
             (_SUMS, _bias_of(call), OUTPUT),
             launch.groups,
-            (("rows", shape.rows), ("sizes", shape.results), *across, *launch.push),
+            (("rows", shape.rows), ("sizes", shape.results), *across, *steps, *launch.push),
             (*_constants(call), ("IN_FOURS", int(shape.results[1] % 4 == 0))),
             barrier=True,
         )
+
+
+def _products(call: Call, shape: _Shape, row: int, turned: bool) -> Iterator[Dispatch]:
+    points, values = call.inputs[1], TensorType((shape.points, shape.channels, row))
+    inputs, operands, lines = (points, values), (1, _VALUES, 1, _SUMS), (shape.rows, row)
+    if turned:
+        inputs, operands, lines = (values, points), (_VALUES, 1, 1, _SUMS), (row, shape.rows)
+    attrs = Attrs({"transpose_a": turned, "transpose_b": turned})
+    sums = TensorType((shape.points, *lines))
+    for step in matmul.product(Call(inputs, sums, attrs, call.limits)):
+        yield replace(step, operands=operands)
+
+
+def _is_turned(shape: _Shape, row: int, limits: Limits) -> bool:
+    """Whether tiles are the rows of the products: few of them fill more of these than columns."""
+    turned = matmul.step_cost(row, shape.rows, shape.points, limits)
+    return turned < TURNS_BELOW * matmul.step_cost(shape.rows, row, shape.points, limits)
 
 
 def _bias_of(call: Call) -> int:

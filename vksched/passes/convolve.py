@@ -17,6 +17,7 @@ import numpy as np
 from ..errors import UnsupportedOp
 from ..graph import Graph, Node
 from ..ops.lower import compute, lower
+from ..ops.matmul import step_cost
 from ..ops.op import Attrs, AttrValue, Call, Limits, get_op
 from ..ops.winograd import TILES
 from ..types import FLOAT32, WORD_BYTES, NDArray, TensorType
@@ -31,8 +32,6 @@ up what is not finite.
 """
 LARGEST_WEIGHT = 1e10
 """With values up to 1e20, which are not wild, sums at its points are far from infinity."""
-COLUMNS = 32
-"""Products take as long for any columns up to a multiple of this, as their kernels make so many."""
 TRANSFORMS = 1.2
 """What the transforms of x and of the results add, as a factor: seen on both CPU drivers."""
 
@@ -58,7 +57,7 @@ def _winograd_rule(wishes: Wishes, limits: Limits) -> Rule:
             return None
         if not (r.is_free(w) and r.shares_home(w)):
             return None
-        for tile in _tiles(node):
+        for tile in _tiles(node, limits):
             needed = _points_type(weights, tile).size * WORD_BYTES
             if needed > min(room, limits.max_buffer_bytes):
                 continue
@@ -108,18 +107,17 @@ def _is_tame(weights: NDArray) -> bool:
     return bool(np.abs(weights).max(initial=0) < LARGEST_WEIGHT)  # of NaN it is not
 
 
-def _tiles(node: Node) -> tuple[int, ...]:
+def _tiles(node: Node, limits: Limits) -> tuple[int, ...]:
     """Returns the sizes of tiles that take less than unfolded windows, the best first."""
-    images, _, *sizes = node.type.shape
-    costs = {1: 9.0 * images * _columns(math.prod(sizes))}
+    images, rows, *sizes = node.type.shape
+    costs = {1: 9.0 * step_cost(rows, math.prod(sizes), images, limits)}
     for tile in TILES:
         tiles = images * math.prod(-(-size // tile) for size in sizes)
-        costs[tile] = TRANSFORMS * (tile + 2) ** 2 * _columns(tiles)
+        points = (tile + 2) ** 2
+        costs[tile] = TRANSFORMS * min(
+            step_cost(rows, tiles, points, limits), step_cost(tiles, rows, points, limits)
+        )
     return tuple(sorted((t for t in TILES if costs[t] < costs[1]), key=lambda t: costs[t]))
-
-
-def _columns(count: int) -> int:
-    return -(-count // COLUMNS) * COLUMNS
 
 
 def _points_of(weights: NDArray, key: object, tile: int) -> NDArray:
