@@ -280,3 +280,22 @@ def test_explain_tells_the_steps(scheds: tuple[vs.Scheduler, vs.Scheduler]) -> N
         text = run.plan.explain("inner")
         assert "'relu'" in text and "stands for inner" in text
     run.close()
+
+
+def test_few_programs_have_numbers_as_each_is_compiled() -> None:
+    w = vs.weight(values(8, 8))
+    x = x_of(6, 8)
+    for number in (0.5, 0.25, 0.5, 3.0, 7.0):
+        x = vs.relu(vs.matmul(x, w) * number)
+    fused_ones = [THEN in n.attrs for n in fused(x).ops if n.op == "matmul"]
+    assert fused_ones == [True, True, True, False, False]
+
+
+def test_a_product_stays_on_the_device_when_its_residual_takes_too_much_scratch_memory() -> None:
+    limits = Limits(storage_buffers=8, max_buffer_bytes=80_000)
+    x = x_of(1, 8, 32, 32, dtype="float16")
+    w = vs.weight(np.ones((8, 1, 3, 3), np.float16))
+    graph = fused(vs.conv(x, w, padding=1, groups=8) + x, limits)
+    assert ops_of(graph) == ["conv", "add"]
+    (conv,) = (n for n in graph.ops if n.op == "conv")
+    assert lower(conv.declaration, Call(graph.input_types(conv), conv.type, conv.attrs, limits))

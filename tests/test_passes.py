@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -354,6 +355,14 @@ def test_limits_are_what_all_devices_in_use_allow() -> None:
     assert (found.storage_buffers, found.max_buffer_bytes) == (5, 100)
     gone = replace(specs[1], out_of_use="lost")
     assert least_limits(Machine((specs[0], gone))) == sizes[0]
+
+
+def test_limits_are_the_same_for_any_order_of_devices() -> None:
+    lanes = [(64, False), (8, True), (4, True)]
+    limits = [Limits(subgroup_size=count, software=software) for count, software in lanes]
+    for order in permutations(limits):
+        specs = tuple(DeviceSpec(f"d{i}", "vulkan", limits=each) for i, each in enumerate(order))
+        assert least_limits(Machine(specs)) == limits[2]
 
 
 def test_placements_hold_by_tensor_and_by_pattern(scheds: Scheds) -> None:

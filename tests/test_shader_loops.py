@@ -62,6 +62,8 @@ def test_products_are_nearly_nothing_but_multiply_adds() -> None:
         assert copy.loops == ()
         (loop,) = product.loops
         assert 1 <= loop.cycles < 1.1 and loop.shared_reads and not loop.global_reads
-    assert shader_stats.loops_as_markdown(report).splitlines()[2].startswith(
-        "| `matmul_tiled_float32` (BLOCK=8) | "
+    assert (
+        shader_stats.loops_as_markdown(report)
+        .splitlines()[2]
+        .startswith("| `matmul_tiled_float32` (BLOCK=8) | ")
     )

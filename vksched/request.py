@@ -70,7 +70,10 @@ def least_limits(machine: Machine) -> Limits | None:
     if not limits:
         return None
     least = {name: min(getattr(each, name) for each in limits) for name in _SIZES}
-    return replace(limits[0], **least)
+    # the same for any order of devices; of subgroups those of CPU drivers choose kernels
+    software = [each for each in limits if each.software]
+    lanes = min((each for each in software or limits), key=lambda each: each.subgroup_size)
+    return replace(lanes, **least)
 
 
 _SIZES = ("max_invocations", "shared_bytes", "storage_buffers", "max_buffer_bytes")

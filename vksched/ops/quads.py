@@ -52,7 +52,7 @@ def can_take_quads(
 def _rounds(groups: int, limits: Limits) -> int:
     """Returns quads of one invocation where `groups` would have one each."""
     if limits.software:
-        return max(_SOFTWARE_ROUNDS, -(-groups // _SOFTWARE_GROUPS))
+        return min(max(_SOFTWARE_ROUNDS, -(-groups // _SOFTWARE_GROUPS)), LOOP_STEPS // 2)
     return max(1, min(_ROUNDS, groups // _BUSY_GROUPS))
 
 

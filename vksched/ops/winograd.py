@@ -341,6 +341,8 @@ def _products(call: Call, shape: _Shape, row: int, turned: bool) -> Iterator[Dis
 
 def _is_turned(shape: _Shape, row: int, limits: Limits) -> bool:
     """Whether tiles are the rows of the products: few of them fill more of these than columns."""
+    if shape.channels % 4:  # products of such operands go by another kernel than costs are known of
+        return False
     turned = matmul.step_cost(row, shape.rows, shape.points, limits)
     return turned < TURNS_BELOW * matmul.step_cost(shape.rows, row, shape.points, limits)
 

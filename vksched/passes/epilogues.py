@@ -5,8 +5,10 @@
 Nobody but the first of these ops may read the product, which has their shape and home; what else
 they read is numbers, and one value of the result's own type. Chains and single ops are taken whole
 or not at all, so this comes behind `fuse_chains`. A residual takes one more buffer than the kernel
-has: where a device of the graph allows too few, only ops without one are taken. On numpy alone
-nothing is: it would pass over the result just as often. Examples: tests/test_epilogue.py.
+has: where a device of the graph allows too few, only ops without one are taken. Every program with
+other numbers is a pipeline of its own, which CPU drivers compile for a second or two, so few are
+taken with numbers. On numpy alone nothing is: it would pass over the result just as often.
+Examples: tests/test_epilogue.py.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from ..errors import UnsupportedOp
 from ..graph import Graph, Node
 from ..ops.chain import Step, program_of
 from ..ops.epilogue import BUFFERS, FUNCTIONS, constants_of, takes_residual, then
-from ..ops.op import THEN, Attrs
+from ..ops.lower import lower
+from ..ops.op import THEN, Attrs, Call, Limits, get_op
 from ..types import FLOAT16, FLOAT32
 from .chains import word_of
 from .rewrite import Rewriter, rewrite
@@ -30,6 +33,10 @@ LEAST_LANES = 8
 """CPU drivers of fewer lanes (SwiftShader) take longer over exponentials in the kernel of a
 product, which has no registers left for them, than over a pass of their own.
 """
+MOST_WITH_NUMBERS = 2
+"""Programs that differ in their steps or numbers, of those with numbers in a graph: the limits of
+its clips, the slope of its leaky ReLUs, but not a scale for each layer.
+"""
 Program = tuple[tuple[int, ...], tuple[Step, ...], tuple[tuple[str, int], ...]]
 """The values that elementwise ops read, their steps and constants, as of a chain."""
 
@@ -41,17 +48,26 @@ def fuse_epilogues(graph: Graph, wishes: Wishes) -> Graph:
         return graph
     few = limits.software and limits.subgroup_size < LEAST_LANES
     taken = OPS - EXPONENTIAL if few else OPS
+    with_numbers: set[tuple[object, ...]] = set()
 
     def rule(r: Rewriter, node: Node) -> int | None:
         if node.type.dtype not in (FLOAT32, FLOAT16) or not node.type.size:
             return None
         program = _program(r, node)
-        values, steps, _ = program
+        values, steps, constants = program
         if len(set(values)) > 2 or not all(op in taken for op, _, _ in steps):
             return None
+        numbers = (steps, constants) if constants or any(given for _, _, given in steps) else ()
+        if numbers and numbers not in with_numbers and len(with_numbers) == MOST_WITH_NUMBERS:
+            return None
         # the later value first: the other one is there by then
-        tried = (_follow(r, node, own, program) for own in sorted(set(values), reverse=True))
-        return next((made for made in tried if made is not None), None)
+        tried = (
+            _follow(r, node, own, program, limits) for own in sorted(set(values), reverse=True)
+        )
+        made = next((made for made in tried if made is not None), None)
+        if made is not None and numbers:
+            with_numbers.add(numbers)
+        return made
 
     return rewrite(graph, dict.fromkeys(("chain", *taken), (rule,)), wishes, whole=True)
 
@@ -69,7 +85,7 @@ def _program(r: Rewriter, node: Node) -> Program:
     return values, (step,), tuple(words.values())
 
 
-def _follow(r: Rewriter, node: Node, own: int, program: Program) -> int | None:
+def _follow(r: Rewriter, node: Node, own: int, program: Program, limits: Limits) -> int | None:
     """Returns a product that takes a node's steps, where it is one and can."""
     values, steps, constants = program
     product, beside = r[own], tuple(set(values) - {own})
@@ -87,6 +103,9 @@ def _follow(r: Rewriter, node: Node, own: int, program: Program) -> int | None:
     attrs = Attrs({**product.attrs, **then(1 + len(beside), moved, constants)})
     try:
         constants_of(node.type, attrs)
+        if beside:  # float16 takes scratch memory for it: the product must not go to numpy for that
+            types = tuple(r[i].type for i in (*product.inputs, *beside))
+            lower(get_op(product.op), Call(types, node.type, attrs, limits))
     except UnsupportedOp:
         return None
     return r.emit(product.op, (*product.inputs, *beside), attrs)
