@@ -116,7 +116,8 @@ def _rates_of_copy(
             written = context.pipeline(shader.spirv, [target, source], constants, len(push))
             pipeline = context.pipeline(shader.spirv, [source, target], constants, len(push))
             _submit_s(context, written, min(whole, limits.max_groups[0]), push, 1)
-            for groups in sorted({min(whole // part, limits.max_groups[0]) for part in PARTS}):
+            wanted = (max(1, whole // part) for part in PARTS)
+            for groups in sorted({min(groups, limits.max_groups[0]) for groups in wanted}):
                 seconds = _submit_s(context, pipeline, groups, push)
                 yield 8 * words / seconds, f"{name}, {groups} groups of {local}"
             written.close()
