@@ -14,7 +14,7 @@ from graphs import numpy_outputs
 import vksched as vs
 from vksched.graph import Graph
 from vksched.ops.chain import CODES
-from vksched.ops.epilogue import FUNCTIONS
+from vksched.ops.epilogue import FUNCTIONS, attrs_text
 from vksched.ops.lower import lower
 from vksched.ops.op import THEN, Call, Limits
 from vksched.ops.variants import call_key
@@ -278,8 +278,15 @@ def test_explain_tells_the_steps(scheds: tuple[vs.Scheduler, vs.Scheduler]) -> N
     run = scheds[0].compile(vs.relu(product(name="inner"), name="end"))
     if "matmul" in [n.op for n in run.plan.graph.ops][-1:]:
         text = run.plan.explain("inner")
-        assert "'relu'" in text and "stands for inner" in text
+        assert "then relu" in text and "stands for inner" in text
     run.close()
+
+
+def test_explain_names_the_steps() -> None:
+    graph = fused(vs.relu(product() * 2.0))
+    assert attrs_text(graph.nodes[-1].attrs) == (
+        "transpose_a=False, transpose_b=False, then mul, relu"
+    )
 
 
 def test_few_programs_have_numbers_as_each_is_compiled() -> None:

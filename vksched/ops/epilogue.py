@@ -73,6 +73,15 @@ def program_of(attrs: Attrs) -> Program | None:
     return operands, Attrs(program_attrs(steps, constants))
 
 
+def attrs_text(attrs: Attrs) -> str:
+    """Returns attributes as people read them: of an epilogue the ops."""
+    if THEN not in attrs:
+        return str(attrs)
+    _, steps, _ = cast(tuple[int, tuple[Step, ...], object], attrs[THEN])
+    kept = (f"{name}={value!r}" for name, value in attrs.items() if name != THEN)
+    return ", ".join((*kept, f"then {', '.join(op for op, _, _ in steps)}"))
+
+
 def constants_of(result: TensorType, attrs: Attrs) -> tuple[tuple[str, int], ...]:
     """Returns the specialisation constants of an epilogue: its steps and words; none of none.
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..graph import Node
+from ..ops.epilogue import attrs_text
 from ..ops.variants import Choice
 from ..types import TensorType
 from .plan import HOST, Plan
@@ -110,7 +111,7 @@ def describe_node(plan: Plan, node_id: int) -> About:
         op=node.op,
         type=str(node.type),
         bytes=node.type.device_bytes,
-        attrs="" if node.declaration.leaf else str(node.attrs),
+        attrs="" if node.declaration.leaf else attrs_text(node.attrs),
         device="caller" if node.op == "input" else devices[placement.device].name,
         split=split_of(plan).get(root.id),
         rule=placement.rule,
