@@ -55,20 +55,33 @@ BEGIN = (
 END = "<!-- end -->"
 
 
+MOST_NAMED = 4
+"""Steps of a pipeline that its line names."""
+
+
 class StatsError(Exception):
     """The driver is not there, or it failed."""
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A variant with specialisation constants; those not named keep their defaults."""
+    """A variant with specialisation constants, of which those not named keep their defaults, and
+    with the steps that are written into it, calls and words.
+    """
 
     variant: str
     constants: tuple[tuple[str, int], ...] = ()
+    calls: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    words: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        named = ", ".join(f"{name}={value}" for name, value in self.constants)
-        return f"{self.variant} ({named})" if named else self.variant
+        named = [f"{name}={value}" for name, value in self.constants]
+        steps = [name for name, _ in self.calls]
+        if len(steps) > MOST_NAMED:
+            steps[MOST_NAMED - 1 :] = [f"... {len(steps)} steps"]
+        if steps:
+            named.append(f"then {', '.join(steps)}")
+        return f"{self.variant} ({', '.join(named)})" if named else self.variant
 
 
 @dataclass(frozen=True)
@@ -189,8 +202,9 @@ def used_pipelines(variants: Collection[str] | None = None) -> list[Pipeline]:
                         defaults = {n: d for n, _, d in load_shader(dispatch.shader).constants}
                         given = sorted(dict(dispatch.constants).items())
                         changed = tuple((n, v) for n, v in given if defaults[n] != v)
-                        used.add(Pipeline(dispatch.shader, changed))
-    return sorted(used, key=lambda p: (p.variant, p.constants))
+                        steps = dispatch.steps
+                        used.add(Pipeline(dispatch.shader, changed, steps.calls, steps.words))
+    return sorted(used, key=lambda p: (p.variant, p.constants, p.calls, p.words))
 
 
 def measure(pipelines: Sequence[Pipeline], families: Iterable[str]) -> Report:
@@ -255,14 +269,15 @@ def _request(pipeline: Pipeline, folder: str) -> dict[str, object]:
     """Returns what the child process needs to know of a pipeline. folder: for modules that are
     written anew.
     """
+    from vksched.ops.op import Steps
     from vksched.runtime.shaders import DIRECTORY, load_shader
 
     shader = load_shader(pipeline.variant)
     values = shader.specialize(dict(pipeline.constants))
     path = DIRECTORY / f"{pipeline.variant}.spv"
-    module = shader.module(values)
+    module = shader.module(Steps(pipeline.calls, pipeline.words))
     if module != shader.spirv:
-        path = Path(folder) / f"{pipeline.variant}_{hash(values) & 0xFFFFFFFF:08x}.spv"
+        path = Path(folder) / f"{pipeline.variant}_{hash(pipeline) & 0xFFFFFFFF:08x}.spv"
         path.write_bytes(module)
     return {
         "spirv": str(path),
@@ -313,6 +328,7 @@ def as_json(report: Report) -> str:
             row: dict[str, object] = {
                 "variant": pipeline.variant,
                 "constants": dict(pipeline.constants),
+                "steps": [name for name, _ in pipeline.calls],
                 "family": family,
                 "driver": report.drivers[family],
             }

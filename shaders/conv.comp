@@ -6,9 +6,9 @@
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-layout(constant_id = 11) const uint HAS_BIAS = 0;
-layout(constant_id = 12) const uint ADDS = 0;
-layout(constant_id = 13) const uint ONE_ROW = 0;
+layout(constant_id = 3) const uint HAS_BIAS = 0;
+layout(constant_id = 4) const uint ADDS = 0;
+layout(constant_id = 5) const uint ONE_ROW = 0;
 #include "conv.glsl"
 
 const uint BLOCK = ONE_ROW != 0u ? 1u : 4u;

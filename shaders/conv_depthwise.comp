@@ -6,8 +6,8 @@
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-layout(constant_id = 11) const uint HAS_BIAS = 0;
-layout(constant_id = 12) const uint SLIDES = 0;
+layout(constant_id = 3) const uint HAS_BIAS = 0;
+layout(constant_id = 4) const uint SLIDES = 0;
 const uint ADDS = 0u;
 #include "conv.glsl"
 

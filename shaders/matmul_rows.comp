@@ -10,7 +10,7 @@
 layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 #ifndef B_ALONG_N
-layout(constant_id = 11) const uint B_ALONG_N = 1;
+layout(constant_id = 3) const uint B_ALONG_N = 1;
 #endif
 #define T float
 #define T4 vec4

@@ -14,9 +14,10 @@ from graphs import numpy_outputs
 
 import vksched as vs
 from vksched.graph import Graph
-from vksched.ops.chain import CODES, chain_constants, steps_of
+from vksched.ops.chain import FUNCTIONS, program_of
+from vksched.ops.epilogue import attrs_text
 from vksched.ops.lower import lower
-from vksched.ops.op import Call, Limits
+from vksched.ops.op import Call, Limits, Steps
 from vksched.passes import Wishes, optimize
 from vksched.runtime.link import link, take_apart
 from vksched.runtime.shaders import load_shader
@@ -125,8 +126,27 @@ def test_long_chains_are_several() -> None:
     x = x_of()
     for _ in range(20):
         x = vs.neg(vs.tanh(x))
+    assert ops_of(fused(x)) == ["chain"] * 3
+    assert [op.name for op, _, _ in program_of(fused(x).ops[-1].attrs).steps].count("tanh") == 7
+
+
+def test_cheap_steps_make_longer_chains() -> None:
+    x, y = x_of(), x_of("y")
+    for i in range(100):
+        x = x * (0.5 + i / 256) + y
     graph = fused(x)
-    assert ops_of(graph) == ["chain"] * 5
+    assert ops_of(graph) == ["chain"]
+    shown = ", ".join(["mul", "add"] * 7)
+    assert attrs_text(graph.ops[-1].attrs) == f"steps {shown}, mul, ..., 200 in all"
+
+
+def test_chains_of_large_tensors_are_shorter() -> None:
+    """Each is one dispatch, and one that takes seconds is killed."""
+    x = x_of(shape=(1 << 14, 1 << 14))
+    for _ in range(32):
+        x = vs.neg(x + 1.0)
+    graph = optimize(vs.build_graph(x)[0], Wishes())
+    assert [len(program_of(node.attrs).steps) for node in graph.ops] == [16] * 4
 
 
 def test_integers_and_int64_are_left_to_their_bounds() -> None:
@@ -177,31 +197,29 @@ def test_states_take_their_next_value_from_a_chain() -> None:
 # -- the shaders ---------------------------------------------------------------------------------
 
 
-def test_the_shaders_know_the_functions_by_their_numbers() -> None:
+def test_the_shaders_hold_the_functions() -> None:
     text = (SHADERS / "include" / "chain_ops.glsl").read_text()
-    found = {name: int(number) for number, name in re.findall(r"X\((\d+), (\w+)\)", text)}
-    assert found == dict(CODES)
+    assert set(re.findall(r"X\((\w+)\)", text)) == FUNCTIONS
 
 
-def test_the_constants_say_what_the_steps_are() -> None:
+def test_the_dispatch_says_what_the_steps_are() -> None:
     x, y = x_of(), x_of("y")
     node = fused(vs.clip(x * y, -1.0, 0.5) + 3.0).nodes[-1]
     call = Call((x.type, y.type), node.type, node.attrs)
-    constants = dict(chain_constants(call))
-    assert steps_of(constants) == (
-        ("mul_float32", (0, 1, 0)),
-        ("clip_float32", (12, 6, 7)),
-        ("add_float32", (13, 8, 0)),
+    [dispatch] = lower(node.declaration, call).dispatches
+    assert dispatch.steps.calls == (
+        ("mul_float32", (0, 1)),
+        ("clip_float32", (9, 7, 8)),
+        ("add_float32", (10, 6)),
     )
-    assert np.array([constants[f"WORD_{i}"] for i in range(3)], np.uint32).view(
-        np.float32
-    ).tolist() == [-1.0, 0.5, 3.0]
+    words = np.array(dispatch.steps.words, np.uint32).view(np.float32)
+    assert words.tolist() == [3.0, -1.0, 0.5]
 
 
 @pytest.mark.parametrize("name", ["chain_2", "chain_6_vec4"])
 def test_a_linked_module_holds_what_its_chain_calls(name: str, tmp_path: Path) -> None:
     spirv = load_shader(name).spirv
-    made = link(spirv, (("gelu_float32", (0,)), ("mul_float32", (12, 7))))
+    made = link(spirv, Steps((("gelu_float32", (0,)), ("mul_float32", (8, 7))), (1, 2)))
     assert len(made) < len(spirv) // 3
     before, after = take_apart(spirv), take_apart(made)
     assert set(after.functions) < set(before.functions)

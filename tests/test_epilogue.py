@@ -13,10 +13,9 @@ from graphs import numpy_outputs
 
 import vksched as vs
 from vksched.graph import Graph
-from vksched.ops.chain import CODES
 from vksched.ops.epilogue import FUNCTIONS, attrs_text
 from vksched.ops.lower import lower
-from vksched.ops.op import THEN, Call, Limits
+from vksched.ops.op import THEN, Call, Limits, Steps
 from vksched.ops.variants import call_key
 from vksched.passes import Wishes, optimize
 from vksched.runtime.link import link, take_apart
@@ -163,8 +162,8 @@ def test_the_last_part_of_a_sum_takes_the_steps() -> None:
     graph = vs.build_graph(vs.relu(x @ w))[0]
     node = optimize(graph, Wishes(limits=CPU)).nodes[-1]
     call = Call((x.type, w.type), node.type, node.attrs, CPU)
-    steps = [dict(d.constants).get("STEP_0", 0) for d in lower(node.declaration, call).dispatches]
-    assert len(steps) == 3 and steps[:2] == [0, 0] and steps[2] == CODES["relu_float32"]
+    calls = [d.steps.calls for d in lower(node.declaration, call).dispatches]
+    assert calls == [(), (), (("relu_float32", (0,)),)]
 
 
 def test_what_follows_has_no_say_in_the_variant() -> None:
@@ -180,7 +179,7 @@ def test_what_follows_has_no_say_in_the_variant() -> None:
 
 def test_the_shaders_hold_the_functions() -> None:
     text = (SHADERS / "include" / "epilogue.glsl").read_text()
-    assert all(f"X({CODES[name]}, {name})" in text for name in FUNCTIONS)
+    assert all(f"X({name})" in text for name in FUNCTIONS)
     assert text.count("_float32)") == len(FUNCTIONS)
 
 
@@ -189,17 +188,21 @@ def test_a_linked_module_holds_what_its_epilogue_calls(name: str, tmp_path: Path
     spirv = load_shader(name).spirv
     before = take_apart(spirv)
     for steps in (
-        (),
-        (("gelu_float32", (0,)),),
-        (("add_float32", (0, 1)), ("mul_float32", (12, 6))),
+        Steps(),
+        Steps((("gelu_float32", (0,)),)),
+        Steps((("add_float32", (0, 1)), ("mul_float32", (7, 6))), (3,)),
     ):
         made = link(spirv, steps)
         after = take_apart(made)
-        reads = "beside" in before.ids and any(1 in at for _, at in steps) and "int" not in name
+        reads = (
+            "beside" in before.ids and any(1 in at for _, at in steps.calls) and "int" not in name
+        )
         target = before.ids["beside"]
         assert any(i == target for i, _ in after.before) == reads
         gone = before.ids.get("gelu_float32(vu4;vu4;vu4;", -1)
-        assert (gone in after.functions) == (steps[:1] == (("gelu_float32", (0,)),) and gone > 0)
+        assert (gone in after.functions) == (
+            steps.calls[:1] == (("gelu_float32", (0,)),) and gone > 0
+        )
         validator = shutil.which("spirv-val")
         if validator is not None:
             (tmp_path / "made.spv").write_bytes(made)

@@ -110,7 +110,8 @@ uint nextafter_float32(uint a_word, uint b_word) {
 uint prelu_float32(uint a_word, uint b_word) {
     const float a = uintBitsToFloat(a_word);
     const float b = uintBitsToFloat(b_word);
-    return is_negative(a_word) ? floatBitsToUint(a * b) : a_word;
+    const uint bent = floatBitsToUint(a * b); // apart, as in unary.glsl
+    return is_negative(a_word) ? bent : a_word;
 }
 
 uint equal_float32(uint a_word, uint b_word) {

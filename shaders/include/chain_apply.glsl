@@ -1,27 +1,24 @@
-// The functions of CHAIN_UNARY, CHAIN_BINARY and CHAIN_TERNARY lifted to four values at once, and their choice by number.
+// The functions of CHAIN_UNARY, CHAIN_BINARY and CHAIN_TERNARY lifted to four values at once, and a call of each.
 #include "unary.glsl"
 #include "binary.glsl"
 
 uint where(uint x, uint a, uint b) { return x != 0u ? a : b; }
 
-#define LIFT_UNARY(number, f) \
+#define LIFT_UNARY(f) \
     uvec4 f(uvec4 a, uvec4 b, uvec4 c) { \
         return uvec4(f(a.x, b.x, c.x), f(a.y, b.y, c.y), f(a.z, b.z, c.z), f(a.w, b.w, c.w)); \
     }
-#define LIFT_BINARY(number, f) \
+#define LIFT_BINARY(f) \
     uvec4 f(uvec4 a, uvec4 b, uvec4 c) { return uvec4(f(a.x, b.x), f(a.y, b.y), f(a.z, b.z), f(a.w, b.w)); }
 CHAIN_UNARY(LIFT_UNARY)
 CHAIN_BINARY(LIFT_BINARY)
 CHAIN_TERNARY(LIFT_UNARY)
 
-uvec4 same_word(uvec4 a, uvec4 b, uvec4 c) { return a; }
-
-#define CASE(number, f) case number: return f(a, b, c);
-uvec4 apply(uint code, uvec4 a, uvec4 b, uvec4 c) {
-    switch (code) {
-        CHAIN_UNARY(CASE)
-        CHAIN_BINARY(CASE)
-        CHAIN_TERNARY(CASE)
-        default: return same_word(a, b, c);
-    }
+#define CALL(f) result ^= f(a, b, c);
+uvec4 every(uvec4 a, uvec4 b, uvec4 c) {
+    uvec4 result = a;
+    CHAIN_UNARY(CALL)
+    CHAIN_BINARY(CALL)
+    CHAIN_TERNARY(CALL)
+    return result;
 }

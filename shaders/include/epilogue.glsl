@@ -2,20 +2,12 @@
 // and of what a residual of the result's shape holds there, register 1. The shader has the residual as `beside`.
 // The runtime writes the body of then() anew (vksched/runtime/link.py), as that of a chain; without steps it returns what goes
 // in, and neither the residual nor any function is part of the module.
-layout(constant_id = 3) const uint STEP_0 = 0;
-layout(constant_id = 4) const uint STEP_1 = 0;
-layout(constant_id = 5) const uint STEP_2 = 0;
-layout(constant_id = 6) const uint STEP_3 = 0;
-layout(constant_id = 7) const uint WORD_0 = 0;
-layout(constant_id = 8) const uint WORD_1 = 0;
-layout(constant_id = 9) const uint WORD_2 = 0;
-layout(constant_id = 10) const uint WORD_3 = 0;
 
 #define CHAIN_UNARY(X) \
-    X(3, relu_float32) X(4, clip_float32) X(11, tanh_float32) X(12, sigmoid_float32) X(13, silu_float32) \
-    X(15, gelu_float32) X(16, gelu_tanh_float32) X(20, leaky_relu_float32) X(21, hard_sigmoid_float32) \
-    X(22, hard_swish_float32)
-#define CHAIN_BINARY(X) X(64, add_float32) X(66, mul_float32)
+    X(relu_float32) X(clip_float32) X(tanh_float32) X(sigmoid_float32) X(silu_float32) \
+    X(gelu_float32) X(gelu_tanh_float32) X(leaky_relu_float32) X(hard_sigmoid_float32) \
+    X(hard_swish_float32)
+#define CHAIN_BINARY(X) X(add_float32) X(mul_float32)
 #define CHAIN_TERNARY(X)
 #include "chain_apply.glsl"
 
@@ -36,10 +28,7 @@ uvec4 residual_at(uvec4 at) {
 #endif
 }
 
-uvec4 then(uvec4 x, uvec4 at) {
-    const uint others = STEP_1 ^ STEP_2 ^ STEP_3 ^ WORD_1 ^ WORD_2 ^ WORD_3;
-    return apply(STEP_0, x ^ nothing, residual_at(at), uvec4(WORD_0 ^ others));
-}
+uvec4 then(uvec4 x, uvec4 at) { return every(x ^ nothing, residual_at(at), x); }
 
 // at: the element of the result that each value is, or another one of the result for what is not stored.
 vec4 epilogue(vec4 values, uvec4 at) {

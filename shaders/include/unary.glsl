@@ -8,7 +8,8 @@
 // Keeps the sign of a zero, and returns what has no fraction, Inf and NaN as it is.
 uint rounded(uint word, float whole) {
     const uint magnitude = word & 0x7fffffffu;
-    return magnitude >= 0x4b000000u ? word : floatBitsToUint(with_sign(whole, uintBitsToFloat(word)));
+    const uint made = floatBitsToUint(with_sign(whole, uintBitsToFloat(word))); // apart, as in leaky_relu
+    return magnitude >= 0x4b000000u ? word : made;
 }
 
 // Rounds to fewer digits, of two results as near to the even one. how: in bits 0..7 the digits behind the point, in bits
@@ -237,7 +238,8 @@ uint relu_float32(uint word, uint alpha_word, uint beta_word) {
 uint leaky_relu_float32(uint word, uint alpha_word, uint beta_word) {
     const float x = uintBitsToFloat(word);
     const float alpha = uintBitsToFloat(alpha_word);
-    return is_negative(word) ? floatBitsToUint(alpha * x) : word;
+    const uint bent = floatBitsToUint(alpha * x); // apart: branches in a row take SwiftShader exponential time to compile
+    return is_negative(word) ? bent : word;
 }
 
 uint thresholded_relu_float32(uint word, uint alpha_word, uint beta_word) {

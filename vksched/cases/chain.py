@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import ShapeError
-from ..ops.chain import CODES, Step, program_attrs
+from ..ops.chain import BINARY, MAX_COST, UNARY, Step, program_attrs
 from ..ops.op import AttrValue
 from ..ops.pointwise import word
 from ..ops.tensor import apply, as_tensor
@@ -34,7 +34,7 @@ def step(op: str, *registers: int, **given: AttrValue) -> Step:
 def _of_each() -> list[Case]:
     """Each function once, with an add behind it so that no step is the only one."""
     out = []
-    for name in CODES:
+    for name in (*UNARY, *BINARY, "where"):
         op, _, dtype = name.rpartition("_")
         if name == "where":
             inputs: tuple[NDArray, ...] = (bools(3, 8), sample(FLOAT32, 3, 8), floats(3, 8, seed=2))
@@ -48,7 +48,7 @@ def _of_each() -> list[Case]:
             steps = (step(op, *range(len(given))), step("logical_not", len(given)))
             out.append(chain(steps, given, name, nmse=0.0))
             continue
-        elif CODES[name] < 64:
+        elif name in UNARY:
             inputs = (unary_sample(op, dtype, 3, 8),)
         else:
             inputs = (binary_sample(op, dtype, 3, 8), binary_sample(op, dtype, 3, 8, seed=1))
@@ -63,6 +63,17 @@ def _of_each() -> list[Case]:
 SUM = (step("add", 0, 1), step("mul", 2, 0))
 """(a + b) * a."""
 LONG = (*SUM, *(step("add", i, 1) for i in range(3, 9)))
+NUMBERS = [0.5 + i / 64 for i in range(32)]
+
+
+def _many(i: int) -> Step:
+    """-(x * number + y) - y, over and over."""
+    x = 33 + i if i else 0
+    return (step("mul", x, 2 + i // 4 % 32), step("add", x, 1), step("neg", x), step("sub", x, 1))[
+        i % 4
+    ]
+
+
 PAIRS = [
     ((1,), (1,)),
     ((7,), ()),
@@ -81,6 +92,15 @@ CASES = [
     *(chain(SUM, (floats(*a), floats(*b, seed=1)), "sum") for a, b in PAIRS),
     *(chain(SUM, (floats(*b), floats(*a, seed=1)), "sum") for a, b in PAIRS if a != b),
     chain(LONG, (floats(5, 13), floats(13, seed=1)), "eight steps"),
+    *(
+        chain(
+            [_many(i) for i in range(MAX_COST)],
+            (floats(5, n), floats(n, seed=1)),
+            "the most steps",
+            NUMBERS,
+        )
+        for n in (12, 13)
+    ),
     chain(
         (step("mul", 0, 1), step("add", 4, 2), step("sub", 5, 3), step("relu", 6)),
         (floats(5, 13),),

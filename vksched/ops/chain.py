@@ -3,19 +3,19 @@
     registers   0..n-1 operands | constants | results of the steps; the last step's is the chain's
     steps       (op, registers, attributes), in order: ("add", (0, 1), ()), ("relu", (2,), ()), ...
 
-Passes make chains, users do not. On a device one shader runs them all: the functions of the steps
-and the words of the constants are specialisation constants, and the runtime writes the calls into
-the module (vksched/runtime/link.py), so each step gives the bits that the op alone gives. numpy
-takes the steps on pieces that stay in its cache. Of float16 a chain is computed in float32 from
-end to end and rounded once. Examples: tests/test_chain.py.
+Passes make chains, users do not. On a device one shader runs them all: the runtime writes the calls
+of the steps and the constants into its module (vksched/runtime/link.py), and each step gives the
+bits that the op alone gives. numpy takes the steps on pieces that stay in its cache. Of float16 a
+chain is computed in float32 from end to end and rounded once. Examples: tests/test_chain.py.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import cast
 
 import numpy as np
@@ -24,18 +24,33 @@ from ..errors import ShapeError, UnsupportedOp
 from ..types import BOOL, FLOAT32, FLOATS, NDArray, TensorType, numpy_dtype
 from .host import HostKernel, cut_elements
 from .lower import infer
-from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, get_op, register
+from .op import (
+    OUTPUT,
+    REGISTERS,
+    Attrs,
+    AttrValue,
+    Call,
+    Dispatch,
+    Kernel,
+    Op,
+    Steps,
+    Work,
+    get_op,
+    register,
+)
 from .pointwise import PARAMETERS, function_name
 from .quads import launch_run
 from .strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
 
-MAX_STEPS, MAX_INPUTS, MAX_WORDS, MAX_AXES = 8, 6, 6, 4
-"""What the shaders hold; words are constants and parameters of steps."""
+MAX_INPUTS, MAX_AXES = REGISTERS, 4
+"""What the shaders hold."""
+MAX_COST = 256
+"""Of the steps of a chain together: CPU drivers compile it for about a second."""
 SHADER_INPUTS = (1, 2, 3, 6)
 """How many operands the shaders have; the others of a call are bound to the first one again."""
 
 # fmt: off
-_UNARY = (
+UNARY = (
     "neg_float32", "abs_float32", "relu_float32", "clip_float32", "square_float32", "sqrt_float32",
     "rsqrt_float32", "reciprocal_float32", "exp_float32", "log_float32", "tanh_float32",
     "sigmoid_float32", "silu_float32", "erf_float32", "gelu_float32", "gelu_tanh_float32",
@@ -44,20 +59,29 @@ _UNARY = (
     "cos_float32", "floor_float32", "ceil_float32", "round_float32", "trunc_float32",
     "sign_float32", "int32_to_float32", "bool_to_float32", "float32_to_bool", "logical_not_bool",
 )
-_BINARY = (
+BINARY = (
     "add_float32", "sub_float32", "mul_float32", "div_float32", "pow_float32", "maximum_float32",
     "minimum_float32", "prelu_float32", "equal_float32", "not_equal_float32", "less_float32",
     "less_equal_float32", "greater_float32", "greater_equal_float32", "bitwise_and_int32",
     "bitwise_or_int32", "bitwise_xor_int32",
 )
 # fmt: on
-CODES: Mapping[str, int] = {
-    **{name: number for number, name in enumerate(_UNARY, 1)},
-    **{name: number for number, name in enumerate(_BINARY, 64)},
-    "where": 112,
-}
-"""The numbers of the functions in shaders/include/chain_ops.glsl."""
-FUNCTIONS: Mapping[int, str] = {number: name for name, number in CODES.items()}
+FUNCTIONS = frozenset((*UNARY, *BINARY, "where"))
+"""Those of shaders/include/chain_ops.glsl."""
+COST, COSTS = (
+    32,
+    {
+        **dict.fromkeys(("sin", "cos"), 128),
+        **dict.fromkeys("clip hard_sigmoid hard_swish maximum minimum".split(), 8),
+        **dict.fromkeys("reciprocal floor ceil round trunc sign".split(), 8),
+        **dict.fromkeys(
+            "neg abs relu leaky_relu prelu square add sub mul div where cast".split(), 1
+        ),
+        **dict.fromkeys("equal not_equal less less_equal greater greater_equal".split(), 1),
+        **dict.fromkeys("logical_not bitwise_and bitwise_or bitwise_xor".split(), 1),
+    },
+)
+"""What drivers take to compile a step, roughly: an addition is 1, most functions are COST."""
 
 StepAttrs = tuple[tuple[str, AttrValue], ...]
 Step = tuple[str, tuple[int, ...], StepAttrs]
@@ -80,7 +104,7 @@ def function_of(op: str, types: Sequence[TensorType], attrs: Attrs) -> str | Non
         # a function of words that stands for one of another type as well
         if name.endswith("int32") and dtype != BOOL:
             return None
-    return name if name in CODES else None
+    return name if name in FUNCTIONS else None
 
 
 def program_attrs(
@@ -92,11 +116,14 @@ def program_attrs(
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A chain's attributes, taken apart. values: the constants as numpy has them."""
+    """A chain's attributes, taken apart. values: the constants as numpy has them. dead: behind each
+    step the registers that no later one reads.
+    """
 
     steps: tuple[tuple[Op, tuple[int, ...], Attrs], ...]
     constants: tuple[tuple[str, int], ...]
     values: tuple[NDArray, ...]
+    dead: tuple[tuple[int, ...], ...]
 
 
 @lru_cache(maxsize=4096)
@@ -105,7 +132,12 @@ def program_of(attrs: Attrs) -> Program:
     steps = cast(tuple[Step, ...], attrs["steps"])
     constants = cast(tuple[tuple[str, int], ...], attrs["constants"])
     taken = tuple((get_op(op), tuple(at), Attrs(dict(given))) for op, at, given in steps)
-    return Program(taken, constants, tuple(_value_of(dtype, at) for dtype, at in constants))
+    last = {at: number for number, (_, read, _) in enumerate(steps) for at in read}
+    dead: list[list[int]] = [[] for _ in steps]
+    for at, number in last.items():
+        dead[number].append(at)
+    values = tuple(_value_of(dtype, at) for dtype, at in constants)
+    return Program(taken, constants, values, tuple(map(tuple, dead)))
 
 
 def _value_of(dtype: str, at: int) -> NDArray:
@@ -161,6 +193,8 @@ def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         else:
             op.host.compute(operands, given, made)
         values.append(made)
+        for at in program.dead[number]:  # memory that the next step takes again, in the cache
+            values[at] = made
 
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
@@ -171,81 +205,50 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return out
 
 
+def cost_of(op: str) -> int:
+    """Returns the cost of a step."""
+    return COSTS.get(op, COST)
+
+
 # -- devices ---------------------------------------------------------------------------------------
 
 
-def encode(
-    call: Call,
-) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...], tuple[str, ...]]:
-    """Returns the steps of a chain as (function, registers) of the shaders, their words, and the
-    functions by name.
+def steps_of(call: Call) -> Steps:
+    """Returns the steps of a chain as functions of the shaders.
 
     Raises:
         UnsupportedOp: the shaders hold no such function, or not so much.
     """
     program, types = program_of(call.attrs), _types(call.inputs, call.attrs)
     count, first = len(call.inputs), len(call.inputs) + len(program.constants)
-    words: list[int] = []
-
-    def register_of(value: int) -> int:
-        if value not in words:
-            words.append(value)
-        return MAX_INPUTS + words.index(value)
+    cost = sum(cost_of(op.name) for op, _, _ in program.steps)
+    if cost > MAX_COST or count > MAX_INPUTS:
+        raise UnsupportedOp(
+            f"a chain holds {MAX_INPUTS} operands and steps of a cost of {MAX_COST}, "
+            f"this one has {count} and {cost}"
+        )
+    given = [tuple(types[r] for r in registers) for _, registers, _ in program.steps]
+    parameters = [
+        PARAMETERS[op.name](Call(seen, seen[0], attrs)) if op.name in PARAMETERS else ()
+        for (op, _, attrs), seen in zip(program.steps, given, strict=True)
+    ]
+    numbers = (*(word for _, word in program.constants), *chain.from_iterable(parameters))
+    words = {word: REGISTERS + at for at, word in enumerate(dict.fromkeys(numbers))}
 
     def place(register: int) -> int:
         if register < count:
             return register
         if register < first:
-            return register_of(program.constants[register - count][1])
-        return MAX_INPUTS + MAX_WORDS + register - first
+            return words[program.constants[register - count][1]]
+        return REGISTERS + len(words) + register - first
 
-    out: list[tuple[int, ...]] = []
-    names: list[str] = []
-    for op, registers, attrs in program.steps:
-        given = tuple(types[r] for r in registers)
-        name = function_of(op.name, given, attrs)
+    calls = []
+    for (op, registers, attrs), seen, own in zip(program.steps, given, parameters, strict=True):
+        name = function_of(op.name, seen, attrs)
         if name is None:
-            raise UnsupportedOp(f"no chain holds {op.name} of {given[0].dtype}")
-        operands = [place(r) for r in registers]
-        if op.name in PARAMETERS:
-            asked = Call(given, given[0], attrs)
-            operands += [register_of(value) for value in PARAMETERS[op.name](asked)]
-        names.append(name)
-        out.append((CODES[name], *operands))
-    if len(out) > MAX_STEPS or count > MAX_INPUTS or len(words) > MAX_WORDS:
-        raise UnsupportedOp(
-            f"a chain holds {MAX_STEPS} steps, {MAX_INPUTS} operands and {MAX_WORDS} words, "
-            f"this one has {len(out)}, {count} and {len(words)}"
-        )
-    return tuple(out), tuple(words), tuple(names)
-
-
-def pack_step(step: tuple[int, ...]) -> int:
-    """Returns the constant that says a step."""
-    code, *operands = step
-    return code | sum(operand << 8 + 5 * i for i, operand in enumerate(operands))
-
-
-def chain_constants(call: Call) -> tuple[tuple[str, int], ...]:
-    """Returns the specialisation constants of a chain: STEP_0 to STEP_7 and its words."""
-    steps, words, _ = encode(call)
-    after = MAX_INPUTS + MAX_WORDS
-    every = (*steps, *((0, after + i - 1) for i in range(len(steps), MAX_STEPS)))
-    return (
-        *((f"STEP_{i}", pack_step(step)) for i, step in enumerate(every)),
-        *((f"WORD_{i}", value) for i, value in enumerate(words)),
-    )
-
-
-def steps_of(constants: Mapping[str, int]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Returns the functions and registers that the constants of a shader stand for."""
-    out = []
-    for number in range(MAX_STEPS):
-        value = constants.get(f"STEP_{number}", 0)
-        if value & 255:
-            registers = tuple(value >> shift & 31 for shift in (8, 13, 18))
-            out.append((FUNCTIONS[value & 255], registers))
-    return tuple(out)
+            raise UnsupportedOp(f"no chain holds {op.name} of {seen[0].dtype}")
+        calls.append((name, (*map(place, registers), *(words[word] for word in own))))
+    return Steps(tuple(calls), tuple(words))
 
 
 def shader_inputs(inputs: int, storage_buffers: int) -> int | None:
@@ -255,7 +258,7 @@ def shader_inputs(inputs: int, storage_buffers: int) -> int | None:
 
 
 def _lower(call: Call) -> tuple[Dispatch, ...]:
-    constants = chain_constants(call)
+    steps = steps_of(call)
     if not call.output.size:
         return ()
     operands = shader_inputs(len(call.inputs), call.limits.storage_buffers)
@@ -292,7 +295,6 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
         *local_size,
         ("RANK", len(inner)),
         ("VARIES", sum(1 << i for i, moves in enumerate(varies) if moves)),
-        *constants,
     )
     return tuple(
         Dispatch(
@@ -302,6 +304,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
             tuple(push),
             constants,
             shifts=(*(shift[i] for i in filled), shift[-1]),
+            steps=steps,
         )
         for shift in peel(sizes, strides, MAX_AXES)
     )

@@ -21,7 +21,8 @@ import numpy as np
 
 from ..errors import DTypeError, ShapeError, UnsupportedOp
 from ..types import FLOAT32, NDArray, TensorType
-from .chain import HOST, Step, encode, pack_step, program_attrs
+from .chain import HOST, Step, program_attrs
+from .chain import steps_of as steps_of_chain
 from .host import HostKernel, Piece, cut_elements
 from .op import (
     OUTPUT,
@@ -32,13 +33,16 @@ from .op import (
     Dispatch,
     Kernel,
     Op,
+    Steps,
     Work,
     get_op,
     no_variants,
 )
 
-MAX_STEPS, MAX_WORDS = 4, 4
-"""What the kernels hold."""
+MAX_STEPS = 4
+"""What a kernel computes beside a product: its registers are full."""
+MOST_NAMED = 16
+"""Steps that the text of an epilogue or a chain names."""
 FUNCTIONS = frozenset(
     f"{name}_float32"
     for name in (
@@ -74,34 +78,41 @@ def program_of(attrs: Attrs) -> Program | None:
 
 
 def attrs_text(attrs: Attrs) -> str:
-    """Returns attributes as people read them: of an epilogue the ops."""
+    """Returns attributes as people read them: of chains and epilogues the ops, or the first."""
+    if attrs.keys() == program_attrs((), ()).keys():
+        return f"steps {_ops_text(attrs['steps'])}"
     if THEN not in attrs:
         return str(attrs)
-    _, steps, _ = cast(tuple[int, tuple[Step, ...], object], attrs[THEN])
+    _, steps, _ = cast(tuple[int, AttrValue, object], attrs[THEN])
     kept = (f"{name}={value!r}" for name, value in attrs.items() if name != THEN)
-    return ", ".join((*kept, f"then {', '.join(op for op, _, _ in steps)}"))
+    return ", ".join((*kept, f"then {_ops_text(steps)}"))
 
 
-def constants_of(result: TensorType, attrs: Attrs) -> tuple[tuple[str, int], ...]:
-    """Returns the specialisation constants of an epilogue: its steps and words; none of none.
+def _ops_text(steps: AttrValue) -> str:
+    names = [op for op, _, _ in cast(tuple[Step, ...], steps)]
+    if len(names) > MOST_NAMED:
+        names[MOST_NAMED - 1 :] = ["...", f"{len(names)} in all"]
+    return ", ".join(names)
+
+
+def steps_of(result: TensorType, attrs: Attrs) -> Steps:
+    """Returns the steps of an epilogue as functions of the kernels; none of none.
 
     Raises:
         UnsupportedOp: kernels hold no such function, or not so much.
     """
     program = program_of(attrs)
     if program is None:
-        return ()
+        return Steps()
     wide = result.as_dtype(FLOAT32)
-    steps, words, names = encode(Call((wide,) * program[0], wide, program[1]))
-    if len(steps) > MAX_STEPS or len(words) > MAX_WORDS or not FUNCTIONS.issuperset(names):
+    steps = steps_of_chain(Call((wide,) * program[0], wide, program[1]))
+    names = [name for name, _ in steps.calls]
+    if len(names) > MAX_STEPS or not FUNCTIONS.issuperset(names):
         raise UnsupportedOp(
-            f"an epilogue holds {MAX_STEPS} steps of {', '.join(sorted(FUNCTIONS))} and "
-            f"{MAX_WORDS} words, this one has {', '.join(names)} and {len(words)}"
+            f"an epilogue holds {MAX_STEPS} steps of {', '.join(sorted(FUNCTIONS))}, "
+            f"this one has {', '.join(names)}"
         )
-    return (
-        *((f"STEP_{i}", pack_step(step)) for i, step in enumerate(steps)),
-        *((f"WORD_{i}", value) for i, value in enumerate(words)),
-    )
+    return steps
 
 
 def takes_residual(op: str, result: TensorType) -> bool:
@@ -206,7 +217,7 @@ def _lower(kernel: Kernel, call: Call) -> tuple[Dispatch, ...]:
     dispatches, program = kernel.lower(call.bare), program_of(call.attrs)
     if program is None:
         return dispatches
-    constants = constants_of(call.output, call.attrs)
+    steps = steps_of(call.output, call.attrs)
     residual = (len(call.inputs) - 1,) * (program[0] - 1)
     if residual and call.limits.storage_buffers < BUFFERS:
         raise UnsupportedOp(
@@ -214,17 +225,12 @@ def _lower(kernel: Kernel, call: Call) -> tuple[Dispatch, ...]:
             f"{call.limits.storage_buffers}"
         )
 
-    def ending(step: Dispatch) -> Dispatch:
-        if OUTPUT not in step.operands or step.partial:
-            return step
-        shifts = step.shifts
+    def ending(one: Dispatch) -> Dispatch:
+        if OUTPUT not in one.operands or one.partial:
+            return one
+        shifts = one.shifts
         if shifts:
-            shifts += (shifts[step.operands.index(OUTPUT)],) * len(residual)
-        return replace(
-            step,
-            operands=(*step.operands, *residual),
-            constants=(*step.constants, *constants),
-            shifts=shifts,
-        )
+            shifts += (shifts[one.operands.index(OUTPUT)],) * len(residual)
+        return replace(one, operands=(*one.operands, *residual), shifts=shifts, steps=steps)
 
     return tuple(map(ending, dispatches))

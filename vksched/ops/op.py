@@ -122,6 +122,23 @@ SCRATCH = -3
 
 
 @dataclass(frozen=True, slots=True)
+class Steps:
+    """What the runtime writes into the module of a chain or an epilogue (runtime/link.py).
+
+    calls: the shader function of each step and the registers that are its operands: from 0 on what
+        goes in, from REGISTERS on the words, then the results of the steps.
+    words: constants and parameters.
+    """
+
+    calls: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    words: tuple[int, ...] = ()
+
+
+REGISTERS = 6
+"""Of what goes into a chain, whether it takes as much or not."""
+
+
+@dataclass(frozen=True, slots=True)
 class Dispatch:
     """One kernel launch, as data.
 
@@ -136,6 +153,7 @@ class Dispatch:
     barrier: this dispatch reads what an earlier dispatch of the same node wrote, or writes where
         one read or wrote.
     partial: its results are parts of sums, to which later dispatches add.
+    steps: those of the chain or epilogue that the shader carries.
     """
 
     shader: str
@@ -146,6 +164,7 @@ class Dispatch:
     shifts: tuple[int, ...] = ()
     barrier: bool = False
     partial: bool = False
+    steps: Steps = Steps()
 
 
 THEN = "then"

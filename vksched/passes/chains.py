@@ -22,25 +22,24 @@ import numpy as np
 from ..graph import Graph, Node
 from ..ops.chain import (
     MAX_AXES,
+    MAX_COST,
     MAX_INPUTS,
-    MAX_STEPS,
-    MAX_WORDS,
     Step,
+    cost_of,
     function_of,
     program_attrs,
     shader_inputs,
 )
 from ..ops.op import Limits
-from ..ops.pointwise import PARAMETERS
 from ..ops.strides import broadcast_strides, collapse
 from ..types import BOOL, FLOAT16, FLOAT32, INT32, NDArray, Shape, TensorType
 from .rewrite import Rewriter, rewrite
 from .wishes import Wishes
 
-PARAMETER_WORDS = 2
-"""What an op of parameters has at most."""
-
-
+LEAST_STEPS, MOST_VALUES = 8, 1 << 32
+"""A chain is one dispatch, which drivers kill if it takes seconds: of large tensors it computes so
+many values at most, or so many steps.
+"""
 JUMPS = frozenset(
     "cast equal not_equal less less_equal greater greater_equal floor ceil round trunc sign".split()
 )
@@ -52,7 +51,7 @@ a chain does not round, makes another result.
 @dataclass
 class _Group:
     """A chain as it grows. dtype: of its floats. members: node ids, the last one first. inputs:
-    what they read and is no member. words: constants and parameters.
+    what they read and is no member.
     """
 
     dtype: str
@@ -60,7 +59,7 @@ class _Group:
     home: str | None
     members: list[int] = field(default_factory=list)
     inputs: dict[int, None] = field(default_factory=dict)
-    words: int = 0
+    cost: int = 0
 
 
 def fuse_chains(graph: Graph, wishes: Wishes) -> Graph:
@@ -120,19 +119,18 @@ class _Finder:
         """Takes a node into a chain, where both then fit."""
         nodes = self.graph.nodes
         inputs = {i: None for i in group.inputs if i != node.id}
-        words = group.words + PARAMETER_WORDS * (node.op in PARAMETERS)
         for operand in node.inputs:
-            if _is_number(self.graph, node, operand):
-                words += 1
-            else:
+            if not _is_number(self.graph, node, operand):
                 inputs[operand] = None
-        fits = len(group.members) < MAX_STEPS and len(inputs) <= self.most and words <= MAX_WORDS
+        cost = group.cost + cost_of(node.op)
+        most = max(LEAST_STEPS, MOST_VALUES // node.type.size)
+        fits = cost <= MAX_COST and len(group.members) < most and len(inputs) <= self.most
         if group.members and any(self._is_far(i, group) for i in inputs):
             return False
         if not fits or not _has_few_axes((nodes[i].type.shape for i in inputs), group.shape):
             return False
         group.members.append(node.id)
-        group.inputs, group.words = inputs, words
+        group.inputs, group.cost = inputs, cost
         return True
 
     def _is_far(self, value: int, group: _Group) -> bool:

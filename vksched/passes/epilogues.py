@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from ..errors import UnsupportedOp
 from ..graph import Graph, Node
 from ..ops.chain import Step, program_of
-from ..ops.epilogue import BUFFERS, FUNCTIONS, constants_of, takes_residual, then
+from ..ops.epilogue import BUFFERS, FUNCTIONS, steps_of, takes_residual, then
 from ..ops.lower import lower
 from ..ops.op import THEN, Attrs, Call, Limits, get_op
 from ..types import FLOAT16, FLOAT32
@@ -102,7 +102,7 @@ def _follow(r: Rewriter, node: Node, own: int, program: Program, limits: Limits)
     )
     attrs = Attrs({**product.attrs, **then(1 + len(beside), moved, constants)})
     try:
-        constants_of(node.type, attrs)
+        steps_of(node.type, attrs)
         if beside:  # float16 takes scratch memory for it: the product must not go to numpy for that
             types = tuple(r[i].type for i in (*product.inputs, *beside))
             lower(get_op(product.op), Call(types, node.type, attrs, limits))

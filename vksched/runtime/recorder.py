@@ -141,7 +141,8 @@ class Recorder:
                 shader = load_shader(dispatch.shader)
                 values = shader.specialize(dict(dispatch.constants))
                 count = len(dispatch.operands)
-                found[shader.module(values), values, count, shader.push_bytes] = None
+                module = shader.module(dispatch.steps)
+                found[module, values, count, shader.push_bytes] = None
         return tuple(found)
 
     def record(self, split: Split, slot: SlotMemory) -> tuple[Recording, ...]:
@@ -227,21 +228,21 @@ class Recorder:
                 places.append(self._place(node.inputs[operand], slot))
         shifts = dispatch.shifts or (0,) * len(places)
         offsets = [place.offset + shift for place, shift in zip(places, shifts, strict=True)]
-        pipeline = self._pipeline(shader, tuple(p.buffer for p in places), dispatch.constants)
+        pipeline = self._pipeline(shader, dispatch, [p.buffer for p in places])
         push = shader.pack_push(offsets, dict(dispatch.push))
         commands.dispatch(pipeline, dispatch.groups, push)
 
     def _pipeline(
         self,
         shader: Shader,
-        buffers: tuple[Buffer, ...],
-        constants: tuple[tuple[str, int], ...],
+        dispatch: Dispatch,
+        buffers: Sequence[Buffer],
     ) -> Pipeline:
-        values = shader.specialize(dict(constants))
-        key = (shader.name, values, *map(id, buffers))
+        values = shader.specialize(dict(dispatch.constants))
+        key = (shader.name, values, dispatch.steps, *map(id, buffers))
         if key not in self.pipelines:
             self.pipelines[key] = self._context.pipeline(
-                shader.module(values), buffers, values, shader.push_bytes
+                shader.module(dispatch.steps), buffers, values, shader.push_bytes
             )
         return self.pipelines[key]
 

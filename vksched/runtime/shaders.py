@@ -6,13 +6,13 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from ..errors import ShaderError
-from ..ops.chain import steps_of
-from .link import link
+from ..ops.op import Steps
+from .link import CHAIN, link
 
 DIRECTORY = Path(__file__).parent.parent / "spirv"
 _REMEDY = (
@@ -47,7 +47,7 @@ class Shader:
         fields = self.push[len(self.bindings) :]
         names = {name for name, _, _ in fields}
         missing = len(self.bindings) - len(offsets)
-        if missing not in (0, int(self.bindings[-1] == "residual")) or names != values.keys():
+        if missing not in (0, int(self._takes_residual)) or names != values.keys():
             raise ShaderError(
                 f"[{self.name}] expected {len(self.bindings)} offsets and the fields "
                 f"{sorted(names)}, got {len(offsets)} and {sorted(values)}"
@@ -75,12 +75,17 @@ class Shader:
             raise ShaderError(f"[{self.name}] expected constants of {sorted(known)}, got {unknown}")
         return tuple(constants.get(name, default) for name, _, default in self.constants)
 
-    def module(self, values: Sequence[int]) -> bytes:
-        """Returns the module for some values of the constants: with the steps that they say, where
-        it takes some.
-        """
-        named = {name: value for (name, _, _), value in zip(self.constants, values, strict=True)}
-        return link(self.spirv, steps_of(named)) if "STEP_0" in named else self.spirv
+    def module(self, steps: Steps = Steps()) -> bytes:  # noqa: B008, as it is frozen
+        """Returns the module with these steps written in, where it takes some."""
+        return link(self.spirv, steps) if self._takes_steps else self.spirv
+
+    @cached_property
+    def _takes_steps(self) -> bool:
+        return CHAIN.encode() in self.spirv or self._takes_residual
+
+    @property
+    def _takes_residual(self) -> bool:
+        return self.bindings[-1] == "residual"
 
 
 @lru_cache(maxsize=1)
