@@ -15,6 +15,7 @@ from vksched.types import NDArray
 
 onnx = pytest.importorskip("onnx")
 import ml_dtypes  # noqa: E402 - it comes with onnx
+from models.structure import SEVEN_BITS  # noqa: E402
 from onnx import helper, numpy_helper  # noqa: E402
 
 FALLS_BACK = pytest.mark.filterwarnings("ignore::vksched.trace.VkschedWarning")
@@ -239,7 +240,7 @@ def scalar(value: float, dtype: type = np.float32) -> NDArray:
 
 
 U8, I8 = np.uint8, np.int8
-A, B = RNG.integers(0, 256, (4, 6), U8), RNG.integers(-128, 128, (6, 5), I8)
+A, B = RNG.integers(0, 256, (4, 6), U8), RNG.integers(-SEVEN_BITS, SEVEN_BITS + 1, (6, 5), I8)
 IMAGE = RNG.integers(0, 256, (2, 3, 6, 6), U8)
 OUT = (scalar(0.05), scalar(120, U8))
 ONE, TWO = (A, scalar(0.03), scalar(128, U8)), (A[::-1].copy(), scalar(0.02), scalar(3, U8))
