@@ -88,6 +88,15 @@ def test_one_of_two_products_is_the_other_ones_residual() -> None:
     assert [THEN in n.attrs for n in graph.ops] == [False, True]
 
 
+def test_graphs_with_epilogues_are_left_alone() -> None:
+    """A bias that became part of the product would come before its steps."""
+    product = vs.relu(vs.matmul(x_of(6, 5), vs.constant(values(5, 8))), name="end")
+    graph = vs.build_graph(vs.add(product, vs.constant(values(8)), name="sum"))[0]
+    once = optimize(graph, Wishes(limits=ROOM, observed=frozenset({"end"})))
+    assert ops_of(once) == ["matmul", "add"] and THEN in once.ops[0].attrs
+    assert optimize(once, Wishes(limits=ROOM)) is once
+
+
 def test_what_others_read_or_see_stays() -> None:
     inner = product(name="inner")
     assert ops_of(fused([inner, vs.relu(inner)])) == ["matmul", "relu"]
