@@ -9,7 +9,6 @@ load of a process also imports what it needs, and compiles shaders.
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 import time
@@ -21,6 +20,7 @@ from typing import TypeVar
 
 import numpy as np
 from memory import make_model  # beside this file
+from options import make_parser, vulkan_names
 from rich.console import Console
 from rich.table import Table
 
@@ -141,18 +141,15 @@ def show(rows: Sequence[Row]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = make_parser(__doc__)
     parser.add_argument("--models", default="resnet18")
-    parser.add_argument("--devices", help="names, with commas; all Vulkan devices when not given")
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--json", action="store_true")
     given = parser.parse_args(arguments)
-    names = given.devices.split(",") if given.devices else [d.name for d in vs.devices()]
-    rows = []
+    names, rows = vulkan_names(given), list[Row]()
     with tempfile.TemporaryDirectory() as folder:
         for model in given.models.split(","):
             path = Path(model) if model.endswith(".onnx") else make_model(model, Path(folder))
-            rows += [measure(path, name, given.repeats) for name in names if name != "cpu"]
+            rows += [measure(path, name, given.repeats) for name in names]
     if given.json:
         both = [{**asdict(r), "ratio": r.ratio, "share": r.share} for r in rows]
         print(json.dumps(both, indent=2))

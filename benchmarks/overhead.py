@@ -9,7 +9,6 @@ without rewriting, as a chain of elementwise ops would become one dispatch.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 
 import numpy as np
+from options import make_parser, vulkan_names  # beside this file
 from rich.console import Console
 from rich.table import Table
 
@@ -114,14 +114,11 @@ def show(rows: Sequence[Row]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--devices", help="names, with commas; all Vulkan devices when not given")
+    parser = make_parser(__doc__)
     parser.add_argument("--ops", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=50)
-    parser.add_argument("--json", action="store_true")
     given = parser.parse_args(arguments)
-    found = given.devices.split(",") if given.devices else [d.name for d in vs.devices()]
-    rows = [measure(n, given.ops, given.repeats) for n in found if n != "cpu"]
+    rows = [measure(name, given.ops, given.repeats) for name in vulkan_names(given)]
     if given.json:
         both = [{**asdict(r), "ratio": r.ratio, "op_ratio": r.op_ratio} for r in rows]
         print(json.dumps(both, indent=2))

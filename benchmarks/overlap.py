@@ -11,7 +11,6 @@ no more than a tenth is lost beside their work as long as that is at most 1.1.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -20,6 +19,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from options import make_parser, vulkan_names  # beside this file
 from rich.console import Console
 from rich.table import Table
 
@@ -68,7 +68,7 @@ class Row:
 def branch(name: str, size: int, layers: int) -> vs.Tensor:
     """Some products, each with the result of the one before."""
     rng = np.random.default_rng(0)
-    h = vs.input("x", (size, size)) if name == "" else vs.input(f"x{name}", (size, size))
+    h = vs.input(f"x{name}", (size, size))
     for i in range(layers):
         w = vs.weight(rng.standard_normal((size, size), dtype=np.float32) / size**0.5)
         h = vs.tanh(vs.matmul(h, w, name=f"branch{name}.{i}"), name=f"branch{name}.tanh{i}")
@@ -162,15 +162,12 @@ def show(rows: Sequence[Row]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--devices", help="names, with commas; all Vulkan devices when not given")
+    parser = make_parser(__doc__)
     parser.add_argument("--null", action="store_true", help="two simulated devices instead")
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--small", action="store_true", help="tiny branches, to try it out")
-    parser.add_argument("--json", action="store_true")
     given = parser.parse_args(arguments)
-    found = given.devices.split(",") if given.devices else [d.name for d in vs.devices()]
-    names = ["null:0", "null:1"] if given.null else [*(n for n in found if n != "cpu"), "cpu"]
+    names = ["null:0", "null:1"] if given.null else [*vulkan_names(given), "cpu"]
     size, layers = (16, 2) if given.small else (256, 8)
     rows = [
         measure(pair, size, layers, given.repeats, given.null) for pair in combinations(names, 2)

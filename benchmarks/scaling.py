@@ -9,14 +9,14 @@ cores of the CPU, each of which one device alone keeps busy.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 
 import numpy as np
-from overlap import branch  # beside this file
+from options import make_parser, vulkan_names  # beside this file
+from overlap import branch
 from rich.console import Console
 from rich.table import Table
 
@@ -82,15 +82,12 @@ def measure(names: Sequence[str], sizes: tuple[int, int, int]) -> list[Row]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--devices", help="names, with commas; all Vulkan devices when not given")
+    parser = make_parser(__doc__)
     parser.add_argument("--branches", type=int, default=8)
     parser.add_argument("--small", action="store_true", help="tiny branches, to try it out")
-    parser.add_argument("--json", action="store_true")
     given = parser.parse_args(arguments)
-    found = given.devices.split(",") if given.devices else [d.name for d in vs.devices()]
     sizes = (given.branches, *((16, 2) if given.small else (256, 6)))
-    rows = measure([name for name in found if name != "cpu"], sizes)
+    rows = measure(vulkan_names(given), sizes)
     if given.json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
         return 0

@@ -9,13 +9,13 @@ the device is simulated and the seconds are those of its clock.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 
 import numpy as np
+from options import make_parser, vulkan_names  # beside this file
 from rich.console import Console
 from rich.table import Table
 
@@ -130,15 +130,12 @@ def show(rows: Sequence[Row]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--devices", help="names, with commas; all Vulkan devices when not given")
+    parser = make_parser(__doc__)
     parser.add_argument("--null", action="store_true", help="a simulated device instead")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--small", action="store_true", help="tiny graphs, to try it out")
-    parser.add_argument("--json", action="store_true")
     given = parser.parse_args(arguments)
-    names = given.devices.split(",") if given.devices else [d.name for d in vs.devices()]
-    names = ["null:0"] if given.null else [name for name in names if name != "cpu"]
+    names = ["null:0"] if given.null else vulkan_names(given)
     size = 8 if given.small else 64
     rows = [
         measure(name, graph, size, given.repeats, given.null) for name in names for graph in GRAPHS

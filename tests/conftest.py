@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+import vksched as vs
 from vksched.runtime import probe
 
 os.environ.setdefault("VKSCHED_CHECK", "1")  # every run of the suite, and of its children
@@ -51,6 +52,16 @@ def two_devices(request: pytest.FixtureRequest) -> list[str]:
     if request.param is None:
         pytest.skip("no Vulkan device here")
     return MULTI_SETS[request.param][:2]
+
+
+Scheds = tuple[vs.Scheduler, vs.Scheduler]
+
+
+@pytest.fixture(scope="module")
+def scheds(devices: list[str]) -> Iterator[Scheds]:
+    """With and without passes, on each set of devices."""
+    with vs.Scheduler(devices) as sched, vs.Scheduler(devices, optimize=False) as plain:
+        yield sched, plain
 
 
 @pytest.fixture

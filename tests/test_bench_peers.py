@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import os
+import select
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -165,6 +171,43 @@ def test_a_real_worker_measures() -> None:
         assert "expected a known kind" in worker.prepare(odd)["error"]
         with pytest.raises(PeerFailed):
             worker.measure(0.001)
+    finally:
+        worker.close()
+
+
+OWNER = f"""
+import sys
+from vksched.bench.peers.specs import Spec
+from vksched.bench.process import PeerProcess
+peer = PeerProcess("numpy", {CPU})
+peer.prepare(Spec.from_dict({SMALL.as_dict()}))
+print(peer._process.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children")
+def test_a_stopped_worker_ends_with_its_killed_parent() -> None:
+    command = [sys.executable, "-c", OWNER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        try:
+            assert owner.stdout is not None
+            worker = os.pidfd_open(int(owner.stdout.readline()))
+        finally:
+            owner.kill()
+    try:
+        assert select.select([worker], [], [], 30.0)[0], "the worker is still there"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(worker, signal.SIGKILL)
+        os.close(worker)
+
+
+def test_a_worker_of_a_thread_outlives_it() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        worker = pool.submit(PeerProcess, "numpy", CPU).result()
+    try:
+        assert worker.prepare(SMALL)["nmse"] < 1e-10
     finally:
         worker.close()
 

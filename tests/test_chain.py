@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from graphs import numpy_outputs
+from conftest import Scheds
+from fused import SPECIAL, assert_same_values, assert_valid, ops_of, optimized
 
 import vksched as vs
-from vksched.graph import Graph
 from vksched.ops.chain import FUNCTIONS, program_of
 from vksched.ops.epilogue import attrs_text
 from vksched.ops.lower import lower
@@ -21,7 +19,6 @@ from vksched.ops.op import Call, Limits, Steps
 from vksched.passes import Wishes, optimize
 from vksched.runtime.link import link, take_apart
 from vksched.runtime.shaders import load_shader
-from vksched.types import NDArray
 
 SHADERS = Path(__file__).parent.parent / "shaders"
 SHAPE = (4, 6)
@@ -31,30 +28,9 @@ def x_of(name: str = "x", shape: Sequence[int] = SHAPE, dtype: str = "float32") 
     return vs.input(name, shape, dtype)
 
 
-def fused(outputs: vs.Tensor | Sequence[vs.Tensor], **wishes: object) -> Graph:
-    """The graph that passes leave, with the results that it had before."""
-    before = vs.build_graph(outputs)[0]
-    after = optimize(before, Wishes(**wishes))  # type: ignore[arg-type]
-    names = {node.name for node in after.nodes}
-    assert {n.name for n in before.nodes} <= names | after.merged.keys()
-    rng = np.random.default_rng(3)
-    feeds: dict[str, NDArray] = {
-        n.name: np.asarray(rng.standard_normal(n.type.shape) * 3, n.type.dtype)
-        for n in before.inputs
-    }
-    for got, wanted in zip(numpy_outputs(after, feeds), numpy_outputs(before, feeds), strict=True):
-        assert got.dtype == wanted.dtype
-        np.testing.assert_allclose(got, wanted, 2e-3 if got.dtype == np.float16 else 1e-6, 1e-3)
-    return after
-
-
-def ops_of(graph: Graph) -> list[str]:
-    return [node.op for node in graph.ops]
-
-
 def test_elementwise_ops_behind_each_other_are_one() -> None:
     x, y = x_of(), x_of("y")
-    graph = fused(vs.relu(vs.gelu(x + 0.5, name="inner") * y, name="end"))
+    graph = optimized(vs.relu(vs.gelu(x + 0.5, name="inner") * y, name="end"))
     assert ops_of(graph) == ["chain"]
     assert graph.nodes[-1].name == "end" and graph.merged["inner"] == graph.nodes[-1].id
 
@@ -62,27 +38,27 @@ def test_elementwise_ops_behind_each_other_are_one() -> None:
 def test_a_value_that_only_members_read_is_no_result() -> None:
     x = x_of()
     inner = x + 1.0
-    assert ops_of(fused(inner * vs.sigmoid(inner))) == ["chain"]
+    assert ops_of(optimized(inner * vs.sigmoid(inner))) == ["chain"]
 
 
 def test_what_others_read_stays() -> None:
     x, w = x_of(), x_of("w", (6, 3))
     inner = vs.tanh(x * 2.0)
-    assert ops_of(fused([vs.neg(inner) + 1.0, inner @ w])) == ["chain", "chain", "matmul"]
+    assert ops_of(optimized([vs.neg(inner) + 1.0, inner @ w])) == ["chain", "chain", "matmul"]
 
 
 def test_outputs_and_observed_values_stay() -> None:
     x = x_of()
     first = vs.exp(x, name="first")
     end = vs.neg(vs.abs(first, name="second") + 1.0, name="end")
-    assert ops_of(fused([first, end])) == ["exp", "chain"]
-    graph = fused(end, observed=frozenset({"second"}))
+    assert ops_of(optimized([first, end])) == ["exp", "chain"]
+    graph = optimized(end, observed=frozenset({"second"}))
     assert "second" in {n.name for n in graph.nodes} and ops_of(graph) == ["chain", "chain"]
 
 
 def test_only_ops_of_one_home_are_one() -> None:
     end = vs.neg(vs.exp(vs.abs(x_of(), name="a"), name="b"), name="c")
-    graph = fused(end, homes={"a": "cpu", "b": "cpu"})
+    graph = optimized(end, homes={"a": "cpu", "b": "cpu"})
     assert [(n.op, n.name) for n in graph.ops] == [("chain", "b"), ("neg", "c")]
 
 
@@ -90,22 +66,22 @@ def test_what_need_not_wait_for_another_device_does_not() -> None:
     x = x_of()
     left, right = vs.mul(x, 2.0, name="left"), vs.mul(x, 3.0, name="right")
     end = vs.add(left, right, name="end")
-    assert ops_of(fused(end, homes={"left": "a", "right": "b", "end": "a"})) == [
+    assert ops_of(optimized(end, homes={"left": "a", "right": "b", "end": "a"})) == [
         "mul",
         "mul",
         "add",
     ]
-    assert ops_of(fused(end, homes={"left": "a", "right": "a", "end": "a"})) == ["chain"]
+    assert ops_of(optimized(end, homes={"left": "a", "right": "a", "end": "a"})) == ["chain"]
 
 
 def test_operands_broadcast() -> None:
     x, row, column = x_of(), x_of("r", (6,)), x_of("c", (4, 1))
-    assert ops_of(fused((x + row) * column - x_of("s", ()))) == ["chain"]
+    assert ops_of(optimized((x + row) * column - x_of("s", ()))) == ["chain"]
 
 
 def test_what_has_another_shape_is_an_operand() -> None:
     x, row = x_of(), x_of("r", (6,))
-    graph = fused(vs.relu(x * vs.exp(row * 2.0)))
+    graph = optimized(vs.relu(x * vs.exp(row * 2.0)))
     assert [(n.op, n.type.shape) for n in graph.ops] == [("chain", (6,)), ("chain", SHAPE)]
 
 
@@ -114,7 +90,7 @@ def test_a_chain_binds_no_more_than_every_device_allows(buffers: int, operands: 
     total = x_of()
     for i in range(9):
         total = total + x_of(f"x{i}")
-    graph = fused(total, limits=Limits(storage_buffers=buffers))
+    graph = optimized(total, limits=Limits(storage_buffers=buffers))
     chains = [n for n in graph.ops if n.op == "chain"]
     assert max(len(n.inputs) for n in chains) == operands
     for n in chains:
@@ -126,15 +102,15 @@ def test_long_chains_are_several() -> None:
     x = x_of()
     for _ in range(20):
         x = vs.neg(vs.tanh(x))
-    assert ops_of(fused(x)) == ["chain"] * 3
-    assert [op.name for op, _, _ in program_of(fused(x).ops[-1].attrs).steps].count("tanh") == 7
+    assert ops_of(optimized(x)) == ["chain"] * 3
+    assert [op.name for op, _, _ in program_of(optimized(x).ops[-1].attrs).steps].count("tanh") == 7
 
 
 def test_cheap_steps_make_longer_chains() -> None:
     x, y = x_of(), x_of("y")
     for i in range(100):
         x = x * (0.5 + i / 256) + y
-    graph = fused(x)
+    graph = optimized(x)
     assert ops_of(graph) == ["chain"]
     shown = ", ".join(["mul", "add"] * 7)
     assert attrs_text(graph.ops[-1].attrs) == f"steps {shown}, mul, ..., 200 in all"
@@ -151,19 +127,19 @@ def test_chains_of_large_tensors_are_shorter() -> None:
 
 def test_integers_and_int64_are_left_to_their_bounds() -> None:
     n = x_of("n", dtype="int32")
-    assert "chain" not in ops_of(fused(vs.neg(n + 3) * 2))
-    assert ops_of(fused(vs.tanh(vs.cast(n, "float32") * 0.5))) == ["chain"]
+    assert "chain" not in ops_of(optimized(vs.neg(n + 3) * 2))
+    assert ops_of(optimized(vs.tanh(vs.cast(n, "float32") * 0.5))) == ["chain"]
 
 
 def test_comparisons_and_choices_are_members() -> None:
     x, y = x_of(), x_of("y")
     kept = vs.logical_and(vs.less(x, y), vs.greater(x, 0.0))
-    assert ops_of(fused(vs.where(kept, x * 2.0, vs.clip(y, -1.0, 1.0)))) == ["chain"]
+    assert ops_of(optimized(vs.where(kept, x * 2.0, vs.clip(y, -1.0, 1.0)))) == ["chain"]
 
 
 def test_float16_is_rounded_once() -> None:
     x = x_of(dtype="float16")
-    graph = fused(vs.exp(x * 0.1) + x)
+    graph = optimized(vs.exp(x * 0.1) + x)
     assert ops_of(graph) == ["chain"] and graph.nodes[-1].type.dtype == "float16"
 
 
@@ -173,7 +149,7 @@ def test_what_jumps_is_no_member_in_float16() -> None:
     small = np.float16(1e-4)
     for made in (vs.greater(x + small, x), vs.round((x + 0.25) * 3.0)):
         before = list(ops_of(vs.build_graph(made)[0]))
-        assert ops_of(fused(made))[-1] == before[-1]
+        assert ops_of(optimized(made))[-1] == before[-1]
 
 
 def test_constants_alone_are_no_chain() -> None:
@@ -204,7 +180,7 @@ def test_the_shaders_hold_the_functions() -> None:
 
 def test_the_dispatch_says_what_the_steps_are() -> None:
     x, y = x_of(), x_of("y")
-    node = fused(vs.clip(x * y, -1.0, 0.5) + 3.0).nodes[-1]
+    node = optimized(vs.clip(x * y, -1.0, 0.5) + 3.0).nodes[-1]
     call = Call((x.type, y.type), node.type, node.attrs)
     [dispatch] = lower(node.declaration, call).dispatches
     assert dispatch.steps.calls == (
@@ -224,22 +200,10 @@ def test_a_linked_module_holds_what_its_chain_calls(name: str, tmp_path: Path) -
     before, after = take_apart(spirv), take_apart(made)
     assert set(after.functions) < set(before.functions)
     assert before.ids["tanh_float32(vu4;vu4;vu4;"] not in after.functions
-    validator = shutil.which("spirv-val")
-    if validator is not None:
-        (tmp_path / "made.spv").write_bytes(made)
-        subprocess.run(
-            [validator, "--target-env", "vulkan1.1", str(tmp_path / "made.spv")], check=True
-        )
+    assert_valid(made, tmp_path)
 
 
 # -- on devices ----------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def scheds(devices: list[str]) -> Iterator[tuple[vs.Scheduler, vs.Scheduler]]:
-    """With and without passes, on each set of devices."""
-    with vs.Scheduler(devices) as sched, vs.Scheduler(devices, optimize=False) as plain:
-        yield sched, plain
 
 
 ONE = (vs.neg, vs.tanh, vs.relu, vs.sigmoid, vs.exp, vs.gelu, vs.abs, vs.floor)
@@ -267,9 +231,7 @@ def drawn(rng: np.random.Generator) -> list[vs.Tensor]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_chains_give_what_the_ops_give(
-    seed: int, scheds: tuple[vs.Scheduler, vs.Scheduler]
-) -> None:
+def test_random_chains_give_what_the_ops_give(seed: int, scheds: Scheds) -> None:
     rng = np.random.default_rng(seed)
     outputs = drawn(rng)
     with_passes, without = (sched.compile(outputs) for sched in scheds)
@@ -281,9 +243,6 @@ def test_random_chains_give_what_the_ops_give(
         np.testing.assert_allclose(got, wanted, 1e-5, 1e-5)
     assert len(with_passes.plan.graph.ops) < len(without.plan.graph.ops)
     with_passes.close(), without.close()
-
-
-SPECIAL = np.array([-np.inf, -5, -0.0, 0.0, 1, np.inf, np.nan, 3.5], np.float32)
 
 
 @pytest.mark.parametrize(
@@ -299,12 +258,11 @@ SPECIAL = np.array([-np.inf, -5, -0.0, 0.0, 1, np.inf, np.nan, 3.5], np.float32)
     ],
 )
 def test_chains_keep_special_values(
-    write: Callable[[vs.Tensor], vs.Tensor], scheds: tuple[vs.Scheduler, vs.Scheduler]
+    write: Callable[[vs.Tensor], vs.Tensor], scheds: Scheds
 ) -> None:
     """As the ops alone do: no compiler takes x * 0 for 0, or 0.0 for -0.0."""
     with_passes, without = (sched.compile(write(x_of(shape=(8,)))) for sched in scheds)
     assert [node.op for node in with_passes.plan.graph.ops] == ["chain"]
     got, wanted = with_passes(x=SPECIAL), without(x=SPECIAL)
-    np.testing.assert_array_equal(got, wanted)
-    np.testing.assert_array_equal(np.signbit(got) & (got == got), np.signbit(wanted) & (got == got))
+    assert_same_values(got, wanted)
     with_passes.close(), without.close()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
+from fused import assert_names_kept
 from graphs import numpy_outputs
 
 import vksched as vs
@@ -33,8 +34,7 @@ def both(
     before, _ = vs.build_graph(outputs)
     wanted = Wishes(**wishes).with_pulled(before)  # type: ignore[arg-type]
     after = recognise(simplify(before, wanted), wanted).verify()  # what later passes fuse is theirs
-    names = {node.name for node in after.nodes}
-    assert {n.name for n in before.nodes} <= names | after.merged.keys()
+    assert_names_kept(before, after)
     for got, wanted in zip(numpy_outputs(after, feeds), numpy_outputs(before, feeds), strict=True):
         assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
         np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-6)

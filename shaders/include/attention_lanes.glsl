@@ -4,13 +4,7 @@
 // of row l, or of row LANES + l.
 // SHAPED: scores have a soft cap, or keys are hidden from a query by their place or by a mask; else all rows see all keys.
 // Sums are added up without a look at weights that are 0: what is not finite is left to attention_repair.
-layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
-layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-layout(constant_id = 3) const uint SOFTCAP = 0;
-layout(constant_id = 4) const uint IS_BIAS = 0;
-layout(constant_id = 5) const uint WHOLE = 1;
-layout(constant_id = 6) const uint NONE_SEEN = 0; // the bits of the result of a query that sees no key
-#include "attention.glsl"
+#include "attention_cpu.glsl"
 #include "matmul_lanes.glsl"
 
 const uint KEYS = LANES * 4;

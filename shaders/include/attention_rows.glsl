@@ -1,12 +1,6 @@
 // Attention for CPU drivers where attention_lanes.glsl does not fit: no subgroups, or sizes that are no multiple of four.
 // An invocation works on one row of q, eight keys at a time. The sums stay where the result will lie.
-layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
-layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-layout(constant_id = 3) const uint SOFTCAP = 0;
-layout(constant_id = 4) const uint IS_BIAS = 0;
-layout(constant_id = 5) const uint WHOLE = 1;
-layout(constant_id = 6) const uint NONE_SEEN = 0; // the bits of the result of a query that sees no key
-#include "attention.glsl"
+#include "attention_cpu.glsl"
 
 // Written out, as CPU drivers keep indexed arrays in memory and not in registers.
 #define FOR_EACH_KEY(F) F(0, 0u) F(1, 1u) F(2, 2u) F(3, 3u) F(4, 4u) F(5, 5u) F(6, 6u) F(7, 7u)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from ..ops.op import Limits
 from ..runtime.cpu import CpuDevice
 from ..runtime.device import Device
-from ..runtime.kompute import Context, Pipeline
+from ..runtime.kompute import Context, Pipeline, Recording
 from ..runtime.shaders import load_shader
 from ..runtime.vulkan import VulkanDevice
 
@@ -106,21 +107,20 @@ def _rates_of_copy(
 ) -> Iterator[tuple[float, str]]:
     words = min(COPY_WORDS, page_bytes // 4, context.free_bytes() // 12) // 4096 * 4096
     source, target = context.storage(words), context.storage(words)
+    # memory that was never written is one page of zeros, which a cache holds
+    with _recorded(context, lambda recording: recording.copy(target, source, 0, 0, words)) as write:
+        write()
     for name, width in COPY.items():
         shader = load_shader(name)
         push = shader.pack_push((0, 0), {"count": words // width})
         for local in LOCAL_SIZES:
             constants = shader.specialize({"LOCAL_X": local})
             whole = words // width // local
-            # memory that was never written is one page of zeros, which a cache holds
-            written = context.pipeline(shader.spirv, [target, source], constants, len(push))
             pipeline = context.pipeline(shader.spirv, [source, target], constants, len(push))
-            _submit_s(context, written, min(whole, limits.max_groups[0]), push, 1)
             wanted = (max(1, whole // part) for part in PARTS)
             for groups in sorted({min(groups, limits.max_groups[0]) for groups in wanted}):
                 seconds = _submit_s(context, pipeline, groups, push)
                 yield 8 * words / seconds, f"{name}, {groups} groups of {local}"
-            written.close()
             pipeline.close()
     source.close()
     target.close()
@@ -129,18 +129,29 @@ def _rates_of_copy(
 def _submit_s(
     context: Context, pipeline: Pipeline, groups: int, push: bytes, repeats: int = REPEATS
 ) -> float:
+    def record(recording: Recording) -> None:
+        recording.dispatch(pipeline, (groups, 1, 1), push)
+
+    with _recorded(context, record) as run:
+        return _least_s(run, repeats)
+
+
+@contextmanager
+def _recorded(
+    context: Context, record: Callable[[Recording], None]
+) -> Iterator[Callable[[], None]]:
+    """Yields what submits recorded commands and waits for them."""
     recording = context.recording()
     recording.begin()
-    recording.dispatch(pipeline, (groups, 1, 1), push)
+    record(recording)
     recording.end()
 
     def run() -> None:
         recording.submit()
         recording.wait(TIMEOUT_S)
 
-    seconds = _least_s(run, repeats)
+    yield run
     recording.close()
-    return seconds
 
 
 def _least_s(call: Callable[[], object], repeats: int = REPEATS) -> float:

@@ -4,7 +4,8 @@
                  <--{"nmse": ..., "note": ...}------
 
 A worker that dies, hangs or answers rubbish costs its figure of that case; the next case starts a
-new one, RESTARTS times. Examples: tests/test_bench_peers.py.
+new one, RESTARTS times. Between requests it is stopped, and would hear nothing of a pipe that ends:
+on Linux the kernel kills it with this process. Examples: tests/test_bench_peers.py.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from .peers.specs import Spec
+from .peers.wire import OWNED
 
 FOLDER = Path(__file__).resolve().parent
 START_LIMIT_S, PREPARE_LIMIT_S, MEASURE_LIMIT_S = 60.0, 120.0, 120.0
@@ -94,7 +96,9 @@ class PeerProcess:
         raise PeerMissing("; ".join(reasons))
 
     def _launch(self, command: Sequence[str]) -> None:
-        env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+        env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", OWNED)}
+        if threading.current_thread() is threading.main_thread():
+            env[OWNED] = "1"  # the kernel takes the end of the thread that starts it for ours
         self._said.seek(0)
         self._said.truncate()
         self._process = subprocess.Popen(

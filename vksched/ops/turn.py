@@ -21,30 +21,34 @@ RUN = 64
 """Tiles along the result's last axis that a group makes behind each other."""
 
 
-def _axes(call: Call) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Returns sizes and strides of x and of the result, innermost axis of the result first."""
+Axes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""Sizes, strides of x, those of the result: the result's last axis, then x's last, the others."""
+
+
+def _axes(call: Call) -> Axes | None:
+    """Returns the axes of a transpose; None where the last one stays, or there is nothing."""
     strides, shape = contiguous_strides(call.inputs[0].shape), call.output.shape
     moved = tuple(strides[axis] for axis in call.attrs.as_ints("axes"))
-    sizes, (x_strides, result_strides) = collapse(shape, [moved, contiguous_strides(shape)])
-    return sizes, x_strides, result_strides
+    sizes, both = collapse(shape, [moved, contiguous_strides(shape)])
+    if 1 not in both[0][1:] or call.output.size == 0:
+        return None
+    along = both[0].index(1)
+    order = (0, along, *(axis for axis in range(1, len(sizes)) if axis != along))
+    x_strides, result_strides = (tuple(found[axis] for axis in order) for found in both)
+    return tuple(sizes[axis] for axis in order), x_strides, result_strides
 
 
 def variants(call: Call) -> tuple[str, ...]:
     """Returns the variants of a transpose, the best guess first."""
     if not call.limits.software:
         return ()
-    sizes, x_strides, result_strides = _axes(call)
-    if 1 not in x_strides[1:] or call.output.size == 0:
+    axes = _axes(call)
+    if axes is None:
         return (LINES,)
-    along = x_strides.index(1)
-    shifts = (sizes[0], sizes[along], x_strides[0], result_strides[along])
-    lines_of = [a for a in range(1, len(sizes)) if a != along]
-    others = (stride for a in lines_of for stride in (x_strides[a], result_strides[a]))
-    if any(s % 4 for s in (*shifts, *others)):
+    sizes, x_strides, result_strides = axes
+    if any(n % 4 for n in (*sizes[:2], x_strides[0], *x_strides[2:], *result_strides[1:])):
         return (LINES,)
-    local = _local(call, result_strides[along])
-    lines = math.prod(sizes[a] for a in lines_of)
-    groups, rounds = _groups(call, local, sizes[0], sizes[along], lines)
+    groups, rounds = _groups(call, sizes, _local(call, result_strides[1]))
     fits = groups[1] <= call.limits.max_groups[1] and rounds <= LOOP_STEPS
     return (TILES, LINES) if fits else (LINES,)
 
@@ -55,31 +59,31 @@ def _local(call: Call, result_stride: int) -> tuple[int, int]:
 
 
 def _groups(
-    call: Call, local: tuple[int, int], columns: int, width: int, lines: int
+    call: Call, sizes: tuple[int, ...], local: tuple[int, int]
 ) -> tuple[tuple[int, int, int], int]:
     """Returns the groups, and the rounds of an invocation's loops."""
-    most = call.limits.max_groups
-    wanted = -(-width // (4 * local[0])), -(-columns // (4 * RUN)), lines
-    groups = min(wanted[0], most[0]), wanted[1], min(lines, most[2])
-    return groups, -(-wanted[0] // groups[0]) * -(-lines // groups[2]) * RUN
+    most, (columns, width, *lines) = call.limits.max_groups, sizes
+    wanted = -(-width // (4 * local[0])), -(-columns // (4 * RUN)), math.prod(lines)
+    groups = min(wanted[0], most[0]), wanted[1], min(wanted[2], most[2])
+    return groups, -(-wanted[0] // groups[0]) * -(-wanted[2] // groups[2]) * RUN
 
 
 def lower(call: Call) -> tuple[Dispatch, ...]:
     """Returns how tiles are made; the call is one that `variants` has TILES for."""
-    sizes, x_strides, result_strides = _axes(call)
-    along = x_strides.index(1)
-    lines = [axis for axis in range(1, len(sizes)) if axis != along]
-    columns, width, count = sizes[0], sizes[along], math.prod(sizes[a] for a in lines)
+    axes = _axes(call)
+    assert axes is not None
+    sizes, x_strides, result_strides = axes
+    columns, width, *lines = sizes
     push = (
         ("columns", columns),
         ("width", width),
-        ("lines", count),
+        ("lines", math.prod(lines)),
         ("run", RUN),
-        ("sizes", pad([sizes[a] for a in lines], 6, 1)),
-        ("x_strides", pad([x_strides[0], *(x_strides[a] for a in lines)], 8)),
-        ("result_strides", pad([result_strides[along], *(result_strides[a] for a in lines)], 8)),
+        ("sizes", pad(lines, 6, 1)),
+        ("x_strides", pad([x_strides[0], *x_strides[2:]], 8)),
+        ("result_strides", pad(result_strides[1:], 8)),
     )
-    local = _local(call, result_strides[along])
-    groups, _ = _groups(call, local, columns, width, count)
-    constants = (("LOCAL_X", local[0]), ("LOCAL_Y", local[1]), ("RANK", len(lines) + 1))
+    local = _local(call, result_strides[1])
+    groups, _ = _groups(call, sizes, local)
+    constants = (("LOCAL_X", local[0]), ("LOCAL_Y", local[1]), ("RANK", len(sizes) - 1))
     return (Dispatch("transpose_tiles", (0, OUTPUT), groups, push, constants),)

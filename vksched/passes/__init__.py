@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..graph import Graph
-from ..ops.op import all_ops
+from ..ops.op import THEN, all_ops
 from .activations import to_gelu, to_silu
 from .attend import read_by_length, to_attention, write_by_length
 from .chains import fuse_chains
@@ -78,7 +78,12 @@ PASSES: tuple[Pass, ...] = (simplify, recognise, convolve, fuse_chains, fuse_epi
 
 
 def optimize(graph: Graph, wishes: Wishes | None = None) -> Graph:
-    """Returns a graph of the same outputs, inputs and states that takes less work."""
+    """Returns a graph of the same outputs, inputs and states that takes less work.
+
+    One with epilogues has been here, and stays as it is: rules take an op's result for its own.
+    """
+    if any(THEN in node.attrs for node in graph.nodes):
+        return graph
     wanted = (wishes or Wishes()).with_pulled(graph)
     made = graph
     for each in PASSES:

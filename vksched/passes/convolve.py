@@ -18,7 +18,7 @@ from ..errors import UnsupportedOp
 from ..graph import Graph, Node
 from ..ops.lower import compute, lower
 from ..ops.matmul import step_cost
-from ..ops.op import THEN, Attrs, AttrValue, Call, Limits, get_op
+from ..ops.op import Attrs, AttrValue, Call, Limits, get_op
 from ..ops.winograd import TILES
 from ..types import FLOAT32, WORD_BYTES, NDArray, TensorType
 from .rewrite import Rewriter, Rule, rewrite
@@ -93,8 +93,7 @@ def _fits(r: Rewriter, node: Node) -> bool:
     attrs, w = node.attrs, r[node.inputs[1]].type
     ones = ("stride", "dilation")
     return (
-        THEN not in attrs
-        and w.dtype == FLOAT32
+        w.dtype == FLOAT32
         and w.shape[2:] == (3, 3)
         and all(attrs.as_ints(name) == (1, 1) for name in ones)
         and attrs.as_int("groups") == 1

@@ -8,7 +8,7 @@ Examples: tests/test_patterns.py.
 from __future__ import annotations
 
 from ..graph import Node
-from ..ops.op import THEN, AttrValue
+from ..ops.op import AttrValue
 from ..ops.pointwise import LEAST_NORMAL
 from ..types import FLOAT32
 from .match import factors, is_square, sole
@@ -137,8 +137,6 @@ def add_bias(r: Rewriter, node: Node) -> int | None:
     for side in (0, 1):
         product, row = sole(r, node.inputs[side], "matmul"), node.inputs[1 - side]
         if product is None or len(product.inputs) != 2 or product.type != node.type:
-            continue
-        if THEN in product.attrs:  # the bias would come before its steps
             continue
         given = r[row].type
         if given.shape == product.type.shape[-1:] and given.dtype == product.type.dtype:

@@ -7,8 +7,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -16,6 +18,10 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from .specs import Array, Arrays, Spec, arrays_of, expected_of, nmse_of
+
+OWNED = "VKSCHED_BENCH_OWNED"
+"""Set for a worker that is to end with the thread that starts it."""
+_PR_SET_PDEATHSIG = 1
 
 
 class Skip(Exception):
@@ -82,8 +88,15 @@ def repeats(seconds: float, batch_s: float = 0.01, most: int = 64) -> int:
     return max(1, min(most, round(batch_s / max(seconds, 1e-9))))
 
 
+def end_with_parent() -> None:
+    """Has Linux kill this process, even a stopped one, when the thread that started it ends."""
+    if sys.platform == "linux" and OWNED in os.environ:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def serve(open_peer: Callable[[], Peer]) -> None:
     """Answers requests until the pipe ends. Whatever libraries print goes to stderr."""
+    end_with_parent()
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
