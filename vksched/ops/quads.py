@@ -94,6 +94,8 @@ a subgroup, which hold the row in registers (shaders/include/lane_rows.glsl).
 """
 _HELD_ROWS = 4
 """Rows of a group, at least: its scale and shift are read once."""
+_HELD_ROUNDS = 8
+"""Loops over the quads of a row, at most."""
 _MOST_HELD = 32
 """Quads of a row that a lane holds: so many rounds of a loop Mesa's compiler writes out."""
 _LANE_QUADS = 4
@@ -150,7 +152,9 @@ def held_quads(columns: int, limits: Limits) -> int:
 
 def launch_held(columns: int, rows: int, limits: Limits) -> tuple[tuple[int, int, int], Constants]:
     """Returns groups and constants of a kernel that holds rows in registers."""
-    lanes = _SOFTWARE_LOCAL_SIZE
-    groups = min(-(-rows // _HELD_ROWS), _SOFTWARE_GROUPS, limits.max_groups[0])
-    constants = (("LOCAL_X", lanes), ("LANES", lanes), ("HELD", held_quads(columns, limits)))
+    lanes, held = _SOFTWARE_LOCAL_SIZE, held_quads(columns, limits)
+    least = -(-rows * held * _HELD_ROUNDS // LOOP_STEPS)
+    groups = max(min(-(-rows // _HELD_ROWS), _SOFTWARE_GROUPS), least)
+    groups = min(groups, limits.max_groups[0])
+    constants = (("LOCAL_X", lanes), ("LANES", lanes), ("HELD", held))
     return (groups, 1, 1), constants
