@@ -36,7 +36,7 @@ FAMILIES = {
 """By generation: GCN 5, RDNA 1, 2, 3; each with its names, for Mesa 23 renamed the last."""
 FOR_CPU_DRIVERS = (
     *("matmul_lanes_", "matmul_rows_", "attention_lanes_"),
-    *("reduce_quads_", "norm_blocks", "transpose_tiles"),
+    *("reduce_quads_", "reduce_across_", "reduce_wide_", "norm_blocks", "transpose_tiles"),
 )
 """Written for CPU drivers: for subgroups of 4 or 8 lanes, with more values than registers, which
 are on a stack there, or with neighbouring lanes far apart in memory. No GPU is given them, so they

@@ -1,10 +1,12 @@
 #version 450
 // result[i] = start + i * step for i < turn, else stop - (count - 1 - i) * step, so that both ends are exact.
 // result: (count), contiguous; start, step and stop are the words of values of the result's type.
-// One group strides over the elements by the size of the whole dispatch.
+// One group takes a run of neighbouring elements (quads.glsl).
 // Source: none.
+#extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
+#include "quads.glsl"
 
 layout(set = 0, binding = 0) writeonly buffer Result { uint result[]; };
 layout(push_constant) uniform Push {
@@ -28,8 +30,9 @@ uint value_at(uint end, uint steps, bool down) { return end + (down ? 0u - steps
 #endif
 
 void main() {
-    const uint stride = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
-    for (uint i = gl_GlobalInvocationID.x; i < count; i += stride) {
+    const uint run = run_of_group(count);
+    const uint end = end_of_run(count, run);
+    for (uint i = first_of_run(run); i < end; i += gl_WorkGroupSize.x) {
         const bool down = i >= turn;
         result[result_offset + i] = value_at(down ? stop : start, down ? count - 1u - i : i, down);
     }

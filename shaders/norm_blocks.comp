@@ -76,27 +76,32 @@ vec3 about(uint first, uint quads) {
     return vec3(rounded, rest, 1.0 / sqrt(variance + eps));
 }
 
+vec4 normed(vec4 value, vec3 known) {
+    precise const vec4 centered = (value - known.x) - known.y;
+    return centered * known.z;
+}
+
 void main() {
     const uint quads = columns / 4u;
     const uint step = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
     const uint from = x_offset / 4u;
     const uint to = result_offset / 4u;
     for (uint item = gl_GlobalInvocationID.x; item * ROWS < rows; item += step) {
-        uint first[ROWS];
-        vec3 known[ROWS];
-        for (uint row = 0u; row < ROWS; ++row) {
-            first[row] = min(item * ROWS + row, rows - 1u) * quads; // the last row again, where there are no more
-            known[row] = about(from + first[row], quads);
-        }
+        // written out: SwiftShader reads an array in a loop as slowly as a buffer; where there are no more rows, the last again
+        const uvec4 row = min(item * ROWS + uvec4(0u, 1u, 2u, 3u), uvec4(rows - 1u)) * quads;
+        const vec3 a = about(from + row.x, quads);
+        const vec3 b = about(from + row.y, quads);
+        const vec3 c = about(from + row.z, quads);
+        const vec3 d = about(from + row.w, quads);
         for (uint i = 0u; i < quads; ++i) {
             vec4 factor = vec4(1.0);
             vec4 shift = vec4(0.0);
             if (HAS_GAMMA != 0u) factor = gamma[gamma_offset / 4u + i];
             if (HAS_BETA != 0u) shift = beta[beta_offset / 4u + i];
-            for (uint row = 0u; row < ROWS; ++row) {
-                precise const vec4 centered = (x[from + first[row] + i] - known[row].x) - known[row].y;
-                result[to + first[row] + i] = centered * known[row].z * factor + shift;
-            }
+            result[to + row.x + i] = normed(x[from + row.x + i], a) * factor + shift;
+            result[to + row.y + i] = normed(x[from + row.y + i], b) * factor + shift;
+            result[to + row.z + i] = normed(x[from + row.z + i], c) * factor + shift;
+            result[to + row.w + i] = normed(x[from + row.w + i], d) * factor + shift;
         }
     }
 }

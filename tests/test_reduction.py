@@ -11,8 +11,10 @@ from vksched.ops import turn
 from vksched.ops.lower import lower
 from vksched.ops.op import OUTPUT, SCRATCH, Attrs, Call, Limits, get_op
 from vksched.ops.reduction import (
+    ACROSS_CHUNK,
     MOST_PARTS,
     SOFTWARE_CHUNK,
+    WIDE_CHUNK,
     choose_last_launch,
     choose_launch,
     choose_quads_launch,
@@ -34,11 +36,12 @@ def test_parts_cover_all_columns_and_none_is_empty(side_by_side: int, limits: Li
             assert launch.parts * launch.chunk >= columns
 
 
+@pytest.mark.parametrize("most", [ACROSS_CHUNK, WIDE_CHUNK])
 @pytest.mark.parametrize("across", [False, True])
-def test_parts_in_quads_cover_all_columns_and_none_is_empty(across: bool) -> None:
+def test_parts_in_quads_cover_all_columns_and_none_is_empty(across: bool, most: int) -> None:
     for rows in SIZES:
         for columns in (0, *SIZES):
-            launch = choose_quads_launch(rows, columns, across)
+            launch = choose_quads_launch(rows, columns, across, most)
             assert (launch.parts - 1) * launch.chunk < max(columns, 1)
             assert launch.parts * launch.chunk >= columns
             assert launch.chunk <= SOFTWARE_CHUNK
@@ -97,3 +100,18 @@ def test_reductions_in_quads_take_groups_enough_for_their_loops() -> None:
     call = Call((x,), TensorType((1 << 27,), "float32"), attrs, SOFTWARE, variant="quads")
     (dispatch,) = lower(get_op("reduce_sum"), call).dispatches
     assert (1 << 27) * 5 <= dispatch.groups[0] * 8 * LOOP_STEPS
+
+
+def test_wide_reductions_are_for_vectors_of_eight_and_many_rows_side_by_side() -> None:
+    def choices(shape: tuple[int, ...], axis: int, lanes: int = 8) -> tuple[str, ...]:
+        x = TensorType(shape, "float32")
+        result = TensorType(tuple(s for a, s in enumerate(shape) if a != axis), "float32")
+        op, limits = get_op("reduce_sum"), replace(SOFTWARE, subgroup_size=lanes)
+        return op.kernel.variants(
+            Call((x,), result, Attrs({"axes": (axis,), "keepdims": False}), limits)
+        )
+
+    assert choices((5, 128), 0) == choices((2, 5, 196), 1) == ("wide", "quads", "words")
+    assert choices((5, 124), 0) == choices((5, 128), 0, lanes=4) == ("quads", "words")
+    assert choices((128, 512), 1) == ("quads", "words")
+    assert choices((5, 129), 0) == ("words",)

@@ -1,5 +1,6 @@
 // What a lane of reduce.comp knows of its part of a row, for each variant: NOTHING is the state before the first value, take
-// adds a value, combine joins two states, finish is the result. A state is STATE_WORDS words in memory.
+// adds a value, combine joins two states, finish is the result. A state is STATE_WORDS words in memory. take and combine have
+// no branches: SwiftShader goes through all of them, one lane's after another's, and takes seconds to compile some in a row.
 // Source: Knuth, The Art of Computer Programming 2, 4.2.2 (the exact error of a sum; means and deviations in one pass).
 #include "float_math.glsl"
 
@@ -17,6 +18,7 @@ vec2 add(vec2 left, vec2 right) {
 float total_of(vec2 sum) { return is_nan(sum.x) || is_inf(sum.x) ? sum.x : sum.x + sum.y; }
 
 #if defined(SUM_FLOAT32) || defined(MEAN_FLOAT32) || defined(L1_FLOAT32) || defined(SUM_SQUARE_FLOAT32)
+#define FLOAT_SUM
 #define ROW_TYPE vec2
 #define STATE_WORDS 2u
 const vec2 NOTHING = vec2(0.0);
@@ -53,20 +55,19 @@ uvec2 from_words(uvec4 words) { return words.xy; }
 uvec2 split(float value, uint exponent) {
     const uint word = floatBitsToUint(value);
     const uint biased = word >> 23 & 255u;
-    if (biased == 0u || biased == 255u) return uvec2(word, 0u); // 0, infinity, NaN
     // so far out that nothing comes back; without the clamp the exponent of millions of factors would wrap
     const int sum = clamp(int(exponent) + int(biased) - 127, -(1 << 29), 1 << 29);
-    return uvec2((word & 0x807fffffu) | 0x3f800000u, uint(sum));
+    const uvec2 apart = uvec2((word & 0x807fffffu) | 0x3f800000u, uint(sum));
+    return mix(uvec2(word, 0u), apart, bvec2(biased - 1u < 254u)); // else 0, infinity, NaN
 }
 uvec2 combine(uvec2 left, uvec2 right) {
     return split(uintBitsToFloat(left.x) * uintBitsToFloat(right.x), left.y + right.y);
 }
 uvec2 take(uvec2 state, uint word, uint column) {
     const uint fraction = word & 0x007fffffu;
-    if ((word & 0x7f800000u) == 0u && fraction != 0u) { // denormal: a driver may take it for 0
-        return combine(state, split(uintBitsToFloat(floatBitsToUint(float(fraction)) | (word & 0x80000000u)), uint(-149)));
-    }
-    return combine(state, split(uintBitsToFloat(word), 0u));
+    const bool denormal = (word & 0x7fffffffu) == fraction && fraction != 0u; // a driver may take it for 0
+    const uint whole = floatBitsToUint(float(fraction)) | (word & 0x80000000u);
+    return combine(state, split(uintBitsToFloat(mix(word, whole, denormal)), mix(0u, uint(-149), denormal)));
 }
 uint finish(uvec2 state, float divisor, uint option) {
     const int exponent = int(state.y);
@@ -96,14 +97,17 @@ uint finish(float state, float divisor, uint option) { return floatBitsToUint(st
 #elif defined(LOGSUMEXP_FLOAT32)
 // The largest value so far and the sum of exp(value - largest), with its rounding error.
 #define ROW_TYPE vec3
+#include "exp_quad.glsl"
 #define STATE_WORDS 3u
 #define NOTHING vec3(-INFINITY, 0.0, 0.0)
 uvec4 to_words(vec3 state) { return uvec4(floatBitsToUint(state), 0u); }
 vec3 from_words(uvec4 words) { return uintBitsToFloat(words.xyz); }
-float factor(float from, float to) { return from == to ? 1.0 : safe_exp(from - to); } // infinities are equal too
 vec3 combine(vec3 left, vec3 right) {
     const float largest = safe_max(left.x, right.x);
-    return vec3(largest, add(left.yz * factor(left.x, largest), right.yz * factor(right.x, largest)));
+    const float power = exp_of_negative(vec4(safe_min(left.x, right.x) - largest)).x;
+    const float of_left = mix(power, 1.0, left.x == largest); // infinities are equal too
+    const float of_right = mix(power, 1.0, right.x == largest);
+    return vec3(largest, add(left.yz * of_left, right.yz * of_right));
 }
 vec3 take(vec3 state, uint word, uint column) { return combine(state, vec3(uintBitsToFloat(word), 1.0, 0.0)); }
 uint finish(vec3 state, float divisor, uint option) {
@@ -121,30 +125,32 @@ const vec4 NOTHING = vec4(0.0);
 uvec4 to_words(vec4 state) { return floatBitsToUint(state); }
 vec4 from_words(uvec4 words) { return uintBitsToFloat(words); }
 vec4 combine(vec4 left, vec4 right) {
-    if (left.x == 0.0) return right;
-    if (right.x == 0.0) return left;
     const float count = left.x + right.x;
-    if (!is_finite(left.w) || !is_finite(right.w)) return vec4(count, left.yz, left.w + right.w);
     const float share = right.x / count;
     precise const float between = right.y - left.y;
     precise const float apart = between + (right.z - left.z);
-    if (is_inf(apart)) return vec4(count, left.yz, INFINITY);
     const vec2 mean = add(left.yz, vec2(apart * share, 0.0));
-    return vec4(count, mean, left.w + right.w + apart * apart * (left.x * share));
+    const float rest = left.w + right.w;
+    vec3 known = vec3(mean, rest + apart * apart * (left.x * share));
+    known = mix(known, vec3(left.yz, INFINITY), bvec3(is_inf(apart)));
+    known = mix(vec3(left.yz, rest), known, bvec3(is_finite(rest)));
+    const vec4 joined = mix(vec4(count, known), right, bvec4(left.x == 0.0));
+    return mix(joined, left, bvec4(right.x == 0.0));
 }
 vec4 take(vec4 state, uint word, uint column) {
     const float value = uintBitsToFloat(word);
     const float count = state.x + 1.0;
-    if (is_nan(value) || is_inf(value)) return vec4(count, state.yz, NOT_A_NUMBER);
-    if (state.x == 0.0) return vec4(1.0, value, 0.0, 0.0); // a division, even by 1, may round
-    if (!is_finite(state.w)) return vec4(count, state.yzw);
     precise const float before = value - state.y;
     precise const float apart = before - state.z;
-    if (is_inf(apart)) return vec4(count, state.yz, INFINITY);
     const vec2 mean = add(state.yz, vec2(apart / count, 0.0));
     precise const float after = value - mean.x;
     precise const float still_apart = after - mean.y;
-    return vec4(count, mean, state.w + apart * still_apart);
+    vec3 known = vec3(mean, state.w + apart * still_apart);
+    known = mix(known, vec3(state.yz, INFINITY), bvec3(is_inf(apart)));
+    known = mix(state.yzw, known, bvec3(is_finite(state.w)));
+    known = mix(known, vec3(value, 0.0, 0.0), bvec3(state.x == 0.0)); // a division, even by 1, may round
+    known = mix(vec3(state.yz, NOT_A_NUMBER), known, bvec3(is_finite(value)));
+    return vec4(count, known);
 }
 uint finish(vec4 state, float divisor, uint option) {
     float value = state.w / divisor;
@@ -164,14 +170,17 @@ const uvec2 NOTHING = uvec2(0u);
 uvec4 to_words(uvec2 state) { return uvec4(state, 0u, 0u); }
 uvec2 from_words(uvec4 words) { return words.xy; }
 uvec2 combine(uvec2 left, uvec2 right) {
-    return right.x > left.x || (right.x == left.x && right.y > left.y) ? right : left;
+    const bool larger = right.x > left.x;
+    const bool alike = right.x == left.x;
+    const bool later = right.y > left.y;
+    return mix(left, right, bvec2(larger || alike && later));
 }
 uvec2 take(uvec2 state, uint word, uint tie) {
 #if defined(ARGMAX_FLOAT32)
     return combine(state, uvec2(float_key(word), tie));
 #elif defined(ARGMIN_FLOAT32)
     const uint key = float_key(word);
-    return combine(state, uvec2(key == NAN_KEY ? key : ~key, tie)); // NaN wins here too
+    return combine(state, uvec2(mix(~key, key, key == NAN_KEY), tie)); // NaN wins here too
 #elif defined(ARGMAX_INT32)
     return combine(state, uvec2(int_key(word), tie));
 #elif defined(ARGMIN_INT32)

@@ -3,9 +3,8 @@ const uint NAN_KEY = 0xffffffffu;
 
 uint float_key(uint word) {
     const uint size = word & 0x7fffffffu;
-    if (size > 0x7f800000u) return NAN_KEY;
-    if (size == 0u) return 0x80000000u;
-    return word == size ? word | 0x80000000u : ~word;
+    const uint key = mix(~word, word | 0x80000000u, word == size || size == 0u);
+    return mix(key, NAN_KEY, size > 0x7f800000u);
 }
 
 uint int_key(uint word) { return word ^ 0x80000000u; }

@@ -116,6 +116,8 @@ LONG: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     ((7, 2003, 5), (1,)),
 ]
 """Rows that are cut into parts, on a GPU or on a CPU driver."""
+WIDE: list[tuple[tuple[int, ...], tuple[int, ...]]] = [((301, 132), (0,)), ((2, 303, 196), (1,))]
+"""Many rows side by side, an odd number of quads of them."""
 
 CASES = [
     *(
@@ -133,14 +135,19 @@ CASES = [
         if op != "reduce_prod"
     ),
     *(
+        case(op, ordinary(op, *shape, seed=2), axes, False, f"side by side {axes[0]}")
+        for op in FLOAT_OPS
+        for shape, axes in WIDE
+    ),
+    *(
         case(op, ints(*shape), axes, False, f"int over {'.'.join(map(str, axes))}")
         for op in INT_OPS
-        for shape, axes in [*SHAPES[1:12], *LONG]
+        for shape, axes in [*SHAPES[1:12], *LONG, *WIDE]
     ),
     *(
         case(op, words(*shape), axes, False, f"uint over {'.'.join(map(str, axes))}")
         for op in INT_OPS
-        for shape, axes in [*SHAPES[1:10:2], *LONG[:3]]
+        for shape, axes in [*SHAPES[1:10:2], *LONG[:3], WIDE[1]]
     ),
     *(
         case(op, coins(*shape, hits=hits), axes, keep, f"{hits} over {'.'.join(map(str, axes))}")
@@ -149,6 +156,7 @@ CASES = [
             *(((), (), False), ((1,), (0,), False), ((5, 3), (1,), True), ((4, 1000), (1,), False)),
             *(((1000, 4), (0,), False), ((3, 4, 5, 6), (1, 2), False), ((70, 33), (0, 1), True)),
             *(((200, 31), (1,), False), ((100_003,), (0,), False), ((3001, 40), (0,), False)),
+            ((303, 196), (0,), False),
         )
         for hits in (7, -7, 997, -997)
     ),
@@ -157,9 +165,11 @@ CASES = [
     *(case(op, edge_rows(), (1,), False, "edges") for op in FLOAT_OPS),
     *(case(op, np.ascontiguousarray(edge_rows().T), (0,), False, "edges") for op in FLOAT_OPS),
     *(case(op, np.tile(edge_rows(), 400), (1,), False, "edges") for op in FLOAT_OPS),
+    *(case(op, np.tile(edge_rows().T, (8, 20)), (0,), False, "edges wide") for op in FLOAT_OPS),
     *(
-        case(op, hard_sum(), (1,), False, "cancels")
+        case(op, x, axes, False, "cancels")
         for op in FLOAT_OPS
+        for x, axes in ((hard_sum(), (1,)), (np.tile(hard_sum().T, 64), (0,)))
         if op not in ("reduce_prod", "reduce_sum_square")
     ),
     *(

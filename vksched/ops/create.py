@@ -25,6 +25,7 @@ from ..types import (
     numpy_dtype,
 )
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, no_words, register
+from .quads import launch_run
 from .strides import spread
 from .tensor import Tensor, TensorLike, apply, as_tensor, convert, one_value
 
@@ -70,8 +71,9 @@ def _full_lower(call: Call) -> tuple[Dispatch, ...]:
     if call.output.size == 0:
         return ()
     word = _word("full", call.attrs["value"], call.output.dtype)
-    groups, push = spread(call.output.size, call.limits), (("value", word),)
-    return (Dispatch("fill", (OUTPUT,), groups, (("count", call.output.size), *push)),)
+    groups, constants = launch_run(call.output.size, call.limits)
+    push = (("count", call.output.size), ("value", word))
+    return (Dispatch("fill", (OUTPUT,), groups, push, constants),)
 
 
 def _eye_lower(call: Call) -> tuple[Dispatch, ...]:
@@ -130,7 +132,8 @@ def _ramp_lower(call: Call) -> tuple[Dispatch, ...]:
     ]
     push = (("count", count), ("turn", turn), *words)
     shader = "iota_float32" if dtype == FLOAT32 else "iota_int32"
-    return (Dispatch(shader, (OUTPUT,), spread(count, call.limits), push),)
+    groups, constants = launch_run(count, call.limits)
+    return (Dispatch(shader, (OUTPUT,), groups, push, constants),)
 
 
 def _register(

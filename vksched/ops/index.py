@@ -21,7 +21,7 @@ from ..types import (
 )
 from .layout import expand
 from .op import OUTPUT, STATUS, Attrs, Call, Dispatch, Kernel, Op, Work, register
-from .quads import launch_lines
+from .quads import launch_lines, launch_run
 from .strides import as_words, collapse, pad, spread
 from .tensor import Tensor, TensorLike, apply, as_tensor, one_value
 
@@ -187,8 +187,13 @@ def _elements_lower(call: Call) -> tuple[Dispatch, ...]:
         ("sizes", pad(sizes, 7)),
         ("table_strides", pad(strides, 8)),
     )
-    groups = spread(call.output.size, call.limits)
-    constants = (("RANK", len(sizes)),)
+    # along the last axis neighbours read lines of the table that lie near, along another one those
+    # that lie under each other do
+    runs = math.prod(shape[axis + 1 :]) == 1
+    groups, constants = launch_run(call.output.size, call.limits)
+    if not runs:
+        groups, constants = spread(call.output.size, call.limits), ()
+    constants += (("RANK", len(sizes)), ("RUNS", int(runs)))
     return (Dispatch("gather_elements", (0, 1, OUTPUT, STATUS), groups, push, constants),)
 
 
@@ -374,7 +379,8 @@ def _one_hot_lower(call: Call) -> tuple[Dispatch, ...]:
         ("depth", call.attrs.as_int("depth")),
         ("inner", math.prod(call.inputs[0].shape[axis:])),
     )
-    return (Dispatch("one_hot", (0, 1, OUTPUT), spread(call.output.size, call.limits), push),)
+    groups, constants = launch_run(call.output.size, call.limits)
+    return (Dispatch("one_hot", (0, 1, OUTPUT), groups, push, constants),)
 
 
 register(

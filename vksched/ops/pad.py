@@ -13,7 +13,7 @@ from ..types import NDArray, TensorType, as_ints, check_made, contiguous_strides
 from .index import gather
 from .layout import copy_strided, slice_
 from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
-from .strides import spread
+from .quads import launch_run
 from .tensor import Tensor, TensorLike, apply, as_tensor, one_value
 
 MODES = ("constant", "edge", "reflect", "wrap")
@@ -82,7 +82,8 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     copied = math.prod(k.count for k in kept)
     if copied < count:
         push = (("count", count), ("value", word_of(call.attrs["value"])))
-        out.append(Dispatch("fill", (OUTPUT,), spread(count, call.limits), push))
+        groups, constants = launch_run(count, call.limits)
+        out.append(Dispatch("fill", (OUTPUT,), groups, push, constants))
     if copied:
         strides = contiguous_strides(call.inputs[0].shape)
         result_strides = contiguous_strides(call.output.shape)

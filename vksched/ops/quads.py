@@ -19,7 +19,7 @@ of the group, which caches and what reads ahead for them do not follow.
 _SOFTWARE_ROUNDS, _ROUNDS = 128, 4
 """Quads of one invocation: at least on a CPU driver, which pays for every group; at most on a GPU.
 """
-_LINE_ROUNDS = 8
+_LINE_ROUNDS = 256
 """Quads of one invocation in a line, on a CPU driver of small vectors (SwiftShader), which pays
 more for the start of a line than for lanes that lie apart; with llvmpipe it is the other way round.
 """
@@ -66,9 +66,11 @@ def launch_lines(
     """Returns groups and constants of a kernel that goes along lines, whatever number of them."""
     width = max(1, columns // 4 if quads else columns)
     local_size = _local_size(limits)
-    # neighbouring invocations read neighbouring words; on a CPU driver none is without work
+    # neighbouring invocations read neighbouring words; on a CPU driver none is without work, as far
+    # as there are lines
     rounds = _LINE_ROUNDS if limits.subgroup_size < _SOFTWARE_LOCAL_SIZE else 1
-    bits = (width // rounds).bit_length() - 1 if limits.software else (width - 1).bit_length()
+    each = max(width // rounds, min(width, local_size // max(lines, 1)))
+    bits = each.bit_length() - 1 if limits.software else (width - 1).bit_length()
     local_x = min(local_size, 1 << max(0, bits))
     local_y = local_size // local_x
     across, down = -(-width // local_x), -(-lines // local_y)

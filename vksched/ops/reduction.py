@@ -4,8 +4,9 @@
     many or short rows x ------------------------ one stage -----------------------------> result
 
 A row is cut into parts where the device would otherwise have too few groups at work, and on a CPU
-driver where one invocation would go round its loops too often. There one invocation reads a row, or
-four that lie side by side, in quads where one axis is reduced (shaders/reduce_quads.comp).
+driver where one invocation would go round its loops too often. There one invocation reads quads
+where one axis is reduced: along a row (shaders/reduce_quads.comp), of four rows that lie side by
+side (reduce_across.comp), or of more of these (reduce_wide.comp).
 Examples: tests/test_reduction.py.
 """
 
@@ -31,12 +32,16 @@ COALESCED = 16
 many on.
 """
 
-QUADS, WORDS = "quads", "words"
+QUADS, WIDE, WORDS = "quads", "wide", "words"
 """Variants on a CPU driver: how a row is read."""
 QUADS_CHUNK = 8192
 """Columns of one invocation that reads quads along a row, at most."""
 ACROSS_CHUNK = 1024
 """Columns of one that takes four rows: fewer would leave the second stage more than they save."""
+WIDE_QUADS, WIDE_CHUNK = 4, 256
+"""Quads of an invocation side by side, so that a group reads half a KiB of each page, and columns
+of a part. It is for vectors of eight; SwiftShader has an array in memory.
+"""
 QUADS_LOCAL_SIZE = 8
 BUSY_LANES, LEAST_QUADS_CHUNK = 64, 2048
 """Invocations that keep a CPU driver's threads busy, and the columns that are worth one more."""
@@ -68,10 +73,13 @@ def choose_launch(rows: int, columns: int, side_by_side: int, limits: Limits) ->
     return Launch(max(1, -(-columns // max(chunk, 1))), chunk, whole_group)
 
 
-def choose_quads_launch(rows: int, columns: int, across: bool) -> Launch:
-    """Returns parts and their columns where a CPU driver reads quads, arguments as before."""
+def choose_quads_launch(rows: int, columns: int, across: bool, most: int = ACROSS_CHUNK) -> Launch:
+    """Returns parts and their columns where a CPU driver reads quads, arguments as before.
+
+    most: columns of a part across rows.
+    """
     busy = min(-(-BUSY_LANES // rows), columns // LEAST_QUADS_CHUNK)
-    small = min(-(-columns // ACROSS_CHUNK), MOST_PARTS) if across else busy
+    small = min(-(-columns // most), MOST_PARTS) if across else busy
     parts = max(1, -(-columns // QUADS_CHUNK), small)
     chunk = -(-columns // parts)
     chunk = chunk if across else -(-chunk // 4) * 4
@@ -129,13 +137,19 @@ def _rows(call: Call) -> _Rows:
 def _variants(call: Call) -> tuple[str, ...]:
     if not call.limits.software:
         return ()
-    return (QUADS, WORDS) if _rows(call).in_quads else (WORDS,)
+    given = _rows(call)
+    if not given.in_quads:
+        return (WORDS,)
+    wide = given.across and call.limits.subgroup_size >= QUADS_LOCAL_SIZE
+    wide = wide and given.side_by_side >= 4 * QUADS_LOCAL_SIZE * WIDE_QUADS
+    return (WIDE, QUADS, WORDS) if wide else (QUADS, WORDS)
 
 
 def _choose(given: _Rows, call: Call) -> Launch:
     rows = max(given.rows, 1)
-    if call.variant == QUADS:
-        return choose_quads_launch(rows, given.columns, given.across)
+    if call.variant in (QUADS, WIDE):
+        most = WIDE_CHUNK if call.variant == WIDE else ACROSS_CHUNK
+        return choose_quads_launch(rows, given.columns, given.across, most)
     return choose_launch(rows, given.columns, given.side_by_side, call.limits)
 
 
@@ -143,13 +157,14 @@ Push = tuple[tuple[str, int | float | tuple[int, ...]], ...]
 
 
 def _quads_dispatch(
-    shader: str, given: _Rows, launch: Launch, options: Push, limits: Limits
+    shader: str, given: _Rows, launch: Launch, options: Push, call: Call
 ) -> Dispatch:
     target = SCRATCH if launch.parts > 1 else OUTPUT
-    items = given.rows // (4 if given.across else 1) * launch.parts
-    wanted = -(-items // QUADS_LOCAL_SIZE)
+    wide = WIDE_QUADS if call.variant == WIDE else 1
+    lines = -(-given.rows // (4 * wide)) if given.across else given.rows
+    wanted = -(-lines * launch.parts // QUADS_LOCAL_SIZE)
     most = max(MOST_GROUPS, -(-wanted * launch.chunk // LOOP_STEPS))
-    groups = min(wanted, most, limits.max_groups[0])
+    groups = min(wanted, most, call.limits.max_groups[0])
     push = (
         *(("rows", given.rows), ("columns", given.columns)),
         *(("parts", launch.parts), ("chunk", launch.chunk)),
@@ -158,8 +173,10 @@ def _quads_dispatch(
         ("kept_strides", pad(given.kept_strides, 4)),
         ("stride", given.strides[0]),
     )
-    constants = (("LOCAL_X", QUADS_LOCAL_SIZE), ("ACROSS", int(given.across)))
-    name = f"reduce_quads_{shader.removeprefix('reduce_')}"
+    constants: tuple[tuple[str, int], ...] = (("LOCAL_X", QUADS_LOCAL_SIZE),)
+    constants += (("WIDE", wide),) if call.variant == WIDE else ()
+    how = WIDE if call.variant == WIDE else "across" if given.across else QUADS
+    name = f"reduce_{how}_{shader.removeprefix('reduce_')}"
     return Dispatch(name, (0, target), (groups, 1, 1), push, constants)
 
 
@@ -207,8 +224,8 @@ def reduction(
         given = _rows(call)
         shader, launch = shaders[call.inputs[0].dtype], _choose(given, call)
         options = (("option", option(call)), ("divisor", divisor(call, given.columns)))
-        if call.variant == QUADS:
-            first = _quads_dispatch(shader, given, launch, options, call.limits)
+        if call.variant in (QUADS, WIDE):
+            first = _quads_dispatch(shader, given, launch, options, call)
         else:
             operands = (0, SCRATCH if launch.parts > 1 else OUTPUT)
             first = _dispatch(shader, operands, given, given.columns, launch, options, call.limits)
@@ -229,5 +246,9 @@ def reduction(
         return (given.rows * parts * state_words,) if parts > 1 else ()
 
     names = sorted(set(shaders.values()))
-    quads = [f"reduce_quads_{name.removeprefix('reduce_')}" for name in names]
-    return Kernel((*names, *quads), lower, scratch, variants=_variants)
+    apart = [
+        f"reduce_{how}_{name.removeprefix('reduce_')}"
+        for how in (QUADS, "across", WIDE)
+        for name in names
+    ]
+    return Kernel((*names, *apart), lower, scratch, variants=_variants)

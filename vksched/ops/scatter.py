@@ -46,6 +46,7 @@ from .op import (
     no_words,
     register,
 )
+from .quads import launch_run
 from .strides import LOCAL_SIZE, LOOP_STEPS, SERIAL_STEPS, as_words, collapse, pad, spread
 from .tensor import Tensor, TensorLike, apply, as_tensor
 
@@ -129,7 +130,8 @@ def _apply(call: Call, targets: Dispatch, slices: int) -> tuple[Dispatch, ...]:
     if reduction != "none":
         return (*copy_data(call), targets, step(_STEPS[reduction], inner))
     zeros = (("count", slices), ("value", 0))
-    clear = Dispatch("fill", (SCRATCH - 1,), spread(slices, call.limits), zeros)
+    groups, constants = launch_run(slices, call.limits)
+    clear = Dispatch("fill", (SCRATCH - 1,), groups, zeros, constants)
     return (*copy_data(call), clear, targets, step(0, 1), step(1, inner))
 
 
