@@ -62,6 +62,7 @@ def raw(index: int, **changes: Any) -> dict[str, Any]:
             "maxMemoryAllocationSize": 4 * GIB,
         },
         "subgroup_size": 64,
+        "int64": True,
         "timestamp_period_ns": 10.0,
         "timestamp_valid_bits": 64,
         "usable": True,
@@ -117,6 +118,7 @@ def test_three_vendors_are_described_and_used(show: Show) -> None:
         storage_buffers=200,
         max_buffer_bytes=(1 << 32) - 1,
         subgroup_size=64,
+        int64=True,
     )
     assert probe.survey().reason is None
 
