@@ -25,7 +25,7 @@ from vksched.types import NDArray
 
 SHADERS = Path(__file__).parent.parent / "shaders"
 ROOM = Limits(storage_buffers=8)
-CPU = Limits(storage_buffers=8, software=True, subgroup_shuffle=True, subgroup_size=8)
+CPU = Limits(storage_buffers=8, software=True, subgroup_shuffle=True, subgroup_size=8, int64=True)
 SPECIAL = np.array([-np.inf, -5, -0.0, 0.0, 1, np.inf, np.nan, 3.5], np.float32)
 
 

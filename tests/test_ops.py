@@ -210,7 +210,13 @@ def test_every_shader_belongs_to_an_op() -> None:
 def test_every_shader_is_dispatched_by_a_case() -> None:
     used = set()
     laned = [
-        Limits(software=True, subgroup_size=lanes, subgroup_shuffle=True, storage_buffers=8)
+        Limits(
+            software=True,
+            subgroup_size=lanes,
+            subgroup_shuffle=True,
+            int64=True,
+            storage_buffers=8,
+        )
         for lanes in (4, 8)
     ]
     for case in (*CASES, *HALVES):

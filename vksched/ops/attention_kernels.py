@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import UnsupportedOp
 from ..types import FLOAT32, TensorType
+from .matmul_kernels import has_lanes
 from .op import OUTPUT, SCRATCH, Attrs, Call, Dispatch, Kernel, Limits
 from .strides import LOCAL_SIZE, LOOP_STEPS, MAX_DISPATCHES, broadcast_strides
 
@@ -18,7 +19,7 @@ MOST_COLUMNS = 8 * LANES_ACROSS
 """Columns of v that one dispatch for GPUs works on; more are several."""
 LANES_ON_CPU, KEYS_IN_ROWS = 8, 8
 """Lanes of a group of `rows`; keys that an invocation works on at a time."""
-TILES = {8: ((32, 64), (32, 32), (4, 64)), 4: ((8, 64), (16, 32), (4, 64), (1, 64))}
+TILES = {8: ((32, 64), (32, 32), (4, 64), (1, 64)), 4: ((8, 64), (16, 32), (4, 64), (1, 64))}
 """Rows, and columns of v, of a group of `attention_lanes`, which is one subgroup, by its lanes."""
 ROWS = "rows"
 """The variant for CPU drivers that takes any size: an invocation has one row."""
@@ -109,9 +110,8 @@ def variants(call: Call) -> tuple[str, ...]:
 
 def _lanes(limits: Limits) -> dict[str, tuple[int, int]]:
     """Returns the variants for the subgroups of a CPU driver, by name: the tile of a group."""
-    if not (limits.software and limits.subgroup_shuffle):
-        return {}
-    return {f"lanes {tile[0]}x{tile[1]}": tile for tile in TILES.get(limits.subgroup_size, ())}
+    tiles = TILES[limits.subgroup_size] if has_lanes(limits, TILES) else ()
+    return {f"lanes {tile[0]}x{tile[1]}": tile for tile in tiles}
 
 
 def _cost(s: _Sizes, rows: int, columns: int, lanes: int) -> int:
