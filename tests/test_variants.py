@@ -10,6 +10,7 @@ import pytest
 from graphs import make_plan
 
 import vksched as vs
+from vksched.cases.attention import attributes
 from vksched.ops.choices import Choices, like_key
 from vksched.ops.lower import choice_of, conversion_bytes, lower, variants_of
 from vksched.ops.op import Attrs, Call, Limits, get_op
@@ -150,3 +151,13 @@ def test_wide_tiles_of_a_row_are_for_lines_along_n() -> None:
     )
     assert "rows 1x512" not in variants_of(MATMUL, turned)
     assert variants_of(MATMUL, turned)[0] == "rows 1x32"
+
+
+@pytest.mark.parametrize(
+    "heads, keys, parts", [(12, 2048, 16), (12, 700, 4), (12, 100, 1), (300, 2048, 1)]
+)
+def test_one_query_of_attention_fills_a_gpu(heads: int, keys: int, parts: int) -> None:
+    q, k = TensorType((1, heads, 1, 64)), TensorType((1, heads, keys, 64))
+    call = Call((q, k, k), q, Attrs(attributes(64)), GPU)
+    first = lower(get_op("attention"), call).dispatches[0]
+    assert first.groups == (heads, parts, 1)

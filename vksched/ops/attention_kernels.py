@@ -15,6 +15,8 @@ UNBOUNDED = 1 << 30
 """Further than any query sees."""
 LANES_ACROSS = 32
 """Columns of the lanes of a group in shaders/include/attention_tiled.glsl."""
+KEYS_AT_ONCE = 64
+"""Keys that such a group works on at a time."""
 MOST_COLUMNS = 8 * LANES_ACROSS
 """Columns of v that one dispatch for GPUs works on; more are several."""
 LANES_ON_CPU, KEYS_IN_ROWS = 8, 8
@@ -32,7 +34,7 @@ keys and values half as often pays.
 """
 STATE_WORDS = 4
 """Behind the sums of a part."""
-GROUPS_WANTED, LEAST_PART = 128, 512
+GROUPS_WANTED, LEAST_PART = 256, 128
 """A GPU with fewer groups than this gets the keys in parts, of this length at least."""
 CPU_GROUPS_WANTED, LEAST_CPU_PART = 8, 256
 """The same of a CPU driver, whose groups are dear."""
@@ -195,8 +197,9 @@ def _rows_of_parts(call: Call, s: _Sizes, parts: int) -> _Launch:
 def _on_gpu(call: Call) -> _Launch:
     s, tile = _sizes(call), TILED[call.variant]
     tiles = -(-s.rows // tile) * s.batches
-    parts = max(1, min(GROUPS_WANTED // tiles, s.keys // LEAST_PART))
-    part_keys = max(1, -(-s.keys // parts))
+    wanted = max(1, min(GROUPS_WANTED // tiles, s.keys // LEAST_PART))
+    part_keys = max(1, -(-s.keys // (wanted * KEYS_AT_ONCE))) * KEYS_AT_ONCE
+    parts = max(1, -(-s.keys // part_keys))
     flops = 2.0 * tile * max(1, s.keys) * (s.depth + min(s.columns, MOST_COLUMNS))
     each = max(1, min(tiles, int(DISPATCH_FLOPS / flops)))
     return _Launch(tile, tiles, each, parts, part_keys, min(s.columns, MOST_COLUMNS))
