@@ -130,7 +130,7 @@ def test_defaults_put_discrete_devices_first(show: Show) -> None:
 
 def test_unknown_vendor_and_missing_facts(show: Show) -> None:
     device = raw(0, vendor_id=0xBEEF, driver_info="", driver_version=(3 << 22) | (4 << 12) | 5)
-    for name in ("limits", "heaps", "subgroup_size", "timestamp_valid_bits", "pci"):
+    for name in ("limits", "heaps", "subgroup_size", "int64", "timestamp_valid_bits", "pci"):
         del device[name]
     info = show(device)[0]
     assert info.vendor == "0xbeef"
