@@ -170,8 +170,17 @@ WRAP(VkResult, vkEnumeratePhysicalDevices, VkInstance instance, uint32_t* count,
 WRAP(VkResult, vkCreateDevice, VkPhysicalDevice physical, const VkDeviceCreateInfo* info,
      const VkAllocationCallbacks* allocator, VkDevice* device)
 {
+    // kp enables no feature; kernels may read words of 64 bits where the device has integers of them
+    VkDeviceCreateInfo asked = *info;
+    VkPhysicalDeviceFeatures features{};
+    if (physical != VK_NULL_HANDLE && !info->pEnabledFeatures && !info->pNext) {
+        VkPhysicalDeviceFeatures supported{};
+        vkGetPhysicalDeviceFeatures(physical, &supported);
+        features.shaderInt64 = supported.shaderInt64;
+        asked.pEnabledFeatures = &features;
+    }
     const VkResult result =
-      note(__real_vkCreateDevice(physical, info, allocator, device), device);
+      note(__real_vkCreateDevice(physical, &asked, allocator, device), device);
     if (result == VK_SUCCESS) {
         std::lock_guard<std::mutex> lock(physical_mutex);
         physical_of[*device] = physical;

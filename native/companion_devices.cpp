@@ -158,6 +158,8 @@ py::dict describe_device(VkPhysicalDevice device, uint32_t index)
 {
     VkPhysicalDeviceProperties properties{};
     vkGetPhysicalDeviceProperties(device, &properties);
+    VkPhysicalDeviceFeatures features{};
+    vkGetPhysicalDeviceFeatures(device, &features);
     const bool modern = properties.apiVersion >= VK_API_VERSION_1_1;
     const std::vector<std::string> extensions = device_extensions(device);
 
@@ -181,6 +183,7 @@ py::dict describe_device(VkPhysicalDevice device, uint32_t index)
     entry["subgroup_size"] = 1;
     entry["subgroup_operations"] = py::list();
     entry["subgroup_in_compute"] = false;
+    entry["int64"] = features.shaderInt64 == VK_TRUE;
     entry["extensions"] = extensions;
     entry["timestamp_period_ns"] = properties.limits.timestampPeriod;
     entry["heaps"] = describe_heaps(device, modern && has(extensions, "VK_EXT_memory_budget"));

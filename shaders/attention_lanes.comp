@@ -7,10 +7,14 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_ballot : require
 #extension GL_KHR_shader_subgroup_shuffle : require
+#ifdef WORDS_64
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#endif
 #include "float_math.glsl"
-layout(set = 0, binding = 0) readonly buffer Q { vec4 q[]; };
-layout(set = 0, binding = 1) readonly buffer K { vec4 k[]; };
-layout(set = 0, binding = 2) readonly buffer V { vec4 v[]; };
+#include "fours.glsl"
+layout(set = 0, binding = 0) readonly buffer Q { LOADED q[]; };
+layout(set = 0, binding = 1) readonly buffer K { LOADED k[]; };
+layout(set = 0, binding = 2) readonly buffer V { LOADED v[]; };
 layout(set = 0, binding = 3) writeonly buffer Result { vec4 result[]; };
 layout(push_constant) uniform Push {
     uint q_offset;

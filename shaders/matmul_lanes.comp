@@ -15,6 +15,9 @@ layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint A_ALONG_K = 1;
 layout(constant_id = 4) const uint B_ALONG_N = 1;
 #endif
+#ifdef WORDS_64
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#endif
 #define T float
 #define T4 vec4
 #include "matmul_four.glsl"

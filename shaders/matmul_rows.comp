@@ -12,6 +12,9 @@ layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 #ifndef B_ALONG_N
 layout(constant_id = 3) const uint B_ALONG_N = 1;
 #endif
+#ifdef WORDS_64
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#endif
 #define T float
 #define T4 vec4
 #include "matmul_four.glsl"
@@ -52,6 +55,13 @@ void compute_tile(uvec3 at, uint row, uint column) {
     EACH_WIDE(START_WIDE)
     const uint advance = B_ALONG_N != 0u ? b_row : 1u;
     const uint steps = k / 4u;
+#if LANES == 4 && ROWS == 1
+    // SwiftShader takes longer over a shuffle, and a loop in a loop, than over one more load.
+    for (uint step = 0u; step < steps; ++step) {
+        const T4 left0 = four(a[a_at0 + step]);
+        EACH_WIDE(ADD_WIDE)
+    }
+#else
     for (uint step = 0u; step < steps; step += LANES) {
         EACH_ROW(LOAD_ROW, 0)
         const uint here = min(LANES, steps - step);
@@ -60,6 +70,7 @@ void compute_tile(uvec3 at, uint row, uint column) {
             EACH_WIDE(ADD_WIDE)
         }
     }
+#endif
     T4 done[ROWS * WIDE];
     EACH_WIDE(KEEP_WIDE)
     const uint stores = min(ROWS, m - row) * WIDE;

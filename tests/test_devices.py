@@ -62,6 +62,7 @@ def raw(index: int, **changes: Any) -> dict[str, Any]:
             "maxMemoryAllocationSize": 4 * GIB,
         },
         "subgroup_size": 64,
+        "int64": True,
         "timestamp_period_ns": 10.0,
         "timestamp_valid_bits": 64,
         "usable": True,
@@ -117,6 +118,7 @@ def test_three_vendors_are_described_and_used(show: Show) -> None:
         storage_buffers=200,
         max_buffer_bytes=(1 << 32) - 1,
         subgroup_size=64,
+        int64=True,
     )
     assert probe.survey().reason is None
 
@@ -128,7 +130,7 @@ def test_defaults_put_discrete_devices_first(show: Show) -> None:
 
 def test_unknown_vendor_and_missing_facts(show: Show) -> None:
     device = raw(0, vendor_id=0xBEEF, driver_info="", driver_version=(3 << 22) | (4 << 12) | 5)
-    for name in ("limits", "heaps", "subgroup_size", "timestamp_valid_bits", "pci"):
+    for name in ("limits", "heaps", "subgroup_size", "int64", "timestamp_valid_bits", "pci"):
         del device[name]
     info = show(device)[0]
     assert info.vendor == "0xbeef"

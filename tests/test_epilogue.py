@@ -23,7 +23,7 @@ from vksched.types import NDArray
 
 SHADERS = Path(__file__).parent.parent / "shaders"
 ROOM = Limits(storage_buffers=8)
-CPU = Limits(storage_buffers=8, software=True, subgroup_shuffle=True, subgroup_size=8)
+CPU = Limits(storage_buffers=8, software=True, subgroup_shuffle=True, subgroup_size=8, int64=True)
 
 
 def values(*shape: int, seed: int = 0) -> NDArray:

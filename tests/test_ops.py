@@ -78,8 +78,10 @@ def test_case_equals_numpy(case: Case, runner: Runner) -> None:
     expected = case.expected()
     call = case.call(Limits())
     assert (call.output.shape, call.output.dtype) == (expected.shape, str(expected.dtype))
-    others = {} if case.large else LOWERED
-    for what, limits in {"its own limits": runner.device.limits, **others}.items():
+    own = runner.device.limits
+    few = {"its own limits, few groups": replace(own, max_groups=(3, 2, 1))}
+    others = {} if case.large else {**LOWERED, **few}
+    for what, limits in {"its own limits": own, **others}.items():
         for variant in case.variants(limits):
             try:
                 got = runner.run(case, limits, variant)
@@ -210,7 +212,13 @@ def test_every_shader_belongs_to_an_op() -> None:
 def test_every_shader_is_dispatched_by_a_case() -> None:
     used = set()
     laned = [
-        Limits(software=True, subgroup_size=lanes, subgroup_shuffle=True, storage_buffers=8)
+        Limits(
+            software=True,
+            subgroup_size=lanes,
+            subgroup_shuffle=True,
+            int64=True,
+            storage_buffers=8,
+        )
         for lanes in (4, 8)
     ]
     for case in (*CASES, *HALVES):

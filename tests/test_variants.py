@@ -10,6 +10,7 @@ import pytest
 from graphs import make_plan
 
 import vksched as vs
+from vksched.cases.attention import attributes
 from vksched.ops.choices import Choices, like_key
 from vksched.ops.lower import choice_of, conversion_bytes, lower, variants_of
 from vksched.ops.op import Attrs, Call, Limits, get_op
@@ -17,7 +18,7 @@ from vksched.ops.variants import ASKED, LIKE, STATIC, TUNED, call_key
 from vksched.plan.machine import DeviceSpec, Machine
 from vksched.types import FLOAT16, FLOAT32, TensorType
 
-SOFTWARE = Limits(software=True, subgroup_size=8, subgroup_shuffle=True)
+SOFTWARE = Limits(software=True, subgroup_size=8, subgroup_shuffle=True, int64=True)
 GPU = Limits()
 FIRST, SECOND, *OTHERS = "lanes 8x32", "lanes 16x32", "lanes 32x32", "lanes 32x64"
 NAMES = ", ".join((FIRST, SECOND, *OTHERS))
@@ -130,3 +131,33 @@ def test_machine_with_choices_goes_through_json() -> None:
         Machine.from_dict(data)
     del data["devices"][0]["limits"]["tuned"]
     assert not Machine.from_dict(data).devices[0].limits.tuned
+
+
+def test_eight_lanes_need_integers_of_64_bits() -> None:
+    call = call_of(8, 16, 32, replace(SOFTWARE, int64=False))
+    assert variants_of(MATMUL, call) == ("register",)
+    four = replace(SOFTWARE, int64=False, subgroup_size=4)
+    assert variants_of(MATMUL, call_of(8, 16, 32, four))[0] == "lanes 8x16"
+
+
+def test_wide_tiles_of_a_row_are_for_lines_along_n() -> None:
+    names = variants_of(MATMUL, call_of(1, 16, 1024))
+    assert {"rows 1x512", "rows 1x32"} <= {*names}
+    turned = Call(
+        (TensorType((1, 16)), TensorType((1024, 16))),
+        TensorType((1, 1024)),
+        Attrs({"transpose_a": False, "transpose_b": True}),
+        SOFTWARE,
+    )
+    assert "rows 1x512" not in variants_of(MATMUL, turned)
+    assert variants_of(MATMUL, turned)[0] == "rows 1x32"
+
+
+@pytest.mark.parametrize(
+    "heads, keys, parts", [(12, 2048, 16), (12, 700, 4), (12, 100, 1), (300, 2048, 1)]
+)
+def test_one_query_of_attention_fills_a_gpu(heads: int, keys: int, parts: int) -> None:
+    q, k = TensorType((1, heads, 1, 64)), TensorType((1, heads, keys, 64))
+    call = Call((q, k, k), q, Attrs(attributes(64)), GPU)
+    first = lower(get_op("attention"), call).dispatches[0]
+    assert first.groups == (heads, parts, 1)

@@ -44,8 +44,29 @@ const uint KEYS = LANES * 4;
     EACH_WIDE(START_WIDE, i, lane) \
     float total##i##_##lane = 0.0;
 #define START_SCORE(i, lane, first, c) vec4 score##i##_##lane = vec4(0.0);
-#define LOAD_Q(i) const vec4 q##i = q[q_at##i + d];
-#define MULTIPLY(i, lane, first, c) score##i##_##lane += FROM(q##i, lane) * four;
+#if ROWS < LANES
+// Lanes without a row of their own hold the next fours of one.
+#define LOAD_Q(i) \
+    const vec4 q##i = four(q[q_at##i + min(block + gl_SubgroupInvocationID / ROWS, depth / 4u - 1u)]);
+#define MULTIPLY(i, lane, first, c) score##i##_##lane += subgroupShuffle(q##i, (d - block) * ROWS + lane) * of_keys;
+#define ADD_DEPTH \
+    for (uint block = 0u; block < depth / 4u; block += LANES / ROWS) { \
+        EACH_LOAD(LOAD_Q) \
+        const uint behind = min(block + LANES / ROWS, depth / 4u); \
+        for (uint d = block; d < behind; ++d) ADD_FOUR_STEPS \
+    }
+#else
+#define LOAD_Q(i) const vec4 q##i = four(q[q_at##i + d]);
+#define MULTIPLY(i, lane, first, c) score##i##_##lane += FROM(q##i, lane) * of_keys;
+#define ADD_DEPTH \
+    for (uint d = 0u; d < depth / 4u; ++d) { \
+        EACH_LOAD(LOAD_Q) \
+        ADD_FOUR_STEPS \
+    }
+#endif
+#define ADD_FOUR_STEPS { \
+    const mat4 of_keys = mat4(four(k[k_at.x + d]), four(k[k_at.y + d]), four(k[k_at.z + d]), four(k[k_at.w + d])); \
+    EACH_ROW(MULTIPLY) }
 
 #ifdef SHAPED
 #define SCALE(i, lane, first, c) score##i##_##lane *= scale;
@@ -96,7 +117,8 @@ const uint KEYS = LANES * 4;
 
 #define LOAD_WIDE(n, i, lane) \
     const uint column##n = min((n * LANES + gl_SubgroupInvocationID) * 4u, columns - 4u) / 4u; \
-    const mat4 values##n = mat4(v[v_at.x + column##n], v[v_at.y + column##n], v[v_at.z + column##n], v[v_at.w + column##n]);
+    const mat4 values##n = mat4( \
+        four(v[v_at.x + column##n]), four(v[v_at.y + column##n]), four(v[v_at.z + column##n]), four(v[v_at.w + column##n]));
 #define ADD_WIDE(n, i, lane) sum##i##_##lane##_##n += values##n * weights;
 #define ADD(i, lane, first, c) { \
     const vec4 weights = WEIGHTS_OF(score##i##_##lane, from); \
@@ -175,11 +197,7 @@ void attend(uint batch, uint first, uint part) {
         const uint key = start + gl_SubgroupInvocationID * 4u;
         const uvec4 k_at = k_from + min(key + uvec4(0u, 1u, 2u, 3u), uvec4(end - 1u)) * (k_row / 4u);
         EACH_ROW(START_SCORE)
-        for (uint d = 0u; d < depth / 4u; ++d) {
-            EACH_LOAD(LOAD_Q)
-            const mat4 four = mat4(k[k_at.x + d], k[k_at.y + d], k[k_at.z + d], k[k_at.w + d]);
-            EACH_ROW(MULTIPLY)
-        }
+        ADD_DEPTH
 #ifdef SHAPED
         EACH_ROW(SCALE)
         if (SOFTCAP != 0u) {

@@ -4,7 +4,7 @@
 // first have `adds` 1 and add to the result.
 // a: (batch, m, k) and b: (batch, k, n) by strides, result: (batch, m, n), contiguous but for rows of result_row elements.
 // bias, by has_bias: 1: (n), one value per column; 2: (bias_rows, a multiple of m), one per row of all matrices in turn.
-// FOURS: the bias and the result are read and written as LOAD, too, by functions of matmul_four.glsl.
+// FOURS: the bias, the result and the residual are read and written as RESULT, four at once, by functions of matmul_four.glsl.
 #ifdef HALF
 #include "half.glsl"
 const uint PER_WORD = 2u;
@@ -12,16 +12,14 @@ const uint PER_WORD = 2u;
 const uint PER_WORD = 1u;
 #endif
 #ifdef FOURS
-#define RESULT LOAD
-#define RESIDUAL LOAD
+#define RESIDUAL RESULT
 #else
 #define RESIDUAL uint
-#endif
-#ifdef FOURS
-#elif defined(HALF)
+#ifdef HALF
 #define RESULT uint
 #else
 #define RESULT T
+#endif
 #endif
 layout(set = 0, binding = 0) readonly buffer A { LOAD a[]; };
 layout(set = 0, binding = 1) readonly buffer B { LOAD b[]; };

@@ -1,19 +1,9 @@
 // Four elements of a or b at once, for matrices whose rows, columns and batches start at multiples of four, or were packed so.
-#ifdef HALF
-#define LOAD uvec2
-#else
-#define LOAD T4
-#endif
+#include "fours.glsl"
+#define LOAD LOADED
+#define RESULT PACKED
 #define FOURS
 #include "matmul.glsl"
-
-T4 four(LOAD words) {
-#ifdef HALF
-    return vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y));
-#else
-    return words;
-#endif
-}
 
 // Four rows of b at four columns; at: in steps of four elements.
 mat4 load_b(uvec4 at) {

@@ -139,6 +139,7 @@ CASES = [
     attention((1, 4, 2, 8), (2, 66), 8, name="scale below 0", scale=-0.5),
     attention((1, 1, 20, 64), (1, 70), 8, name="far apart", scale=30.0),
     attention((1, 1, 2, 8), (1, 1500), 8, name="parts"),
+    attention((2, 3, 1, 64), (3, 700), 64, name="one query"),
     attention((1, 2, 2, 4), (1, 1100), 5, bools(1, 2, 2, 1100), "parts"),
     attention((1, 1, 3, 4), (1, 1100), 4, name="a part is hidden", right=0, past=100),
     attention((1, 1, 1, 64), (1, 20000), 64, name="parts", large=True),

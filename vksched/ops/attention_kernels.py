@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import UnsupportedOp
 from ..types import FLOAT32, TensorType
+from .matmul_kernels import has_lanes
 from .op import OUTPUT, SCRATCH, Attrs, Call, Dispatch, Kernel, Limits
 from .strides import LOCAL_SIZE, LOOP_STEPS, MAX_DISPATCHES, broadcast_strides
 
@@ -14,11 +15,13 @@ UNBOUNDED = 1 << 30
 """Further than any query sees."""
 LANES_ACROSS = 32
 """Columns of the lanes of a group in shaders/include/attention_tiled.glsl."""
+KEYS_AT_ONCE = 64
+"""Keys that such a group works on at a time."""
 MOST_COLUMNS = 8 * LANES_ACROSS
 """Columns of v that one dispatch for GPUs works on; more are several."""
 LANES_ON_CPU, KEYS_IN_ROWS = 8, 8
 """Lanes of a group of `rows`; keys that an invocation works on at a time."""
-TILES = {8: ((32, 64), (32, 32), (4, 64)), 4: ((8, 64), (16, 32), (4, 64), (1, 64))}
+TILES = {8: ((32, 64), (32, 32), (4, 64), (1, 64)), 4: ((8, 64), (16, 32), (4, 64), (1, 64))}
 """Rows, and columns of v, of a group of `attention_lanes`, which is one subgroup, by its lanes."""
 ROWS = "rows"
 """The variant for CPU drivers that takes any size: an invocation has one row."""
@@ -31,7 +34,7 @@ keys and values half as often pays.
 """
 STATE_WORDS = 4
 """Behind the sums of a part."""
-GROUPS_WANTED, LEAST_PART = 128, 512
+GROUPS_WANTED, LEAST_PART = 256, 128
 """A GPU with fewer groups than this gets the keys in parts, of this length at least."""
 CPU_GROUPS_WANTED, LEAST_CPU_PART = 8, 256
 """The same of a CPU driver, whose groups are dear."""
@@ -109,9 +112,8 @@ def variants(call: Call) -> tuple[str, ...]:
 
 def _lanes(limits: Limits) -> dict[str, tuple[int, int]]:
     """Returns the variants for the subgroups of a CPU driver, by name: the tile of a group."""
-    if not (limits.software and limits.subgroup_shuffle):
-        return {}
-    return {f"lanes {tile[0]}x{tile[1]}": tile for tile in TILES.get(limits.subgroup_size, ())}
+    tiles = TILES[limits.subgroup_size] if has_lanes(limits, TILES) else ()
+    return {f"lanes {tile[0]}x{tile[1]}": tile for tile in tiles}
 
 
 def _cost(s: _Sizes, rows: int, columns: int, lanes: int) -> int:
@@ -195,8 +197,9 @@ def _rows_of_parts(call: Call, s: _Sizes, parts: int) -> _Launch:
 def _on_gpu(call: Call) -> _Launch:
     s, tile = _sizes(call), TILED[call.variant]
     tiles = -(-s.rows // tile) * s.batches
-    parts = max(1, min(GROUPS_WANTED // tiles, s.keys // LEAST_PART))
-    part_keys = max(1, -(-s.keys // parts))
+    wanted = max(1, min(GROUPS_WANTED // tiles, s.keys // LEAST_PART))
+    part_keys = max(1, -(-s.keys // (wanted * KEYS_AT_ONCE))) * KEYS_AT_ONCE
+    parts = max(1, -(-s.keys // part_keys))
     flops = 2.0 * tile * max(1, s.keys) * (s.depth + min(s.columns, MOST_COLUMNS))
     each = max(1, min(tiles, int(DISPATCH_FLOPS / flops)))
     return _Launch(tile, tiles, each, parts, part_keys, min(s.columns, MOST_COLUMNS))
@@ -244,20 +247,18 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     operands = (0, 1, 2, *((3,) if masked else ()), OUTPUT if whole else SCRATCH)
 
     def steps(shader: str, cut: _Launch) -> Iterator[Dispatch]:
-        groups = [
-            min(cut.each, call.limits.max_groups[0]),
-            min(cut.parts, call.limits.max_groups[1]),
-        ]
+        most, parts = call.limits.max_groups[0], min(cut.parts, call.limits.max_groups[1])
         for block in range(0, s.columns, cut.columns):
             columns = min(cut.columns, s.columns - block)
             for start in range(0, cut.tiles, cut.each):
+                end = min(start + cut.each, cut.tiles)
                 yield Dispatch(
                     shader,
                     operands,
-                    (groups[0], groups[1], 1),
+                    (min(end - start, most), parts, 1),
                     (
                         *push,
-                        *(("first_tile", start), ("end_tile", min(start + cut.each, cut.tiles))),
+                        *(("first_tile", start), ("end_tile", end)),
                         *(("first_column", block), ("columns", columns)),
                     ),
                     (*constants, *_more_constants(call, shader, cut.tile, columns)),

@@ -11,6 +11,7 @@ product. GPUs stage tiles in shared memory (`tiled`), and read b once where rows
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from ..errors import UnsupportedOp
@@ -116,6 +117,10 @@ class _Lanes:
     def kind(self) -> str:
         return "rows" if self.few else "lanes"
 
+    def suits(self, limits: Limits, b_along_k: bool) -> bool:
+        """Whether few rows are read as they lie: wide tiles read whole lines of b along n."""
+        return not b_along_k or self.columns == 4 * limits.subgroup_size
+
     def tiles(self, m: int, n: int, batches: int) -> tuple[int, int, int]:
         """Returns the groups, each of which computes one tile."""
         return -(-m // self.rows), -(-n // self.columns), batches
@@ -133,10 +138,14 @@ _PRODUCT_COST = {8: 0.5, 4: 0.7}
 lanes) and SwiftShader (4).
 """
 _ROWS = {8: ((1, 32), (1, 512), (4, 32), (4, 128)), 4: ((1, 16), (4, 16))}
-"""Rows and columns of a tile of `matmul_rows`, by lanes: wide ones for what does not fit caches."""
+"""Rows and columns of a tile of `matmul_rows`, by lanes: wide ones for lines of b along n."""
 _TILES = {8: ((8, 32), (16, 32), (32, 32), (32, 64)), 4: ((8, 16), (16, 64), (32, 64))}
 """Rows and columns of a tile of `matmul_lanes`, by lanes: as many as fit the stack and the
 instruction cache.
+"""
+IN_WORDS_OF_64 = (8,)
+"""Lanes of drivers that load lane by lane and word by word, each at the price of many products
+(llvmpipe), where kernels read words of 64 bits.
 """
 _FIXED = (4,)
 """Lanes of drivers that go through both sides of a branch over a constant (SwiftShader), which have
@@ -161,9 +170,16 @@ MOST_FEW = 8
 """Rows up to which reading b takes longer than the products."""
 
 
+def has_lanes(limits: Limits, sizes: Container[int]) -> bool:
+    """Whether a CPU driver runs kernels for its subgroups, of which there are these sizes."""
+    lanes = limits.subgroup_size
+    reads = limits.int64 or lanes not in IN_WORDS_OF_64
+    return limits.software and limits.subgroup_shuffle and reads and lanes in sizes
+
+
 def _lanes(limits: Limits) -> dict[str, _Lanes]:
     """Returns the variants for the subgroups of a CPU driver, by name."""
-    if not (limits.software and limits.subgroup_shuffle) or limits.subgroup_size not in _TILES:
+    if not has_lanes(limits, _TILES):
         return {}
     few = [_Lanes(r, c, True) for r, c in _ROWS[limits.subgroup_size]]
     many = [_Lanes(r, c) for r, c in _TILES[limits.subgroup_size]]
@@ -210,7 +226,7 @@ def _variants(call: Call, packs: bool) -> tuple[str, ...]:
 
 def _fitting(call: Call, packs: bool) -> dict[str, _Lanes]:
     """Returns the variants that read four elements at once and can do so here."""
-    a, _, batch, m = _operands(call)
+    a, b, batch, m = _operands(call)
     n, batches = call.output.shape[-1], math.prod(batch)
     if call.output.dtype not in (FLOAT32, FLOAT16) or not a.along * a.lines:
         return {}
@@ -222,7 +238,7 @@ def _fitting(call: Call, packs: bool) -> dict[str, _Lanes]:
     return {
         name: variant
         for name, variant in tiles.items()
-        if (not variant.few or variant.rows in few)
+        if (not variant.few or variant.rows in few and variant.suits(call.limits, b.along_k))
         and all(
             count <= limit for count, limit in zip(variant.tiles(m, n, batches), most, strict=True)
         )
@@ -458,7 +474,7 @@ SHADERS = (
         variant.shader(lanes, dtype, layout): None
         for lanes in _TILES
         for variant in _lanes(
-            Limits(software=True, subgroup_size=lanes, subgroup_shuffle=True)
+            Limits(software=True, subgroup_size=lanes, subgroup_shuffle=True, int64=True)
         ).values()
         for layout in _LAYOUTS[: 2 if variant.few else 4]
         for dtype in (FLOAT32, FLOAT16)

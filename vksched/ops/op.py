@@ -105,6 +105,8 @@ class Limits:
     subgroup_size: int = 1
     subgroup_shuffle: bool = False
     """Kernels may shuffle values among the lanes of a subgroup."""
+    int64: bool = False
+    """Kernels may have integers of 64 bits."""
     software: bool = False
     """The device is a CPU driver: shared memory is plain memory and barriers are dear."""
     tuned: Choices = field(default_factory=Choices)

@@ -303,6 +303,7 @@ def _limits(raw: RawDevice, type_: str) -> tuple[Limits, int]:
         subgroup_size=max(1, int(raw.get("subgroup_size") or 1)),
         subgroup_shuffle=bool(raw.get("subgroup_in_compute"))
         and {"basic", "ballot", "shuffle"} <= set(raw.get("subgroup_operations") or ()),
+        int64=bool(raw.get("int64")),
         software=type_ == "cpu",
     )
     return limits, max_bytes
