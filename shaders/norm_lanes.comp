@@ -6,14 +6,17 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#define WORDS_64
 layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 5) const uint CENTERED = 1;
 layout(constant_id = 6) const uint HAS_GAMMA = 0;
 layout(constant_id = 7) const uint HAS_BETA = 0;
+#include "fours.glsl"
 #include "lane_rows.glsl"
 
-layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
+layout(set = 0, binding = 0) readonly buffer X { LOADED x[]; };
 layout(set = 0, binding = 1) readonly buffer Gamma { vec4 gamma[]; };
 layout(set = 0, binding = 2) readonly buffer Beta { vec4 beta[]; };
 layout(set = 0, binding = 3) writeonly buffer Result { vec4 result[]; };
@@ -47,7 +50,7 @@ void main() {
         const uint from = x_offset / 4u + min(row, rows - 1u) * quads;
         const uint to = result_offset / 4u + row * quads;
         vec4 held[HELD];
-        for (uint k = 0u; k < HELD; ++k) held[k] = x[from + min(quad_of(k), quads - 1u)];
+        for (uint k = 0u; k < HELD; ++k) held[k] = four(x[from + min(quad_of(k), quads - 1u)]);
         float mean = 0.0;
         if (CENTERED != 0u) {
             // around a value of the row, so that a mean far from 0 costs no digits

@@ -4,10 +4,13 @@
 // One group computes one part, columns part * chunk and on, of WIDE quads of rows for each invocation: long pieces of memory.
 // Source: Blelloch, Prefix sums and their applications, 1990 (reduction in two stages).
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#define WORDS_64
 layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint WIDE = 1;
 #include "reduce_state.glsl"
+#include "fours.glsl"
 #include "reduce_parts.glsl"
 
 void main() {
@@ -30,7 +33,7 @@ void main() {
         }
         for (uint column = start; column < end; ++column) {
             for (uint w = 0u; w < WIDE; ++w) {
-                const uvec4 four = x[at[w]];
+                const uvec4 four = words(x[at[w]]);
                 states[4u * w] = take(states[4u * w], four.x, column ^ option);
                 states[4u * w + 1u] = take(states[4u * w + 1u], four.y, column ^ option);
                 states[4u * w + 2u] = take(states[4u * w + 2u], four.z, column ^ option);

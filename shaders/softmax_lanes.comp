@@ -6,14 +6,17 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#define WORDS_64
 layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 5) const uint LOGARITHM = 0;
 #include "float_math.glsl"
 #include "exp_quad.glsl"
+#include "fours.glsl"
 #include "lane_rows.glsl"
 
-layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
+layout(set = 0, binding = 0) readonly buffer X { LOADED x[]; };
 layout(set = 0, binding = 1) writeonly buffer Result { vec4 result[]; };
 layout(push_constant) uniform Push {
     uint x_offset;
@@ -34,7 +37,7 @@ void main() {
         vec4 held[HELD];
         vec4 most = vec4(-INFINITY); // NaN may be passed over, as it is in the sum
         for (uint k = 0u; k < HELD; ++k) {
-            held[k] = x[from + min(quad_of(k), quads - 1u)];
+            held[k] = four(x[from + min(quad_of(k), quads - 1u)]);
             most = max(most, held[k]);
         }
         const float largest = largest_of_lanes(max(max(most.x, most.y), max(most.z, most.w)));

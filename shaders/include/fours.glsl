@@ -10,10 +10,14 @@ vec4 four(vec4 values) { return values; }
 
 #ifndef WORDS_64
 #define LOADED PACKED
+#define WORDS uvec4
+uvec4 words(uvec4 loaded) { return loaded; }
 #elif defined(HALF)
 #define LOADED uint64_t
 vec4 four(uint64_t words) { return four(unpackUint2x32(words)); }
 #else
 #define LOADED u64vec2
-vec4 four(u64vec2 words) { return uintBitsToFloat(uvec4(unpackUint2x32(words.x), unpackUint2x32(words.y))); }
+#define WORDS u64vec2
+uvec4 words(u64vec2 loaded) { return uvec4(unpackUint2x32(loaded.x), unpackUint2x32(loaded.y)); }
+vec4 four(u64vec2 loaded) { return uintBitsToFloat(words(loaded)); }
 #endif

@@ -142,11 +142,13 @@ def launch_rows(
 def held_quads(columns: int, limits: Limits) -> int:
     """Returns how many quads of a row each lane of a subgroup holds, or 0 where none does.
 
-    It is for vectors of eight (llvmpipe), whose loads cost more than all else of such kernels.
+    It is for vectors of eight (llvmpipe), whose loads, of words of 64 bits, cost more than all else
+    of such kernels.
     SwiftShader has an array in memory, and reads that as slowly as any other.
     """
     lanes = _SOFTWARE_LOCAL_SIZE
     vectors = limits.software and limits.subgroup_shuffle and limits.subgroup_size >= lanes
+    vectors = vectors and limits.int64
     whole = columns % 4 == 0 and columns >= 4 * lanes
     held = -(-columns // (4 * lanes))
     return held if vectors and whole and held <= _MOST_HELD else 0

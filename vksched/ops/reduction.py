@@ -34,6 +34,8 @@ many on.
 
 QUADS, WIDE, WORDS = "quads", "wide", "words"
 """Variants on a CPU driver: how a row is read."""
+QUADS_64 = "quads_64"
+"""The shader of QUADS where words of 64 bits are read."""
 QUADS_CHUNK = 8192
 """Columns of one invocation that reads quads along a row, at most."""
 ACROSS_CHUNK = 1024
@@ -140,9 +142,14 @@ def _variants(call: Call) -> tuple[str, ...]:
     given = _rows(call)
     if not given.in_quads:
         return (WORDS,)
-    wide = given.across and call.limits.subgroup_size >= QUADS_LOCAL_SIZE
+    wide = _loads_64(call.limits) and given.across
     wide = wide and given.side_by_side >= 4 * QUADS_LOCAL_SIZE * WIDE_QUADS
     return (WIDE, QUADS, WORDS) if wide else (QUADS, WORDS)
+
+
+def _loads_64(limits: Limits) -> bool:
+    """Whether kernels read words of 64 bits: for llvmpipe these cost what those of 32 do."""
+    return limits.int64 and limits.subgroup_size >= QUADS_LOCAL_SIZE
 
 
 def _choose(given: _Rows, call: Call) -> Launch:
@@ -175,7 +182,8 @@ def _quads_dispatch(
     )
     constants: tuple[tuple[str, int], ...] = (("LOCAL_X", QUADS_LOCAL_SIZE),)
     constants += (("WIDE", wide),) if call.variant == WIDE else ()
-    how = WIDE if call.variant == WIDE else "across" if given.across else QUADS
+    along = QUADS_64 if _loads_64(call.limits) else QUADS
+    how = WIDE if call.variant == WIDE else "across" if given.across else along
     name = f"reduce_{how}_{shader.removeprefix('reduce_')}"
     return Dispatch(name, (0, target), (groups, 1, 1), push, constants)
 
@@ -248,7 +256,7 @@ def reduction(
     names = sorted(set(shaders.values()))
     apart = [
         f"reduce_{how}_{name.removeprefix('reduce_')}"
-        for how in (QUADS, "across", WIDE)
+        for how in (QUADS, QUADS_64, "across", WIDE)
         for name in names
     ]
     return Kernel((*names, *apart), lower, scratch, variants=_variants)
