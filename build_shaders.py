@@ -87,6 +87,11 @@ def find_variants() -> list[Variant]:
                 lower = {n: n.lower() for n in defines["names"]}
                 made = {n: {n: "1", "FUNCTION": low} for n, low in lower.items()}
                 out += [Variant(f"{stem}_{lower[n]}", path, d) for n, d in made.items()]
+                if defines.get("words_64"):
+                    out += [
+                        Variant(f"{stem}_{lower[n]}_64", path, {**d, "WORDS_64": "1"})
+                        for n, d in made.items()
+                    ]
             else:
                 out.append(Variant(name, path, {k: str(v) for k, v in defines.items()}))
     names = [v.name for v in out]

@@ -34,14 +34,15 @@ FAMILIES = {
     "gfx1100": ("gfx1100", "navi31"),
 }
 """By generation: GCN 5, RDNA 1, 2, 3; each with its names, for Mesa 23 renamed the last."""
-FOR_CPU_DRIVERS = (
-    *("matmul_lanes_", "matmul_rows_", "attention_lanes_"),
+_FOR_CPU_DRIVERS = (
+    *("matmul_lanes_", "matmul_rows_", "attention_lanes_", "norm_lanes", "softmax_lanes"),
     *("reduce_quads_", "reduce_across_", "reduce_wide_", "norm_blocks", "transpose_tiles"),
 )
 """Written for CPU drivers: for subgroups of 4 or 8 lanes, with more values than registers, which
-are on a stack there, or with neighbouring lanes far apart in memory. No GPU is given them, so they
-are left out unless named.
+are on a stack there, or with neighbouring lanes far apart in memory.
 """
+_READS_64 = "_64"
+"""The end of the names of those that read words of 64 bits, which only CPU drivers gain from."""
 WITH_LOOPS = (
     *("matmul_tiled_float", "matmul_few_float", "attention_tiled"),
     *("conv_float32", "conv_transpose_float32"),
@@ -57,6 +58,11 @@ END = "<!-- end -->"
 
 MOST_NAMED = 4
 """Steps of a pipeline that its line names."""
+
+
+def is_for_cards(variant: str) -> bool:
+    """Whether a GPU may be given a shader; others are left out of the tables unless named."""
+    return not variant.startswith(_FOR_CPU_DRIVERS) and not variant.endswith(_READS_64)
 
 
 class StatsError(Exception):
@@ -177,7 +183,7 @@ def used_pipelines(variants: Collection[str] | None = None) -> list[Pipeline]:
     unknown = sorted(set(variants or ()) - set(all_variants))
     if unknown:
         raise StatsError(f"no shader variant is named {', '.join(unknown)}")
-    wanted = sorted(variants or (v for v in all_variants if not v.startswith(FOR_CPU_DRIVERS)))
+    wanted = sorted(variants or filter(is_for_cards, all_variants))
     amd = Limits(
         max_invocations=1024,
         max_local_size=(1024, 1024, 1024),

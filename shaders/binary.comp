@@ -4,6 +4,9 @@
 // One invocation goes along the innermost axis, four elements at a time where all operands allow (QUADS), and from line to line.
 // Source: none.
 #extension GL_GOOGLE_include_directive : require
+#ifdef WORDS_64
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#endif
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint RANK = 1;
@@ -13,8 +16,8 @@ layout(constant_id = 6) const uint B_ALONG = 1;
 #include "quads.glsl"
 #include "binary.glsl"
 
-layout(set = 0, binding = 0) readonly buffer A { uvec4 a[]; };
-layout(set = 0, binding = 1) readonly buffer B { uvec4 b[]; };
+layout(set = 0, binding = 0) readonly buffer A { WORDS a[]; };
+layout(set = 0, binding = 1) readonly buffer B { WORDS b[]; };
 layout(set = 0, binding = 2) writeonly buffer Result { uvec4 result[]; };
 layout(push_constant) uniform Push {
     uint a_offset;
@@ -53,7 +56,7 @@ void main() {
         for (uint i = first_of_run(run_of_words); i < end_of_words; i += gl_WorkGroupSize.x) {
             const uint column = 4u * quads + i;
             const uvec2 from = at + column * STRIDES(0);
-            WORD(result, to + column) = FUNCTION(WORD(a, from.x), WORD(b, from.y));
+            WORD(result, to + column) = FUNCTION(READ_WORD(a, from.x), READ_WORD(b, from.y));
         }
     }
 }

@@ -4,17 +4,20 @@
 // One invocation computes four values (WIDE 1) or one, striding over them by the size of the whole dispatch.
 // Source: none.
 #extension GL_GOOGLE_include_directive : require
+#ifdef WORDS_64
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#endif
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint RANK = 1;
 layout(constant_id = 4) const uint VARIES = 0; // bit i: operand i goes on along the innermost axis
 
-layout(set = 0, binding = 0) readonly buffer A { T a[]; };
-layout(set = 0, binding = 1) readonly buffer B { T b[]; };
-layout(set = 0, binding = 2) readonly buffer C { T c[]; };
-layout(set = 0, binding = 3) readonly buffer D { T d[]; };
-layout(set = 0, binding = 4) readonly buffer E { T e[]; };
-layout(set = 0, binding = 5) readonly buffer F { T f[]; };
+layout(set = 0, binding = 0) readonly buffer A { LOADED a[]; };
+layout(set = 0, binding = 1) readonly buffer B { LOADED b[]; };
+layout(set = 0, binding = 2) readonly buffer C { LOADED c[]; };
+layout(set = 0, binding = 3) readonly buffer D { LOADED d[]; };
+layout(set = 0, binding = 4) readonly buffer E { LOADED e[]; };
+layout(set = 0, binding = 5) readonly buffer F { LOADED f[]; };
 layout(set = 0, binding = 6) writeonly buffer Result { T result[]; };
 layout(push_constant) uniform Push {
     uint a_offset;

@@ -10,7 +10,7 @@ layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint WIDE = 1;
 #include "reduce_state.glsl"
-#include "fours.glsl"
+#include "words.glsl"
 #include "reduce_parts.glsl"
 
 void main() {

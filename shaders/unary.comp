@@ -4,12 +4,15 @@
 // One group computes a run of neighbouring elements, four at a time (quads.glsl).
 // Source: none.
 #extension GL_GOOGLE_include_directive : require
+#ifdef WORDS_64
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#endif
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 #include "quads.glsl"
 #include "unary.glsl"
 
-layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
+layout(set = 0, binding = 0) readonly buffer X { WORDS x[]; };
 layout(set = 0, binding = 1) writeonly buffer Result { uvec4 result[]; };
 layout(push_constant) uniform Push {
     uint x_offset;
@@ -28,9 +31,9 @@ void main() {
     const uint from = x_offset / 4u;
     const uint to = result_offset / 4u;
     for (uint i = first_of_run(run); i < end; i += gl_WorkGroupSize.x) {
-        const uvec4 words = x[from + i];
-        result[to + i] = uvec4(apply(words.x), apply(words.y), apply(words.z), apply(words.w));
+        const uvec4 four = words(x[from + i]);
+        result[to + i] = uvec4(apply(four.x), apply(four.y), apply(four.z), apply(four.w));
     }
     const uint last = 4u * quads + gl_GlobalInvocationID.x;
-    if (last < count) WORD(result, result_offset + last) = apply(WORD(x, x_offset + last));
+    if (last < count) WORD(result, result_offset + last) = apply(READ_WORD(x, x_offset + last));
 }

@@ -106,7 +106,8 @@ def test_wide_reductions_are_for_vectors_of_eight_and_many_rows_side_by_side() -
     def choices(shape: tuple[int, ...], axis: int, lanes: int = 8) -> tuple[str, ...]:
         x = TensorType(shape, "float32")
         result = TensorType(tuple(s for a, s in enumerate(shape) if a != axis), "float32")
-        op, limits = get_op("reduce_sum"), replace(SOFTWARE, subgroup_size=lanes)
+        op = get_op("reduce_sum")
+        limits = replace(SOFTWARE, subgroup_size=lanes, int64=True)
         return op.kernel.variants(
             Call((x,), result, Attrs({"axes": (axis,), "keepdims": False}), limits)
         )

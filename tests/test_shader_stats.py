@@ -96,7 +96,7 @@ def test_a_planted_spill_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def on_cards() -> set[str]:
     """The variants that a card may be given."""
-    return {n for n in load_manifest() if not n.startswith(shader_stats.FOR_CPU_DRIVERS)}
+    return set(filter(shader_stats.is_for_cards, load_manifest()))
 
 
 def test_pipelines_have_known_constants_that_differ_from_the_defaults() -> None:

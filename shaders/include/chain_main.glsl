@@ -36,7 +36,7 @@ uvec3 outer_of(inout uint along) {
 #define LOAD(i, name, offset, strides) \
     { \
         const uint at = AT(i, offset, strides); \
-        const uvec4 four = name[at >> 2]; \
+        const uvec4 four = words(name[at >> 2]); \
         const bool high = (at & 2u) != 0u; \
         const uint one = mix(mix(four.x, four.z, high), mix(four.y, four.w, high), (at & 1u) != 0u); \
         v##name = mix(uvec4(one), four, bvec4((VARIES >> i & 1u) != 0u)); \

@@ -1,5 +1,5 @@
 // Four values of what one load gives: floats, or with HALF float16 packed in words. LOADED is the type of the load.
-// WORDS_64: the load is of words of 64 bits, as llvmpipe loads lane by lane and word by word, each at the price of many products.
+#include "words.glsl"
 #ifdef HALF
 #define PACKED uvec2
 vec4 four(uvec2 words) { return vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y)); }
@@ -10,14 +10,10 @@ vec4 four(vec4 values) { return values; }
 
 #ifndef WORDS_64
 #define LOADED PACKED
-#define WORDS uvec4
-uvec4 words(uvec4 loaded) { return loaded; }
 #elif defined(HALF)
 #define LOADED uint64_t
 vec4 four(uint64_t words) { return four(unpackUint2x32(words)); }
 #else
 #define LOADED u64vec2
-#define WORDS u64vec2
-uvec4 words(u64vec2 loaded) { return uvec4(unpackUint2x32(loaded.x), unpackUint2x32(loaded.y)); }
 vec4 four(u64vec2 loaded) { return uintBitsToFloat(words(loaded)); }
 #endif

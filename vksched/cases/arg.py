@@ -80,7 +80,10 @@ CASES = [
     *(
         case(op, words(*shape), axis, "", last=last)
         for op in OPS
-        for shape, axis in (((1,), 0), ((5, 3), 1), ((200, 31), 0), ((2, 60_001), 1))
+        for shape, axis in (
+            *(((1,), 0), ((5, 3), 1), ((200, 31), 0), ((2, 60_001), 1)),
+            *(((3001, 40), 0), ((303, 196), 0)),
+        )
         for last in (False, True)
     ),
     *(

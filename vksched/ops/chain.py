@@ -41,7 +41,7 @@ from .op import (
     register,
 )
 from .pointwise import PARAMETERS, function_name
-from .quads import launch_run
+from .quads import both_readings, launch_run, reading
 from .strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
 
 MAX_INPUTS, MAX_AXES = REGISTERS, 4
@@ -300,7 +300,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     )
     return tuple(
         Dispatch(
-            f"chain_{operands}{'_vec4' if wide else ''}",
+            reading(f"chain_{operands}_vec4", call.limits) if wide else f"chain_{operands}",
             (*filled, OUTPUT),
             groups,
             tuple(push),
@@ -325,7 +325,10 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
 
 
 # a single operand is contiguous, and read in fours
-SHADERS = tuple(f"chain_{n}{kind}" for n in SHADER_INPUTS for kind in ("", "_vec4")[n == 1 :])
+SHADERS = (
+    *(f"chain_{n}" for n in SHADER_INPUTS[1:]),
+    *both_readings(f"chain_{n}_vec4" for n in SHADER_INPUTS),
+)
 
 HOST = HostKernel(_compute, cut_elements)
 

@@ -25,7 +25,7 @@ from ..types import (
 )
 from .host import HostKernel, cut_elements
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, register
-from .quads import can_take_quads, launch_lines, launch_run
+from .quads import both_readings, can_take_quads, launch_lines, launch_run, reading
 from .strides import broadcast_strides, collapse, pad
 from .tensor import Tensor, TensorLike, apply, as_tensor
 
@@ -107,7 +107,8 @@ def lower_words(variant: str, call: Call, parameters: tuple[int, ...] = ()) -> t
     alpha, beta = pad(parameters, 2)
     push = (("count", count), ("alpha", alpha), ("beta", beta))
     groups, constants = launch_run(-(-count // 4), call.limits)
-    return (Dispatch(f"unary_{variant}", (0, OUTPUT), groups, push, constants),)
+    shader = reading(f"unary_{variant}", call.limits)
+    return (Dispatch(shader, (0, OUTPUT), groups, push, constants),)
 
 
 def declare_unary(
@@ -165,7 +166,9 @@ def declare_unary(
         else:
             plain.compute(inputs, attrs, out)
 
-    shaders = tuple(f"unary_{function_name(op, dtype)}" for dtype in allowed if dtype not in same)
+    shaders = both_readings(
+        f"unary_{function_name(op, dtype)}" for dtype in allowed if dtype not in same
+    )
     kernel = Kernel(shaders, lower) if shaders else None
     if parameters:
         PARAMETERS[op] = values_of
@@ -214,7 +217,7 @@ def _lower_binary(op: str, call: Call) -> tuple[Dispatch, ...]:
         ("A_ALONG", min(strides[0][0], 1)),
         ("B_ALONG", min(strides[1][0], 1)),
     )
-    shader = f"binary_{function_name(op, call.inputs[0].dtype)}"
+    shader = reading(f"binary_{function_name(op, call.inputs[0].dtype)}", call.limits)
     return (Dispatch(shader, (0, 1, OUTPUT), groups, push, constants),)
 
 
@@ -249,5 +252,5 @@ def declare_binary(
     shaders = dict.fromkeys(
         f"binary_{function_name(op, dtype)}" for dtype in allowed if dtype in ALL
     )
-    kernel = Kernel(tuple(shaders), partial(_lower_binary, op))
+    kernel = Kernel(both_readings(shaders), partial(_lower_binary, op))
     register(Op(op, infer, reference, kernel, any_dtype=any_dtype, host=_host(compute)))

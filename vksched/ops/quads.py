@@ -5,7 +5,7 @@ others over rows that they read more than once (quad_rows.glsl).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from .op import VIEW_ALIGN_WORDS, Limits
 from .strides import LOCAL_SIZE, LOOP_STEPS
@@ -94,6 +94,7 @@ ROWS, GROUP, LANES = "rows", "group", "lanes"
 """Variants of kernels over rows: one invocation for a row, or several lanes of a group, or those of
 a subgroup, which hold the row in registers (shaders/include/lane_rows.glsl).
 """
+_WORDS_64 = "_64"
 _HELD_ROWS = 4
 """Rows of a group, at least: its scale and shift are read once."""
 _HELD_ROUNDS = 8
@@ -139,6 +140,23 @@ def launch_rows(
     return (groups, 1, 1), constants
 
 
+def reads_64(limits: Limits) -> bool:
+    """Whether kernels read words of 64 bits: llvmpipe loads lane by lane and word by word."""
+    vectors = limits.software and limits.subgroup_size >= _SOFTWARE_LOCAL_SIZE
+    return vectors and limits.int64
+
+
+def reading(shader: str, limits: Limits) -> str:
+    """Returns the variant of a shader for a device, by the words that it reads."""
+    return shader + _WORDS_64 if reads_64(limits) else shader
+
+
+def both_readings(shaders: Iterable[str]) -> tuple[str, ...]:
+    """Returns the variants of shaders for all devices."""
+    names = tuple(shaders)
+    return (*names, *(name + _WORDS_64 for name in names))
+
+
 def held_quads(columns: int, limits: Limits) -> int:
     """Returns how many quads of a row each lane of a subgroup holds, or 0 where none does.
 
@@ -147,8 +165,7 @@ def held_quads(columns: int, limits: Limits) -> int:
     SwiftShader has an array in memory, and reads that as slowly as any other.
     """
     lanes = _SOFTWARE_LOCAL_SIZE
-    vectors = limits.software and limits.subgroup_shuffle and limits.subgroup_size >= lanes
-    vectors = vectors and limits.int64
+    vectors = reads_64(limits) and limits.subgroup_shuffle
     whole = columns % 4 == 0 and columns >= 4 * lanes
     held = -(-columns // (4 * lanes))
     return held if vectors and whole and held <= _MOST_HELD else 0

@@ -15,9 +15,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 
 from ..types import contiguous_strides
 from .op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Limits
+from .quads import both_readings, reading, reads_64
 from .strides import LOCAL_SIZE, LOOP_STEPS, collapse, pad
 
 SOFTWARE_CHUNK = LOOP_STEPS // 4
@@ -34,8 +36,6 @@ many on.
 
 QUADS, WIDE, WORDS = "quads", "wide", "words"
 """Variants on a CPU driver: how a row is read."""
-QUADS_64 = "quads_64"
-"""The shader of QUADS where words of 64 bits are read."""
 QUADS_CHUNK = 8192
 """Columns of one invocation that reads quads along a row, at most."""
 ACROSS_CHUNK = 1024
@@ -142,14 +142,9 @@ def _variants(call: Call) -> tuple[str, ...]:
     given = _rows(call)
     if not given.in_quads:
         return (WORDS,)
-    wide = _loads_64(call.limits) and given.across
+    wide = reads_64(call.limits) and given.across
     wide = wide and given.side_by_side >= 4 * QUADS_LOCAL_SIZE * WIDE_QUADS
     return (WIDE, QUADS, WORDS) if wide else (QUADS, WORDS)
-
-
-def _loads_64(limits: Limits) -> bool:
-    """Whether kernels read words of 64 bits: for llvmpipe these cost what those of 32 do."""
-    return limits.int64 and limits.subgroup_size >= QUADS_LOCAL_SIZE
 
 
 def _choose(given: _Rows, call: Call) -> Launch:
@@ -182,9 +177,9 @@ def _quads_dispatch(
     )
     constants: tuple[tuple[str, int], ...] = (("LOCAL_X", QUADS_LOCAL_SIZE),)
     constants += (("WIDE", wide),) if call.variant == WIDE else ()
-    along = QUADS_64 if _loads_64(call.limits) else QUADS
-    how = WIDE if call.variant == WIDE else "across" if given.across else along
+    how = WIDE if call.variant == WIDE else "across" if given.across else QUADS
     name = f"reduce_{how}_{shader.removeprefix('reduce_')}"
+    name = reading(name, call.limits) if how == QUADS else name
     return Dispatch(name, (0, target), (groups, 1, 1), push, constants)
 
 
@@ -254,9 +249,9 @@ def reduction(
         return (given.rows * parts * state_words,) if parts > 1 else ()
 
     names = sorted(set(shaders.values()))
-    apart = [
-        f"reduce_{how}_{name.removeprefix('reduce_')}"
-        for how in (QUADS, QUADS_64, "across", WIDE)
-        for name in names
-    ]
-    return Kernel((*names, *apart), lower, scratch, variants=_variants)
+    quads, *apart = (
+        [f"reduce_{how}_{name.removeprefix('reduce_')}" for name in names]
+        for how in (QUADS, "across", WIDE)
+    )
+    own = (*names, *both_readings(quads), *chain.from_iterable(apart))
+    return Kernel(own, lower, scratch, variants=_variants)

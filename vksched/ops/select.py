@@ -23,7 +23,7 @@ from ..types import (
 from .host import in_pieces
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, register
 from .pointwise import ALL, NUMBERS, declare_unary, lower_words, number, unary, word
-from .quads import can_take_quads, launch_lines
+from .quads import both_readings, can_take_quads, launch_lines
 from .strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
 from .tensor import Tensor, TensorLike, apply, as_tensor, binary, convert, register_method
 
@@ -64,7 +64,7 @@ def _cast_lower(call: Call) -> tuple[Dispatch, ...]:
 
 
 _CAST_KERNEL = Kernel(
-    ("unary_same_word", *(f"unary_{a}_to_{b}" for a, b in _CONVERTED)), _cast_lower
+    both_readings(("unary_same_word", *(f"unary_{a}_to_{b}" for a, b in _CONVERTED))), _cast_lower
 )
 register(
     Op(
