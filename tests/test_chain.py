@@ -102,8 +102,8 @@ def test_long_chains_are_several() -> None:
     x = x_of()
     for _ in range(20):
         x = vs.neg(vs.tanh(x))
-    assert ops_of(optimized(x)) == ["chain"] * 3
-    assert [op.name for op, _, _ in program_of(optimized(x).ops[-1].attrs).steps].count("tanh") == 7
+    chains = [program_of(node.attrs).steps for node in optimized(x).ops]
+    assert [sum(op.name == "tanh" for op, _, _ in steps) for steps in chains] == [2, 6, 6, 6]
 
 
 def test_cheap_steps_make_longer_chains() -> None:
@@ -210,13 +210,13 @@ ONE = (vs.neg, vs.tanh, vs.relu, vs.sigmoid, vs.exp, vs.gelu, vs.abs, vs.floor)
 TWO = (vs.add, vs.sub, vs.mul, vs.maximum, vs.minimum, vs.div)
 
 
-def drawn(rng: np.random.Generator) -> list[vs.Tensor]:
+def drawn(rng: np.random.Generator, rounds: int) -> list[vs.Tensor]:
     """A random graph of elementwise ops on operands of several shapes, in small ranges."""
     shape = [(3, 8), (5, 7), (2, 3, 4)][rng.integers(3)]
     row, column = shape[-1:], (*shape[:-1], 1)
     pool = [x_of("x", shape), x_of("y", shape)]
     beside = [x_of("r", row), x_of("c", column), x_of("s", ())]
-    for _ in range(rng.integers(3, 14)):
+    for _ in range(rounds):
         a = pool[rng.integers(len(pool))]
         kind = rng.integers(4)
         if kind == 0:
@@ -230,10 +230,10 @@ def drawn(rng: np.random.Generator) -> list[vs.Tensor]:
     return [*picked, vs.reduce_sum(pool[-1], 0)]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(7))
 def test_random_chains_give_what_the_ops_give(seed: int, scheds: Scheds) -> None:
     rng = np.random.default_rng(seed)
-    outputs = drawn(rng)
+    outputs = drawn(rng, 60 if seed == 6 else int(rng.integers(3, 14)))
     with_passes, without = (sched.compile(outputs) for sched in scheds)
     feeds = {
         n.name: rng.standard_normal(n.type.shape, np.float32) for n in without.plan.graph.inputs

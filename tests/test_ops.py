@@ -232,6 +232,32 @@ def test_every_shader_is_dispatched_by_a_case() -> None:
     assert used | {"copy", *CEILINGS} == set(load_manifest())
 
 
+def test_words_of_64_bits_are_for_devices_that_have_them() -> None:
+    """A module that asks for them must not be created on another device."""
+    asking = {name for name in load_manifest() if asks_for_int64(load_shader(name).spirv)}
+    assert {"softmax_lanes", "unary_relu_float32_64"} <= asking
+    lanes = [
+        Limits(software=True, subgroup_size=n, subgroup_shuffle=True, storage_buffers=8)
+        for n in (1, 4, 8, 16)
+    ]
+    for case in (*CASES, *HALVES):
+        op = all_ops()[case.op]
+        for call in calls_of(case, (*LOWERED.values(), *lanes)):
+            if op.kernel and view_offset(op, call.inputs, call.attrs) is None:
+                with contextlib.suppress(UnsupportedOp):
+                    assert not asking & {d.shader for d in lower(op, call).dispatches}, case.id
+
+
+def asks_for_int64(spirv: bytes) -> bool:
+    words = np.frombuffer(spirv, "<u4")
+    at = 5
+    while words[at] & 0xFFFF == 17:  # OpCapability; 11 is Int64
+        if words[at + 1] == 11:
+            return True
+        at += 2
+    return False
+
+
 def calls_of(case: Case, sets: Iterable[Limits] = tuple(LOWERED.values())) -> Iterator[Call]:
     """A case with each set of limits, by each variant."""
     for limits in sets:

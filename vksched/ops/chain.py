@@ -46,8 +46,10 @@ from .strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
 
 MAX_INPUTS, MAX_AXES = REGISTERS, 4
 """What the shaders hold."""
-MAX_COST = 256
-"""Of the steps of a chain together: CPU drivers compile it for about a second."""
+MAX_COST = 200
+"""Of the steps of a chain together: SwiftShader takes a second or two to compile it, and that grows
+with the square of its length.
+"""
 SHADER_INPUTS = (1, 2, 3, 6)
 """How many operands the shaders have; the others of a call are bound to the first one again."""
 
@@ -70,19 +72,16 @@ BINARY = (
 # fmt: on
 FUNCTIONS = frozenset((*UNARY, *BINARY, "where"))
 """Those of shaders/include/chain_ops.glsl."""
-COST, COSTS = (
-    32,
-    {
-        **dict.fromkeys(("sin", "cos"), 128),
-        **dict.fromkeys("clip hard_sigmoid hard_swish maximum minimum".split(), 8),
-        **dict.fromkeys("reciprocal floor ceil round trunc sign".split(), 8),
-        **dict.fromkeys(
-            "neg abs relu leaky_relu prelu square add sub mul div where cast".split(), 1
-        ),
-        **dict.fromkeys("equal not_equal less less_equal greater greater_equal".split(), 1),
-        **dict.fromkeys("logical_not bitwise_and bitwise_or bitwise_xor".split(), 1),
-    },
-)
+COST = 32
+COSTS = {
+    **dict.fromkeys(("sin", "cos"), 128),
+    **dict.fromkeys("clip hard_sigmoid hard_swish maximum minimum".split(), 8),
+    **dict.fromkeys("reciprocal floor ceil round trunc sign".split(), 8),
+    **dict.fromkeys("leaky_relu prelu where".split(), 3),
+    **dict.fromkeys("neg abs relu square add sub mul div cast".split(), 1),
+    **dict.fromkeys("equal not_equal less less_equal greater greater_equal".split(), 1),
+    **dict.fromkeys("logical_not bitwise_and bitwise_or bitwise_xor".split(), 1),
+}
 """What drivers take to compile a step, roughly: an addition is 1, most functions are COST."""
 
 StepAttrs = tuple[tuple[str, AttrValue], ...]
@@ -128,7 +127,7 @@ class Program:
     dead: tuple[tuple[int, ...], ...]
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def program_of(attrs: Attrs) -> Program:
     """Returns the program of a chain."""
     steps = cast(tuple[Step, ...], attrs["steps"])
@@ -153,7 +152,7 @@ def _types(inputs: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]
     return _types_of(wide, program_of(attrs))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def _types_of(inputs: tuple[TensorType, ...], program: Program) -> tuple[TensorType, ...]:
     types = [*inputs, *(TensorType((), dtype) for dtype, _ in program.constants)]
     for op, registers, given in program.steps:
