@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from ..errors import UnsupportedOp
 from ..types import FLOAT32, TensorType
-from .matmul_kernels import has_lanes
 from .op import OUTPUT, SCRATCH, Attrs, Call, Dispatch, Kernel, Limits
+from .quads import has_lanes
 from .strides import LOCAL_SIZE, LOOP_STEPS, MAX_DISPATCHES, broadcast_strides
 
 UNBOUNDED = 1 << 30

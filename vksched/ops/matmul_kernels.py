@@ -11,12 +11,12 @@ product. GPUs stage tiles in shared memory (`tiled`), and read b once where rows
 from __future__ import annotations
 
 import math
-from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from ..errors import UnsupportedOp
 from ..types import FLOAT16, FLOAT32, INT32, Shape, TensorType, contiguous_strides
 from .op import OUTPUT, SCRATCH, Attrs, Call, Dispatch, Limits
+from .quads import has_lanes
 from .strides import LOOP_STEPS, MAX_DISPATCHES, broadcast_strides, collapse, pad, peel, spread
 from .variants import chosen
 
@@ -143,10 +143,6 @@ _TILES = {8: ((8, 32), (16, 32), (32, 32), (32, 64)), 4: ((8, 16), (16, 64), (32
 """Rows and columns of a tile of `matmul_lanes`, by lanes: as many as fit the stack and the
 instruction cache.
 """
-IN_WORDS_OF_64 = (8,)
-"""Lanes of drivers that load lane by lane and word by word, each at the price of many products
-(llvmpipe), where kernels read words of 64 bits.
-"""
 _FIXED = (4,)
 """Lanes of drivers that go through both sides of a branch over a constant (SwiftShader), which have
 a module for each layout of the operands.
@@ -168,13 +164,6 @@ other read a line of memory.
 """
 MOST_FEW = 8
 """Rows up to which reading b takes longer than the products."""
-
-
-def has_lanes(limits: Limits, sizes: Container[int]) -> bool:
-    """Whether a CPU driver runs kernels for its subgroups, of which there are these sizes."""
-    lanes = limits.subgroup_size
-    reads = limits.int64 or lanes not in IN_WORDS_OF_64
-    return limits.software and limits.subgroup_shuffle and reads and lanes in sizes
 
 
 def _lanes(limits: Limits) -> dict[str, _Lanes]:

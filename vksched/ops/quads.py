@@ -5,7 +5,7 @@ others over rows that they read more than once (quad_rows.glsl).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from .op import VIEW_ALIGN_WORDS, Limits
 from .strides import LOCAL_SIZE, LOOP_STEPS
@@ -95,6 +95,7 @@ ROWS, GROUP, LANES = "rows", "group", "lanes"
 a subgroup, which hold the row in registers (shaders/include/lane_rows.glsl).
 """
 _WORDS_64 = "_64"
+"""The end of the names of shaders that read words of 64 bits."""
 _HELD_ROWS = 4
 """Rows of a group, at least: its scale and shift are read once."""
 _HELD_ROUNDS = 8
@@ -144,6 +145,15 @@ def reads_64(limits: Limits) -> bool:
     """Whether kernels read words of 64 bits: llvmpipe loads lane by lane and word by word."""
     vectors = limits.software and limits.subgroup_size >= _SOFTWARE_LOCAL_SIZE
     return vectors and limits.int64
+
+
+def has_lanes(limits: Limits, sizes: Container[int]) -> bool:
+    """Whether a CPU driver runs kernels for its subgroups, of which there are these sizes; those of
+    large ones read words of 64 bits.
+    """
+    lanes = limits.subgroup_size
+    reads = lanes < _SOFTWARE_LOCAL_SIZE or reads_64(limits)
+    return limits.software and limits.subgroup_shuffle and reads and lanes in sizes
 
 
 def reading(shader: str, limits: Limits) -> str:
