@@ -190,9 +190,8 @@ def _elements_lower(call: Call) -> tuple[Dispatch, ...]:
     # along the last axis neighbours read lines of the table that lie near, along another one those
     # that lie under each other do
     runs = math.prod(shape[axis + 1 :]) == 1
-    groups, constants = launch_run(call.output.size, call.limits)
-    if not runs:
-        groups, constants = spread(call.output.size, call.limits), ()
+    size, limits = call.output.size, call.limits
+    groups, constants = launch_run(size, limits) if runs else (spread(size, limits), ())
     constants += (("RANK", len(sizes)), ("RUNS", int(runs)))
     return (Dispatch("gather_elements", (0, 1, OUTPUT, STATUS), groups, push, constants),)
 
