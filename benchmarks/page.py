@@ -18,6 +18,7 @@ MODEL_PEERS = ("ncnn", "iree", "onnxruntime")
 MODEL_FACTS = ("a run", "compile and first run", "peak")
 DISPATCH_S = 100e-6
 """Calls that take less are bound by what a dispatch costs rather than by their work."""
+DISPATCH = "dispatch"
 Extras = Mapping[str, list[dict[str, Any]]]
 """Rows of other benchmarks, by the script's name."""
 INTRODUCTION = [
@@ -141,9 +142,10 @@ def _cases(device: DeviceReport, results: Sequence[Result]) -> list[str]:
             continue
         flops, moved, share = rates(result.spec, ours.seconds, device.ceiling)
         bound = bound_of(device, result)
+        of_ceiling = "" if bound == DISPATCH else f"{100 * share:.0f} %"
         lines.append(
             f"| {result.spec.name} | {_time(ours.seconds)} | {100 * ours.spread:.0f} % | "
-            f"{flops:.3g} | {moved:.3g} | {100 * share:.0f} % | {bound} |{ratios}"
+            f"{flops:.3g} | {moved:.3g} | {of_ceiling} | {bound} |{ratios}"
         )
     return [*lines, ""]
 
@@ -154,7 +156,7 @@ def bound_of(device: DeviceReport, result: Result) -> str:
     seconds = result.ours.seconds if result.ours else None
     ideal = device.ceiling.share(*work, 1.0)
     if result.spec.kind == "chain" or (seconds and seconds < DISPATCH_S and ideal < seconds / 4):
-        return "dispatch"
+        return DISPATCH
     return device.ceiling.bound(*work)
 
 
