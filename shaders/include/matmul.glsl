@@ -50,16 +50,16 @@ layout(push_constant) uniform Push {
 };
 #include "epilogue.glsl"
 
+#define NEXT_AXIS(axis) { \
+    const uint next = batch / batch_sizes[axis]; \
+    at.xy += (batch - next * batch_sizes[axis]) * uvec2(a_batch[axis], b_batch[axis]); \
+    batch = next; }
+
 // First elements of the matrices a, b and result of one batch.
 uvec3 matrices(uint batch) {
     uvec3 at = uvec3(a_offset, b_offset, result_offset) * PER_WORD;
     at.z += batch * m * result_row;
-    for (uint axis = 0u; axis < 3u; ++axis) {
-        const uint next = batch / batch_sizes[axis];
-        const uint index = batch - next * batch_sizes[axis];
-        at.xy += index * uvec2(a_batch[axis], b_batch[axis]);
-        batch = next;
-    }
+    NEXT_AXIS(0) NEXT_AXIS(1) NEXT_AXIS(2)
     at.xy += batch * uvec2(a_batch[3], b_batch[3]);
     return at;
 }

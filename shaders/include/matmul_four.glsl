@@ -48,9 +48,7 @@ bool stores_fours() {
     return ((n | result_row | result_offset) & 3u) == 0u && adds == 0u;
 }
 
-void store_four(uint first, uint row, uint column, T4 values) {
-    if (column >= n) return;
-    const uint at = first + row * result_row + column;
+void write_four(uint at, T4 values) {
     values = epilogue(values, uvec4(at));
 #ifdef HALF
     result[at / 4u] = uvec2(
@@ -59,6 +57,10 @@ void store_four(uint first, uint row, uint column, T4 values) {
 #else
     result[at / 4u] = values;
 #endif
+}
+
+void store_four(uint first, uint row, uint column, T4 values) {
+    if (column < n) write_four(first + row * result_row + column, values);
 }
 
 void store_each(uint first, uint row, uint column, T4 values) {

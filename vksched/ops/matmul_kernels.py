@@ -109,9 +109,15 @@ class _Lanes:
     columns: int
     few: bool = False
 
-    def shader(self, lanes: int, dtype: str, layout: str) -> str:
-        given = f"{lanes}_{layout}" if lanes in _FIXED else str(lanes)
-        return f"matmul_{self.kind}_{self.rows}x{self.columns}_of_{given}_{dtype}"
+    def shader(self, lanes: int, dtype: str, layout: str, whole: bool) -> str:
+        """Returns the module's name. whole: tiles have all their columns, rows start at multiples
+        of four, and all of k is summed at once, without a bias for each row.
+        """
+        fixed = lanes in _FIXED
+        whole = whole and fixed and self.rows == 1
+        of = f"_whole_of_{lanes}" if whole else f"_of_{lanes}"
+        name = f"matmul_{self.kind}_{self.rows}x{self.columns}{of}"
+        return f"{name}_{layout}_{dtype}" if fixed else f"{name}_{dtype}"
 
     @property
     def kind(self) -> str:
@@ -369,7 +375,8 @@ def _product(
         ("b_batch", pad(strides[1], 4)),
         *(("result_row", result_row or n), ("bias_rows", bias_rows)),
     )
-    shader, tile, constants = _algorithm(call, a.along_k, not b.along_k)
+    whole = len(parts) == 1 and not bias_rows and (result_row or n) % 4 == 0
+    shader, tile, constants = _algorithm(call, a.along_k, not b.along_k, whole)
     most = call.limits.max_groups
     across, down = -(-n // tile[0]), -(-min(m, rows) // tile[1])
     # those of `_Lanes` go down the rows first, so that groups share the columns of b in a cache
@@ -424,9 +431,12 @@ def _rows_of_dispatch(m: int, flops_per_row: float, batches: int, limits: Limits
 
 
 def _algorithm(
-    call: Call, a_along_k: bool, b_along_n: bool
+    call: Call, a_along_k: bool, b_along_n: bool, whole: bool
 ) -> tuple[str, tuple[int, int], tuple[tuple[str, int], ...]]:
-    """Returns the shader, the columns and rows that one group computes, and its constants."""
+    """Returns the shader, the columns and rows that one group computes, and its constants.
+
+    whole: nothing but missing columns keeps a tile from being stored as it is.
+    """
     # products and sums of uint32 have the bits of those of int32
     dtype = call.output.dtype if call.output.dtype in (FLOAT32, FLOAT16) else INT32
     along = (("A_ALONG_K", int(a_along_k)), ("B_ALONG_N", int(b_along_n)))
@@ -443,7 +453,8 @@ def _algorithm(
     if lanes is not None:
         size = call.limits.subgroup_size
         constants = () if size in _FIXED else along[1:] if lanes.few else along
-        shader = lanes.shader(size, dtype, _layout(a_along_k, b_along_n))
+        whole = whole and call.output.shape[-1] % lanes.columns == 0
+        shader = lanes.shader(size, dtype, _layout(a_along_k, b_along_n), whole)
         return shader, (lanes.columns, lanes.rows), (("LOCAL_X", size), *constants)
     return f"matmul_register_{dtype}", (8 * 8, 4 * 8), ()
 
@@ -460,13 +471,14 @@ def _batch_strides(shape: Shape, batch: Shape, step: int) -> tuple[int, ...]:
 SHADERS = (
     "matmul_pack",
     *{
-        variant.shader(lanes, dtype, layout): None
+        variant.shader(lanes, dtype, layout, whole): None
         for lanes in _TILES
         for variant in _lanes(
             Limits(software=True, subgroup_size=lanes, subgroup_shuffle=True, int64=True)
         ).values()
         for layout in _LAYOUTS[: 2 if variant.few else 4]
         for dtype in (FLOAT32, FLOAT16)
+        for whole in (False, True)
     },
     *(f"matmul_{k}_{t}" for k in ("tiled", "few", "register") for t in (FLOAT32, INT32)),
     *(f"matmul_{kind}_{FLOAT16}" for kind in ("tiled", "few")),
