@@ -1,6 +1,5 @@
 // What the chain_N shaders share: a turn of the loop for four values, or for one. OPERANDS(X) is X(i, x, its offset, its
 // strides) for each operand, VALUES their values' names, and CHAIN_INPUTS the same filled up to six.
-#include "quads.glsl"
 #include "chain.glsl"
 
 // Always 0, as no buffer has so many words, which no compiler knows: constants are combined with it in chain(), as Mesa takes
@@ -57,11 +56,11 @@ void main() {
         const uint to = result_offset + i >> 2;
         const uint left = count - i;
         if (left >= 4u) {
-            result[to] = done;
+            result[to] = stored(done);
         } else {
-            result[to].x = done.x;
-            if (left > 1u) result[to].y = done.y;
-            if (left > 2u) result[to].z = done.z;
+            WORD_OF(result, to, 0u) = done.x;
+            if (left > 1u) WORD_OF(result, to, 1u) = done.y;
+            if (left > 2u) WORD_OF(result, to, 2u) = done.z;
         }
     }
 }

@@ -24,7 +24,7 @@ from ..types import (
 )
 from . import turn
 from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
-from .quads import can_take_quads, launch_lines
+from .quads import both_readings, can_take_quads, launch_lines, reading
 from .strides import as_words, broadcast_strides, collapse, pad
 from .tensor import Tensor, TensorLike, apply, as_tensor, register_method
 
@@ -35,6 +35,10 @@ def _no_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -
 
 def _copy_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
     return Work(0.0, 2.0 * output.device_bytes)
+
+
+COPIES = both_readings(("strided_copy",))
+"""Shaders of `copy_strided`."""
 
 
 def copy_strided(
@@ -62,8 +66,8 @@ def copy_strided(
     quads = can_take_quads(columns, (x_strides, result_strides), (x[0], result[0]))
     groups, constants = launch_lines(columns, lines, quads, call.limits)
     constants += (("RANK", len(sizes)), ("X_ALONG", int(x_strides[0] != 0)))
-    shifts = (x[0], result[0])
-    return (Dispatch("strided_copy", (operand, OUTPUT), groups, push, constants, shifts),)
+    shader, shifts = reading("strided_copy", call.limits), (x[0], result[0])
+    return (Dispatch(shader, (operand, OUTPUT), groups, push, constants, shifts),)
 
 
 # -- reshape -----------------------------------------------------------------------------------
@@ -138,7 +142,7 @@ register(
         _transpose_infer,
         _transpose_reference,
         Kernel(
-            ("strided_copy", "transpose_tiles"),
+            (*COPIES, *turn.SHADERS),
             _transpose_lower,
             as_words=_transpose_words,
             variants=turn.variants,
@@ -219,7 +223,7 @@ register(
         "slice",
         _slice_infer,
         _slice_reference,
-        Kernel(("strided_copy",), _slice_lower, as_words=_slice_words),
+        Kernel(COPIES, _slice_lower, as_words=_slice_words),
         view=_slice_view,
         work=_copy_work,
         any_dtype=True,
@@ -270,7 +274,7 @@ register(
         "concat",
         _concat_infer,
         _concat_reference,
-        Kernel(("strided_copy",), _concat_lower, as_words=_concat_words),
+        Kernel(COPIES, _concat_lower, as_words=_concat_words),
         work=_copy_work,
         any_dtype=True,
     )
@@ -310,7 +314,7 @@ register(
         "expand",
         _expand_infer,
         _expand_reference,
-        Kernel(("strided_copy",), _expand_lower, as_words=_expand_words),
+        Kernel(COPIES, _expand_lower, as_words=_expand_words),
         view=_expand_view,
         work=_copy_work,
         any_dtype=True,

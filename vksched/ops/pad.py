@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import ShapeError, UnsupportedOp, VkschedError
 from ..types import NDArray, TensorType, as_ints, check_made, contiguous_strides, normalize_axis
 from .index import gather
-from .layout import copy_strided, slice_
+from .layout import COPIES, copy_strided, slice_
 from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
 from .quads import launch_run
 from .tensor import Tensor, TensorLike, apply, as_tensor, one_value
@@ -104,7 +104,7 @@ register(
         "pad",
         _infer,
         _reference,
-        Kernel(("fill", "strided_copy"), _lower),
+        Kernel(("fill", *COPIES), _lower),
         work=_work,
         any_dtype=True,
     )

@@ -157,7 +157,7 @@ def has_lanes(limits: Limits, sizes: Container[int]) -> bool:
 
 
 def reading(shader: str, limits: Limits) -> str:
-    """Returns the variant of a shader for a device, by the words that it reads."""
+    """Returns the variant of a shader for a device, by the words that it reads and writes."""
     return shader + WORDS_64 if reads_64(limits) else shader
 
 

@@ -30,7 +30,7 @@ from ..types import (
     normalize_axis,
 )
 from .index import check_elements, check_index_type, other_strides, positions, tuple_positions
-from .layout import copy_strided
+from .layout import COPIES, copy_strided
 from .op import (
     OUTPUT,
     SCRATCH,
@@ -53,7 +53,6 @@ from .tensor import Tensor, TensorLike, apply, as_tensor
 SCATTER_CODES = {"none": 0, "add": 1, "mul": 2, "max": 3, "min": 4}
 """The values of OP in shaders/include/scatter.glsl."""
 _UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
-PLAIN_COPY = "strided_copy"
 FEW_LINES, MANY_UPDATES = 2048, 64
 """At once: fewer lines than a GPU has invocations in flight, with more updates each than this."""
 MOST_IN_ORDER = SERIAL_STEPS
@@ -144,7 +143,7 @@ def _scratch(call: Call, lines: int, updates: int, targets: int, slices: int) ->
 def _shaders(op: str) -> tuple[str, ...]:
     at_once = ("fill", f"{op}_targets", "scatter_apply_int32", "scatter_apply_uint32")
     in_order = tuple(f"{op}_{dtype}" for dtype in ("float32", "int32", "uint32"))
-    return (PLAIN_COPY, *in_order, *at_once)
+    return (*COPIES, *in_order, *at_once)
 
 
 def _kernel_of(op: str, data: TensorType) -> str:
