@@ -10,8 +10,9 @@ import numpy as np
 
 from ..errors import ShapeError, UnsupportedOp, VkschedError
 from ..types import NDArray, TensorType, as_ints, check_made, contiguous_strides, normalize_axis
+from .copies import COPIES, copy_strided
 from .index import gather
-from .layout import COPIES, copy_strided, slice_
+from .layout import slice_
 from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
 from .quads import launch_run
 from .tensor import Tensor, TensorLike, apply, as_tensor, one_value

@@ -23,8 +23,9 @@ from ..types import (
     normalize_axes,
     normalize_axis,
 )
+from .copies import COPIES, copy_strided
 from .index import gather
-from .layout import COPIES, concat, copy_strided, expand, expand_dims, reshape, slice_, transpose
+from .layout import concat, expand, expand_dims, reshape, slice_, transpose
 from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
 from .strides import as_words, spread
 from .tensor import Tensor, TensorLike, apply, as_tensor

@@ -29,8 +29,8 @@ from ..types import (
     contiguous_strides,
     normalize_axis,
 )
+from .copies import COPIES, copy_strided
 from .index import check_elements, check_index_type, other_strides, positions, tuple_positions
-from .layout import COPIES, copy_strided
 from .op import (
     OUTPUT,
     SCRATCH,
