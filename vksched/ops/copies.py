@@ -1,15 +1,15 @@
-"""The strided copy that most layout ops are made of (strided_copy.comp)."""
+"""What most layout ops are made of: the strided copy (strided_copy.comp), and one word repeated."""
 
 from __future__ import annotations
 
 import math
 
-from .op import OUTPUT, Call, Dispatch
-from .quads import both_readings, can_take_quads, launch_lines, reading
+from .op import OUTPUT, Call, Dispatch, Limits
+from .quads import both_readings, can_take_quads, launch_lines, launch_run, reading
 from .strides import collapse, pad
 
-COPIES = both_readings(("strided_copy",))
-"""Shaders of `copy_strided`."""
+COPIES, FILLS = both_readings(("strided_copy",)), both_readings(("fill",))
+"""Shaders of `copy_strided` and `fill_words`."""
 
 
 def copy_strided(
@@ -55,3 +55,10 @@ def _order_of_lines(sizes: tuple[int, ...], x_strides: tuple[int, ...]) -> tuple
         return plain
     along_x = (0, *sorted(plain[1:], key=lambda axis: abs(x_strides[axis])))
     return along_x if sizes[along_x[1]] < sizes[1] else plain
+
+
+def fill_words(operand: int, count: int, word: int, limits: Limits) -> Dispatch:
+    """Writes one word to every word of an operand."""
+    groups, constants = launch_run(-(-count // 4), limits)
+    push = (("count", count), ("value", word))
+    return Dispatch(reading("fill", limits), (operand,), groups, push, constants)
