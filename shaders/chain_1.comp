@@ -14,6 +14,7 @@ layout(constant_id = 4) const uint VARIES = 0; // bit i: operand i goes on along
 #include "quads.glsl"
 
 layout(set = 0, binding = 0) readonly buffer A { LOADED a[]; };
+SINGLE_WORDS(0, readonly, a)
 layout(set = 0, binding = 1) writeonly buffer Result { LOADED result[]; };
 SINGLE_WORDS(1, writeonly, result)
 layout(push_constant) uniform Push {

@@ -14,7 +14,9 @@ layout(constant_id = 4) const uint VARIES = 0; // bit i: operand i goes on along
 #include "quads.glsl"
 
 layout(set = 0, binding = 0) readonly buffer A { LOADED a[]; };
+SINGLE_WORDS(0, readonly, a)
 layout(set = 0, binding = 1) readonly buffer B { LOADED b[]; };
+SINGLE_WORDS(1, readonly, b)
 layout(set = 0, binding = 2) writeonly buffer Result { LOADED result[]; };
 SINGLE_WORDS(2, writeonly, result)
 layout(push_constant) uniform Push {

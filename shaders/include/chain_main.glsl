@@ -32,12 +32,21 @@ uvec3 outer_of(inout uint along) {
 
 #if WIDE
 // Four values behind each other: a vec4 of what goes on along the innermost axis, one value of what does not.
+// That one is a load of its own on llvmpipe, which leaves out what is not used; SwiftShader would do both loads.
+#ifdef WORDS_64
+#define ONE(name, at, four) WORD(name, at)
+#else
+uint one_of(uvec4 four, uint at) {
+    const bool high = (at & 2u) != 0u;
+    return mix(mix(four.x, four.z, high), mix(four.y, four.w, high), (at & 1u) != 0u);
+}
+#define ONE(name, at, four) one_of(four, at)
+#endif
 #define LOAD(i, name, offset, strides) \
     { \
         const uint at = AT(i, offset, strides); \
         const uvec4 four = words(name[at >> 2]); \
-        const bool high = (at & 2u) != 0u; \
-        const uint one = mix(mix(four.x, four.z, high), mix(four.y, four.w, high), (at & 1u) != 0u); \
+        const uint one = ONE(name, at, four); \
         v##name = mix(uvec4(one), four, bvec4((VARIES >> i & 1u) != 0u)); \
     }
 
