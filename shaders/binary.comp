@@ -17,8 +17,11 @@ layout(constant_id = 6) const uint B_ALONG = 1;
 #include "binary.glsl"
 
 layout(set = 0, binding = 0) readonly buffer A { WORDS a[]; };
+SINGLE_WORDS(0, readonly, a)
 layout(set = 0, binding = 1) readonly buffer B { WORDS b[]; };
-layout(set = 0, binding = 2) writeonly buffer Result { uvec4 result[]; };
+SINGLE_WORDS(1, readonly, b)
+layout(set = 0, binding = 2) writeonly buffer Result { WORDS result[]; };
+SINGLE_WORDS(2, writeonly, result)
 layout(push_constant) uniform Push {
     uint a_offset;
     uint b_offset;
@@ -50,13 +53,13 @@ void main() {
         for (uint i = first_of_run(run); i < end; i += gl_WorkGroupSize.x) {
             const uvec4 l = QUAD(left, a, A_ALONG, i);
             const uvec4 r = QUAD(right, b, B_ALONG, i);
-            result[to_quad + i] = uvec4(
-                FUNCTION(l.x, r.x), FUNCTION(l.y, r.y), FUNCTION(l.z, r.z), FUNCTION(l.w, r.w));
+            result[to_quad + i] = stored(uvec4(
+                FUNCTION(l.x, r.x), FUNCTION(l.y, r.y), FUNCTION(l.z, r.z), FUNCTION(l.w, r.w)));
         }
         for (uint i = first_of_run(run_of_words); i < end_of_words; i += gl_WorkGroupSize.x) {
             const uint column = 4u * quads + i;
             const uvec2 from = at + column * STRIDES(0);
-            WORD(result, to + column) = FUNCTION(READ_WORD(a, from.x), READ_WORD(b, from.y));
+            WORD(result, to + column) = FUNCTION(WORD(a, from.x), WORD(b, from.y));
         }
     }
 }

@@ -11,11 +11,16 @@ layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint RANK = 1;
 layout(constant_id = 4) const uint VARIES = 0; // bit i: operand i goes on along the innermost axis
+#include "quads.glsl"
 
 layout(set = 0, binding = 0) readonly buffer A { LOADED a[]; };
+SINGLE_WORDS(0, readonly, a)
 layout(set = 0, binding = 1) readonly buffer B { LOADED b[]; };
+SINGLE_WORDS(1, readonly, b)
 layout(set = 0, binding = 2) readonly buffer C { LOADED c[]; };
-layout(set = 0, binding = 3) writeonly buffer Result { T result[]; };
+SINGLE_WORDS(2, readonly, c)
+layout(set = 0, binding = 3) writeonly buffer Result { LOADED result[]; };
+SINGLE_WORDS(3, writeonly, result)
 layout(push_constant) uniform Push {
     uint a_offset;
     uint b_offset;

@@ -4,12 +4,17 @@
 // One group copies a run of neighbouring words, four at a time where both start at a multiple of four (quads.glsl).
 // Source: none.
 #extension GL_GOOGLE_include_directive : require
+#ifdef WORDS_64
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#endif
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 #include "quads.glsl"
 
-layout(set = 0, binding = 0) readonly buffer Src { uvec4 src[]; };
-layout(set = 0, binding = 1) writeonly buffer Dst { uvec4 dst[]; };
+layout(set = 0, binding = 0) readonly buffer Src { WORDS src[]; };
+SINGLE_WORDS(0, readonly, src)
+layout(set = 0, binding = 1) writeonly buffer Dst { WORDS dst[]; };
+SINGLE_WORDS(1, writeonly, dst)
 layout(push_constant) uniform Push {
     uint src_offset;
     uint dst_offset;

@@ -4,14 +4,19 @@
 // One invocation goes along inner, four elements at a time where it is a multiple of four (QUADS), and from index to index.
 // Source: ONNX Gather. An index outside the axis sets bit 0 of the status word and writes all bits of a NaN.
 #extension GL_GOOGLE_include_directive : require
+#ifdef WORDS_64
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#endif
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint QUADS = 0;
 #include "quads.glsl"
 
-layout(set = 0, binding = 0) readonly buffer Table { uvec4 table[]; };
+layout(set = 0, binding = 0) readonly buffer Table { WORDS table[]; };
+SINGLE_WORDS(0, readonly, table)
 layout(set = 0, binding = 1) readonly buffer Indices { int indices[]; };
-layout(set = 0, binding = 2) writeonly buffer Result { uvec4 result[]; };
+layout(set = 0, binding = 2) writeonly buffer Result { WORDS result[]; };
+SINGLE_WORDS(2, writeonly, result)
 layout(set = 0, binding = 3) buffer Status { uint status[]; };
 layout(push_constant) uniform Push {
     uint table_offset;
@@ -41,7 +46,7 @@ void main() {
         const uint from_quad = from / 4u;
         const uint to_quad = to / 4u;
         for (uint i = first_of_run(run); i < end; i += gl_WorkGroupSize.x) {
-            result[to_quad + i] = mix(table[from_quad + i], uvec4(NAN_WORD), bvec4(missing));
+            result[to_quad + i] = stored(mix(words(table[from_quad + i]), uvec4(NAN_WORD), bvec4(missing)));
         }
         for (uint i = first_of_run(run_of_words); i < end_of_words; i += gl_WorkGroupSize.x) {
             const uint column = 4u * quads + i;

@@ -4,18 +4,23 @@
 // One group converts a run of neighbouring elements, four at a time (quads.glsl).
 // Source: IEEE 754-2019, binary16.
 #extension GL_GOOGLE_include_directive : require
+#ifdef WORDS_64
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#endif
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 #include "quads.glsl"
 #include "half.glsl"
 
 #if PACK
-layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
-layout(set = 0, binding = 1) writeonly buffer Result { uvec2 result[]; };
+layout(set = 0, binding = 0) readonly buffer X { WORDS x[]; };
+layout(set = 0, binding = 1) writeonly buffer Result { PAIR result[]; };
 #else
-layout(set = 0, binding = 0) readonly buffer X { uvec2 x[]; };
-layout(set = 0, binding = 1) writeonly buffer Result { uvec4 result[]; };
+layout(set = 0, binding = 0) readonly buffer X { PAIR x[]; };
+layout(set = 0, binding = 1) writeonly buffer Result { WORDS result[]; };
 #endif
+SINGLE_WORDS(0, readonly, x)
+SINGLE_WORDS(1, writeonly, result)
 layout(push_constant) uniform Push {
     uint x_offset;
     uint result_offset;
@@ -33,12 +38,12 @@ void main() {
     const uint end = end_of_run(quads, run);
     for (uint i = first_of_run(run); i < end; i += gl_WorkGroupSize.x) {
 #if PACK
-        const uvec4 words = x[x_offset / 4u + i];
-        result[result_offset / 2u + i] = uvec2(pack(words.x, words.y), pack(words.z, words.w));
+        const uvec4 four = words(x[x_offset / 4u + i]);
+        result[result_offset / 2u + i] = stored(uvec2(pack(four.x, four.y), pack(four.z, four.w)));
 #else
-        const uvec2 pairs = x[x_offset / 2u + i];
-        result[result_offset / 4u + i] =
-            uvec4(unpack(pairs.x & 0xffffu), unpack(pairs.x >> 16), unpack(pairs.y & 0xffffu), unpack(pairs.y >> 16));
+        const uvec2 pair = words(x[x_offset / 2u + i]);
+        result[result_offset / 4u + i] = stored(
+            uvec4(unpack(pair.x & 0xffffu), unpack(pair.x >> 16), unpack(pair.y & 0xffffu), unpack(pair.y >> 16)));
 #endif
     }
     const uint pair = 2u * quads + gl_GlobalInvocationID.x; // of the one to three last elements
@@ -47,12 +52,12 @@ void main() {
 #if PACK
     const uint at = x_offset + 2u * pair;
     const uint to = result_offset + pair;
-    result[to >> 1u][to & 1u] = pack(WORD(x, at), both ? WORD(x, at + 1u) : 0u);
+    PAIR_WORD(result, to) = pack(WORD(x, at), both ? WORD(x, at + 1u) : 0u);
 #else
     const uint at = x_offset + pair;
     const uint to = result_offset + 2u * pair;
-    const uint words = x[at >> 1u][at & 1u];
-    WORD(result, to) = unpack(words & 0xffffu);
-    if (both) WORD(result, to + 1u) = unpack(words >> 16);
+    const uint halves = PAIR_WORD(x, at);
+    WORD(result, to) = unpack(halves & 0xffffu);
+    if (both) WORD(result, to + 1u) = unpack(halves >> 16);
 #endif
 }

@@ -19,7 +19,7 @@ layout(constant_id = 7) const uint HAS_BETA = 0;
 layout(set = 0, binding = 0) readonly buffer X { LOADED x[]; };
 layout(set = 0, binding = 1) readonly buffer Gamma { vec4 gamma[]; };
 layout(set = 0, binding = 2) readonly buffer Beta { vec4 beta[]; };
-layout(set = 0, binding = 3) writeonly buffer Result { vec4 result[]; };
+layout(set = 0, binding = 3) writeonly buffer Result { WORDS result[]; };
 layout(push_constant) uniform Push {
     uint x_offset;
     uint gamma_offset;
@@ -74,7 +74,8 @@ void main() {
         const float scale = 1.0 / sqrt((variance < 0.0 ? 0.0 : variance) + eps);
         for (uint k = 0u; k < HELD; ++k) {
             if (row < end && quad_of(k) < quads) {
-                result[to + quad_of(k)] = (held[k] - rest) * scale * factor[k] + shift[k];
+                const vec4 done = (held[k] - rest) * scale * factor[k] + shift[k];
+                result[to + quad_of(k)] = stored(floatBitsToUint(done));
             }
         }
     }

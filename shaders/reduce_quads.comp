@@ -46,7 +46,7 @@ void main() {
         const uint edges = end - start - 4u * quads;
         for (uint i = 0u; i < edges; ++i) {
             const uint column = start + (i < head ? i : i + 4u * quads);
-            state = take(state, READ_WORD(x, at + column), column ^ option);
+            state = take(state, WORD(x, at + column), column ^ option);
         }
         store(state, row, part);
     }

@@ -17,7 +17,7 @@ layout(constant_id = 5) const uint LOGARITHM = 0;
 #include "lane_rows.glsl"
 
 layout(set = 0, binding = 0) readonly buffer X { LOADED x[]; };
-layout(set = 0, binding = 1) writeonly buffer Result { vec4 result[]; };
+layout(set = 0, binding = 1) writeonly buffer Result { WORDS result[]; };
 layout(push_constant) uniform Push {
     uint x_offset;
     uint result_offset;
@@ -53,7 +53,8 @@ void main() {
         const float scale = 1.0 / sum;
         for (uint k = 0u; k < HELD; ++k) {
             if (row < end && quad_of(k) < quads) {
-                result[to + quad_of(k)] = LOGARITHM != 0u ? held[k] - log_sum : held[k] * scale;
+                const vec4 done = LOGARITHM != 0u ? held[k] - log_sum : held[k] * scale;
+                result[to + quad_of(k)] = stored(floatBitsToUint(done));
             }
         }
     }

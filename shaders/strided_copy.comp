@@ -4,6 +4,9 @@
 // One invocation goes along the innermost axis, four elements at a time where both sides allow (QUADS), and from line to line.
 // Source: none.
 #extension GL_GOOGLE_include_directive : require
+#ifdef WORDS_64
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#endif
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint RANK = 1;
@@ -11,8 +14,10 @@ layout(constant_id = 4) const uint QUADS = 0;
 layout(constant_id = 5) const uint X_ALONG = 1; // stride 1 along the innermost axis, else 0
 #include "quads.glsl"
 
-layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
-layout(set = 0, binding = 1) writeonly buffer Result { uvec4 result[]; };
+layout(set = 0, binding = 0) readonly buffer X { WORDS x[]; };
+SINGLE_WORDS(0, readonly, x)
+layout(set = 0, binding = 1) writeonly buffer Result { WORDS result[]; };
+SINGLE_WORDS(1, writeonly, result)
 layout(push_constant) uniform Push {
     uint x_offset;
     uint result_offset;
@@ -39,7 +44,7 @@ void main() {
         const uint to_quad = at.y / 4u;
         OPEN(from, x, at.x)
         for (uint i = first_of_run(run); i < end; i += gl_WorkGroupSize.x) {
-            result[to_quad + i] = QUAD(from, x, X_ALONG, i);
+            result[to_quad + i] = stored(QUAD(from, x, X_ALONG, i));
         }
         for (uint i = first_of_run(run_of_words); i < end_of_words; i += gl_WorkGroupSize.x) {
             const uvec2 place = at + (4u * quads + i) * STRIDES(0);

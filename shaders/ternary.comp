@@ -4,6 +4,9 @@
 // One invocation goes along the innermost axis, four elements at a time where all operands allow (QUADS), and from line to line.
 // Source: none.
 #extension GL_GOOGLE_include_directive : require
+#ifdef WORDS_64
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#endif
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint RANK = 1;
@@ -13,10 +16,14 @@ layout(constant_id = 6) const uint A_ALONG = 1;
 layout(constant_id = 7) const uint B_ALONG = 1;
 #include "quads.glsl"
 
-layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
-layout(set = 0, binding = 1) readonly buffer A { uvec4 a[]; };
-layout(set = 0, binding = 2) readonly buffer B { uvec4 b[]; };
-layout(set = 0, binding = 3) writeonly buffer Result { uvec4 result[]; };
+layout(set = 0, binding = 0) readonly buffer X { WORDS x[]; };
+SINGLE_WORDS(0, readonly, x)
+layout(set = 0, binding = 1) readonly buffer A { WORDS a[]; };
+SINGLE_WORDS(1, readonly, a)
+layout(set = 0, binding = 2) readonly buffer B { WORDS b[]; };
+SINGLE_WORDS(2, readonly, b)
+layout(set = 0, binding = 3) writeonly buffer Result { WORDS result[]; };
+SINGLE_WORDS(3, writeonly, result)
 layout(push_constant) uniform Push {
     uint x_offset;
     uint a_offset;
@@ -61,13 +68,14 @@ void main() {
             const uvec4 f = QUAD(first, x, X_ALONG, i);
             const uvec4 l = QUAD(left, a, A_ALONG, i);
             const uvec4 r = QUAD(right, b, B_ALONG, i);
-            result[to_quad + i] = uvec4(apply_ternary(f.x, l.x, r.x), apply_ternary(f.y, l.y, r.y),
-                apply_ternary(f.z, l.z, r.z), apply_ternary(f.w, l.w, r.w));
+            result[to_quad + i] = stored(uvec4(apply_ternary(f.x, l.x, r.x), apply_ternary(f.y, l.y, r.y),
+                apply_ternary(f.z, l.z, r.z), apply_ternary(f.w, l.w, r.w)));
         }
         for (uint i = first_of_run(run_of_words); i < end_of_words; i += gl_WorkGroupSize.x) {
             const uint column = 4u * quads + i;
             const uvec3 from = at + column * STRIDES(0);
-            WORD(result, to + column) = apply_ternary(WORD(x, from.x), WORD(a, from.y), WORD(b, from.z));
+            WORD(result, to + column) =
+                apply_ternary(WORD(x, from.x), WORD(a, from.y), WORD(b, from.z));
         }
     }
 }

@@ -4,13 +4,16 @@
 // One invocation turns tiles of four by four, read and written as quads; a group goes along `columns` for a while.
 // Source: none.
 #extension GL_GOOGLE_include_directive : require
+#ifdef WORDS_64
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#endif
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint RANK = 1;
 #include "quads.glsl"
 
-layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
-layout(set = 0, binding = 1) writeonly buffer Result { uvec4 result[]; };
+layout(set = 0, binding = 0) readonly buffer X { WORDS x[]; };
+layout(set = 0, binding = 1) writeonly buffer Result { WORDS result[]; };
 layout(push_constant) uniform Push {
     uint x_offset;
     uint result_offset;
@@ -38,14 +41,14 @@ void main() {
             for (uint tile = first; tile < end; tile += gl_WorkGroupSize.y) {
                 const uint from = at.x + 4u * tile * from_step + across;
                 const uint to = at.y + 4u * across * to_step + tile;
-                const uvec4 a = x[from];
-                const uvec4 b = x[from + from_step];
-                const uvec4 c = x[from + 2u * from_step];
-                const uvec4 d = x[from + 3u * from_step];
-                result[to] = uvec4(a.x, b.x, c.x, d.x);
-                result[to + to_step] = uvec4(a.y, b.y, c.y, d.y);
-                result[to + 2u * to_step] = uvec4(a.z, b.z, c.z, d.z);
-                result[to + 3u * to_step] = uvec4(a.w, b.w, c.w, d.w);
+                const uvec4 a = words(x[from]);
+                const uvec4 b = words(x[from + from_step]);
+                const uvec4 c = words(x[from + 2u * from_step]);
+                const uvec4 d = words(x[from + 3u * from_step]);
+                result[to] = stored(uvec4(a.x, b.x, c.x, d.x));
+                result[to + to_step] = stored(uvec4(a.y, b.y, c.y, d.y));
+                result[to + 2u * to_step] = stored(uvec4(a.z, b.z, c.z, d.z));
+                result[to + 3u * to_step] = stored(uvec4(a.w, b.w, c.w, d.w));
             }
         }
     }

@@ -13,7 +13,9 @@ layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 #include "unary.glsl"
 
 layout(set = 0, binding = 0) readonly buffer X { WORDS x[]; };
-layout(set = 0, binding = 1) writeonly buffer Result { uvec4 result[]; };
+SINGLE_WORDS(0, readonly, x)
+layout(set = 0, binding = 1) writeonly buffer Result { WORDS result[]; };
+SINGLE_WORDS(1, writeonly, result)
 layout(push_constant) uniform Push {
     uint x_offset;
     uint result_offset;
@@ -32,8 +34,8 @@ void main() {
     const uint to = result_offset / 4u;
     for (uint i = first_of_run(run); i < end; i += gl_WorkGroupSize.x) {
         const uvec4 four = words(x[from + i]);
-        result[to + i] = uvec4(apply(four.x), apply(four.y), apply(four.z), apply(four.w));
+        result[to + i] = stored(uvec4(apply(four.x), apply(four.y), apply(four.z), apply(four.w)));
     }
     const uint last = 4u * quads + gl_GlobalInvocationID.x;
-    if (last < count) WORD(result, result_offset + last) = apply(READ_WORD(x, x_offset + last));
+    if (last < count) WORD(result, result_offset + last) = apply(WORD(x, x_offset + last));
 }

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from click.testing import Result as Called
 from conftest import vulkan_names
 
+import vksched as vs
 from vksched.bench import ceiling, models, planning
 from vksched.bench.ceiling import Ceiling
 from vksched.bench.facts import Fact
@@ -25,6 +26,8 @@ from vksched.bench.report import DeviceReport, Report, means, rates
 from vksched.bench.rounds import Figure, Result, geometric_mean, measure_case, paired_ratio, spread
 from vksched.bench.suites import fitting, specs_of
 from vksched.cli import main
+from vksched.ops.quads import WORDS_64
+from vksched.runtime.vulkan import VulkanDevice
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 DEVICES = ["cpu", *vulkan_names()]
@@ -87,6 +90,17 @@ def test_a_ceiling_bounds_by_what_takes_longer() -> None:
     assert top.share(50.0, 1.0, 1.0) == 0.5 and top.bound(50.0, 1.0) == "arithmetic"
     assert top.share(1.0, 5.0, 1.0) == 0.5 and top.bound(1.0, 5.0) == "bytes"
     assert rates(SPEC, 0.002, Ceiling(2e9, 1e12, "", "")) == pytest.approx((1.0, 0.06, 0.5))
+
+
+@pytest.mark.parametrize("device", DEVICES[1:])
+def test_words_of_64_bits_are_copied_where_a_device_has_them(device: str, quick: None) -> None:
+    with vs.Scheduler([device]) as sched:
+        opened = sched.devices[0]
+        assert isinstance(opened, VulkanDevice)
+        limits = opened.limits
+        rates = ceiling._rates_of_copy(opened.context, opened.spec.page_bytes, limits)
+        names = {what.split(",")[0] for _, what in rates}
+    assert names == {n for n in ceiling.COPY if limits.int64 or not n.endswith(WORDS_64)}
 
 
 def test_the_fastest_peer_is_no_floor_and_not_wrong() -> None:

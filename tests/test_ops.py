@@ -27,7 +27,7 @@ from vksched.cases.table import (
 from vksched.errors import UnsupportedOp
 from vksched.ops import __all__ as PUBLIC
 from vksched.ops.elementwise import BINARY, CASTS, UNARY
-from vksched.ops.lower import CONVERTERS, lower
+from vksched.ops.lower import CONVERTER_SHADERS, lower
 from vksched.ops.op import (
     OUTPUT,
     SCRATCH,
@@ -204,7 +204,7 @@ def test_every_operand_type_has_cases() -> None:
 
 def test_every_shader_belongs_to_an_op() -> None:
     declared = {s for op in all_ops().values() if op.kernel for s in op.kernel.shaders}
-    assert declared | {*CONVERTERS.values(), *CEILINGS} == set(load_manifest())
+    assert declared | {*CONVERTER_SHADERS, *CEILINGS} == set(load_manifest())
     sources = {str(entry["source"]) for entry in load_manifest().values()}
     assert sources == {path.name for path in SHADERS.glob("*.comp")}
 
@@ -227,9 +227,9 @@ def test_every_shader_is_dispatched_by_a_case() -> None:
             if op.kernel and view_offset(op, call.inputs, call.attrs) is None:
                 with contextlib.suppress(UnsupportedOp):
                     here = {dispatch.shader for dispatch in lower(op, call).dispatches}
-                    assert here <= {*op.kernel.shaders, *CONVERTERS.values()}, case.id
+                    assert here <= {*op.kernel.shaders, *CONVERTER_SHADERS}, case.id
                     used |= here
-    assert used | {"copy", *CEILINGS} == set(load_manifest())
+    assert used | {*CEILINGS} == set(load_manifest())
 
 
 def test_words_of_64_bits_are_for_devices_that_have_them() -> None:

@@ -1,6 +1,5 @@
 // What the chain_N shaders share: a turn of the loop for four values, or for one. OPERANDS(X) is X(i, x, its offset, its
 // strides) for each operand, VALUES their values' names, and CHAIN_INPUTS the same filled up to six.
-#include "quads.glsl"
 #include "chain.glsl"
 
 // Always 0, as no buffer has so many words, which no compiler knows: constants are combined with it in chain(), as Mesa takes
@@ -33,12 +32,21 @@ uvec3 outer_of(inout uint along) {
 
 #if WIDE
 // Four values behind each other: a vec4 of what goes on along the innermost axis, one value of what does not.
+// That one is a load of its own on llvmpipe, which leaves out what is not used; SwiftShader would do both loads.
+#ifdef WORDS_64
+#define ONE(name, at, four) WORD(name, at)
+#else
+uint one_of(uvec4 four, uint at) {
+    const bool high = (at & 2u) != 0u;
+    return mix(mix(four.x, four.z, high), mix(four.y, four.w, high), (at & 1u) != 0u);
+}
+#define ONE(name, at, four) one_of(four, at)
+#endif
 #define LOAD(i, name, offset, strides) \
     { \
         const uint at = AT(i, offset, strides); \
         const uvec4 four = words(name[at >> 2]); \
-        const bool high = (at & 2u) != 0u; \
-        const uint one = mix(mix(four.x, four.z, high), mix(four.y, four.w, high), (at & 1u) != 0u); \
+        const uint one = ONE(name, at, four); \
         v##name = mix(uvec4(one), four, bvec4((VARIES >> i & 1u) != 0u)); \
     }
 
@@ -57,11 +65,11 @@ void main() {
         const uint to = result_offset + i >> 2;
         const uint left = count - i;
         if (left >= 4u) {
-            result[to] = done;
+            result[to] = stored(done);
         } else {
-            result[to].x = done.x;
-            if (left > 1u) result[to].y = done.y;
-            if (left > 2u) result[to].z = done.z;
+            WORD_OF(result, to, 0u) = done.x;
+            if (left > 1u) WORD_OF(result, to, 1u) = done.y;
+            if (left > 2u) WORD_OF(result, to, 2u) = done.z;
         }
     }
 }

@@ -16,5 +16,5 @@ PLACES start_of_line(uint line) {
 // does not go on along the innermost axis (along 0), the first one four times.
 #define OPEN(NAME, BUFFER, at) \
     const uint NAME##_at = (at) / 4u; \
-    const uvec4 NAME##_alike = uvec4(READ_WORD(BUFFER, at));
+    const uvec4 NAME##_alike = uvec4(WORD(BUFFER, at));
 #define QUAD(NAME, BUFFER, ALONG, i) mix(NAME##_alike, words(BUFFER[NAME##_at + (i) * ALONG]), bvec4(ALONG != 0u))

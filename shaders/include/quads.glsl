@@ -1,8 +1,6 @@
 // Elementwise kernels make four words of the result at a time: a quad. Every tensor starts at a multiple of four words, so
-// its buffer is an array of uvec4, or of WORDS where it is only read. Neighbouring invocations take neighbouring quads, and a
-// group a run of them.
+// its buffer is an array of WORDS, or of uvec4. Neighbouring invocations take neighbouring quads, and a group a run of them.
 #include "words.glsl"
-#define WORD(BUFFER, at) BUFFER[(at) >> 2u][(at) & 3u]
 
 // Steps that a group goes along the innermost axis: a multiple of its size, so that all groups together cover `width`.
 uint run_of_group(uint width) {

@@ -1,5 +1,6 @@
 // What kernels that reduce quads share: their bindings and push block, where a row is, and where its part or result goes.
 layout(set = 0, binding = 0) readonly buffer X { WORDS x[]; };
+SINGLE_WORDS(0, readonly, x)
 layout(set = 0, binding = 1) writeonly buffer Result { uint result[]; };
 layout(push_constant) uniform Push {
     uint x_offset;

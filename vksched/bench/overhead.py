@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ..ops import reduce_sum
+from ..ops.quads import reading
 from ..ops.tensor import input, weight
 from ..runtime.cpu import CpuDevice
 from ..runtime.device import Device
@@ -67,7 +68,8 @@ def _copy_s(device: Device, arrays: np.ndarray[tuple[int, ...], np.dtype[np.floa
         target = np.zeros_like(words)
         return _seconds(lambda: np.copyto(target, words))
     assert isinstance(device, VulkanDevice)
-    context, shader = device.context, load_shader("ceiling_copy_uvec4")
+    context = device.context
+    shader = load_shader(reading("ceiling_copy_uvec4", device.limits))
     window = min(WINDOW_WORDS, words.size // 4 * 4)
     pages = [context.host(window) for _ in range(2)]
     target_page = context.storage(window)

@@ -24,6 +24,7 @@ from ..types import (
     canonical_dtype,
     numpy_dtype,
 )
+from .copies import FILLS, fill_words
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, no_words, register
 from .quads import launch_run
 from .strides import spread
@@ -71,9 +72,7 @@ def _full_lower(call: Call) -> tuple[Dispatch, ...]:
     if call.output.size == 0:
         return ()
     word = _word("full", call.attrs["value"], call.output.dtype)
-    groups, constants = launch_run(call.output.size, call.limits)
-    push = (("count", call.output.size), ("value", word))
-    return (Dispatch("fill", (OUTPUT,), groups, push, constants),)
+    return (fill_words(OUTPUT, call.output.size, word, call.limits),)
 
 
 def _eye_lower(call: Call) -> tuple[Dispatch, ...]:
@@ -147,7 +146,7 @@ def _register(
     register(Op(op, _infer, reference, kernel, work=_work, any_dtype=True))
 
 
-_register("full", _full_reference, ("fill",), _full_lower, _full_words)
+_register("full", _full_reference, FILLS, _full_lower, _full_words)
 _register("eye", _eye_reference, ("eye",), _eye_lower)
 _register("arange", _ramp_reference, ("iota_float32", "iota_int32"), _ramp_lower)
 _register("linspace", _ramp_reference, ("iota_float32",), _ramp_lower)

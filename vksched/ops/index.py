@@ -21,7 +21,7 @@ from ..types import (
 )
 from .layout import expand
 from .op import OUTPUT, STATUS, Attrs, Call, Dispatch, Kernel, Op, Work, register
-from .quads import launch_lines, launch_run
+from .quads import both_readings, launch_lines, launch_run, reading
 from .strides import as_words, collapse, pad, spread
 from .tensor import Tensor, TensorLike, apply, as_tensor, one_value
 
@@ -103,7 +103,8 @@ def _gather_lower(call: Call) -> tuple[Dispatch, ...]:
         ("inner", inner),
     )
     groups, constants = launch_lines(inner, lines, inner % 4 == 0, call.limits)
-    return (Dispatch("gather", (0, 1, OUTPUT, STATUS), groups, push, constants),)
+    shader = reading("gather", call.limits)
+    return (Dispatch(shader, (0, 1, OUTPUT, STATUS), groups, push, constants),)
 
 
 def _gather_words(call: Call) -> Call | None:
@@ -119,7 +120,7 @@ register(
         "gather",
         _gather_infer,
         _gather_reference,
-        Kernel(("gather",), _gather_lower, as_words=_gather_words),
+        Kernel(both_readings(("gather",)), _gather_lower, as_words=_gather_words),
         work=_gather_work,
         indices=(1,),
         any_dtype=True,

@@ -23,9 +23,9 @@ from ..types import (
     normalize_axis,
 )
 from . import turn
-from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
-from .quads import can_take_quads, launch_lines
-from .strides import as_words, broadcast_strides, collapse, pad
+from .copies import COPIES, copy_strided
+from .op import Attrs, Call, Dispatch, Kernel, Op, Work, register
+from .strides import as_words, broadcast_strides
 from .tensor import Tensor, TensorLike, apply, as_tensor, register_method
 
 
@@ -35,35 +35,6 @@ def _no_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -
 
 def _copy_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
     return Work(0.0, 2.0 * output.device_bytes)
-
-
-def copy_strided(
-    call: Call,
-    shape: tuple[int, ...],
-    operand: int,
-    x: tuple[int, tuple[int, ...]],
-    result: tuple[int, tuple[int, ...]],
-) -> tuple[Dispatch, ...]:
-    """Copies elements of a shape; x and result: (first word, strides) in the operand and the
-    result.
-    """
-    count = math.prod(shape)
-    if count == 0:
-        return ()
-    sizes, (x_strides, result_strides) = collapse(shape, (x[1], result[1]))
-    columns, lines = sizes[0], count // sizes[0]
-    push = (
-        ("columns", columns),
-        ("lines", lines),
-        ("sizes", pad(sizes[1:], 6)),
-        ("x_strides", pad(x_strides, 8)),
-        ("result_strides", pad(result_strides, 8)),
-    )
-    quads = can_take_quads(columns, (x_strides, result_strides), (x[0], result[0]))
-    groups, constants = launch_lines(columns, lines, quads, call.limits)
-    constants += (("RANK", len(sizes)), ("X_ALONG", int(x_strides[0] != 0)))
-    shifts = (x[0], result[0])
-    return (Dispatch("strided_copy", (operand, OUTPUT), groups, push, constants, shifts),)
 
 
 # -- reshape -----------------------------------------------------------------------------------
@@ -138,7 +109,7 @@ register(
         _transpose_infer,
         _transpose_reference,
         Kernel(
-            ("strided_copy", "transpose_tiles"),
+            (*COPIES, *turn.SHADERS),
             _transpose_lower,
             as_words=_transpose_words,
             variants=turn.variants,
@@ -219,7 +190,7 @@ register(
         "slice",
         _slice_infer,
         _slice_reference,
-        Kernel(("strided_copy",), _slice_lower, as_words=_slice_words),
+        Kernel(COPIES, _slice_lower, as_words=_slice_words),
         view=_slice_view,
         work=_copy_work,
         any_dtype=True,
@@ -270,7 +241,7 @@ register(
         "concat",
         _concat_infer,
         _concat_reference,
-        Kernel(("strided_copy",), _concat_lower, as_words=_concat_words),
+        Kernel(COPIES, _concat_lower, as_words=_concat_words),
         work=_copy_work,
         any_dtype=True,
     )
@@ -310,7 +281,7 @@ register(
         "expand",
         _expand_infer,
         _expand_reference,
-        Kernel(("strided_copy",), _expand_lower, as_words=_expand_words),
+        Kernel(COPIES, _expand_lower, as_words=_expand_words),
         view=_expand_view,
         work=_copy_work,
         any_dtype=True,

@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import DTypeError, UnsupportedOp
 from ..types import FLOAT16, FLOAT32, FLOAT64, INT32, INT64, NDArray, TensorType
 from .op import OUTPUT, SCRATCH, Attrs, Call, Dispatch, Kernel, Limits, Op
-from .quads import launch_run
+from .quads import both_readings, launch_run, reading
 from .variants import Choice, call_key, choose, chosen
 
 CONVERTERS = {
@@ -22,6 +22,7 @@ CONVERTERS = {
     (INT32, INT32): "copy",  # one of them is an int64 that fits
 }
 """Shaders of a cast between two types of one family, used by other ops too."""
+CONVERTER_SHADERS = both_readings(CONVERTERS.values())
 _HALF = np.dtype(np.float16)
 SCRATCH_ALIGN_WORDS = 16
 """Every scratch buffer starts at a multiple of this many words."""
@@ -225,7 +226,8 @@ def _convert(
         return ()
     push = (("count", count),)
     groups, constants = launch_run(-(-count // 4), limits)
-    return (Dispatch(shader, (source, target), groups, push, constants),)
+    named = reading(shader, limits)
+    return (Dispatch(named, (source, target), groups, push, constants),)
 
 
 def _check(lowering: Lowering, limits: Limits) -> None:

@@ -10,10 +10,10 @@ import numpy as np
 
 from ..errors import ShapeError, UnsupportedOp, VkschedError
 from ..types import NDArray, TensorType, as_ints, check_made, contiguous_strides, normalize_axis
+from .copies import COPIES, FILLS, copy_strided, fill_words
 from .index import gather
-from .layout import copy_strided, slice_
+from .layout import slice_
 from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
-from .quads import launch_run
 from .tensor import Tensor, TensorLike, apply, as_tensor, one_value
 
 MODES = ("constant", "edge", "reflect", "wrap")
@@ -81,9 +81,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     kept = _all_inside(call.inputs[0].shape, call.attrs)
     copied = math.prod(k.count for k in kept)
     if copied < count:
-        push = (("count", count), ("value", word_of(call.attrs["value"])))
-        groups, constants = launch_run(count, call.limits)
-        out.append(Dispatch("fill", (OUTPUT,), groups, push, constants))
+        out.append(fill_words(OUTPUT, count, word_of(call.attrs["value"]), call.limits))
     if copied:
         strides = contiguous_strides(call.inputs[0].shape)
         result_strides = contiguous_strides(call.output.shape)
@@ -104,7 +102,7 @@ register(
         "pad",
         _infer,
         _reference,
-        Kernel(("fill", "strided_copy"), _lower),
+        Kernel((*FILLS, *COPIES), _lower),
         work=_work,
         any_dtype=True,
     )

@@ -94,7 +94,7 @@ ROWS, GROUP, LANES = "rows", "group", "lanes"
 """Variants of kernels over rows: one invocation for a row, or several lanes of a group, or those of
 a subgroup, which hold the row in registers (shaders/include/lane_rows.glsl).
 """
-_WORDS_64 = "_64"
+WORDS_64 = "_64"
 """The end of the names of shaders that read words of 64 bits."""
 _HELD_ROWS = 4
 """Rows of a group, at least: its scale and shift are read once."""
@@ -157,14 +157,14 @@ def has_lanes(limits: Limits, sizes: Container[int]) -> bool:
 
 
 def reading(shader: str, limits: Limits) -> str:
-    """Returns the variant of a shader for a device, by the words that it reads."""
-    return shader + _WORDS_64 if reads_64(limits) else shader
+    """Returns the variant of a shader for a device, by the words that it reads and writes."""
+    return shader + WORDS_64 if reads_64(limits) else shader
 
 
 def both_readings(shaders: Iterable[str]) -> tuple[str, ...]:
     """Returns the variants of shaders for all devices."""
     names = tuple(shaders)
-    return (*names, *(name + _WORDS_64 for name in names))
+    return (*names, *(name + WORDS_64 for name in names))
 
 
 def held_quads(columns: int, limits: Limits) -> int:

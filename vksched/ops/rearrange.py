@@ -23,8 +23,9 @@ from ..types import (
     normalize_axes,
     normalize_axis,
 )
+from .copies import COPIES, copy_strided
 from .index import gather
-from .layout import concat, copy_strided, expand, expand_dims, reshape, slice_, transpose
+from .layout import concat, expand, expand_dims, reshape, slice_, transpose
 from .op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
 from .strides import as_words, spread
 from .tensor import Tensor, TensorLike, apply, as_tensor
@@ -72,7 +73,7 @@ register(
         "roll",
         _same,
         _roll_reference,
-        Kernel(("strided_copy",), _roll_lower, as_words=_roll_words),
+        Kernel(COPIES, _roll_lower, as_words=_roll_words),
         view=lambda inputs, attrs: None if attrs.as_ints("axes") else 0,
         work=_copy_work,
         any_dtype=True,

@@ -29,8 +29,8 @@ from ..types import (
     contiguous_strides,
     normalize_axis,
 )
+from .copies import COPIES, FILLS, copy_strided, fill_words
 from .index import check_elements, check_index_type, other_strides, positions, tuple_positions
-from .layout import copy_strided
 from .op import (
     OUTPUT,
     SCRATCH,
@@ -46,14 +46,12 @@ from .op import (
     no_words,
     register,
 )
-from .quads import launch_run
 from .strides import LOCAL_SIZE, LOOP_STEPS, SERIAL_STEPS, as_words, collapse, pad, spread
 from .tensor import Tensor, TensorLike, apply, as_tensor
 
 SCATTER_CODES = {"none": 0, "add": 1, "mul": 2, "max": 3, "min": 4}
 """The values of OP in shaders/include/scatter.glsl."""
 _UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
-PLAIN_COPY = "strided_copy"
 FEW_LINES, MANY_UPDATES = 2048, 64
 """At once: fewer lines than a GPU has invocations in flight, with more updates each than this."""
 MOST_IN_ORDER = SERIAL_STEPS
@@ -129,9 +127,7 @@ def _apply(call: Call, targets: Dispatch, slices: int) -> tuple[Dispatch, ...]:
 
     if reduction != "none":
         return (*copy_data(call), targets, step(_STEPS[reduction], inner))
-    zeros = (("count", slices), ("value", 0))
-    groups, constants = launch_run(slices, call.limits)
-    clear = Dispatch("fill", (SCRATCH - 1,), groups, zeros, constants)
+    clear = fill_words(SCRATCH - 1, slices, 0, call.limits)
     return (*copy_data(call), clear, targets, step(0, 1), step(1, inner))
 
 
@@ -142,9 +138,9 @@ def _scratch(call: Call, lines: int, updates: int, targets: int, slices: int) ->
 
 
 def _shaders(op: str) -> tuple[str, ...]:
-    at_once = ("fill", f"{op}_targets", "scatter_apply_int32", "scatter_apply_uint32")
+    at_once = (*FILLS, f"{op}_targets", "scatter_apply_int32", "scatter_apply_uint32")
     in_order = tuple(f"{op}_{dtype}" for dtype in ("float32", "int32", "uint32"))
-    return (PLAIN_COPY, *in_order, *at_once)
+    return (*COPIES, *in_order, *at_once)
 
 
 def _kernel_of(op: str, data: TensorType) -> str:

@@ -23,7 +23,7 @@ from ..types import (
 from .host import in_pieces
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, register
 from .pointwise import ALL, NUMBERS, declare_unary, lower_words, number, unary, word
-from .quads import both_readings, can_take_quads, launch_lines
+from .quads import both_readings, can_take_quads, launch_lines, reading
 from .strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
 from .tensor import Tensor, TensorLike, apply, as_tensor, binary, convert, register_method
 
@@ -273,8 +273,9 @@ def _lower_ternary(shader: str, call: Call, scale: float = 0.0) -> tuple[Dispatc
     constants += tuple(
         (f"{name}_ALONG", min(s[0], 1)) for name, s in zip("XAB", strides, strict=False)
     )
+    named = reading(shader, call.limits)
     return tuple(
-        Dispatch(shader, (0, 1, 2, OUTPUT), groups, push, constants, shifts=shift)
+        Dispatch(named, (0, 1, 2, OUTPUT), groups, push, constants, shifts=shift)
         for shift in peel(sizes, strides, _RANK)
     )
 
@@ -293,7 +294,7 @@ def _where_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return np.asarray(np.where(*inputs))
 
 
-_WHERE_KERNEL = Kernel(("where",), lambda call: _lower_ternary("where", call))
+_WHERE_KERNEL = Kernel(both_readings(("where",)), lambda call: _lower_ternary("where", call))
 register(
     Op("where", _where_infer, _where_reference, _WHERE_KERNEL, host=in_pieces(_where_reference))
 )
@@ -329,7 +330,7 @@ def _addcmul_lower(call: Call) -> tuple[Dispatch, ...]:
     return _lower_ternary("addcmul_float32", call, call.attrs.as_float("value"))
 
 
-_ADDCMUL_KERNEL = Kernel(("addcmul_float32",), _addcmul_lower)
+_ADDCMUL_KERNEL = Kernel(both_readings(("addcmul_float32",)), _addcmul_lower)
 register(
     Op(
         "addcmul",

@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import DTypeError, IndexOutOfRange, ShapeError
 from ..types import NDArray, TensorType
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, get_op, register, view_offset
-from .quads import launch_run
+from .quads import both_readings, launch_run, reading
 from .tensor import Tensor, apply, bounds_attrs, from_array, leaf_infer, no_reference
 
 BACKUP_BYTES = 1 << 20
@@ -38,7 +38,8 @@ def _lower_assign(call: Call) -> tuple[Dispatch, ...]:
     if not words:
         return ()
     groups, constants = launch_run(-(-words // 4), call.limits)
-    return (Dispatch("copy", (1, OUTPUT), groups, (("count", words),), constants),)
+    shader = reading("copy", call.limits)
+    return (Dispatch(shader, (1, OUTPUT), groups, (("count", words),), constants),)
 
 
 register(
@@ -56,7 +57,7 @@ register(
         "assign",
         _infer_assign,
         _assign_reference,
-        Kernel(("copy",), _lower_assign, as_words=lambda call: call),
+        Kernel(both_readings(("copy",)), _lower_assign, as_words=lambda call: call),
         any_dtype=True,
         stateful=True,
     )

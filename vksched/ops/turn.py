@@ -8,8 +8,10 @@ import math
 
 from ..types import contiguous_strides
 from .op import OUTPUT, Call, Dispatch
+from .quads import both_readings, reading
 from .strides import LOOP_STEPS, collapse, pad
 
+SHADERS = both_readings(("transpose_tiles",))
 TILES, LINES = "tiles", "lines"
 """Variants of a transpose on a CPU driver: by tiles, or along lines of the result."""
 LOCAL, LOCAL_APART = (8, 1), (4, 2)
@@ -86,4 +88,5 @@ def lower(call: Call) -> tuple[Dispatch, ...]:
     local = _local(call, result_strides[1])
     groups, _ = _groups(call, sizes, local)
     constants = (("LOCAL_X", local[0]), ("LOCAL_Y", local[1]), ("RANK", len(sizes) - 1))
-    return (Dispatch("transpose_tiles", (0, OUTPUT), groups, push, constants),)
+    shader = reading("transpose_tiles", call.limits)
+    return (Dispatch(shader, (0, OUTPUT), groups, push, constants),)
