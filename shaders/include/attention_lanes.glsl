@@ -163,7 +163,7 @@ vec4 weigh_four(vec4 scores, float base) {
     const vec4 whole = floor(x + 0.5);
     const vec4 f = (x - whole) * 0.69314718;
     const vec4 p = 1.0 + f * (1.0 + f * (0.5 + f * (0.16666667 + f * (0.041666668 + f * (0.008333334 + f * 0.0013888889)))));
-    return p * intBitsToFloat((ivec4(whole) + 127) << 23);
+    return p * intBitsToFloat((ivec4(whole) + 127) * 0x00800000);
 }
 
 #ifdef SHAPED

@@ -10,8 +10,8 @@ float with_sign(float magnitude, float x) {
     return uintBitsToFloat((floatBitsToUint(magnitude) & 0x7fffffffu) | (floatBitsToUint(x) & 0x80000000u));
 }
 
-// 2^n for -126 <= n <= 127.
-float power_of_two(int n) { return uintBitsToFloat(uint(n + 127) << 23); }
+// 2^n for -126 <= n <= 127. A product, as SwiftShader shifts lane by lane.
+float power_of_two(int n) { return uintBitsToFloat(uint(n + 127) * 0x00800000u); }
 
 // x = n log(2) + r with |r| < 0.35; returns exp(r) - 1.
 float split_exp(float x, out int n) {
@@ -25,50 +25,46 @@ float split_exp(float x, out int n) {
 
 // exp(x) * 2^shift, without overflow on the way.
 float exp_shifted(float x, int shift) {
-    if (is_nan(x)) return x;
-    if (x > 90.0) return INFINITY;
-    if (x < -105.0) return 0.0;
     int n;
-    const float p = split_exp(x, n);
+    const float p = split_exp(clamp(x, -105.0, 90.0), n);
     n += shift;
-    const int half_n = n >> 1;
-    return (1.0 + p) * power_of_two(half_n) * power_of_two(n - half_n);
+    const int most = clamp(n, -126, 127);
+    const float made = (1.0 + p) * power_of_two(most) * power_of_two(n - most);
+    return mix(mix(mix(made, INFINITY, x > 90.0), 0.0, x < -105.0), x, is_nan(x));
 }
 
 float fine_exp(float x) { return exp_shifted(x, 0); }
 
 float safe_expm1(float x) {
-    if (is_nan(x) || abs(x) < 5e-8) return x;
-    if (x < -18.0) return -1.0;
-    if (x > 20.0) return fine_exp(x);
     int n;
-    const float p = split_exp(x, n);
-    const float scale = power_of_two(n);
-    return scale * p + (scale - 1.0);
+    const float p = split_exp(clamp(x, -18.0, 90.0), n);
+    const int most = min(n, 126);
+    const float scale = power_of_two(most);
+    const float large = (1.0 + p) * scale * power_of_two(n - most); // 1 is less than its last digit
+    const float made = mix(scale * p + (scale - 1.0), large, x > 20.0);
+    return mix(mix(made, INFINITY, x > 90.0), x, any(bvec2(is_nan(x), abs(x) < 5e-8)));
 }
 
 float safe_log1p(float x) {
-    if (is_nan(x) || x < -1.0) return NOT_A_NUMBER;
-    if (abs(x) < 5e-8 || is_inf(x)) return x;
-    if (x < -0.29 || x > 0.41) return safe_log(1.0 + x);
-    const float s = x / (2.0 + x);
-    const float q = s * s;
-    return 2.0 * s * (1.0 + q * (1.0 / 3.0 + q * (1.0 / 5.0 + q * (1.0 / 7.0 + q * (1.0 / 9.0)))));
+    float mantissa;
+    const float exponent = split_exponent(1.0 + x, mantissa);
+    const bool near = abs(x - 0.06) < 0.35;
+    const float s = mix(mantissa - 1.0, x, near) / mix(mantissa + 1.0, 2.0 + x, near);
+    const float made = log_or_edge(log_of_parts(mix(exponent, 0.0, near), log_series(s)), 1.0 + x);
+    return mix(mix(made, x, abs(x) < 5e-8), NOT_A_NUMBER, is_nan(x));
 }
 
 float safe_log2(float x) {
-    if (is_zero(x) || is_negative(x) || is_nan(x) || is_inf(x)) return safe_log(x);
     float mantissa;
     const float exponent = split_exponent(x, mantissa);
-    return exponent + log_mantissa(mantissa) * 1.44269504089;
+    return log_or_edge(exponent + log_mantissa(mantissa) * 1.44269504089, x);
 }
 
 float safe_log10(float x) {
-    if (is_zero(x) || is_negative(x) || is_nan(x) || is_inf(x)) return safe_log(x);
     float mantissa;
     const float exponent = split_exponent(x, mantissa);
-    // log10(2) in two parts, as log(2) above
-    return exponent * 0.30078125 + (exponent * 2.48745663981e-4 + log_mantissa(mantissa) * 0.4342944819);
+    // log10(2) in two parts, as log(2)
+    return log_or_edge(exponent * 0.30078125 + (exponent * 2.48745663981e-4 + log_mantissa(mantissa) * 0.4342944819), x);
 }
 
 float safe_sinh(float x) {
@@ -105,10 +101,7 @@ float safe_atanh(float x) {
     return with_sign(a == 1.0 ? INFINITY : 0.5 * safe_log1p(2.0 * a / (1.0 - a)), x);
 }
 
-float softplus(float x) {
-    if (is_nan(x)) return x;
-    return (x > 0.0 ? x : 0.0) + safe_log1p(fine_exp(-abs(x)));
-}
+float softplus(float x) { return mix(mix(0.0, x, x > 0.0) + safe_log1p(fine_exp(-abs(x))), x, is_nan(x)); }
 
 float safe_logaddexp(float a, float b) {
     if (is_nan(a) || is_nan(b)) return NOT_A_NUMBER;
@@ -119,10 +112,11 @@ float safe_logaddexp(float a, float b) {
 
 // x tanh(softplus(x)); with e = exp(-|x|) a quotient that cannot overflow.
 float mish(float x) {
-    if (is_nan(x)) return x;
     const float e = fine_exp(-abs(x));
-    const float t = x < 0.0 ? e * (e + 2.0) / (e * (e + 2.0) + 2.0) : (1.0 + 2.0 * e) / (1.0 + 2.0 * e * (1.0 + e));
-    return x * t;
+    const float below = e * (e + 2.0);
+    const float above = 1.0 + 2.0 * e;
+    const float t = mix(above, below, x < 0.0) / mix(1.0 + 2.0 * e * (1.0 + e), below + 2.0, x < 0.0);
+    return mix(x * t, x, is_nan(x));
 }
 
 // Where it is small the rounding of z^2 would cost digits: 12 bits of z are squared alone, which is exact.

@@ -1,102 +1,99 @@
 // Float functions with numpy's results at the edges, where GLSL's own are undefined or imprecise.
-// NaN is tested by its bits: drivers may assume that isnan() is false.
+// NaN is tested by its bits: drivers may assume that isnan() is false. Most choose between values, not between branches:
+// SwiftShader goes through both sides of each, with masks for all that they change, and takes seconds to compile some in a row.
 #ifndef FLOAT_MATH
 #define FLOAT_MATH
 
 #define INFINITY uintBitsToFloat(0x7f800000u)
 #define NOT_A_NUMBER uintBitsToFloat(0x7fc00000u)
 
-bool is_nan(float x) { return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u; }
+// Words are compared as signed where they may be: CPU drivers have no other comparison of vectors.
+bool is_nan(float x) { return int(floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000; }
 
 // Below 0, which neither -0 nor NaN is.
-bool is_negative(uint word) { return word > 0x80000000u && word <= 0xff800000u; }
+bool is_negative(uint word) { return word - 0x80000001u < 0x7f800000u; }
 
 bool is_inf(float x) { return (floatBitsToUint(x) & 0x7fffffffu) == 0x7f800000u; }
 
 // By bits, as drivers may take a denormal for 0. A denormal is its word times 2^-149.
 bool is_zero(float x) { return (floatBitsToUint(x) & 0x7fffffffu) == 0u; }
 
-bool is_negative(float x) { return (floatBitsToUint(x) >> 31) != 0u; }
+// -0 too.
+bool has_sign_or_nan(float x) { return floatBitsToUint(x) > 0x7f800000u; }
 
 bool is_denormal(float x) { return (floatBitsToUint(x) & 0x7f800000u) == 0u; }
 
 const float TWO_TO_75_INVERSE = 2.6469779601696886e-23;
 
 float safe_exp(float x) {
-    if (is_nan(x)) return x;
-    if (x > 88.8) return INFINITY;
-    if (x < -104.0) return 0.0;
-    return exp(x);
+    const float made = mix(exp(x), INFINITY, x > 88.8);
+    return mix(mix(made, 0.0, x < -104.0), x, is_nan(x));
 }
 
 // exponent and mantissa: x = 2^exponent * mantissa, mantissa in sqrt(1/2)..sqrt(2), for finite x > 0, denormals too.
 float split_exponent(float x, out float mantissa) {
-    uint word = floatBitsToUint(x);
-    int exponent = int(word >> 23) - 127;
-    if (word < 0x00800000u) {
-        const int top = findMSB(max(word, 1u));
-        word <<= uint(23 - top);
-        exponent = top - 149;
-    }
-    mantissa = uintBitsToFloat((word & 0x007fffffu) | 0x3f800000u);
-    if (mantissa > 1.41421356) {
-        mantissa *= 0.5;
-        exponent += 1;
-    }
-    return float(exponent);
+    const uint given = floatBitsToUint(x);
+    const bool tiny = given < 0x00800000u;
+    const uint word = mix(given, floatBitsToUint(float(int(given))), tiny);
+    const float whole = uintBitsToFloat((word & 0x007fffffu) | 0x3f800000u);
+    const bool upper = whole > 1.41421356;
+    mantissa = mix(whole, 0.5 * whole, upper);
+    const float exponent = float(int(word & 0x7f800000u)) * 1.1920928955078125e-7; // 2^-23
+    return exponent - mix(127.0, 276.0, tiny) + mix(0.0, 1.0, upper);
 }
 
-// log of a mantissa by the series of atanh: GLSL's own has an absolute error only, and none left near 1.
-float log_mantissa(float mantissa) {
-    const float s = (mantissa - 1.0) / (mantissa + 1.0);
+// log((1 + s) / (1 - s)) by the series of atanh, for |s| < 0.18.
+float log_series(float s) {
     const float q = s * s;
     return 2.0 * s * (1.0 + q * (1.0 / 3.0 + q * (1.0 / 5.0 + q * (1.0 / 7.0 + q * (1.0 / 9.0)))));
 }
 
+// log of a mantissa: GLSL's own has an absolute error only, and none left near 1.
+float log_mantissa(float mantissa) { return log_series((mantissa - 1.0) / (mantissa + 1.0)); }
+
+// log(2) in two parts, the first of few bits, so that its product is exact.
+float log_of_parts(float exponent, float log_rest) { return exponent * 0.693359375 + (exponent * -2.12194440e-4 + log_rest); }
+
+// A logarithm of x that was computed as if x were finite and above 0.
+float log_or_edge(float made, float x) {
+    const float known = mix(made, x, is_inf(x));
+    return mix(mix(known, NOT_A_NUMBER, has_sign_or_nan(x)), -INFINITY, is_zero(x));
+}
+
 float safe_log(float x) {
-    if (is_zero(x)) return -INFINITY;
-    if (is_nan(x) || is_negative(x)) return NOT_A_NUMBER;
-    if (is_inf(x)) return x;
     float mantissa;
     const float exponent = split_exponent(x, mantissa);
-    // log(2) in two parts, the first of few bits, so that its product is exact
-    return exponent * 0.693359375 + (exponent * -2.12194440e-4 + log_mantissa(mantissa));
+    return log_or_edge(log_of_parts(exponent, log_mantissa(mantissa)), x);
 }
 
 float safe_sqrt(float x) {
-    if (is_zero(x)) return x;
-    if (is_nan(x) || is_negative(x)) return NOT_A_NUMBER;
-    if (is_inf(x)) return x;
-    if (is_denormal(x)) return sqrt(2.0 * float(floatBitsToUint(x))) * TWO_TO_75_INVERSE;
-    return sqrt(x);
+    const bool tiny = is_denormal(x);
+    const float root = sqrt(mix(x, 2.0 * float(int(floatBitsToUint(x))), tiny)) * mix(1.0, TWO_TO_75_INVERSE, tiny);
+    const float known = mix(root, x, is_inf(x));
+    return mix(mix(known, NOT_A_NUMBER, has_sign_or_nan(x)), x, is_zero(x));
 }
 
 float safe_rsqrt(float x) {
-    if (is_zero(x)) return uintBitsToFloat(floatBitsToUint(x) | 0x7f800000u); // of the sign of x
-    if (is_nan(x) || is_negative(x)) return NOT_A_NUMBER;
-    if (is_inf(x)) return 0.0;
-    if (is_denormal(x)) return inversesqrt(2.0 * float(floatBitsToUint(x))) / TWO_TO_75_INVERSE;
-    return inversesqrt(x);
+    const bool tiny = is_denormal(x);
+    const float scale = mix(1.0, 1.0 / TWO_TO_75_INVERSE, tiny);
+    const float root = inversesqrt(mix(x, 2.0 * float(int(floatBitsToUint(x))), tiny)) * scale;
+    const float known = mix(root, 0.0, is_inf(x));
+    const float infinite = uintBitsToFloat(floatBitsToUint(x) | 0x7f800000u); // of the sign of x
+    return mix(mix(known, NOT_A_NUMBER, has_sign_or_nan(x)), infinite, is_zero(x));
 }
 
 // Near 0 a Taylor series, as 1 - exp loses digits there; elsewhere by exp(-2|x|), which cannot overflow.
 float safe_tanh(float x) {
-    if (is_nan(x)) return x;
-    const float a = abs(x);
-    if (a < 0.25) {
-        const float q = x * x;
-        const float p = 1.0 + q * (-1.0 / 3.0 + q * (2.0 / 15.0 + q * (-17.0 / 315.0 + q * 62.0 / 2835.0)));
-        return x * p;
-    }
-    const float e = safe_exp(-2.0 * a);
+    const float q = x * x;
+    const float p = 1.0 + q * (-1.0 / 3.0 + q * (2.0 / 15.0 + q * (-17.0 / 315.0 + q * 62.0 / 2835.0)));
+    const float e = safe_exp(-2.0 * abs(x));
     const float t = (1.0 - e) / (1.0 + e);
-    return x < 0.0 ? -t : t;
+    return mix(mix(mix(t, -t, x < 0.0), x * p, abs(x) < 0.25), x, is_nan(x));
 }
 
 float sigmoid(float x) {
-    if (is_nan(x)) return x;
     const float e = safe_exp(-abs(x));
-    return x < 0.0 ? e / (1.0 + e) : 1.0 / (1.0 + e);
+    return mix(mix(1.0, e, x < 0.0) / (1.0 + e), x, is_nan(x));
 }
 
 // erfc(z) = t exp(fit - z^2) for z >= 0 and t = 1 / (1 + z / 2), with a relative error of 1.2e-7.
@@ -120,42 +117,32 @@ float erfc_positive(float z) {
 }
 
 float safe_erf(float x) {
-    if (is_nan(x)) return x;
     const float a = abs(x);
-    if (a < 0.5) {
-        const float q = x * x;
-        float p = -1.0 / 1320.0;
-        p = 1.0 / 216.0 + q * p;
-        p = -1.0 / 42.0 + q * p;
-        p = 1.0 / 10.0 + q * p;
-        p = -1.0 / 3.0 + q * p;
-        return 1.1283791671 * x * (1.0 + q * p);
-    }
-    const float c = a > 10.0 ? 0.0 : erfc_positive(a);
-    return x < 0.0 ? c - 1.0 : 1.0 - c;
+    const float q = x * x;
+    float p = -1.0 / 1320.0;
+    p = 1.0 / 216.0 + q * p;
+    p = -1.0 / 42.0 + q * p;
+    p = 1.0 / 10.0 + q * p;
+    p = -1.0 / 3.0 + q * p;
+    const float near = 1.1283791671 * x * (1.0 + q * p);
+    const float c = mix(erfc_positive(a), 0.0, a > 10.0);
+    return mix(mix(mix(1.0 - c, c - 1.0, x < 0.0), near, a < 0.5), x, is_nan(x));
 }
 
 // x * Phi(x); for x < 0 by erfc, as 1 + erf loses digits there.
 float gelu_erf(float x) {
-    if (is_nan(x)) return x;
     const float z = abs(x) * 0.70710678119;
-    const float c = z > 10.0 ? 0.0 : erfc_positive(z);
-    return 0.5 * x * (x < 0.0 ? c : 2.0 - c);
+    const float c = mix(erfc_positive(z), 0.0, z > 10.0);
+    return mix(0.5 * x * mix(2.0 - c, c, x < 0.0), x, is_nan(x));
 }
 
 float gelu_tanh(float x) {
     return x * sigmoid(1.5957691216 * (x + 0.044715 * x * x * x)); // (1 + tanh(u)) / 2 = sigmoid(2 u)
 }
 
-float safe_max(float a, float b) {
-    const float larger = a > b ? a : b; // b where it is NaN
-    return is_nan(a) ? a : larger;
-}
+float safe_max(float a, float b) { return mix(mix(b, a, a > b), a, is_nan(a)); } // b where it is NaN
 
-float safe_min(float a, float b) {
-    const float smaller = a < b ? a : b; // b where it is NaN
-    return is_nan(a) ? a : smaller;
-}
+float safe_min(float a, float b) { return mix(mix(b, a, a < b), a, is_nan(a)); } // b where it is NaN
 
 // x to a whole power of at most 16 by squaring: exact where the products are.
 float power_whole(float x, uint n) {

@@ -104,7 +104,7 @@ uvec4 to_words(vec3 state) { return uvec4(floatBitsToUint(state), 0u); }
 vec3 from_words(uvec4 words) { return uintBitsToFloat(words.xyz); }
 vec3 combine(vec3 left, vec3 right) {
     const float largest = safe_max(left.x, right.x);
-    const float power = exp_of_negative(vec4(safe_min(left.x, right.x) - largest)).x;
+    const float power = exp_of_negative(safe_min(left.x, right.x) - largest);
     const float of_left = mix(power, 1.0, left.x == largest); // infinities are equal too
     const float of_right = mix(power, 1.0, right.x == largest);
     return vec3(largest, add(left.yz * of_left, right.yz * of_right));

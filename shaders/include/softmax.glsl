@@ -50,7 +50,7 @@ void main() {
         for (uint i = lane(); i < row.quads; i += LANES) sum += exp_of_negative(VALUES(i) - largest);
 #if !QUADS_ONLY
         for (uint i = lane(); i < row.edges; i += LANES) {
-            sum.x += exp_of_negative(vec4(VALUE(edge_column(row, i)) - largest.x)).x;
+            sum.x += exp_of_negative(VALUE(edge_column(row, i)) - largest.x);
         }
 #endif
         if (ACROSS == 0u) sum = vec4((sum.x + sum.y) + (sum.z + sum.w));
@@ -70,7 +70,7 @@ void main() {
             const uint column = edge_column(row, i);
             const float below = VALUE(column) - largest.x;
             WORD(result, to + row.first + column * inner) =
-                LOGARITHM != 0u ? below - log_sum.x : exp_of_negative(vec4(below)).x * scale.x;
+                LOGARITHM != 0u ? below - log_sum.x : exp_of_negative(below) * scale.x;
         }
 #endif
     }

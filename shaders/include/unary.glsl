@@ -231,41 +231,40 @@ uint round_float_float32(uint word, uint alpha_word, uint beta_word) {
 }
 
 uint relu_float32(uint word, uint alpha_word, uint beta_word) {
-    const float x = uintBitsToFloat(word);
-    return is_nan(x) || x > 0.0 ? word : 0u;
+    return mix(word, 0u, int(word) < -0x7fffff); // of that sign and no NaN
 }
 
 uint leaky_relu_float32(uint word, uint alpha_word, uint beta_word) {
     const float x = uintBitsToFloat(word);
     const float alpha = uintBitsToFloat(alpha_word);
     const uint bent = floatBitsToUint(alpha * x); // apart: branches in a row take SwiftShader exponential time to compile
-    return is_negative(word) ? bent : word;
+    return mix(word, bent, is_negative(word));
 }
 
 uint thresholded_relu_float32(uint word, uint alpha_word, uint beta_word) {
     const float x = uintBitsToFloat(word);
     const float alpha = uintBitsToFloat(alpha_word);
-    return is_nan(x) || x > alpha ? word : 0u;
+    return mix(mix(0u, word, x > alpha), word, is_nan(x));
 }
 
 uint elu_float32(uint word, uint alpha_word, uint beta_word) {
     const float x = uintBitsToFloat(word);
     const float alpha = uintBitsToFloat(alpha_word);
-    return is_negative(word) ? floatBitsToUint(alpha * safe_expm1(x)) : word;
+    return mix(word, floatBitsToUint(alpha * safe_expm1(x)), is_negative(word));
 }
 
 uint selu_float32(uint word, uint alpha_word, uint beta_word) {
     const float x = uintBitsToFloat(word);
     const float alpha = uintBitsToFloat(alpha_word);
     const float beta = uintBitsToFloat(beta_word);
-    return floatBitsToUint(beta * (is_negative(word) ? alpha * safe_expm1(x) : x));
+    return floatBitsToUint(beta * mix(x, alpha * safe_expm1(x), is_negative(word)));
 }
 
 uint celu_float32(uint word, uint alpha_word, uint beta_word) {
     const float x = uintBitsToFloat(word);
     const float alpha = uintBitsToFloat(alpha_word);
     const float bent = alpha * safe_expm1(x / alpha);
-    return is_nan(x) ? word : floatBitsToUint((x > 0.0 ? x : 0.0) + (bent < 0.0 ? bent : 0.0));
+    return mix(floatBitsToUint(mix(0.0, x, x > 0.0) + mix(0.0, bent, bent < 0.0)), word, is_nan(x));
 }
 
 uint gelu_float32(uint word, uint alpha_word, uint beta_word) {

@@ -138,6 +138,10 @@ def _norm_cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterat
         yield (x, *inputs[1:]), part
 
 
+def _blocks(kind: str, scaled: bool, shifted: bool) -> str:
+    return f"norm_blocks_{kind}" + "_scaled" * scaled + "_shifted" * shifted
+
+
 def _norm_lower(call: Call) -> tuple[Dispatch, ...]:
     shape, attrs = call.output.shape, call.attrs
     if call.output.size == 0:
@@ -151,16 +155,17 @@ def _norm_lower(call: Call) -> tuple[Dispatch, ...]:
     else:
         groups, constants = launch_rows(columns, items, False, call.variant, call.limits)
     scaled, shifted = attrs.as_bool("scaled"), attrs.as_bool("shifted")
+    operands = (0, 1 if scaled else 0, 1 + int(scaled) if shifted else 0, OUTPUT)
+    push = (("rows", rows), ("columns", columns), ("eps", attrs.as_float("eps")))
     if call.variant == BLOCKS:
-        constants = constants[:1]  # the local size
+        shader = _blocks(attrs.as_str("kind"), scaled, shifted)
+        return (Dispatch(shader, operands, groups, push, constants[:1]),)
     constants += (
         ("CENTERED", int(attrs.as_str("kind") == "layer_norm")),
         ("HAS_GAMMA", int(scaled)),
         ("HAS_BETA", int(shifted)),
     )
-    operands = (0, 1 if scaled else 0, 1 + int(scaled) if shifted else 0, OUTPUT)
-    push = (("rows", rows), ("columns", columns), ("eps", attrs.as_float("eps")))
-    shader = f"norm_{call.variant}" if call.variant in (GROUP, BLOCKS, LANES) else "norm"
+    shader = f"norm_{call.variant}" if call.variant in (GROUP, LANES) else "norm"
     return (Dispatch(shader, operands, groups, push, constants),)
 
 
@@ -168,12 +173,15 @@ def _norm_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs)
     return Work(8.0 * output.size, 2.0 * output.device_bytes)
 
 
-NORM_SHADERS = ("norm", "norm_group", "norm_blocks", "norm_lanes")
-for _name, _reference in (
-    ("layer_norm", _layer_norm_reference),
-    ("rms_norm", _rms_norm_reference),
+NORM_SHADERS = ("norm", "norm_group", "norm_lanes")
+for _name, _reference, _shifts in (
+    ("layer_norm", _layer_norm_reference, (False, True)),
+    ("rms_norm", _rms_norm_reference, (False,)),
 ):
-    _kernel = Kernel(NORM_SHADERS, _norm_lower, variants=_norm_variants)
+    _blocks_shaders = tuple(
+        _blocks(_name, scaled, shifted) for scaled in (False, True) for shifted in _shifts
+    )
+    _kernel = Kernel((*NORM_SHADERS, *_blocks_shaders), _norm_lower, variants=_norm_variants)
     register(
         Op(
             _name,
