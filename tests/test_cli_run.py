@@ -137,6 +137,45 @@ def test_info_marks_what_a_run_may_refuse(
 
 
 @needs_vulkan
+def test_info_tells_fused_folded_and_idle_nodes_apart(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = str(tmp_path / "fused.onnx")
+    text = """g (float[64,64] x) => (float[64,64] y, float[32,128] z)
+      <float[2] ones = {1, 1}, int64[2] sides = {32, 128}> {
+      same = Identity(x)
+      product = MatMul(same, w)
+      y = Relu(product)
+      twos = Add(ones, ones)
+      sum = ReduceSum(twos)
+      scaled = Mul(x, sum)
+      unread = Exp(x)
+      z = Reshape(scaled, sides) }"""
+    parsed = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
+    weight = np.ones((64, 64), np.float32)
+    parsed.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    onnx.save(parsed, path)
+    device = vulkan_names()[0]
+    args = ("info", path, "--devices", device)
+    where = {row["op"]: row["where"] for row in data_of(capsys, *args)["ops"]}
+    assert where == {
+        "Identity": {"no work": 1},
+        "MatMul": {f"{device} (fused)": 1},
+        "Relu": {device: 1},
+        "Add": {"folded": 1},
+        "ReduceSum": {"folded": 1},
+        "Mul": {device: 1},
+        "Exp": {"no work": 1},
+        "Reshape": {"view": 1},
+    }
+    _, out, _ = call(capsys, *args)
+    assert re.search(rf"MatMul +1 +{device} \(fused\) 1\n", out)
+    for line in ("(fused): in one kernel with", "folded: computed once, on the host", "view: "):
+        assert f"\n{line}" in out
+    assert "\nlater: " not in out
+
+
+@needs_vulkan
 def test_info_gives_reasons_for_few_elements(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
