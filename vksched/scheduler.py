@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TIMEOUT_S = 300.0
 
-Placements = Mapping[Tensor | str, str]
+Placements = Mapping[Tensor | str, str] | Mapping[str, str]
 
 
 @dataclasses.dataclass(eq=False)

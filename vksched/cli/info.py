@@ -40,6 +40,7 @@ LEGEND = {
 @click.command()
 @feeds.model_argument
 @feeds.devices_option
+@feeds.place_option
 @feeds.dim_option
 @feeds.shape_option
 @feeds.input_option
@@ -47,20 +48,24 @@ LEGEND = {
 def info(
     model_file: str,
     devices: str | None,
+    places: tuple[str, ...],
     dims: tuple[str, ...],
     shapes: tuple[str, ...],
     inputs: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Tell what a model takes and gives, and where its ops would run; nothing is opened or run."""
+    wanted = feeds.parse_places(places)
     with feeds.collected_warnings() as notes:
         from ..importers import load
 
         with feeds.progress_bars(as_json) as progress:
             model = load(model_file, progress)
+        machine, aliases = machine_here(devices)
         report = describe(
             model,
-            machine_here(devices)[0],
+            machine,
+            {pattern: aliases.get(name, name) for pattern, name in wanted.items()},
             feeds.parse_dims(dims),
             feeds.parse_shapes(shapes),
             feeds.read_arrays(inputs, model),
@@ -72,13 +77,19 @@ def info(
 def describe(
     model: Model,
     machine: Machine,
+    places: Mapping[str, str],
     dims: Mapping[str, int],
     shapes: Mapping[str, tuple[int, ...]],
     arrays: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Returns what there is to say of a model on a machine, as plain data."""
+    """Returns what there is to say of a model on a machine, as plain data.
+
+    places: devices by pattern, which in a model of several stages may name what comes later.
+    """
     from ..graph import build_graph
     from ..importers.example import choose_shapes
+    from ..plan.explain import COMMAND, idle_lines
+    from ..plan.names import NameIndex
     from ..plan.planner import plan_graph
     from ..request import Request
 
@@ -88,9 +99,12 @@ def describe(
     written = plan = None
     if lowered.outputs:
         written, _ = build_graph(lowered.outputs)
-        request = Request(written, (), {}).optimized(machine)
-        plan = plan_graph(request.graph, machine, copies="auto")
-        notes += plan.notes
+        names = NameIndex(written, "place")
+        here = [p for p in places if names.matches(p) or (lowered.then is None and names.find(p))]
+        overrides = tuple((pattern, places[pattern]) for pattern in here)
+        request = Request(written, overrides, {}).optimized(machine)
+        plan = plan_graph(request.graph, machine, overrides=request.overrides, copies="auto")
+        notes += [*plan.notes, *idle_lines([plan], COMMAND)]
     return {
         **describe_model(model),
         "shapes": {name: list(shape) for name, shape in sizes.shapes.items()},
