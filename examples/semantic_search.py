@@ -127,7 +127,7 @@ def search(
         disable=quiet,
     )
     given = choose_devices(named)
-    with vs.Scheduler(given, trace=vs.Trace(sinks=[totals])) as sched:
+    with vs.Scheduler(given, trace=totals) as sched:
         names = [device.name for device in sched.devices]
         if "cpu" not in given:
             names.remove("cpu")

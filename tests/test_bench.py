@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,25 @@ def test_the_command_prints_a_table_and_json(device: str, quick: None, tmp_path:
         printed = json.loads(call(*options, "--json").output)
         assert printed["results"][0]["spec"]["name"] == "matmul 64"
         assert printed["devices"][0]["ceiling"]["flops_per_s"] > 0
+
+
+def test_what_is_done_when_it_is_stopped_is_printed(
+    quick: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    measured: list[str] = []
+
+    def measure_once(device: str, spec: Spec, *_: Any, **__: Any) -> Result:
+        measured.append(spec.name)
+        if len(measured) > 1:
+            raise KeyboardInterrupt
+        return Result(device, spec, [figure("vksched", 1e-3)])
+
+    monkeypatch.setattr("vksched.bench.report.measure_case", measure_once)
+    shown = call("--devices", "cpu", "--case", "matmul 64,matmul 512")
+    assert shown.exit_code == 1 and len(measured) == 2 and "Aborted" in shown.output
+    assert re.search(rf"{measured[0]} +vksched +1 ms", shown.output)
+    gone = tmp_path / "no" / "kept.json"
+    assert f"expected a folder for {gone}" in call("--output", str(gone)).output
 
 
 def test_missing_peers_and_missing_figures_are_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,8 +14,10 @@ from test_devices import INTEL, NVIDIA, SOFT, Show, plain_environment, raw, show
 
 import vksched
 from vksched.cases.case import Case
+from vksched.cases.measure import Timing
 from vksched.cases.support import as_markdown, find_support
 from vksched.cli import _Group, main
+from vksched.cli.ops import _show_timings
 from vksched.errors import DeviceError, ShapeError
 
 __all__ = ["plain_environment", "show"]  # fixtures
@@ -88,6 +90,12 @@ def test_markup_in_a_label_is_text(capsys: pytest.CaptureFixture[str], show: Sho
     show(raw(0, name="[red]X[/red] [/]"))
     code, out, _ = call(capsys, "devices")
     assert code == 0 and "[red]X[/red]" in out
+
+
+def test_names_of_timed_cases_stay_whole(capsys: pytest.CaptureFixture[str], columns: int) -> None:
+    case = "attention-parts-1x1x11x64_1x1x9000x64_1x1x9000x64_9000"
+    _show_timings([Timing("attention", case, "vulkan:0", 1e-3, 2e-3, 10.0, 10.0)])
+    assert f"{case}  vulkan:0" in capsys.readouterr().out
 
 
 def test_json(capsys: pytest.CaptureFixture[str], show: Show) -> None:

@@ -137,6 +137,45 @@ def test_info_marks_what_a_run_may_refuse(
 
 
 @needs_vulkan
+def test_info_tells_fused_folded_and_idle_nodes_apart(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = str(tmp_path / "fused.onnx")
+    text = """g (float[64,64] x) => (float[64,64] y, float[32,128] z)
+      <float[2] ones = {1, 1}, int64[2] sides = {32, 128}> {
+      same = Identity(x)
+      product = MatMul(same, w)
+      y = Relu(product)
+      twos = Add(ones, ones)
+      sum = ReduceSum(twos)
+      scaled = Mul(x, sum)
+      unread = Exp(x)
+      z = Reshape(scaled, sides) }"""
+    parsed = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
+    weight = np.ones((64, 64), np.float32)
+    parsed.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    onnx.save(parsed, path)
+    device = vulkan_names()[0]
+    args = ("info", path, "--devices", device)
+    where = {row["op"]: row["where"] for row in data_of(capsys, *args)["ops"]}
+    assert where == {
+        "Identity": {"no work": 1},
+        "MatMul": {f"{device} (fused)": 1},
+        "Relu": {device: 1},
+        "Add": {"folded": 1},
+        "ReduceSum": {"folded": 1},
+        "Mul": {device: 1},
+        "Exp": {"no work": 1},
+        "Reshape": {"view": 1},
+    }
+    _, out, _ = call(capsys, *args)
+    assert re.search(rf"MatMul +1 +{device} \(fused\) 1\n", out)
+    for line in ("(fused): in one kernel with", "folded: computed once, on the host", "view: "):
+        assert f"\n{line}" in out
+    assert "\nlater: " not in out
+
+
+@needs_vulkan
 def test_info_gives_reasons_for_few_elements(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -145,6 +184,52 @@ def test_info_gives_reasons_for_few_elements(
     onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}'), path)
     (row,) = data_of(capsys, "info", path, "--devices", vulkan_names()[0])["by_numpy"]
     assert row["op"] == "exp" and "float64" in row["reason"] and not row["doubtful"]
+
+
+needs_two = pytest.mark.skipif(len(vulkan_names()) < 2, reason="one Vulkan device or none here")
+
+
+@needs_two
+@pytest.mark.parametrize("command", ["info", "run"])
+def test_devices_without_work_are_told_and_names_can_be_placed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
+) -> None:
+    path = str(tmp_path / "two.onnx")
+    text = "g (float[8,8] x) => (float[8,8] z) { y = MatMul(x, x)\n z = Softmax(y) }"
+    onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}'), path)
+    first, second = vulkan_names()[:2]
+    made_up = ("--random", "0") if command == "run" else ()
+    args = (command, path, "--devices", f"{first},{second}", *made_up)
+    told = f"{second} has no work: all fits {first}; try --place PATTERN=DEVICE"
+    assert told in data_of(capsys, *args)["notes"]
+    assert f"note: {told}" in call(capsys, *args)[1]
+    placed = data_of(capsys, *args, "--place", "y*=cpu", "--place", f"z*={second}")
+    assert placed["notes"] == []
+    where = {row["op"].lower(): row.get("where", row.get("device")) for row in placed["ops"]}
+    on = "cpu", second
+    assert where == dict(
+        zip(("matmul", "softmax"), ({d: 1} if command == "info" else d for d in on), strict=True)
+    )
+    code, _, err = call(capsys, *args, "--place", f"nope={second}")
+    assert code == 1 and "expected a node that matches 'nope', got none; " in err
+    code, _, err = call(capsys, *args, "--place", "y")
+    assert code == 2 and "--place expects PATTERN=DEVICE, got 'y'" in err
+
+
+@pytest.mark.parametrize("command", ["info", "run"])
+def test_places_may_name_what_a_later_stage_has(
+    capsys: pytest.CaptureFixture[str], cut: str, command: str
+) -> None:
+    made_up = ("--random", "0") if command == "run" else ()
+    data_of(capsys, command, cut, "--devices", "cpu", *made_up, "--place", "z*=cpu")
+
+
+def test_a_trace_without_a_folder_is_refused_before_the_model_runs(
+    capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
+) -> None:
+    gone = tmp_path / "no" / "t.json"
+    code, out, err = call(capsys, "run", "no_model.onnx", "--profile", str(gone))
+    assert (code, out) == (1, "") and f"expected a folder for {gone}, got none at" in err
 
 
 # -- run -----------------------------------------------------------------------------------------

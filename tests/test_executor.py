@@ -5,6 +5,7 @@ hardware.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -216,6 +217,20 @@ def test_closed_is_closed() -> None:
     sched.close()
     with pytest.raises(vs.DeviceError, match="closed"):
         sched.compile(vs.add(vs.input("x", (1,)), 1.0))
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_sink_or_a_list_of_them_is_taken_as_a_trace(several: bool) -> None:
+    recorder, devices = vs.Recorder(), null_devices(1)[1]
+    with vs.Scheduler(devices, trace=[recorder] if several else recorder) as sched:
+        sched.compile(stepped(vs.input("x", X.shape), "a")[-1])(x=X)
+    assert len(recorder.select("run")) == 1
+
+
+@pytest.mark.parametrize("wrong", ["trace.json", [None], 3])
+def test_what_is_no_sink_is_refused(wrong: Any) -> None:
+    with pytest.raises(vs.PlanError, match="expected a vs.Trace, a sink or a list of sinks, got"):
+        vs.Scheduler(["cpu"], trace=wrong)
 
 
 def test_trace_sink_that_raises_is_dropped_with_a_warning() -> None:

@@ -28,6 +28,7 @@ from graphs import (
 )
 
 import vksched as vs
+from vksched.plan.explain import COMMAND, explain_plan
 from vksched.plan.machine import DeviceSpec, Machine
 from vksched.plan.plan import CopyIn
 
@@ -201,12 +202,42 @@ def test_every_node_of_a_plan_can_be_explained(seed: int) -> None:
 
 def test_text_of_a_large_plan_is_a_screen_or_two() -> None:
     placement = {f"layer.{i}.*": (A, B)[i % 2] for i in range(200)}
-    text = make_plan(mlp(200)[0], placement).explain()
+    plan = make_plan(mlp(200)[0], placement, make_machine(2))
+    text = plan.explain()
     lines = text.splitlines()
     assert len(lines) < 80 and max(map(len, lines)) < 200
     assert "... 188 splits more, of 564 nodes" in lines
     assert 'plan.explain("name") tells more of one' in text
+    for_command = explain_plan(plan, COMMAND)
+    assert "--node NAME tells more of one" in for_command and "plan.explain" not in for_command
     assert "  null:0: 500 nodes and weights" in lines
+
+
+def test_gpus_behind_those_that_have_all_work_are_told() -> None:
+    told = "null:1 has no work: all fits null:0; try "
+    plan = make_plan(mlp(2)[0], machine=make_machine(2))
+    assert f'  {told}placement={{"PATTERN": "DEVICE"}}' in plan.explain().splitlines()
+    assert f"  {told}--place PATTERN=DEVICE" in explain_plan(plan, COMMAND).splitlines()
+    silent = (
+        make_plan(mlp(2)[0], {"layer.1.*": B}, make_machine(2)),
+        make_plan(
+            mlp(2)[0], {"*": B}, make_machine(2)
+        ),  # the first one is passed over, not forgotten
+        make_plan(mlp(2)[0], {"*": CPU}, make_machine(2)),
+        make_plan(mlp(2)[0], machine=make_machine(1)),
+        make_plan(mlp(2)[0], machine=make_machine(2, [4000, 0])),  # it is too small
+    )
+    for plan in silent:
+        assert "no work" not in plan.explain()
+
+
+def test_table_of_devices_has_80_columns() -> None:
+    plan = make_plan(mlp(400)[0], machine=make_machine(2, [1 << 40, 1 << 40]))
+    devices = (replace(plan.machine.devices[0], name="vulkan:10", label="A card"),)
+    plan = replace(plan, machine=Machine((*devices, *plan.machine.devices[1:])))
+    lines = plan.explain().splitlines()
+    assert lines[2].split()[:2] == ["device", "nodes"] and lines[6] == "  vulkan:10: A card"
+    assert max(map(len, lines[2:6])) <= 80
 
 
 def test_rules_of_a_large_plan_are_counted_by_kind() -> None:
@@ -341,7 +372,7 @@ def test_states_are_told_like_weights() -> None:
     assert "  lives on: null:0 (2.0 KiB)" in plan.explain("cache")
     assert "  rule: writes cache" in plan.explain("cache.next")
     header, row = plan.explain().splitlines()[2:4]
-    assert header.split()[4:6] == ["weights", "states"] and row.split()[6:8] == ["2.0", "KiB"]
+    assert header.split()[2:4] == ["weights", "states"] and row.split()[4:6] == ["2.0", "KiB"]
     assert plan.buffers()[A].state_bytes == 2048 and plan.as_dict()["devices"][0]["states"] == [
         "cache"
     ]

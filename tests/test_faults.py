@@ -309,6 +309,38 @@ def test_a_failure_that_nested_runs_meet_is_told_once() -> None:
         assert len(caught) == 1
 
 
+def test_the_warning_of_a_fault_is_at_the_line_of_the_caller() -> None:
+    y, placement = chain(["null:0"])
+    with vs.Scheduler(wrapped(simulated(1), d0={"at": 0})) as sched:
+        run = sched.compile(y, placement)
+        with pytest.warns(vs.VkschedWarning, match="null:0 failed") as caught:
+            run(x=X)
+    assert caught[0].filename == __file__
+
+
+def test_in_a_worker_the_warning_of_a_fault_is_at_a_line_of_the_package() -> None:
+    y, placement = chain(["null:0"])
+    with vs.Scheduler(wrapped(simulated(1), d0={"at": 0})) as sched:
+        run = sched.compile(y, placement)
+        with pytest.warns(vs.VkschedWarning, match="null:0 failed") as caught:
+            run.submit(x=X).result(LIMIT_S)
+    assert caught[0].filename.endswith("compiled.py")
+
+
+@pytest.mark.parametrize("submitted", [False, True])
+def test_where_warnings_are_errors_a_fault_is_logged(
+    caplog: pytest.LogCaptureFixture, submitted: bool
+) -> None:
+    y, placement = chain(["null:0"])
+    with warnings.catch_warnings(), vs.Scheduler(wrapped(simulated(1), d0={"at": 0})) as sched:
+        warnings.simplefilter("error")
+        run = sched.compile(y, placement)
+        close_to(run.submit(x=X).result(LIMIT_S) if submitted else run(x=X), X + 2)
+    (record,) = caplog.records
+    assert record.name == "vksched" and record.levelname == "WARNING"
+    assert "null:0 failed in split 0" in record.getMessage()
+
+
 def test_where_nothing_is_left_the_error_tells_of_the_fault() -> None:
     y, placement = chain(["null:0"])
     cpu = CpuDevice(DeviceSpec("cpu", "cpu", memory_bytes=4))

@@ -71,6 +71,16 @@ def base_of(array: np.ndarray) -> object:
 # What is read
 
 
+@pytest.mark.parametrize("begin", [b"# A page", b"[section]", b"PK\x03\x04", b"hello", b"\x89PNG"])
+def test_what_is_no_onnx_file_is_called_so(tmp_path: Path, begin: bytes) -> None:
+    path = tmp_path / "page.md"
+    path.write_bytes(begin + b"\nand more, of some length\n")
+    with pytest.raises(ModelFormatError, match="page.md is not an ONNX file: it begins with b"):
+        read_onnx(path)
+    with pytest.raises(ModelFormatError, match="this is not an ONNX file"):
+        read_onnx(path.read_bytes())
+
+
 def test_a_file_is_mapped_and_its_weights_are_views(tmp_path: Path) -> None:
     model, path = weighted(1024), tmp_path / "m.onnx"
     onnx.save(model, path)

@@ -177,7 +177,7 @@ def test_memory_caps_spill_to_the_next_device_and_last_to_the_cpu() -> None:
         assert used == sorted(used)
     plan = make_plan(layers(), machine=make_machine(2, [100_000, 100_000]))
     assert [device_of(plan, f"n{i}") for i in range(6)] == [A, A, B, B, CPU, CPU]
-    assert "null:0 is full: it would take 163840 of 100000 bytes" in plan.explain()
+    assert "null:0 is full: it would take 160.0 KiB of 97.7 KiB" in plan.explain()
     assert "null:1 cannot: null:1 is full" in rule_of(plan, "n4")
 
 

@@ -34,7 +34,7 @@ def test_one_op_too_large_for_a_device_does_not_empty_it() -> None:
     small = steps(source(), [f"n{i}" for i in range(40)])
     plan = make_plan([big, small[-1]], machine=make_machine(2, [1 << 17, 1 << 30]))
     assert device_of(plan, "big_exp") == B
-    assert "null:0 is full: big_exp alone takes 524288 of 131072" in rule_of(plan, "big_exp")
+    assert "null:0 is full: big_exp alone takes 512.0 KiB of 128.0 KiB" in rule_of(plan, "big_exp")
     assert {device_of(plan, f"n{i}") for i in range(40)} == {A}
 
 

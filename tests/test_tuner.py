@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from test_cli import call
 from test_tuner_search import Told
 
 import vksched as vs
+from vksched.cli.tune import _short
 from vksched.ops.op import Call, Dispatch, Kernel, all_ops, get_op, no_variants
 from vksched.runtime.device import Device
 from vksched.runtime.kompute import Recording
@@ -360,6 +363,34 @@ def test_command_measures_keeps_and_forgets(
     assert "nothing was known" in call(capsys, *asked, "--clear")[1]
     code, _, err = call(capsys, "tune", "--budget", "0")
     assert code == 1 and "above 0 seconds" in err
+
+
+def test_command_that_is_stopped_says_where_its_results_are(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, opened: Opened
+) -> None:
+    other = vs.matmul(vs.input("a", (24, 16)), vs.input("b", (16, 40)))
+    graph = vs.build_graph({"one": product(), "other": other})[0]
+    monkeypatch.setattr("vksched.tuner.calls.typical_graph", lambda: graph)
+    measure = tuner_module._measure
+
+    def once(*args: Any) -> Found | None:
+        if opened.keys:
+            raise KeyboardInterrupt
+        return measure(*args)
+
+    monkeypatch.setattr(tuner_module, "_measure", once)
+    code, out, err = call(capsys, "tune", "--devices", name)
+    told = re.search("stopped; what was measured is kept in (.+): the same command goes on", err)
+    assert code == 1 and out == "" and told
+    assert opened.keys[0] in Path(told[1]).read_text()
+    monkeypatch.setattr(tuner_module, "_measure", measure)
+    assert "1 call measured, 1 known before" in call(capsys, "tune", "--devices", name)[1]
+
+
+def test_numbers_of_a_call_are_short() -> None:
+    assert _short("norm f[4] -> f[4] eps=9.999999960041972e-13, axis=12") == (
+        "norm f[4] eps=1e-12 axis=12"
+    )
 
 
 def small_graph() -> vs.Graph:

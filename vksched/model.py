@@ -33,7 +33,7 @@ from .types import NDArray
 
 _NOTHING = "[plan] nothing is compiled yet; call the model once, or try prepare(x=(1, 3, 224, 224))"
 
-Placements = Mapping[str | Tensor, str]
+Placements = Mapping[str | Tensor, str] | Mapping[str, str]
 CompileGraph = Callable[[Mapping[str, Tensor], Placements], Run]
 
 
@@ -57,7 +57,7 @@ class ModelRun:
             raise PlanError(f"[compile] expected a limit of at least 1, got {limit!r}")
         self.model = model
         self._compile = compile
-        self._placement = dict(placement)
+        self._placement: dict[str | Tensor, str] = dict(placement.items())
         self._cache = StageCache(limit)
         self._services = Services(self._compile_stage, trace, told)
         self._programs: dict[frozenset[str], Program] = {}
@@ -192,12 +192,8 @@ class ModelRun:
         if self._placement:
             names = NameIndex(build_graph(outputs)[0], "placement")
             for key, device in self._placement.items():
-                try:
-                    if isinstance(key, str):
-                        names.find(key)
-                except PlanError:
-                    continue
-                placement[key] = device
+                if not isinstance(key, str) or names.matches(key):
+                    placement[key] = device
         return self._compile(outputs, placement)
 
 

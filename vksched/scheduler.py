@@ -32,7 +32,7 @@ from .runtime.executor import Executor
 from .runtime.fork import Owner
 from .runtime.watchdog import Watchdog
 from .states import StateTable
-from .trace import Trace
+from .trace import Sink, Trace, as_trace
 from .tuner.store import Store
 from .tuner.tuner import Tuner, mode_of
 from .types import NDArray
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TIMEOUT_S = 300.0
 
-Placements = Mapping[Tensor | str, str]
+Placements = Mapping[Tensor | str, str] | Mapping[str, str]
 
 
 @dataclasses.dataclass(eq=False)
@@ -64,6 +64,8 @@ class Scheduler:
         gives two when a graph spans several devices, else one.
         Where the model leaves room for fewer there are fewer, and `plan.explain()` says so.
     timeout_s: how long a run may wait for one submission before its device counts as failed.
+    trace: a sink for the events of what happens, such as vs.Recorder(), a list of sinks, or a
+        vs.Trace, which has a clock of its own; `Recorder.save` writes them for Perfetto.
     sync: what a device is given at once: "split", all of a split; "level", nodes that do not depend
         on each other; "op", one node; with the latter two the host waits for each submission before
         the next. For all GPUs, or a mapping of device names, the CPU's too, to these.
@@ -87,7 +89,7 @@ class Scheduler:
         policy: str = "auto",
         copies: int | str = "auto",
         timeout_s: float = DEFAULT_TIMEOUT_S,
-        trace: Trace | None = None,
+        trace: Trace | Sink | Sequence[Sink] | None = None,
         sync: str | Mapping[str, str] = "split",
         offload: bool = True,
         on_fault: str = "replay",
@@ -104,12 +106,8 @@ class Scheduler:
             )
         if on_fault not in ON_FAULT:
             raise PlanError(f"[Scheduler] expected on_fault of {ON_FAULT}, got {on_fault!r}")
-        if trace is not None and not isinstance(trace, Trace):
-            raise PlanError(
-                f"[Scheduler] expected a vs.Trace, got {trace!r}; try vs.Trace(sinks=[...])"
-            )
         self._tuner = Tuner(mode_of(tune), Store())
-        self.trace = trace or Trace()
+        self.trace = as_trace(trace)
         self._policy = "priority" if policy == "auto" else policy
         self._copies = copies
         self._timeout_s = timeout_s

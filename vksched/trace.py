@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import logging
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from types import FrameType
 from typing import Protocol
 
-from .errors import VkschedError
+from .errors import PlanError, VkschedError
 
 
 class VkschedWarning(UserWarning):
@@ -21,22 +21,33 @@ class VkschedWarning(UserWarning):
 
 
 def warn(text: str) -> None:
-    """Warns where raising would do harm: in worker threads, and midway through freeing."""
-    with contextlib.suppress(VkschedWarning):  # raised where warnings are errors
-        warnings.warn(text, VkschedWarning, stacklevel=3)
+    """Warns as `warn_user`, where raising would do harm: of a fault that a run survives, in worker
+    threads, midway through freeing. Where warnings are errors the text is logged instead.
+    """
+    try:
+        warn_user(text)
+    except VkschedWarning:
+        logging.getLogger("vksched").warning(text)  # on stderr, unless the program says otherwise
 
 
 def warn_user(text: str) -> None:
-    """Warns at the first line outside the package, however deep below it the call is."""
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and _is_ours(frame):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(text, VkschedWarning, stacklevel=level)
+    """Warns at the first line outside the package, however deep below it the call is; in a worker
+    thread, where the caller has none, at the line that knows.
+    """
+    modules: list[str] = []
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        modules.append(str(frame.f_globals.get("__name__", "")))
+        frame = frame.f_back
+    package = __name__.partition(".")[0]
+    theirs = next((m for m in modules if m.partition(".")[0] != package), _WORKERS[0])
+    if theirs in _WORKERS:
+        theirs = next((m for m in modules if m != __name__), __name__)
+    warnings.warn(text, VkschedWarning, stacklevel=1 + modules.index(theirs))
 
 
-def _is_ours(frame: FrameType) -> bool:
-    module = str(frame.f_globals.get("__name__", ""))
-    return module.partition(".")[0] == __name__.partition(".")[0]
+_WORKERS = ("concurrent.futures.thread", "threading")
+"""Modules whose lines are the first ones outside the package in a worker thread."""
 
 
 class Clock(Protocol):
@@ -104,6 +115,19 @@ class Trace:
             except Exception as error:
                 self.remove(sink)
                 warn(f"[trace] a sink failed and was removed: {error!r}")
+
+
+def as_trace(given: Trace | Sink | Sequence[Sink] | None) -> Trace:
+    """Returns a trace, of a trace, of one sink or of several."""
+    if given is None or isinstance(given, Trace):
+        return given or Trace()
+    sinks = [given] if callable(given) else given
+    if not isinstance(sinks, Sequence) or not all(map(callable, sinks)):
+        raise PlanError(
+            f"[Scheduler] expected a vs.Trace, a sink or a list of sinks, got {given!r}; try "
+            "trace=vs.Recorder()"
+        )
+    return Trace(sinks=sinks)
 
 
 class Recorder:

@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     "budget_s",
     default=2.0,
     show_default=True,
-    help="Seconds of measuring per case and device, for all runtimes together.",
+    help="Seconds of measuring per case and device, for all runtimes together; ceilings, checks "
+    "and uploads come on top.",
 )
 @click.option("--list", "list_only", is_flag=True, help="Print the names of the cases and end.")
 @click.option("--output", metavar="FILE.json", help="Write the results to a file, too.")
@@ -81,18 +82,31 @@ def bench(
         for spec in specs:
             click.echo(spec.name)
         return
+    if output is not None:
+        feeds.check_folder(output)
     wanted = _parse_peers(peers)
     infos = [] if suite == "planning" else find_devices(feeds.parse_devices(devices))
+    report: Report | None = None
+    stopped = False
     with _bar(as_json, len(specs) * len(infos)) as (step, tell):
 
         def advance(so_far: Report) -> None:
+            nonlocal report
             step()
+            report = so_far
             so_far.version = __version__
             if output is not None:  # after each case: what is stopped midway is not lost
                 _write(output, so_far)
 
-        report = run_suite(suite, specs, infos, wanted, pythons, budget_s, tell, advance)
+        try:
+            report = run_suite(suite, specs, infos, wanted, pythons, budget_s, tell, advance)
+        except KeyboardInterrupt:
+            if report is None:
+                raise
+            stopped = True
     click.echo(json.dumps(report.as_dict(), indent=1)) if as_json else show(report)
+    if stopped:
+        raise click.Abort
     if report.wrong:
         raise SystemExit(1)
 

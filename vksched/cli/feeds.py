@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,11 +14,19 @@ import numpy as np
 from ..errors import GraphError, VkschedError
 
 if TYPE_CHECKING:
+    from ..graph import Graph
     from ..importers.model import Model
 
 model_argument = click.argument("model_file", metavar="MODEL.onnx")
 devices_option = click.option(
     "--devices", metavar="A,B", help="Use these devices; the CPU is always last."
+)
+place_option = click.option(
+    "--place",
+    "places",
+    multiple=True,
+    metavar="PATTERN=DEVICE",
+    help="Put what has such a name on a device; may be repeated.",
 )
 input_option = click.option(
     "--input",
@@ -53,6 +61,37 @@ def parse_shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
         name: tuple(_size(part, given) for part in text.split(",") if text)
         for name, text in map(_pair, given)
     }
+
+
+def parse_places(given: Sequence[str]) -> dict[str, str]:
+    """Returns names of devices by pattern, of "layer.9.*=vulkan:1"."""
+    out: dict[str, str] = {}
+    for place in given:
+        pattern, _, device = place.rpartition("=")
+        if not pattern or not device:
+            raise click.UsageError(f"--place expects PATTERN=DEVICE, got {place!r}.")
+        out.pop(pattern, None)  # later ones win, and so come last
+        out[pattern] = device
+    return out
+
+
+def check_places(places: Iterable[str], graphs: Sequence[Graph]) -> None:
+    """Raises a PlanError, which names what is close, for a pattern that matches in no graph."""
+    from ..plan.names import NameIndex
+
+    names = [NameIndex(graph, "place") for graph in graphs]
+    for pattern in places:
+        if names and not any(index.matches(pattern) for index in names):
+            names[-1].find(pattern)
+
+
+def check_folder(path: str) -> None:
+    """Raises, before there is anything to write, where a file cannot be written for want of a
+    folder.
+    """
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise VkschedError(f"[command] expected a folder for {path}, got none at {folder}")
 
 
 def parse_devices(given: str | None) -> list[str] | None:

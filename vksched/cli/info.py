@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -18,20 +18,29 @@ from .plan import machine_here
 if TYPE_CHECKING:
     from onnx import NodeProto
 
+    from ..graph import Graph
     from ..importers.lowering import Lowered
     from ..importers.model import Model, ModelValue
     from ..plan.machine import Machine
     from ..plan.plan import Plan
 
-FOLDED, VIEW, LATER, BETWEEN = "folded", "view", "later", "between stages"
-"""Where a node runs that no device computes: once, on the host; nowhere, as its result is a part of
-other memory; in a later stage; on the host, after the first stage.
-"""
+FUSED, VIEW, FOLDED, IDLE = "(fused)", "view", "folded", "no work"
+LATER, BETWEEN = "later", "between stages"
+LEGEND = {
+    FUSED: "in one kernel with another node, or the same as one",
+    VIEW: "the result is a part of the operand's memory",
+    FOLDED: "computed once, on the host",
+    IDLE: "the result is an operand, or nothing reads it",
+    LATER: "in a later stage",
+    BETWEEN: "on the host, after the first stage",
+}
+"""Where a node runs that has no kernel of its own."""
 
 
 @click.command()
 @feeds.model_argument
 @feeds.devices_option
+@feeds.place_option
 @feeds.dim_option
 @feeds.shape_option
 @feeds.input_option
@@ -39,20 +48,24 @@ other memory; in a later stage; on the host, after the first stage.
 def info(
     model_file: str,
     devices: str | None,
+    places: tuple[str, ...],
     dims: tuple[str, ...],
     shapes: tuple[str, ...],
     inputs: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Tell what a model takes and gives, and where its ops would run; nothing is opened or run."""
+    wanted = feeds.parse_places(places)
     with feeds.collected_warnings() as notes:
         from ..importers import load
 
         with feeds.progress_bars(as_json) as progress:
             model = load(model_file, progress)
+        machine, aliases = machine_here(devices)
         report = describe(
             model,
-            machine_here(devices)[0],
+            machine,
+            {pattern: aliases.get(name, name) for pattern, name in wanted.items()},
             feeds.parse_dims(dims),
             feeds.parse_shapes(shapes),
             feeds.read_arrays(inputs, model),
@@ -64,29 +77,39 @@ def info(
 def describe(
     model: Model,
     machine: Machine,
+    places: Mapping[str, str],
     dims: Mapping[str, int],
     shapes: Mapping[str, tuple[int, ...]],
     arrays: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Returns what there is to say of a model on a machine, as plain data."""
+    """Returns what there is to say of a model on a machine, as plain data.
+
+    places: devices by pattern, which in a model of several stages may name what comes later.
+    """
     from ..graph import build_graph
     from ..importers.example import choose_shapes
+    from ..plan.explain import COMMAND, idle_lines
+    from ..plan.names import NameIndex
     from ..plan.planner import plan_graph
     from ..request import Request
 
     sizes = choose_shapes(model, arrays, dims, shapes)
     with hint_at(sizes.assumed):
         lowered, notes = lower_model(model, sizes.shapes, arrays)
-    plan = None
+    written = plan = None
     if lowered.outputs:
-        request = Request(build_graph(lowered.outputs)[0], (), {}).optimized(machine)
-        plan = plan_graph(request.graph, machine, copies="auto")
-        notes += plan.notes
+        written, _ = build_graph(lowered.outputs)
+        names = NameIndex(written, "place")
+        here = [p for p in places if names.matches(p) or (lowered.then is None and names.find(p))]
+        overrides = tuple((pattern, places[pattern]) for pattern in here)
+        request = Request(written, overrides, {}).optimized(machine)
+        plan = plan_graph(request.graph, machine, overrides=request.overrides, copies="auto")
+        notes += [*plan.notes, *idle_lines([plan], COMMAND)]
     return {
         **describe_model(model),
         "shapes": {name: list(shape) for name, shape in sizes.shapes.items()},
         "assumed": sizes.assumed,
-        "ops": _ops(model.nodes, lowered, plan),
+        "ops": _ops(model.nodes, lowered, written, plan),
         "devices": _devices(machine, plan),
         "by_numpy": _by_numpy(plan) if plan else [],
         "cut": _cut(lowered),
@@ -134,19 +157,16 @@ def _value(value: ModelValue) -> dict[str, Any]:
 # -- what runs where -----------------------------------------------------------------------------
 
 
-def _ops(nodes: Sequence[NodeProto], lowered: Lowered, plan: Plan | None) -> list[dict[str, Any]]:
-    """Returns for each op of the file how many of its nodes run where."""
+def _ops(
+    nodes: Sequence[NodeProto], lowered: Lowered, written: Graph | None, plan: Plan | None
+) -> list[dict[str, Any]]:
+    """Returns for each op of the file how many of its nodes run where.
+
+    written: the graph of the first stage before it was rewritten into the plan's.
+    """
     from ..importers.lowering import scope_name
 
-    found: dict[str, set[str]] = {}
-    if plan is not None:
-        names = {scope_name(node) for node in nodes}
-        for node in plan.graph.ops:
-            placed = plan.placements[node.id].device
-            where = VIEW if node.id in plan.graph.views else plan.machine.devices[placed].name
-            parts = node.name.split(".")
-            tries = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
-            found.setdefault(next((t for t in tries if t in names), ""), set()).add(where)
+    found = _places(written, plan, {scope_name(node) for node in nodes}) if written and plan else {}
     step = lowered.step.node.output if lowered.step else ()
     later = {tuple(node.output) for node in lowered.then.nodes} if lowered.then else set()
     ops: dict[str, Counter[str]] = {}
@@ -156,12 +176,45 @@ def _ops(nodes: Sequence[NodeProto], lowered: Lowered, plan: Plan | None) -> lis
             where = BETWEEN
         elif tuple(proto.output) in later:
             where = LATER
+        elif places:
+            where = _sum_up(places)
         else:
-            where = "+".join(sorted(places - {VIEW}) or sorted(places)) or FOLDED
+            where = FOLDED if lowered.known.issuperset(filter(None, proto.output)) else IDLE
         op = f"{proto.domain}.{proto.op_type}" if proto.domain else proto.op_type
         ops.setdefault(op, Counter())[where] += 1
     rows = [{"op": op, "nodes": sum(n.values()), "where": dict(n)} for op, n in ops.items()]
     return sorted(rows, key=lambda row: (-int(str(row["nodes"])), str(row["op"])))
+
+
+def _places(written: Graph, plan: Plan, names: Set[str]) -> dict[str, set[str]]:
+    """Returns for each node of the file, by its name, where what it was lowered to runs."""
+    graph, devices = plan.graph, plan.machine.devices
+    stands = {**graph.merged, **{node.name: node.id for node in graph.nodes}}
+
+    def owner(name: str) -> str:
+        parts = name.split(".")
+        tries = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+        return next((each for each in tries if each in names), "")
+
+    found: dict[str, set[str]] = {}
+    for node in written.ops:
+        at, mine = graph.nodes[stands[node.name]], owner(node.name)
+        if at.declaration.leaf:
+            where = IDLE if at.op == "input" else FOLDED
+        elif at.id in graph.views:
+            where = VIEW
+        else:
+            where = devices[plan.placements[at.id].device].name
+            where += "" if owner(at.name) == mine else f" {FUSED}"
+        found.setdefault(mine, set()).add(where)
+    return found
+
+
+def _sum_up(places: Set[str]) -> str:
+    """Returns the kernels among the places of one node, else what comes next to them."""
+    kernels = {p for p in places if p not in LEGEND and not p.endswith(FUSED)}
+    fused = {p for p in places if p.endswith(FUSED)}
+    return "+".join(sorted(kernels or fused)) or next(p for p in LEGEND if p in places)
 
 
 def _devices(machine: Machine, plan: Plan | None) -> list[dict[str, Any]]:
@@ -268,6 +321,11 @@ def _show(report: Mapping[str, Any], model: Model) -> None:
         where = ", ".join(f"{place} {count}" for place, count in row["where"].items())
         ops.add_row(row["op"], str(row["nodes"]), where)
     feeds.print_table(ops)
+    places = " ".join(place for row in report["ops"] for place in row["where"])
+    for word in (word for word in LEGEND if word in places):
+        click.echo(f"{word}: {LEGEND[word]}")
+    if any(word in places for word in LEGEND):
+        click.echo()
     rows = feeds.table("device", "nodes", "weights", "activations", "in, out", "peak", "may use")
     for device in report["devices"]:
         held = [device.get(f"{name}_bytes", 0) for name in ("weight", "activation")]

@@ -190,10 +190,13 @@ def _show_timings(timings: list[Timing]) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    table = _table("case", "device", "us", "GFLOP/s", "GB/s", "times numpy's speed")
+    table = _table("case", "device", "us", "GFLOP/s", "GB/s", "x numpy")
     for t in timings:
         speed = f"{t.numpy_s / t.seconds:.2f}" if t.seconds else ""
         cells = [f"{1e6 * t.seconds:.0f}", f"{t.flops_per_s / 1e9:.2f}"]
         cells += [f"{t.bytes_per_s / 1e9:.2f}", speed]
         table.add_row(*map(Text, (t.case, t.device, *cells)))
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    widest = Console(width=1000).measure(table).maximum
+    console.width = max(console.width, widest)  # names stay whole
+    console.print(table)

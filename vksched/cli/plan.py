@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import VkschedError
+from . import feeds
 
 if TYPE_CHECKING:
     from ..plan.machine import DeviceSpec, Machine
@@ -31,13 +32,7 @@ if TYPE_CHECKING:
     metavar="FILE.json",
     help='Plan for the devices of a file, here or not: the "machine" of --json.',
 )
-@click.option(
-    "--place",
-    "places",
-    multiple=True,
-    metavar="PATTERN=DEVICE",
-    help="Put what has such a name on a device; may be repeated.",
-)
+@feeds.place_option
 @click.option("--copies", default=1, show_default=True, help="Runs that can be under way at once.")
 @click.option("--node", metavar="NAME", help="Tell all of one node, or of those a pattern matches.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
@@ -70,7 +65,8 @@ def plan(
         machine = read_machine(machine_file)
     else:
         machine, aliases = machine_here(devices)
-    overrides = tuple(_override(place, aliases) for place in places)
+    wanted = feeds.parse_places(places)
+    overrides = tuple((pattern, aliases.get(name, name)) for pattern, name in wanted.items())
     request = Request(graph, overrides, {}).optimized(machine)
     found = plan_graph(request.graph, machine, overrides=request.overrides, copies=copies)
     text = _text(found, node, as_json)
@@ -81,18 +77,13 @@ def plan(
 
 
 def _text(plan: Plan, node: str | None, as_json: bool) -> str:
+    from ..plan.explain import COMMAND, explain_plan
+
     if not as_json:
-        return plan.explain(node)
+        return plan.explain(node) if node is not None else explain_plan(plan, COMMAND)
     if node is None:
         return json.dumps(plan.as_dict(), indent=2)
     return json.dumps([plan.node_as_dict(i) for i in plan.find(node)], indent=2)
-
-
-def _override(place: str, aliases: dict[str, str]) -> tuple[str | int, str]:
-    pattern, _, device = place.rpartition("=")
-    if not pattern or not device:
-        raise click.UsageError(f"--place expects PATTERN=DEVICE, got {place!r}.")
-    return pattern, aliases.get(device, device)
 
 
 # -- the machine -----------------------------------------------------------------------------------

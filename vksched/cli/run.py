@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 @feeds.dim_option
 @feeds.shape_option
 @feeds.devices_option
+@feeds.place_option
 @click.option("--output-dir", metavar="FOLDER", help="Save the outputs there, as .npy.")
 @click.option("--repeat", default=1, show_default=True, help="Runs, the first of which compiles.")
 @click.option(
@@ -58,6 +59,7 @@ def run(
     dims: tuple[str, ...],
     shapes: tuple[str, ...],
     devices: str | None,
+    places: tuple[str, ...],
     output_dir: str | None,
     repeat: int,
     check_by: str | None,
@@ -73,6 +75,9 @@ def run(
         raise GraphError(f"[run] expected at least one run, got {repeat}")
     if not tolerance >= 0:
         raise GraphError(f"[run] expected a tolerance of 0 or more, got {tolerance}")
+    wanted = feeds.parse_places(places)
+    if profile is not None:
+        feeds.check_folder(profile)
     from ..importers import load
     from ..trace import Recorder
 
@@ -84,11 +89,11 @@ def run(
         report, given = _inputs(model, arrays, sizes, seed)
         names = feeds.parse_devices(devices)
         with hint_at(report["assumed"]):
-            outputs, times = measure(model, given, names, repeat, recorder, progress)
+            outputs, times = measure(model, given, names, wanted, repeat, recorder, progress)
         report.update(times)
         if profile is not None:
             there = [row["name"] for row in report["devices"]]
-            report["ops"] = measure_ops(model, given, names, there, recorder)
+            report["ops"] = measure_ops(model, given, names, wanted, there, recorder)
             report["ops_measured"] = True
             recorder.save(profile)
             report["trace"] = profile
@@ -99,7 +104,7 @@ def run(
             expected = expected_outputs(check_by, model_file, model, given, list(outputs))
             report["check"] = [asdict(d) for d in compare(outputs, expected, tolerance)]
             report["checked_by"] = check_by
-    report["notes"] = notes
+    report["notes"] += notes
     click.echo(json.dumps(report, indent=2)) if as_json else _show(report)
     wrong = [d for d in report.get("check", ()) if d["wrong"]]
     if wrong:
@@ -140,27 +145,31 @@ def measure(
     model: Model,
     given: Mapping[str, Any],
     devices: Sequence[str] | None,
+    places: Mapping[str, str],
     repeat: int,
     recorder: Recorder,
     progress: Progress,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the outputs, and the times of all runs but the first, or of that if it is alone."""
+    from ..plan.explain import COMMAND, idle_lines
     from ..scheduler import Scheduler
-    from ..trace import Trace
     from .meter import Meter
 
     meter, seconds = Meter(), []
-    with Scheduler(devices, trace=Trace(sinks=[meter, recorder])) as sched:
+    with Scheduler(devices, trace=[meter, recorder]) as sched:
         start = time.perf_counter()
-        compiled = sched.compile(model, progress=progress)
+        compiled = sched.compile(model, places, progress)
         for number in range(repeat):
             if number == 1:
                 meter.clear()
             outputs = compiled(**given)
             seconds.append(time.perf_counter() - start)
+            if number == 0:
+                feeds.check_places(places, [plan.graph for plan in compiled.plans])
             start = time.perf_counter()
         labels = {d.name: d.spec.label for d in sched.devices}
         memory = _memory([plan.buffers() for plan in compiled.plans])
+        idle = idle_lines(compiled.plans, COMMAND)
     runs = max(1, repeat - 1)
     rest = seconds[1:]
     return outputs, {
@@ -183,6 +192,7 @@ def measure(
         ],
         "ops": _by_op(meter, runs),
         "ops_measured": False,
+        "notes": idle,
     }
 
 
@@ -201,6 +211,7 @@ def measure_ops(
     model: Model,
     given: Mapping[str, Any],
     devices: Sequence[str] | None,
+    places: Mapping[str, str],
     there: Sequence[str],
     recorder: Recorder,
 ) -> list[dict[str, Any]]:
@@ -214,7 +225,7 @@ def measure_ops(
 
     meter, trace = Meter(), Trace()
     with Scheduler(devices, trace=trace, sync=dict.fromkeys(there, "op")) as sched:
-        compiled = sched.compile(model)
+        compiled = sched.compile(model, places)
         compiled(**given)
         trace.add(meter)
         trace.add(recorder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -112,8 +113,13 @@ def _tune(device: Device, graphs: Sequence[Graph], budget_s: float, quiet: bool)
     tuner = Tuner(Mode(True, budget_s, software=True), Store())
     calls = {key: call for graph in graphs for key, call in calls_of(graph, device.spec).items()}
     missing = tuner.missing(device.spec, calls)
-    with progress_bar(quiet) as tell:
-        made = tuner.measure(device, missing, tell)
+    try:
+        with progress_bar(quiet) as tell:
+            made = tuner.measure(device, missing, tell)
+    except KeyboardInterrupt:
+        kept = f"what was measured is kept in {tuner.file(device.spec)}"
+        click.echo(f"stopped; {kept}: the same command goes on", err=True)
+        raise
     known = tuner.results(device.spec)
     row = _about(device.spec, tuner)
     row["measured"] = len(made)
@@ -149,6 +155,7 @@ def _short(key: str) -> str:
     attrs = rest.partition(" ")[2].split(", ")
     told = [a.removesuffix("=True") for a in attrs if a and not a.endswith(("=False", "=None"))]
     short = operands.replace("float", "f").replace("uint", "u").replace("int", "i")
+    told = [re.sub(r"\d+\.\d+(e[+-]?\d+)?", lambda found: f"{float(found[0]):g}", a) for a in told]
     return " ".join([short, *told])
 
 

@@ -27,7 +27,7 @@ from .files import Folder, open_model
 from .infer import check_inference
 from .local_functions import inline_functions
 from .tensors import TensorReader, text
-from .wire import Large, split
+from .wire import Large, begins_as_model, split
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto
 
@@ -66,10 +66,18 @@ def _read(source: Source, progress: Progress | None) -> OnnxFile:
     data = _content(source)
     folder = Folder(path.parent if path is not None else None)
     reader = TensorReader(folder)
-    skeleton, large = split(data)
     try:
+        skeleton, large = split(data)
         model = onnx.ModelProto.FromString(skeleton)
-    except DecodeError as error:
+    except (DecodeError, ModelFormatError) as error:
+        if not begins_as_model(data):
+            begin = bytes(data[:12])
+            name = path.name if path is not None else "this"
+            raise ModelFormatError(
+                f"[onnx] {name} is not an ONNX file: it begins with {begin!r}"
+            ) from None
+        if isinstance(error, ModelFormatError):
+            raise
         raise ModelFormatError(
             f"[onnx] expected an ONNX model, got bytes that do not parse ({error}); the file is "
             "truncated, damaged, something else, or has graphs nested too deep"

@@ -93,7 +93,8 @@ class HostStep:
 class Lowered:
     """One stage. outputs: what its graph computes, by slot. elem_types: of these. guards: slots and
     the elements for which it was made. step, then: what follows; None at the end. results: at the
-    end the results wanted, each known or in a slot.
+    end the results wanted, each known or in a slot. known: names of values that are the same in
+    every run, computed on the host while lowering or given in the file.
     """
 
     outputs: Mapping[str, Tensor]
@@ -102,6 +103,7 @@ class Lowered:
     step: HostStep | None = None
     then: Frame | None = None
     results: tuple[Value, ...] = ()
+    known: frozenset[str] = frozenset()
 
 
 @dataclass(eq=False)
@@ -364,6 +366,7 @@ class Lowering:
         outputs: dict[str, Tensor] = {}
         elem_types: dict[str, int] = {}
         slots = {(t, self._slots[s].elem_type): s for s, t in self._inputs.items()}
+        known = frozenset(name for name, value in self.env.items() if value.array is not None)
 
         def hand_on(name: str, value: Value) -> Value:
             if value.items is not None:
@@ -383,7 +386,7 @@ class Lowering:
                 if name not in self.env:
                     raise ModelFormatError(f"[onnx] nothing makes the output {name!r}")
                 results.append(hand_on(name, self.env[name]))
-            return Lowered(outputs, elem_types, self.guards, results=tuple(results))
+            return Lowered(outputs, elem_types, self.guards, None, None, tuple(results), known)
         nodes = tuple(self.todo)
         read = dict.fromkeys(name for node in nodes for name in names_read(node))
         wanted = [*read, *self.frame.outputs]
@@ -397,7 +400,7 @@ class Lowering:
             step = replace(step, inputs=tuple(given), captured=captured)
             env.update({name: Value(0, slot=name) for name in step.node.output if name})
         then = Frame(nodes, env, self.frame.outputs)
-        return Lowered(outputs, elem_types, self.guards, step, then)
+        return Lowered(outputs, elem_types, self.guards, step, then, known=known)
 
 
 # -- names ---------------------------------------------------------------------------------------

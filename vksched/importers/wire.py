@@ -32,6 +32,12 @@ RAW_DATA = 9
 FIELDS = {4: "float_data", 5: "int32_data", 7: "int64_data", 10: "double_data", 11: "uint64_data"}
 """Of a tensor: those with numbers."""
 _DATA = (RAW_DATA, *FIELDS)
+_FIRST = frozenset(
+    number << 3 | wire
+    for wire, numbers in ((0, (1, 5)), (2, (2, 3, 4, 6, 7, 8, 14)))
+    for number in numbers
+)
+"""Bytes of the fields of a ModelProto that may come first: numbers, then texts and messages."""
 _PIECE_BYTES = 1 << 20
 _VARINT, _EIGHT, _DELIMITED, _FOUR = 0, 1, 2, 5
 
@@ -69,6 +75,11 @@ def split(data: memoryview) -> tuple[bytes, list[Large | None]]:
         else:
             pieces.append(data[field.start : field.end])
     return b"".join(pieces), taken
+
+
+def begins_as_model(data: memoryview) -> bool:
+    """Whether the first byte is that of a field of an ONNX model; what is no model may have one."""
+    return not len(data) or data[0] in _FIRST
 
 
 def _graph(data: memoryview, graph: _Field, taken: list[Large | None]) -> list[bytes | memoryview]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
@@ -28,6 +28,7 @@ from .query import (
     fences,
     format_bytes,
     split_of,
+    without_work,
 )
 
 VALUES = 6
@@ -40,17 +41,38 @@ KINDS = 6
 """Kinds of rules for such nodes."""
 
 
-def explain_plan(plan: Plan) -> str:
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """How the reader asks for more. node: of one node. place: to move nodes to a device."""
+
+    node: str
+    place: str
+
+
+PYTHON = Asking('plan.explain("name")', 'placement={"PATTERN": "DEVICE"}')
+COMMAND = Asking("--node NAME", "--place PATTERN=DEVICE")
+
+
+def explain_plan(plan: Plan, asking: Asking = PYTHON) -> str:
     """Returns the plan as text."""
     lines = [_totals(plan), "", *_device_rows(plan)]
-    remarks = [*fallback_lines(plan), *plan.notes]
+    remarks = [*fallback_lines(plan), *plan.notes, *idle_lines([plan], asking)]
     if remarks:
         lines += ["", "notes:", *(f"  {remark}" for remark in remarks)]
     lines += ["", *_splits_lines(plan)]
     lines.append(f"end: wait for {_splits(plan.final_waits)}")
     lines += ["", "placement:"]
-    lines += [f"  {line}" for line in _placement_lines(plan)]
+    lines += [f"  {line}" for line in _placement_lines(plan, asking)]
     return "\n".join(lines)
+
+
+def idle_lines(plans: Sequence[Plan], asking: Asking = PYTHON) -> list[str]:
+    """Returns a line on the GPUs that have no work, where others have; [] where all have."""
+    idle, working = without_work(plans)
+    if not idle:
+        return []
+    verb = "has" if len(idle) == 1 else "have"
+    return [f"{', '.join(idle)} {verb} no work: all fits {', '.join(working)}; try {asking.place}"]
 
 
 def _totals(plan: Plan) -> str:
@@ -67,39 +89,39 @@ def _totals(plan: Plan) -> str:
 
 
 _HELD = {
-    "weights": "weight_bytes",
-    "states": "state_bytes",
-    "activations": "activation_bytes",
-    "in": "inbox_bytes",
-    "out": "outbox_bytes",
-    "peak": "peak_bytes",
-    "may use": "capacity_bytes",
+    "weights": ("weight_bytes",),
+    "states": ("state_bytes",),
+    "activations": ("activation_bytes",),
+    "in, out": ("inbox_bytes", "outbox_bytes"),
+    "peak": ("peak_bytes",),
+    "may use": ("capacity_bytes",),
 }
 """Columns of bytes and what of `BufferSizes` they show."""
 
 
 def _device_rows(plan: Plan) -> list[str]:
-    """A table: what each device does and what it holds; a peak is that of all copies."""
-    rows = [[*("device", "nodes", "splits", "barriers"), *_HELD]]
+    """A table of at most 80 columns: what each device does and holds, a peak that of all copies;
+    then what the devices are.
+    """
+    rows = [["device", "nodes", *_HELD]]
     sizes = buffers(plan)
     for device, spec in enumerate(plan.machine.devices):
-        here = [s for s in plan.splits if s.device == device]
-        counts = (sum(len(s.nodes) for s in here), len(here), sum(len(s.barriers) for s in here))
-        held = (format_bytes(getattr(sizes[spec.name], name)) for name in _HELD.values())
-        rows.append([spec.name, *map(str, counts), *held])
+        here = sum(len(s.nodes) for s in plan.splits if s.device == device)
+        held = (sum(getattr(sizes[spec.name], n) for n in names) for names in _HELD.values())
+        rows.append([spec.name, str(here), *map(format_bytes, held)])
     if not any(memory.states for memory in plan.memory):
         at = rows[0].index("states")
         rows = [row[:at] + row[at + 1 :] for row in rows]
-    labels = ["", *(_label(spec) for spec in plan.machine.devices)]
     wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
     out: list[str] = []
-    for row, label in zip(rows, labels, strict=True):
+    for row in rows:
         cells = [
             row[0].ljust(wide[0]),
             *(c.rjust(w) for c, w in zip(row[1:], wide[1:], strict=True)),
         ]
-        out.append(f"  {'  '.join(cells)}  {label}".rstrip())
-    return out
+        out.append(f"  {'  '.join(cells)}".rstrip())
+    labels = [(spec.name, _label(spec)) for spec in plan.machine.devices]
+    return [*out, *(f"  {name}: {label}" for name, label in labels if label)]
 
 
 def _label(spec: DeviceSpec) -> str:
@@ -165,7 +187,7 @@ def _splits(numbers: tuple[int, ...]) -> str:
     return f"split{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
-def _placement_lines(plan: Plan) -> list[str]:
+def _placement_lines(plan: Plan, asking: Asking) -> list[str]:
     nodes = [n for s in plan.splits for n in s.nodes]
     nodes += [n.id for n in plan.graph.nodes if n.declaration.leaf and _is_held(n.op)]
     names = [spec.name for spec in plan.machine.devices]
@@ -190,7 +212,7 @@ def _placement_lines(plan: Plan) -> list[str]:
         if len(kinds) > KINDS:
             rest = sum(count for _, count in kinds.most_common()[KINDS:])
             lines.append(f"  {rest} x {len(kinds) - KINDS} other rules")
-    return [*lines, 'plan.explain("name") tells more of one, a pattern of several']
+    return [*lines, f"{asking.node} tells more of one, a pattern of several"]
 
 
 def _is_held(op: str) -> bool:
@@ -220,7 +242,7 @@ _KINDS = (
         r"\1 ...",
     ),
     (re.compile(r"\b\d+(?= bytes)"), "..."),
-    (re.compile(r"(?<=is full: ).+? alone takes"), "... alone takes"),
+    (re.compile(r"(?<=is full: ).+? alone takes .+"), "one alone takes more"),
 )
 """What is cut from the rules of placement.py; a rule not known here stays as it is."""
 

@@ -24,6 +24,7 @@ from ..errors import OutOfMemory
 from .draft import Draft
 from .memory import Program, aligned
 from .placement import NONE, WELL_FILLED, Caps
+from .query import format_share
 from .support import Support
 
 PEAK_SHARE = 0.6
@@ -47,7 +48,7 @@ def fit(support: Support, try_caps: Callable[[Caps], Draft]) -> tuple[Draft, lis
         if full is None:
             break
         need, room = draft.need(full), draft.room(full)
-        reasons.setdefault(full, f"it would take {need} of {room} bytes")
+        reasons.setdefault(full, f"it would take {format_share(need, room)}")
         peak = _find_peak(draft, full, caps)
         if peak is None:
             draft = _search_cap(draft, full, caps, try_caps)

@@ -45,6 +45,15 @@ class NameIndex:
             return (key,)
         if not isinstance(key, str):
             raise PlanError(f"[{self._stage}] expected a name, a pattern or a node id, got {key!r}")
+        matched = self.matches(key)
+        if not matched:
+            raise PlanError(
+                f"[{self._stage}] expected a node that matches {key!r}, got none; {self._hint(key)}"
+            )
+        return matched
+
+    def matches(self, key: str) -> tuple[int, ...]:
+        """Returns the ids of the nodes that a name or a pattern means, in order; () for none."""
         if key in self._by_name:
             return (self._by_name[key],)
         if key in self._graph.merged:
@@ -52,12 +61,7 @@ class NameIndex:
         pattern = re.compile(translate(key))
         found = {n.id for n in self._graph.nodes if pattern.match(n.name)}
         found |= {n for name, n in self._graph.merged.items() if pattern.match(name)}
-        matched = tuple(sorted(found))
-        if not matched:
-            raise PlanError(
-                f"[{self._stage}] expected a node that matches {key!r}, got none; {self._hint(key)}"
-            )
-        return matched
+        return tuple(sorted(found))
 
     def _hint(self, key: str) -> str:
         names = [*self._by_name, *self._graph.merged]

@@ -8,6 +8,7 @@ Complexity: O(nodes) each. Examples: tests/test_explain.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .plan import HOST, CopyIn, Plan
@@ -79,6 +80,20 @@ def buffers(plan: Plan) -> dict[str, BufferSizes]:
     return out
 
 
+def without_work(plans: Sequence[Plan]) -> tuple[list[str], list[str]]:
+    """Returns the GPUs that have nothing to do in plans for one machine, as those that stand before
+    them have room for all that GPUs can run, and these; nothing where one is full.
+    """
+    if any(" is full: " in note for plan in plans for note in plan.notes):
+        return [], []
+    busy = {plan.machine.devices[s.device].name for plan in plans for s in plan.splits}
+    gpus = [d for d in plans[0].machine.devices if d.kind != "cpu"] if plans else []
+    names = [d.name for d in gpus if not d.out_of_use]
+    working = [name for name in names if name in busy]
+    last = names.index(working[-1]) + 1 if working else len(names)
+    return names[last:], working
+
+
 def split_of(plan: Plan) -> dict[int, int]:
     """Returns for each node that runs the split in which it does."""
     return {n: s.id for s in plan.splits for n in s.nodes}
@@ -92,6 +107,14 @@ def format_bytes(count: int) -> str:
         if count < size * 1024 or unit == "GiB":
             return f"{count / size:.1f} {unit}"
     raise AssertionError(count)
+
+
+def format_share(need: int, room: int) -> str:
+    """Returns bytes that are needed of those there are, in a unit in which they differ."""
+    texts = format_bytes(need), format_bytes(room)
+    if texts[0] == texts[1] and need != room:
+        texts = f"{need}", f"{room} bytes"
+    return " of ".join(texts)
 
 
 def format_seconds(seconds: float) -> str:

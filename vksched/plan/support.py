@@ -10,6 +10,7 @@ from functools import cached_property
 from ..graph import Graph, Node
 from ..types import WORD_BYTES
 from .machine import Machine
+from .query import format_share
 
 
 class Support:
@@ -111,7 +112,8 @@ class Support:
         need += WORD_BYTES * self.scratch_words(node, device)
         if need <= spec.memory_bytes:
             return None
-        return f"{spec.name} is full: {node.name} alone takes {need} of {spec.memory_bytes} bytes"
+        of = format_share(need, spec.memory_bytes)
+        return f"{spec.name} is full: {node.name} alone takes {of}"
 
     def can(self, node: Node, device: int) -> bool:
         return self.why_not(node, device) is None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import DTypeError, GraphError
 from ..importers import load
 from ..scheduler import Scheduler
-from ..trace import Recorder, Trace
+from ..trace import Recorder
 from .binding import IOBinding
 from .options import GraphOptimizationLevel, RunOptions, SessionOptions, free_dimensions
 from .providers import CPU, VULKAN, Provider, choose_devices
@@ -84,7 +84,7 @@ class InferenceSession:
         level = self._options.graph_optimization_level
         scheduler = Scheduler(
             self._chosen.devices,
-            trace=Trace(sinks=sinks),
+            trace=sinks,
             optimize=level != GraphOptimizationLevel.ORT_DISABLE_ALL,
         )
         try:
