@@ -48,6 +48,17 @@ IN_FOURS = [
     for ta in (False, True)
     for tb in (False, True)
 ]
+# tiles of one row that have all their columns
+IN_FOURS += [
+    Case(
+        "matmul",
+        (floats(*lead, 1, 20), swapped(floats(*lead, 20, 48, seed=1), tb), *bias),
+        attrs(False, tb),
+        f"whole tiles t{int(tb)}",
+    )
+    for lead, bias in (((), ()), ((3,), (floats(48, seed=2),)), ((2, 3), ()))
+    for tb in (False, True)
+]
 CASES = [
     *IN_FOURS,
     *(
