@@ -21,6 +21,7 @@ layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 #define FINISHED(value) SCALED(value)
 #endif
 const uint ROWS = 4u;
+#include "float_math.glsl"
 
 layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
 layout(set = 0, binding = 1) readonly buffer Gamma { vec4 gamma[]; };
@@ -61,12 +62,17 @@ float about(uint first, uint quads) {
 vec4 normed(vec4 value, float scale) { return value * scale; }
 #else
 #define KNOWN vec3
-// known: a mean, the squares of what differs from it, and of how many values.
-vec3 join(vec3 known, float mean, float squares, float count) {
+// known: a mean, the squares of what differs from it, of how many values, and what the sum of squares left out by rounding.
+vec4 join(vec4 known, float mean, float squares, float count) {
     const float all = known.z + count;
     const float share = count / all;
     const float apart = mean - known.x;
-    return vec3(known.x + apart * share, known.y + (squares + apart * (known.z * share) * apart), all);
+    const float added = squares + apart * (known.z * share) * apart;
+    precise const float total = known.y + added;
+    precise const float part = total - known.y;
+    precise const float left_over = known.y - (total - part);
+    precise const float right_over = added - part;
+    return vec4(known.x + apart * share, total, all, known.w + (left_over + right_over));
 }
 
 // The mean, what its rounding left out, and what differences from the mean are multiplied by. Summed up around the middle one
@@ -77,7 +83,7 @@ vec3 about(uint first, uint quads) {
     const float two = x[first + quads / 2u].y;
     const float three = x[first + quads - 1u].z;
     const float pivot = max(min(one, two), min(max(one, two), three));
-    vec3 known = vec3(0.0);
+    vec4 known = vec4(0.0);
     for (uint i = 0u; i < whole; i += 4u) {
         const vec4 a = x[first + i] - pivot;
         const vec4 b = x[first + i + 1u] - pivot;
@@ -98,7 +104,8 @@ vec3 about(uint first, uint quads) {
     }
     precise const float rounded = pivot + known.x;
     precise const float rest = (pivot - rounded) + known.x;
-    return vec3(rounded, rest, 1.0 / sqrt(known.y / float(columns) + eps));
+    const float squares = mix(known.y + known.w, known.y, is_inf(known.y));
+    return vec3(rounded, rest, 1.0 / sqrt(squares / float(columns) + eps));
 }
 
 vec4 normed(vec4 value, vec3 known) {

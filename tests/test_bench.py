@@ -27,7 +27,7 @@ from vksched.bench.report import DeviceReport, Report, means, rates
 from vksched.bench.rounds import Figure, Result, geometric_mean, measure_case, paired_ratio, spread
 from vksched.bench.suites import fitting, specs_of
 from vksched.cli import main
-from vksched.ops.quads import WORDS_64
+from vksched.ops.quads import WORDS_64, reads_64
 from vksched.runtime.vulkan import VulkanDevice
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
@@ -94,14 +94,14 @@ def test_a_ceiling_bounds_by_what_takes_longer() -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES[1:])
-def test_words_of_64_bits_are_copied_where_a_device_has_them(device: str, quick: None) -> None:
+def test_words_of_64_bits_are_copied_where_kernels_move_them(device: str, quick: None) -> None:
     with vs.Scheduler([device]) as sched:
         opened = sched.devices[0]
         assert isinstance(opened, VulkanDevice)
         limits = opened.limits
         rates = ceiling._rates_of_copy(opened.context, opened.spec.page_bytes, limits)
         names = {what.split(",")[0] for _, what in rates}
-    assert names == {n for n in ceiling.COPY if limits.int64 or not n.endswith(WORDS_64)}
+    assert names == {n for n in ceiling.COPY if reads_64(limits) or not n.endswith(WORDS_64)}
 
 
 def test_the_fastest_peer_is_no_floor_and_not_wrong() -> None:

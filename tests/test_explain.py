@@ -214,7 +214,7 @@ def test_text_of_a_large_plan_is_a_screen_or_two() -> None:
 
 
 def test_gpus_behind_those_that_have_all_work_are_told() -> None:
-    told = "null:1 has no work: all fits null:0; try "
+    told = "null:1 has no work: what GPUs can run fits null:0; try "
     plan = make_plan(mlp(2)[0], machine=make_machine(2))
     assert f'  {told}placement={{"PATTERN": "DEVICE"}}' in plan.explain().splitlines()
     assert f"  {told}--place PATTERN=DEVICE" in explain_plan(plan, COMMAND).splitlines()

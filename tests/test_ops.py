@@ -240,6 +240,11 @@ def test_words_of_64_bits_are_for_devices_that_have_them() -> None:
         Limits(software=True, subgroup_size=n, subgroup_shuffle=True, storage_buffers=8)
         for n in (1, 4, 8, 16)
     ]
+    # GPUs, and CPU drivers of short vectors, have no use for them where they can
+    lanes += [
+        Limits(int64=True, subgroup_size=32, subgroup_shuffle=True),
+        Limits(software=True, int64=True, subgroup_size=4, subgroup_shuffle=True),
+    ]
     for case in (*CASES, *HALVES):
         op = all_ops()[case.op]
         for call in calls_of(case, (*LOWERED.values(), *lanes)):

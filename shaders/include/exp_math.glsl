@@ -28,7 +28,7 @@ float exp_shifted(float x, int shift) {
     int n;
     const float p = split_exp(clamp(x, -105.0, 90.0), n);
     n += shift;
-    const int most = clamp(n, -126, 127);
+    const int most = clamp(n, -125, 127); // 1 + p may be under 1
     const float made = (1.0 + p) * power_of_two(most) * power_of_two(n - most);
     return mix(mix(mix(made, INFINITY, x > 90.0), 0.0, x < -105.0), x, is_nan(x));
 }

@@ -1,6 +1,7 @@
 // Four words of what one load gives, or one store takes: WORDS is its type; PAIR is that of two.
 // WORDS_64: it is of words of 64 bits, as llvmpipe goes lane by lane and word by word, each at the price of many products; the
-// buffer is declared again as single words, for what is no whole four.
+// buffer is declared again as single words, for what is no whole four. No invocation may touch a word by both declarations, if it
+// writes it: compilers take them for different memory.
 #ifdef WORDS_64
 #define WORDS u64vec2
 #define PAIR uint64_t

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..ops.op import Limits
-from ..ops.quads import WORDS_64
+from ..ops.quads import WORDS_64, reads_64
 from ..runtime.cpu import CpuDevice
 from ..runtime.device import Device
 from ..runtime.kompute import Context, Pipeline, Recording
@@ -30,7 +30,7 @@ FMA = {
 }
 """Values in a vector, and chains."""
 COPY = {"ceiling_copy_uint": 1, "ceiling_copy_uvec4": 4, "ceiling_copy_uvec4_64": 4}
-"""Words in a value; the last are moved as integers of 64 bits, on devices that have them."""
+"""Words in a value; the last are moved as integers of 64 bits, where kernels do that."""
 STEPS = 4
 """Multiply-adds of a chain in one round."""
 MOST_ROUNDS = 60_000
@@ -112,7 +112,7 @@ def _rates_of_copy(
     with _recorded(context, lambda recording: recording.copy(target, source, 0, 0, words)) as write:
         write()
     for name, width in COPY.items():
-        if name.endswith(WORDS_64) and not limits.int64:
+        if name.endswith(WORDS_64) and not reads_64(limits):
             continue
         shader = load_shader(name)
         push = shader.pack_push((0, 0), {"count": words // width})

@@ -94,6 +94,7 @@ PRODUCTS = [
     product((3, 0), (0, 8), "only bias"),
     product((0, 3), (3, 4), "no rows"),
     product((2, 70001), (70001, 8), "parts", large=True),
+    product((1, 24), (24, 48), "whole tiles"),
 ]
 CONVOLUTIONS = [
     call("conv", operands(x, w, w[0] if bias else None), name, **more)

@@ -95,7 +95,7 @@ ROWS, GROUP, LANES = "rows", "group", "lanes"
 a subgroup, which hold the row in registers (shaders/include/lane_rows.glsl).
 """
 WORDS_64 = "_64"
-"""The end of the names of shaders that read words of 64 bits."""
+"""The end of the names of shaders that move words of 64 bits."""
 _HELD_ROWS = 4
 """Rows of a group, at least: its scale and shift are read once."""
 _HELD_ROUNDS = 8
@@ -142,7 +142,7 @@ def launch_rows(
 
 
 def reads_64(limits: Limits) -> bool:
-    """Whether kernels read words of 64 bits: llvmpipe loads lane by lane and word by word."""
+    """Whether kernels move words of 64 bits: llvmpipe loads lane by lane and word by word."""
     vectors = limits.software and limits.subgroup_size >= _SOFTWARE_LOCAL_SIZE
     return vectors and limits.int64
 

@@ -72,7 +72,8 @@ def idle_lines(plans: Sequence[Plan], asking: Asking = PYTHON) -> list[str]:
     if not idle:
         return []
     verb = "has" if len(idle) == 1 else "have"
-    return [f"{', '.join(idle)} {verb} no work: all fits {', '.join(working)}; try {asking.place}"]
+    fits = f"what GPUs can run fits {', '.join(working)}"
+    return [f"{', '.join(idle)} {verb} no work: {fits}; try {asking.place}"]
 
 
 def _totals(plan: Plan) -> str:
