@@ -223,7 +223,7 @@ def test_cases_are_listed_and_chosen_by_name() -> None:
         (("--budget", "0"), "expected a budget of more than 0 seconds"),
         (
             ("--devices", "cpu", "--case", "matmul 64", "--output", "/no/such/x.json"),
-            "cannot write",
+            "expected a folder for /no/such/x.json",
         ),
     ],
 )

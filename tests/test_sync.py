@@ -110,7 +110,7 @@ def test_each_device_has_its_own_policy() -> None:
     plan = make_plan(outputs, {"a*": A, "b*": B}, machine)
     assert sizes(plan) == [1, 1, 1, 3]
     (line,) = (row for row in plan.explain().splitlines() if "a wait after each op" in row)
-    assert line.split()[0] == A
+    assert line.split()[0] == f"{A}:"
     assert [d["sync"] for d in plan.as_dict()["devices"]] == ["op", "split", "split"]
 
 
