@@ -612,8 +612,8 @@ def test_what_is_no_model_file_is_refused(tmp_path: Path) -> None:
         (".", "regular file"),
         ("fifo", "regular file"),
         ("empty", "IR version"),
-        ("text", "ONNX model"),
-        ("zip", "ONNX model"),
+        ("text", "is not an ONNX file"),
+        ("zip", "is not an ONNX file"),
     ):
         refused(tmp_path / name, part)
     refused("/dev/null", "regular file")
