@@ -22,6 +22,7 @@ layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 #endif
 const uint ROWS = 4u;
 #include "float_math.glsl"
+#include "two_sum.glsl"
 
 layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
 layout(set = 0, binding = 1) readonly buffer Gamma { vec4 gamma[]; };
@@ -68,11 +69,8 @@ vec4 join(vec4 known, float mean, float squares, float count) {
     const float share = count / all;
     const float apart = mean - known.x;
     const float added = squares + apart * (known.z * share) * apart;
-    precise const float total = known.y + added;
-    precise const float part = total - known.y;
-    precise const float left_over = known.y - (total - part);
-    precise const float right_over = added - part;
-    return vec4(known.x + apart * share, total, all, known.w + (left_over + right_over));
+    const vec2 sum = two_sum(known.y, added);
+    return vec4(known.x + apart * share, sum.x, all, known.w + sum.y);
 }
 
 // The mean, what its rounding left out, and what differences from the mean are multiplied by. Summed up around the middle one

@@ -1,17 +1,14 @@
 // What a lane of reduce.comp knows of its part of a row, for each variant: NOTHING is the state before the first value, take
 // adds a value, combine joins two states, finish is the result. A state is STATE_WORDS words in memory. take and combine have
 // no branches: SwiftShader goes through all of them, one lane's after another's, and takes seconds to compile some in a row.
-// Source: Knuth, The Art of Computer Programming 2, 4.2.2 (the exact error of a sum; means and deviations in one pass).
+// Source: Knuth, The Art of Computer Programming 2, 4.2.2 (means and deviations in one pass).
 #include "float_math.glsl"
+#include "two_sum.glsl"
 
 // A total and the rounding errors made on the way to it.
 vec2 add(vec2 left, vec2 right) {
-    precise const float total = left.x + right.x;
-    precise const float part = total - left.x;
-    precise const float left_over = left.x - (total - part);
-    precise const float right_over = right.x - part;
-    precise const float error = left_over + right_over;
-    return vec2(total, left.y + right.y + error);
+    const vec2 sum = two_sum(left.x, right.x);
+    return vec2(sum.x, left.y + right.y + sum.y);
 }
 
 // An infinite or undefined total has no rounding error.
