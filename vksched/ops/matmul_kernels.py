@@ -107,35 +107,44 @@ class _Lanes:
 
     rows: int
     columns: int
+    lanes: int
     few: bool = False
-
-    def shader(self, lanes: int, dtype: str, layout: str, whole: bool) -> str:
-        """Returns the module's name. whole: tiles have all their columns, rows start at multiples
-        of four, and all of k is summed at once, without a bias for each row.
-        """
-        fixed = lanes in _FIXED
-        whole = whole and fixed and self.rows == 1
-        of = f"_whole_of_{lanes}" if whole else f"_of_{lanes}"
-        name = f"matmul_{self.kind}_{self.rows}x{self.columns}{of}"
-        return f"{name}_{layout}_{dtype}" if fixed else f"{name}_{dtype}"
 
     @property
     def kind(self) -> str:
         return "rows" if self.few else "lanes"
 
-    def suits(self, limits: Limits, b_along_k: bool) -> bool:
+    @property
+    def fixed(self) -> bool:
+        """Whether each layout of the operands has a module of its own."""
+        return self.lanes in _FIXED
+
+    @property
+    def has_whole(self) -> bool:
+        """Whether there is a module that stores whole tiles as they are."""
+        return self.fixed and self.rows == 1
+
+    def shader(self, dtype: str, layout: str, whole: bool) -> str:
+        """Returns the module's name. whole: tiles have all their columns, rows start at multiples
+        of four, and all of k is summed at once, without a bias for each row.
+        """
+        of = f"_whole_of_{self.lanes}" if whole and self.has_whole else f"_of_{self.lanes}"
+        name = f"matmul_{self.kind}_{self.rows}x{self.columns}{of}"
+        return f"{name}_{layout}_{dtype}" if self.fixed else f"{name}_{dtype}"
+
+    def suits(self, b_along_k: bool) -> bool:
         """Whether few rows are read as they lie: wide tiles read whole lines of b along n."""
-        return not b_along_k or self.columns == 4 * limits.subgroup_size
+        return not b_along_k or self.columns == 4 * self.lanes
 
     def tiles(self, m: int, n: int, batches: int) -> tuple[int, int, int]:
         """Returns the groups, each of which computes one tile."""
         return -(-m // self.rows), -(-n // self.columns), batches
 
-    def cost(self, m: int, n: int, batches: int, lanes: int) -> float:
+    def cost(self, m: int, n: int, batches: int) -> float:
         """Returns about how long a step along k takes, in loads of a value by a lane."""
         tiles = math.prod(self.tiles(m, n, batches))
-        products = self.rows * self.columns / lanes
-        tile = self.rows + self.columns + products * _PRODUCT_COST[lanes]
+        products = self.rows * self.columns / self.lanes
+        tile = self.rows + self.columns + products * _PRODUCT_COST[self.lanes]
         return -(-tiles // 2) * tile  # of two threads, as most machines have more
 
 
@@ -176,8 +185,9 @@ def _lanes(limits: Limits) -> dict[str, _Lanes]:
     """Returns the variants for the subgroups of a CPU driver, by name."""
     if not has_lanes(limits, _TILES):
         return {}
-    few = [_Lanes(r, c, True) for r, c in _ROWS[limits.subgroup_size]]
-    many = [_Lanes(r, c) for r, c in _TILES[limits.subgroup_size]]
+    lanes = limits.subgroup_size
+    few = [_Lanes(r, c, lanes, few=True) for r, c in _ROWS[lanes]]
+    many = [_Lanes(r, c, lanes) for r, c in _TILES[lanes]]
     return {f"{tile.kind} {tile.rows}x{tile.columns}": tile for tile in (*few, *many)}
 
 
@@ -198,7 +208,7 @@ def step_cost(m: int, n: int, batches: int, limits: Limits) -> float:
     tiles = [tile for tile in _lanes(limits).values() if not tile.few]
     if not tiles:
         return float(m * -(-n // GUESSED_COLUMNS) * GUESSED_COLUMNS * batches)
-    return min(tile.cost(m, n, batches, limits.subgroup_size) for tile in tiles)
+    return min(tile.cost(m, n, batches) for tile in tiles)
 
 
 def _variants(call: Call, packs: bool) -> tuple[str, ...]:
@@ -208,8 +218,7 @@ def _variants(call: Call, packs: bool) -> tuple[str, ...]:
     n, batches = call.output.shape[-1], math.prod(batch)
     if call.limits.software:
         fitting = _fitting(call, packs)
-        lanes = call.limits.subgroup_size
-        best = sorted(fitting, key=lambda name: fitting[name].cost(m, n, batches, lanes))
+        best = sorted(fitting, key=lambda name: fitting[name].cost(m, n, batches))
         return tuple(best) or (REGISTER,)
     large, small = BLOCKS
     if m <= MOST_FEW:
@@ -233,7 +242,7 @@ def _fitting(call: Call, packs: bool) -> dict[str, _Lanes]:
     return {
         name: variant
         for name, variant in tiles.items()
-        if (not variant.few or variant.rows in few and variant.suits(call.limits, b.along_k))
+        if (not variant.few or variant.rows in few and variant.suits(b.along_k))
         and all(
             count <= limit for count, limit in zip(variant.tiles(m, n, batches), most, strict=True)
         )
@@ -442,20 +451,19 @@ def _algorithm(
     along = (("A_ALONG_K", int(a_along_k)), ("B_ALONG_N", int(b_along_n)))
     if call.variant in BLOCKS:
         block = BLOCKS[call.variant]
-        tile = (LOCAL[0] * block, LOCAL[1] * block)
-        return f"matmul_tiled_{dtype}", tile, (("BLOCK", block), *along)
+        size = LOCAL[0] * block, LOCAL[1] * block
+        return f"matmul_tiled_{dtype}", size, (("BLOCK", block), *along)
     if call.variant in FEW:
         rows, (x, y) = FEW[call.variant], FEW_LOCAL[b_along_n]
         fours = x if b_along_n else y
         local = (("LOCAL_X", x), ("LOCAL_Y", y))
         return f"matmul_few_{dtype}", (4 * fours, rows), (*local, ("ROWS", rows), *along)
-    lanes = _lanes(call.limits).get(call.variant)
-    if lanes is not None:
-        size = call.limits.subgroup_size
-        constants = () if size in _FIXED else along[1:] if lanes.few else along
-        whole = whole and call.output.shape[-1] % lanes.columns == 0
-        shader = lanes.shader(size, dtype, _layout(a_along_k, b_along_n), whole)
-        return shader, (lanes.columns, lanes.rows), (("LOCAL_X", size), *constants)
+    tile = _lanes(call.limits).get(call.variant)
+    if tile is not None:
+        constants = () if tile.fixed else along[1:] if tile.few else along
+        whole = whole and call.output.shape[-1] % tile.columns == 0
+        shader = tile.shader(dtype, _layout(a_along_k, b_along_n), whole)
+        return shader, (tile.columns, tile.rows), (("LOCAL_X", tile.lanes), *constants)
     return f"matmul_register_{dtype}", (8 * 8, 4 * 8), ()
 
 
@@ -471,7 +479,7 @@ def _batch_strides(shape: Shape, batch: Shape, step: int) -> tuple[int, ...]:
 SHADERS = (
     "matmul_pack",
     *{
-        variant.shader(lanes, dtype, layout, whole): None
+        variant.shader(dtype, layout, whole): None
         for lanes in _TILES
         for variant in _lanes(
             Limits(software=True, subgroup_size=lanes, subgroup_shuffle=True, int64=True)
