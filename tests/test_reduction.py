@@ -11,8 +11,8 @@ from vksched.ops import turn
 from vksched.ops.lower import lower
 from vksched.ops.op import OUTPUT, SCRATCH, Attrs, Call, Limits, get_op
 from vksched.ops.reduction import (
-    ACROSS_CHUNK,
     MOST_PARTS,
+    QUADS_CHUNK,
     SOFTWARE_CHUNK,
     WIDE_CHUNK,
     choose_last_launch,
@@ -36,7 +36,7 @@ def test_parts_cover_all_columns_and_none_is_empty(side_by_side: int, limits: Li
             assert launch.parts * launch.chunk >= columns
 
 
-@pytest.mark.parametrize("most", [ACROSS_CHUNK, WIDE_CHUNK])
+@pytest.mark.parametrize("most", [QUADS_CHUNK, WIDE_CHUNK])
 @pytest.mark.parametrize("across", [False, True])
 def test_parts_in_quads_cover_all_columns_and_none_is_empty(across: bool, most: int) -> None:
     for rows in SIZES:
@@ -56,6 +56,13 @@ def test_a_cpu_driver_goes_round_no_loop_too_often() -> None:
         last = choose_last_launch(1, launch.parts, SOFTWARE)
         assert launch.chunk <= SOFTWARE_CHUNK
         assert launch.parts // (LOCAL_SIZE if last.whole_group else 1) <= LOOP_STEPS
+
+
+@pytest.mark.parametrize("across", [False, True])
+def test_quads_are_cut_only_where_rows_are_few_or_long(across: bool) -> None:
+    assert choose_quads_launch(4096, 4096, across).parts == 1
+    assert choose_quads_launch(4, 4096, across).parts > 1
+    assert choose_quads_launch(4096, 4 * QUADS_CHUNK, across).parts == 4
 
 
 def test_one_long_row_keeps_a_large_gpu_busy() -> None:

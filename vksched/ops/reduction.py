@@ -37,16 +37,16 @@ many on.
 QUADS, WIDE, WORDS = "quads", "wide", "words"
 """Variants on a CPU driver: how a row is read."""
 QUADS_CHUNK = 8192
-"""Columns of one invocation that reads quads along a row, at most."""
-ACROSS_CHUNK = 1024
-"""Columns of one that takes four rows: fewer would leave the second stage more than they save."""
+"""Columns of one invocation that reads quads, at most."""
 WIDE_QUADS, WIDE_CHUNK = 4, 256
 """Quads of an invocation side by side, so that a group reads half a KiB of each page, and columns
 of a part. It is for vectors of eight; SwiftShader has an array in memory.
 """
 QUADS_LOCAL_SIZE = 8
-BUSY_LANES, LEAST_QUADS_CHUNK = 64, 2048
-"""Invocations that keep a CPU driver's threads busy, and the columns that are worth one more."""
+BUSY_LANES, LEAST_QUADS_CHUNK, LEAST_ACROSS_CHUNK = 64, 2048, 1024
+"""Invocations that keep a CPU driver's threads busy, and the columns along a row and across four
+that are worth one more: it costs a second stage.
+"""
 MOST_GROUPS = 1024
 
 
@@ -75,14 +75,14 @@ def choose_launch(rows: int, columns: int, side_by_side: int, limits: Limits) ->
     return Launch(max(1, -(-columns // max(chunk, 1))), chunk, whole_group)
 
 
-def choose_quads_launch(rows: int, columns: int, across: bool, most: int = ACROSS_CHUNK) -> Launch:
+def choose_quads_launch(rows: int, columns: int, across: bool, most: int = QUADS_CHUNK) -> Launch:
     """Returns parts and their columns where a CPU driver reads quads, arguments as before.
 
-    most: columns of a part across rows.
+    most: columns of a part, but for so many parts that the second stage would take long.
     """
-    busy = min(-(-BUSY_LANES // rows), columns // LEAST_QUADS_CHUNK)
-    small = min(-(-columns // most), MOST_PARTS) if across else busy
-    parts = max(1, -(-columns // QUADS_CHUNK), small)
+    lines, least = (-(-rows // 4), LEAST_ACROSS_CHUNK) if across else (rows, LEAST_QUADS_CHUNK)
+    busy = min(-(-BUSY_LANES // lines), columns // least)
+    parts = max(1, busy, min(-(-columns // most), MOST_PARTS), -(-columns // QUADS_CHUNK))
     chunk = -(-columns // parts)
     chunk = chunk if across else -(-chunk // 4) * 4
     return Launch(max(1, -(-columns // max(chunk, 1))), chunk, False)
@@ -150,7 +150,7 @@ def _variants(call: Call) -> tuple[str, ...]:
 def _choose(given: _Rows, call: Call) -> Launch:
     rows = max(given.rows, 1)
     if call.variant in (QUADS, WIDE):
-        most = WIDE_CHUNK if call.variant == WIDE else ACROSS_CHUNK
+        most = WIDE_CHUNK if call.variant == WIDE else QUADS_CHUNK
         return choose_quads_launch(rows, given.columns, given.across, most)
     return choose_launch(rows, given.columns, given.side_by_side, call.limits)
 
