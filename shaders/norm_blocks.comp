@@ -22,7 +22,6 @@ layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 #endif
 const uint ROWS = 4u;
 #include "float_math.glsl"
-#include "two_sum.glsl"
 
 layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
 layout(set = 0, binding = 1) readonly buffer Gamma { vec4 gamma[]; };
@@ -62,6 +61,7 @@ float about(uint first, uint quads) {
 
 vec4 normed(vec4 value, float scale) { return value * scale; }
 #else
+#include "two_sum.glsl"
 #define KNOWN vec3
 // known: a mean, the squares of what differs from it, of how many values, and what the sum of squares left out by rounding.
 vec4 join(vec4 known, float mean, float squares, float count) {

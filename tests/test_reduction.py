@@ -12,9 +12,10 @@ from vksched.ops.lower import lower
 from vksched.ops.op import OUTPUT, SCRATCH, Attrs, Call, Limits, get_op
 from vksched.ops.reduction import (
     MOST_PARTS,
-    QUADS_CHUNK,
+    ROUNDED_CHUNK,
     SOFTWARE_CHUNK,
     WIDE_CHUNK,
+    Launch,
     choose_last_launch,
     choose_launch,
     choose_quads_launch,
@@ -36,7 +37,7 @@ def test_parts_cover_all_columns_and_none_is_empty(side_by_side: int, limits: Li
             assert launch.parts * launch.chunk >= columns
 
 
-@pytest.mark.parametrize("most", [QUADS_CHUNK, WIDE_CHUNK])
+@pytest.mark.parametrize("most", [SOFTWARE_CHUNK, WIDE_CHUNK])
 @pytest.mark.parametrize("across", [False, True])
 def test_parts_in_quads_cover_all_columns_and_none_is_empty(across: bool, most: int) -> None:
     for rows in SIZES:
@@ -62,7 +63,16 @@ def test_a_cpu_driver_goes_round_no_loop_too_often() -> None:
 def test_quads_are_cut_only_where_rows_are_few_or_long(across: bool) -> None:
     assert choose_quads_launch(4096, 4096, across).parts == 1
     assert choose_quads_launch(4, 4096, across).parts > 1
-    assert choose_quads_launch(4096, 4 * QUADS_CHUNK, across).parts == 4
+    assert choose_quads_launch(4096, 4 * SOFTWARE_CHUNK, across).parts == 4
+
+
+@pytest.mark.parametrize("whole_group", [False, True])
+def test_no_invocation_takes_more_than_it_may(whole_group: bool) -> None:
+    lanes = LOCAL_SIZE if whole_group else 1
+    for columns in SIZES:
+        launch = Launch(1, columns, whole_group).at_most(ROUNDED_CHUNK, columns)
+        assert launch.chunk <= ROUNDED_CHUNK * lanes
+        assert launch.parts * launch.chunk >= columns > (launch.parts - 1) * launch.chunk
 
 
 def test_one_long_row_keeps_a_large_gpu_busy() -> None:

@@ -73,6 +73,11 @@ def far_from_zero() -> NDArray:
     return np.asarray(rows, np.float32)
 
 
+def alternating() -> NDArray:
+    """Rows of 0.9 and -0.9 in turns, whose squares round the same way each time."""
+    return np.resize(np.array([0.9, -0.9], np.float32), (2, 8192))
+
+
 def beyond_range() -> NDArray:
     """Rows whose product passes the range of float32 midway, or for good, or has denormals."""
     rows = np.ones((7, 60), np.float32)
@@ -118,6 +123,10 @@ LONG: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
 """Rows that are cut into parts, on a GPU or on a CPU driver."""
 WIDE: list[tuple[tuple[int, ...], tuple[int, ...]]] = [((301, 132), (0,)), ((2, 303, 196), (1,))]
 """Many rows side by side, an odd number of quads of them."""
+TALL = (2050, 516)
+"""So many rows side by side that a CPU driver does not cut them, and more columns than where a sum
+is rounded each time.
+"""
 
 CASES = [
     *(
@@ -189,6 +198,12 @@ CASES = [
         )
         for op in ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min")
     ),
+    *(
+        case(f"reduce_{kind}", ordinary("", *TALL, seed=3), (0,), False, "tall")
+        for kind in ("sum", "max", "logsumexp", "var")
+    ),
+    case("reduce_var", alternating(), (1,), False, "alternating"),
+    case("reduce_var", np.ascontiguousarray(alternating().T), (0,), False, "alternating"),
     case("reduce_sum", ints(3, 0), (1,), False, "int of nothing"),
     case("reduce_prod", ints(3, 0), (1,), False, "int of nothing"),
     case("reduce_sum", np.full((2, 3), 2**31 - 1, np.int32), (1,), False, "wraps"),

@@ -43,6 +43,8 @@ STATE_WORDS = {
     "var": 4,
 }
 """STATE_WORDS in shaders/include/reduce_state.glsl for float32; 1 for the other variants."""
+ROUNDED_KINDS = ("logsumexp", "var")
+"""States whose sums are rounded each time, without their rounding errors."""
 NEEDS_VALUES = ("reduce_max", "reduce_min")
 
 
@@ -227,7 +229,9 @@ def _register(op: str) -> None:
     if kind in ("sum", "prod"):
         shaders[UINT32] = f"{op}_int32"  # the same bits
     # an int32 has a state of one word, but scratch memory for two does no harm
-    kernel = reduction(shaders, STATE_WORDS.get(kind, 1), divisor=_divisor)
+    kernel = reduction(
+        shaders, STATE_WORDS.get(kind, 1), divisor=_divisor, rounds=kind in ROUNDED_KINDS
+    )
     register(Op(op, _infer(op), _reference(op), kernel, work=reduce_work, host=_host(op)))
 
 

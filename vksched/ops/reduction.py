@@ -36,18 +36,20 @@ many on.
 
 QUADS, WIDE, WORDS = "quads", "wide", "words"
 """Variants on a CPU driver: how a row is read."""
-QUADS_CHUNK = 8192
-"""Columns of one invocation that reads quads, at most."""
+ROUNDED_CHUNK = 1024
+"""Columns of one invocation, on every device, where it rounds a sum with each of them."""
 WIDE_QUADS, WIDE_CHUNK = 4, 256
 """Quads of an invocation side by side, so that a group reads half a KiB of each page, and columns
 of a part. It is for vectors of eight; SwiftShader has an array in memory.
 """
 QUADS_LOCAL_SIZE = 8
-BUSY_LANES, LEAST_QUADS_CHUNK, LEAST_ACROSS_CHUNK = 64, 2048, 1024
-"""Invocations that keep a CPU driver's threads busy, and the columns along a row and across four
-that are worth one more: it costs a second stage.
-"""
+BUSY_LANES = 128
+"""Invocations that keep a CPU driver's threads busy: 16 groups."""
+LEAST_QUADS_CHUNK, LEAST_ACROSS_CHUNK = 2048, 1024
+"""Columns along a row, and across four, that are worth an invocation more and a second stage."""
 MOST_GROUPS = 1024
+STEPS_BESIDE = 8
+"""Rounds of the loops over axes and words of a state, for each item."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,11 @@ class Launch:
     parts: int
     chunk: int
     whole_group: bool
+
+    def at_most(self, chunk: int, columns: int) -> Launch:
+        """Returns a launch in which no invocation takes more of the columns than `chunk`."""
+        most = chunk * (LOCAL_SIZE if self.whole_group else 1)
+        return Launch(-(-columns // most), most, self.whole_group) if self.chunk > most else self
 
 
 def choose_launch(rows: int, columns: int, side_by_side: int, limits: Limits) -> Launch:
@@ -75,14 +82,17 @@ def choose_launch(rows: int, columns: int, side_by_side: int, limits: Limits) ->
     return Launch(max(1, -(-columns // max(chunk, 1))), chunk, whole_group)
 
 
-def choose_quads_launch(rows: int, columns: int, across: bool, most: int = QUADS_CHUNK) -> Launch:
-    """Returns parts and their columns where a CPU driver reads quads, arguments as before.
+def choose_quads_launch(
+    rows: int, columns: int, across: bool, most: int = SOFTWARE_CHUNK
+) -> Launch:
+    """Returns parts and their columns where a CPU driver reads quads.
 
-    most: columns of a part, but for so many parts that the second stage would take long.
+    across: whether a quad is of four rows. most: columns of a part, of MOST_PARTS or fewer.
     """
     lines, least = (-(-rows // 4), LEAST_ACROSS_CHUNK) if across else (rows, LEAST_QUADS_CHUNK)
     busy = min(-(-BUSY_LANES // lines), columns // least)
-    parts = max(1, busy, min(-(-columns // most), MOST_PARTS), -(-columns // QUADS_CHUNK))
+    short = min(-(-columns // most), MOST_PARTS)
+    parts = max(1, busy, short, -(-columns // SOFTWARE_CHUNK))
     chunk = -(-columns // parts)
     chunk = chunk if across else -(-chunk // 4) * 4
     return Launch(max(1, -(-columns // max(chunk, 1))), chunk, False)
@@ -147,12 +157,14 @@ def _variants(call: Call) -> tuple[str, ...]:
     return (WIDE, QUADS, WORDS) if wide else (QUADS, WORDS)
 
 
-def _choose(given: _Rows, call: Call) -> Launch:
-    rows = max(given.rows, 1)
+def _choose(given: _Rows, call: Call, rounds: bool) -> Launch:
+    rows, columns = max(given.rows, 1), given.columns
     if call.variant in (QUADS, WIDE):
-        most = WIDE_CHUNK if call.variant == WIDE else QUADS_CHUNK
-        return choose_quads_launch(rows, given.columns, given.across, most)
-    return choose_launch(rows, given.columns, given.side_by_side, call.limits)
+        most = WIDE_CHUNK if call.variant == WIDE else SOFTWARE_CHUNK
+        launch = choose_quads_launch(rows, columns, given.across, most)
+    else:
+        launch = choose_launch(rows, columns, given.side_by_side, call.limits)
+    return launch.at_most(ROUNDED_CHUNK, columns) if rounds else launch
 
 
 Push = tuple[tuple[str, int | float | tuple[int, ...]], ...]
@@ -165,7 +177,7 @@ def _quads_dispatch(
     wide = WIDE_QUADS if call.variant == WIDE else 1
     lines = -(-given.rows // (4 * wide)) if given.across else given.rows
     wanted = -(-lines * launch.parts // QUADS_LOCAL_SIZE)
-    most = max(MOST_GROUPS, -(-wanted * launch.chunk // LOOP_STEPS))
+    most = max(MOST_GROUPS, -(-wanted * (wide * launch.chunk + STEPS_BESIDE) // LOOP_STEPS))
     groups = min(wanted, most, call.limits.max_groups[0])
     push = (
         *(("rows", given.rows), ("columns", given.columns)),
@@ -214,18 +226,20 @@ def reduction(
     state_words: int,
     option: Callable[[Call], int] = lambda call: 0,
     divisor: Callable[[Call, int], float] = lambda call, columns: 1.0,
+    rounds: bool = False,
 ) -> Kernel:
     """Returns the kernel of a reduction.
 
     shaders: the variant of each element type. state_words: of the variants. option, divisor: what
-    the shader gets as such; the divisor may depend on the number of columns.
+    the shader gets as such; the divisor may depend on the number of columns. rounds: whether a
+    state is rounded with each column, so that long rows are exact only in parts.
     """
 
     def lower(call: Call) -> tuple[Dispatch, ...]:
         if call.output.size == 0:
             return ()
         given = _rows(call)
-        shader, launch = shaders[call.inputs[0].dtype], _choose(given, call)
+        shader, launch = shaders[call.inputs[0].dtype], _choose(given, call, rounds)
         options = (("option", option(call)), ("divisor", divisor(call, given.columns)))
         if call.variant in (QUADS, WIDE):
             first = _quads_dispatch(shader, given, launch, options, call)
@@ -245,7 +259,7 @@ def reduction(
         if call.output.size == 0:
             return ()
         given = _rows(call)
-        parts = _choose(given, call).parts
+        parts = _choose(given, call, rounds).parts
         return (given.rows * parts * state_words,) if parts > 1 else ()
 
     names = sorted(set(shaders.values()))
