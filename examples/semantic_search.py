@@ -174,7 +174,7 @@ def show(report: dict[str, Any], console: Console) -> None:
     console.print(work)
     console.print(
         f"{report['sentences']} sentences in {report['seconds']:.1f} s and {totals['runs']} runs, "
-        f"{totals['fences_waited']} fences waited, "
+        f"{totals['fences_waited']} fence waits, "
         f"{totals['crossing_bytes'] / 1e6:.1f} MB copied between devices"
     )
     difference = report["largest_difference_from_numpy"]

@@ -97,7 +97,7 @@ STEPS = (
         build_native,
     ),
     Step(
-        "shaders",
+        "shaders (minutes at first)",
         lambda s: hash_of(s.native, hash_of_files(s.root, "shaders", "build_shaders.py")),
         lambda s: not s.native or (s.root / "vksched/spirv/manifest.json").exists(),
         compile_shaders,

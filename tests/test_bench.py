@@ -29,6 +29,7 @@ from vksched.bench.suites import fitting, specs_of
 from vksched.cli import main
 from vksched.ops.quads import WORDS_64, reads_64
 from vksched.runtime.vulkan import VulkanDevice
+from vksched.trace import warn_user
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 DEVICES = ["cpu", *vulkan_names()]
@@ -160,6 +161,17 @@ def test_the_command_prints_a_table_and_json(device: str, quick: None, tmp_path:
         printed = json.loads(call(*options, "--json").output)
         assert printed["results"][0]["spec"]["name"] == "matmul 64"
         assert printed["devices"][0]["ceiling"]["flops_per_s"] > 0
+
+
+def test_why_no_card_is_measured_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def default_devices() -> list[Any]:
+        warn_user("[devices] no card; everything runs on numpy")
+        return []
+
+    monkeypatch.setattr("vksched.runtime.probe.default_devices", default_devices)
+    shown = call("--case", "matmul 64")
+    assert shown.exit_code == 0
+    assert shown.stderr == "note: [devices] no card; everything runs on numpy\n"
 
 
 def test_what_is_done_when_it_is_stopped_is_printed(

@@ -173,7 +173,7 @@ def test_modules_are_found_from_the_current_folder(
         (["{}:broken"], 1, "cannot call broken: KeyError: .*no such layer"),
         (["{}:leaves"], 1, "cannot call leaves: SystemExit: usage"),
         (["{}:wrong_shape"], 1, "expected shapes that broadcast"),
-        (["{}.py:x"], 1, "expected a Python file, got .*model.py.py"),
+        (["{}.py:x"], 1, "expected a Python file, there is none at .*model.py.py"),
         (["no.such.module:x"], 1, "cannot import no.such.module: ModuleNotFoundError"),
         (["{}:x", "--devices", "tpu"], 1, "expected vulkan:N"),
         (["{}:x", "--devices", "cpu", "--place", "y"], 2, "--place expects PATTERN=DEVICE"),

@@ -241,7 +241,7 @@ def test_search_reports_layers_and_costs(small_text: str) -> None:
 def test_search_prints_tables(small_text: str) -> None:
     done = run_search("--devices", "cpu", "--text", small_text, "--query", "an instrument")
     assert done.returncode == 0, done.stderr
-    for part in ("A violin is tuned", "0 to 5", "fences waited", "difference from numpy", "cpu"):
+    for part in ("A violin is tuned", "0 to 5", "fence waits", "difference from numpy", "cpu"):
         assert part in done.stdout
     assert "21/21" in done.stderr
 

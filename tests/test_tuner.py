@@ -357,12 +357,14 @@ def test_command_measures_keeps_and_forgets(
     assert told["gain"] >= 1 and Path(device["file"]).parent == folder / "tuned"
     code, out, _ = call(capsys, *asked)
     assert code == 0 and "matmul f32[8,16] f32[16,32]" in out
-    assert "0 calls measured, 1 known before; of" in out
+    assert "0 calls measured, 1 known before; in " in out
     code, out, _ = call(capsys, *asked, "--clear")
     assert code == 0 and "forgotten" in out and not Path(device["file"]).exists()
     assert "nothing was known" in call(capsys, *asked, "--clear")[1]
     code, _, err = call(capsys, "tune", "--budget", "0")
     assert code == 1 and "above 0 seconds" in err
+    code, _, err = call(capsys, "tune", "--devices", "cpu")
+    assert code == 1 and "expected a Vulkan device, got cpu" in err
 
 
 def test_command_that_is_stopped_says_where_its_results_are(

@@ -85,7 +85,10 @@ def bench(
     if output is not None:
         feeds.check_folder(output)
     wanted = _parse_peers(peers)
-    infos = [] if suite == "planning" else find_devices(feeds.parse_devices(devices))
+    with feeds.collected_warnings() as notes:
+        infos = [] if suite == "planning" else find_devices(feeds.parse_devices(devices))
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
     report: Report | None = None
     stopped = False
     with _bar(as_json, len(specs) * len(infos)) as (step, tell):

@@ -186,7 +186,7 @@ def _load_module(place: str) -> ModuleType:
     name = f"_vksched_plan_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise VkschedError(f"[plan] expected a Python file, got {place}")
+        raise VkschedError(f"[plan] expected a Python file, there is none at {place}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)

@@ -317,7 +317,7 @@ def _show(report: Mapping[str, Any]) -> None:
             f"{format_seconds(report['median_s'])}, least {format_seconds(report['least_s'])}"
         )
     click.echo(
-        f"{text}; in each {report['fences_waited']:g} fences waited, "
+        f"{text}; in each {report['fences_waited']:g} fence waits, "
         f"{format_bytes(int(report['crossing_bytes']))} between devices"
     )
     click.echo()

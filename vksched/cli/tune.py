@@ -76,6 +76,10 @@ def _devices(wanted: Sequence[str] | None) -> list[str]:
     from ..runtime import probe
 
     if wanted is not None:
+        if all(name == "cpu" for name in wanted):
+            raise VkschedError(
+                "[tune] expected a Vulkan device, got cpu; numpy has no variants: nothing to tune"
+            )
         return list(wanted)
     found = probe.survey()
     vulkan = [i for i in found.devices if i.name != "cpu" and i.usable and not i.duplicate_of]
@@ -182,10 +186,13 @@ def _show(report: Mapping[str, Any], clear: bool) -> None:
         better = sum(call["best"] != call["static"] for call in device["calls"])
         known = len(device["calls"]) - device["measured"]
         left = f", {len(device['left'])} left" if device["left"] else ""
-        click.echo(
-            f"{count_of(device['measured'], 'call')} measured, {known} known before{left}; of "
-            f"{better} another variant than the static choice is the fastest; kept in "
-            f"{device['file']}\n"
+        told = (
+            f"; in {better} of {len(device['calls'])} another variant than the static choice is "
+            f"the fastest; kept in {device['file']}"
+            if device["calls"]
+            else "; try a larger --budget"
         )
+        measured = count_of(device["measured"], "call")
+        click.echo(f"{measured} measured, {known} known before{left}{told}\n")
     for note in report["notes"]:
         click.echo(f"note: {note}")
