@@ -101,6 +101,12 @@ def test_random_plans_are_in_order_however_runs_interleave(
     check_plan(with_copies(plan, copies), runs, seed)
 
 
+def test_who_reads_a_view_reads_no_more_of_its_root() -> None:
+    # what the second part of x1 held is written over beside a reader of the first part
+    plan = random_plan(2_147_483_647, 40, 2)
+    assert all(map(found, without_one(plan, "barriers")))
+
+
 @RANDOM
 @given(plans)
 def test_random_plans_need_every_wait_and_barrier(plan: Plan) -> None:

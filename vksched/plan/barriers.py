@@ -2,7 +2,8 @@
 
 Problem: dispatches of one submission run beside each other unless a barrier parts them. Method: one
 pass that keeps the spans read and written since the last barrier; an item gets a barrier when it
-reads what was written there, or writes what was read or written.
+reads what was written there, or writes what was read or written. Who reads a view reads no more of
+its root than the view has.
 
     a: x -> y   b: x -> z   | barrier |   c: y, z -> w        a and b may overlap
 
@@ -34,11 +35,18 @@ def split_items(graph: Graph, outline: Outline, spans: Mapping[int, Span]) -> It
 
     spans: where the values on the split's device are; on the CPU nothing has a place.
     """
-    roots, nodes = graph.roots, graph.nodes
+    nodes, views, words = graph.nodes, graph.views, graph.words
+
+    def place(value: int) -> Span | None:
+        own = spans.get(value)
+        if own is not None or value not in views:
+            return own
+        root, offset = views[value]
+        held = spans.get(root)
+        return held and Span(held.page, held.offset + offset, words[value])
 
     def known(*values: int) -> tuple[Span, ...]:
-        found = [spans.get(v) or spans.get(roots[v] if v >= 0 else v) for v in values]
-        return tuple([_bound(span) for span in found if span is not None])
+        return tuple([_bound(span) for span in map(place, values) if span is not None])
 
     for value, _ in outline.entering:
         yield (), known(value)

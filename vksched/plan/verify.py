@@ -240,9 +240,7 @@ def _check_words(plan: Plan, device: int, calls: _Calls) -> None:
     last: dict[int, int] = {}
     every = itertools.chain.from_iterable(_accesses(plan, split, spans) for split in splits)
     for clock, (operands, results) in enumerate(every):
-        for value in operands:
-            last[value] = clock
-        for value in results:
+        for value in (*(value for value, _ in operands), *results):
             last[value] = clock
     owners = Owners()
     clock = 0
@@ -255,7 +253,7 @@ def _check_words(plan: Plan, device: int, calls: _Calls) -> None:
             if position in barriers:
                 reads.clear()
                 writes.clear()
-            sources, targets = [spans[v] for v in operands], [spans[v] for v in results]
+            sources, targets = [span for _, span in operands], [spans[v] for v in results]
             for taker, target in zip(results, targets, strict=True):
                 for value in owners.take(target, taker):
                     # what the item itself holds, operands and scratch, is needed until it ends
@@ -291,14 +289,26 @@ def _check_windows(plan: Plan, device: int, splits: Sequence[Split]) -> None:
                 raise _fail(f"two values share words of the {name}")
 
 
-_Access = tuple[list[int], list[int]]
+_Access = tuple[list[tuple[int, Span]], list[int]]
 
 
 def _accesses(plan: Plan, split: Split, spans: Mapping[int, Span]) -> Iterator[_Access]:
-    """Yields for each item of a split the values in memory that it reads and those that it writes:
-    its result, and its scratch memory where it has some.
+    """Yields for each item of a split the values in memory that it reads, with the part of each
+    that it reads, and those that it writes: its result, and its scratch memory where it has some.
     """
-    nodes, roots = plan.graph.nodes, plan.graph.roots
+    nodes, graph = plan.graph.nodes, plan.graph
+
+    def read(*operands: int) -> list[tuple[int, Span]]:
+        out = []
+        for operand in operands:
+            root, offset = graph.views.get(operand, (operand, 0))
+            if operand in spans:
+                out.append((operand, spans[operand]))
+            elif root in spans:
+                at = spans[root].page, spans[root].offset + offset
+                out.append((root, Span(*at, graph.words[operand])))
+        return out
+
     for copy in split.copies_in:
         yield [], [copy.node]
     for node_id in split.nodes:
@@ -306,12 +316,10 @@ def _accesses(plan: Plan, split: Split, spans: Mapping[int, Span]) -> Iterator[_
         if node.op == "state":  # it is there: nothing happens
             yield [], []
             continue
-        own = [value if value in spans else roots[value] for value in node.inputs]
         written = [node_id, beside] if beside in spans else [node_id]
-        yield [value for value in own if value in spans], written
+        yield read(*node.inputs), written
     for out in split.copies_out:
-        value = out.node if out.node in spans else roots[out.node]
-        yield [value] if value in spans else [], []
+        yield read(out.node), []
 
 
 def _name(plan: Plan, value: int) -> str:
