@@ -9,12 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from ..errors import DTypeError, ShapeError
-from ..types import BOOL, FLOAT32, NDArray, TensorType, as_float, as_int, broadcast_shapes
-from .attention_kernels import KERNEL, UNBOUNDED, by_heads, seen_keys
-from .host import HostKernel
+from ..types import BOOL, FLOAT32, TensorType, as_float, as_int, broadcast_shapes
+from .attention_host import HOST, attention_reference
+from .attention_kernels import KERNEL, UNBOUNDED, by_heads
 from .layout import reshape
 from .op import Attrs, AttrValue, Op, Work, register
 from .softmax import as_mask
@@ -61,114 +59,6 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     return TensorType(shape, q.dtype)
 
 
-_REFERENCE_SCORES = 1 << 22
-"""Scores that the reference holds at a time."""
-
-
-def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    *turned, turn_result = attrs.as_ints("by_length")
-    given = [x.swapaxes(1, 2) if t else x for x, t in zip(inputs[:3], turned, strict=True)]
-    out = _attend_all((*given, *inputs[3:]), attrs)
-    return np.ascontiguousarray(out.swapaxes(1, 2)) if turn_result else out
-
-
-def _attend_all(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    q, k, v = inputs[:3]
-    shape = (*q.shape[:3], v.shape[3])
-    out = np.full(shape, np.nan if attrs.as_bool("none_seen_is_nan") else 0, q.dtype)
-    if out.size == 0 or k.shape[2] == 0:
-        return out
-    keys, share = k.shape[2], q.shape[1] // k.shape[1]
-    mask = np.broadcast_to(inputs[3], (*q.shape[:3], keys)) if len(inputs) > 3 else None
-    rows = max(1, _REFERENCE_SCORES // keys)
-    for batch, head in np.ndindex(*q.shape[:2]):
-        for start in range(0, q.shape[2], rows):
-            at = (batch, head, slice(start, start + rows))
-            of_k = (batch, head // share)
-            out[at] = _attend(
-                q[at], k[of_k], v[of_k], None if mask is None else mask[at], start, attrs
-            )
-    return out
-
-
-def _attend(
-    q: NDArray, k: NDArray, v: NDArray, mask: NDArray | None, start: int, attrs: Attrs
-) -> NDArray:
-    """One head: rows of q from a query on, all keys."""
-    scores = (q @ k.T) * q.dtype.type(attrs.as_float("scale"))
-    if attrs.as_float("softcap"):
-        softcap = q.dtype.type(attrs.as_float("softcap"))
-        scores = softcap * np.tanh(scores / softcap)
-    low, high = seen_keys(attrs)
-    ahead = np.arange(len(k)) - np.arange(start, start + len(q))[:, None]
-    hidden = (ahead < low) | (ahead > high)
-    if mask is not None and mask.dtype == bool:
-        hidden |= ~mask
-    elif mask is not None:
-        hidden |= np.isneginf(mask)
-        scores = scores + mask
-    scores[hidden] = -np.inf
-    # a score that is NaN makes the whole row NaN by its own weight
-    largest = np.fmax.reduce(scores, axis=1, keepdims=True)
-    largest[~(largest > -np.inf)] = 0
-    weights = np.exp(scores - largest)
-    total = weights.sum(axis=1, keepdims=True)
-    out = np.asarray(_mix(weights, v) / np.where(total == 0, 1, total), q.dtype)
-    if attrs.as_bool("none_seen_is_nan"):
-        out[total[:, 0] == 0] = np.nan
-    return out
-
-
-def _mix(weights: NDArray, v: NDArray) -> NDArray:
-    """weights @ v, where what has weight 0 is not there, even if it is NaN or infinite."""
-    odd = np.flatnonzero(~np.isfinite(v).all(axis=1))
-    if not odd.size:
-        return np.asarray(weights @ v)
-    plain = v.copy()
-    plain[odd] = 0
-    out = np.asarray(weights @ plain)
-    for key in odd:
-        weight = weights[:, key : key + 1]
-        out += np.where(weight == 0, 0, weight * v[key])
-    return out
-
-
-def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
-    """All heads at once where their scores are few and no key is hidden by its place."""
-    *turned, turn_result = attrs.as_ints("by_length")
-    q, k, v = (x.swapaxes(1, 2) if t else x for x, t in zip(inputs[:3], turned, strict=True))
-    scores_size = math.prod(q.shape[:3]) * k.shape[2]
-    plain = attrs.as_int("left") < 0 and attrs.as_int("right") < 0
-    if not plain or not 0 < scores_size <= _REFERENCE_SCORES or not np.isfinite(v).all():
-        out[...] = _reference(inputs, attrs)
-        return
-    share = q.shape[1] // k.shape[1]
-    if share > 1:
-        k, v = np.repeat(k, share, axis=1), np.repeat(v, share, axis=1)
-    scores = np.matmul(q, k.swapaxes(2, 3))
-    scores *= q.dtype.type(attrs.as_float("scale"))
-    if attrs.as_float("softcap"):
-        softcap = q.dtype.type(attrs.as_float("softcap"))
-        scores /= softcap
-        np.tanh(scores, out=scores)
-        scores *= softcap
-    if len(inputs) > 3 and inputs[3].dtype == bool:
-        np.copyto(scores, -np.inf, where=~inputs[3])
-    elif len(inputs) > 3:
-        scores += inputs[3]
-        np.copyto(scores, -np.inf, where=np.isneginf(inputs[3]))
-    largest = np.fmax.reduce(scores, axis=3, keepdims=True)
-    largest[~(largest > -np.inf)] = 0
-    scores -= largest
-    np.exp(scores, out=scores)
-    total = np.add.reduce(scores, axis=3, keepdims=True)
-    if not attrs.as_bool("none_seen_is_nan"):
-        total[total == 0] = 1
-    out = out.swapaxes(1, 2) if turn_result else out
-    np.matmul(scores, v, out=out)
-    out /= total
-
-
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
     q, k, v = (t.shape for t in by_heads(inputs, attrs))
     flops = 2.0 * math.prod(q[:3]) * k[2] * (q[3] + v[3])
@@ -179,10 +69,10 @@ register(
     Op(
         "attention",
         _infer,
-        _reference,
+        attention_reference,
         KERNEL,
         work=_work,
-        host=HostKernel(_host),
+        host=HOST,
     )
 )
 

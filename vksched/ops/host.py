@@ -16,8 +16,11 @@ from ..types import NDArray
 if TYPE_CHECKING:
     from .op import Attrs
 
-BLOCK = 1 << 15
-"""Elements of one piece: a few temporaries of this size lie in the second cache of a core."""
+BLOCK = 1 << 18
+"""Elements of one piece. Between the passes over it a thread waits for the interpreter lock, some
+10 us where another one holds it: a pass has to take longer, though the last cache holds the piece
+and not the second one.
+"""
 
 Piece = tuple[tuple[NDArray, ...], NDArray]
 """Parts of the operands, and the part of the result that they make."""
@@ -26,8 +29,11 @@ Cut = Callable[[tuple[NDArray, ...], "Attrs", NDArray], Iterator[Piece]]
 
 
 def rows_of_piece(rows: int, elements: int) -> int:
-    """Returns how many rows make a piece, of so many rows with so many elements in all."""
-    return max(1, BLOCK * rows // max(1, elements))
+    """Returns how many rows make a piece, of so many rows with so many elements in all; pieces are
+    of one size, as threads end together then.
+    """
+    pieces = -(-elements // BLOCK)
+    return max(1, -(-rows // max(1, pieces)))
 
 
 def whole(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
@@ -53,8 +59,9 @@ def cut_elements(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Ite
     """Cuts an elementwise call, whose operands broadcast to the result."""
     if all(x.shape == out.shape and x.flags.c_contiguous for x in inputs):
         flat, line = tuple(x.reshape(-1) for x in inputs), out.reshape(-1)
-        for start in range(0, line.size, BLOCK):
-            piece = slice(start, start + BLOCK)
+        step = rows_of_piece(line.size, line.size)
+        for start in range(0, line.size, step):
+            piece = slice(start, start + step)
             yield tuple(x[piece] for x in flat), line[piece]
         return
     yield from cut_leading(tuple(np.broadcast_to(x, out.shape) for x in inputs), out, out.ndim)
@@ -69,7 +76,7 @@ def cut_leading(inputs: tuple[NDArray, ...], out: NDArray, axes: int) -> Iterato
     if axis < 0 or out.size <= BLOCK:
         yield inputs, out
         return
-    step = rows_of_piece(1, inner[axis])
+    step = rows_of_piece(out.shape[axis], out.shape[axis] * inner[axis])
     for outer in np.ndindex(*out.shape[:axis]):
         for start in range(0, out.shape[axis], step):
             at = (*(slice(i, i + 1) for i in outer), slice(start, start + step))

@@ -109,6 +109,15 @@ relative error of 2e-8; beyond it is 1 in float32.
 """
 
 
+_TAIL_ABOVE = (23.61601338, 34.08407392, 22.45761536, 6.38226608)
+_TAIL_BELOW = (23.61602178, 71.76895394, 89.76562072, 56.2526436, 16.0)
+_TAIL_END = 1e4
+"""1 - Phi(2 h) = exp(-2 h**2) * above(h) / (2 * below(h)) for h in 0 to 6.7, beyond which it is 0
+in float32, by iterated weighted least squares to a relative error of 4e-7. No term is negative, so
+none loses digits.
+"""
+
+
 def _horner(x: NDArray, coefficients: tuple[float, ...], out: NDArray) -> None:
     """Writes a polynomial, coefficients from the constant on."""
     np.multiply(x, coefficients[-1], out=out)
@@ -132,23 +141,21 @@ def erf_into(x: NDArray, out: NDArray) -> None:
 
 def gelu_into(x: NDArray, out: NDArray) -> None:
     """x * Phi(x) of float32, as `gelu_reference`."""
-    z = np.abs(x)
-    z *= math.sqrt(0.5)
-    t = 0.5 * z
-    t += 1
-    np.reciprocal(t, out=t)
-    tail = np.empty_like(t)
-    _horner(t, _ERFC, tail)
-    z *= z
-    tail -= z
-    np.exp(tail, out=tail)
-    tail *= t
-    sign = np.copysign(np.float32(1), x)
-    tail *= sign
-    sign += 1  # 2 above 0, and below it exactly 0, so that small results keep their digits
-    sign -= tail
-    sign *= 0.5
-    np.multiply(x, sign, out=out)
+    np.multiply(x, 0.5, out=out)
+    half = np.abs(out)
+    out += half  # max(x, 0), from which the tail of the normal distribution goes
+    if not half.max(initial=0) < _TAIL_END:
+        np.minimum(half, _TAIL_END, out=half)  # beyond it the polynomials overflow, late
+    tail, below = np.empty_like(half), np.empty_like(half)
+    _horner(half, _TAIL_ABOVE, tail)
+    tail *= half
+    _horner(half, _TAIL_BELOW, below)
+    tail /= below
+    half *= half
+    half *= 2
+    np.exp(half, out=half)
+    tail /= half
+    out -= tail
 
 
 def gelu_tanh_into(x: NDArray, out: NDArray) -> None:

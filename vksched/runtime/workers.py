@@ -17,8 +17,6 @@ import numpy as np
 
 from ..types import NDArray
 
-LEAST_PIECES = 6
-"""Fewer are done sooner than another thread wakes up."""
 SMALL_BYTES = 1 << 16
 """Below this, the system's memory allocator is as good."""
 
@@ -39,12 +37,12 @@ class Workers:
         self._pool: ThreadPoolExecutor | None = None
 
     def each(self, call: Callable[..., None], pieces: Iterable[tuple[object, ...]]) -> None:
-        """Calls with each piece, in any order, on several threads where there are many pieces.
+        """Calls with each piece, in any order, on several threads.
 
         Raises: the first error, when all threads have ended.
         """
         items = list(pieces)
-        if len(items) < LEAST_PIECES or self._helpers < 1:
+        if len(items) < 2 or self._helpers < 1:
             with np.errstate(all="ignore"):
                 for item in items:
                     call(*item)
