@@ -87,6 +87,7 @@ def test_what_is_uploaded_is_there_by_both_ways(
     context: Context, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vksched.runtime.memory.STAGING_WORDS", 64)
+    monkeypatch.setattr("vksched.runtime.memory.PIECES_AT_ONCE", 2)
     arrays = [rng.standard_normal(n).astype(np.float32) for n in (5, 200, 1, 64)]
     page = context.storage(400)
     for write in (write_new, upload):

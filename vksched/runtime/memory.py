@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,9 +19,15 @@ from ..types import WORD_BYTES, NDArray, TensorType, numpy_dtype
 from .device import Progress
 from .kompute import Buffer, Context, HostBuffer, Recording
 from .states import Item
+from .workers import Workers, usable_cores
 
 STAGING_WORDS = 1 << 20
 """Large enough for the bus, small enough to be soon full the first time."""
+
+WRITERS = 4
+"""Threads that write to new memory side by side: most of the time goes into its first touch."""
+PIECES_AT_ONCE = 16
+"""After so many pieces of staging size, the user hears of it."""
 
 UPLOAD_TIMEOUT_S = 120.0
 
@@ -281,14 +288,20 @@ def write_new(
     once where the host can see it, and else by `upload`.
     """
     with target.mapped() as words:
-        if words is not None:
-            for start, count, parts in _pieces(arrays, STAGING_WORDS):
-                for at, flat in parts:
-                    words[start + at : start + at + flat.size] = flat
+        if words is None:
+            return upload(context, target, arrays, progress)
+
+        def write(start: int, count: int, parts: Sequence[tuple[int, NDArray]]) -> None:
+            for at, flat in parts:
+                words[start + at : start + at + flat.size] = flat
+
+        pieces = _pieces(arrays, STAGING_WORDS)
+        with closing(Workers("vksched-upload", min(usable_cores(), WRITERS))) as workers:
+            for first in range(0, len(pieces), PIECES_AT_ONCE):
+                some = pieces[first : first + PIECES_AT_ONCE]
+                workers.each(write, some)
                 if progress is not None:
-                    progress("upload", (start + count) * 4, 4 * words.size)
-            return
-    upload(context, target, arrays, progress)
+                    progress("upload", 4 * (some[-1][0] + some[-1][1]), 4 * words.size)
 
 
 def upload(
