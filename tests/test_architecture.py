@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "vksched"
 LAYERS = [
-    ("errors", "types"),
+    ("errors", "types", "switches"),
     ("ops",),
     ("graph",),
     ("autograd", "passes", "importers"),

@@ -217,6 +217,8 @@ def test_a_wrong_result_of_ours_is_exit_code_1(
 
 def test_cases_are_listed_and_chosen_by_name() -> None:
     assert call("--list", "--suite", "overhead").output.startswith("10 tiny ops")
+    refused = call("--list", "--devices", "vulkan:99")
+    assert refused.exit_code == 1 and "got 'vulkan:99'" in refused.output
     assert [s.name for s in specs_of("ops", "matmul 64")] == ["matmul 64"]
     assert [s.name for s in specs_of("models", "resnet-18, minilm*")] == [
         *("MiniLM 8 x 32 tokens", "ResNet-18"),

@@ -184,7 +184,7 @@ def test_modules_are_found_from_the_current_folder(
         (["{}:hidden", "--devices", "cpu", "--node", "mlp.v"], 1, "got none; close: mlp.w"),
         (["{}:x", "--devices", "cpu", "--svg", "x.png"], 1, "ends in .svg, got 'x.png'"),
         (["{}:x", "--machine", "{}"], 1, "cannot read .*model.py: JSONDecodeError"),
-        (["{}:x", "--machine", "/no/such"], 1, "cannot read /no/such: FileNotFoundError"),
+        (["{}:x", "--machine", "/no/such"], 1, "cannot read /no/such: No such file or directory"),
         (["{}:x", "--machine", "m.json", "--devices", "cpu"], 2, "exclude each other"),
     ],
 )

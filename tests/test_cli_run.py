@@ -400,6 +400,10 @@ def test_errors_are_one_line_that_says_where(
         (("run", model), "expected arrays for inputs x, ids, attention_mask, q; try --input x="),
         (("run", model, "--random", "0", "--input", f"x={bad}"), "x: float[n,3]"),
         (("run", model, "--random", "0", "--input", f"x={none}"), "cannot read"),
+        (
+            ("run", model, "--random", "0", "--input", "x=gone.npy"),
+            "cannot read gone.npy: No such file or directory",
+        ),
         (("run", model, "--random", "0", "--input", bad), "expected NAME=FILE"),
         (
             ("run", model, "--random", "0", "--input", "y=gone.npy"),

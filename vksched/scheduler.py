@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import os
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -32,6 +31,7 @@ from .runtime.executor import Executor
 from .runtime.fork import Owner
 from .runtime.watchdog import Watchdog
 from .states import StateTable
+from .switches import is_on
 from .trace import Sink, Trace, as_trace
 from .tuner.store import Store
 from .tuner.tuner import Tuner, mode_of
@@ -127,7 +127,7 @@ class Scheduler:
         self._opened = DeviceSet()
         self._devices = self._opened.devices
         self._offload = bool(offload)
-        self._optimize = bool(optimize) and os.environ.get("VKSCHED_OPTIMIZE", "1") != "0"
+        self._optimize = bool(optimize) and is_on("VKSCHED_OPTIMIZE", True)
         self._sync: dict[str, str] = {}
         self._watchdog = Watchdog(self.trace)
         self._states = StateTable(lambda: self._devices)

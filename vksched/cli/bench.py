@@ -78,15 +78,17 @@ def bench(
     from ..bench.suites import specs_of
 
     specs = specs_of(suite, pattern)
+    if output is not None:
+        feeds.check_folder(output)
+    wanted = _parse_peers(peers)
+    named = feeds.parse_devices(devices)
+    with feeds.collected_warnings() as notes:
+        unused = suite == "planning" or (list_only and named is None)
+        infos = [] if unused else find_devices(named)
     if list_only:
         for spec in specs:
             click.echo(spec.name)
         return
-    if output is not None:
-        feeds.check_folder(output)
-    wanted = _parse_peers(peers)
-    with feeds.collected_warnings() as notes:
-        infos = [] if suite == "planning" else find_devices(feeds.parse_devices(devices))
     for note in notes:
         click.echo(f"note: {note}", err=True)
     report: Report | None = None

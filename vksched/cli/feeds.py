@@ -149,11 +149,13 @@ def _read(place: str) -> dict[str, Any]:
         with found:
             return dict(found)
     except Exception as error:  # of numpy and protobuf, of many types
-        raise VkschedError(f"[command] cannot read {place}: {said(error)}") from error
+        raise VkschedError(f"[command] cannot read {place}: {said(error, place)}") from error
 
 
-def said(error: BaseException) -> str:
-    """Returns an error as one line."""
+def said(error: BaseException, place: str = "") -> str:
+    """Returns an error as one line. place: a file that the reader was told of already."""
+    if isinstance(error, OSError) and error.strerror and str(error.filename) == place:
+        return error.strerror
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 

@@ -129,7 +129,7 @@ def read_machine(path: str) -> Machine:
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise VkschedError(f"[plan] cannot read {path}: {_said(error)}") from error
+        raise VkschedError(f"[plan] cannot read {path}: {feeds.said(error, str(path))}") from error
     return Machine.from_dict(data.get("machine", data) if isinstance(data, dict) else data)
 
 
@@ -200,8 +200,4 @@ def _guard(what: str, call: Callable[[], Any]) -> Any:
     except VkschedError:
         raise
     except (Exception, SystemExit) as error:
-        raise VkschedError(f"[plan] cannot {what}: {_said(error)}") from error
-
-
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+        raise VkschedError(f"[plan] cannot {what}: {feeds.said(error)}") from error

@@ -8,7 +8,6 @@ The order told is the order done: a submission and its event are one step under 
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterable
 
@@ -16,13 +15,14 @@ from ..errors import DeviceError
 from ..plan.events import Event, Narrator
 from ..plan.happens import Checker, Finding, fail_on
 from ..plan.plan import CopyIn, Plan
+from ..switches import is_on
 from ..types import NDArray
 from .device import Session, Times
 
 
 def wanted() -> bool:
     """Returns whether runs are to be checked."""
-    return os.environ.get("VKSCHED_CHECK") == "1"
+    return is_on("VKSCHED_CHECK")
 
 
 class Log:

@@ -18,6 +18,7 @@ from typing import Any
 from ..errors import DeviceError
 from ..ops.op import Limits
 from ..plan.machine import GIB, DeviceSpec
+from ..switches import is_on
 from ..trace import warn_user
 from . import drivers
 from .drivers import RawDevice
@@ -115,7 +116,7 @@ class Survey:
 
 def survey() -> Survey:
     """Asks all drivers; nothing is opened."""
-    if os.environ.get("VKSCHED_NO_VULKAN", "0") not in ("", "0"):
+    if is_on("VKSCHED_NO_VULKAN"):
         return Survey((cpu_device(),), _HIDDEN)
     answer = drivers.ask_drivers()
     infos = _mark_duplicates(answer.devices, [_describe(raw) for raw in answer.devices])
@@ -182,7 +183,7 @@ def device_spec(info: DeviceInfo, name: str | None = None) -> DeviceSpec:
         bytes_per_s=bytes_per_s,
         submit_s=submit_s,
         pool=info.uuid,
-        own_buffers=os.environ.get("VKSCHED_OWN_BUFFERS", "0") not in ("", "0"),
+        own_buffers=is_on("VKSCHED_OWN_BUFFERS"),
         windows_apart=info.type == "discrete",
     )
 
@@ -397,7 +398,7 @@ def _decide(info: DeviceInfo) -> DeviceInfo:
         why = info.problem
     elif info.type == "other":
         why = "the driver does not say what kind of device it is; name it to use it"
-    elif info.type == "cpu" and os.environ.get("VKSCHED_SOFTWARE", "0") in ("", "0"):
+    elif info.type == "cpu" and not is_on("VKSCHED_SOFTWARE"):
         why = _SOFTWARE_WHY
     else:
         why = ""

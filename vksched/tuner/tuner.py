@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,6 +17,7 @@ from ..ops.op import get_op
 from ..plan.machine import DeviceSpec
 from ..plan.plan import Plan
 from ..runtime.device import Device
+from ..switches import is_on
 from ..trace import Event, Trace
 from ..types import NDArray
 from .attempts import Attempt
@@ -49,7 +49,7 @@ class Mode:
 def mode_of(tune: object) -> Mode:
     """Returns what the `tune` of a Scheduler means; VKSCHED_TUNE=0 turns "auto" off."""
     if tune == "auto":
-        on = os.environ.get("VKSCHED_TUNE", "1") not in ("", "0")
+        on = is_on("VKSCHED_TUNE", True)
         return Mode(on, FIRST_USE_S if on else 0.0)
     if tune is False:
         return Mode(False)

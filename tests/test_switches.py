@@ -1,0 +1,35 @@
+"""Switches of the environment: words that people write mean what they say."""
+
+from __future__ import annotations
+
+import pytest
+
+import vksched as vs
+from vksched.switches import is_on
+from vksched.tuner.tuner import mode_of
+
+
+@pytest.mark.parametrize(
+    ("value", "on"),
+    [("1", True), ("on", True), ("YES", True), ("0", False), ("off", False), (" False ", False)],
+)
+def test_words_of_both_kinds(value: str, on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VKSCHED_TUNE", value)
+    assert is_on("VKSCHED_TUNE") is is_on("VKSCHED_TUNE", True) is on
+    assert mode_of("auto").reads is on
+
+
+@pytest.mark.parametrize("default", [True, False])
+def test_what_is_not_set_or_empty_is_the_default(
+    default: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VKSCHED_TUNE", raising=False)
+    assert is_on("VKSCHED_TUNE", default) is default
+    monkeypatch.setenv("VKSCHED_TUNE", "")
+    assert is_on("VKSCHED_TUNE", default) is default
+
+
+def test_other_words_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VKSCHED_OPTIMIZE", "maybe")
+    with pytest.raises(vs.VkschedError, match=r"VKSCHED_OPTIMIZE to be 1 or 0, got 'maybe'"):
+        vs.Scheduler(["cpu"])

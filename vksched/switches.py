@@ -1,0 +1,26 @@
+"""Switches of the environment: what is on and what is off."""
+
+from __future__ import annotations
+
+import os
+
+from .errors import VkschedError
+
+_MEANINGS = {
+    **dict.fromkeys(("1", "on", "true", "yes"), True),
+    **dict.fromkeys(("0", "off", "false", "no"), False),
+}
+
+
+def is_on(name: str, default: bool = False) -> bool:
+    """Returns whether a variable is on; the default where it is not set, or empty.
+
+    Raises:
+        VkschedError: its value means neither.
+    """
+    value = os.environ.get(name, "").strip()
+    if not value:
+        return default
+    if value.lower() not in _MEANINGS:
+        raise VkschedError(f"[environment] expected {name} to be 1 or 0, got {value!r}")
+    return _MEANINGS[value.lower()]
