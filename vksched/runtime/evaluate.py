@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import numpy as np
 
@@ -20,22 +19,21 @@ Evaluate = Callable[[Graph, int, tuple[NDArray, ...]], NDArray]
 """(graph, node, operands) -> the node's result."""
 
 
-@contextmanager
-def _named(node: Node) -> Iterator[None]:
-    """Errors name the node."""
-    try:
-        yield
-    except VkschedError as error:
-        named = type(error)(f"{error} (in {node.name})")
-        named.__dict__.update(error.__dict__)  # what it carries goes along
-        raise named from None
+def _named(error: VkschedError, node: Node) -> VkschedError:
+    """Returns an error that names the node."""
+    named = type(error)(f"{error} (in {node.name})")
+    named.__dict__.update(error.__dict__)  # what it carries goes along
+    return named
 
 
 def evaluate_node(graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> NDArray:
     """Returns the reference result of one node, in the node's own type."""
     node = graph.nodes[node_id]
-    with np.errstate(all="ignore"), _named(node):
-        result = compute(node.declaration, operands, node.attrs)
+    try:
+        with np.errstate(all="ignore"):
+            result = compute(node.declaration, operands, node.attrs)
+    except VkschedError as error:
+        raise _named(error, node) from None
     array = np.asarray(result, dtype=numpy_dtype(node.type.dtype))
     if array.shape != node.type.shape:
         raise PlanError(f"[{node.op}] {node.name}: reference gave {array.shape}, rule {node.type}")
@@ -50,22 +48,25 @@ class Host:
         self._buffers = buffers
 
     def evaluate(self, graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> NDArray:
-        """Returns the result of one node, by the op's host kernel where it has one."""
+        """Returns the result of one node, by the op's host kernel where it has one; whoever calls
+        silences what numpy warns of.
+        """
         node = graph.nodes[node_id]
         op, attrs = node.declaration, node.attrs
         if op.host is None or node.type.size == 0:
             return evaluate_node(graph, node_id, operands)
         out = self._buffers.take(node.type.shape, numpy_dtype(node.type.dtype))
-        if max(out.size, *(x.size for x in operands)) <= host.BLOCK:
-            with np.errstate(all="ignore"), _named(node):
-                compute_into(op, operands, attrs, out)
-            return out
 
         def run(inputs: tuple[NDArray, ...], part: NDArray) -> None:
             compute_into(op, inputs, attrs, part)
 
-        with _named(node):
-            self._workers.each(run, op.host.cut(operands, attrs, out))
+        try:
+            if max(out.size, *[x.size for x in operands]) <= host.BLOCK:
+                run(operands, out)
+            else:
+                self._workers.each(run, op.host.cut(operands, attrs, out))
+        except VkschedError as error:
+            raise _named(error, node) from None
         return out
 
 
@@ -117,18 +118,19 @@ def run_split(
 ) -> None:
     """Computes the nodes of a split into `values`; drops what nobody reads after each node."""
     graph = plan.graph
-    for node_id in split.nodes:
-        node = graph.nodes[node_id]
-        if node.op == "state":
-            values[node_id] = states.view(graph.keys[node_id])
-        elif node.op == "assign":
-            states.write(graph.keys[node.inputs[0]], values[node.inputs[1]])
-        else:
-            operands = tuple(values[i] for i in node.inputs)
-            values[node_id] = evaluate(graph, node_id, operands)
-            del operands
-        for gone in dead.get(node_id, ()):
-            values.drop(gone)
+    with np.errstate(all="ignore"):
+        for node_id in split.nodes:
+            node = graph.nodes[node_id]
+            if node.op == "state":
+                values[node_id] = states.view(graph.keys[node_id])
+            elif node.op == "assign":
+                states.write(graph.keys[node.inputs[0]], values[node.inputs[1]])
+            else:
+                operands = tuple([values[i] for i in node.inputs])
+                values[node_id] = evaluate(graph, node_id, operands)
+                del operands
+            for gone in dead.get(node_id, ()):
+                values.drop(gone)
 
 
 def last_uses(plan: Plan, device: int) -> dict[int, tuple[int, ...]]:
