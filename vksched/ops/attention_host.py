@@ -117,9 +117,10 @@ def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         scores *= softcap
     if len(inputs) > 3 and inputs[3].dtype != bool:
         scores += inputs[3]
+    plain = -_PLAIN_SCORES < scores.min() <= scores.max() < _PLAIN_SCORES
     for hidden in _hidden(inputs, attrs, q.shape[2], keys):
         np.copyto(scores, -np.inf, where=hidden)
-    if not -_PLAIN_SCORES < scores.min() <= scores.max() < _PLAIN_SCORES:
+    if not plain:
         largest = np.fmax.reduce(scores, axis=3, keepdims=True)
         largest[~(largest > -np.inf)] = 0
         scores -= largest
