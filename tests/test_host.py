@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -117,23 +118,36 @@ def test_attention_of_many_scores_is_the_reference(monkeypatch: pytest.MonkeyPat
     check(case, run(case, Workers("test", 1)), case.expected(), "numpy by parts")
 
 
+@pytest.mark.parametrize("size", [1e-30, 1, 1e30])
 @pytest.mark.parametrize("spread", [1, 30])
 @pytest.mark.parametrize("keywords", [{}, {"causal": True, "past": 3}, {"window": (2, 1)}])
 @pytest.mark.parametrize("heads_of_keys", [1, 2, 6])
 def test_attention_of_all_heads_is_exact_for_scores_of_any_size(
-    spread: float, keywords: dict[str, Any], heads_of_keys: int
+    spread: float, size: float, keywords: dict[str, Any], heads_of_keys: int
 ) -> None:
     rng = np.random.default_rng(0)
     sizes = (2, 6, 5, 8), (2, heads_of_keys, 7, 8), (2, heads_of_keys, 7, 8)
     q, k, v = (rng.standard_normal(size).astype(np.float32) for size in sizes)
     q *= spread
+    v *= np.float32(size)
     told = vs.attention(*map(vs.constant, (q, k, v)), scale=1.0, **keywords)
     declared, attrs, out = all_ops()[told.op], Attrs(told.attrs), np.empty(told.shape, np.float32)
     assert declared.host is not None
     declared.host.compute((q, k, v), attrs, out)
     wide = tuple(x.astype(np.float64) for x in (q, k, v))
     wanted = np.asarray(declared.reference(wide, attrs))
-    np.testing.assert_allclose(out, wanted, 2e-5 * spread, 1e-6)
+    np.testing.assert_allclose(out, wanted, 2e-5 * spread, 1e-6 * size)
+
+
+@pytest.mark.parametrize("op", ["layer_norm", "rms_norm"])
+def test_norms_of_long_rows_keep_their_digits(op: str) -> None:
+    x = (np.random.default_rng(0).standard_normal((1, 1 << 20))).astype(np.float32)
+    told = getattr(vs, op)(vs.constant(x))
+    declared, attrs, out = all_ops()[op], Attrs(told.attrs), np.empty_like(x)
+    assert declared.host is not None
+    declared.host.compute((x,), attrs, out)
+    wanted = np.asarray(declared.reference((x.astype(np.float64),), attrs))
+    np.testing.assert_allclose(out, wanted, 3e-7, 5e-7)
 
 
 # -- threads and memory ------------------------------------------------------------------------
@@ -181,6 +195,32 @@ def test_pieces_are_done_by_who_is_there_when_the_interpreter_ends(
     finally:
         pool.close()
     assert sorted(done) == list(range(64))
+
+
+def test_nobody_works_on_when_the_start_of_a_helper_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    submit, begun, inside = ThreadPoolExecutor.submit, threading.Event(), list[int]()
+
+    def interrupted(pool: ThreadPoolExecutor, call: Callable[[], None]) -> None:
+        submit(pool, call)
+        begun.wait(30)
+        raise KeyboardInterrupt  # as in Thread.start, when the thread runs already
+
+    def piece(number: int) -> None:
+        inside.append(number)
+        begun.set()
+        time.sleep(0.01)
+        inside.remove(number)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", interrupted)
+    pool = Workers("test", 2)
+    with pytest.raises(KeyboardInterrupt):
+        pool.each(piece, ((i,) for i in range(64)))
+    assert not inside
+    time.sleep(0.05)
+    assert not inside
+    pool.close()
 
 
 def test_memory_is_used_again_once_no_array_shows_it() -> None:

@@ -83,8 +83,10 @@ def bench(
     wanted = _parse_peers(peers)
     named = feeds.parse_devices(devices)
     with feeds.collected_warnings() as notes:
-        unused = suite == "planning" or (list_only and named is None)
-        infos = [] if unused else find_devices(named)
+        without = suite == "planning"
+        asked = named is not None or not (list_only or without)
+        infos = find_devices(named) if asked else []
+        infos = [] if without else infos
     if list_only:
         for spec in specs:
             click.echo(spec.name)

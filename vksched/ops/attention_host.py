@@ -12,7 +12,7 @@ import numpy as np
 
 from ..types import NDArray
 from .attention_kernels import seen_keys
-from .host import HostKernel
+from .host import HostKernel, sum_rows
 from .op import Attrs
 
 _REFERENCE_SCORES = 1 << 22
@@ -88,8 +88,8 @@ def _mix(weights: NDArray, v: NDArray) -> NDArray:
 
 
 _PLAIN_SCORES = 32
-"""Scores within this need not be held against the largest of their row: exp and the sums stay far
-from what float32 holds, and values may be large.
+"""Scores within this need not be held against the largest of their row: exp of them, and the sums,
+stay far from the ends of float32.
 """
 
 
@@ -125,12 +125,11 @@ def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         largest[~(largest > -np.inf)] = 0
         scores -= largest
     np.exp(scores, out=scores)
-    total = np.matmul(scores, np.ones((keys, 1), scores.dtype))
+    total = sum_rows(scores)
     if not attrs.as_bool("none_seen_is_nan"):
         total[total == 0] = 1
-    target = _swapped(out, turn_result)
-    np.matmul(scores, v, out=target)
-    target /= total
+    scores /= total  # before the product, as values may be as large or small as float32 holds
+    np.matmul(scores, v, out=_swapped(out, turn_result))
 
 
 def _hidden(inputs: tuple[NDArray, ...], attrs: Attrs, rows: int, keys: int) -> Iterator[NDArray]:

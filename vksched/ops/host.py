@@ -22,6 +22,9 @@ BLOCK = 1 << 18
 and not the second one.
 """
 
+LONG_ROW = 1 << 12
+"""Values of a row beyond which a plain sum in float32 loses digits that one in pairs keeps."""
+
 Piece = tuple[tuple[NDArray, ...], NDArray]
 """Parts of the operands, and the part of the result that they make."""
 Compute = Callable[[tuple[NDArray, ...], "Attrs", NDArray], None]
@@ -34,6 +37,15 @@ def rows_of_piece(rows: int, elements: int) -> int:
     """
     pieces = -(-elements // BLOCK)
     return max(1, -(-rows // max(1, pieces)))
+
+
+def sum_rows(x: NDArray) -> NDArray:
+    """Returns the sums over the last axis, which keeps a size of 1: of short rows as a product, the
+    fastest way, of long ones in pairs, as a product adds one value after the other.
+    """
+    if x.shape[-1] > LONG_ROW:
+        return np.asarray(np.add.reduce(x, axis=-1, keepdims=True))
+    return np.asarray(np.matmul(x, np.ones((x.shape[-1], 1), x.dtype)))
 
 
 def whole(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:

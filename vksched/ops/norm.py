@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import DTypeError, ShapeError, UnsupportedOp
 from ..types import FLOAT32, NDArray, TensorType, normalize_axis
-from .host import HostKernel, Piece, cut_leading
+from .host import HostKernel, Piece, cut_leading, sum_rows
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, register
 from .pointwise import LEAST_NORMAL, number
 from .quads import GROUP, LANES, held_quads, launch_held, launch_rows, row_variants
@@ -107,13 +107,12 @@ def _norm_variants(call: Call) -> tuple[str, ...]:
 
 
 def _norm_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
-    """Both norms, in the result's memory; sums of rows are products, which BLAS takes fastest."""
+    """Both norms, in the result's memory."""
     columns = math.prod(out.shape[attrs.as_int("axis") :])
     x, line = (values.reshape(-1, columns) for values in (inputs[0], out))
-    ones = np.ones((columns, 1), x.dtype)
 
     def mean(values: NDArray) -> NDArray:
-        total: NDArray = np.matmul(values, ones)
+        total = sum_rows(values)
         total /= columns
         return total
 
@@ -122,7 +121,7 @@ def _norm_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         line -= mean(line)  # what rounding left of the mean
     else:
         np.copyto(line, x)
-    spread = np.vecdot(line, line)[:, None] / x.dtype.type(columns)
+    spread = mean(np.square(line))
     spread += attrs.as_float("eps")
     np.sqrt(spread, out=spread)
     line /= spread

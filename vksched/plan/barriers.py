@@ -29,11 +29,14 @@ def _bound(span: Span) -> Span:
     return span if span.words else Span(span.page, span.offset, 1)
 
 
-def split_items(graph: Graph, outline: Outline, spans: Mapping[int, Span]) -> Iterator[Item]:
+def split_items(
+    graph: Graph, outline: Outline, spans: Mapping[int, Span], whole: bool = False
+) -> Iterator[Item]:
     """Yields what each item of a split reads and writes; weights are only read, so they do not
     count.
 
-    spans: where the values on the split's device are; on the CPU nothing has a place.
+    spans: where the values on the split's device are; on the CPU nothing has a place. whole: who
+    reads a view counts as reading all of its root, as the layer that validates buffers sees it.
     """
     nodes, views, words = graph.nodes, graph.views, graph.words
 
@@ -43,7 +46,7 @@ def split_items(graph: Graph, outline: Outline, spans: Mapping[int, Span]) -> It
             return own
         root, offset = views[value]
         held = spans.get(root)
-        return held and Span(held.page, held.offset + offset, words[value])
+        return held if whole else held and Span(held.page, held.offset + offset, words[value])
 
     def known(*values: int) -> tuple[Span, ...]:
         return tuple([_bound(span) for span in map(place, values) if span is not None])

@@ -162,6 +162,7 @@ def finish(draft: Draft, policy: str, copies: int, notes: tuple[str, ...]) -> Pl
 def _make_split(draft: Draft, number: int, outline: Outline) -> Split:
     here, graph = outline.device, draft.support.graph
     spans, inbox, outbox = draft.spans[here], draft.inbox[here], draft.outbox[here]
+    whole = draft.support.machine.devices[here].own_buffers
     return Split(
         id=number,
         device=here,
@@ -172,7 +173,7 @@ def _make_split(draft: Draft, number: int, outline: Outline) -> Split:
         ),
         copies_out=tuple(CopyOut(v, outbox.get(v, NOWHERE)) for v in outline.leaving),
         waits=outline.waits,
-        barriers=find_barriers(split_items(graph, outline, spans)),
+        barriers=find_barriers(split_items(graph, outline, spans, whole)),
         levels=count_levels(graph, outline),
         inner_barriers=sum(
             [draft.support.inner_barriers(graph.nodes[n], here) for n in outline.nodes]

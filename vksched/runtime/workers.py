@@ -9,7 +9,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -26,6 +26,57 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+class _Shared:
+    """Pieces that several threads take, until there are none or one fails."""
+
+    def __init__(self, call: Callable[..., None], items: Iterable[tuple[object, ...]]) -> None:
+        self.error: BaseException | None = None
+        self._call, self._left = call, iter(items)
+        self._at_work = 0
+        self._changed = threading.Condition()
+
+    def work(self) -> None:
+        try:
+            with np.errstate(all="ignore"):
+                while (item := self._take()) is not None:
+                    self._call(*item)
+        except BaseException as error:
+            self._stop(error)
+
+    def help(self) -> None:
+        """The same on another thread, for which `end` waits."""
+        with self._changed:
+            self._at_work += 1
+        try:
+            self.work()
+        finally:
+            with self._changed:
+                self._at_work -= 1
+                self._changed.notify_all()
+
+    def end(self) -> None:
+        """Returns when all helpers have ended, whatever interrupts. The pool may not know of one
+        whose start was interrupted; who begins after this finds no piece.
+        """
+        while True:
+            try:
+                self._stop()
+                with self._changed:
+                    self._changed.wait_for(lambda: not self._at_work)
+                return
+            except KeyboardInterrupt as error:
+                self.error = error
+
+    def _take(self) -> tuple[object, ...] | None:
+        with self._changed:
+            return next(self._left, None)
+
+    def _stop(self, error: BaseException | None = None) -> None:
+        with self._changed:
+            self._left = iter(())
+            self.error = self.error or error
 
 
 class Workers:
@@ -49,29 +100,16 @@ class Workers:
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._helpers, self._name)
-        left, lock = iter(items), threading.Lock()
-
-        def work() -> None:
-            with np.errstate(all="ignore"):
-                while True:
-                    with lock:
-                        item = next(left, None)
-                    if item is None:
-                        return
-                    call(*item)
-
-        helpers = min(self._helpers, len(items) - 1)
-        futures: list[Future[None]] = []
+        shared = _Shared(call, items)
         try:
             with suppress(RuntimeError):  # when the interpreter ends, no thread starts any more
-                for _ in range(helpers):
-                    futures.append(self._pool.submit(work))
-            work()
+                for _ in range(min(self._helpers, len(items) - 1)):
+                    self._pool.submit(shared.help)
+            shared.work()
         finally:
-            for future in futures:
-                future.exception()
-        for future in futures:
-            future.result()
+            shared.end()
+        if shared.error is not None:
+            raise shared.error
 
     def close(self) -> None:
         if self._pool is not None:
