@@ -83,10 +83,9 @@ def bench(
     wanted = _parse_peers(peers)
     named = feeds.parse_devices(devices)
     with feeds.collected_warnings() as notes:
-        without = suite == "planning"
-        asked = named is not None or not (list_only or without)
-        infos = find_devices(named) if asked else []
-        infos = [] if without else infos
+        asked = named is not None or not (list_only or suite == "planning")
+        found = find_devices(named) if asked else []
+    infos = [] if suite == "planning" else found
     if list_only:
         for spec in specs:
             click.echo(spec.name)

@@ -19,11 +19,16 @@ _REFERENCE_SCORES = 1 << 22
 """Scores that the reference holds at a time."""
 
 
+def _swapped(x: NDArray, turned: int) -> NDArray:
+    """Returns (batch, heads, length, size) of (batch, length, heads, size), or the other way."""
+    return x.swapaxes(1, 2) if turned else x
+
+
 def attention_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    """Returns attention head by head, some rows of its scores at a time."""
     *turned, turn_result = attrs.as_ints("by_length")
-    given = [x.swapaxes(1, 2) if t else x for x, t in zip(inputs[:3], turned, strict=True)]
-    out = _attend_all((*given, *inputs[3:]), attrs)
-    return np.ascontiguousarray(out.swapaxes(1, 2)) if turn_result else out
+    out = _attend_all((*map(_swapped, inputs[:3], turned), *inputs[3:]), attrs)
+    return np.ascontiguousarray(_swapped(out, turn_result))
 
 
 def _attend_all(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
@@ -91,10 +96,6 @@ _PLAIN_SCORES = 32
 """Scores within this need not be held against the largest of their row: exp of them, and the sums,
 stay far from the ends of float32.
 """
-
-
-def _swapped(x: NDArray, turned: int) -> NDArray:
-    return x.swapaxes(1, 2) if turned else x
 
 
 def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
