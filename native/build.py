@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Build Kompute's Python module and its companion for the Python that runs this.
+"""Build Kompute's Python module, its companion and the CPU's loops for the Python that runs this.
 
     kp 0.9.0 sdist (unmodified) + native/*.cpp -> cmake -> site-packages/vksched_native/
 
-Both modules lie inside a package of ours, so that a `kp` of the user's stays as it is. A second run
-finds its stamp and ends at once; --force builds anew. Standard library only.
+The modules lie inside a package of ours, so that a `kp` of the user's stays as it is. A second run
+finds its stamp and ends at once, one after an interrupted run goes on where that ended; --force
+builds anew. Standard library only.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ HERE = Path(__file__).resolve().parent
 KP = "0.9.0"
 KP_SHA256 = "98e583dc6e9731ff6d7a3e3317817e4d93f7b2945929619e29a56325db279949"
 PYBIND11 = "2.13.6"
-MODULES = ("kp", "companion")
+MODULES = ("kp", "companion", "loops")
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
-INIT = '"""Kompute\'s Python module and its companion, built by native/build.py of vksched."""\n'
+INIT = '"""What vksched has in C++, built by its native/build.py."""\n'
 APT = "apt-get install cmake make g++ libvulkan-dev libfmt-dev"
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 
@@ -122,10 +123,15 @@ def get_pybind11(work: Path) -> Path:
     return cmake_dir
 
 
+def build_folder(work: Path) -> Path:
+    return work / f"cmake-{sys.implementation.cache_tag}"
+
+
 def compile_modules(work: Path, source: Path, pybind11_dir: Path) -> Path:
-    """Configure and build; return the folder with both modules."""
-    build = work / f"cmake-{sys.implementation.cache_tag}"
-    shutil.rmtree(build, ignore_errors=True)
+    """Configure and build; return the folder with the modules. What an earlier build with the same
+    settings left is used again, until one fails.
+    """
+    build = build_folder(work)
     include = sysconfig.get_path("include")
     configure = [
         "cmake",
@@ -138,9 +144,18 @@ def compile_modules(work: Path, source: Path, pybind11_dir: Path) -> Path:
         # Modules take Python's symbols from the interpreter; kp's CMake file wants a name only.
         f"-DPYTHON_LIBRARY={sysconfig.get_path('stdlib')}",
     ]
-    call(configure, f"see above; missing packages: {APT}")
+    settings = json.dumps([*configure, sys.version, os.environ.get("CXXFLAGS"), KP, PYBIND11])
+    settled = build / "settings.json"
+    if not settled.exists() or settled.read_text() != settings:
+        shutil.rmtree(build, ignore_errors=True)
     jobs = str(len(os.sched_getaffinity(0)))
-    call(["cmake", "--build", str(build), "-j", jobs], f"see above; missing packages: {APT}")
+    try:
+        for command in (configure, ["cmake", "--build", str(build), "-j", jobs]):
+            call(command, f"see above; missing packages: {APT}")
+            settled.write_text(settings)
+    except BuildError:
+        settled.unlink(missing_ok=True)
+        raise
     return build / "modules"
 
 
@@ -153,14 +168,14 @@ def install(built: Path, package: Path, key: str) -> None:
         shutil.copy2(built / f"{module}{SUFFIX}", new)
         new.replace(package / f"{module}{SUFFIX}")
     (package / "__init__.py").write_text(INIT)
-    check = "import vksched_native.kp, vksched_native.companion"
+    check = "import " + ", ".join(f"vksched_native.{module}" for module in MODULES)
     call([sys.executable, "-c", check], "the modules were built but cannot be imported, see above")
     stamp = {"key": key, "kp": KP, "pybind11": PYBIND11}
     (package / "stamp.json").write_text(json.dumps(stamp, indent=1) + "\n")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Build kp and its companion for this Python.")
+    parser = argparse.ArgumentParser(description="Build vksched's native modules for this Python.")
     default_work = HERE.parent / "build" / "native"
     parser.add_argument(
         "--work", type=Path, default=default_work, help="folder for all that is made"
@@ -175,6 +190,8 @@ def main(arguments: list[str] | None = None) -> int:
     start = time.monotonic()
     work = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
+    if options.force:
+        shutil.rmtree(build_folder(work), ignore_errors=True)
     try:
         check_tools()
         built = compile_modules(work, get_kp(work), get_pybind11(work))

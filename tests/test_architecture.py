@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -68,18 +69,18 @@ def test_imports_go_left_only(path: Path) -> None:
     assert imported_layers(path) - {own} <= allowed - ({own} if own in EVERYWHERE else set())
 
 
-def test_only_one_file_imports_kompute() -> None:
-    users = [
-        p.name for p in MODULES if "vksched_native" in p.read_text() and p.name != "binding.py"
-    ]
-    importing = [
-        p.name
-        for p in MODULES
-        for node in ast.walk(ast.parse(p.read_text()))
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-        and any("vksched_native" in a.name for a in node.names)
-    ]
-    assert set(importing) <= {"binding.py"}, users
+def test_one_file_alone_imports_each_native_module() -> None:
+    users = {
+        (str(path.relative_to(PACKAGE)), module)
+        for path in MODULES
+        for module in re.findall(r"vksched_native(?:\.| import )(\w+)", path.read_text())
+    }
+    assert users == {
+        ("runtime/binding.py", "kp"),
+        ("runtime/binding.py", "companion"),
+        ("bench/peers/kp.py", "kp"),
+        ("ops/loops.py", "loops"),
+    }
 
 
 def test_every_module_has_a_place() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 
 from ..errors import DTypeError
 from ..types import FLOAT32, NDArray
+from .loops import one_pass
 from .pointwise import LEAST_NORMAL, declare_binary, declare_unary, number, unary
 from .select import clip
 from .special import (
@@ -47,10 +48,13 @@ _PLAIN = {
     "hard_swish": lambda x: x * np.clip((x + 3) / 6, 0, 1),  # x / 6 + 0.5 cancels near -3
 }
 _INTO = {
-    "sigmoid": sigmoid_into,
-    "silu": silu_into,
-    "gelu": gelu_into,
-    "gelu_tanh": gelu_tanh_into,
+    name: one_pass(name, passes)
+    for name, passes in (
+        ("sigmoid", sigmoid_into),
+        ("silu", silu_into),
+        ("gelu", gelu_into),
+        ("gelu_tanh", gelu_tanh_into),
+    )
 }
 for _name, _compute in _PLAIN.items():
     declare_unary(_name, (FLOAT32,), _compute, into=_INTO.get(_name))

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import DTypeError, ShapeError, UnsupportedOp
 from ..types import FLOAT32, NDArray, TensorType, normalize_axis
+from . import loops
 from .host import HostKernel, Piece, cut_leading, sum_rows
 from .op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, register
 from .pointwise import LEAST_NORMAL, number
@@ -64,12 +65,20 @@ def _norm_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     return x
 
 
-def _affine(value: NDArray, inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+def _scale_and_shift(
+    inputs: tuple[NDArray, ...], attrs: Attrs
+) -> tuple[NDArray | None, NDArray | None]:
     rest = list(inputs[1:])
-    if attrs.as_bool("scaled"):
-        value = value * rest.pop(0)
-    if attrs.as_bool("shifted"):
-        value = value + rest.pop(0)
+    scale = rest.pop(0) if attrs.as_bool("scaled") else None
+    return scale, rest.pop(0) if attrs.as_bool("shifted") else None
+
+
+def _affine(value: NDArray, inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    scale, shift = _scale_and_shift(inputs, attrs)
+    if scale is not None:
+        value = value * scale
+    if shift is not None:
+        value = value + shift
     return np.asarray(value, inputs[0].dtype)
 
 
@@ -109,6 +118,10 @@ def _norm_variants(call: Call) -> tuple[str, ...]:
 def _norm_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     """Both norms, in the result's memory."""
     columns = math.prod(out.shape[attrs.as_int("axis") :])
+    eps, centered = attrs.as_float("eps"), attrs.as_str("kind") == "layer_norm"
+    scale, shift = _scale_and_shift(inputs, attrs)
+    if loops.norm(inputs[0], scale, shift, out, columns, eps, centered):
+        return
     x, line = (values.reshape(-1, columns) for values in (inputs[0], out))
 
     def mean(values: NDArray) -> NDArray:
@@ -116,20 +129,19 @@ def _norm_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         total /= columns
         return total
 
-    if attrs.as_str("kind") == "layer_norm":
+    if centered:
         np.subtract(x, mean(x), out=line)
         line -= mean(line)  # what rounding left of the mean
     else:
         np.copyto(line, x)
     spread = mean(np.square(line))
-    spread += attrs.as_float("eps")
+    spread += eps
     np.sqrt(spread, out=spread)
     line /= spread
-    rest = [values.reshape(-1) for values in inputs[1:]]
-    if attrs.as_bool("scaled"):
-        line *= rest.pop(0)
-    if attrs.as_bool("shifted"):
-        line += rest.pop(0)
+    if scale is not None:
+        line *= scale.reshape(-1)
+    if shift is not None:
+        line += shift.reshape(-1)
 
 
 def _norm_cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:

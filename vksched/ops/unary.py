@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..types import BOOL, FLOAT32, FLOATS, INT32, UINT32, NDArray
+from .loops import one_pass
 from .pointwise import INTS, NUMBERS, WHOLE, declare_unary, unary
 from .special import erf_into, erf_reference, erfc_reference
 from .tensor import Tensor, TensorLike
@@ -43,7 +44,7 @@ _FLOAT_FUNCTIONS: dict[str, Callable[[NDArray], NDArray]] = {
     "erf": erf_reference,
     "erfc": erfc_reference,
 }
-_INTO = {"erf": erf_into}
+_INTO = {"erf": one_pass("erf", erf_into)}
 for _name, _compute in _FLOAT_FUNCTIONS.items():
     declare_unary(_name, (FLOAT32,), _compute, into=_INTO.get(_name))
 for _name, _compute in (

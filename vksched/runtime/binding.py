@@ -1,6 +1,6 @@
-"""The native modules: loading them, asking them for devices, and their errors as ours.
+"""Kompute and its companion: loading them, asking them for devices, and their errors as ours.
 
-The only file that imports them (built by native/build.py into the package vksched_native;
+The only file that imports them to run graphs (native/build.py puts them into vksched_native;
 docs/adr/0001-kompute-companion.md says why). Without them `available()` tells what to do. Examples:
 tests/test_companion.py.
 """

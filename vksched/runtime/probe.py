@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DeviceError
+from ..ops import loops
 from ..ops.op import Limits
 from ..plan.machine import GIB, DeviceSpec
 from ..switches import is_on
@@ -197,7 +198,7 @@ def cpu_device() -> DeviceInfo:
         label="numpy",
         type="cpu",
         vendor="",
-        driver=f"numpy {_numpy_version()}",
+        driver=f"numpy {_numpy_version()}" + (", native loops" if loops.native else ""),
         uuid="",
         memory_total_bytes=total,
         memory_free_bytes=free,

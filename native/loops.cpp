@@ -1,0 +1,272 @@
+// Loops of the CPU backend: what takes numpy many passes over float32, in one, without the
+// interpreter lock.
+//
+//   run("gelu", x, out)                                        out[i] = gelu(x[i])
+//   norm(x, scale, shift, out, columns, eps, centered=True)    layer norm of rows
+//
+// Plain loops that compilers turn into vectors; on x86 twice, as most processors have wider ones
+// than a build for all of them may use. No other module is needed. The formulas, and what they
+// are good for, are those of vksched/ops/special.py; NaN stays NaN. Examples: tests/test_loops.py.
+#include <pybind11/pybind11.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <string>
+
+namespace py = pybind11;
+
+#define INLINED static inline __attribute__((always_inline))
+#if defined(__x86_64__)
+#define WIDE __attribute__((target("avx2,fma")))
+#endif
+
+namespace {
+
+template <class To, class From>
+INLINED To bits_as(From value)
+{
+    static_assert(sizeof(To) == sizeof(From), "of one size");
+    To made;
+    std::memcpy(&made, &value, sizeof made);
+    return made;
+}
+
+template <size_t N>
+INLINED float polynomial(const float (&coefficients)[N], float x)
+{
+    float sum = coefficients[N - 1];
+    for (size_t at = N - 1; at > 0; --at)
+        sum = sum * x + coefficients[at - 1];
+    return sum;
+}
+
+INLINED float clipped(float x, float end)
+{
+    const float below = x > end ? end : x; // of NaN neither holds
+    return below < -end ? -end : below;
+}
+
+// exp(x) = 2**n exp(r) with r within log(2) / 2, where exp(r) = 1 + r + r**2 p(r) to a relative
+// error of 3e-9, by iterated weighted least squares; 0 and infinity beyond float32.
+INLINED float exponential(float x)
+{
+    constexpr float p[] = {0.499999934f, 0.166665206f, 0.0416683881f, 0.0083687169f,
+                           0.00138145984f};
+    constexpr float shift = 12582912.0f; // 1.5 * 2**23: the last bits of a sum are an integer
+    x = clipped(x, 105.0f);
+    const float shifted = x * 1.44269504f + shift;
+    const float whole = shifted - shift;
+    // log(2) in two parts, the first short enough for an exact product
+    const float r = (x - whole * 0.693359375f) - whole * -2.12194440e-4f;
+    const float part = r + r * r * polynomial(p, r);
+    const int32_t n = bits_as<int32_t>(shifted) - bits_as<int32_t>(shift);
+    const int32_t half = n >> 1; // twice, as 2**n itself may lie beyond float32
+    const float once = bits_as<float>((half + 127) << 23);
+    const float again = bits_as<float>((n - half + 127) << 23);
+    return (1.0f + part) * once * again;
+}
+
+struct Erf {
+    INLINED float of(float x)
+    {
+        constexpr float above[] = {1.1283791461606922f, 0.19040729479621846f,
+                                   0.05274880097581463f, 0.003765642460680702f,
+                                   0.0002848814857589479f, 2.050057456119928e-06f};
+        constexpr float below[] = {1.0f, 0.5020768126914162f, 0.11410942442046797f,
+                                   0.01496927111307666f, 0.0011625382191661356f,
+                                   3.809134100559774e-05f};
+        const float z = clipped(x, 3.92f), square = z * z;
+        return clipped(z * polynomial(above, square) / polynomial(below, square), 1.0f);
+    }
+};
+
+struct Gelu {
+    INLINED float of(float x)
+    {
+        constexpr float above[] = {23.61601338f, 34.08407392f, 22.45761536f, 6.38226608f};
+        constexpr float below[] = {23.61602178f, 71.76895394f, 89.76562072f, 56.2526436f, 16.0f};
+        const float size = std::fabs(0.5f * x), h = clipped(size, 1e4f);
+        const float tail = h * polynomial(above, h) / polynomial(below, h);
+        return (0.5f * x + size) - tail * exponential(-2.0f * h * h);
+    }
+};
+
+struct GeluTanh {
+    INLINED float of(float x)
+    {
+        const float u = x * (0.79788456f + 0.035677408f * x * x);
+        return x / (1.0f + exponential(-2.0f * u));
+    }
+};
+
+struct Sigmoid {
+    INLINED float of(float x) { return 1.0f / (1.0f + exponential(-x)); }
+};
+
+struct Silu {
+    INLINED float of(float x) { return x / (1.0f + exponential(-x)); }
+};
+
+// Layer norm (centered) and RMS norm of rows. Sums are of float64, exact enough for rows of any
+// length around any mean. scale, shift: a value for each column, or null.
+struct Norm {
+    size_t rows, columns;
+    const float *scale, *shift;
+    double eps;
+    bool centered;
+};
+
+template <bool SQUARED>
+INLINED double mean(const float* x, size_t count)
+{
+    constexpr size_t lanes = 8;
+    double sums[lanes] = {}, total = 0;
+    size_t at = 0;
+    for (; at + lanes <= count; at += lanes)
+        for (size_t lane = 0; lane < lanes; ++lane) {
+            const double value = x[at + lane];
+            sums[lane] += SQUARED ? value * value : value;
+        }
+    for (; at < count; ++at) {
+        const double value = x[at];
+        sums[0] += SQUARED ? value * value : value;
+    }
+    for (const double sum : sums)
+        total += sum;
+    return total / static_cast<double>(count);
+}
+
+INLINED void norm_row(const Norm& norm, const float* x, float* out)
+{
+    const double centre = norm.centered ? mean<false>(x, norm.columns) : 0;
+    const float most = static_cast<float>(centre), rest = static_cast<float>(centre - most);
+#pragma GCC ivdep
+    for (size_t at = 0; at < norm.columns; ++at)
+        out[at] = (x[at] - most) - rest;
+    const float spread = static_cast<float>(std::sqrt(mean<true>(out, norm.columns) + norm.eps));
+#pragma GCC ivdep
+    for (size_t at = 0; at < norm.columns; ++at) {
+        float value = out[at] / spread;
+        if (norm.scale)
+            value *= norm.scale[at];
+        if (norm.shift)
+            value += norm.shift[at];
+        out[at] = value;
+    }
+}
+
+using Loop = void (*)(const float*, float*, size_t);
+using NormLoop = void (*)(const Norm&, const float*, float*);
+
+// Each loop twice: for all processors, and for those with wide vectors.
+template <class F>
+void over(const float* x, float* out, size_t count)
+{
+#pragma GCC ivdep
+    for (size_t at = 0; at < count; ++at)
+        out[at] = F::of(x[at]);
+}
+
+void norm_rows(const Norm& norm, const float* x, float* out)
+{
+    for (size_t row = 0; row < norm.rows; ++row)
+        norm_row(norm, x + row * norm.columns, out + row * norm.columns);
+}
+
+#ifdef WIDE
+template <class F>
+WIDE void over_wide(const float* x, float* out, size_t count)
+{
+#pragma GCC ivdep
+    for (size_t at = 0; at < count; ++at)
+        out[at] = F::of(x[at]);
+}
+
+WIDE void norm_rows_wide(const Norm& norm, const float* x, float* out)
+{
+    for (size_t row = 0; row < norm.rows; ++row)
+        norm_row(norm, x + row * norm.columns, out + row * norm.columns);
+}
+
+const bool has_wide = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#else
+template <class F>
+constexpr Loop over_wide = over<F>;
+constexpr NormLoop norm_rows_wide = norm_rows;
+const bool has_wide = false;
+#endif
+
+struct Ways {
+    Loop plain, wide;
+};
+
+const std::map<std::string, Ways> functions{{"erf", {over<Erf>, over_wide<Erf>}},
+                                            {"gelu", {over<Gelu>, over_wide<Gelu>}},
+                                            {"gelu_tanh", {over<GeluTanh>, over_wide<GeluTanh>}},
+                                            {"sigmoid", {over<Sigmoid>, over_wide<Sigmoid>}},
+                                            {"silu", {over<Silu>, over_wide<Silu>}}};
+
+void require(bool holds, const char* expected)
+{
+    if (!holds)
+        throw py::value_error(expected);
+}
+
+py::buffer_info floats(const py::buffer& given, bool writable = false)
+{
+    py::buffer_info info = given.request(writable);
+    py::ssize_t expected = sizeof(float);
+    bool dense = info.itemsize == expected && info.format == py::format_descriptor<float>::format();
+    for (py::ssize_t axis = info.ndim; axis-- > 0; expected *= info.shape[axis])
+        dense = dense && (info.shape[axis] == 1 || info.strides[axis] == expected);
+    require(dense, "expected contiguous float32");
+    return info;
+}
+
+void run(const std::string& name, const py::buffer& x, const py::buffer& out, bool wide)
+{
+    const auto found = functions.find(name);
+    if (found == functions.end())
+        throw py::key_error(name);
+    const py::buffer_info from = floats(x), to = floats(out, true);
+    require(from.size == to.size, "expected as many values in the result as in the operand");
+    const Loop loop = wide && has_wide ? found->second.wide : found->second.plain;
+    py::gil_scoped_release unlocked;
+    loop(static_cast<const float*>(from.ptr), static_cast<float*>(to.ptr), to.size);
+}
+
+void norm(const py::buffer& x, const py::object& scale, const py::object& shift,
+          const py::buffer& out, size_t columns, double eps, bool centered, bool wide)
+{
+    const py::buffer_info from = floats(x), to = floats(out, true);
+    require(from.size == to.size, "expected as many values in the result as in the operand");
+    require(columns > 0 && to.size % columns == 0, "expected whole rows");
+    py::buffer_info kept[2];
+    const float* of_columns[2] = {nullptr, nullptr};
+    for (const py::object* given : {&scale, &shift}) {
+        const size_t at = given == &shift;
+        if (given->is_none())
+            continue;
+        kept[at] = floats(py::cast<py::buffer>(*given));
+        require(static_cast<size_t>(kept[at].size) == columns, "expected a value for each column");
+        of_columns[at] = static_cast<const float*>(kept[at].ptr);
+    }
+    const Norm told{to.size / columns, columns, of_columns[0], of_columns[1], eps, centered};
+    const NormLoop loop = wide && has_wide ? norm_rows_wide : norm_rows;
+    py::gil_scoped_release unlocked;
+    loop(told, static_cast<const float*>(from.ptr), static_cast<float*>(to.ptr));
+}
+
+} // namespace
+
+PYBIND11_MODULE(loops, m)
+{
+    m.doc() = "What takes numpy many passes over float32, in one; operands are contiguous, and a "
+              "result may lie where the first one does. Not wide: as processors without wider "
+              "vectors do it.";
+    m.def("run", &run, py::arg("name"), py::arg("x"), py::arg("out"), py::arg("wide") = true);
+    m.def("norm", &norm, py::arg("x"), py::arg("scale"), py::arg("shift"), py::arg("out"),
+          py::arg("columns"), py::arg("eps"), py::arg("centered"), py::arg("wide") = true);
+}
