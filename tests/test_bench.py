@@ -187,7 +187,7 @@ def test_what_is_done_when_it_is_stopped_is_printed(
 
     monkeypatch.setattr("vksched.bench.report.measure_case", measure_once)
     shown = call("--devices", "cpu", "--case", "matmul 64,matmul 512")
-    assert shown.exit_code == 1 and len(measured) == 2 and "Aborted" in shown.output
+    assert shown.exit_code == 130 and len(measured) == 2 and "Aborted" in shown.output
     assert re.search(rf"{measured[0]} +vksched +1 ms", shown.output)
     gone = tmp_path / "no" / "kept.json"
     assert f"expected a folder for {gone}" in call("--output", str(gone)).output

@@ -42,6 +42,16 @@ def columns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return int(request.param)
 
 
+def test_ctrl_c_gives_the_code_of_the_signal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def survey() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vksched.runtime.probe.survey", survey)
+    assert call(capsys, "devices") == (130, "", "Aborted!\n")
+
+
 def test_table(capsys: pytest.CaptureFixture[str], show: Show, columns: int) -> None:
     show(
         raw(0, uuid="12345678" + "0" * 24),

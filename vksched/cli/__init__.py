@@ -16,14 +16,23 @@ from .run import run
 from .tune import tune
 
 
+INTERRUPTED = 130
+"""128 and the number of SIGINT."""
+
+
 class _Group(click.Group):
-    """Shows an error of ours as one line on stderr, with exit code 1 and no traceback."""
+    """Shows an error of ours as one line on stderr, with exit code 1 and no traceback; Ctrl-C gives
+    the code that shells give it.
+    """
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except VkschedError as error:
             raise click.ClickException(" ".join(str(error).split())) from error
+        except (KeyboardInterrupt, click.Abort) as error:
+            click.echo("Aborted!", err=True)
+            raise click.exceptions.Exit(INTERRUPTED) from error
 
 
 def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
