@@ -61,10 +61,11 @@ INLINED float exponential(float x)
     // log(2) in two parts, the first short enough for an exact product
     const float r = (x - whole * 0.693359375f) - whole * -2.12194440e-4f;
     const float part = r + r * r * polynomial(p, r);
-    const int32_t n = bits_as<int32_t>(shifted) - bits_as<int32_t>(shift);
+    // modulo 2**32, as of NaN it is anything
+    const int32_t n = static_cast<int32_t>(bits_as<uint32_t>(shifted) - bits_as<uint32_t>(shift));
     const int32_t half = n >> 1; // twice, as 2**n itself may lie beyond float32
-    const float once = bits_as<float>((half + 127) << 23);
-    const float again = bits_as<float>((n - half + 127) << 23);
+    const float once = bits_as<float>(static_cast<uint32_t>(half + 127) << 23);
+    const float again = bits_as<float>(static_cast<uint32_t>(n - half + 127) << 23);
     return (1.0f + part) * once * again;
 }
 
@@ -218,10 +219,11 @@ py::buffer_info floats(const py::buffer& given, bool writable = false)
 {
     py::buffer_info info = given.request(writable);
     py::ssize_t expected = sizeof(float);
-    bool dense = info.itemsize == expected && info.format == py::format_descriptor<float>::format();
+    bool dense = true;
     for (py::ssize_t axis = info.ndim; axis-- > 0; expected *= info.shape[axis])
         dense = dense && (info.shape[axis] == 1 || info.strides[axis] == expected);
-    require(dense, "expected contiguous float32");
+    const bool holds_floats = info.format == py::format_descriptor<float>::format();
+    require(holds_floats && (dense || info.size == 0), "expected contiguous float32");
     return info;
 }
 
