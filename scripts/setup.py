@@ -191,6 +191,7 @@ def main(arguments: list[str] | None = None) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX)  # `make demo` and `make test` in two terminals
         setup.read_stamps()
         try:
+            print("what the steps of the set-up say goes to build/setup.log", flush=True)
             with open(str(log_path), "wb") as setup.log:
                 run_steps(setup, steps)
         except SetupError as error:
