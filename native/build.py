@@ -31,6 +31,7 @@ MODULES = ("kp", "companion", "loops")
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 INIT = '"""What vksched has in C++, built by its native/build.py."""\n'
 APT = "apt-get install cmake make g++ libvulkan-dev libfmt-dev"
+CMAKE_READS = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS", "CMAKE_PREFIX_PATH", "VULKAN_SDK")
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 
 
@@ -50,7 +51,8 @@ def call(command: list[str], to_do: str) -> None:
 
 def build_key() -> str:
     """Return a digest of all that decides what is built."""
-    digest = hashlib.sha256(f"{sys.version}\0{SUFFIX}\0{os.environ.get('CXXFLAGS')}".encode())
+    settings = [sys.version, SUFFIX, *map(os.environ.get, CMAKE_READS)]
+    digest = hashlib.sha256(json.dumps(settings).encode())
     for path in sorted(p for p in HERE.iterdir() if p.suffix in (".txt", ".py", ".cpp", ".hpp")):
         digest.update(path.read_bytes() + b"\0")
     return digest.hexdigest()
@@ -128,8 +130,8 @@ def build_folder(work: Path) -> Path:
 
 
 def compile_modules(work: Path, source: Path, pybind11_dir: Path) -> Path:
-    """Configure and build; return the folder with the modules. What an earlier build with the same
-    settings left is used again, until one fails.
+    """Configure and build; return the folder with the package of modules. What an interrupted build
+    with the same settings left is used again.
     """
     build = build_folder(work)
     include = sysconfig.get_path("include")
@@ -144,32 +146,33 @@ def compile_modules(work: Path, source: Path, pybind11_dir: Path) -> Path:
         # Modules take Python's symbols from the interpreter; kp's CMake file wants a name only.
         f"-DPYTHON_LIBRARY={sysconfig.get_path('stdlib')}",
     ]
-    settings = json.dumps([*configure, sys.version, os.environ.get("CXXFLAGS"), KP, PYBIND11])
+    settings = json.dumps([*configure, sys.version, *map(os.environ.get, CMAKE_READS)])
     settled = build / "settings.json"
     if not settled.exists() or settled.read_text() != settings:
         shutil.rmtree(build, ignore_errors=True)
+    call(configure, f"see above; missing packages: {APT}")
+    settled.write_text(settings)
     jobs = str(len(os.sched_getaffinity(0)))
-    try:
-        for command in (configure, ["cmake", "--build", str(build), "-j", jobs]):
-            call(command, f"see above; missing packages: {APT}")
-            settled.write_text(settings)
-    except BuildError:
-        settled.unlink(missing_ok=True)
-        raise
+    call(["cmake", "--build", str(build), "-j", jobs], f"see above; missing packages: {APT}")
     return build / "modules"
 
 
 def install(built: Path, package: Path, key: str) -> None:
-    """Put the modules in place; by renaming, as a running Python may have the old ones open."""
+    """Put the modules in place once they can be imported; by renaming, as a running Python may have
+    the old ones open.
+    """
+    (built / package.name).mkdir(exist_ok=True)
+    (built / package.name / "__init__.py").write_text(INIT)
+    names = ", ".join(f"{package.name}.{module}" for module in MODULES)
+    check = f"import sys; sys.path.insert(0, {str(built)!r}); import {names}"
+    call([sys.executable, "-c", check], "the modules were built but cannot be imported, see above")
     package.mkdir(parents=True, exist_ok=True)
     (package / "stamp.json").unlink(missing_ok=True)
     for module in MODULES:
         new = package / f".{module}.new"
-        shutil.copy2(built / f"{module}{SUFFIX}", new)
+        shutil.copy2(built / package.name / f"{module}{SUFFIX}", new)
         new.replace(package / f"{module}{SUFFIX}")
     (package / "__init__.py").write_text(INIT)
-    check = "import " + ", ".join(f"vksched_native.{module}" for module in MODULES)
-    call([sys.executable, "-c", check], "the modules were built but cannot be imported, see above")
     stamp = {"key": key, "kp": KP, "pybind11": PYBIND11}
     (package / "stamp.json").write_text(json.dumps(stamp, indent=1) + "\n")
 
@@ -192,12 +195,17 @@ def main(arguments: list[str] | None = None) -> int:
     work.mkdir(parents=True, exist_ok=True)
     if options.force:
         shutil.rmtree(build_folder(work), ignore_errors=True)
+    failure: BuildError | None = None
     try:
         check_tools()
         built = compile_modules(work, get_kp(work), get_pybind11(work))
         install(built, package, key)
     except BuildError as error:
-        print(f"[native] {error}", file=sys.stderr, flush=True)
+        failure = error
+    # Whole or broken, nothing of it is used again.
+    shutil.rmtree(build_folder(work), ignore_errors=True)
+    if failure is not None:
+        print(f"[native] {failure}", file=sys.stderr, flush=True)
         return 1
     say(f"installed {package} in {time.monotonic() - start:.0f} s")
     return 0

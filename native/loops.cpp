@@ -111,7 +111,7 @@ struct Silu {
 };
 
 // Layer norm (centered) and RMS norm of rows. Sums are of float64, exact enough for rows of any
-// length around any mean. scale, shift: a value for each column, or null.
+// length and for means far from 0. scale, shift: a value for each column, or null.
 struct Norm {
     size_t rows, columns;
     const float *scale, *shift;

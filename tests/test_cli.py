@@ -49,7 +49,7 @@ def test_ctrl_c_gives_the_code_of_the_signal(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("vksched.runtime.probe.survey", survey)
-    assert call(capsys, "devices") == (130, "", "Aborted!\n")
+    assert call(capsys, "devices") == (130, "", "\nAborted!\n")
 
 
 def test_table(capsys: pytest.CaptureFixture[str], show: Show, columns: int) -> None:

@@ -14,6 +14,16 @@ from vksched.ops.op import Attrs, AttrValue, all_ops
 from vksched.runtime.probe import cpu_device
 from vksched.types import NDArray
 
+
+def unaligned(values: NDArray) -> NDArray:
+    """As files may hold values: at any byte."""
+    memory = np.zeros(values.nbytes + 1, np.uint8)
+    moved = memory[1:].view(np.float32).reshape(values.shape)
+    moved[...] = values
+    assert not moved.flags.aligned
+    return moved
+
+
 FUNCTIONS = [
     ("erf", 1e-6),
     ("gelu", 8e-6),
@@ -95,12 +105,41 @@ def test_a_value_does_not_depend_on_its_neighbours(op: str, way: str) -> None:
         np.linspace(-3, 3, 24, dtype=np.float32).reshape(2, 3, 4).transpose(2, 0, 1),
         np.linspace(-3, 3, 24, dtype=np.float32)[::-2],
         np.broadcast_to(np.float32(1.5), (3, 4)),
+        unaligned(np.linspace(-3, 3, 24, dtype=np.float32)),
+        np.linspace(-3, 3, 24, dtype=">f4"),
     ],
-    ids=["no axes", "no values", "turned", "every second", "broadcast"],
+    ids=["no axes", "no values", "turned", "every second", "broadcast", "unaligned", "swapped"],
 )
 def test_operands_may_lie_anyhow(op: str, x: NDArray, way: str) -> None:
-    wanted = all_ops()[op].reference((np.asarray(x),), Attrs())
+    before = np.array(x)
+    wanted = all_ops()[op].reference((np.asarray(x, np.float32),), Attrs())
     np.testing.assert_allclose(computed(op, np.asarray(x)), wanted, rtol=2e-6, atol=1e-7)
+    np.testing.assert_array_equal(x, before)
+
+
+@pytest.mark.parametrize("op", [op for op, _ in FUNCTIONS])
+def test_results_at_the_ends_of_float32(op: str, way: str) -> None:
+    """Where exp ends, where erf is 1, and far beyond: relative to the result or to the least normal
+    number, and within what the function can be.
+    """
+    x = np.concatenate([np.linspace(3, 5, 2001), np.linspace(80, 110, 3001)])
+    x = np.concatenate([x, np.geomspace(1e3, 3e38, 400)])
+    x = np.concatenate([x, -x]).astype(np.float32)
+    got = computed(op, x)
+    with np.errstate(all="ignore"):
+        wanted = all_ops()[op].reference((x.astype(np.float64),), Attrs())
+    np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=4e-37)
+    if op in ("erf", "sigmoid"):
+        assert np.abs(got).max() <= 1
+
+
+def test_unaligned_weights_of_norms(way: str) -> None:
+    x, scale, shift = np.random.default_rng(0).standard_normal((3, 30)).astype(np.float32)
+    attrs: dict[str, AttrValue] = {"axis": 0, "eps": 1e-5, "kind": "layer_norm"}
+    attrs |= {"scaled": True, "shifted": True}
+    wanted = computed("layer_norm", x, scale, shift, **attrs)
+    got = computed("layer_norm", *map(unaligned, (x, scale, shift)), **attrs)
+    np.testing.assert_array_equal(got, wanted)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +195,10 @@ def test_native_loops_write_in_place_and_refuse_what_they_cannot_take() -> None:
             loops.native.run("gelu", operand, out)
     with pytest.raises(KeyError, match="sinc"):
         loops.native.run("sinc", x, x)
+    with pytest.raises(ValueError, match="as many values"):
+        loops.native.norm(x[:10], None, None, x, 101, 1e-5, True)
+    with pytest.raises(ValueError, match="contiguous float32"):
+        loops.native.run("gelu", unaligned(x), x.copy())
     for scale, columns, error in (
         (x[1:], 101, "each column"),
         (x[:10], 10, "whole"),

@@ -15,7 +15,6 @@ from .plan import plan
 from .run import run
 from .tune import tune
 
-
 INTERRUPTED = 130
 """128 and the number of SIGINT."""
 
@@ -31,7 +30,7 @@ class _Group(click.Group):
         except VkschedError as error:
             raise click.ClickException(" ".join(str(error).split())) from error
         except (KeyboardInterrupt, click.Abort) as error:
-            click.echo("Aborted!", err=True)
+            click.echo("\nAborted!", err=True)
             raise click.exceptions.Exit(INTERRUPTED) from error
 
 

@@ -121,7 +121,9 @@ def _tune(device: Device, graphs: Sequence[Graph], budget_s: float, quiet: bool)
         with progress_bar(quiet) as tell:
             made = tuner.measure(device, missing, tell)
     except KeyboardInterrupt:
-        kept = f"what was measured is kept in {tuner.file(device.spec)}"
+        file = tuner.file(device.spec)
+        there = file is not None and file.exists()
+        kept = f"what was measured is kept in {file}" if there else "nothing was measured yet"
         click.echo(f"stopped; {kept}: the same command goes on", err=True)
         raise
     known = tuner.results(device.spec)

@@ -16,8 +16,8 @@ import numpy as np
 from ..types import NDArray
 
 native: Any = None
-"""The module, None where it is not built."""
-with contextlib.suppress(ImportError):
+"""The module, None where it is not built or does not load."""
+with contextlib.suppress(ImportError, OSError):
     native = importlib.import_module("vksched_native.loops")
 
 Into = Callable[[NDArray, NDArray], object]
@@ -29,7 +29,7 @@ def one_pass(function: str, passes: Into) -> Into:
 
     def into(x: NDArray, out: NDArray) -> None:
         if _takes(x, out):
-            native.run(function, x, out)
+            native.run(function, _laid_out(x, out), out)
         else:
             passes(x, out)
 
@@ -46,13 +46,24 @@ def norm(
     centered: bool,
 ) -> bool:
     """Writes layer norm (centered) or RMS norm of rows; returns False where numpy has to."""
-    if not _takes(*[values for values in (x, scale, shift, out) if values is not None]):
+    if not _takes(x, out):
         return False
-    native.norm(x, scale, shift, out, columns, eps, centered)
+    affine = [  # files may hold them at any byte
+        None if values is None else np.require(values, np.float32, ["C", "A"])
+        for values in (scale, shift)
+    ]
+    native.norm(_laid_out(x, out), *affine, out, columns, eps, centered)
     return True
 
 
-def _takes(*arrays: NDArray) -> bool:
-    return native is not None and all(
-        values.dtype == np.float32 and values.flags.c_contiguous for values in arrays
-    )
+def _takes(x: NDArray, out: NDArray) -> bool:
+    plain = out.flags.c_contiguous and out.flags.aligned
+    return native is not None and plain and x.dtype == out.dtype == np.float32
+
+
+def _laid_out(x: NDArray, out: NDArray) -> NDArray:
+    """Returns an operand as loops read it: where it lies anyhow, its copy in the result."""
+    if x.flags.c_contiguous and x.flags.aligned:
+        return x
+    np.copyto(out, x)
+    return out
