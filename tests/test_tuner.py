@@ -375,15 +375,20 @@ def test_command_that_is_stopped_says_where_its_results_are(
     monkeypatch.setattr("vksched.tuner.calls.typical_graph", lambda: graph)
     measure = tuner_module._measure
 
-    def once(*args: Any) -> Found | None:
-        if opened.keys:
+    most = 0
+
+    def some(*args: Any) -> Found | None:
+        if len(opened.keys) >= most:
             raise KeyboardInterrupt
         return measure(*args)
 
-    monkeypatch.setattr(tuner_module, "_measure", once)
+    monkeypatch.setattr(tuner_module, "_measure", some)
+    code, out, err = call(capsys, "tune", "--devices", name)
+    assert code == 130 and "stopped; nothing was measured yet: the same command goes on" in err
+    most = 1
     code, out, err = call(capsys, "tune", "--devices", name)
     told = re.search("stopped; what was measured is kept in (.+): the same command goes on", err)
-    assert code == 1 and out == "" and told
+    assert code == 130 and out == "" and told
     assert opened.keys[0] in Path(told[1]).read_text()
     monkeypatch.setattr(tuner_module, "_measure", measure)
     assert "1 call measured, 1 known before" in call(capsys, "tune", "--devices", name)[1]
