@@ -9,6 +9,7 @@
 // are good for, are those of vksched/ops/special.py; NaN stays NaN. Examples: tests/test_loops.py.
 #include <pybind11/pybind11.h>
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -215,6 +216,14 @@ void require(bool holds, const char* expected)
         throw py::value_error(expected);
 }
 
+// Whether a buffer's format is this machine's float32, which Python spells in several ways.
+bool is_float(const std::string& format)
+{
+    constexpr uint16_t one = 1;
+    const char own = bits_as<std::array<uint8_t, 2>>(one)[0] ? '<' : '>';
+    return format == "f" || format == "@f" || format == "=f" || format == std::string{own, 'f'};
+}
+
 py::buffer_info floats(const py::buffer& given, bool writable = false)
 {
     py::buffer_info info = given.request(writable);
@@ -222,8 +231,9 @@ py::buffer_info floats(const py::buffer& given, bool writable = false)
     bool dense = true;
     for (py::ssize_t axis = info.ndim; axis-- > 0; expected *= info.shape[axis])
         dense = dense && (info.shape[axis] == 1 || info.strides[axis] == expected);
-    const bool holds_floats = info.format == py::format_descriptor<float>::format();
-    require(holds_floats && (dense || info.size == 0), "expected contiguous float32");
+    const bool aligned = reinterpret_cast<uintptr_t>(info.ptr) % alignof(float) == 0;
+    require(is_float(info.format) && aligned && (dense || info.size == 0),
+            "expected contiguous, aligned float32");
     return info;
 }
 
@@ -245,17 +255,21 @@ void norm(const py::buffer& x, const py::object& scale, const py::object& shift,
     const py::buffer_info from = floats(x), to = floats(out, true);
     require(from.size == to.size, "expected as many values in the result as in the operand");
     require(columns > 0 && to.size % columns == 0, "expected whole rows");
-    py::buffer_info kept[2];
-    const float* of_columns[2] = {nullptr, nullptr};
-    for (const py::object* given : {&scale, &shift}) {
-        const size_t at = given == &shift;
-        if (given->is_none())
-            continue;
-        kept[at] = floats(py::cast<py::buffer>(*given));
-        require(static_cast<size_t>(kept[at].size) == columns, "expected a value for each column");
-        of_columns[at] = static_cast<const float*>(kept[at].ptr);
-    }
-    const Norm told{to.size / columns, columns, of_columns[0], of_columns[1], eps, centered};
+    py::buffer_info scales, shifts; // kept until the loop has ended
+    const auto of_columns = [&](const py::object& given, py::buffer_info& kept) -> const float* {
+        if (given.is_none())
+            return nullptr;
+        kept = floats(py::cast<py::buffer>(given));
+        require(static_cast<size_t>(kept.size) == columns, "expected a value for each column");
+        return static_cast<const float*>(kept.ptr);
+    };
+    Norm told{};
+    told.rows = to.size / columns;
+    told.columns = columns;
+    told.scale = of_columns(scale, scales);
+    told.shift = of_columns(shift, shifts);
+    told.eps = eps;
+    told.centered = centered;
     const NormLoop loop = wide && has_wide ? norm_rows_wide : norm_rows;
     py::gil_scoped_release unlocked;
     loop(told, static_cast<const float*>(from.ptr), static_cast<float*>(to.ptr));

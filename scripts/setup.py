@@ -58,6 +58,10 @@ def build_native(setup: Setup) -> str:
     return ""
 
 
+def has_native(setup: Setup) -> bool:
+    return any(setup.venv.glob("lib*/python*/site-packages/vksched_native/stamp.json"))
+
+
 def compile_shaders(setup: Setup) -> str:
     if not setup.native and not shutil.which("glslangValidator"):
         return "left out (VKSCHED_NO_NATIVE)"
@@ -93,7 +97,7 @@ STEPS = (
     Step(
         "native modules (minutes at first)",
         lambda s: hash_of(s.native, hash_of_files(s.root, "native")),
-        lambda s: True,
+        lambda s: not s.native or has_native(s),
         build_native,
     ),
     Step(
@@ -154,8 +158,9 @@ def run_steps(setup: Setup, steps: Iterable[Step]) -> None:
         try:
             with dots():
                 remark = step.run(setup)
-        except BaseException:
-            print("failed", flush=True)
+        except BaseException as error:
+            stopped = isinstance(error, KeyboardInterrupt)
+            print("interrupted" if stopped else "failed", flush=True)
             raise
         print(f"{time.monotonic() - start:.1f} s{remark and ': ' + remark}", flush=True)
         # After the work: making a venv or installing a driver changes what the key looks at.

@@ -263,6 +263,17 @@ def test_failed_step_is_run_again_and_shows_its_log(
     assert "exit code 3" in message and "do this" in message and "the.log" in message
 
 
+def test_stopped_step_is_not_said_to_have_failed(
+    fake: Setup, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(setup: Setup) -> str:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        set_up.run_steps(fake, [set_up.Step("long", lambda s: "1", lambda s: True, stop)])
+    assert "long ... interrupted" in capsys.readouterr().out
+
+
 def test_command_that_is_not_there_fails_with_what_to_do(fake: Setup) -> None:
     with pytest.raises(SetupError, match="exit code 127") as caught:
         fake.call(["/nonexistent/command"], "install it")
@@ -276,10 +287,15 @@ def test_lost_venv_runs_every_step_again(fake: Setup) -> None:
     (spirv / "manifest.json").write_text("{}")
     setup_vulkan.answer_file(fake).parent.mkdir(parents=True)
     setup_vulkan.answer_file(fake).write_text("software\n")
+    native = fake.venv / "lib" / "python3.11" / "site-packages" / "vksched_native"
+    native.mkdir(parents=True)
+    (native / "stamp.json").write_text("{}")
     assert set_up.steps_to_run(fake, set_up.STEPS) == []
     (spirv / "manifest.json").unlink()
+    (native / "stamp.json").unlink()
     assert [s.name for s in set_up.steps_to_run(fake, set_up.STEPS)] == [
-        "shaders (minutes at first)"
+        "native modules (minutes at first)",
+        "shaders (minutes at first)",
     ]
     fake.venv_python.unlink()
     assert set_up.steps_to_run(fake, set_up.STEPS) == list(set_up.STEPS)
