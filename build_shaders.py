@@ -5,8 +5,8 @@
                                                          FUNCTION as the same in small letters
     shaders/copy.comp, not in variants.toml              one variant, by its own name
 
-Only what changed is compiled: the key is a hash of the source, its includes, its defines and the
-tools. The manifest tells the runtime what a shader binds, its push block and its constants; it
+Only what changed is compiled, and a build that was interrupted goes on: the key is a hash of the
+source, its includes, its defines and the tools. The manifest tells the runtime what a shader binds, its push block and its constants; it
 is read from the source by a strict parser. Usage: python build_shaders.py [--check] [--force]
 
 `--stats [SHADER...]` builds, then shows what AMD's compiler makes of the variants: registers,
@@ -181,12 +181,11 @@ def build(force: bool, check: bool, jobs: int) -> int:
     # Without a validator the key is another one: what it has not seen is compiled again with it.
     tools = [run([tool, "--version"]) for tool in (compiler, validator) if tool]
     old: dict[str, Any] = {}
-    manifest_path = OUTPUT / "manifest.json"
-    if manifest_path.exists() and not force:
-        try:
-            old = json.loads(manifest_path.read_text())["variants"]
-        except (ValueError, KeyError):
-            old = {}
+    manifest_path, begun_path = OUTPUT / "manifest.json", OUTPUT / "begun.json"
+    known = () if force else (manifest_path,) if check else (manifest_path, begun_path)
+    for path in known:
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            old.update(json.loads(path.read_text())["variants"])
     manifest: dict[str, Any] = {}
     stale: list[Variant] = []
     for variant in find_variants():
@@ -212,13 +211,16 @@ def build(force: bool, check: bool, jobs: int) -> int:
     OUTPUT.mkdir(parents=True, exist_ok=True)
     for variant in stale:  # after a failed build an old or newer one must not pass for current
         (OUTPUT / f"{variant.name}.spv").unlink(missing_ok=True)
+    text = json.dumps({"target": TARGET, "variants": manifest}, indent=1) + "\n"
+    begun_path.write_text(text)  # what is compiled from here on counts, even if this build ends
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(lambda v: compile_variant(v, compiler, validator), stale))
     for path in gone:
         path.unlink()
-    text = json.dumps({"target": TARGET, "variants": manifest}, indent=1) + "\n"
-    if not manifest_path.exists() or manifest_path.read_text() != text:
-        manifest_path.write_text(text)
+    if manifest_path.exists() and manifest_path.read_text() == text:
+        begun_path.unlink()
+    else:
+        os.replace(begun_path, manifest_path)
     seconds = time.perf_counter() - start
     print(f"shaders: {len(stale)} of {len(manifest)} variants compiled in {seconds:.1f} s")
     if validator is None:

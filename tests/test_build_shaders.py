@@ -119,6 +119,43 @@ def test_only_what_changed_is_compiled(project: Path, capsys: pytest.CaptureFixt
 
 
 @needs_compiler
+def test_an_interrupted_build_goes_on(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("two", "three"):
+        (project / "shaders" / f"{name}.comp").write_text(SOURCE)
+    assert build(jobs=1) == 0
+    compile_variant = build_shaders.compile_variant
+
+    def one_then_stop(variant: build_shaders.Variant, *tools: Any) -> None:
+        if (project / "spirv" / "one.spv").exists():
+            raise KeyboardInterrupt
+        compile_variant(variant, *tools)
+
+    def change(*shaders: str) -> None:
+        for name in shaders:
+            path = project / "shaders" / f"{name}.comp"
+            path.write_text(path.read_text() + "// changed\n")
+
+    change("one", "three")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(build_shaders, "compile_variant", one_then_stop)
+        build(jobs=1)
+    assert build(check=True) == 1
+    capsys.readouterr()
+    assert build() == 0 and "1 of 3 variants" in capsys.readouterr().out
+    assert build(check=True) == 0
+    assert sorted(p.name for p in (project / "spirv").glob("*.json")) == ["manifest.json"]
+    change("one", "three")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(build_shaders, "compile_variant", one_then_stop)
+        build(jobs=1)
+    change("one")  # what was compiled midway is no longer right
+    capsys.readouterr()
+    assert build() == 0 and "2 of 3 variants" in capsys.readouterr().out
+
+
+@needs_compiler
 def test_a_broken_shader_is_shown_with_its_line(project: Path) -> None:
     (project / "shaders" / "one.comp").write_text(SOURCE.replace("+ WIDTH", "+ WIDE"))
     with pytest.raises(build_shaders.BuildError, match=r"one\.comp:8: 'WIDE'"):
