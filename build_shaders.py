@@ -6,8 +6,9 @@
     shaders/copy.comp, not in variants.toml              one variant, by its own name
 
 Only what changed is compiled, and a build that was interrupted goes on: the key is a hash of the
-source, its includes, its defines and the tools. The manifest tells the runtime what a shader binds, its push block and its constants; it
-is read from the source by a strict parser. Usage: python build_shaders.py [--check] [--force]
+source, its includes, its defines and the tools. The manifest tells the runtime what a shader binds,
+its push block and its constants; it is read from the source by a strict parser. Usage: python
+build_shaders.py [--check] [--force]
 
 `--stats [SHADER...]` builds, then shows what AMD's compiler makes of the variants: registers,
 shared memory, occupancy, time; see scripts/shader_stats.py.
