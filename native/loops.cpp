@@ -5,8 +5,8 @@
 //   norm(x, scale, shift, out, columns, eps, centered=True)    layer norm of rows
 //
 // Plain loops that compilers turn into vectors; on x86 twice, as most processors have wider ones
-// than a build for all of them may use. No other module is needed. The formulas, and what they
-// are good for, are those of vksched/ops/special.py; NaN stays NaN. Examples: tests/test_loops.py.
+// than a build for all of them may use. No other module is needed. What the formulas of functions
+// are good for says vksched/ops/special.py; NaN stays NaN. Examples: tests/test_loops.py.
 #include <pybind11/pybind11.h>
 
 #include <array>
@@ -162,35 +162,37 @@ INLINED void norm_row(const Norm& norm, const float* x, float* out)
 using Loop = void (*)(const float*, float*, size_t);
 using NormLoop = void (*)(const Norm&, const float*, float*);
 
-// Each loop twice: for all processors, and for those with wide vectors.
 template <class F>
-void over(const float* x, float* out, size_t count)
+INLINED void each_value(const float* x, float* out, size_t count)
 {
 #pragma GCC ivdep
     for (size_t at = 0; at < count; ++at)
         out[at] = F::of(x[at]);
 }
 
-void norm_rows(const Norm& norm, const float* x, float* out)
+INLINED void each_row(const Norm& norm, const float* x, float* out)
 {
     for (size_t row = 0; row < norm.rows; ++row)
         norm_row(norm, x + row * norm.columns, out + row * norm.columns);
 }
+
+// Each loop twice: for all processors, and for those with wide vectors.
+template <class F>
+void over(const float* x, float* out, size_t count)
+{
+    each_value<F>(x, out, count);
+}
+
+void norm_rows(const Norm& norm, const float* x, float* out) { each_row(norm, x, out); }
 
 #ifdef WIDE
 template <class F>
 WIDE void over_wide(const float* x, float* out, size_t count)
 {
-#pragma GCC ivdep
-    for (size_t at = 0; at < count; ++at)
-        out[at] = F::of(x[at]);
+    each_value<F>(x, out, count);
 }
 
-WIDE void norm_rows_wide(const Norm& norm, const float* x, float* out)
-{
-    for (size_t row = 0; row < norm.rows; ++row)
-        norm_row(norm, x + row * norm.columns, out + row * norm.columns);
-}
+WIDE void norm_rows_wide(const Norm& norm, const float* x, float* out) { each_row(norm, x, out); }
 
 const bool has_wide = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #else
