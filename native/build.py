@@ -49,10 +49,14 @@ def call(command: list[str], to_do: str) -> None:
         raise BuildError(f"`{' '.join(command[:4])} ...` failed; {to_do}")
 
 
+def settings(*more: str) -> str:
+    """Return what decides how sources are built, as text."""
+    return json.dumps([sys.version, SUFFIX, *map(os.environ.get, CMAKE_READS), *more])
+
+
 def build_key() -> str:
     """Return a digest of all that decides what is built."""
-    settings = [sys.version, SUFFIX, *map(os.environ.get, CMAKE_READS)]
-    digest = hashlib.sha256(json.dumps(settings).encode())
+    digest = hashlib.sha256(settings().encode())
     for path in sorted(p for p in HERE.iterdir() if p.suffix in (".txt", ".py", ".cpp", ".hpp")):
         digest.update(path.read_bytes() + b"\0")
     return digest.hexdigest()
@@ -146,12 +150,11 @@ def compile_modules(work: Path, source: Path, pybind11_dir: Path) -> Path:
         # Modules take Python's symbols from the interpreter; kp's CMake file wants a name only.
         f"-DPYTHON_LIBRARY={sysconfig.get_path('stdlib')}",
     ]
-    settings = json.dumps([*configure, sys.version, *map(os.environ.get, CMAKE_READS)])
-    settled = build / "settings.json"
-    if not settled.exists() or settled.read_text() != settings:
+    wanted, settled = settings(*configure), build / "settings.json"
+    if not settled.exists() or settled.read_text() != wanted:
         shutil.rmtree(build, ignore_errors=True)
     call(configure, f"see above; missing packages: {APT}")
-    settled.write_text(settings)
+    settled.write_text(wanted)
     jobs = str(len(os.sched_getaffinity(0)))
     call(["cmake", "--build", str(build), "-j", jobs], f"see above; missing packages: {APT}")
     return build / "modules"
@@ -195,20 +198,17 @@ def main(arguments: list[str] | None = None) -> int:
     work.mkdir(parents=True, exist_ok=True)
     if options.force:
         shutil.rmtree(build_folder(work), ignore_errors=True)
-    failure: BuildError | None = None
     try:
         check_tools()
         built = compile_modules(work, get_kp(work), get_pybind11(work))
         install(built, package, key)
+        say(f"installed {package} in {time.monotonic() - start:.0f} s")
+        code = 0
     except BuildError as error:
-        failure = error
-    # Whole or broken, nothing of it is used again.
-    shutil.rmtree(build_folder(work), ignore_errors=True)
-    if failure is not None:
-        print(f"[native] {failure}", file=sys.stderr, flush=True)
-        return 1
-    say(f"installed {package} in {time.monotonic() - start:.0f} s")
-    return 0
+        print(f"[native] {error}", file=sys.stderr, flush=True)
+        code = 1
+    shutil.rmtree(build_folder(work), ignore_errors=True)  # whole or broken, it is not used again
+    return code
 
 
 if __name__ == "__main__":
