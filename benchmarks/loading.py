@@ -2,9 +2,9 @@
 
     python benchmarks/loading.py [--models resnet18,minilm.onnx] [--devices vulkan:0] [--json]
 
-A model is a structure of tests/models or a file; `python examples/export_minilm.py minilm.onnx`
-writes one of 90 MB. All takes turns in one process, with the file in the system's cache. The first
-load of a process also imports what it needs, and compiles shaders.
+A model is a structure of tests/importers/models or a file; one of 90 MB comes from
+`python examples/export_minilm.py minilm.onnx`. All takes turns in one process, with the file in the
+system's cache. The first load of a process also imports what it needs, and compiles shaders.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.table import Table
 
 import vksched as vs
-from vksched.model import ModelRun
-from vksched.runtime.kompute import Buffer, Context
-from vksched.runtime.memory import write_new
+from vksched.models.run import ModelRun
+from vksched.runtime.vulkan.context import Buffer, Context
+from vksched.runtime.vulkan.memory import write_new
 from vksched.types import NDArray
 
 T = TypeVar("T")

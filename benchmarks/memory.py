@@ -2,9 +2,9 @@
 
     python benchmarks/memory.py [--models bert_mini,resnet18] [--devices vulkan:0,cpu] [--json]
 
-The models are the structures of tests/models. A plan says what it takes before anything is
-allocated. onnxruntime, an extra, is measured in a process of its own: how far the largest resident
-size rises over what it was before the session, its copy of the weights included.
+The models are the structures of tests/importers/models. A plan says what it takes before anything
+is allocated. onnxruntime, an extra, is measured in a process of its own: how far the largest
+resident size rises over what it was before the session, its copy of the weights included.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import vksched as vs
 from vksched.bench.peers.growth import growth_of
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "importers"))
 
 from models import dimensions, example_inputs, make_model  # noqa: E402
 

@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 import vksched as vs
-from vksched.runtime import binding
-from vksched.runtime.shaders import load_shader
+from vksched.runtime.vulkan import binding
+from vksched.runtime.vulkan.shaders import load_shader
 
 SIZE = 64
 

@@ -31,7 +31,7 @@ from plots import plots
 from vksched.bench.report import DeviceReport, Report, find_devices
 from vksched.bench.rounds import Result, geometric_mean
 from vksched.bench.suites import fitting, specs_of
-from vksched.runtime.probe import list_devices
+from vksched.runtime.vulkan.probe import list_devices
 
 ROOT = Path(__file__).resolve().parent.parent
 PORTION = 6

@@ -16,7 +16,7 @@ from onnx.parser import parse_model
 from pick import present_devices
 
 import vksched as vs
-from vksched.importers.example import choose_shapes, example_inputs
+from vksched.importers.onnx.example import choose_shapes, example_inputs
 from vksched.types import NDArray
 
 TEXT = """

@@ -6,7 +6,7 @@
 //
 // Plain loops that compilers turn into vectors; on x86 twice, as most processors have wider ones
 // than a build for all of them may use. No other module is needed. What the formulas of functions
-// are good for says vksched/ops/special.py; NaN stays NaN. Examples: tests/test_loops.py.
+// are good for says vksched/ops/elementwise/special.py; NaN stays NaN. Examples: tests/ops/test_loops.py.
 #include <pybind11/pybind11.h>
 
 #include <array>

@@ -1,6 +1,7 @@
 """The tests of onnx.backend.test that carry their data, run through vksched on sets of devices.
 
-Used by tests/test_onnx_backend.py and by scripts/onnx_backend.py, which writes docs/onnx.md.
+Used by tests/importers/test_onnx_backend.py and by scripts/onnx_backend.py, which writes
+docs/onnx.md.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from onnx.reference import ReferenceEvaluator
 
 import vksched as vs
 from vksched.graph import build_graph
-from vksched.importers.model import Model
-from vksched.model import ModelRun
+from vksched.importers.onnx.model import Model
+from vksched.models.run import ModelRun
 from vksched.plan.plan import Plan
 from vksched.plan.support import Support
 
 ROOT = Path(__file__).resolve().parent.parent
-REFERENCE = ROOT / "tests" / "data" / "onnx_reference.json"
+REFERENCE = ROOT / "tests" / "importers" / "data" / "onnx_reference.json"
 FOLDERS = ("simple", "pytorch-converted", "pytorch-operator")
 """Kinds of tests that are files of the onnx package; those of kind "node" are made in code."""
 T = onnx.TensorProto

@@ -1,7 +1,7 @@
 """docs/onnx.md: which ONNX tests pass on which devices, and where their ops ran.
 
-Written by `python scripts/onnx_backend.py --write`; tests/test_onnx_backend.py compares each row
-with what it finds itself.
+Written by `python scripts/onnx_backend.py --write`; tests/importers/test_onnx_backend.py compares
+each row with what it finds itself.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import onnx
 import onnx_cases as cases
 from onnx_cases import FOLDERS, BackendCase, Outcome
 
-from vksched.importers.host import PART
-from vksched.importers.rules import rules
+from vksched.importers.onnx.nodes.host import PART
+from vksched.importers.onnx.rules import rules
 
 PAGE = cases.ROOT / "docs" / "onnx.md"
 SETS = {

@@ -18,7 +18,7 @@ LAYER_FOLDERS = tuple(f.replace("icd.d", "explicit_layer.d") for f in ICD_FOLDER
 SWIFTSHADER_FILES = ("libvk_swiftshader.so", "vk_swiftshader_icd.json")
 DRIVER_VARIABLES = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES")
 DESCRIBE_DEVICES = (
-    "import json; from vksched.runtime import probe;"
+    "import json; from vksched.runtime.vulkan import probe;"
     "print(json.dumps([(d.label, d.type) for d in probe.list_devices() if d.name != 'cpu']))"
 )
 

@@ -5,7 +5,7 @@ shared memory, occupancy and an estimate of the time. Each variant is compiled w
 constants and with all that the case table's calls use on a GPU. One child process per family, for
 the driver reads the variable once; see vulkan_pipelines.py.
 
-Reached by `python build_shaders.py --stats`, and by tests/test_shader_stats.py.
+Reached by `python build_shaders.py --stats`, and by tests/project/test_shader_stats.py.
 """
 
 from __future__ import annotations
@@ -174,9 +174,9 @@ def used_pipelines(variants: Collection[str] | None = None) -> list[Pipeline]:
     try:
         from vksched.cases.table import CASES, FUNCTIONS
         from vksched.errors import UnsupportedOp
-        from vksched.ops.lower import lower, variants_of
-        from vksched.ops.op import Call, Limits, get_op, view_offset
-        from vksched.runtime.shaders import load_manifest, load_shader
+        from vksched.ops.core.lower import lower, variants_of
+        from vksched.ops.core.op import Call, Limits, get_op, view_offset
+        from vksched.runtime.vulkan.shaders import load_manifest, load_shader
     except ImportError as error:
         raise StatsError(f"{error}; try .venv/bin/python, which `make setup` makes") from None
     all_variants = load_manifest()
@@ -275,8 +275,8 @@ def _request(pipeline: Pipeline, folder: str) -> dict[str, object]:
     """Returns what the child process needs to know of a pipeline. folder: for modules that are
     written anew.
     """
-    from vksched.ops.op import Steps
-    from vksched.runtime.shaders import DIRECTORY, load_shader
+    from vksched.ops.core.op import Steps
+    from vksched.runtime.vulkan.shaders import DIRECTORY, load_shader
 
     shader = load_shader(pipeline.variant)
     values = shader.specialize(dict(pipeline.constants))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.runtime import probe
+from vksched.runtime.vulkan import probe
 
 os.environ.setdefault("VKSCHED_CHECK", "1")  # every run of the suite, and of its children
 os.environ["VKSCHED_TUNE"] = "0"  # nothing but the static choice, whatever this machine knows

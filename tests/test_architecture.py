@@ -11,17 +11,13 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "vksched"
 LAYERS = [
     ("errors", "types", "switches"),
-    ("ops",),
-    ("graph",),
+    ("machine", "ops", "graph"),
     ("autograd", "passes", "importers"),
     ("plan",),
     ("runtime",),
     ("tuner",),
-    ("states", "opened"),
-    ("compiled",),
-    ("run", "request"),
-    ("function", "between", "control", "program"),
-    ("model",),
+    ("engine",),
+    ("models",),
     ("scheduler",),
     ("session", "onnx_backend"),
     ("cases",),
@@ -71,17 +67,17 @@ def test_imports_go_left_only(path: Path) -> None:
 
 def test_one_file_alone_imports_each_native_module() -> None:
     told = {str(p.relative_to(PACKAGE)) for p in MODULES if "vksched_native" in p.read_text()}
-    assert told == {"runtime/binding.py", "bench/peers/kp.py", "ops/loops.py"}
+    assert told == {"runtime/vulkan/binding.py", "bench/peers/kp.py", "ops/core/loops.py"}
     users = {
         (str(path.relative_to(PACKAGE)), module)
         for path in MODULES
         for module in re.findall(r"vksched_native(?:\.| import )(\w+)", path.read_text())
     }
     assert users == {
-        ("runtime/binding.py", "kp"),
-        ("runtime/binding.py", "companion"),
+        ("runtime/vulkan/binding.py", "kp"),
+        ("runtime/vulkan/binding.py", "companion"),
         ("bench/peers/kp.py", "kp"),
-        ("ops/loops.py", "loops"),
+        ("ops/core/loops.py", "loops"),
     }
 
 

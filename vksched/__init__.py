@@ -12,6 +12,7 @@ from __future__ import annotations
 
 __version__ = "0.1.0"
 
+from .engine.run import Run
 from .errors import (
     DeviceError,
     DeviceLost,
@@ -31,19 +32,18 @@ from .errors import (
 )
 from .graph import Graph, build_graph
 from .importers import load
+from .machine.spec import DeviceSpec, Machine
 from .ops import *  # noqa: F403 - the op set, by its own __all__
 from .ops import __all__ as _ops
-from .ops.state import state
-from .ops.tensor import Tensor, constant, input, scope, weight
-from .plan.machine import DeviceSpec, Machine
+from .ops.core.tensor import Tensor, constant, input, scope, weight
+from .ops.sources.state import state
 from .plan.plan import Plan
 from .plan.planner import plan_graph
-from .run import Run
 from .runtime.faulty import FaultyDevice
 from .runtime.null import NullDevice, SimulatedClock
-from .runtime.probe import DeviceInfo
-from .runtime.probe import list_devices as devices
 from .runtime.stats import RunStats
+from .runtime.vulkan.probe import DeviceInfo
+from .runtime.vulkan.probe import list_devices as devices
 from .scheduler import Scheduler
 from .session import InferenceSession
 from .trace import Event, Recorder, Trace, VkschedWarning

@@ -9,11 +9,11 @@ from types import MappingProxyType
 from typing import Any
 
 from .errors import GraphError, VkschedError
-from .ops.bounds import OF_DTYPE, Bounds, bounds_of_data, bounds_of_result, fits
-from .ops.lower import infer
-from .ops.op import Attrs, Op, get_op, view_offset
-from .ops.state import assign
-from .ops.tensor import Tensor
+from .ops.core.bounds import OF_DTYPE, Bounds, bounds_of_data, bounds_of_result, fits
+from .ops.core.lower import infer
+from .ops.core.op import Attrs, Op, get_op, view_offset
+from .ops.core.tensor import Tensor
+from .ops.sources.state import assign
 from .types import INT64, NDArray, TensorType, numpy_dtype
 
 FEW = 1 << 16

@@ -6,7 +6,7 @@
 
 Devices are named as for a Scheduler, several by commas, in order of priority; "CPU" is "cpu". All
 models that are prepared for the same devices share a scheduler, which stays open for the next one
-until close(), or until Python ends. Examples: tests/test_onnx_backend.py.
+until close(), or until Python ends. Examples: tests/importers/test_onnx_backend.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 
 from .errors import DeviceError, GraphError, VkschedError
 from .importers import load, require_onnx
-from .runtime import probe
+from .runtime.vulkan import probe
 from .scheduler import Scheduler
 from .types import Shape
 
@@ -33,9 +33,9 @@ import onnx  # noqa: E402
 from onnx import ModelProto, NodeProto, TypeProto, ValueInfoProto, helper  # noqa: E402
 from onnx.backend.base import Backend, BackendRep, namedtupledict  # noqa: E402
 
-from .importers.functions import canonical_domain  # noqa: E402
-from .importers.values import HostValue  # noqa: E402
-from .model import ModelRun  # noqa: E402
+from .importers.onnx.nodes.functions import canonical_domain  # noqa: E402
+from .importers.onnx.nodes.values import HostValue  # noqa: E402
+from .models.run import ModelRun  # noqa: E402
 
 DEFAULT_DEVICE = "vulkan:0"
 

@@ -12,25 +12,25 @@ from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, overload
 
-from .compiled import ON_FAULT, Compiled, Quarantine
+from .engine.devices import DeviceSet
+from .engine.function import Build, Function
+from .engine.generations import ON_FAULT, Compiled, Quarantine
+from .engine.request import Observe, Request, find_observers
+from .engine.run import Run, make_packer
+from .engine.states import StateTable
 from .errors import DeviceError, GraphError, OutOfMemory, PlanError
-from .function import Build, Function
 from .graph import Graph, Outputs, Updates, build_graph
 from .importers import ImportedModel
-from .opened import DeviceSet
-from .ops.tensor import Tensor
-from .plan.fallback import warn_of_fallbacks
-from .plan.machine import DeviceSpec, Machine
+from .machine.spec import DeviceSpec, Machine
+from .ops.core.tensor import Tensor
 from .plan.plan import Plan
 from .plan.planner import POLICIES, plan_graph
-from .request import Observe, Request, find_observers
-from .run import Run, make_packer
-from .runtime import probe
+from .plan.tell.fallback import warn_of_fallbacks
 from .runtime.device import Device, Progress
 from .runtime.executor import Executor
 from .runtime.fork import Owner
+from .runtime.vulkan import probe
 from .runtime.watchdog import Watchdog
-from .states import StateTable
 from .switches import is_on
 from .trace import Sink, Trace, as_trace
 from .tuner.store import Store
@@ -38,7 +38,7 @@ from .tuner.tuner import Tuner, mode_of
 from .types import NDArray
 
 if TYPE_CHECKING:
-    from .model import ModelRun
+    from .models.run import ModelRun
 
 DEFAULT_TIMEOUT_S = 300.0
 
@@ -242,8 +242,8 @@ class Scheduler:
         more: object,
     ) -> ModelRun:
         """Returns what compiles a model for the shapes of its calls; now where all are fixed."""
-        from .importers.model import Model  # needs the onnx package, which is an extra
-        from .model import ModelRun
+        from .importers.onnx.model import Model  # needs the onnx package, which is an extra
+        from .models.run import ModelRun
 
         assert isinstance(outputs, Model)
         if more:

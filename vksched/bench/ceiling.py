@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from ..ops.op import Limits
-from ..ops.quads import WORDS_64, reads_64
-from ..runtime.cpu import CpuDevice
+from ..ops.core.op import Limits
+from ..ops.core.quads import WORDS_64, reads_64
 from ..runtime.device import Device
-from ..runtime.kompute import Context, Pipeline, Recording
-from ..runtime.shaders import load_shader
-from ..runtime.vulkan import VulkanDevice
+from ..runtime.host.cpu import CpuDevice
+from ..runtime.vulkan.context import Context, Pipeline, Recording
+from ..runtime.vulkan.device import VulkanDevice
+from ..runtime.vulkan.shaders import load_shader
 
 FMA = {
     "ceiling_fma_float": (1, 8),

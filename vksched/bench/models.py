@@ -28,8 +28,8 @@ from ..ops import (
     scatter_nd,
     transpose,
 )
-from ..ops.state import state
-from ..ops.tensor import Tensor, input, weight
+from ..ops.core.tensor import Tensor, input, weight
+from ..ops.sources.state import state
 from ..scheduler import Scheduler
 from ..types import NDArray
 from .facts import Fact

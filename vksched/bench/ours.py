@@ -35,8 +35,8 @@ from ..ops import (
     softmax,
     transpose,
 )
-from ..ops.state import state
-from ..ops.tensor import Tensor, weight
+from ..ops.core.tensor import Tensor, weight
+from ..ops.sources.state import state
 from ..scheduler import Scheduler
 from .models import NetworkRun
 from .peers.specs import EPSILON, Array, Arrays, Spec, arrays_of

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ..ops import reduce_sum
-from ..ops.quads import reading
-from ..ops.tensor import input, weight
-from ..runtime.cpu import CpuDevice
+from ..ops.core.quads import reading
+from ..ops.core.tensor import input, weight
 from ..runtime.device import Device
-from ..runtime.shaders import load_shader
-from ..runtime.vulkan import VulkanDevice
+from ..runtime.host.cpu import CpuDevice
+from ..runtime.vulkan.device import VulkanDevice
+from ..runtime.vulkan.shaders import load_shader
 from ..scheduler import Scheduler
 from .facts import Fact
 

@@ -20,8 +20,9 @@ import numpy as np
 
 import vksched as vs
 
-from ..plan import draft, planner
-from ..plan.machine import DeviceSpec, Machine
+from ..machine.spec import DeviceSpec, Machine
+from ..plan import planner
+from ..plan.make import draft
 from .facts import Fact
 
 SIZES = (1_000, 10_000, 100_000)

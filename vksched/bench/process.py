@@ -5,7 +5,7 @@
 
 A worker that dies, hangs or answers rubbish costs its figure of that case; the next case starts a
 new one, RESTARTS times. Between requests it is stopped, and would hear nothing of a pipe that ends:
-on Linux the kernel kills it with this process. Examples: tests/test_bench_peers.py.
+on Linux the kernel kills it with this process. Examples: tests/bench/test_bench_peers.py.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..errors import DeviceError, GraphError
-from ..runtime import probe
+from ..runtime.vulkan import probe
 from .ceiling import Ceiling, measure_ceiling
 from .facts import Fact
 from .models import model_facts

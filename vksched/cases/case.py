@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from ..graph import Graph, build_graph
-from ..ops.lower import compute, infer, variants_of
-from ..ops.op import Attrs, AttrValue, Call, Limits, Op, get_op
-from ..ops.tensor import Tensor, input
+from ..ops.core.lower import compute, infer, variants_of
+from ..ops.core.op import Attrs, AttrValue, Call, Limits, Op, get_op
+from ..ops.core.tensor import Tensor, input
 from ..types import INT64, NDArray, TensorType, canonical_dtype
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import ShapeError
-from ..ops.chain import BINARY, MAX_COST, UNARY, Step, program_attrs
-from ..ops.op import AttrValue
-from ..ops.pointwise import word
-from ..ops.tensor import apply, as_tensor
+from ..ops.core.op import AttrValue
+from ..ops.core.tensor import apply, as_tensor
+from ..ops.elementwise.chain import BINARY, MAX_COST, UNARY, Step, program_attrs
+from ..ops.elementwise.pointwise import word
 from ..types import FLOAT32, NDArray
 from .case import Case, ErrorCase, bools, floats, ints
 from .unary import attrs as attrs_of

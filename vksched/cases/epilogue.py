@@ -10,12 +10,12 @@ import numpy as np
 
 import vksched as vs
 
-from ..ops.chain import Step
-from ..ops.epilogue import then
-from ..ops.op import AttrValue
-from ..ops.pointwise import word
-from ..ops.tensor import apply, as_tensor
-from ..ops.winograd import TILES
+from ..ops.core.op import AttrValue
+from ..ops.core.tensor import apply, as_tensor
+from ..ops.elementwise.chain import Step
+from ..ops.elementwise.epilogue import then
+from ..ops.elementwise.pointwise import word
+from ..ops.windows.winograd import TILES
 from ..types import FLOAT32, NDArray, Shape
 from . import winograd
 from .case import Case, ErrorCase, floats, ints

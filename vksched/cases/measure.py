@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..errors import UnsupportedOp
-from ..ops.op import Attrs, view_offset
+from ..ops.core.op import Attrs, view_offset
 from .case import Case, FunctionCase
 from .proof import select
 from .runner import Runner

@@ -6,7 +6,7 @@ import numpy as np
 
 import vksched as vs
 
-from ..ops.pad import MODES
+from ..ops.moves.pad import MODES
 from ..types import NDArray
 from .calls import call
 from .case import Case, ErrorCase, bools, floats, ints

@@ -8,8 +8,8 @@ import numpy as np
 
 import vksched as vs
 
-from ..ops.op import AttrValue
-from ..ops.random import normal_pieces
+from ..ops.core.op import AttrValue
+from ..ops.sources.random import normal_pieces
 from ..types import NDArray
 from .case import Case, ErrorCase, FunctionCase, floats, halves
 

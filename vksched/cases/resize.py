@@ -8,8 +8,8 @@ import numpy as np
 
 import vksched as vs
 
-from ..ops.op import Attrs, get_op
-from ..ops.resize import COORDINATES, NEAREST
+from ..ops.core.op import Attrs, get_op
+from ..ops.windows.resize import COORDINATES, NEAREST
 from ..types import NDArray, TensorType
 from .calls import FunctionCall, call
 from .case import Case, ErrorCase, bools, floats, ints

@@ -11,13 +11,13 @@ import time
 import numpy as np
 
 from ..errors import UnsupportedOp
+from ..ops.core.lower import SCRATCH_ALIGN_WORDS, Lowering, lower
+from ..ops.core.op import OUTPUT, SCRATCH, STATUS, Limits, view_offset
 from ..ops.elementwise import BINARY, UNARY
-from ..ops.lower import SCRATCH_ALIGN_WORDS, Lowering, lower
-from ..ops.op import OUTPUT, SCRATCH, STATUS, Limits, view_offset
-from ..runtime.kompute import HostBuffer
-from ..runtime.memory import read_words, write_words
-from ..runtime.single import Place, Singles
-from ..runtime.vulkan import VulkanDevice
+from ..runtime.vulkan.context import HostBuffer
+from ..runtime.vulkan.device import VulkanDevice
+from ..runtime.vulkan.memory import read_words, write_words
+from ..runtime.vulkan.single import Place, Singles
 from ..types import NDArray, numpy_dtype
 from .case import Case, FunctionCase, Mismatch
 

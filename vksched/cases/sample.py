@@ -8,8 +8,8 @@ import numpy as np
 
 import vksched as vs
 
-from ..ops.op import AttrValue
-from ..ops.sample import MODES, PADDINGS
+from ..ops.core.op import AttrValue
+from ..ops.windows.sample import MODES, PADDINGS
 from ..types import NDArray
 from .calls import call
 from .case import Case, ErrorCase, bools, floats, ints

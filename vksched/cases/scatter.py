@@ -6,7 +6,7 @@ import numpy as np
 
 import vksched as vs
 
-from ..ops.scatter import SCATTER_CODES
+from ..ops.moves.scatter import SCATTER_CODES
 from ..types import NDArray
 from .case import Case, ErrorCase, FunctionCase, bools, floats, ints
 from .index import bad, picks, tuples

@@ -8,9 +8,9 @@ import numpy as np
 
 import vksched as vs
 
-from ..ops import winograd
-from ..ops.lower import compute
-from ..ops.op import Attrs, get_op
+from ..ops.core.lower import compute
+from ..ops.core.op import Attrs, get_op
+from ..ops.windows import winograd
 from ..types import NDArray, Shape
 from .case import Case, ErrorCase, floats
 from .conv import edges

@@ -13,7 +13,7 @@ from ..types import NDArray
 from .feeds import said
 
 if TYPE_CHECKING:
-    from ..importers.model import Model
+    from ..importers.onnx.model import Model
 
 TOLERANCE = 1e-4
 """How far a float output may be off, relative to its largest magnitude, unless the user says so;

@@ -11,7 +11,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ..runtime.probe import DeviceInfo
+    from ..runtime.vulkan.probe import DeviceInfo
 
 GIB = 1 << 30
 WIDE_COLUMNS = 150
@@ -22,7 +22,7 @@ WIDE_COLUMNS = 150
 @click.option("--json", "as_json", is_flag=True, help="Print everything known, as JSON.")
 def devices(as_json: bool) -> None:
     """List the devices, their limits, and which of them are used by default."""
-    from ..runtime import probe
+    from ..runtime.vulkan import probe
 
     found = probe.survey()
     if as_json:

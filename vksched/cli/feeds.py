@@ -15,7 +15,7 @@ from ..errors import GraphError, VkschedError
 
 if TYPE_CHECKING:
     from ..graph import Graph
-    from ..importers.model import Model
+    from ..importers.onnx.model import Model
 
 model_argument = click.argument("model_file", metavar="MODEL.onnx")
 devices_option = click.option(

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
     from ..graph import Graph
-    from ..importers.lowering import Lowered
-    from ..importers.model import Model, ModelValue
-    from ..plan.machine import Machine
+    from ..importers.onnx.lower.lowering import Lowered
+    from ..importers.onnx.model import Model, ModelValue
+    from ..machine.spec import Machine
     from ..plan.plan import Plan
 
 FUSED, VIEW, FOLDED, IDLE = "(fused)", "view", "folded", "no work"
@@ -86,12 +86,12 @@ def describe(
 
     places: devices by pattern, which in a model of several stages may name what comes later.
     """
+    from ..engine.request import Request
     from ..graph import build_graph
-    from ..importers.example import choose_shapes
-    from ..plan.explain import COMMAND, idle_lines
+    from ..importers.onnx.example import choose_shapes
     from ..plan.names import NameIndex
     from ..plan.planner import plan_graph
-    from ..request import Request
+    from ..plan.tell.explain import COMMAND, idle_lines
 
     sizes = choose_shapes(model, arrays, dims, shapes)
     with hint_at(sizes.assumed):
@@ -121,8 +121,8 @@ def lower_model(
     model: Model, shapes: Mapping[str, Any], arrays: Mapping[str, Any]
 ) -> tuple[Lowered, list[str]]:
     """Returns the first stage of a model for some shapes and arrays, and what to say of it."""
-    from ..importers.example import example_inputs
-    from ..importers.lowering import NeedsInputs
+    from ..importers.onnx.example import example_inputs
+    from ..importers.onnx.lower.lowering import NeedsInputs
 
     if arrays:
         given = {**example_inputs(model, shapes, 0, tuple(arrays)), **arrays}
@@ -164,7 +164,7 @@ def _ops(
 
     written: the graph of the first stage before it was rewritten into the plan's.
     """
-    from ..importers.lowering import scope_name
+    from ..importers.onnx.lower.lowering import scope_name
 
     found = _places(written, plan, {scope_name(node) for node in nodes}) if written and plan else {}
     step = lowered.step.node.output if lowered.step else ()
@@ -232,8 +232,8 @@ def _by_numpy(plan: Plan) -> list[dict[str, Any]]:
     """Returns the ops that run on the CPU as no device can, each with its reason, those of few
     elements too: their sizes may be assumed. doubtful: whether a run may refuse it.
     """
-    from ..importers.lowering import MISFIT
-    from ..plan.fallback import find_fallbacks, join_reasons
+    from ..importers.onnx.lower.lowering import MISFIT
+    from ..plan.tell.fallback import find_fallbacks, join_reasons
 
     rows: dict[tuple[str, str], list[str]] = {}
     for node in plan.graph.ops:
@@ -253,8 +253,8 @@ def _cut(lowered: Lowered) -> dict[str, Any] | None:
     """Returns where the first stage ends, if not at the end of the model. by_host: whether the host
     runs that node, before what is left. doubtful: whether it may refuse it.
     """
-    from ..importers.host import describe
-    from ..importers.lowering import MISFIT
+    from ..importers.onnx.lower.lowering import MISFIT
+    from ..importers.onnx.nodes.host import describe
 
     if lowered.then is None:
         return None

@@ -119,8 +119,8 @@ def perf(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, repeat:
 def _runners(stack: ExitStack, wanted: Iterable[str]) -> list[Runner]:
     """Opens the Vulkan devices named, or all that can be used, software ones too."""
     from ..cases.runner import Runner
-    from ..runtime import probe
-    from ..runtime.vulkan import VulkanDevice
+    from ..runtime.vulkan import probe
+    from ..runtime.vulkan.device import VulkanDevice
     from ..scheduler import Scheduler
 
     found = probe.survey()

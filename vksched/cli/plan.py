@@ -19,7 +19,7 @@ from ..errors import VkschedError
 from . import feeds
 
 if TYPE_CHECKING:
-    from ..plan.machine import DeviceSpec, Machine
+    from ..machine.spec import DeviceSpec, Machine
     from ..plan.plan import Plan
 
 
@@ -52,9 +52,9 @@ def plan(
     The attribute is a Tensor, a sequence or a dict of them, or a function without arguments that
     returns one of these.
     """
+    from ..engine.request import Request
     from ..graph import build_graph
     from ..plan.planner import plan_graph
-    from ..request import Request
 
     if devices is not None and machine_file is not None:
         raise click.UsageError("--devices and --machine exclude each other.")
@@ -77,7 +77,7 @@ def plan(
 
 
 def _text(plan: Plan, node: str | None, as_json: bool) -> str:
-    from ..plan.explain import COMMAND, explain_plan
+    from ..plan.tell.explain import COMMAND, explain_plan
 
     if not as_json:
         return plan.explain(node) if node is not None else explain_plan(plan, COMMAND)
@@ -91,8 +91,8 @@ def _text(plan: Plan, node: str | None, as_json: bool) -> str:
 
 def machine_here(names: str | None) -> tuple[Machine, dict[str, str]]:
     """Returns the machine of the devices named, or used by default, and their other names."""
-    from ..plan.machine import Machine
-    from ..runtime import probe
+    from ..machine.spec import Machine
+    from ..runtime.vulkan import probe
     from ..tuner.store import Store
     from ..tuner.tuner import Tuner, mode_of
 
@@ -124,7 +124,7 @@ def read_machine(path: str) -> Machine:
     Raises:
         VkschedError: the file cannot be read; PlanError: it is no machine.
     """
-    from ..plan.machine import Machine
+    from ..machine.spec import Machine
 
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -165,7 +165,7 @@ def load_outputs(address: str) -> Any:
 
 def _known(module: ModuleType) -> str:
     """The names of a module that may be graphs: tensors, and what it defines itself."""
-    from ..ops.tensor import Tensor
+    from ..ops.core.tensor import Tensor
 
     return ", ".join(
         name

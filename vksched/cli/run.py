@@ -20,7 +20,7 @@ from .check import TOLERANCE, compare, expected_outputs
 from .info import describe_model, hint_at, show_assumed, show_model
 
 if TYPE_CHECKING:
-    from ..importers.model import Model
+    from ..importers.onnx.model import Model
     from ..runtime.device import Progress
     from ..trace import Recorder
     from .meter import Meter
@@ -123,7 +123,7 @@ def _inputs(
     seed: int | None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the first part of the report, and values for all inputs."""
-    from ..importers.example import choose_shapes, example_inputs
+    from ..importers.onnx.example import choose_shapes, example_inputs
 
     missing = [value.name for value in model.inputs if value.name not in arrays]
     if missing and seed is None:
@@ -151,7 +151,7 @@ def measure(
     progress: Progress,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the outputs, and the times of all runs but the first, or of that if it is alone."""
-    from ..plan.explain import COMMAND, idle_lines
+    from ..plan.tell.explain import COMMAND, idle_lines
     from ..scheduler import Scheduler
     from .meter import Meter
 

@@ -14,7 +14,7 @@ from . import feeds
 
 if TYPE_CHECKING:
     from ..graph import Graph
-    from ..plan.machine import DeviceSpec
+    from ..machine.spec import DeviceSpec
     from ..runtime.device import Device
     from ..tuner.store import Found
     from ..tuner.tuner import Tuner
@@ -73,7 +73,7 @@ def tune(
 
 
 def _devices(wanted: Sequence[str] | None) -> list[str]:
-    from ..runtime import probe
+    from ..runtime.vulkan import probe
 
     if wanted is not None:
         if all(name == "cpu" for name in wanted):
@@ -97,7 +97,7 @@ def _graphs(
     """Returns the graph of a model's first stage, if it has one."""
     from ..graph import build_graph
     from ..importers import load
-    from ..importers.example import choose_shapes
+    from ..importers.onnx.example import choose_shapes
     from ..passes import optimize
     from .info import hint_at, lower_model
 

@@ -11,7 +11,7 @@ from ..errors import VkschedError
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from .model import Model
+    from .onnx.model import Model
 
 Progress = Callable[[str, int, int], None]
 """Called with (what, done, total), in bytes, while something long goes on."""
@@ -34,8 +34,8 @@ def load(
         VkschedError: the onnx package is missing.
     """
     require_onnx()
-    from .loader import read_onnx
-    from .model import Model
+    from .onnx.model import Model
+    from .onnx.read.loader import read_onnx
 
     return Model(read_onnx(source, progress))
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from . import winograd as winograd
-from .activation import (
+from .elementwise.activation import (
     celu,
     elu,
     gelu,
@@ -20,15 +19,7 @@ from .activation import (
     softsign,
     thresholded_relu,
 )
-from .arg import (
-    argmax,
-    argmin,
-    nonzero,
-)
-from .attention import (
-    attention,
-)
-from .binary import (
+from .elementwise.binary import (
     add,
     atan2,
     bitwise_and,
@@ -62,153 +53,7 @@ from .binary import (
     sub,
     subtract,
 )
-from .channel_norm import (
-    batch_norm,
-    batch_norm_training,
-    group_norm,
-    instance_norm,
-    local_response_norm,
-    lp_normalize,
-    mean_variance_normalize,
-)
-from .conv import (
-    conv,
-    conv_transpose,
-)
-from .create import (
-    arange,
-    eye,
-    full,
-    full_like,
-    linspace,
-    ones,
-    ones_like,
-    zeros,
-    zeros_like,
-)
-from .depth import (
-    depth_to_space,
-    space_to_depth,
-)
-from .einsum import (
-    einsum,
-)
-from .index import (
-    embedding,
-    gather,
-    gather_elements,
-    gather_nd,
-    one_hot,
-    take_along_axis,
-)
-from .layout import (
-    concat,
-    expand,
-    expand_dims,
-    reshape,
-    squeeze,
-    transpose,
-)
-from .layout import (
-    slice_ as slice,
-)
-from .linear import (
-    dot,
-    gemm,
-    linear,
-    outer,
-    tensordot,
-    vecdot,
-)
-from .matmul import (
-    matmul,
-)
-from .norm import (
-    layer_norm,
-    rms_norm,
-)
-from .pad import (
-    pad,
-)
-from .pool import (
-    adaptive_average_pool,
-    adaptive_max_pool,
-    average_pool,
-    global_average_pool,
-    global_lp_pool,
-    global_max_pool,
-    lp_pool,
-    max_pool,
-    max_pool_indices,
-)
-from .random import (
-    bernoulli,
-    dropout,
-    random_bits,
-    random_integers,
-    random_normal,
-    random_uniform,
-)
-from .rearrange import (
-    broadcast_to,
-    flatten,
-    flip,
-    meshgrid,
-    moveaxis,
-    permute_dims,
-    repeat,
-    roll,
-    split,
-    stack,
-    swapaxes,
-    tile,
-    tril,
-    triu,
-    unsqueeze,
-    unstack,
-)
-from .recurrent import (
-    gru,
-    lstm,
-    rnn,
-)
-from .reduce import (
-    reduce_all,
-    reduce_any,
-    reduce_l1,
-    reduce_l2,
-    reduce_log_sum,
-    reduce_logsumexp,
-    reduce_max,
-    reduce_mean,
-    reduce_min,
-    reduce_prod,
-    reduce_std,
-    reduce_sum,
-    reduce_sum_square,
-    reduce_var,
-)
-from .resize import (
-    resize,
-)
-from .rotary import (
-    rotary_cache,
-    rotary_embedding,
-)
-from .sample import (
-    affine_grid,
-    grid_sample,
-)
-from .scan import (
-    cumprod,
-    cumsum,
-)
-from .scatter import (
-    scatter,
-    scatter_elements,
-    scatter_nd,
-)
-from .select import (
+from .elementwise.select import (
     addcmul,
     bitcast,
     cast,
@@ -216,16 +61,7 @@ from .select import (
     round_float,
     where,
 )
-from .softmax import (
-    log_softmax,
-    softmax,
-)
-from .sort import (
-    argsort,
-    sort,
-    topk,
-)
-from .unary import (
+from .elementwise.unary import (
     abs,
     acos,
     acosh,
@@ -266,6 +102,170 @@ from .unary import (
     tan,
     tanh,
     trunc,
+)
+from .moves.depth import (
+    depth_to_space,
+    space_to_depth,
+)
+from .moves.index import (
+    embedding,
+    gather,
+    gather_elements,
+    gather_nd,
+    one_hot,
+    take_along_axis,
+)
+from .moves.layout import (
+    concat,
+    expand,
+    expand_dims,
+    reshape,
+    squeeze,
+    transpose,
+)
+from .moves.layout import (
+    slice_ as slice,
+)
+from .moves.pad import (
+    pad,
+)
+from .moves.rearrange import (
+    broadcast_to,
+    flatten,
+    flip,
+    meshgrid,
+    moveaxis,
+    permute_dims,
+    repeat,
+    roll,
+    split,
+    stack,
+    swapaxes,
+    tile,
+    tril,
+    triu,
+    unsqueeze,
+    unstack,
+)
+from .moves.scatter import (
+    scatter,
+    scatter_elements,
+    scatter_nd,
+)
+from .products.attention import (
+    attention,
+)
+from .products.einsum import (
+    einsum,
+)
+from .products.linear import (
+    dot,
+    gemm,
+    linear,
+    outer,
+    tensordot,
+    vecdot,
+)
+from .products.matmul import (
+    matmul,
+)
+from .products.recurrent import (
+    gru,
+    lstm,
+    rnn,
+)
+from .products.rotary import (
+    rotary_cache,
+    rotary_embedding,
+)
+from .rows.arg import (
+    argmax,
+    argmin,
+    nonzero,
+)
+from .rows.channel_norm import (
+    batch_norm,
+    batch_norm_training,
+    group_norm,
+    instance_norm,
+    local_response_norm,
+    lp_normalize,
+    mean_variance_normalize,
+)
+from .rows.norm import (
+    layer_norm,
+    rms_norm,
+)
+from .rows.reduce import (
+    reduce_all,
+    reduce_any,
+    reduce_l1,
+    reduce_l2,
+    reduce_log_sum,
+    reduce_logsumexp,
+    reduce_max,
+    reduce_mean,
+    reduce_min,
+    reduce_prod,
+    reduce_std,
+    reduce_sum,
+    reduce_sum_square,
+    reduce_var,
+)
+from .rows.scan import (
+    cumprod,
+    cumsum,
+)
+from .rows.softmax import (
+    log_softmax,
+    softmax,
+)
+from .rows.sort import (
+    argsort,
+    sort,
+    topk,
+)
+from .sources.create import (
+    arange,
+    eye,
+    full,
+    full_like,
+    linspace,
+    ones,
+    ones_like,
+    zeros,
+    zeros_like,
+)
+from .sources.random import (
+    bernoulli,
+    dropout,
+    random_bits,
+    random_integers,
+    random_normal,
+    random_uniform,
+)
+from .windows import winograd as winograd
+from .windows.conv import (
+    conv,
+    conv_transpose,
+)
+from .windows.pool import (
+    adaptive_average_pool,
+    adaptive_max_pool,
+    average_pool,
+    global_average_pool,
+    global_lp_pool,
+    global_max_pool,
+    lp_pool,
+    max_pool,
+    max_pool_indices,
+)
+from .windows.resize import (
+    resize,
+)
+from .windows.sample import (
+    affine_grid,
+    grid_sample,
 )
 
 __all__ = [

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..graph import Graph
-from ..ops.op import THEN, all_ops
+from ..ops.core.op import THEN, all_ops
 from .activations import to_gelu, to_silu
 from .attend import read_by_length, to_attention, write_by_length
 from .chains import fuse_chains

@@ -3,7 +3,7 @@
     x -> mul 0.7071 -> erf -> add 1 -> mul x -> mul 0.5      is      x -> gelu
 
 Every order of the factors, and divisions in place of products with the inverse. Examples:
-tests/test_patterns.py.
+tests/passes/test_patterns.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 A kernel of attention reads and writes (b, heads, length, size) and (b, length, heads, size) alike,
 so the transposes between the two go. Where a mask hides all keys, softmax gives NaN, and so does
-this attention. Examples: tests/test_patterns.py.
+this attention. Examples: tests/passes/test_patterns.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from ..graph import Node
-from ..ops.op import Attrs, AttrValue
+from ..ops.core.op import Attrs, AttrValue
 from ..types import BOOL, FLOAT32
 from .match import scaled, sole
 from .rewrite import Rewriter

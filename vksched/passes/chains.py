@@ -9,7 +9,7 @@ home, and the chain then fits the shaders and the buffers of every device. What 
 member is an operand, of any shape that broadcasts; single numbers are constants of the chain.
 Values that are observed or outputs stay, and so do integers, whose bounds are known op by op.
 
-Complexity: O(nodes + edges). Examples: tests/test_chain.py.
+Complexity: O(nodes + edges). Examples: tests/passes/test_chain.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..graph import Graph, Node
-from ..ops.chain import (
+from ..ops.core.op import Limits
+from ..ops.core.strides import broadcast_strides, collapse
+from ..ops.elementwise.chain import (
     MAX_AXES,
     MAX_COST,
     MAX_INPUTS,
@@ -30,8 +32,6 @@ from ..ops.chain import (
     program_attrs,
     shader_inputs,
 )
-from ..ops.op import Limits
-from ..ops.strides import broadcast_strides, collapse
 from ..types import BOOL, FLOAT16, FLOAT32, INT32, NDArray, Shape, TensorType
 from .rewrite import Rewriter, rewrite
 from .wishes import Wishes

@@ -4,7 +4,7 @@
 
 The points take 4 times the memory of the weights with tiles of 4, 1.8 times with tiles of 2; all
 points of a graph take at most an eighth of the least device's memory. Weights that are not finite,
-or too large, stay as they are. Examples: tests/test_convolve.py.
+or too large, stay as they are. Examples: tests/passes/test_convolve.py.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 
 from ..errors import UnsupportedOp
 from ..graph import Graph, Node
-from ..ops.lower import compute, lower
-from ..ops.matmul import step_cost
-from ..ops.op import Attrs, AttrValue, Call, Limits, get_op
-from ..ops.winograd import TILES
+from ..ops.core.lower import compute, lower
+from ..ops.core.op import Attrs, AttrValue, Call, Limits, get_op
+from ..ops.products.matmul import step_cost
+from ..ops.windows.winograd import TILES
 from ..types import FLOAT32, WORD_BYTES, NDArray, TensorType
 from .rewrite import Rewriter, Rule, rewrite
 from .wishes import Wishes

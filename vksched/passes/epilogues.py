@@ -8,7 +8,7 @@ or not at all, so this comes behind `fuse_chains`. A residual takes one more buf
 has: where a device of the graph allows too few, only ops without one are taken. Every program with
 other numbers is a pipeline of its own, which CPU drivers compile for a second or two, so few are
 taken with numbers. On numpy alone nothing is: it would pass over the result just as often.
-Examples: tests/test_epilogue.py.
+Examples: tests/passes/test_epilogue.py.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections.abc import Sequence
 
 from ..errors import UnsupportedOp
 from ..graph import Graph, Node
-from ..ops.chain import Step, program_of
-from ..ops.epilogue import BUFFERS, FUNCTIONS, steps_of, takes_residual, then
-from ..ops.lower import lower
-from ..ops.op import THEN, Attrs, Call, Limits, get_op
+from ..ops.core.lower import lower
+from ..ops.core.op import THEN, Attrs, Call, Limits, get_op
+from ..ops.elementwise.chain import Step, program_of
+from ..ops.elementwise.epilogue import BUFFERS, FUNCTIONS, steps_of, takes_residual, then
 from ..types import FLOAT16, FLOAT32
 from .chains import word_of
 from .rewrite import Rewriter, rewrite

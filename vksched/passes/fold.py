@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import VkschedError
 from ..graph import Node
-from ..ops.lower import compute
+from ..ops.core.lower import compute
 from ..types import numpy_dtype
 from .rewrite import Rewriter
 

@@ -2,14 +2,14 @@
 
     x -> mean -> sub -> square -> mean -> add eps -> sqrt -> div      is      x -> layer_norm
 
-Examples: tests/test_patterns.py.
+Examples: tests/passes/test_patterns.py.
 """
 
 from __future__ import annotations
 
 from ..graph import Node
-from ..ops.op import AttrValue
-from ..ops.pointwise import LEAST_NORMAL
+from ..ops.core.op import AttrValue
+from ..ops.elementwise.pointwise import LEAST_NORMAL
 from ..types import FLOAT32
 from .match import factors, is_square, sole
 from .rewrite import Rewriter

@@ -8,7 +8,7 @@ A rule is a function (rewriter, node) -> node id or None. It sees a node of the 
 operands that it has in the new one, and returns what stands for it there: a node that is there
 already, or one it has emitted. None leaves the node as it is. Equal calls become one node.
 
-Complexity: O(nodes + edges), times what the rules take. Examples: tests/test_passes.py.
+Complexity: O(nodes + edges), times what the rules take. Examples: tests/passes/test_passes.py.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from types import MappingProxyType
 import numpy as np
 
 from ..graph import SMALL_BYTES, Graph, Node
-from ..ops.lower import infer
-from ..ops.op import Attrs, AttrValue, get_op
+from ..ops.core.lower import infer
+from ..ops.core.op import Attrs, AttrValue, get_op
 from ..types import NDArray, TensorType, canonical_dtype
 from .wishes import Wishes
 

@@ -6,7 +6,7 @@
 
 Only what is exact: x + 0.0 is no x where x is -0.0, and a scale of floats is folded into another
 where both are powers of two that cannot overflow earlier than they did. Examples:
-tests/test_passes.py.
+tests/passes/test_passes.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..graph import Node
-from ..ops.op import view_offset
+from ..ops.core.op import view_offset
 from ..types import FLOATS, numpy_dtype
 from .rewrite import Rewriter, Rule
 

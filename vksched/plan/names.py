@@ -3,7 +3,7 @@
 Problem: names are long and mistyped. Method: an exact name wins, else the key is a pattern as in
 fnmatch; nodes that passes have made part of another count as well, and mean what stands for them;
 what matches nothing is answered with the closest names. Complexity: O(nodes)
-per pattern. Examples: tests/test_explain.py, tests/test_plan.py.
+per pattern. Examples: tests/plan/test_explain.py, tests/plan/test_plan.py.
 """
 
 from __future__ import annotations

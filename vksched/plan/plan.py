@@ -8,7 +8,7 @@ to the letter.
 
 Memory of a device: weight pages (shared by all plans), and for each of `copies` slots activation
 pages, inbox pages that the host writes and outbox pages that it reads. Examples:
-tests/test_plan.py.
+tests/plan/test_plan.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import PlanError
 from ..graph import Graph
-from .machine import Machine
+from ..machine.spec import Machine
 
 if TYPE_CHECKING:
     from .query import BufferSizes
@@ -186,7 +186,7 @@ class Plan:
 
     def verify(self) -> Plan:
         """Returns the plan after checking it: see `plan.verify.verify_plan`."""
-        from .verify import verify_plan
+        from .check.verify import verify_plan
 
         return verify_plan(self)
 
@@ -199,8 +199,8 @@ class Plan:
         Raises:
             PlanError: nothing is called so.
         """
-        from .about import explain_nodes
-        from .explain import explain_plan
+        from .tell.about import explain_nodes
+        from .tell.explain import explain_plan
 
         return explain_plan(self) if key is None else explain_nodes(self, self.find(key))
 
@@ -210,13 +210,13 @@ class Plan:
         Raises:
             PlanError: the name does not end in .svg, or the file cannot be written.
         """
-        from .draw import save_drawing
+        from .tell.draw import save_drawing
 
         save_drawing(self, path)
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the plan as plain data."""
-        from .explain import plan_as_dict
+        from .tell.explain import plan_as_dict
 
         return plan_as_dict(self)
 
@@ -226,7 +226,7 @@ class Plan:
         Raises:
             PlanError: nothing or more than one node is called so.
         """
-        from .about import about_as_dict, describe_node
+        from .tell.about import about_as_dict, describe_node
 
         return about_as_dict(describe_node(self, self._one(key)))
 

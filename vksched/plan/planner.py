@@ -5,7 +5,7 @@
                                copies that fit beside the model -> barriers -> plan
 
 Complexity: that of the stages, times a few tries for each device that is too small. Examples:
-tests/test_plan.py.
+tests/plan/test_plan.py.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Collection, Mapping
 
 from ..errors import PlanError
 from ..graph import Graph
-from .collector import resting_collector
-from .draft import Draft, finish, make_draft
-from .fit import check_host, fit, most_copies
-from .machine import Machine
-from .placement import Caps, Overrides, place_priority
+from ..machine.spec import Machine
+from .check.verify import verify_plan
+from .make.collector import resting_collector
+from .make.draft import Draft, finish, make_draft
+from .make.fit import check_host, fit, most_copies
+from .make.placement import Caps, Overrides, place_priority
 from .plan import Plan
 from .support import Support
-from .verify import verify_plan
 
 POLICIES = {"priority": place_priority}
 

@@ -3,7 +3,7 @@
     plan.device_of("layer.0.query")   plan.crossings, .crossing_bytes, .fences, .barriers
     plan.buffers()["vulkan:0"].peak_bytes
 
-Complexity: O(nodes) each. Examples: tests/test_explain.py.
+Complexity: O(nodes) each. Examples: tests/plan/test_explain.py.
 """
 
 from __future__ import annotations

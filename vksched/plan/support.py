@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 
 from ..graph import Graph, Node
+from ..machine.spec import Machine
 from ..types import WORD_BYTES
-from .machine import Machine
 from .query import format_share
 
 

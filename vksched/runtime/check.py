@@ -12,8 +12,8 @@ import threading
 from collections.abc import Iterable
 
 from ..errors import DeviceError
-from ..plan.events import Event, Narrator
-from ..plan.happens import Checker, Finding, fail_on
+from ..plan.check.events import Event, Narrator
+from ..plan.check.happens import Checker, Finding, fail_on
 from ..plan.plan import CopyIn, Plan
 from ..switches import is_on
 from ..types import NDArray

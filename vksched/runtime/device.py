@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from ..plan.machine import DeviceSpec
+from ..machine.spec import DeviceSpec
 from ..plan.plan import CopyIn, Plan
 from ..types import NDArray
 from .states import StateStore

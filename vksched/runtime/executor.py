@@ -25,7 +25,7 @@ from ..trace import Event, Trace, warn
 from ..types import NDArray
 from . import check
 from .device import Device, Progress, Session, Times
-from .evaluate import Values
+from .host.evaluate import Values
 from .stats import RunStats, SplitStats
 
 Observers = Mapping[int, Sequence[Callable[[str, NDArray], object]]]

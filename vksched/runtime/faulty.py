@@ -3,7 +3,7 @@
     FaultyDevice(device, at=3, kind="lost")     submission 0, 1, 2: as ever      3 and later: lost
 
 Everything else is the wrapped device's own work, so that a failure comes with real memory held and
-real submissions under way. Examples: tests/test_faults.py, examples/device_loss.py.
+real submissions under way. Examples: tests/scheduler/test_faults.py, examples/device_loss.py.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ..errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory
-from ..plan.machine import DeviceSpec
+from ..machine.spec import DeviceSpec
 from ..plan.plan import CopyIn, Plan
 from ..types import NDArray
-from . import probe
 from .device import Device, Progress, Session, Times
-from .opening import open_device
 from .states import Item, StateStore
+from .vulkan import probe
+from .vulkan.opening import open_device
 
 KINDS = ("lost", "timeout", "sequence", "memory", "error")
 CALLS = ("prepare", "stage", "submit", "wait", "check", "fetch", "states")

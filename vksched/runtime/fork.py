@@ -5,7 +5,7 @@
     child:         in_child calls: new locks, native objects kept for ever; Owner.require raises,
                    closing does nothing, the process ends as usual
 
-Examples: tests/test_fork.py.
+Examples: tests/runtime/test_fork.py.
 """
 
 from __future__ import annotations

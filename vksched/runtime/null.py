@@ -11,11 +11,11 @@ from __future__ import annotations
 import threading
 
 from ..errors import DeviceLost, DeviceTimeout, PlanError
-from ..plan.machine import DeviceSpec
+from ..machine.spec import DeviceSpec
 from ..plan.plan import CopyIn, Plan
 from ..types import NDArray
 from .device import Progress, Times
-from .evaluate import Values, last_uses, run_split
+from .host.evaluate import Values, last_uses, run_split
 from .states import HostStates
 
 

@@ -1,4 +1,7 @@
-"""Stats: what a run of a plan cost, as its executor saw it. Examples: tests/test_executor.py."""
+"""Stats: what a run of a plan cost, as its executor saw it.
+
+Examples: tests/runtime/test_executor.py.
+"""
 
 from __future__ import annotations
 

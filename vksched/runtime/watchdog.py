@@ -8,7 +8,7 @@ cut: a single op of a single dispatch.
 
     planned 0.4 s, took 3.2 s: over 1 s  ->  null:0 counts as 8 times slower  ->  8 submissions
 
-Examples: tests/test_watchdog.py.
+Examples: tests/runtime/test_watchdog.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
-from ..plan.machine import DeviceSpec
+from ..machine.spec import DeviceSpec
 from ..plan.plan import Plan, Split
 from ..trace import Event, Trace
 from .stats import RunStats

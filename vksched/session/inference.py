@@ -22,8 +22,8 @@ from .providers import CPU, VULKAN, Provider, choose_devices
 from .values import OrtValue, plain
 
 if TYPE_CHECKING:
-    from ..importers.model import ModelValue
-    from ..model import ModelRun
+    from ..importers.onnx.model import ModelValue
+    from ..models.run import ModelRun
 
 
 @dataclass(frozen=True, slots=True)

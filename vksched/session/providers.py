@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DeviceError
-from ..runtime import probe
+from ..runtime.vulkan import probe
 
 CPU = "CPUExecutionProvider"
 VULKAN = "VulkanExecutionProvider"

@@ -48,7 +48,7 @@ class OrtValue:
 
     def data_type(self) -> str:
         """Returns the type as onnxruntime writes it: "tensor(float)"."""
-        from ..importers.elements import element_name, element_of
+        from ..importers.onnx.nodes.elements import element_name, element_of
 
         if self.is_tensor_sequence():
             inner = OrtValue(self._value[0]).data_type() if self._value else "tensor(float)"
@@ -57,7 +57,7 @@ class OrtValue:
 
     def element_type(self) -> int:
         """Returns ONNX's number of the element type."""
-        from ..importers.elements import element_of
+        from ..importers.onnx.nodes.elements import element_of
 
         return element_of(self._value)
 
@@ -78,7 +78,7 @@ class OrtValue:
 def dtype_of(element_type: Any) -> np.dtype[Any]:
     """Returns a numpy dtype, given as such or as ONNX's number."""
     if isinstance(element_type, int):
-        from ..importers.elements import numpy_of
+        from ..importers.onnx.nodes.elements import numpy_of
 
         return numpy_of(element_type)
     found: np.dtype[Any] = np.dtype(element_type)

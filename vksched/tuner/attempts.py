@@ -3,7 +3,7 @@
     <results>.<random>.trying: {"key", "variant", "shaders"}
 
 One file per process that measures, locked by it until it ends: a file that nobody holds tells of a
-variant that took the device, or the whole process, with it. Examples: tests/test_tuner.py.
+variant that took the device, or the whole process, with it. Examples: tests/tuner/test_tuner.py.
 """
 
 from __future__ import annotations

@@ -9,11 +9,11 @@ from types import TracebackType
 import numpy as np
 
 from ..errors import DeviceError, DeviceTimeout
-from ..ops.lower import Lowering, lower
-from ..ops.op import OUTPUT, SCRATCH, STATUS, Call, Op
-from ..runtime.kompute import Buffer
-from ..runtime.single import Place, Singles
-from ..runtime.vulkan import VulkanDevice
+from ..ops.core.lower import Lowering, lower
+from ..ops.core.op import OUTPUT, SCRATCH, STATUS, Call, Op
+from ..runtime.vulkan.context import Buffer
+from ..runtime.vulkan.device import VulkanDevice
+from ..runtime.vulkan.single import Place, Singles
 from ..types import BOOL, FLOAT16, FLOAT32, NDArray
 from .search import GivenUp
 

@@ -9,19 +9,19 @@ from functools import cache
 from itertools import count
 
 from ..graph import Graph, build_graph
-from ..ops.attention import attention
-from ..ops.choices import Choices
-from ..ops.conv import conv
-from ..ops.layout import transpose
-from ..ops.lower import choice_of, key_of
-from ..ops.matmul import matmul
-from ..ops.norm import layer_norm, rms_norm
-from ..ops.op import Call, Op, get_op
-from ..ops.reduce import reduce_sum
-from ..ops.softmax import softmax
-from ..ops.tensor import Tensor, input
-from ..plan.machine import DeviceSpec
-from ..runtime.shaders import load_manifest
+from ..machine.choices import Choices
+from ..machine.spec import DeviceSpec
+from ..ops.core.lower import choice_of, key_of
+from ..ops.core.op import Call, Op, get_op
+from ..ops.core.tensor import Tensor, input
+from ..ops.moves.layout import transpose
+from ..ops.products.attention import attention
+from ..ops.products.matmul import matmul
+from ..ops.rows.norm import layer_norm, rms_norm
+from ..ops.rows.reduce import reduce_sum
+from ..ops.rows.softmax import softmax
+from ..ops.windows.conv import conv
+from ..runtime.vulkan.shaders import load_manifest
 from ..types import FLOAT16, FLOAT32
 
 

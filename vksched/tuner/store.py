@@ -6,7 +6,7 @@
 What another driver version or other shaders gave is not used. Files are replaced whole, under a
 lock, so any number of processes may read and write. Nothing here is needed: a folder that cannot be
 found or written, or a file that cannot be read, costs a warning.
-Examples: tests/test_tuner_store.py.
+Examples: tests/tuner/test_tuner_store.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 
 import platformdirs
 
-from ..ops.choices import Choices, like_key
+from ..machine.choices import Choices, like_key
 from ..trace import warn
 from . import attempts
 from .attempts import Attempt

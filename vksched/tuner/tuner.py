@@ -12,9 +12,9 @@ from pathlib import Path
 
 from ..errors import DeviceError, OutOfMemory, PlanError, UnsupportedOp
 from ..graph import Graph
-from ..ops.choices import Choices
-from ..ops.op import get_op
-from ..plan.machine import DeviceSpec
+from ..machine.choices import Choices
+from ..machine.spec import DeviceSpec
+from ..ops.core.op import get_op
 from ..plan.plan import Plan
 from ..runtime.device import Device
 from ..switches import is_on
@@ -268,7 +268,7 @@ def _is_of(key: str, shaders: str) -> bool:
 
 def _is_busy(device: Device) -> bool:
     """Whether a device works on something now: a run would take longer, as would the measuring."""
-    from ..runtime.vulkan import VulkanDevice  # needs the native modules
+    from ..runtime.vulkan.device import VulkanDevice  # needs the native modules
 
     return isinstance(device, VulkanDevice) and device.busy()
 
@@ -302,7 +302,7 @@ def _measure(
 
 def _open_bench(device: Device, call: Tunable) -> AbstractContextManager[Bench]:
     """Returns a call ready to be measured on a Vulkan device."""
-    from ..runtime.vulkan import VulkanDevice  # needs the native modules
+    from ..runtime.vulkan.device import VulkanDevice  # needs the native modules
     from .bench import CallBench
 
     if not isinstance(device, VulkanDevice):

@@ -1,0 +1,128 @@
+"""The benchmarks run and say what they measured; what they measure is not tested."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
+
+
+@pytest.fixture
+def runner(monkeypatch: pytest.MonkeyPatch) -> CliRunner:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return CliRunner()
+
+
+def test_planning_writes_a_row_for_each_graph_and_size(runner: CliRunner, tmp_path: Path) -> None:
+    import planning
+
+    target = tmp_path / "rows.json"
+    options = ["--sizes", "60,30", "--repeat", "1", "--json", str(target)]
+    found = runner.invoke(planning.main, options, catch_exceptions=False)
+    assert found.exit_code == 0 and "verify" in found.output
+    rows = json.loads(target.read_text())
+    assert [row["kind"] for row in rows] == [kind for kind in planning.KINDS for _ in range(2)]
+    for small, large in zip(rows[::2], rows[1::2], strict=True):
+        assert 30 <= small["nodes"] < large["nodes"] and small["ratio"] == 1.0
+        assert large["ratio"] == pytest.approx(large["us_per_node"] / small["us_per_node"])
+        assert set(small["stages_s"]) == {*planning.STAGES.values(), "placement", "rest"}
+        assert sum(small["stages_s"].values()) == pytest.approx(small["plan_s"])
+    one, two, drawn = rows[1::2]
+    assert one["splits"] == 1 and one["barriers"] == one["levels"]
+    assert two["splits"] > 1 and drawn["splits"] > 1
+
+
+def test_planning_wants_sizes_and_graphs_that_there_are(runner: CliRunner) -> None:
+    import planning
+
+    for options, message in (
+        (["--sizes", "many"], "expected numbers"),
+        (["--kinds", "circle"], "expected some of transformer"),
+    ):
+        found = runner.invoke(planning.main, options)
+        assert found.exit_code == 2 and message in " ".join(found.output.split())
+
+
+def test_a_plot_needs_matplotlib(
+    runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import planning
+
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    options = ["--sizes", "30", "--kinds", "transformer", "--repeat", "1"]
+    found = runner.invoke(planning.main, [*options, "--plot", str(tmp_path / "planning.png")])
+    assert found.exit_code == 1 and "try pip install .[bench]" in found.output
+
+
+def test_a_plot_is_drawn(runner: CliRunner, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    import planning
+
+    path = tmp_path / "planning.png"
+    options = ["--sizes", "30,60", "--repeat", "1", "--plot", str(path)]
+    found = runner.invoke(planning.main, options, catch_exceptions=False)
+    assert found.exit_code == 0 and path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_overhead_compares_each_device_with_bare_commands(
+    runner: CliRunner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import overhead
+
+    assert overhead.main(["--ops", "3", "--repeats", "1", "--json"]) == 0
+    for row in json.loads(capsys.readouterr().out):
+        assert row["ratio"] == pytest.approx(row["run"] / row["bare"]) and row["ops"] == 3
+
+
+def test_memory_tells_what_each_device_takes(
+    runner: CliRunner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import memory
+
+    assert memory.main(["--models", "dlrm", "--devices", "cpu", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["model"] == "dlrm" and 0 < row["weights"] <= row["file"] and row["peak"] > 0
+
+
+def test_scaling_tells_the_speed_up_of_simulated_devices(
+    runner: CliRunner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import scaling
+
+    assert scaling.main(["--small", "--branches", "4", "--devices", "cpu", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["devices"] for row in rows] == [1, 2, 4, 8]
+    assert rows[0]["speed_up"] == 1.0 and rows[2]["speed_up"] > rows[1]["speed_up"] > 1.5
+    scaling.main(["--small", "--branches", "2", "--devices", "cpu"])
+    assert "speed-up" in capsys.readouterr().out
+
+
+def test_overlap_tells_what_bounds_branches_on_simulated_devices(
+    runner: CliRunner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import overlap
+
+    assert overlap.main(["--null", "--small", "--repeats", "2", "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)[0]
+    assert row["devices"] == ["null:0", "null:1"] and row["to_one"] <= 1.1
+    assert row["ratio"] == pytest.approx(0.5, abs=0.05) and row["to_busy"] <= 1.1
+    overlap.main(["--null", "--small", "--repeats", "1"])
+    assert "within 1.1" in " ".join(capsys.readouterr().out.split())
+
+
+def test_loading_is_compared_with_reading_and_copying(
+    runner: CliRunner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import loading
+
+    assert loading.main(["--models", "bert_mini", "--repeats", "1", "--json"]) == 0
+    for row in json.loads(capsys.readouterr().out):
+        bound = row["read_s"] + row["memory_s"] + row["copy_s"]
+        assert row["ratio"] == pytest.approx(row["load_s"] / bound)
+        assert row["share"] == pytest.approx(row["copy_s"] / row["upload_s"])
+        assert 0 < row["weight_bytes"] and row["model"] == "bert_mini"

@@ -1,0 +1,24 @@
+"""Draws of what follows a product or convolution in its kernel."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from vksched.cases.case import Case
+from vksched.cases.epilogue import behind
+from vksched.ops.elementwise.epilogue import takes_residual
+
+from .chain import draw_steps
+from .common import Pick
+
+ONE = ("relu", "tanh", "silu", "hard_swish")
+
+
+def followed(pick: Pick, case: Case) -> Case:
+    """The call alone, or with up to four steps behind it, which may read a residual."""
+    made = case.result_type()
+    if made.dtype not in ("float32", "float16") or not made.size or pick(st.booleans()):
+        return case
+    residual = takes_residual(case.op, made) and pick(st.booleans())
+    steps = draw_steps(pick, 2 + residual, 4, ONE, ("add", "mul"))  # behind the constant
+    return behind(case, steps, (0.75,), residual)

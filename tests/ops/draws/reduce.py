@@ -1,0 +1,53 @@
+"""Draws of the reductions and of argmax, argmin and nonzero."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from vksched.cases.case import Case
+from vksched.cases.reduce import TOLERANCE
+from vksched.ops.core.op import AttrValue
+from vksched.ops.rows.arg import ARG_DTYPES
+from vksched.ops.rows.reduce import NEEDS_VALUES, REDUCE_DTYPES
+
+from .common import Draw, Pick, array, axes_of, shapes
+
+
+def _reduce(op: str) -> Draw:
+    def draw(pick: Pick) -> Case:
+        shape = pick(shapes(6, 6, int(op in NEEDS_VALUES)))
+        x = array(pick, pick(st.sampled_from(REDUCE_DTYPES[op])), shape)
+        attrs: dict[str, AttrValue] = {
+            "axes": axes_of(pick, x.ndim),
+            "keepdims": pick(st.booleans()),
+        }
+        if op == "reduce_var":
+            attrs["correction"] = pick(st.sampled_from((0.0, 1.0, 1.5)))
+        return Case(op, (x,), attrs, nmse=TOLERANCE.get(op, 1e-10))
+
+    return draw
+
+
+def _arg(op: str) -> Draw:
+    def draw(pick: Pick) -> Case:
+        x = array(pick, pick(st.sampled_from(ARG_DTYPES)), pick(shapes(5, 7, 1)))
+        axes = tuple(range(x.ndim))
+        if x.ndim and pick(st.booleans()):
+            axes = (pick(st.integers(0, x.ndim - 1)),)
+        options = {"keepdims": pick(st.booleans()), "select_last_index": pick(st.booleans())}
+        return Case(op, (x,), {"axes": axes, **options})
+
+    return draw
+
+
+def nonzero(pick: Pick) -> Case:
+    x = array(pick, pick(st.sampled_from(("float32", "int32", "bool"))), pick(shapes()))
+    size = pick(st.integers(0, x.size + 2))
+    return Case("nonzero", (x,), {"size": size, "fill": pick(st.integers(-2, 2))})
+
+
+DRAWS: dict[str, Draw] = {
+    **{op: _reduce(op) for op in REDUCE_DTYPES},
+    **{op: _arg(op) for op in ("argmax", "argmin")},
+    "nonzero": nonzero,
+}

@@ -1,0 +1,30 @@
+"""What follows a product or convolution in its kernel: its own oracle, then that of the steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from vksched.cases.case import Case
+from vksched.ops.core.op import THEN
+from vksched.types import NDArray
+
+from .chain import chain
+from .common import Oracle
+
+
+def with_epilogue(oracle: Oracle) -> Oracle:
+    """The oracle of an op, for calls with steps behind it, too."""
+
+    def compute(case: Case) -> NDArray:
+        if THEN not in case.attrs:
+            return oracle(case)
+        operands, steps, constants = case.attrs[THEN]  # type: ignore[misc]
+        count = len(case.inputs) - int(operands) + 1  # type: ignore[arg-type]
+        attrs = {name: value for name, value in case.attrs.items() if name != THEN}
+        made = oracle(replace(case, inputs=case.inputs[:count], attrs=attrs))
+        inputs = (np.asarray(made), *case.inputs[count:])
+        return chain(Case("chain", inputs, {"steps": steps, "constants": constants}))
+
+    return compute

@@ -1,0 +1,68 @@
+"""Calls drawn by hypothesis, for every op: every Vulkan device equals the numpy reference.
+
+VKSCHED_DRAWS sets how many calls per op; the default is what continuous integration runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from conftest import NUMPY_ONLY, vulkan_names
+from draws import DRAWS
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import vksched as vs
+from vksched.cases.runner import Runner, check_device
+from vksched.errors import UnsupportedOp
+from vksched.ops.core.op import computing_ops
+from vksched.runtime.vulkan.device import VulkanDevice
+
+COUNT = int(os.environ.get("VKSCHED_DRAWS", "200"))
+SETTINGS = settings(
+    max_examples=COUNT,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.fixture(scope="module")
+def runners() -> Iterator[list[Runner]]:
+    """One for each Vulkan device."""
+    names = vulkan_names()
+    if not names:
+        pytest.skip("no Vulkan device here")
+    with vs.Scheduler(names) as sched:
+        yield [Runner(d) for d in sched.devices if isinstance(d, VulkanDevice)]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("op", sorted(DRAWS))
+def test_drawn_calls_equal_numpy(op: str, runners: list[Runner]) -> None:
+    ran: Counter[str] = Counter()
+
+    @SETTINGS
+    @given(st.data())
+    def run(data: st.DataObject) -> None:
+        case = DRAWS[op](data.draw)
+        expected = case.expected()
+        for runner in runners:
+            try:
+                got = runner.run(case, runner.device.limits)
+            except UnsupportedOp:
+                continue
+            check_device(case, got, expected, runner.device.name)
+            ran[runner.device.name] += 1
+
+    run()
+    if op not in NUMPY_ONLY:
+        assert all(ran[runner.device.name] for runner in runners), "no call ran on a device"
+
+
+def test_every_op_has_draws() -> None:
+    assert set(DRAWS) == set(computing_ops())

@@ -1,0 +1,73 @@
+"""A device with the least that Vulkan 1.1 guarantees, through the whole flow.
+
+Emulated by the limits that the runtime sees of a real one: 128 invocations, 16 KiB shared, 4
+storage buffers, 128 MiB a buffer. What does not fit such a device runs on numpy, and the plan says
+why.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from conftest import vulkan_names
+
+import vksched as vs
+from vksched.cases.case import FunctionCase
+from vksched.cases.runner import check_function
+from vksched.cases.table import FUNCTIONS
+from vksched.ops.core.op import Limits
+from vksched.runtime.vulkan import probe
+from vksched.runtime.vulkan.device import VulkanDevice
+
+ONE_OF_EACH = list({case.function: case for case in FUNCTIONS}.values())
+
+
+@pytest.fixture(params=vulkan_names() or [None], scope="module")
+def least(request: pytest.FixtureRequest) -> Iterator[vs.Scheduler]:
+    """Each Vulkan device in turn, with its limits lowered."""
+    if request.param is None:
+        pytest.skip("no Vulkan device here")
+    info, least = probe.resolve(request.param), Limits()
+    spec = dataclasses.replace(
+        probe.device_spec(info), limits=least, page_bytes=least.max_buffer_bytes
+    )
+    with vs.Scheduler([VulkanDevice(spec, info.index)]) as sched:
+        yield sched
+
+
+@pytest.mark.parametrize("case", ONE_OF_EACH, ids=lambda c: c.id)
+def test_functions_run_on_the_least_device(case: FunctionCase, least: vs.Scheduler) -> None:
+    dtypes = [str(x.dtype) for x in case.inputs]
+    inputs = [
+        vs.input(f"x{i}", x.shape, d)
+        for i, (x, d) in enumerate(zip(case.inputs, dtypes, strict=True))
+    ]
+    made = case.build(*inputs)
+    outputs = [made] if isinstance(made, vs.Tensor) else list(made)
+    run = least.compile(outputs)
+    used = {n.name for n in run.plan.graph.inputs}
+    feeds = {f"x{i}": x for i, x in enumerate(case.inputs) if f"x{i}" in used}
+    got = run(**feeds)
+    graph, spec = run.plan.graph, run.plan.machine.devices[0]
+    for node in graph.ops:
+        if run.plan.placements[node.id].device and node.id not in graph.views:
+            alone = spec.why_not(graph, node) is None  # it may stay beside one that cannot leave
+            neighbours = {graph.root(i) for i in node.inputs}
+            neighbours |= {n.id for n in graph.ops if node.id in map(graph.root, n.inputs)}
+            by_numpy = any(run.plan.placements[i].device for i in neighbours)
+            assert not alone or by_numpy, run.plan.explain()
+    run.close()
+    check_function(case, tuple(map(np.asarray, got)), case.expected(), "the least device")
+
+
+def test_limits_are_those_of_the_specification(least: vs.Scheduler) -> None:
+    run = least.compile(vs.input("x", 3) + 1.0)
+    limits = run.plan.machine.devices[0].limits
+    assert limits == Limits()
+    assert (limits.max_invocations, limits.shared_bytes, limits.push_bytes) == (128, 16384, 128)
+    assert (limits.storage_buffers, limits.max_buffer_bytes) == (4, 1 << 27)
+    assert limits.max_groups == (65535, 65535, 65535)
+    run.close()

@@ -1,0 +1,311 @@
+"""Every case of the case table, on every Vulkan device present and with lower limits."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from conftest import NUMPY_ONLY, vulkan_names
+
+import vksched as vs
+from vksched.bench.ceiling import COPY, FMA
+from vksched.cases.case import Case, ErrorCase, FunctionCase
+from vksched.cases.runner import Runner, check, check_device, check_function
+from vksched.cases.table import (
+    CASES,
+    DOUBLES,
+    ERRORS,
+    FUNCTIONS,
+    HALVES,
+    LONGS,
+    UNSIGNED,
+    fits_32_bits,
+)
+from vksched.errors import UnsupportedOp
+from vksched.ops import __all__ as PUBLIC
+from vksched.ops.core.lower import CONVERTER_SHADERS, lower
+from vksched.ops.core.op import (
+    OUTPUT,
+    SCRATCH,
+    Call,
+    Dispatch,
+    Limits,
+    all_ops,
+    computing_ops,
+    view_offset,
+)
+from vksched.ops.elementwise import BINARY, CASTS, UNARY
+from vksched.runtime.vulkan.device import VulkanDevice
+from vksched.runtime.vulkan.shaders import DIRECTORY, load_manifest, load_shader
+
+PARTLY_BY_NUMPY: set[str] = set()
+"""Functions of which numpy computes a part even on these devices."""
+LOWERED = {
+    "the Vulkan minimum": Limits(),
+    "a CPU driver with few groups": Limits(software=True, max_groups=(3, 2, 1), storage_buffers=8),
+    "a GPU with few groups": Limits(max_groups=(2, 1, 1), storage_buffers=8),
+    "a large GPU": Limits(max_invocations=1024, shared_bytes=49152, max_buffer_bytes=1 << 32),
+}
+NOISE = np.random.default_rng(3)
+STEPPED = {"round_float", "ceil", "floor", "trunc", "round", "sign", "floor_divide"}
+"""Ops with few values as results."""
+OPS = computing_ops()
+SHADERS = DIRECTORY.parent.parent / "shaders"
+CEILINGS = {*COPY, *FMA}
+"""What `vksched bench` holds kernels against, and no kernels themselves."""
+
+
+def cases_of(op: str, cases: Iterable[Case] = CASES) -> list[Case]:
+    return [case for case in cases if case.op == op]
+
+
+@pytest.fixture(params=vulkan_names() or [None], scope="session")
+def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
+    """Each Vulkan device in turn."""
+    if request.param is None:
+        pytest.skip("no Vulkan device here")
+    with vs.Scheduler([request.param]) as sched:
+        device = sched.devices[0]
+        assert isinstance(device, VulkanDevice)
+        yield Runner(device)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
+def test_case_equals_numpy(case: Case, runner: Runner) -> None:
+    expected = case.expected()
+    call = case.call(Limits())
+    assert (call.output.shape, call.output.dtype) == (expected.shape, str(expected.dtype))
+    own = runner.device.limits
+    few = {"its own limits, few groups": replace(own, max_groups=(3, 2, 1))}
+    others = {} if case.large else {**LOWERED, **few}
+    for what, limits in {"its own limits": own, **others}.items():
+        for variant in case.variants(limits):
+            try:
+                got = runner.run(case, limits, variant)
+            except UnsupportedOp as reason:
+                assert str(reason)  # numpy computes it there
+                continue
+            check_device(case, got, expected, f"{runner.device.name}, {what} {variant}")
+
+
+@pytest.mark.parametrize("case", FUNCTIONS, ids=lambda c: c.id)
+def test_function_equals_numpy(case: FunctionCase, runner: Runner) -> None:
+    expected = case.expected()
+    got, reasons = runner.run_function(case, runner.device.limits)
+    check_function(case, got, expected, runner.device.name)
+    assert not reasons or case.function in PARTLY_BY_NUMPY, reasons
+
+
+def test_every_op_runs_on_every_device(runner: Runner) -> None:
+    """Of each op the device takes most cases: a kernel that refuses them all would pass."""
+    refused: dict[str, list[bool]] = {}
+    for case in CASES:
+        call, op = case.call(runner.device.limits), case.declaration
+        refused.setdefault(case.op, []).append(False)
+        if view_offset(op, call.inputs, call.attrs) is None:
+            try:
+                lower(op, call)
+            except UnsupportedOp:
+                refused[case.op][-1] = True
+    assert {op for op, all_of in refused.items() if sum(all_of) * 2 > len(all_of)} == NUMPY_ONLY
+
+
+@pytest.mark.parametrize("case", (*HALVES, *LONGS, *UNSIGNED), ids=lambda c: c.id)
+def test_case_on_another_type_equals_numpy(case: Case, runner: Runner) -> None:
+    """float16 and int64 by the kernels of float32 and int32, where the values fit; uint32."""
+    expected = case.expected()
+    if not fits_32_bits(expected):
+        return
+    for variant in case.variants(runner.device.limits):
+        try:
+            got = runner.run(case, runner.device.limits, variant)
+        except UnsupportedOp as reason:
+            assert str(reason)
+            continue
+        check(case, got, expected, f"{runner.device.name} {variant}")
+
+
+@pytest.mark.parametrize("op", sorted({case.op for case in DOUBLES}))
+def test_float64_keeps_its_digits(op: str) -> None:
+    """The same as float32 up to that type's error, and computed with more digits."""
+    for case in DOUBLES:
+        if case.op == op:
+            keep_digits(case)
+
+
+def keep_digits(case: Case) -> None:
+    narrow = case.as_dtypes({"float64": "float32"}).expected()
+    wide = case.expected()
+    if narrow.dtype != np.float32:
+        assert wide.dtype == narrow.dtype
+        return
+    assert wide.dtype == np.float64 and wide.shape == narrow.shape
+    noisy = tuple(
+        np.asarray(a * (1 + 1e-9 * NOISE.random(a.shape))) if a.dtype == np.float64 else a
+        for a in case.inputs
+    )
+    finer = replace(case, inputs=noisy).expected()
+    digits = finer[np.isfinite(finer) & (np.abs(finer) < 1e38)]
+    if digits.size > 20 and case.op not in STEPPED:
+        assert not np.array_equal(digits, digits.astype(np.float32)), "computed in float32"
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_reference_leaves_its_inputs_alone(op: str) -> None:
+    for case in cases_of(op):
+        before = [array.copy() for array in case.inputs]
+        case.expected()
+        same = (a.tobytes() == b.tobytes() for a, b in zip(case.inputs, before, strict=True))
+        assert all(same), case.id
+
+
+@pytest.mark.parametrize("case", ERRORS, ids=lambda c: c.match)
+def test_bad_call_is_refused(case: ErrorCase) -> None:
+    with pytest.raises(case.error, match=case.match):
+        case.build()
+
+
+def test_every_op_has_cases() -> None:
+    ops = set(computing_ops())
+    assert {case.op for case in CASES} == ops
+    ids = [case.id for case in (*CASES, *FUNCTIONS)]
+    assert sorted(set(ids)) == sorted(ids)
+
+
+def test_every_public_function_has_cases() -> None:
+    """By its op's cases, or by cases of its own."""
+    covered = {case.op for case in CASES} | {case.function for case in FUNCTIONS}
+    aliases = {name for name in PUBLIC if getattr(vs, name).__name__ in covered - {name}}
+    assert set(PUBLIC) <= covered | aliases
+
+
+ARRAY_API = """abs acos acosh add asin asinh atan atan2 atanh bitwise_and bitwise_invert
+bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor ceil clip copysign cos cosh divide
+equal exp expm1 floor floor_divide greater greater_equal hypot isfinite isinf isnan less less_equal
+log log10 log1p log2 logaddexp logical_and logical_not logical_or logical_xor maximum minimum
+multiply negative nextafter not_equal positive pow reciprocal remainder round sign signbit sin sinh
+sqrt square subtract tan tanh trunc"""
+"""The elementwise functions of the Python array API standard, 2024.12, less conj, imag and real."""
+
+
+def test_every_elementwise_function_of_the_array_api_standard_is_there() -> None:
+    assert set(ARRAY_API.split()) <= set(PUBLIC)
+
+
+def test_every_operand_type_has_cases() -> None:
+    used = {(case.op, case.types[0].dtype) for case in CASES if case.types}
+    assert {*UNARY, *BINARY} <= used
+    casts = {(c.types[0].dtype, str(c.attrs["to"])) for c in CASES if c.op == "cast"}
+    assert set(CASTS) <= casts
+
+
+def test_every_shader_belongs_to_an_op() -> None:
+    declared = {s for op in all_ops().values() if op.kernel for s in op.kernel.shaders}
+    assert declared | {*CONVERTER_SHADERS, *CEILINGS} == set(load_manifest())
+    sources = {str(entry["source"]) for entry in load_manifest().values()}
+    assert sources == {path.name for path in SHADERS.glob("*.comp")}
+
+
+def test_every_shader_is_dispatched_by_a_case() -> None:
+    used = set()
+    laned = [
+        Limits(
+            software=True,
+            subgroup_size=lanes,
+            subgroup_shuffle=True,
+            int64=True,
+            storage_buffers=8,
+        )
+        for lanes in (4, 8)
+    ]
+    for case in (*CASES, *HALVES):
+        op = all_ops()[case.op]
+        for call in calls_of(case, (*LOWERED.values(), *laned)):
+            if op.kernel and view_offset(op, call.inputs, call.attrs) is None:
+                with contextlib.suppress(UnsupportedOp):
+                    here = {dispatch.shader for dispatch in lower(op, call).dispatches}
+                    assert here <= {*op.kernel.shaders, *CONVERTER_SHADERS}, case.id
+                    used |= here
+    assert used | {*CEILINGS} == set(load_manifest())
+
+
+def test_words_of_64_bits_are_for_devices_that_have_them() -> None:
+    """A module that asks for them must not be created on another device."""
+    asking = {name for name in load_manifest() if asks_for_int64(load_shader(name).spirv)}
+    assert {"softmax_lanes", "unary_relu_float32_64"} <= asking
+    lanes = [
+        Limits(software=True, subgroup_size=n, subgroup_shuffle=True, storage_buffers=8)
+        for n in (1, 4, 8, 16)
+    ]
+    # GPUs, and CPU drivers of short vectors, have no use for them where they can
+    lanes += [
+        Limits(int64=True, subgroup_size=32, subgroup_shuffle=True),
+        Limits(software=True, int64=True, subgroup_size=4, subgroup_shuffle=True),
+    ]
+    for case in (*CASES, *HALVES):
+        op = all_ops()[case.op]
+        for call in calls_of(case, (*LOWERED.values(), *lanes)):
+            if op.kernel and view_offset(op, call.inputs, call.attrs) is None:
+                with contextlib.suppress(UnsupportedOp):
+                    assert not asking & {d.shader for d in lower(op, call).dispatches}, case.id
+
+
+def asks_for_int64(spirv: bytes) -> bool:
+    words = np.frombuffer(spirv, "<u4")
+    at = 5
+    while words[at] & 0xFFFF == 17:  # OpCapability; 11 is Int64
+        if words[at + 1] == 11:
+            return True
+        at += 2
+    return False
+
+
+def calls_of(case: Case, sets: Iterable[Limits] = tuple(LOWERED.values())) -> Iterator[Call]:
+    """A case with each set of limits, by each variant."""
+    for limits in sets:
+        for variant in case.variants(limits):
+            yield case.call(limits, variant)
+
+
+def hazards(dispatches: tuple[Dispatch, ...]) -> list[str]:
+    """What dispatches of a node read or write of each other without a barrier between.
+
+    Places that start at other words are taken to be apart; the sentinels see whether they are.
+    """
+    found: list[str] = []
+    read: set[tuple[int, int]] = set()
+    written: set[tuple[int, int]] = set()
+    for dispatch in dispatches:
+        if dispatch.barrier:
+            read, written = set(), set()
+        shifts = dispatch.shifts or (0,) * len(dispatch.operands)
+        access = load_manifest()[dispatch.shader]["access"][: len(dispatch.operands)]
+        places = list(zip(dispatch.operands, shifts, access, strict=True))
+        own = [(o, s) for o, s, a in places if o == OUTPUT or o <= SCRATCH]
+        reads = {(o, s) for o, s, a in places if a != "write"} & set(own)
+        writes = {(o, s) for o, s, a in places if a != "read"} & set(own)
+        if (reads | writes) & written or writes & read:
+            found.append(f"{dispatch.shader} {(reads | writes) & written or writes & read}")
+        read, written = read | reads, written | writes
+    return found
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_dispatches_of_a_node_wait_for_each_other(op: str) -> None:
+    for case, call in ((c, call) for c in cases_of(op, (*CASES, *HALVES)) for call in calls_of(c)):
+        if view_offset(case.declaration, call.inputs, call.attrs) is None:
+            with contextlib.suppress(UnsupportedOp):
+                assert hazards(lower(case.declaration, call).dispatches) == [], case.id
+
+
+def test_local_sizes_fit_the_vulkan_minimum() -> None:
+    for name in load_manifest():
+        shader, size = load_shader(name), 1
+        defaults = {constant: default for constant, _, default in shader.constants}
+        for axis in "XYZ":
+            size *= defaults[f"LOCAL_{axis}"]
+        assert 1 <= size <= 128
+        assert shader.push_bytes <= 128

@@ -1,0 +1,135 @@
+"""How reductions are cut into parts: enough of them, none too long, all columns covered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from vksched.cases.case import Case, floats
+from vksched.ops.core.lower import lower
+from vksched.ops.core.op import OUTPUT, SCRATCH, Attrs, Call, Limits, get_op
+from vksched.ops.core.strides import LOCAL_SIZE, LOOP_STEPS
+from vksched.ops.moves import turn
+from vksched.ops.rows.reduction import (
+    MOST_PARTS,
+    ROUNDED_CHUNK,
+    SOFTWARE_CHUNK,
+    WIDE_CHUNK,
+    Launch,
+    choose_last_launch,
+    choose_launch,
+    choose_quads_launch,
+)
+from vksched.types import TensorType
+
+GPU, SOFTWARE = Limits(), Limits(software=True)
+SIZES = (1, 2, 31, 32, 63, 100, 1000, 4099, 65_537, 1 << 20, (1 << 24) + 1, 1 << 30)
+
+
+@pytest.mark.parametrize("limits", [GPU, SOFTWARE], ids=["gpu", "software"])
+@pytest.mark.parametrize("side_by_side", [1, 16])
+def test_parts_cover_all_columns_and_none_is_empty(side_by_side: int, limits: Limits) -> None:
+    for rows in SIZES:
+        for columns in (0, *SIZES):
+            launch = choose_launch(rows, columns, side_by_side, limits)
+            assert (launch.parts - 1) * launch.chunk < max(columns, 1)
+            assert launch.parts * launch.chunk >= columns
+
+
+@pytest.mark.parametrize("most", [SOFTWARE_CHUNK, WIDE_CHUNK])
+@pytest.mark.parametrize("across", [False, True])
+def test_parts_in_quads_cover_all_columns_and_none_is_empty(across: bool, most: int) -> None:
+    for rows in SIZES:
+        for columns in (0, *SIZES):
+            launch = choose_quads_launch(rows, columns, across, most)
+            assert (launch.parts - 1) * launch.chunk < max(columns, 1)
+            assert launch.parts * launch.chunk >= columns
+            assert launch.chunk <= SOFTWARE_CHUNK
+            assert across or launch.parts == 1 or launch.chunk % 4 == 0
+            last = choose_last_launch(1, launch.parts, SOFTWARE)
+            assert launch.parts // (LOCAL_SIZE if last.whole_group else 1) <= LOOP_STEPS
+
+
+def test_a_cpu_driver_goes_round_no_loop_too_often() -> None:
+    for columns in SIZES:
+        launch = choose_launch(1, columns, 1, SOFTWARE)
+        last = choose_last_launch(1, launch.parts, SOFTWARE)
+        assert launch.chunk <= SOFTWARE_CHUNK
+        assert launch.parts // (LOCAL_SIZE if last.whole_group else 1) <= LOOP_STEPS
+
+
+@pytest.mark.parametrize("across", [False, True])
+def test_quads_are_cut_only_where_rows_are_few_or_long(across: bool) -> None:
+    assert choose_quads_launch(4096, 4096, across).parts == 1
+    assert choose_quads_launch(4, 4096, across).parts > 1
+    assert choose_quads_launch(4096, 4 * SOFTWARE_CHUNK, across).parts == 4
+
+
+@pytest.mark.parametrize("whole_group", [False, True])
+def test_no_invocation_takes_more_than_it_may(whole_group: bool) -> None:
+    lanes = LOCAL_SIZE if whole_group else 1
+    for columns in SIZES:
+        launch = Launch(1, columns, whole_group).at_most(ROUNDED_CHUNK, columns)
+        assert launch.chunk <= ROUNDED_CHUNK * lanes
+        assert launch.parts * launch.chunk >= columns > (launch.parts - 1) * launch.chunk
+
+
+def test_one_long_row_keeps_a_large_gpu_busy() -> None:
+    launch = choose_launch(1, 1 << 28, 1, GPU)
+    assert launch.whole_group
+    assert launch.parts == MOST_PARTS
+    assert choose_last_launch(1, launch.parts, GPU).whole_group
+
+
+def test_many_rows_are_not_cut() -> None:
+    assert choose_launch(1 << 17, 1 << 10, 1, GPU).parts == 1
+
+
+def test_rows_side_by_side_are_read_by_neighbouring_invocations() -> None:
+    assert not choose_launch(4096, 4096, 4096, GPU).whole_group
+    assert choose_launch(4096, 4096, 1, GPU).whole_group
+
+
+def test_the_second_stage_waits_for_the_first() -> None:
+    case = Case("reduce_sum", (floats(1 << 16),), {"axes": (0,), "keepdims": False})
+    lowering = lower(case.declaration, case.call(GPU))
+    first, last = lowering.dispatches
+    assert (first.operands, first.barrier) == ((0, SCRATCH), False)
+    assert (last.operands, last.barrier) == ((SCRATCH, OUTPUT), True)
+    assert lowering.scratch == (2 * dict(first.push)["parts"],)
+
+
+def test_tiles_of_transposes_are_no_choice_where_groups_or_loops_do_not_fit() -> None:
+    def choices(shape: tuple[int, int], **more: int | tuple[int, int, int]) -> tuple[str, ...]:
+        x, turned = TensorType(shape, "float32"), TensorType(shape[::-1], "float32")
+        limits = replace(SOFTWARE, max_buffer_bytes=1 << 32, **more)  # type: ignore[arg-type]
+        return turn.variants(Call((x,), turned, Attrs({"axes": (1, 0)}), limits))
+
+    assert choices((64, 64)) == choices((4, 1 << 24)) == (turn.TILES, turn.LINES)
+    assert choices(((1 << 24) + 256, 4)) == (turn.LINES,)
+    assert choices((4, 1 << 24), max_groups=(1, 65535, 65535)) == (turn.LINES,)
+
+
+def test_reductions_in_quads_take_groups_enough_for_their_loops() -> None:
+    x = TensorType((1 << 27, 5), "float32")
+    attrs = Attrs({"axes": (1,), "keepdims": False})
+    call = Call((x,), TensorType((1 << 27,), "float32"), attrs, SOFTWARE, variant="quads")
+    (dispatch,) = lower(get_op("reduce_sum"), call).dispatches
+    assert (1 << 27) * 5 <= dispatch.groups[0] * 8 * LOOP_STEPS
+
+
+def test_wide_reductions_are_for_vectors_of_eight_and_many_rows_side_by_side() -> None:
+    def choices(shape: tuple[int, ...], axis: int, lanes: int = 8) -> tuple[str, ...]:
+        x = TensorType(shape, "float32")
+        result = TensorType(tuple(s for a, s in enumerate(shape) if a != axis), "float32")
+        op = get_op("reduce_sum")
+        limits = replace(SOFTWARE, subgroup_size=lanes, int64=True)
+        return op.kernel.variants(
+            Call((x,), result, Attrs({"axes": (axis,), "keepdims": False}), limits)
+        )
+
+    assert choices((5, 128), 0) == choices((2, 5, 196), 1) == ("wide", "quads", "words")
+    assert choices((5, 124), 0) == choices((5, 128), 0, lanes=4) == ("quads", "words")
+    assert choices((128, 512), 1) == ("quads", "words")
+    assert choices((5, 129), 0) == ("words",)

@@ -1,0 +1,163 @@
+"""Which variant of a kernel runs a call: asked for, tuned or guessed; what carries the choice."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from graphs import make_plan
+
+import vksched as vs
+from vksched.cases.attention import attributes
+from vksched.machine.choices import Choices, like_key
+from vksched.machine.spec import DeviceSpec, Machine
+from vksched.ops.core.lower import choice_of, conversion_bytes, lower, variants_of
+from vksched.ops.core.op import Attrs, Call, Limits, get_op
+from vksched.ops.core.variants import ASKED, LIKE, STATIC, TUNED, call_key
+from vksched.types import FLOAT16, FLOAT32, TensorType
+
+SOFTWARE = Limits(software=True, subgroup_size=8, subgroup_shuffle=True, int64=True)
+GPU = Limits()
+FIRST, SECOND, *OTHERS = "lanes 8x32", "lanes 16x32", "lanes 32x32", "lanes 32x64"
+NAMES = ", ".join((FIRST, SECOND, *OTHERS))
+MATMUL = get_op("matmul")
+
+
+def call_of(m: int, k: int, n: int, limits: Limits = SOFTWARE, dtype: str = FLOAT32) -> Call:
+    inputs = TensorType((m, k), dtype), TensorType((k, n), dtype)
+    attrs = Attrs({"transpose_a": False, "transpose_b": False})
+    return Call(inputs, TensorType((m, n), dtype), attrs, limits)
+
+
+def tuned(call: Call, variant: str) -> Limits:
+    return replace(call.limits, tuned=Choices({call_key("matmul", call): variant}))
+
+
+def shaders(call: Call) -> set[str]:
+    return {dispatch.shader for dispatch in lower(MATMUL, call).dispatches}
+
+
+def test_the_best_guess_runs_where_nothing_else_is_said() -> None:
+    call = call_of(8, 16, 32)
+    choice = choice_of(MATMUL, call)
+    assert (choice.variant, choice.why) == (choice.of[0], STATIC)
+    assert lower(MATMUL, call) == lower(MATMUL, replace(call, variant=choice.of[0]))
+
+
+@pytest.mark.parametrize("limits", [SOFTWARE, GPU])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16])
+def test_every_variant_is_another_lowering(limits: Limits, dtype: str) -> None:
+    call = call_of(8, 16, 32, limits, dtype)
+    names = variants_of(MATMUL, call)
+    made = [lower(MATMUL, replace(call, variant=name)) for name in names]
+    assert len(names) > 1 and all(a != b for a, b in zip(made, made[1:], strict=False))
+
+
+def test_tuned_choice_wins_over_the_guess_and_the_callers_over_both() -> None:
+    call = call_of(8, 16, 32)
+    assert choice_of(MATMUL, call).of == (FIRST, SECOND, *OTHERS)
+    carried = replace(call, limits=tuned(call, SECOND))
+    assert choice_of(MATMUL, carried).why == TUNED
+    assert shaders(carried) == {"matmul_lanes_16x32_of_8_float32"}
+    asked = replace(carried, variant=FIRST)
+    assert choice_of(MATMUL, asked).why == ASKED
+    assert shaders(asked) == {"matmul_lanes_8x32_of_8_float32"}
+    assert choice_of(MATMUL, call_of(8, 64, 32, carried.limits)).why == STATIC
+
+
+def test_like_sizes_share_a_choice_where_they_agree() -> None:
+    call = call_of(8, 16, 32)
+    limits = tuned(call, SECOND)
+    near, far = call_of(8, 20, 32, limits), call_of(8, 16, 64, limits)
+    assert choice_of(MATMUL, near).why == LIKE and choice_of(MATMUL, far).why == STATIC
+    other = {call_key("matmul", call_of(8, 12, 32)): FIRST}
+    torn = call_of(8, 20, 32, replace(limits, tuned=Choices({**limits.tuned, **other})))
+    assert choice_of(MATMUL, torn).why == STATIC
+    assert like_key("x float32[1,0,23,24] a=5") == "x float32[1,0,32,32] a=5"
+
+
+def test_choice_that_cannot_run_a_call_is_left() -> None:
+    """As one that another release had."""
+    unknown = call_of(8, 16, 32, tuned(call_of(8, 16, 32), "of another release"))
+    assert choice_of(MATMUL, unknown).why == STATIC
+
+
+def test_unknown_variant_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(vs.UnsupportedOp, match=f"a variant of {NAMES}, got 'best'"):
+        lower(MATMUL, replace(call_of(8, 16, 32), variant="best"))
+    relu = Call((TensorType((4,)),), TensorType((4,)), Attrs(), GPU, "fast")
+    with pytest.raises(vs.UnsupportedOp, match="a variant of none, got 'fast'"):
+        lower(get_op("relu"), relu)
+    assert variants_of(get_op("relu"), relu) == ("",)
+
+
+def test_float16_has_variants_of_its_own() -> None:
+    call = call_of(8, 16, 32, dtype=FLOAT16)
+    assert shaders(replace(call, limits=tuned(call, SECOND))) == {"matmul_lanes_16x32_of_8_float16"}
+    assert shaders(call) == {"matmul_lanes_8x32_of_8_float16"}
+    assert conversion_bytes(MATMUL, call) == 0
+
+
+def test_plan_tells_which_variant_runs_and_why() -> None:
+    x, w = vs.input("x", (8, 16)), vs.constant(np.zeros((16, 32), np.float32))
+    outputs = vs.matmul(x, w, name="product")
+    spec = DeviceSpec("sw", "null", limits=SOFTWARE)
+    rest = DeviceSpec("cpu", "cpu")
+    plan = make_plan(outputs, {}, Machine((spec, rest)))
+    guess = f"  variant: {FIRST}, static guess of {NAMES}"
+    assert guess in plan.explain("product").splitlines()
+    found = replace(spec, limits=tuned(call_of(8, 16, 32), SECOND))
+    plan = make_plan(outputs, {}, Machine((found, rest)))
+    line = f"  variant: {SECOND}, tuned of {NAMES}"
+    assert line in plan.explain("product").splitlines()
+    told = plan.node_as_dict("product")
+    assert (told["variant"], told["why_variant"]) == (SECOND, TUNED)
+    assert told["variants"] == [FIRST, SECOND, *OTHERS]
+    on_cpu = make_plan(outputs, {"product": "cpu"}, Machine((spec, rest)))
+    assert "variant" not in on_cpu.explain("product")
+
+
+def test_machine_with_choices_goes_through_json() -> None:
+    spec = DeviceSpec("sw", "null", limits=tuned(call_of(8, 16, 32), SECOND))
+    machine = Machine((spec, DeviceSpec("cpu", "cpu")))
+    again = Machine.from_dict(json.loads(json.dumps(machine.as_dict())))
+    assert again == machine and hash(again) == hash(machine)
+    assert again != replace(machine, devices=(DeviceSpec("sw", "null"), machine.devices[1]))
+    data = machine.as_dict()
+    data["devices"][0]["limits"]["tuned"] = {"matmul": 3}
+    with pytest.raises(vs.PlanError, match="calls to names of variants as tuned of the limits"):
+        Machine.from_dict(data)
+    del data["devices"][0]["limits"]["tuned"]
+    assert not Machine.from_dict(data).devices[0].limits.tuned
+
+
+def test_eight_lanes_need_integers_of_64_bits() -> None:
+    call = call_of(8, 16, 32, replace(SOFTWARE, int64=False))
+    assert variants_of(MATMUL, call) == ("register",)
+    four = replace(SOFTWARE, int64=False, subgroup_size=4)
+    assert variants_of(MATMUL, call_of(8, 16, 32, four))[0] == "lanes 8x16"
+
+
+def test_wide_tiles_of_a_row_are_for_lines_along_n() -> None:
+    names = variants_of(MATMUL, call_of(1, 16, 1024))
+    assert {"rows 1x512", "rows 1x32"} <= {*names}
+    turned = Call(
+        (TensorType((1, 16)), TensorType((1024, 16))),
+        TensorType((1, 1024)),
+        Attrs({"transpose_a": False, "transpose_b": True}),
+        SOFTWARE,
+    )
+    assert "rows 1x512" not in variants_of(MATMUL, turned)
+    assert variants_of(MATMUL, turned)[0] == "rows 1x32"
+
+
+@pytest.mark.parametrize(
+    "heads, keys, parts", [(12, 2048, 16), (12, 700, 4), (12, 100, 1), (300, 2048, 1)]
+)
+def test_one_query_of_attention_fills_a_gpu(heads: int, keys: int, parts: int) -> None:
+    q, k = TensorType((1, heads, 1, 64)), TensorType((1, heads, keys, 64))
+    call = Call((q, k, k), q, Attrs(attributes(64)), GPU)
+    first = lower(get_op("attention"), call).dispatches[0]
+    assert first.groups == (heads, parts, 1)

@@ -1,0 +1,131 @@
+"""Convolutions rewritten: which ones, what they may take, and that they stay what they were."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import vulkan_names
+from graphs import numpy_outputs
+
+import vksched as vs
+from vksched.graph import Graph
+from vksched.ops.core.op import Limits
+from vksched.passes.convolve import SHARE_OF_MEMORY, convolve
+from vksched.passes.wishes import Wishes
+
+RNG = np.random.default_rng(6)
+W = RNG.standard_normal((12, 9, 3, 3)).astype(np.float32)
+BIAS = RNG.standard_normal(12).astype(np.float32)
+X = RNG.standard_normal((2, 9, 13, 11)).astype(np.float32)
+ROOM = Wishes(limits=Limits(storage_buffers=8), memory_bytes=1 << 30)
+
+
+def graph_of(w: Any = W, size: int = 13, wishes: Wishes = ROOM, **more: Any) -> Graph:
+    x = vs.input("x", (2, w.shape[1] * more.get("groups", 1), size, 11))
+    made = vs.conv(x, vs.weight(w, "w"), vs.weight(BIAS, "bias"), name="y", **more)
+    return convolve(vs.build_graph(made)[0], wishes)
+
+
+def tile_of(graph: Graph) -> object:
+    """The tiles of the one convolution; None where it was left alone."""
+    return graph.ops[-1].attrs.get("tile")
+
+
+def infinite() -> Any:
+    w = W.copy()
+    w[3, 2, 1, 1] = np.inf
+    return w
+
+
+def test_convolution_with_a_known_weight_is_rewritten() -> None:
+    graph = graph_of(padding=1)
+    assert [node.op for node in graph.ops] == ["winograd_conv"]
+    assert graph.nodes[graph.outputs[0][1]].name == "y"
+    assert "w" in graph.merged and [n.type.shape for n in graph.weights] == [(12,), (36, 12, 9)]
+    (got,) = numpy_outputs(graph, {"x": X})
+    x, w = vs.input("x", X.shape), vs.weight(W)
+    before = vs.build_graph(vs.conv(x, w, vs.weight(BIAS), padding=1))[0]
+    (wanted,) = numpy_outputs(before, {"x": X})
+    np.testing.assert_allclose(got, wanted, 1e-4, 1e-4)
+
+
+def test_small_images_take_small_tiles_or_none() -> None:
+    """Of few tiles the transformed weights, which are larger, take longest."""
+    tiles = (tile_of(graph_of(padding=1, size=size)) for size in (13, 9, 2))
+    assert tuple(tiles) == (4, 2, None)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"stride": 2},
+        {"dilation": 2},
+        {"w": W[:, :3], "groups": 3},
+        {"w": W[..., :2]},
+        {"w": W[:, :4]},
+        {"w": infinite()},
+        {"w": W * np.float32(np.nan)},
+        {"w": W * np.float32(1e35)},
+        {"wishes": Wishes(memory_bytes=1 << 30)},
+        {
+            "wishes": Wishes(
+                limits=Limits(storage_buffers=8, max_buffer_bytes=1 << 12), memory_bytes=1 << 30
+            )
+        },
+        {"wishes": Wishes(limits=ROOM.limits, memory_bytes=1 << 10)},
+        {"wishes": Wishes(homes={"w": "cpu"}, limits=ROOM.limits, memory_bytes=1 << 30)},
+    ],
+    ids=str,
+)
+def test_other_convolutions_are_left_alone(more: dict[str, Any]) -> None:
+    assert tile_of(graph_of(**more)) is None
+
+
+def test_weight_that_comes_with_the_run_is_left_alone() -> None:
+    made = vs.conv(vs.input("x", X.shape), vs.input("w", W.shape))
+    assert tile_of(convolve(vs.build_graph(made)[0], ROOM)) is None
+
+
+def test_memory_of_points_is_bounded() -> None:
+    """The second layer takes what room the first has left."""
+    small, large = (16 * W.size // 9 * 4, 36 * W.size // 9 * 4)
+    x = vs.input("x", X.shape)
+    made = vs.concat([vs.conv(x, vs.weight(W), padding=1) for _ in range(3)], 1)
+    before = vs.build_graph(made)[0]
+    wishes = Wishes(limits=ROOM.limits, memory_bytes=SHARE_OF_MEMORY * (small + large))
+    tiles = [node.attrs.get("tile") for node in convolve(before, wishes).ops]
+    assert tiles == [4, 2, None, None]
+
+
+def test_graphs_share_points() -> None:
+    w = vs.weight(W)
+    first, second = (
+        convolve(vs.build_graph(vs.conv(vs.input("x", (n, 9, 13, 11)), w, padding=1))[0], ROOM)
+        for n in (2, 4)
+    )
+    (key,), (other,) = first.keys.values(), second.keys.values()
+    assert key == other
+    (points,), (same,) = first.data.values(), second.data.values()
+    assert np.shares_memory(points, same)
+
+
+@pytest.mark.parametrize("device", vulkan_names())
+def test_rewritten_on_a_device(device: str) -> None:
+    x, w = vs.input("x", X.shape), vs.weight(W)
+    wanted = numpy_outputs(vs.build_graph(vs.conv(x, w, padding=1))[0], {"x": X})[0]
+    with vs.Scheduler([device]) as sched:
+        run = sched.compile(vs.conv(x, w, padding=1, name="y"))
+        assert "winograd_conv" in run.plan.explain()
+        got = run(x=X)
+        shown = run.plan.explain("y")
+    assert "tile=4" in shown
+    np.testing.assert_allclose(got, wanted, 1e-4, 1e-4)
+
+
+def test_what_a_device_would_refuse_stays_as_it_is() -> None:
+    """The direct convolution runs where the points' kernels bind too much."""
+    few = Wishes(limits=Limits(), memory_bytes=1 << 30)
+    assert tile_of(graph_of(padding=1, wishes=few)) is None
+    assert tile_of(graph_of(padding=1)) is not None

@@ -1,0 +1,156 @@
+"""What nothing holds moves beside its neighbours, alone or as a group; no more crosses for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from graphs import (
+    CPU,
+    A,
+    B,
+    crossings_of,
+    device_of,
+    make_machine,
+    make_plan,
+    picky,
+    random_outputs,
+    rule_of,
+    source,
+    steps,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import vksched as vs
+from vksched.machine.spec import DeviceSpec, Machine
+from vksched.ops.core.op import Limits
+from vksched.plan.make.merging import Groups
+from vksched.plan.plan import Plan
+
+
+def lookup(value: vs.Tensor, name: str) -> vs.Tensor:
+    """What the first device of `picky(False, True)` cannot."""
+    return vs.gather(value, np.arange(8, dtype=np.int32), name=name)
+
+
+def around(length: int = 2) -> vs.Tensor:
+    """A chain with a lookup in its middle."""
+    before = steps(source(), [f"a{i}" for i in range(length)])[-1]
+    return steps(lookup(before, "pick"), [f"b{i}" for i in range(length)])[-1]
+
+
+@pytest.mark.parametrize("length", [1, 2, 20])
+def test_chains_around_an_op_of_one_device_join_it_as_a_whole(length: int) -> None:
+    plan = make_plan(around(length), (), picky(False, True))
+    assert {plan.machine.devices[s.device].name for s in plan.splits} == {B}
+    assert not crossings_of(plan) and len(plan.splits) == 1
+    if length > 1:
+        assert (
+            rule_of(plan, "a0")
+            == f"moved beside pick, {length} nodes as one: 2048 bytes less cross"
+        )
+
+
+def test_branches_of_a_group_move_with_it() -> None:
+    a, b = steps(source(), "ab")
+    h = vs.add(vs.exp(b, name="left"), vs.neg(b, name="right"), name="join")
+    plan = make_plan(vs.neg(lookup(h, "pick"), name="end"), (), picky(False, True))
+    assert {device_of(plan, n) for n in ("a", "b", "left", "right", "join", "end")} == {B}
+
+
+def test_a_group_stays_where_a_node_of_it_is_placed_or_reads_a_weight() -> None:
+    plan = make_plan(around(), {"a0": A}, picky(False, True))
+    assert device_of(plan, "a0") == A and len(crossings_of(plan)) == 1
+    w = vs.weight(np.ones((8, 64), np.float32), "w")
+    h = vs.exp(vs.mul(source(), w, name="m"), name="e")
+    plan = make_plan(vs.neg(lookup(h, "pick")), {"w": A}, picky(False, True))
+    assert device_of(plan, "m") == A and len(crossings_of(plan)) == 1
+
+
+def test_numpy_draws_no_group() -> None:
+    plan = make_plan(around(20), (), picky(False))
+    assert device_of(plan, "pick") == CPU
+    assert all(device_of(plan, f"{branch}{i}") == A for branch in "ab" for i in range(1, 19))
+
+
+@pytest.mark.parametrize(("bytes_per_s", "device"), [(1e12, B), (1e7, A)])
+def test_a_slow_device_draws_no_group_that_takes_longer_there_than_the_copy(
+    bytes_per_s: float, device: str
+) -> None:
+    fast = DeviceSpec(A, "null", limits=Limits(storage_buffers=3), bytes_per_s=1e12)
+    other = DeviceSpec(B, "null", bytes_per_s=bytes_per_s)
+    plan = make_plan(around(8), (), Machine((fast, other, DeviceSpec("cpu", "cpu"))))
+    assert [device_of(plan, n) for n in ("a0", "pick", "b7")] == [device, B, device]
+
+
+def test_a_full_device_draws_no_group() -> None:
+    machine = picky(False, True)
+    small = replace(machine.devices[1], memory_bytes=5 * 2048)
+    machine = replace(machine, devices=(machine.devices[0], small, machine.devices[2]))
+    x = source()
+    branches = [vs.exp(vs.add(x, float(i)), name=f"e{i}") for i in range(8)]
+    rows = vs.concat(branches, name="rows")
+    first = rows[:8]
+    pick = lookup(vs.exp(first, name="a"), "pick")
+    plan = make_plan(vs.exp(pick, name="end"), (), machine)
+    assert [device_of(plan, n) for n in ("e0", "rows", "pick")] == [A, A, B]
+    assert plan.memory[1].peak_bytes <= 5 * 2048
+
+
+def without_groups(patch: pytest.MonkeyPatch) -> None:
+    def nothing(self: Any, free: Any, roomy: Any) -> None:
+        """No group moves."""
+
+    patch.setattr(Groups, "merge", nothing)
+
+
+def costs(plan: Plan) -> tuple[int, int]:
+    return len(plan.crossings), plan.crossing_bytes
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.integers(0, 1 << 32),
+    st.integers(1, 60),
+    st.lists(st.booleans(), min_size=2, max_size=4),
+    st.floats(0, 0.5),
+)
+def test_groups_never_make_more_cross(
+    seed: int, count: int, able: list[bool], pinned: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    graph, _ = vs.build_graph(random_outputs(rng, count))
+    machine = picky(*able)
+    pins = [
+        (n.id, machine.devices[int(rng.integers(0, len(able) + 1))].name)
+        for n in graph.ops
+        if rng.random() < pinned
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        without_groups(patch)
+        alone = vs.plan_graph(graph, machine, overrides=pins)
+    grouped = vs.plan_graph(graph, machine, overrides=pins)
+    assert costs(grouped)[0] <= costs(alone)[0] and costs(grouped)[1] <= costs(alone)[1]
+
+
+def test_groups_often_make_less_cross() -> None:
+    alone, grouped = [], []
+    for seed in range(40):
+        graph, _ = vs.build_graph(random_outputs(np.random.default_rng(seed), 10 + seed))
+        machine = picky(False, True, seed % 2 == 0)
+        with pytest.MonkeyPatch.context() as patch:
+            without_groups(patch)
+            alone.append(costs(vs.plan_graph(graph, machine)))
+        grouped.append(costs(vs.plan_graph(graph, machine)))
+    assert sum(n for n, _ in grouped) < 0.8 * sum(n for n, _ in alone)
+
+
+def test_a_part_that_crosses_counts_alone() -> None:
+    a = vs.exp(vs.input("x", (64, 64)), name="a")
+    b, c = steps(a[0], ["b", "c"])
+    outputs = vs.neg(vs.concat([c] * 8, name="wide"), name="end")
+    plan = make_plan([outputs, a], {"a": A, "end": B}, make_machine(2))
+    assert plan.crossing_bytes == 4 * 64

@@ -1,0 +1,197 @@
+"""The shader build: what its parser understands and refuses, variants, and what counts as stale."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+sys.path.insert(0, str(ROOT))
+
+import build_shaders  # noqa: E402
+
+SOURCE = """#version 450
+layout(local_size_x = 64) in;
+layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
+layout(constant_id = 3) const uint WIDTH = 7;
+layout(set = 0, binding = 0) readonly buffer X { uint x[]; };
+layout(set = 0, binding = 1) writeonly buffer Result { uint result[]; };
+layout(push_constant) uniform Push { uint x_offset; uint result_offset; int sizes[3]; float eps; };
+void main() { result[result_offset] = x[x_offset] + WIDTH; } // layout(constant_id = 9)
+"""
+
+needs_compiler = pytest.mark.skipif(
+    shutil.which("glslangValidator") is None, reason="glslangValidator is not installed"
+)
+
+
+def test_bindings_push_and_constants_are_read() -> None:
+    assert build_shaders.describe(SOURCE, "one") == {
+        "bindings": ["x", "result"],
+        "access": ["read", "write"],
+        "push": [
+            ("x_offset", "uint", 1),
+            ("result_offset", "uint", 1),
+            ("sizes", "int", 3),
+            ("eps", "float", 1),
+        ],
+        "constants": [("LOCAL_X", 0, 64), ("LOCAL_Y", 1, 1), ("LOCAL_Z", 2, 1), ("WIDTH", 3, 7)],
+    }
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("binding = 1", "binding = 2", "expected bindings 0..n-1"),
+        ("uint x_offset; uint result_offset;", "uint result_offset;", "to start with x_offset"),
+        ("int sizes[3]", "vec3 sizes", "push field not understood: 'vec3 sizes'"),
+        ("int sizes[3]", "int sizes[40]", "takes 172 bytes"),
+        ("constant_id = 3", "constant_id = 4", "expected constant ids 0..n-1"),
+    ],
+)
+def test_what_is_not_understood_is_refused(old: str, new: str, message: str) -> None:
+    assert old in SOURCE
+    with pytest.raises(build_shaders.BuildError, match=message):
+        build_shaders.describe(SOURCE.replace(old, new), "one")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty shader folder in place of the project's."""
+    (tmp_path / "shaders" / "include").mkdir(parents=True)
+    monkeypatch.setattr(build_shaders, "SOURCES", tmp_path / "shaders")
+    monkeypatch.setattr(build_shaders, "OUTPUT", tmp_path / "spirv")
+    (tmp_path / "shaders" / "one.comp").write_text(SOURCE)
+    return tmp_path
+
+
+def names() -> list[str]:
+    return [variant.name for variant in build_shaders.find_variants()]
+
+
+def test_variants_are_named_by_the_table(project: Path) -> None:
+    assert names() == ["one"]
+    table = project / "shaders" / "variants.toml"
+    table.write_text('[one.each]\nnames = ["ADD", "SUB"]\n[one.one_wide]\nWIDTH = 9\n')
+    assert names() == ["one_add", "one_sub", "one_wide"]
+    assert build_shaders.find_variants()[0].defines == {"ADD": "1", "FUNCTION": "add"}
+    table.write_text("[two.two]\nA = 1\n")
+    with pytest.raises(build_shaders.BuildError, match="not there: two"):
+        build_shaders.find_variants()
+    (project / "shaders" / "two.comp").write_text(SOURCE)
+    table.write_text("[one.same]\nA = 1\n[two.same]\nA = 1\n")
+    with pytest.raises(build_shaders.BuildError, match="share a name"):
+        build_shaders.find_variants()
+
+
+def build(**changes: Any) -> int:
+    return build_shaders.build(**{"force": False, "check": False, "jobs": 2, **changes})
+
+
+@needs_compiler
+def test_only_what_changed_is_compiled(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    include = project / "shaders" / "include" / "more.glsl"
+    include.write_text("const uint MORE = 1u;\n")
+    head, body = SOURCE.split("layout(local_size_x = 64)", 1)
+    extension = "#extension GL_GOOGLE_include_directive : require\n"
+    text = f'{head}{extension}#include "more.glsl"\nlayout(local_size_x = 64){body}'
+    (project / "shaders" / "two.comp").write_text(text)
+    assert build(check=True) == 1
+    assert build() == 0 and "2 of 2 variants" in capsys.readouterr().out
+    assert build(check=True) == 0
+    assert build() == 0 and "0 of 2 variants" in capsys.readouterr().out
+    include.write_text("const uint MORE = 2u;\n")
+    assert build(check=True) == 1 and "stale: two" in capsys.readouterr().out
+    assert build() == 0 and "1 of 2 variants" in capsys.readouterr().out
+    (project / "spirv" / "one.spv").unlink()
+    assert build() == 0 and "1 of 2 variants" in capsys.readouterr().out
+    (project / "shaders" / "two.comp").unlink()
+    assert build(check=True) == 1
+    assert build() == 0 and not (project / "spirv" / "two.spv").exists()
+    manifest = json.loads((project / "spirv" / "manifest.json").read_text())
+    assert list(manifest["variants"]) == ["one"]
+    assert build(force=True) == 0 and "1 of 1 variants" in capsys.readouterr().out
+
+
+@needs_compiler
+def test_an_interrupted_build_goes_on(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("two", "three"):
+        (project / "shaders" / f"{name}.comp").write_text(SOURCE)
+    assert build(jobs=1) == 0
+    compile_variant = build_shaders.compile_variant
+
+    def one_then_stop(variant: build_shaders.Variant, *tools: Any) -> None:
+        if (project / "spirv" / "one.spv").exists():
+            raise KeyboardInterrupt
+        compile_variant(variant, *tools)
+
+    def change(*shaders: str) -> None:
+        for name in shaders:
+            path = project / "shaders" / f"{name}.comp"
+            path.write_text(path.read_text() + "// changed\n")
+
+    change("one", "three")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(build_shaders, "compile_variant", one_then_stop)
+        build(jobs=1)
+    assert build(check=True) == 1
+    capsys.readouterr()
+    assert build() == 0 and "1 of 3 variants" in capsys.readouterr().out
+    assert build(check=True) == 0
+    assert sorted(p.name for p in (project / "spirv").glob("*.json")) == ["manifest.json"]
+    change("one", "three")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(build_shaders, "compile_variant", one_then_stop)
+        build(jobs=1)
+    change("one")  # what was compiled midway is no longer right
+    capsys.readouterr()
+    assert build() == 0 and "2 of 3 variants" in capsys.readouterr().out
+
+
+@needs_compiler
+def test_a_broken_shader_is_shown_with_its_line(project: Path) -> None:
+    (project / "shaders" / "one.comp").write_text(SOURCE.replace("+ WIDTH", "+ WIDE"))
+    with pytest.raises(build_shaders.BuildError, match=r"one\.comp:8: 'WIDE'"):
+        build()
+    (project / "shaders" / "one.comp").write_text(f'#include "nothing.glsl"\n{SOURCE}')
+    with pytest.raises(build_shaders.BuildError, match="cannot read .*nothing.glsl"):
+        build()
+
+
+def test_without_a_compiler_it_says_what_to_install(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(project))
+    with pytest.raises(build_shaders.BuildError, match="apt-get install glslang-tools"):
+        build()
+
+
+@needs_compiler
+def test_validation_is_never_left_out_silently(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tools = project / "tools"
+    tools.mkdir()
+    (tools / "glslangValidator").symlink_to(str(shutil.which("glslangValidator")))
+    monkeypatch.setenv("PATH", str(tools))
+    assert build() == 0 and "NOT VALIDATED, spirv-val is missing" in capsys.readouterr().out
+    assert build() == 0 and "0 of 1 variants" in capsys.readouterr().out
+    validator = tools / "spirv-val"
+    validator.write_text("#!/bin/sh\necho v1\n")
+    validator.chmod(0o755)
+    assert build(check=True) == 1, "what no validator has seen is not current where there is one"
+    capsys.readouterr()
+    assert build() == 0
+    said = capsys.readouterr().out
+    assert "1 of 1 variants" in said and "NOT VALIDATED" not in said
+    validator.write_text('#!/bin/sh\n[ "$1" = --version ] && exit\necho bad word; exit 1\n')
+    with pytest.raises(build_shaders.BuildError, match="bad word"):
+        build()
+    assert not (project / "spirv" / "one.spv").exists()

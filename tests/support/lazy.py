@@ -1,0 +1,190 @@
+"""A device that takes every liberty a plan leaves it: words in memory, worked on late and in any
+order.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+import vksched as vs
+from vksched.machine.spec import DeviceSpec
+from vksched.plan.make.memory import scratch_of
+from vksched.plan.plan import CopyIn, CopyOut, Plan, Span
+from vksched.runtime.device import Progress, Times
+from vksched.runtime.host.evaluate import Values, evaluate_node
+from vksched.runtime.states import HostStates
+from vksched.runtime.vulkan.memory import read_words, write_words
+from vksched.types import NDArray, numpy_dtype
+
+GARBAGE = 0x7FC0DEAD
+"""What is in memory that nobody has written: not a number, whatever the type."""
+
+
+class LazyDevice:
+    """Submissions are carried out when a wait needs them, or at any time before, in order; the
+    items between two barriers in any order. An eager one does all at once and in order, so that no
+    fault of a plan shows.
+    """
+
+    def __init__(self, spec: DeviceSpec, seed: int = 0, eager: bool = False) -> None:
+        self._spec = spec
+        self.eager = eager
+        self.states = HostStates()
+        self.queue: list[tuple[LazySession, int, int, int]] = []
+        self.lock = threading.RLock()
+        self.rng = np.random.default_rng(seed)
+
+    @property
+    def name(self) -> str:
+        return self._spec.name
+
+    @property
+    def spec(self) -> DeviceSpec:
+        return self._spec
+
+    def holds(self, key: object) -> bool:
+        return self.states.holds(key)
+
+    def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> LazySession:
+        return LazySession(self, plan, index)
+
+    def close(self) -> None:
+        self.queue.clear()
+
+    def work(self, count: int) -> None:
+        """Carries out the first submissions of the queue."""
+        for session, slot, split, ticket in self.queue[:count]:
+            session.carry_out(slot, split)
+            session.echo[slot, split] = ticket
+        del self.queue[:count]
+
+
+def pages(words: Sequence[int]) -> list[NDArray]:
+    return [np.full(count, GARBAGE, np.uint32) for count in words]
+
+
+class LazySession:
+    """One plan's share of a lazy device."""
+
+    def __init__(self, device: LazyDevice, plan: Plan, index: int) -> None:
+        self.device, self.plan, self.index = device, plan, index
+        memory, slots = plan.memory[index], range(plan.copies)
+        self.activations = [pages(memory.activation_pages) for _ in slots]
+        self.inbox = [pages(memory.inbox_pages) for _ in slots]
+        self.outbox = [pages(memory.outbox_pages) for _ in slots]
+        self.outboxes = {
+            c.node: c.outbox for s in plan.splits if s.device == index for c in s.copies_out
+        }
+        self.echo: dict[tuple[int, int], int] = {}
+
+    def begin(self, slot: int) -> None:
+        return None
+
+    def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
+        write_words(words(self.inbox[slot], copy.inbox), array)
+
+    def submit(self, slot: int, split: int, ticket: int) -> None:
+        with self.device.lock:
+            queue = self.device.queue
+            queue.append((self, slot, split, ticket))
+            if self.device.eager or self.device.rng.random() < 0.3:
+                some = int(self.device.rng.integers(0, len(queue) + 1))
+                self.device.work(len(queue) if self.device.eager else some)
+
+    def wait(self, slot: int, split: int, timeout_s: float) -> None:
+        with self.device.lock:
+            found = [
+                i
+                for i, (s, *who, _) in enumerate(self.device.queue)
+                if s is self and who == [slot, split]
+            ]
+            self.device.work(found[-1] + 1 if found else 0)
+
+    def check(self, slot: int, split: int, ticket: int) -> None:
+        if self.echo.get((slot, split)) != ticket:
+            raise vs.DeviceLost(f"[check] split {split} of {self.device.name} did not run")
+
+    def fetch(self, slot: int, node: int) -> NDArray:
+        return self._array(words(self.outbox[slot], self.outboxes[node]), node)
+
+    def times_s(self, slot: int, split: int) -> Times:
+        return (None, None)
+
+    def close(self) -> None:
+        with self.device.lock:
+            self.device.queue[:] = [entry for entry in self.device.queue if entry[0] is not self]
+
+    # -- the device's side -------------------------------------------------------------------------
+
+    def carry_out(self, slot: int, number: int) -> None:
+        split = self.plan.splits[number]
+        items: list[CopyIn | int | CopyOut] = [*split.copies_in, *split.nodes, *split.copies_out]
+        group: list[CopyIn | int | CopyOut] = []
+        for position, item in enumerate(items):
+            if position in split.barriers:
+                self._together(slot, group)
+                group = []
+            group.append(item)
+        self._together(slot, group)
+
+    def _together(self, slot: int, group: Sequence[CopyIn | int | CopyOut]) -> None:
+        order = range(len(group)) if self.device.eager else self.device.rng.permutation(len(group))
+        for position in order:
+            item = group[position]
+            if isinstance(item, CopyIn):
+                words(self.activations[slot], item.target)[:] = words(self.inbox[slot], item.inbox)
+            elif isinstance(item, CopyOut):
+                write_words(words(self.outbox[slot], item.outbox), self._value(slot, item.node))
+            else:
+                self._run(slot, item)
+
+    def _run(self, slot: int, node_id: int) -> None:
+        graph, node = self.plan.graph, self.plan.graph.nodes[node_id]
+        if node.op == "state":
+            return
+        if node.op == "assign":
+            self.device.states.write(graph.keys[node.inputs[0]], self._value(slot, node.inputs[1]))
+            return
+        beside = self.plan.locations.get((self.index, scratch_of(node_id)))
+        if beside is not None:
+            words(self.activations[slot], beside)[:] = GARBAGE
+        result = evaluate_node(graph, node_id, tuple(self._value(slot, i) for i in node.inputs))
+        write_words(words(self.activations[slot], self._span(node_id)), result)
+
+    def _span(self, node_id: int) -> Span:
+        return self.plan.locations[self.index, node_id]
+
+    def _value(self, slot: int, node_id: int) -> NDArray:
+        graph, plan = self.plan.graph, self.plan
+        root, offset = graph.views.get(node_id, (node_id, 0))
+        values = Values(graph)
+        if root in graph.data:
+            return values[node_id]
+        if root in graph.states and plan.placements[root].device == self.index:
+            values[root] = self.device.states.view(graph.keys[root])
+            return values[node_id]
+        span = plan.locations.get((self.index, node_id))
+        if span is None:
+            whole = self._span(root)
+            span = Span(whole.page, whole.offset + offset, graph.nodes[node_id].type.words)
+        return self._array(words(self.activations[slot], span), node_id)
+
+    def _array(self, held: NDArray, node_id: int) -> NDArray:
+        type_ = self.plan.graph.nodes[node_id].type
+        return read_words(held, numpy_dtype(type_.dtype), type_.shape)
+
+
+def words(memory: Sequence[NDArray], span: Span) -> NDArray:
+    """The words of a span, as a view."""
+    return memory[span.page][span.offset : span.offset + span.words]
+
+
+def lazy_devices(count: int, seed: int = 0, **spec: object) -> list[LazyDevice]:
+    """Some lazy devices, named as null devices are."""
+    return [
+        LazyDevice(DeviceSpec(f"null:{i}", "null", **spec), seed + i)  # type: ignore[arg-type]
+        for i in range(count)
+    ]

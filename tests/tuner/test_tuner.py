@@ -1,0 +1,451 @@
+"""The tuner in a scheduler and on the command line: what is read, measured, kept and used."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import vulkan_names
+from test_cli import call
+from test_tuner_search import Told
+
+import vksched as vs
+from vksched.cli.tune import _short
+from vksched.ops.core.op import Call, Dispatch, Kernel, all_ops, get_op, no_variants
+from vksched.runtime.device import Device
+from vksched.runtime.vulkan.context import Recording
+from vksched.runtime.vulkan.device import VulkanDevice
+from vksched.trace import VkschedWarning
+from vksched.tuner import tuner as tuner_module
+from vksched.tuner.bench import BLOCK_WORDS, CallBench
+from vksched.tuner.calls import Tunable, calls_of, shader_hash, typical_graph
+from vksched.tuner.search import GivenUp, search
+from vksched.tuner.store import Found, Identity, Store
+from vksched.tuner.tuner import FIRST_USE_S, Mode, Tuner, identity_of, mode_of
+from vksched.types import NDArray
+
+pytestmark = pytest.mark.skipif(not vulkan_names(), reason="no Vulkan device here")
+SHAPES = (8, 16), (16, 32)
+CALL = "matmul float32[8,16] float32[16,32] -> float32[8,32] transpose_a=False, transpose_b=False"
+
+
+def product() -> vs.Tensor:
+    x, w = (vs.input(name, shape) for name, shape in zip("xw", SHAPES, strict=True))
+    return vs.matmul(x, w, name="product")
+
+
+def feeds() -> dict[str, NDArray]:
+    rng = np.random.default_rng(5)
+    return {n: rng.standard_normal(s, np.float32) for n, s in zip("xw", SHAPES, strict=True)}
+
+
+@pytest.fixture
+def name() -> str:
+    return vulkan_names()[0]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Results of this test's own, which "auto" may use."""
+    monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path))
+    monkeypatch.setenv("VKSCHED_TUNE", "1")
+    return tmp_path
+
+
+class Opened:
+    """Stands for the benches of a tuner: the last variant is the fastest, and no time passes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.keys: list[str] = []
+        self.error: Exception | None = None
+        monkeypatch.setattr(tuner_module, "_open_bench", self.open)
+
+    @contextmanager
+    def open(self, device: Device, call: Tunable) -> Iterator[Told]:
+        self.keys.append(call.key)
+        if self.error is not None:
+            raise self.error
+        count = len(call.names)
+        yield Told({name: 1e-3 * (count - i) for i, name in enumerate(call.names)})
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
+    return Opened(monkeypatch)
+
+
+def keep(device: Device, best: str, key: str = CALL) -> Identity:
+    """Writes a result as `vksched tune` does."""
+    identity = identity_of(device.spec)
+    assert identity is not None
+    seconds = {"lanes 8x16": 2e-3, "lanes 32x64": 1e-3}
+    Store().add(identity, [Found(key, best, "lanes 8x16", seconds, {}, shader_hash("matmul"))])
+    return identity
+
+
+def variant_of(run: vs.Run) -> str:
+    return str(run.plan.node_as_dict("product")["variant"])
+
+
+def test_tune_of_a_scheduler_says_what_is_read_and_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert mode_of("auto") == Mode(True, FIRST_USE_S, software=False)
+    assert mode_of(True) == Mode(True, math.inf, software=True)
+    assert mode_of(2) == Mode(True, 2.0, software=True)
+    assert mode_of(False) == Mode(False)
+    monkeypatch.setenv("VKSCHED_TUNE", "0")
+    assert mode_of("auto") == Mode(False)
+    for wrong in ("always", 0, -1.0, None):
+        with pytest.raises(vs.PlanError, match="expected tune of"):
+            vs.Scheduler(["cpu"], tune=wrong)  # type: ignore[arg-type]
+
+
+def test_kept_results_choose_the_variant_and_change_no_result(name: str, opened: Opened) -> None:
+    with vs.Scheduler([name], tune=False) as sched:
+        plain = sched.compile(product())
+        assert variant_of(plain) == "lanes 8x16"
+        expected = plain(**feeds())
+        keep(sched.devices[0], "lanes 32x64")
+    with vs.Scheduler([name]) as sched:
+        tuned = sched.compile(product())
+        assert variant_of(tuned) == "lanes 32x64"
+        assert "variant: lanes 32x64, tuned of lanes 8x16, lanes 16x64" in tuned.plan.explain(
+            "product"
+        )
+        tuned.plan.verify()
+        np.testing.assert_allclose(tuned(**feeds()), expected, rtol=1e-4, atol=1e-5)
+        again = vs.Machine.from_dict(json.loads(json.dumps(tuned.plan.as_dict()["machine"])))
+        assert dict(again.devices[0].limits.tuned) == {CALL: "lanes 32x64"}
+    with vs.Scheduler([name], tune=False) as sched:
+        assert variant_of(sched.compile(product())) == "lanes 8x16", "nothing is read"
+    assert opened.keys == [], "a CPU driver is not measured by itself"
+
+
+def test_results_of_other_shaders_are_not_used(name: str) -> None:
+    with vs.Scheduler([name]) as sched:
+        identity = keep(sched.devices[0], "lanes 32x64")
+        store = Store()
+        found = store.load(identity)[CALL]
+        store.add(identity, [replace(found, shaders="of before")])
+        store.add(identity, [replace(found, key="op_of_another_release f[1]")])
+        assert variant_of(sched.compile(product())) == "lanes 8x16"
+
+
+def test_missing_calls_are_measured_once_and_kept(name: str, opened: Opened) -> None:
+    recorder = vs.Recorder()
+    with vs.Scheduler([name], tune=True, trace=vs.Trace(sinks=[recorder])) as sched:
+        run = sched.compile(product())
+        assert opened.keys == [CALL] and variant_of(run) == "lanes 32x64"
+        np.testing.assert_allclose(run(**feeds()), feeds()["x"] @ feeds()["w"], atol=1e-4)
+        sched.compile({"again": product()})
+        assert opened.keys == [CALL]
+    (event,) = recorder.select("tune")
+    assert event.device == name and event.fields == {"calls": 1, "missing": 0}
+    with vs.Scheduler([name], tune=5.0) as sched:
+        assert variant_of(sched.compile(product())) == "lanes 32x64"
+    assert opened.keys == [CALL], "known from before"
+
+
+def test_only_what_runs_on_a_device_is_measured_there(opened: Opened) -> None:
+    names = vulkan_names()[:1] * 2
+    with vs.Scheduler(names, tune=True) as sched:
+        sched.compile(product(), {"product": "cpu"})
+        assert opened.keys == []
+        sched.compile(product(), {"product": f"{names[0]}#2"})
+        assert opened.keys == [CALL]
+
+
+def test_devices_without_kernels_or_memory_keep_the_static_choice(
+    name: str, opened: Opened
+) -> None:
+    for error in (vs.OutOfMemory("[storage] none left"), vs.UnsupportedOp("no")):
+        opened.error = error
+        opened.keys.clear()
+        with vs.Scheduler([name], tune=True) as sched:
+            assert variant_of(sched.compile(product())) == "lanes 8x16"
+            sched.compile({"again": product()})
+            assert opened.keys == [CALL], "it is not tried again"
+    with vs.Scheduler(["cpu"], tune=True) as sched:
+        sched.compile(product())
+    assert opened.keys == [CALL]
+
+
+def test_device_that_fails_while_tuning_is_left_out(name: str, opened: Opened) -> None:
+    opened.error = vs.DeviceLost("[wait] lost")
+    with vs.Scheduler([name], tune=True) as sched:
+        with pytest.warns(VkschedWarning, match=f"{name} failed in tuning: .*runs on cpu"):
+            run = sched.compile(product())
+        assert sched.quarantined.keys() == {name}
+        np.testing.assert_allclose(run(**feeds()), feeds()["x"] @ feeds()["w"], atol=1e-4)
+    with vs.Scheduler([name], tune=True, on_fault="raise") as sched:
+        with pytest.raises(vs.DeviceLost) as failed:
+            sched.compile(product())
+        assert (failed.value.device, failed.value.during) == (name, "tuning")
+
+
+def test_variant_that_loses_the_device_is_not_tried_again(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+    known = {"lanes 8x16": 2e-3, "lanes 16x64": 9e-3}
+
+    class Losing(Told):
+        def run(self, variant: str, repeat: int) -> float:
+            tried.append(variant)
+            return super().run(variant, repeat)
+
+    @contextmanager
+    def open(device: Device, call: Tunable) -> Iterator[Told]:
+        lost: dict[str, Exception] = {"lanes 32x64": vs.DeviceLost("[wait] lost")}
+        yield Losing(known, errors=lost)
+
+    monkeypatch.setattr(tuner_module, "_open_bench", open)
+    with (
+        vs.Scheduler([name], tune=True) as sched,
+        pytest.warns(VkschedWarning, match=f"{name} failed in tuning"),
+    ):
+        sched.compile(product())
+    assert "lanes 32x64" in tried
+    tried.clear()
+    for _ in range(2):
+        with vs.Scheduler([name], tune=True) as sched:
+            assert variant_of(sched.compile(product())) == "lanes 8x16"
+            assert not sched.quarantined
+    assert {*tried} == {*known} and len(tried) <= 5, "measured once"
+    identity = identity_of(sched._specs[name])
+    assert identity is not None
+    (found,) = Store().load(identity).values()
+    assert found.dropped == {"lanes 32x64": tuner_module.LOST}
+    assert Store().clear(identity) and not Store().lost(identity)
+
+
+def test_process_that_dies_leaves_word_of_what_it_tried(tmp_path: Path) -> None:
+    store, device = Store(tmp_path), Identity("00ff", "driver", "card")
+    attempt = store.attempt(device)
+    attempt.begin("op f[1]", "b", "1234")
+    attempt.begin("op f[1]", "a", "1234")
+    assert store.lost(device) == {}, "it is at it"
+    attempt.close(failed=False)
+    assert store.lost(device) == {}
+    dying = (
+        "import sys; from pathlib import Path; from vksched.tuner.store import Store, Identity\n"
+    )
+    dying += "attempt = Store(Path(sys.argv[1])).attempt(Identity('00ff', 'driver', 'card'))\n"
+    dying += "attempt.begin('op f[1]', 'a', '1234'); import os; os._exit(1)"
+    subprocess.run([sys.executable, "-c", dying, str(tmp_path)], check=False)
+    assert store.lost(device) == {"op f[1]": {"a": "1234"}}
+    assert store.lost(replace(device, driver="another")) == {}
+    (note,) = tmp_path.glob("tuned/*.trying")
+    note.write_text("[" * 200_000)
+    assert store.lost(device) == {}
+
+
+def test_device_that_is_at_work_is_not_measured(name: str, opened: Opened) -> None:
+    with vs.Scheduler([name], tune=True) as sched:
+        (device, _) = sched.devices
+        assert isinstance(device, VulkanDevice)
+        recording = device.context.recording()
+        recording.begin()
+        recording.end()
+        recording.submit()  # nobody has seen the end of it yet
+        assert device.busy()
+        sched.compile(product())
+        assert opened.keys == []
+        recording.wait(60)
+        assert not device.busy()
+        sched.compile({"again": product()})
+        assert opened.keys == [CALL]
+
+
+def test_bench_that_waits_behind_other_work_is_given_up(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(recording: Recording, timeout_s: float) -> None:
+        raise vs.DeviceTimeout("[wait] not done")
+
+    with monkeypatch.context() as patched, vs.Scheduler([name], tune=True) as sched:
+        patched.setattr(Recording, "wait", late)  # in the bench; closing sees the end
+        assert variant_of(sched.compile(product())) == "lanes 8x16"
+        assert not sched.quarantined
+    with vs.Scheduler([name], tune=False) as sched:
+        (device, _) = sched.devices
+        assert isinstance(device, VulkanDevice)
+        call = calls_of(small_graph(), device.spec)[CALL]
+        for others in (True, False):
+            bench = CallBench(device, call.op, call.call)
+            with monkeypatch.context() as patched:
+                patched.setattr(bench, "close", partial(late, bench._recording, 0))
+                patched.setattr(type(device.context), "pending", lambda *_, others=others: others)
+                wanted = GivenUp if others else vs.DeviceTimeout
+                with pytest.raises(wanted), bench:
+                    late(bench._recording, 0)
+            assert device.kept.pop() is bench
+            bench.close()
+
+
+def test_budget_that_is_spent_measures_nothing_more(name: str, opened: Opened) -> None:
+    with vs.Scheduler([name], tune=False) as sched:
+        device = sched.devices[0]
+        calls = calls_of(typical_graph(), device.spec)
+        tuner = Tuner(Mode(True, 1e-9, software=True), Store())
+        assert tuner.measure(device, calls.values(), lambda *_: None) == ()
+        assert not tuner.wants(device.spec) and len(tuner.missing(device.spec, calls)) > 4
+        assert not Tuner(mode_of("auto")).wants(device.spec), "software"
+        hardware = replace(device.spec, limits=replace(device.spec.limits, software=False))
+        assert Tuner(mode_of("auto")).wants(hardware)
+
+
+# -- on the device ---------------------------------------------------------------------------------
+
+
+def test_bench_runs_every_variant_and_sees_one_that_writes_nothing(name: str) -> None:
+    """And one that leaves out the end of a result of which only the ends are compared."""
+    declared = get_op("matmul")
+    assert declared.kernel is not None
+    lower, variants = declared.kernel.lower, declared.kernel.variants
+
+    def some(call: Call) -> tuple[Dispatch, ...]:
+        if call.variant == "nothing":
+            return ()
+        if call.variant == "half":
+            half = replace(call.output, shape=(call.output.shape[0] // 2, call.output.shape[1]))
+            x = replace(call.inputs[0], shape=(half.shape[0], call.inputs[0].shape[1]))
+            call = replace(call, inputs=(x, call.inputs[1]), output=half, variant="lanes 32x64")
+        return lower(call)
+
+    kernel = Kernel(
+        declared.kernel.shaders, some, variants=lambda c: (*variants(c), "nothing", "half")
+    )
+    op = replace(declared, kernel=kernel)
+    x, w = vs.input("x", (2048, 4)), vs.input("w", (4, BLOCK_WORDS // 1024))
+    with vs.Scheduler([name], tune=False) as sched:
+        device = sched.devices[0]
+        assert isinstance(device, VulkanDevice)
+        (known,) = calls_of(vs.build_graph(vs.matmul(x, w))[0], device.spec).values()
+        names = (*known.names, "nothing", "half")
+        with CallBench(device, op, known.call) as bench:
+            found = search(known.key, names, bench, lambda: math.inf)
+    assert found is not None and found.seconds.keys() == set(known.names)
+    assert found.dropped.keys() == {"nothing", "half"}
+    assert all(seconds > 0 for seconds in found.seconds.values())
+
+
+def test_command_measures_keeps_and_forgets(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    monkeypatch.setattr("vksched.tuner.calls.typical_graph", small_graph)
+    asked = ("tune", "--devices", name, "--budget", "60")
+    code, out, err = call(capsys, *asked, "--json")
+    assert (code, err) == (0, "")
+    (device,) = json.loads(out)["devices"]
+    assert (device["name"], device["measured"], device["left"]) == (name, 1, [])
+    (told,) = device["calls"]
+    measured = {"lanes 8x16", "lanes 16x64", "lanes 32x64"}
+    assert told["key"] == CALL and told["seconds"].keys() == measured
+    assert told["gain"] >= 1 and Path(device["file"]).parent == folder / "tuned"
+    code, out, _ = call(capsys, *asked)
+    assert code == 0 and "matmul f32[8,16] f32[16,32]" in out
+    assert "0 calls measured, 1 known before; in " in out
+    code, out, _ = call(capsys, *asked, "--clear")
+    assert code == 0 and "forgotten" in out and not Path(device["file"]).exists()
+    assert "nothing was known" in call(capsys, *asked, "--clear")[1]
+    code, _, err = call(capsys, "tune", "--budget", "0")
+    assert code == 1 and "above 0 seconds" in err
+    code, _, err = call(capsys, "tune", "--devices", "cpu")
+    assert code == 1 and "expected a Vulkan device, got cpu" in err
+
+
+def test_command_that_is_stopped_says_where_its_results_are(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, opened: Opened
+) -> None:
+    other = vs.matmul(vs.input("a", (24, 16)), vs.input("b", (16, 40)))
+    graph = vs.build_graph({"one": product(), "other": other})[0]
+    monkeypatch.setattr("vksched.tuner.calls.typical_graph", lambda: graph)
+    measure = tuner_module._measure
+
+    most = 0
+
+    def some(*args: Any) -> Found | None:
+        if len(opened.keys) >= most:
+            raise KeyboardInterrupt
+        return measure(*args)
+
+    monkeypatch.setattr(tuner_module, "_measure", some)
+    code, out, err = call(capsys, "tune", "--devices", name)
+    assert code == 130 and "stopped; nothing was measured yet: the same command goes on" in err
+    most = 1
+    code, out, err = call(capsys, "tune", "--devices", name)
+    told = re.search("stopped; what was measured is kept in (.+): the same command goes on", err)
+    assert code == 130 and out == "" and told
+    assert opened.keys[0] in Path(told[1]).read_text()
+    monkeypatch.setattr(tuner_module, "_measure", measure)
+    assert "1 call measured, 1 known before" in call(capsys, "tune", "--devices", name)[1]
+
+
+def test_numbers_of_a_call_are_short() -> None:
+    assert _short("norm f[4] -> f[4] eps=9.999999960041972e-13, axis=12") == (
+        "norm f[4] eps=1e-12 axis=12"
+    )
+
+
+def small_graph() -> vs.Graph:
+    return vs.build_graph(product())[0]
+
+
+def test_command_tunes_the_calls_of_a_model(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, opened: Opened
+) -> None:
+    onnx = pytest.importorskip("onnx")
+    text = "g (float[n,16] x, float[16,32] w) => (float[n,32] y) { y = MatMul(x, w) }"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
+    onnx.save(model, tmp_path / "m.onnx")
+    code, out, _ = call(
+        capsys, "tune", str(tmp_path / "m.onnx"), "--dim", "n=8", "--devices", name, "--json"
+    )
+    assert code == 0 and opened.keys == [CALL]
+    assert [c["best"] for c in json.loads(out)["devices"][0]["calls"]] == ["lanes 32x64"]
+
+
+def test_plan_command_shows_what_is_tuned(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with vs.Scheduler([name], tune=False) as sched:
+        keep(sched.devices[0], "lanes 32x64")
+    file = tmp_path / "graph.py"
+    file.write_text(
+        "import vksched as vs\n"
+        "y = vs.matmul(vs.input('x', (8, 16)), vs.input('w', (16, 32)), name='product')\n"
+    )
+    code, out, _ = call(capsys, "plan", f"{file}:y", "--devices", name, "--node", "product")
+    assert code == 0 and "variant: lanes 32x64, tuned" in out
+
+
+def test_typical_calls_are_of_all_ops_with_variants(name: str) -> None:
+    """A kernel that gets variants wants typical calls of it."""
+    with vs.Scheduler([name], tune=False) as sched:
+        spec = sched.devices[0].spec
+    tuned = {c.op.name for s in limits_of(spec) for c in calls_of(typical_graph(), s).values()}
+    rules = {rule_of(op) for op in all_ops()}
+    assert "matmul" in tuned and rules == {None, *map(rule_of, tuned)}
+
+
+def limits_of(spec: vs.DeviceSpec) -> list[vs.DeviceSpec]:
+    return [replace(spec, limits=replace(spec.limits, software=s)) for s in (True, False)]
+
+
+def rule_of(op: str) -> object:
+    """What names an op's variants, often the same for a family of ops."""
+    kernel = get_op(op).kernel
+    return None if kernel is None or kernel.variants is no_variants else kernel.variants

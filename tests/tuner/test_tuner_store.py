@@ -1,0 +1,226 @@
+"""What the tuner keeps on disk: round trips, damage, other drivers, many writers."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import platformdirs
+import pytest
+
+from vksched.machine.choices import Choices
+from vksched.trace import VkschedWarning
+from vksched.tuner import store as store_module
+from vksched.tuner.store import (
+    MOST_FILES,
+    Found,
+    Identity,
+    Store,
+    _locked,
+    choices,
+    default_folder,
+)
+
+DEVICE = Identity("00ff", "driver 1.2", "card")
+ONE = Found("op f[1]", "b", "a", {"a": 2e-3, "b": 1e-3}, {"c": "wrong"}, "1234")
+TWO = Found("op f[2]", "a", "a", {"a": 1e-3, "b": 2e-3}, {}, "1234")
+
+
+def file_of(store: Store, device: Identity) -> Path:
+    path = store.path(device)
+    assert path is not None
+    return path
+
+
+def file_text(key: str = "op f[1]", seconds: str = "1", **more: str) -> str:
+    """A file with one result, some of it as asked."""
+    entry = {"best": "a", "static": "a", "seconds": {"a": "SECONDS"}, "dropped": {}, "shaders": ""}
+    data = {"format": 1, "driver": "driver 1.2", "calls": {key: {**entry, **more}}}
+    return json.dumps(data).replace('"SECONDS"', seconds)
+
+
+def test_results_come_back_and_are_added_to(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    assert store.load(DEVICE) == {} and store.add(DEVICE, [])
+    assert store.add(DEVICE, [ONE]) and store.add(DEVICE, [TWO])
+    assert Store(tmp_path).load(DEVICE) == {ONE.key: ONE, TWO.key: TWO}
+    again = replace(ONE, best="a")
+    assert store.add(DEVICE, [again]) and store.load(DEVICE)[ONE.key] == again
+    assert choices(store.load(DEVICE).values()) == Choices({"op f[1]": "a", "op f[2]": "a"})
+    assert {p.name for p in tmp_path.glob("*/*")} == {DEVICE.file_name, "lock"}
+    assert store.clear(DEVICE) and not store.clear(DEVICE)
+    assert store.load(DEVICE) == {}
+
+
+def test_devices_have_files_of_their_own(tmp_path: Path) -> None:
+    store, other = Store(tmp_path), Identity("", "driver 1.2", "card/without uuid")
+    assert file_of(store, other).parent == store.folder == tmp_path / "tuned"
+    store.add(DEVICE, [ONE])
+    assert store.load(other) == {}
+
+
+def test_drivers_of_one_device_leave_each_other_alone(tmp_path: Path) -> None:
+    store, other = Store(tmp_path), replace(DEVICE, uuid="00ff-0")
+    drivers = [replace(DEVICE, driver=f"driver {number}") for number in range(MOST_FILES)]
+    store.add(other, [ONE])
+    os.utime(file_of(store, other), (0, 0))
+    for age, each in enumerate(drivers):
+        assert store.add(each, [ONE])
+        os.utime(file_of(store, each), (1000 - age, 1000 - age))
+    assert all(store.load(each) for each in drivers)
+    store.add(DEVICE, [ONE])
+    assert [each for each in drivers if not store.load(each)] == drivers[-1:], "the oldest"
+    assert store.load(DEVICE) and store.load(other)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "JSONDecodeError"),
+        ("[]", "TypeError"),
+        ('{"format": 0}', "expected format 1, got 0"),
+        ('{"format": 1, "driver": "driver 1.3", "calls": {}}', "expected the driver driver 1.2"),
+        ('{"format": 1, "driver": "driver 1.2", "calls": []}', "AttributeError"),
+        ('{"format": 1, "driver": "driver 1.2", "calls": {"op": {}}}', "KeyError"),
+        (file_text(seconds="0"), "ValueError: no times of 'a'"),
+        (file_text(seconds="9" * 400), "OverflowError"),
+        (file_text("op f[6" + "4" * 5000 + "]"), "ValueError"),
+        ("[" * 200_000, "RecursionError"),
+    ],
+)
+def test_file_that_cannot_be_used_costs_one_warning(tmp_path: Path, text: str, why: str) -> None:
+    store = Store(tmp_path)
+    (tmp_path / "tuned").mkdir()
+    file_of(store, DEVICE).write_text(text)
+    with pytest.warns(VkschedWarning, match=why):
+        assert store.load(DEVICE) == {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Store(tmp_path).load(DEVICE) == {}, "told once"
+        assert store.add(DEVICE, [ONE]), "and replaced"
+    assert store.load(DEVICE) == {ONE.key: ONE}
+
+
+def test_folder_that_cannot_be_written_costs_a_warning(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    store = Store(file)  # root may write into every folder, not below a file
+    with pytest.warns(VkschedWarning, match="not kept: .*try VKSCHED_CACHE"):
+        assert not store.add(DEVICE, [ONE])
+    with pytest.warns(VkschedWarning, match="NotADirectoryError"):
+        assert store.load(DEVICE) == {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not store.add(DEVICE, [ONE]), "told once"
+
+
+def test_key_that_is_none_is_like_no_other(tmp_path: Path) -> None:
+    """It is read as text: no size is missing from it."""
+    store = Store(tmp_path)
+    (tmp_path / "tuned").mkdir()
+    for key in ("op f[64,,64]", "op f[64,6\u0663]", "op f[,]"):
+        file_of(store, DEVICE).write_text(file_text(key))
+        assert choices(store.load(DEVICE).values()).of_like("op f[64,64]") is None
+
+
+def test_user_without_a_home_has_no_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("VKSCHED_CACHE", raising=False)
+    monkeypatch.setattr(platformdirs, "user_cache_path", fail)
+    store = Store()
+    assert store.folder is None and store.path(DEVICE) is None
+    assert store.load(DEVICE) == {} and not store.clear(DEVICE) and store.lost(DEVICE) == {}
+    with pytest.warns(VkschedWarning, match="not kept: the user has no home"):
+        assert not store.add(DEVICE, [ONE])
+    attempt = store.attempt(DEVICE)
+    attempt.begin("op f[1]", "a", "")
+    attempt.close(failed=True)
+
+
+def test_files_have_the_modes_that_the_user_asks_for(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        Store(tmp_path).add(DEVICE, [ONE])
+    finally:
+        os.umask(before)
+    assert [path.stat().st_mode & 0o777 for path in tmp_path.glob("tuned/*")] == [0o640] * 2
+
+
+def test_lock_is_given_back_whatever_children_hold(tmp_path: Path) -> None:
+    (tmp_path / "tuned").mkdir()
+    with _locked(tmp_path / "tuned"):
+        copies = [os.dup(int(fd)) for fd in os.listdir("/dev/fd") if is_lock(fd)]
+    try:  # as a forked child has them
+        assert copies and Store(tmp_path).add(DEVICE, [ONE])
+    finally:
+        for each in copies:
+            os.close(each)
+
+
+def is_lock(fd: str) -> bool:
+    try:
+        return os.readlink(f"/dev/fd/{fd}").endswith("/tuned/lock")
+    except OSError:
+        return False
+
+
+def test_lock_that_nobody_gives_back_costs_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "LOCK_S", 0.05)
+    (tmp_path / "tuned").mkdir()
+    with (
+        _locked(tmp_path / "tuned"),
+        pytest.warns(VkschedWarning, match="not kept: another process holds .*lock"),
+    ):
+        assert not Store(tmp_path).add(DEVICE, [ONE])
+    assert Store(tmp_path).add(DEVICE, [ONE])
+
+
+def test_folder_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path))
+    assert default_folder() == tmp_path and Store().folder == tmp_path / "tuned"
+    monkeypatch.delenv("VKSCHED_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    assert default_folder() == tmp_path / "user" / "vksched"
+
+
+def add_some(folder: Path, first: int) -> None:
+    """In a process of its own."""
+    for number in range(first, first + 5):
+        Store(folder).add(DEVICE, [replace(ONE, key=f"op f[{number}]")])
+
+
+def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    firsts = range(0, 10, 5)
+    processes = [context.Process(target=add_some, args=(tmp_path, first)) for first in firsts]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert Store(tmp_path).load(DEVICE).keys() == {f"op f[{n}]" for n in range(10)}
+
+
+def test_writer_that_dies_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path)
+    store.add(DEVICE, [ONE])
+
+    def fail(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.warns(VkschedWarning, match="no space left"):
+        assert not store.add(DEVICE, [TWO])
+    assert store.load(DEVICE) == {ONE.key: ONE}
+    assert not list(tmp_path.glob("*/*.tmp"))
+    assert json.loads(file_of(store, DEVICE).read_text())["label"] == "card"

@@ -1,0 +1,1 @@
+"""A graph made ready and kept running: devices, states, generations, runs."""

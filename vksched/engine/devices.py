@@ -1,0 +1,105 @@
+"""The devices of a scheduler: opened by name or given, in order of priority, the CPU last."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+
+from ..errors import DeviceError, PlanError
+from ..machine.spec import SYNC
+from ..runtime.device import Device
+from ..runtime.fork import in_child
+from ..runtime.host.cpu import CpuDevice
+from ..runtime.vulkan import probe
+from ..runtime.vulkan.opening import open_device
+
+Wanted = Sequence[str | Device | probe.DeviceInfo]
+
+_in_use: weakref.WeakSet[Device] = weakref.WeakSet()
+"""The devices of open schedulers: each has its states and its weights there to itself."""
+in_child(_in_use.clear)  # the schedulers are the parent's; its devices refuse a child themselves
+
+
+class DeviceSet:
+    """Open devices. devices: in order of priority, the CPU last."""
+
+    def __init__(self) -> None:
+        self.devices: list[Device] = []
+        self._aliases: dict[str, str] = {}
+
+    def open(self, devices: Wanted | None) -> None:
+        """Opens devices by name, takes open ones; None stands for all that are used by default."""
+        if devices is not None and (isinstance(devices, str) or not isinstance(devices, Sequence)):
+            raise DeviceError(f"[Scheduler] expected a sequence of devices, got {devices!r}")
+        given: list[str | Device | probe.DeviceInfo] = (
+            [info.name for info in probe.default_devices()] if devices is None else list(devices)
+        )
+        cpu: Device | None = None
+        counts: dict[str, int] = {}
+        for item in given:
+            if isinstance(item, probe.DeviceInfo):
+                item = item.name
+            if not isinstance(item, str):
+                if not hasattr(item, "spec"):
+                    raise DeviceError(f"[Scheduler] expected names or devices, got {item!r}")
+                if item is cpu or item in self.devices:
+                    raise DeviceError(f"[Scheduler] {item.name} is given twice")
+                if item in _in_use:
+                    raise DeviceError(
+                        f"[Scheduler] expected a device of its own, got {item.name}, which another "
+                        "open Scheduler has; try its name, which opens it once more"
+                    )
+                if item.spec.kind == "cpu":
+                    cpu = item
+                else:
+                    self.devices.append(item)
+                    counts[item.name] = counts.get(item.name, 0) + 1
+                    self._aliases.setdefault(item.name, item.name)
+                continue
+            info = probe.resolve(item)
+            if info.name == "cpu":
+                continue
+            counts[info.name] = counts.get(info.name, 0) + 1
+            count = counts[info.name]
+            name = info.name if count == 1 else f"{info.name}#{count}"
+            self._aliases.setdefault(item, name)
+            self._aliases.setdefault(info.name, name)
+            self.devices.append(open_device(info, name))
+        self.devices.append(cpu or CpuDevice(probe.device_spec(probe.resolve("cpu"))))
+        _in_use.update(self.devices)
+
+    def resolve(self, device: str) -> str:
+        """Returns the name of an open device, which may be given as another name of it."""
+        if device in self._aliases or any(d.name == device for d in self.devices):
+            return self._aliases.get(device, device)
+        if device.startswith("vulkan:"):
+            known = probe.resolve(device).name
+            return self._aliases.get(known, known)
+        return device
+
+    def check_sync(self, sync: str | Mapping[str, str]) -> dict[str, str]:
+        """Returns how each device is given its work, by its name."""
+        names = [d.name for d in self.devices]
+        gpus = [d.name for d in self.devices if d.spec.kind != "cpu"]
+        if isinstance(sync, str):
+            sync = dict.fromkeys(gpus, sync) or {"": sync}
+        if not isinstance(sync, Mapping):
+            raise PlanError(f"[Scheduler] expected sync as a str or a mapping, got {sync!r}")
+        out: dict[str, str] = {}
+        for name, value in sync.items():
+            if value not in SYNC:
+                where = f" for {name}" if name else ""
+                raise PlanError(
+                    f"[Scheduler] expected a sync of {', '.join(SYNC)}{where}, got {value!r}"
+                )
+            known = self.resolve(name) if name else name
+            if known and known not in names:
+                raise DeviceError(f"[Scheduler] expected sync for {', '.join(names)}, got {name!r}")
+            out[known] = value
+        return out
+
+    def close(self) -> None:
+        """Closes all devices, the one opened last first."""
+        for device in reversed(self.devices):
+            device.close()
+            _in_use.discard(device)

@@ -1,0 +1,141 @@
+"""Function: a graph for every shape it is called with, compiled at the first call of each.
+
+    f = sched.function(lambda x: vs.softmax(x @ w))
+    f(x=a)  shapes seen before? --yes--> run      --no--> build, compile, run
+
+Examples: tests/scheduler/test_reuse.py.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from ..errors import GraphError
+from ..graph import Outputs, Updates
+from ..ops.core.tensor import Tensor, constant, input
+from ..runtime.fork import Owner
+from ..types import NDArray
+from .run import Result, Run
+
+Build = Callable[..., Outputs | tuple[Outputs, Updates]]
+_Key = tuple[tuple[str, tuple[int, ...], str], ...]
+
+
+class Function:
+    """Runs what `build` writes, on inputs of any shape.
+
+    build: called with one input Tensor per argument, by name; returns outputs, or a pair of these
+        and a dict of updates of states. It is called once per shape and keeps its weights and
+        states outside, so that all shapes share them.
+    compile: makes a Run of outputs and updates. bounds: see `vs.input`, by name. limit: how many
+        shapes are kept; the one that was not used for longest is closed.
+    """
+
+    def __init__(
+        self,
+        build: Build,
+        compile: Callable[[Outputs, Updates | None], Run],
+        bounds: Mapping[str, tuple[int, int]],
+        limit: int,
+    ) -> None:
+        if not isinstance(limit, int) or limit < 1:
+            raise GraphError(f"[function] expected a limit of at least 1, got {limit!r}")
+        self._build = build
+        self._compile = compile
+        self._bounds = dict(bounds)
+        self._limit = limit
+        self._runs: OrderedDict[_Key, Run] = OrderedDict()
+        self._busy: Counter[_Key] = Counter()
+        self._lock = threading.RLock()
+        self._owner = Owner()
+
+    def __call__(self, /, **inputs: Any) -> Result:
+        """Runs once, as `Run` does."""
+        arrays = _as_arrays(inputs)
+        key, run = self._take(arrays)
+        try:
+            return run(**arrays)
+        finally:
+            self._give_back(key)
+
+    def submit(self, /, **inputs: Any) -> Future[Result]:
+        """Starts a run and returns at once, as `Run.submit` does; compiles first where needed."""
+        arrays = _as_arrays(inputs)
+        key, run = self._take(arrays)
+        try:
+            future = run.submit(**arrays)
+        except BaseException:
+            self._give_back(key)
+            raise
+        future.add_done_callback(lambda _: self._give_back(key))
+        return future
+
+    @property
+    def shapes(self) -> tuple[dict[str, tuple[int, ...]], ...]:
+        """The shapes that are compiled, the one used last at the end."""
+        with self._lock:
+            return tuple({name: shape for name, shape, _ in key} for key in self._runs)
+
+    def _take(self, arrays: Mapping[str, NDArray]) -> tuple[_Key, Run]:
+        """Returns the compiled graph for the shapes and element types of some arrays, and its key;
+        it is kept until it is given back.
+        """
+        self._owner.require("the function")
+        key = tuple((name, arrays[name].shape, str(arrays[name].dtype)) for name in sorted(arrays))
+        with self._lock:
+            run = self._runs.get(key)
+            if run is None:
+                run = self._runs[key] = self._make(arrays)
+            self._runs.move_to_end(key)
+            self._busy[key] += 1
+        return key, run
+
+    def _give_back(self, key: _Key) -> None:
+        with self._lock:
+            self._busy[key] -= 1
+            idle = [k for k in self._runs if not self._busy[k]]
+            spare = idle[: max(0, len(self._runs) - self._limit)]
+            unused = [self._runs.pop(k) for k in spare]
+        for old in unused:
+            old.close()
+
+    def close(self) -> None:
+        """Closes the graphs of all shapes; the next call compiles again."""
+        if self._owner.forked:
+            return
+        with self._lock:
+            runs = list(self._runs.values())
+            self._runs.clear()
+        for run in runs:
+            run.close()
+
+    def _make(self, arrays: Mapping[str, NDArray]) -> Run:
+        made = self._build(
+            **{
+                name: input(name, array.shape, array.dtype, self._bounds.get(name))
+                for name, array in arrays.items()
+            }
+        )
+        updates: Updates | None = None
+        if isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], Mapping):
+            made, updates = made
+        if not isinstance(made, (Tensor, Mapping, tuple, list)):
+            raise GraphError(
+                f"[function] expected outputs, or outputs and updates, got {type(made).__name__}"
+            )
+        return self._compile(made, updates)
+
+
+def _as_arrays(inputs: Mapping[str, Any]) -> dict[str, NDArray]:
+    """Returns inputs as arrays; Python's floats become float32, its ints int32."""
+    out: dict[str, NDArray] = {}
+    for name, value in inputs.items():
+        array = value if isinstance(value, (np.ndarray, np.generic)) else constant(value).data
+        out[name] = np.asarray(array)
+    return out

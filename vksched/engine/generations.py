@@ -1,0 +1,409 @@
+"""Compiled: a graph made ready to run, on what is left of the devices when one fails.
+
+Problem: a device dies in the middle of a run, while other runs are under way beside it. Method: the
+graph is kept, and each run keeps its inputs. A failure takes the executor, a generation, out of
+use; the first run that comes back plans the graph again without the device and prepares the next
+generation, once for all; then every run that failed, and every one that had not begun, is carried
+out there from its inputs. The CPU is the end of that ladder.
+
+    run 0  gpu:0 -> gpu:1 lost        |  plan without  | gpu:0 -> cpu   result
+    run 1  gpu:0 -> gpu:1 lost        |  gpu:1, once   | gpu:0 -> cpu   result
+    run 2  waits for a slot, Retired  |  for all       | gpu:0 -> cpu   result
+
+A device that is lost, does not end in time, drops a submission or fails otherwise is quarantined:
+no graph of the scheduler is placed on it any more. One without memory is not, as memory comes back:
+the graph is planned again with what is free now and one copy, and if that fails, too, without the
+device, this graph alone. Examples: tests/scheduler/test_faults.py, tests/scheduler/test_closing.py.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+
+from ..errors import DeviceError, OutOfMemory, PlanError, StateLost, VkschedError
+from ..plan.plan import Plan
+from ..runtime.device import Progress, Session
+from ..runtime.executor import CommitFailed, Executor, Observers, Retired, close_all
+from ..runtime.fork import Owner
+from ..runtime.stats import RunStats
+from ..runtime.watchdog import Watchdog
+from ..trace import Event, Trace, warn
+from ..types import NDArray
+from .states import StateTable
+
+R = TypeVar("R")
+
+ON_FAULT = ("replay", "raise")
+
+
+class Build(Protocol):
+    """Plans the graph on the devices as they are now and makes the plan ready.
+
+    left_out: devices not to be used, with the reason. small: whether to make do with one copy.
+    """
+
+    def __call__(
+        self, left_out: Mapping[str, str], small: bool, progress: Progress | None
+    ) -> Executor: ...
+
+
+class Quarantine:
+    """The devices that failed, with the reasons, for all graphs of a scheduler.
+
+    names: the devices that may fail; the CPU is not among them, its errors go to the caller.
+    """
+
+    def __init__(self, names: Iterable[str], on_fault: str = "replay") -> None:
+        self.names = frozenset(names)
+        self.on_fault = on_fault
+        self.reasons: dict[str, str] = {}
+
+    def require_empty(self) -> None:
+        """Raises where plans may not change by themselves and a device is missing."""
+        for name, reason in list(self.reasons.items()) if self.on_fault == "raise" else ():
+            error = DeviceError(
+                f"[fault] {name} failed earlier: {reason}; make a new Scheduler, or try "
+                'on_fault="replay"'
+            )
+            error.device = name
+            raise error
+
+
+class Compiled:
+    """A graph made ready to run on the devices of one scheduler.
+
+    states: those of the scheduler; `build` puts them where its plan wants them. watchdog: sees what
+    each run measured; where a device proved too slow for the plan, the next run begins a
+    generation, too.
+    """
+
+    def __init__(
+        self,
+        build: Build,
+        quarantine: Quarantine,
+        states: StateTable,
+        trace: Trace,
+        progress: Progress | None = None,
+        watchdog: Watchdog | None = None,
+    ) -> None:
+        self._build = build
+        self._quarantine = quarantine
+        self._states = states
+        self._trace = trace
+        self._watchdog = watchdog
+        self._owner = Owner()
+        # What follows changes under this lock, which is held while a generation is prepared.
+        self._changing = threading.RLock()
+        self._executor: Executor | None = None
+        self._too_slow = False
+        self._short: set[str] = set()
+        self._left_out: dict[str, str] = {}
+        self._faults: list[tuple[DeviceError, str]] = []
+        self._unanswered: list[Session] = []
+        # And what follows under this condition; who waits for the end is told.
+        self._state = threading.Condition()
+        self._pool: ThreadPoolExecutor | None = None
+        self._under_way = 0
+        self._accepted: set[Future[Any]] = set()
+        self._workers: set[int] = set()
+        self._closing = False
+        self._closer = False
+        """Whether somebody is closing it now."""
+        self._closed = False
+        self._inside: set[int] = set()
+        """Threads that carry out a run."""
+        self._placed: list[Plan] = []
+        """Plans that count as users of their states."""
+        self.last_stats: RunStats | None = None
+        """What the last finished run cost; None before the first."""
+        self.plan: Plan
+        """Where everything runs now."""
+        self._ready(progress)
+
+    def run(
+        self, feeds: Mapping[int, NDArray], observers: Observers | None = None
+    ) -> tuple[NDArray, ...]:
+        """Runs once on the calling thread; the arrays must not change until it is done."""
+        self._owner.require("the compiled graph")
+        self.require_outside("run")
+        with self._state:
+            self._require_open()
+            self._under_way += 1
+        try:
+            return self._carry_out(feeds, observers)
+        finally:
+            with self._state:
+                self._under_way -= 1
+                self._state.notify_all()
+
+    def submit(
+        self,
+        feeds: Mapping[int, NDArray],
+        then: Callable[[tuple[NDArray, ...]], R],
+        observers: Observers | None = None,
+    ) -> Future[R]:
+        """Starts a run and returns at once; the arrays must not change until it is done.
+
+        A run that was accepted is carried out, even when `close` is called before it begins.
+        """
+
+        def work() -> R:
+            with self._state:
+                self._workers.add(threading.get_ident())
+            return then(self._carry_out(feeds, observers))
+
+        self._owner.require("the compiled graph")
+        with self._state:
+            self._require_open()
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self.plan.copies, thread_name_prefix="vksched-run")
+            try:
+                future = self._pool.submit(work)
+            except RuntimeError as error:
+                raise PlanError(f"[submit] the interpreter is shutting down: {error}") from error
+            self._accepted.add(future)
+        future.add_done_callback(self._forget)
+        return future
+
+    def synchronize(self) -> None:
+        """Waits until every run accepted so far is done."""
+        self._owner.require("the compiled graph")
+        self.require_outside("synchronize")
+        with self._state:
+            if threading.get_ident() in self._workers:
+                raise PlanError(
+                    "[synchronize] expected a thread of the caller's, got the callback of a run, "
+                    "which would wait for itself"
+                )
+            accepted = list(self._accepted)
+        wait(accepted)
+        with self._state:
+            self._state.wait_for(lambda: not self._accepted.intersection(accepted))
+
+    def close(self) -> None:
+        """Waits for runs under way and accepted ones, then frees what the plan holds; safe to call
+        again. Called from a callback of a future, it cancels those that have not begun. In a forked
+        child it does nothing: all is the parent's.
+        """
+        if self._owner.forked:
+            return
+        self.require_outside("close")
+        with self._state:
+            self._closing = True
+            in_worker = threading.get_ident() in self._workers
+            accepted = list(self._accepted)
+        if in_worker and self._pool is not None:  # it cannot wait for what only it could run
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            for future in accepted:
+                if future.cancelled():  # the pool leaves out to tell who waits for it
+                    future.set_running_or_notify_cancel()
+        with self._state:
+            while self._closer and not self._closed:
+                if in_worker:
+                    return
+                self._state.wait()
+            if self._closed:
+                return
+            self._closer = True
+        try:
+            with self._state:
+                self._state.wait_for(lambda: not self._under_way and not self._accepted)
+            if self._pool is not None:
+                self._pool.shutdown(wait=False)  # nothing is left in it; this may be its thread
+            if self._executor is not None:
+                self._unanswered += self._executor.retire()
+            self._release()
+            close_all(self._unanswered)
+            self._closed = True
+        finally:
+            with self._state:
+                self._closer = False  # interrupted: the next caller closes
+                self._state.notify_all()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def require_outside(self, what: str) -> None:
+        """Raises in an observer or sink of a run of this graph, which would wait for itself."""
+        if threading.get_ident() in self._inside:
+            raise PlanError(
+                f"[{what}] expected a call outside of this graph's own runs, got one from an "
+                "observer or a sink, which would wait for itself; try returning False to stop a run"
+            )
+
+    def _forget(self, future: Future[Any]) -> None:
+        with self._state:
+            self._accepted.discard(future)
+            self._state.notify_all()
+
+    def _require_open(self) -> None:
+        if self._closing:
+            raise PlanError(
+                "[run] the compiled graph or its scheduler is closed; run it inside the "
+                "scheduler's `with`, or compile it again"
+            )
+
+    # -- generations -------------------------------------------------------------------------------
+
+    def _carry_out(
+        self, feeds: Mapping[int, NDArray], observers: Observers | None
+    ) -> tuple[NDArray, ...]:
+        """Runs until no device fails: each failure leaves one device less, or less memory taken.
+
+        A device that fails when all results are there costs at most what it held of the states.
+        """
+        thread = threading.get_ident()
+        self._inside.add(thread)
+        try:
+            return self._run_until_done(feeds, observers)
+        finally:
+            self._inside.discard(thread)
+
+    def _run_until_done(
+        self, feeds: Mapping[int, NDArray], observers: Observers | None
+    ) -> tuple[NDArray, ...]:
+        while True:
+            executor = self._ready()
+            late: BaseException | None = None
+            try:
+                with self._states.running(executor.plan.graph):
+                    if not self._quarantine.reasons.keys().isdisjoint(executor.device_names):
+                        raise Retired  # while this run waited for its turn
+                    try:
+                        results, failed = executor.run(feeds, observers), None
+                    except CommitFailed as failure:
+                        results, late = failure.results, failure.cause
+                        failed = dict.fromkeys(failure.devices, str(late) or repr(late))
+                    settled = executor.plan, executor.devices, results.kept, failed
+                    broken = self._states.settle(*settled)
+            except Retired:
+                continue
+            except DeviceError as error:
+                with self._changing:
+                    self._take_in(executor.take_faults())
+                if not self._may_replay(error):
+                    raise
+                continue
+            self.last_stats = executor.last_stats
+            with self._changing:
+                self._take_in(broken)
+            self._watch(executor)
+            if late is not None:
+                with self._changing:
+                    self._take_in(executor.take_faults())
+                if not isinstance(late, DeviceError) or not self._may_replay(late):
+                    raise late
+                with suppress(VkschedError):  # the next run says it; this one has what it needs
+                    self._ready()
+            return results.outputs
+
+    def _release(self) -> None:
+        """Takes plans that are not carried out any more off the users of their states."""
+        while self._placed:
+            self._states.release(self._placed.pop())
+
+    def _watch(self, executor: Executor) -> None:
+        stats, watchdog = executor.last_stats, self._watchdog
+        if stats is None or watchdog is None or not watchdog.see(executor.plan, stats):
+            return
+        with self._changing:
+            if executor is self._executor and self._quarantine.on_fault == "replay":
+                self._too_slow = True
+
+    def _ready(self, progress: Progress | None = None) -> Executor:
+        """Returns the generation to run on, made anew where a device of the last one is out of use.
+
+        The last one's runs under way end first, as what they hold may be needed.
+        """
+        told: list[str] = []
+        try:
+            with self._changing:
+                last, reasons = self._executor, self._quarantine.reasons
+                if last is not None:
+                    usable = not last.retired and not self._too_slow
+                    if usable and reasons.keys().isdisjoint(last.device_names):
+                        return last
+                    self._unanswered += last.retire()
+                    self._take_in(last.take_faults())
+                    self._executor = None
+                try:
+                    self._too_slow = False
+                    self._executor = executor = self._prepare(progress)
+                    self._release()  # only now, so that nobody drops a state in between
+                    self._placed.append(executor.plan)
+                    self.plan = executor.plan
+                except VkschedError as error:
+                    if self._faults and error.__cause__ is None:
+                        error.__cause__ = self._faults[-1][0]
+                    raise
+                finally:
+                    told = self._tell()
+        finally:
+            for text in told:
+                warn(text)
+        return executor
+
+    def _prepare(self, progress: Progress | None) -> Executor:
+        while True:
+            self._quarantine.require_empty()
+            left_out = {**self._quarantine.reasons, **self._left_out}
+            try:
+                return self._build(left_out, bool(self._short), progress)
+            except DeviceError as error:
+                self._take_in([error])
+                if not self._may_replay(error):
+                    self._short.clear()  # memory may come back: the next run tries again
+                    self._left_out.clear()
+                    raise
+
+    # -- faults ------------------------------------------------------------------------------------
+
+    def _is_fault(self, error: DeviceError) -> bool:
+        return error.device in self._quarantine.names and not isinstance(error, StateLost)
+
+    def _may_replay(self, error: DeviceError) -> bool:
+        return self._is_fault(error) and self._quarantine.on_fault == "replay"
+
+    def _take_in(self, errors: Iterable[DeviceError]) -> None:
+        """Notes what failures mean for the next plan."""
+        for error in filter(self._is_fault, errors):
+            now, kind = self._trace.clock.now(), type(error).__name__
+            fields = {"error": kind, "message": str(error), "during": error.during}
+            self._trace.emit(Event("fault", error.device, now, now, fields=fields))
+            known = error.device in self._quarantine.reasons  # by another graph, and told
+            remedy = self._remedy(error)
+            if self._may_replay(error) and not known:
+                self._faults.append((error, remedy))
+
+    def _remedy(self, error: DeviceError) -> str:
+        replay = self._may_replay(error)
+        name, kind = error.device, type(error).__name__
+        reason = f"{kind}: {str(error).split('; try')[0]}"
+        if not isinstance(error, OutOfMemory):
+            self._states.lose(name)  # first: who finds it out of use finds no state there
+            self._quarantine.reasons.setdefault(name, reason)
+            return "it is out of use for this scheduler"
+        if replay and name in self._short:
+            self._left_out[name] = reason
+            return "this graph does without it"
+        if replay:
+            self._short.add(name)
+        return "planned again with what is free now and one copy"
+
+    def _tell(self) -> list[str]:
+        """Returns a warning for each failure since the last time, and what happens now."""
+        if self._executor is None:
+            now = "and nothing can take its place"
+        else:
+            now = f"what was not done runs on {', '.join(self._executor.device_names)}"
+        texts = [
+            f"[fault] {error.device} failed in {error.during}: {error}; {remedy}, {now}"
+            for error, remedy in self._faults
+        ]
+        self._faults.clear()
+        return texts

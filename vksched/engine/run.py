@@ -1,0 +1,126 @@
+"""Run: a compiled graph as its caller sees it, and what its arrays must be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from ..errors import DTypeError, GraphError, IndexOutOfRange, PlanError, ShapeError
+from ..graph import Graph, Outputs
+from ..ops.core.tensor import Tensor, convert
+from ..plan.plan import Plan
+from ..runtime.executor import Observers
+from ..runtime.stats import RunStats
+from ..types import NDArray, numpy_dtype
+from .generations import Compiled
+
+Result = NDArray | tuple[NDArray, ...] | dict[str, NDArray]
+
+
+class Run:
+    """A compiled graph: call it with arrays by name, as often as you like, from any thread."""
+
+    def __init__(
+        self,
+        compiled: Compiled,
+        pack: Callable[[tuple[NDArray, ...]], Result],
+        observers: Observers,
+        forget: Callable[[Run], None],
+    ) -> None:
+        self._compiled = compiled
+        self._pack = pack
+        self._observers = observers
+        self._forget = forget
+        self._closed = False
+        self._inputs = {node.name: node for node in compiled.plan.graph.inputs}
+
+    @property
+    def plan(self) -> Plan:
+        """Where everything runs, and why: `print(run.plan.explain())`."""
+        return self._compiled.plan
+
+    @property
+    def stats(self) -> RunStats | None:
+        """What the last finished run cost; None before the first."""
+        return self._compiled.last_stats
+
+    def __call__(self, /, *unnamed: Any, **inputs: Any) -> Result:
+        """Runs once and returns the outputs in the form in which they were given to compile."""
+        feeds = self._feeds(unnamed, inputs, copy=False)
+        return self._pack(self._compiled.run(feeds, self._observers))
+
+    def submit(self, /, *unnamed: Any, **inputs: Any) -> Future[Result]:
+        """Starts a run and returns at once. Inputs are copied, so the caller may change them."""
+        feeds = self._feeds(unnamed, inputs, copy=True)
+        return self._compiled.submit(feeds, self._pack, self._observers)
+
+    def synchronize(self) -> None:
+        """Waits until every run submitted so far is done, or has failed; its future tells which."""
+        self._compiled.synchronize()
+
+    def close(self) -> None:
+        """Waits for its runs and frees its memory on the devices; safe to call twice.
+
+        Where the same graph was compiled again, the last to close does so.
+        """
+        self._closed = True
+        self._forget(self)
+
+    def _feeds(
+        self, unnamed: tuple[Any, ...], inputs: Mapping[str, Any], copy: bool
+    ) -> dict[int, NDArray]:
+        if self._closed:
+            raise PlanError(
+                "[run] the compiled graph or its scheduler is closed; run it inside the "
+                "scheduler's `with`, or compile it again"
+            )
+        if unnamed:
+            names = ", ".join(f"{name}=..." for name in self._inputs)
+            raise GraphError(
+                f"[run] expected inputs by name, got {len(unnamed)} without; try run({names})"
+            )
+        if inputs.keys() != self._inputs.keys():
+            raise GraphError(
+                f"[run] expected inputs {sorted(self._inputs)}, got {sorted(inputs)}; "
+                "try the names given to vs.input"
+            )
+        feeds: dict[int, NDArray] = {}
+        for name, value in inputs.items():
+            node = self._inputs[name]
+            if isinstance(value, (np.ndarray, np.generic)):
+                array = np.asarray(value)
+                if array.dtype != numpy_dtype(node.type.dtype):
+                    raise DTypeError(
+                        f"[run] expected {node.type.dtype} for input {name!r}, got {array.dtype}; "
+                        f"try {name}.astype(numpy.{node.type.dtype})"
+                    )
+            else:
+                array = convert(f"run: input {name!r}", value, node.type.dtype)
+            if array.shape != node.type.shape:
+                raise ShapeError(
+                    f"[run] expected shape {node.type.shape} for input {name!r}, got {array.shape}"
+                )
+            low, high = node.attrs.get("low"), node.attrs.get("high")
+            if low is not None and high is not None and array.size:
+                least, most = array.min(), array.max()
+                if least < low or most > high:
+                    raise IndexOutOfRange(
+                        f"[run] expected values in {low}..{high} for input {name!r}, as its bounds "
+                        f"say, got {least}..{most}"
+                    )
+            fixed = np.array(array, order="C", copy=True) if copy else np.asarray(array, order="C")
+            feeds[node.id] = fixed
+        return feeds
+
+
+def make_packer(outputs: Outputs, graph: Graph) -> Callable[[tuple[NDArray, ...]], Result]:
+    """Returns what gives a run's outputs the form in which they were asked for."""
+    if isinstance(outputs, Tensor):
+        return lambda arrays: arrays[0]
+    if isinstance(outputs, Mapping):
+        names = [name for name, _ in graph.outputs]
+        return lambda arrays: dict(zip(names, arrays, strict=True))
+    return lambda arrays: arrays

@@ -1,0 +1,267 @@
+"""The states of a scheduler: where each lives, its value while it lives nowhere, and what is known
+of it when its device fails.
+
+    vs.state --compile--> on a device <--read, write-- caller
+                              |  the device fails
+                              v
+                  last copy of the host, or lost: StateLost until it is written
+
+One run that uses states goes on at a time, whatever graph it belongs to. Examples:
+tests/scheduler/test_states.py.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import numpy as np
+
+from ..errors import DeviceError, DTypeError, GraphError, PlanError, ShapeError, StateLost
+from ..graph import Graph
+from ..ops.core.tensor import Tensor, convert
+from ..ops.sources.state import check_values
+from ..plan.plan import Plan
+from ..runtime.device import Device
+from ..types import NDArray, numpy_dtype
+
+_NO_TURN = nullcontext()
+
+
+class StateTable:
+    """The states of one scheduler."""
+
+    def __init__(self, devices: Callable[[], Sequence[Device]]) -> None:
+        self._devices = devices
+        self._turn = threading.RLock()
+        """Held by the run that uses states, and by the caller who reads or writes one."""
+        self._running = False
+        self._lock = threading.RLock()
+        """For what follows; never held while a run goes on."""
+        self._copies: dict[Tensor, NDArray] = {}
+        """Values of states that live nowhere, and good copies of those that live somewhere."""
+        self._lost: dict[Tensor, str] = {}
+        self._users: Counter[Tensor] = Counter()
+        self._failed: set[str] = set()
+        """Devices whose states were taken away."""
+
+    # -- for the caller ----------------------------------------------------------------------------
+
+    def read(self, state: Tensor) -> NDArray:
+        """Returns a copy of a state's value, as the last run left it.
+
+        Raises:
+            StateLost: it was on a device that failed.
+        """
+        self._require_state("read", state)
+        with self._turn, self._lock:
+            value, home = self._value(state), self._home(state)
+            if home is None:
+                return np.array(value, copy=True)
+            with _blaming(home):
+                return home.states.read(state)
+
+    def write(self, state: Tensor, value: object) -> None:
+        """Gives a state a value; one that was lost can be used again."""
+        self._require_state("write", state)
+        array = self._checked(state, value)
+        with self._turn, self._lock:
+            if self._running:
+                raise PlanError(
+                    f"[write] expected no run under way, got an observer of one, which writes "
+                    f"{state.name!r}"
+                )
+            home = self._home(state)
+            if home is not None:
+                # until it is there: who is interrupted or fails midway leaves neither value
+                self._lost[state] = "a write was not completed"
+                self._copies.pop(state, None)
+                with _blaming(home):
+                    home.states.write(state, array)
+            self._copies[state] = array
+            self._lost.pop(state, None)
+
+    def drop(self, state: Tensor) -> None:
+        """Forgets a state's value and frees its memory; it starts anew when it is used again."""
+        self._require_state("drop", state)
+        with self._lock:
+            if self._users[state]:
+                raise PlanError(
+                    f"[drop] expected a state that no compiled graph uses, got {state.name!r}; try "
+                    "run.close() first"
+                )
+            for device in self._devices():
+                device.states.remove(state)
+            self._copies.pop(state, None)
+            self._lost.pop(state, None)
+
+    # -- for compiled graphs -----------------------------------------------------------------------
+
+    def running(self, graph: Graph) -> AbstractContextManager[None]:
+        """While a run of a graph goes on; waits for another one that uses states.
+
+        Raises:
+            StateLost: the value of one is not known.
+        """
+        return self._take_turn(graph) if graph.states else _NO_TURN
+
+    @contextmanager
+    def _take_turn(self, graph: Graph) -> Iterator[None]:
+        with self._turn:
+            if self._running:
+                raise PlanError("[run] an observer of a run with states starts another such run")
+            with self._lock:
+                for node_id in dict.fromkeys(graph.states.values()):
+                    self._value(_key(graph, node_id))
+            self._running = True
+            try:
+                yield
+            finally:
+                self._running = False
+
+    def place(self, plan: Plan, devices: Sequence[Device]) -> None:
+        """Puts the states of a plan where it says, and counts it among their users.
+
+        Raises:
+            StateLost: the value of one is not known. OutOfMemory: there is no room for one.
+        """
+        with self._lock:
+            for device, memory in zip(devices, plan.memory, strict=True):
+                keys = [_key(plan.graph, state) for state in memory.states]
+                new = [(key, self._value(key)) for key in keys if not device.states.holds(key)]
+                if new:
+                    with _blaming(device):
+                        if device.name in self._failed:  # since this was planned
+                            raise DeviceError(f"[state] {device.name} is out of use")
+                        device.states.add(new)
+                    self._copies.update(new)
+            self._users.update(_states(plan))
+
+    def release(self, plan: Plan) -> None:
+        """Takes a plan off the users of its states; these keep their values."""
+        with self._lock:
+            self._users.subtract(_states(plan))
+
+    def settle(
+        self,
+        plan: Plan,
+        devices: Sequence[Device],
+        kept: Sequence[NDArray],
+        failed: Mapping[int, str] | None = None,
+    ) -> list[DeviceError]:
+        """Notes what a run has written. kept: copies of next values, as in `Graph.kept`.
+
+        failed: devices, with the reason, on which the new values may not be in place. A copy is
+        written there again, in case the device lives; a state without one is lost.
+        """
+        graph = plan.graph
+        copies = dict(zip(graph.kept, kept, strict=True))
+        broken: list[DeviceError] = []
+        with self._lock:
+            for node in graph.nodes if graph.states else ():
+                if node.op != "assign":
+                    continue
+                held, value = node.inputs
+                state, home = _key(graph, held), plan.placements[held].device
+                self._copies.pop(state, None)
+                gone = devices[home].name in self._failed
+                if gone:
+                    devices[home].states.remove(state)
+                if value in copies:
+                    self._copies[state] = copies[value]
+                    self._lost.pop(state, None)
+                if not gone and (failed is None or home not in failed):
+                    continue
+                if value not in copies:
+                    why = f"{devices[home].name} failed" if gone else (failed or {})[home]
+                    self._lost[state] = f"it was being written when this happened: {why}"
+                    continue
+                now = self._home(state)  # elsewhere, where a graph was made anew meanwhile
+                if now is not None:
+                    try:
+                        now.states.write(state, copies[value])
+                    except DeviceError as error:
+                        broken.append(_out_of_use(now, error))
+        return broken
+
+    def lose(self, name: str) -> None:
+        """Notes that a device has failed: of its states the host's copies are left."""
+        device = next(d for d in self._devices() if d.name == name)
+        with self._lock:
+            self._failed.add(name)
+            for key in device.states.keys():
+                assert isinstance(key, Tensor)
+                if key not in self._copies:
+                    self._lost.setdefault(key, f"it lived on {device.name}, which failed")
+                device.states.remove(key)
+
+    def close(self) -> None:
+        """Frees the states of all devices."""
+        for device in self._devices():
+            for key in device.states.keys():
+                device.states.remove(key)
+
+    # -- helpers -----------------------------------------------------------------------------------
+
+    def _home(self, state: Tensor) -> Device | None:
+        return next((d for d in self._devices() if d.states.holds(state)), None)
+
+    def _value(self, state: Tensor) -> NDArray:
+        if state in self._lost:
+            raise StateLost(
+                f"[state] the value of {state.name!r} is lost: {self._lost[state]}; try "
+                "sched.write(state, value), and vs.state(..., backup=True) to keep a copy"
+            )
+        found = self._copies.get(state, state.data)
+        assert found is not None, state
+        return found
+
+    def _require_state(self, what: str, state: object) -> None:
+        if not isinstance(state, Tensor) or state.op != "state":
+            raise GraphError(f"[{what}] expected a state, got {state!r}; try vs.state(array)")
+
+    def _checked(self, state: Tensor, value: object) -> NDArray:
+        if isinstance(value, (np.ndarray, np.generic)):
+            array = np.array(value, order="C", copy=True)
+            if array.dtype != numpy_dtype(state.dtype):
+                raise DTypeError(
+                    f"[write] expected {state.dtype} for {state.name!r}, got {array.dtype}"
+                )
+        else:
+            array = np.array(convert(f"write: {state.name!r}", value, state.dtype))
+        if array.shape != state.shape:
+            raise ShapeError(
+                f"[write] expected shape {state.shape} for {state.name!r}, got {array.shape}"
+            )
+        check_values(state, array)
+        return array
+
+
+@contextmanager
+def _blaming(device: Device) -> Iterator[None]:
+    """Errors of a device say whose they are."""
+    try:
+        yield
+    except DeviceError as error:
+        error.device = error.device or device.name
+        error.during = error.during or "moving states"
+        raise
+
+
+def _out_of_use(device: Device, error: DeviceError) -> DeviceError:
+    """A device that takes no states back holds old ones: no matter of memory that comes back."""
+    out = DeviceError(f"[state] a next value could not be put in its place: {error}")
+    out.device, out.during = device.name, "moving states"
+    return out
+
+
+def _key(graph: Graph, node_id: int) -> Tensor:
+    key = graph.keys[node_id]
+    assert isinstance(key, Tensor)
+    return key
+
+
+def _states(plan: Plan) -> list[Tensor]:
+    return [_key(plan.graph, s) for s in dict.fromkeys(plan.graph.states.values())]

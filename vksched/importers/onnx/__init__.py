@@ -1,0 +1,1 @@
+"""ONNX files: read, taken apart, lowered to tensors by the rules."""

@@ -1,0 +1,1 @@
+"""A file's graph made into tensors, stage by stage."""

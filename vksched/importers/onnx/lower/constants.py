@@ -1,0 +1,22 @@
+"""Constants: the value of a Tensor that is made of known arrays alone."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....graph import build_graph
+from ....ops.core.lower import compute
+from ....ops.core.tensor import Tensor
+from ....types import NDArray
+
+
+def evaluate(tensor: Tensor) -> NDArray:
+    """Returns the elements of a Tensor that reads no input, by the ops' references."""
+    graph, _ = build_graph(tensor)
+    values = dict(graph.data)
+    with np.errstate(all="ignore"):
+        for node in graph.ops:
+            operands = tuple(values[i] for i in node.inputs)
+            values[node.id] = np.asarray(compute(node.declaration, operands, node.attrs))
+    ((_, result),) = graph.outputs
+    return values[result]

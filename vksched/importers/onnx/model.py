@@ -1,0 +1,263 @@
+"""Model: an ONNX file with named inputs and outputs, ready to be lowered for any shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import DTypeError, GraphError, ShapeError
+from ...types import NDArray, Shape
+from .. import ImportedModel
+from .lower.context import Context
+from .lower.lowering import Frame, Lowered, Lowering
+from .nodes.elements import INTS, element_name, numpy_of
+from .nodes.names import joined_names
+from .nodes.values import HostType, HostValue, Value, type_of
+from .read.loader import OnnxFile
+
+if TYPE_CHECKING:
+    from onnx import NodeProto, TypeProto, ValueInfoProto
+
+Dim = int | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelValue:
+    """An input or output of a model.
+
+    kind: "tensor", "sequence" or "optional". elem_type: ONNX's number of the element type. dims:
+    each a size, a name, or None; None instead where the rank is unknown.
+    """
+
+    name: str
+    kind: str
+    elem_type: int
+    dims: tuple[Dim, ...] | None
+
+    @property
+    def dtype(self) -> str:
+        """The element type as ONNX names it: "float", "int64"."""
+        return element_name(self.elem_type)
+
+    def __str__(self) -> str:
+        dims = "..." if self.dims is None else ",".join(_dim_text(d) for d in self.dims)
+        text = f"{self.dtype}[{dims}]"
+        return f"{self.name}: {text if self.kind == 'tensor' else f'{self.kind}({text})'}"
+
+
+def _dim_text(dim: Dim) -> str:
+    return "?" if dim is None else str(dim)
+
+
+class Model(ImportedModel):
+    """An ONNX model. inputs: without those that have a default, which may be given all the same.
+
+    opsets: the version of each domain that it imports. defaults: initializers that are inputs, too.
+    """
+
+    def __init__(self, file: OnnxFile) -> None:
+        self.file = file
+        model = file.model
+        graph = model.graph
+        self.opsets = {o.domain: o.version for o in model.opset_import}
+        self.context = Context(self.opsets, tuple(model.functions), joined_names(graph))
+        self.name = graph.name or (file.path.stem if file.path else "model")
+        self._env = self.context.initializers(file.initializers)
+        declared = [_model_value(v) for v in graph.input]
+        self.inputs = tuple(v for v in declared if v.name not in self._env)
+        self.defaults = {v.name: v for v in declared if v.name in self._env}
+        self.outputs = tuple(_model_value(v) for v in graph.output)
+        self._nodes = tuple(graph.node)
+
+    def __repr__(self) -> str:
+        inputs, outputs = (", ".join(map(str, v)) for v in (self.inputs, self.outputs))
+        return f"<Model {self.name}: ({inputs}) -> ({outputs}), {len(self._nodes)} nodes>"
+
+    @property
+    def is_static(self) -> bool:
+        """All inputs are tensors of fixed shapes."""
+        return all(
+            v.kind == "tensor" and v.dims is not None and all(isinstance(d, int) for d in v.dims)
+            for v in self.inputs
+        )
+
+    @cached_property
+    def parameters(self) -> int:
+        """The number of elements of all initializers."""
+        return sum(array.size for array in self.file.initializers.values())
+
+    @property
+    def parameter_bytes(self) -> int:
+        """The bytes of all initializers, as the file holds them."""
+        return sum(array.nbytes for array in self.file.initializers.values())
+
+    @property
+    def nodes(self) -> tuple[NodeProto, ...]:
+        """The nodes of the main graph, local functions replaced by what they stand for."""
+        return self._nodes
+
+    def lower(self, inputs: Mapping[str, HostType | HostValue]) -> Lowered:
+        """Returns the first stage for inputs of given types, or for given inputs; nothing is
+        planned, and a node that the host runs between stages is not evaluated.
+
+        Raises:
+            NeedsInputs: types are not enough, as elements decide on shapes.
+        """
+        types = {name: type_of(value) for name, value in inputs.items()}
+        only_types = any(isinstance(value, HostType) for value in inputs.values())
+        return Lowering(self.context, self.frame(), types, None if only_types else inputs).run()
+
+    def frame(self, given: frozenset[str] = frozenset()) -> Frame:
+        """Returns the whole graph as something to lower. given: initializers to take as inputs."""
+        names = [*(v.name for v in self.inputs), *given]
+        nodes, constants = self._without_constants
+        env = {**self._env, **constants, **{name: Value(0, slot=name) for name in names}}
+        return Frame(nodes, env, tuple(v.name for v in self.outputs))
+
+    @cached_property
+    def _without_constants(self) -> tuple[tuple[NodeProto, ...], dict[str, Value]]:
+        """The nodes that are no constants, and the constants: looked at once, not in each frame."""
+        nodes, constants = [], {}
+        for node in self._nodes:
+            value = self.context.constant_node(node)
+            if value is None:
+                nodes.append(node)
+            else:
+                constants[node.output[0]] = value
+        return tuple(nodes), constants
+
+    def input_types(self, shapes: Mapping[str, Any]) -> dict[str, HostType]:
+        """Returns the types of all inputs, for shapes by name; those with sizes only need none.
+
+        Raises:
+            ShapeError: a size is not known, or does not fit.
+        """
+        out: dict[str, HostType] = {}
+        for value in self.inputs:
+            shape = shapes.get(value.name, value.dims)
+            if value.kind != "tensor" or shape is None:
+                raise ShapeError(f"[model] input {value} has no fixed shape; try to give it one")
+            if any(not isinstance(d, (int, np.integer)) for d in shape):
+                raise ShapeError(
+                    f"[model] expected a size for each dimension of {value}, got "
+                    f"({', '.join(map(str, shape))}); try to give input {value.name!r} a shape"
+                )
+            fixed = tuple(int(d) for d in shape)
+            _check_shape(value, fixed, {})
+            out[value.name] = HostType(value.elem_type, fixed, _usual_bound(value.elem_type))
+        return out
+
+    def check_inputs(self, given: Mapping[str, Any]) -> dict[str, HostValue]:
+        """Returns inputs by name as the model takes them.
+
+        Raises:
+            GraphError: names are missing or unknown. DTypeError, ShapeError: an array does not fit.
+        """
+        known = {v.name: v for v in self.inputs}
+        missing, unknown = known.keys() - given.keys(), given.keys() - known.keys()
+        unknown -= self.defaults.keys()
+        if missing or unknown:
+            raise GraphError(
+                f"[run] expected inputs {sorted(known)}, got {sorted(given)}; try "
+                f"run({', '.join(f'{name}=...' for name in known)})"
+            )
+        sizes: dict[str, int] = {}
+        known |= self.defaults
+        return {name: _check_input(known[name], value, sizes) for name, value in given.items()}
+
+
+def _usual_bound(elem_type: int) -> int:
+    """What is supposed of inputs whose elements are not known: most int64 are small."""
+    from .nodes.values import BUCKETS
+
+    return BUCKETS[0] if element_name(elem_type) == "int64" else 0
+
+
+def _model_value(info: ValueInfoProto) -> ModelValue:
+    kinds, type_ = [], info.type
+    while not type_.HasField("tensor_type"):
+        if type_.HasField("sequence_type"):
+            kinds.append("sequence")
+            type_ = type_.sequence_type.elem_type
+        elif type_.HasField("optional_type"):
+            kinds.append("optional")
+            type_ = type_.optional_type.elem_type
+        else:
+            return ModelValue(info.name, kinds[0] if kinds else "tensor", 0, None)
+    kind = kinds[0] if kinds else "tensor"  # an optional sequence may be left empty, too
+    return ModelValue(info.name, kind, type_.tensor_type.elem_type, _dims(type_))
+
+
+def _dims(type_: TypeProto) -> tuple[Dim, ...] | None:
+    tensor = type_.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    out: list[Dim] = []
+    for dim in tensor.shape.dim:
+        kind = dim.WhichOneof("value")
+        out.append(
+            None if kind is None else getattr(dim, kind) or (None if kind != "dim_value" else 0)
+        )
+    return tuple(out)
+
+
+def _check_input(value: ModelValue, given: Any, sizes: dict[str, int]) -> HostValue:
+    if given is None and value.kind == "optional":
+        return None
+    if value.kind != "tensor" and isinstance(given, (list, tuple)):
+        return [
+            _check_input(ModelValue(value.name, "tensor", value.elem_type, None), item, {})
+            for item in given
+        ]
+    if value.kind == "sequence":
+        raise DTypeError(
+            f"[run] expected a list of arrays for input {value.name!r}, got {type(given).__name__}"
+        )
+    if value.elem_type == 0:
+        return np.asarray(given)
+    wanted = numpy_of(value.elem_type)
+    array = np.asarray(given) if hasattr(given, "dtype") else _converted(value, given, wanted)
+    text = wanted.kind == "O" and array.dtype.kind in "US"
+    if array.dtype != wanted and not text:
+        raise DTypeError(
+            f"[run] expected {wanted} for input {value.name!r}, got {array.dtype}; try "
+            f"{value.name}.astype(numpy.{wanted})"
+        )
+    if value.kind == "tensor":
+        _check_shape(value, array.shape, sizes)
+    return array.astype(object) if text else array
+
+
+def _converted(value: ModelValue, given: Any, wanted: np.dtype[Any]) -> NDArray:
+    """Returns Python's numbers as an array, where that changes none but by rounding floats."""
+    try:
+        found = np.array(given)
+        whole = value.elem_type in INTS or wanted.kind == "b"
+        if wanted.kind != "O" and found.size and found.dtype.kind in ("OUSfc" if whole else "OUSc"):
+            raise TypeError(f"its elements are {found.dtype}")
+        return np.array(given, wanted)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DTypeError(
+            f"[run] expected {wanted} for input {value.name!r}, got {type(given).__name__} that "
+            f"cannot be converted: {error}"
+        ) from None
+
+
+def _check_shape(value: ModelValue, shape: Shape, sizes: dict[str, int]) -> None:
+    """Raises ShapeError where a shape does not fit. sizes: of named dimensions, as met so far."""
+    if value.dims is None:
+        return
+    wrong = ""
+    if len(shape) != len(value.dims):
+        wrong = f"{len(shape)} dimensions, not {len(value.dims)}"
+    for axis, (size, dim) in enumerate(zip(shape, value.dims, strict=False)):
+        wanted = sizes.setdefault(dim, size) if isinstance(dim, str) else dim
+        if not wrong and wanted not in (None, size):
+            wrong = f"axis {axis} is {size}, not {wanted}"
+    if wrong:
+        known = "".join(f", {name}={size}" for name, size in sizes.items())
+        raise ShapeError(f"[run] expected {value} as input{known}, got shape {shape}: {wrong}")

@@ -1,0 +1,1 @@
+"""Nodes and values of a file's graph, as the rules see them."""

@@ -1,0 +1,159 @@
+"""NodeContext: one ONNX node as its rule sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from onnx import AttributeProto, NodeProto, TensorProto
+from onnx.defs import OpSchema
+from onnx.helper import get_attribute_value
+
+from ....errors import UnsupportedOp
+from ....ops.core.tensor import Tensor
+from ....types import NDArray, Shape
+from .elements import element_name
+from .values import Inferred, Value
+
+if TYPE_CHECKING:
+    from ..lower.lowering import Lowering
+
+
+class NodeContext:
+    """One node while it is lowered.
+
+    inputs: None where one is left out; trailing ones may be missing. version: the opset of the
+    node's domain that the model asks for. inferred: what shape inference says of each result.
+    """
+
+    def __init__(
+        self,
+        lowering: Lowering,
+        node: NodeProto,
+        inputs: tuple[Value | None, ...],
+        schema: OpSchema | None,
+        inferred: Sequence[Inferred | None],
+        version: int,
+    ) -> None:
+        self.lowering = lowering
+        self.node = node
+        self.inputs = inputs
+        self.version = version
+        self.inferred = tuple(inferred)
+        self.schema = schema
+        self._attributes = {a.name: a for a in node.attribute}
+
+    @property
+    def op_type(self) -> str:
+        return str(self.node.op_type)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the results; "" for one that nobody wants."""
+        return tuple(self.node.output)
+
+    def wants(self, index: int) -> bool:
+        """Returns whether somebody may read a result."""
+        return index < len(self.node.output) and bool(self.node.output[index])
+
+    # -- operands ------------------------------------------------------------------------------
+
+    def has(self, index: int) -> bool:
+        """Returns whether an operand is given."""
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def value(self, index: int) -> Value:
+        """Returns an operand as it is: for sequences and optionals."""
+        found = self.inputs[index] if self.has(index) else None
+        if found is None:
+            raise UnsupportedOp(f"{self.op_type} without operand {index}")
+        return found
+
+    def tensor(self, index: int) -> Tensor:
+        """Returns an operand as a Tensor in its storage."""
+        return self.lowering.tensor(self.value(index))
+
+    def optional(self, index: int) -> Tensor | None:
+        """Returns an operand as a Tensor, or None where it is left out."""
+        return self.tensor(index) if self.has(index) else None
+
+    def tensors(self) -> list[Tensor]:
+        """Returns all operands, of which none may be left out."""
+        return [self.tensor(i) for i in range(len(self.inputs))]
+
+    def shape(self, index: int) -> Shape:
+        return self.value(index).shape
+
+    def elem_type(self, index: int) -> int:
+        return self.value(index).elem_type
+
+    def known(self, index: int) -> NDArray:
+        """Returns the elements of an operand, as a numpy array of its ONNX type.
+
+        They become part of what is lowered: for other elements the model is lowered again. Where
+        they are not known yet, the model is cut here.
+        """
+        return self.lowering.demand(self.value(index))
+
+    def ints(self, index: int) -> tuple[int, ...]:
+        """Returns the elements of an integer operand; as `known`."""
+        return tuple(int(v) for v in np.ravel(self.known(index)))
+
+    def number(self, index: int, default: float | None = None) -> Any:
+        """Returns the one element of an operand as a Python number; as `known`."""
+        if not self.has(index) and default is not None:
+            return default
+        array = self.known(index)
+        if array.size != 1:
+            raise UnsupportedOp(f"{self.op_type} with {array.size} elements as operand {index}")
+        return array.reshape(()).item()
+
+    # -- attributes and results ----------------------------------------------------------------
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """Returns an attribute: a number, text, a tuple of these, a tensor as an array, a graph;
+        where it is not given the default of the op's schema, or `default`.
+        """
+        found = self._attributes.get(name)
+        if found is None and self.schema is not None and name in self.schema.attributes:
+            known = self.schema.attributes[name].default_value
+            found = known if known.type != AttributeProto.UNDEFINED else None
+        return default if found is None else attribute_value(found)
+
+    def has_attr(self, name: str) -> bool:
+        """Returns whether the node itself gives an attribute."""
+        return name in self._attributes
+
+    def require(self, holds: bool, reason: str) -> None:
+        """Raises UnsupportedOp with a reason unless something holds."""
+        if not holds:
+            raise UnsupportedOp(f"{self.op_type} with {reason}")
+
+    def require_type(self, index: int, *elem_types: int) -> None:
+        """Raises UnsupportedOp unless an operand has one of these element types."""
+        if self.elem_type(index) not in elem_types:
+            raise UnsupportedOp(f"{self.op_type} of {element_name(self.elem_type(index))}")
+
+
+def attribute_value(attribute: AttributeProto) -> Any:
+    """Returns an attribute as Python holds it."""
+    value = get_attribute_value(attribute)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, TensorProto):
+        return attribute_array(value)
+    if attribute.type == AttributeProto.STRINGS:
+        return tuple(v.decode("utf-8", "replace") for v in value)
+    if attribute.type in (AttributeProto.INTS, AttributeProto.FLOATS):
+        return tuple(value)
+    return value
+
+
+def attribute_array(tensor: TensorProto) -> NDArray:
+    """Returns a tensor of the file as a read-only array."""
+    from onnx.numpy_helper import to_array
+
+    array = to_array(tensor)
+    array.flags.writeable = False
+    return array

@@ -1,0 +1,129 @@
+"""Values: what stands for an ONNX value while a model is lowered, and what the host holds of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from ....errors import UnsupportedOp
+from ....ops.core.tensor import Tensor
+from ....types import NDArray, Shape
+from .elements import element_of
+
+HostValue = Any
+"""What the host holds: an array, a list of these (a sequence), or None (an empty optional)."""
+
+BUCKETS = (1 << 20, 1 << 31)
+"""An int64 placeholder is lowered for values within one of these, or for any."""
+SEQUENCE = -1
+"""Element type of a sequence, whatever its items are."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostType:
+    """What lowering may know of an array without looking at its elements.
+
+    bound: int64 values lie in -bound .. bound - 1; 0 where that is not known.
+    """
+
+    elem_type: int
+    shape: Shape
+    bound: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Inferred:
+    """What shape inference says of a result. shape: None where it depends on data."""
+
+    elem_type: int
+    shape: Shape | None
+
+
+TypeKey = HostType | tuple[Any, ...] | None
+"""What lowering may know of a host value: sequences are tuples of those of their items."""
+
+
+def type_of(value: HostValue | HostType) -> TypeKey:
+    """Returns what lowering may know of a host value without a guard."""
+    if value is None or isinstance(value, HostType):
+        return value
+    if isinstance(value, (list, tuple)):
+        return tuple(type_of(item) for item in value)
+    array: NDArray = value
+    elem_type, bound = element_of(array), 0
+    if elem_type == TensorProto.INT64:
+        low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
+        bound = next((b for b in BUCKETS if -b <= low and high < b), 0)
+    return HostType(elem_type, array.shape, bound)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """One ONNX value while a model is lowered; just one of these is given:
+
+    tensor: it is computed by the graph. array: it is the same in every run. slot: the caller or an
+    earlier stage gives it to the run. items: a sequence. None of them: an empty optional.
+
+    type: of a slot, what is known of it; None as long as nothing is.
+    """
+
+    elem_type: int
+    tensor: Tensor | None = None
+    array: NDArray | None = None
+    slot: str | None = None
+    type: HostType | None = None
+    items: tuple[Value, ...] | None = None
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of a tensor."""
+        if self.tensor is not None:
+            return self.tensor.shape
+        if self.array is not None:
+            shape: Shape = self.array.shape
+            return shape
+        if self.type is None:
+            raise UnsupportedOp("a sequence or an empty optional, which has no shape")
+        return self.type.shape
+
+    @property
+    def is_tensor(self) -> bool:
+        """It is neither a sequence nor an empty optional."""
+        return self.tensor is not None or self.array is not None or self.type is not None
+
+    @property
+    def is_known(self) -> bool:
+        """It is the same in every run, all items of a sequence too."""
+        if self.items is not None:
+            return all(item.is_known for item in self.items)
+        return self.array is not None or (self.tensor is None and self.slot is None)
+
+
+EMPTY = Value(0)
+"""An empty optional."""
+
+
+def known(array: NDArray) -> Value:
+    """Returns the value of an array that is the same in every run, which nobody may write to."""
+    array = np.asarray(array)
+    array.flags.writeable = False
+    return Value(element_of(array), array=array)
+
+
+def known_host(value: Value) -> HostValue:
+    """Returns a known value as the host holds it."""
+    if value.items is not None:
+        return [known_host(item) for item in value.items]
+    return value.array
+
+
+def known_value(value: HostValue) -> Value:
+    """Returns what the host holds as a known value."""
+    if value is None:
+        return EMPTY
+    if isinstance(value, list):
+        return Value(0, items=tuple(known_value(item) for item in value))
+    return known(value)

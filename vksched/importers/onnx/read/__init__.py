@@ -1,0 +1,1 @@
+"""Files read and checked: bytes, tensors, shapes, local functions."""

@@ -1,0 +1,375 @@
+"""Checks the structure of a model: names, order, ops, attributes, subgraphs and functions.
+
+What the checker of the onnx package leaves to the executor is asked here as well, and every
+message names the node. Names resolve as in the format: a subgraph sees the names of the graphs
+around it, a function only its inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import onnx
+from onnx import AttributeProto, defs
+
+from ....errors import ModelFormatError
+from ..nodes.functions import FunctionKey, canonical_domain, expanded_nodes, function_key
+from ..nodes.limits import MAX_DEPTH
+from ..nodes.order import label, order, subgraphs
+from ..rules import find_rule
+from .tensors import TensorReader, check_element_type, checked_shape, text
+
+FREE_DOMAINS = ("com.microsoft",)
+"""Ops that have no schema in the onnx package; the rules know them."""
+DEPRECATED_LATER = frozenset(("GroupNormalization",))
+"""Ops of which a version was deprecated when files had it already: its rule holds."""
+FREE_OPS = ("SimplifiedLayerNormalization",)
+"""Those that onnxruntime's optimizer writes into the default domain."""
+
+_TRY = (
+    "try a function of the model itself that stands for the op, or an op of ai.onnx, ai.onnx.ml or "
+    "com.microsoft"
+)
+
+_FIELD_OF = {
+    AttributeProto.FLOAT: "f",
+    AttributeProto.INT: "i",
+    AttributeProto.STRING: "s",
+    AttributeProto.TENSOR: "t",
+    AttributeProto.GRAPH: "g",
+    AttributeProto.SPARSE_TENSOR: "sparse_tensor",
+    AttributeProto.TYPE_PROTO: "tp",
+}
+_LISTS = (
+    AttributeProto.FLOATS,
+    AttributeProto.INTS,
+    AttributeProto.STRINGS,
+    AttributeProto.TENSORS,
+    AttributeProto.GRAPHS,
+    AttributeProto.SPARSE_TENSORS,
+    AttributeProto.TYPE_PROTOS,
+)
+
+
+@dataclass
+class _Scope:
+    """Names that are known at a place, and those of the graphs around it."""
+
+    outer: _Scope | None
+    names: set[str] = field(default_factory=set)
+
+    def __contains__(self, name: str) -> bool:
+        scope: _Scope | None = self
+        while scope is not None:
+            if name in scope.names:
+                return True
+            scope = scope.outer
+        return False
+
+
+def check_model(model: onnx.ModelProto, reader: TensorReader) -> int:
+    """Checks a model; returns the number of its nodes with all functions expanded.
+
+    Nodes are sorted, the default domain gets the one name "", and functions the model's opsets.
+
+    The data of the main graph's initializers is not looked at.
+
+    Raises:
+        ModelFormatError: with the node, initializer, input or output that is wrong.
+    """
+    if not 0 < model.ir_version <= onnx.IR_VERSION:
+        raise ModelFormatError(
+            f"[onnx] expected an IR version of 1 to {onnx.IR_VERSION}, got {model.ir_version}; "
+            "the file is no ONNX model, or newer than the installed onnx package"
+        )
+    if not model.HasField("graph"):
+        raise ModelFormatError("[onnx] expected a graph in the model, got none")
+    functions: dict[FunctionKey, onnx.FunctionProto] = {}
+    for function in model.functions:
+        where = f"function {function.name!r}"
+        for value in (function.name, function.domain, function.overload):
+            text(value, where)
+        function.domain = canonical_domain(function.domain)
+        if functions.setdefault(function_key(function), function) is not function:
+            raise ModelFormatError(f"[onnx] {where}: expected one of this name, got two")
+    if model.ir_version < 3 and not model.opset_import:
+        model.opset_import.add(domain="", version=1)
+    opsets = _opsets(model.opset_import, "model")
+    checker = _Checker(reader, functions, opsets, "")
+    checker.graph(model.graph, _Scope(None), 0, "", main=True)
+    for function in model.functions:
+        where = f"function {function.name!r}"
+        inner = _opsets(function.opset_import, where) or opsets
+        _Checker(reader, functions, inner, f"{where}, ", function).function(function)
+    return expanded_nodes(model.graph, functions)
+
+
+@dataclass
+class _Checker:
+    """Checks nodes that share opsets: the main graph's or those of a function."""
+
+    reader: TensorReader
+    functions: Mapping[FunctionKey, onnx.FunctionProto]
+    opsets: Mapping[str, int]
+    prefix: str
+    inside: onnx.FunctionProto | None = None
+
+    def graph(
+        self, graph: onnx.GraphProto, outer: _Scope, depth: int, prefix: str, main: bool = False
+    ) -> None:
+        """Checks a graph and what is in it."""
+        if depth > MAX_DEPTH:
+            raise ModelFormatError(
+                f"[onnx] {prefix}expected at most {MAX_DEPTH} graphs inside each other, got more"
+            )
+        scope = _Scope(outer if not main else None)
+        self._names(scope.names, (i.name for i in graph.input), f"{prefix}input")
+        for value in graph.input:
+            check_type(value, f"{prefix}input {value.name!r}", required=main)
+        for value in graph.output:
+            check_type(value, f"{prefix}output {value.name!r}", required=False)
+        for value in graph.value_info:
+            check_type(value, f"{prefix}value {value.name!r}", required=False)
+        constants: set[str] = set()
+        self._names(constants, (t.name for t in graph.initializer), f"{prefix}initializer")
+        sparse = (s.values.name for s in graph.sparse_initializer)
+        self._names(constants, sparse, f"{prefix}initializer")
+        scope.names |= constants
+        if not main:
+            for tensor in graph.initializer:
+                self.reader.embed(tensor, f"{prefix}initializer {tensor.name!r}")
+            for item in graph.sparse_initializer:
+                self.reader.dense(item, f"{prefix}initializer {item.values.name!r}")
+        self.nodes(graph, scope, depth, prefix)
+        for value in graph.output:
+            if value.name not in scope:
+                raise ModelFormatError(
+                    f"[onnx] {prefix}output {value.name!r}: expected the name of a value, got one "
+                    "that nothing gives"
+                )
+        if main:
+            self._names(set(), (o.name for o in graph.output), "output")
+
+    def function(self, function: onnx.FunctionProto) -> None:
+        """Checks the body of a function."""
+        scope = _Scope(None)
+        self._names(scope.names, function.input, f"{self.prefix}input")
+        self.nodes(function, scope, 0, self.prefix)
+        for name in function.output:
+            if name not in scope:
+                raise ModelFormatError(
+                    f"[onnx] {self.prefix}output {name!r}: expected the name of a value, got one "
+                    "that nothing gives"
+                )
+
+    def nodes(
+        self, graph: onnx.GraphProto | onnx.FunctionProto, scope: _Scope, depth: int, prefix: str
+    ) -> None:
+        """Checks nodes one by one, in an order that works; puts the graph's into that order."""
+        producers: dict[str, int] = {}
+        for at, node in enumerate(graph.node):
+            self._texts(node, prefix)
+            node.domain = canonical_domain(node.domain)
+            for name in node.output:
+                if name and (name in producers or name in scope.names):
+                    raise ModelFormatError(
+                        f"[onnx] {prefix}{label(node)}: expected a result with a name of its own, "
+                        f"got {name!r}, which is taken"
+                    )
+                if name:
+                    producers[name] = at
+        positions = order(graph.node, producers, prefix)
+        if positions is not None:
+            ordered = [graph.node[at] for at in positions]
+            copies = [onnx.NodeProto.FromString(n.SerializeToString()) for n in ordered]
+            del graph.node[:]
+            graph.node.extend(copies)
+        for node in graph.node:
+            where = f"{prefix}{label(node)}"
+            for name in node.input:
+                if name and name not in scope:
+                    raise ModelFormatError(
+                        f"[onnx] {where}: expected inputs that exist, got {name!r}, which no "
+                        "node, input or initializer gives"
+                    )
+            self._op(node, where)
+            for attribute in node.attribute:
+                self._attribute(attribute, where)
+            for name, inner in subgraphs(node):
+                self.graph(inner, scope, depth + 1, f"{where}, {name}: ")
+            scope.names.update(o for o in node.output if o)
+
+    def _texts(self, node: onnx.NodeProto, prefix: str) -> None:
+        where = f"{prefix}node {node.name!r}"
+        for value in (node.op_type, node.domain, node.name, node.overload):
+            text(value, where)
+        for value in (*node.input, *node.output):
+            text(value, where)
+        for attribute in node.attribute:
+            text(attribute.name, where)
+            for _, graph in subgraphs(node):
+                for info in (*graph.input, *graph.output, *graph.initializer):
+                    text(info.name, where)
+
+    def _names(self, taken: set[str], names: Iterable[str], what: str) -> None:
+        for name in names:
+            if not text(name, what):
+                raise ModelFormatError(f"[onnx] {what}: expected a name, got none")
+            if name in taken:
+                raise ModelFormatError(f"[onnx] {what} {name!r}: expected one, got two")
+            taken.add(name)
+
+    def _op(self, node: onnx.NodeProto, where: str) -> None:
+        domain = node.domain
+        function = self.functions.get(function_key(node))
+        if function is not None:
+            if len(node.input) > len(function.input) or len(node.output) > len(function.output):
+                raise ModelFormatError(
+                    f"[onnx] {where}: expected at most {len(function.input)} inputs and "
+                    f"{len(function.output)} outputs of the function, got {len(node.input)} and "
+                    f"{len(node.output)}"
+                )
+            return
+        if domain in FREE_DOMAINS or (not domain and node.op_type in FREE_OPS):
+            if find_rule(domain, node.op_type) is None:
+                raise ModelFormatError(
+                    f"[onnx] {where}: expected an op of domain {domain!r} that vksched knows, got "
+                    f"{node.op_type!r}"
+                )
+            return
+        version = self.opsets.get(domain)
+        if version is None:
+            raise ModelFormatError(
+                f"[onnx] {where}: expected an op of an imported domain "
+                f"({', '.join(repr(d) for d in self.opsets) or 'none'}), got {domain!r}; {_TRY}"
+            )
+        try:
+            schema: Any = defs.get_schema(node.op_type, version, domain)
+        except (defs.SchemaError, ValueError):
+            schema = None
+        if schema is None or (schema.deprecated and node.op_type not in DEPRECATED_LATER):
+            raise ModelFormatError(
+                f"[onnx] {where}: expected an op of domain {domain or 'ai.onnx'!r} at opset "
+                f"{version}, got {node.op_type!r}, which is "
+                + ("not among them" if schema is None else "no longer among them")
+                + (f"; {_TRY}" if domain not in _schema_domains() else "")
+            )
+        _check_call(node, schema, where)
+
+    def _attribute(self, attribute: onnx.AttributeProto, where: str) -> None:
+        where = f"{where}, attribute {attribute.name!r}"
+        if attribute.ref_attr_name:
+            known = self.inside is not None and attribute.ref_attr_name in (
+                *self.inside.attribute,
+                *(a.name for a in self.inside.attribute_proto),
+            )
+            if not known:
+                raise ModelFormatError(
+                    f"[onnx] {where}: expected a reference to an attribute of the function, got "
+                    f"{attribute.ref_attr_name!r}"
+                )
+            return
+        name = _FIELD_OF.get(attribute.type)
+        if name is None and attribute.type not in _LISTS:
+            raise ModelFormatError(f"[onnx] {where}: expected a type, got {attribute.type}")
+        if name is not None and not attribute.HasField(name):
+            raise ModelFormatError(f"[onnx] {where}: expected a value, got none of its type")
+        if attribute.HasField("t"):
+            self.reader.embed(attribute.t, where)
+        for tensor in attribute.tensors:
+            self.reader.embed(tensor, where)
+        if attribute.HasField("sparse_tensor"):
+            self.reader.dense(attribute.sparse_tensor, where)
+        for sparse in attribute.sparse_tensors:
+            self.reader.dense(sparse, where)
+
+
+@lru_cache(maxsize=1)
+def _schema_domains() -> frozenset[str]:
+    """Returns the domains of which the onnx package knows ops."""
+    return frozenset(schema.domain for schema in defs.get_all_schemas())
+
+
+def check_type(value: onnx.ValueInfoProto, where: str, required: bool) -> None:
+    """Checks the declared type of an input, output or value.
+
+    Raises:
+        ModelFormatError: it is missing, unknown, or has dimensions that cannot be.
+    """
+    text(value.name, where)
+    _check_type_proto(value.type, where, required)
+
+
+def _check_type_proto(
+    kind: onnx.TypeProto, where: str, required: bool, inside: bool = False
+) -> None:
+    which = kind.WhichOneof("value")
+    if which is None and (required or inside):
+        raise ModelFormatError(f"[onnx] {where}: expected a type, got none")
+    if which in ("tensor_type", "sparse_tensor_type"):
+        tensor = getattr(kind, which)
+        if required or tensor.elem_type:
+            check_element_type(tensor.elem_type, where)
+        for dim in tensor.shape.dim:
+            text(dim.dim_param, where)
+        checked_shape([d.dim_value for d in tensor.shape.dim], where)
+    elif which == "map_type":
+        _check_type_proto(kind.map_type.value_type, where, required, inside=True)
+    elif which in ("sequence_type", "optional_type"):
+        _check_type_proto(getattr(kind, which).elem_type, where, required, inside=True)
+
+
+def _opsets(imports: Iterable[onnx.OperatorSetIdProto], where: str) -> dict[str, int]:
+    opsets: dict[str, int] = {}
+    for item in imports:
+        domain = item.domain = canonical_domain(text(item.domain, where))
+        newest = defs.onnx_opset_version() if not domain else 1 << 31
+        if not 0 < item.version <= newest:
+            raise ModelFormatError(
+                f"[onnx] {where}: expected an opset of 1 to {newest} for domain "
+                f"{domain or 'ai.onnx'!r}, got {item.version}; try a newer onnx package, or "
+                "onnx.version_converter"
+            )
+        if opsets.setdefault(domain, item.version) != item.version:
+            raise ModelFormatError(
+                f"[onnx] {where}: expected one opset for domain {domain or 'ai.onnx'!r}, got "
+                f"{opsets[domain]} and {item.version}"
+            )
+    return opsets
+
+
+def _check_call(node: onnx.NodeProto, schema: Any, where: str) -> None:
+    """Checks the number of inputs and outputs and the attributes against those of the op."""
+    for what, count, least, most in (
+        ("inputs", len(node.input), schema.min_input, schema.max_input),
+        ("outputs", len(node.output), schema.min_output, schema.max_output),
+    ):
+        if not least <= count <= most:
+            span = str(least) if least == most else f"{least} to {most}"
+            if most >= 1 << 31 - 1:
+                span = f"at least {least}"
+            raise ModelFormatError(f"[onnx] {where}: expected {span} {what}, got {count}")
+    single = defs.OpSchema.FormalParameterOption.Single
+    for name, formal in zip(node.input, schema.inputs, strict=False):
+        if not name and formal.option == single:
+            raise ModelFormatError(f"[onnx] {where}: expected an input {formal.name}, got none")
+    given: set[str] = set()
+    known = schema.attributes
+    for attribute in node.attribute:
+        if attribute.name in given or attribute.name not in known:
+            raise ModelFormatError(
+                f"[onnx] {where}: expected attributes of {', '.join(known) or 'none'}, each at "
+                f"most once, got {attribute.name!r}" + (" again" if attribute.name in given else "")
+            )
+        given.add(attribute.name)
+        if attribute.type != known[attribute.name].type.value:
+            raise ModelFormatError(
+                f"[onnx] {where}, attribute {attribute.name!r}: expected "
+                f"{known[attribute.name].type.name}, got type {attribute.type}"
+            )
+    for name, wanted in known.items():
+        if wanted.required and name not in given:
+            raise ModelFormatError(f"[onnx] {where}: expected an attribute {name!r}, got none")

@@ -1,0 +1,164 @@
+"""Reads an ONNX model: from a file or bytes to a checked model and its weights as arrays.
+
+    file --map--> bytes --split--> skeleton --protobuf--> ModelProto --check, infer--> OnnxFile
+                        \\---------> raw data, external data --------> read-only views
+
+Weights are never copied where the file holds their bytes as numpy would. Whatever is wrong is a
+ModelFormatError that names the node, input, output or initializer. A mapped file must not be
+changed while its arrays live.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import onnx
+from google.protobuf.message import DecodeError, EncodeError
+
+from ....errors import ModelFormatError
+from ....types import NDArray
+from ... import Progress
+from .check import check_model
+from .files import Folder, open_model
+from .infer import check_inference
+from .local_functions import inline_functions
+from .tensors import TensorReader, text
+from .wire import Large, begins_as_model, split
+
+Source = str | os.PathLike[str] | bytes | onnx.ModelProto
+
+
+@dataclass(frozen=True, eq=False)
+class OnnxFile:
+    """A checked model; no function of onnx that opens files is needed, or safe, from here on."""
+
+    model: onnx.ModelProto
+    """Sorted nodes; the main graph's initializers, sparse ones too, with type and shape only."""
+    initializers: Mapping[str, NDArray]
+    """Those of the main graph, read-only, in numpy's or ml_dtypes' types."""
+    path: Path | None
+    file_bytes: int
+    """Of the model and its external data."""
+
+
+def read_onnx(source: Source, progress: Progress | None = None) -> OnnxFile:
+    """Reads and checks a model.
+
+    source: a path, the bytes of a file, or a model. External data is only found for a path.
+
+    Raises:
+        ModelFormatError: the file cannot be read, or the model is not valid.
+    """
+    try:
+        return _read(source, progress)
+    except ModelFormatError as error:
+        failure = str(error)
+    # A new error, as the frames of the old one would keep the file mapped.
+    raise ModelFormatError(failure)
+
+
+def _read(source: Source, progress: Progress | None) -> OnnxFile:
+    path = Path(source).absolute() if isinstance(source, (str, os.PathLike)) else None
+    data = _content(source)
+    folder = Folder(path.parent if path is not None else None)
+    reader = TensorReader(folder)
+    try:
+        skeleton, large = split(data)
+        model = onnx.ModelProto.FromString(skeleton)
+    except (DecodeError, ModelFormatError) as error:
+        if not begins_as_model(data):
+            begin = bytes(data[:12])
+            name = path.name if path is not None else "this"
+            raise ModelFormatError(
+                f"[onnx] {name} is not an ONNX file: it begins with {begin!r}"
+            ) from None
+        if isinstance(error, ModelFormatError):
+            raise
+        raise ModelFormatError(
+            f"[onnx] expected an ONNX model, got bytes that do not parse ({error}); the file is "
+            "truncated, damaged, something else, or has graphs nested too deep"
+        ) from None
+    del skeleton
+    nodes = check_model(model, reader)
+    model = inline_functions(model)
+    arrays = _arrays(model.graph, large, reader, len(data), progress)
+    _check_defaults(model.graph, arrays)
+    check_inference(model, arrays, nodes)
+    _drop_data(model.graph, arrays)
+    return OnnxFile(model, MappingProxyType(arrays), path, len(data) + folder.total_bytes)
+
+
+def _content(source: Source) -> memoryview:
+    if isinstance(source, onnx.ModelProto):
+        try:
+            return memoryview(source.SerializeToString())
+        except (EncodeError, ValueError) as error:
+            raise ModelFormatError(
+                f"[onnx] expected a model that can be written, {error}; try a file with external "
+                "data"
+            ) from None
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return memoryview(source).cast("B").toreadonly()
+    return open_model(Path(source))
+
+
+def _arrays(
+    graph: onnx.GraphProto,
+    large: list[Large | None],
+    reader: TensorReader,
+    file_bytes: int,
+    progress: Progress | None,
+) -> dict[str, NDArray]:
+    arrays: dict[str, NDArray] = {}
+    done = 0
+    for tensor, data in zip(graph.initializer, large, strict=True):
+        array = reader.array(tensor, f"initializer {tensor.name!r}", data)
+        arrays[tensor.name] = array
+        done += array.nbytes
+        if progress is not None:
+            progress("load", done, max(file_bytes, done))
+    for sparse in graph.sparse_initializer:
+        name = text(sparse.values.name, "initializer")
+        arrays[name] = reader.dense(sparse, f"initializer {name!r}")
+    if progress is not None:
+        total = max(file_bytes, done)
+        progress("load", total, total)
+    return arrays
+
+
+def _check_defaults(graph: onnx.GraphProto, arrays: Mapping[str, NDArray]) -> None:
+    """Compares each initializer that is also an input with the input's declared type."""
+    types = {t.name: t.data_type for t in graph.initializer}
+    types |= {s.values.name: s.values.data_type for s in graph.sparse_initializer}
+    for value in graph.input:
+        array = arrays.get(value.name)
+        if array is None:
+            continue
+        declared = value.type.tensor_type
+        dims = [d.dim_value if d.HasField("dim_value") else None for d in declared.shape.dim]
+        fits = declared.elem_type == types[value.name]
+        if declared.HasField("shape"):
+            fits = fits and len(dims) == array.ndim
+            fits = fits and all(d in (None, s) for d, s in zip(dims, array.shape, strict=False))
+        if not fits:
+            wanted = onnx.TensorProto.DataType.Name(declared.elem_type)
+            raise ModelFormatError(
+                f"[onnx] initializer {value.name!r}: expected {wanted} {dims} as the input of this "
+                f"name declares, got {array.dtype} {array.shape}"
+            )
+
+
+def _drop_data(graph: onnx.GraphProto, arrays: Mapping[str, NDArray]) -> None:
+    described = [
+        onnx.TensorProto(name=t.name, data_type=t.data_type, dims=t.dims) for t in graph.initializer
+    ]
+    described += [
+        onnx.TensorProto(name=s.values.name, data_type=s.values.data_type, dims=s.dims)
+        for s in graph.sparse_initializer
+    ]
+    del graph.initializer[:], graph.sparse_initializer[:]
+    graph.initializer.extend(described)

@@ -1,0 +1,91 @@
+"""Functions of a model: their bodies replace the calls, before anything is lowered.
+
+onnx's inliner does it, once calls give all attributes that have a default and functions import what
+the model imports. What it leaves, as ops have changed between a function's opset and the model's,
+the host evaluates as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto
+from onnx.defs import SchemaError, get_schema
+from onnx.helper import make_opsetid
+from onnx.inliner import inline_local_functions
+
+from ..nodes.functions import FunctionKey, canonical_domain, function_key
+from ..nodes.names import subgraphs
+
+
+def inline_functions(model: ModelProto) -> ModelProto:
+    """Returns a model without calls of its functions; those that are left it keeps.
+
+    Where a function has the name of an op of its domain, the op is meant, as in onnxruntime.
+    """
+    if not model.functions:
+        return model
+    out = ModelProto()
+    out.CopyFrom(model)
+    versions = _versions(out)
+    kept = [f for f in out.functions if _since(f.name, f.domain, versions) is None]
+    functions = [FunctionProto.FromString(f.SerializeToString()) for f in kept]
+    del out.functions[:]
+    by_key = {function_key(f): f for f in functions}
+    for nodes in (out.graph.node, *(f.node for f in functions)):
+        _give_defaults(nodes, by_key)
+    for function in functions:
+        for opset in function.opset_import:
+            if canonical_domain(opset.domain) not in versions:
+                out.opset_import.append(make_opsetid(opset.domain, opset.version))
+                versions[canonical_domain(opset.domain)] = opset.version
+    for function in functions:
+        written = _versions(function)
+        if all(_since(*op, written) == _since(*op, versions) for op in _ops(function.node)):
+            for opset in function.opset_import:
+                opset.version = versions[canonical_domain(opset.domain)]
+    out.functions.extend(functions)
+    try:
+        return inline_local_functions(out, convert_version=True)
+    except Exception:  # of onnx's converter: an op that it cannot bring to another opset
+        return inline_local_functions(out)
+
+
+def _versions(of: ModelProto | FunctionProto) -> dict[str, int]:
+    return {canonical_domain(o.domain): o.version for o in of.opset_import}
+
+
+def _since(op_type: str, domain: str, versions: Mapping[str, int]) -> int | None:
+    """Returns the opset of which an op is, None where there is no such op."""
+    canonical = canonical_domain(domain)
+    if canonical not in versions:
+        return None
+    try:
+        return int(get_schema(op_type, versions[canonical], canonical).since_version)
+    except SchemaError:
+        return None
+
+
+def _ops(nodes: Iterable[NodeProto]) -> set[tuple[str, str]]:
+    out: set[tuple[str, str]] = set()
+    for node in nodes:
+        out.add((node.op_type, node.domain))
+        for graph in subgraphs(node):
+            out |= _ops(graph.node)
+    return out
+
+
+def _give_defaults(
+    nodes: Iterable[NodeProto], functions: Mapping[FunctionKey, FunctionProto]
+) -> None:
+    for node in nodes:
+        for graph in subgraphs(node):
+            _give_defaults(graph.node, functions)
+        called = functions.get(function_key(node))
+        if called is not None:
+            given = {a.name for a in node.attribute}
+            node.attribute.extend(
+                AttributeProto.FromString(a.SerializeToString())
+                for a in called.attribute_proto
+                if a.name not in given
+            )

@@ -1,0 +1,103 @@
+"""Rules for activations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from onnx import TensorProto
+
+from .... import ops
+from ....ops.core.tensor import Tensor
+from .narrow import NUMBERS, fit, is_float
+from .registry import rule
+
+if TYPE_CHECKING:
+    from ..nodes.node import NodeContext
+
+
+def _thresholded(x: Tensor, alpha: float) -> Tensor:
+    """x above alpha, else 0: of what is no number, too."""
+    return ops.where(x > alpha, x, ops.zeros_like(x))
+
+
+_PLAIN: dict[str, Callable[..., Tensor]] = {
+    "HardSwish": ops.hard_swish,
+    "Mish": ops.mish,
+    "Sigmoid": ops.sigmoid,
+    "Softplus": ops.softplus,
+    "Softsign": ops.softsign,
+}
+_OF_NUMBERS: dict[str, tuple[Callable[..., Tensor], tuple[str, ...]]] = {
+    "Celu": (ops.celu, ("alpha",)),
+    "Elu": (ops.elu, ("alpha",)),
+    "HardSigmoid": (ops.hard_sigmoid, ("alpha", "beta")),
+    "LeakyRelu": (ops.leaky_relu, ("alpha",)),
+    "Selu": (ops.selu, ("alpha", "gamma")),
+    "ThresholdedRelu": (_thresholded, ("alpha",)),
+}
+"""Activations and their attributes, of which the schema has the defaults."""
+
+
+def _activation(
+    build: Callable[..., Tensor], names: tuple[str, ...] = ()
+) -> Callable[[NodeContext], Tensor]:
+    def activation(n: NodeContext) -> Tensor:
+        return fit(build(n.tensor(0), *(n.attr(name) for name in names)), n.elem_type(0))
+
+    return activation
+
+
+for _name, _build in _PLAIN.items():
+    rule(_name, types=NUMBERS)(_activation(_build))
+for _name, (_build, _names) in _OF_NUMBERS.items():
+    rule(_name, types=NUMBERS)(_activation(_build, _names))
+
+
+@rule("Relu", types=NUMBERS)
+def relu(n: NodeContext) -> Tensor:
+    return ops.relu(n.tensor(0))
+
+
+@rule("Gelu", types=NUMBERS)
+def gelu(n: NodeContext) -> Tensor:
+    return fit(ops.gelu(n.tensor(0), n.attr("approximate", "none")), n.elem_type(0))
+
+
+def swish(x: Tensor, alpha: float) -> Tensor:
+    """x * sigmoid(alpha * x)."""
+    return ops.silu(x) if alpha == 1 else x * ops.sigmoid(x * alpha)
+
+
+@rule("Swish", types=NUMBERS)
+def swish_rule(n: NodeContext) -> Tensor:
+    return fit(swish(n.tensor(0), n.attr("alpha", 1.0)), n.elem_type(0))
+
+
+@rule("SwiGLU", types=NUMBERS)
+def swiglu(n: NodeContext) -> Tensor:
+    gate = fit(swish(n.tensor(0), n.attr("alpha", 1.0)), n.elem_type(0))
+    return fit(gate * n.tensor(1), n.elem_type(0))
+
+
+@rule("PRelu", types=NUMBERS)
+def prelu(n: NodeContext) -> Tensor:
+    x, slope = n.tensor(0), n.tensor(1)
+    if n.version < 7 and slope.rank == 1 and slope.size > 1:  # then it is one for each channel
+        slope = slope.reshape((slope.size, *(1,) * (x.rank - 2)))
+    if is_float(n.elem_type(0)):
+        return fit(ops.prelu(x, slope), n.elem_type(0))
+    if n.elem_type(0) == TensorProto.UINT32:
+        return x  # nothing is below 0
+    return fit(ops.where(x < 0, x * slope, x), n.elem_type(0))
+
+
+@rule("Shrink", types=NUMBERS)
+def shrink(n: NodeContext) -> Tensor:
+    """x moved towards 0 by bias where it is further away than lambd, else 0."""
+    x, bias, lambd = n.tensor(0), n.attr("bias", 0.0), n.attr("lambd", 0.5)
+    n.require(is_float(n.elem_type(0)), "integers")
+    below, above = x < -lambd, x > lambd
+    zero = ops.zeros_like(x)
+    shrunk = ops.where(below, x + bias, ops.where(above, x - bias, zero))
+    return fit(shrunk, n.elem_type(0))

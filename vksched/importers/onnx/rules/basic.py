@@ -1,0 +1,123 @@
+"""Rules for values as they are: identity, shapes, optionals, what is made from numbers alone."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ....errors import ModelFormatError, UnsupportedOp
+from ....ops import arange, eye, full, reshape
+from ....ops.core.tensor import Tensor
+from ....types import NDArray, as_shape
+from ..nodes.elements import ANY, EVERY, numpy_of, storage, to_storage
+from ..nodes.host import describe
+from ..nodes.values import EMPTY, Value, known
+from .registry import rule
+
+if TYPE_CHECKING:
+    from ..nodes.node import NodeContext
+
+KNOWN_ELEMENTS = 1 << 16
+"""What is made of numbers alone is made on the host up to this size, that it may be folded."""
+
+
+@rule("Identity", types=EVERY)
+def identity(n: NodeContext) -> Value:
+    return n.value(0)
+
+
+@rule("Shape", types=EVERY)
+def shape(n: NodeContext) -> Value:
+    rank = len(n.shape(0))
+    start, end = n.attr("start", 0), n.attr("end", rank)
+    return known(np.array(n.shape(0)[slice(start, end)], np.int64))
+
+
+@rule("Size", types=EVERY)
+def size(n: NodeContext) -> Value:
+    return known(np.array(np.prod(n.shape(0), dtype=np.int64), np.int64))
+
+
+@rule("Reshape", types=ANY)
+def reshape_rule(n: NodeContext) -> Tensor:
+    given, old = n.ints(1), n.shape(0)
+    if not n.attr("allowzero", 0):
+        copied = [i for i, d in enumerate(given) if d == 0]
+        n.require(all(i < len(old) for i in copied), f"shape {given} for {old}")
+        given = tuple(old[i] if d == 0 else d for i, d in enumerate(given))
+        if -1 in given and any(old[i] == 0 for i in copied):
+            # of an empty tensor, what is left of the other axes
+            rest = math.prod(d for i, d in enumerate(old) if i not in copied)
+            others = math.prod(d for i, d in enumerate(given) if i not in copied and d != -1)
+            n.require(others > 0 and rest % others == 0, f"shape {given} for {old}")
+            given = tuple(rest // others if d == -1 else d for d in given)
+    return reshape(n.tensor(0), given)
+
+
+# -- optionals -----------------------------------------------------------------------------------
+
+
+@rule("Optional", types=EVERY)
+def optional(n: NodeContext) -> Value:
+    return n.value(0) if n.has(0) else EMPTY
+
+
+def _is_empty(n: NodeContext) -> bool:
+    return not n.has(0) or (not n.value(0).is_tensor and n.value(0).items is None)
+
+
+@rule("OptionalHasElement", types=EVERY)
+def optional_has_element(n: NodeContext) -> Value:
+    return known(np.array(not _is_empty(n)))
+
+
+@rule("OptionalGetElement", types=EVERY)
+def optional_get_element(n: NodeContext) -> Value:
+    n.require(not _is_empty(n), "an empty optional")
+    return n.value(0)
+
+
+# -- made of numbers -----------------------------------------------------------------------------
+
+
+@rule("ConstantOfShape", types=ANY)
+def constant_of_shape(n: NodeContext) -> Tensor | Value:
+    given = n.attr("value")
+    one: NDArray = np.zeros(1, np.float32) if given is None else given
+    n.require(one.size == 1, f"{one.size} elements as its value")
+    wanted = as_shape(n.ints(0))
+    n.require(all(d >= 0 for d in wanted), f"shape {wanted}")
+    if math.prod(wanted) <= KNOWN_ELEMENTS:
+        return known(np.full(wanted, one.reshape(()), one.dtype))
+    held = to_storage(one)
+    return full(wanted, held.item(), str(held.dtype))
+
+
+@rule("Range", types=ANY)
+def range_rule(n: NodeContext) -> Tensor | Value:
+    dtype = numpy_of(n.elem_type(0))
+    start, limit, delta = (n.known(i).reshape(()) for i in range(3))
+    if not delta:
+        raise ModelFormatError(f"[onnx] {describe(n.node)}: expected a step other than 0")
+    with np.errstate(all="ignore"):
+        count = max(0, math.ceil((float(limit) - float(start)) / float(delta)))
+        if dtype.kind in "iu":
+            count = max(0, -((int(start) - int(limit)) // int(delta)))
+        if count > KNOWN_ELEMENTS:
+            return arange(start.item(), limit.item(), delta.item(), storage(n.elem_type(0)))
+        wide = dtype if dtype.kind in "iu" or dtype.itemsize == 8 else np.dtype(np.float32)
+        steps = np.arange(count).astype(wide) * delta.astype(wide)
+        return known((start.astype(wide) + steps).astype(dtype))
+
+
+@rule("EyeLike", types=ANY)
+def eye_like(n: NodeContext) -> Tensor | Value:
+    elem_type, diagonal = n.attr("dtype", n.elem_type(0)), n.attr("k", 0)
+    rows, columns = n.shape(0)
+    if rows * columns <= KNOWN_ELEMENTS:
+        return known(np.eye(rows, columns, diagonal).astype(numpy_of(elem_type)))
+    if storage(elem_type) == "bool":
+        raise UnsupportedOp("EyeLike of bool")
+    return eye(rows, columns, diagonal, storage(elem_type))

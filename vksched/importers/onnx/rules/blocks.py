@@ -1,0 +1,91 @@
+"""Rules for weights that com.microsoft ops hold in blocks of few bits: unpacked on the host, once
+for each model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from onnx import TensorProto
+
+from ....ops import gather, matmul
+from ....ops.core.tensor import Tensor
+from ....types import NDArray
+from ..nodes.elements import ANY
+from ..nodes.values import known
+from .registry import MICROSOFT, rule
+
+if TYPE_CHECKING:
+    from ..nodes.node import NodeContext
+
+
+def unpack(array: NDArray, bits: int) -> NDArray:
+    """Returns bytes as the numbers of some bits in them along the last axis, lowest bits first."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    parts = (array[..., None] >> shifts) & np.uint8((1 << bits) - 1)
+    return np.asarray(parts.reshape(*array.shape[:-1], -1))
+
+
+def _once(n: NodeContext, operands: tuple[int, ...], make: Callable[..., NDArray]) -> Tensor:
+    """Returns what is made of known operands: the same weight every time that they are the same."""
+    given = [n.value(i) if n.has(i) else None for i in operands]
+    arrays = [n.known(i) if n.has(i) else None for i in operands]
+    node = n.node.SerializeToString(deterministic=True)
+    made = n.lowering.context.fold(node, given, lambda: [known(make(*arrays))])
+    assert made is not None and made[0] is not None
+    return n.lowering.tensor(made[0])
+
+
+@rule("MatMulNBits", types=ANY, domain=MICROSOFT)
+def matmul_nbits(n: NodeContext) -> Tensor:
+    """Operands: a, the blocks of b (n, blocks, bytes), scales, zero points, groups, a bias."""
+    bits, block = n.attr("bits", 4), n.attr("block_size")
+    depth, columns = n.attr("K"), n.attr("N")
+    n.require(bits in (2, 4, 8), f"{bits} bits")
+    n.require(not n.has(4), "an order of groups")
+    n.require(not n.attr("weight_prepacked", 0), "weights packed for another device")
+
+    def make(packed: NDArray, scales: NDArray, zeros: NDArray | None) -> NDArray:
+        count = -(-depth // block)
+        values = unpack(packed.reshape(columns, count, -1), bits).astype(scales.dtype)
+        middle: NDArray | int = 1 << (bits - 1)
+        if zeros is not None and zeros.dtype == np.uint8:
+            middle = unpack(zeros.reshape(columns, -1), bits)[:, :count, None]
+        elif zeros is not None:
+            middle = zeros.reshape(columns, count, 1)
+        middle = np.asarray(middle).astype(scales.dtype)
+        wide = (values - middle) * scales.reshape(columns, count, 1)
+        return np.ascontiguousarray(wide.reshape(columns, -1)[:, :depth])
+
+    w = _once(n, (1, 2, 3), make)
+    return matmul(n.tensor(0), w, n.optional(5), transpose_b=True)
+
+
+@rule("GatherBlockQuantized", types=ANY, domain=MICROSOFT)
+def gather_blocks(n: NodeContext) -> Tensor:
+    """Operands: the table, indices, scales, zero points."""
+    bits, block = n.attr("bits", 4), n.attr("block_size", 128)
+    axis, along = n.attr("gather_axis", 0), n.attr("quantize_axis", 1)
+    whole = TensorProto.UINT8
+    n.require_type(0, whole, TensorProto.INT4, TensorProto.UINT4)
+    packed = n.elem_type(0) == whole
+
+    def make(table: NDArray, scales: NDArray, zeros: NDArray | None) -> NDArray:
+        middle = np.array((1 << (bits - 1)) if packed else 0, scales.dtype)
+        if packed and bits < 8:
+            table = unpack(table, bits)
+            zeros = None if zeros is None else unpack(zeros, bits)
+        if zeros is not None:
+            middle = zeros[tuple(map(slice, scales.shape))].astype(scales.dtype)
+            middle = _spread(middle, block, along, table.shape)
+        wide = table.astype(scales.dtype) - middle
+        return np.ascontiguousarray(wide * _spread(scales, block, along, table.shape))
+
+    return gather(_once(n, (0, 2, 3), make), n.tensor(1), axis)
+
+
+def _spread(values: NDArray, block: int, axis: int, shape: tuple[int, ...]) -> NDArray:
+    """Returns one value per block as one for each of its elements."""
+    return np.repeat(values, block, axis)[tuple(map(slice, shape))]

@@ -1,0 +1,174 @@
+"""Rules for ops of the com.microsoft domain: what onnxruntime fuses, but attention.
+
+Their definitions are onnxruntime's own (ContribOperators.md); the onnx package knows none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ....errors import UnsupportedOp
+from ....ops import (
+    clip,
+    gather,
+    gelu,
+    hard_sigmoid,
+    layer_norm,
+    leaky_relu,
+    matmul,
+    mul,
+    reduce_sum,
+    relu,
+    rms_norm,
+    sigmoid,
+    tanh,
+    transpose,
+)
+from ....ops import slice as slice_
+from ....ops.core.tensor import Tensor
+from ..nodes.values import Value, known
+from .matmul import gemm_of
+from .nn import convolution
+from .norm import layer_norm_results, normalized, rms_deviation
+from .registry import MICROSOFT, rule
+
+if TYPE_CHECKING:
+    from ..nodes.node import NodeContext
+
+
+# -- activations ---------------------------------------------------------------------------------
+
+
+@rule("Gelu", domain=MICROSOFT)
+def gelu_rule(n: NodeContext) -> Tensor:
+    return gelu(n.tensor(0))
+
+
+@rule("BiasGelu", domain=MICROSOFT)
+def bias_gelu(n: NodeContext) -> Tensor:
+    return gelu(n.tensor(0) + n.tensor(1))
+
+
+@rule("FastGelu", domain=MICROSOFT)
+def fast_gelu(n: NodeContext) -> Tensor:
+    x = n.tensor(0) + n.tensor(1) if n.has(1) else n.tensor(0)
+    return gelu(x, "tanh")
+
+
+@rule("QuickGelu", domain=MICROSOFT)
+def quick_gelu(n: NodeContext) -> Tensor:
+    x = n.tensor(0)
+    return x * sigmoid(x * n.attr("alpha", 1.702))
+
+
+@rule("BiasSplitGelu", domain=MICROSOFT)
+def bias_split_gelu(n: NodeContext) -> Tensor:
+    """One half by the GELU of the other."""
+    x = n.tensor(0) + n.tensor(1)
+    half = x.shape[-1] // 2
+    return slice_(x, 0, half, -1) * gelu(slice_(x, half, 2 * half, -1))
+
+
+@rule("BiasAdd", domain=MICROSOFT)
+def bias_add(n: NodeContext) -> Tensor:
+    return n.tensor(0) + n.tensor(1) + n.tensor(2)
+
+
+_ACTIVATIONS: dict[str, Callable[..., Tensor]] = {
+    "Clip": clip,
+    "HardSigmoid": hard_sigmoid,
+    "LeakyRelu": leaky_relu,
+    "Relu": relu,
+    "Sigmoid": sigmoid,
+    "Tanh": tanh,
+}
+
+
+def _activated(n: NodeContext, x: Tensor, numbers: list[float]) -> Tensor:
+    """Applies the activation that a product or a convolution was fused with."""
+    kind = n.attr("activation", "")
+    if not kind:
+        return x
+    if kind not in _ACTIVATIONS:
+        raise UnsupportedOp(f"{n.op_type} with the activation {kind}")
+    return _ACTIVATIONS[kind](x, *numbers)
+
+
+# -- norms ---------------------------------------------------------------------------------------
+
+
+def _skipped(n: NodeContext, bias: int) -> Tensor:
+    """The sum of x, what was skipped and perhaps a bias."""
+    total = n.tensor(0) + n.tensor(1)
+    return total + n.tensor(bias) if n.has(bias) else total
+
+
+@rule("SkipLayerNormalization", domain=MICROSOFT)
+def skip_layer_norm(n: NodeContext) -> list[Tensor | None]:
+    total, eps = _skipped(n, 4), n.attr("epsilon", 1e-12)
+    return [*layer_norm_results(n, total, n.tensor(2), n.optional(3), -1, eps), total]
+
+
+@rule("SkipSimplifiedLayerNormalization", domain=MICROSOFT)
+def skip_rms_norm(n: NodeContext) -> list[Tensor | None]:
+    total, eps = _skipped(n, 3), n.attr("epsilon", 1e-12)
+    made = normalized(rms_norm, total, n.tensor(2), None, -1, eps)
+    n.require(not n.wants(1), "the mean as a result")
+    return [made, None, rms_deviation(n, 2, total, -1, eps), total]
+
+
+@rule("EmbedLayerNormalization", domain=MICROSOFT)
+def embed_layer_norm(n: NodeContext) -> list[Tensor | Value | None]:
+    """Operands: ids, segments, the tables of words, positions, segments, scale, shift, mask, and
+    positions.
+    """
+    ids = n.tensor(0)
+    batch, length = ids.shape
+    positions = n.tensor(3)
+    places = gather(positions, n.tensor(8), 0) if n.has(8) else slice_(positions, 0, length, 0)
+    total = gather(n.tensor(2), ids, 0) + places
+    if n.has(1) and n.has(4):
+        total = total + gather(n.tensor(4), n.tensor(1), 0)
+    eps = n.attr("epsilon", 1e-12)
+    made = normalized(layer_norm, total, n.tensor(5), n.optional(6), -1, eps)
+    valid: Tensor | Value = (
+        reduce_sum(n.tensor(7), 1) if n.has(7) else known(np.zeros(batch, np.int32))
+    )
+    return [made, valid, total]
+
+
+# -- products ------------------------------------------------------------------------------------
+
+
+@rule("FusedMatMul", "TransposeMatMul", domain=MICROSOFT)
+def fused_matmul(n: NodeContext) -> Tensor:
+    a, b = _batched(n, 0, "A"), _batched(n, 1, "B")
+    flags = [bool(n.attr(name, 0)) and t.rank > 1 for name, t in (("transA", a), ("transB", b))]
+    made = matmul(a, b, transpose_a=flags[0], transpose_b=flags[1])
+    alpha = n.attr("alpha", 1.0)
+    return made if alpha == 1 else mul(made, alpha)
+
+
+def _batched(n: NodeContext, index: int, which: str) -> Tensor:
+    """An operand whose batch axes may stand between its rows and its columns."""
+    t = n.tensor(index)
+    if not n.attr(f"transBatch{which}", 0) or t.rank < 3:
+        return t
+    return transpose(t, (*range(1, t.rank - 1), 0, t.rank - 1))
+
+
+@rule("FusedGemm", domain=MICROSOFT)
+def fused_gemm(n: NodeContext) -> Tensor:
+    given = [n.attr(f"activation_{name}", None) for name in ("alpha", "beta", "gamma")]
+    return _activated(n, gemm_of(n), [v for v in given if v is not None])
+
+
+@rule("FusedConv", domain=MICROSOFT)
+def fused_conv(n: NodeContext) -> Tensor:
+    made = convolution(n)
+    if n.has(3):
+        made = made + n.tensor(3)
+    return _activated(n, made, list(n.attr("activation_params", ())))

@@ -1,0 +1,116 @@
+"""Narrow element types: how arithmetic on what holds them stays within them.
+
+(U)INT16/8/4/2 are held as int32, BFLOAT16 and FLOAT8/FLOAT4 as float32 (elements.py). An op
+computes in what holds them; then an integer is wrapped to its range, as numpy wraps, and a float
+rounded.
+"""
+
+from __future__ import annotations
+
+from onnx import TensorProto
+
+from .... import ops
+from ....errors import UnsupportedOp
+from ....ops.core.tensor import Tensor
+from ....types import BOOL, FLOAT32, FLOATS, INT32
+from ..nodes.elements import ANY, INTS, NARROW_FLOATS, NARROW_INTS, element_name, storage
+
+T = TensorProto
+NUMBERS = ANY - {T.UINT64}
+"""Element types of which `fit` makes the results of arithmetic right."""
+WRAPPING = ANY
+"""As NUMBERS, for arithmetic of which UINT64 and INT64 with the same bits have the same results."""
+_BITS = {e: int("".join(c for c in element_name(e) if c.isdigit())) for e in INTS if e != T.UINT64}
+
+
+def limits(elem_type: int) -> tuple[int, int]:
+    """Returns the least and the largest value of an integer type other than UINT64."""
+    bits = _BITS[elem_type]
+    if element_name(elem_type).startswith("u"):
+        return 0, 2**bits - 1
+    return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+
+
+def fit(x: Tensor, elem_type: int) -> Tensor:
+    """Returns what was computed in the storage of an element type as values of it."""
+    if elem_type in NARROW_INTS:
+        return wrap(x, elem_type)
+    if elem_type in NARROW_FLOATS:
+        return round_float(x, elem_type)
+    return x
+
+
+def wrap(x: Tensor, elem_type: int) -> Tensor:
+    """Returns int32 wrapped to the range of a narrower integer."""
+    low, high = limits(elem_type)
+    if low == 0:
+        return ops.bitwise_and(x, high)
+    spare = 32 - _BITS[elem_type]
+    return ops.bitwise_right_shift(ops.bitwise_left_shift(x, spare), spare)
+
+
+_FORMATS: dict[int, tuple[int, int, float, str, str]] = {
+    T.BFLOAT16: (7, -126, 3.3895313892515355e38, "inf", "inf"),
+    T.FLOAT8E4M3FN: (3, -6, 448.0, "nan", "largest"),
+    T.FLOAT8E4M3FNUZ: (3, -7, 240.0, "nan", "largest"),
+    T.FLOAT8E5M2: (2, -14, 57344.0, "inf", "largest"),
+    T.FLOAT8E5M2FNUZ: (2, -15, 57344.0, "nan", "largest"),
+}
+"""Digits, least exponent, largest value, and what is beyond it, at last of casts that saturate."""
+if hasattr(T, "FLOAT4E2M1"):
+    _FORMATS[T.FLOAT4E2M1] = (1, 0, 6.0, "largest", "largest")
+_WITHOUT_MINUS_ZERO = (T.FLOAT8E4M3FNUZ, T.FLOAT8E5M2FNUZ)
+
+
+def round_float(x: Tensor, elem_type: int, saturate: bool = False) -> Tensor:
+    """Returns float32 rounded to a narrower float. saturate: as an attribute of ONNX Cast.
+
+    Raises:
+        UnsupportedOp: no vksched op rounds to it.
+    """
+    if elem_type not in _FORMATS:
+        raise UnsupportedOp(f"no vksched op rounds to {element_name(elem_type)}")
+    digits, least, largest, wraps, cut = _FORMATS[elem_type]
+    rounded = ops.round_float(x, digits, least, largest, cut if saturate else wraps)
+    return rounded + 0.0 if elem_type in _WITHOUT_MINUS_ZERO else rounded
+
+
+def cast(x: Tensor, dtype: str) -> Tensor:
+    """As `vs.cast`; what has the element type stays what it is."""
+    return x if x.dtype == dtype else ops.cast(x, dtype)
+
+
+def convert(x: Tensor, source: int, target: int, saturate: bool = True) -> Tensor:
+    """Returns values of one element type as another, as ONNX Cast does.
+
+    saturate: what is beyond the range of a FLOAT8 becomes its largest value.
+
+    Raises:
+        UnsupportedOp: no vksched op converts between the two.
+    """
+    if source == target:
+        return x
+    if target == T.BOOL:
+        return cast(x, BOOL)
+    if T.UINT64 in (source, target) and not {source, target} <= INTS | {T.BOOL}:
+        raise UnsupportedOp(f"{element_name(source)} to {element_name(target)}")
+    if target in NARROW_FLOATS:
+        as_float = cast(x, FLOAT32)
+        return as_float if source == T.BOOL else round_float(as_float, target, saturate)
+    if target in NARROW_INTS:
+        as_int = cast(x, INT32)
+        return as_int if _within(source, target) else wrap(as_int, target)
+    return cast(x, storage(target))
+
+
+def _within(source: int, target: int) -> bool:
+    """Returns whether all values of one type are integers in the range of another."""
+    if source not in _BITS:
+        return source == T.BOOL
+    (low, high), (least, most) = limits(source), limits(target)
+    return least <= low and high <= most
+
+
+def is_float(elem_type: int) -> bool:
+    """Returns whether the storage of an element type is one of floats."""
+    return storage(elem_type) in FLOATS

@@ -1,0 +1,122 @@
+"""Rules for convolutions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ....ops import concat, conv, conv_transpose, pad, reshape, silu, slice
+from ....ops.core.tensor import Tensor, constant
+from ....ops.windows.window import Padding
+from ....types import numpy_dtype
+from ..nodes.elements import ANY
+from .registry import rule
+from .window import ints, padding, spatial_axes
+
+if TYPE_CHECKING:
+    from ..nodes.node import NodeContext
+
+
+def convolution(n: NodeContext) -> Tensor:
+    """Returns the convolution of operands 0 and 1, and 2 as a bias."""
+    axes = spatial_axes(n)
+    return conv(
+        n.tensor(0),
+        n.tensor(1),
+        n.optional(2),
+        stride=ints(n, "strides", axes),
+        padding=padding(n, axes),
+        dilation=ints(n, "dilations", axes),
+        groups=n.attr("group", 1),
+    )
+
+
+@rule("Conv", rounds=True)
+def conv_rule(n: NodeContext) -> Tensor:
+    return convolution(n)
+
+
+@rule("ConvTranspose", rounds=True)
+def conv_transpose_rule(n: NodeContext) -> Tensor:
+    axes = spatial_axes(n)
+    x, w = n.tensor(0), n.tensor(1)
+    strides, dilations = ints(n, "strides", axes), ints(n, "dilations", axes)
+    given: Padding = padding(n, axes)
+    extra = ints(n, "output_padding", axes, 0)
+    same = n.attr("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER")
+    target = tuple(n.attr("output_shape", ()))[-axes:]
+    beyond = (0,) * axes
+    if target or same:
+        wanted = target or tuple(size * s for size, s in zip(x.shape[2:], strides, strict=True))
+        totals = [
+            (size - 1) * s + (k - 1) * d + 1 + more - out
+            for size, s, k, d, more, out in zip(
+                x.shape[2:], strides, w.shape[2:], dilations, extra, wanted, strict=True
+            )
+        ]
+        half = [max(t, 0) // 2 for t in totals]
+        rest = [max(t, 0) - h for t, h in zip(totals, half, strict=True)]
+        upper = n.attr("auto_pad", "NOTSET") == "SAME_UPPER"
+        given = (*half, *rest) if upper else (*rest, *half)
+        if target:  # without one the result ends where the weights do, as in onnxruntime
+            beyond = tuple(max(-t, 0) for t in totals)
+    made = conv_transpose(
+        x,
+        w,
+        n.optional(2) if not any(beyond) else None,
+        stride=strides,
+        padding=given,
+        output_padding=extra,
+        dilation=dilations,
+        groups=n.attr("group", 1),
+    )
+    if any(beyond):  # places that no weight reaches
+        made = pad(made, [(0, 0)] * 2 + [(0, more) for more in beyond])
+        if n.has(2):
+            made = made + reshape(n.tensor(2), (-1, *(1,) * axes))
+    return made
+
+
+@rule("Col2Im", types=ANY)
+def col2im(n: NodeContext) -> Tensor:
+    """The transpose of a convolution whose weights put each row of a block at its place."""
+    x, image, block = n.tensor(0), n.ints(1), n.ints(2)
+    axes = len(image)
+    n.require(1 <= axes <= 3, f"{axes} spatial axes")
+    strides, dilations = ints(n, "strides", axes), ints(n, "dilations", axes)
+    pads = ints(n, "pads", 2 * axes, 0)
+    places, rest = [], []
+    for i in range(axes):
+        room = image[i] + pads[i] + pads[axes + i] - (block[i] - 1) * dilations[i] - 1
+        places.append(room // strides[i] + 1)
+        rest.append(room % strides[i])
+    taps = int(np.prod(block))
+    batch, channels = x.shape[0], x.shape[1] // taps
+    w = np.eye(taps, dtype=numpy_dtype(x.dtype)).reshape(taps, 1, *block)
+    made = conv_transpose(
+        reshape(x, (batch * channels, taps, *places)),
+        constant(w),
+        stride=strides,
+        padding=pads,
+        output_padding=rest,
+        dilation=dilations,
+    )
+    return reshape(made, (batch, channels, *image))
+
+
+@rule("CausalConvWithState", rounds=True)
+def causal_conv(n: NodeContext) -> tuple[Tensor, Tensor]:
+    """Each channel on its own, after what the last call left."""
+    x, w = n.tensor(0), n.tensor(1)
+    batch, channels, _ = x.shape
+    reach = w.shape[-1] - 1
+    before = n.optional(3)
+    if before is None:
+        before = constant(np.zeros((batch, channels, reach), numpy_dtype(x.dtype)))
+    whole = concat([before, x], 2)
+    made = conv(whole, w, n.optional(2), groups=channels)
+    kind = n.attr("activation", "none")
+    n.require(kind in ("none", "silu", "swish"), f"the activation {kind}")
+    state = slice(whole, whole.shape[2] - reach, whole.shape[2], 2)
+    return made if kind == "none" else silu(made), state

@@ -1,0 +1,240 @@
+"""Rules for quantised models: integers are held as int32, of which sums and products are exact.
+
+x = (q - zero point) * scale        q = saturate(round(x / scale) + zero point)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from onnx import TensorProto
+
+from .... import ops
+from ....ops.core.tensor import Tensor, constant
+from ....types import FLOAT32, INT32, NDArray, Shape
+from ..lower.context import SMALL_BYTES
+from ..nodes.elements import NARROW_FLOATS, NARROW_INTS, element_name, storage, to_storage
+from ..nodes.values import Value
+from .narrow import NUMBERS, cast, convert, fit, is_float, limits
+from .registry import MICROSOFT, rule
+from .window import ints, padding, spatial_axes
+
+if TYPE_CHECKING:
+    from ..nodes.node import NodeContext
+
+T = TensorProto
+Held = TypeVar("Held", Tensor, NDArray)
+
+# -- parts -------------------------------------------------------------------------------------
+
+
+def shaped(value: Held, shape: Shape) -> Held:
+    """Returns a scale or zero point that broadcasts: of one element as a scalar."""
+    wanted = () if value.shape in ((), (1,)) else shape
+    return value if value.shape == wanted else value.reshape(wanted)
+
+
+def parameter(
+    n: NodeContext, index: int, dtype: str, place: Callable[[Any], Any] | None = None
+) -> Tensor:
+    """Returns a scale or zero point in an element type, placed so that it broadcasts; of what is
+    known this makes no nodes.
+    """
+    put = place or (lambda value: shaped(value, value.shape))
+    array = n.value(index).array
+    if array is None or array.nbytes > SMALL_BYTES:
+        made: Tensor = put(n.tensor(index))
+        return cast(made, dtype)
+    return constant(put(to_storage(array)).astype(dtype))
+
+
+def is_zero(n: NodeContext, index: int) -> bool:
+    """Returns whether a zero point is left out, or is known to be 0."""
+    array = n.value(index).array if n.has(index) else np.zeros(())
+    return array is not None and not array.astype(np.float32).any()
+
+
+def centred(
+    n: NodeContext, index: int, zero: int, place: Callable[[Any], Any] | None = None
+) -> Tensor:
+    """Returns an integer operand less its zero point."""
+    x = n.tensor(index)
+    return x if is_zero(n, zero) else x - parameter(n, zero, x.dtype, place)
+
+
+def zero_of(n: NodeContext, index: int, place: Callable[[Any], Any] | None = None) -> Tensor | None:
+    """Returns the zero point of a result as float32, None where it is 0."""
+    return None if is_zero(n, index) else parameter(n, index, FLOAT32, place)
+
+
+def factor(n: NodeContext, first: int, second: int, target: int | None, *shapes: Shape) -> Tensor:
+    """Returns scale * scale, divided by that of the result, in their own type, as float32.
+
+    shapes: of the first two, to broadcast.
+    """
+    indices = [first, second] if target is None else [first, second, target]
+    wanted = [*shapes, ()]
+    arrays = [n.value(i).array for i in indices]
+    if all(a is not None for a in arrays):
+        parts = [shaped(a, s) for a, s in zip(arrays, wanted, strict=False) if a is not None]
+        made = parts[0] * parts[1]
+        return constant(np.asarray(made if target is None else made / parts[2], np.float32))
+    elem_type = n.elem_type(first)
+    given = [shaped(n.tensor(i), s) for i, s in zip(indices, wanted, strict=False)]
+    found = fit(given[0] * given[1], elem_type)
+    if target is not None:
+        found = fit(found / given[2], elem_type)
+    return cast(found, FLOAT32)
+
+
+def saturated(x: Tensor, zero: Tensor | None, elem_type: int) -> Value:
+    """Returns round(x) + zero, cut to the range of an integer type."""
+    low, high = limits(elem_type)
+    whole = ops.round(x) if zero is None else ops.round(x) + zero
+    return Value(elem_type, tensor=cast(ops.clip(whole, low, high), INT32))
+
+
+# -- to integers and back ----------------------------------------------------------------------
+
+
+def _along(n: NodeContext) -> Callable[[Any], Any]:
+    """Returns how a scale or zero point is placed to broadcast with operand 0: there is one for
+    each position along an axis, or for each block of these.
+    """
+    shape, axis, block = n.shape(0), n.attr("axis", 1), n.attr("block_size", 0)
+
+    def place(value: Any) -> Any:
+        rank = len(value.shape)
+        if block and rank == len(shape):
+            at = axis % rank
+            array = isinstance(value, np.ndarray)
+            each = np.repeat(value, block, at) if array else ops.repeat(value, block, at)
+            cut = (*[slice(None)] * at, slice(shape[at]))
+            return each if each.shape == shape else each[cut]
+        if math.prod(value.shape) == 1:
+            return value.reshape(()) if rank else value
+        n.require(rank == 1 and -len(shape) <= axis < len(shape), "scales of another shape")
+        wanted = [1] * len(shape)
+        wanted[axis] = value.shape[0]
+        return value.reshape(tuple(wanted))
+
+    return place
+
+
+@rule("QuantizeLinear", types=NUMBERS)
+@rule("QuantizeLinear", types=NUMBERS, domain=MICROSOFT)
+def quantize_linear(n: NodeContext) -> Value:
+    """The division is one of the scales' type, unless `precision` names another."""
+    target = n.elem_type(2) if n.has(2) else n.attr("output_dtype") or T.UINT8
+    precision, place = n.attr("precision") or n.elem_type(1), _along(n)
+    x = convert(n.tensor(0), n.elem_type(0), precision)
+    scale = parameter(n, 1, storage(n.elem_type(1)), place)
+    quotient = fit(x / convert(scale, n.elem_type(1), precision), precision)
+    scaled, zero = cast(quotient, FLOAT32), zero_of(n, 2, place)
+    if target in NARROW_FLOATS:
+        made = scaled if zero is None else scaled + zero
+        saturate = bool(n.attr("saturate", 1))
+        return Value(target, tensor=convert(made, T.FLOAT, target, saturate))
+    n.require(target in NARROW_INTS, f"{element_name(target)} as a result")
+    return saturated(scaled, zero, target)
+
+
+@rule("DequantizeLinear", types=NUMBERS)
+@rule("DequantizeLinear", types=NUMBERS, domain=MICROSOFT)
+def dequantize_linear(n: NodeContext) -> Value:
+    target, place = n.attr("output_dtype") or n.elem_type(1), _along(n)
+    scaled = cast(centred(n, 0, 2, place), FLOAT32) * parameter(n, 1, FLOAT32, place)
+    return Value(target, tensor=convert(scaled, T.FLOAT, target))
+
+
+def quantize_dynamically(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns float32 as uint8, its scale, and its zero point, by its least and largest value."""
+    least = ops.minimum(ops.reduce_min(x), 0.0)
+    span = ops.maximum(ops.reduce_max(x), 0.0) - least
+    scale = ops.where(span > 0, span / 255.0, 1.0)
+    zero = ops.round(ops.clip(-least / scale, 0, 255))
+    whole = ops.clip(ops.round(x / scale) + zero, 0, 255)
+    return ops.cast(whole, INT32), scale, ops.cast(zero, INT32)
+
+
+@rule("DynamicQuantizeLinear")
+def dynamic_quantize_linear(n: NodeContext) -> list[Value]:
+    types = (T.UINT8, T.FLOAT, T.UINT8)
+    made = quantize_dynamically(n.tensor(0))
+    return [Value(e, tensor=t) for e, t in zip(types, made, strict=True)]
+
+
+# -- products ----------------------------------------------------------------------------------
+
+
+def per_row(n: NodeContext, index: int) -> Shape:
+    """Returns how the scale or zero point of a's rows broadcasts with a."""
+    shape = n.shape(index)
+    return (*shape, 1) if len(shape) == 1 else shape
+
+
+def per_channel(n: NodeContext, index: int, rank: int, axis: int) -> Shape:
+    """Returns how what is given for each result channel broadcasts, with channels at an axis."""
+    shape = [1] * rank
+    shape[axis] = int(np.prod(n.shape(index)))
+    return tuple(shape)
+
+
+def rows(n: NodeContext, index: int) -> Callable[[Any], Any] | None:
+    """Returns how a zero point of a's rows is placed."""
+    return (lambda value: shaped(value, per_row(n, index))) if n.has(index) else None
+
+
+def channels(n: NodeContext, rank: int) -> Callable[[Any], Any]:
+    """Returns how a zero point of a convolution's results is placed beside its weights."""
+    return lambda value: shaped(value, (math.prod(value.shape), *(1,) * (rank - 1)))
+
+
+def integer_product(n: NodeContext, a: int, a_zero: int, b: int, b_zero: int) -> Tensor:
+    """Returns the product of two integer matrices, less their zero points, as int32."""
+    return ops.matmul(centred(n, a, a_zero, rows(n, a_zero)), centred(n, b, b_zero))
+
+
+def _convolution(n: NodeContext, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+    axes = spatial_axes(n)
+    return ops.conv(
+        x,
+        w,
+        bias,
+        stride=ints(n, "strides", axes),
+        padding=padding(n, axes),
+        dilation=ints(n, "dilations", axes),
+        groups=n.attr("group", 1),
+    )
+
+
+@rule("MatMulInteger", types=NUMBERS)
+def matmul_integer(n: NodeContext) -> Value:
+    return Value(T.INT32, tensor=integer_product(n, 0, 2, 1, 3))
+
+
+@rule("ConvInteger", types=NUMBERS)
+def conv_integer(n: NodeContext) -> Value:
+    w = centred(n, 1, 3, channels(n, len(n.shape(1))))
+    return Value(T.INT32, tensor=_convolution(n, centred(n, 0, 2), w))
+
+
+@rule("QLinearMatMul", types=NUMBERS)
+def qlinear_matmul(n: NodeContext) -> Value:
+    n.require(not is_float(n.elem_type(7)), element_name(n.elem_type(7)))
+    product = cast(integer_product(n, 0, 2, 3, 5), FLOAT32)
+    scale = factor(n, 1, 4, 6, per_row(n, 1), n.shape(4))
+    return saturated(product * scale, zero_of(n, 7), n.elem_type(7))
+
+
+@rule("QLinearConv", types=NUMBERS)
+def qlinear_conv(n: NodeContext) -> Value:
+    n.require(not n.attr("channels_last", 0), "channels last")
+    rank = len(n.shape(3))
+    w = centred(n, 3, 5, channels(n, rank))
+    sums = cast(_convolution(n, centred(n, 0, 2), w, n.optional(8)), FLOAT32)
+    scale = factor(n, 1, 4, 6, n.shape(1), per_channel(n, 4, rank, 1))
+    return saturated(sums * scale, zero_of(n, 7), n.elem_type(7))

@@ -1,0 +1,154 @@
+"""Rules for recurrent layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+from ....errors import UnsupportedOp
+from ....ops import (
+    elu,
+    gru,
+    hard_sigmoid,
+    leaky_relu,
+    lstm,
+    relu,
+    rnn,
+    sigmoid,
+    softplus,
+    softsign,
+    tanh,
+    thresholded_relu,
+    transpose,
+)
+from ....ops.core.tensor import Tensor
+from ....types import FLOAT32
+from .narrow import NUMBERS, cast
+from .quantize import centred, parameter
+from .registry import MICROSOFT, rule
+
+if TYPE_CHECKING:
+    from ..nodes.node import NodeContext
+
+Activation = Callable[[Tensor], Tensor]
+
+_PLAIN: dict[str, Activation] = {
+    "relu": relu,
+    "sigmoid": sigmoid,
+    "softplus": softplus,
+    "softsign": softsign,
+    "tanh": tanh,
+}
+
+
+def _affine(x: Tensor, alpha: float, beta: float) -> Tensor:
+    return x * alpha + beta
+
+
+def _scaled_tanh(x: Tensor, alpha: float, beta: float) -> Tensor:
+    return tanh(x * beta) * alpha
+
+
+_OF_NUMBERS: dict[str, tuple[Callable[..., Tensor], tuple[float, ...]]] = {
+    "affine": (_affine, (1.0, 0.0)),
+    "elu": (elu, (1.0,)),
+    "hardsigmoid": (hard_sigmoid, (0.2, 0.5)),
+    "leakyrelu": (leaky_relu, (0.01,)),
+    "scaledtanh": (_scaled_tanh, (1.0, 1.0)),
+    "thresholdedrelu": (thresholded_relu, (1.0,)),
+}
+"""Activations with alpha, or alpha and beta, and what these are unless given."""
+
+
+@lru_cache(maxsize=64)
+def _activation(name: str, *numbers: float) -> Activation:
+    """The same function for the same name and numbers: equal directions are computed as one."""
+    if numbers:
+        build = _OF_NUMBERS[name][0]
+        return lambda x: build(x, *numbers)
+    return _PLAIN[name]
+
+
+def _activations(n: NodeContext) -> list[Activation] | None:
+    """Returns the activations; alphas and betas are used up by those that have them, in turn."""
+    names = n.attr("activations", ())
+    if not names or not n.has_attr("activations"):
+        return None
+    given = [list(n.attr("activation_alpha", ())), list(n.attr("activation_beta", ()))]
+    out = []
+    for name in map(str.lower, names):
+        if name in _PLAIN:
+            out.append(_activation(name))
+        elif name in _OF_NUMBERS:
+            defaults = _OF_NUMBERS[name][1]
+            numbers = [g.pop(0) if g else d for g, d in zip(given, defaults, strict=False)]
+            out.append(_activation(name, *numbers))
+        else:
+            raise UnsupportedOp(f"{n.op_type} with the activation {name}")
+    return out
+
+
+def _layer(
+    n: NodeContext,
+    build: Callable[..., tuple[Tensor, ...]],
+    states: int,
+    weights: tuple[Tensor, Tensor] | None = None,
+) -> list[Tensor]:
+    """Operands: x, w, r, b, sequence_lens, then the initial states. weights: in place of w, r."""
+    batch_first = bool(n.attr("layout", 0))
+
+    def turned(t: Tensor | None) -> Tensor | None:
+        return t if t is None or not batch_first else transpose(t, (1, 0, 2))
+
+    initial = [turned(n.optional(5 + i)) for i in range(states)]
+    names = ("initial_h", "initial_c")[:states]
+    y, *last = build(
+        turned(n.tensor(0)),
+        *(weights or (n.tensor(1), n.tensor(2))),
+        n.optional(3),
+        sequence_lens=n.optional(4),
+        direction=str(n.attr("direction", "forward")).lower(),
+        activations=_activations(n),
+        clip=n.attr("clip", None),
+        **dict(zip(names, initial, strict=True)),
+    )
+    if batch_first:  # y: (time, direction, batch, hidden)
+        return [transpose(y, (2, 0, 1, 3)), *(transpose(t, (1, 0, 2)) for t in last)]
+    return [y, *last]
+
+
+@rule("RNN", rounds=True)
+def rnn_rule(n: NodeContext) -> list[Tensor]:
+    return _layer(n, rnn, 1)
+
+
+@rule("GRU", rounds=True)
+def gru_rule(n: NodeContext) -> list[Tensor]:
+    linear = bool(n.attr("linear_before_reset", 0))
+    return _layer(n, partial(gru, linear_before_reset=linear), 1)
+
+
+@rule("LSTM", rounds=True)
+def lstm_rule(n: NodeContext) -> list[Tensor]:
+    coupled = bool(n.attr("input_forget", 0))
+    return _layer(n, partial(lstm, peepholes=n.optional(7), input_forget=coupled), 2)
+
+
+@rule("DynamicQuantizeLSTM", types=NUMBERS, domain=MICROSOFT)
+def dynamic_quantize_lstm(n: NodeContext) -> list[Tensor]:
+    """Weights of 8 bits in float32; onnxruntime also rounds x and each state to 8 bits.
+
+    w, r: (directions, inputs, 4 * hidden), scales and zero points: (directions[, 4 * hidden]).
+    """
+
+    def weight(index: int, scale: int) -> Tensor:
+        def place(value: Any) -> Any:
+            return value.reshape((value.shape[0], 1, value.shape[1] if len(value.shape) > 1 else 1))
+
+        whole = cast(centred(n, index, scale + 1, place), FLOAT32)
+        return transpose(whole * parameter(n, scale, FLOAT32, place), (0, 2, 1))
+
+    coupled = bool(n.attr("input_forget", 0))
+    build = partial(lstm, peepholes=n.optional(7), input_forget=coupled)
+    return _layer(n, build, 2, (weight(1, 8), weight(2, 10)))

@@ -1,0 +1,105 @@
+"""The registry of rules, by domain and op type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from onnx import TensorProto
+
+from ....errors import UnsupportedOp, VkschedError
+from ....ops.core.tensor import Tensor
+from ....types import FLOAT32
+from ..nodes.elements import PLAIN, element_name
+from ..nodes.functions import canonical_domain
+from ..nodes.values import Value
+from .narrow import fit
+
+if TYPE_CHECKING:
+    from ..nodes.node import NodeContext
+
+MICROSOFT = "com.microsoft"
+BFLOAT16 = int(TensorProto.BFLOAT16)
+Results = Tensor | Value | Sequence[Tensor | Value | None]
+Build = Callable[["NodeContext"], Results]
+_Build = TypeVar("_Build", bound=Build)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How one ONNX op is expressed. types: the element types that its tensors may have.
+
+    rounds: bfloat16 is computed as float32, which holds it, and each result rounded.
+    """
+
+    domain: str
+    op_type: str
+    build: Build
+    types: frozenset[int]
+    rounds: bool = False
+
+    def __call__(self, n: NodeContext) -> list[Tensor | Value | None]:
+        """Returns the results by position.
+
+        Raises:
+            UnsupportedOp: it cannot express this call.
+        """
+        given = [v.elem_type for v in n.inputs if v is not None and v.is_tensor]
+        for elem_type in given:
+            if elem_type not in self.types and not (self.rounds and elem_type == BFLOAT16):
+                raise UnsupportedOp(f"{self.op_type} of {element_name(elem_type)}")
+        found = self.build(n)
+        results: list[Tensor | Value | None] = (
+            [found] if isinstance(found, (Tensor, Value)) else list(found)
+        )
+        if not self.rounds or BFLOAT16 not in given:
+            return results
+        return [_rounded(n, i, result) for i, result in enumerate(results)]
+
+
+def _rounded(n: NodeContext, index: int, result: Tensor | Value | None) -> Tensor | Value | None:
+    """Returns a result rounded where it is bfloat16, or shape inference does not say what it is."""
+    inferred = n.inferred[index] if index < len(n.inferred) else None
+    if not isinstance(result, Tensor) or result.dtype != FLOAT32:
+        return result
+    return fit(result, BFLOAT16) if inferred is None or inferred.elem_type == BFLOAT16 else result
+
+
+_RULES: dict[tuple[str, str], Rule] = {}
+
+
+def rule(
+    *op_types: str,
+    types: Collection[int] | None = None,
+    domain: str = "",
+    rounds: bool | None = None,
+) -> Callable[[_Build], _Build]:
+    """Registers a function as the rule of one op or several.
+
+    types: the element types that all operands may have: by default those whose arithmetic is that
+        of the Tensor that holds them. rounds: whether bfloat16 is taken too, and the results are
+        rounded to it once; as it is where no types are given.
+    """
+    allowed = frozenset(PLAIN if types is None else types)
+
+    def register(build: _Build) -> _Build:
+        for op_type in op_types:
+            if (domain, op_type) in _RULES:
+                raise VkschedError(f"[rule] {domain} {op_type} has two rules")
+            _RULES[domain, op_type] = Rule(
+                domain, op_type, build, allowed, types is None if rounds is None else rounds
+            )
+        return build
+
+    return register
+
+
+def find_rule(domain: str, op_type: str) -> Rule | None:
+    """Returns the rule of an op, or None where it has none."""
+    return _RULES.get((canonical_domain(domain), op_type))
+
+
+def rules() -> tuple[Rule, ...]:
+    """Returns all rules, sorted by domain and op type."""
+    return tuple(_RULES[key] for key in sorted(_RULES))

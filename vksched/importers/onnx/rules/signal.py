@@ -1,0 +1,110 @@
+"""Rules for Fourier transforms: products with matrices of cosines and sines.
+
+The complex numbers of a signal are two columns, so one real product is the whole transform.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ....ops import gather, matmul, reshape, transpose
+from ....ops import slice as slice_
+from ....ops.core.tensor import Tensor, constant
+from ....types import NDArray, normalize_axis, numpy_dtype
+from ..nodes.values import known
+from .registry import rule
+
+if TYPE_CHECKING:
+    from ..nodes.node import NodeContext
+
+MOST_ELEMENTS = 1 << 23
+"""Of a matrix; longer transforms are for a fast one, on the host."""
+
+
+@lru_cache(maxsize=8)
+def _matrix(given: int, parts: int, length: int, results: int, dtype: str) -> NDArray:
+    """Returns the transform of `given` places of `parts` numbers, real and perhaps imaginary, as
+    (given * parts, results * 2).
+    """
+    cos, sin = _waves(given, length, results)
+    rows = np.stack([np.stack([cos, -sin], -1), np.stack([sin, cos], -1)][:parts], 1)
+    return rows.reshape(given * parts, results * 2).astype(numpy_dtype(dtype))
+
+
+@lru_cache(maxsize=8)
+def _inverse_matrix(given: int, parts: int, length: int, dtype: str) -> NDArray:
+    """Returns the transform back to real values, (given * parts, length): the other half of what is
+    given is the conjugate of this one.
+    """
+    cos, sin = _waves(given, length, length)
+    twice = np.full((given, 1), 2.0)
+    twice[0] = 1.0
+    if length % 2 == 0:
+        twice[length // 2 :] = 1.0
+    rows = np.stack([twice * cos, -twice * sin][:parts], 1) / length
+    return rows.reshape(given * parts, length).astype(numpy_dtype(dtype))
+
+
+def _waves(given: int, length: int, results: int) -> tuple[NDArray, NDArray]:
+    angles = 2 * np.pi / length * (np.outer(np.arange(given), np.arange(results)) % length)
+    return np.cos(angles), np.sin(angles)
+
+
+def transformed(
+    n: NodeContext, x: Tensor, axis: int, length: int, onesided: bool, inverse: bool = False
+) -> Tensor:
+    """Returns the transform of x (..., parts) along an axis, or from one half of it back."""
+    parts, dtype = x.shape[-1], x.dtype
+    n.require(parts in (1, 2), f"{parts} numbers for each value")
+    n.require(length > 0, "a transform of no values")
+    order = [a for a in range(x.rank - 1) if a != axis]
+    moved = transpose(x, (*order, axis, x.rank - 1))
+    half = length // 2 + 1
+    used = min(half if inverse else length, x.shape[axis])
+    results = half if onesided and not inverse else length
+    n.require(used * results * 2 * parts <= MOST_ELEMENTS, f"{length} values")
+    if used < x.shape[axis]:
+        moved = slice_(moved, 0, used, -2)
+    if inverse:
+        matrix, columns = _inverse_matrix(used, parts, length, dtype), 1
+    else:
+        matrix, columns = _matrix(used, parts, length, results, dtype), 2
+    rest = moved.shape[:-2]
+    flat = reshape(moved, (*rest, used * parts))
+    made = matmul(flat, n.lowering.tensor(known(matrix)))
+    made = reshape(made, (*rest, made.shape[-1] // columns, columns))
+    places = list(range(x.rank - 2))
+    places.insert(axis, x.rank - 2)
+    return transpose(made, (*places, x.rank - 1))
+
+
+@rule("DFT", rounds=True)
+def dft(n: NodeContext) -> Tensor:
+    """Until opset 19 the axis was an attribute."""
+    x = n.tensor(0)
+    given = n.attr("axis", 1) if n.version < 20 else int(n.number(2, -2))
+    axis = normalize_axis("dft", given, x.rank)
+    inverse, onesided = bool(n.attr("inverse", 0)), bool(n.attr("onesided", 0))
+    # numpy's fast transform leaves rounding where the sums are 0, which ONNX's own tests ask for
+    n.require(not inverse or onesided, "complex results of an inverse transform")
+    size = x.shape[axis]
+    length = int(n.number(1, 2 * (size - 1) if inverse and onesided else size))
+    return transformed(n, x, axis, length, onesided, inverse)
+
+
+@rule("STFT", rounds=True)
+def stft(n: NodeContext) -> Tensor:
+    """Operands: a signal (batch, length, parts), the step, a window, the length of a frame."""
+    x, step = n.tensor(0), int(n.number(1))
+    window = n.optional(2)
+    length = window.shape[0] if window is not None else int(n.number(3, x.shape[1]))
+    frames = (x.shape[1] - length) // step + 1
+    n.require(frames > 0 and step > 0, f"no frame of {length} in {x.shape}")
+    places = np.arange(frames)[:, None] * step + np.arange(length)
+    cut = gather(x, constant(places.astype(np.int32)), 1)
+    if window is not None:
+        cut = cut * reshape(window, (length, 1))
+    return transformed(n, cut, 2, length, bool(n.attr("onesided", 1)))

@@ -1,0 +1,1 @@
+"""A model of several stages, with steps of the host between them."""

@@ -1,0 +1,225 @@
+"""ModelRun: an ONNX model on a scheduler, compiled for the shapes it is called with.
+
+model = vs.load("model.onnx")
+with vs.Scheduler() as sched:
+    run = sched.compile(model)
+    scores = run(x=batch)["scores"]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from threading import get_ident
+from typing import Any
+
+import numpy as np
+
+from ..engine.run import Run
+from ..errors import GraphError, PlanError
+from ..graph import build_graph
+from ..importers.onnx.lower.lowering import NeedsInputs
+from ..importers.onnx.model import Model, ModelValue
+from ..importers.onnx.nodes.values import HostValue
+from ..ops.core.tensor import Tensor
+from ..plan.names import NameIndex
+from ..plan.plan import Plan
+from ..trace import Trace
+from ..types import NDArray
+from .program import Program, Services, Stage, StageCache
+from .telling import explain_stages
+
+_NOTHING = "[plan] nothing is compiled yet; call the model once, or try prepare(x=(1, 3, 224, 224))"
+
+Placements = Mapping[str | Tensor, str] | Mapping[str, str]
+CompileGraph = Callable[[Mapping[str, Tensor], Placements], Run]
+
+
+class ModelRun:
+    """A model that is ready to run: call it with arrays by name, as often as you like.
+
+    Each new set of shapes is compiled at its first call and kept; the one not used for longest is
+    closed when there are more than `limit`, or when a device has no room for the next.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        compile: CompileGraph,
+        placement: Placements,
+        limit: int,
+        trace: Trace,
+        told: set[str] | None,
+    ) -> None:
+        if not isinstance(limit, int) or limit < 1:
+            raise PlanError(f"[compile] expected a limit of at least 1, got {limit!r}")
+        self.model = model
+        self._compile = compile
+        self._placement: dict[str | Tensor, str] = dict(placement.items())
+        self._cache = StageCache(limit)
+        self._services = Services(self._compile_stage, trace, told)
+        self._programs: dict[frozenset[str], Program] = {}
+        self._lock = threading.Lock()
+        self._worker: ThreadPoolExecutor | None = None
+        self._workers: set[int] = set()
+        self._submitted: set[Future[dict[str, HostValue]]] = set()
+        self._closed = False
+
+    @property
+    def inputs(self) -> tuple[ModelValue, ...]:
+        return self.model.inputs
+
+    @property
+    def outputs(self) -> tuple[ModelValue, ...]:
+        return self.model.outputs
+
+    def __call__(self, /, *unnamed: Any, **inputs: Any) -> dict[str, HostValue]:
+        """Runs once and returns the outputs by name.
+
+        Raises:
+            ModelFormatError: the model is wrong; the message names the node. ShapeError,
+            DTypeError, GraphError: the inputs are not what it takes.
+        """
+        if unnamed:
+            names = ", ".join(f"{value.name}=..." for value in self.inputs)
+            raise GraphError(
+                f"[run] expected inputs by name, got {len(unnamed)} without; try run({names})"
+            )
+        self._require_open()
+        return self._run(inputs)
+
+    def _run(self, inputs: Mapping[str, Any]) -> dict[str, HostValue]:
+        arrays = self.model.check_inputs(inputs)
+        found = self._program_of(frozenset(arrays.keys() & self.model.defaults.keys()))(arrays)
+        given = [a for value in arrays.values() for a in _arrays(value)]
+        return {v.name: _owned(a, given) for v, a in zip(self.outputs, found, strict=True)}
+
+    def submit(self, /, **inputs: Any) -> Future[dict[str, HostValue]]:
+        """Starts a run and returns at once; runs that were submitted go one after the other."""
+        copied = {name: _copied(value) for name, value in inputs.items()}
+        with self._lock:
+            self._require_open()
+            if self._worker is None:
+                workers = self._workers  # a running thread keeps what it was started with
+                self._worker = ThreadPoolExecutor(
+                    1, "vksched-model", initializer=lambda: workers.add(get_ident())
+                )
+            future = self._worker.submit(self._run, copied)
+            self._submitted.add(future)
+        future.add_done_callback(self._submitted.discard)
+        return future
+
+    def synchronize(self) -> None:
+        """Waits until every run submitted so far is done, or has failed; its future tells which."""
+        with self._lock:
+            submitted = list(self._submitted)
+        wait(submitted)
+
+    def prepare(self, **shapes: Any) -> None:
+        """Compiles for inputs of given shapes, by name, without running, as far as that can be done
+        without their elements.
+        """
+        self._require_open()
+        with contextlib.suppress(NeedsInputs):  # then at the first run
+            self._program_of(frozenset()).prepare(self.model.input_types(shapes))
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The plans of all compiled graphs, the one used last at the end."""
+        return tuple(s.run.plan for s in self._cache.stages if s.run is not None)
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """All stages that are kept, those without a graph too."""
+        return self._cache.stages
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the compiled graph that was used last: `print(run.plan.explain())`."""
+        plans = self.plans
+        if not plans:
+            raise PlanError(_NOTHING)
+        return plans[-1]
+
+    def explain(self) -> str:
+        """Returns as text what the last run did, or what is prepared: the plans of its stages in
+        order, and what the host does between them, with the reasons.
+        """
+        with self._cache.lock, self._lock:
+            kept = self._cache.stages
+            age = {stage: number for number, stage in enumerate(kept)}
+            used = [
+                (age[stage], program.start)
+                for program in self._programs.values()
+                for stages in program.start.stages.values()
+                for stage in stages
+            ]
+            if not used:
+                raise PlanError(_NOTHING)
+            return explain_stages(max(used, key=lambda pair: pair[0])[1], kept)
+
+    def close(self) -> None:
+        """Waits for its runs, those submitted too, and frees its memory on the devices; safe to
+        call twice. What a run calls when it is done may call it, too: then later ones are dropped.
+        """
+        with self._lock:
+            self._closed = True
+            worker, self._worker = self._worker, None
+        if worker is not None:
+            is_worker = get_ident() in self._workers
+            worker.shutdown(wait=not is_worker, cancel_futures=is_worker)
+        self._cache.close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise PlanError("[run] the model or its scheduler is closed; compile it again")
+
+    def _program_of(self, given: frozenset[str]) -> Program:
+        """Returns the program in which these initializers are inputs."""
+        with self._lock:
+            if given not in self._programs:
+                frame = self.model.frame(given)
+                self._programs[given] = Program(
+                    self.model.context, frame, self._services, self._cache
+                )
+            return self._programs[given]
+
+    def _compile_stage(self, outputs: Mapping[str, Tensor]) -> Run:
+        """Compiles the graph of one stage; a placement may mean names of other stages."""
+        placement: dict[str | Tensor, str] = {}
+        if self._placement:
+            names = NameIndex(build_graph(outputs)[0], "placement")
+            for key, device in self._placement.items():
+                if not isinstance(key, str) or names.matches(key):
+                    placement[key] = device
+        return self._compile(outputs, placement)
+
+
+def _arrays(value: HostValue) -> list[NDArray]:
+    if isinstance(value, (list, tuple)):
+        return [array for item in value for array in _arrays(item)]
+    return [] if value is None else [value]
+
+
+def _owned(value: HostValue, given: list[NDArray]) -> HostValue:
+    """Returns a result that shares no memory with what the caller gave, with other results or with
+    what the model keeps. given: what it must not share, to which it is added.
+    """
+    if isinstance(value, list):
+        return [_owned(item, given) for item in value]
+    if value is None:
+        return None
+    shared = any(np.may_share_memory(value, other) for other in given)
+    if shared or not value.flags.writeable:
+        value = value.copy()
+    given.append(value)
+    return value
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_copied(item) for item in value]
+    copy = getattr(value, "copy", None)
+    return copy() if copy is not None else value

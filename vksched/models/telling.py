@@ -1,0 +1,137 @@
+"""Between: what is told of the host's work between the stages of a program.
+
+    stage 1 | Unique: a warning once per kind, an event with its time, a line in explain() | stage 2
+
+Control flow is not warned of, nor is what the host does with a few numbers that no device had.
+Examples: tests/importers/test_between.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ..importers.onnx.lower.lowering import HostStep, scope_name
+from ..importers.onnx.nodes.elements import element_name
+from ..importers.onnx.nodes.host import describe
+from ..importers.onnx.nodes.names import slots_of
+from ..importers.onnx.nodes.values import HostType, HostValue, TypeKey
+from ..plan.tell.fallback import FEW_ELEMENTS
+from ..trace import Event, Trace, warn_user
+from ..types import NDArray
+
+if TYPE_CHECKING:
+    from .program import Junction, Stage
+
+SLOTS = 6
+"""Slots that the text names, of a stage."""
+
+
+def step_kind(step: HostStep) -> str:
+    """Returns the kind of a step, named as host nodes of a graph are."""
+    domain = f"{step.node.domain}." if step.node.domain else ""
+    return f"onnx.{domain}{step.node.op_type}"
+
+
+def emit_step(trace: Trace, step: HostStep, start_s: float) -> None:
+    """Emits the event of a step that ends now."""
+    fields = {"op": step_kind(step), "node": scope_name(step.node)}
+    trace.emit(Event("step", "cpu", start_s, trace.clock.now(), fields=fields))
+
+
+def warn_of_step(stage: Stage, step: HostStep, values: Sequence[HostValue], told: set[str]) -> None:
+    """Warns of a kind of steps that is not yet in `told`, and adds it.
+
+    values: the operands and results.
+    """
+    kind = f"{step_kind(step)} between stages"
+    if kind in told or (all(map(_is_few, values)) and not _from_device(stage, step)):
+        return
+    told.add(kind)
+    warn_user(
+        f"[fallback] the host runs {step_kind(step).removeprefix('onnx.')} (node "
+        f"{scope_name(step.node)!r}) between two stages, as {step.reason}; the second one waits "
+        "for it, and is planned for the shapes that come out; try print(run.explain())"
+    )
+
+
+def _is_few(value: HostValue) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_few, value))
+    return value is None or value.size <= FEW_ELEMENTS
+
+
+def _from_device(stage: Stage, step: HostStep) -> bool:
+    """Returns whether a device has computed an operand in this stage."""
+    if stage.run is None:
+        return False
+    plan = stage.run.plan
+    read = {slot for value in step.inputs if value is not None for slot in slots_of(value)}
+    roots = {plan.graph.root(node) for name, node in plan.graph.outputs if name in read}
+    return any(
+        not plan.graph.nodes[r].declaration.leaf and plan.placements[r].device != plan.machine.cpu
+        for r in roots
+    )
+
+
+# -- as text -------------------------------------------------------------------------------------
+
+
+def explain_stages(start: Junction, kept: Iterable[Stage]) -> str:
+    """Returns the stages that were used last, in their order, with the steps between them.
+
+    kept: all stages, the one used last at the end.
+    """
+    age = {stage: number for number, stage in enumerate(kept)}
+    return "\n".join(_lines(start, age, ""))
+
+
+def _lines(start: Junction, age: Mapping[Stage, int], prefix: str) -> list[str]:
+    out: list[str] = []
+    junction: Junction | None = start
+    number = 1
+    while junction is not None:
+        name = f"{prefix}stage {number}"
+        found = [(key, s) for key, stages in junction.stages.items() for s in stages if s in age]
+        if not found:
+            return [*out, f"{name}: not made yet; a run plans it for the shapes it meets"]
+        key, stage = max(found, key=lambda pair: age[pair[1]])
+        assert isinstance(key, tuple)
+        types = dict(zip(junction.frame.slots, key, strict=True))
+        out += [f"{name}{_made_for(types, stage.lowered.guards)}"]
+        out += [stage.run.plan.explain() if stage.run else "nothing to compute", ""]
+        if stage.then is not None:
+            out += _between(stage, age, name)
+        junction, number = stage.then, number + 1
+    return out[:-1]
+
+
+def _between(stage: Stage, age: Mapping[Stage, int], name: str) -> list[str]:
+    step, then = stage.lowered.step, stage.lowered.then
+    if step is None:
+        node = f" of {describe(then.nodes[0])}" if then and then.nodes else ""
+        return [f"after {name}: its results decide on the shapes{node}", ""]
+    what = "goes through" if stage.step and stage.step.programs else "runs"
+    out = [f"after {name}: the host {what} {describe(step.node)}, as {step.reason}", ""]
+    for program in stage.step.programs if stage.step else ():
+        out += [*_lines(program.start, age, f"{scope_name(step.node)}, "), ""]
+    return out
+
+
+def _made_for(types: Mapping[str, TypeKey], guards: Mapping[str, NDArray]) -> str:
+    """Returns for which slots a stage was made, and for which elements of them."""
+    shown = [f"{slot} {_type(kind)}" for slot, kind in types.items()][:SLOTS]
+    more = [f"{len(types) - SLOTS} more"] if len(types) > SLOTS else []
+    given = f", for {', '.join([*shown, *more])}" if shown else ""
+    held = [f"{slot} = {_elements(array)}" for slot, array in guards.items()]
+    return f"{given}{', where ' if held else ''}{', '.join(held)}:"
+
+
+def _type(kind: TypeKey) -> str:
+    if isinstance(kind, HostType):
+        return f"{element_name(kind.elem_type)}[{','.join(map(str, kind.shape))}]"
+    return "nothing" if kind is None else f"({', '.join(map(_type, kind))})"
+
+
+def _elements(array: NDArray) -> str:
+    return str(array.tolist()) if array.size <= FEW_ELEMENTS else f"{array.size} given elements"

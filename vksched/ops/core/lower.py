@@ -1,0 +1,247 @@
+"""Lowering: one call of an op as dispatches on a device with given limits, and what they need.
+
+The one door to kernels: planner, runtime and tests come through here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import numpy as np
+
+from ...errors import DTypeError, UnsupportedOp
+from ...types import FLOAT16, FLOAT32, FLOAT64, INT32, INT64, NDArray, TensorType
+from .op import OUTPUT, SCRATCH, Attrs, Call, Dispatch, Kernel, Limits, Op
+from .quads import both_readings, launch_run, reading
+from .variants import Choice, call_key, choose, chosen
+
+CONVERTERS = {
+    (FLOAT32, FLOAT16): "half_pack",
+    (FLOAT16, FLOAT32): "half_unpack",
+    (INT32, INT32): "copy",  # one of them is an int64 that fits
+}
+"""Shaders of a cast between two types of one family, used by other ops too."""
+CONVERTER_SHADERS = both_readings(CONVERTERS.values())
+_HALF = np.dtype(np.float16)
+SCRATCH_ALIGN_WORDS = 16
+"""Every scratch buffer starts at a multiple of this many words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lowering:
+    """dispatches: in order. scratch: words of each scratch buffer that they use, by number."""
+
+    dispatches: tuple[Dispatch, ...]
+    scratch: tuple[int, ...] = ()
+
+    @property
+    def scratch_words(self) -> int:
+        """Words of all scratch buffers, one behind the other."""
+        return sum(_aligned(words) for words in self.scratch)
+
+    def scratch_offset(self, number: int) -> int:
+        """Returns where a scratch buffer starts among all of them, in words."""
+        return [0, *accumulate(_aligned(words) for words in self.scratch)][number]
+
+
+def _aligned(words: int) -> int:
+    return -(-max(words, 1) // SCRATCH_ALIGN_WORDS) * SCRATCH_ALIGN_WORDS
+
+
+# -- types and values --------------------------------------------------------------------------
+
+
+def infer(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    """Returns the result type of a call.
+
+    An op's rule knows float32 and int32; the other widths follow it: float16 and float64 where all
+    float operands are, int64 where all integers are but those that hold positions.
+
+    Raises:
+        ShapeError, DTypeError: the op does not take such operands.
+    """
+    if op.any_dtype:
+        return op.infer(inputs, attrs)
+    data = {t.dtype for i, t in enumerate(inputs) if i not in op.indices}
+    wide: dict[str, str] = {}
+    for known, widths in ((FLOAT32, {FLOAT16, FLOAT64}), (INT32, {INT64})):
+        given = data & {known, *widths}
+        if len(given) > 1:
+            raise DTypeError(
+                f"[{op.name}] expected operands of one type, got {' and '.join(sorted(given))}; "
+                "try vs.cast"
+            )
+        if given & widths:
+            wide[known] = given.pop()
+    narrow = {dtype: known for known, dtype in wide.items()}
+    positions = {INT64: INT32}
+    seen = tuple(
+        t.as_dtype((positions if i in op.indices else narrow).get(t.dtype, t.dtype))
+        for i, t in enumerate(inputs)
+    )
+    result = op.infer(seen, attrs)
+    return result.as_dtype(wide.get(result.dtype, result.dtype))
+
+
+def compute(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    """Returns the result of the op's numpy reference, which may be a view of an input.
+
+    float16 is computed in float32 and rounded once.
+    """
+    if op.any_dtype or all(x.dtype != _HALF for x in inputs):
+        return op.reference(inputs, attrs)
+    result = op.reference(
+        tuple(x.astype(np.float32) if x.dtype == _HALF else x for x in inputs), attrs
+    )
+    return result.astype(_HALF) if result.dtype == np.float32 else result
+
+
+def compute_into(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    """Writes a call's result by the op's host kernel.
+
+    float16 is computed in float32 and rounded once.
+    """
+    assert op.host is not None
+    if op.any_dtype or all(x.dtype != _HALF for x in inputs):
+        op.host.compute(inputs, attrs, out)
+        return
+    wide = np.empty(out.shape, np.float32) if out.dtype == _HALF else out
+    given = tuple(x.astype(np.float32) if x.dtype == _HALF else x for x in inputs)
+    op.host.compute(given, attrs, wide)
+    if wide is not out:
+        out[...] = wide
+
+
+# -- kernels -----------------------------------------------------------------------------------
+
+
+def lower(op: Op, call: Call) -> Lowering:
+    """Returns the dispatches of a call; none for an empty result that needs no work.
+
+    int64 is computed as int32: the caller knows that the values fit.
+
+    Raises:
+        UnsupportedOp: a device with these limits cannot run this call; the text says why.
+    """
+    types = (*call.inputs, call.output)
+    if any(t.dtype == FLOAT64 for t in types):
+        raise UnsupportedOp("float64 is computed by numpy only; try vs.cast to float32")
+    if op.kernel is None:
+        raise UnsupportedOp(f"{op.name} has no kernel{op.gap and ': '}{op.gap}")
+    call = chosen(op.name, op.kernel.variants, _as_computed(call))
+    converter = op.name == "cast" and CONVERTERS.get((call.inputs[0].dtype, call.output.dtype))
+    if converter:
+        lowering = Lowering(_convert(converter, 0, OUTPUT, call.output.size, call.limits))
+    elif any(t.dtype == FLOAT16 for t in types) and not op.kernel.takes_halves(call):
+        lowering = _lower_halves(op.kernel, call)
+    else:
+        lowering = Lowering(op.kernel.lower(call), op.kernel.scratch(call))
+    _check(lowering, call.limits)
+    return lowering
+
+
+def _as_computed(call: Call) -> Call:
+    """Returns a call with int64 as the int32 that it is computed as."""
+    if all(t.dtype != INT64 for t in (*call.inputs, call.output)):
+        return call
+    return _with_types(call, {INT64: INT32})
+
+
+def _with_types(call: Call, change: dict[str, str]) -> Call:
+    inputs = tuple(t.as_dtype(change.get(t.dtype, t.dtype)) for t in call.inputs)
+    output = call.output.as_dtype(change.get(call.output.dtype, call.output.dtype))
+    return replace(call, inputs=inputs, output=output)
+
+
+def _lower_halves(kernel: Kernel, call: Call) -> Lowering:
+    """A call on float16, which is unpacked to float32 in scratch memory and packed at the end.
+
+    unpack x -> s1 | the kernel: s1, ... -> s2 | pack s2 -> result
+
+    A kernel that only moves rows of whole words does so without.
+    """
+    words = kernel.as_words(call)
+    if words is not None:
+        return Lowering(kernel.lower(words), kernel.scratch(words))
+    wide = _with_types(call, {FLOAT16: FLOAT32})
+    scratch = list(kernel.scratch(wide))
+    inner = kernel.lower(wide)
+    place = {}
+    before: list[Dispatch] = []
+    after: tuple[Dispatch, ...] = ()
+    for operand, type_ in (*enumerate(call.inputs), (OUTPUT, call.output)):
+        if type_.dtype != FLOAT16 or not type_.size:
+            continue
+        place[operand] = SCRATCH - len(scratch)
+        scratch.append(type_.size)
+        if operand == OUTPUT:
+            after = _convert("half_pack", place[operand], OUTPUT, type_.size, call.limits)
+        elif any(operand in dispatch.operands for dispatch in inner):
+            before += _convert("half_unpack", operand, place[operand], type_.size, call.limits)
+    inner = tuple(
+        replace(d, operands=tuple(place.get(o, o) for o in d.operands), barrier=d.barrier or not i)
+        for i, d in enumerate(inner)
+    )
+    return Lowering((*before, *inner, *(replace(d, barrier=True) for d in after)), tuple(scratch))
+
+
+def choice_of(op: Op, call: Call) -> Choice:
+    """Returns the variant by which `lower` runs a call, those it could be, and why it is that."""
+    if op.kernel is None:
+        return Choice()
+    return choose(op.name, op.kernel.variants, _as_computed(call))
+
+
+def key_of(op: Op, call: Call) -> str:
+    """Returns a call as the text under which its tuned choice is kept."""
+    return call_key(op.name, _as_computed(call))
+
+
+def variants_of(op: Op, call: Call) -> tuple[str, ...]:
+    """Returns the variants that can run a call, the best guess first; ("",) with nothing to choose
+    or where numpy computes it.
+    """
+    try:
+        return choice_of(op, replace(call, variant="")).of or ("",)
+    except UnsupportedOp:
+        return ("",)  # `lower` says why
+
+
+def conversion_bytes(op: Op, call: Call) -> int:
+    """Returns what unpacking and packing float16 moves beside the op's own work on a device."""
+    halves = [t for t in (*call.inputs, call.output) if t.dtype == FLOAT16]
+    if not halves or op.kernel is None or op.name == "cast":
+        return 0
+    call = chosen(op.name, op.kernel.variants, _as_computed(call))
+    if op.kernel.takes_halves(call) or op.kernel.as_words(call):
+        return 0
+    return sum((2 + 4 + 2) * t.size for t in halves)  # packed, unpacked, and twice as wide inside
+
+
+def _convert(
+    shader: str, source: int, target: int, count: int, limits: Limits
+) -> tuple[Dispatch, ...]:
+    if not count:
+        return ()
+    push = (("count", count),)
+    groups, constants = launch_run(-(-count // 4), limits)
+    named = reading(shader, limits)
+    return (Dispatch(named, (source, target), groups, push, constants),)
+
+
+def _check(lowering: Lowering, limits: Limits) -> None:
+    for dispatch in lowering.dispatches:
+        if len(dispatch.operands) > limits.storage_buffers:
+            raise UnsupportedOp(
+                f"{dispatch.shader} binds {len(dispatch.operands)} buffers, the device "
+                f"allows {limits.storage_buffers}"
+            )
+        if any(g > m for g, m in zip(dispatch.groups, limits.max_groups, strict=True)):
+            raise UnsupportedOp(f"{dispatch.shader} needs {dispatch.groups} groups")
+    needed = lowering.scratch_words * 4
+    if needed > limits.max_buffer_bytes:
+        raise UnsupportedOp(
+            f"it needs {needed} bytes beside its result, over the largest buffer of "
+            f"{limits.max_buffer_bytes}"
+        )

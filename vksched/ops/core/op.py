@@ -1,0 +1,339 @@
+"""What an op is: one declaration with its type rule, numpy reference, kernel and cost, kept in one
+registry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Union
+
+import numpy as np
+
+from ...errors import ShapeError, UnsupportedOp, VkschedError
+from ...machine.choices import Choices
+from ...types import FLOAT16, NDArray, TensorType
+from .host import HostKernel
+
+AttrValue = Union[None, bool, int, float, str, tuple["AttrValue", ...]]  # noqa: UP007
+
+
+class Attrs(Mapping[str, AttrValue]):
+    """The attributes of a node: a frozen, hashable, sorted mapping.
+
+    Equal are those that are written alike: 0.0 and -0.0, or 1 and True, are not.
+    """
+
+    __slots__ = ("_items", "_text")
+
+    def __init__(self, items: Mapping[str, AttrValue] | None = None) -> None:
+        plain = {name: _plain(value) for name, value in (items or {}).items()}
+        self._items: tuple[tuple[str, AttrValue], ...] = tuple(sorted(plain.items()))
+        self._text = ""
+
+    def __getitem__(self, key: str) -> AttrValue:
+        for name, value in self._items:
+            if name == key:
+                return value
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Attrs) and repr(self) == repr(other))
+
+    def __repr__(self) -> str:
+        if not self._text:
+            self._text = ", ".join(f"{name}={value!r}" for name, value in self._items)
+        return self._text
+
+    def as_int(self, key: str) -> int:
+        value = self[key]
+        assert isinstance(value, int), key
+        return int(value)
+
+    def as_float(self, key: str) -> float:
+        value = self[key]
+        assert isinstance(value, (int, float)), key
+        return float(value)
+
+    def as_bool(self, key: str) -> bool:
+        return bool(self[key])
+
+    def as_str(self, key: str) -> str:
+        value = self[key]
+        assert isinstance(value, str), key
+        return value
+
+    def as_ints(self, key: str) -> tuple[int, ...]:
+        value = self[key]
+        if not isinstance(value, tuple) or not all(isinstance(v, int) for v in value):
+            raise ShapeError(f"expected integers as {key}, got {value!r}")
+        return tuple(int(v) for v in value if isinstance(v, int))
+
+
+def _plain(value: object) -> AttrValue:
+    """Returns a value with numpy's scalars as Python's."""
+    if isinstance(value, tuple):
+        return tuple(_plain(v) for v in value)
+    plain = value.item() if isinstance(value, np.generic) else value
+    if plain is None or isinstance(plain, (bool, int, float, str)):
+        return plain
+    raise ShapeError(f"expected a number, a name or a tuple of them, got {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a device allows one compute kernel; the defaults are the least that Vulkan 1.1
+    guarantees.
+    """
+
+    max_invocations: int = 128
+    max_local_size: tuple[int, int, int] = (128, 128, 64)
+    max_groups: tuple[int, int, int] = (65535, 65535, 65535)
+    shared_bytes: int = 16384
+    push_bytes: int = 128
+    storage_buffers: int = 4
+    max_buffer_bytes: int = 1 << 27
+    subgroup_size: int = 1
+    subgroup_shuffle: bool = False
+    """Kernels may shuffle values among the lanes of a subgroup."""
+    int64: bool = False
+    """Kernels may have integers of 64 bits."""
+    software: bool = False
+    """The device is a CPU driver: shared memory is plain memory and barriers are dear."""
+    tuned: Choices = field(default_factory=Choices)
+    """The variants of kernels that were measured to be the fastest there."""
+
+
+OUTPUT = -1
+"""Operand index of the node's result in `Dispatch.operands`."""
+STATUS = -2
+"""Operand index of the submission's status word: a kernel that meets bad data sets it (see
+`IndexOutOfRange`).
+"""
+SCRATCH = -3
+"""Operand index of a kernel's first scratch buffer; SCRATCH - i is the one numbered i."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What the runtime writes into the module of a chain or an epilogue (runtime/vulkan/link.py).
+
+    calls: the shader function of each step and the registers that are its operands: from 0 on what
+        goes in, from REGISTERS on the words, then the results of the steps.
+    words: constants and parameters.
+    """
+
+    calls: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    words: tuple[int, ...] = ()
+
+
+REGISTERS = 6
+"""Of what goes into a chain, whether it takes as much or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """One kernel launch, as data.
+
+    operands: for each binding 0..n-1 of the shader the tensor bound there: an input's index,
+        OUTPUT, STATUS or SCRATCH - i.
+    push: the push constants after the word offsets of the operands (which come first, in binding
+        order, and are filled in by the runtime); the names are those of the shader's push block,
+        arrays as tuples.
+    constants: specialisation constants by the shader's own names; what is not named keeps its
+        default.
+    shifts: words added to the operands' offsets, for a dispatch that covers a part of its tensors.
+    barrier: this dispatch reads what an earlier dispatch of the same node wrote, or writes where
+        one read or wrote.
+    partial: its results are parts of sums, to which later dispatches add.
+    steps: those of the chain or epilogue that the shader carries.
+    """
+
+    shader: str
+    operands: tuple[int, ...]
+    groups: tuple[int, int, int]
+    push: tuple[tuple[str, int | float | tuple[int, ...]], ...] = ()
+    constants: tuple[tuple[str, int], ...] = ()
+    shifts: tuple[int, ...] = ()
+    barrier: bool = False
+    partial: bool = False
+    steps: Steps = Steps()
+
+
+THEN = "then"
+"""The attribute of a product or convolution that says what follows in its kernel: epilogue.py."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The types and attributes of one use of an op on a device with these limits.
+
+    variant: which of the kernel's variants runs it; "" leaves that to `lower`, which sets it.
+    """
+
+    inputs: tuple[TensorType, ...]
+    output: TensorType
+    attrs: Attrs
+    limits: Limits = field(default_factory=Limits)
+    variant: str = ""
+
+    @property
+    def bare(self) -> Call:
+        """The same without what follows it."""
+        then = self.attrs.get(THEN)
+        if not isinstance(then, tuple):
+            return self
+        own = self.inputs[: -1 if then[0] == 2 else None]
+        attrs = Attrs({name: value for name, value in self.attrs.items() if name != THEN})
+        return replace(self, inputs=own, attrs=attrs)
+
+
+def no_scratch(call: Call) -> tuple[int, ...]:
+    """No scratch buffers."""
+    return ()
+
+
+def no_words(call: Call) -> Call | None:
+    """Float16 is always converted."""
+    return None
+
+
+def no_halves(call: Call) -> bool:
+    """Float16 is always converted."""
+    return False
+
+
+def no_variants(call: Call) -> tuple[str, ...]:
+    """Nothing to choose."""
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """How a device runs an op: the shader variants it may use and the rule that chooses among them.
+
+    lower: Call -> dispatches; empty for an empty result that needs no work. Raises UnsupportedOp
+        with the reason when this device cannot run this call.
+    scratch: Call -> words of each scratch buffer (operands SCRATCH, SCRATCH - 1, ...): memory with
+        any content that only the dispatches of this call see.
+    as_words: a call that moves float16 -> the same on words of two, or None where pairs are parted.
+    takes_halves: whether the kernel reads and writes the packed float16 of a call itself; lower and
+        scratch then see float16.
+    variants: Call -> the names of the algorithms that can run this call on this device, the best
+        guess first; empty where there is nothing to choose. The others see one in `call.variant`.
+        Asked with the types of the call; the others see what float16 becomes.
+    """
+
+    shaders: tuple[str, ...]
+    lower: Callable[[Call], tuple[Dispatch, ...]]
+    scratch: Callable[[Call], tuple[int, ...]] = no_scratch
+    as_words: Callable[[Call], Call | None] = no_words
+    variants: Callable[[Call], tuple[str, ...]] = no_variants
+    takes_halves: Callable[[Call], bool] = no_halves
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one call costs: arithmetic operations and bytes moved.
+
+    rounds: steps that one invocation takes one after the other, where that is what takes the time.
+    """
+
+    flops: float
+    bytes_moved: float
+    rounds: float = 0.0
+
+
+def elementwise_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
+    """One operation per result; every operand read once, the result written once."""
+    moved = sum(t.device_bytes for t in inputs) + output.device_bytes
+    return Work(float(output.size), float(moved))
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One op, declared once.
+
+    infer: (input types, attrs) -> result type; raises ShapeError or DTypeError.
+    reference: (input arrays, attrs) -> array; numpy: the CPU fallback and the oracle of the tests.
+        It may return a view of an input; it must not write to one.
+    kernel: None means that only the CPU runs the op.
+    view: (input types, attrs) -> first element of the result within input 0 when the result is that
+        input's memory unchanged, else None. An op whose calls are always views needs no kernel.
+    """
+
+    name: str
+    infer: Callable[[tuple[TensorType, ...], Attrs], TensorType]
+    reference: Callable[[tuple[NDArray, ...], Attrs], NDArray]
+    kernel: Kernel | None
+    view: Callable[[tuple[TensorType, ...], Attrs], int | None] | None = None
+    work: Callable[[tuple[TensorType, ...], TensorType, Attrs], Work] = elementwise_work
+    leaf: bool = False
+    """A value that comes from outside: input, weight, constant."""
+    stateful: bool = False
+    """It reads or writes memory that outlives the run, and computes nothing."""
+    indices: tuple[int, ...] = ()
+    """Operands that hold positions: int32 or int64, whatever the type of the others."""
+    any_dtype: bool = False
+    """It moves elements or names its own types: rule and reference see every dtype as it is. Those
+    of other ops see float16 as float32, and their rule float64 as float32 and int64 as int32 too.
+    """
+    foreign: bool = False
+    """Declared by an importer for nodes of a file that no op of ours expresses; CPU only."""
+    host: HostKernel | None = None
+    """How the CPU backend runs it, where that can be better than the reference."""
+    gap: str = ""
+    """Why no device but the CPU runs it; empty where there is a kernel or every call is a view."""
+
+
+_REGISTRY: dict[str, Op] = {}
+
+VIEW_ALIGN_WORDS = 4
+"""Every tensor, views too, starts at a multiple of this many words, so kernels may read 16 bytes at
+once.
+"""
+
+
+def register(op: Op) -> Op:
+    """Adds an op to the registry and returns it."""
+    if op.name in _REGISTRY:
+        raise VkschedError(f"[register] op {op.name!r} is declared twice")
+    _REGISTRY[op.name] = op
+    return op
+
+
+def get_op(name: str) -> Op:
+    """Returns the declaration of an op by name."""
+    try:
+        return _REGISTRY[name]
+    except KeyError:
+        raise UnsupportedOp(f"[{name}] no such op; known: {', '.join(sorted(_REGISTRY))}") from None
+
+
+def computing_ops() -> tuple[str, ...]:
+    """Returns the names of our own ops that compute something, sorted."""
+    left_out = [name for name, op in _REGISTRY.items() if op.leaf or op.stateful or op.foreign]
+    return tuple(sorted(_REGISTRY.keys() - set(left_out)))
+
+
+def all_ops() -> dict[str, Op]:
+    """Returns every op by name."""
+    return dict(_REGISTRY)
+
+
+def view_offset(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> int | None:
+    """Returns the word in input 0 at which the result lies when the call is a view, else None."""
+    offset = op.view(inputs, attrs) if op.view is not None else None
+    if offset is None:
+        return None
+    elements = VIEW_ALIGN_WORDS * (2 if inputs[0].dtype == FLOAT16 else 1)
+    return offset * VIEW_ALIGN_WORDS // elements if offset % elements == 0 else None

@@ -1,0 +1,471 @@
+"""Tensor: a value in a graph that is being written. Pure math: nothing runs and nothing is placed
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Union
+
+import numpy as np
+
+from ...errors import DTypeError, ShapeError, VkschedError
+from ...types import (
+    BOOL,
+    DTYPES,
+    FLOAT32,
+    INT32,
+    INT64,
+    UINT32,
+    NDArray,
+    Shape,
+    TensorType,
+    as_ints,
+    as_shape,
+    canonical_dtype,
+    numpy_dtype,
+)
+from .lower import infer
+from .op import Attrs, AttrValue, Op, get_op, register
+
+TensorLike = Union["Tensor", NDArray, bool, int, float, Sequence[Any]]
+
+IDENTITY_HINT = (
+    "`==` and `!=` of tensors compare identity; try vs.equal, or vs.cast of a bool tensor"
+)
+
+_scope: ContextVar[str] = ContextVar("vksched_scope", default="")
+
+
+@contextmanager
+def scope(name: str) -> Iterator[None]:
+    """Prefixes the names of what is made inside, so that placement patterns can address it.
+
+    `with vs.scope("layer.0"):` names a weight "w" made inside "layer.0.w".
+    """
+    if not name:
+        raise VkschedError("[scope] expected a name, got an empty string")
+    token = _scope.set(f"{_scope.get()}{name}.")
+    try:
+        yield
+    finally:
+        _scope.reset(token)
+
+
+class Tensor:
+    """The result of an op, an input or a weight. Compared and hashed by identity."""
+
+    __slots__ = ("__weakref__", "_named", "attrs", "data", "inputs", "name", "op", "type")
+    __array_ufunc__ = None  # numpy leaves `array + tensor` to __radd__
+
+    def __init__(
+        self,
+        op: str,
+        inputs: tuple[Tensor, ...],
+        attrs: Attrs,
+        type: TensorType,
+        name: str | None = None,
+        data: NDArray | None = None,
+    ) -> None:
+        self.op = op
+        self.inputs = inputs
+        self.attrs = attrs
+        self.type = type
+        self.name = _scope.get() + (name or op)
+        self._named = name is not None
+        self.data = data
+
+    @property
+    def named(self) -> bool:
+        """The name was given by the user, so it must stay unique in a graph."""
+        return self._named
+
+    @property
+    def shape(self) -> Shape:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> str:
+        return self.type.dtype
+
+    @property
+    def rank(self) -> int:
+        return self.type.rank
+
+    @property
+    def ndim(self) -> int:
+        """The rank, as numpy calls it."""
+        return self.type.rank
+
+    @property
+    def size(self) -> int:
+        return self.type.size
+
+    @property
+    def T(self) -> Tensor:
+        """All axes in reverse order."""
+        return self.transpose()
+
+    def __len__(self) -> int:
+        if self.rank == 0:
+            raise ShapeError("[Tensor] expected axes to have a length, got a scalar; try x.size")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"<Tensor {self.name}: {self.type} = {self.op}>"
+
+    def __bool__(self) -> bool:
+        raise VkschedError(
+            "[Tensor] expected a value, got a graph node: it has none before it runs; "
+            "try vs.where or vs.equal instead of `if` or `==`"
+        )
+
+    def __array__(self, *_: object, **__: object) -> NDArray:
+        raise VkschedError(
+            "[Tensor] expected an array, got a graph node: it has no value before it runs"
+        )
+
+    def __add__(self, other: TensorLike) -> Tensor:
+        return binary("add", self, other)
+
+    def __radd__(self, other: TensorLike) -> Tensor:
+        return binary("add", other, self)
+
+    def __sub__(self, other: TensorLike) -> Tensor:
+        return binary("sub", self, other)
+
+    def __rsub__(self, other: TensorLike) -> Tensor:
+        return binary("sub", other, self)
+
+    def __mul__(self, other: TensorLike) -> Tensor:
+        return binary("mul", self, other)
+
+    def __rmul__(self, other: TensorLike) -> Tensor:
+        return binary("mul", other, self)
+
+    def __truediv__(self, other: TensorLike) -> Tensor:
+        return binary("div", self, other)
+
+    def __rtruediv__(self, other: TensorLike) -> Tensor:
+        return binary("div", other, self)
+
+    def __floordiv__(self, other: TensorLike) -> Tensor:
+        return binary("floor_divide", self, other)
+
+    def __rfloordiv__(self, other: TensorLike) -> Tensor:
+        return binary("floor_divide", other, self)
+
+    def __mod__(self, other: TensorLike) -> Tensor:
+        return binary("remainder", self, other)
+
+    def __rmod__(self, other: TensorLike) -> Tensor:
+        return binary("remainder", other, self)
+
+    def __and__(self, other: TensorLike) -> Tensor:
+        return binary("bitwise_and", self, other)
+
+    def __rand__(self, other: TensorLike) -> Tensor:
+        return binary("bitwise_and", other, self)
+
+    def __or__(self, other: TensorLike) -> Tensor:
+        return binary("bitwise_or", self, other)
+
+    def __ror__(self, other: TensorLike) -> Tensor:
+        return binary("bitwise_or", other, self)
+
+    def __xor__(self, other: TensorLike) -> Tensor:
+        return binary("bitwise_xor", self, other)
+
+    def __rxor__(self, other: TensorLike) -> Tensor:
+        return binary("bitwise_xor", other, self)
+
+    def __lshift__(self, other: TensorLike) -> Tensor:
+        return binary("bitwise_left_shift", self, other)
+
+    def __rlshift__(self, other: TensorLike) -> Tensor:
+        return binary("bitwise_left_shift", other, self)
+
+    def __rshift__(self, other: TensorLike) -> Tensor:
+        return binary("bitwise_right_shift", self, other)
+
+    def __rrshift__(self, other: TensorLike) -> Tensor:
+        return binary("bitwise_right_shift", other, self)
+
+    def __pow__(self, other: TensorLike) -> Tensor:
+        return binary("pow", self, other)
+
+    def __rpow__(self, other: TensorLike) -> Tensor:
+        return binary("pow", other, self)
+
+    def __lt__(self, other: TensorLike) -> Tensor:
+        return binary("less", self, other)
+
+    def __le__(self, other: TensorLike) -> Tensor:
+        return binary("less_equal", self, other)
+
+    def __gt__(self, other: TensorLike) -> Tensor:
+        return binary("greater", self, other)
+
+    def __ge__(self, other: TensorLike) -> Tensor:
+        return binary("greater_equal", self, other)
+
+    def __pos__(self) -> Tensor:
+        return apply("positive", (self,))
+
+    def __invert__(self) -> Tensor:
+        return apply("bitwise_invert", (self,))
+
+    def __neg__(self) -> Tensor:
+        return apply("neg", (self,))
+
+    def __abs__(self) -> Tensor:
+        return apply("abs", (self,))
+
+    def __matmul__(self, other: TensorLike) -> Tensor:
+        return _method("matmul", self, as_tensor(other, like=self))
+
+    def __rmatmul__(self, other: TensorLike) -> Tensor:
+        return _method("matmul", as_tensor(other, like=self), self)
+
+    def __getitem__(self, key: Any) -> Tensor:
+        return _method("getitem", self, key)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        raise VkschedError("[Tensor] cannot be iterated; try indexing with x[i] or vs.slice")
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """As `vs.reshape`."""
+        return _method("reshape", self, shape[0] if len(shape) == 1 else shape)
+
+    def transpose(self, *axes: Any) -> Tensor:
+        """As `vs.transpose`."""
+        return _method("transpose", self, (axes[0] if len(axes) == 1 else axes) if axes else None)
+
+    def astype(self, dtype: object) -> Tensor:
+        """As `vs.cast`."""
+        return _method("cast", self, dtype)
+
+
+_methods: dict[str, Callable[..., Tensor]] = {}
+
+
+def register_method(name: str, builder: Callable[..., Tensor]) -> None:
+    """Gives Tensor the builder of a family that is declared after it: matmul, reshape, getitem."""
+    _methods[name] = builder
+
+
+def _method(name: str, *arguments: Any) -> Tensor:
+    return _methods[name](*arguments)
+
+
+def apply(
+    op: str,
+    inputs: Sequence[Tensor],
+    attrs: Mapping[str, AttrValue] | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Makes a node. Errors of the type rule are raised here, with the node's name and operand
+    types.
+    """
+    if name is not None and not isinstance(name, str):
+        raise VkschedError(f"[{op}] expected a name, got {name!r}")
+    declared, frozen = get_op(op), Attrs(attrs)
+    types = tuple(t.type for t in inputs)
+    try:
+        result = infer(declared, types, frozen)
+    except VkschedError as error:
+        where = f"{_scope.get()}{name or op}({', '.join(map(str, types))})"
+        raise type(error)(f"{error} (in {where})") from None
+    return Tensor(op, tuple(inputs), frozen, result, name)
+
+
+def as_tensor(value: TensorLike, like: Tensor | None = None) -> Tensor:
+    """Returns a Tensor as it is, another value as a constant.
+
+    Python's and numpy's scalars, and sequences of them, take `like`'s element type where that loses
+    no more than digits; arrays keep theirs. A bool is no number: it is most likely the result of
+    `==`.
+
+    Raises:
+        DTypeError: it does not fit beside `like`, or is a bool of Python's on its own.
+    """
+    if isinstance(value, Tensor):
+        return value
+    if like is None and isinstance(value, bool):
+        raise DTypeError(f"[constant] expected a tensor, got {value}; {IDENTITY_HINT}")
+    if like is not None and not isinstance(value, np.ndarray):
+        value = convert("constant", value, like.dtype)
+    return constant(value)
+
+
+def _holds_bool(value: object) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_bool, value))
+    array = isinstance(value, np.ndarray) and value.dtype.kind == "b"
+    return array or isinstance(value, (bool, np.bool_))
+
+
+def convert(what: str, value: object, dtype: str) -> NDArray:
+    """Returns scalars or sequences of them as an array of an element type.
+
+    Raises:
+        DTypeError: they are not numbers of one shape, or lose more than digits.
+    """
+    try:
+        array = np.asarray(value)
+    except (ValueError, OverflowError, TypeError) as error:
+        raise DTypeError(
+            f"[{what}] expected numbers of one shape, got {value!r}: {error}"
+        ) from None
+    if dtype != BOOL and _holds_bool(value):
+        shown = repr(value) if array.size < 8 else f"bools {array.shape}"
+        raise DTypeError(f"[{what}] expected numbers of {dtype}, got {shown}; {IDENTITY_HINT}")
+    kinds = "b" if dtype == BOOL else "iuf"
+    with np.errstate(all="ignore"):
+        out = array.astype(numpy_dtype(dtype)) if array.dtype.kind in kinds else None
+        lost = out is not None and (
+            not np.array_equal(np.isfinite(out), np.isfinite(array))
+            if out.dtype.kind == "f"
+            else not np.array_equal(out, array)
+        )
+        if out is None or lost:
+            shown = repr(value) if array.size < 8 else f"{array.dtype} {array.shape}"
+            raise DTypeError(f"[{what}] expected values of {dtype}, got {shown}; try vs.cast")
+    return out
+
+
+def one_value(op: str, value: object, dtype: str) -> NDArray:
+    """Returns one number as an array of an element type; for bool it may be 0 or 1."""
+    if dtype == BOOL and isinstance(value, (int, float, np.integer)) and value in (0, 1):
+        value = bool(value)
+    array = convert(op, value, dtype)
+    if array.shape != ():
+        raise ShapeError(f"[{op}] expected one value, got {value!r}")
+    return array
+
+
+def binary(op: str, a: TensorLike, b: TensorLike, name: str | None = None) -> Tensor:
+    """Makes a node of two operands, of which one may be a Python or numpy value."""
+    if isinstance(a, Tensor):
+        return apply(op, (a, as_tensor(b, like=a)), name=name)
+    right = as_tensor(b)
+    return apply(op, (as_tensor(a, like=right), right), name=name)
+
+
+def leaf_infer(_inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    """The type of what comes from outside is among its attributes."""
+    return TensorType(attrs.as_ints("shape"), attrs.as_str("dtype"))
+
+
+def no_reference(_inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    """What comes from outside is not computed."""
+    raise VkschedError("[leaf] what comes from outside has no rule of its own")
+
+
+for _name in ("input", "weight", "constant"):
+    register(Op(_name, leaf_infer, no_reference, None, leaf=True, any_dtype=True))
+
+
+def _leaf(
+    op: str,
+    type_: TensorType,
+    name: str | None,
+    data: NDArray | None,
+    more: Mapping[str, AttrValue] | None = None,
+) -> Tensor:
+    attrs = Attrs({"shape": type_.shape, "dtype": type_.dtype, **(more or {})})
+    return Tensor(op, (), attrs, type_, name, data)
+
+
+def input(
+    name: str,
+    shape: int | Sequence[int],
+    dtype: object = FLOAT32,
+    bounds: tuple[int, int] | None = None,
+) -> Tensor:
+    """A value that the caller gives to every run, by name. Its name takes no scope prefix.
+
+    bounds: the least and largest value of an integer input; every run is checked. An int64 input
+    needs them to be used on a device, which holds 32 bits.
+    """
+    if not isinstance(name, str) or not name:
+        raise VkschedError(f"[input] expected a name, got {name!r}")
+    type_ = TensorType(as_shape(shape), canonical_dtype(dtype))
+    more = bounds_attrs("input", bounds, type_)
+    tensor = _leaf("input", type_, name, None, more)
+    tensor.name = name
+    return tensor
+
+
+def bounds_attrs(
+    op: str, bounds: tuple[int, int] | None, type_: TensorType
+) -> dict[str, AttrValue]:
+    """Returns the attributes for the least and largest value of an integer from outside."""
+    if bounds is None:
+        return {}
+    ends = as_ints(op, "bounds", bounds)
+    low, high = ends if len(ends) == 2 else (1, 0)
+    if type_.dtype not in (INT32, UINT32, INT64) or low > high:
+        raise DTypeError(
+            f"[{op}] expected bounds (low, high) of an integer {op}, got {bounds} for {type_.dtype}"
+        )
+    return {"low": low, "high": high}
+
+
+def weight(array: Any, name: str | None = None) -> Tensor:
+    """A fixed array that lives on a device: uploaded once, shared by every graph that uses this
+    Tensor.
+
+    The array is not copied when it is C-contiguous; do not change it afterwards.
+    """
+    return from_array("weight", array, name)
+
+
+def constant(value: Any, name: str | None = None) -> Tensor:
+    """A small fixed array, copied and kept on every device that uses it; Python floats become
+    float32, ints int32.
+    """
+    return from_array("constant", value, name)
+
+
+def from_array(
+    op: str,
+    value: Any,
+    name: str | None,
+    more: Callable[[TensorType], Mapping[str, AttrValue]] = lambda type_: {},
+) -> Tensor:
+    """Makes a leaf that holds an array: not copied for a weight, as these are large. more: further
+    attributes.
+    """
+    if name is not None and not isinstance(name, str):
+        raise VkschedError(f"[{op}] expected a name, got {name!r}")
+    try:
+        array = np.asarray(value) if op == "weight" else np.array(value)
+    except (ValueError, TypeError) as error:
+        raise DTypeError(f"[{op}] expected numbers of one shape, got {value!r}: {error}") from None
+    if not isinstance(value, (np.ndarray, np.generic)):
+        if array.dtype == np.float64:
+            array = array.astype(np.float32)
+        elif array.dtype == np.int64:
+            if array.size and (array.max() > 2**31 - 1 or array.min() < -(2**31)):
+                raise DTypeError(f"[{op}] expected values that fit int32, got {value!r}")
+            array = array.astype(np.int32)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    try:
+        dtype = canonical_dtype(array.dtype)
+    except DTypeError as error:
+        raise DTypeError(
+            f"[{op}]{name and ' ' + name or ''} expected one of {', '.join(DTYPES)}, "
+            f"got {array.dtype}; "
+            f"try array.astype(numpy.{'int32' if array.dtype.kind in 'iu' else 'float32'})"
+        ) from error
+    data = np.ascontiguousarray(array).reshape(array.shape).view()
+    data.flags.writeable = False
+    try:
+        type_ = TensorType(data.shape, dtype)
+    except ShapeError as error:
+        raise ShapeError(f"[{op}] {name or ''} {error}") from None
+    return _leaf(op, type_, name, data, more(type_))

@@ -1,0 +1,256 @@
+"""What elementwise ops are made of: the type rules, kernels and declarations of functions of one
+and two operands, which other modules name in tables.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import numpy as np
+
+from ...errors import DTypeError
+from ...types import (
+    BOOL,
+    FLOAT32,
+    INT32,
+    INT64,
+    UINT32,
+    NDArray,
+    TensorType,
+    as_float,
+    broadcast_shapes,
+    numpy_dtype,
+)
+from ..core.host import HostKernel, cut_elements
+from ..core.op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, register
+from ..core.quads import both_readings, can_take_quads, launch_lines, launch_run, reading
+from ..core.strides import broadcast_strides, collapse, pad
+from ..core.tensor import Tensor, TensorLike, apply, as_tensor
+
+INTS = (INT32, UINT32)
+NUMBERS = (FLOAT32, *INTS)
+ALL = (*NUMBERS, BOOL)
+WHOLE = (*INTS, INT64)
+"""Types that have no fractions."""
+COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
+
+LEAST_NORMAL = float(np.finfo(np.float32).tiny)
+"""Drivers may take smaller parameters for 0."""
+
+unary_types: list[tuple[str, str]] = []
+binary_types: list[tuple[str, str]] = []
+"""Which ops take which operand types, as they are declared."""
+
+_SHARED = {
+    **{
+        f"{op}_uint32": f"{op}_int32"
+        for op in ("add", "sub", "mul", "neg", "square", "isfinite", "isnan", "equal", "not_equal")
+    },
+    **{
+        f"bitwise_{op}_uint32": f"bitwise_{op}_int32"
+        for op in ("and", "or", "xor", "invert", "left_shift")
+    },
+    **{f"{op}_bool": f"{op}_int32" for op in COMPARISONS},
+    **{f"bitwise_{op}_bool": f"bitwise_{op}_int32" for op in ("and", "or", "xor")},
+    **{f"logical_{op}_bool": f"bitwise_{op}_int32" for op in ("and", "or", "xor")},
+    "maximum_bool": "bitwise_or_int32",
+    "minimum_bool": "bitwise_and_int32",
+    "bitwise_invert_bool": "logical_not_bool",
+    "floor_divide_uint32": "div_uint32",
+    "fmod_uint32": "remainder_uint32",
+    "isinf_int32": "isnan_int32",
+    "isinf_uint32": "isnan_int32",
+}
+"""Variants that another's shader computes: of words, the two are the same function."""
+
+
+PARAMETERS: dict[str, Callable[[Call], tuple[int, ...]]] = {}
+"""By op of one operand the words of its parameters, where it has any."""
+
+
+def function_name(op: str, dtype: str) -> str:
+    """Returns the shader function of an op of operands of one type."""
+    name = f"{op}_{dtype}"
+    return _SHARED.get(name, name)
+
+
+def _host(compute: Callable[..., NDArray], parameters: tuple[str, ...] = ()) -> HostKernel:
+    """Numpy functions write their results themselves, others are copied from a small piece."""
+
+    def into(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+        if isinstance(compute, np.ufunc):
+            compute(*inputs, out=out)
+        else:
+            out[...] = compute(*inputs, *(attrs[p] for p in parameters))
+
+    return HostKernel(into, cut_elements)
+
+
+# -- of one operand ----------------------------------------------------------------------------
+
+
+def word(value: AttrValue, dtype: str) -> int:
+    """Returns a parameter as the word that a kernel of this operand type reads."""
+    assert isinstance(value, (int, float))
+    if dtype == FLOAT32:
+        return int(struct.unpack("<I", struct.pack("<f", value))[0])
+    return int(value) & 0xFFFFFFFF
+
+
+def lower_words(variant: str, call: Call, parameters: tuple[int, ...] = ()) -> tuple[Dispatch, ...]:
+    """Returns the dispatch of a function of one word, with up to two parameters."""
+    count = call.output.size
+    if count == 0:
+        return ()
+    alpha, beta = pad(parameters, 2)
+    push = (("count", count), ("alpha", alpha), ("beta", beta))
+    groups, constants = launch_run(-(-count // 4), call.limits)
+    shader = reading(f"unary_{variant}", call.limits)
+    return (Dispatch(shader, (0, OUTPUT), groups, push, constants),)
+
+
+def declare_unary(
+    op: str,
+    dtypes: Iterable[str],
+    compute: Callable[..., NDArray],
+    *,
+    result: str | None = None,
+    parameters: tuple[str, ...] = (),
+    same: tuple[str, ...] = (),
+    words: Callable[[Call], tuple[int, ...]] | None = None,
+    into: Callable[[NDArray, NDArray], object] | None = None,
+) -> None:
+    """Declares an op of one operand.
+
+    compute: (array, value of each parameter) -> array, in numpy. result: its element type, where it
+    is not the operand's. parameters: attributes that the kernel reads. same: operand types for
+    which the result is the operand. words: the parameters as words, where `word` does not do.
+    into: (float32 array, result) -> None, where numpy can be faster than `compute`.
+    """
+    allowed = tuple(dtypes)
+    unary_types.extend((op, dtype) for dtype in allowed)
+
+    def infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+        if inputs[0].dtype not in allowed:
+            raise DTypeError(
+                f"[{op}] expected {' or '.join(allowed)}, got {inputs[0].dtype}; try vs.cast"
+            )
+        return inputs[0].as_dtype(result or inputs[0].dtype)
+
+    def reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+        x = inputs[0]
+        dtype = x.dtype if result is None else numpy_dtype(result)
+        if str(x.dtype) in same:
+            return x
+        return np.asarray(compute(x, *(attrs[p] for p in parameters)), dtype)
+
+    def values_of(call: Call) -> tuple[int, ...]:
+        dtype = call.inputs[0].dtype
+        return words(call) if words else tuple(word(call.attrs[p], dtype) for p in parameters)
+
+    def lower(call: Call) -> tuple[Dispatch, ...]:
+        return lower_words(function_name(op, call.inputs[0].dtype), call, values_of(call))
+
+    def view(inputs: tuple[TensorType, ...], attrs: Attrs) -> int | None:
+        return 0 if inputs[0].dtype in same else None
+
+    plain = _host(compute, parameters)
+
+    def run(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+        if str(inputs[0].dtype) in same:
+            np.copyto(out, inputs[0])
+        elif into is not None and inputs[0].dtype == np.float32:
+            into(np.atleast_1d(inputs[0]), np.atleast_1d(out))  # functions of a 0-d array are none
+        else:
+            plain.compute(inputs, attrs, out)
+
+    shaders = both_readings(
+        f"unary_{function_name(op, dtype)}" for dtype in allowed if dtype not in same
+    )
+    kernel = Kernel(shaders, lower) if shaders else None
+    if parameters:
+        PARAMETERS[op] = values_of
+    host = HostKernel(run, cut_elements)
+    register(Op(op, infer, reference, kernel, view=view if same else None, host=host))
+
+
+def unary(op: str, x: TensorLike, name: str | None, **parameters: AttrValue) -> Tensor:
+    """Makes a node of one operand."""
+    return apply(op, (as_tensor(x),), parameters, name)
+
+
+def number(op: str, what: str, value: object) -> float:
+    """Returns a parameter as a float.
+
+    Raises:
+        DTypeError: it is not a number, or not one that float32 can hold.
+    """
+    real = as_float(op, what, value)
+    if abs(real) > float(np.finfo(np.float32).max):
+        raise DTypeError(f"[{op}] expected a finite number as {what}, got {value!r}")
+    return real
+
+
+# -- of two operands ---------------------------------------------------------------------------
+
+
+def _lower_binary(op: str, call: Call) -> tuple[Dispatch, ...]:
+    if call.output.size == 0:
+        return ()
+    shape = call.output.shape
+    given = [broadcast_strides(t.shape, shape) for t in call.inputs]
+    sizes, strides = collapse(shape, given)
+    lines = call.output.size // sizes[0]
+    quads = can_take_quads(sizes[0], strides)
+    groups, constants = launch_lines(sizes[0], lines, quads, call.limits)
+    push = (
+        ("columns", sizes[0]),
+        ("lines", lines),
+        ("sizes", pad(sizes[1:], 6)),
+        ("a_strides", pad(strides[0], 8)),
+        ("b_strides", pad(strides[1], 8)),
+    )
+    constants += (
+        ("RANK", len(sizes)),
+        ("A_ALONG", min(strides[0][0], 1)),
+        ("B_ALONG", min(strides[1][0], 1)),
+    )
+    shader = reading(f"binary_{function_name(op, call.inputs[0].dtype)}", call.limits)
+    return (Dispatch(shader, (0, 1, OUTPUT), groups, push, constants),)
+
+
+def declare_binary(
+    op: str,
+    dtypes: Iterable[str],
+    compute: Callable[[NDArray, NDArray], NDArray],
+    *,
+    result: str | None = None,
+    any_dtype: bool = False,
+) -> None:
+    """Declares an op of two operands of one type, with numpy broadcasting.
+
+    compute: in numpy. result: its element type, where it is not the operands'.
+    """
+    allowed = tuple(dtypes)
+    binary_types.extend((op, dtype) for dtype in allowed if dtype in ALL)
+
+    def infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+        a, b = inputs
+        if a.dtype != b.dtype or a.dtype not in allowed:
+            raise DTypeError(
+                f"[{op}] expected two operands of {' or of '.join(allowed)}, "
+                f"got {a.dtype} and {b.dtype}; try vs.cast"
+            )
+        return TensorType(broadcast_shapes(op, a.shape, b.shape), result or a.dtype)
+
+    def reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+        a, b = inputs
+        return np.asarray(compute(a, b), a.dtype if result is None else numpy_dtype(result))
+
+    shaders = dict.fromkeys(
+        f"binary_{function_name(op, dtype)}" for dtype in allowed if dtype in ALL
+    )
+    kernel = Kernel(both_readings(shaders), partial(_lower_binary, op))
+    register(Op(op, infer, reference, kernel, any_dtype=any_dtype, host=_host(compute)))

@@ -1,0 +1,354 @@
+"""Casts, clips and what takes three operands: where and addcmul."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...errors import DTypeError, ShapeError, UnsupportedOp
+from ...types import (
+    BOOL,
+    FLOAT32,
+    INT32,
+    UINT32,
+    NDArray,
+    TensorType,
+    as_int,
+    broadcast_shapes,
+    canonical_dtype,
+    numpy_dtype,
+)
+from ..core.host import in_pieces
+from ..core.op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, register
+from ..core.quads import both_readings, can_take_quads, launch_lines, reading
+from ..core.strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
+from ..core.tensor import Tensor, TensorLike, apply, as_tensor, binary, convert, register_method
+from .pointwise import ALL, NUMBERS, declare_unary, lower_words, number, unary, word
+
+# -- cast --------------------------------------------------------------------------------------
+
+CASTS = tuple((a, b) for a in ALL for b in ALL if a != b)
+_CONVERTED = tuple((a, b) for a, b in CASTS if FLOAT32 in (a, b) or (b == BOOL and a != UINT32))
+"""Casts between other types leave the word as it is; uint32 to bool is as int32 to bool."""
+
+
+def _cast_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    return TensorType(inputs[0].shape, attrs.as_str("to"))
+
+
+def _cast_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    x, to = inputs[0], numpy_dtype(attrs.as_str("to"))
+    if x.dtype.kind != "f" or to.kind not in "iu":
+        return x.astype(to)
+    wide = x.astype(np.float64) if x.dtype == np.float16 else x
+    beyond = 2.0 ** (8 * to.itemsize - (to.kind == "i"))
+    if to.kind == "u":
+        top = np.where(wide >= beyond, np.iinfo(to).max, np.zeros((), to))
+        fits = (wide >= 0) & (wide < beyond)
+        return np.where(fits, np.where(fits, wide, 0).astype(to), top).astype(to)
+    fits = (wide >= -beyond) & (wide < beyond)  # False for NaN
+    return np.where(fits, np.where(fits, wide, 0).astype(to), np.iinfo(to).min).astype(to)
+
+
+def _cast_view(inputs: tuple[TensorType, ...], attrs: Attrs) -> int | None:
+    return 0 if inputs[0].dtype == attrs.as_str("to") else None
+
+
+def _cast_lower(call: Call) -> tuple[Dispatch, ...]:
+    pair = (call.inputs[0].dtype, call.output.dtype)
+    if pair == (UINT32, BOOL):
+        pair = (INT32, BOOL)
+    return lower_words("_to_".join(pair) if pair in _CONVERTED else "same_word", call)
+
+
+_CAST_KERNEL = Kernel(
+    both_readings(("unary_same_word", *(f"unary_{a}_to_{b}" for a, b in _CONVERTED))), _cast_lower
+)
+register(
+    Op(
+        "cast",
+        _cast_infer,
+        _cast_reference,
+        _CAST_KERNEL,
+        view=_cast_view,
+        any_dtype=True,
+        host=in_pieces(_cast_reference),
+    )
+)
+
+
+def cast(x: TensorLike, dtype: object, *, name: str | None = None) -> Tensor:
+    """Converts the element type, as ONNX Cast.
+
+    Floats to integers truncate. What does not fit, on every device: to int32 NaN and all else
+    become -2**31, to uint32 the nearest that fits, and NaN 0. Integers wrap. To bool: x != 0.
+    """
+    return apply("cast", (as_tensor(x),), {"to": canonical_dtype(dtype)}, name)
+
+
+# -- bits ------------------------------------------------------------------------------------
+
+WORDS = (FLOAT32, INT32, UINT32)
+"""Element types of which each value is one word everywhere, so that its bits may be any other's."""
+
+
+def _bitcast_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    to = attrs.as_str("to")
+    if inputs[0].dtype not in WORDS or to not in WORDS:
+        raise DTypeError(
+            f"[bitcast] expected {', '.join(WORDS)}, got {inputs[0].dtype} and {to}; try vs.cast"
+        )
+    return TensorType(inputs[0].shape, to)
+
+
+def _bitcast_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    words = np.ascontiguousarray(inputs[0]).view(numpy_dtype(attrs.as_str("to")))
+    return np.asarray(words.reshape(inputs[0].shape))
+
+
+register(
+    Op(
+        "bitcast",
+        _bitcast_infer,
+        _bitcast_reference,
+        None,
+        view=lambda inputs, attrs: 0,
+        any_dtype=True,
+    )
+)
+
+
+def bitcast(x: TensorLike, dtype: object, *, name: str | None = None) -> Tensor:
+    """The same bits as another element type of one word, as ONNX BitCast. A view."""
+    return apply("bitcast", (as_tensor(x),), {"to": canonical_dtype(dtype)}, name)
+
+
+# -- rounding to fewer digits ------------------------------------------------------------------
+
+BEYOND = ("largest", "inf", "nan")
+"""What becomes of values beyond the largest; in the order of round_float in unary.glsl."""
+
+
+def _round_float_reference(
+    x: NDArray, digits: int, least_exponent: int, largest: float, beyond: str
+) -> NDArray:
+    wide = x.astype(np.float64)
+    exponent = np.frexp(np.where(np.isfinite(wide), wide, 1))[1] - 1
+    step = np.ldexp(1.0, np.maximum(exponent, least_exponent) - digits)
+    rounded = np.rint(wide / step) * step
+    instead = {"largest": largest, "inf": np.inf, "nan": np.nan}[beyond]
+    return np.asarray(np.where(abs(rounded) > largest, np.copysign(instead, wide), rounded))
+
+
+def _round_float_words(call: Call) -> tuple[int, ...]:
+    attrs = call.attrs
+    least = attrs.as_int("least_exponent") + _BIAS
+    how = attrs.as_int("digits") | least << 8 | BEYOND.index(attrs.as_str("beyond")) << 16
+    return how, word(attrs["largest"], FLOAT32)
+
+
+_BIAS, _DIGITS = 127, 23
+declare_unary(
+    "round_float",
+    (FLOAT32,),
+    _round_float_reference,
+    parameters=("digits", "least_exponent", "largest", "beyond"),
+    words=_round_float_words,
+)
+
+
+def round_float(
+    x: TensorLike,
+    digits: int,
+    least_exponent: int,
+    largest: float,
+    beyond: str = "inf",
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """The nearest float of fewer digits, of two the even one, still as float32: bfloat16 is
+    round_float(x, 7, -126, 3.3895313892515355e38).
+
+    digits: binary ones behind the point. least_exponent: of the least normal number; below it the
+    steps stay as they are there. beyond: what stands for values over the largest: "largest", "inf"
+    or "nan".
+    """
+    op = "round_float"
+    kept, least = as_int(op, "digits", digits), as_int(op, "least_exponent", least_exponent)
+    if not 1 <= kept < _DIGITS or not 1 - _BIAS <= least <= _BIAS:
+        raise ShapeError(
+            f"[{op}] expected 1 to {_DIGITS - 1} digits and an exponent in {1 - _BIAS}..{_BIAS}, "
+            f"got {digits} and {least_exponent}"
+        )
+    if 1 - _BIAS < least <= kept - _BIAS:
+        raise ShapeError(
+            f"[{op}] expected steps that float32 holds, got 2**{least - kept}; try a least "
+            f"exponent of {1 - _BIAS}"
+        )
+    if beyond not in BEYOND:
+        raise DTypeError(f"[{op}] expected beyond to be one of {BEYOND}, got {beyond!r}")
+    most = number(op, "largest", largest)
+    attrs: dict[str, AttrValue] = {"digits": kept, "least_exponent": least}
+    return unary(op, x, name, **attrs, largest=most, beyond=beyond)
+
+
+# -- clip --------------------------------------------------------------------------------------
+
+
+def _clip_reference(x: NDArray, low: float | None, high: float | None) -> NDArray:
+    out = x if low is None else np.maximum(x, x.dtype.type(low))
+    return np.asarray(out if high is None else np.minimum(out, x.dtype.type(high)))
+
+
+def _clip_words(call: Call) -> tuple[int, ...]:
+    dtype = call.inputs[0].dtype
+    if dtype == FLOAT32:
+        least, most = -math.inf, math.inf
+    else:  # bounds of an int64 whose values fit 32 bits need not fit themselves
+        least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    low, high = call.attrs["low"], call.attrs["high"]
+    ends: list[AttrValue] = [least if low is None else low, most if high is None else high]
+    return tuple(word(min(max(v, least), most), dtype) for v in ends)  # type: ignore[type-var]
+
+
+declare_unary("clip", NUMBERS, _clip_reference, parameters=("low", "high"), words=_clip_words)
+
+
+def clip(
+    x: TensorLike,
+    low: TensorLike | None = None,
+    high: TensorLike | None = None,
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """min(max(x, low), high), as numpy.clip; None leaves an end open. NaN stays NaN.
+
+    low, high: numbers, or tensors that broadcast with x.
+    """
+    x = as_tensor(x)
+    if any(isinstance(v, (Tensor, np.ndarray, Sequence)) for v in (low, high)):
+        above = x if low is None else binary("maximum", x, low, None if high is not None else name)
+        return above if high is None else binary("minimum", above, high, name)
+    ends: list[AttrValue] = []
+    for value in (low, high):
+        end = None if value is None else convert("clip", value, x.dtype).item()
+        if end != end:
+            raise DTypeError("[clip] expected numbers or None as low and high, got NaN")
+        ends.append(end)
+    return unary("clip", x, name, low=ends[0], high=ends[1])
+
+
+# -- where and addcmul -------------------------------------------------------------------------
+
+_RANK = 6
+"""Axes that fit into 128 bytes of push constants with three operands; outer ones are peeled."""
+
+
+def _lower_ternary(shader: str, call: Call, scale: float = 0.0) -> tuple[Dispatch, ...]:
+    if call.output.size == 0:
+        return ()
+    shape = call.output.shape
+    given = [broadcast_strides(t.shape, shape) for t in (*call.inputs, call.output)]
+    sizes, strides = collapse(shape, given)
+    inner = sizes[:_RANK]
+    columns, lines = inner[0], math.prod(inner[1:])
+    parts = math.prod(sizes[_RANK:])
+    if parts > MAX_DISPATCHES:
+        raise UnsupportedOp(
+            f"[{shader}] broadcasting {shape} needs {parts} dispatches, over {MAX_DISPATCHES}"
+        )
+    push = (
+        ("columns", columns),
+        ("lines", lines),
+        ("scale", scale),
+        ("sizes", pad(inner[1:], _RANK - 2)),
+        ("x_strides", pad(strides[0], _RANK)),
+        ("a_strides", pad(strides[1], _RANK)),
+        ("b_strides", pad(strides[2], _RANK)),
+    )
+    groups, constants = launch_lines(columns, lines, can_take_quads(columns, strides), call.limits)
+    constants += (("RANK", len(inner)),)
+    constants += tuple(
+        (f"{name}_ALONG", min(s[0], 1)) for name, s in zip("XAB", strides, strict=False)
+    )
+    named = reading(shader, call.limits)
+    return tuple(
+        Dispatch(named, (0, 1, 2, OUTPUT), groups, push, constants, shifts=shift)
+        for shift in peel(sizes, strides, _RANK)
+    )
+
+
+def _where_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    condition, a, b = inputs
+    if condition.dtype != BOOL or a.dtype != b.dtype:
+        raise DTypeError(
+            "[where] expected a bool and two operands of one type, "
+            f"got {condition.dtype}, {a.dtype} and {b.dtype}; try vs.cast"
+        )
+    return TensorType(broadcast_shapes("where", *(t.shape for t in inputs)), a.dtype)
+
+
+def _where_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    return np.asarray(np.where(*inputs))
+
+
+_WHERE_KERNEL = Kernel(both_readings(("where",)), lambda call: _lower_ternary("where", call))
+register(
+    Op("where", _where_infer, _where_reference, _WHERE_KERNEL, host=in_pieces(_where_reference))
+)
+
+
+def where(
+    condition: TensorLike, a: TensorLike, b: TensorLike, *, name: str | None = None
+) -> Tensor:
+    """a where the bool condition holds, else b, as numpy.where."""
+    if isinstance(condition, bool):
+        raise DTypeError(
+            f"[where] expected a bool tensor as condition, got {condition}: `==` and `!=` of "
+            "tensors compare identity; try vs.equal or vs.not_equal"
+        )
+    like = next((t for t in (a, b) if isinstance(t, Tensor)), None)
+    left, right = as_tensor(a, like=like), as_tensor(b, like=like)
+    return apply("where", (as_tensor(condition), left, right), name=name)
+
+
+def _addcmul_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    if any(t.dtype != FLOAT32 for t in inputs):
+        got = ", ".join(t.dtype for t in inputs)
+        raise DTypeError(f"[addcmul] expected three operands of float32, got {got}; try vs.cast")
+    return TensorType(broadcast_shapes("addcmul", *(t.shape for t in inputs)), FLOAT32)
+
+
+def _addcmul_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    x, a, b = inputs
+    return np.asarray(x + attrs.as_float("value") * a * b, x.dtype)
+
+
+def _addcmul_lower(call: Call) -> tuple[Dispatch, ...]:
+    return _lower_ternary("addcmul_float32", call, call.attrs.as_float("value"))
+
+
+_ADDCMUL_KERNEL = Kernel(both_readings(("addcmul_float32",)), _addcmul_lower)
+register(
+    Op(
+        "addcmul",
+        _addcmul_infer,
+        _addcmul_reference,
+        _ADDCMUL_KERNEL,
+        host=in_pieces(_addcmul_reference),
+    )
+)
+
+
+def addcmul(
+    x: TensorLike, a: TensorLike, b: TensorLike, value: float = 1.0, *, name: str | None = None
+) -> Tensor:
+    """x + value * a * b in one pass, as torch.addcmul; the three broadcast."""
+    like = next((t for t in (x, a, b) if isinstance(t, Tensor)), None)
+    operands = tuple(as_tensor(t, like=like) for t in (x, a, b))
+    return apply("addcmul", operands, {"value": number("addcmul", "value", value)}, name)
+
+
+register_method("cast", cast)

@@ -1,0 +1,187 @@
+"""Special functions for the numpy references: what numpy itself does not have.
+
+float64 goes value by value through Python's own, which are exact and slow.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ...types import NDArray
+
+# Chebyshev fit of erfc(z) * exp(z * z) / t with t = 1 / (1 + z / 2), relative error 1.2e-7.
+# Source: Press et al., Numerical Recipes, section 6.2.
+_ERFC = (
+    -1.26551223,
+    1.00002368,
+    0.37409196,
+    0.09678418,
+    -0.18628806,
+    0.27886807,
+    -1.13520398,
+    1.48851587,
+    -0.82215223,
+    0.17087277,
+)
+_SERIES = (1.0, -1 / 3, 1 / 10, -1 / 42, 1 / 216, -1 / 1320, 1 / 9360)
+"""erf(x) = 2 x / sqrt(pi) * sum of these times x**(2 k), used below 0.5."""
+
+
+def _erfc_positive(z: NDArray) -> NDArray:
+    t = 1 / (1 + 0.5 * z)
+    p = np.full_like(t, _ERFC[-1])
+    for coefficient in _ERFC[-2::-1]:  # in place: this is what gelu on numpy spends its time on
+        p *= t
+        p += coefficient
+    p -= z * z
+    np.exp(p, out=p)
+    p *= t
+    return p
+
+
+_erf, _erfc = (np.vectorize(f, otypes=[np.float64]) for f in (math.erf, math.erfc))
+
+
+def erf_reference(x: NDArray) -> NDArray:
+    """Error function to the precision of its argument."""
+    if x.dtype == np.float64:
+        return np.asarray(_erf(x))
+    wide = x.astype(np.float64)
+    tail = 1 - _erfc_positive(np.abs(wide))
+    q = np.minimum(wide * wide, 0.25)
+    series = np.full_like(wide, _SERIES[-1])
+    for coefficient in _SERIES[-2::-1]:
+        series = coefficient + q * series
+    small = 2 / np.sqrt(np.pi) * wide * series
+    result = np.where(np.abs(wide) < 0.5, small, np.copysign(tail, wide))
+    return np.asarray(np.where(np.isnan(wide), wide, result), x.dtype)
+
+
+def erfc_reference(x: NDArray) -> NDArray:
+    """1 - erf(x) to the precision of its argument; where it is small it keeps its digits."""
+    if x.dtype == np.float64:
+        return np.asarray(_erfc(x))
+    wide = x.astype(np.float64)
+    c = _erfc_positive(np.abs(wide))
+    return np.asarray(np.where(wide < 0, 2 - c, c), x.dtype)
+
+
+def gelu_reference(x: NDArray) -> NDArray:
+    """x * Phi(x) to x's precision; by erfc, so that small results keep their digits."""
+    if x.dtype == np.float64:
+        return np.asarray(0.5 * x * _erfc(-x / np.sqrt(2)))
+    wide = x.astype(np.float64)
+    c = _erfc_positive(np.abs(wide) / np.sqrt(2))
+    return np.asarray(0.5 * wide * np.where(wide < 0, c, 2 - c), x.dtype)
+
+
+def gelu_tanh_reference(x: NDArray) -> NDArray:
+    """x * (1 + tanh(u)) / 2, as x / (1 + exp(-2 u)), which does not cancel for negative x."""
+    wide = x.astype(np.float64)
+    u = np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)
+    return np.asarray(wide / (1 + np.exp(-2 * u)), x.dtype)
+
+
+# -- float32 at speed --------------------------------------------------------------------------
+# In place, on pieces that lie in a cache, to a few units in the last place: what loops.py takes
+# where the native loops, which have the same formulas, are not built.
+
+_ERF_ABOVE = (
+    1.1283791461606922,
+    0.19040729479621846,
+    0.05274880097581463,
+    0.003765642460680702,
+    0.0002848814857589479,
+    2.050057456119928e-06,
+)
+_ERF_BELOW = (
+    1.0,
+    0.5020768126914162,
+    0.11410942442046797,
+    0.01496927111307666,
+    0.0011625382191661356,
+    3.809134100559774e-05,
+)
+_ERF_END = 3.92
+"""erf(x) = x * above(x**2) / below(x**2) up to here, by iterated weighted least squares to a
+relative error of 2e-8; beyond it is 1 in float32.
+"""
+
+
+_TAIL_ABOVE = (23.61601338, 34.08407392, 22.45761536, 6.38226608)
+_TAIL_BELOW = (23.61602178, 71.76895394, 89.76562072, 56.2526436, 16.0)
+_TAIL_END = 1e4
+"""1 - Phi(2 h) = exp(-2 h**2) * above(h) / (2 * below(h)) for h in 0 to 6.7, beyond which exp
+overflows and 0 comes out, by iterated weighted least squares to a relative error of 4e-7, to which
+float32 adds its own. No term is negative, so none loses digits.
+"""
+
+
+def _horner(x: NDArray, coefficients: tuple[float, ...], out: NDArray) -> None:
+    """Writes a polynomial, coefficients from the constant on."""
+    np.multiply(x, coefficients[-1], out=out)
+    for coefficient in coefficients[-2:0:-1]:
+        out += coefficient
+        out *= x
+    out += coefficients[0]
+
+
+def erf_into(x: NDArray, out: NDArray) -> None:
+    """Error function of float32."""
+    z = np.clip(x, -_ERF_END, _ERF_END)
+    square = z * z
+    below = np.empty_like(square)
+    _horner(square, _ERF_ABOVE, out)
+    _horner(square, _ERF_BELOW, below)
+    out *= z
+    out /= below
+    np.clip(out, -1, 1, out=out)
+
+
+def gelu_into(x: NDArray, out: NDArray) -> None:
+    """x * Phi(x) of float32, as `gelu_reference`."""
+    np.multiply(x, 0.5, out=out)
+    half = np.abs(out)
+    out += half  # max(x, 0), from which the tail of the normal distribution goes
+    if not half.max(initial=0) < _TAIL_END:
+        np.minimum(half, _TAIL_END, out=half)  # beyond it the polynomials overflow, late
+    tail, below = np.empty_like(half), np.empty_like(half)
+    _horner(half, _TAIL_ABOVE, tail)
+    tail *= half
+    _horner(half, _TAIL_BELOW, below)
+    tail /= below
+    half *= half
+    half *= 2
+    np.exp(half, out=half)
+    tail /= half
+    out -= tail
+
+
+def gelu_tanh_into(x: NDArray, out: NDArray) -> None:
+    """x * (1 + tanh(u)) / 2 of float32, as `gelu_tanh_reference`."""
+    scale = -2 * math.sqrt(2 / math.pi)
+    u = x * x
+    u *= 0.044715 * scale
+    u += scale
+    u *= x
+    np.exp(u, out=u)
+    u += 1
+    np.divide(x, u, out=out)
+
+
+def sigmoid_into(x: NDArray, out: NDArray) -> None:
+    """1 / (1 + exp(-x)) of float32; where exp overflows, 0."""
+    np.negative(x, out=out)
+    np.exp(out, out=out)
+    out += 1
+    np.reciprocal(out, out=out)
+
+
+def silu_into(x: NDArray, out: NDArray) -> None:
+    """x / (1 + exp(-x)) of float32; where exp overflows, -0."""
+    np.negative(x, out=out)
+    np.exp(out, out=out)
+    out += 1
+    np.divide(x, out, out=out)

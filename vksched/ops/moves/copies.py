@@ -1,0 +1,64 @@
+"""What most layout ops are made of: the strided copy (strided_copy.comp), and one word repeated."""
+
+from __future__ import annotations
+
+import math
+
+from ..core.op import OUTPUT, Call, Dispatch, Limits
+from ..core.quads import both_readings, can_take_quads, launch_lines, launch_run, reading
+from ..core.strides import collapse, pad
+
+COPIES, FILLS = both_readings(("strided_copy",)), both_readings(("fill",))
+"""Shaders of `copy_strided` and `fill_words`."""
+
+
+def copy_strided(
+    call: Call,
+    shape: tuple[int, ...],
+    operand: int,
+    x: tuple[int, tuple[int, ...]],
+    result: tuple[int, tuple[int, ...]],
+) -> tuple[Dispatch, ...]:
+    """Copies elements of a shape; x and result: (first word, strides) in the operand and the
+    result.
+    """
+    count = math.prod(shape)
+    if count == 0:
+        return ()
+    sizes, (x_strides, result_strides) = collapse(shape, (x[1], result[1]))
+    if call.limits.software:
+        order = _order_of_lines(sizes, x_strides)
+        sizes = tuple(sizes[axis] for axis in order)
+        x_strides = tuple(x_strides[axis] for axis in order)
+        result_strides = tuple(result_strides[axis] for axis in order)
+    columns, lines = sizes[0], count // sizes[0]
+    push = (
+        ("columns", columns),
+        ("lines", lines),
+        ("sizes", pad(sizes[1:], 6)),
+        ("x_strides", pad(x_strides, 8)),
+        ("result_strides", pad(result_strides, 8)),
+    )
+    quads = can_take_quads(columns, (x_strides, result_strides), (x[0], result[0]))
+    groups, constants = launch_lines(columns, lines, quads, call.limits)
+    constants += (("RANK", len(sizes)), ("X_ALONG", int(x_strides[0] != 0)))
+    shader, shifts = reading("strided_copy", call.limits), (x[0], result[0])
+    return (Dispatch(shader, (operand, OUTPUT), groups, push, constants, shifts),)
+
+
+def _order_of_lines(sizes: tuple[int, ...], x_strides: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the axes of a copy, innermost first: lines go as they lie in the result, or in x
+    where fewer are neighbours there; on the other side these lie far apart, and caches follow few.
+    """
+    plain = tuple(range(len(sizes)))
+    if len(sizes) < 3 or not all(x_strides):
+        return plain
+    along_x = (0, *sorted(plain[1:], key=lambda axis: abs(x_strides[axis])))
+    return along_x if sizes[along_x[1]] < sizes[1] else plain
+
+
+def fill_words(operand: int, count: int, word: int, limits: Limits) -> Dispatch:
+    """Writes one word to every word of an operand."""
+    groups, constants = launch_run(-(-count // 4), limits)
+    push = (("count", count), ("value", word))
+    return Dispatch(reading("fill", limits), (operand,), groups, push, constants)

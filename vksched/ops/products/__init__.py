@@ -1,0 +1,1 @@
+"""Products: matmul, linear, einsum, attention, recurrent networks."""

@@ -1,0 +1,146 @@
+"""Attention in numpy: head by head as the reference, and all heads at once.
+
+scores = q @ k^T -> scale, softcap, mask -> exp -> times v, over the total of each row
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from ...types import NDArray
+from ..core.host import HostKernel, sum_rows
+from ..core.op import Attrs
+from .attention_kernels import seen_keys
+
+_REFERENCE_SCORES = 1 << 22
+"""Scores that the reference holds at a time."""
+
+
+def _swapped(x: NDArray, turned: int) -> NDArray:
+    """Returns (batch, heads, length, size) of (batch, length, heads, size), or the other way."""
+    return x.swapaxes(1, 2) if turned else x
+
+
+def attention_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    """Returns attention head by head, some rows of its scores at a time."""
+    *turned, turn_result = attrs.as_ints("by_length")
+    out = _attend_all((*map(_swapped, inputs[:3], turned), *inputs[3:]), attrs)
+    return np.ascontiguousarray(_swapped(out, turn_result))
+
+
+def _attend_all(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    q, k, v = inputs[:3]
+    shape = (*q.shape[:3], v.shape[3])
+    out = np.full(shape, np.nan if attrs.as_bool("none_seen_is_nan") else 0, q.dtype)
+    if out.size == 0 or k.shape[2] == 0:
+        return out
+    keys, share = k.shape[2], q.shape[1] // k.shape[1]
+    mask = np.broadcast_to(inputs[3], (*q.shape[:3], keys)) if len(inputs) > 3 else None
+    rows = max(1, _REFERENCE_SCORES // keys)
+    for batch, head in np.ndindex(*q.shape[:2]):
+        for start in range(0, q.shape[2], rows):
+            at = (batch, head, slice(start, start + rows))
+            of_k = (batch, head // share)
+            out[at] = _attend(
+                q[at], k[of_k], v[of_k], None if mask is None else mask[at], start, attrs
+            )
+    return out
+
+
+def _attend(
+    q: NDArray, k: NDArray, v: NDArray, mask: NDArray | None, start: int, attrs: Attrs
+) -> NDArray:
+    """One head: rows of q from a query on, all keys."""
+    scores = (q @ k.T) * q.dtype.type(attrs.as_float("scale"))
+    if attrs.as_float("softcap"):
+        softcap = q.dtype.type(attrs.as_float("softcap"))
+        scores = softcap * np.tanh(scores / softcap)
+    low, high = seen_keys(attrs)
+    ahead = np.arange(len(k)) - np.arange(start, start + len(q))[:, None]
+    hidden = (ahead < low) | (ahead > high)
+    if mask is not None and mask.dtype == bool:
+        hidden |= ~mask
+    elif mask is not None:
+        hidden |= np.isneginf(mask)
+        scores = scores + mask
+    scores[hidden] = -np.inf
+    # a score that is NaN makes the whole row NaN by its own weight
+    largest = np.fmax.reduce(scores, axis=1, keepdims=True)
+    largest[~(largest > -np.inf)] = 0
+    weights = np.exp(scores - largest)
+    total = weights.sum(axis=1, keepdims=True)
+    out = np.asarray(_mix(weights, v) / np.where(total == 0, 1, total), q.dtype)
+    if attrs.as_bool("none_seen_is_nan"):
+        out[total[:, 0] == 0] = np.nan
+    return out
+
+
+def _mix(weights: NDArray, v: NDArray) -> NDArray:
+    """weights @ v, where what has weight 0 is not there, even if it is NaN or infinite."""
+    odd = np.flatnonzero(~np.isfinite(v).all(axis=1))
+    if not odd.size:
+        return np.asarray(weights @ v)
+    plain = v.copy()
+    plain[odd] = 0
+    out = np.asarray(weights @ plain)
+    for key in odd:
+        weight = weights[:, key : key + 1]
+        out += np.where(weight == 0, 0, weight * v[key])
+    return out
+
+
+_PLAIN_SCORES = 32
+"""Scores within this need not be held against the largest of their row: exp of them, and the sums,
+stay far from the ends of float32.
+"""
+
+
+def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    """All heads at once where their scores are few."""
+    *turned, turn_result = attrs.as_ints("by_length")
+    q, k, v = map(_swapped, inputs[:3], turned)
+    keys, share = k.shape[2], q.shape[1] // max(1, k.shape[1])
+    few = 0 < math.prod(q.shape[:3]) * keys <= _REFERENCE_SCORES
+    if not few or not np.isfinite(v).all():
+        out[...] = attention_reference(inputs, attrs)
+        return
+    if share > 1:
+        k, v = np.repeat(k, share, axis=1), np.repeat(v, share, axis=1)
+    scores = np.matmul(q, k.swapaxes(2, 3))
+    scores *= q.dtype.type(attrs.as_float("scale"))
+    if attrs.as_float("softcap"):
+        softcap = q.dtype.type(attrs.as_float("softcap"))
+        scores /= softcap
+        np.tanh(scores, out=scores)
+        scores *= softcap
+    if len(inputs) > 3 and inputs[3].dtype != bool:
+        scores += inputs[3]
+    plain = -_PLAIN_SCORES < scores.min() <= scores.max() < _PLAIN_SCORES
+    for hidden in _hidden(inputs, attrs, q.shape[2], keys):
+        np.copyto(scores, -np.inf, where=hidden)
+    if not plain:
+        largest = np.fmax.reduce(scores, axis=3, keepdims=True)
+        largest[~(largest > -np.inf)] = 0
+        scores -= largest
+    np.exp(scores, out=scores)
+    total = sum_rows(scores)
+    if not attrs.as_bool("none_seen_is_nan"):
+        total[total == 0] = 1
+    scores /= total  # before the product, as values may be as large or small as float32 holds
+    np.matmul(scores, v, out=_swapped(out, turn_result))
+
+
+def _hidden(inputs: tuple[NDArray, ...], attrs: Attrs, rows: int, keys: int) -> Iterator[NDArray]:
+    """Yields what says which scores do not count: by their place, and by the mask."""
+    low, high = seen_keys(attrs)
+    if low > 1 - rows or high < keys - 1:
+        ahead = np.arange(keys) - np.arange(rows)[:, None]
+        yield (ahead < low) | (ahead > high)
+    if len(inputs) > 3:
+        yield ~inputs[3] if inputs[3].dtype == bool else np.isneginf(inputs[3])
+
+
+HOST = HostKernel(_compute)  # in one piece, as products have threads of their own

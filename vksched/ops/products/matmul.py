@@ -1,0 +1,152 @@
+"""Matrix multiplication: batched, broadcast, with transposed operands and an optional bias."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ...errors import DTypeError, ShapeError
+from ...types import FLOAT32, INT32, UINT32, NDArray, TensorType, broadcast_shapes
+from ..core.host import HostKernel
+from ..core.op import Attrs, Kernel, Op, Work, register
+from ..core.tensor import Tensor, TensorLike, apply, as_tensor, register_method
+from ..elementwise.epilogue import with_epilogue
+from ..moves.layout import reshape
+from .matmul_kernels import (
+    SHADERS,
+    lower_product,
+    matrices,
+    pack,
+    product,
+    product_scratch,
+    step_cost,
+    takes_halves,
+    variants,
+)
+
+__all__ = ["SHADERS", "matmul", "pack", "product", "step_cost"]
+"""The builder, and what ops that are a product inside take from here."""
+
+
+def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    a, b = inputs[:2]
+    if a.dtype not in (FLOAT32, INT32, UINT32) or any(t.dtype != a.dtype for t in inputs):
+        raise DTypeError(
+            "[matmul] expected operands all float32, all int32 or all uint32, "
+            f"got {' and '.join(t.dtype for t in inputs)}; try vs.cast"
+        )
+    if a.rank < 2 or b.rank < 2:
+        raise ShapeError(f"[matmul] expected matrices, got {a.shape} and {b.shape}")
+    m, k, k_of_b, n = matrices(inputs, attrs)
+    if k != k_of_b:
+        raise ShapeError(
+            f"[matmul] expected the inner sizes to be equal, got {k} of {a.shape} and {k_of_b} of "
+            f"{b.shape}; try transpose_a or transpose_b"
+        )
+    if len(inputs) > 2 and inputs[2].shape != (n,):
+        raise ShapeError(f"[matmul] expected a bias of shape ({n},), got {inputs[2].shape}")
+    return TensorType((*broadcast_shapes("matmul", a.shape[:-2], b.shape[:-2]), m, n), a.dtype)
+
+
+def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    a = np.swapaxes(inputs[0], -1, -2) if attrs.as_bool("transpose_a") else inputs[0]
+    b = np.swapaxes(inputs[1], -1, -2) if attrs.as_bool("transpose_b") else inputs[1]
+    product = np.matmul(a, b)
+    if len(inputs) > 2:
+        product += inputs[2]
+    return np.asarray(product)
+
+
+def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    """One product of matrices where b is one, as numpy makes one for each matrix of a batch."""
+    a = np.swapaxes(inputs[0], -1, -2) if attrs.as_bool("transpose_a") else inputs[0]
+    b = np.swapaxes(inputs[1], -1, -2) if attrs.as_bool("transpose_b") else inputs[1]
+    if b.ndim > 2 and b.size == math.prod(b.shape[-2:]):
+        b = b.reshape(b.shape[-2:])
+    if b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous and out.flags.c_contiguous:
+        np.matmul(a.reshape(-1, a.shape[-1]), b, out=out.reshape(-1, out.shape[-1]))
+    else:
+        np.matmul(a, b, out=out)
+    if len(inputs) > 2:
+        out += inputs[2]
+
+
+def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
+    k = matrices(inputs, attrs)[1]
+    moved = sum(t.device_bytes for t in inputs) + output.device_bytes
+    return Work(2.0 * k * output.size, float(moved))
+
+
+register(
+    with_epilogue(
+        Op(
+            "matmul",
+            _infer,
+            _reference,
+            Kernel(
+                SHADERS,
+                lower_product,
+                scratch=product_scratch,
+                variants=variants,
+                takes_halves=takes_halves,
+            ),
+            work=_work,
+            host=HostKernel(_host),
+        )
+    )
+)
+
+
+def matmul(
+    a: TensorLike,
+    b: TensorLike,
+    bias: TensorLike | None = None,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """a @ b (+ bias), as numpy.matmul, for float32, int32 and uint32 (which wrap).
+
+    a: (..., m, k), b: (..., k, n), bias: (n,) -> (..., m, n); leading axes broadcast. transpose_a,
+    transpose_b: the operand's last two axes are read the other way round, at no cost. An operand of
+    rank 1 is a row (a) or a column (b), and its axis is left out of the result.
+    """
+    left = as_tensor(a, like=b if isinstance(b, Tensor) else None)
+    right = as_tensor(b, like=left)
+    if left.rank == 0 or right.rank == 0:
+        raise ShapeError(
+            f"[matmul] expected operands with axes, got {left.type} and {right.type}; try vs.mul"
+        )
+    for operand, transposed in ((left, transpose_a), (right, transpose_b)):
+        if operand.rank == 1 and transposed:
+            raise ShapeError(f"[matmul] expected a matrix to transpose, got {operand.type}")
+    row, column = left.rank == 1, right.rank == 1
+    if not (row or column):
+        return _apply(left, right, bias, transpose_a, transpose_b, name)
+    left = left.reshape((1, left.shape[0])) if row else left
+    right = right.reshape((right.shape[0], 1)) if column else right
+    product = _apply(left, right, bias, transpose_a, transpose_b, None)
+    shape = list(product.shape)
+    if column:
+        del shape[-1]
+    if row:
+        del shape[-1 if column else -2]
+    return reshape(product, shape, name=name)
+
+
+def _apply(
+    a: Tensor,
+    b: Tensor,
+    bias: TensorLike | None,
+    transpose_a: bool,
+    transpose_b: bool,
+    name: str | None,
+) -> Tensor:
+    inputs = (a, b) if bias is None else (a, b, as_tensor(bias, like=a))
+    attrs = {"transpose_a": bool(transpose_a), "transpose_b": bool(transpose_b)}
+    return apply("matmul", inputs, attrs, name)
+
+
+register_method("matmul", matmul)

@@ -1,0 +1,501 @@
+"""Which kernels compute a matrix product, and their dispatches.
+
+CPU drivers load every value of every lane by itself, at the price of some fifty multiplications, so
+there a value should be loaded by one lane and handed to the others (`lanes`, `rows`), in fours;
+matrices of other sizes are first packed into scratch memory, where that costs little beside the
+product. GPUs stage tiles in shared memory (`tiled`), and read b once where rows are few (`few`).
+
+    a, b --matmul_pack--> scratch, rows of a multiple of four --> product --> result + bias
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from ...errors import UnsupportedOp
+from ...types import FLOAT16, FLOAT32, INT32, Shape, TensorType, contiguous_strides
+from ..core.op import OUTPUT, SCRATCH, Attrs, Call, Dispatch, Limits
+from ..core.quads import has_lanes
+from ..core.strides import (
+    LOOP_STEPS,
+    MAX_DISPATCHES,
+    broadcast_strides,
+    collapse,
+    pad,
+    peel,
+    spread,
+)
+from ..core.variants import chosen
+
+_BATCH_AXES = 4
+"""Batch axes that fit into the push constants; a batch with more is several dispatches."""
+BIAS_PER_COLUMN, BIAS_PER_ROW = 1, 2
+"""The values of has_bias in shaders/include/matmul.glsl."""
+DISPATCH_FLOPS = 1e11
+"""Of one dispatch on a GPU, as drivers kill what takes seconds."""
+MAX_CUTS = 256
+FILLS_A_DEVICE = 64
+"""Groups that keep a GPU busy."""
+TALLEST_TILE = 64
+"""Rows of the largest tile of a group."""
+GUESSED_COLUMNS = 32
+"""Of which a product has a multiple on a GPU, as far as `step_cost` knows: none was measured."""
+PART_K = LOOP_STEPS
+"""Steps along k of one dispatch; a longer k is several."""
+LEAST_REUSE = 16
+"""Rows and columns of a result from which packing its operands pays."""
+
+
+def matrices(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[int, int, int, int]:
+    """Returns m, k of a and k, n of b, after transposition."""
+    a, b = inputs[0].shape[-2:], inputs[1].shape[-2:]
+    m, k = reversed(a) if attrs.as_bool("transpose_a") else a
+    k_of_b, n = reversed(b) if attrs.as_bool("transpose_b") else b
+    return m, k, k_of_b, n
+
+
+# -- operands ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    """One operand as it lies in memory: contiguous matrices of lines x along.
+
+    lies_along: k, or the rows or columns of the result. batch: its leading axes.
+    """
+
+    number: int
+    batch: Shape
+    lines: int
+    along: int
+    along_k: bool
+
+    @property
+    def in_fours(self) -> bool:
+        """Whether it can be read in steps of four elements, also along k."""
+        return self.along % 4 == 0 and (self.along_k or self.lines % 4 == 0)
+
+    @property
+    def padded(self) -> tuple[int, int]:
+        """Lines and their length, as packed."""
+        return self.lines if self.along_k else _up_to_fours(self.lines), _up_to_fours(self.along)
+
+    def strides(self, packed: bool) -> tuple[int, int, int]:
+        """Returns the steps from row to row (or column to column), along k, to the next matrix."""
+        lines, along = self.padded if packed else (self.lines, self.along)
+        return (along, 1, lines * along) if self.along_k else (1, along, lines * along)
+
+
+def _up_to_fours(size: int) -> int:
+    return -(-size // 4) * 4
+
+
+def _operands(call: Call) -> tuple[_Operand, _Operand, Shape, int]:
+    """Returns a, b, the batch and m, with a's batch made rows where b has none."""
+    a, b, batch = call.inputs[0].shape, call.inputs[1].shape, call.output.shape[:-2]
+    m = call.output.shape[-2]
+    if math.prod(b[:-2]) == 1 and not call.attrs.as_bool("transpose_a"):
+        m = math.prod(batch) * m
+        a, b, batch = (m, a[-1]), b[-2:], ()
+    return (
+        _Operand(0, a[:-2], a[-2], a[-1], not call.attrs.as_bool("transpose_a")),
+        _Operand(1, b[:-2], b[-2], b[-1], call.attrs.as_bool("transpose_b")),
+        batch,
+        m,
+    )
+
+
+# -- the choice --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Lanes:
+    """A variant of `matmul_lanes` or `matmul_rows`: one subgroup computes a tile of this size."""
+
+    rows: int
+    columns: int
+    lanes: int
+    few: bool = False
+
+    @property
+    def kind(self) -> str:
+        return "rows" if self.few else "lanes"
+
+    @property
+    def fixed(self) -> bool:
+        """Whether each layout of the operands has a module of its own."""
+        return self.lanes in _FIXED
+
+    @property
+    def has_whole(self) -> bool:
+        """Whether there is a module that stores whole tiles as they are."""
+        return self.fixed and self.rows == 1
+
+    def shader(self, dtype: str, layout: str, whole: bool) -> str:
+        """Returns the module's name. whole: tiles have all their columns, rows start at multiples
+        of four, and all of k is summed at once, without a bias for each row.
+        """
+        of = f"_whole_of_{self.lanes}" if whole and self.has_whole else f"_of_{self.lanes}"
+        name = f"matmul_{self.kind}_{self.rows}x{self.columns}{of}"
+        return f"{name}_{layout}_{dtype}" if self.fixed else f"{name}_{dtype}"
+
+    def suits(self, b_along_k: bool) -> bool:
+        """Whether few rows are read as they lie: wide tiles read whole lines of b along n."""
+        return not b_along_k or self.columns == 4 * self.lanes
+
+    def tiles(self, m: int, n: int, batches: int) -> tuple[int, int, int]:
+        """Returns the groups, each of which computes one tile."""
+        return -(-m // self.rows), -(-n // self.columns), batches
+
+    def cost(self, m: int, n: int, batches: int) -> float:
+        """Returns about how long a step along k takes, in loads of a value by a lane."""
+        tiles = math.prod(self.tiles(m, n, batches))
+        products = self.rows * self.columns / self.lanes
+        tile = self.rows + self.columns + products * _PRODUCT_COST[self.lanes]
+        return -(-tiles // 2) * tile  # of two threads, as most machines have more
+
+
+_PRODUCT_COST = {8: 0.5, 4: 0.7}
+"""A multiplication and addition of all lanes, as a share of a load by one: seen on llvmpipe (8
+lanes) and SwiftShader (4).
+"""
+_ROWS = {8: ((1, 32), (1, 512), (4, 32), (4, 128)), 4: ((1, 16), (4, 16))}
+"""Rows and columns of a tile of `matmul_rows`, by lanes: wide ones for lines of b along n."""
+_TILES = {8: ((8, 32), (16, 32), (32, 32), (32, 64)), 4: ((8, 16), (16, 64), (32, 64))}
+"""Rows and columns of a tile of `matmul_lanes`, by lanes: as many as fit the stack and the
+instruction cache.
+"""
+_FIXED = (4,)
+"""Lanes of drivers that go through both sides of a branch over a constant (SwiftShader), which have
+a module for each layout of the operands.
+"""
+_LAYOUTS = ("nn", "nt", "tn", "tt")
+"""Of a and b: n as they are multiplied, t transposed."""
+LOCAL = (16, 8)
+"""Columns and rows of invocations in a group of `matmul_tiled`, the shader's default."""
+REGISTER = "register"
+BLOCKS = {f"tiled {LOCAL[0]}x{LOCAL[1]} b{block}": block for block in (8, 4)}
+"""Variants of `matmul_tiled`: an invocation computes a square of this many values a side. The tiles
+of the larger one take 12.2 KiB of shared memory, of the 16 that every device has.
+"""
+FEW = {"few 1": 1, "few 4": 4}
+"""Variants of `matmul_few`: rows of a group."""
+FEW_LOCAL = {True: (8, 16), False: (32, 4)}
+"""Its invocations, by whether b lies along n: along n and k, or along k and n. Lanes beside each
+other read a line of memory.
+"""
+MOST_FEW = 8
+"""Rows up to which reading b takes longer than the products."""
+
+
+def _lanes(limits: Limits) -> dict[str, _Lanes]:
+    """Returns the variants for the subgroups of a CPU driver, by name."""
+    if not has_lanes(limits, _TILES):
+        return {}
+    lanes = limits.subgroup_size
+    few = [_Lanes(r, c, lanes, few=True) for r, c in _ROWS[lanes]]
+    many = [_Lanes(r, c, lanes) for r, c in _TILES[lanes]]
+    return {f"{tile.kind} {tile.rows}x{tile.columns}": tile for tile in (*few, *many)}
+
+
+def variants(call: Call) -> tuple[str, ...]:
+    """Tiles of subgroups on CPU drivers, in shared memory on GPUs, each the best guess first."""
+    return _variants(call, True)
+
+
+def _in_place(call: Call) -> tuple[str, ...]:
+    """The variants without scratch memory."""
+    return _variants(call, False)
+
+
+def step_cost(m: int, n: int, batches: int, limits: Limits) -> float:
+    """Returns about how long a step along k takes, in a unit of the device's own: for comparing
+    products whose rows are filled up to tiles, before there is a call.
+    """
+    tiles = [tile for tile in _lanes(limits).values() if not tile.few]
+    if not tiles:
+        return float(m * -(-n // GUESSED_COLUMNS) * GUESSED_COLUMNS * batches)
+    return min(tile.cost(m, n, batches) for tile in tiles)
+
+
+def _variants(call: Call, packs: bool) -> tuple[str, ...]:
+    if call.output.size == 0:
+        return ()
+    a, b, batch, m = _operands(call)
+    n, batches = call.output.shape[-1], math.prod(batch)
+    if call.limits.software:
+        fitting = _fitting(call, packs)
+        best = sorted(fitting, key=lambda name: fitting[name].cost(m, n, batches))
+        return tuple(best) or (REGISTER,)
+    large, small = BLOCKS
+    if m <= MOST_FEW:
+        return "few 1" if m == 1 else "few 4", small, large
+    rows, columns = LOCAL[1] * BLOCKS[large], LOCAL[0] * BLOCKS[large]
+    groups = -(-m // rows) * -(-n // columns) * batches
+    return (large, small) if groups >= FILLS_A_DEVICE else (small, large)
+
+
+def _fitting(call: Call, packs: bool) -> dict[str, _Lanes]:
+    """Returns the variants that read four elements at once and can do so here."""
+    a, b, batch, m = _operands(call)
+    n, batches = call.output.shape[-1], math.prod(batch)
+    if call.output.dtype not in (FLOAT32, FLOAT16) or not a.along * a.lines:
+        return {}
+    if not _in_fours(call) and (not packs or min(m, n) < LEAST_REUSE):
+        return {}
+    most = call.limits.max_groups
+    tiles = _lanes(call.limits)
+    few = sorted({t.rows for t in tiles.values() if t.few and t.rows >= m})[:1] if a.along_k else []
+    return {
+        name: variant
+        for name, variant in tiles.items()
+        if (not variant.few or variant.rows in few and variant.suits(b.along_k))
+        and all(
+            count <= limit for count, limit in zip(variant.tiles(m, n, batches), most, strict=True)
+        )
+    }
+
+
+def takes_halves(call: Call) -> bool:
+    """Whether the variant of a call reads and writes packed float16: not where it adds up parts,
+    which would be rounded, or infinite, on their own.
+    """
+    if matrices(call.inputs, call.attrs)[1] > PART_K:
+        return False
+    if call.variant in BLOCKS or call.variant in FEW:
+        return _in_fours(call)
+    return call.variant in _fitting(call, packs=False)
+
+
+def _in_fours(call: Call) -> bool:
+    """Whether the operands, and of float16 the result, lie in fours, which hold whole words."""
+    a, b, _, _ = _operands(call)
+    whole = call.output.dtype != FLOAT16 or call.output.shape[-1] % 4 == 0
+    return a.along * a.lines > 0 and a.in_fours and b.in_fours and whole
+
+
+def _packed(call: Call) -> tuple[bool, bool]:
+    """Whether a and b are packed first."""
+    a, b, _, _ = _operands(call)
+    if call.output.size == 0 or call.variant not in _lanes(call.limits):
+        return False, False
+    _, k, _, _ = matrices(call.inputs, call.attrs)
+    return not a.in_fours or k % 4 != 0, not b.in_fours or k % 4 != 0
+
+
+def product_scratch(call: Call) -> tuple[int, ...]:
+    """Returns the words of each packed operand."""
+    pairs = zip(_operands(call)[:2], _packed(call), strict=True)
+    return tuple(math.prod((*o.batch, *o.padded)) for o, packed in pairs if packed)
+
+
+# -- dispatches --------------------------------------------------------------------------------
+
+
+def lower_product(call: Call) -> tuple[Dispatch, ...]:
+    """Returns the dispatches of a matmul, which pack operands first where that pays."""
+    operands, first, pack = [0, 1], SCRATCH, []
+    for operand, packed in zip(_operands(call)[:2], _packed(call), strict=True):
+        if packed:
+            pack.append(_pack(operand, first, call.limits))
+            operands[operand.number] = first
+            first -= 1
+    dispatches = _product(call, 0, 0, _packed(call))
+    return (
+        *pack,
+        *(
+            replace(
+                step,
+                operands=(*operands, *step.operands[2:]),
+                barrier=step.barrier or (bool(pack) and i == 0),
+            )
+            for i, step in enumerate(dispatches)
+        ),
+    )
+
+
+def pack(call: Call, number: int, target: int) -> Dispatch:
+    """Returns the dispatch that packs operand 0 or 1 of a product into `target`."""
+    return _pack(_operands(call)[:2][number], target, call.limits)
+
+
+def _pack(operand: _Operand, target: int, limits: Limits) -> Dispatch:
+    lines, along = operand.padded
+    count = math.prod(operand.batch)
+    push = (
+        ("matrices", count),
+        *(("rows", operand.lines), ("columns", operand.along)),
+        *(("padded_rows", lines), ("padded_columns", along)),
+    )
+    groups = spread(count * lines * along // 4, limits)
+    return Dispatch("matmul_pack", (operand.number, target), groups, push)
+
+
+def product(
+    call: Call,
+    bias_rows: int = 0,
+    result_row: int = 0,
+    packed: tuple[bool, bool] = (False, False),
+) -> tuple[Dispatch, ...]:
+    """Returns the dispatches of a product inside another op, by the fastest kernel that needs no
+    scratch memory.
+
+    On CPU drivers with shuffles that is the one of `matmul`, at its full speed, where k and what
+    lies along memory (k, or m of a transposed a, n of a plain b) are multiples of four. Operands
+    are 0 (a), 1 (b), 2 (bias) and OUTPUT, for the caller to replace; shifts may be added to theirs,
+    in multiples of four words. The first dispatch has no barrier.
+
+    bias_rows: operand 2 has this many values, those of whole matrices, one for each row of all
+        matrices in turn; 0: it has one for each column.
+    result_row: words from row to row of a result of which this product computes some columns.
+    packed: whether a and b lie as `pack` leaves them.
+    """
+    if call.output.size == 0:
+        return ()
+    fitting = variants if any(packed) else _in_place
+    return _product(chosen("matmul", fitting, call), bias_rows, result_row, packed)
+
+
+def _product(
+    call: Call, bias_rows: int, result_row: int, packed: tuple[bool, bool]
+) -> tuple[Dispatch, ...]:
+    if call.output.size == 0:
+        return ()
+    a, b, batch, m = _operands(call)
+    n, k = call.output.shape[-1], matrices(call.inputs, call.attrs)[1]
+    a_row, a_column, a_step = a.strides(packed[0])
+    b_column, b_row, b_step = b.strides(packed[1])
+    k = _up_to_fours(k) if any(packed) else k
+    given = [
+        *(_batch_strides(o.batch, batch, step) for o, step in ((a, a_step), (b, b_step))),
+        tuple(s * m * (result_row or n) for s in contiguous_strides(batch)),
+    ]
+    sizes, strides = collapse(batch, given)
+    inner = _inner_axes(sizes, 2.0 * m * n * min(k, PART_K), call.limits)
+    shifts = [(at_a, at_b, out) for at_a, at_b, out in peel(sizes, strides, inner)]
+    sizes, strides = sizes[:inner], tuple(s[:inner] for s in strides)
+    parts = range(0, max(k, 1), PART_K)
+    if len(shifts) * len(parts) > MAX_DISPATCHES:
+        raise UnsupportedOp(
+            f"[matmul] broadcasting to {batch} needs {len(shifts) * len(parts)} dispatches, "
+            f"over {MAX_DISPATCHES}; try expand"
+        )
+    batches = math.prod(sizes)
+    rows = _rows_of_dispatch(m, 2.0 * n * min(k, PART_K) * batches, batches, call.limits)
+    bias = (BIAS_PER_ROW if bias_rows else BIAS_PER_COLUMN) if len(call.inputs) > 2 else 0
+    layout = (
+        *(("batches", batches), ("n", n)),
+        *(("a_row", a_row), ("a_column", a_column), ("b_row", b_row), ("b_column", b_column)),
+        ("batch_sizes", pad(sizes, 3, 1)),
+        ("a_batch", pad(strides[0], 4)),
+        ("b_batch", pad(strides[1], 4)),
+        *(("result_row", result_row or n), ("bias_rows", bias_rows)),
+    )
+    whole = len(parts) == 1 and not bias_rows and (result_row or n) % 4 == 0
+    shader, tile, constants = _algorithm(call, a.along_k, not b.along_k, whole)
+    most = call.limits.max_groups
+    across, down = -(-n // tile[0]), -(-min(m, rows) // tile[1])
+    # those of `_Lanes` go down the rows first, so that groups share the columns of b in a cache
+    first, second = (down, across) if call.variant in _lanes(call.limits) else (across, down)
+    groups = (min(first, most[0]), min(second, most[1]), min(batches, most[2]))
+    per_word = 2 if call.output.dtype == FLOAT16 else 1
+    return tuple(
+        Dispatch(
+            shader,
+            (0, 1, 2 if bias else 0, OUTPUT),
+            groups,
+            (
+                *layout,
+                *(("m", min(rows, m - row)), ("k", min(PART_K, k - start))),
+                *(("has_bias", bias * (start == 0)), ("adds", int(start > 0))),
+            ),
+            constants,
+            shifts=(
+                (at_a + start * a_column + row * a_row) // per_word,
+                (at_b + start * b_row) // per_word,
+                out // (result_row or n) % bias_rows + row if bias_rows else 0,
+                (out + row * (result_row or n)) // per_word,
+            ),
+            barrier=start > 0,
+            partial=start + PART_K < k,
+        )
+        for start in parts
+        for at_a, at_b, out in shifts
+        for row in range(0, m, rows)
+    )
+
+
+def _inner_axes(sizes: tuple[int, ...], flops: float, limits: Limits) -> int:
+    """Returns how many batch axes one dispatch covers: fewer on a GPU where it would take long."""
+    inner = min(len(sizes), _BATCH_AXES)
+    while (
+        inner > 0
+        and not limits.software
+        and flops * math.prod(sizes[:inner]) > DISPATCH_FLOPS
+        and math.prod(sizes[inner - 1 :]) <= MAX_CUTS
+    ):
+        inner -= 1
+    return inner
+
+
+def _rows_of_dispatch(m: int, flops_per_row: float, batches: int, limits: Limits) -> int:
+    """Returns the rows that one dispatch computes: all but where a GPU would take long."""
+    if limits.software or batches > 1 or m * flops_per_row <= DISPATCH_FLOPS:
+        return m
+    tiles = max(1, int(DISPATCH_FLOPS / flops_per_row / TALLEST_TILE))
+    return tiles * TALLEST_TILE
+
+
+def _algorithm(
+    call: Call, a_along_k: bool, b_along_n: bool, whole: bool
+) -> tuple[str, tuple[int, int], tuple[tuple[str, int], ...]]:
+    """Returns the shader, the columns and rows that one group computes, and its constants.
+
+    whole: nothing but missing columns keeps a tile from being stored as it is.
+    """
+    # products and sums of uint32 have the bits of those of int32
+    dtype = call.output.dtype if call.output.dtype in (FLOAT32, FLOAT16) else INT32
+    along = (("A_ALONG_K", int(a_along_k)), ("B_ALONG_N", int(b_along_n)))
+    if call.variant in BLOCKS:
+        block = BLOCKS[call.variant]
+        size = LOCAL[0] * block, LOCAL[1] * block
+        return f"matmul_tiled_{dtype}", size, (("BLOCK", block), *along)
+    if call.variant in FEW:
+        rows, (x, y) = FEW[call.variant], FEW_LOCAL[b_along_n]
+        fours = x if b_along_n else y
+        local = (("LOCAL_X", x), ("LOCAL_Y", y))
+        return f"matmul_few_{dtype}", (4 * fours, rows), (*local, ("ROWS", rows), *along)
+    tile = _lanes(call.limits).get(call.variant)
+    if tile is not None:
+        constants = () if tile.fixed else along[1:] if tile.few else along
+        whole = whole and call.output.shape[-1] % tile.columns == 0
+        shader = tile.shader(dtype, _layout(a_along_k, b_along_n), whole)
+        return shader, (tile.columns, tile.rows), (("LOCAL_X", tile.lanes), *constants)
+    return f"matmul_register_{dtype}", (8 * 8, 4 * 8), ()
+
+
+def _layout(a_along_k: bool, b_along_n: bool) -> str:
+    return ("n" if a_along_k else "t") + ("n" if b_along_n else "t")
+
+
+def _batch_strides(shape: Shape, batch: Shape, step: int) -> tuple[int, ...]:
+    """Returns the strides from matrix to matrix, 0 along broadcast axes."""
+    return tuple(s * step for s in broadcast_strides(shape, batch))
+
+
+SHADERS = (
+    "matmul_pack",
+    *{
+        variant.shader(dtype, layout, whole): None
+        for lanes in _TILES
+        for variant in _lanes(
+            Limits(software=True, subgroup_size=lanes, subgroup_shuffle=True, int64=True)
+        ).values()
+        for layout in _LAYOUTS[: 2 if variant.few else 4]
+        for dtype in (FLOAT32, FLOAT16)
+        for whole in (False, True)
+    },
+    *(f"matmul_{k}_{t}" for k in ("tiled", "few", "register") for t in (FLOAT32, INT32)),
+    *(f"matmul_{kind}_{FLOAT16}" for kind in ("tiled", "few")),
+)

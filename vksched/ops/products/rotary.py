@@ -1,0 +1,122 @@
+"""Rotary position embedding."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...errors import DTypeError, ShapeError
+from ...types import FLOAT32, NDArray, TensorType, as_float, as_int, check_made
+from ..core.op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, register
+from ..core.strides import spread
+from ..core.tensor import Tensor, TensorLike, apply, as_tensor, constant
+
+
+def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    x, half = inputs[0], attrs.as_int("turned") // 2
+    if any(t.dtype != FLOAT32 for t in inputs):
+        got = " and ".join(t.dtype for t in inputs)
+        raise DTypeError(f"[rotary_embedding] expected float32, got {got}; try vs.cast")
+    if x.rank != 4:
+        raise ShapeError(
+            f"[rotary_embedding] expected x (batch, heads, length, depth), got {x.shape}"
+        )
+    wanted = ((x.shape[2], half), (x.shape[0], x.shape[2], half))
+    for cache in inputs[1:]:
+        if cache.shape not in wanted:
+            raise ShapeError(
+                f"[rotary_embedding] expected cos and sin of shape {wanted[0]} or {wanted[1]}, "
+                f"got {cache.shape}"
+            )
+    return x
+
+
+def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    x, turned = inputs[0], attrs.as_int("turned")
+    cos, sin = (c if c.ndim == 2 else c[:, None] for c in inputs[1:])
+    first, second = slice(turned // 2), slice(turned // 2, turned)
+    if attrs.as_bool("interleaved"):
+        first, second = slice(0, turned, 2), slice(1, turned, 2)
+    out = x.copy()
+    out[..., first] = x[..., first] * cos - x[..., second] * sin
+    out[..., second] = x[..., first] * sin + x[..., second] * cos
+    return np.asarray(out)
+
+
+def _lower(call: Call) -> tuple[Dispatch, ...]:
+    shape, half = call.output.shape, call.attrs.as_int("turned") // 2
+    if call.output.size == 0:
+        return ()
+    rows = call.output.size // shape[3]
+    cos, sin = (t.size // shape[0] if t.rank == 3 else 0 for t in call.inputs[1:])
+    push = (
+        *(("rows", rows), ("length", shape[2]), ("heads", shape[1]), ("depth", shape[3])),
+        *(("half_turned", half), ("cosine_batch", cos), ("sine_batch", sin)),
+    )
+    groups = spread(rows * (half + (shape[3] - 2 * half + 1) // 2), call.limits)
+    constants = (("INTERLEAVED", int(call.attrs.as_bool("interleaved"))),)
+    return (Dispatch("rotary_embedding", (0, 1, 2, OUTPUT), groups, push, constants),)
+
+
+def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
+    return Work(3.0 * output.size, 2.0 * output.device_bytes)
+
+
+register(
+    Op(
+        "rotary_embedding",
+        _infer,
+        _reference,
+        Kernel(("rotary_embedding",), _lower),
+        work=_work,
+    )
+)
+
+
+def rotary_embedding(
+    x: TensorLike,
+    cos: TensorLike,
+    sin: TensorLike,
+    *,
+    interleaved: bool = False,
+    rotary_dim: int | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Pairs of x turned by angles that depend on the position, as ONNX RotaryEmbedding.
+
+    x: (batch, heads, length, depth); cos, sin: (length, rotary_dim / 2), or the same for each
+    batch. The pairs are (i, i + rotary_dim / 2), with `interleaved` (2 i, 2 i + 1); what lies
+    beyond rotary_dim, by default the whole depth, stays. See `rotary_cache`; for positions other
+    than 0, 1, ... take its rows with `vs.gather`.
+    """
+    tensor = as_tensor(x)
+    depth = tensor.shape[-1] if tensor.rank else 0
+    turned = depth
+    if rotary_dim is not None:
+        turned = as_int("rotary_embedding", "rotary_dim", rotary_dim)
+    if not 0 <= turned <= depth or turned % 2:
+        raise ShapeError(
+            f"[rotary_embedding] expected an even rotary_dim in 0..{depth}, got {turned}"
+        )
+    attrs: dict[str, AttrValue] = {"interleaved": bool(interleaved), "turned": turned}
+    caches = [as_tensor(t, like=tensor) for t in (cos, sin)]
+    return apply("rotary_embedding", (tensor, *caches), attrs, name)
+
+
+def rotary_cache(
+    length: int, dim: int, base: float = 10000.0, *, name: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """cos and sin of position * base ** (-2 i / dim), two constants of shape (length, dim / 2)."""
+    length, dim = as_int("rotary_cache", "length", length), as_int("rotary_cache", "dim", dim)
+    base = as_float("rotary_cache", "base", base)
+    if length < 0 or dim < 0 or dim % 2 or base <= 0:
+        raise ShapeError(
+            "[rotary_cache] expected a length, an even dim and a base over 0, "
+            f"got {length}, {dim} and {base}"
+        )
+    check_made("rotary_cache", max(length * dim, length, dim))
+    rates = base ** (-np.arange(0, dim, 2, dtype=np.float64) / max(dim, 1))
+    angles = np.arange(length, dtype=np.float64)[:, None] * rates
+    return (
+        constant(np.cos(angles).astype(np.float32), name and f"{name}.cos"),
+        constant(np.sin(angles).astype(np.float32), name and f"{name}.sin"),
+    )

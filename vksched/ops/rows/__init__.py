@@ -1,0 +1,1 @@
+"""Ops along an axis: reductions, norms, softmax, scans, sorting."""

@@ -1,0 +1,230 @@
+"""Softmax and its logarithm along an axis, with a mask where there is one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from ...errors import DTypeError, ShapeError
+from ...types import BOOL, FLOAT32, FLOATS, NDArray, TensorType, broadcast_shapes, normalize_axis
+from ..core.host import HostKernel, Piece, cut_leading
+from ..core.op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
+from ..core.quads import (
+    GROUP,
+    LANES,
+    ROWS,
+    can_take_quads,
+    held_quads,
+    launch_held,
+    launch_rows,
+    row_variants,
+)
+from ..core.strides import broadcast_strides, collapse, pad
+from ..core.tensor import Tensor, TensorLike, apply, as_tensor
+from .norm import check_row
+
+PASSES = 3
+"""Over each row, in the kernel."""
+MASK_RANK = 7
+"""Axes by which the kernel finds a row's mask, at most."""
+
+
+def _infer(op: str) -> Callable[[tuple[TensorType, ...], Attrs], TensorType]:
+    def infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+        x = inputs[0]
+        if x.dtype != FLOAT32:
+            raise DTypeError(f"[{op}] expected float32, got {x.dtype}; try vs.cast")
+        for mask in inputs[1:]:
+            if mask.dtype not in (BOOL, x.dtype):
+                raise DTypeError(
+                    f"[{op}] expected a mask of bool or {x.dtype}, got {mask.dtype}; try vs.cast"
+                )
+            if broadcast_shapes(op, x.shape, mask.shape) != x.shape:
+                raise ShapeError(
+                    f"[{op}] expected a mask that broadcasts to {x.shape}, got {mask.shape}"
+                )
+        return x
+
+    return infer
+
+
+def _masked(inputs: tuple[NDArray, ...]) -> NDArray:
+    x = inputs[0]
+    if len(inputs) == 1:
+        return x
+    mask = inputs[1]
+    minus_infinity = np.asarray(-np.inf, x.dtype)
+    return np.where(mask, x, minus_infinity) if mask.dtype == bool else x + mask
+
+
+def _softmax_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    x, axis = _masked(inputs), attrs.as_int("axis")
+    if x.size == 0:
+        return x
+    e = np.exp(x - x.max(axis=axis, keepdims=True))
+    e /= e.sum(axis=axis, keepdims=True)
+    return np.asarray(e)
+
+
+def _log_softmax_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    x, axis = _masked(inputs), attrs.as_int("axis")
+    if x.size == 0:
+        return x
+    shifted = x - x.max(axis=axis, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)))
+
+
+def _sizes(call: Call) -> tuple[int, int, bool, int]:
+    """Returns columns, rows side by side, whether four of these go together, and how many there
+    are in all.
+    """
+    shape, axis = call.output.shape, call.attrs.as_int("axis")
+    columns, inner = shape[axis], math.prod(shape[axis + 1 :])
+    across = inner > 1 and inner % 4 == 0 and len(call.inputs) == 1
+    rows = call.output.size // max(columns, 1)
+    return columns, inner, across, rows // 4 if across else rows
+
+
+def _variants(call: Call) -> tuple[str, ...]:
+    columns, inner, across, items = _sizes(call)
+    rows = row_variants(columns, items, across, PASSES, call.limits)
+    holds = inner == 1 and len(call.inputs) == 1 and held_quads(columns, call.limits)
+    return (LANES, *rows) if holds else rows
+
+
+def _mask_push(call: Call) -> tuple[tuple[tuple[str, int | tuple[int, ...]], ...], bool]:
+    """Returns how the kernel finds the mask of a row, and whether four words of it are one load."""
+    shape, axis = call.output.shape, call.attrs.as_int("axis")
+    strides = broadcast_strides(call.inputs[1].shape, shape)
+    kept = shape[:axis] + shape[axis + 1 :]
+    sizes, (kept_strides,) = collapse(kept, [strides[:axis] + strides[axis + 1 :]])
+    push = (
+        ("mask_column", strides[axis]),
+        ("mask_rank", len(sizes)),
+        ("mask_sizes", pad(sizes, MASK_RANK - 1, 1)),
+        ("mask_strides", pad(kept_strides, MASK_RANK)),
+    )
+    along = strides[axis] == 1 and can_take_quads(shape[axis], [(1, *kept_strides)])
+    return push, along
+
+
+def _host(op: str) -> HostKernel:
+    def compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+        x, axis = inputs[0], attrs.as_int("axis") - inputs[0].ndim
+        if len(inputs) == 1:
+            np.subtract(x, np.maximum.reduce(x, axis=axis, keepdims=True), out=out)
+        else:
+            np.copyto(out, _masked(inputs))
+            out -= np.maximum.reduce(out, axis=axis, keepdims=True)
+        if op == "softmax":
+            np.exp(out, out=out)
+            out /= np.add.reduce(out, axis=axis, keepdims=True)
+        else:
+            total = np.add.reduce(np.exp(out), axis=axis, keepdims=True)
+            out -= np.log(total)
+
+    def cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
+        whole = tuple(np.broadcast_to(x, out.shape) for x in inputs)
+        yield from cut_leading(whole, out, attrs.as_int("axis"))
+
+    return HostKernel(compute, cut)
+
+
+def _lower(op: str) -> Callable[[Call], tuple[Dispatch, ...]]:
+    def lower(call: Call) -> tuple[Dispatch, ...]:
+        if call.output.size == 0:
+            return ()
+        columns, inner, across, items = _sizes(call)
+        check_row(op, columns, PASSES, call)
+        if call.variant == LANES:
+            groups, constants = launch_held(columns, items, call.limits)
+        else:
+            groups, constants = launch_rows(columns, items, across, call.variant, call.limits)
+        push: tuple[tuple[str, int | tuple[int, ...]], ...] = (
+            ("rows", call.output.size // columns),
+            ("columns", columns),
+            ("inner", inner),
+        )
+        constants += (("LOGARITHM", int(op == "log_softmax")),)
+        suffix = {GROUP: "_group", LANES: "_lanes"}.get(call.variant, "")
+        if len(call.inputs) == 1:
+            if call.variant == ROWS and inner == 1 and columns % 4 == 0:
+                return (Dispatch(f"{op}_quads", (0, OUTPUT), groups, push, constants[:1]),)
+            return (Dispatch(f"softmax{suffix}", (0, OUTPUT), groups, push, constants),)
+        mask_push, along = _mask_push(call)
+        constants += (("ADDS", int(call.inputs[1].dtype != BOOL)), ("QUADS", int(along)))
+        shader = f"softmax_masked{suffix}"
+        return (Dispatch(shader, (0, 1, OUTPUT), groups, (*push, *mask_push), constants),)
+
+    return lower
+
+
+def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
+    masked = 1.0 * sum(mask.device_bytes for mask in inputs[1:])
+    return Work(5.0 * output.size, 2.0 * output.device_bytes + masked)
+
+
+SHADERS = (
+    "softmax",
+    "softmax_group",
+    "softmax_lanes",
+    "softmax_quads",
+    "log_softmax_quads",
+    "softmax_masked",
+    "softmax_masked_group",
+)
+for _name, _reference in (
+    ("softmax", _softmax_reference),
+    ("log_softmax", _log_softmax_reference),
+):
+    _kernel = Kernel(SHADERS, _lower(_name), variants=_variants)
+    register(
+        Op(
+            _name,
+            _infer(_name),
+            _reference,
+            _kernel,
+            work=_work,
+            host=_host(_name),
+        )
+    )
+
+
+def as_mask(mask: TensorLike, like: Tensor) -> Tensor:
+    """Returns a mask as a tensor; Python's floats take `like`'s element type, bools stay."""
+    tensor = as_tensor(mask)
+    if isinstance(mask, (Tensor, np.ndarray)) or tensor.dtype not in FLOATS:
+        return tensor
+    return as_tensor(mask, like=like)
+
+
+def _apply(op: str, x: TensorLike, axis: int, mask: TensorLike | None, name: str | None) -> Tensor:
+    tensor = as_tensor(x)
+    if tensor.rank == 0:
+        raise ShapeError(f"[{op}] expected a tensor with axes, got a scalar")
+    at = normalize_axis(op, axis, tensor.rank)
+    operands = (tensor,) if mask is None else (tensor, as_mask(mask, tensor))
+    return apply(op, operands, {"axis": at}, name)
+
+
+def softmax(
+    x: TensorLike, axis: int = -1, mask: TensorLike | None = None, *, name: str | None = None
+) -> Tensor:
+    """exp(x) / sum(exp(x)) along an axis, as scipy.special.softmax, without overflow.
+
+    mask: broadcasts to x; bool leaves out what is False, float32 is added to x. Where a row is
+    left out whole, the result is NaN.
+    """
+    return _apply("softmax", x, axis, mask, name)
+
+
+def log_softmax(
+    x: TensorLike, axis: int = -1, mask: TensorLike | None = None, *, name: str | None = None
+) -> Tensor:
+    """x - log(sum(exp(x))) along an axis, as ONNX LogSoftmax, exact for values of any size.
+
+    mask: as in `softmax`; what a mask leaves out is -infinity.
+    """
+    return _apply("log_softmax", x, axis, mask, name)

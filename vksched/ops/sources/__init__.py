@@ -1,0 +1,1 @@
+"""Values that no operand gives: constants, ranges, random numbers, states."""

@@ -1,0 +1,135 @@
+"""State: a value that outlives a run, and its next value.
+
+`state` stands for what is there when a run begins; `assign` puts the next value in its place once
+all else of the run is done. Both work on memory that the plan does not reuse.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...errors import DTypeError, IndexOutOfRange, ShapeError
+from ...types import NDArray, TensorType
+from ..core.op import (
+    OUTPUT,
+    Attrs,
+    AttrValue,
+    Call,
+    Dispatch,
+    Kernel,
+    Op,
+    get_op,
+    register,
+    view_offset,
+)
+from ..core.quads import both_readings, launch_run, reading
+from ..core.tensor import Tensor, apply, bounds_attrs, from_array, leaf_infer, no_reference
+
+BACKUP_BYTES = 1 << 20
+"""States up to this size are copied to the host after each run that changes them."""
+
+
+def _infer_assign(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    held, value = inputs
+    if held.shape != value.shape:
+        raise ShapeError(f"[assign] expected a next value of shape {held.shape}, got {value.shape}")
+    if held.dtype != value.dtype:
+        raise DTypeError(f"[assign] expected a next value of {held.dtype}, got {value.dtype}")
+    return held
+
+
+def _assign_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    return np.array(inputs[1], copy=True)
+
+
+def _lower_assign(call: Call) -> tuple[Dispatch, ...]:
+    words = call.output.words
+    if not words:
+        return ()
+    groups, constants = launch_run(-(-words // 4), call.limits)
+    shader = reading("copy", call.limits)
+    return (Dispatch(shader, (1, OUTPUT), groups, (("count", words),), constants),)
+
+
+register(
+    Op(
+        "state",
+        leaf_infer,
+        no_reference,
+        Kernel((), lambda call: (), as_words=lambda call: call),
+        any_dtype=True,
+        stateful=True,
+    )
+)
+register(
+    Op(
+        "assign",
+        _infer_assign,
+        _assign_reference,
+        Kernel(both_readings(("copy",)), _lower_assign, as_words=lambda call: call),
+        any_dtype=True,
+        stateful=True,
+    )
+)
+
+
+def state(
+    array: Any,
+    name: str | None = None,
+    *,
+    bounds: tuple[int, int] | None = None,
+    backup: bool | None = None,
+) -> Tensor:
+    """A value that lives on a device from run to run: a cache, a counter, what an optimiser keeps.
+
+    A run reads what was there when it began. `sched.compile(..., updates={state: next_value})` has
+    each run put the next value in its place; `sched.read` and `sched.write` do so from outside.
+    All graphs of a scheduler that use this Tensor share it.
+
+    array: what it starts with, copied. bounds: the least and largest value of an integer state;
+    int64 needs them to live on a device, which holds 32 bits. backup: whether the host gets a copy
+    of each next value, so that nothing is lost with a device that fails; None: up to 1 MiB.
+    """
+    if backup not in (None, True, False):
+        raise DTypeError(f"[state] expected a backup of True, False or None, got {backup!r}")
+
+    def attrs(type_: TensorType) -> dict[str, AttrValue]:
+        keep = type_.host_bytes <= BACKUP_BYTES if backup is None else backup
+        return {**bounds_attrs("state", bounds, type_), "backup": keep}
+
+    tensor = from_array("state", array, name, attrs)
+    check_values(tensor, tensor.data)
+    return tensor
+
+
+def check_values(tensor: Tensor, array: NDArray | None) -> None:
+    """Raises IndexOutOfRange where values lie outside the bounds of a state."""
+    low, high = tensor.attrs.get("low"), tensor.attrs.get("high")
+    if array is None or low is None or high is None or not array.size:
+        return
+    if array.min() < low or array.max() > high:
+        raise IndexOutOfRange(
+            f"[state] expected values in {low}..{high} for {tensor.name!r}, as its bounds say, got "
+            f"{array.min()}..{array.max()}"
+        )
+
+
+def assign(held: Tensor, value: Tensor) -> Tensor:
+    """The node that puts a state's next value in its place; made by `build_graph`.
+
+    A next value that is another state's memory is copied first: that may get a next value, too.
+    """
+    source = value
+    while source.op != "state" and source.inputs:
+        declared, types = get_op(source.op), tuple(t.type for t in source.inputs)
+        if view_offset(declared, types, source.attrs) is None:
+            break
+        source = source.inputs[0]
+    if source.op == "state":
+        flat = apply("reshape", (value,), {"shape": (value.size,)})
+        value = apply("reshape", (apply("concat", (flat,), {"axis": 0}),), {"shape": value.shape})
+    node = apply("assign", (held, value))
+    node.name = f"{held.name}.next"
+    return node

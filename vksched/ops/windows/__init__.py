@@ -1,0 +1,1 @@
+"""Ops over windows of an image: convolutions, pools, resize, samples."""

@@ -1,0 +1,479 @@
+"""Which kernels compute a convolution: directly, or as a matrix product of its unfolded windows.
+
+    x (N, C, spatial) --im2col--> scratch (N, C * taps, places) --matmul with w--> result + bias
+
+Unfolding writes and reads every value as often as windows cover it, which pays where the product
+has work enough; for few channels each result is summed up directly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ...errors import UnsupportedOp
+from ...types import FLOAT32, TensorType
+from ..core.op import OUTPUT, SCRATCH, Attrs, Call, Dispatch
+from ..core.strides import LOOP_STEPS, MAX_DISPATCHES
+from ..products import matmul
+from .window import Push, Window, extent, launches, three
+
+_BLOCK = 4
+"""Rows of a group, or neighbours along the last axis, of one invocation (shaders/conv*.comp)."""
+_LEAST_STEPS, LEAST_ROWS = 8, 8
+"""Steps of a window in all channels and rows of a group from which a product pays."""
+_LEAST_CHANNELS = 16
+"""Channels of a group from which the product of a transposed convolution pays."""
+SCRATCH_WORDS, _SOFTWARE_SCRATCH_WORDS = 1 << 24, 1 << 17
+"""Words of unfolded windows at a time: on a CPU driver what a cache may hold."""
+_PASSES = 64
+"""Passes up to which a CPU driver's part stays that small: each takes two dispatches."""
+_WEIGHTS = SCRATCH - 1
+"""The weights, packed."""
+_CHUNK_PLACES = 64
+"""Places of a part of an image are a multiple of this."""
+
+
+def conv_window(inputs: tuple[TensorType, ...], attrs: Attrs) -> Window:
+    """Returns the window of a convolution's weights over its input."""
+    x, w = inputs[:2]
+    steps = (attrs.as_ints(name) for name in ("stride", "dilation", "begin", "end"))
+    return Window(x.shape[2:], w.shape[2:], *steps)
+
+
+def transpose_window(inputs: tuple[TensorType, ...], attrs: Attrs) -> Window:
+    """Returns the window that a transposed convolution's input takes over its result.
+
+    Its end counts the output padding, so it may be below 0.
+    """
+    x, w = inputs[:2]
+    stride, dilation, begin, end, extra = (
+        attrs.as_ints(name) for name in ("stride", "dilation", "begin", "end", "output_padding")
+    )
+    end = tuple(e - more for e, more in zip(end, extra, strict=True))
+    reach = extent(w.shape[2:], dilation)
+    sizes = (
+        (n - 1) * s + r - b - e
+        for n, s, r, b, e in zip(x.shape[2:], stride, reach, begin, end, strict=True)
+    )
+    return Window(tuple(sizes), w.shape[2:], stride, dilation, begin, end)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """What one group of a convolution adds up: rows of results over channels and taps."""
+
+    groups: int
+    rows: int
+    channels: int
+    taps: int
+    places: int
+
+    @property
+    def steps(self) -> int:
+        return self.channels * self.taps
+
+
+def _sum(call: Call) -> _Sum:
+    groups = call.attrs.as_int("groups")
+    x, w, out = call.inputs[0].shape, call.inputs[1].shape, call.output.shape
+    taps, places = math.prod(w[2:]), math.prod(out[2:])
+    return _Sum(groups, out[1] // groups, x[1] // groups, taps, places)
+
+
+# -- directly ----------------------------------------------------------------------------------
+
+
+def _constants(call: Call, first: bool = True) -> tuple[tuple[str, int], ...]:
+    return (("HAS_BIAS", int(len(call.inputs) > 2 and first)),)
+
+
+def _operands(call: Call) -> tuple[int, ...]:
+    return (0, 1, 2 if len(call.inputs) > 2 else 0, OUTPUT)
+
+
+def _push(call: Call, window: Window) -> Push:
+    parts = _sum(call)
+    return (
+        *window.push(),
+        ("x_sizes", three(call.inputs[0].shape[2:])),
+        ("result_sizes", three(call.output.shape[2:])),
+        *(("conv_groups", parts.groups), ("channels", parts.channels), ("rows", parts.rows)),
+    )
+
+
+def _direct(op: str, shader: str, call: Call, window: Window) -> tuple[Dispatch, ...]:
+    """One invocation sums up four rows of a group, or the only one; channels in parts where a CPU
+    driver's loops would end early.
+    """
+    parts, limits = _sum(call), call.limits
+    one_row = parts.rows == 1
+    blocks = -(-parts.rows // (1 if one_row else _BLOCK))
+    items = call.output.shape[0] * parts.groups * blocks * parts.places
+    most = parts.channels
+    if limits.software:
+        most = max(1, min(most, (LOOP_STEPS - 2 * window.rounds()) // parts.taps))
+    push = _push(call, window)
+    starts = range(0, max(parts.channels, 1), max(most, 1))
+    return tuple(
+        Dispatch(
+            f"{shader}_{call.output.dtype}",
+            _operands(call),
+            launch.groups,
+            (*push, *launch.push, ("start", start), ("end", min(start + most, parts.channels))),
+            (*_constants(call, start == 0), ("ADDS", int(start > 0)), ("ONE_ROW", int(one_row))),
+            barrier=launch.barrier or start > 0,
+            partial=start + most < parts.channels,
+        )
+        for start in starts
+        for launch in launches(op, items, window.rounds(most), limits)
+    )
+
+
+def _depthwise(call: Call, window: Window) -> tuple[Dispatch, ...]:
+    sizes = three(call.output.shape[2:])
+    lines = call.output.size // sizes[2]
+    slides = window.stride[-1] == window.dilation[-1]
+    push = (*_push(call, window), ("start", 0), ("end", 1))
+    return tuple(
+        Dispatch(
+            f"conv_depthwise_{call.output.dtype}",
+            _operands(call),
+            launch.groups,
+            (*push, *launch.push),
+            (*_constants(call), ("SLIDES", int(slides))),
+            barrier=launch.barrier,
+        )
+        for launch in launches("conv", lines * -(-sizes[2] // _BLOCK), window.rounds(), call.limits)
+    )
+
+
+def _is_3x3(call: Call, window: Window) -> bool:
+    """Whether `conv_depthwise_3x3` can run it: the one of mobile networks."""
+    return (
+        call.output.dtype == FLOAT32
+        and window.kernel == (3, 3)
+        and set(window.dilation) == {1}
+        and window.stride in ((1, 1), (2, 2))
+    )
+
+
+def _depthwise_3x3(call: Call, window: Window) -> tuple[Dispatch, ...]:
+    parts, (images, _, *sizes) = _sum(call), call.output.shape
+    stride = window.stride[0]
+    lines, columns = 4 // stride, 4
+    items = images * parts.groups * parts.rows * -(-sizes[0] // lines) * -(-sizes[1] // columns)
+    push = (
+        *(("sizes", window.sizes), ("result_sizes", (sizes[0], sizes[1])), ("begin", window.begin)),
+        *(("rows", parts.groups * parts.rows), ("rows_per_channel", parts.rows)),
+    )
+    constants = (
+        *_constants(call),
+        ("X_IN_FOURS", int(window.sizes[1] % 4 == 0 and window.begin[1] == 1)),
+        ("RESULT_IN_FOURS", int(sizes[1] % 4 == 0)),
+    )
+    return tuple(
+        Dispatch(
+            f"conv_depthwise_3x3_{stride}",
+            _operands(call),
+            launch.groups,
+            (*push, *launch.push),
+            constants,
+            barrier=launch.barrier,
+        )
+        for launch in launches("conv", items, 4, call.limits)
+    )
+
+
+# -- as a product ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """A part of a convolution whose unfolded windows are in scratch memory at one time."""
+
+    image: int
+    images: int
+    place: int
+    places: int
+
+
+def _pass_size(call: Call) -> tuple[int, int]:
+    """Returns the images and the places of each that are unfolded at a time."""
+    parts, limits = _sum(call), call.limits
+    per_place = parts.groups * parts.steps
+    total = per_place * parts.places * call.output.shape[0]
+    room = max(_SOFTWARE_SCRATCH_WORDS, total // _PASSES) if limits.software else SCRATCH_WORDS
+    room = min(room, SCRATCH_WORDS, limits.max_buffer_bytes // 4)
+    if per_place * parts.places <= room:
+        return min(call.output.shape[0], room // (per_place * parts.places)), parts.places
+    return 1, max(room // per_place // _CHUNK_PLACES, 1) * _CHUNK_PLACES
+
+
+def _passes(call: Call) -> Iterator[_Pass]:
+    images, places = _pass_size(call)
+    total_images, total_places = call.output.shape[0], _sum(call).places
+    for image in range(0, total_images, images):
+        for place in range(0, total_places, places):
+            yield _Pass(
+                *(image, min(images, total_images - image)),
+                *(place, min(places, total_places - place)),
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """How unfolded windows lie: words from line to line, and lines of zeros behind an image's.
+
+    Kernels of CPU drivers read fours, along both axes.
+    """
+
+    row: int
+    zeros: int
+
+    def packed(self, part: _Pass) -> tuple[bool, bool]:
+        """Whether the weights and the windows are wider than what they hold."""
+        return self.zeros > 0, self.zeros > 0 or self.row != part.places
+
+
+def _lines(call: Call, part: _Pass) -> _Lines:
+    sums = _sum(call)
+    zeros = -sums.steps % 4
+    if not call.limits.software or call.output.dtype != FLOAT32 or (zeros and sums.groups > 1):
+        return _Lines(part.places, 0)
+    return _Lines(part.places + -part.places % 4, zeros)
+
+
+def _matmul_call(call: Call, part: _Pass) -> Call:
+    sums, dtype = _sum(call), call.output.dtype
+    w = TensorType((1, sums.groups, sums.rows, sums.steps), dtype)
+    columns = TensorType((part.images, sums.groups, sums.steps, part.places), dtype)
+    result = TensorType((part.images, sums.groups, sums.rows, part.places), dtype)
+    plain = Attrs({"transpose_a": False, "transpose_b": False})
+    return Call((w, columns, *call.inputs[2:]), result, plain, call.limits)
+
+
+def _product(
+    call: Call, source: int, part: _Pass, packed: tuple[bool, bool] = (False, False)
+) -> tuple[Dispatch, ...]:
+    """w times the unfolded windows in `source`, for all groups of the images of a pass."""
+    sums = _sum(call)
+    dispatches = matmul.product(
+        _matmul_call(call, part), sums.groups * sums.rows, sums.places, packed
+    )
+    operands = (_WEIGHTS if packed[0] else 1, source, *_operands(call)[2:])
+    shift = part.image * sums.groups * sums.rows * sums.places + part.place
+    return tuple(
+        replace(d, operands=operands, shifts=(*d.shifts[:3], d.shifts[3] + shift))
+        for d in dispatches
+    )
+
+
+def _unfold(call: Call, window: Window, part: _Pass) -> tuple[Dispatch, ...]:
+    channels = call.inputs[0].shape[1]
+    image = channels * math.prod(call.inputs[0].shape[2:])
+    lines = _lines(call, part)
+    push: Push = (
+        *window.push(),
+        ("x_sizes", three(window.sizes)),
+        ("result_sizes", three(call.output.shape[2:])),
+        *(("first_place", part.place), ("places", part.places)),
+        *(("channels", channels), ("row", lines.row), ("zeros", lines.zeros)),
+    )
+    items = part.images * channels * part.places
+    return tuple(
+        Dispatch(
+            "im2col",
+            (0, SCRATCH),
+            launch.groups,
+            (*push, *launch.push),
+            shifts=(part.image * image, 0),
+            barrier=launch.barrier,
+        )
+        for launch in launches("conv", items, window.rounds() + lines.zeros, call.limits)
+    )
+
+
+def _unfolded(call: Call, window: Window) -> tuple[Dispatch, ...]:
+    out: list[Dispatch] = []
+    for number, part in enumerate(_passes(call)):
+        packed = _lines(call, part).packed(part)
+        if packed[0] and number == 0:
+            weights = matmul.pack(_matmul_call(call, part), 0, _WEIGHTS)
+            out.append(replace(weights, operands=(1, _WEIGHTS)))
+        unfold, multiply = _unfold(call, window, part), _product(call, SCRATCH, part, packed)
+        # the windows of the pass before have been read, then those of this one written
+        out += [replace(unfold[0], barrier=number > 0), *unfold[1:]]
+        out += [replace(multiply[0], barrier=True), *multiply[1:]]
+        if len(out) > MAX_DISPATCHES:
+            raise UnsupportedOp(f"[conv] it needs more than {MAX_DISPATCHES} dispatches")
+    return tuple(out)
+
+
+# -- the choice --------------------------------------------------------------------------------
+
+
+DEPTHWISE_3X3, DEPTHWISE, DIRECT, IM2COL, MATMUL = (
+    "depthwise 3x3",
+    "depthwise",
+    "direct",
+    "im2col",
+    "matmul",
+)
+
+
+def conv_variants(call: Call) -> tuple[str, ...]:
+    """Returns the algorithms that can run a convolution, the best guess first."""
+    if call.output.size == 0:
+        return ()
+    parts, window = _sum(call), conv_window(call.inputs, call.attrs)
+    if parts.channels == 1 and parts.rows < _BLOCK:
+        return (DEPTHWISE_3X3, DEPTHWISE) if _is_3x3(call, window) else (DEPTHWISE,)
+    room = call.limits.max_buffer_bytes // 4
+    fits = parts.groups * parts.steps * min(_CHUNK_PLACES, parts.places) <= room
+    if window.pointwise and parts.channels:
+        product: tuple[str, ...] = (MATMUL,)
+    else:
+        product = (IM2COL,) if fits and parts.steps >= _LEAST_STEPS else ()
+    if parts.rows >= 2 * LEAST_ROWS and product:
+        return product
+    return (*product, DIRECT) if parts.rows >= LEAST_ROWS else (DIRECT, *product)
+
+
+def lower_conv(call: Call) -> tuple[Dispatch, ...]:
+    """Returns the dispatches of a convolution."""
+    if call.output.size == 0:
+        return ()
+    window = conv_window(call.inputs, call.attrs)
+    if call.variant == MATMUL:
+        return _product(call, 0, _Pass(0, call.output.shape[0], 0, _sum(call).places))
+    if call.variant == IM2COL:
+        return _unfolded(call, window)
+    if call.variant == DEPTHWISE_3X3:
+        return _depthwise_3x3(call, window)
+    if call.variant == DEPTHWISE:
+        return _depthwise(call, window)
+    return _direct("conv", "conv", call, window)
+
+
+def conv_rounds(call: Call) -> int:
+    """Returns the steps of one invocation that sums up windows, or copies one."""
+    if call.output.size == 0:
+        return 0
+    variant, parts = conv_variants(call)[0], _sum(call)
+    if variant == MATMUL:
+        return 0
+    return parts.steps if variant == DIRECT else parts.taps
+
+
+def conv_scratch(call: Call) -> tuple[int, ...]:
+    """Returns the words of unfolded windows that a convolution needs at a time."""
+    if call.output.size == 0 or call.variant != IM2COL:
+        return ()
+    part, parts = next(_passes(call)), _sum(call)
+    lines = _lines(call, part)
+    columns = part.images * (parts.groups * parts.steps + lines.zeros) * lines.row
+    if not lines.zeros:
+        return (columns,)
+    return (columns, parts.rows * (parts.steps + lines.zeros))
+
+
+CONV_SHADERS = (
+    *("im2col", "conv_depthwise_3x3_1", "conv_depthwise_3x3_2"),
+    *(f"{kind}_{dtype}" for kind in ("conv", "conv_depthwise") for dtype in ("float32", "int32")),
+    *matmul.SHADERS,
+)
+
+
+# -- transposed --------------------------------------------------------------------------------
+
+
+def _transpose_images(call: Call) -> int:
+    """Returns for how many images at a time w times x goes to scratch memory; 0: the results are
+    summed up directly.
+    """
+    parts, limits = _sum(call), call.limits
+    rows = parts.rows * parts.taps
+    if parts.channels < _LEAST_CHANNELS or rows < LEAST_ROWS:
+        return 0
+    words = parts.groups * rows * math.prod(call.inputs[0].shape[2:])
+    if words * 4 > limits.max_buffer_bytes // 2:
+        return 0
+    room = _SOFTWARE_SCRATCH_WORDS if limits.software else SCRATCH_WORDS
+    return max(1, min(call.output.shape[0], room // words))
+
+
+def _folded(call: Call, window: Window) -> tuple[Dispatch, ...]:
+    """w times x as one product, whose values are then added up where windows meet."""
+    parts, most, dtype = _sum(call), _transpose_images(call), call.output.dtype
+    total, channels, *sizes = call.inputs[0].shape
+    volume, rows = math.prod(sizes), parts.rows * parts.taps
+    results = math.prod(call.output.shape[1:])
+    push = (
+        *window.push(),
+        ("x_sizes", three(sizes)),
+        ("result_sizes", three(call.output.shape[2:])),
+        ("rows", parts.groups * parts.rows),
+    )
+    out: list[Dispatch] = []
+    for image in range(0, total, most):
+        images = min(most, total - image)
+        w = TensorType((1, parts.groups, parts.channels, rows), dtype)
+        x = TensorType((images, parts.groups, parts.channels, volume), dtype)
+        made = TensorType((images, parts.groups, rows, volume), dtype)
+        attrs = Attrs({"transpose_a": True, "transpose_b": False})
+        # the values of the pass before have been read, then those of this one written
+        for number, step in enumerate(matmul.product(Call((w, x), made, attrs, call.limits))):
+            at_w, at_x, *rest = step.shifts
+            shifts = (at_w, at_x + image * channels * volume, *rest)
+            barrier = step.barrier or (number == 0 and image > 0)
+            operands = (1, 0, 1, SCRATCH)
+            out.append(replace(step, operands=operands, shifts=shifts, barrier=barrier))
+        out += (
+            Dispatch(
+                f"col2im_{dtype}",
+                (SCRATCH, *_operands(call)[2:]),
+                launch.groups,
+                (*push, *launch.push),
+                _constants(call),
+                shifts=(0, 0, image * results),
+                barrier=True,
+            )
+            for launch in launches("conv_transpose", images * results, window.rounds(), call.limits)
+        )
+    if len(out) > MAX_DISPATCHES:
+        raise UnsupportedOp(f"[conv_transpose] it needs more than {MAX_DISPATCHES} dispatches")
+    return tuple(out)
+
+
+def lower_transpose(call: Call) -> tuple[Dispatch, ...]:
+    """Returns the dispatches of a transposed convolution."""
+    if call.output.size == 0:
+        return ()
+    window = transpose_window(call.inputs, call.attrs)
+    if _transpose_images(call):
+        return _folded(call, window)
+    return _direct("conv_transpose", "conv_transpose", call, window)
+
+
+def transpose_rounds(call: Call) -> int:
+    """Returns the steps of one invocation that adds up what reaches its result."""
+    if call.output.size == 0:
+        return 0
+    parts = _sum(call)
+    return parts.taps if _transpose_images(call) else parts.steps
+
+
+def transpose_scratch(call: Call) -> tuple[int, ...]:
+    """Returns the words of w times x that a transposed convolution needs at a time."""
+    images = _transpose_images(call) if call.output.size else 0
+    parts = _sum(call)
+    words = images * parts.groups * parts.rows * parts.taps * math.prod(call.inputs[0].shape[2:])
+    return (words,) if words else ()
+
+
+TRANSPOSE_SHADERS = (
+    *(f"{kind}_{dtype}" for kind in ("conv_transpose", "col2im") for dtype in ("float32", "int32")),
+    *matmul.SHADERS,
+)

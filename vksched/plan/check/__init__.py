@@ -1,0 +1,1 @@
+"""Whether a plan keeps its promises: memory, waits, barriers."""

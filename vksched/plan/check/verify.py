@@ -1,0 +1,368 @@
+"""Verify: does a plan keep every promise? Checked by simulation, not by the code that made the
+plan.
+
+    host order --> what is present where --> what is complete --> which words are alive
+
+Walks the splits as the executor will. A value must be present on a device before a node there reads
+it; the split that made a value must be known complete before the host copies it; no word may be
+written while a value in it is still needed; a barrier must part what conflicts. Complexity: O(items
+* log(values)). Examples: tests/plan/test_plan_verify.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from ...errors import PlanError
+from ...graph import Node
+from ..make.memory import scratch_of
+from ..plan import HOST, Plan, Span, Split
+from ..words import Owners, WordSet
+
+
+def verify_plan(plan: Plan) -> Plan:
+    """Returns the plan when it is sound.
+
+    Raises:
+        PlanError: the first promise that is broken.
+    """
+    plan.machine.verify()
+    calls = _Calls(plan)
+    if plan.copies < 1 or len(plan.memory) != len(plan.machine.devices):
+        raise _fail(f"{plan.copies} copies, memory of {len(plan.memory)} devices")
+    _check_nodes(plan, calls)
+    _check_order(plan)
+    for device, spec in enumerate(plan.machine.devices):
+        if spec.kind != "cpu":
+            _check_words(plan, device, calls)
+            _check_capacity(plan, device)
+    return plan
+
+
+def _fail(message: str) -> PlanError:
+    return PlanError(f"[plan] {message}")
+
+
+class _Calls:
+    """What devices say of the graph's calls, each asked once: nothing the planner found counts."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._graph = plan.graph
+        self._devices = plan.machine.devices
+        self._reasons: dict[tuple[int, int], str | None] = {}
+        self._scratch: dict[tuple[int, int], int] = {}
+
+    def why_not(self, device: int, node: Node) -> str | None:
+        key = device, self._graph.kinds[node.id]
+        if key not in self._reasons:
+            self._reasons[key] = self._devices[device].why_not(self._graph, node)
+        return self._reasons[key]
+
+    def scratch_words(self, device: int, node: Node) -> int:
+        key = device, self._graph.signatures[node.id]
+        if key not in self._scratch:
+            self._scratch[key] = self._devices[device].lower(self._graph, node).scratch_words
+        return self._scratch[key]
+
+
+def _check_nodes(plan: Plan, calls: _Calls) -> None:
+    graph = plan.graph
+    if len(plan.placements) != len(graph.nodes):
+        raise _fail(f"{len(plan.placements)} placements for {len(graph.nodes)} nodes")
+    seen: dict[int, int] = {}
+    for position, split in enumerate(plan.splits):
+        if split.id != position or not split.nodes:
+            raise _fail(f"split {split.id} stands at {position} or is empty")
+        for node_id in split.nodes:
+            if node_id in seen:
+                raise _fail(
+                    f"{graph.nodes[node_id].name} runs in splits {seen[node_id]}, {position}"
+                )
+            seen[node_id] = position
+            if plan.placements[node_id].device != split.device:
+                raise _fail(
+                    f"{graph.nodes[node_id].name} runs on another device than its placement"
+                )
+            reason = calls.why_not(split.device, graph.nodes[node_id])
+            if reason is not None:
+                raise _fail(f"{graph.nodes[node_id].name} cannot run where it is placed: {reason}")
+    needed = {n.id for n in graph.ops if n.id not in graph.views}
+    if needed != set(seen):
+        missing = [graph.nodes[n].name for n in sorted(needed ^ set(seen))]
+        raise _fail(f"nodes that run too often or never: {missing}")
+
+
+def _check_order(plan: Plan) -> None:
+    """Simulates host and queues: presence of operands, completeness of what the host reads, and
+    states that are written last.
+    """
+    graph = plan.graph
+    present: set[tuple[int, int]] = set()
+    held = [frozenset(memory.weights) for memory in plan.memory]
+    done: dict[int, int] = {}  # of each device the last split that is complete
+    made: dict[int, int] = {}
+    shown: list[int] = []
+
+    def wait(split: int, before: int) -> None:
+        if not 0 <= split < before:
+            raise _fail(f"waits for split {split} before it is submitted")
+        device = plan.splits[split].device
+        done[device] = max(split, done.get(device, -1))
+
+    def is_complete(split: int) -> bool:
+        return split <= done.get(plan.splits[split].device, -1)
+
+    for split in plan.splits:
+        for waited in split.waits:
+            wait(waited, split.id)
+        _check_commit(plan, split, is_complete)
+        if shown and not is_complete(shown[-1]):  # which waited for the one before it
+            raise _fail(f"split {split.id} starts before what split {shown[-1]} shows is complete")
+        for copy in split.copies_in:
+            name = graph.nodes[copy.node].name
+            if copy.source == HOST:
+                if not _from_host(plan, copy.node):
+                    raise _fail(
+                        f"{name} is copied in from the caller, but is no input, nor a weight in "
+                        "host memory"
+                    )
+            elif made.get(copy.node) != copy.source:
+                raise _fail(
+                    f"{name} is copied in from split {copy.source}, which does not give it out"
+                )
+            elif not is_complete(copy.source):
+                raise _fail(
+                    f"split {split.id} reads {name} before split {copy.source} was waited for"
+                )
+            present.add((split.device, copy.node))
+        for node_id in split.nodes:
+            for operand in graph.nodes[node_id].inputs:
+                if (split.device, operand) not in present:
+                    _check_present(plan, split, present, held, operand, graph.nodes[node_id].name)
+            present.add((split.device, node_id))
+        if split.observed:
+            shown.append(split.id)
+            given = {copy.node for copy in split.copies_out}
+            for value in split.observed:
+                if not {value, graph.root(value)} & given:
+                    raise _fail(f"{graph.nodes[value].name} is observed, but not copied out")
+        for out in split.copies_out:
+            _check_present(plan, split, present, held, out.node, "a copy out")
+            if plan.placements[graph.root(out.node)].device == split.device:
+                made[out.node] = split.id
+    for waited in plan.final_waits:
+        wait(waited, len(plan.splits))
+    left = [s.id for s in plan.splits if not is_complete(s.id)]
+    if left:
+        raise _fail(f"splits {left} are not complete when the run ends")
+    for name, output in (*graph.outputs, *((graph.nodes[v].name, v) for v in graph.kept)):
+        root = graph.root(output)
+        if not graph.nodes[root].declaration.leaf and not {output, root} & made.keys():
+            raise _fail(f"output {name!r} is not copied out")
+
+
+def _from_host(plan: Plan, node_id: int) -> bool:
+    """Whether the host has a value at hand: an input, or a weight that the plan leaves there."""
+    op, device = plan.graph.nodes[node_id].op, plan.placements[node_id].device
+    return op == "input" or (op == "weight" and device == plan.machine.cpu)
+
+
+def _check_commit(plan: Plan, split: Split, is_complete: Callable[[int], bool]) -> None:
+    """A split that writes states does nothing else, and starts when all others are complete."""
+    graph = plan.graph
+    writers = [n for n in split.nodes if graph.states and graph.nodes[n].op == "assign"]
+    if not writers:
+        return
+    others = [n for n in split.nodes if n not in graph.states]
+    if others:
+        raise _fail(f"split {split.id} writes states and runs {graph.nodes[others[0]].name}")
+    for node_id in writers:
+        if plan.placements[graph.states[node_id]].device != split.device:
+            raise _fail(f"{graph.nodes[node_id].name} writes a state of another device")
+    for other in plan.splits:
+        commits = any(graph.nodes[n].op == "assign" for n in other.nodes)
+        if not commits and (other.id > split.id or not is_complete(other.id)):
+            raise _fail(f"split {split.id} writes states before split {other.id} is complete")
+
+
+def _check_present(
+    plan: Plan,
+    split: Split,
+    present: set[tuple[int, int]],
+    held: Sequence[frozenset[int]],
+    operand: int,
+    reader: str,
+) -> None:
+    graph, root = plan.graph, plan.graph.root(operand)
+    if (split.device, operand) in present or (split.device, root) in present:
+        return
+    if root in held[split.device] and root in graph.data:
+        resident = split.device != plan.machine.cpu and graph.nodes[root].op == "weight"
+        if resident and _from_host(plan, root):
+            raise _fail(f"{graph.nodes[root].name} is resident, though the plan has it on the host")
+        return
+    raise _fail(
+        f"{reader} in split {split.id} needs {graph.nodes[operand].name}, which is not there"
+    )
+
+
+def _check_words(plan: Plan, device: int, calls: _Calls) -> None:
+    """Replays a device's program on a map of words: who owns what, and which accesses no barrier
+    parts.
+    """
+    graph, memory = plan.graph, plan.memory[device]
+    spans = {value: span for (where, value), span in plan.locations.items() if where == device}
+    state_spans = {
+        s: Span(len(memory.activation_pages) + i, 0, graph.nodes[s].type.words)
+        for i, s in enumerate(memory.states)
+    }
+    pages = (*memory.activation_pages, *(s.words for s in state_spans.values()))
+    for value, span in spans.items():
+        node = graph.nodes[value if value >= 0 else scratch_of(value)]
+        kind = "activation" if value >= 0 else "scratch"
+        words = graph.words[value] if value >= 0 else calls.scratch_words(device, node)
+        _check_span(node, words, span, pages, kind)
+        held = state_spans.get(graph.states.get(value, -1))  # elsewhere it is a copy
+        if (held is None) != (span.page < len(memory.activation_pages)):
+            raise _fail(f"{_name(plan, value)} is not in the memory of its kind")
+        if held is not None and span != held:
+            raise _fail(f"{_name(plan, value)} is not where its state is")
+    splits = [split for split in plan.splits if split.device == device]
+    for split in splits:
+        for written in (*(c.node for c in split.copies_in), *split.nodes):
+            if written not in spans:
+                raise _fail(f"{graph.nodes[written].name} has no place on its device")
+        for node_id in split.nodes:
+            node = graph.nodes[node_id]
+            if scratch_of(node_id) not in spans and calls.scratch_words(device, node):
+                raise _fail(f"{node.name} has no scratch memory")
+    last: dict[int, int] = {}
+    every = itertools.chain.from_iterable(_accesses(plan, split, spans) for split in splits)
+    for clock, (operands, results) in enumerate(every):
+        for value in (*(value for value, _ in operands), *results):
+            last[value] = clock
+    owners = Owners()
+    clock = 0
+    for split in splits:
+        items = len(split.copies_in) + len(split.nodes) + len(split.copies_out)
+        if any(not 0 <= position < items for position in split.barriers):
+            raise _fail(f"split {split.id} has barriers at {split.barriers}, of {items} items")
+        reads, writes, barriers = WordSet(), WordSet(), frozenset(split.barriers)
+        for position, (operands, results) in enumerate(_accesses(plan, split, spans)):
+            if position in barriers:
+                reads.clear()
+                writes.clear()
+            sources, targets = [span for _, span in operands], [spans[v] for v in results]
+            for taker, target in zip(results, targets, strict=True):
+                for value in owners.take(target, taker):
+                    # what the item itself holds, operands and scratch, is needed until it ends
+                    if value != taker and last.get(value, -1) >= clock:
+                        names = _name(plan, taker), _name(plan, value)
+                        raise _fail(f"{names[0]} is written over {names[1]}, which is still needed")
+            if writes.meets(*sources, *targets) or reads.meets(*targets):
+                raise _fail(f"item {position} of split {split.id} needs a barrier before it")
+            reads.add(*sources)
+            writes.add(*targets)
+            clock += 1
+    _check_windows(plan, device, splits)
+
+
+def _check_windows(plan: Plan, device: int, splits: Sequence[Split]) -> None:
+    nodes, memory = plan.graph.nodes, plan.memory[device]
+    windows: dict[str, list[Span]] = {"inbox": [], "outbox": []}
+    for split in splits:
+        for copy in split.copies_in:
+            node = nodes[copy.node]
+            _check_span(node, node.type.words, copy.inbox, memory.inbox_pages, "inbox")
+            windows["inbox"].append(copy.inbox)
+            if copy.target != plan.locations.get((device, copy.node)):
+                raise _fail(f"{node.name} is copied to another place than it is read")
+        for out in split.copies_out:
+            node = nodes[out.node]
+            _check_span(node, node.type.words, out.outbox, memory.outbox_pages, "outbox")
+            windows["outbox"].append(out.outbox)
+    for name, found in windows.items():
+        ordered = sorted(found, key=lambda s: (s.page, s.offset))
+        for one, two in zip(ordered, ordered[1:], strict=False):
+            if _meet(one, two):
+                raise _fail(f"two values share words of the {name}")
+
+
+_Access = tuple[list[tuple[int, Span]], list[int]]
+
+
+def _accesses(plan: Plan, split: Split, spans: Mapping[int, Span]) -> Iterator[_Access]:
+    """Yields for each item of a split the values in memory that it reads, with the part of each
+    that it reads, and those that it writes: its result, and its scratch memory where it has some.
+    """
+    nodes, graph = plan.graph.nodes, plan.graph
+
+    def read(*operands: int) -> list[tuple[int, Span]]:
+        out = []
+        for operand in operands:
+            root, offset = graph.views.get(operand, (operand, 0))
+            if operand in spans:
+                out.append((operand, spans[operand]))
+            elif root in spans:
+                at = spans[root].page, spans[root].offset + offset
+                out.append((root, Span(*at, graph.words[operand])))
+        return out
+
+    for copy in split.copies_in:
+        yield [], [copy.node]
+    for node_id in split.nodes:
+        node, beside = nodes[node_id], scratch_of(node_id)
+        if node.op == "state":  # it is there: nothing happens
+            yield [], []
+            continue
+        written = [node_id, beside] if beside in spans else [node_id]
+        yield read(*node.inputs), written
+    for out in split.copies_out:
+        yield read(out.node), []
+
+
+def _name(plan: Plan, value: int) -> str:
+    if value < 0:
+        return f"the scratch memory of {plan.graph.nodes[scratch_of(value)].name}"
+    return plan.graph.nodes[value].name
+
+
+def _meet(a: Span, b: Span) -> bool:
+    return a.page == b.page and max(a.offset, b.offset) < min(
+        a.offset + a.words, b.offset + b.words
+    )
+
+
+def _check_span(node: Node, words: int, span: Span, pages: tuple[int, ...], kind: str) -> None:
+    if span.words != words:
+        raise _fail(f"{kind} span {span} of {node.name} is not of its {words} words")
+    if not 0 <= span.page < len(pages) or not 0 <= span.offset <= pages[span.page] - words:
+        raise _fail(f"{kind} span {span} lies outside the pages {pages}")
+    if span.offset % 4:
+        raise _fail(f"{kind} span {span} is not aligned to 16 bytes")
+
+
+def _check_capacity(plan: Plan, device: int) -> None:
+    spec, memory = plan.machine.devices[device], plan.memory[device]
+    slot = sum(memory.activation_pages)
+    if not spec.windows_apart:
+        slot += sum(memory.inbox_pages) + sum(memory.outbox_pages)
+    weight_bytes = sum(plan.graph.nodes[w].type.device_bytes for w in memory.weights)
+    if memory.weight_bytes < weight_bytes:
+        raise _fail(f"weights of {weight_bytes} bytes, the plan says {memory.weight_bytes}")
+    state_bytes = sum(plan.graph.nodes[s].type.device_bytes for s in memory.states)
+    if memory.state_bytes < state_bytes:
+        raise _fail(f"states of {state_bytes} bytes, the plan says {memory.state_bytes}")
+    needed = memory.weight_bytes + memory.state_bytes + plan.copies * slot * 4
+    if needed > memory.peak_bytes:
+        raise _fail(f"{spec.name} needs {needed} bytes, the plan says {memory.peak_bytes}")
+    kept = memory.weight_bytes + memory.state_bytes
+    if not 0 <= memory.resident_bytes <= kept:
+        raise _fail(f"{spec.name} holds {memory.resident_bytes} of {kept} bytes")
+    shared = sum(plan.memory[d].needed_bytes for d in plan.machine.pool(device))
+    if shared > spec.memory_bytes:
+        raise _fail(f"{spec.name} needs {shared} of {spec.memory_bytes} bytes")
+    for words in (*memory.activation_pages, *memory.inbox_pages, *memory.outbox_pages):
+        if words * 4 > spec.page_bytes:
+            raise _fail(f"a page of {words * 4} bytes is over {spec.name}'s {spec.page_bytes}")

@@ -1,0 +1,1 @@
+"""The stages that make a plan: placement, splits, memory, barriers."""

@@ -1,0 +1,182 @@
+"""Draft: splits and memory of a placement, before it is known whether they fit.
+
+    placement -> splits -> where each value lies -> bytes of each device, for one copy
+                                                          | fits, and so many copies
+                                                          v
+                                                        a Plan
+
+Complexity: that of `split.py`, `memory.py` and `barriers.py`. Examples: tests/plan/test_plan.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from ...machine.spec import Machine
+from ..plan import CopyIn, CopyOut, DeviceMemory, Placement, Plan, Span, Split
+from ..support import Support
+from .barriers import count_levels, find_barriers, split_items
+from .memory import Program, aligned, assign_memory, assign_window, states_of, weights_of
+from .split import Outline, split_graph
+
+NOWHERE = Span(0, 0, 0)
+"""The span of a value in numpy's memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A placement with its splits and its memory, for one copy.
+
+    spans, inbox, outbox: for each device where values lie there, in activation memory and windows.
+    memory: of the CPU without windows. host_slot_bytes: what each slot takes of the CPU's memory,
+    the windows of devices that have them there included.
+    """
+
+    support: Support
+    placements: tuple[Placement, ...]
+    notes: tuple[str, ...]
+    outlines: tuple[Outline, ...]
+    final_waits: tuple[int, ...]
+    spans: tuple[Mapping[int, Span], ...]
+    inbox: tuple[Mapping[int, Span], ...]
+    outbox: tuple[Mapping[int, Span], ...]
+    memory: tuple[DeviceMemory, ...]
+    host_slot_bytes: int
+
+    @property
+    def machine(self) -> Machine:
+        return self.support.machine
+
+    def need(self, pool: Sequence[int]) -> int:
+        """Returns the bytes that devices of one memory still have to allocate."""
+        return sum(self.memory[d].needed_bytes for d in pool)
+
+    def room(self, pool: Sequence[int]) -> int:
+        """Returns the bytes of a memory."""
+        return min(self.machine.devices[d].memory_bytes for d in pool)
+
+    def fits(self, pool: Sequence[int]) -> bool:
+        return self.need(pool) <= self.room(pool)
+
+    def slot_bytes(self, device: int) -> int:
+        """Returns what one slot takes of a GPU's own memory."""
+        memory = self.memory[device]
+        windows = () if self.machine.devices[device].windows_apart else memory.windows
+        return 4 * (sum(memory.activation_pages) + sum(windows))
+
+
+def make_draft(
+    support: Support,
+    placements: tuple[Placement, ...],
+    notes: tuple[str, ...],
+    tight: bool = False,
+) -> Draft:
+    """Returns the draft of a placement.
+
+    notes: what to tell the user of it. tight: save memory at the price of barriers.
+    """
+    graph, machine = support.graph, support.machine
+    outlines, final_waits = split_graph(support, placements)
+    spans: list[dict[int, Span]] = [{} for _ in machine.devices]
+    inbox: list[dict[int, Span]] = [{} for _ in machine.devices]
+    outbox: list[dict[int, Span]] = [{} for _ in machine.devices]
+    memory: list[DeviceMemory] = []
+    host_slot_bytes = 0
+    for device, spec in enumerate(machine.devices):
+        weights = weights_of(graph, outlines, device)
+        states = states_of(graph, outlines, device)
+        program = Program(support, outlines, device)
+        if spec.kind == "cpu":
+            weight_bytes = sum(graph.nodes[w].type.host_bytes for w in weights)
+            state_bytes = sum(graph.nodes[s].type.host_bytes for s in states)
+            live = 4 * program.least
+            peak = live + state_bytes
+            memory.append(
+                DeviceMemory(weights, weight_bytes, (), (), (), peak, 0, states, state_bytes)
+            )
+            host_slot_bytes += live
+            continue
+        bytes_of = {w: aligned(graph.words[w]) * 4 for w in (*weights, *states)}
+        here = [o for o in outlines if o.device == device]
+        page_words, own = spec.page_bytes // 4, spec.own_buffers
+        spans[device], pages = assign_memory(program, page_words, own, tight)
+        page_of = {state: len(pages) + number for number, state in enumerate(states)}
+        for node_id, state in graph.states.items() if states else ():
+            if state in page_of:
+                spans[device][node_id] = Span(page_of[state], 0, graph.words[state])
+        entering = [(v, graph.words[v]) for o in here for v, _ in o.entering]
+        leaving = [(v, graph.words[v]) for o in here for v in o.leaving]
+        inbox[device], in_pages = assign_window(entering, page_words, own)
+        outbox[device], out_pages = assign_window(leaving, page_words, own)
+        windows_bytes = 4 * (sum(in_pages) + sum(out_pages))
+        if spec.windows_apart:
+            host_slot_bytes += windows_bytes
+        weight_bytes = sum(bytes_of[w] for w in weights)
+        state_bytes = sum(bytes_of[s] for s in states)
+        own_windows = 0 if spec.windows_apart else windows_bytes
+        peak = weight_bytes + state_bytes + 4 * sum(pages) + own_windows
+        there = sum(bytes_of[w] for w in support.resident.get(device, ()) if w in bytes_of)
+        slot = pages, in_pages, out_pages
+        memory.append(DeviceMemory(weights, weight_bytes, *slot, peak, there, states, state_bytes))
+    return Draft(
+        support,
+        placements,
+        notes,
+        outlines,
+        final_waits,
+        tuple(spans),
+        tuple(inbox),
+        tuple(outbox),
+        tuple(memory),
+        host_slot_bytes,
+    )
+
+
+def finish(draft: Draft, policy: str, copies: int, notes: tuple[str, ...]) -> Plan:
+    """Returns the plan of a draft for a number of copies."""
+    cpu = draft.machine.cpu
+    more = [draft.slot_bytes(device) for device in range(cpu)] + [draft.host_slot_bytes]
+    memory = [
+        replace(m, peak_bytes=m.peak_bytes + (copies - 1) * slot)
+        for m, slot in zip(draft.memory, more, strict=True)
+    ]
+    held = memory[cpu].state_bytes
+    locations = {(d, v): span for d, own in enumerate(draft.spans) for v, span in own.items()}
+    memory[cpu] = replace(memory[cpu], peak_bytes=copies * draft.host_slot_bytes + held)
+    return Plan(
+        graph=draft.support.graph,
+        machine=draft.machine,
+        policy=policy,
+        copies=copies,
+        placements=draft.placements,
+        splits=tuple(_make_split(draft, i, o) for i, o in enumerate(draft.outlines)),
+        final_waits=draft.final_waits,
+        memory=tuple(memory),
+        locations=MappingProxyType(locations),
+        notes=notes,
+    )
+
+
+def _make_split(draft: Draft, number: int, outline: Outline) -> Split:
+    here, graph = outline.device, draft.support.graph
+    spans, inbox, outbox = draft.spans[here], draft.inbox[here], draft.outbox[here]
+    whole = draft.support.machine.devices[here].own_buffers
+    return Split(
+        id=number,
+        device=here,
+        nodes=outline.nodes,
+        copies_in=tuple(
+            CopyIn(v, source, inbox.get(v, NOWHERE), spans.get(v, NOWHERE))
+            for v, source in outline.entering
+        ),
+        copies_out=tuple(CopyOut(v, outbox.get(v, NOWHERE)) for v in outline.leaving),
+        waits=outline.waits,
+        barriers=find_barriers(split_items(graph, outline, spans, whole)),
+        levels=count_levels(graph, outline),
+        inner_barriers=sum(
+            [draft.support.inner_barriers(graph.nodes[n], here) for n in outline.nodes]
+        ),
+        observed=outline.observed,
+    )

@@ -1,0 +1,199 @@
+"""Fit: placements that keep each device within its memory, and copies for what is left.
+
+Problem: what a placement takes is known once its splits and its memory are. Method: a device that
+is too small takes the nodes before a number, its cap, and the next devices take the rest. The cap
+is searched between one that fits and one that does not, led by the bytes of the weights, until the
+device is well filled. Where only a few nodes around one moment are too much they go elsewhere
+alone. Copies come last and never move anything: what the model leaves free decides how many there
+are.
+
+    nodes   0 ........... cap ........... n        gpu:0 |#########-|
+            gpu:0         |  gpu:1 or cpu          gpu:1 |######    |
+
+Complexity: at most a few drafts for each device that is too small. Examples:
+tests/plan/test_plan_spill.py.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from itertools import accumulate
+
+from ...errors import OutOfMemory
+from ..query import format_share
+from ..support import Support
+from .draft import Draft
+from .memory import Program, aligned
+from .placement import NONE, WELL_FILLED, Caps
+
+PEAK_SHARE = 0.6
+"""Of a device's nodes: so many around one moment may go elsewhere alone, as the first layers of a
+network for pictures do; beyond that a cap keeps what stands before.
+"""
+
+TRIES = 8
+"""Caps tried for a device before the best of them is taken."""
+
+
+def fit(support: Support, try_caps: Callable[[Caps], Draft]) -> tuple[Draft, list[str]]:
+    """Returns a draft within every GPU's memory, and for each that was too small why."""
+    machine = support.machine
+    count = len(machine.devices)
+    caps = Caps([None] * count, [range(0)] * count)
+    reasons: dict[tuple[int, ...], str] = {}
+    draft = try_caps(caps)
+    while True:
+        full = next((pool for pool in machine.pools if not draft.fits(pool)), None)
+        if full is None:
+            break
+        need, room = draft.need(full), draft.room(full)
+        reasons.setdefault(full, f"it would take {format_share(need, room)}")
+        peak = _find_peak(draft, full, caps)
+        if peak is None:
+            draft = _search_cap(draft, full, caps, try_caps)
+        else:
+            caps.peaks[full[0]] = peak
+            draft = try_caps(caps)
+    return draft, [
+        f"{', '.join(machine.devices[d].name for d in pool)} is full: {why}; "
+        f"nodes {_spilled(caps, pool[0])} go elsewhere"
+        for pool, why in sorted(reasons.items())
+    ]
+
+
+def _spilled(caps: Caps, device: int) -> str:
+    peak, first = caps.peaks[device], caps.first[device]
+    parts = [f"number {peak[0]} to {peak[-1]}, which take most,"] if peak else []
+    if first is not None:
+        parts.append(f"from number {max(first, 0)} on")
+    return " and ".join(parts)
+
+
+def _find_peak(draft: Draft, pool: tuple[int, ...], caps: Caps) -> range | None:
+    """Returns the numbers of a few nodes in a row without which a device would have room, if there
+    are such: a cap would turn all away that come after them, too.
+    """
+    device, support = pool[0], draft.support
+    memory = draft.memory[device]
+    besides = memory.needed_bytes - 4 * sum(memory.activation_pages)
+    most_words = (draft.room(pool) - besides) // 4
+    if len(pool) > 1 or most_words <= 0:
+        return None
+    live = Program(support, draft.outlines, device).live()
+    number = {node.id: i for i, node in enumerate(support.computed)}
+    here = [number[n] for o in draft.outlines if o.device == device for n in o.nodes]
+    found: list[int] = []
+    position = 0
+    for outline in draft.outlines:
+        if outline.device == device:
+            items = [support.readers[value] for value, _ in outline.entering]
+            items += [(node_id,) for node_id in (*outline.nodes, *outline.leaving)]
+            for nodes in items:
+                if live[position] > most_words:
+                    found += [number[n] for n in nodes if n in outline.nodes]
+                position += 1
+    before = caps.peaks[device]
+    peak = range(min((*found, *before)), max((*found, *before)) + 1) if found else before
+    turned_away = sum(n in peak for n in here) + len(before)
+    return peak if peak != before and turned_away <= max(2, PEAK_SHARE * len(here)) else None
+
+
+def _search_cap(
+    draft: Draft, pool: tuple[int, ...], caps: Caps, try_caps: Callable[[Caps], Draft]
+) -> Draft:
+    """Lowers the cap of the devices of one memory, in place, until they fit, and not much further.
+
+    draft: one in which they do not. With NONE they take nothing but the states that live there.
+    """
+    before, low, high = caps.first[pool[0]], NONE, len(draft.support.computed)
+    if before is not None:
+        high = min(high, before)
+    found: Draft | None = None
+    starts, weight_bytes = _weights_by_first_reader(draft, pool)
+    tried = 0
+    while found is None or (tried < TRIES and high - low > 1):
+        need, room = draft.need(pool), draft.room(pool)
+        if found is draft and need >= WELL_FILLED * room:
+            break
+        memories = [draft.memory[d] for d in pool]
+        beside = need - sum(m.weight_bytes - m.resident_bytes for m in memories)
+        if beside < room and tried < TRIES // 2:
+            guess = starts[bisect_right(weight_bytes, room - beside)]
+        else:
+            guess = (low + high) // 2
+        cap = max(low + 1, min(guess, high - 1)) if high - low > 1 else NONE
+        for device in pool:
+            caps.first[device] = cap
+        draft = try_caps(caps)
+        tried += 1
+        if draft.fits(pool):
+            found, low = draft, cap
+        elif cap == NONE:
+            names = ", ".join(draft.machine.devices[d].name for d in pool)
+            raise OutOfMemory(
+                f"[plan] expected {draft.need(pool)} bytes of free memory on {names} for the "
+                f"states that live there, got {draft.room(pool)}; try to drop other graphs"
+            )
+        else:
+            high = cap
+    for device in pool:
+        caps.first[device] = low
+    return found
+
+
+def _weights_by_first_reader(draft: Draft, pool: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    """Returns in order the nodes that are the first on a device to read a weight that is not there
+    yet, with one past the last, and the bytes of these weights, summed up.
+    """
+    support = draft.support
+    wanted = {d: set(draft.memory[d].weights) - support.resident.get(d, frozenset()) for d in pool}
+    starts: list[int] = []
+    sizes: list[int] = []
+    for number, node in enumerate(support.computed):
+        missing = wanted.get(draft.placements[node.id].device, set())
+        for value in missing.intersection(support.operands[node.id]):
+            missing.discard(value)
+            starts.append(number)
+            sizes.append(aligned(support.graph.words[value]) * 4)
+    return [*starts, len(support.computed)], list(accumulate(sizes))
+
+
+def check_host(draft: Draft) -> None:
+    """Raises OutOfMemory where the CPU cannot hold what no other device takes."""
+    spec = draft.machine.devices[-1]
+    need = draft.host_slot_bytes + draft.memory[-1].state_bytes
+    if need > spec.memory_bytes:
+        raise OutOfMemory(
+            f"[plan] expected at most {spec.memory_bytes} bytes of free memory to be needed, got "
+            f"{need} for what no other device takes; try smaller batches"
+        )
+
+
+def most_copies(draft: Draft, asked: int | str) -> tuple[int, tuple[str, ...]]:
+    """Returns how many copies fit beside the model, at most those asked for, and a note when they
+    are fewer.
+    """
+    several = len({outline.device for outline in draft.outlines}) > 1
+    wanted = asked if isinstance(asked, int) else 1 + several
+    if len(set(draft.support.graph.states.values())) < len(draft.support.graph.states):
+        in_order = "each run reads the states that the one before it wrote"
+        if isinstance(asked, int) and asked > 1:
+            return 1, (f"copies: {asked} asked for, 1 made, as {in_order}",)
+        return 1, ()
+    best, why = wanted, ""
+    cpu = draft.machine.cpu
+    for pool in (*draft.machine.pools, (cpu,)):
+        spec = draft.machine.devices[pool[0]]
+        if pool == (cpu,):
+            slot = draft.host_slot_bytes
+            free = spec.memory_bytes - slot - draft.memory[cpu].state_bytes
+        else:
+            slot = sum(draft.slot_bytes(d) for d in pool)
+            free = draft.room(pool) - draft.need(pool)
+        fit = 1 + free // slot if slot else wanted
+        if fit < best:
+            best, why = fit, f"{spec.name} has room for {fit}: each takes {slot} bytes"
+    if best == wanted or asked == "auto":
+        return best, ()
+    return best, (f"copies: {wanted} asked for, {best} made, as {why} beside the model",)

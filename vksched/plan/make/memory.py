@@ -1,0 +1,413 @@
+"""Memory: where each value lies on its device, page and word, for as long as it lives.
+
+Problem: dynamic storage allocation with known lifetimes, into pages of bounded size, so that little
+more is taken than what must live at once, and items that could run beside each other share no
+words: each such pair would need a barrier. Method: neighbours that need nothing of each other form
+a step, as long as its values fit beside what lives, and a tenth; lifetimes are counted in steps.
+Each value in order of birth takes the smallest free block that holds it. Where that takes too much,
+other orders are tried, each value at the lowest place free for as long as it lives, and then
+shorter steps.
+
+    words |  [ b      ][ d    ]
+          |  [ a  ]  [ c        ]      c takes the place of a, d that of b
+          +----------------------> steps of the device's program
+
+Complexity: O(values * log(values)), and O(pairs that live together) where other orders are tried.
+Lower bound: the largest live set.
+Examples: tests/plan/test_plan.py, tests/plan/test_plan_levels.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from ...errors import PlanError
+from ...graph import Graph
+from ...machine.spec import ALIGN_BYTES
+from ...types import WORD_BYTES
+from ..plan import Span
+from ..support import Support
+from ..words import PAGE
+from .split import Outline
+
+ALIGN_WORDS = ALIGN_BYTES // WORD_BYTES
+
+SLACK = 0.1
+"""The share of the largest live set that may be spent on fewer barriers."""
+MOST_PAIRS, MOST_PAIRS_EACH = 50_000, 16
+"""Up to so many pairs of values that live together, or for each value, better places are searched
+for.
+"""
+
+
+def aligned(words: int) -> int:
+    """Returns words rounded up to the alignment of every span."""
+    return -(-words // ALIGN_WORDS) * ALIGN_WORDS
+
+
+class Lifetime(NamedTuple):
+    """A value's first and last step in its device's program, both included.
+
+    value: a node, or `scratch_of` one.
+    """
+
+    value: int
+    words: int
+    first: int
+    last: int
+
+
+def scratch_of(node_id: int) -> int:
+    """Returns the number that stands for a node's scratch memory; its own inverse."""
+    return -1 - node_id
+
+
+class Program:
+    """What a device does with its memory, item by item, over all its splits in order.
+
+    first, last: for each value the first and the last item that touches it, both included. words:
+    what it takes. parts: for each item, the first one with which it could share a step: the items
+    between need nothing of each other.
+    """
+
+    def __init__(self, support: Support, outlines: Sequence[Outline], device: int) -> None:
+        graph = support.graph
+        roots, nodes = graph.roots, graph.nodes
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        parts: list[int] = []
+        scratch: list[int] = []
+        item = start = 0
+        for outline in outlines:
+            if outline.device != device:
+                continue
+            start = item
+            for value, _ in outline.entering:
+                first[value] = last[value] = item
+                parts.append(start)
+                item += 1
+            for node_id in outline.nodes:
+                for operand in nodes[node_id].inputs:
+                    value = operand if operand in first else roots[operand]
+                    if value in first:
+                        start = max(start, first[value] + 1)
+                        last[value] = item
+                if node_id not in graph.states:  # these have memory of their own
+                    first[node_id] = last[node_id] = item
+                if support.scratch_words(nodes[node_id], device):
+                    scratch.append(node_id)
+                parts.append(start)
+                item += 1
+            for value in outline.leaving:
+                value = value if value in first else roots[value]
+                if value in first:
+                    start = max(start, first[value] + 1)
+                    last[value] = item
+                parts.append(start)
+                item += 1
+        on_host = support.machine.devices[device].kind == "cpu"
+        self.parts = parts
+        self.words = {
+            v: -(-nodes[v].type.host_bytes // WORD_BYTES) if on_host else graph.words[v]
+            for v in first
+        }
+        for node_id in scratch:
+            beside = scratch_of(node_id)
+            first[beside] = last[beside] = first[node_id]
+            self.words[beside] = support.scratch_words(nodes[node_id], device)
+        self.first, self.last = first, last
+        self._born, self._dying = [0] * len(parts), [0] * len(parts)
+        for value, words in self.words.items():
+            size = aligned(max(words, 1))
+            self._born[first[value]] += size
+            self._dying[last[value]] += size
+
+    @cached_property
+    def least(self) -> int:
+        """The words of the largest live set: no assignment needs less."""
+        return max(self.live(), default=0)
+
+    def live(self) -> list[int]:
+        """Returns the words that live at each item."""
+        live, out = 0, []
+        for more, less in zip(self._born, self._dying, strict=True):
+            live += more
+            out.append(live)
+            live -= less
+        return out
+
+    def lifetimes(self, slack: float | None = None) -> list[Lifetime]:
+        """Returns the lifetimes of all values, in steps.
+
+        slack: None makes each item a step of its own. Otherwise neighbours that do not depend on
+        each other share a step, and no words, so that no barrier is needed between them, unless
+        this takes more than the largest live set and that share of it.
+        """
+        steps = range(len(self.parts)) if slack is None else self._steps(slack)
+        return [
+            Lifetime(value, words, steps[self.first[value]], steps[self.last[value]])
+            for value, words in self.words.items()
+        ]
+
+    def _steps(self, slack: float) -> list[int]:
+        """Returns for each item the first one of its step."""
+        allowed = self.least * (1 + slack)
+        out: list[int] = []
+        begin = live = ended = 0
+        for item, (start, more, less) in enumerate(
+            zip(self.parts, self._born, self._dying, strict=True)
+        ):
+            if start > begin or live + more > allowed:
+                begin, live, ended = item, live - ended, 0
+            live += more
+            ended += less
+            out.append(begin)
+        return out
+
+
+def assign_memory(
+    program: Program, page_words: int, own_buffers: bool = False, tight: bool = False
+) -> tuple[dict[int, Span], tuple[int, ...]]:
+    """Returns a span for each value of a program and the page sizes in words.
+
+    Items that could run beside each other share no words where that costs little, and if not tight.
+    """
+    most = int(program.least * (1 + SLACK))
+    best: tuple[dict[int, Span], tuple[int, ...]] | None = None
+    for slack in (None,) if tight else (SLACK, 0.0, None):
+        enough = program.least if slack is None else most
+        found = assign_spans(program.lifetimes(slack), page_words, own_buffers, enough)
+        if best is None or sum(found[1]) < sum(best[1]):
+            best = found
+        if sum(best[1]) <= enough:
+            break
+    assert best is not None
+    return best
+
+
+def assign_spans(
+    lifetimes: Sequence[Lifetime], page_words: int, own_buffers: bool = False, enough: int = 0
+) -> tuple[dict[int, Span], tuple[int, ...]]:
+    """Returns a span for each value and the page sizes in words; values that live together never
+    overlap.
+
+    own_buffers: nor share a page. enough: words with which the search for less ends.
+    """
+    best = _assign_by_birth(lifetimes, page_words, own_buffers)
+    if own_buffers or sum(best[1]) <= enough:
+        return best
+    together = _live_together(lifetimes)
+    if together is None:
+        return best
+    for order in _ORDERS:
+        ranked = sorted(range(len(lifetimes)), key=lambda i: order(lifetimes[i]))
+        found = _assign_in_order(lifetimes, ranked, together, page_words)
+        if sum(found[1]) < sum(best[1]):
+            best = found
+        if sum(best[1]) <= enough:
+            break
+    return best
+
+
+_ORDERS: tuple[Callable[[Lifetime], tuple[int, ...]], ...] = (
+    lambda t: (-t.words, t.first, t.value),
+    lambda t: (t.first, -t.last, -t.words, t.value),
+    lambda t: (-t.words * (t.last - t.first + 1), t.first, t.value),
+    lambda t: (-t.last, t.first, -t.words, t.value),
+    lambda t: (t.first - t.last, -t.words, t.value),
+)
+"""By size, by birth, by size times life, by death backwards, by life."""
+
+
+def _size(words: int, page_words: int) -> int:
+    size = aligned(max(words, 1))
+    if size > page_words:
+        raise PlanError(f"[memory] a value of {size * 4} bytes exceeds the page size")
+    return size
+
+
+def _assign_by_birth(
+    lifetimes: Sequence[Lifetime], page_words: int, own_buffers: bool
+) -> tuple[dict[int, Span], tuple[int, ...]]:
+    """Each value in turn takes the smallest free block that holds it, and gives it back."""
+    spans: dict[int, Span] = {}
+    pages = FreeBlocks(page_words, whole=own_buffers)
+    ending: list[tuple[int, int, int]] = []
+    born = [(life.first, -life.last, -life.words, life.value) for life in lifetimes]
+    for first, last, words, value in sorted(born):
+        while ending and ending[0][0] < first:
+            _, start, size = heappop(ending)
+            pages.give(start, size)
+        start, size = pages.take(_size(-words, page_words))
+        heappush(ending, (-last, start, size))
+        spans[value] = Span(*divmod(start, PAGE), -words)
+    return spans, tuple(pages.sizes)
+
+
+class FreeBlocks:
+    """The free words of pages that grow as needed; a block is where it starts, all pages in one row
+    as in a WordSet, and its size. Complexity: O(log blocks) comparisons each.
+
+    whole: a page is one block, however little of it is asked for.
+    """
+
+    def __init__(self, page_words: int, whole: bool = False) -> None:
+        self.sizes: list[int] = []
+        self._page_words = page_words
+        self._whole = whole
+        self._blocks: list[tuple[int, int]] = []  # size and start, in order
+        self._by_start: dict[int, int] = {}
+        self._by_end: dict[int, int] = {}
+
+    def take(self, size: int) -> tuple[int, int]:
+        """Returns start and size of a block that was free, the size at least as asked."""
+        at = bisect_left(self._blocks, (size, 0))
+        if at == len(self._blocks):
+            return self._grow(size)
+        found, start = self._blocks.pop(at)
+        del self._by_start[start], self._by_end[start + found]
+        if found > size and not self._whole:
+            self._insert(found - size, start + size)
+            found = size
+        return start, found
+
+    def give(self, start: int, size: int) -> None:
+        """Frees a block; it joins its free neighbours."""
+        after = self._by_start.get(start + size)
+        if after is not None:
+            self._remove(after, start + size)
+            size += after
+        before = self._by_end.get(start)
+        if before is not None:
+            start -= before
+            self._remove(before, start)
+            size += before
+        self._insert(size, start)
+
+    def _grow(self, size: int) -> tuple[int, int]:
+        """Takes the end of the page that needs the fewest words for it."""
+        ends = [page * PAGE + words for page, words in enumerate(self.sizes)]
+        free = [self._by_end.get(end, 0) for end in ends]
+        room = [
+            (-free[page], page)
+            for page, words in enumerate(self.sizes)
+            if (
+                free[page] == words
+                if self._whole
+                else words - free[page] + size <= self._page_words
+            )
+        ]
+        if not room:
+            self.sizes.append(size)
+            return (len(self.sizes) - 1) * PAGE, size
+        _, page = min(room)
+        start = ends[page] - free[page]
+        if free[page]:
+            self._remove(free[page], start)
+        self.sizes[page] = start - page * PAGE + size
+        return start, size
+
+    def _insert(self, size: int, start: int) -> None:
+        insort(self._blocks, (size, start))
+        self._by_start[start] = self._by_end[start + size] = size
+
+    def _remove(self, size: int, start: int) -> None:
+        del self._blocks[bisect_left(self._blocks, (size, start))]
+        del self._by_start[start], self._by_end[start + size]
+
+
+def _live_together(lifetimes: Sequence[Lifetime]) -> list[list[int]] | None:
+    """Returns for each lifetime the others that it meets; None where they are too many."""
+    out: list[list[int]] = [[] for _ in lifetimes]
+    live: list[tuple[int, int]] = []
+    pairs, most = 0, max(MOST_PAIRS, MOST_PAIRS_EACH * len(lifetimes))
+    for at in sorted(range(len(lifetimes)), key=lambda i: lifetimes[i].first):
+        while live and live[0][0] < lifetimes[at].first:
+            heappop(live)
+        pairs += len(live)
+        if pairs > most:
+            return None
+        for _, other in live:
+            out[at].append(other)
+            out[other].append(at)
+        heappush(live, (lifetimes[at].last, at))
+    return out
+
+
+def _assign_in_order(
+    lifetimes: Sequence[Lifetime], order: Sequence[int], together: list[list[int]], page_words: int
+) -> tuple[dict[int, Span], tuple[int, ...]]:
+    """Each value in turn at the lowest place that is free for as long as it lives.
+
+    together: for each lifetime the others that it meets.
+    """
+    spans: dict[int, Span] = {}
+    placed: list[tuple[int, int, int] | None] = [None] * len(lifetimes)  # page, first word, end
+    pages: list[int] = []
+    for at in order:
+        life = lifetimes[at]
+        size = _size(life.words, page_words)
+        page = offset = 0
+        for where, start, end in sorted([p for i in together[at] if (p := placed[i])]):
+            if where > page and offset + size > page_words:
+                page, offset = page + 1, 0
+            if where > page or start - offset >= size:
+                break
+            offset = max(offset, end)
+        if offset + size > page_words:
+            page, offset = page + 1, 0
+        if page == len(pages):
+            pages.append(0)
+        pages[page] = max(pages[page], offset + size)
+        placed[at] = page, offset, offset + size
+        spans[life.value] = Span(page, offset, life.words)
+    return spans, tuple(pages)
+
+
+def assign_window(
+    values: Iterable[tuple[int, int]], page_words: int, own_buffers: bool = False
+) -> tuple[dict[int, Span], tuple[int, ...]]:
+    """Returns spans for values that cross, one behind the other and never reused, and the page
+    sizes.
+    """
+    spans: dict[int, Span] = {}
+    pages: list[int] = []
+    for key, words in values:
+        size = max(aligned(words), ALIGN_WORDS)
+        if not pages or own_buffers or pages[-1] + size > page_words:
+            pages.append(0)
+        spans[key] = Span(len(pages) - 1, pages[-1], words)
+        pages[-1] += size
+    return spans, tuple(pages)
+
+
+def largest_live_set(lifetimes: Sequence[Lifetime]) -> int:
+    """Returns the words that live at once at the worst moment: no assignment needs less."""
+    changes: dict[int, int] = {}
+    for life in lifetimes:
+        size = aligned(max(life.words, 1))
+        changes[life.first] = changes.get(life.first, 0) + size
+        changes[life.last + 1] = changes.get(life.last + 1, 0) - size
+    return max(itertools.accumulate(changes[step] for step in sorted(changes)), default=0)
+
+
+def weights_of(graph: Graph, outlines: Sequence[Outline], device: int) -> tuple[int, ...]:
+    """Returns the weights and constants that a device's nodes read and that are not streamed in."""
+    roots, nodes = graph.roots, graph.nodes
+    here = [outline for outline in outlines if outline.device == device]
+    streamed = {value for outline in here for value, _ in outline.entering}
+    read = {roots[i] for outline in here for n in outline.nodes for i in nodes[n].inputs}
+    return tuple(sorted((read & graph.data.keys()) - streamed))
+
+
+def states_of(graph: Graph, outlines: Sequence[Outline], device: int) -> tuple[int, ...]:
+    """Returns the states that live on a device."""
+    if not graph.states:
+        return ()
+    nodes = (n for outline in outlines if outline.device == device for n in outline.nodes)
+    return tuple(n for n in nodes if graph.nodes[n].op == "state")

@@ -1,0 +1,403 @@
+"""Placement: which device runs each node, and by which rule.
+
+Problem: devices in order of preference, the CPU last; a value that crosses between devices costs a
+wait and a copy. Method: the priority policy. Overrides; weights pull their ops; sweeps carry
+devices from operands to users and back; the rest goes to the first device that can; what nothing
+holds is then moved beside its neighbours while this lowers the bytes that cross (`merging.py`). A
+weight whose home is the CPU, as an override says so or the devices are full, stays in host memory;
+an op that does enough arithmetic per byte of it runs on a GPU all the same, the weight streamed in
+for each run.
+
+    w0 @ gpu:0   w1 @ gpu:1                                 w2 @ cpu
+       |            |                                          : streamed, 512 rows pay
+    matmul ----> matmul --> relu (follows its operand) ---> matmul @ gpu:1
+
+Complexity: O(sweeps * edges). Examples: tests/plan/test_plan.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ...graph import Graph, Node
+from ...machine.spec import Machine
+from ...types import WORD_BYTES
+from ..names import NameIndex
+from ..plan import Placement
+from ..support import Support
+from .merging import Merger
+
+WELL_FILLED = 0.9
+"""The share of its memory from which on a device that refuses a weight takes no further ones, and
+from which on the planner looks for no higher cap.
+"""
+
+NONE = -1
+"""The cap of a device that must not take any node, not even one that streams its weights."""
+
+Overrides = Sequence[tuple[str | int, str]]
+
+
+@dataclass
+class Caps:
+    """What each device must not take, as it would not fit: nodes by their number in order.
+
+    first: the first one; None: it may take all, NONE: nothing. peaks: those around the moment that
+    takes most.
+    """
+
+    first: list[int | None]
+    peaks: list[range]
+
+
+def place_priority(
+    support: Support, overrides: Overrides, caps: Caps
+) -> tuple[tuple[Placement, ...], tuple[str, ...]]:
+    """Returns the placement of every node and notes for the user.
+
+    caps: what does not fit. A node that streams its weights needs little memory: it, and what
+    follows it, may stand beyond the first node that a device must not take.
+    """
+    placer = _Placer(support, caps)
+    placer.apply_overrides(overrides)
+    placer.pull_by_weights()
+    placer.place_states()
+    placer.sweep()
+    placer.place_rest()
+    placer.merge()
+    return placer.result(), tuple(dict.fromkeys(placer.notes))
+
+
+def resolve_overrides(
+    graph: Graph, machine: Machine, overrides: Overrides
+) -> dict[int, tuple[int, str]]:
+    """Returns for each node that an override names its device and the override as text.
+
+    Node ids win over patterns, later patterns over earlier ones. A view stands for what it views.
+
+    Raises:
+        PlanError: no such node, or a pattern that matches nothing. DeviceError: a device that is
+            not there.
+    """
+    out: dict[int, tuple[int, str]] = {}
+    names = NameIndex(graph, "placement")
+    for key, name in sorted(overrides, key=lambda item: isinstance(item[0], int)):
+        device = machine.index(name)
+        matched = [graph.root(node_id) for node_id in names.find(key)]
+        told = graph.nodes[key].name if isinstance(key, int) else key
+        out.update((node_id, (device, f"override: {told} on {name}")) for node_id in matched)
+    return out
+
+
+class _Placer:
+    """The state of one pass; `device` and `rule` grow from stage to stage."""
+
+    def __init__(self, support: Support, caps: Caps) -> None:
+        self.support = support
+        self.graph = support.graph
+        self.machine = support.machine
+        self.caps = caps
+        self.device: dict[int, int] = {}
+        self.rule: dict[int, str] = {}
+        self.fixed: set[int] = set()
+        self.homes: dict[int, int] = dict(support.homes)
+        self.passed_over: dict[int, str] = {}
+        self.kept: dict[int, str] = {}
+        self._closed: dict[int, float] = {}
+        """Devices that have refused a weight, with the bytes from which on they take others."""
+        self._weights = frozenset(n.id for n in self.graph.nodes if n.op in ("weight", "state"))
+        self.notes: list[str] = []
+        self._rank = {n.id: position for position, n in enumerate(support.computed)}
+        self._room = [
+            float("inf") if d.kind == "cpu" else d.memory_bytes for d in self.machine.devices
+        ]
+
+    def why_not(self, node: Node, device: int) -> str | None:
+        cap, number = self.caps.first[device], self._rank[node.id]
+        if (cap is not None and number >= cap) or number in self.caps.peaks[device]:
+            return f"{self.machine.devices[device].name} is full"
+        return self.support.why_not(node, device)
+
+    def can(self, node: Node, device: int) -> bool:
+        """Whether a device may take a node: beyond its cap only beside what streams there."""
+        if self.why_not(node, device) is None:
+            return True
+        at_peak = self._rank[node.id] in self.caps.peaks[device]
+        beside = not at_peak and self._beside_streams(node, device)
+        return beside and self.support.can(node, device)
+
+    def _beside_streams(self, node: Node, device: int) -> bool:
+        cap = self.caps.first[device]
+        neighbours = (*self.support.operands[node.id], *self.support.readers[node.id])
+        return cap is not None and any(
+            self.device.get(n) == device and self._rank[n] >= cap for n in neighbours
+        )
+
+    def _first_able(self, node: Node) -> int:
+        return next(d for d in range(len(self.machine.devices)) if self.can(node, d))
+
+    def put(self, node: Node, device: int, rule: str) -> None:
+        self.device[node.id] = device
+        self.rule[node.id] = rule
+
+    # -- stages ------------------------------------------------------------------------------------
+
+    def apply_overrides(self, overrides: Overrides) -> None:
+        resolved = resolve_overrides(self.graph, self.machine, overrides)
+        for node_id, (device, text) in resolved.items():
+            target = self.graph.nodes[node_id]
+            if target.op in ("weight", "state"):
+                if target.id in self.support.homes:
+                    self._stay(target, device, text)
+                    continue
+                self.homes[target.id] = device
+                self.kept[target.id] = text
+                self._take(device, target.id)
+            elif target.id in self._rank:
+                self._override(target, device, text)
+            elif target.op == "input":
+                self.notes.append(f"{text}: an input goes wherever it is read; place its readers")
+
+    def _stay(self, node: Node, device: int, text: str) -> None:
+        home = self.support.homes[node.id]
+        if home != device:
+            name = self.machine.devices[home].name
+            self.notes.append(f"{text} has no effect: {node.name} lives on {name} already")
+
+    def _override(self, node: Node, device: int, text: str) -> None:
+        reason = self.why_not(node, device)
+        if reason is None:
+            self.put(node, device, text)
+        else:
+            other = self._first_able(node)
+            self.put(node, other, f"{text}, which cannot: {reason}")
+            self.notes.append(
+                f"{node.name}: {text}, which cannot: {reason}; "
+                f"it runs on {self.machine.devices[other].name}"
+            )
+        self.fixed.add(node.id)
+
+    def pull_by_weights(self) -> None:
+        """Gives each weight a home with room for it; the heaviest weight of a node pulls the node
+        there, or, from host memory, to a GPU where that pays.
+        """
+        for node in self.support.computed:
+            weights = [i for i in self.support.operands[node.id] if i in self._weights]
+            if not weights:
+                continue
+            for weight in weights:
+                if weight not in self.homes:
+                    self._find_home(node, weight)
+            if node.id in self.device:
+                continue
+            heaviest = weights[0]
+            if len(weights) > 1:
+                heaviest = max(weights, key=lambda w: (self._bytes(w), -w))
+            home = self.homes.get(heaviest, self.machine.cpu)
+            if home == self.machine.cpu and self._offload(node, weights):
+                continue
+            if self.can(node, home):
+                puller = self.graph.nodes[heaviest]
+                rule = f"{puller.op} {puller.name} lives here"
+                self.put(node, home, rule + self.passed_over.get(heaviest, ""))
+
+    def _find_home(self, node: Node, weight: int) -> None:
+        """The first device that runs the node and has room, or host memory where those are full.
+
+        Where only the CPU runs it the next reader decides: numpy finds its weights in any case.
+        """
+        cpu = self.machine.cpu
+        home, full = self.device.get(node.id, cpu), False
+        if node.id not in self.device:
+            reasons: list[str] = []
+            for home in range(cpu + 1):
+                reason = self._why_no_home(node, weight, home)
+                if reason is None:
+                    break
+                reasons.append(reason)
+            if reasons:
+                self.passed_over[weight] = f", as {'; '.join(reasons)}"
+            full = any(self.support.can(node, d) for d in range(cpu))
+        if home < cpu or full or not cpu or self.graph.nodes[weight].op == "state":
+            self.homes[weight] = home
+            self._take(home, weight)
+
+    def _why_no_home(self, node: Node, weight: int, device: int) -> str | None:
+        reason = self.why_not(node, device) or self._cannot_hold(weight, device)
+        if reason is not None:
+            return reason
+        missing = self.support.missing_bytes(weight, device)
+        room, spec = self._room[device], self.machine.devices[device]
+        if missing > room:  # the small weights further on would be islands here
+            least = (1 - WELL_FILLED) * spec.memory_bytes
+            small = min(missing, least) if room >= least else math.inf
+            self._closed[device] = max(small, self._closed.get(device, 0))
+        if missing > room or 0 < missing < self._closed.get(device, 0):
+            return f"{spec.name} is full"
+        return None
+
+    def _offload(self, node: Node, weights: Sequence[int]) -> bool:
+        """Puts a node whose heaviest weight is in host memory on a GPU, where that pays."""
+        cpu = self.machine.cpu
+        streamed = [
+            w for w in weights if self.homes.get(w) == cpu and self.graph.nodes[w].op == "weight"
+        ]
+        moved = sum(self._bytes(w) for w in streamed)
+        if not moved:
+            return False
+        intensity = self.support.flops(node) / moved
+        others = (self.homes.get(w, cpu) for w in weights)
+        for device in (d for d in dict.fromkeys((*others, *range(cpu))) if d != cpu):
+            spec, room = self.machine.devices[device], self._room[device]
+            # a window in the device's own memory takes as much as the weight would
+            fits = spec.windows_apart or (self.kept.keys() >= {*streamed} and 2 * moved <= room)
+            pays = intensity >= spec.offload_flops_per_byte
+            if (
+                not (fits and pays and self.support.can(node, device))
+                or self.caps.first[device] == NONE
+            ):
+                continue
+            if not spec.windows_apart:
+                self._room[device] -= moved
+            names = ", ".join(self.graph.nodes[w].name for w in streamed)
+            self.put(
+                node,
+                device,
+                f"weight {names} stays in host memory{self.passed_over.get(streamed[0], '')}; "
+                f"streamed, as its rows make {intensity:.3g} flops per byte, "
+                f"{spec.offload_flops_per_byte:g} pay",
+            )
+            return True
+        return False
+
+    def _cannot_hold(self, weight: int, device: int) -> str | None:
+        node = self.graph.nodes[weight]
+        return self.why_not(node, device) if node.op == "state" else None
+
+    def place_states(self) -> None:
+        """A state is where its heaviest reader is, or where an earlier graph has put it; its next
+        value is written there.
+        """
+        for node_id, state in self.graph.states.items():
+            node = self.graph.nodes[node_id]
+            if node_id != state:
+                self.put(node, self.device[state], f"writes {self.graph.nodes[state].name}")
+            else:
+                home = self.homes.get(node_id)
+                if home is None or (
+                    node_id not in self.support.homes and self._cannot_hold(node_id, home)
+                ):
+                    home = self._first_able(node)
+                self.put(node, home, "state" if node_id in self.homes else "first device with room")
+            self.fixed.add(node_id)
+
+    def sweep(self) -> None:
+        """Carries devices along the edges; not the CPU's, which one op there would else give to all
+        that nothing holds.
+        """
+        gpus = set(range(self.machine.cpu))
+        for node in self._left():
+            self._follow(node, self.support.operands[node.id], gpus)
+        for node in reversed(self._left()):
+            self._follow(node, self.support.readers[node.id], gpus)
+
+    def _left(self) -> list[Node]:
+        """The nodes without a device."""
+        return [n for n in self.support.computed if n.id not in self.device]
+
+    def _follow(self, node: Node, neighbours: Sequence[int], devices: set[int]) -> None:
+        placed = [n for n in neighbours if self.device.get(n) in devices]
+        if len(placed) > 1:
+            placed.sort(key=lambda n: (-self._bytes(n), n))
+        for other in placed:
+            if self.can(node, self.device[other]):
+                self.put(node, self.device[other], f"beside {self.graph.nodes[other].name}")
+                return
+
+    def place_rest(self) -> None:
+        for node in self._left():
+            device = self._first_able(node)
+            reasons = self._reasons(node, device)
+            self.put(node, device, "first device that can run it" + reasons)
+        for node in self.support.computed:
+            if self.device[node.id] != self.machine.cpu or node.id in self.fixed:
+                continue
+            stuck = not any(self.can(node, d) for d in range(self.machine.cpu))
+            if stuck and self.machine.cpu:
+                self.rule[node.id] = self._reasons(node, self.machine.cpu).removeprefix(", ")
+
+    def _reasons(self, node: Node, end: int) -> str:
+        """Returns why the devices before `end` that cannot run a node cannot, as part of a rule."""
+        reasons = [
+            f"{self.machine.devices[d].name} cannot: {reason}"
+            for d in range(end)
+            if (reason := self.why_not(node, d)) is not None
+        ]
+        return f", as {'; '.join(reasons)}" if reasons else ""
+
+    def merge(self) -> None:
+        """Moves what nothing holds to its neighbours' devices while less crosses for it."""
+        operands = self.support.operands
+        free = [
+            n
+            for n in self.support.computed
+            if n.id not in self.fixed and self._weights.isdisjoint(operands[n.id])
+        ]
+        caps = zip(self.caps.first, self.caps.peaks, strict=True)
+        roomy = {d for d, (first, peak) in enumerate(caps) if first is None and not peak}
+        merger = Merger(self.support, self.device, self.can, self.put)
+        merger.merge(free, roomy - {self.machine.cpu})
+
+    # -- helpers -----------------------------------------------------------------------------------
+
+    def _take(self, device: int, weight: int) -> None:
+        """Counts a weight off the room of a device and of those that share its memory."""
+        missing = self.support.missing_bytes(weight, device)
+        for other in self.machine.pool(device):
+            self._room[other] -= missing
+
+    def _bytes(self, node_id: int) -> int:
+        return self.graph.words[node_id] * WORD_BYTES
+
+    def result(self) -> tuple[Placement, ...]:
+        """Returns the placements of all nodes: leaves and views get theirs from those that run."""
+        out: list[Placement] = []
+        views, roots = self.graph.views, self.graph.roots
+        for node in self.graph.nodes:
+            if node.id in self.device:
+                out.append(Placement(self.device[node.id], self.rule[node.id]))
+            elif node.id in views:
+                root = roots[node.id]
+                out.append(Placement(out[root].device, f"view of {self.graph.nodes[root].name}"))
+            else:
+                out.append(self._leaf(node))
+        return tuple(out)
+
+    def _leaf(self, node: Node) -> Placement:
+        cpu = self.machine.cpu
+        users = list(dict.fromkeys([self.device[r] for r in self.support.readers[node.id]]))
+        if node.op == "input":
+            return Placement(cpu, f"from the caller to {self._names(users) or 'no device'}")
+        home = self.homes.get(node.id)
+        if len(users) == 1 and home in (None, users[0]):
+            return Placement(users[0], node.op)
+        gpus = [d for d in users if d != cpu]
+        if home == cpu and gpus:
+            return Placement(cpu, f"{node.op} in host memory; streamed to {self._names(gpus)}")
+        if home is None or (users and home not in users):
+            if node.id in self.kept:
+                reader = next(r for r in self.support.readers[node.id] if home != self.device[r])
+                why = self.why_not(self.graph.nodes[reader], home or 0) or self.rule[reader]
+                self.notes.append(
+                    f"{self.kept[node.id]} has no effect: {self.graph.nodes[reader].name}, which "
+                    f"reads it, runs on {self.machine.devices[self.device[reader]].name} ({why})"
+                )
+            home = gpus[0] if gpus else cpu  # numpy has it in any case
+        others = self._names(d for d in users if d != home)
+        also = f"; also on {others}, for the ops there" if others else ""
+        return Placement(home, f"{node.op}{also}")
+
+    def _names(self, devices: Iterable[int]) -> str:
+        return ", ".join(self.machine.devices[d].name for d in sorted(devices))

@@ -1,0 +1,1 @@
+"""A plan told to people: text, pictures, data."""

@@ -1,0 +1,1 @@
+"""The CPU backend: numpy, its threads and native loops."""

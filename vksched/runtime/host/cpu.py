@@ -1,0 +1,144 @@
+"""The numpy backend: the device that is always there, with one worker thread so that it overlaps
+with others.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+
+from ...errors import DeviceTimeout, PlanError
+from ...machine.spec import DeviceSpec
+from ...plan.plan import CopyIn, Plan
+from ...types import NDArray
+from ..device import Progress, Times
+from ..fork import Owner
+from ..states import HostStates
+from .evaluate import Host, Values, last_uses, run_split
+from .workers import Buffers, Workers
+
+
+class CpuDevice:
+    """The CPU as a device."""
+
+    def __init__(self, spec: DeviceSpec) -> None:
+        self._spec = spec
+        self._owner = Owner()
+        self.states = HostStates()
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"vksched-{spec.name}")
+        self._workers = Workers(f"vksched-{spec.name}-piece")
+
+    @property
+    def name(self) -> str:
+        return self._spec.name
+
+    @property
+    def spec(self) -> DeviceSpec:
+        return self._spec
+
+    def holds(self, key: object) -> bool:
+        return self.states.holds(key)
+
+    def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> CpuSession:
+        self._owner.require(self.name)  # its thread is not in a forked child
+        return CpuSession(plan, index, self._worker, self._workers, self.states)
+
+    def close(self) -> None:
+        self._worker.shutdown(wait=True)
+        self._workers.close()
+
+
+class _Gate:
+    """The states as one split sees them: given up, it goes on, but writes no more."""
+
+    def __init__(self, states: HostStates) -> None:
+        self._states = states
+        self._lock = threading.Lock()
+        self._open = True
+
+    def view(self, key: object) -> NDArray:
+        return self._states.view(key)
+
+    def write(self, key: object, array: NDArray) -> None:
+        with self._lock:
+            if self._open:
+                self._states.write(key, array)
+
+    def shut(self) -> None:
+        with self._lock:
+            self._open = False
+
+
+class CpuSession:
+    """One plan's share of the CPU."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        index: int,
+        worker: ThreadPoolExecutor,
+        workers: Workers,
+        states: HostStates,
+    ) -> None:
+        self._plan = plan
+        self._states = states
+        self._worker = worker
+        self._dead = last_uses(plan, index)
+        self._buffers = Buffers()
+        self._host = Host(workers, self._buffers)
+        self._values = [Values(plan.graph) for _ in range(plan.copies)]
+        self._pending: dict[tuple[int, int], Future[float]] = {}
+        self._gates: dict[tuple[int, int], _Gate] = {}
+
+    def begin(self, slot: int) -> None:
+        self._values[slot].clear()
+
+    def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
+        self._values[slot][copy.node] = array
+
+    def submit(self, slot: int, split: int, ticket: int) -> None:
+        gate = self._gates[slot, split] = _Gate(self._states)
+        try:
+            self._pending[slot, split] = self._worker.submit(self._run, slot, split, gate)
+        except RuntimeError as error:
+            raise PlanError(f"[submit] cpu: the interpreter is shutting down: {error}") from error
+
+    def _run(self, slot: int, split: int, gate: _Gate) -> float:
+        start = time.perf_counter()
+        values, nodes = self._values[slot], self._plan.splits[split]
+        run_split(self._plan, nodes, values, self._dead, gate, self._host.evaluate)
+        return time.perf_counter() - start
+
+    def wait(self, slot: int, split: int, timeout_s: float) -> None:
+        try:
+            self._pending[slot, split].result(min(timeout_s, threading.TIMEOUT_MAX))
+        except FutureTimeout:
+            self._pending[slot, split].cancel()
+            self._gates[slot, split].shut()
+            raise DeviceTimeout(
+                f"[wait] split {split} on cpu did not finish in {timeout_s:g} s; "
+                "try a larger timeout_s"
+            ) from None
+
+    def check(self, slot: int, split: int, ticket: int) -> None:
+        future = self._pending[slot, split]
+        if not future.done():
+            raise PlanError(f"[check] split {split} on cpu was not waited for")
+        future.result()
+
+    def fetch(self, slot: int, node: int) -> NDArray:
+        return self._values[slot][node]
+
+    def times_s(self, slot: int, split: int) -> Times:
+        return self._pending[slot, split].result(), None  # no driver ends what numpy does
+
+    def close(self) -> None:
+        for future in self._pending.values():
+            if not future.cancel():
+                future.exception()
+        self._pending.clear()
+        for values in self._values:
+            values.clear()
+        self._buffers.close()

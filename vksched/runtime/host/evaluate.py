@@ -1,0 +1,151 @@
+"""Numpy evaluation of parts of a graph: what the cpu and null devices compute with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ...errors import PlanError, VkschedError
+from ...graph import Graph, Node
+from ...ops.core import host
+from ...ops.core.lower import compute, compute_into
+from ...plan.plan import Plan, Split
+from ...types import NDArray, numpy_dtype
+from ..states import HostValues
+from .workers import Buffers, Workers
+
+Evaluate = Callable[[Graph, int, tuple[NDArray, ...]], NDArray]
+"""(graph, node, operands) -> the node's result."""
+
+
+def _named(error: VkschedError, node: Node) -> VkschedError:
+    """Returns an error that names the node."""
+    named = type(error)(f"{error} (in {node.name})")
+    named.__dict__.update(error.__dict__)  # what it carries goes along
+    return named
+
+
+def evaluate_node(graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> NDArray:
+    """Returns the reference result of one node, in the node's own type."""
+    node = graph.nodes[node_id]
+    try:
+        with np.errstate(all="ignore"):
+            result = compute(node.declaration, operands, node.attrs)
+    except VkschedError as error:
+        raise _named(error, node) from None
+    array = np.asarray(result, dtype=numpy_dtype(node.type.dtype))
+    if array.shape != node.type.shape:
+        raise PlanError(f"[{node.op}] {node.name}: reference gave {array.shape}, rule {node.type}")
+    return array
+
+
+class Host:
+    """Numpy with memory that is used again and several threads."""
+
+    def __init__(self, workers: Workers, buffers: Buffers) -> None:
+        self._workers = workers
+        self._buffers = buffers
+
+    def evaluate(self, graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> NDArray:
+        """Returns the result of one node, by the op's host kernel where it has one; whoever calls
+        silences what numpy warns of.
+        """
+        node = graph.nodes[node_id]
+        op, attrs = node.declaration, node.attrs
+        if op.host is None or node.type.size == 0:
+            return evaluate_node(graph, node_id, operands)
+        out = self._buffers.take(node.type.shape, numpy_dtype(node.type.dtype))
+
+        def run(inputs: tuple[NDArray, ...], part: NDArray) -> None:
+            compute_into(op, inputs, attrs, part)
+
+        try:
+            if max(out.size, *[x.size for x in operands]) <= host.BLOCK:
+                run(operands, out)
+            else:
+                self._workers.each(run, op.host.cut(operands, attrs, out))
+        except VkschedError as error:
+            raise _named(error, node) from None
+        return out
+
+
+class Values:
+    """The arrays of one run, by node; views and weights are found without being stored."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._arrays: dict[int, NDArray] = {}
+
+    def __setitem__(self, node_id: int, array: NDArray) -> None:
+        self._arrays[node_id] = array
+
+    def __contains__(self, node_id: int) -> bool:
+        return node_id in self._arrays
+
+    def __getitem__(self, node_id: int) -> NDArray:
+        found = self._arrays.get(node_id)
+        if found is not None:
+            return found
+        if node_id in self._graph.data:
+            return self._graph.data[node_id]
+        chain: list[int] = []
+        at = node_id
+        while at in self._graph.views and at not in self._arrays:
+            chain.append(at)
+            at = self._graph.nodes[at].inputs[0]
+        if chain and (at in self._arrays or at in self._graph.data):
+            array = self[at]
+            for view in reversed(chain):
+                array = evaluate_node(self._graph, view, (array,))
+            return array
+        raise PlanError(f"[run] {self._graph.nodes[node_id].name} is not there when it is needed")
+
+    def drop(self, node_id: int) -> None:
+        self._arrays.pop(node_id, None)
+
+    def clear(self) -> None:
+        self._arrays.clear()
+
+
+def run_split(
+    plan: Plan,
+    split: Split,
+    values: Values,
+    dead: dict[int, tuple[int, ...]],
+    states: HostValues,
+    evaluate: Evaluate = evaluate_node,
+) -> None:
+    """Computes the nodes of a split into `values`; drops what nobody reads after each node."""
+    graph = plan.graph
+    with np.errstate(all="ignore"):
+        for node_id in split.nodes:
+            node = graph.nodes[node_id]
+            if node.op == "state":
+                values[node_id] = states.view(graph.keys[node_id])
+            elif node.op == "assign":
+                states.write(graph.keys[node.inputs[0]], values[node.inputs[1]])
+            else:
+                operands = tuple([values[i] for i in node.inputs])
+                values[node_id] = evaluate(graph, node_id, operands)
+                del operands
+            for gone in dead.get(node_id, ()):
+                values.drop(gone)
+
+
+def last_uses(plan: Plan, device: int) -> dict[int, tuple[int, ...]]:
+    """Returns for each node of a device the values that it needs no more once that node has run."""
+    graph = plan.graph
+    kept = {graph.root(c.node) for s in plan.splits if s.device == device for c in s.copies_out}
+    last: dict[int, int] = {}
+    for split in plan.splits:
+        if split.device == device:
+            for node_id in split.nodes:
+                for value in (node_id, *graph.nodes[node_id].inputs):
+                    # a part that crossed on its own is a value beside its root: both live as long
+                    last[value] = last[graph.root(value)] = node_id
+    dead: dict[int, list[int]] = {}
+    for value, node_id in last.items():
+        if value not in kept and value not in graph.data:
+            dead.setdefault(node_id, []).append(value)
+    return {node_id: tuple(values) for node_id, values in dead.items()}

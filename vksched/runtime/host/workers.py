@@ -1,0 +1,150 @@
+"""The CPU backend's threads and memory: pieces of a call side by side, results in memory that is
+used again.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from ...types import NDArray
+
+SMALL_BYTES = 1 << 16
+"""Below this, the system's memory allocator is as good."""
+
+
+def usable_cores() -> int:
+    """Returns how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class _Shared:
+    """Pieces that several threads take, until there are none or one fails."""
+
+    def __init__(self, call: Callable[..., None], items: Iterable[tuple[object, ...]]) -> None:
+        self.error: BaseException | None = None
+        self._call, self._left = call, iter(items)
+        self._at_work = 0
+        self._changed = threading.Condition()
+
+    def work(self) -> None:
+        try:
+            with np.errstate(all="ignore"):
+                while (item := self._take()) is not None:
+                    self._call(*item)
+        except BaseException as error:
+            self._stop(error)
+
+    def help(self) -> None:
+        """The same on another thread, for which `end` waits."""
+        with self._changed:
+            self._at_work += 1
+        try:
+            self.work()
+        finally:
+            with self._changed:
+                self._at_work -= 1
+                self._changed.notify_all()
+
+    def end(self) -> None:
+        """Returns when all helpers have ended, whatever interrupts. The pool may not know of one
+        whose start was interrupted; who begins after this finds no piece.
+        """
+        while True:
+            try:
+                self._stop()
+                with self._changed:
+                    self._changed.wait_for(lambda: not self._at_work)
+                return
+            except KeyboardInterrupt as error:
+                self.error = error
+
+    def _take(self) -> tuple[object, ...] | None:
+        with self._changed:
+            return next(self._left, None)
+
+    def _stop(self, error: BaseException | None = None) -> None:
+        with self._changed:
+            self._left = iter(())
+            self.error = self.error or error
+
+
+class Workers:
+    """Threads that help the calling one; started when first needed."""
+
+    def __init__(self, name: str, count: int | None = None) -> None:
+        self._helpers = (usable_cores() if count is None else count) - 1
+        self._name = name
+        self._pool: ThreadPoolExecutor | None = None
+
+    def each(self, call: Callable[..., None], pieces: Iterable[tuple[object, ...]]) -> None:
+        """Calls with each piece, in any order, on several threads.
+
+        Raises: the first error, when all threads have ended.
+        """
+        items = list(pieces)
+        if len(items) < 2 or self._helpers < 1:
+            with np.errstate(all="ignore"):
+                for item in items:
+                    call(*item)
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._helpers, self._name)
+        shared = _Shared(call, items)
+        try:
+            with suppress(RuntimeError):  # when the interpreter ends, no thread starts any more
+                for _ in range(min(self._helpers, len(items) - 1)):
+                    self._pool.submit(shared.help)
+            shared.work()
+        finally:
+            shared.end()
+        if shared.error is not None:
+            raise shared.error
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+
+
+class Buffers:
+    """Memory of results, kept from run to run. It is free again when no array shows it any more,
+    whoever holds that array: numpy's views all hold the one that was made for their memory.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[memoryview] = []
+        self._closed = False
+
+    def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray:
+        """Returns an array with any content that nothing else shares."""
+        size = math.prod(shape) * dtype.itemsize
+        if size < SMALL_BYTES:
+            return np.empty(shape, dtype)
+        fitting = [m for m in self._free if size <= m.nbytes <= 2 * size]
+        if fitting:
+            memory = min(fitting, key=lambda m: m.nbytes)
+            self._free = [m for m in self._free if m is not memory]
+        else:
+            memory = np.empty(size, np.uint8).data
+        owner = np.frombuffer(memory, np.uint8, size)
+        weakref.finalize(owner, self._give_back, memory).atexit = False
+        return owner.view(dtype).reshape(shape)
+
+    def _give_back(self, memory: memoryview) -> None:
+        if not self._closed:
+            self._free.append(memory)
+
+    def close(self) -> None:
+        """Keeps nothing any more: what is shown somewhere is freed with the last who shows it."""
+        self._closed = True
+        self._free.clear()

@@ -1,0 +1,1 @@
+"""Vulkan devices through Kompute and its companion."""

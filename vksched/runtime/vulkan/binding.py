@@ -1,0 +1,195 @@
+"""Kompute and its companion: loading them, asking them for devices, and their errors as ours.
+
+The only file that imports them to run graphs (native/build.py puts them into vksched_native;
+docs/adr/0001-kompute-companion.md says why). Without them `available()` tells what to do. Examples:
+tests/runtime/test_companion.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ...errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory
+from ..fork import Owner, in_child
+
+DRIVER_SELECTORS = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES")
+_DEFAULT_DATA_DIRS = "/usr/local/share:/usr/share"
+
+kp: Any = None
+companion: Any = None
+"""The modules, None until `load` has imported them."""
+_load_lock = threading.Lock()
+_drivers: Owner | None = None
+"""The process in which drivers were started; they do not survive a fork."""
+
+
+# -- the native modules ----------------------------------------------------------------------------
+
+
+def available() -> str | None:
+    """Returns None when the native modules and a Vulkan loader are there, else why not.
+
+    The reason says what to do. Starts no driver: `describe_devices` does.
+    """
+    try:
+        load()
+    except ImportError as error:
+        return _explain(error)
+    if forked():
+        return None  # as the parent found; another thread of it may have held the loader's locks
+    try:
+        version = companion.loader_version()
+    except RuntimeError as error:
+        return f"the Vulkan loader does not work ({error}); try reinstalling libvulkan1"
+    if tuple(map(int, version.split("."))) < (1, 1):
+        return f"expected a loader for Vulkan 1.1, got {version}; try a newer libvulkan1"
+    return None
+
+
+def describe_devices() -> list[dict[str, Any]]:
+    """Returns every physical device in loader order, none of them opened; units are in the names.
+
+    Raises:
+        DeviceError: there is no loader, no driver, or no driver works; or the drivers were started
+            before this process was forked.
+    """
+    global _drivers
+    reason = available()
+    if reason is not None:
+        raise DeviceError(f"[devices] expected the native modules, got none: {reason}")
+    _drivers = _drivers or Owner()
+    _drivers.require("Vulkan")
+    try:
+        devices: list[dict[str, Any]] = companion.describe_devices()
+    except companion.VulkanError as error:
+        if error.result == "VK_ERROR_INCOMPATIBLE_DRIVER":
+            raise DeviceError(
+                f"[devices] expected a Vulkan driver, got none that works ({error}); try "
+                "`make setup` or your GPU's driver package"
+            ) from error
+        raise _translated(error, "devices", "the Vulkan loader") from error
+    return devices
+
+
+def load() -> None:
+    """Imports both modules once; raises ImportError."""
+    global kp, companion
+    with _load_lock:
+        if companion is not None:
+            return
+        _add_own_drivers()
+        root = logging.getLogger()
+        before = list(root.handlers)
+        try:
+            kp = importlib.import_module("vksched_native.kp")
+            companion = importlib.import_module("vksched_native.companion")
+        finally:
+            # Importing kp calls logging.basicConfig(), which is the application's business.
+            for handler in set(root.handlers) - set(before):
+                root.removeHandler(handler)
+
+
+def forked() -> bool:
+    """Returns whether drivers were started before this process was forked: it cannot use them."""
+    return _drivers is not None and _drivers.forked
+
+
+@in_child
+def _after_fork() -> None:
+    global _load_lock
+    _load_lock = threading.Lock()
+    if _drivers is not None:
+        companion.leak(companion)  # also: drivers that wait for their threads at exit are left out
+
+
+def _add_own_drivers() -> None:
+    """Lets the loader find the drivers that set-up fetched, after the system's.
+
+    A further data folder works with every loader; VK_ADD_DRIVER_FILES came only with 1.3.207.
+    """
+    own = Path(sys.prefix) / "share" / "vksched"
+    if any(name in os.environ for name in DRIVER_SELECTORS):
+        return
+    folders = (os.environ.get("XDG_DATA_DIRS") or _DEFAULT_DATA_DIRS).split(os.pathsep)
+    if str(own) not in folders and any((own / "vulkan" / "icd.d").glob("*.json")):
+        os.environ["XDG_DATA_DIRS"] = os.pathsep.join([*folders, str(own)])
+
+
+def _explain(error: ImportError) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        return (
+            f"Kompute and its companion are not built for this Python {version}; try `make setup` "
+            f"in a clone of vksched and its .venv, or `{sys.executable} native/build.py` there"
+        )
+    if "libvulkan" in str(error):
+        return f"there is no Vulkan loader ({error}); try your system's libvulkan1 or vulkan-loader"
+    return f"the native modules do not load ({error}); try native/build.py --force"
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+def _translated(error: RuntimeError, stage: str, name: str) -> DeviceError:
+    """Returns the error of ours for one of the companion's or kp's."""
+    if isinstance(error, companion.DeviceLost):
+        return DeviceLost(f"[{stage}] {name}: expected a working device, got a lost one ({error})")
+    if isinstance(error, companion.OutOfMemory):
+        return OutOfMemory(
+            f"[{stage}] {name}: expected enough memory, got {error}; try less at once"
+        )
+    if isinstance(error, companion.Timeout):
+        return DeviceTimeout(f"[{stage}] {name}: expected an end in time, got {error}")
+    return DeviceError(f"[{stage}] {name}: {error}")
+
+
+class errors:  # used as a function is: a generator would cost each submission twice as much
+    """Turns native errors into ours, which name the device."""
+
+    __slots__ = ("_name", "_stage")
+
+    def __init__(self, stage: str, name: str) -> None:
+        self._stage = stage
+        self._name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, DeviceError):
+            error.device = error.device or self._name
+        elif isinstance(error, RuntimeError):
+            ours = _translated(error, self._stage, self._name)
+            ours.device = self._name
+            raise ours from error
+
+
+@contextlib.contextmanager
+def kp_errors(stage: str, name: str) -> Iterator[None]:
+    """Turns what went wrong inside kp into our errors, by the VkResult noted there."""
+    _forget_error()
+    try:
+        with errors(stage, name):
+            try:
+                yield
+            except RuntimeError as error:
+                companion.raise_error(str(error))
+                raise
+            companion.raise_error(stage)
+    except MemoryError as error:
+        ours = OutOfMemory(f"[{stage}] {name}: expected host memory, got {error!r}")
+        ours.device = name
+        raise ours from error
+
+
+def _forget_error() -> None:
+    with contextlib.suppress(companion.VulkanError):
+        companion.raise_error("")

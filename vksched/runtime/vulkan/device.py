@@ -1,0 +1,223 @@
+"""A Vulkan device: memory for a plan, one recording per split and slot, submissions and their
+checks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from ...errors import DeviceError, DeviceLost, IndexOutOfRange
+from ...graph import Graph
+from ...machine.spec import DeviceSpec
+from ...plan.plan import CopyIn, CopyOut, Plan, Split
+from ...types import NDArray, TensorType
+from ..device import Progress, Times
+from .context import CLOSE_LIMIT_S, Buffer, Context, HostBuffer, Recording, Wanted
+from .memory import DeviceStates, WeightStore, WordView
+from .probe import PLANNED_SHARE
+from .recorder import ECHO, FLAGS, STATUS_WORDS, TICKET, Recorder
+
+B = TypeVar("B", Buffer, HostBuffer)
+
+
+class VulkanDevice:
+    """One logical Vulkan device."""
+
+    def __init__(self, spec: DeviceSpec, index: int) -> None:
+        self._spec = spec
+        self.context = Context(index, spec.name)
+        self.limits = spec.limits
+        self.own_buffers = spec.own_buffers
+        self.kept: list[object] = []
+        self.weights = WeightStore(self.context, spec.page_bytes)
+        self.states = DeviceStates(self.context, spec.page_bytes, spec.own_buffers)
+
+    @property
+    def name(self) -> str:
+        return self._spec.name
+
+    @property
+    def spec(self) -> DeviceSpec:
+        free = int(self.context.free_bytes() * PLANNED_SHARE)
+        return dataclasses.replace(self._spec, memory_bytes=min(self._spec.memory_bytes, free))
+
+    def busy(self) -> bool:
+        """Whether a submission is under way."""
+        return self.context.pending()
+
+    def holds(self, key: object) -> bool:
+        return self.weights.holds(key) or self.states.holds(key)
+
+    def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> VulkanSession:
+        return VulkanSession(self, plan, index, progress)
+
+    def close(self) -> None:
+        self.context.close()
+
+
+class _Slot:
+    """The memory and the recordings of one slot."""
+
+    def __init__(self, context: Context, plan: Plan, index: int, splits: Sequence[Split]) -> None:
+        memory = plan.memory[index]
+        self.activations: list[Buffer] = []
+        self.inbox: list[HostBuffer] = []
+        self.outbox: list[HostBuffer] = []
+        self.recordings: dict[int, tuple[Recording, ...]] = {}
+        self.status_of = {s.id: STATUS_WORDS * i for i, s in enumerate(splits)}
+        self._buffers: list[Buffer] = []
+        self._views: dict[int, WordView] = {}
+        try:
+            self.status = self._keep(context.host(STATUS_WORDS * max(1, len(splits)), read=True))
+            self.status.array[:] = 0
+            for words in memory.activation_pages:
+                self.activations.append(self._keep(context.storage(words)))
+            for words in memory.inbox_pages:
+                self.inbox.append(self._keep(context.host(words)))
+            for words in memory.outbox_pages:
+                self.outbox.append(self._keep(context.host(words, read=True)))
+        except BaseException:
+            self.close()
+            raise
+
+    def view(self, copy: CopyIn | CopyOut, type_: TensorType) -> WordView:
+        """Returns a value's words in the window that the host sees."""
+        found = self._views.get(id(copy))
+        if found is None:
+            pages, span = (
+                (self.inbox, copy.inbox) if isinstance(copy, CopyIn) else (self.outbox, copy.outbox)
+            )
+            words = pages[span.page].array[span.offset : span.offset + span.words]
+            found = self._views[id(copy)] = WordView(words, type_)
+        return found
+
+    def _keep(self, buffer: B) -> B:
+        self._buffers.append(buffer)
+        return buffer
+
+    def close(self) -> None:
+        self._views.clear()
+        for buffer in self._buffers:
+            buffer.close()
+        self._buffers.clear()
+
+
+class VulkanSession:
+    """One plan's share of a Vulkan device."""
+
+    def __init__(
+        self, device: VulkanDevice, plan: Plan, index: int, progress: Progress | None
+    ) -> None:
+        self._device = device
+        self._context = device.context
+        self._graph: Graph = plan.graph
+        self._index = index
+        self._splits = tuple(s for s in plan.splits if s.device == index)
+        self._outboxes: dict[int, CopyOut] = {
+            copy.node: copy for split in self._splits for copy in split.copies_out
+        }
+        self._recorder = Recorder(
+            self._context, plan, index, self._splits, device.weights, device.states
+        )
+        self._slots: list[_Slot] = []
+        self._pages: tuple[int, ...] = ()
+        self._closed = False
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.close)
+            leaves = plan.memory[index].weights
+            with ThreadPoolExecutor(1, thread_name_prefix="vksched-compile") as compiler:
+                compiled = compiler.submit(self._compile, self._recorder.wanted)
+                self._pages = device.weights.acquire(
+                    [(self._graph.keys[n], self._graph.data[n]) for n in leaves], progress
+                )
+                compiled.result()
+            for _ in range(plan.copies):
+                self._slots.append(_Slot(self._context, plan, index, self._splits))
+                for split in self._splits:
+                    recordings = self._recorder.record(split, self._slots[-1])
+                    self._slots[-1].recordings[split.id] = recordings
+            undo.pop_all()
+
+    def _compile(self, wanted: Collection[Wanted]) -> None:
+        with self._context.kept_open():
+            self._context.make_pipelines(wanted)
+
+    # -- running -----------------------------------------------------------------------------------
+
+    def begin(self, slot: int) -> None:
+        return None
+
+    def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
+        if copy.inbox.words:
+            self._slots[slot].view(copy, self._graph.nodes[copy.node].type).write(array)
+
+    def submit(self, slot: int, split: int, ticket: int) -> None:
+        memory = self._slots[slot]
+        at = memory.status_of[split]
+        memory.status.array[at + TICKET] = ticket
+        memory.status.array[at + FLAGS] = 0
+        for recording in memory.recordings[split]:
+            recording.submit()
+
+    def wait(self, slot: int, split: int, timeout_s: float) -> None:
+        """One fence for all that was submitted before: a queue ends its submissions in order."""
+        recordings = self._slots[slot].recordings
+        last = recordings[split][-1]
+        last.wait(timeout_s)
+        for number, parts in recordings.items():
+            for recording in parts if number <= split else ():
+                if recording is not last and recording.pending and not recording.done():
+                    recording.wait(timeout_s)  # its own fence comes a moment after its work
+
+    def check(self, slot: int, split: int, ticket: int) -> None:
+        memory = self._slots[slot]
+        at = memory.status_of[split]
+        echo, flags = int(memory.status.array[at + ECHO]), int(memory.status.array[at + FLAGS])
+        if echo != ticket:
+            raise DeviceLost(
+                f"[check] {self._device.name}: expected sequence word {ticket} after split "
+                f"{split}, got {echo}: the driver dropped the submission; try another "
+                f"device or driver"
+            )
+        if flags:
+            names = ", ".join(self._recorder.checked[split])
+            raise IndexOutOfRange(
+                f"[run] {self._device.name}: an index is outside its axis, in: {names}"
+            )
+
+    def fetch(self, slot: int, node: int) -> NDArray:
+        return self._slots[slot].view(self._outboxes[node], self._graph.nodes[node].type).read()
+
+    def times_s(self, slot: int, split: int) -> Times:
+        each = [r.duration_s() for r in self._slots[slot].recordings[split]]
+        known = [t for t in each if t is not None]
+        return (sum(known), max(known)) if known and len(known) == len(each) else (None, None)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        stuck: list[DeviceError] = []
+        limit = time.monotonic() + CLOSE_LIMIT_S  # for all: one that hangs holds up the others
+        for slot in self._slots:
+            for recording in (r for parts in slot.recordings.values() for r in parts):
+                try:
+                    recording.close(max(0.0, limit - time.monotonic()))
+                except DeviceError as error:
+                    stuck.append(error)
+        if stuck:
+            # The device may still work on all this: it is kept until the device itself ends.
+            self._device.kept.append((self._slots, self._recorder))
+            self._slots = []
+            raise stuck[0]
+        self._recorder.close()
+        for slot in self._slots:
+            slot.close()
+        self._slots.clear()
+        self._device.weights.release(self._pages)
+        self._pages = ()

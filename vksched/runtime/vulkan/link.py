@@ -1,0 +1,215 @@
+"""Link: a shader that carries a chain or an epilogue, with its steps written in.
+
+Problem: no compiler runs on the user's machine, and a driver that compiles for a CPU takes seconds
+to find out which of 70 functions some specialisation constants mean. Method: a module holds every
+function that a chain may call. The body of the function `chain` is written anew: one call for each
+step, of values and no arrays; words become constants. Functions that nothing calls any more are
+left out, with what is said about them; no other instruction changes.
+
+    main -> chain -> every -> 70 functions        main -> chain -> add_float32, gelu_float32
+
+The function `then` of products and convolutions is written so, too, of one value; its second
+register is a call that reads the residual, whose binding goes where no step reads it.
+A module is taken apart once; a chain costs the words that are left. Source: the SPIR-V
+specification, 2.3 (logical layout of a module). Examples: tests/passes/test_chain.py,
+tests/passes/test_epilogue.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from ...ops.core.op import REGISTERS, Steps
+
+HEADER_WORDS = 5
+OP_NAME, OP_MEMBER_NAME, OP_ENTRY_POINT, OP_DECORATE = 5, 6, 15, 71
+OP_TYPE_VECTOR, OP_CONSTANT = 23, 43
+OP_FUNCTION, OP_FUNCTION_END, OP_CALL, OP_LABEL = 54, 56, 57, 248
+OP_VARIABLE, OP_LOAD, OP_STORE, OP_COMPOSITE, OP_RETURN_VALUE = 59, 61, 62, 80, 254
+OP_XOR, STORAGE_FUNCTION, NO_CONTRACTION = 198, 7, 42
+OP_ARITHMETIC = frozenset((127, 129, 131, 133, 136, 140, 141, 142))
+"""Of floats: in steps each rounds on its own, and x * 0 or x + 0 of a constant is computed, not
+folded: the operands of an op alone come from buffers, where no compiler can know them.
+"""
+OP_ENDS = frozenset((OP_FUNCTION_END, OP_STORE, 63, 224, 225, 246, 247, *range(249, 256)))
+"""What stands in functions and makes no value: stores, merges, branches, returns, barriers."""
+
+Words = npt.NDArray[np.uint32]
+NONE = np.array((), np.uint32)
+
+
+@dataclass(frozen=True)
+class Function:
+    """words: its instructions. calls: the ids of the functions that it calls."""
+
+    words: Words
+    calls: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module taken apart. before: (id that is decorated, or 0, instruction), without names, which
+    no driver needs. ids: those of functions and variables by their names. elements: the types of
+    vectors' elements. owner: for each id that is made in a function that function's.
+    """
+
+    header: Words
+    before: tuple[tuple[int, Words], ...]
+    functions: Mapping[int, Function]
+    entry: int
+    ids: Mapping[str, int]
+    elements: Mapping[int, int]
+    owner: Mapping[int, int]
+
+
+@lru_cache(maxsize=64)
+def take_apart(spirv: bytes) -> Module:
+    """Returns the parts of a module."""
+    words = np.frombuffer(spirv, "<u4").astype(np.uint32)
+    flat = words.tolist()
+    before: list[tuple[int, Words]] = []
+    rounded: list[int] = []
+    ids: dict[str, int] = {}
+    elements: dict[int, int] = {}
+    functions: dict[int, Function] = {}
+    owner: dict[int, int] = {}
+    calls: list[int] = []
+    decorated = 0
+    entry = current = start = 0
+    at = HEADER_WORDS
+    while at < len(flat):
+        op, end = flat[at] & 0xFFFF, at + (flat[at] >> 16)
+        if op == OP_FUNCTION:
+            current, start, calls = flat[at + 2], at, []
+        if current:
+            if op == OP_CALL:
+                calls.append(flat[at + 3])
+            if op in OP_ARITHMETIC:
+                rounded.append(flat[at + 2])
+            if op not in OP_ENDS:
+                owner[flat[at + (1 if op == OP_LABEL else 2)]] = current
+            if op == OP_FUNCTION_END:
+                functions[current] = Function(words[start:end], tuple(calls))
+                current = 0
+        elif op == OP_NAME:
+            name = words[at + 2 : end].tobytes().split(b"\0")[0].decode()
+            ids.setdefault(name, flat[at + 1])
+        elif op != OP_MEMBER_NAME:
+            entry = flat[at + 2] if op == OP_ENTRY_POINT else entry
+            if op == OP_TYPE_VECTOR:
+                elements[flat[at + 1]] = flat[at + 2]
+            target = flat[at + 1] if op == OP_DECORATE else flat[at + 2] if op == OP_VARIABLE else 0
+            before.append((target, words[at:end]))
+            decorated = len(before) if op == OP_DECORATE else decorated
+        at = end
+    written = [ids[name] for name in (CHAIN, THEN) if name in ids]
+    steps = _called(functions, written)
+    before[decorated:decorated] = [
+        (number, np.array([_word(3, OP_DECORATE), number, NO_CONTRACTION], np.uint32))
+        for number in rounded
+        if owner[number] in steps
+    ]
+    return Module(words[:HEADER_WORDS], tuple(before), functions, entry, ids, elements, owner)
+
+
+def _called(functions: Mapping[int, Function], first: Sequence[int]) -> set[int]:
+    """Returns the functions that these call, and they themselves."""
+    wanted, found = list(first), set[int]()
+    while wanted:
+        current = wanted.pop()
+        if current not in found:
+            found.add(current)
+            wanted += functions[current].calls
+    return found
+
+
+VECTOR = "vu4;"
+CHAIN, THEN, RESIDUAL = f"chain({6 * VECTOR}", f"then({2 * VECTOR}", f"residual_at({VECTOR}"
+BESIDE = "beside"
+"""The variable of the residual, of which only RESIDUAL reads."""
+
+
+@lru_cache(maxsize=128)
+def link(spirv: bytes, steps: Steps) -> bytes:
+    """Returns a module whose chain or epilogue takes these steps."""
+    module = take_apart(spirv)
+    functions, header, constants = dict(module.functions), module.header.copy(), NONE
+    chain = module.ids.get(CHAIN, module.ids.get(THEN, 0))
+    if chain:  # a kernel of integers has neither
+        functions[chain], constants, header[3] = _write(module, chain, steps)
+    kept = _called(functions, [module.entry])
+    gone = {i for i, f in module.owner.items() if f == chain}
+    if module.ids.get(RESIDUAL) not in kept and BESIDE in module.ids:
+        gone.add(module.ids[BESIDE])
+    parts = [header]
+    parts += [
+        words
+        for target, words in module.before
+        if target not in gone and module.owner.get(target, module.entry) in kept
+    ]
+    parts.append(constants)
+    parts += [function.words for i, function in functions.items() if i in kept]
+    return np.concatenate(parts).astype("<u4").tobytes()
+
+
+def _write(module: Module, chain: int, steps: Steps) -> tuple[Function, Words, int]:
+    """Returns the chain as a function of its steps, the constants of its words, and the module's
+    new bound of ids.
+    """
+    old = module.functions[chain].words.tolist()
+    vector, then = old[1], CHAIN not in module.ids
+    head = 5 + 3 * (2 if then else REGISTERS)  # the function and its parameters, which stay
+    pointer, parameters = old[6], old[7:head:3]
+    ids = itertools.count(int(module.header[3]))
+    out, constants, calls = old[:head], list[int](), list[int]()
+    out += [_word(2, OP_LABEL), next(ids)]
+    arguments = [[next(ids) for _ in range(3)] for _ in steps.calls]
+    for argument in itertools.chain.from_iterable(arguments):
+        out += [_word(4, OP_VARIABLE), pointer, argument, STORAGE_FUNCTION]
+    values: dict[int, int] = {}
+
+    def value(register: int) -> int:
+        if register not in values:
+            values[register] = next(ids)
+            if then and register == 1:
+                residual = module.ids[RESIDUAL]
+                calls.append(residual)
+                given = (vector, values[register], residual, parameters[1])
+                out.extend((_word(5, OP_CALL), *given))
+            elif register < REGISTERS:
+                out.extend((_word(4, OP_LOAD), vector, values[register], parameters[register]))
+            else:
+                word, four, none = next(ids), next(ids), next(ids)
+                element, number = module.elements[vector], steps.words[register - REGISTERS]
+                constants.extend((_word(4, OP_CONSTANT), element, word, number))
+                out.extend((_word(7, OP_COMPOSITE), vector, four, *[word] * 4))
+                out.extend((_word(4, OP_LOAD), vector, none, module.ids["nothing"]))
+                out.extend((_word(5, OP_XOR), vector, values[register], four, none))
+        return values[register]
+
+    result = 0 if steps.calls else value(0)
+    first = REGISTERS + len(steps.words)
+    for number, ((name, operands), given) in enumerate(zip(steps.calls, arguments, strict=True)):
+        for argument, register in zip(given, (*operands, *[operands[0]] * 3)[:3], strict=True):
+            out += [_word(3, OP_STORE), argument, value(register)]
+        function, result = module.ids[f"{name}({3 * VECTOR}"], next(ids)
+        calls.append(function)
+        out += [_word(7, OP_CALL), vector, result, function, *given]
+        values[first + number] = result
+    out += [_word(2, OP_RETURN_VALUE), result, _word(1, OP_FUNCTION_END)]
+    return (
+        Function(np.array(out, np.uint32), tuple(calls)),
+        np.array(constants, np.uint32),
+        next(ids),
+    )
+
+
+def _word(length: int, op: int) -> int:
+    """The first word of an instruction."""
+    return length << 16 | op

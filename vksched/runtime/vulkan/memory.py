@@ -1,0 +1,375 @@
+"""Weights on a Vulkan device: uploaded once, shared by every plan that uses them, freed with the
+last of these. And states, which runs change and which stay.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...errors import DeviceLost, DTypeError
+from ...plan.make.memory import ALIGN_WORDS, aligned
+from ...plan.plan import Span
+from ...types import WORD_BYTES, NDArray, TensorType, numpy_dtype
+from ..device import Progress
+from ..host.workers import Workers, usable_cores
+from ..states import Item
+from .context import Buffer, Context, HostBuffer, Recording
+
+STAGING_WORDS = 1 << 20
+"""Large enough for the bus, small enough to be soon full the first time."""
+
+WRITERS = 4
+"""Threads that write to new memory side by side: most of the time goes into its first touch."""
+PIECES_AT_ONCE = 16
+"""After so many pieces of staging size, the user hears of it."""
+
+UPLOAD_TIMEOUT_S = 120.0
+
+
+def to_words(array: NDArray) -> NDArray:
+    """Returns an array as 32-bit words (see TensorType), a view where it can be.
+
+    Raises:
+        DTypeError: an int64 that does not fit int32, or a type that stays on the CPU.
+    """
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if flat.dtype == np.bool_:
+        return flat.astype(np.uint32)
+    if flat.dtype == np.int64:
+        small = flat.astype(np.int32)
+        if not np.array_equal(small, flat):
+            raise DTypeError(
+                f"[run] expected int64 values that fit int32, as the plan was told, got "
+                f"{flat.min()}..{flat.max()}"
+            )
+        return small.view(np.uint32)
+    if flat.dtype == np.float16:
+        if flat.size % 2:
+            flat = np.append(flat, np.float16(0))
+        return flat.view(np.uint32)
+    if flat.dtype.itemsize != WORD_BYTES:
+        raise DTypeError(f"[run] expected values that a device can hold, got {flat.dtype}")
+    return flat.view(np.uint32)
+
+
+class WordView:
+    """Words of mapped memory as the values of one type."""
+
+    __slots__ = ("_type", "_values", "_words")
+
+    def __init__(self, words: NDArray, type_: TensorType) -> None:
+        self._words = words
+        self._type = type_
+        dtype = numpy_dtype(type_.dtype)
+        as_is = dtype.itemsize == WORD_BYTES or dtype == np.float16
+        self._values = read_words(words, dtype, type_.shape) if as_is else None
+
+    def write(self, array: NDArray) -> None:
+        if self._values is None:
+            self._words[:] = to_words(array)
+        else:
+            self._values[...] = array
+
+    def read(self) -> NDArray:
+        """Returns the values; a view where the words hold them as numpy does."""
+        if self._values is None:
+            return read_words(self._words, numpy_dtype(self._type.dtype), self._type.shape)
+        return self._values
+
+
+def write_words(target: NDArray, array: NDArray) -> None:
+    """Writes an array into 32-bit words."""
+    target[:] = to_words(array)
+
+
+def read_words(words: NDArray, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> NDArray:
+    """Returns words as an array of an element type; a view for the 32-bit types and float16."""
+    if dtype == np.bool_:
+        return np.asarray(words != 0).reshape(shape)
+    if dtype == np.int64:
+        return words.view(np.int32).astype(np.int64).reshape(shape)
+    count = math.prod(shape)
+    return words.view(dtype)[:count].reshape(shape)
+
+
+def _words(array: NDArray) -> int:
+    return TensorType(array.shape, str(array.dtype)).words
+
+
+@dataclass(slots=True)
+class _Page:
+    buffer: Buffer
+    users: int
+
+
+class WeightStore:
+    """The weight pages of one device."""
+
+    def __init__(self, context: Context, page_bytes: int) -> None:
+        self._context = context
+        self._page_words = page_bytes // 4
+        self._pages: dict[int, _Page] = {}
+        self._spans: dict[object, Span] = {}
+        self._next_page = 0
+        self._lock = threading.RLock()
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of weights on the device, alignment included."""
+        with self._lock:
+            return sum(aligned(span.words) * 4 for span in self._spans.values())
+
+    def holds(self, key: object) -> bool:
+        """Returns whether a weight is on the device now."""
+        with self._lock:
+            return key in self._spans
+
+    def span(self, key: object) -> Span:
+        return self._spans[key]
+
+    def buffer(self, page: int) -> Buffer:
+        return self._pages[page].buffer
+
+    def acquire(
+        self, items: Sequence[tuple[object, NDArray]], progress: Progress | None = None
+    ) -> tuple[int, ...]:
+        """Makes arrays resident and returns the pages that hold them; give these to `release`."""
+        with self._lock:
+            missing = {key: array for key, array in items if key not in self._spans}
+            added: list[int] = []
+            try:
+                for group in self._pack(list(missing.items())):
+                    added.append(self._upload(group, progress))
+            except BaseException:
+                for page in added:
+                    self._drop(page)
+                raise
+            pages = tuple(sorted({self._spans[key].page for key, _ in items}))
+            for page in pages:
+                self._pages[page].users += 1
+            return pages
+
+    def release(self, pages: Sequence[int]) -> None:
+        """Gives back what `acquire` returned; a page without users is freed."""
+        with self._lock:
+            for page in pages:
+                self._pages[page].users -= 1
+                if self._pages[page].users == 0:
+                    self._drop(page)
+
+    def _drop(self, page: int) -> None:
+        self._pages.pop(page).buffer.close()
+        self._spans = {key: span for key, span in self._spans.items() if span.page != page}
+
+    def _pack(self, items: Sequence[tuple[object, NDArray]]) -> list[list[tuple[object, NDArray]]]:
+        groups: list[list[tuple[object, NDArray]]] = []
+        used = self._page_words + 1
+        for key, array in items:
+            words = aligned(_words(array))
+            if used + words > self._page_words:
+                groups.append([])
+                used = 0
+            groups[-1].append((key, array))
+            used += words
+        return groups
+
+    def _upload(self, items: Sequence[tuple[object, NDArray]], progress: Progress | None) -> int:
+        total = sum(aligned(_words(array)) for _, array in items)
+        page = self._next_page
+        self._next_page += 1
+        buffer = self._context.storage(max(total, ALIGN_WORDS))
+        try:
+            write_new(self._context, buffer, [a for _, a in items], progress)
+        except BaseException:
+            buffer.close()
+            raise
+        self._pages[page] = _Page(buffer, 0)
+        offset = 0
+        for key, array in items:
+            self._spans[key] = Span(page, offset, _words(array))
+            offset += aligned(_words(array))
+        return page
+
+
+class DeviceStates:
+    """The states of one Vulkan device: like weights, but they change and stay until removed."""
+
+    def __init__(self, context: Context, page_bytes: int, apart: bool) -> None:
+        self._context = context
+        self._store = WeightStore(context, page_bytes)
+        self._apart = apart
+        self._held: dict[object, tuple[TensorType, tuple[int, ...]]] = {}
+
+    def holds(self, key: object) -> bool:
+        return key in self._held
+
+    def place(self, key: object) -> tuple[Buffer, Span]:
+        """Returns where a state lies: a buffer and a span of it."""
+        try:
+            span = self._store.span(key)
+            return self._store.buffer(span.page), span
+        except KeyError:
+            raise DeviceLost(
+                "[state] expected a state, got none: its device failed meanwhile"
+            ) from None
+
+    def add(self, items: Iterable[Item]) -> None:
+        new = [(key, array) for key, array in items if key not in self._held]
+        # in one page, unless validation is to see each as a buffer of its own
+        groups = [[item] for item in new] if self._apart else [new]
+        taken: list[tuple[int, ...]] = []
+        try:
+            for group in groups:
+                taken.append(self._store.acquire(group))
+            for key, array in new:
+                type_ = TensorType(array.shape, str(array.dtype))
+                self._held[key] = type_, self._store.acquire([(key, array)])
+        finally:
+            for pages in taken:
+                self._store.release(pages)
+
+    def read(self, key: object) -> NDArray:
+        type_, _ = self._held[key]
+        words = download(self._context, *self.place(key))
+        dtype = numpy_dtype(type_.dtype)
+        return np.array(read_words(words, dtype, type_.shape), copy=True)
+
+    def write(self, key: object, array: NDArray) -> None:
+        buffer, span = self.place(key)
+        upload(self._context, buffer, [array], at_word=span.offset)
+
+    def remove(self, key: object) -> None:
+        held = self._held.pop(key, None)
+        if held is not None:
+            self._store.release(held[1])
+
+    def keys(self) -> tuple[object, ...]:
+        return tuple(self._held)
+
+
+class _Stage:
+    """One of two staging buffers: the host fills one while the device empties the other."""
+
+    def __init__(self, context: Context, words: int, reads: bool = False) -> None:
+        self.host: HostBuffer = context.host(words, zeroed=False, read=reads)
+        self._recording: Recording = context.recording()
+        self._pending = False
+
+    def copy(self, source: Buffer, target: Buffer, at: int, to: int, words: int) -> None:
+        """Starts a copy from or to the staging buffer."""
+        self._recording.begin()
+        self._recording.barrier("device", "copy")
+        self._recording.copy(source, target, at, to, words)
+        self._recording.barrier("copy", "host" if target is self.host else "device")
+        self._recording.end()
+        self._recording.submit()
+        self._pending = True
+
+    def finish(self) -> None:
+        if self._pending:
+            self._recording.wait(UPLOAD_TIMEOUT_S)
+            self._pending = False
+
+    def close(self) -> None:
+        self._recording.close()
+        self.host.close()
+
+
+def write_new(
+    context: Context, target: Buffer, arrays: Sequence[NDArray], progress: Progress | None = None
+) -> None:
+    """Writes arrays one behind the other, aligned, to device memory that nothing has used yet: at
+    once where the host can see it, and else by `upload`.
+    """
+    with target.mapped() as words:
+        if words is None:
+            return upload(context, target, arrays, progress)
+
+        def write(start: int, count: int, parts: Sequence[tuple[int, NDArray]]) -> None:
+            for at, flat in parts:
+                words[start + at : start + at + flat.size] = flat
+
+        pieces = _pieces(arrays, STAGING_WORDS)
+        with closing(Workers("vksched-upload", min(usable_cores(), WRITERS))) as workers:
+            for first in range(0, len(pieces), PIECES_AT_ONCE):
+                some = pieces[first : first + PIECES_AT_ONCE]
+                workers.each(write, some)
+                if progress is not None:
+                    progress("upload", 4 * (some[-1][0] + some[-1][1]), 4 * words.size)
+
+
+def upload(
+    context: Context,
+    target: Buffer,
+    arrays: Sequence[NDArray],
+    progress: Progress | None = None,
+    at_word: int = 0,
+) -> None:
+    """Writes arrays one behind the other, aligned, to a device through two staging buffers."""
+    total = sum(aligned(_words(a)) for a in arrays)
+    if total == 0:
+        return
+    chunk = min(STAGING_WORDS, total)
+    stages: list[_Stage] = []
+    try:
+        stages.extend(_Stage(context, chunk) for _ in range(2 if total > chunk else 1))
+        for turn, (start, words, parts) in enumerate(_pieces(arrays, chunk)):
+            stage = stages[turn % len(stages)]
+            stage.finish()
+            for at, flat in parts:
+                stage.host.array[at : at + flat.size] = flat
+            stage.copy(stage.host, target, 0, at_word + start, words)
+            if progress is not None:
+                progress("upload", (start + words) * 4, total * 4)
+        for stage in stages:
+            stage.finish()
+    finally:
+        for stage in stages:
+            stage.close()
+
+
+def download(context: Context, source: Buffer, span: Span) -> NDArray:
+    """Returns the words of a span of device memory."""
+    out = np.empty(span.words, np.uint32)
+    if not span.words:
+        return out
+    chunk = min(STAGING_WORDS, span.words)
+    stage = _Stage(context, chunk, reads=True)
+    try:
+        for start in range(0, span.words, chunk):
+            words = min(chunk, span.words - start)
+            stage.copy(source, stage.host, span.offset + start, 0, words)
+            stage.finish()
+            out[start : start + words] = stage.host.array[:words]
+    finally:
+        stage.close()
+    return out
+
+
+def _pieces(
+    arrays: Sequence[NDArray], chunk: int
+) -> list[tuple[int, int, list[tuple[int, NDArray]]]]:
+    """Cuts arrays, laid one behind the other, into chunks: (start word, words, [(word in chunk,
+    part)]).
+    """
+    placed: list[tuple[int, NDArray]] = []
+    total = 0
+    for array in arrays:
+        placed.append((total, to_words(array)))
+        total += aligned(_words(array))
+    pieces = []
+    for start in range(0, total, chunk):
+        end = min(start + chunk, total)
+        parts = [
+            (max(at - start, 0), flat[max(start - at, 0) : end - at])
+            for at, flat in placed
+            if at < end and at + flat.size > start
+        ]
+        pieces.append((start, end - start, parts))
+    return pieces

@@ -1,0 +1,265 @@
+"""Splits of a plan as Vulkan commands.
+
+Recording of a split:  barrier | copies in (inbox -> activations) | nodes, with the plan's barriers
+                       | copies out (activations -> outbox), ticket -> status word | barrier to host
+
+A barrier orders dispatches alone where no copy is near: then drivers need not wait for their copy
+engines. A node that alone takes longer than drivers allow is spread over several recordings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+from ...graph import Graph
+from ...ops.core.lower import Lowering
+from ...ops.core.op import OUTPUT, SCRATCH, STATUS, Dispatch
+from ...plan.make.memory import scratch_of
+from ...plan.make.split import SUBMISSION_S
+from ...plan.plan import CopyIn, CopyOut, Plan, Span, Split
+from .context import Buffer, Context, Pipeline, Recording, Wanted
+from .memory import DeviceStates, WeightStore
+from .shaders import Shader, load_shader
+
+TICKET, ECHO, FLAGS, STATUS_WORDS = 0, 1, 2, 4
+"""Words of a split in its slot's status buffer: number given by the host, number written back,
+error bits.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an operand lies: a buffer and a word offset in it."""
+
+    buffer: Buffer
+    offset: int
+
+
+class SlotMemory(Protocol):
+    """What splits read and write in one slot."""
+
+    @property
+    def activations(self) -> Sequence[Buffer]: ...
+
+    @property
+    def inbox(self) -> Sequence[Buffer]: ...
+
+    @property
+    def outbox(self) -> Sequence[Buffer]: ...
+
+    @property
+    def status(self) -> Buffer: ...
+
+    @property
+    def status_of(self) -> dict[int, int]: ...
+
+
+class _Commands:
+    """Recordings under way, the last of which is written, and what it has since its barriers."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.parts: list[Recording] = []
+        self.next_part()
+
+    def next_part(self) -> None:
+        """Begins a recording; what comes first in it waits for all that was submitted before.
+
+        What the host wrote before a submission is visible to it without a barrier.
+        """
+        if self.parts:
+            self.parts[-1].end()
+        self.parts.append(self._context.recording())
+        self.parts[-1].begin()
+        self.parts[-1].barrier("device", "device")
+        self._copied = self._dispatched = False
+
+    def copy(self, source: _Place, target: _Place, words: int) -> None:
+        if words:
+            ends = source.buffer, target.buffer, source.offset, target.offset
+            self.parts[-1].copy(*ends, words)
+            self._copied = True
+
+    def dispatch(self, pipeline: Pipeline, groups: tuple[int, int, int], push: bytes) -> None:
+        self.parts[-1].dispatch(pipeline, groups, push)
+        self._dispatched = True
+
+    def barrier(self, copies_follow: bool = False) -> None:
+        around = "device" if self._copied or copies_follow else "shader"
+        self.parts[-1].barrier(around, around)
+        self._copied = self._dispatched = False
+
+    def finish(self, status: Buffer, at: int) -> tuple[Recording, ...]:
+        """Ends with the ticket, which no dispatch comes after."""
+        if self._dispatched:
+            self.barrier(copies_follow=True)
+        self.copy(_Place(status, at + TICKET), _Place(status, at + ECHO), 1)
+        self.parts[-1].barrier("device", "host")
+        self.parts[-1].end()
+        return tuple(self.parts)
+
+
+class Recorder:
+    """Records the splits that a plan gives one device; the recordings use its pipelines.
+
+    checked: by split the nodes that look at indices.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        plan: Plan,
+        index: int,
+        splits: Sequence[Split],
+        weights: WeightStore,
+        states: DeviceStates,
+    ) -> None:
+        self._context = context
+        self._plan = plan
+        self._graph: Graph = plan.graph
+        self._index = index
+        self._spec = plan.machine.devices[index]
+        self._splits = splits
+        self._weights = weights
+        self._states = states
+        self._lowerings: dict[int, tuple[Lowering, float]] = {}
+        """By distinct call, with the seconds it is thought to take; by the text of its attributes,
+        too, as 0.0 and -0.0 are equal.
+        """
+        self.pipelines: dict[tuple[object, ...], Pipeline] = {}
+        self.checked: dict[int, dict[str, None]] = {}
+
+    @cached_property
+    def wanted(self) -> tuple[Wanted, ...]:
+        """All that is to be compiled, each once."""
+        found: dict[Wanted, None] = {}
+        for node_id in (n for split in self._splits for n in split.nodes):
+            for dispatch in self._lower(node_id)[0].dispatches:
+                shader = load_shader(dispatch.shader)
+                values = shader.specialize(dict(dispatch.constants))
+                count = len(dispatch.operands)
+                module = shader.module(dispatch.steps)
+                found[module, values, count, shader.push_bytes] = None
+        return tuple(found)
+
+    def record(self, split: Split, slot: SlotMemory) -> tuple[Recording, ...]:
+        """Returns one recording, or several where one submission would take too long."""
+        commands = _Commands(self._context)
+        first_out = len(split.copies_in) + len(split.nodes)
+        last_barrier = max((b for b in split.barriers if b <= first_out), default=-1)
+        items: tuple[CopyIn | int | CopyOut, ...] = (
+            *split.copies_in,
+            *split.nodes,
+            *split.copies_out,
+        )
+        for position, item in enumerate(items):
+            if position in split.barriers:
+                # the last one before the copies out stands for those without one, too
+                commands.barrier(position == last_barrier or position >= first_out)
+            if isinstance(item, CopyIn):
+                source = _Place(slot.inbox[item.inbox.page], item.inbox.offset)
+                target = _Place(slot.activations[item.target.page], item.target.offset)
+                commands.copy(source, target, item.target.words)
+            elif isinstance(item, CopyOut):
+                target = _Place(slot.outbox[item.outbox.page], item.outbox.offset)
+                commands.copy(self._place(item.node, slot), target, item.outbox.words)
+            else:
+                self._record_node(commands, item, slot, split)
+        return commands.finish(slot.status, slot.status_of[split.id])
+
+    def close(self) -> None:
+        for pipeline in self.pipelines.values():
+            pipeline.close()
+        self.pipelines.clear()
+
+    def _lower(self, node_id: int) -> tuple[Lowering, float]:
+        node = self._graph.nodes[node_id]
+        call = self._graph.signatures[node_id]
+        known = self._lowerings.get(call)
+        if known is None:
+            known = self._spec.lower(self._graph, node), self._spec.node_seconds(self._graph, node)
+            self._lowerings[call] = known
+        return known
+
+    def _record_node(
+        self, commands: _Commands, node_id: int, slot: SlotMemory, split: Split
+    ) -> None:
+        lowering, seconds = self._lower(node_id)
+        each_s = seconds / max(1, len(lowering.dispatches))
+        taken_s = 0.0
+        for position, dispatch in enumerate(lowering.dispatches):
+            taken_s += each_s
+            if position and taken_s > SUBMISSION_S:
+                commands.next_part()
+                taken_s = each_s
+            # Dispatches of a node write different words, and status words only collect bits: no
+            # hazard, but validation with own buffers would see one.
+            apart = self._spec.own_buffers and (position or STATUS in dispatch.operands)
+            if dispatch.barrier or apart:
+                commands.barrier()
+            self._record_dispatch(commands, lowering, dispatch, node_id, slot, split)
+
+    def _record_dispatch(
+        self,
+        commands: _Commands,
+        lowering: Lowering,
+        dispatch: Dispatch,
+        node_id: int,
+        slot: SlotMemory,
+        split: Split,
+    ) -> None:
+        node = self._graph.nodes[node_id]
+        shader = load_shader(dispatch.shader)
+        places = []
+        for operand in dispatch.operands:
+            if operand == OUTPUT:
+                places.append(self._place(node_id, slot))
+            elif operand == STATUS:
+                places.append(_Place(slot.status, slot.status_of[split.id] + FLAGS))
+                self.checked.setdefault(split.id, {})[node.name] = None
+            elif operand <= SCRATCH:
+                beside = self._plan.locations[self._index, scratch_of(node_id)]
+                at = beside.offset + lowering.scratch_offset(SCRATCH - operand)
+                places.append(_Place(slot.activations[beside.page], at))
+            else:
+                places.append(self._place(node.inputs[operand], slot))
+        shifts = dispatch.shifts or (0,) * len(places)
+        offsets = [place.offset + shift for place, shift in zip(places, shifts, strict=True)]
+        pipeline = self._pipeline(shader, dispatch, [p.buffer for p in places])
+        push = shader.pack_push(offsets, dict(dispatch.push))
+        commands.dispatch(pipeline, dispatch.groups, push)
+
+    def _pipeline(
+        self,
+        shader: Shader,
+        dispatch: Dispatch,
+        buffers: Sequence[Buffer],
+    ) -> Pipeline:
+        values = shader.specialize(dict(dispatch.constants))
+        key = (shader.name, values, dispatch.steps, *map(id, buffers))
+        if key not in self.pipelines:
+            self.pipelines[key] = self._context.pipeline(
+                shader.module(dispatch.steps), buffers, values, shader.push_bytes
+            )
+        return self.pipelines[key]
+
+    def _place(self, node_id: int, slot: SlotMemory) -> _Place:
+        """Returns where a node's words are in this slot: its own span, its root's, a state's
+        memory, or a weight page.
+        """
+        own = self._plan.locations.get((self._index, node_id))
+        root, offset = self._graph.views.get(node_id, (node_id, 0))
+        span = own or self._plan.locations.get((self._index, root))
+        if own is not None:
+            offset = 0
+        if span is not None and span.page >= len(slot.activations):
+            key = self._graph.keys[self._graph.states[root]]
+            buffer, held = self._states.place(key)
+            return _Place(buffer, held.offset + offset)
+        if span is not None:
+            return _Place(slot.activations[span.page], span.offset + offset)
+        weight: Span = self._weights.span(self._graph.keys[root])
+        return _Place(self._weights.buffer(weight.page), weight.offset + offset)

@@ -1,0 +1,127 @@
+"""Compiled shaders: SPIR-V and what the manifest says of bindings, push block and constants."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from ...errors import ShaderError
+from ...ops.core.op import Steps
+from .link import CHAIN, link
+
+DIRECTORY = Path(__file__).parents[2] / "spirv"
+_REMEDY = (
+    "try `python build_shaders.py` in a clone, before `pip install .` where it was installed so"
+)
+_FORMAT = {"uint": "I", "int": "i", "float": "f"}
+
+PushValue = int | float | tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Shader:
+    """One SPIR-V module. push: (name, type, count) in order; constants: (name, id, default)."""
+
+    name: str
+    spirv: bytes
+    bindings: tuple[str, ...]
+    push: tuple[tuple[str, str, int], ...]
+    constants: tuple[tuple[str, int, int], ...]
+
+    @property
+    def push_bytes(self) -> int:
+        return 4 * sum(count for _, _, count in self.push)
+
+    def pack_push(self, offsets: Sequence[int], values: Mapping[str, PushValue]) -> bytes:
+        """Returns the push constants: one word offset per binding, then the named fields. The last
+        binding of a module may be left out, where none of its steps reads it.
+
+        Raises:
+            ShaderError: a field is missing, unknown, or has another length.
+        """
+        fields = self.push[len(self.bindings) :]
+        names = {name for name, _, _ in fields}
+        missing = len(self.bindings) - len(offsets)
+        if missing not in (0, int(self._takes_residual)) or names != values.keys():
+            raise ShaderError(
+                f"[{self.name}] expected {len(self.bindings)} offsets and the fields "
+                f"{sorted(names)}, got {len(offsets)} and {sorted(values)}"
+            )
+        out = [struct.pack(f"<{len(self.bindings)}I", *offsets, *(0,) * missing)]
+        for name, kind, count in fields:
+            value = values[name]
+            items = value if isinstance(value, tuple) else (value,)
+            if len(items) != count:
+                raise ShaderError(
+                    f"[{self.name}] expected {count} values for {name}, got {len(items)}"
+                )
+            out.append(struct.pack(f"<{count}{_FORMAT[kind]}", *items))
+        return b"".join(out)
+
+    def specialize(self, constants: Mapping[str, int]) -> tuple[int, ...]:
+        """Returns the values of all specialisation constants, by id; defaults where none is given.
+
+        Raises:
+            ShaderError: an unknown name.
+        """
+        known = {name for name, _, _ in self.constants}
+        if not constants.keys() <= known:
+            unknown = sorted(constants.keys() - known)
+            raise ShaderError(f"[{self.name}] expected constants of {sorted(known)}, got {unknown}")
+        return tuple(constants.get(name, default) for name, _, default in self.constants)
+
+    def module(self, steps: Steps = Steps()) -> bytes:  # noqa: B008, as it is frozen
+        """Returns the module with these steps written in, where it takes some."""
+        return link(self.spirv, steps) if self._takes_steps else self.spirv
+
+    @cached_property
+    def _takes_steps(self) -> bool:
+        return CHAIN.encode() in self.spirv or self._takes_residual
+
+    @property
+    def _takes_residual(self) -> bool:
+        return self.bindings[-1] == "residual"
+
+
+@lru_cache(maxsize=1)
+def load_manifest() -> Mapping[str, Any]:
+    """Returns the manifest's variants by name.
+
+    Raises:
+        ShaderError: it is not there or cannot be read.
+    """
+    try:
+        variants: Mapping[str, Any] = json.loads((DIRECTORY / "manifest.json").read_text())[
+            "variants"
+        ]
+    except (OSError, ValueError, KeyError) as error:
+        raise ShaderError(f"[shaders] no compiled shaders: {error}; {_REMEDY}") from None
+    return variants
+
+
+@cache
+def load_shader(name: str) -> Shader:
+    """Returns a compiled variant by name.
+
+    Raises:
+        ShaderError: it is not there or cannot be read.
+    """
+    entry = load_manifest().get(name)
+    if entry is None:
+        raise ShaderError(f"[shaders] expected a variant of the manifest, got {name!r}; {_REMEDY}")
+    try:
+        spirv = (DIRECTORY / entry["file"]).read_bytes()
+    except OSError as error:
+        raise ShaderError(f"[shaders] {name}: {error}; {_REMEDY}") from None
+    return Shader(
+        name,
+        spirv,
+        tuple(entry["bindings"]),
+        tuple((n, t, c) for n, t, c in entry["push"]),
+        tuple((n, i, d) for n, i, d in entry["constants"]),
+    )

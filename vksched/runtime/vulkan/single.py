@@ -1,0 +1,66 @@
+"""Single calls: the dispatches of one lowering recorded outside of any plan, to prove or time
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ...ops.core.lower import Lowering
+from ...ops.core.op import SCRATCH
+from .context import Buffer, Context, Pipeline, Recording
+from .shaders import load_shader
+
+
+class Place(NamedTuple):
+    """Where an operand lies: a buffer and a word offset in it."""
+
+    buffer: Buffer
+    offset: int
+
+
+class Singles:
+    """Records calls on one device, with the pipelines made so far.
+
+    apart: every dispatch waits for the one before, as own buffers want it.
+    """
+
+    def __init__(self, context: Context, apart: bool = False) -> None:
+        self._context = context
+        self._apart = apart
+        self._pipelines: dict[tuple[object, ...], Pipeline] = {}
+
+    def record(
+        self, recording: Recording, lowering: Lowering, place: Callable[[int], Place]
+    ) -> None:
+        """Adds the dispatches of a call. place: of an operand; of the scratch buffers the first."""
+        for position, dispatch in enumerate(lowering.dispatches):
+            if dispatch.barrier or (position and self._apart):
+                recording.barrier("shader", "shader")
+            shader = load_shader(dispatch.shader)
+            places = [_place(lowering, operand, place) for operand in dispatch.operands]
+            values = shader.specialize(dict(dispatch.constants))
+            buffers = [p.buffer for p in places]
+            key = (shader.name, values, dispatch.steps, *map(id, buffers))
+            if key not in self._pipelines:
+                self._pipelines[key] = self._context.pipeline(
+                    shader.module(dispatch.steps), buffers, values, shader.push_bytes
+                )
+            shifts = dispatch.shifts or (0,) * len(places)
+            offsets = [p.offset + s for p, s in zip(places, shifts, strict=True)]
+            push = shader.pack_push(offsets, dict(dispatch.push))
+            recording.dispatch(self._pipelines[key], dispatch.groups, push)
+
+    def close(self) -> None:
+        """Gives the pipelines back."""
+        for pipeline in self._pipelines.values():
+            pipeline.close()
+        self._pipelines.clear()
+
+
+def _place(lowering: Lowering, operand: int, place: Callable[[int], Place]) -> Place:
+    if operand > SCRATCH:
+        return place(operand)
+    first = place(SCRATCH)
+    return Place(first.buffer, first.offset + lowering.scratch_offset(SCRATCH - operand))
