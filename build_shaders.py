@@ -1,9 +1,14 @@
-"""Compiles shaders/*.comp to vksched/spirv/ with glslangValidator and writes the manifest.
+"""Compiles shaders/*/*.comp to vksched/spirv/ with glslangValidator and writes the manifest.
 
-    shaders/variants.toml: [reduce.reduce_i] T = "int"   one variant of reduce.comp, T defined
-    [unary.each] names = ["SQRT_FLOAT32"]                one for each name, with it defined, and
-                                                         FUNCTION as the same in small letters
-    shaders/copy.comp, not in variants.toml              one variant, by its own name
+Each folder of shaders/ holds one family: its sources, the includes that only it uses, and a
+variants.toml, which names the SPIR-V modules. shaders/include/ holds what several families share;
+an include is looked up beside the file that asks for it, then there.
+
+    [reduce.reduce_i] T = "int"            one variant of reduce.comp, with T defined
+    [unary.each] names = ["SQRT_FLOAT32"]  unary_sqrt_float32: one variant for each name, which is
+                                           defined, and FUNCTION as the same in small letters
+    words_64 = true, in [unary.each]       each once more with WORDS_64: unary_sqrt_float32_64
+    eye.comp, not in variants.toml         one variant, by its own name
 
 Only what changed is compiled, and a build that was interrupted goes on: the key is a hash of the
 source, its includes, its defines and the tools. The manifest tells the runtime what a shader binds,
@@ -73,14 +78,25 @@ class Variant:
 
 def find_variants() -> list[Variant]:
     """Returns every variant of every shader, in order of name."""
+    out = [v for family in sorted(SOURCES.iterdir()) for v in find_variants_of(family)]
+    names = [v.name for v in out]
+    if len(set(names)) != len(names):
+        raise BuildError("two variants share a name")
+    return sorted(out, key=lambda v: v.name)
+
+
+def find_variants_of(family: Path) -> list[Variant]:
+    """Returns the variants of the shaders in one folder."""
     table: dict[str, dict[str, dict[str, Any]]] = {}
-    listing = SOURCES / "variants.toml"
+    listing = family / "variants.toml"
     if listing.exists():
         table = tomllib.loads(listing.read_text())
-    stems = {path.stem: path for path in sorted(SOURCES.glob("*.comp"))}
+    stems = {path.stem: path for path in sorted(family.glob("*.comp"))}
     unknown = sorted(set(table) - set(stems))
     if unknown:
-        raise BuildError(f"variants.toml names shaders that are not there: {', '.join(unknown)}")
+        raise BuildError(
+            f"{family.name}/variants.toml names shaders that are not there: {', '.join(unknown)}"
+        )
     out: list[Variant] = []
     for stem, path in stems.items():
         for name, defines in table.get(stem, {stem: {}}).items():
@@ -95,10 +111,7 @@ def find_variants() -> list[Variant]:
                     ]
             else:
                 out.append(Variant(name, path, {k: str(v) for k, v in defines.items()}))
-    names = [v.name for v in out]
-    if len(set(names)) != len(names):
-        raise BuildError("two variants share a name")
-    return sorted(out, key=lambda v: v.name)
+    return out
 
 
 def read_source(path: Path, seen: tuple[Path, ...] = ()) -> str:
@@ -109,7 +122,13 @@ def read_source(path: Path, seen: tuple[Path, ...] = ()) -> str:
         text = path.read_text()
     except OSError as error:
         raise BuildError(f"cannot read {path}: {error}") from None
-    return INCLUDE.sub(lambda m: read_source(SOURCES / "include" / m.group(1), (*seen, path)), text)
+    places = (path.parent, SOURCES / "include")
+
+    def include(match: re.Match[str]) -> str:
+        found = [place / match[1] for place in places if (place / match[1]).exists()]
+        return read_source((found or [places[-1] / match[1]])[0], (*seen, path))
+
+    return INCLUDE.sub(include, text)
 
 
 def describe(source: str, name: str) -> dict[str, Any]:
@@ -195,7 +214,7 @@ def build(force: bool, check: bool, jobs: int) -> int:
         digest = hashlib.sha256(key.encode()).hexdigest()
         entry = {
             "file": f"{variant.name}.spv",
-            "source": variant.source.name,
+            "source": variant.source.relative_to(SOURCES).as_posix(),
             "defines": variant.defines,
             "sha256": digest,
             **describe(source, variant.name),

@@ -206,7 +206,7 @@ def test_every_shader_belongs_to_an_op() -> None:
     declared = {s for op in all_ops().values() if op.kernel for s in op.kernel.shaders}
     assert declared | {*CONVERTER_SHADERS, *CEILINGS} == set(load_manifest())
     sources = {str(entry["source"]) for entry in load_manifest().values()}
-    assert sources == {path.name for path in SHADERS.glob("*.comp")}
+    assert sources == {p.relative_to(SHADERS).as_posix() for p in SHADERS.rglob("*.comp")}
 
 
 def test_every_shader_is_dispatched_by_a_case() -> None:

@@ -174,7 +174,7 @@ def test_states_take_their_next_value_from_a_chain() -> None:
 
 
 def test_the_shaders_hold_the_functions() -> None:
-    text = (SHADERS / "include" / "chain_ops.glsl").read_text()
+    text = (SHADERS / "elementwise" / "chain_ops.glsl").read_text()
     assert set(re.findall(r"X\((\w+)\)", text)) == FUNCTIONS
 
 

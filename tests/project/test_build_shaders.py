@@ -64,9 +64,10 @@ def test_what_is_not_understood_is_refused(old: str, new: str, message: str) -> 
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty shader folder in place of the project's."""
     (tmp_path / "shaders" / "include").mkdir(parents=True)
+    (tmp_path / "shaders" / "family").mkdir()
     monkeypatch.setattr(build_shaders, "SOURCES", tmp_path / "shaders")
     monkeypatch.setattr(build_shaders, "OUTPUT", tmp_path / "spirv")
-    (tmp_path / "shaders" / "one.comp").write_text(SOURCE)
+    (tmp_path / "shaders" / "family" / "one.comp").write_text(SOURCE)
     return tmp_path
 
 
@@ -76,14 +77,15 @@ def names() -> list[str]:
 
 def test_variants_are_named_by_the_table(project: Path) -> None:
     assert names() == ["one"]
-    table = project / "shaders" / "variants.toml"
+    table = project / "shaders" / "family" / "variants.toml"
     table.write_text('[one.each]\nnames = ["ADD", "SUB"]\n[one.one_wide]\nWIDTH = 9\n')
     assert names() == ["one_add", "one_sub", "one_wide"]
     assert build_shaders.find_variants()[0].defines == {"ADD": "1", "FUNCTION": "add"}
     table.write_text("[two.two]\nA = 1\n")
-    with pytest.raises(build_shaders.BuildError, match="not there: two"):
+    message = "family/variants.toml names shaders that are not there: two"
+    with pytest.raises(build_shaders.BuildError, match=message):
         build_shaders.find_variants()
-    (project / "shaders" / "two.comp").write_text(SOURCE)
+    (project / "shaders" / "family" / "two.comp").write_text(SOURCE)
     table.write_text("[one.same]\nA = 1\n[two.same]\nA = 1\n")
     with pytest.raises(build_shaders.BuildError, match="share a name"):
         build_shaders.find_variants()
@@ -93,6 +95,21 @@ def build(**changes: Any) -> int:
     return build_shaders.build(**{"force": False, "check": False, "jobs": 2, **changes})
 
 
+def test_each_family_has_a_table_and_includes_of_its_own(project: Path) -> None:
+    shaders = project / "shaders"
+    (shaders / "other").mkdir()
+    (shaders / "other" / "one.comp").write_text('#include "more.glsl"\n')
+    (shaders / "other" / "variants.toml").write_text("[one.one_more]\nA = 1\n")
+    assert names() == ["one", "one_more"]
+    (shaders / "family" / "more.glsl").write_text("of the family")
+    with pytest.raises(build_shaders.BuildError, match="cannot read .*include.more.glsl"):
+        build_shaders.read_source(shaders / "other" / "one.comp")
+    (shaders / "include" / "more.glsl").write_text("of all")
+    assert build_shaders.read_source(shaders / "other" / "one.comp") == "of all\n"
+    (shaders / "other" / "more.glsl").write_text("of the other")
+    assert build_shaders.read_source(shaders / "other" / "one.comp") == "of the other\n"
+
+
 @needs_compiler
 def test_only_what_changed_is_compiled(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     include = project / "shaders" / "include" / "more.glsl"
@@ -100,7 +117,7 @@ def test_only_what_changed_is_compiled(project: Path, capsys: pytest.CaptureFixt
     head, body = SOURCE.split("layout(local_size_x = 64)", 1)
     extension = "#extension GL_GOOGLE_include_directive : require\n"
     text = f'{head}{extension}#include "more.glsl"\nlayout(local_size_x = 64){body}'
-    (project / "shaders" / "two.comp").write_text(text)
+    (project / "shaders" / "family" / "two.comp").write_text(text)
     assert build(check=True) == 1
     assert build() == 0 and "2 of 2 variants" in capsys.readouterr().out
     assert build(check=True) == 0
@@ -110,7 +127,7 @@ def test_only_what_changed_is_compiled(project: Path, capsys: pytest.CaptureFixt
     assert build() == 0 and "1 of 2 variants" in capsys.readouterr().out
     (project / "spirv" / "one.spv").unlink()
     assert build() == 0 and "1 of 2 variants" in capsys.readouterr().out
-    (project / "shaders" / "two.comp").unlink()
+    (project / "shaders" / "family" / "two.comp").unlink()
     assert build(check=True) == 1
     assert build() == 0 and not (project / "spirv" / "two.spv").exists()
     manifest = json.loads((project / "spirv" / "manifest.json").read_text())
@@ -123,7 +140,7 @@ def test_an_interrupted_build_goes_on(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("two", "three"):
-        (project / "shaders" / f"{name}.comp").write_text(SOURCE)
+        (project / "shaders" / "family" / f"{name}.comp").write_text(SOURCE)
     assert build(jobs=1) == 0
     compile_variant = build_shaders.compile_variant
 
@@ -134,7 +151,7 @@ def test_an_interrupted_build_goes_on(
 
     def change(*shaders: str) -> None:
         for name in shaders:
-            path = project / "shaders" / f"{name}.comp"
+            path = project / "shaders" / "family" / f"{name}.comp"
             path.write_text(path.read_text() + "// changed\n")
 
     change("one", "three")
@@ -157,10 +174,10 @@ def test_an_interrupted_build_goes_on(
 
 @needs_compiler
 def test_a_broken_shader_is_shown_with_its_line(project: Path) -> None:
-    (project / "shaders" / "one.comp").write_text(SOURCE.replace("+ WIDTH", "+ WIDE"))
+    (project / "shaders" / "family" / "one.comp").write_text(SOURCE.replace("+ WIDTH", "+ WIDE"))
     with pytest.raises(build_shaders.BuildError, match=r"one\.comp:8: 'WIDE'"):
         build()
-    (project / "shaders" / "one.comp").write_text(f'#include "nothing.glsl"\n{SOURCE}')
+    (project / "shaders" / "family" / "one.comp").write_text(f'#include "nothing.glsl"\n{SOURCE}')
     with pytest.raises(build_shaders.BuildError, match="cannot read .*nothing.glsl"):
         build()
 

@@ -71,7 +71,7 @@ BINARY = (
 )
 # fmt: on
 FUNCTIONS = frozenset((*UNARY, *BINARY, "where"))
-"""Those of shaders/include/chain_ops.glsl."""
+"""Those of shaders/elementwise/chain_ops.glsl."""
 COST = 32
 COSTS = {
     **dict.fromkeys(("sin", "cos"), 128),

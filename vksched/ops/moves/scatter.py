@@ -50,14 +50,14 @@ from .copies import COPIES, FILLS, copy_strided, fill_words
 from .index import check_elements, check_index_type, other_strides, positions, tuple_positions
 
 SCATTER_CODES = {"none": 0, "add": 1, "mul": 2, "max": 3, "min": 4}
-"""The values of OP in shaders/include/scatter.glsl."""
+"""The values of OP in shaders/moves/scatter.glsl."""
 _UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 FEW_LINES, MANY_UPDATES = 2048, 64
 """At once: fewer lines than a GPU has invocations in flight, with more updates each than this."""
 MOST_IN_ORDER = SERIAL_STEPS
 """Updates of one line that a GPU goes through in order."""
 _STEPS = {"add": 2, "max": 3, "min": 4}
-"""The values of STEP in shaders/scatter_apply.comp; MARK is 0 and WRITE 1."""
+"""The values of STEP in shaders/moves/scatter_apply.comp; MARK is 0 and WRITE 1."""
 
 
 def _check(op: str, inputs: tuple[TensorType, ...], attrs: Attrs) -> None:

@@ -1,11 +1,11 @@
-"""How reductions run on devices (shaders/reduce.comp), and in how many parts.
+"""How reductions run on devices (shaders/rows/reduce.comp), and in how many parts.
 
     few long rows      x ---- stage 1 ----> states (words, parts, rows) ---- stage 2 ----> result
     many or short rows x ------------------------ one stage -----------------------------> result
 
 A row is cut into parts where the device would otherwise have too few groups at work, and on a CPU
 driver where one invocation would go round its loops too often. There one invocation reads quads
-where one axis is reduced: along a row (shaders/reduce_quads.comp), of four rows that lie side by
+where one axis is reduced: along a row (reduce_quads.comp), of four rows that lie side by
 side (reduce_across.comp), or of more of these (reduce_wide.comp).
 Examples: tests/ops/test_reduction.py.
 """

@@ -37,7 +37,7 @@ from ..elementwise import where
 from ..elementwise.half import computed_wide
 
 RANDOM_CODES = {"random_uniform": 0, "random_integers": 1, "bernoulli": 2}
-"""The values of KIND in shaders/random.comp."""
+"""The values of KIND in shaders/sources/random.comp."""
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10

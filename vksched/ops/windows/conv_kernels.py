@@ -20,7 +20,7 @@ from ..products import matmul
 from .window import Push, Window, extent, launches, three
 
 _BLOCK = 4
-"""Rows of a group, or neighbours along the last axis, of one invocation (shaders/conv*.comp)."""
+"""Rows of a group, or neighbours along the last axis, of one invocation (shaders/windows/conv*)."""
 _LEAST_STEPS, LEAST_ROWS = 8, 8
 """Steps of a window in all channels and rows of a group from which a product pays."""
 _LEAST_CHANNELS = 16

@@ -17,7 +17,7 @@ from ..moves.layout import reshape, transpose
 from ..products.matmul import matmul
 
 MODES = ("nearest", "linear", "cubic")
-"""By their numbers in shaders/grid_sample.comp."""
+"""By their numbers in shaders/windows/grid_sample.comp."""
 PADDINGS = ("zeros", "border", "reflection")
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 CUBIC_A = -0.75
