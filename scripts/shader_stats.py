@@ -174,8 +174,9 @@ def used_pipelines(variants: Collection[str] | None = None) -> list[Pipeline]:
     try:
         from vksched.cases.table import CASES, FUNCTIONS
         from vksched.errors import UnsupportedOp
+        from vksched.machine.limits import Limits
         from vksched.ops.core.lower import lower, variants_of
-        from vksched.ops.core.op import Call, Limits, get_op, view_offset
+        from vksched.ops.core.op import Call, get_op, view_offset
         from vksched.runtime.vulkan.shaders import load_manifest, load_shader
     except ImportError as error:
         raise StatsError(f"{error}; try .venv/bin/python, which `make setup` makes") from None

@@ -9,9 +9,10 @@ from types import MappingProxyType
 from typing import Any
 
 from .errors import GraphError, VkschedError
+from .ops.core.attrs import Attrs
 from .ops.core.bounds import OF_DTYPE, Bounds, bounds_of_data, bounds_of_result, fits
 from .ops.core.lower import infer
-from .ops.core.op import Attrs, Op, get_op, view_offset
+from .ops.core.op import Op, get_op, view_offset
 from .ops.core.tensor import Tensor
 from .ops.sources.state import assign
 from .types import INT64, NDArray, TensorType, numpy_dtype

@@ -19,8 +19,9 @@ from vksched.cases.case import Case
 from vksched.cases.runner import check
 from vksched.cases.table import CASES, DOUBLES, HALVES, LONGS, UNSIGNED
 from vksched.ops.core import host
+from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.lower import compute_into
-from vksched.ops.core.op import Attrs, all_ops, view_offset
+from vksched.ops.core.op import all_ops, view_offset
 from vksched.ops.elementwise import UNARY
 from vksched.ops.products import attention_host
 from vksched.runtime.host.workers import SMALL_BYTES, Buffers, Workers

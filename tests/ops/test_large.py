@@ -17,8 +17,10 @@ from conftest import vulkan_names
 import vksched as vs
 from vksched.cases.runner import Runner, check
 from vksched.cases.table import CASES
+from vksched.machine.limits import Limits
+from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.lower import lower
-from vksched.ops.core.op import Attrs, Call, Limits, get_op
+from vksched.ops.core.op import Call, get_op
 from vksched.runtime.vulkan import probe
 from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.types import NDArray, TensorType

@@ -18,7 +18,7 @@ import vksched as vs
 from vksched.cases.case import FunctionCase
 from vksched.cases.runner import check_function
 from vksched.cases.table import FUNCTIONS
-from vksched.ops.core.op import Limits
+from vksched.machine.limits import Limits
 from vksched.runtime.vulkan import probe
 from vksched.runtime.vulkan.device import VulkanDevice
 

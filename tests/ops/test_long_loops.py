@@ -9,8 +9,10 @@ import pytest
 from graphs import make_machine
 
 import vksched as vs
+from vksched.machine.limits import Limits
+from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.lower import lower
-from vksched.ops.core.op import Attrs, Call, Limits, Work, get_op
+from vksched.ops.core.op import Call, Work, get_op
 from vksched.ops.core.strides import LOCAL_SIZE, SERIAL_STEPS
 from vksched.ops.windows import pool
 from vksched.types import NDArray, TensorType

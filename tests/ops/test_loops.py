@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from vksched.ops.core import loops
-from vksched.ops.core.op import Attrs, AttrValue, all_ops
+from vksched.ops.core.attrs import Attrs, AttrValue
+from vksched.ops.core.op import all_ops
 from vksched.runtime.vulkan.probe import cpu_device
 from vksched.types import NDArray
 

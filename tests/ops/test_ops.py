@@ -25,18 +25,10 @@ from vksched.cases.table import (
     fits_32_bits,
 )
 from vksched.errors import UnsupportedOp
+from vksched.machine.limits import Limits
 from vksched.ops import __all__ as PUBLIC
 from vksched.ops.core.lower import CONVERTER_SHADERS, lower
-from vksched.ops.core.op import (
-    OUTPUT,
-    SCRATCH,
-    Call,
-    Dispatch,
-    Limits,
-    all_ops,
-    computing_ops,
-    view_offset,
-)
+from vksched.ops.core.op import OUTPUT, SCRATCH, Call, Dispatch, all_ops, computing_ops, view_offset
 from vksched.ops.elementwise import BINARY, CASTS, UNARY
 from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.runtime.vulkan.shaders import DIRECTORY, load_manifest, load_shader

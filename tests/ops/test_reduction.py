@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from vksched.cases.case import Case, floats
+from vksched.machine.limits import Limits
+from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.lower import lower
-from vksched.ops.core.op import OUTPUT, SCRATCH, Attrs, Call, Limits, get_op
+from vksched.ops.core.op import OUTPUT, SCRATCH, Call, get_op
 from vksched.ops.core.strides import LOCAL_SIZE, LOOP_STEPS
 from vksched.ops.moves import turn
 from vksched.ops.rows.reduction import (

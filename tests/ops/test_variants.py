@@ -12,9 +12,11 @@ from graphs import make_plan
 import vksched as vs
 from vksched.cases.attention import attributes
 from vksched.machine.choices import Choices, like_key
+from vksched.machine.limits import Limits
 from vksched.machine.spec import DeviceSpec, Machine
+from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.lower import choice_of, conversion_bytes, lower, variants_of
-from vksched.ops.core.op import Attrs, Call, Limits, get_op
+from vksched.ops.core.op import Call, get_op
 from vksched.ops.core.variants import ASKED, LIKE, STATIC, TUNED, call_key
 from vksched.types import FLOAT16, FLOAT32, TensorType
 

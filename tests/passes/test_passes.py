@@ -17,8 +17,9 @@ import vksched as vs
 from vksched.engine.request import least_limits
 from vksched.errors import PlanError
 from vksched.graph import Graph, Node
+from vksched.machine.limits import Limits
 from vksched.machine.spec import DeviceSpec, Machine
-from vksched.ops.core.op import Attrs, Limits
+from vksched.ops.core.attrs import Attrs
 from vksched.passes import Wishes, optimize, simplify
 from vksched.passes.rewrite import Rewriter, Rules, rewrite
 from vksched.types import NDArray

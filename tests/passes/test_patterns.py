@@ -11,7 +11,7 @@ from graphs import numpy_outputs
 
 import vksched as vs
 from vksched.graph import Graph
-from vksched.ops.core.op import Limits
+from vksched.machine.limits import Limits
 from vksched.passes import Wishes, recognise, simplify
 from vksched.types import NDArray
 

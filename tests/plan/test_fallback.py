@@ -9,7 +9,7 @@ import pytest
 from graphs import CPU, A, make_machine, make_plan, picky, source
 
 import vksched as vs
-from vksched.ops.core.op import Limits
+from vksched.machine.limits import Limits
 from vksched.plan.tell.fallback import Fallback, find_fallbacks, warn_of_fallbacks
 
 FOUR = np.arange(4, dtype=np.int32)

@@ -25,8 +25,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vksched as vs
+from vksched.machine.limits import Limits
 from vksched.machine.spec import DeviceSpec, Machine
-from vksched.ops.core.op import Limits
 from vksched.plan.make.merging import Groups
 from vksched.plan.plan import Plan
 

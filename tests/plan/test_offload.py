@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vksched as vs
+from vksched.machine.limits import Limits
 from vksched.machine.spec import DeviceSpec, Machine
-from vksched.ops.core.op import Limits
 from vksched.plan.plan import HOST, CopyIn, Plan
 from vksched.runtime.device import Session
 from vksched.types import NDArray

@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 
 import vksched as vs
 from vksched.graph import Graph
-from vksched.ops.core.op import Limits
+from vksched.machine.limits import Limits
 from vksched.plan.check.happens import check_plan
 from vksched.plan.make.memory import scratch_of
 from vksched.plan.plan import Plan, Span

@@ -11,7 +11,7 @@ import pytest
 
 import vksched as vs
 from vksched.errors import DeviceError
-from vksched.ops.core.op import Limits
+from vksched.machine.limits import Limits
 from vksched.runtime.vulkan import binding, drivers, probe
 from vksched.trace import VkschedWarning
 

@@ -9,8 +9,8 @@ import numpy as np
 
 import vksched as vs
 from vksched.graph import Graph
+from vksched.machine.limits import Limits
 from vksched.machine.spec import DeviceSpec, Machine
-from vksched.ops.core.op import Limits
 from vksched.ops.core.tensor import Tensor
 from vksched.plan.check.happens import check_plan
 from vksched.plan.make.memory import scratch_of

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ops.core.op import Limits
+from ..machine.limits import Limits
 from ..ops.core.quads import WORDS_64, reads_64
 from ..runtime.device import Device
 from ..runtime.host.cpu import CpuDevice

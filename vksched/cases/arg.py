@@ -6,7 +6,7 @@ import numpy as np
 
 import vksched as vs
 
-from ..ops.core.op import AttrValue
+from ..ops.core.attrs import AttrValue
 from ..types import NDArray
 from .case import Case, ErrorCase, bools, floats, ints
 from .reduce import words

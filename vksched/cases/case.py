@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from ..graph import Graph, build_graph
+from ..machine.limits import Limits
+from ..ops.core.attrs import Attrs, AttrValue
 from ..ops.core.lower import compute, infer, variants_of
-from ..ops.core.op import Attrs, AttrValue, Call, Limits, Op, get_op
+from ..ops.core.op import Call, Op, get_op
 from ..ops.core.tensor import Tensor, input
 from ..types import INT64, NDArray, TensorType, canonical_dtype
 

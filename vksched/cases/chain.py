@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import ShapeError
-from ..ops.core.op import AttrValue
+from ..ops.core.attrs import AttrValue
 from ..ops.core.tensor import apply, as_tensor
 from ..ops.elementwise.chain import BINARY, MAX_COST, UNARY, Step, program_attrs
 from ..ops.elementwise.pointwise import word

@@ -10,7 +10,7 @@ import numpy as np
 
 import vksched as vs
 
-from ..ops.core.op import AttrValue
+from ..ops.core.attrs import AttrValue
 from ..ops.core.tensor import apply, as_tensor
 from ..ops.elementwise.chain import Step
 from ..ops.elementwise.epilogue import then

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..errors import UnsupportedOp
-from ..ops.core.op import Attrs, view_offset
+from ..ops.core.attrs import Attrs
+from ..ops.core.op import view_offset
 from .case import Case, FunctionCase
 from .proof import select
 from .runner import Runner

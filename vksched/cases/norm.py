@@ -6,7 +6,7 @@ import numpy as np
 
 import vksched as vs
 
-from ..ops.core.op import AttrValue
+from ..ops.core.attrs import AttrValue
 from .case import Case, ErrorCase, floats
 from .softmax import edge_rows
 

@@ -8,7 +8,7 @@ import numpy as np
 
 import vksched as vs
 
-from ..ops.core.op import AttrValue
+from ..ops.core.attrs import AttrValue
 from ..ops.sources.random import normal_pieces
 from ..types import NDArray
 from .case import Case, ErrorCase, FunctionCase, floats, halves

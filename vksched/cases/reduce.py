@@ -8,7 +8,7 @@ import numpy as np
 
 import vksched as vs
 
-from ..ops.core.op import AttrValue
+from ..ops.core.attrs import AttrValue
 from ..ops.rows.reduce import NEEDS_VALUES, REDUCE_DTYPES
 from ..types import BOOL, FLOAT32, INT32, NDArray
 from .case import Case, ErrorCase, FunctionCase, bools, floats, halves, ints

@@ -8,7 +8,8 @@ import numpy as np
 
 import vksched as vs
 
-from ..ops.core.op import Attrs, get_op
+from ..ops.core.attrs import Attrs
+from ..ops.core.op import get_op
 from ..ops.windows.resize import COORDINATES, NEAREST
 from ..types import NDArray, TensorType
 from .calls import FunctionCall, call

@@ -11,8 +11,9 @@ import time
 import numpy as np
 
 from ..errors import UnsupportedOp
+from ..machine.limits import Limits
 from ..ops.core.lower import SCRATCH_ALIGN_WORDS, Lowering, lower
-from ..ops.core.op import OUTPUT, SCRATCH, STATUS, Limits, view_offset
+from ..ops.core.op import OUTPUT, SCRATCH, STATUS, view_offset
 from ..ops.elementwise import BINARY, UNARY
 from ..runtime.vulkan.context import HostBuffer
 from ..runtime.vulkan.device import VulkanDevice

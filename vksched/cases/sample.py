@@ -8,7 +8,7 @@ import numpy as np
 
 import vksched as vs
 
-from ..ops.core.op import AttrValue
+from ..ops.core.attrs import AttrValue
 from ..ops.windows.sample import MODES, PADDINGS
 from ..types import NDArray
 from .calls import call

@@ -6,7 +6,7 @@ import numpy as np
 
 import vksched as vs
 
-from ..ops.core.op import AttrValue
+from ..ops.core.attrs import AttrValue
 from ..types import NDArray
 from .case import Case, ErrorCase, FunctionCase, floats, ints
 from .reduce import edge_rows, hard_sum, words

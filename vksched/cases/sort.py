@@ -6,7 +6,7 @@ import numpy as np
 
 import vksched as vs
 
-from ..ops.core.op import AttrValue
+from ..ops.core.attrs import AttrValue
 from ..types import NDArray
 from .arg import EXTREMES, edges
 from .case import Case, ErrorCase, FunctionCase, bools, floats, ints

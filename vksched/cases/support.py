@@ -12,9 +12,10 @@ from typing import Any
 
 from .. import ops
 from ..errors import UnsupportedOp
+from ..machine.limits import Limits
 from ..ops.core.bounds import bounds_of_data, bounds_of_result, fits
 from ..ops.core.lower import lower
-from ..ops.core.op import Limits, all_ops, computing_ops, get_op, view_offset
+from ..ops.core.op import all_ops, computing_ops, get_op, view_offset
 from ..types import BOOL, DTYPES, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT32
 from .case import Case
 from .table import CASES, FUNCTIONS, is_taken

@@ -9,8 +9,8 @@ from types import ModuleType
 import numpy as np
 
 from ..errors import VkschedError
+from ..machine.limits import Limits
 from ..ops.core.bounds import bounds_of_data, fits
-from ..ops.core.op import Limits
 from ..types import NDArray
 from .case import Case, ErrorCase, FunctionCase
 from .epilogue import HALVES as HALVES_OF_EPILOGUES

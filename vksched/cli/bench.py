@@ -242,7 +242,7 @@ def _bound(result: Result, device: DeviceReport) -> str:
 
 
 def _time(figure: Figure) -> str:
-    from ..plan.query import format_seconds
+    from ..units import format_seconds
 
     return format_seconds(figure.seconds or 0.0)
 

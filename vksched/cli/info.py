@@ -274,7 +274,7 @@ def _cut(lowered: Lowered) -> dict[str, Any] | None:
 
 def show_model(report: Mapping[str, Any]) -> None:
     """Prints what the file says."""
-    from ..plan.query import count_of, format_bytes
+    from ..units import count_of, format_bytes
 
     opsets = ", ".join(f"{domain} {version}" for domain, version in report["opsets"].items())
     made = f", made by {report['producer']}" if report["producer"] else ""
@@ -304,7 +304,7 @@ def hint_at(assumed: Sequence[str]) -> Iterator[None]:
 
 
 def _show(report: Mapping[str, Any], model: Model) -> None:
-    from ..plan.query import count_of, format_bytes
+    from ..units import count_of, format_bytes
 
     show_model(report)
     for value in model.inputs:

@@ -304,7 +304,7 @@ def save(outputs: Mapping[str, Any], folder: Path) -> list[str]:
 
 
 def _show(report: Mapping[str, Any]) -> None:
-    from ..plan.query import count_of, format_bytes, format_seconds
+    from ..units import count_of, format_bytes, format_seconds
 
     show_model(report)
     for one in report["given"]:
@@ -338,7 +338,7 @@ def _show(report: Mapping[str, Any]) -> None:
 
 
 def _show_ops(report: Mapping[str, Any]) -> None:
-    from ..plan.query import format_seconds
+    from ..units import format_seconds
 
     if report["ops_measured"]:
         click.echo("time per op kind, measured in one more run, one op at a time:")

@@ -166,7 +166,7 @@ def _short(key: str) -> str:
 
 
 def _show(report: Mapping[str, Any], clear: bool) -> None:
-    from ..plan.query import count_of
+    from ..units import count_of
 
     for device in report["devices"]:
         if clear:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from ..errors import PlanError
 from ..graph import Graph
+from ..machine.limits import Limits
 from ..machine.spec import DeviceSpec, Machine
-from ..ops.core.op import Limits
 from ..ops.core.tensor import Tensor
 from ..passes import Wishes, optimize
 from ..plan.make.placement import resolve_overrides

@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 from ..errors import DeviceError, PlanError, UnsupportedOp
 from ..graph import Graph, Node
 from ..ops.core.lower import Lowering, choice_of, conversion_bytes, lower
-from ..ops.core.op import Call, Limits, Work
+from ..ops.core.op import Call, Work
 from ..ops.core.variants import Choice
 from .choices import Choices
+from .limits import Limits
 
 MIB = 1 << 20
 GIB = 1 << 30

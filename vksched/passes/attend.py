@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from ..graph import Node
-from ..ops.core.op import Attrs, AttrValue
+from ..ops.core.attrs import Attrs, AttrValue
 from ..types import BOOL, FLOAT32
 from .match import scaled, sole
 from .rewrite import Rewriter

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..graph import Graph, Node
-from ..ops.core.op import Limits
+from ..machine.limits import Limits
 from ..ops.core.strides import broadcast_strides, collapse
 from ..ops.elementwise.chain import (
     MAX_AXES,

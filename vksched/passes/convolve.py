@@ -16,8 +16,10 @@ import numpy as np
 
 from ..errors import UnsupportedOp
 from ..graph import Graph, Node
+from ..machine.limits import Limits
+from ..ops.core.attrs import Attrs, AttrValue
 from ..ops.core.lower import compute, lower
-from ..ops.core.op import Attrs, AttrValue, Call, Limits, get_op
+from ..ops.core.op import Call, get_op
 from ..ops.products.matmul import step_cost
 from ..ops.windows.winograd import TILES
 from ..types import FLOAT32, WORD_BYTES, NDArray, TensorType

@@ -17,8 +17,10 @@ from collections.abc import Sequence
 
 from ..errors import UnsupportedOp
 from ..graph import Graph, Node
+from ..machine.limits import Limits
+from ..ops.core.attrs import Attrs
 from ..ops.core.lower import lower
-from ..ops.core.op import THEN, Attrs, Call, Limits, get_op
+from ..ops.core.op import THEN, Call, get_op
 from ..ops.elementwise.chain import Step, program_of
 from ..ops.elementwise.epilogue import BUFFERS, FUNCTIONS, steps_of, takes_residual, then
 from ..types import FLOAT16, FLOAT32

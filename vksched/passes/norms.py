@@ -8,7 +8,7 @@ Examples: tests/passes/test_patterns.py.
 from __future__ import annotations
 
 from ..graph import Node
-from ..ops.core.op import AttrValue
+from ..ops.core.attrs import AttrValue
 from ..ops.elementwise.pointwise import LEAST_NORMAL
 from ..types import FLOAT32
 from .match import factors, is_square, sole

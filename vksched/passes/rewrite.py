@@ -19,8 +19,9 @@ from types import MappingProxyType
 import numpy as np
 
 from ..graph import SMALL_BYTES, Graph, Node
+from ..ops.core.attrs import Attrs, AttrValue
 from ..ops.core.lower import infer
-from ..ops.core.op import Attrs, AttrValue, get_op
+from ..ops.core.op import get_op
 from ..types import NDArray, TensorType, canonical_dtype
 from .wishes import Wishes
 

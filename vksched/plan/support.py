@@ -10,7 +10,7 @@ from functools import cached_property
 from ..graph import Graph, Node
 from ..machine.spec import Machine
 from ..types import WORD_BYTES
-from .query import format_share
+from ..units import format_share
 
 
 class Support:

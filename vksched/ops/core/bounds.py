@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from ...types import BOOL, INT32, INT64, UINT32, NDArray, TensorType
-from .op import Attrs, Op
+from .attrs import Attrs
+from .op import Op
 
 Bounds = tuple[int, int]
 Known = tuple[Bounds | None, ...]

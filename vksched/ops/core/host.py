@@ -14,7 +14,7 @@ import numpy as np
 from ...types import NDArray
 
 if TYPE_CHECKING:
-    from .op import Attrs
+    from .attrs import Attrs
 
 BLOCK = 1 << 18
 """Elements of one piece. Between the passes over it a thread waits for the interpreter lock, some

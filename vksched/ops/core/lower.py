@@ -11,8 +11,10 @@ from itertools import accumulate
 import numpy as np
 
 from ...errors import DTypeError, UnsupportedOp
+from ...machine.limits import Limits
 from ...types import FLOAT16, FLOAT32, FLOAT64, INT32, INT64, NDArray, TensorType
-from .op import OUTPUT, SCRATCH, Attrs, Call, Dispatch, Kernel, Limits, Op
+from .attrs import Attrs
+from .op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op
 from .quads import both_readings, launch_run, reading
 from .variants import Choice, call_key, choose, chosen
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from ...machine.limits import Limits
 from ...types import FLOAT16, INT32, Shape, TensorType, contiguous_strides
-from .op import Call, Limits
+from .op import Call
 
 
 def broadcast_strides(shape: Shape, target: Shape) -> tuple[int, ...]:

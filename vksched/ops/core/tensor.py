@@ -27,8 +27,9 @@ from ...types import (
     canonical_dtype,
     numpy_dtype,
 )
+from .attrs import Attrs, AttrValue
 from .lower import infer
-from .op import Attrs, AttrValue, Op, get_op, register
+from .op import Op, get_op, register
 
 TensorLike = Union["Tensor", NDArray, bool, int, float, Sequence[Any]]
 

@@ -24,22 +24,10 @@ import numpy as np
 
 from ...errors import ShapeError, UnsupportedOp
 from ...types import BOOL, FLOAT32, FLOATS, NDArray, TensorType, numpy_dtype
+from ..core.attrs import Attrs, AttrValue
 from ..core.host import HostKernel, cut_elements
 from ..core.lower import infer
-from ..core.op import (
-    OUTPUT,
-    REGISTERS,
-    Attrs,
-    AttrValue,
-    Call,
-    Dispatch,
-    Kernel,
-    Op,
-    Steps,
-    Work,
-    get_op,
-    register,
-)
+from ..core.op import OUTPUT, REGISTERS, Call, Dispatch, Kernel, Op, Steps, Work, get_op, register
 from ..core.quads import both_readings, launch_run, reading
 from ..core.strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
 from .pointwise import PARAMETERS, function_name

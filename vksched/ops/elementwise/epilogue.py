@@ -21,21 +21,9 @@ import numpy as np
 
 from ...errors import DTypeError, ShapeError, UnsupportedOp
 from ...types import FLOAT32, NDArray, TensorType
+from ..core.attrs import Attrs, AttrValue
 from ..core.host import HostKernel, Piece, cut_elements
-from ..core.op import (
-    OUTPUT,
-    THEN,
-    Attrs,
-    AttrValue,
-    Call,
-    Dispatch,
-    Kernel,
-    Op,
-    Steps,
-    Work,
-    get_op,
-    no_variants,
-)
+from ..core.op import OUTPUT, THEN, Call, Dispatch, Kernel, Op, Steps, Work, get_op, no_variants
 from .chain import HOST, Step, program_attrs
 from .chain import steps_of as steps_of_chain
 

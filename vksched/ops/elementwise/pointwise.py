@@ -23,8 +23,9 @@ from ...types import (
     broadcast_shapes,
     numpy_dtype,
 )
+from ..core.attrs import Attrs, AttrValue
 from ..core.host import HostKernel, cut_elements
-from ..core.op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, register
+from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, register
 from ..core.quads import both_readings, can_take_quads, launch_lines, launch_run, reading
 from ..core.strides import broadcast_strides, collapse, pad
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor

@@ -20,8 +20,9 @@ from ...types import (
     canonical_dtype,
     numpy_dtype,
 )
+from ..core.attrs import Attrs, AttrValue
 from ..core.host import in_pieces
-from ..core.op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, register
+from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, register
 from ..core.quads import both_readings, can_take_quads, launch_lines, reading
 from ..core.strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor, binary, convert, register_method

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from ..core.op import OUTPUT, Call, Dispatch, Limits
+from ...machine.limits import Limits
+from ..core.op import OUTPUT, Call, Dispatch
 from ..core.quads import both_readings, can_take_quads, launch_lines, launch_run, reading
 from ..core.strides import collapse, pad
 

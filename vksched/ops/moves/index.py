@@ -19,7 +19,8 @@ from ...types import (
     contiguous_strides,
     normalize_axis,
 )
-from ..core.op import OUTPUT, STATUS, Attrs, Call, Dispatch, Kernel, Op, Work, register
+from ..core.attrs import Attrs
+from ..core.op import OUTPUT, STATUS, Call, Dispatch, Kernel, Op, Work, register
 from ..core.quads import both_readings, launch_lines, launch_run, reading
 from ..core.strides import as_words, collapse, pad, spread
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor, one_value

@@ -22,7 +22,8 @@ from ...types import (
     normalize_axes,
     normalize_axis,
 )
-from ..core.op import Attrs, Call, Dispatch, Kernel, Op, Work, register
+from ..core.attrs import Attrs
+from ..core.op import Call, Dispatch, Kernel, Op, Work, register
 from ..core.strides import as_words, broadcast_strides
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor, register_method
 from . import turn

@@ -10,7 +10,8 @@ import numpy as np
 
 from ...errors import ShapeError, UnsupportedOp, VkschedError
 from ...types import NDArray, TensorType, as_ints, check_made, contiguous_strides, normalize_axis
-from ..core.op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
+from ..core.attrs import Attrs
+from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor, one_value
 from .copies import COPIES, FILLS, copy_strided, fill_words
 from .index import gather

@@ -23,7 +23,8 @@ from ...types import (
     normalize_axes,
     normalize_axis,
 )
-from ..core.op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
+from ..core.attrs import Attrs
+from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ..core.strides import as_words, spread
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from .copies import COPIES, copy_strided

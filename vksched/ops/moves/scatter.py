@@ -18,6 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...errors import DTypeError, ShapeError, UnsupportedOp
+from ...machine.limits import Limits
 from ...types import (
     BOOL,
     FLOAT16,
@@ -29,21 +30,8 @@ from ...types import (
     contiguous_strides,
     normalize_axis,
 )
-from ..core.op import (
-    OUTPUT,
-    SCRATCH,
-    STATUS,
-    Attrs,
-    AttrValue,
-    Call,
-    Dispatch,
-    Kernel,
-    Limits,
-    Op,
-    Work,
-    no_words,
-    register,
-)
+from ..core.attrs import Attrs, AttrValue
+from ..core.op import OUTPUT, SCRATCH, STATUS, Call, Dispatch, Kernel, Op, Work, no_words, register
 from ..core.strides import LOCAL_SIZE, LOOP_STEPS, SERIAL_STEPS, as_words, collapse, pad, spread
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from .copies import COPIES, FILLS, copy_strided, fill_words

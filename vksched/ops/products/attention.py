@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from ...errors import DTypeError, ShapeError
 from ...types import BOOL, FLOAT32, TensorType, as_float, as_int, broadcast_shapes
-from ..core.op import Attrs, AttrValue, Op, Work, register
+from ..core.attrs import Attrs, AttrValue
+from ..core.op import Op, Work, register
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from ..moves.layout import reshape
 from ..rows.softmax import as_mask

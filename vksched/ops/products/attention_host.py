@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...types import NDArray
+from ..core.attrs import Attrs
 from ..core.host import HostKernel, sum_rows
-from ..core.op import Attrs
 from .attention_kernels import seen_keys
 
 _REFERENCE_SCORES = 1 << 22

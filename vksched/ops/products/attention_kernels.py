@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ...errors import UnsupportedOp
+from ...machine.limits import Limits
 from ...types import FLOAT32, TensorType
-from ..core.op import OUTPUT, SCRATCH, Attrs, Call, Dispatch, Kernel, Limits
+from ..core.attrs import Attrs
+from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel
 from ..core.quads import has_lanes
 from ..core.strides import LOCAL_SIZE, LOOP_STEPS, MAX_DISPATCHES, broadcast_strides
 

@@ -8,8 +8,9 @@ import numpy as np
 
 from ...errors import DTypeError, ShapeError
 from ...types import FLOAT32, INT32, UINT32, NDArray, TensorType, broadcast_shapes
+from ..core.attrs import Attrs
 from ..core.host import HostKernel
-from ..core.op import Attrs, Kernel, Op, Work, register
+from ..core.op import Kernel, Op, Work, register
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor, register_method
 from ..elementwise.epilogue import with_epilogue
 from ..moves.layout import reshape

@@ -14,8 +14,10 @@ import math
 from dataclasses import dataclass, replace
 
 from ...errors import UnsupportedOp
+from ...machine.limits import Limits
 from ...types import FLOAT16, FLOAT32, INT32, Shape, TensorType, contiguous_strides
-from ..core.op import OUTPUT, SCRATCH, Attrs, Call, Dispatch, Limits
+from ..core.attrs import Attrs
+from ..core.op import OUTPUT, SCRATCH, Call, Dispatch
 from ..core.quads import has_lanes
 from ..core.strides import (
     LOOP_STEPS,

@@ -6,7 +6,8 @@ import numpy as np
 
 from ...errors import DTypeError, ShapeError
 from ...types import FLOAT32, NDArray, TensorType, as_float, as_int, check_made
-from ..core.op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, register
+from ..core.attrs import Attrs, AttrValue
+from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ..core.strides import spread
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor, constant
 

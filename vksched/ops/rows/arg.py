@@ -9,7 +9,8 @@ import numpy as np
 
 from ...errors import ShapeError
 from ...types import FLOAT32, INT32, INT64, UINT32, NDArray, TensorType, normalize_axis, numpy_dtype
-from ..core.op import Attrs, AttrValue, Call, Op, register
+from ..core.attrs import Attrs, AttrValue
+from ..core.op import Call, Op, register
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from .reduce import check_has_values, check_reduced, reduce_work, reduced_shape
 from .reduction import reduction

@@ -10,8 +10,9 @@ import numpy as np
 from ...errors import DTypeError, ShapeError, UnsupportedOp
 from ...types import FLOAT32, NDArray, TensorType, normalize_axis
 from ..core import loops
+from ..core.attrs import Attrs, AttrValue
 from ..core.host import HostKernel, Piece, cut_leading, sum_rows
-from ..core.op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, register
+from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ..core.quads import GROUP, LANES, held_quads, launch_held, launch_rows, row_variants
 from ..core.strides import LOCAL_SIZE, LOOP_STEPS
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor

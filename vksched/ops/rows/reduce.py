@@ -12,8 +12,9 @@ import numpy as np
 
 from ...errors import DTypeError, ShapeError
 from ...types import BOOL, FLOAT32, INT32, UINT32, NDArray, TensorType, normalize_axes
+from ..core.attrs import Attrs, AttrValue
 from ..core.host import HostKernel, Piece, rows_of_piece
-from ..core.op import Attrs, AttrValue, Call, Op, Work, register
+from ..core.op import Call, Op, Work, register
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from ..elementwise import log, sqrt
 from ..elementwise.half import computed_wide

@@ -8,7 +8,8 @@ import numpy as np
 
 from ...errors import DTypeError, ShapeError
 from ...types import FLOAT32, INT32, NDArray, TensorType
-from ..core.op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
+from ..core.attrs import Attrs
+from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ..core.parts import element_parts
 from ..core.tensor import Tensor, apply, constant
 

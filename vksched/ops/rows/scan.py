@@ -15,7 +15,8 @@ import numpy as np
 
 from ...errors import ShapeError
 from ...types import FLOAT32, INT32, UINT32, NDArray, TensorType, normalize_axis
-from ..core.op import OUTPUT, SCRATCH, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, register
+from ..core.attrs import Attrs, AttrValue
+from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, register
 from ..core.strides import LOCAL_SIZE
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from ..moves.layout import reshape

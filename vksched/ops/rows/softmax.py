@@ -9,8 +9,9 @@ import numpy as np
 
 from ...errors import DTypeError, ShapeError
 from ...types import BOOL, FLOAT32, FLOATS, NDArray, TensorType, broadcast_shapes, normalize_axis
+from ..core.attrs import Attrs
 from ..core.host import HostKernel, Piece, cut_leading
-from ..core.op import OUTPUT, Attrs, Call, Dispatch, Kernel, Op, Work, register
+from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ..core.quads import (
     GROUP,
     LANES,

@@ -13,20 +13,10 @@ import math
 import numpy as np
 
 from ...errors import DTypeError, ShapeError
+from ...machine.limits import Limits
 from ...types import BOOL, FLOAT32, INT32, UINT32, NDArray, TensorType, normalize_axis, numpy_dtype
-from ..core.op import (
-    OUTPUT,
-    SCRATCH,
-    Attrs,
-    AttrValue,
-    Call,
-    Dispatch,
-    Kernel,
-    Limits,
-    Op,
-    Work,
-    register,
-)
+from ..core.attrs import Attrs, AttrValue
+from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, register
 from ..core.strides import spread
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from ..moves.index import take_along_axis

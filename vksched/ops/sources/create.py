@@ -24,7 +24,8 @@ from ...types import (
     canonical_dtype,
     numpy_dtype,
 )
-from ..core.op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, no_words, register
+from ..core.attrs import Attrs, AttrValue
+from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, no_words, register
 from ..core.quads import launch_run
 from ..core.strides import spread
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor, convert, one_value

@@ -30,7 +30,8 @@ from ...types import (
     as_shape,
     canonical_dtype,
 )
-from ..core.op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, register
+from ..core.attrs import Attrs, AttrValue
+from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ..core.strides import spread
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor, constant
 from ..elementwise import where

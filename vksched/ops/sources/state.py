@@ -12,18 +12,8 @@ import numpy as np
 
 from ...errors import DTypeError, IndexOutOfRange, ShapeError
 from ...types import NDArray, TensorType
-from ..core.op import (
-    OUTPUT,
-    Attrs,
-    AttrValue,
-    Call,
-    Dispatch,
-    Kernel,
-    Op,
-    get_op,
-    register,
-    view_offset,
-)
+from ..core.attrs import Attrs, AttrValue
+from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, get_op, register, view_offset
 from ..core.quads import both_readings, launch_run, reading
 from ..core.tensor import Tensor, apply, bounds_attrs, from_array, leaf_infer, no_reference
 

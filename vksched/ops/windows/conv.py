@@ -11,8 +11,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from ...errors import DTypeError, ShapeError
 from ...types import FLOAT32, INT32, NDArray, Shape, TensorType
+from ..core.attrs import Attrs, AttrValue
 from ..core.host import HostKernel, Piece, rows_of_piece
-from ..core.op import Attrs, AttrValue, Call, Kernel, Op, Work, register
+from ..core.op import Call, Kernel, Op, Work, register
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from ..elementwise import add, mul
 from ..elementwise.epilogue import with_epilogue

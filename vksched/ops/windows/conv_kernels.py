@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 
 from ...errors import UnsupportedOp
 from ...types import FLOAT32, TensorType
-from ..core.op import OUTPUT, SCRATCH, Attrs, Call, Dispatch
+from ..core.attrs import Attrs
+from ..core.op import OUTPUT, SCRATCH, Call, Dispatch
 from ..core.strides import LOOP_STEPS, MAX_DISPATCHES
 from ..products import matmul
 from .window import Push, Window, extent, launches, three

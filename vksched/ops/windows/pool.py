@@ -9,7 +9,8 @@ import numpy as np
 
 from ...errors import DTypeError, ShapeError, UnsupportedOp
 from ...types import FLOAT32, INT32, INT64, Shape, TensorType
-from ..core.op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, register
+from ..core.attrs import Attrs, AttrValue
+from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from ..elementwise import abs as absolute
 from ..elementwise import pow as power

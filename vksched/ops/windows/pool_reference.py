@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...types import NDArray, Shape
-from ..core.op import Attrs
+from ..core.attrs import Attrs
 from .window import Window
 
 Combine = Callable[[NDArray, NDArray], NDArray]

@@ -10,7 +10,8 @@ import numpy as np
 
 from ...errors import DTypeError, ShapeError
 from ...types import FLOAT32, FLOATS, NDArray, TensorType, as_ints, check_made
-from ..core.op import OUTPUT, Attrs, AttrValue, Call, Dispatch, Kernel, Op, Work, register
+from ..core.attrs import Attrs, AttrValue
+from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ..core.parts import element_parts
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor, constant
 from ..moves.layout import reshape, transpose

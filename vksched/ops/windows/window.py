@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...errors import ShapeError
+from ...machine.limits import Limits
 from ...types import Shape
-from ..core.op import Limits
 from ..core.parts import check_dispatches, check_serial
 from ..core.strides import LOCAL_SIZE, LOOP_STEPS, MOST_ROUNDS, SERIAL_STEPS
 

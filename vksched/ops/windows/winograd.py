@@ -25,21 +25,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...errors import DTypeError, ShapeError, UnsupportedOp
+from ...machine.limits import Limits
 from ...types import FLOAT32, NDArray, TensorType
-from ..core.op import (
-    OUTPUT,
-    SCRATCH,
-    Attrs,
-    AttrValue,
-    Call,
-    Dispatch,
-    Kernel,
-    Limits,
-    Op,
-    Work,
-    get_op,
-    register,
-)
+from ..core.attrs import Attrs, AttrValue
+from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, get_op, register
 from ..core.strides import LOCAL_SIZE, LOOP_STEPS, MAX_DISPATCHES
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from ..elementwise.epilogue import with_epilogue

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from itertools import accumulate
 
 from ...errors import OutOfMemory
-from ..query import format_share
+from ...units import format_share
 from ..support import Support
 from .draft import Draft
 from .memory import Program, aligned

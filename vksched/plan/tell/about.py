@@ -15,8 +15,9 @@ from ...graph import Node
 from ...ops.core.variants import Choice
 from ...ops.elementwise.epilogue import attrs_text
 from ...types import TensorType
+from ...units import count_of, format_bytes, format_seconds
 from ..plan import HOST, Plan
-from ..query import count_of, format_bytes, format_seconds, split_of
+from ..query import split_of
 from ..support import Support
 
 MANY = 8

@@ -12,8 +12,9 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from ...errors import PlanError
+from ...units import count_of, format_bytes
 from ..plan import Plan
-from ..query import buffers, count_of, format_bytes
+from ..query import buffers
 from .layout import CHAR, LINE, MARGIN, PAD, Layout, Line, lay_out
 from .scene import Box, make_scene, shorten
 

@@ -18,17 +18,9 @@ from itertools import groupby
 from typing import Any
 
 from ...machine.spec import DeviceSpec
+from ...units import count_of, format_bytes
 from ..plan import HOST, CopyIn, Plan, Span, Split
-from ..query import (
-    buffers,
-    copied_bytes,
-    count_of,
-    crossings,
-    fences,
-    format_bytes,
-    split_of,
-    without_work,
-)
+from ..query import buffers, copied_bytes, crossings, fences, split_of, without_work
 from .fallback import fallback_lines
 
 VALUES = 6

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from ...graph import Node
 from ...trace import warn_user
+from ...units import count_of
 from ..plan import Plan
-from ..query import count_of
 from ..support import Support
 
 FEW_ELEMENTS = 16

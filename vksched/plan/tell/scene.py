@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ...graph import Node
+from ...units import count_of, format_bytes
 from ..make.split import value_of
 from ..plan import HOST, Plan, Split
-from ..query import count_of, format_bytes
 from .fallback import find_fallbacks
 
 MANY = 150

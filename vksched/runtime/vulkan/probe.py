@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import DeviceError
+from ...machine.limits import Limits
 from ...machine.spec import GIB, DeviceSpec
 from ...ops.core import loops
-from ...ops.core.op import Limits
 from ...switches import is_on
 from ...trace import warn_user
 from . import drivers

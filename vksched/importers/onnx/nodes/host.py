@@ -22,7 +22,8 @@ from onnx.helper import make_attribute, make_function, make_opsetid
 from onnx.reference import ReferenceEvaluator
 
 from ....errors import ModelFormatError, UnsupportedOp, VkschedError
-from ....ops.core.op import Attrs, AttrValue, Call, Dispatch, Kernel, Op, all_ops, register
+from ....ops.core.attrs import Attrs, AttrValue
+from ....ops.core.op import Call, Dispatch, Kernel, Op, all_ops, register
 from ....ops.core.tensor import Tensor, apply
 from ....types import UINT32, NDArray, TensorType, numpy_dtype
 from .elements import from_storage, storage, to_storage

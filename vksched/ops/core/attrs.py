@@ -1,0 +1,83 @@
+"""Attrs: the attributes of a node, frozen and hashable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Union
+
+import numpy as np
+
+from ...errors import ShapeError
+
+AttrValue = Union[None, bool, int, float, str, tuple["AttrValue", ...]]  # noqa: UP007
+
+
+class Attrs(Mapping[str, AttrValue]):
+    """The attributes of a node: a frozen, hashable, sorted mapping.
+
+    Equal are those that are written alike: 0.0 and -0.0, or 1 and True, are not.
+    """
+
+    __slots__ = ("_items", "_text")
+
+    def __init__(self, items: Mapping[str, AttrValue] | None = None) -> None:
+        plain = {name: _plain(value) for name, value in (items or {}).items()}
+        self._items: tuple[tuple[str, AttrValue], ...] = tuple(sorted(plain.items()))
+        self._text = ""
+
+    def __getitem__(self, key: str) -> AttrValue:
+        for name, value in self._items:
+            if name == key:
+                return value
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Attrs) and repr(self) == repr(other))
+
+    def __repr__(self) -> str:
+        if not self._text:
+            self._text = ", ".join(f"{name}={value!r}" for name, value in self._items)
+        return self._text
+
+    def as_int(self, key: str) -> int:
+        value = self[key]
+        assert isinstance(value, int), key
+        return int(value)
+
+    def as_float(self, key: str) -> float:
+        value = self[key]
+        assert isinstance(value, (int, float)), key
+        return float(value)
+
+    def as_bool(self, key: str) -> bool:
+        return bool(self[key])
+
+    def as_str(self, key: str) -> str:
+        value = self[key]
+        assert isinstance(value, str), key
+        return value
+
+    def as_ints(self, key: str) -> tuple[int, ...]:
+        value = self[key]
+        if not isinstance(value, tuple) or not all(isinstance(v, int) for v in value):
+            raise ShapeError(f"expected integers as {key}, got {value!r}")
+        return tuple(int(v) for v in value if isinstance(v, int))
+
+
+def _plain(value: object) -> AttrValue:
+    """Returns a value with numpy's scalars as Python's."""
+    if isinstance(value, tuple):
+        return tuple(_plain(v) for v in value)
+    plain = value.item() if isinstance(value, np.generic) else value
+    if plain is None or isinstance(plain, (bool, int, float, str)):
+        return plain
+    raise ShapeError(f"expected a number, a name or a tuple of them, got {value!r}")
