@@ -26,7 +26,8 @@ from rich.table import Table
 
 import vksched as vs
 from vksched.models.run import ModelRun
-from vksched.runtime.vulkan.context import Buffer, Context
+from vksched.runtime.vulkan.buffers import Buffer
+from vksched.runtime.vulkan.context import Context
 from vksched.runtime.vulkan.memory import write_new
 from vksched.types import NDArray
 

@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 import vksched as vs
+from vksched.machine.links import Link
 from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.vulkan.probe import cpu_device, device_spec
 
@@ -135,7 +136,7 @@ def _open(pair: tuple[str, str], null: bool, recorder: vs.Recorder) -> vs.Schedu
         return vs.Scheduler(gpus, trace=vs.Trace(sinks=[recorder]))
     clock = vs.SimulatedClock()
     nulls = [
-        vs.NullDevice(vs.DeviceSpec(n, "null", bytes_per_s=1e8), clock, link_bytes_per_s=1e12)
+        vs.NullDevice(vs.DeviceSpec(n, "null", bytes_per_s=1e8), clock, link=Link(1e12))
         for n in pair
     ]
     cpu = CpuDevice(device_spec(cpu_device()))

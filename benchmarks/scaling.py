@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 import vksched as vs
+from vksched.machine.links import Link
 from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.vulkan.probe import cpu_device, device_spec
 
@@ -57,7 +58,7 @@ def simulated(count: int, sizes: tuple[int, int, int]) -> float:
     clock = vs.SimulatedClock()
     names = [f"null:{i}" for i in range(count)]
     nulls = [
-        vs.NullDevice(vs.DeviceSpec(n, "null", bytes_per_s=1e8), clock, link_bytes_per_s=1e12)
+        vs.NullDevice(vs.DeviceSpec(n, "null", bytes_per_s=1e8), clock, link=Link(1e12))
         for n in names
     ]
     cpu = CpuDevice(device_spec(cpu_device()))

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
-import math
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, overload
 
 from .engine.devices import DeviceSet
+from .engine.faults import ON_FAULT, Quarantine
 from .engine.function import Build, Function
-from .engine.generations import ON_FAULT, Compiled, Quarantine
-from .engine.request import Observe, Request, find_observers
-from .engine.run import Run, make_packer
+from .engine.graphs import Graphs
+from .engine.preparing import Preparing, Settings
+from .engine.request import Observe, Placements
+from .engine.run import Run
 from .engine.states import StateTable
-from .errors import DeviceError, GraphError, OutOfMemory, PlanError
-from .graph import Graph, Outputs, Updates, build_graph
+from .errors import GraphError, PlanError
+from .graph import Outputs, Updates
 from .importers import ImportedModel
-from .machine.spec import DeviceSpec, Machine
+from .machine.spec import Machine
 from .ops.core.tensor import Tensor
 from .plan.plan import Plan
-from .plan.planner import POLICIES, plan_graph
-from .plan.tell.fallback import warn_of_fallbacks
-from .runtime.device import Device, Progress
-from .runtime.executor import Executor
+from .plan.planner import POLICIES
+from .runtime.device import Device
 from .runtime.fork import Owner
 from .runtime.vulkan import probe
 from .runtime.watchdog import Watchdog
@@ -35,22 +31,12 @@ from .switches import is_on
 from .trace import Sink, Trace, as_trace
 from .tuner.store import Store
 from .tuner.tuner import Tuner, mode_of
-from .types import NDArray
+from .types import NDArray, Progress
 
 if TYPE_CHECKING:
     from .models.run import ModelRun
 
 DEFAULT_TIMEOUT_S = 300.0
-
-Placements = Mapping[Tensor | str, str] | Mapping[str, str]
-
-
-@dataclasses.dataclass(eq=False)
-class _Entry:
-    """A compiled graph and the runs that were handed out for it."""
-
-    compiled: Compiled
-    runs: list[Run] = dataclasses.field(default_factory=list)
 
 
 class Scheduler:
@@ -106,44 +92,43 @@ class Scheduler:
             )
         if on_fault not in ON_FAULT:
             raise PlanError(f"[Scheduler] expected on_fault of {ON_FAULT}, got {on_fault!r}")
-        self._tuner = Tuner(mode_of(tune), Store())
+        mode = mode_of(tune)
         self.trace = as_trace(trace)
-        self._policy = "priority" if policy == "auto" else policy
-        self._copies = copies
-        self._timeout_s = timeout_s
-        self._entries: dict[object, _Entry] = {}
-        """Compiled graphs that a request may meet again."""
-        self._compiled: list[Compiled] = []
-        """Those that are not closed yet."""
-        self._numbers = itertools.count()
         self._lock = threading.RLock()
-        self._preparing = threading.RLock()
-        """Held from planning with the memory that is free until that memory is taken."""
-        self._closing = False
         self._closed = False
-        self._told: set[str] = set()
         self._models: weakref.WeakSet[ModelRun] = weakref.WeakSet()
         self._owner = Owner()
         self._opened = DeviceSet()
-        self._devices = self._opened.devices
-        self._offload = bool(offload)
-        self._optimize = bool(optimize) and is_on("VKSCHED_OPTIMIZE", True)
-        self._sync: dict[str, str] = {}
-        self._watchdog = Watchdog(self.trace)
-        self._states = StateTable(lambda: self._devices)
+        self._states = StateTable(lambda: self._opened.devices)
         try:
             self._opened.open(devices)
-            self._sync = self._opened.check_sync(sync)
-            self._specs = {d.name: d.spec for d in self._devices}
-            self._quarantine = Quarantine([d.name for d in self._devices[:-1]], on_fault)
+            settings = Settings(
+                policy="priority" if policy == "auto" else policy,
+                copies=copies,
+                timeout_s=timeout_s,
+                offload=bool(offload),
+                optimize=bool(optimize) and is_on("VKSCHED_OPTIMIZE", True),
+                sync=self._opened.check_sync(sync),
+            )
+            self._quarantine = Quarantine([d.name for d in self._opened.devices[:-1]], on_fault)
+            self._preparing = Preparing(
+                self._opened,
+                settings,
+                self._quarantine,
+                self._states,
+                Tuner(mode, Store()),
+                Watchdog(self.trace),
+                self.trace,
+            )
+            self._graphs = Graphs(self._preparing)
         except BaseException:
-            self.close()
+            self._opened.close()
             raise
 
     @property
     def devices(self) -> tuple[Device, ...]:
         """The open devices, in order of priority."""
-        return tuple(self._devices)
+        return tuple(self._opened.devices)
 
     @property
     def quarantined(self) -> Mapping[str, str]:
@@ -153,14 +138,7 @@ class Scheduler:
     @property
     def machine(self) -> Machine:
         """What the planner knows of the devices now."""
-        return self._machine(self._quarantine.reasons)
-
-    def _spec(self, device: Device) -> DeviceSpec:
-        """Returns what the planner may know of a device, with what the user asked of it."""
-        spec, sync = self._watchdog.correct(device.spec), self._sync.get(device.name, "split")
-        spec = self._tuner.tuned(spec)
-        least = spec.offload_flops_per_byte if self._offload else math.inf
-        return dataclasses.replace(spec, sync=sync, offload_flops_per_byte=least)
+        return self._preparing.machine()
 
     @overload
     def compile(
@@ -212,26 +190,7 @@ class Scheduler:
         self._owner.require("the scheduler")
         if isinstance(outputs, ImportedModel):
             return self._compile_model(outputs, placement, progress, limit, updates or observe)
-        with self._lock:
-            request = self._request(outputs, placement, updates, observe, progress)
-            key = request.key()
-            entry = self._entries.get(key)
-            if entry is None:
-                entry = self._entries[key] = _Entry(self._make(self._less(request), progress))
-                self._compiled.append(entry.compiled)
-            run = Run(
-                entry.compiled,
-                make_packer(outputs, request.graph),
-                request.of_graph(entry.compiled.plan.graph).observers,
-                lambda closed: self._forget(closed, key, entry),
-            )
-            entry.runs.append(run)
-        try:
-            warn_of_fallbacks(run.plan, self._told)
-        except BaseException:  # where warnings are errors
-            run.close()
-            raise
-        return run
+        return self._graphs.compile(outputs, placement, progress, updates, observe)
 
     def _compile_model(
         self,
@@ -249,11 +208,8 @@ class Scheduler:
         if more:
             raise GraphError("[compile] expected a model without updates and observe")
 
-        def compile(outputs: Mapping[str, Tensor], chosen: Placements) -> Run:
-            return self.compile(outputs, chosen, progress)
-
-        told = self._told if len(self._devices) > 1 else None
-        run = ModelRun(outputs, compile, placement or {}, limit, self.trace, told)
+        warns = len(self._opened.devices) > 1
+        run = ModelRun(outputs, self._graphs, placement or {}, limit, progress, warns)
         with self._lock:
             self._models.add(run)
         if outputs.is_static:
@@ -272,9 +228,7 @@ class Scheduler:
         it would take on each device. Nothing is allocated.
         """
         self._owner.require("the scheduler")
-        with self._lock:
-            request = self._less(self._request(outputs, placement, updates, observe))
-        return self._plan(request, self.machine, small=False)
+        return self._graphs.reserve(outputs, placement, updates, observe)
 
     def function(
         self,
@@ -291,10 +245,7 @@ class Scheduler:
         bounds: of integer inputs, as in `vs.input`. limit: how many shapes are kept.
         """
 
-        def compile(outputs: Outputs, updates: Updates | None) -> Run:
-            return self.compile(outputs, placement, updates=updates)
-
-        return Function(build, compile, bounds or {}, limit)
+        return Function(build, self._graphs, placement, bounds or {}, limit)
 
     def read(self, state: Tensor) -> NDArray:
         """Returns a state's value as the last run left it; waits for a run that uses states.
@@ -322,10 +273,7 @@ class Scheduler:
             models = list(self._models)
         for model in models:
             model.synchronize()
-        with self._lock:
-            compiled = list(self._compiled)
-        for each in compiled:
-            each.synchronize()
+        self._graphs.synchronize()
 
     def close(self) -> None:
         """Waits for runs under way and accepted ones, then frees graphs, states and devices; safe
@@ -335,40 +283,18 @@ class Scheduler:
         if self._owner.forked:
             return
         with self._lock:
-            for each in self._compiled:
-                each.require_outside("close")
+            self._graphs.require_outside("close")
             models = list(self._models)
         for model in models:
             model.close()  # their runs may still have stages to compile
+        if not self._graphs.close():
+            return  # who closes the last one goes on from here
         with self._lock:
-            compiled = list(self._compiled)
-            for each in compiled:
-                each.require_outside("close")
-            self._closing = True
-        for each in compiled:
-            each.close()  # for another caller: until the first one's ends, or at once in a callback
-        with self._lock:
-            if self._closed or not all(each.closed for each in compiled):
-                return  # who closes the last one goes on from here
+            if self._closed:
+                return
             self._states.close()
             self._opened.close()
             self._closed = True
-
-    def _forget(self, run: Run, key: object, entry: _Entry) -> None:
-        """Closes a compiled graph with the last of its runs."""
-        if self._owner.forked:
-            return
-        with self._lock:
-            if run in entry.runs:
-                entry.runs.remove(run)
-            last = not entry.runs
-            if last and self._entries.get(key) is entry:
-                del self._entries[key]
-        if last:
-            entry.compiled.close()
-            with self._lock:
-                if entry.compiled in self._compiled:
-                    self._compiled.remove(entry.compiled)
 
     def __enter__(self) -> Scheduler:
         return self
@@ -380,114 +306,3 @@ class Scheduler:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    def _machine(self, left_out: Mapping[str, str]) -> Machine:
-        """What the planner knows now; a device that is left out is not asked any more."""
-        return Machine(
-            tuple(
-                dataclasses.replace(self._specs[d.name], pool="", out_of_use=left_out[d.name])
-                if d.name in left_out
-                else self._spec(d)
-                for d in self._devices
-            )
-        ).verify()
-
-    def _request(
-        self,
-        outputs: Outputs,
-        placement: Placements | None,
-        updates: Updates | None,
-        observe: Observe | None,
-        progress: object = None,
-    ) -> Request:
-        """Returns what is to be planned, checked."""
-        if isinstance(placement, Tensor) or isinstance(progress, Tensor):
-            raise GraphError(
-                "[compile] expected one output, a sequence or a dict, got several; try "
-                "compile([a, b])"
-            )
-        if self._closing:
-            raise DeviceError("[compile] the scheduler is closed; make a new one")
-        graph, ids = build_graph(outputs, updates)
-        overrides = self._overrides(placement or {}, ids)
-        return Request(graph, tuple(overrides), find_observers(graph, ids, observe or {}))
-
-    def _less(self, request: Request) -> Request:
-        """Returns a request that takes less work, where that is wanted."""
-        return request.optimized(self.machine) if self._optimize else request
-
-    def _make(self, request: Request, progress: Progress | None) -> Compiled:
-        tuned = False  # of a generation that follows a fault the runs wait already
-
-        def build(left_out: Mapping[str, str], small: bool, progress: Progress | None) -> Executor:
-            nonlocal tuned
-            with self._preparing:
-                self._require_reach(request.graph, left_out)
-                if not tuned:
-                    devices = [d for d in self._devices if d.name not in left_out]
-                    wanted = partial(self._plan, request, self._machine(left_out), small)
-                    self._tuner.measure_graph(request.graph, devices, wanted, self.trace)
-                    tuned = True
-                plan = self._plan(request, self._machine(left_out), small)
-                self._states.place(plan, self._devices)
-                try:
-                    return Executor(
-                        plan, self._devices, self.trace, self._timeout_s, progress, self._numbers
-                    )
-                except BaseException:
-                    self._states.release(plan)
-                    raise
-
-        return Compiled(build, self._quarantine, self._states, self.trace, progress, self._watchdog)
-
-    def _require_reach(self, graph: Graph, left_out: Mapping[str, str]) -> None:
-        """Raises where a state lives on a device that works, but has no memory for this graph."""
-        for device in self._devices:
-            if device.name not in left_out:
-                continue
-            for node_id in graph.initial:
-                if device.states.holds(graph.keys[node_id]):
-                    raise OutOfMemory(
-                        f"[compile] expected memory on {device.name}, where the state "
-                        f"{graph.nodes[node_id].name!r} lives, got none: {left_out[device.name]}; "
-                        "try closing other graphs"
-                    )
-
-    def _plan(self, request: Request, machine: Machine, small: bool) -> Plan:
-        """small: with one copy, as an allocation failed."""
-        graph = request.graph
-        resident = {
-            index: frozenset(n for n, key in graph.keys.items() if device.holds(key))
-            for index, device in enumerate(self._devices)
-        }
-        plan = plan_graph(
-            graph,
-            machine,
-            policy=self._policy,
-            overrides=request.overrides,
-            copies=1 if small else self._copies,
-            resident=resident,
-            observed=request.observers.keys(),
-        )
-        if not small:
-            return plan
-        note = "copies: 1 made, as a device ran out of memory"
-        return dataclasses.replace(plan, notes=(*plan.notes, note))
-
-    def _overrides(
-        self, placement: Placements, ids: Mapping[Tensor, int]
-    ) -> list[tuple[str | int, str]]:
-        out: list[tuple[str | int, str]] = []
-        if not isinstance(placement, Mapping):
-            raise PlanError(f"[placement] expected a dict, got {placement!r}")
-        for key, device in placement.items():
-            if not isinstance(device, str) or not isinstance(key, (str, Tensor)):
-                raise PlanError(
-                    "[placement] expected tensors or name patterns to device names, "
-                    f"got {key!r}: {device!r}"
-                )
-            if isinstance(key, Tensor) and key not in ids:
-                raise PlanError(f"[placement] {key!r} is not part of this graph")
-            target = ids[key] if isinstance(key, Tensor) else key
-            out.append((target, self._opened.resolve(device)))
-        return out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -232,3 +232,7 @@ def contiguous_strides(shape: Shape) -> tuple[int, ...]:
         strides[axis] = step
         step *= shape[axis]
     return tuple(strides)
+
+
+Progress = Callable[[str, int, int], None]
+"""Called with (what, done, total), in bytes, while something long goes on."""

@@ -14,6 +14,7 @@ from conftest import DEVICE_SETS
 from test_reuse import made
 
 import vksched as vs
+from vksched.engine.graphs import Graphs
 
 onnx = pytest.importorskip("onnx")
 from onnx import helper, numpy_helper, parser  # noqa: E402
@@ -463,14 +464,14 @@ def test_close_waits_for_what_was_submitted_and_may_be_called_by_it(sched: vs.Sc
 def test_what_is_kept_makes_room(sched: vs.Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
     run = sched.compile(vs.load(parse("g (float[n] x) => (float[n] y) { y = Neg(x) }")))
     run(x=X)
-    compile_it = run._compile
+    compile_it = Graphs.compile
 
-    def short(outputs: Any, placement: Any) -> Any:
+    def short(graphs: Graphs, *given: Any) -> Any:
         if run.stages:
             raise vs.OutOfMemory("no room beside another graph")
-        return compile_it(outputs, placement)
+        return compile_it(graphs, *given)
 
-    monkeypatch.setattr(run, "_compile", short)
+    monkeypatch.setattr(Graphs, "compile", short)
     np.testing.assert_array_equal(run(x=X[:2])["y"], -X[:2])
     assert len(run.stages) == 1
     run.close()

@@ -12,8 +12,9 @@ from graphs import make_machine, make_plan, node_id
 
 import vksched as vs
 from vksched.ops.core.bounds import fits
-from vksched.plan.make.memory import scratch_of
-from vksched.plan.plan import Plan, Span
+from vksched.plan.cost import node_seconds
+from vksched.plan.plan import Plan
+from vksched.plan.value import Span, scratch_of
 
 RNG = np.random.default_rng(7)
 HALVES = RNG.standard_normal((5, 7)).astype(np.float16)
@@ -95,7 +96,9 @@ def test_what_conversion_moves_is_part_of_the_estimate() -> None:
     tables = [vs.input(f"t{n}", (2000, n), "float16") for n in (1024, 1025)]
     plan = make_plan([vs.gather(t, ids, name=f"y{t.shape[1]}") for t in tables])
     spec, nodes = plan.machine.devices[0], plan.graph.nodes
-    even, odd = (spec.node_seconds(plan.graph, nodes[node_id(plan, n)]) for n in ("y1024", "y1025"))
+    even, odd = (
+        node_seconds(spec, plan.graph, nodes[node_id(plan, n)]) for n in ("y1024", "y1025")
+    )
     assert odd > 100 * even  # the whole table is unpacked for one row
 
 

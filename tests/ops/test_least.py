@@ -19,6 +19,7 @@ from vksched.cases.case import FunctionCase
 from vksched.cases.runner import check_function
 from vksched.cases.table import FUNCTIONS
 from vksched.machine.limits import Limits
+from vksched.plan.cost import why_not
 from vksched.runtime.vulkan import probe
 from vksched.runtime.vulkan.device import VulkanDevice
 
@@ -54,7 +55,7 @@ def test_functions_run_on_the_least_device(case: FunctionCase, least: vs.Schedul
     graph, spec = run.plan.graph, run.plan.machine.devices[0]
     for node in graph.ops:
         if run.plan.placements[node.id].device and node.id not in graph.views:
-            alone = spec.why_not(graph, node) is None  # it may stay beside one that cannot leave
+            alone = why_not(spec, graph, node) is None  # it may stay beside one that cannot leave
             neighbours = {graph.root(i) for i in node.inputs}
             neighbours |= {n.id for n in graph.ops if node.id in map(graph.root, n.inputs)}
             by_numpy = any(run.plan.placements[i].device for i in neighbours)

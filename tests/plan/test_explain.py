@@ -29,8 +29,9 @@ from graphs import (
 
 import vksched as vs
 from vksched.machine.spec import DeviceSpec, Machine
-from vksched.plan.plan import CopyIn
+from vksched.plan.cost import node_seconds
 from vksched.plan.tell.explain import COMMAND, explain_plan
+from vksched.plan.value import CopyIn
 
 WHY = "gather binds 4 buffers, the device allows 3"
 FOUR = np.arange(4, dtype=np.int32)
@@ -81,7 +82,7 @@ def test_every_device_gives_its_seconds_or_its_reason() -> None:
     assert null == {"device": A, "can": False, "why_not": WHY, "seconds": None, "note": ""}
     node = plan.graph.nodes[plan.find("pick")[0]]
     for verdict, spec in ((other, slow), (cpu, machine.devices[-1])):
-        assert verdict["can"] and verdict["seconds"] == spec.node_seconds(plan.graph, node)
+        assert verdict["can"] and verdict["seconds"] == node_seconds(spec, plan.graph, node)
     assert "  * slow    can, about 2.06 s" in plan.explain("pick").splitlines()
 
 

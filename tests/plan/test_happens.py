@@ -42,7 +42,8 @@ from vksched.plan.check.events import (
     events_of,
 )
 from vksched.plan.check.happens import Checker, Finding, check_events, check_plan
-from vksched.plan.plan import HOST, Plan, Span
+from vksched.plan.plan import Plan
+from vksched.plan.value import HOST, Span
 from vksched.runtime import check
 from vksched.runtime.device import Device
 from vksched.runtime.executor import Executor

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 import vksched as vs
 from vksched.machine.limits import Limits
+from vksched.machine.links import Link
 from vksched.machine.spec import DeviceSpec, Machine
-from vksched.plan.plan import HOST, CopyIn, Plan
+from vksched.plan.plan import Plan
+from vksched.plan.value import HOST, CopyIn
 from vksched.runtime.device import Session
 from vksched.types import NDArray
 
@@ -228,7 +230,7 @@ class CountingDevice(vs.NullDevice):
 def test_a_streamed_weight_is_staged_once_per_slot_and_takes_the_link_in_each_run() -> None:
     clock = vs.SimulatedClock()
     spec = DeviceSpec("null:0", "null", bytes_per_s=1e15, flops_per_s=1e18, submit_s=0.0)
-    device = CountingDevice(spec, clock, link_bytes_per_s=MATRIX_BYTES)
+    device = CountingDevice(spec, clock, link=Link(MATRIX_BYTES))
     with vs.Scheduler([device], copies=2, trace=vs.Trace(clock)) as sched:
         run = sched.compile(layers(2, 64), placement={"w0": "cpu"})
         weight = next(n.id for n in run.plan.graph.weights if n.name == "w0")

@@ -33,14 +33,9 @@ from hypothesis import strategies as st
 
 import vksched as vs
 from vksched.plan.make import memory
-from vksched.plan.make.memory import (
-    ALIGN_WORDS,
-    Lifetime,
-    assign_spans,
-    largest_live_set,
-    scratch_of,
-)
-from vksched.plan.plan import Plan, Split
+from vksched.plan.make.memory import ALIGN_WORDS, Lifetime, assign_spans, largest_live_set
+from vksched.plan.plan import Plan
+from vksched.plan.value import Split, scratch_of
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 RANDOM = settings(deadline=None, max_examples=60)

@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vksched as vs
-from vksched.plan.plan import Span
+from vksched.plan.value import Span
 from vksched.plan.words import Owners, WordSet
 
 BYTES = 4 * SHAPE[0] * SHAPE[1]

@@ -32,8 +32,8 @@ import vksched as vs
 from vksched.graph import Graph
 from vksched.machine.limits import Limits
 from vksched.plan.check.happens import check_plan
-from vksched.plan.make.memory import scratch_of
-from vksched.plan.plan import Plan, Span
+from vksched.plan.plan import Plan
+from vksched.plan.value import Span, scratch_of
 from vksched.types import TensorType
 
 Change = Callable[[Plan], Plan]

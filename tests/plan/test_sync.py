@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vksched as vs
+from vksched.machine.links import Link
 from vksched.machine.spec import DeviceSpec
 from vksched.plan.plan import Plan
 
@@ -142,7 +143,7 @@ def test_simulated_time_counts_each_submission() -> None:
     for sync in SYNC:
         clock = vs.SimulatedClock()
         spec = DeviceSpec(A, "null", submit_s=SUBMIT_S, bytes_per_s=1e15)
-        device = vs.NullDevice(spec, clock, link_bytes_per_s=1e15)
+        device = vs.NullDevice(spec, clock, link=Link(1e15))
         with vs.Scheduler([device], trace=vs.Trace(clock), sync=sync, optimize=False) as sched:
             run = sched.compile(diamonds())
             run(x=x)

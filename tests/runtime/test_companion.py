@@ -22,7 +22,8 @@ import pytest
 
 from vksched.errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory, ShaderError
 from vksched.runtime.vulkan import binding
-from vksched.runtime.vulkan.context import Context, HostBuffer, Pipeline, Recording
+from vksched.runtime.vulkan.buffers import HostBuffer
+from vksched.runtime.vulkan.context import Context, Pipeline, Recording
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LIMIT_S = 60.0
@@ -634,7 +635,7 @@ def test_a_dropped_context_closes_itself(index: int, spirv: Callable[[str], byte
 def test_a_device_does_not_end_below_a_call_that_an_interrupt_left(
     limit_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vksched.runtime.vulkan.context.CLOSE_LIMIT_S", limit_s)
+    monkeypatch.setattr("vksched.runtime.vulkan.handle.CLOSE_LIMIT_S", limit_s)
     context = Context(INDICES[0], "it")
     begun, go_on = threading.Event(), threading.Event()
 
@@ -690,7 +691,7 @@ def test_the_interpreter_ends_while_a_device_still_works(
 ) -> None:
     (tmp_path / "spin.spv").write_bytes(spirv(SPIN))
     code = OPEN_AT_EXIT.replace("(1, 1, 1)", "(4096, 1, 1)")
-    code = f"import vksched.runtime.vulkan.context as k\nk.CLOSE_LIMIT_S = 0.05\n{code}"
+    code = f"import vksched.runtime.vulkan.handle as k\nk.CLOSE_LIMIT_S = 0.05\n{code}"
     command = [sys.executable, "-c", code, str(tmp_path / "spin.spv"), str(index)]
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100)

@@ -11,8 +11,10 @@ from graphs import CPU, A, B, C
 from test_sync import load
 
 import vksched as vs
+from vksched.machine.links import Link
 from vksched.machine.spec import DeviceSpec
-from vksched.runtime.device import Progress, Session
+from vksched.runtime.device import Session
+from vksched.types import Progress
 
 X = np.full((16, 16), 0.1, np.float32)
 
@@ -32,7 +34,7 @@ def branches(count: int, length: int = 6) -> list[vs.Tensor]:
 def makespan(count: int, placement: dict[str, str]) -> float:
     clock = vs.SimulatedClock()
     devices = [
-        vs.NullDevice(DeviceSpec(n, "null", bytes_per_s=1e6), clock, link_bytes_per_s=1e12)
+        vs.NullDevice(DeviceSpec(n, "null", bytes_per_s=1e6), clock, link=Link(1e12))
         for n in (A, B, C)
     ]
     with vs.Scheduler(devices, trace=vs.Trace(clock), optimize=False) as sched:

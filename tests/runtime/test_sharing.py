@@ -13,7 +13,7 @@ from conftest import vulkan_names
 
 import vksched as vs
 from vksched.errors import DeviceError
-from vksched.plan.plan import Span
+from vksched.plan.value import Span
 from vksched.runtime.vulkan import binding
 from vksched.runtime.vulkan.context import Context, Recording, Wanted
 from vksched.runtime.vulkan.memory import WordView, download, upload, write_new

@@ -9,6 +9,7 @@ import pytest
 from graphs import SHAPE, A, B, source, steps
 
 import vksched as vs
+from vksched.machine.links import Link
 from vksched.machine.spec import DeviceSpec
 from vksched.runtime.stats import SplitStats
 from vksched.runtime.watchdog import LONGEST_S, Watchdog
@@ -150,7 +151,7 @@ def test_plans_stay_where_the_user_wants_them_to() -> None:
 def test_the_way_of_streamed_weights_is_not_the_device_s_fault() -> None:
     clock = vs.SimulatedClock()
     spec = DeviceSpec(A, "null")
-    device = vs.NullDevice(spec, clock, link_bytes_per_s=1e4)
+    device = vs.NullDevice(spec, clock, link=Link(1e4))
     with vs.Scheduler([device], trace=vs.Trace(clock)) as sched:
         h = vs.input("x", (64, 64))
         for i in range(3):
@@ -195,7 +196,7 @@ def test_a_slowed_device_spreads_one_long_op_over_submissions(devices: list[str]
         gpus = [d for d in sched.devices if d.spec.kind == "vulkan"]
         if not gpus:
             pytest.skip("no Vulkan device in this set")
-        sched._watchdog._slowdowns[gpus[0].name] = 1e7
+        sched._preparing.watchdog._slowdowns[gpus[0].name] = 1e7
         run = sched.compile(chain())
         assert len(run.plan.splits) > 1
         assert np.array_equal(run(x=X), X + NODES)

@@ -14,9 +14,9 @@ from test_executor import X, stepped
 import vksched as vs
 from vksched.machine.spec import DeviceSpec
 from vksched.plan.plan import Plan
-from vksched.runtime.device import Progress
 from vksched.runtime.executor import INTERRUPTED_S
 from vksched.runtime.null import NullSession
+from vksched.types import Progress
 
 LIMIT_S = 30.0
 
@@ -338,5 +338,5 @@ def test_an_observer_that_would_wait_for_itself_is_refused(
 def test_closed_graphs_are_forgotten(device: GatedDevice) -> None:
     sched, run = compiled(device)
     run.close()
-    assert not sched._compiled and not sched._entries
+    assert not sched._graphs.compiled and not sched._graphs.entries
     sched.close()

@@ -21,14 +21,13 @@ from test_scheduler import error, numpy_result
 import vksched as vs
 from vksched.machine.spec import DeviceSpec
 from vksched.plan.plan import Plan
-from vksched.runtime.device import Device, Progress
+from vksched.runtime.device import Device
 from vksched.runtime.faulty import CALLS, KINDS, FaultySession
 from vksched.runtime.host.cpu import CpuDevice, CpuSession
-from vksched.runtime.vulkan import context as kompute
-from vksched.runtime.vulkan import probe
+from vksched.runtime.vulkan import handle, probe
 from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.runtime.vulkan.opening import open_device
-from vksched.types import NDArray
+from vksched.types import NDArray, Progress
 
 Build = Callable[[Sequence[str]], tuple[vs.Tensor, dict[str, str]]]
 
@@ -110,7 +109,7 @@ def used(run: vs.Run) -> set[str]:
 def held_bytes(devices: Sequence[Device]) -> list[int]:
     """Bytes that are allocated on the devices behind these."""
     gpus = [d for d in devices if isinstance(d, VulkanDevice)]
-    return [kompute._live_bytes[d.context.index] for d in gpus]
+    return [handle.live_bytes[d.context.index] for d in gpus]
 
 
 def check_failover(build: Build, devices: list[Device], index: int, **fault: Any) -> None:

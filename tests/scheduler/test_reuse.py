@@ -13,7 +13,7 @@ from test_executor import X, null_devices, scheduler
 
 import vksched as vs
 from vksched.plan import planner
-from vksched.runtime.vulkan.context import Counters
+from vksched.runtime.vulkan.handle import Counters
 
 W = np.random.default_rng(3).standard_normal((4, 5), dtype=np.float32)
 
@@ -162,7 +162,7 @@ def test_a_function_forgets_the_shape_not_used_for_longest(plans: list[int]) -> 
         f(x=np.ones(2, np.float32))
         assert len(plans) == 4 and f.shapes == ({"x": (3,)}, {"x": (2,)})
         f.close()
-        assert f.shapes == () and len(sched._compiled) == 0
+        assert f.shapes == () and len(sched._graphs.compiled) == 0
         with pytest.raises(vs.GraphError, match="limit"):
             sched.function(lambda x: x, limit=0)
 

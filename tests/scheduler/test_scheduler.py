@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.runtime.vulkan.context import Counters
 from vksched.runtime.vulkan.device import VulkanDevice
+from vksched.runtime.vulkan.handle import Counters
 from vksched.types import NDArray
 
 

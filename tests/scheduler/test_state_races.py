@@ -20,14 +20,15 @@ import vksched as vs
 from vksched.engine.states import StateTable
 from vksched.graph import Graph
 from vksched.machine.spec import DeviceSpec
-from vksched.plan.plan import Plan, Split
-from vksched.runtime.device import Device, Progress
+from vksched.plan.plan import Plan
+from vksched.plan.value import Split
+from vksched.runtime.device import Device
 from vksched.runtime.host import cpu, evaluate
 from vksched.runtime.host.cpu import CpuSession
 from vksched.runtime.null import NullSession
 from vksched.runtime.states import HostStates
 from vksched.trace import Event
-from vksched.types import NDArray
+from vksched.types import NDArray, Progress
 
 BACKUP = pytest.mark.parametrize("backup", [True, False])
 ZERO = np.zeros(3, np.float32)

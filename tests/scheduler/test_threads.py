@@ -19,11 +19,12 @@ from test_executor import X, stepped
 import vksched as vs
 from vksched.machine.spec import DeviceSpec
 from vksched.plan.plan import Plan
-from vksched.runtime.device import Device, Progress
+from vksched.runtime.device import Device
 from vksched.runtime.null import NullSession
-from vksched.runtime.vulkan import context as kompute
+from vksched.runtime.vulkan import binding, handle
+from vksched.runtime.vulkan.context import Context
 from vksched.runtime.vulkan.device import VulkanDevice
-from vksched.types import NDArray
+from vksched.types import NDArray, Progress
 
 THREADS = 4
 
@@ -39,7 +40,7 @@ def members(devices: list[str]) -> list[str | Device]:
     return list(null_devices()) if devices == ["cpu"] else list(devices)
 
 
-def contexts(sched: vs.Scheduler) -> list[kompute.Context]:
+def contexts(sched: vs.Scheduler) -> list[Context]:
     return [d.context for d in sched.devices if isinstance(d, VulkanDevice)]
 
 
@@ -50,7 +51,7 @@ def live_natives(sched: vs.Scheduler) -> list[tuple[int, int, int]]:
         (
             sum(n._native is not None for n in c._device.natives),
             sum(r._native is not None for r in c._device.recordings),
-            kompute._live_bytes[c.index],
+            handle.live_bytes[c.index],
         )
         for c in contexts(sched)
     ]
@@ -60,16 +61,16 @@ def live_natives(sched: vs.Scheduler) -> list[tuple[int, int, int]]:
 def frees_all() -> Iterator[None]:
     """After the test nothing more is open, in use or running than before."""
     gc.collect()
-    opened = {id(d) for d in kompute._devices if not d.closed}
-    used, threads = dict(kompute._live_bytes), set(threading.enumerate())
+    opened = {id(d) for d in handle._devices if not d.closed}
+    used, threads = dict(handle.live_bytes), set(threading.enumerate())
     yield
     gc.collect()
-    assert {k: v for k, v in kompute._live_bytes.items() if v != used.get(k, 0)} == {}
+    assert {k: v for k, v in handle.live_bytes.items() if v != used.get(k, 0)} == {}
     for thread in set(threading.enumerate()) - threads:
         thread.join(LIMIT_S)  # a pool that is shut down ends its threads in its own time
     assert set(threading.enumerate()) <= threads
-    assert {id(d) for d in kompute._devices if not d.closed} <= opened
-    assert all(d.manager is None for d in kompute._devices if d.closed)
+    assert {id(d) for d in handle._devices if not d.closed} <= opened
+    assert all(d.manager is None for d in handle._devices if d.closed)
 
 
 def graph(k: float, w: vs.Tensor) -> vs.Tensor:
@@ -252,18 +253,18 @@ def test_rounds_of_compile_run_and_close_leave_nothing(devices: list[str]) -> No
 
 def test_budget_is_back_after_each_with(devices: list[str]) -> None:
     w = vs.weight(np.ones((1 << 10, 1 << 9), np.float32), name="w")
-    watchers = [kompute.Context(int(n.partition(":")[2]), n) for n in set(devices) - {"cpu"}]
+    watchers = [Context(int(n.partition(":")[2]), n) for n in set(devices) - {"cpu"}]
     try:
-        before = [kompute._live_bytes[c.index] for c in watchers]
+        before = [handle.live_bytes[c.index] for c in watchers]
         budget = [c.free_bytes() for c in watchers]
         with vs.Scheduler(devices) as sched:
             run = sched.compile(vs.input("x", (1, 1 << 10)) @ w)
             assert run(x=np.ones((1, 1 << 10), np.float32))[0, 0] == 1 << 10
-            used = [kompute._live_bytes[c.index] for c in watchers]
+            used = [handle.live_bytes[c.index] for c in watchers]
             assert sum(used) - sum(before) >= (2 << 20) * bool(watchers)
-        assert [kompute._live_bytes[c.index] for c in watchers] == before
+        assert [handle.live_bytes[c.index] for c in watchers] == before
         for context, free in zip(watchers, budget, strict=True):
-            if not kompute.binding.describe_devices()[context.index]["type"] == "cpu":
+            if not binding.describe_devices()[context.index]["type"] == "cpu":
                 # a software device's budget is the machine's memory, which all of it shares
                 assert context.free_bytes() >= free - (1 << 20)
     finally:
@@ -374,7 +375,7 @@ def test_out_of_memory_while_preparing_leaves_nothing(
     w = vs.weight(np.ones(4, np.float32), name="w")
     with vs.Scheduler(devices, copies=2, on_fault=on_fault) as sched:
         before = live_natives(sched)
-        real: Callable[..., Any] = kompute.Context._allocate
+        real: Callable[..., Any] = Context._allocate
         for limit in range(5):
             left = [limit]
 
@@ -384,7 +385,7 @@ def test_out_of_memory_while_preparing_leaves_nothing(
                     raise vs.OutOfMemory(f"[{args[2]}] full (injected)")
                 return real(*args)
 
-            monkeypatch.setattr(kompute.Context, "_allocate", allocate)
+            monkeypatch.setattr(Context, "_allocate", allocate)
             if on_fault == "raise":
                 with pytest.raises(vs.OutOfMemory, match="injected"):
                     sched.compile(graph(1, w))

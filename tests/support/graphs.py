@@ -13,8 +13,8 @@ from vksched.machine.limits import Limits
 from vksched.machine.spec import DeviceSpec, Machine
 from vksched.ops.core.tensor import Tensor
 from vksched.plan.check.happens import check_plan
-from vksched.plan.make.memory import scratch_of
-from vksched.plan.plan import CopyIn, Plan
+from vksched.plan.plan import Plan
+from vksched.plan.value import CopyIn, scratch_of
 from vksched.runtime.host.evaluate import Values, evaluate_node
 from vksched.types import NDArray
 

@@ -10,14 +10,15 @@ from collections.abc import Sequence
 import numpy as np
 
 import vksched as vs
+from vksched.machine.links import Link
 from vksched.machine.spec import DeviceSpec
-from vksched.plan.make.memory import scratch_of
-from vksched.plan.plan import CopyIn, CopyOut, Plan, Span
-from vksched.runtime.device import Progress, Times
+from vksched.plan.plan import Plan
+from vksched.plan.value import CopyIn, CopyOut, Span, scratch_of
+from vksched.runtime.device import Times
 from vksched.runtime.host.evaluate import Values, evaluate_node
 from vksched.runtime.states import HostStates
 from vksched.runtime.vulkan.memory import read_words, write_words
-from vksched.types import NDArray, numpy_dtype
+from vksched.types import NDArray, Progress, numpy_dtype
 
 GARBAGE = 0x7FC0DEAD
 """What is in memory that nobody has written: not a number, whatever the type."""
@@ -44,6 +45,10 @@ class LazyDevice:
     @property
     def spec(self) -> DeviceSpec:
         return self._spec
+
+    @property
+    def link(self) -> Link | None:
+        return None
 
     def holds(self, key: object) -> bool:
         return self.states.holds(key)

@@ -224,7 +224,7 @@ def test_variant_that_loses_the_device_is_not_tried_again(
             assert variant_of(sched.compile(product())) == "lanes 8x16"
             assert not sched.quarantined
     assert {*tried} == {*known} and len(tried) <= 5, "measured once"
-    identity = identity_of(sched._specs[name])
+    identity = identity_of(sched._preparing.specs[name])
     assert identity is not None
     (found,) = Store().load(identity).values()
     assert found.dropped == {"lanes 32x64": tuner_module.LOST}

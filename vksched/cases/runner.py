@@ -15,7 +15,7 @@ from ..machine.limits import Limits
 from ..ops.core.lower import SCRATCH_ALIGN_WORDS, Lowering, lower
 from ..ops.core.op import OUTPUT, SCRATCH, STATUS, view_offset
 from ..ops.elementwise import BINARY, UNARY
-from ..runtime.vulkan.context import HostBuffer
+from ..runtime.vulkan.buffers import HostBuffer
 from ..runtime.vulkan.device import VulkanDevice
 from ..runtime.vulkan.memory import read_words, write_words
 from ..runtime.vulkan.single import Place, Singles

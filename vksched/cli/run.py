@@ -21,8 +21,8 @@ from .info import describe_model, hint_at, show_assumed, show_model
 
 if TYPE_CHECKING:
     from ..importers.onnx.model import Model
-    from ..runtime.device import Progress
     from ..trace import Recorder
+    from ..types import Progress
     from .meter import Meter
 
 

@@ -21,6 +21,8 @@ from ..graph import Outputs, Updates
 from ..ops.core.tensor import Tensor, constant, input
 from ..runtime.fork import Owner
 from ..types import NDArray
+from .graphs import Graphs
+from .request import Placements
 from .run import Result, Run
 
 Build = Callable[..., Outputs | tuple[Outputs, Updates]]
@@ -33,21 +35,23 @@ class Function:
     build: called with one input Tensor per argument, by name; returns outputs, or a pair of these
         and a dict of updates of states. It is called once per shape and keeps its weights and
         states outside, so that all shapes share them.
-    compile: makes a Run of outputs and updates. bounds: see `vs.input`, by name. limit: how many
-        shapes are kept; the one that was not used for longest is closed.
+    graphs: where each shape's graph is compiled, with this placement. bounds: see `vs.input`, by
+        name. limit: how many shapes are kept; the one that was not used for longest is closed.
     """
 
     def __init__(
         self,
         build: Build,
-        compile: Callable[[Outputs, Updates | None], Run],
+        graphs: Graphs,
+        placement: Placements | None,
         bounds: Mapping[str, tuple[int, int]],
         limit: int,
     ) -> None:
         if not isinstance(limit, int) or limit < 1:
             raise GraphError(f"[function] expected a limit of at least 1, got {limit!r}")
         self._build = build
-        self._compile = compile
+        self._graphs = graphs
+        self._placement = placement
         self._bounds = dict(bounds)
         self._limit = limit
         self._runs: OrderedDict[_Key, Run] = OrderedDict()
@@ -129,7 +133,7 @@ class Function:
             raise GraphError(
                 f"[function] expected outputs, or outputs and updates, got {type(made).__name__}"
             )
-        return self._compile(made, updates)
+        return self._graphs.compile(made, self._placement, updates=updates)
 
 
 def _as_arrays(inputs: Mapping[str, Any]) -> dict[str, NDArray]:

@@ -19,90 +19,48 @@ device, this graph alone. Examples: tests/scheduler/test_faults.py, tests/schedu
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from ..errors import DeviceError, OutOfMemory, PlanError, StateLost, VkschedError
+from ..errors import DeviceError, PlanError, VkschedError
 from ..plan.plan import Plan
-from ..runtime.device import Progress, Session
+from ..runtime.device import Session
 from ..runtime.executor import CommitFailed, Executor, Observers, Retired, close_all
 from ..runtime.fork import Owner
 from ..runtime.stats import RunStats
-from ..runtime.watchdog import Watchdog
-from ..trace import Event, Trace, warn
-from ..types import NDArray
-from .states import StateTable
+from ..trace import warn
+from ..types import NDArray, Progress
+from .faults import Faults
+from .preparing import Preparing
+from .request import Request
 
 R = TypeVar("R")
-
-ON_FAULT = ("replay", "raise")
-
-
-class Build(Protocol):
-    """Plans the graph on the devices as they are now and makes the plan ready.
-
-    left_out: devices not to be used, with the reason. small: whether to make do with one copy.
-    """
-
-    def __call__(
-        self, left_out: Mapping[str, str], small: bool, progress: Progress | None
-    ) -> Executor: ...
-
-
-class Quarantine:
-    """The devices that failed, with the reasons, for all graphs of a scheduler.
-
-    names: the devices that may fail; the CPU is not among them, its errors go to the caller.
-    """
-
-    def __init__(self, names: Iterable[str], on_fault: str = "replay") -> None:
-        self.names = frozenset(names)
-        self.on_fault = on_fault
-        self.reasons: dict[str, str] = {}
-
-    def require_empty(self) -> None:
-        """Raises where plans may not change by themselves and a device is missing."""
-        for name, reason in list(self.reasons.items()) if self.on_fault == "raise" else ():
-            error = DeviceError(
-                f"[fault] {name} failed earlier: {reason}; make a new Scheduler, or try "
-                'on_fault="replay"'
-            )
-            error.device = name
-            raise error
 
 
 class Compiled:
     """A graph made ready to run on the devices of one scheduler.
 
-    states: those of the scheduler; `build` puts them where its plan wants them. watchdog: sees what
-    each run measured; where a device proved too slow for the plan, the next run begins a
-    generation, too.
+    preparing: makes a plan and an executor for each generation. Its watchdog sees what each run
+    measured: where a device proved too slow for the plan, the next run begins a generation, too.
     """
 
     def __init__(
-        self,
-        build: Build,
-        quarantine: Quarantine,
-        states: StateTable,
-        trace: Trace,
-        progress: Progress | None = None,
-        watchdog: Watchdog | None = None,
+        self, preparing: Preparing, request: Request, progress: Progress | None = None
     ) -> None:
-        self._build = build
-        self._quarantine = quarantine
-        self._states = states
-        self._trace = trace
-        self._watchdog = watchdog
+        self._preparing = preparing
+        self._request = request
+        self._quarantine = preparing.quarantine
+        self._states = preparing.states
         self._owner = Owner()
         # What follows changes under this lock, which is held while a generation is prepared.
         self._changing = threading.RLock()
         self._executor: Executor | None = None
         self._too_slow = False
-        self._short: set[str] = set()
-        self._left_out: dict[str, str] = {}
-        self._faults: list[tuple[DeviceError, str]] = []
+        self._measured = False
+        """Whether the tuner had its turn; the runs that a fault repeats wait already."""
+        self._faults = Faults(self._quarantine, self._states, preparing.trace)
         self._unanswered: list[Session] = []
         # And what follows under this condition; who waits for the end is told.
         self._state = threading.Condition()
@@ -285,18 +243,18 @@ class Compiled:
                 continue
             except DeviceError as error:
                 with self._changing:
-                    self._take_in(executor.take_faults())
-                if not self._may_replay(error):
+                    self._faults.take_in(executor.take_faults())
+                if not self._faults.may_replay(error):
                     raise
                 continue
             self.last_stats = executor.last_stats
             with self._changing:
-                self._take_in(broken)
+                self._faults.take_in(broken)
             self._watch(executor)
             if late is not None:
                 with self._changing:
-                    self._take_in(executor.take_faults())
-                if not isinstance(late, DeviceError) or not self._may_replay(late):
+                    self._faults.take_in(executor.take_faults())
+                if not isinstance(late, DeviceError) or not self._faults.may_replay(late):
                     raise late
                 with suppress(VkschedError):  # the next run says it; this one has what it needs
                     self._ready()
@@ -308,8 +266,8 @@ class Compiled:
             self._states.release(self._placed.pop())
 
     def _watch(self, executor: Executor) -> None:
-        stats, watchdog = executor.last_stats, self._watchdog
-        if stats is None or watchdog is None or not watchdog.see(executor.plan, stats):
+        stats = executor.last_stats
+        if stats is None or not self._preparing.watchdog.see(executor.plan, stats):
             return
         with self._changing:
             if executor is self._executor and self._quarantine.on_fault == "replay":
@@ -329,7 +287,7 @@ class Compiled:
                     if usable and reasons.keys().isdisjoint(last.device_names):
                         return last
                     self._unanswered += last.retire()
-                    self._take_in(last.take_faults())
+                    self._faults.take_in(last.take_faults())
                     self._executor = None
                 try:
                     self._too_slow = False
@@ -338,11 +296,12 @@ class Compiled:
                     self._placed.append(executor.plan)
                     self.plan = executor.plan
                 except VkschedError as error:
-                    if self._faults and error.__cause__ is None:
-                        error.__cause__ = self._faults[-1][0]
+                    if error.__cause__ is None:
+                        error.__cause__ = self._faults.last
                     raise
                 finally:
-                    told = self._tell()
+                    now = self._executor
+                    told = self._faults.tell(now.device_names if now is not None else None)
         finally:
             for text in told:
                 warn(text)
@@ -351,59 +310,21 @@ class Compiled:
     def _prepare(self, progress: Progress | None) -> Executor:
         while True:
             self._quarantine.require_empty()
-            left_out = {**self._quarantine.reasons, **self._left_out}
             try:
-                return self._build(left_out, bool(self._short), progress)
+                return self._make(self._faults.left_out, bool(self._faults.short), progress)
             except DeviceError as error:
-                self._take_in([error])
-                if not self._may_replay(error):
-                    self._short.clear()  # memory may come back: the next run tries again
-                    self._left_out.clear()
+                self._faults.take_in([error])
+                if not self._faults.may_replay(error):
+                    self._faults.forget_memory()  # the next run tries again
                     raise
 
-    # -- faults ------------------------------------------------------------------------------------
-
-    def _is_fault(self, error: DeviceError) -> bool:
-        return error.device in self._quarantine.names and not isinstance(error, StateLost)
-
-    def _may_replay(self, error: DeviceError) -> bool:
-        return self._is_fault(error) and self._quarantine.on_fault == "replay"
-
-    def _take_in(self, errors: Iterable[DeviceError]) -> None:
-        """Notes what failures mean for the next plan."""
-        for error in filter(self._is_fault, errors):
-            now, kind = self._trace.clock.now(), type(error).__name__
-            fields = {"error": kind, "message": str(error), "during": error.during}
-            self._trace.emit(Event("fault", error.device, now, now, fields=fields))
-            known = error.device in self._quarantine.reasons  # by another graph, and told
-            remedy = self._remedy(error)
-            if self._may_replay(error) and not known:
-                self._faults.append((error, remedy))
-
-    def _remedy(self, error: DeviceError) -> str:
-        replay = self._may_replay(error)
-        name, kind = error.device, type(error).__name__
-        reason = f"{kind}: {str(error).split('; try')[0]}"
-        if not isinstance(error, OutOfMemory):
-            self._states.lose(name)  # first: who finds it out of use finds no state there
-            self._quarantine.reasons.setdefault(name, reason)
-            return "it is out of use for this scheduler"
-        if replay and name in self._short:
-            self._left_out[name] = reason
-            return "this graph does without it"
-        if replay:
-            self._short.add(name)
-        return "planned again with what is free now and one copy"
-
-    def _tell(self) -> list[str]:
-        """Returns a warning for each failure since the last time, and what happens now."""
-        if self._executor is None:
-            now = "and nothing can take its place"
-        else:
-            now = f"what was not done runs on {', '.join(self._executor.device_names)}"
-        texts = [
-            f"[fault] {error.device} failed in {error.during}: {error}; {remedy}, {now}"
-            for error, remedy in self._faults
-        ]
-        self._faults.clear()
-        return texts
+    def _make(
+        self, left_out: Mapping[str, str], small: bool, progress: Progress | None
+    ) -> Executor:
+        preparing, request = self._preparing, self._request
+        with preparing.lock:
+            preparing.require_reach(request.graph, left_out)
+            if not self._measured:
+                preparing.measure(request, left_out, small)
+                self._measured = True
+            return preparing.executor(request, left_out, small, progress)

@@ -16,6 +16,8 @@ from ..plan.names import NameIndex
 from ..runtime.executor import Observers
 from ..types import NDArray
 
+Placements = Mapping[Tensor | str, str] | Mapping[str, str]
+"""Tensors or name patterns to device names."""
 Observe = Mapping[Tensor | str, Callable[[str, NDArray], object]]
 """Tensors or name patterns to functions that are called with name and value."""
 

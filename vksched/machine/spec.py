@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
-from ..errors import DeviceError, PlanError, UnsupportedOp
-from ..graph import Graph, Node
-from ..ops.core.lower import Lowering, choice_of, conversion_bytes, lower
-from ..ops.core.op import Call, Work
-from ..ops.core.variants import Choice
+from ..errors import DeviceError, PlanError
 from .choices import Choices
 from .limits import Limits
+from .links import Link, Links
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -78,70 +75,13 @@ class DeviceSpec:
     offload_flops_per_byte: float = OFFLOAD_FLOPS_PER_BYTE
     out_of_use: str = ""
 
-    def why_not(self, graph: Graph, node: Node) -> str | None:
-        """Returns why this device cannot run a node, or None when it can."""
-        if self.kind == "cpu":
-            return None
-        if self.out_of_use:
-            return f"it is out of use, {self.out_of_use}"
-        # of a leaf a device holds all, though a node may read a view of a part only
-        held = [graph.nodes[i].type for i in (*graph.leaves_read(node), *node.inputs)]
-        for type_ in (*held, node.type):
-            if type_.device_bytes > self.page_bytes // ALIGN_BYTES * ALIGN_BYTES:
-                return (
-                    f"{type_} takes {type_.device_bytes} bytes, over the largest buffer of "
-                    f"{self.page_bytes}"
-                )
-        unfit = graph.unfit(node)
-        if unfit is not None:
-            return unfit
-        try:
-            need = self.lower(graph, node).scratch_words * 4
-        except UnsupportedOp as error:
-            return str(error)
-        if need > self.page_bytes:
-            return f"it needs {need} bytes beside its result, over the largest buffer"
-        return None
-
-    def lower(self, graph: Graph, node: Node) -> Lowering:
-        """Returns the dispatches of a node on this device; raises UnsupportedOp with the reason."""
-        return lower(node.declaration, self.call(graph, node))
-
-    def choice(self, graph: Graph, node: Node) -> Choice:
-        """Returns the variant of its kernel by which a node runs on this device."""
-        return choice_of(node.declaration, self.call(graph, node))
-
-    def call(self, graph: Graph, node: Node) -> Call:
-        """Returns a node as its op sees it."""
-        return Call(graph.input_types(node), node.type, node.attrs, self.limits)
-
-    def split_seconds(self, graph: Graph, nodes: Iterable[int]) -> float:
-        """Returns the estimated time of some nodes in one submission."""
-        return self.submit_s + sum(self.node_seconds(graph, graph.nodes[n]) for n in nodes)
-
-    def node_seconds(self, graph: Graph, node: Node) -> float:
-        """Returns the estimated time of one node."""
-        op, call = node.declaration, self.call(graph, node)
-        work = op.work(call.inputs, call.output, call.attrs)
-        if self.kind != "cpu":
-            beside = conversion_bytes(op, call)
-            work = replace(work, bytes_moved=work.bytes_moved + beside)
-        return self.seconds(work)
-
-    def seconds(self, work: Work) -> float:
-        """Returns the time of some work on this device: the slowest of arithmetic, memory and what
-        goes on in order.
-        """
-        in_order = 0.0 if self.kind == "cpu" else work.rounds * self.round_s
-        least_s = max(work.flops / self.flops_per_s, work.bytes_moved / self.bytes_per_s, in_order)
-        return self.slowdown * least_s
-
 
 @dataclass(frozen=True, slots=True)
 class Machine:
     """Devices in priority order, the CPU last."""
 
     devices: tuple[DeviceSpec, ...]
+    links: Links = Links()
 
     def verify(self) -> Machine:
         """Returns the machine after checking names and that exactly the last device is the CPU."""
@@ -186,7 +126,10 @@ class Machine:
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the machine as plain data, of which `from_dict` makes it again."""
-        return {"devices": [spec_as_dict(spec) for spec in self.devices]}
+        out: dict[str, Any] = {"devices": [spec_as_dict(spec) for spec in self.devices]}
+        if self.links.pairs:
+            out["links"] = [{"between": [a, b], **asdict(link)} for a, b, link in self.links.pairs]
+        return out
 
     @staticmethod
     def from_dict(data: object) -> Machine:
@@ -199,12 +142,18 @@ class Machine:
             PlanError: what is wrong, and where.
         """
         found = data.get("devices") if isinstance(data, Mapping) else None
-        if not isinstance(found, list) or set(data) - {"devices"}:  # type: ignore[call-overload]
-            raise PlanError('[machine] expected {"devices": [...]} and no more, as as_dict() gives')
+        known = {"devices", "links"}
+        if not isinstance(found, list) or set(data) - known:  # type: ignore[call-overload]
+            raise PlanError(
+                '[machine] expected {"devices": [...]}, maybe "links", and no more, as as_dict() '
+                "gives"
+            )
         devices = [spec_from_dict(entry, f"device {i}") for i, entry in enumerate(found)]
         if all(spec.kind != "cpu" for spec in devices):
             devices.append(DeviceSpec("cpu", "cpu", "numpy"))
-        return Machine(tuple(devices)).verify()
+        assert isinstance(data, Mapping)
+        links = _links(data.get("links", []), {spec.name for spec in devices})
+        return Machine(tuple(devices), links).verify()
 
 
 KINDS = ("vulkan", "null", "cpu")
@@ -236,7 +185,26 @@ def spec_from_dict(data: object, where: str) -> DeviceSpec:
     return spec
 
 
-_Record = TypeVar("_Record", DeviceSpec, Limits)
+def _links(data: object, names: set[str]) -> Links:
+    """Returns the links between devices of these names from plain data."""
+    out: list[tuple[str, str, Link]] = []
+    for entry in data if isinstance(data, list) else [data]:
+        given = entry if isinstance(entry, Mapping) else {}
+        ends = given.get("between")
+        if not isinstance(ends, (list, tuple)) or len(ends) != 2 or not set(ends) <= names:
+            raise PlanError(
+                f'[machine] expected "between" with two of {", ".join(sorted(names))} in each of '
+                f"the links, got {entry!r}"
+            )
+        rest = {key: value for key, value in given.items() if key != "between"}
+        link = _fill(Link(), rest, f"the link of {ends[0]} and {ends[1]}")
+        if not link.bytes_per_s > 0:
+            raise PlanError(f"[machine] expected a speed above 0 between {ends[0]} and {ends[1]}")
+        out.append((ends[0], ends[1], link))
+    return Links(tuple(out))
+
+
+_Record = TypeVar("_Record", DeviceSpec, Limits, Link)
 
 
 def _fill(defaults: _Record, data: object, where: str) -> _Record:

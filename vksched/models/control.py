@@ -6,9 +6,7 @@ whose stages are kept beside those of the model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from onnx import GraphProto, NodeProto
@@ -21,25 +19,10 @@ from ..importers.onnx.nodes.names import subgraphs
 from ..importers.onnx.nodes.node import attribute_value
 from ..importers.onnx.nodes.values import HostValue, Value
 from ..types import NDArray, normalize_axis
-
-if TYPE_CHECKING:
-    from .program import Program
-
-Run = Callable[[Sequence[HostValue], Mapping[str, HostValue]], Sequence[HostValue]]
+from .stages import AnyProgram, Step, StepFunction
 
 
-@dataclass(frozen=True)
-class Step:
-    """What a step computes, as a function of its operands and of what it captures.
-
-    programs: its subgraphs.
-    """
-
-    run: Run
-    programs: tuple[Program, ...] = ()
-
-
-def make_step(program: Program, step: HostStep) -> Step:
+def make_step(program: AnyProgram, step: HostStep) -> Step:
     """Returns what a step computes.
 
     Raises:
@@ -55,7 +38,7 @@ def make_step(program: Program, step: HostStep) -> Step:
     return Step(make(node, body), (body.program,))
 
 
-def _evaluation(program: Program, step: HostStep) -> Run:
+def _evaluation(program: AnyProgram, step: HostStep) -> StepFunction:
     with naming(step.reason):
         evaluate = program.context.host_node(step.node.SerializeToString(deterministic=True))
 
@@ -71,7 +54,7 @@ class _Body:
     in.
     """
 
-    def __init__(self, program: Program, graph: GraphProto, step: HostStep) -> None:
+    def __init__(self, program: AnyProgram, graph: GraphProto, step: HostStep) -> None:
         self.graph = graph
         self.inputs = [str(i.name) for i in graph.input]
         env = {name: v if v.is_known else Value(0, slot=name) for name, v in step.captured.items()}
@@ -92,7 +75,7 @@ class _Body:
 # -- loop ----------------------------------------------------------------------------------------
 
 
-def _loop(node: NodeProto, body: _Body) -> Run:
+def _loop(node: NodeProto, body: _Body) -> StepFunction:
     """Loop, or what is left of one of which some turns are part of the graph already."""
     attributes = {a.name: attribute_value(a) for a in node.attribute}
     carried = len(body.inputs) - 2
@@ -149,7 +132,7 @@ def _stacked(line: Sequence[HostValue], body: _Body, index: int, axis: int) -> N
 # -- scan ----------------------------------------------------------------------------------------
 
 
-def _scan(node: NodeProto, body: _Body) -> Run:
+def _scan(node: NodeProto, body: _Body) -> StepFunction:
     attributes = {a.name: attribute_value(a) for a in node.attribute}
     count = attributes["num_scan_inputs"]
     carried = len(body.inputs) - count

@@ -11,22 +11,17 @@ Examples: tests/importers/test_program.py.
 
 from __future__ import annotations
 
-import itertools
-import threading
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-import numpy as np
-
+from ..engine.graphs import Graphs
 from ..engine.run import Run
 from ..errors import OutOfMemory
+from ..graph import build_graph
 from ..importers.onnx.lower.context import Context
 from ..importers.onnx.lower.lowering import (
     Frame,
     HostStep,
-    Lowered,
     Lowering,
 )
 from ..importers.onnx.nodes.elements import from_storage, to_storage
@@ -34,199 +29,40 @@ from ..importers.onnx.nodes.host import WrongShape
 from ..importers.onnx.nodes.names import item_slot, slots_of
 from ..importers.onnx.nodes.values import HostType, HostValue, TypeKey, Value, type_of
 from ..ops.core.tensor import Tensor
+from ..plan.names import NameIndex
 from ..trace import Trace
-from ..types import NDArray
-from .control import Step, make_step
+from ..types import Progress
+from .control import make_step
+from .stages import Junction, Stage, StageCache, Step
 from .telling import emit_step, warn_of_step
-
-Compile = Callable[[Mapping[str, Tensor]], Run]
 
 
 @dataclass(frozen=True)
-class Services:
-    """What programs have of a scheduler.
+class StageCompiler:
+    """Compiles the graphs of a model's stages, and tells of the host's work between them.
 
-    compile: makes a Run of a stage's outputs. told: what a warning was given of; None where the
+    placement: may mean names of some stages only. told: what a warning was given of; None where the
     host is all there is.
     """
 
-    compile: Compile
-    trace: Trace
+    graphs: Graphs
+    placement: Mapping[str | Tensor, str]
+    progress: Progress | None
     told: set[str] | None
 
-
-@dataclass(eq=False)
-class Stage:
-    """A stage that is ready to run. run: None when its graph computes nothing. reads: the slots
-    that are its inputs. keeps: those that it hands on as they are. doubted: how many nodes were
-    known, when it was lowered, of which shape inference is wrong.
-    """
-
-    lowered: Lowered
-    run: Run | None
-    step: Step | None
-    then: Junction | None
-    reads: tuple[str, ...] = ()
-    keeps: tuple[str, ...] = ()
-    doubted: int = 0
-
-    def fits(self, arrays: Mapping[str, HostValue]) -> bool:
-        """Returns whether the guards hold; where nothing is known of a slot they do not."""
-        return all(_same(arrays.get(slot), array) for slot, array in self.lowered.guards.items())
-
-
-@dataclass(eq=False)
-class Junction:
-    """The stages of one frame, by the types of its slots."""
-
-    frame: Frame
-    stages: dict[object, list[Stage]] = field(default_factory=dict)
-
-
-LIGHTER = 16
-"""How much less a stage without a compiled graph weighs."""
-MOST = 64
-"""So many compiled graphs that a single run uses are kept for each set of shapes."""
-
-
-class StageCache:
-    """The stages of a model that are kept, the one not used for longest first.
-
-    limit: how many times the compiled graphs that one run has used at most, which are several where
-    it has several stages or where shapes grow in a loop; of stages without a graph LIGHTER times as
-    many. A stage in use stays.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.lock = threading.RLock()
-        """Held for moments."""
-        self.making = threading.RLock()
-        """Held while a stage is lowered and compiled; taken before the other."""
-        self._stages: OrderedDict[Stage, tuple[Junction, object]] = OrderedDict()
-        self._users: Counter[Stage] = Counter()
-        self._runs = threading.local()
-        self._ended = threading.Condition(self.lock)
-        self._active = 0
-        self._most_used = 1
-
-    @contextmanager
-    def one_run(self) -> Iterator[None]:
-        """Counts what is used inside as used by one run; runs inside one are a part of it."""
-        if self._is_inside:
-            yield
-            return
-        with self.lock:
-            self._active += 1
-        self._runs.used = set()
-        try:
-            yield
-        finally:
-            self._runs.used = None
-            with self._ended:
-                self._active -= 1
-                self._ended.notify_all()
-
     @property
-    def _is_inside(self) -> bool:
-        """Whether the caller is itself part of a run."""
-        return getattr(self._runs, "used", None) is not None
+    def trace(self) -> Trace:
+        return self.graphs.preparing.trace
 
-    def find(
-        self, junction: Junction, key: object, arrays: Mapping[str, HostValue]
-    ) -> Stage | None:
-        """Returns a stage that serves a run, in use until it is given back."""
-        with self.lock:
-            for stage in junction.stages.get(key, ()):
-                if stage.fits(arrays):
-                    self._stages.move_to_end(stage)
-                    self._use(stage)
-                    return stage
-        return None
-
-    def add(self, junction: Junction, key: object, stage: Stage) -> None:
-        """Keeps a new stage, in use until it is given back."""
-        with self.lock:
-            junction.stages.setdefault(key, []).append(stage)
-            self._stages[stage] = (junction, key)
-            self._use(stage)
-
-    def _use(self, stage: Stage) -> None:
-        self._users[stage] += 1
-        used: set[Stage] | None = getattr(self._runs, "used", None)
-        if used is not None and stage.run is not None:
-            used.add(stage)
-            self._most_used = max(self._most_used, min(len(used), MOST))
-
-    def give_back(self, stage: Stage) -> None:
-        """Ends a use; closes what is too much."""
-        gone: list[Stage] = []
-        with self.lock:
-            self._users[stage] -= 1
-            if not self._users[stage]:
-                del self._users[stage]
-                if stage not in self._stages:
-                    gone.append(stage)  # dropped while it was in use
-            compiled = [s for s in self._stages if s.run is not None]
-            without = [s for s in self._stages if s.run is None]
-            most = self.limit * self._most_used
-            for stages, limit in ((compiled, most), (without, LIGHTER * most)):
-                idle = (s for s in stages if s not in self._users)
-                for old in itertools.islice(idle, max(0, len(stages) - limit)):
-                    gone += self._drop(old)
-        _close(gone)
-
-    def forget(self, stage: Stage) -> None:
-        """Drops a stage that is in use, and all that come after it."""
-        with self.lock:
-            gone = self._drop(stage)
-        _close(gone)
-
-    def _drop(self, stage: Stage) -> list[Stage]:
-        """Forgets a stage and all that come after it; returns those that nobody uses."""
-        out: list[Stage] = []
-        todo = [stage]
-        while todo:
-            old = todo.pop()
-            if old not in self._stages:
-                continue
-            junction, key = self._stages.pop(old)
-            junction.stages[key].remove(old)
-            if not junction.stages[key]:
-                del junction.stages[key]
-            bodies = [p.start for p in old.step.programs] if old.step else []
-            for behind in [*bodies, old.then] if old.then else bodies:
-                todo += [later for group in behind.stages.values() for later in group]
-            if old not in self._users:
-                out.append(old)
-        return out
-
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        """The stages that are kept, the one used last at the end."""
-        with self.lock:
-            return tuple(self._stages)
-
-    def close_idle(self) -> bool:
-        """Closes all that nobody uses now; returns whether a compiled graph was among it."""
-        with self.lock:
-            idle = [s for s in self._stages if s not in self._users]
-            gone = [old for stage in idle for old in self._drop(stage)]
-        _close(gone)
-        return any(stage.run is not None for stage in gone)
-
-    def close(self) -> None:
-        """Waits for runs under way and closes all compiled graphs."""
-        with self._ended:
-            self._ended.wait_for(lambda: self._active <= self._is_inside)
-            gone = [old for stage in list(self._stages) for old in self._drop(stage)]
-        _close(gone)
-
-
-def _close(stages: Iterable[Stage]) -> None:
-    for stage in stages:
-        if stage.run is not None:
-            stage.run.close()
+    def compile(self, outputs: Mapping[str, Tensor]) -> Run:
+        """Returns a run of one stage's outputs."""
+        chosen: dict[str | Tensor, str] = {}
+        if self.placement:
+            names = NameIndex(build_graph(outputs)[0], "placement")
+            for key, device in self.placement.items():
+                if not isinstance(key, str) or names.matches(key):
+                    chosen[key] = device
+        return self.graphs.compile(outputs, chosen, self.progress)
 
 
 class Program:
@@ -237,16 +73,16 @@ class Program:
     """
 
     def __init__(
-        self, context: Context, frame: Frame, services: Services, cache: StageCache
+        self, context: Context, frame: Frame, compiler: StageCompiler, cache: StageCache
     ) -> None:
         self.context = context
-        self.services = services
+        self.compiler = compiler
         self.cache = cache
         self.start = Junction(frame)
 
     def of(self, frame: Frame) -> Program:
         """Returns a program of another frame whose stages are kept beside those of this one."""
-        return Program(self.context, frame, self.services, self.cache)
+        return Program(self.context, frame, self.compiler, self.cache)
 
     def __call__(self, arrays: Mapping[str, HostValue]) -> list[HostValue]:
         """Runs once; returns the results in order.
@@ -339,11 +175,11 @@ class Program:
 
     def _compiled(self, outputs: Mapping[str, Tensor]) -> Run:
         try:
-            return self.services.compile(outputs)
+            return self.compiler.compile(outputs)
         except OutOfMemory:
             if not self.cache.close_idle():
                 raise
-            return self.services.compile(outputs)  # in the room of what was kept for other shapes
+            return self.compiler.compile(outputs)  # in the room of what was kept for other shapes
 
     def _advance(self, stage: Stage, held: Mapping[str, HostValue]) -> dict[str, HostValue]:
         """Runs one stage and its step; returns what the slots hold then."""
@@ -372,7 +208,7 @@ class Program:
         captured: Mapping[str, HostValue],
     ) -> Sequence[HostValue]:
         """Runs a step, and tells of it unless it is control flow."""
-        trace, told = self.services.trace, self.services.told
+        trace, told = self.compiler.trace, self.compiler.told
         start_s = trace.clock.now()
         made = run.run(given, captured)
         if not run.programs:
@@ -388,14 +224,6 @@ def _step_slots(step: HostStep | None) -> list[str]:
         return []
     values = [v for v in step.inputs if v is not None] + list(step.captured.values())
     return [slot for value in values for slot in slots_of(value)]
-
-
-def _same(a: HostValue, b: NDArray) -> bool:
-    if not isinstance(a, np.ndarray) or a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    if a.dtype == object:
-        return bool(np.array_equal(a, b))
-    return a.tobytes() == b.tobytes()  # NaN is the same NaN, -0 is not 0
 
 
 def flatten(arrays: Mapping[str, HostValue]) -> dict[str, HostValue]:

@@ -10,31 +10,26 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from threading import get_ident
 from typing import Any
 
 import numpy as np
 
-from ..engine.run import Run
+from ..engine.graphs import Graphs
+from ..engine.request import Placements
 from ..errors import GraphError, PlanError
-from ..graph import build_graph
 from ..importers.onnx.lower.lowering import NeedsInputs
 from ..importers.onnx.model import Model, ModelValue
 from ..importers.onnx.nodes.values import HostValue
-from ..ops.core.tensor import Tensor
-from ..plan.names import NameIndex
 from ..plan.plan import Plan
-from ..trace import Trace
-from ..types import NDArray
-from .program import Program, Services, Stage, StageCache
+from ..types import NDArray, Progress
+from .program import Program, StageCompiler
+from .stages import Stage, StageCache
 from .telling import explain_stages
 
 _NOTHING = "[plan] nothing is compiled yet; call the model once, or try prepare(x=(1, 3, 224, 224))"
-
-Placements = Mapping[str | Tensor, str] | Mapping[str, str]
-CompileGraph = Callable[[Mapping[str, Tensor], Placements], Run]
 
 
 class ModelRun:
@@ -47,19 +42,18 @@ class ModelRun:
     def __init__(
         self,
         model: Model,
-        compile: CompileGraph,
+        graphs: Graphs,
         placement: Placements,
         limit: int,
-        trace: Trace,
-        told: set[str] | None,
+        progress: Progress | None = None,
+        warns: bool = True,
     ) -> None:
         if not isinstance(limit, int) or limit < 1:
             raise PlanError(f"[compile] expected a limit of at least 1, got {limit!r}")
         self.model = model
-        self._compile = compile
-        self._placement: dict[str | Tensor, str] = dict(placement.items())
         self._cache = StageCache(limit)
-        self._services = Services(self._compile_stage, trace, told)
+        told = graphs.told if warns else None
+        self._compiler = StageCompiler(graphs, dict(placement.items()), progress, told)
         self._programs: dict[frozenset[str], Program] = {}
         self._lock = threading.Lock()
         self._worker: ThreadPoolExecutor | None = None
@@ -182,19 +176,9 @@ class ModelRun:
             if given not in self._programs:
                 frame = self.model.frame(given)
                 self._programs[given] = Program(
-                    self.model.context, frame, self._services, self._cache
+                    self.model.context, frame, self._compiler, self._cache
                 )
             return self._programs[given]
-
-    def _compile_stage(self, outputs: Mapping[str, Tensor]) -> Run:
-        """Compiles the graph of one stage; a placement may mean names of other stages."""
-        placement: dict[str | Tensor, str] = {}
-        if self._placement:
-            names = NameIndex(build_graph(outputs)[0], "placement")
-            for key, device in self._placement.items():
-                if not isinstance(key, str) or names.matches(key):
-                    placement[key] = device
-        return self._compile(outputs, placement)
 
 
 def _arrays(value: HostValue) -> list[NDArray]:

@@ -9,7 +9,6 @@ Examples: tests/importers/test_between.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from ..importers.onnx.lower.lowering import HostStep, scope_name
 from ..importers.onnx.nodes.elements import element_name
@@ -19,9 +18,7 @@ from ..importers.onnx.nodes.values import HostType, HostValue, TypeKey
 from ..plan.tell.fallback import FEW_ELEMENTS
 from ..trace import Event, Trace, warn_user
 from ..types import NDArray
-
-if TYPE_CHECKING:
-    from .program import Junction, Stage
+from .stages import Junction, Stage
 
 SLOTS = 6
 """Slots that the text names, of a stage."""

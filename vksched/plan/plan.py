@@ -1,193 +1,29 @@
-"""Plan: where and when everything of a graph runs, as a frozen value that the executor carries out
-to the letter.
+"""Plan: where and when everything of a graph runs, and what people ask of it.
 
-    split 0  vulkan:0   copy in x; nodes ...; copy out h      (one recording, one submit, one fence)
-                |  host waits for 0, copies h from outbox of vulkan:0 to inbox of vulkan:1
-    split 1  vulkan:1   copy in h; nodes ...; copy out y
-                |  host waits for 1, gives y to the caller
-
-Memory of a device: weight pages (shared by all plans), and for each of `copies` slots activation
-pages, inbox pages that the host writes and outbox pages that it reads. Examples:
-tests/plan/test_plan.py.
+The frozen fields are in value.py, whose functions need no more; here are text, picture and checks.
+Examples: tests/plan/test_plan.py, tests/plan/test_explain.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import PlanError
-from ..graph import Graph
-from ..machine.spec import Machine
-
-if TYPE_CHECKING:
-    from .query import BufferSizes
-
-HOST = -1
-"""Source of a copy that comes from the caller, not from a split."""
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A range of 32-bit words in one page."""
-
-    page: int
-    offset: int
-    words: int
+from .check.verify import verify_plan
+from .names import NameIndex
+from .query import BufferSizes, buffers, copied_bytes, crossings, fences
+from .tell.about import about_as_dict, describe_node, explain_nodes
+from .tell.draw import save_drawing
+from .tell.explain import explain_plan, plan_as_dict
+from .value import CopyIn, PlanValue
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """The device of a node and the rule that chose it, in words."""
-
-    device: int
-    rule: str
-
-
-@dataclass(frozen=True, slots=True)
-class CopyIn:
-    """A value that enters a device: host memory -> inbox -> activation memory.
-
-    node: the value. source: the split whose outbox (or CPU result) holds it, or HOST for an input.
-    inbox, target: spans on the consuming device; unused (zero words) when that device is the CPU.
-    """
-
-    node: int
-    source: int
-    inbox: Span
-    target: Span
-
-
-@dataclass(frozen=True, slots=True)
-class CopyOut:
-    """A value that leaves a device: activation memory -> outbox, where the host reads it."""
-
-    node: int
-    outbox: Span
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """A run of nodes on one device, submitted as one.
-
-    nodes: in execution order; views are not among them, they are resolved to what they view.
-    waits: splits for which the host waits before it copies in and submits this one: the crossings,
-        less those already waited for or implied by an earlier wait on the same device.
-    barriers: positions in (copies_in + nodes + copies_out) before which a barrier is recorded.
-    levels: how many of these items at most need, one after the other, what the one before made: no
-        order does with fewer barriers. inner_barriers: those inside nodes of several dispatches.
-    observed: values that the user sees once this split is complete; the next one waits for that.
-    """
-
-    id: int
-    device: int
-    nodes: tuple[int, ...]
-    copies_in: tuple[CopyIn, ...]
-    copies_out: tuple[CopyOut, ...]
-    waits: tuple[int, ...]
-    barriers: tuple[int, ...]
-    levels: int = 0
-    inner_barriers: int = 0
-    observed: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceMemory:
-    """What a plan takes on one device, all sizes in 32-bit words but where the name says bytes.
-
-    weights: leaf nodes (weights and constants) that must be there. activation_pages, inbox_pages,
-    outbox_pages: page sizes of one slot. peak_bytes: weights, states and all slots together, less
-    windows that lie apart (see DeviceSpec); of the CPU its activations, states and such windows, as
-    its weights are the caller's arrays. resident_bytes: of the weights and states, what was on the
-    device already when the plan was made. states: those that live there, in memory that no slot has
-    for its own; as a page, a state's number is that of the activation pages and its position here.
-    """
-
-    weights: tuple[int, ...]
-    weight_bytes: int
-    activation_pages: tuple[int, ...]
-    inbox_pages: tuple[int, ...]
-    outbox_pages: tuple[int, ...]
-    peak_bytes: int
-    resident_bytes: int = 0
-    states: tuple[int, ...] = ()
-    state_bytes: int = 0
-
-    @property
-    def windows(self) -> tuple[int, ...]:
-        """The pages that the host can see, inbox and outbox."""
-        return (*self.inbox_pages, *self.outbox_pages)
-
-    @property
-    def needed_bytes(self) -> int:
-        """What is still to be allocated."""
-        return self.peak_bytes - self.resident_bytes
-
-
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """placements: one per node of the graph. splits: in the order in which the host submits them.
-
-    locations: (device, node) -> activation span, for each value that is in that device's memory,
-    the results of its own nodes and copies of others; not for leaves that are weights, nor for
-    views (but see CopyIn: a part of a tensor that crosses on its own is a value of its own there).
-    A state and the node that writes it have the same. Under (device, scratch_of(node)) the scratch
-    memory of a node, alive while it runs.
-    final_waits: splits for which the host waits before it hands the outputs to the caller.
-    """
-
-    graph: Graph
-    machine: Machine
-    policy: str
-    copies: int
-    placements: tuple[Placement, ...]
-    splits: tuple[Split, ...]
-    final_waits: tuple[int, ...]
-    memory: tuple[DeviceMemory, ...]
-    locations: Mapping[tuple[int, int], Span]
-    notes: tuple[str, ...] = ()
-
-    @property
-    def barriers(self) -> int:
-        """The barriers between nodes of all splits."""
-        return sum(len(split.barriers) for split in self.splits)
-
-    @property
-    def levels(self) -> int:
-        """The dependent levels of all splits on devices that have barriers."""
-        on_host = len(self.machine.devices) - 1
-        return sum(split.levels for split in self.splits if split.device != on_host)
-
-    @property
-    def inner_barriers(self) -> int:
-        """The barriers inside nodes of several dispatches."""
-        return sum(split.inner_barriers for split in self.splits)
-
-    @cached_property
-    def commits(self) -> tuple[Split, ...]:
-        """The splits that write states, which stand last."""
-        nodes = self.graph.nodes
-        return tuple(s for s in self.splits if any(nodes[n].op == "assign" for n in s.nodes))
-
-    @cached_property
-    def op_seconds(self) -> tuple[dict[str, float], ...]:
-        """For each split the seconds that its nodes are estimated to take, by op."""
-        out: list[dict[str, float]] = []
-        for split in self.splits:
-            spec, of_split = self.machine.devices[split.device], dict[str, float]()
-            for node in (self.graph.nodes[n] for n in split.nodes):
-                seconds = spec.node_seconds(self.graph, node)
-                of_split[node.op] = of_split.get(node.op, 0.0) + seconds
-            out.append(of_split)
-        return tuple(out)
+class Plan(PlanValue):
+    """A plan, and what people ask of it."""
 
     def verify(self) -> Plan:
-        """Returns the plan after checking it: see `plan.verify.verify_plan`."""
-        from .check.verify import verify_plan
-
+        """Returns the plan after checking it: see `plan.check.verify`."""
         return verify_plan(self)
 
     def explain(self, key: str | int | None = None) -> str:
@@ -199,8 +35,6 @@ class Plan:
         Raises:
             PlanError: nothing is called so.
         """
-        from .tell.about import explain_nodes
-        from .tell.explain import explain_plan
 
         return explain_plan(self) if key is None else explain_nodes(self, self.find(key))
 
@@ -210,14 +44,10 @@ class Plan:
         Raises:
             PlanError: the name does not end in .svg, or the file cannot be written.
         """
-        from .tell.draw import save_drawing
-
         save_drawing(self, path)
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the plan as plain data."""
-        from .tell.explain import plan_as_dict
-
         return plan_as_dict(self)
 
     def node_as_dict(self, key: str | int) -> dict[str, Any]:
@@ -226,16 +56,9 @@ class Plan:
         Raises:
             PlanError: nothing or more than one node is called so.
         """
-        from .tell.about import about_as_dict, describe_node
-
         return about_as_dict(describe_node(self, self._one(key)))
 
     # -- queries -----------------------------------------------------------------------------------
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of all nodes, by node id."""
-        return tuple(node.name for node in self.graph.nodes)
 
     def find(self, key: str | int) -> tuple[int, ...]:
         """Returns the ids of the nodes that a name, a pattern or an id names, at least one.
@@ -243,8 +66,6 @@ class Plan:
         Raises:
             PlanError: nothing is called so; the text names what is close.
         """
-        from .names import NameIndex
-
         return NameIndex(self.graph, "plan").find(key)
 
     def device_of(self, key: str | int) -> str:
@@ -256,28 +77,20 @@ class Plan:
     @property
     def crossings(self) -> tuple[CopyIn, ...]:
         """The copies from one device to another."""
-        from .query import crossings
-
         return crossings(self)
 
     @property
     def crossing_bytes(self) -> int:
         """The bytes that go from one device to another in a run."""
-        from .query import copied_bytes
-
         return copied_bytes(self, self.crossings)
 
     @property
     def fences(self) -> int:
         """How often a run waits for a device, the end included; numpy needs no fence."""
-        from .query import fences
-
         return fences(self)
 
     def buffers(self) -> dict[str, BufferSizes]:
         """Returns the sizes of all buffers by device name; nothing need be allocated for that."""
-        from .query import buffers
-
         return buffers(self)
 
     def _one(self, key: str | int) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .plan import HOST, CopyIn, Plan
+from .value import HOST, CopyIn, PlanValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +42,23 @@ class BufferSizes:
         return self.weight_bytes + self.state_bytes + slots
 
 
-def crossings(plan: Plan) -> tuple[CopyIn, ...]:
+def crossings(plan: PlanValue) -> tuple[CopyIn, ...]:
     """Returns the copies from one device to another."""
     return tuple(c for s in plan.splits for c in s.copies_in if c.source != HOST)
 
 
-def copied_bytes(plan: Plan, copies: tuple[CopyIn, ...]) -> int:
+def copied_bytes(plan: PlanValue, copies: tuple[CopyIn, ...]) -> int:
     """Returns the bytes of some copies."""
     return sum(plan.graph.nodes[c.node].type.device_bytes for c in copies)
 
 
-def fences(plan: Plan) -> int:
+def fences(plan: PlanValue) -> int:
     """Returns how often a run waits for a device, the end included; numpy needs no fence."""
     waits = [w for s in plan.splits for w in s.waits] + list(plan.final_waits)
     return sum(plan.machine.devices[plan.splits[w].device].kind != "cpu" for w in waits)
 
 
-def buffers(plan: Plan) -> dict[str, BufferSizes]:
+def buffers(plan: PlanValue) -> dict[str, BufferSizes]:
     """Returns the sizes of the buffers on each device, by its name."""
     out: dict[str, BufferSizes] = {}
     for spec, memory in zip(plan.machine.devices, plan.memory, strict=True):
@@ -80,7 +80,7 @@ def buffers(plan: Plan) -> dict[str, BufferSizes]:
     return out
 
 
-def without_work(plans: Sequence[Plan]) -> tuple[list[str], list[str]]:
+def without_work(plans: Sequence[PlanValue]) -> tuple[list[str], list[str]]:
     """Returns the GPUs that have nothing to do in plans for one machine, as those that stand before
     them have room for all that GPUs can run, and these; nothing where one is full.
     """
@@ -94,6 +94,6 @@ def without_work(plans: Sequence[Plan]) -> tuple[list[str], list[str]]:
     return names[last:], working
 
 
-def split_of(plan: Plan) -> dict[int, int]:
+def split_of(plan: PlanValue) -> dict[int, int]:
     """Returns for each node that runs the split in which it does."""
     return {n: s.id for s in plan.splits for n in s.nodes}

@@ -11,6 +11,7 @@ from ..graph import Graph, Node
 from ..machine.spec import Machine
 from ..types import WORD_BYTES
 from ..units import format_share
+from . import cost
 
 
 class Support:
@@ -48,7 +49,7 @@ class Support:
         kind = self.graph.kinds[node.id]
         answer = self._same[device].get(kind)
         if answer is None:
-            reason = self.machine.devices[device].why_not(self.graph, node)
+            reason = cost.why_not(self.machine.devices[device], self.graph, node)
             answer = reason, reason is None and self._may_fill(node, device)
             self._same[device][kind] = answer
         reason, may_fill = answer
@@ -68,7 +69,7 @@ class Support:
             spec = self.machine.devices[device]
             known[call] = 0, 0
             if spec.kind != "cpu":
-                lowering = spec.lower(self.graph, node)
+                lowering = cost.lower_node(spec, self.graph, node)
                 inner = sum(dispatch.barrier for dispatch in lowering.dispatches)
                 known[call] = lowering.scratch_words, inner
         return known[call]
@@ -78,7 +79,7 @@ class Support:
         known, call = self._seconds[device], self.graph.signatures[node_id]
         if call not in known:
             spec, node = self.machine.devices[device], self.graph.nodes[node_id]
-            known[call] = spec.node_seconds(self.graph, node)
+            known[call] = cost.node_seconds(spec, self.graph, node)
         return known[call]
 
     def split_seconds(self, nodes: Iterable[int], device: int) -> float:

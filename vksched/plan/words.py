@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 
-from .plan import Span
+from .value import Span
 
 PAGE = 1 << 40
 """Words from one page to the next where all are counted as one row."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from ..errors import DeviceError
 from ..plan.check.events import Event, Narrator
 from ..plan.check.happens import Checker, Finding, fail_on
-from ..plan.plan import CopyIn, Plan
+from ..plan.value import CopyIn, PlanValue
 from ..switches import is_on
 from ..types import NDArray
 from .device import Session, Times
@@ -28,7 +28,7 @@ def wanted() -> bool:
 class Log:
     """What the runs of one executor do, judged as it happens."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: PlanValue) -> None:
         self._plan = plan
         self._tell = Narrator(plan)
         self._checker = Checker(plan)

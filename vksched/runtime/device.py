@@ -9,16 +9,13 @@ A slot is one of the plan's `copies` sets of memory; a slot carries one run at a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
+from ..machine.links import Link
 from ..machine.spec import DeviceSpec
-from ..plan.plan import CopyIn, Plan
-from ..types import NDArray
+from ..plan.value import CopyIn, PlanValue
+from ..types import NDArray, Progress
 from .states import StateStore
-
-Progress = Callable[[str, int, int], None]
-"""Called with (what, done, total), in bytes, while something long goes on."""
 
 Times = tuple[float | None, float | None]
 """Seconds of a split and of its longest submission; None where the device cannot tell."""
@@ -73,13 +70,17 @@ class Device(Protocol):
         """What the planner may know, with the memory that is free now."""
 
     @property
+    def link(self) -> Link | None:
+        """The way to the host's memory, where it is known: part of the planner's machine."""
+
+    @property
     def states(self) -> StateStore:
         """The states that live there; those of a plan are there before it is prepared."""
 
     def holds(self, key: object) -> bool:
         """Returns whether a weight or state (one of `Graph.keys`) is on the device now."""
 
-    def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> Session:
+    def prepare(self, plan: PlanValue, index: int, progress: Progress | None = None) -> Session:
         """Allocates, uploads the weights that are not there yet, and records the splits of device
         `index`.
         """

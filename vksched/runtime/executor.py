@@ -15,16 +15,18 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
 from ..errors import DeviceError, DeviceTimeout, PlanError, RunCancelled
-from ..plan.plan import HOST, CopyIn, Plan, Split
+from ..plan.cost import op_seconds
+from ..plan.plan import Plan
+from ..plan.value import HOST, CopyIn, Split
 from ..trace import Event, Trace, warn
-from ..types import NDArray
+from ..types import NDArray, Progress
 from . import check
-from .device import Device, Progress, Session, Times
+from .device import Device, Session, Times
 from .host.evaluate import Values
 from .stats import RunStats, SplitStats
 
@@ -90,6 +92,10 @@ class Executor:
     A run that a device fails takes it out of use: those that wait for a slot are turned away with
     Retired, those under way go on, and `close` waits for them.
     """
+
+    @cached_property
+    def _op_seconds(self) -> tuple[dict[str, float], ...]:
+        return op_seconds(self.plan)
 
     def __init__(
         self,
@@ -420,7 +426,7 @@ class Executor:
                     "split": split.id,
                     "device_s": measured,
                     "observed_s": complete,
-                    "ops": self.plan.op_seconds[split.id],
+                    "ops": self._op_seconds[split.id],
                 }
                 self._trace.emit(Event("split", name, begin, finish, run.number, fields))
         self.last_stats = RunStats(

@@ -13,10 +13,11 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ..errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory
+from ..machine.links import Link
 from ..machine.spec import DeviceSpec
-from ..plan.plan import CopyIn, Plan
-from ..types import NDArray
-from .device import Device, Progress, Session, Times
+from ..plan.value import CopyIn, PlanValue
+from ..types import NDArray, Progress
+from .device import Device, Session, Times
 from .states import Item, StateStore
 from .vulkan import probe
 from .vulkan.opening import open_device
@@ -80,13 +81,19 @@ class FaultyDevice:
         return self.device.spec
 
     @property
+    def link(self) -> Link | None:
+        return self.device.link
+
+    @property
     def states(self) -> StateStore:
         return FaultyStates(self)
 
     def holds(self, key: object) -> bool:
         return self.device.holds(key)
 
-    def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> FaultySession:
+    def prepare(
+        self, plan: PlanValue, index: int, progress: Progress | None = None
+    ) -> FaultySession:
         self.meet("prepare")
         return FaultySession(self, self.device.prepare(plan, index, progress))
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 import threading
 
 from ..errors import DeviceLost, DeviceTimeout, PlanError
+from ..machine.links import Link
 from ..machine.spec import DeviceSpec
-from ..plan.plan import CopyIn, Plan
-from ..types import NDArray
-from .device import Progress, Times
+from ..plan.cost import split_seconds
+from ..plan.value import CopyIn, PlanValue
+from ..types import NDArray, Progress
+from .device import Times
 from .host.evaluate import Values, last_uses, run_split
 from .states import HostStates
 
@@ -38,6 +40,7 @@ class SimulatedClock:
 class NullDevice:
     """A simulated device. Devices that share a clock run beside each other on it.
 
+    link: the way to the host, which the machine of a plan has; its default where none is given.
     slowdown: how many times longer than its spec says its work takes.
     """
 
@@ -45,12 +48,12 @@ class NullDevice:
         self,
         spec: DeviceSpec,
         clock: SimulatedClock,
-        link_bytes_per_s: float = 8e9,
+        link: Link | None = None,
         slowdown: float = 1.0,
     ) -> None:
         self._spec = spec
         self.clock = clock
-        self.link_bytes_per_s = link_bytes_per_s
+        self.link = link
         self.slowdown = slowdown
         self.states = HostStates()
         self.busy_until_s = 0.0
@@ -67,7 +70,7 @@ class NullDevice:
     def holds(self, key: object) -> bool:
         return self.states.holds(key)
 
-    def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> NullSession:
+    def prepare(self, plan: PlanValue, index: int, progress: Progress | None = None) -> NullSession:
         return NullSession(self, plan, index)
 
     def close(self) -> None:
@@ -77,11 +80,13 @@ class NullDevice:
 class NullSession:
     """One plan's share of a simulated device."""
 
-    def __init__(self, device: NullDevice, plan: Plan, index: int) -> None:
+    def __init__(self, device: NullDevice, plan: PlanValue, index: int) -> None:
         self._device = device
         self._plan = plan
         self._index = index
         self._dead = last_uses(plan, index)
+        names = [spec.name for spec in plan.machine.devices]
+        self._link = plan.machine.links.between(names[-1], names[index])
         self._makers: dict[int, list[int]] = {}
         for split in plan.splits:
             for copy in split.copies_out:
@@ -106,15 +111,15 @@ class NullSession:
 
     def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
         clock = self._device.clock
-        clock.advance_to(clock.now() + array.nbytes / self._device.link_bytes_per_s)
+        clock.advance_to(clock.now() + self._link.seconds(array.nbytes))
         self._values[slot][copy.node] = array.copy()
 
     def submit(self, slot: int, split: int, ticket: int) -> None:
         device, graph = self._device, self._plan.graph
         device.submissions += 1
-        duration = device.spec.split_seconds(graph, self._plan.splits[split].nodes)
+        duration = split_seconds(device.spec, graph, self._plan.splits[split].nodes)
         duration *= device.slowdown
-        duration += self._streamed_bytes[split] / device.link_bytes_per_s
+        duration += self._streamed_bytes[split] / self._link.bytes_per_s
         start = max(device.clock.now(), device.busy_until_s)
         device.busy_until_s = start + duration
         self._intervals[slot][split] = (start, start + duration)

@@ -17,7 +17,8 @@ import threading
 from dataclasses import replace
 
 from ..machine.spec import DeviceSpec
-from ..plan.plan import Plan, Split
+from ..plan.cost import lower_node, split_seconds
+from ..plan.value import PlanValue, Split
 from ..trace import Event, Trace
 from .stats import RunStats
 
@@ -40,7 +41,7 @@ class Watchdog:
         """Returns what the planner may believe of a device."""
         return replace(spec, slowdown=self._slowdowns.get(spec.name, 1.0))
 
-    def see(self, plan: Plan, stats: RunStats) -> bool:
+    def see(self, plan: PlanValue, stats: RunStats) -> bool:
         """Takes in what a run measured; returns whether its graph should be planned again."""
         again = False
         for measured in stats.splits:
@@ -50,7 +51,7 @@ class Watchdog:
             spec = plan.machine.devices[split.device]
             if any(copy.node in plan.graph.data for copy in split.copies_in):
                 continue  # weights were streamed in: the time may be that of the bus
-            ratio = measured.device_s / spec.split_seconds(plan.graph, split.nodes)
+            ratio = measured.device_s / split_seconds(spec, plan.graph, split.nodes)
             if ratio >= SURPRISE:
                 self._note(spec, spec.slowdown * ratio, measured.split, measured.longest_s)
                 again |= _divisible(plan, split)
@@ -66,9 +67,9 @@ class Watchdog:
         self._trace.emit(Event("slow", spec.name, now, now, fields=fields))
 
 
-def _divisible(plan: Plan, split: Split) -> bool:
+def _divisible(plan: PlanValue, split: Split) -> bool:
     """Whether a split can become several submissions."""
     graph, spec = plan.graph, plan.machine.devices[split.device]
     if len(split.nodes) > 1:
         return True
-    return len(spec.lower(graph, graph.nodes[split.nodes[0]]).dispatches) > 1
+    return len(lower_node(spec, graph, graph.nodes[split.nodes[0]]).dispatches) > 1

@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import DeviceError, DeviceTimeout
 from ..ops.core.lower import Lowering, lower
 from ..ops.core.op import OUTPUT, SCRATCH, STATUS, Call, Op
-from ..runtime.vulkan.context import Buffer
+from ..runtime.vulkan.buffers import Buffer
 from ..runtime.vulkan.device import VulkanDevice
 from ..runtime.vulkan.single import Place, Singles
 from ..types import BOOL, FLOAT16, FLOAT32, NDArray

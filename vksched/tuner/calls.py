@@ -21,6 +21,7 @@ from ..ops.rows.norm import layer_norm, rms_norm
 from ..ops.rows.reduce import reduce_sum
 from ..ops.rows.softmax import softmax
 from ..ops.windows.conv import conv
+from ..plan.cost import call_of, why_not
 from ..runtime.vulkan.shaders import load_manifest
 from ..types import FLOAT16, FLOAT32
 
@@ -52,9 +53,9 @@ def calls_of(
         if only is not None and node.id not in only:
             continue
         seen.add(signature)
-        call = untuned.call(graph, node)
+        call = call_of(untuned, graph, node)
         names = choice_of(op, call).of
-        if len(names) > 1 and untuned.why_not(graph, node) is None:
+        if len(names) > 1 and why_not(untuned, graph, node) is None:
             key = key_of(op, call)
             out[key] = Tunable(key, op, call, names)
     return out

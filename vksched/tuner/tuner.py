@@ -15,6 +15,7 @@ from ..graph import Graph
 from ..machine.choices import Choices
 from ..machine.spec import DeviceSpec
 from ..ops.core.op import get_op
+from ..plan.cost import work_seconds
 from ..plan.plan import Plan
 from ..runtime.device import Device
 from ..switches import is_on
@@ -283,7 +284,7 @@ def _measure(
 ) -> Found | None:
     """Returns what one call gave; None where it cannot be compared here. lost: not to be tried."""
     work = call.op.work(call.call.inputs, call.call.output, call.call.attrs)
-    if device.spec.seconds(work) > LONGEST_S:
+    if work_seconds(device.spec, work) > LONGEST_S:
         return None  # a submission this long risks the device, and drowns what is to be compared
     try:
         with open_bench(device, call) as bench:

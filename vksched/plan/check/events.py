@@ -19,8 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..make.memory import scratch_of
-from ..plan import HOST, CopyIn, Plan, Span, Split
+from ..value import HOST, CopyIn, PlanValue, Span, Split, scratch_of
 
 Memory = tuple[str, int, int]
 """Kind (inbox, outbox, activation, status, weight, state, or value: an array of the CPU), device,
@@ -118,7 +117,7 @@ class Narrator:
     items: what the queue does in each split.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: PlanValue) -> None:
         self.plan = plan
         self._cpu = plan.machine.cpu
         self._held = [-1] * plan.copies
@@ -297,7 +296,7 @@ class Narrator:
 
 
 def events_of(
-    plan: Plan,
+    plan: PlanValue,
     runs: int = 1,
     rng: np.random.Generator | None = None,
 ) -> list[Event]:

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import PlanError
-from ..plan import Plan
+from ..value import PlanValue
 from .events import (
     SHARED,
     Access,
@@ -110,7 +110,7 @@ class _Sent(NamedTuple):
 class Checker:
     """Takes the events of one plan one by one; returns what each brings to light."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: PlanValue) -> None:
         self._plan = plan
         queues, slots = len(plan.machine.devices), plan.copies
         self._first_host = queues
@@ -353,7 +353,7 @@ class Checker:
         return self._plan.machine.devices[device].name
 
 
-def _complete_first(plan: Plan) -> list[tuple[int, ...]]:
+def _complete_first(plan: PlanValue) -> list[tuple[int, ...]]:
     """For each split those that must be complete before it starts, whatever memory they use.
 
     A run that fails changes no state: these are written when all else is complete. A run that an
@@ -377,13 +377,13 @@ def _join(known: list[int], other: Sequence[int]) -> None:
     known[:] = map(max, known, other)
 
 
-def check_events(plan: Plan, events: Iterable[Event]) -> list[Finding]:
+def check_events(plan: PlanValue, events: Iterable[Event]) -> list[Finding]:
     """Returns all that is not in order in the events of a plan."""
     checker = Checker(plan)
     return [finding for event in events for finding in checker.feed(event)]
 
 
-def check_plan(plan: Plan, runs: int = 2, seed: int = 0) -> Plan:
+def check_plan(plan: PlanValue, runs: int = 2, seed: int = 0) -> PlanValue:
     """Returns the plan when some runs of it at once are in order.
 
     Raises:

@@ -13,15 +13,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from ...errors import PlanError
 from ...graph import Node
-from ..make.memory import scratch_of
-from ..plan import HOST, Plan, Span, Split
+from .. import cost
+from ..value import HOST, PlanValue, Span, Split, scratch_of
 from ..words import Owners, WordSet
 
+AnyPlan = TypeVar("AnyPlan", bound=PlanValue)
 
-def verify_plan(plan: Plan) -> Plan:
+
+def verify_plan(plan: AnyPlan) -> AnyPlan:
     """Returns the plan when it is sound.
 
     Raises:
@@ -47,7 +50,7 @@ def _fail(message: str) -> PlanError:
 class _Calls:
     """What devices say of the graph's calls, each asked once: nothing the planner found counts."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: PlanValue) -> None:
         self._graph = plan.graph
         self._devices = plan.machine.devices
         self._reasons: dict[tuple[int, int], str | None] = {}
@@ -56,17 +59,18 @@ class _Calls:
     def why_not(self, device: int, node: Node) -> str | None:
         key = device, self._graph.kinds[node.id]
         if key not in self._reasons:
-            self._reasons[key] = self._devices[device].why_not(self._graph, node)
+            self._reasons[key] = cost.why_not(self._devices[device], self._graph, node)
         return self._reasons[key]
 
     def scratch_words(self, device: int, node: Node) -> int:
         key = device, self._graph.signatures[node.id]
         if key not in self._scratch:
-            self._scratch[key] = self._devices[device].lower(self._graph, node).scratch_words
+            lowering = cost.lower_node(self._devices[device], self._graph, node)
+            self._scratch[key] = lowering.scratch_words
         return self._scratch[key]
 
 
-def _check_nodes(plan: Plan, calls: _Calls) -> None:
+def _check_nodes(plan: PlanValue, calls: _Calls) -> None:
     graph = plan.graph
     if len(plan.placements) != len(graph.nodes):
         raise _fail(f"{len(plan.placements)} placements for {len(graph.nodes)} nodes")
@@ -93,7 +97,7 @@ def _check_nodes(plan: Plan, calls: _Calls) -> None:
         raise _fail(f"nodes that run too often or never: {missing}")
 
 
-def _check_order(plan: Plan) -> None:
+def _check_order(plan: PlanValue) -> None:
     """Simulates host and queues: presence of operands, completeness of what the host reads, and
     states that are written last.
     """
@@ -162,13 +166,13 @@ def _check_order(plan: Plan) -> None:
             raise _fail(f"output {name!r} is not copied out")
 
 
-def _from_host(plan: Plan, node_id: int) -> bool:
+def _from_host(plan: PlanValue, node_id: int) -> bool:
     """Whether the host has a value at hand: an input, or a weight that the plan leaves there."""
     op, device = plan.graph.nodes[node_id].op, plan.placements[node_id].device
     return op == "input" or (op == "weight" and device == plan.machine.cpu)
 
 
-def _check_commit(plan: Plan, split: Split, is_complete: Callable[[int], bool]) -> None:
+def _check_commit(plan: PlanValue, split: Split, is_complete: Callable[[int], bool]) -> None:
     """A split that writes states does nothing else, and starts when all others are complete."""
     graph = plan.graph
     writers = [n for n in split.nodes if graph.states and graph.nodes[n].op == "assign"]
@@ -187,7 +191,7 @@ def _check_commit(plan: Plan, split: Split, is_complete: Callable[[int], bool]) 
 
 
 def _check_present(
-    plan: Plan,
+    plan: PlanValue,
     split: Split,
     present: set[tuple[int, int]],
     held: Sequence[frozenset[int]],
@@ -207,7 +211,7 @@ def _check_present(
     )
 
 
-def _check_words(plan: Plan, device: int, calls: _Calls) -> None:
+def _check_words(plan: PlanValue, device: int, calls: _Calls) -> None:
     """Replays a device's program on a map of words: who owns what, and which accesses no barrier
     parts.
     """
@@ -268,7 +272,7 @@ def _check_words(plan: Plan, device: int, calls: _Calls) -> None:
     _check_windows(plan, device, splits)
 
 
-def _check_windows(plan: Plan, device: int, splits: Sequence[Split]) -> None:
+def _check_windows(plan: PlanValue, device: int, splits: Sequence[Split]) -> None:
     nodes, memory = plan.graph.nodes, plan.memory[device]
     windows: dict[str, list[Span]] = {"inbox": [], "outbox": []}
     for split in splits:
@@ -292,7 +296,7 @@ def _check_windows(plan: Plan, device: int, splits: Sequence[Split]) -> None:
 _Access = tuple[list[tuple[int, Span]], list[int]]
 
 
-def _accesses(plan: Plan, split: Split, spans: Mapping[int, Span]) -> Iterator[_Access]:
+def _accesses(plan: PlanValue, split: Split, spans: Mapping[int, Span]) -> Iterator[_Access]:
     """Yields for each item of a split the values in memory that it reads, with the part of each
     that it reads, and those that it writes: its result, and its scratch memory where it has some.
     """
@@ -322,7 +326,7 @@ def _accesses(plan: Plan, split: Split, spans: Mapping[int, Span]) -> Iterator[_
         yield read(out.node), []
 
 
-def _name(plan: Plan, value: int) -> str:
+def _name(plan: PlanValue, value: int) -> str:
     if value < 0:
         return f"the scratch memory of {plan.graph.nodes[scratch_of(value)].name}"
     return plan.graph.nodes[value].name
@@ -343,7 +347,7 @@ def _check_span(node: Node, words: int, span: Span, pages: tuple[int, ...], kind
         raise _fail(f"{kind} span {span} is not aligned to 16 bytes")
 
 
-def _check_capacity(plan: Plan, device: int) -> None:
+def _check_capacity(plan: PlanValue, device: int) -> None:
     spec, memory = plan.machine.devices[device], plan.memory[device]
     slot = sum(memory.activation_pages)
     if not spec.windows_apart:

@@ -15,9 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from ...graph import Graph
-from ..plan import Span
+from ..value import Span, scratch_of
 from ..words import WordSet
-from .memory import scratch_of
 from .split import Outline
 
 Item = tuple[tuple[Span, ...], tuple[Span, ...]]

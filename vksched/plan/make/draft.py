@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ...machine.spec import Machine
-from ..plan import CopyIn, CopyOut, DeviceMemory, Placement, Plan, Span, Split
+from ..plan import Plan
 from ..support import Support
+from ..value import CopyIn, CopyOut, DeviceMemory, Placement, Span, Split
 from .barriers import count_levels, find_barriers, split_items
 from .memory import Program, aligned, assign_memory, assign_window, states_of, weights_of
 from .split import Outline, split_graph

@@ -30,8 +30,8 @@ from ...errors import PlanError
 from ...graph import Graph
 from ...machine.spec import ALIGN_BYTES
 from ...types import WORD_BYTES
-from ..plan import Span
 from ..support import Support
+from ..value import Span, scratch_of
 from ..words import PAGE
 from .split import Outline
 
@@ -60,11 +60,6 @@ class Lifetime(NamedTuple):
     words: int
     first: int
     last: int
-
-
-def scratch_of(node_id: int) -> int:
-    """Returns the number that stands for a node's scratch memory; its own inverse."""
-    return -1 - node_id
 
 
 class Program:

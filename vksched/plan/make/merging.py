@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequ
 from ...graph import Node
 from ...types import WORD_BYTES
 from ..support import Support
-from .split import value_of
+from ..value import value_of
 
 MERGE_SWEEPS = 8
 GROUP_SWEEPS = 2

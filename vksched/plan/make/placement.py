@@ -25,8 +25,8 @@ from ...graph import Graph, Node
 from ...machine.spec import Machine
 from ...types import WORD_BYTES
 from ..names import NameIndex
-from ..plan import Placement
 from ..support import Support
+from ..value import Placement
 from .merging import Merger
 
 WELL_FILLED = 0.9

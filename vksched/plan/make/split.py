@@ -22,10 +22,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from ...graph import Graph
 from ...machine.spec import Machine
-from ..plan import HOST, Placement
 from ..support import Support
+from ..value import HOST, Placement, value_of
 
 SUBMISSION_S = 0.5
 """Estimated seconds of one submission: drivers kill one after about two; estimates are rough."""
@@ -49,18 +48,6 @@ class Outline:
     leaving: tuple[int, ...]
     waits: tuple[int, ...]
     observed: tuple[int, ...] = ()
-
-
-def value_of(graph: Graph, operand: int, same_device: bool) -> int:
-    """Returns which value an operand stands for: itself, or for a view what it views.
-
-    A part of a computed tensor crosses on its own; everything else stands for its root.
-    """
-    root = graph.roots[operand]
-    whole = root == operand or graph.words[root] == graph.words[operand]
-    if same_device or whole or graph.nodes[root].declaration.leaf:
-        return root
-    return operand
 
 
 def split_graph(

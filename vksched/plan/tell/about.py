@@ -16,9 +16,10 @@ from ...ops.core.variants import Choice
 from ...ops.elementwise.epilogue import attrs_text
 from ...types import TensorType
 from ...units import count_of, format_bytes, format_seconds
-from ..plan import HOST, Plan
+from .. import cost
 from ..query import split_of
 from ..support import Support
+from ..value import HOST, PlanValue
 
 MANY = 8
 """A pattern that matches more nodes than this gets a line for each, not a page."""
@@ -97,7 +98,7 @@ class About:
     stands_for: tuple[str, ...] = ()
 
 
-def describe_node(plan: Plan, node_id: int) -> About:
+def describe_node(plan: PlanValue, node_id: int) -> About:
     """Returns all that the plan knows of one node."""
     graph, devices = plan.graph, plan.machine.devices
     node = graph.nodes[node_id]
@@ -105,7 +106,7 @@ def describe_node(plan: Plan, node_id: int) -> About:
     placement = plan.placements[node_id]
     runs = not node.declaration.leaf and node_id not in graph.views
     spec = devices[placement.device]
-    choice = spec.choice(graph, node) if runs and spec.kind != "cpu" else Choice()
+    choice = cost.variant_of(spec, graph, node) if runs and spec.kind != "cpu" else Choice()
     return About(
         id=node_id,
         name=node.name,
@@ -141,16 +142,16 @@ def about_as_dict(about: About) -> dict[str, Any]:
     return out
 
 
-def _where(plan: Plan, node: Node) -> str:
+def _where(plan: PlanValue, node: Node) -> str:
     """The device of a node by name; inputs come from the caller."""
     return "caller" if node.op == "input" else plan.machine.devices[_device(plan, node)].name
 
 
-def _device(plan: Plan, node: Node) -> int:
+def _device(plan: PlanValue, node: Node) -> int:
     return plan.placements[node.id].device
 
 
-def _operand(plan: Plan, node: Node, operand: int) -> Neighbour:
+def _operand(plan: PlanValue, node: Node, operand: int) -> Neighbour:
     graph = plan.graph
     root = graph.nodes[graph.root(operand)]
     here = _device(plan, node)
@@ -164,7 +165,7 @@ def _operand(plan: Plan, node: Node, operand: int) -> Neighbour:
     return Neighbour(root.name, where, _bytes(plan, here, graph.nodes[operand].type), via, crosses)
 
 
-def _readers(plan: Plan, root: Node, node: Node) -> tuple[Neighbour, ...]:
+def _readers(plan: PlanValue, root: Node, node: Node) -> tuple[Neighbour, ...]:
     """Those that run and read the node, directly or through views of it."""
     graph = plan.graph
     out: dict[int, Neighbour] = {}
@@ -181,23 +182,23 @@ def _readers(plan: Plan, root: Node, node: Node) -> tuple[Neighbour, ...]:
     return tuple(out.values())
 
 
-def _is_part(plan: Plan, value: int, of: int) -> bool:
+def _is_part(plan: PlanValue, value: int, of: int) -> bool:
     """Whether a value is a node or a view of it, over any number of views."""
     while value != of and value in plan.graph.views:
         value = plan.graph.nodes[value].inputs[0]
     return value == of
 
 
-def _views(plan: Plan, value: int, of: int) -> bool:
+def _views(plan: PlanValue, value: int, of: int) -> bool:
     return value != of and _is_part(plan, value, of)
 
 
-def _bytes(plan: Plan, device: int, type_: TensorType) -> int:
+def _bytes(plan: PlanValue, device: int, type_: TensorType) -> int:
     on_host = plan.machine.devices[device].kind == "cpu"
     return type_.host_bytes if on_host else type_.device_bytes
 
 
-def _copies(plan: Plan, root: Node) -> tuple[tuple[str, int], ...]:
+def _copies(plan: PlanValue, root: Node) -> tuple[tuple[str, int], ...]:
     return tuple(
         (spec.name, _bytes(plan, device, root.type))
         for device, (spec, memory) in enumerate(zip(plan.machine.devices, plan.memory, strict=True))
@@ -205,7 +206,7 @@ def _copies(plan: Plan, root: Node) -> tuple[tuple[str, int], ...]:
     )
 
 
-def _crossings(plan: Plan, node: Node, root: Node) -> tuple[Crossing, ...]:
+def _crossings(plan: PlanValue, node: Node, root: Node) -> tuple[Crossing, ...]:
     """The copies into the node's split that it reads, and those of its result to elsewhere."""
     graph, devices = plan.graph, plan.machine.devices
     runs = root is node and not node.declaration.leaf
@@ -227,13 +228,13 @@ def _crossings(plan: Plan, node: Node, root: Node) -> tuple[Crossing, ...]:
     return tuple(out)
 
 
-def _verdicts(plan: Plan, node: Node) -> tuple[Verdict, ...]:
+def _verdicts(plan: PlanValue, node: Node) -> tuple[Verdict, ...]:
     """Asks every device anew: a plan keeps its reasons only for the device that was chosen."""
     support = Support(plan.graph, plan.machine)
     out: list[Verdict] = []
     for device, spec in enumerate(plan.machine.devices):
         why = support.why_not(node, device)
-        seconds = spec.node_seconds(plan.graph, node) if why is None else None
+        seconds = cost.node_seconds(spec, plan.graph, node) if why is None else None
         full = [n for n in plan.notes if spec.name in n.partition(" is full")[0].split(", ")]
         note = full[0] if full and why is None and device != _device(plan, node) else ""
         out.append(Verdict(spec.name, why is None, why or "", seconds, note))
@@ -243,7 +244,7 @@ def _verdicts(plan: Plan, node: Node) -> tuple[Verdict, ...]:
 # -- text ------------------------------------------------------------------------------------------
 
 
-def explain_nodes(plan: Plan, ids: tuple[int, ...]) -> str:
+def explain_nodes(plan: PlanValue, ids: tuple[int, ...]) -> str:
     """Returns some nodes as text: a page for each of a few, a line for each of many."""
     if len(ids) <= MANY:
         return "\n\n".join(about_as_text(describe_node(plan, i)) for i in ids)

@@ -13,8 +13,8 @@ from xml.etree import ElementTree as ET
 
 from ...errors import PlanError
 from ...units import count_of, format_bytes
-from ..plan import Plan
 from ..query import buffers
+from ..value import PlanValue
 from .layout import CHAR, LINE, MARGIN, PAD, Layout, Line, lay_out
 from .scene import Box, make_scene, shorten
 
@@ -36,7 +36,7 @@ HEAD = 46.0
 """Height of the name and the label of a lane."""
 
 
-def save_drawing(plan: Plan, path: str | os.PathLike[str]) -> None:
+def save_drawing(plan: PlanValue, path: str | os.PathLike[str]) -> None:
     """Writes the picture of a plan.
 
     Raises:
@@ -51,7 +51,7 @@ def save_drawing(plan: Plan, path: str | os.PathLike[str]) -> None:
         raise PlanError(f"[draw] cannot write {target}: {error.strerror or error}") from error
 
 
-def draw_plan(plan: Plan) -> str:
+def draw_plan(plan: PlanValue) -> str:
     """Returns the picture of a plan as SVG text; the same for the same plan."""
     scene = make_scene(plan)
     heads = {i: max(map(len, _head(plan, device))) for i, device in enumerate(scene.lanes)}
@@ -87,14 +87,14 @@ def draw_plan(plan: Plan) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
-def _colours(plan: Plan, device: int | None) -> tuple[str, str]:
+def _colours(plan: PlanValue, device: int | None) -> tuple[str, str]:
     if device is None:
         return CALLER_COLOURS
     cpu = plan.machine.devices[device].kind == "cpu"
     return CPU_COLOURS if cpu else COLOURS[device % len(COLOURS)]
 
 
-def _head(plan: Plan, device: int | None) -> tuple[str, str]:
+def _head(plan: PlanValue, device: int | None) -> tuple[str, str]:
     """The two lines above a lane."""
     if device is None:
         return "caller", "inputs and outputs"
@@ -102,7 +102,7 @@ def _head(plan: Plan, device: int | None) -> tuple[str, str]:
     return shorten(spec.name, CAPTION_CHARS), shorten(spec.label, CAPTION_CHARS)
 
 
-def _legend(plan: Plan) -> list[str]:
+def _legend(plan: PlanValue) -> list[str]:
     """A line for each device, those without work too."""
     sizes = buffers(plan)
     out: list[str] = []
@@ -116,7 +116,9 @@ def _legend(plan: Plan) -> list[str]:
     return out
 
 
-def _draw_legend(root: ET.Element, plan: Plan, legend: list[str], title: str, fallen: bool) -> None:
+def _draw_legend(
+    root: ET.Element, plan: PlanValue, legend: list[str], title: str, fallen: bool
+) -> None:
     y = MARGIN + LINE
     _text(root, MARGIN, y, title, weight="bold")
     for device, line in enumerate(legend):
@@ -141,7 +143,7 @@ def _draw_legend(root: ET.Element, plan: Plan, legend: list[str], title: str, fa
         _text(root, MARGIN + 20, y, "numpy runs it, as no device can")
 
 
-def _draw_lanes(body: ET.Element, plan: Plan, layout: Layout) -> None:
+def _draw_lanes(body: ET.Element, plan: PlanValue, layout: Layout) -> None:
     for lane, device in zip(layout.lanes, layout.scene.lanes, strict=True):
         light, dark = _colours(plan, device)
         high = HEAD + layout.height
@@ -152,7 +154,7 @@ def _draw_lanes(body: ET.Element, plan: Plan, layout: Layout) -> None:
         _text(body, lane.x + PAD, 32, label, fill=dark)
 
 
-def _draw_frames(inner: ET.Element, plan: Plan, layout: Layout) -> None:
+def _draw_frames(inner: ET.Element, plan: PlanValue, layout: Layout) -> None:
     for frame, x, y, width, height in layout.frames:
         aside = layout.lanes[frame.lane].gutter
         _, dark = _colours(plan, layout.scene.lanes[frame.lane])

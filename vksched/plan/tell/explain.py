@@ -19,8 +19,8 @@ from typing import Any
 
 from ...machine.spec import DeviceSpec
 from ...units import count_of, format_bytes
-from ..plan import HOST, CopyIn, Plan, Span, Split
 from ..query import buffers, copied_bytes, crossings, fences, split_of, without_work
+from ..value import HOST, CopyIn, PlanValue, Span, Split
 from .fallback import fallback_lines
 
 VALUES = 6
@@ -45,7 +45,7 @@ PYTHON = Asking('plan.explain("name")', 'placement={"PATTERN": "DEVICE"}')
 COMMAND = Asking("--node NAME", "--place PATTERN=DEVICE")
 
 
-def explain_plan(plan: Plan, asking: Asking = PYTHON) -> str:
+def explain_plan(plan: PlanValue, asking: Asking = PYTHON) -> str:
     """Returns the plan as text."""
     lines = [_totals(plan), "", *_device_rows(plan)]
     remarks = [*fallback_lines(plan), *plan.notes, *idle_lines([plan], asking)]
@@ -58,7 +58,7 @@ def explain_plan(plan: Plan, asking: Asking = PYTHON) -> str:
     return "\n".join(lines)
 
 
-def idle_lines(plans: Sequence[Plan], asking: Asking = PYTHON) -> list[str]:
+def idle_lines(plans: Sequence[PlanValue], asking: Asking = PYTHON) -> list[str]:
     """Returns a line on the GPUs that have no work, where others have; [] where all have."""
     idle, working = without_work(plans)
     if not idle:
@@ -68,7 +68,7 @@ def idle_lines(plans: Sequence[Plan], asking: Asking = PYTHON) -> list[str]:
     return [f"{', '.join(idle)} {verb} no work: {fits}; try {asking.place}"]
 
 
-def _totals(plan: Plan) -> str:
+def _totals(plan: PlanValue) -> str:
     crossing = crossings(plan)
     nodes = sum(len(s.nodes) for s in plan.splits)
     return (
@@ -92,7 +92,7 @@ _HELD = {
 """Columns of bytes and what of `BufferSizes` they show."""
 
 
-def _device_rows(plan: Plan) -> list[str]:
+def _device_rows(plan: PlanValue) -> list[str]:
     """A table of at most 80 columns: what each device does and holds, a peak that of all copies;
     then what the devices are.
     """
@@ -123,7 +123,7 @@ def _label(spec: DeviceSpec) -> str:
     return "; ".join(filter(None, (spec.label, gone, waits)))
 
 
-def _splits_lines(plan: Plan) -> list[str]:
+def _splits_lines(plan: PlanValue) -> list[str]:
     shown, left = plan.splits, len(plan.splits) - SPLITS
     if left <= 0:
         return [line for split in shown for line in _split_lines(plan, split)]
@@ -139,7 +139,7 @@ def _splits_lines(plan: Plan) -> list[str]:
     ]
 
 
-def _split_lines(plan: Plan, split: Split) -> list[str]:
+def _split_lines(plan: PlanValue, split: Split) -> list[str]:
     graph = plan.graph
     on_host = plan.machine.devices[split.device].kind == "cpu"
 
@@ -168,7 +168,7 @@ def _split_lines(plan: Plan, split: Split) -> list[str]:
     return lines + listed("seen", [(v, " by an observer") for v in split.observed])
 
 
-def _source(plan: Plan, copy: CopyIn) -> str:
+def _source(plan: PlanValue, copy: CopyIn) -> str:
     if copy.source != HOST:
         return f"split {copy.source}"
     return "the caller" if plan.graph.nodes[copy.node].op == "input" else "host memory"
@@ -180,7 +180,7 @@ def _splits(numbers: tuple[int, ...]) -> str:
     return f"split{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
-def _placement_lines(plan: Plan, asking: Asking) -> list[str]:
+def _placement_lines(plan: PlanValue, asking: Asking) -> list[str]:
     nodes = [n for s in plan.splits for n in s.nodes]
     nodes += [n.id for n in plan.graph.nodes if n.declaration.leaf and _is_held(n.op)]
     names = [spec.name for spec in plan.machine.devices]
@@ -213,7 +213,7 @@ def _is_held(op: str) -> bool:
     return op not in ("input", "constant")
 
 
-def _names(plan: Plan, ids: Sequence[int]) -> str:
+def _names(plan: PlanValue, ids: Sequence[int]) -> str:
     names = [plan.graph.nodes[n].name for n in ids]
     if len(names) > 2:
         return f"{names[0]} .. {names[-1]} ({len(names)} nodes)"
@@ -240,7 +240,7 @@ _KINDS = (
 """What is cut from the rules of placement.py; a rule not known here stays as it is."""
 
 
-def plan_as_dict(plan: Plan) -> dict[str, Any]:
+def plan_as_dict(plan: PlanValue) -> dict[str, Any]:
     """Returns the plan as plain data that json.dumps takes."""
     graph, devices = plan.graph, plan.machine.devices
     in_split = split_of(plan)
@@ -310,7 +310,7 @@ def plan_as_dict(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _split_as_dict(plan: Plan, split: Split) -> dict[str, Any]:
+def _split_as_dict(plan: PlanValue, split: Split) -> dict[str, Any]:
     nodes = plan.graph.nodes
     return {
         "id": split.id,
@@ -342,7 +342,7 @@ def _split_as_dict(plan: Plan, split: Split) -> dict[str, Any]:
     }
 
 
-def _node_names(plan: Plan, ids: Iterable[int]) -> list[str]:
+def _node_names(plan: PlanValue, ids: Iterable[int]) -> list[str]:
     return [plan.graph.nodes[n].name for n in ids]
 
 

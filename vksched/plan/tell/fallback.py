@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from ...graph import Node
 from ...trace import warn_user
 from ...units import count_of
-from ..plan import Plan
 from ..support import Support
+from ..value import PlanValue
 
 FEW_ELEMENTS = 16
 """Values of so few elements are not worth a word while only the host has touched them."""
@@ -34,7 +34,7 @@ class Fallback:
     reasons: tuple[tuple[str, str], ...]
 
 
-def find_fallbacks(plan: Plan, few: bool = False) -> tuple[Fallback, ...]:
+def find_fallbacks(plan: PlanValue, few: bool = False) -> tuple[Fallback, ...]:
     """Returns the ops of which numpy runs nodes that no device could, in the graph's order.
 
     few: whether arithmetic on a few numbers counts.
@@ -57,13 +57,13 @@ def find_fallbacks(plan: Plan, few: bool = False) -> tuple[Fallback, ...]:
     return tuple(Fallback(op, tuple(n.name for n in v), reasons[op]) for op, v in found.items())
 
 
-def _is_wanted(plan: Plan, node: Node) -> bool:
+def _is_wanted(plan: PlanValue, node: Node) -> bool:
     """The user put it there; not so where he named a device that cannot run it."""
     rule = plan.placements[node.id].rule
     return rule.startswith("override: ") and ", which cannot: " not in rule
 
 
-def _is_small(plan: Plan, node: Node) -> bool:
+def _is_small(plan: PlanValue, node: Node) -> bool:
     """A few numbers on which no device has worked yet: sizes and positions, made on the host."""
     graph = plan.graph
     if any(graph.nodes[v].type.size > FEW_ELEMENTS for v in (*node.inputs, node.id)):
@@ -74,7 +74,7 @@ def _is_small(plan: Plan, node: Node) -> bool:
     )
 
 
-def warn_of_fallbacks(plan: Plan, told: set[str]) -> None:
+def warn_of_fallbacks(plan: PlanValue, told: set[str]) -> None:
     """Warns of each op that falls to numpy and is not yet in `told`, and adds it.
 
     Ops with the same reasons share a warning.
@@ -112,7 +112,7 @@ def join_reasons(reasons: Sequence[tuple[str, str]]) -> str:
     return "; ".join(f"{' and '.join(names)} cannot: {why}" for why, names in devices.items())
 
 
-def fallback_lines(plan: Plan) -> list[str]:
+def fallback_lines(plan: PlanValue) -> list[str]:
     """Returns a line for each op that falls to numpy."""
     return [
         f"numpy runs {count_of(len(f.nodes), 'node')} of {f.op} ({f.nodes[0]}"

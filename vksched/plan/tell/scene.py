@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from ...graph import Node
 from ...units import count_of, format_bytes
-from ..make.split import value_of
-from ..plan import HOST, Plan, Split
+from ..query import copied_bytes, crossings, fences
+from ..value import HOST, PlanValue, Split, value_of
 from .fallback import find_fallbacks
 
 MANY = 150
@@ -93,15 +93,17 @@ class Scene:
     collapsed: bool
 
 
-def make_scene(plan: Plan) -> Scene:
+def make_scene(plan: PlanValue) -> Scene:
     """Returns what to draw."""
     maker = _Maker(plan)
     maker.add_frames()
     maker.add_wires()
+    crossing = crossings(plan)
     title = (
         f"plan: {count_of(sum(len(s.nodes) for s in plan.splits), 'node')} in "
-        f"{count_of(len(plan.splits), 'split')}, {count_of(len(plan.crossings), 'crossing')} "
-        f"({format_bytes(plan.crossing_bytes)}), {count_of(plan.fences, 'fence')} to wait for, "
+        f"{count_of(len(plan.splits), 'split')}, {count_of(len(crossing), 'crossing')} "
+        f"({format_bytes(copied_bytes(plan, crossing))}), "
+        f"{count_of(fences(plan), 'fence')} to wait for, "
         f"policy {plan.policy}, copies {plan.copies}"
     )
     return Scene(title, maker.lanes, maker.boxes, maker.frames, maker.wires, maker.collapsed)
@@ -118,7 +120,7 @@ def cut(text: str) -> str:
 
 
 class _Maker:
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: PlanValue) -> None:
         self.plan = plan
         self.graph = plan.graph
         self.collapsed = sum(len(s.nodes) for s in plan.splits) > MANY

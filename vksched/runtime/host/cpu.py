@@ -10,10 +10,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 
 from ...errors import DeviceTimeout, PlanError
+from ...machine.links import Link
 from ...machine.spec import DeviceSpec
-from ...plan.plan import CopyIn, Plan
-from ...types import NDArray
-from ..device import Progress, Times
+from ...plan.value import CopyIn, PlanValue
+from ...types import NDArray, Progress
+from ..device import Times
 from ..fork import Owner
 from ..states import HostStates
 from .evaluate import Host, Values, last_uses, run_split
@@ -38,10 +39,14 @@ class CpuDevice:
     def spec(self) -> DeviceSpec:
         return self._spec
 
+    @property
+    def link(self) -> Link | None:
+        return None
+
     def holds(self, key: object) -> bool:
         return self.states.holds(key)
 
-    def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> CpuSession:
+    def prepare(self, plan: PlanValue, index: int, progress: Progress | None = None) -> CpuSession:
         self._owner.require(self.name)  # its thread is not in a forked child
         return CpuSession(plan, index, self._worker, self._workers, self.states)
 
@@ -76,7 +81,7 @@ class CpuSession:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: PlanValue,
         index: int,
         worker: ThreadPoolExecutor,
         workers: Workers,

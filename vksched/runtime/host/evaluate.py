@@ -10,7 +10,7 @@ from ...errors import PlanError, VkschedError
 from ...graph import Graph, Node
 from ...ops.core import host
 from ...ops.core.lower import compute, compute_into
-from ...plan.plan import Plan, Split
+from ...plan.value import PlanValue, Split
 from ...types import NDArray, numpy_dtype
 from ..states import HostValues
 from .workers import Buffers, Workers
@@ -109,7 +109,7 @@ class Values:
 
 
 def run_split(
-    plan: Plan,
+    plan: PlanValue,
     split: Split,
     values: Values,
     dead: dict[int, tuple[int, ...]],
@@ -133,7 +133,7 @@ def run_split(
                 values.drop(gone)
 
 
-def last_uses(plan: Plan, device: int) -> dict[int, tuple[int, ...]]:
+def last_uses(plan: PlanValue, device: int) -> dict[int, tuple[int, ...]]:
     """Returns for each node of a device the values that it needs no more once that node has run."""
     graph = plan.graph
     kept = {graph.root(c.node) for s in plan.splits if s.device == device for c in s.copies_out}

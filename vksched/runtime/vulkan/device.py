@@ -13,11 +13,14 @@ from typing import TypeVar
 
 from ...errors import DeviceError, DeviceLost, IndexOutOfRange
 from ...graph import Graph
+from ...machine.links import Link
 from ...machine.spec import DeviceSpec
-from ...plan.plan import CopyIn, CopyOut, Plan, Split
-from ...types import NDArray, TensorType
-from ..device import Progress, Times
-from .context import CLOSE_LIMIT_S, Buffer, Context, HostBuffer, Recording, Wanted
+from ...plan.value import CopyIn, CopyOut, PlanValue, Split
+from ...types import NDArray, Progress, TensorType
+from ..device import Times
+from .buffers import Buffer, HostBuffer
+from .context import Context, Recording, Wanted
+from .handle import CLOSE_LIMIT_S
 from .memory import DeviceStates, WeightStore, WordView
 from .probe import PLANNED_SHARE
 from .recorder import ECHO, FLAGS, STATUS_WORDS, TICKET, Recorder
@@ -50,10 +53,16 @@ class VulkanDevice:
         """Whether a submission is under way."""
         return self.context.pending()
 
+    @property
+    def link(self) -> Link | None:
+        return None
+
     def holds(self, key: object) -> bool:
         return self.weights.holds(key) or self.states.holds(key)
 
-    def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> VulkanSession:
+    def prepare(
+        self, plan: PlanValue, index: int, progress: Progress | None = None
+    ) -> VulkanSession:
         return VulkanSession(self, plan, index, progress)
 
     def close(self) -> None:
@@ -63,7 +72,9 @@ class VulkanDevice:
 class _Slot:
     """The memory and the recordings of one slot."""
 
-    def __init__(self, context: Context, plan: Plan, index: int, splits: Sequence[Split]) -> None:
+    def __init__(
+        self, context: Context, plan: PlanValue, index: int, splits: Sequence[Split]
+    ) -> None:
         memory = plan.memory[index]
         self.activations: list[Buffer] = []
         self.inbox: list[HostBuffer] = []
@@ -111,7 +122,7 @@ class VulkanSession:
     """One plan's share of a Vulkan device."""
 
     def __init__(
-        self, device: VulkanDevice, plan: Plan, index: int, progress: Progress | None
+        self, device: VulkanDevice, plan: PlanValue, index: int, progress: Progress | None
     ) -> None:
         self._device = device
         self._context = device.context

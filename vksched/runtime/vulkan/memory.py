@@ -14,12 +14,12 @@ import numpy as np
 
 from ...errors import DeviceLost, DTypeError
 from ...plan.make.memory import ALIGN_WORDS, aligned
-from ...plan.plan import Span
-from ...types import WORD_BYTES, NDArray, TensorType, numpy_dtype
-from ..device import Progress
+from ...plan.value import Span
+from ...types import WORD_BYTES, NDArray, Progress, TensorType, numpy_dtype
 from ..host.workers import Workers, usable_cores
 from ..states import Item
-from .context import Buffer, Context, HostBuffer, Recording
+from .buffers import Buffer, HostBuffer
+from .context import Context, Recording
 
 STAGING_WORDS = 1 << 20
 """Large enough for the bus, small enough to be soon full the first time."""

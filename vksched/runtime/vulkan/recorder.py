@@ -17,10 +17,11 @@ from typing import Protocol
 from ...graph import Graph
 from ...ops.core.lower import Lowering
 from ...ops.core.op import OUTPUT, SCRATCH, STATUS, Dispatch
-from ...plan.make.memory import scratch_of
+from ...plan import cost
 from ...plan.make.split import SUBMISSION_S
-from ...plan.plan import CopyIn, CopyOut, Plan, Span, Split
-from .context import Buffer, Context, Pipeline, Recording, Wanted
+from ...plan.value import CopyIn, CopyOut, PlanValue, Span, Split, scratch_of
+from .buffers import Buffer
+from .context import Context, Pipeline, Recording, Wanted
 from .memory import DeviceStates, WeightStore
 from .shaders import Shader, load_shader
 
@@ -111,7 +112,7 @@ class Recorder:
     def __init__(
         self,
         context: Context,
-        plan: Plan,
+        plan: PlanValue,
         index: int,
         splits: Sequence[Split],
         weights: WeightStore,
@@ -180,7 +181,10 @@ class Recorder:
         call = self._graph.signatures[node_id]
         known = self._lowerings.get(call)
         if known is None:
-            known = self._spec.lower(self._graph, node), self._spec.node_seconds(self._graph, node)
+            known = (
+                cost.lower_node(self._spec, self._graph, node),
+                cost.node_seconds(self._spec, self._graph, node),
+            )
             self._lowerings[call] = known
         return known
 

@@ -13,20 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from . import binding
 from .binding import errors
+from .buffers import Buffer
+from .handle import CLOSE_LIMIT_S, DeviceHandle
 
 if TYPE_CHECKING:
-    from .context import Buffer, Context
-
-CLOSE_LIMIT_S = 10.0
-"""How long closing waits for submissions under way; after that their memory is kept for ever."""
+    from .buffers import Buffer
 
 
 class Pipeline:
     """A shader with its constants, bound to buffers; groups and push constants vary."""
 
-    def __init__(self, context: Context, native: Any) -> None:
-        self.context = context
-        self._device = context._device
+    def __init__(self, device: DeviceHandle, native: Any) -> None:
+        self._device = device
         self._native: Any = native
         with self._device.lock:
             self._device.natives.add(self)
@@ -39,9 +37,8 @@ class Pipeline:
 class Recording:
     """Commands recorded once and submitted any number of times, one submission at a time."""
 
-    def __init__(self, context: Context, native: Any, sequence: Any) -> None:
-        self.context = context
-        self._device = context._device
+    def __init__(self, device: DeviceHandle, native: Any, sequence: Any) -> None:
+        self._device = device
         self._native: Any = native
         self._sequence: Any = sequence
         with self._device.lock:
@@ -49,19 +46,19 @@ class Recording:
 
     def begin(self) -> None:
         """Starts over; everything recorded before is forgotten."""
-        with errors("begin", self.context.name):
+        with errors("begin", self._device.name):
             self._open_native().begin()
 
     def dispatch(self, pipeline: Pipeline, groups: tuple[int, int, int], push: bytes) -> None:
         """Records one dispatch, with exactly the push constants that the pipeline takes."""
         if pipeline._native is None:
             raise self._device.closed_error("dispatch", "pipeline")
-        with errors("dispatch", self.context.name):
+        with errors("dispatch", self._device.name):
             self._open_native().dispatch(pipeline._native, groups, push)
 
     def copy(self, source: Buffer, target: Buffer, at: int, to: int, words: int) -> None:
         """Records a copy of words from word `at` of one buffer to word `to` of another."""
-        with errors("copy", self.context.name):
+        with errors("copy", self._device.name):
             natives = source._open_native(), target._open_native()
             self._open_native().copy(*natives, at, to, words)
 
@@ -69,20 +66,20 @@ class Recording:
         """Makes what was written before visible after: by a "shader", a "copy", the "device", which
         is both, or the "host".
         """
-        with errors("barrier", self.context.name):
+        with errors("barrier", self._device.name):
             self._open_native().barrier(source, destination)
 
     def end(self) -> None:
         """Ends recording; it can be submitted now."""
-        with errors("end", self.context.name):
+        with errors("end", self._device.name):
             self._open_native().end()
 
     def submit(self) -> None:
         """Hands the commands to the device and returns at once."""
-        with errors("submit", self.context.name):
+        with errors("submit", self._device.name):
             self._open_native().submit()
         with self._device.lock:
-            self.context.counters.submissions += 1
+            self._device.counters.submissions += 1
 
     def wait(self, timeout_s: float) -> None:
         """Waits for the last submission, without the GIL; after a timeout one may wait again.
@@ -92,15 +89,15 @@ class Recording:
             DeviceLost, OutOfMemory: what the driver reported.
         """
         native = self._open_native()
-        with errors("wait", self.context.name):
+        with errors("wait", self._device.name):
             if native.pending:
                 with self._device.lock:
-                    self.context.counters.fence_waits += 1
+                    self._device.counters.fence_waits += 1
             native.wait(timeout_s)
 
     def done(self) -> bool:
         """Returns whether the last submission has ended; False where there was none."""
-        with errors("done", self.context.name):
+        with errors("done", self._device.name):
             return bool(self._open_native().done())
 
     @property
@@ -110,7 +107,7 @@ class Recording:
 
     def duration_s(self) -> float | None:
         """Returns the device time of the last submission once it ended; None without timestamps."""
-        with errors("duration", self.context.name):
+        with errors("duration", self._device.name):
             duration: float | None = self._open_native().duration_s()
         return duration
 
@@ -124,7 +121,7 @@ class Recording:
             if self._native is None:
                 return
             limit = time.monotonic() + limit_s
-        with errors("close", self.context.name):
+        with errors("close", self._device.name):
             if self._native.pending:
                 with contextlib.suppress(binding.companion.DeviceLost):
                     self._native.wait(max(0.0, limit - time.monotonic()))

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from ...ops.core.lower import Lowering
 from ...ops.core.op import SCRATCH
-from .context import Buffer, Context, Pipeline, Recording
+from .buffers import Buffer
+from .context import Context, Pipeline, Recording
 from .shaders import load_shader
 
 

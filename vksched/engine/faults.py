@@ -1,0 +1,120 @@
+r"""Faults: which devices of a scheduler are out of use, and what a failure means for one graph.
+
+    error of a device --take_in--> quarantine (all graphs)      lost, hangs, drops a submission
+                               \-> this graph: less memory, then without the device    out of memory
+
+One without memory is not quarantined, as memory comes back.
+Examples: tests/scheduler/test_faults.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..errors import DeviceError, OutOfMemory, StateLost
+from ..trace import Event, Trace
+from .states import StateTable
+
+ON_FAULT = ("replay", "raise")
+
+
+class Quarantine:
+    """The devices that failed, with the reasons, for all graphs of a scheduler.
+
+    names: the devices that may fail; the CPU is not among them, its errors go to the caller.
+    """
+
+    def __init__(self, names: Iterable[str], on_fault: str = "replay") -> None:
+        self.names = frozenset(names)
+        self.on_fault = on_fault
+        self.reasons: dict[str, str] = {}
+
+    def require_empty(self) -> None:
+        """Raises where plans may not change by themselves and a device is missing."""
+        for name, reason in list(self.reasons.items()) if self.on_fault == "raise" else ():
+            error = DeviceError(
+                f"[fault] {name} failed earlier: {reason}; make a new Scheduler, or try "
+                'on_fault="replay"'
+            )
+            error.device = name
+            raise error
+
+
+class Faults:
+    """The failures that one graph has met; the caller holds a lock.
+
+    short: devices that had too little memory once, so that the next plan makes do with one copy.
+    """
+
+    def __init__(self, quarantine: Quarantine, states: StateTable, trace: Trace) -> None:
+        self._quarantine = quarantine
+        self._states = states
+        self._trace = trace
+        self.short: set[str] = set()
+        self._without: dict[str, str] = {}
+        """Devices that had too little memory twice: this graph does without them."""
+        self._untold: list[tuple[DeviceError, str]] = []
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """The devices that the next plan does not use, with the reasons."""
+        return {**self._quarantine.reasons, **self._without}
+
+    @property
+    def last(self) -> DeviceError | None:
+        """The last failure of which nobody was told yet."""
+        return self._untold[-1][0] if self._untold else None
+
+    def forget_memory(self) -> None:
+        """Forgets what had no memory, as memory may come back."""
+        self.short.clear()
+        self._without.clear()
+
+    def may_replay(self, error: DeviceError) -> bool:
+        """Returns whether a run that failed so is to be carried out again."""
+        return self._is_fault(error) and self._quarantine.on_fault == "replay"
+
+    def take_in(self, errors: Iterable[DeviceError]) -> None:
+        """Notes what failures mean for the next plan."""
+        for error in filter(self._is_fault, errors):
+            now, kind = self._trace.clock.now(), type(error).__name__
+            fields = {"error": kind, "message": str(error), "during": error.during}
+            self._trace.emit(Event("fault", error.device, now, now, fields=fields))
+            known = error.device in self._quarantine.reasons  # by another graph, and told
+            remedy = self._remedy(error)
+            if self.may_replay(error) and not known:
+                self._untold.append((error, remedy))
+
+    def tell(self, devices: Iterable[str] | None) -> list[str]:
+        """Returns a warning for each failure since the last time, and what happens now.
+
+        devices: on which the graph runs from now on; None where it cannot.
+        """
+        if devices is None:
+            now = "and nothing can take its place"
+        else:
+            now = f"what was not done runs on {', '.join(devices)}"
+        texts = [
+            f"[fault] {error.device} failed in {error.during}: {error}; {remedy}, {now}"
+            for error, remedy in self._untold
+        ]
+        self._untold.clear()
+        return texts
+
+    def _is_fault(self, error: DeviceError) -> bool:
+        return error.device in self._quarantine.names and not isinstance(error, StateLost)
+
+    def _remedy(self, error: DeviceError) -> str:
+        replay = self.may_replay(error)
+        name, kind = error.device, type(error).__name__
+        reason = f"{kind}: {str(error).split('; try')[0]}"
+        if not isinstance(error, OutOfMemory):
+            self._states.lose(name)  # first: who finds it out of use finds no state there
+            self._quarantine.reasons.setdefault(name, reason)
+            return "it is out of use for this scheduler"
+        if replay and name in self.short:
+            self._without[name] = reason
+            return "this graph does without it"
+        if replay:
+            self.short.add(name)
+        return "planned again with what is free now and one copy"

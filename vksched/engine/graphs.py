@@ -1,0 +1,174 @@
+"""Graphs: all that a scheduler has compiled, each kept while somebody runs it.
+
+    compile(outputs) --known request?--> Run of the graph that is there
+                     \\--new---------> plan, allocate, record --> Run
+
+The same graph, placement and observed values again are the same compiled graph, with nothing
+planned or allocated. Examples: tests/scheduler/test_reuse.py, tests/scheduler/test_closing.py.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..errors import DeviceError, GraphError, PlanError
+from ..graph import Outputs, Updates, build_graph
+from ..ops.core.tensor import Tensor
+from ..plan.plan import Plan
+from ..plan.tell.fallback import warn_of_fallbacks
+from ..runtime.fork import Owner
+from ..types import Progress
+from .generations import Compiled
+from .preparing import Preparing
+from .request import Observe, Placements, Request, find_observers
+from .run import Run, make_packer
+
+
+@dataclass(eq=False)
+class _Entry:
+    """A compiled graph and the runs that were handed out for it."""
+
+    compiled: Compiled
+    runs: list[Run] = field(default_factory=list)
+
+
+class Graphs:
+    """The compiled graphs of one scheduler.
+
+    told: what a warning of a fallback was given of. lock: held while a graph is compiled, and for
+    moments.
+    """
+
+    def __init__(self, preparing: Preparing) -> None:
+        self.preparing = preparing
+        self.told: set[str] = set()
+        self.lock = threading.RLock()
+        self.owner = Owner()
+        self.closing = False
+        self.entries: dict[object, _Entry] = {}
+        """Compiled graphs that a request may meet again."""
+        self.compiled: list[Compiled] = []
+        """Those that are not closed yet."""
+
+    def compile(
+        self,
+        outputs: Outputs,
+        placement: Placements | None = None,
+        progress: Progress | None = None,
+        updates: Updates | None = None,
+        observe: Observe | None = None,
+    ) -> Run:
+        """Returns a run of a graph, which is made ready where it is not yet."""
+        with self.lock:
+            request = self._request(outputs, placement, updates, observe, progress)
+            key = request.key()
+            entry = self.entries.get(key)
+            if entry is None:
+                lighter = self.preparing.lighten(request)
+                entry = self.entries[key] = _Entry(Compiled(self.preparing, lighter, progress))
+                self.compiled.append(entry.compiled)
+            run = Run(
+                entry.compiled,
+                make_packer(outputs, request.graph),
+                request.of_graph(entry.compiled.plan.graph).observers,
+                lambda closed: self._forget(closed, key, entry),
+            )
+            entry.runs.append(run)
+        try:
+            warn_of_fallbacks(run.plan, self.told)
+        except BaseException:  # where warnings are errors
+            run.close()
+            raise
+        return run
+
+    def reserve(
+        self,
+        outputs: Outputs,
+        placement: Placements | None = None,
+        updates: Updates | None = None,
+        observe: Observe | None = None,
+    ) -> Plan:
+        """Returns the plan that `compile` would carry out now; nothing is allocated."""
+        with self.lock:
+            request = self.preparing.lighten(self._request(outputs, placement, updates, observe))
+        return self.preparing.plan(request, self.preparing.machine())
+
+    def synchronize(self) -> None:
+        """Waits until every run submitted so far is done, or has failed."""
+        with self.lock:
+            compiled = list(self.compiled)
+        for each in compiled:
+            each.synchronize()
+
+    def require_outside(self, what: str) -> None:
+        """Raises in an observer or sink of a run, which would wait for itself."""
+        for each in self.compiled:
+            each.require_outside(what)
+
+    def close(self) -> bool:
+        """Waits for runs under way and accepted ones, then frees all graphs; returns whether none
+        is left. It is False where another caller still closes one.
+        """
+        with self.lock:
+            compiled = list(self.compiled)
+            self.require_outside("close")
+            self.closing = True
+        for each in compiled:
+            each.close()  # for another caller: until the first one's ends, or at once in a callback
+        return all(each.closed for each in compiled)
+
+    def _forget(self, run: Run, key: object, entry: _Entry) -> None:
+        """Closes a compiled graph with the last of its runs."""
+        if self.owner.forked:
+            return
+        with self.lock:
+            if run in entry.runs:
+                entry.runs.remove(run)
+            last = not entry.runs
+            if last and self.entries.get(key) is entry:
+                del self.entries[key]
+        if last:
+            entry.compiled.close()
+            with self.lock:
+                if entry.compiled in self.compiled:
+                    self.compiled.remove(entry.compiled)
+
+    def _request(
+        self,
+        outputs: Outputs,
+        placement: Placements | None,
+        updates: Updates | None,
+        observe: Observe | None,
+        progress: object = None,
+    ) -> Request:
+        """Returns what is to be planned, checked."""
+        if isinstance(placement, Tensor) or isinstance(progress, Tensor):
+            raise GraphError(
+                "[compile] expected one output, a sequence or a dict, got several; try "
+                "compile([a, b])"
+            )
+        if self.closing:
+            raise DeviceError("[compile] the scheduler is closed; make a new one")
+        graph, ids = build_graph(outputs, updates)
+        overrides = self._overrides(placement or {}, ids)
+        return Request(graph, tuple(overrides), find_observers(graph, ids, observe or {}))
+
+    def _overrides(
+        self, placement: Placements, ids: Mapping[Tensor, int]
+    ) -> list[tuple[str | int, str]]:
+        out: list[tuple[str | int, str]] = []
+        if not isinstance(placement, Mapping):
+            raise PlanError(f"[placement] expected a dict, got {placement!r}")
+        for key, device in placement.items():
+            if not isinstance(device, str) or not isinstance(key, (str, Tensor)):
+                raise PlanError(
+                    "[placement] expected tensors or name patterns to device names, "
+                    f"got {key!r}: {device!r}"
+                )
+            if isinstance(key, Tensor) and key not in ids:
+                raise PlanError(f"[placement] {key!r} is not part of this graph")
+            target = ids[key] if isinstance(key, Tensor) else key
+            out.append((target, self.preparing.opened.resolve(device)))
+        return out

@@ -1,0 +1,165 @@
+"""Preparing: the one place that makes a plan of a request, and an executor of a plan.
+
+    request --machine, tuner--> plan --states placed, memory, recordings--> executor
+
+It is handed down from the scheduler to each compiled graph, which asks it again when a device
+fails. Examples: tests/scheduler/test_scheduler.py, tests/scheduler/test_faults.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from ..errors import OutOfMemory
+from ..graph import Graph
+from ..machine.links import Links
+from ..machine.spec import DeviceSpec, Machine
+from ..plan.plan import Plan
+from ..plan.planner import plan_graph
+from ..runtime.device import Device
+from ..runtime.executor import Executor
+from ..runtime.watchdog import Watchdog
+from ..trace import Trace
+from ..tuner.tuner import Tuner
+from ..types import Progress
+from .devices import DeviceSet
+from .faults import Quarantine
+from .request import Request
+from .states import StateTable
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a scheduler plans and runs; see `Scheduler`."""
+
+    policy: str
+    copies: int | str
+    timeout_s: float
+    offload: bool
+    optimize: bool
+    sync: Mapping[str, str]
+
+
+class Preparing:
+    """Makes plans and executors on the devices of one scheduler.
+
+    lock: held from planning with the memory that is free until that memory is taken.
+    """
+
+    def __init__(
+        self,
+        opened: DeviceSet,
+        settings: Settings,
+        quarantine: Quarantine,
+        states: StateTable,
+        tuner: Tuner,
+        watchdog: Watchdog,
+        trace: Trace,
+    ) -> None:
+        self.opened = opened
+        self.quarantine = quarantine
+        self.states = states
+        self.watchdog = watchdog
+        self.trace = trace
+        self.lock = threading.RLock()
+        self._settings = settings
+        self._tuner = tuner
+        self._numbers = itertools.count()
+        self.specs = {d.name: d.spec for d in opened.devices}
+        """What the devices said when they were opened."""
+
+    def machine(self, left_out: Mapping[str, str] | None = None) -> Machine:
+        """Returns what the planner knows now; a device that is left out is not asked any more.
+
+        left_out: devices with the reasons; by default those in quarantine.
+        """
+        out = self.quarantine.reasons if left_out is None else left_out
+        devices = self.opened.devices
+        specs = tuple(
+            replace(self.specs[d.name], pool="", out_of_use=out[d.name])
+            if d.name in out
+            else self._spec(d)
+            for d in devices
+        )
+        host = devices[-1].name
+        links = Links(tuple((d.name, host, d.link) for d in devices if d.link is not None))
+        return Machine(specs, links).verify()
+
+    def lighten(self, request: Request) -> Request:
+        """Returns a request that takes less work, where that is wanted."""
+        return request.optimized(self.machine()) if self._settings.optimize else request
+
+    def measure(self, request: Request, left_out: Mapping[str, str], small: bool) -> None:
+        """Measures variants of the graph's kernels, as far as the tuner wants to."""
+        devices = [d for d in self.opened.devices if d.name not in left_out]
+        wanted = partial(self.plan, request, self.machine(left_out), small)
+        self._tuner.measure_graph(request.graph, devices, wanted, self.trace)
+
+    def plan(self, request: Request, machine: Machine, small: bool = False) -> Plan:
+        """Returns the plan of a request. small: with one copy, as an allocation failed."""
+        graph = request.graph
+        resident = {
+            index: frozenset(n for n, key in graph.keys.items() if device.holds(key))
+            for index, device in enumerate(self.opened.devices)
+        }
+        plan = plan_graph(
+            graph,
+            machine,
+            policy=self._settings.policy,
+            overrides=request.overrides,
+            copies=1 if small else self._settings.copies,
+            resident=resident,
+            observed=request.observers.keys(),
+        )
+        if not small:
+            return plan
+        note = "copies: 1 made, as a device ran out of memory"
+        return replace(plan, notes=(*plan.notes, note))
+
+    def executor(
+        self,
+        request: Request,
+        left_out: Mapping[str, str],
+        small: bool,
+        progress: Progress | None = None,
+    ) -> Executor:
+        """Plans a request on the devices as they are now, and makes the plan ready.
+
+        left_out: devices not to be used, with the reasons. small: whether to make do with one copy.
+        """
+        plan = self.plan(request, self.machine(left_out), small)
+        devices = self.opened.devices
+        self.states.place(plan, devices)
+        try:
+            return Executor(
+                plan, devices, self.trace, self._settings.timeout_s, progress, self._numbers
+            )
+        except BaseException:
+            self.states.release(plan)
+            raise
+
+    def require_reach(self, graph: Graph, left_out: Mapping[str, str]) -> None:
+        """Raises where a state lives on a device that works, but has no memory for this graph."""
+        for device in self.opened.devices:
+            if device.name not in left_out:
+                continue
+            for node_id in graph.initial:
+                if device.states.holds(graph.keys[node_id]):
+                    raise OutOfMemory(
+                        f"[compile] expected memory on {device.name}, where the state "
+                        f"{graph.nodes[node_id].name!r} lives, got none: {left_out[device.name]}; "
+                        "try closing other graphs"
+                    )
+
+    def _spec(self, device: Device) -> DeviceSpec:
+        """Returns what the planner may know of a device, with what the user asked of it."""
+        spec = self.watchdog.correct(device.spec)
+        spec = self._tuner.tuned(spec)
+        sync = self._settings.sync.get(device.name, "split")
+        least = spec.offload_flops_per_byte if self._settings.offload else math.inf
+        return replace(spec, sync=sync, offload_flops_per_byte=least)

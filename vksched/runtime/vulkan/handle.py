@@ -1,0 +1,176 @@
+"""The handle of an open device: what must be taken down in order, whoever ends it.
+
+Buffers, pipelines and recordings register here; a device lives as long as any view of its mapped
+memory. Examples: tests/runtime/test_companion.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import warnings
+import weakref
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ...errors import DeviceError
+from ...trace import VkschedWarning
+from ..fork import Owner, in_child
+from . import binding
+
+CLOSE_LIMIT_S = 10.0
+"""How long closing waits for submissions under way; after that their memory is kept for ever."""
+
+live_bytes: defaultdict[int, int] = defaultdict(int)
+"""By physical device, as several contexts may share one."""
+_live_lock = threading.Lock()
+
+
+_devices: weakref.WeakSet[DeviceHandle] = weakref.WeakSet()
+"""All that were opened, for a forked child to leave alone."""
+
+
+def count_live(index: int, size_bytes: int) -> None:
+    with _live_lock:
+        live_bytes[index] += size_bytes
+
+
+class Native(Protocol):
+    """What owns an object of Kompute's: a buffer, a pipeline, a recording."""
+
+    _native: Any
+
+
+class Submitted(Native, Protocol):
+    """What may be under way on the device: a recording."""
+
+    _sequence: Any
+
+    def _end(self, limit_s: float) -> bool: ...
+
+
+class Mapped(Protocol):
+    """What keeps mapped memory readable: a view that numpy has."""
+
+    _tensor: Any
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a context has done since it was opened; freeing does not count back."""
+
+    buffers: int = 0
+    buffer_bytes: int = 0
+    pipelines: int = 0
+    recordings: int = 0
+    submissions: int = 0
+    fence_waits: int = 0
+
+
+class DeviceHandle:
+    """What must be taken down in order when a context ends, whoever ends it."""
+
+    def __init__(self, index: int, name: str, manager: Any) -> None:
+        self.name = name
+        self.manager = manager
+        self.owner = Owner()
+        self.counters = Counters()
+        self.lock = threading.RLock()
+        self.calls = 0
+        """Native calls under way without the GIL: the device must not end below them."""
+        self.idle = threading.Condition(self.lock)
+        self.closed = False
+        self.index = index
+        self.recordings: weakref.WeakSet[Submitted] = weakref.WeakSet()
+        self.mappings: weakref.WeakSet[Mapped] = weakref.WeakSet()
+        self.natives: weakref.WeakSet[Native] = weakref.WeakSet()
+        _devices.add(self)
+
+    def require_open(self, stage: str) -> None:
+        if self.closed:
+            raise self.closed_error(stage, "device")
+
+    def closed_error(self, stage: str, what: str) -> DeviceError:
+        """Returns the error for the use of something closed, as all is in a forked child."""
+        self.owner.require(self.name)
+        return DeviceError(f"[{stage}] {self.name}: expected an open {what}, got a closed one")
+
+    def close(self) -> None:
+        with self.lock:
+            if self.closed:
+                return
+            self.closed = True
+            limit = time.monotonic() + CLOSE_LIMIT_S
+            ended = [r._end(max(0.0, limit - time.monotonic())) for r in list(self.recordings)]
+            if all(ended):
+                self.idle.wait_for(lambda: not self.calls, max(0.0, limit - time.monotonic()))
+                self.destroy_if_unused()
+                return
+            # The device still works on them: freeing would crash the driver, now or at exit.
+            self._keep_natives()
+        warnings.warn(
+            f"[close] {self.name}: submissions did not end within {CLOSE_LIMIT_S:.0f} s; their "
+            "memory is kept",
+            VkschedWarning,
+            stacklevel=3,
+        )
+
+    def abandon(self) -> None:
+        """In a forked child: it is the parent's, and its driver is not there to be asked."""
+        self.lock = threading.RLock()
+        self.idle, self.calls = threading.Condition(self.lock), 0
+        self.closed = True
+        if self.manager is not None:
+            self._keep_natives()
+            for owner in (*self.natives, *self.recordings):
+                owner._native = None
+
+    def _keep_natives(self) -> None:
+        """Has no native object destroyed, ever."""
+        for owner in (*self.natives, *self.recordings):
+            binding.companion.leak(owner._native)
+        for recording in self.recordings:
+            binding.companion.leak(recording._sequence)
+        for mapping in self.mappings:
+            binding.companion.leak(mapping._tensor)
+        binding.companion.leak(self.manager)
+        self.manager = None
+
+    def destroy_if_unused(self) -> None:
+        """Ends the device, or leaves that to the last view of its memory, or the last call."""
+        with self.lock:
+            unused = not len(self.mappings) and not self.calls
+            if self.closed and self.manager is not None and unused:
+                self.manager.destroy()
+                self.manager = None
+
+    @contextlib.contextmanager
+    def kept_open(self) -> Iterator[None]:
+        """Keeps the device from ending below a native call."""
+        with self.lock:
+            self.calls += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.calls -= 1
+                self.idle.notify_all()
+                self.destroy_if_unused()
+
+    def destroy_at_exit(self) -> None:
+        """Ends the device whatever views there are: nobody reads them any more."""
+        with self.lock:
+            self.close()
+            self.mappings.clear()
+            self.destroy_if_unused()
+
+
+@in_child
+def _after_fork() -> None:
+    global _live_lock
+    _live_lock = threading.Lock()
+    for device in list(_devices):
+        device.abandon()
