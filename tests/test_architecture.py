@@ -1,22 +1,34 @@
-"""The import rule of the design: what stands left may not import what stands right."""
+"""The import rule: rooms stand on floors, imports go down, and nothing goes in a circle.
+
+    errors types units switches version trace
+      -> machine -> ops (core -> elementwise, moves -> rows -> products -> windows) -> graph
+      -> passes, importers -> plan -> runtime -> tuner, engine -> models -> scheduler
+      -> session, onnx_backend -> cases -> bench -> cli
+
+Imports below `if TYPE_CHECKING` and inside functions count like all others.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "vksched"
-LAYERS = [
-    ("errors", "types", "switches"),
-    ("machine", "ops", "graph"),
-    ("autograd", "passes", "importers"),
+TESTS = Path(__file__).parent
+PACKAGE = TESTS.parent / "vksched"
+FLOORS = [
+    ("errors", "types", "units", "switches", "version", "trace"),
+    ("machine",),
+    ("ops",),
+    ("graph",),
+    ("autograd",),
+    ("optim", "passes", "parallel", "importers"),
     ("plan",),
     ("runtime",),
-    ("tuner",),
-    ("engine",),
+    ("tuner", "engine"),
     ("models",),
     ("scheduler",),
     ("session", "onnx_backend"),
@@ -24,63 +36,170 @@ LAYERS = [
     ("bench",),
     ("cli",),
 ]
-RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-EVERYWHERE = {"trace"}
-"""A leaf that all may import."""
+FAMILIES = [
+    ("core",),
+    ("elementwise", "moves"),
+    ("sources",),
+    ("rows",),
+    ("products",),
+    ("windows",),
+]
+"""Of ops: each family builds on those before it."""
+ROOMS = {
+    "importers": [("base",), ("onnx",)],
+    "importers/onnx": [("nodes",), ("rules",), ("read", "lower"), ("model",), ("example",)],
+    "plan": [
+        ("value", "names", "words"),
+        ("query", "cost"),
+        ("support", "check"),
+        ("tell",),
+        ("plan",),
+        ("make",),
+        ("planner",),
+    ],
+}
 ABOVE_ALL = {"__init__", "__main__"}
-VERSION = {"__version__"}
-"""What the command line takes from the package itself."""
+LOOSE = {"graph", "scheduler", "onnx_backend"}
+"""Files of the package's root beside those of the first floor."""
+MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
-def imported_layers(path: Path) -> set[str]:
-    """Returns the top-level parts of vksched that a module imports, anywhere in it."""
+def name_of(path: Path) -> str:
+    """Returns a module's dotted name below the package; "" for the package itself."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+NAMES = {name_of(path) for path in MODULES}
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """Yields the modules of vksched that a module imports, anywhere in it."""
     inside = path.relative_to(PACKAGE).parts
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.level:
-            base = list(inside[: len(inside) - node.level])
-            parts = base + (node.module.split(".") if node.module else [])
-            names = [parts] if parts else [[alias.name] for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("vksched"):
-            names = [(node.module or "").split(".")[1:] or [a.name for a in node.names]]
+            base = [*inside[: len(inside) - node.level], *(node.module or "").split(".")]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "vksched":
+            base = (node.module or "").split(".")[1:]
         elif isinstance(node, ast.Import):
-            names = [a.name.split(".")[1:] for a in node.names if a.name.startswith("vksched.")]
+            for alias in node.names:
+                if alias.name.startswith("vksched."):
+                    yield alias.name.removeprefix("vksched.")
+            continue
         else:
             continue
-        found |= {n[0] for n in names if n}
-    return found
+        base = [part for part in base if part]
+        for alias in node.names:
+            whole = ".".join([*base, alias.name])
+            yield whole if whole in NAMES else ".".join(base)
 
 
-MODULES = sorted(p for p in PACKAGE.rglob("*.py"))
+IMPORTS = {path: sorted(set(imports_of(path))) for path in MODULES}
+
+
+def ranks(floors: list[tuple[str, ...]]) -> dict[str, int]:
+    return {name: rank for rank, names in enumerate(floors) for name in names}
+
+
+def rises(path: Path, room: str, floors: list[tuple[str, ...]]) -> list[str]:
+    """Returns what a module imports from a higher floor of a room."""
+    rank, prefix = ranks(floors), f"{room.replace('/', '.')}." if room else ""
+    own = name_of(path).removeprefix(prefix).split(".")[0]
+    out: list[str] = []
+    for name in IMPORTS[path]:
+        if not name.startswith(prefix) or name in ("", prefix[:-1]):
+            continue
+        other = name.removeprefix(prefix).split(".")[0]
+        if own in rank and rank.get(other, 0) > rank[own]:
+            out.append(name)
+    return out
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_imports_go_left_only(path: Path) -> None:
+def test_imports_go_down_only(path: Path) -> None:
     own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
     if own in ABOVE_ALL:
         return
-    allowed = {n for n, r in RANK.items() if own in RANK and r <= RANK[own]} | EVERYWHERE | VERSION
-    if own in EVERYWHERE:
-        allowed = {"errors", "types"}
-    assert imported_layers(path) - {own} <= allowed - ({own} if own in EVERYWHERE else set())
+    assert own in ranks(FLOORS) or own == "spirv"
+    assert "" not in IMPORTS[path], "the package itself stands above all"
+    assert rises(path, "", FLOORS) == []
+    if own == "ops":
+        assert rises(path, "ops", FAMILIES) == []
+    for room, floors in ROOMS.items():
+        if name_of(path).startswith(f"{room.replace('/', '.')}."):
+            assert rises(path, room, floors) == []
+
+
+def test_no_imports_go_in_a_circle() -> None:
+    edges = {name_of(path): set(found) - {""} for path, found in IMPORTS.items()}
+    state: dict[str, int] = {}
+    circles: list[str] = []
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        state[name] = 1
+        for other in sorted(edges.get(name, ())):
+            if other == name:
+                continue
+            if state.get(other) == 1:
+                circles.append(
+                    " -> ".join([*above[above.index(other) :], name, other])
+                    if other in above
+                    else f"{name} -> {other}"
+                )
+            elif other not in state:
+                visit(other, (*above, name))
+        state[name] = 2
+
+    for name in sorted(edges):
+        if name not in state:
+            visit(name, ())
+    assert circles == []
+
+
+def test_no_file_lies_loose() -> None:
+    loose = {path.stem for path in PACKAGE.glob("*.py")}
+    assert loose == set(FLOORS[0]) | LOOSE | ABOVE_ALL
+    for family in {name for names in FAMILIES for name in names}:
+        assert (PACKAGE / "ops" / family / "__init__.py").exists()
+    assert {path.name for path in (PACKAGE / "ops").glob("*.py")} == {"__init__.py"}
+    assert {path.name for path in (PACKAGE / "importers").glob("*.py")} == {
+        "__init__.py",
+        "base.py",
+    }
+    assert {path.name for path in TESTS.glob("*.py")} == {"conftest.py", "test_architecture.py"}
+    assert not list((TESTS.parent / "shaders").glob("*.comp"))
+
+
+def test_every_room_says_what_it_is() -> None:
+    rooms = [path for path in MODULES if path.name == "__init__.py"]
+    assert [str(p) for p in rooms if not ast.get_docstring(ast.parse(p.read_text("utf-8")))] == []
+    folders = {path.parent for path in MODULES}
+    assert {str(f) for f in folders if not (f / "__init__.py").exists()} == set()
+
+
+def test_classes_fit_on_a_few_screens() -> None:
+    long = [
+        f"{name_of(path)}.{node.name}: {node.end_lineno - node.lineno} lines"
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ClassDef) and (node.end_lineno or 0) - node.lineno >= 300
+    ]
+    assert long == []
+    assert {
+        name_of(p): n for p in MODULES if (n := len(p.read_text("utf-8").splitlines())) > 500
+    } == {}
+    assert len((PACKAGE / "scheduler.py").read_text("utf-8").splitlines()) < 400
 
 
 def test_one_file_alone_imports_each_native_module() -> None:
-    told = {str(p.relative_to(PACKAGE)) for p in MODULES if "vksched_native" in p.read_text()}
-    assert told == {"runtime/vulkan/binding.py", "bench/peers/kp.py", "ops/core/loops.py"}
     users = {
-        (str(path.relative_to(PACKAGE)), module)
+        (name_of(path), module)
         for path in MODULES
-        for module in re.findall(r"vksched_native(?:\.| import )(\w+)", path.read_text())
+        for module in re.findall(r"vksched_native(?:\.| import )(\w+)", path.read_text("utf-8"))
     }
     assert users == {
-        ("runtime/vulkan/binding.py", "kp"),
-        ("runtime/vulkan/binding.py", "companion"),
-        ("bench/peers/kp.py", "kp"),
-        ("ops/core/loops.py", "loops"),
+        ("runtime.vulkan.binding", "kp"),
+        ("runtime.vulkan.binding", "companion"),
+        ("bench.peers.kp", "kp"),
+        ("ops.core.loops", "loops"),
     }
-
-
-def test_every_module_has_a_place() -> None:
-    known = set(RANK) | EVERYWHERE | ABOVE_ALL | {"spirv"}
-    assert {p.relative_to(PACKAGE).parts[0].removesuffix(".py") for p in MODULES} <= known

@@ -10,8 +10,6 @@ work.
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
-
 from .engine.run import Run
 from .errors import (
     DeviceError,
@@ -48,6 +46,7 @@ from .scheduler import Scheduler
 from .session import InferenceSession
 from .trace import Event, Recorder, Trace, VkschedWarning
 from .types import TensorType
+from .version import __version__ as __version__
 
 __all__ = [
     "DTypeError",

@@ -20,7 +20,7 @@ from .types import INT64, NDArray, TensorType, numpy_dtype
 FEW = 1 << 16
 """Weights of up to so many integers are searched for their bounds, those of int64 all."""
 
-SMALL_BYTES = 1024
+INLINE_BYTES = 1024
 """Constants up to this size are compared by what they hold."""
 
 Outputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
@@ -86,7 +86,7 @@ class Graph:
         held: list[object] = []
         for node_id, owner in self.keys.items():
             array = self.data.get(node_id)
-            small = array is not None and array.nbytes <= SMALL_BYTES
+            small = array is not None and array.nbytes <= INLINE_BYTES
             small = small and self.nodes[node_id].op == "constant"
             held.append(array.tobytes() if small and array is not None else owner)
         return nodes, self.outputs, tuple(held), self.kept

@@ -18,7 +18,7 @@ from .engine.run import Run
 from .engine.states import StateTable
 from .errors import GraphError, PlanError
 from .graph import Outputs, Updates
-from .importers import ImportedModel
+from .importers.base import ImportedModel
 from .machine.spec import Machine
 from .ops.core.tensor import Tensor
 from .plan.plan import Plan

@@ -544,17 +544,17 @@ def test_elements_that_do_not_fit_are_told_with_the_node(
 def test_what_inference_says_wrongly_is_found_out_once(
     sched: vs.Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vksched.importers.onnx.lower.context import Context
+    from vksched.importers.onnx.lower.context import ModelContext
     from vksched.importers.onnx.nodes.values import Inferred
 
-    original = Context.infer
+    original = ModelContext.infer
 
-    def wrong(self: Context, node: Any, *more: Any) -> list[Inferred | None]:
+    def wrong(self: ModelContext, node: Any, *more: Any) -> list[Inferred | None]:
         if node.op_type == "Det":
             return [Inferred(onnx.TensorProto.FLOAT, (5,))]
         return original(self, node, *more)
 
-    monkeypatch.setattr(Context, "infer", wrong)
+    monkeypatch.setattr(ModelContext, "infer", wrong)
     text = "g (float[2,2] q) => (float[2,2] y) { i = Det(q)\n y = Add(q, i) }"
     q = 2 * np.eye(2, dtype=np.float32)
     run = sched.compile(vs.load(parse(text)))
@@ -568,17 +568,17 @@ def test_what_inference_says_wrongly_is_found_out_once(
 def test_what_inference_says_wrongly_is_found_out_in_stages_kept_from_before(
     sched: vs.Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vksched.importers.onnx.lower.context import Context
+    from vksched.importers.onnx.lower.context import ModelContext
     from vksched.importers.onnx.nodes.values import Inferred
 
-    original = Context.infer
+    original = ModelContext.infer
 
-    def wrong(self: Context, node: Any, inputs: Any, schema: Any) -> list[Inferred | None]:
+    def wrong(self: ModelContext, node: Any, inputs: Any, schema: Any) -> list[Inferred | None]:
         if node.op_type == "Unique":
             return [Inferred(onnx.TensorProto.FLOAT, inputs[0].shape)]
         return original(self, node, inputs, schema)
 
-    monkeypatch.setattr(Context, "infer", wrong)
+    monkeypatch.setattr(ModelContext, "infer", wrong)
     run = sched.compile(
         vs.load(parse("g (float[n] x) => (float[?] y) { u = Unique(x)\n y = Neg(u) }"))
     )

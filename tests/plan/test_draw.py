@@ -12,7 +12,7 @@ from graphs import NAMED, A, B, Named, chain, diamond, make_plan, mlp, picky, ra
 
 import vksched as vs
 from vksched.plan.tell.draw import CROSSING, FALLEN, draw_plan
-from vksched.plan.tell.layout import CHAR, Layout, lay_out
+from vksched.plan.tell.geometry import CHAR, Layout, lay_out
 from vksched.plan.tell.scene import MANY, Box, make_scene
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -30,7 +30,7 @@ FACT_SIZES = (1_000, 3_000, 10_000, 30_000)
 WIDTH, HEADS, TOKENS = 64, 4, 16
 STAGES = {
     "split_graph": "splits",
-    "Program": "memory",
+    "MemoryUse": "memory",
     "assign_memory": "memory",
     "count_levels": "barriers",
     "split_items": "barriers",

@@ -36,7 +36,7 @@ class _Group(click.Group):
 
 def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        from .. import __version__
+        from ..version import __version__
 
         click.echo(f"vksched {__version__}")
         ctx.exit()

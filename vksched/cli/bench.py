@@ -73,9 +73,9 @@ def bench(
     """
     if budget_s <= 0:
         raise GraphError(f"[bench] expected a budget of more than 0 seconds, got {budget_s}")
-    from .. import __version__
     from ..bench.report import find_devices, run_suite
     from ..bench.suites import specs_of
+    from ..version import __version__
 
     specs = specs_of(suite, pattern)
     if output is not None:

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..errors import VkschedError
+from ..types import Progress
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
     from .onnx.model import Model
-
-Progress = Callable[[str, int, int], None]
-"""Called with (what, done, total), in bytes, while something long goes on."""
-
-
-class ImportedModel:
-    """What a scheduler compiles besides tensors: a model of a file."""
 
 
 def load(

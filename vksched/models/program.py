@@ -18,11 +18,11 @@ from ..engine.graphs import Graphs
 from ..engine.run import Run
 from ..errors import OutOfMemory
 from ..graph import build_graph
-from ..importers.onnx.lower.context import Context
+from ..importers.onnx.lower.context import ModelContext
 from ..importers.onnx.lower.lowering import (
     Frame,
+    FrameLowering,
     HostStep,
-    Lowering,
 )
 from ..importers.onnx.nodes.elements import from_storage, to_storage
 from ..importers.onnx.nodes.host import WrongShape
@@ -73,7 +73,7 @@ class Program:
     """
 
     def __init__(
-        self, context: Context, frame: Frame, compiler: StageCompiler, cache: StageCache
+        self, context: ModelContext, frame: Frame, compiler: StageCompiler, cache: StageCache
     ) -> None:
         self.context = context
         self.compiler = compiler
@@ -155,7 +155,7 @@ class Program:
         held: Mapping[str, HostValue] | None,
     ) -> Stage:
         doubted = len(self.context.not_inferable)
-        lowered = Lowering(self.context, junction.frame, types, held).run()
+        lowered = FrameLowering(self.context, junction.frame, types, held).run()
         run = self._compiled(lowered.outputs) if lowered.outputs else None
         made = dict(lowered.outputs)
         handed = [*(lowered.then.slots if lowered.then else ()), *_step_slots(lowered.step)]

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from ..engine.run import Run
-from ..importers.onnx.lower.context import Context
+from ..importers.onnx.lower.context import ModelContext
 from ..importers.onnx.lower.lowering import (
     Frame,
     Lowered,
@@ -28,7 +28,7 @@ from ..types import NDArray
 class AnyProgram(Protocol):
     """A function of host values that a graph of the file describes: see program.py."""
 
-    context: Context
+    context: ModelContext
     start: Junction
 
     def of(self, frame: Frame) -> AnyProgram:

@@ -39,7 +39,7 @@ MOST_WITH_NUMBERS = 2
 """Programs that differ in their steps or numbers, of those with numbers in a graph: the limits of
 its clips, the slope of its leaky ReLUs, but not a scale for each layer.
 """
-Program = tuple[tuple[int, ...], tuple[Step, ...], tuple[tuple[str, int], ...]]
+ChainParts = tuple[tuple[int, ...], tuple[Step, ...], tuple[tuple[str, int], ...]]
 """The values that elementwise ops read, their steps and constants, as of a chain."""
 
 
@@ -74,7 +74,7 @@ def fuse_epilogues(graph: Graph, wishes: Wishes) -> Graph:
     return rewrite(graph, dict.fromkeys(("chain", *taken), (rule,)), wishes, whole=True)
 
 
-def _program(r: Rewriter, node: Node) -> Program:
+def _program(r: Rewriter, node: Node) -> ChainParts:
     """Returns a node as the steps of a chain."""
     if node.op == "chain":
         program = program_of(node.attrs)
@@ -87,7 +87,7 @@ def _program(r: Rewriter, node: Node) -> Program:
     return values, (step,), tuple(words.values())
 
 
-def _follow(r: Rewriter, node: Node, own: int, program: Program, limits: Limits) -> int | None:
+def _follow(r: Rewriter, node: Node, own: int, program: ChainParts, limits: Limits) -> int | None:
     """Returns a product that takes a node's steps, where it is one and can."""
     values, steps, constants = program
     product, beside = r[own], tuple(set(values) - {own})

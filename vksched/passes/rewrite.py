@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ..graph import SMALL_BYTES, Graph, Node
+from ..graph import INLINE_BYTES, Graph, Node
 from ..ops.core.attrs import Attrs, AttrValue
 from ..ops.core.lower import infer
 from ..ops.core.op import get_op
@@ -208,7 +208,7 @@ class Rewriter:
         key: object,
     ) -> int:
         """A leaf; small constants of the same elements are one."""
-        if op == "constant" and array is not None and array.nbytes <= SMALL_BYTES:
+        if op == "constant" and array is not None and array.nbytes <= INLINE_BYTES:
             same = (type_, array.tobytes(), self._made_home)
             twin = self._equal.setdefault(same, len(self._nodes))
             if twin != len(self._nodes):

@@ -10,7 +10,7 @@ accepted and has no effect. The onnx package is needed once a session is made.
 
 from __future__ import annotations
 
-from .. import __version__
+from ..version import __version__
 from .binding import IOBinding
 from .inference import InferenceSession, ModelMetadata, NodeArg
 from .options import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,8 +13,15 @@ from ..errors import DeviceError, GraphError
 from ..types import NDArray
 from .values import OrtValue, dtype_of, fill, plain
 
-if TYPE_CHECKING:
-    from .inference import InferenceSession
+
+class Named(Protocol):
+    """What tells the names of its inputs and outputs: a session."""
+
+    def get_inputs(self) -> Sequence[Any]: ...
+
+    def get_outputs(self) -> Sequence[Any]: ...
+
+    def get_overridable_initializers(self) -> Sequence[Any]: ...
 
 
 class IOBinding:
@@ -22,7 +29,7 @@ class IOBinding:
     when the session runs, not before.
     """
 
-    def __init__(self, session: InferenceSession) -> None:
+    def __init__(self, session: Named) -> None:
         self._outputs_known = [arg.name for arg in session.get_outputs()]
         self._inputs_known = [
             arg.name for arg in (*session.get_inputs(), *session.get_overridable_initializers())

@@ -11,9 +11,9 @@ import numpy as np
 
 from ...errors import DTypeError, GraphError, ShapeError
 from ...types import NDArray, Shape
-from .. import ImportedModel
-from .lower.context import Context
-from .lower.lowering import Frame, Lowered, Lowering
+from ..base import ImportedModel
+from .lower.context import ModelContext
+from .lower.lowering import Frame, FrameLowering, Lowered
 from .nodes.elements import INTS, element_name, numpy_of
 from .nodes.names import joined_names
 from .nodes.values import HostType, HostValue, Value, type_of
@@ -64,7 +64,7 @@ class Model(ImportedModel):
         model = file.model
         graph = model.graph
         self.opsets = {o.domain: o.version for o in model.opset_import}
-        self.context = Context(self.opsets, tuple(model.functions), joined_names(graph))
+        self.context = ModelContext(self.opsets, tuple(model.functions), joined_names(graph))
         self.name = graph.name or (file.path.stem if file.path else "model")
         self._env = self.context.initializers(file.initializers)
         declared = [_model_value(v) for v in graph.input]
@@ -109,7 +109,9 @@ class Model(ImportedModel):
         """
         types = {name: type_of(value) for name, value in inputs.items()}
         only_types = any(isinstance(value, HostType) for value in inputs.values())
-        return Lowering(self.context, self.frame(), types, None if only_types else inputs).run()
+        return FrameLowering(
+            self.context, self.frame(), types, None if only_types else inputs
+        ).run()
 
     def frame(self, given: frozenset[str] = frozenset()) -> Frame:
         """Returns the whole graph as something to lower. given: initializers to take as inputs."""

@@ -104,7 +104,7 @@ def program_attrs(
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class ChainSteps:
     """A chain's attributes, taken apart. values: the constants as numpy has them. dead: behind each
     step the registers that no later one reads.
     """
@@ -116,7 +116,7 @@ class Program:
 
 
 @lru_cache(maxsize=512)
-def program_of(attrs: Attrs) -> Program:
+def program_of(attrs: Attrs) -> ChainSteps:
     """Returns the program of a chain."""
     steps = cast(tuple[Step, ...], attrs["steps"])
     constants = cast(tuple[tuple[str, int], ...], attrs["constants"])
@@ -126,7 +126,7 @@ def program_of(attrs: Attrs) -> Program:
     for at, number in last.items():
         dead[number].append(at)
     values = tuple(_value_of(dtype, at) for dtype, at in constants)
-    return Program(taken, constants, values, tuple(map(tuple, dead)))
+    return ChainSteps(taken, constants, values, tuple(map(tuple, dead)))
 
 
 def _value_of(dtype: str, at: int) -> NDArray:
@@ -141,7 +141,7 @@ def _types(inputs: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]
 
 
 @lru_cache(maxsize=512)
-def _types_of(inputs: tuple[TensorType, ...], program: Program) -> tuple[TensorType, ...]:
+def _types_of(inputs: tuple[TensorType, ...], program: ChainSteps) -> tuple[TensorType, ...]:
     types = [*inputs, *(TensorType((), dtype) for dtype, _ in program.constants)]
     for op, registers, given in program.steps:
         if any(not 0 <= r < len(types) for r in registers):

@@ -42,7 +42,7 @@ FUNCTIONS = frozenset(
 BUFFERS = 6
 """What a kernel binds at most with a residual."""
 
-Program = tuple[int, Attrs]
+ChainSteps = tuple[int, Attrs]
 """The operands of the steps, and the attributes of their chain."""
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ def then(
 
 
 @lru_cache(maxsize=4096)
-def program_of(attrs: Attrs) -> Program | None:
+def program_of(attrs: Attrs) -> ChainSteps | None:
     """Returns the epilogue among the attributes of an op."""
     if THEN not in attrs:
         return None
@@ -149,7 +149,7 @@ def _infer(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 
 def _parted(
-    inputs: tuple[T, ...], attrs: Attrs, program: Program
+    inputs: tuple[T, ...], attrs: Attrs, program: ChainSteps
 ) -> tuple[tuple[T, ...], Attrs, tuple[T, ...]]:
     """Returns the operands and attributes of the op itself, and the residual."""
     count = len(inputs) - program[0] + 1

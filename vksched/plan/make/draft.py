@@ -19,7 +19,7 @@ from ..plan import Plan
 from ..support import Support
 from ..value import CopyIn, CopyOut, DeviceMemory, Placement, Span, Split
 from .barriers import count_levels, find_barriers, split_items
-from .memory import Program, aligned, assign_memory, assign_window, states_of, weights_of
+from .memory import MemoryUse, aligned, assign_memory, assign_window, states_of, weights_of
 from .split import Outline, split_graph
 
 NOWHERE = Span(0, 0, 0)
@@ -88,7 +88,7 @@ def make_draft(
     for device, spec in enumerate(machine.devices):
         weights = weights_of(graph, outlines, device)
         states = states_of(graph, outlines, device)
-        program = Program(support, outlines, device)
+        program = MemoryUse(support, outlines, device)
         if spec.kind == "cpu":
             weight_bytes = sum(graph.nodes[w].type.host_bytes for w in weights)
             state_bytes = sum(graph.nodes[s].type.host_bytes for s in states)

@@ -24,7 +24,7 @@ from ...errors import OutOfMemory
 from ...units import format_share
 from ..support import Support
 from .draft import Draft
-from .memory import Program, aligned
+from .memory import MemoryUse, aligned
 from .placement import NONE, WELL_FILLED, Caps
 
 PEAK_SHARE = 0.6
@@ -80,7 +80,7 @@ def _find_peak(draft: Draft, pool: tuple[int, ...], caps: Caps) -> range | None:
     most_words = (draft.room(pool) - besides) // 4
     if len(pool) > 1 or most_words <= 0:
         return None
-    live = Program(support, draft.outlines, device).live()
+    live = MemoryUse(support, draft.outlines, device).live()
     number = {node.id: i for i, node in enumerate(support.computed)}
     here = [number[n] for o in draft.outlines if o.device == device for n in o.nodes]
     found: list[int] = []

@@ -62,7 +62,7 @@ class Lifetime(NamedTuple):
     last: int
 
 
-class Program:
+class MemoryUse:
     """What a device does with its memory, item by item, over all its splits in order.
 
     first, last: for each value the first and the last item that touches it, both included. words:
@@ -166,7 +166,7 @@ class Program:
 
 
 def assign_memory(
-    program: Program, page_words: int, own_buffers: bool = False, tight: bool = False
+    program: MemoryUse, page_words: int, own_buffers: bool = False, tight: bool = False
 ) -> tuple[dict[int, Span], tuple[int, ...]]:
     """Returns a span for each value of a program and the page sizes in words.
 

@@ -15,7 +15,7 @@ from ...errors import PlanError
 from ...units import count_of, format_bytes
 from ..query import buffers
 from ..value import PlanValue
-from .layout import CHAR, LINE, MARGIN, PAD, Layout, Line, lay_out
+from .geometry import CHAR, LINE, MARGIN, PAD, Layout, Line, lay_out
 from .scene import Box, make_scene, shorten
 
 # light and dark of each device, told apart by eyes that see no red or green too (Okabe and Ito)

@@ -17,7 +17,7 @@ import numpy as np
 
 from ...types import NDArray
 
-SMALL_BYTES = 1 << 16
+LEAST_PIECE_BYTES = 1 << 16
 """Below this, the system's memory allocator is as good."""
 
 
@@ -128,7 +128,7 @@ class Buffers:
     def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray:
         """Returns an array with any content that nothing else shares."""
         size = math.prod(shape) * dtype.itemsize
-        if size < SMALL_BYTES:
+        if size < LEAST_PIECE_BYTES:
             return np.empty(shape, dtype)
         fitting = [m for m in self._free if size <= m.nbytes <= 2 * size]
         if fitting:

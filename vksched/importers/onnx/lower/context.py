@@ -1,4 +1,4 @@
-"""Context: what all lowerings of one model share: weights and folded values are made once."""
+"""ModelContext: what all lowerings of one model share: weights and folded values are made once."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from onnx.helper import (
 from onnx.numpy_helper import from_array
 from onnx.shape_inference import infer_node_outputs
 
+from ....graph import INLINE_BYTES
 from ....ops.core.tensor import Tensor, constant, weight
 from ....types import NDArray
 from ..nodes.elements import to_storage
@@ -28,8 +29,6 @@ from ..nodes.names import JOINT
 from ..nodes.node import attribute_array, attribute_value
 from ..nodes.values import SEQUENCE, Inferred, Value, known
 
-SMALL_BYTES = 1024
-"""Arrays up to this size are constants, held by every device that uses them."""
 DATA_ELEMENTS = 1024
 """Known values up to this size are shown to shape inference."""
 
@@ -41,7 +40,7 @@ _KINDS: dict[str, Any] = {
 """numpy's types of the attributes of a Constant node."""
 
 
-class Context:
+class ModelContext:
     """What is shared by all lowerings of a model.
 
     opsets: the version of each domain that the model imports. functions: of the model, which the
@@ -122,7 +121,7 @@ class Context:
             return found
         name = self._names.get(id(array))
         stored = to_storage(array)
-        made = weight(stored) if stored.nbytes > SMALL_BYTES else constant(stored)
+        made = weight(stored) if stored.nbytes > INLINE_BYTES else constant(stored)
         if name:
             made.name, made._named = name, True
         elif made.op == "weight":

@@ -12,14 +12,14 @@ from ..nodes.names import has_subgraphs, subgraphs
 from ..nodes.splice import copy_body, hand_over, node_count
 from ..nodes.values import Value
 from ..rules import find_rule
-from .context import Context, type_proto
+from .context import ModelContext, type_proto
 
 MAX_NODES = 512
 """So many nodes may one function become."""
 
 
 def expand(
-    context: Context, node: NodeProto, inputs: Sequence[Value | None], schema: OpSchema | None
+    context: ModelContext, node: NodeProto, inputs: Sequence[Value | None], schema: OpSchema | None
 ) -> list[NodeProto] | None:
     """Returns what ONNX defines a node to be; None where it says nothing, where that does not hold
     at the opsets of the model, or would leave more to the host than the node itself.
@@ -47,7 +47,7 @@ def expand(
 
 
 def _function(
-    context: Context, node: NodeProto, inputs: Sequence[Value | None], schema: OpSchema | None
+    context: ModelContext, node: NodeProto, inputs: Sequence[Value | None], schema: OpSchema | None
 ) -> FunctionProto | None:
     """Returns the body of the newest version that the model's opset may mean."""
     if schema is None:
@@ -76,7 +76,7 @@ def _function(
     return None
 
 
-def _holds(context: Context, function: FunctionProto, nodes: Iterable[NodeProto]) -> bool:
+def _holds(context: ModelContext, function: FunctionProto, nodes: Iterable[NodeProto]) -> bool:
     """Returns whether the ops of a body are, at the model's opsets, those it was written for."""
     versions = {o.domain: o.version for o in function.opset_import}
     for node in nodes:
@@ -108,7 +108,7 @@ def _is_form_of(old: OpSchema, new: OpSchema) -> bool:
     )
 
 
-def _is_expressed(context: Context, nodes: Iterable[NodeProto]) -> bool:
+def _is_expressed(context: ModelContext, nodes: Iterable[NodeProto]) -> bool:
     """Returns whether there is a rule, or a function, for each op."""
     for node in nodes:
         schema = context.schema(node)

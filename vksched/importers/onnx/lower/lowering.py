@@ -1,4 +1,4 @@
-"""Lowering: the nodes of an ONNX graph as vksched Tensors, as far as shapes are known.
+"""FrameLowering: the nodes of an ONNX graph as vksched Tensors, as far as shapes are known.
 
 Problem: a vksched graph has fixed shapes, an ONNX graph need not: shapes may depend on inputs, on
 computed values, on the turns of a loop. Method: the nodes are walked for given input types. What is
@@ -34,7 +34,7 @@ from ..nodes.names import free_names, has_subgraphs, item_slot, names_read, slot
 from ..nodes.node import NodeContext
 from ..nodes.values import EMPTY, HostType, HostValue, Inferred, TypeKey, Value
 from ..rules import find_rule
-from .context import Context
+from .context import ModelContext
 from .expansion import expand
 from .folding import evaluated, fold, is_fixed
 
@@ -107,14 +107,14 @@ class Lowered:
 
 
 @dataclass(eq=False)
-class Lowering:
+class FrameLowering:
     """The walk over one frame.
 
     types: of all slots. arrays: the elements of slots, for a run that waits for it; None when only
     types are there.
     """
 
-    context: Context
+    context: ModelContext
     frame: Frame
     types: Mapping[str, TypeKey]
     arrays: Mapping[str, HostValue] | None

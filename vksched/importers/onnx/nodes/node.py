@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from onnx import AttributeProto, NodeProto, TensorProto
@@ -14,10 +14,8 @@ from ....errors import UnsupportedOp
 from ....ops.core.tensor import Tensor
 from ....types import NDArray, Shape
 from .elements import element_name
+from .scope import NodeScope
 from .values import Inferred, Value
-
-if TYPE_CHECKING:
-    from ..lower.lowering import Lowering
 
 
 class NodeContext:
@@ -29,7 +27,7 @@ class NodeContext:
 
     def __init__(
         self,
-        lowering: Lowering,
+        lowering: NodeScope,
         node: NodeProto,
         inputs: tuple[Value | None, ...],
         schema: OpSchema | None,

@@ -18,7 +18,7 @@ from ....errors import ModelFormatError
 
 MAX_MAPS = 256
 """A map holds a file descriptor, of which a process has some 1,000; files beyond are read."""
-SMALL_BYTES = 1 << 16
+LEAST_MAPPED_BYTES = 1 << 16
 """Files up to this size are read, not mapped."""
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # opening a fifo does not wait then
@@ -109,7 +109,7 @@ def _content(file: int, name: str, where: str, mapped: bool) -> memoryview:
         raise ModelFormatError(
             f"[onnx] {where}: expected a regular file, got something else at {name!r}"
         )
-    if mapped and about.st_size > SMALL_BYTES:
+    if mapped and about.st_size > LEAST_MAPPED_BYTES:
         return memoryview(mmap.mmap(file, about.st_size, access=mmap.ACCESS_READ))
     with open(file, "rb", closefd=False) as stream:
         return memoryview(stream.read(about.st_size))

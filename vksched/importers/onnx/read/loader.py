@@ -20,8 +20,7 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
 from ....errors import ModelFormatError
-from ....types import NDArray
-from ... import Progress
+from ....types import NDArray, Progress
 from .check import check_model
 from .files import Folder, open_model
 from .infer import check_inference

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from onnx import TensorProto
 
 from .... import ops
 from ....ops.core.tensor import Tensor
+from ..nodes.node import NodeContext
 from .narrow import NUMBERS, fit, is_float
 from .registry import rule
-
-if TYPE_CHECKING:
-    from ..nodes.node import NodeContext
 
 
 def _thresholded(x: Tensor, alpha: float) -> Tensor:

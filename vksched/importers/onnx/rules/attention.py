@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,11 +11,9 @@ from ....ops import slice as slice_
 from ....ops.core.tensor import Tensor, constant
 from ....types import BOOL, FLOAT32, FLOAT64, numpy_dtype
 from ..nodes.elements import PLAIN
+from ..nodes.node import NodeContext
 from .heads import both, join_heads, narrow, rotate, scores_of, seen, split_heads
 from .registry import rule
-
-if TYPE_CHECKING:
-    from ..nodes.node import NodeContext
 
 
 @rule("RotaryEmbedding", rounds=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,11 +12,9 @@ from ....ops.core.tensor import Tensor
 from ....types import NDArray, as_shape
 from ..nodes.elements import ANY, EVERY, numpy_of, storage, to_storage
 from ..nodes.host import describe
+from ..nodes.node import NodeContext
 from ..nodes.values import EMPTY, Value, known
 from .registry import rule
-
-if TYPE_CHECKING:
-    from ..nodes.node import NodeContext
 
 KNOWN_ELEMENTS = 1 << 16
 """What is made of numbers alone is made on the host up to this size, that it may be folded."""

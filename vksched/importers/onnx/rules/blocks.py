@@ -5,7 +5,6 @@ for each model.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 from onnx import TensorProto
@@ -14,11 +13,9 @@ from ....ops import gather, matmul
 from ....ops.core.tensor import Tensor
 from ....types import NDArray
 from ..nodes.elements import ANY
+from ..nodes.node import NodeContext
 from ..nodes.values import known
 from .registry import MICROSOFT, rule
-
-if TYPE_CHECKING:
-    from ..nodes.node import NodeContext
 
 
 def unpack(array: NDArray, bits: int) -> NDArray:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from onnx import TensorProto
 
 from ....ops import bitcast
 from ..nodes.elements import ANY, INTS, STORAGE, element_name, storage
+from ..nodes.node import NodeContext
 from ..nodes.values import Value
 from .narrow import convert
 from .registry import rule
-
-if TYPE_CHECKING:
-    from ..nodes.node import NodeContext
 
 T = TensorProto
 WORDS = {T.FLOAT, T.INT32, T.UINT32}

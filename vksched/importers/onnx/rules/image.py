@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from onnx import TensorProto
 
 from ....ops import (
@@ -20,10 +18,8 @@ from ....ops import slice as slice_
 from ....ops.core.tensor import Tensor
 from ....types import normalize_axis
 from ..nodes.elements import ANY, PLAIN, element_name
+from ..nodes.node import NodeContext
 from .registry import rule
-
-if TYPE_CHECKING:
-    from ..nodes.node import NodeContext
 
 NAMES = {"bilinear": "linear", "bicubic": "cubic"}
 """Modes of older opsets by their newer names."""

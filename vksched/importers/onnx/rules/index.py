@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from onnx.helper import make_node
@@ -31,11 +30,9 @@ from ....ops import (
 from ....ops.core.tensor import Tensor
 from ....types import INT32, INT64, normalize_axis
 from ..nodes.elements import ANY, PLAIN, storage, to_storage
+from ..nodes.node import NodeContext
 from ..nodes.values import known
 from .registry import rule
-
-if TYPE_CHECKING:
-    from ..nodes.node import NodeContext
 
 
 @rule("Gather", types=ANY)

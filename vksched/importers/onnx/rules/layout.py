@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from ....ops import (
     concat,
@@ -22,11 +21,9 @@ from ....ops import (
 from ....ops.core.tensor import Tensor
 from ....types import broadcast_shapes, normalize_axis
 from ..nodes.elements import ANY, to_storage
+from ..nodes.node import NodeContext
 from ..nodes.values import Value
 from .registry import rule
-
-if TYPE_CHECKING:
-    from ..nodes.node import NodeContext
 
 
 def axes_of(n: NodeContext, index: int) -> tuple[int, ...] | None:

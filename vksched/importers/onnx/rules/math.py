@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
-from typing import TYPE_CHECKING
 
 import numpy as np
 from onnx import TensorProto
@@ -13,12 +12,10 @@ from .... import ops
 from ....ops.core.tensor import Tensor, TensorLike
 from ....types import FLOAT64
 from ..nodes.elements import ANY
+from ..nodes.node import NodeContext
 from ..nodes.values import Value
 from .narrow import NUMBERS, WRAPPING, cast, convert, fit, is_float
 from .registry import rule
-
-if TYPE_CHECKING:
-    from ..nodes.node import NodeContext
 
 T = TensorProto
 UNSIGNED = frozenset(

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from onnx import TensorProto
 
 from ....ops import einsum, gemm, matmul
 from ....ops.core.tensor import Tensor
 from ..nodes.elements import PLAIN
+from ..nodes.node import NodeContext
 from .registry import rule
-
-if TYPE_CHECKING:
-    from ..nodes.node import NodeContext
 
 WRAPPING = PLAIN | {TensorProto.UINT64}
 """UINT64 is held by the same bits, so that its sums and products are right."""

@@ -6,7 +6,6 @@ Their definitions are onnxruntime's own (ContribOperators.md); the onnx package 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,15 +28,12 @@ from ....ops import (
 )
 from ....ops import slice as slice_
 from ....ops.core.tensor import Tensor
+from ..nodes.node import NodeContext
 from ..nodes.values import Value, known
 from .matmul import gemm_of
 from .nn import convolution
 from .norm import layer_norm_results, normalized, rms_deviation
 from .registry import MICROSOFT, rule
-
-if TYPE_CHECKING:
-    from ..nodes.node import NodeContext
-
 
 # -- activations ---------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,11 +28,9 @@ from ....ops import (
 from ....ops import slice as slice_
 from ....ops.core.tensor import Tensor, constant
 from ....types import BOOL, numpy_dtype
+from ..nodes.node import NodeContext
 from .heads import both, join_heads, narrow, number_of, rotate, seen, split_heads
 from .registry import MICROSOFT, rule
-
-if TYPE_CHECKING:
-    from ..nodes.node import NodeContext
 
 
 def _scale(n: NodeContext, depth: int) -> float:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from ....ops import concat, conv, conv_transpose, pad, reshape, silu, slice
@@ -11,11 +9,9 @@ from ....ops.core.tensor import Tensor, constant
 from ....ops.windows.window import Padding
 from ....types import numpy_dtype
 from ..nodes.elements import ANY
+from ..nodes.node import NodeContext
 from .registry import rule
 from .window import ints, padding, spatial_axes
-
-if TYPE_CHECKING:
-    from ..nodes.node import NodeContext
 
 
 def convolution(n: NodeContext) -> Tensor:

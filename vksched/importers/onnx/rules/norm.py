@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from ....errors import UnsupportedOp
 from ....ops import (
@@ -25,11 +24,8 @@ from ....ops import (
 from ....ops.core.tensor import Tensor
 from ....types import FLOAT16, FLOAT32, FLOAT64, normalize_axis
 from ..nodes.elements import storage
+from ..nodes.node import NodeContext
 from .registry import rule
-
-if TYPE_CHECKING:
-    from ..nodes.node import NodeContext
-
 
 # -- by channels ---------------------------------------------------------------------------------
 

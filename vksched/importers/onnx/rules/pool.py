@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from onnx import TensorProto
 
@@ -22,12 +21,10 @@ from ....ops import (
 )
 from ....ops.core.tensor import Tensor
 from ..nodes.elements import ANY, PLAIN
+from ..nodes.node import NodeContext
 from ..nodes.values import Value
 from .registry import rule
 from .window import ints, padding, spatial_axes
-
-if TYPE_CHECKING:
-    from ..nodes.node import NodeContext
 
 
 def _window(n: NodeContext) -> dict[str, object]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from onnx import TensorProto
 
 from .... import ops
 from ....ops.core.tensor import Tensor
 from ....types import FLOAT32
+from ..nodes.node import NodeContext
 from ..nodes.values import Value
 from .narrow import NUMBERS, cast
 from .pool import averages
@@ -27,9 +27,6 @@ from .quantize import (
     zero_of,
 )
 from .registry import MICROSOFT, rule
-
-if TYPE_CHECKING:
-    from ..nodes.node import NodeContext
 
 T = TensorProto
 quantised = partial(rule, types=NUMBERS, domain=MICROSOFT)

@@ -7,23 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from onnx import TensorProto
 
 from .... import ops
+from ....graph import INLINE_BYTES
 from ....ops.core.tensor import Tensor, constant
 from ....types import FLOAT32, INT32, NDArray, Shape
-from ..lower.context import SMALL_BYTES
 from ..nodes.elements import NARROW_FLOATS, NARROW_INTS, element_name, storage, to_storage
+from ..nodes.node import NodeContext
 from ..nodes.values import Value
 from .narrow import NUMBERS, cast, convert, fit, is_float, limits
 from .registry import MICROSOFT, rule
 from .window import ints, padding, spatial_axes
-
-if TYPE_CHECKING:
-    from ..nodes.node import NodeContext
 
 T = TensorProto
 Held = TypeVar("Held", Tensor, NDArray)
@@ -45,7 +43,7 @@ def parameter(
     """
     put = place or (lambda value: shaped(value, value.shape))
     array = n.value(index).array
-    if array is None or array.nbytes > SMALL_BYTES:
+    if array is None or array.nbytes > INLINE_BYTES:
         made: Tensor = put(n.tensor(index))
         return cast(made, dtype)
     return constant(put(to_storage(array)).astype(dtype))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
 
 from onnx import TensorProto
 from onnx.helper import make_node
@@ -13,12 +12,10 @@ from ....ops.core.tensor import Tensor
 from ....types import BOOL, FLOAT32, INT32, Shape
 from ..nodes.elements import ANY
 from ..nodes.host import add_host_node
+from ..nodes.node import NodeContext
 from ..nodes.values import HostType, Value
 from .narrow import NUMBERS, cast, convert
 from .registry import rule
-
-if TYPE_CHECKING:
-    from ..nodes.node import NodeContext
 
 T = TensorProto
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ....errors import UnsupportedOp
 from ....ops import (
@@ -24,12 +24,10 @@ from ....ops import (
 )
 from ....ops.core.tensor import Tensor
 from ....types import FLOAT32
+from ..nodes.node import NodeContext
 from .narrow import NUMBERS, cast
 from .quantize import centred, parameter
 from .registry import MICROSOFT, rule
-
-if TYPE_CHECKING:
-    from ..nodes.node import NodeContext
 
 Activation = Callable[[Tensor], Tensor]
 

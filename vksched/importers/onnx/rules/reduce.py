@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf, prod
-from typing import TYPE_CHECKING
 
 from onnx import TensorProto
 
@@ -12,11 +11,9 @@ from .... import ops
 from ....ops.core.tensor import Tensor
 from ....types import BOOL, normalize_axes
 from ..nodes.elements import INTS, NARROW_FLOATS, PLAIN
+from ..nodes.node import NodeContext
 from .narrow import NUMBERS, convert, fit, is_float, limits
 from .registry import rule
-
-if TYPE_CHECKING:
-    from ..nodes.node import NodeContext
 
 T = TensorProto
 Reduce = Callable[..., Tensor]

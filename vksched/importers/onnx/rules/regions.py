@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from ....ops import abs as absolute
@@ -25,12 +23,10 @@ from ....ops import (
 from ....ops.core.tensor import Tensor, constant
 from ....types import NDArray, numpy_dtype
 from ..nodes.elements import PLAIN
+from ..nodes.node import NodeContext
 from .heads import number_of
 from .registry import rule
 from .window import ints
-
-if TYPE_CHECKING:
-    from ..nodes.node import NodeContext
 
 MOST_ELEMENTS = 1 << 28
 """Of what lies between; more is for the host, which goes region by region."""

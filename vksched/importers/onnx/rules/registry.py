@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from onnx import TensorProto
 
@@ -13,11 +13,9 @@ from ....ops.core.tensor import Tensor
 from ....types import FLOAT32
 from ..nodes.elements import PLAIN, element_name
 from ..nodes.functions import canonical_domain
+from ..nodes.node import NodeContext
 from ..nodes.values import Value
 from .narrow import fit
-
-if TYPE_CHECKING:
-    from ..nodes.node import NodeContext
 
 MICROSOFT = "com.microsoft"
 BFLOAT16 = int(TensorProto.BFLOAT16)

@@ -5,8 +5,6 @@ A position that runs may differ in is left to the host, and the rest lowered for
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from ....errors import UnsupportedOp
@@ -14,11 +12,9 @@ from ....ops import concat, reshape, split, stack
 from ....ops.core.tensor import Tensor
 from ....types import normalize_axis
 from ..nodes.elements import ANY, EVERY
+from ..nodes.node import NodeContext
 from ..nodes.values import Value, known
 from .registry import rule
-
-if TYPE_CHECKING:
-    from ..nodes.node import NodeContext
 
 
 def sequence_of(items: tuple[Value, ...] | list[Value]) -> Value:

@@ -6,7 +6,6 @@ The complex numbers of a signal are two columns, so one real product is the whol
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,11 +13,9 @@ from ....ops import gather, matmul, reshape, transpose
 from ....ops import slice as slice_
 from ....ops.core.tensor import Tensor, constant
 from ....types import NDArray, normalize_axis, numpy_dtype
+from ..nodes.node import NodeContext
 from ..nodes.values import known
 from .registry import rule
-
-if TYPE_CHECKING:
-    from ..nodes.node import NodeContext
 
 MOST_ELEMENTS = 1 << 23
 """Of a matrix; longer transforms are for a fast one, on the host."""

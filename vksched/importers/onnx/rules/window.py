@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ....ops.windows.window import Padding
-
-if TYPE_CHECKING:
-    from ..nodes.node import NodeContext
+from ..nodes.node import NodeContext
 
 
 def spatial_axes(n: NodeContext) -> int:

@@ -1,0 +1,57 @@
+"""What a rule may ask of the lowering around its node, which stands above it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from onnx import GraphProto, NodeProto
+
+from ....ops.core.tensor import Tensor
+from ....types import NDArray
+from .host import HostNode
+from .values import Value
+
+
+class ModelScope(Protocol):
+    """What all nodes of a model share.
+
+    opsets: the version of each domain that the model imports.
+    """
+
+    opsets: dict[str, int]
+
+    def host_node(self, serialized: bytes) -> HostNode:
+        """Returns what evaluates a node on the host."""
+
+    def prefix(self, node: NodeProto) -> str:
+        """Returns the beginning of the names of what is made of a node."""
+
+    def graph_initializers(self, graph: GraphProto) -> dict[str, Value]:
+        """Returns the initializers of a subgraph as values, the same ones every time."""
+
+    def fold(
+        self,
+        node: bytes,
+        operands: Sequence[Value | None],
+        make: Callable[[], list[Value | None] | None],
+    ) -> list[Value | None] | None:
+        """Returns what a node makes of known operands, computed once."""
+
+
+class NodeScope(Protocol):
+    """The walk over the nodes around one. env: the values by name."""
+
+    env: dict[str, Value]
+
+    @property
+    def context(self) -> ModelScope: ...
+
+    def tensor(self, value: Value) -> Tensor:
+        """Returns a value as a Tensor in its storage."""
+
+    def demand(self, value: Value) -> NDArray:
+        """Returns the elements of a value; where they are not known yet, the model is cut here."""
+
+    def splice(self, nodes: Iterable[NodeProto], env: Mapping[str, Value]) -> None:
+        """Puts nodes in the place of one, with values that they read."""
