@@ -27,8 +27,9 @@ from typing import Any, TypeVar
 from ..errors import DeviceError, PlanError, VkschedError
 from ..plan.plan import Plan
 from ..runtime.device import Session
-from ..runtime.executor import CommitFailed, Executor, Observers, Retired, close_all
+from ..runtime.executor import CommitFailed, Executor, Retired, close_all
 from ..runtime.fork import Owner
+from ..runtime.record import Observers
 from ..runtime.stats import RunStats
 from ..trace import warn
 from ..types import NDArray, Progress

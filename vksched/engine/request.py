@@ -13,7 +13,7 @@ from ..ops.core.tensor import Tensor
 from ..passes import Wishes, optimize
 from ..plan.make.placement import resolve_overrides
 from ..plan.names import NameIndex
-from ..runtime.executor import Observers
+from ..runtime.record import Observers
 from ..types import NDArray
 
 Placements = Mapping[Tensor | str, str] | Mapping[str, str]

@@ -12,7 +12,7 @@ from ..errors import DTypeError, GraphError, IndexOutOfRange, PlanError, ShapeEr
 from ..graph import Graph, Outputs
 from ..ops.core.tensor import Tensor, convert
 from ..plan.plan import Plan
-from ..runtime.executor import Observers
+from ..runtime.record import Observers
 from ..runtime.stats import RunStats
 from ..types import NDArray, numpy_dtype
 from .generations import Compiled

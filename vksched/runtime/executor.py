@@ -14,24 +14,21 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from ..errors import DeviceError, DeviceTimeout, PlanError, RunCancelled
-from ..plan.cost import op_seconds
 from ..plan.plan import Plan
 from ..plan.value import HOST, CopyIn, Split
-from ..trace import Event, Trace, warn
+from ..trace import Trace, warn
 from ..types import NDArray, Progress
 from . import check
-from .device import Device, Session, Times
+from .device import Device, Session
 from .host.evaluate import Values
-from .stats import RunStats, SplitStats
-
-Observers = Mapping[int, Sequence[Callable[[str, NDArray], object]]]
-"""By node what is called with its name and value; one that returns False cancels the run."""
+from .record import Observers, Reporter, RunRecord
+from .stats import RunStats
 
 INTERRUPTED_S = 2.0
 """How long Ctrl-C waits for what is under way, so that the graph stays usable."""
@@ -39,30 +36,6 @@ INTERRUPTED_S = 2.0
 
 class Retired(Exception):
     """The executor takes no runs any more; the one that it was asked for has not begun."""
-
-
-@dataclass(slots=True)
-class _Run:
-    """One run under way."""
-
-    number: int
-    slot: int
-    ticket: int
-    feeds: Mapping[int, NDArray]
-    observers: Observers
-    submitted_s: dict[int, float] = field(default_factory=dict)
-    handed_over: set[int] = field(default_factory=set)
-    """The splits that the device has got for certain: an interrupt may come in between."""
-    complete_s: dict[int, float] = field(default_factory=dict)
-    done_on: dict[int, int] = field(default_factory=dict)
-    device: int = 0
-    split: int = 0
-    """What is being asked, and for which split: where to look for the cause of an error."""
-    fences_waited: int = 0
-    waits: int = 0
-    crossing_bytes: int = 0
-    input_bytes: int = 0
-    output_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +66,6 @@ class Executor:
     Retired, those under way go on, and `close` waits for them.
     """
 
-    @cached_property
-    def _op_seconds(self) -> tuple[dict[str, float], ...]:
-        return op_seconds(self.plan)
-
     def __init__(
         self,
         plan: Plan,
@@ -109,6 +78,7 @@ class Executor:
         self.plan = plan
         self.devices = tuple(devices)
         self._trace = trace
+        self._reporter = Reporter(plan, trace)
         self._timeout_s = timeout_s
         self._numbers = numbers or itertools.count()
         self._tickets = itertools.count(1)
@@ -137,7 +107,7 @@ class Executor:
                 try:
                     session = devices[index].prepare(plan, index, told)
                     self._sessions[index] = session
-                    self._stage_streamed(index)
+                    _stage_streamed(plan, self._splits_of[index], session)
                 except DeviceError as error:
                     error.device, error.during = devices[index].name, "preparing"
                     raise
@@ -145,15 +115,6 @@ class Executor:
         except BaseException:
             close_all(self._sessions.values())
             raise
-
-    def _stage_streamed(self, device: int) -> None:
-        """Puts weights that stay in host memory into the windows, where every run finds them."""
-        for split in (self.plan.splits[i] for i in self._splits_of[device]):
-            for copy in split.copies_in:
-                if copy.node in self.plan.graph.data:
-                    for slot in range(self.plan.copies):
-                        array = self.plan.graph.data[copy.node]
-                        self._sessions[device].stage(slot, copy, array)
 
     @property
     def retired(self) -> bool:
@@ -217,7 +178,7 @@ class Executor:
     def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> Results:
         with self._state:
             number, ticket = next(self._numbers), next(self._tickets) & 0xFFFFFFFF
-        run = _Run(number, slot, ticket, feeds, observers)
+        run = RunRecord(number, slot, ticket, feeds, observers)
         commits, graph = self.plan.commits, self.plan.graph
         start = self._trace.clock.now()
         try:
@@ -240,12 +201,12 @@ class Executor:
             self._commit(run, results)
         end = self._trace.clock.now()
         try:
-            self._report(run, start, end)
+            self.last_stats = self._reporter.report(run, self._sessions, start, end)
         except BaseException as error:  # the states have changed: whoever keeps track must know
             raise CommitFailed(error, results, frozenset()) from error
         return results
 
-    def _commit(self, run: _Run, results: Results) -> None:
+    def _commit(self, run: RunRecord, results: Results) -> None:
         """Puts the next values of states in their places, on each device that can."""
         causes: list[BaseException] = []
 
@@ -260,7 +221,7 @@ class Executor:
                     attempt(step)
 
         for split in self.plan.commits:
-            attempt(partial(self._start_once, run, split))
+            attempt(partial(self._start_split, run, split))
         for split_id in self.plan.final_waits:
             if split_id in run.submitted_s:
                 attempt(partial(self._wait, run, split_id))
@@ -271,16 +232,14 @@ class Executor:
             torn = {s.device for s in self.plan.commits if s.id not in run.complete_s}
             raise CommitFailed(causes[0], results, frozenset(torn)) from causes[0]
 
-    def _start_once(self, run: _Run, split: Split) -> None:
-        if split.id not in run.handed_over:
-            self._start_split(run, split)
-
-    def _ask(self, run: _Run, split_id: int) -> Session:
+    def _ask(self, run: RunRecord, split_id: int) -> Session:
         """Returns the session of a split, and notes whom the run is talking to."""
         run.split, run.device = split_id, self.plan.splits[split_id].device
         return self._sessions[run.device]
 
-    def _start_split(self, run: _Run, split: Split) -> None:
+    def _start_split(self, run: RunRecord, split: Split) -> None:
+        if split.id in run.handed_over:  # asked again after an interrupt
+            return
         for copy in split.copies_in:
             if copy.source == HOST and copy.node in run.feeds:
                 array = run.feeds[copy.node]
@@ -297,15 +256,15 @@ class Executor:
         self._ask(run, split.id).submit(run.slot, split.id, run.ticket)
         run.handed_over.add(split.id)
 
-    def _stage(self, run: _Run, split: Split, copy: CopyIn, array: NDArray) -> None:
+    def _stage(self, run: RunRecord, split: Split, copy: CopyIn, array: NDArray) -> None:
         start = self._trace.clock.now()
         self._ask(run, split.id).stage(run.slot, copy, array)
         if self._trace.active:
-            self._emit(
+            self._reporter.emit(
                 "copy", split.device, start, run, node=copy.node, bytes=array.nbytes, split=split.id
             )
 
-    def _wait(self, run: _Run, split_id: int) -> None:
+    def _wait(self, run: RunRecord, split_id: int) -> None:
         """Waits for a split; every earlier one on its device is complete then, too."""
         if split_id in run.complete_s:
             return
@@ -323,11 +282,11 @@ class Executor:
             done += 1
         first, run.done_on[device] = run.done_on.get(device, 0), done
         if self._trace.active:
-            self._emit("wait", device, start, run, split=split_id)
+            self._reporter.emit("wait", device, start, run, split=split_id)
         for complete in splits[first:done]:
             self._show(run, self.plan.splits[complete])
 
-    def _show(self, run: _Run, split: Split) -> None:
+    def _show(self, run: RunRecord, split: Split) -> None:
         """Calls the observers of a complete split."""
         for node_id in split.observed:
             name = self.plan.graph.nodes[node_id].name
@@ -340,29 +299,28 @@ class Executor:
                 if goes_on is False:
                     raise RunCancelled(f"[run] an observer stopped the run at {name!r}")
 
-    def _output(self, run: _Run, node_id: int) -> NDArray:
+    def _output(self, run: RunRecord, node_id: int) -> NDArray:
         """Returns a result of its own memory: fetched, or, for a view, evaluated from what it
-        views.
+        views, which may be an input or a weight.
         """
         if node_id in self._makers:
-            array = self._ask(run, self._makers[node_id]).fetch(run.slot, node_id)
+            array = self._fetch(run, node_id)
         else:
-            array = self._view(run, node_id)
+            values = Values(self.plan.graph)
+            for fed, given in run.feeds.items():
+                values[fed] = given
+            root = self.plan.graph.root(node_id)
+            if root in self._makers:
+                values[root] = self._fetch(run, root)
+            array = values[node_id]
         result = np.array(array, order="C", copy=True)
         run.output_bytes += result.nbytes
         return result
 
-    def _view(self, run: _Run, node_id: int) -> NDArray:
-        """Returns a result that was not copied out: an input, a weight, or a view of what was."""
-        values = Values(self.plan.graph)
-        for fed, array in run.feeds.items():
-            values[fed] = array
-        root = self.plan.graph.root(node_id)
-        if root in self._makers:
-            values[root] = self._ask(run, self._makers[root]).fetch(run.slot, root)
-        return values[node_id]
+    def _fetch(self, run: RunRecord, node_id: int) -> NDArray:
+        return self._ask(run, self._makers[node_id]).fetch(run.slot, node_id)
 
-    def _settle(self, run: _Run, interrupted: bool) -> None:
+    def _settle(self, run: RunRecord, interrupted: bool) -> None:
         """After a failed run: waits for what was submitted, so that the slot may be used again.
 
         A device that has failed is not waited for again: the executor is out of use then.
@@ -386,13 +344,13 @@ class Executor:
                 self._state.notify_all()
             raise
 
-    def _fail(self, run: _Run, error: DeviceError, blame: bool = True) -> None:
+    def _fail(self, run: RunRecord, error: DeviceError, blame: bool = True) -> None:
         """Takes the executor out of use: the device may still work on the slot of the failed run.
 
         blame: whether that is the device's fault, not that of a user who would not wait.
         """
         error.device = self.plan.machine.devices[run.device].name
-        error.during = self._describe(run.split)
+        error.during = self._reporter.describe(run.split)
         with self._state:
             self._retired = True
             if blame and run.device not in self._failed:
@@ -402,56 +360,13 @@ class Executor:
                 self._busy.add(run.device)
             self._state.notify_all()
 
-    def _describe(self, split_id: int) -> str:
-        nodes = self.plan.splits[split_id].nodes
-        names = [self.plan.graph.nodes[n].name for n in (nodes[0], nodes[-1])]
-        text = names[0] if len(nodes) == 1 else f"{names[0]} .. {names[-1]}, {len(nodes)} nodes"
-        return f"split {split_id} ({text})"
 
-    def _report(self, run: _Run, start: float, end: float) -> None:
-        splits: list[SplitStats] = []
-        free_at: dict[int, float] = {}
-        for split in self.plan.splits:
-            submitted, complete = run.submitted_s[split.id], run.complete_s[split.id]
-            begin = max(submitted, free_at.get(split.device, submitted))
-            measured, longest = self._measure(run, split)
-            seconds = measured if measured is not None else complete - begin
-            # A device's clock has another origin: place its duration right behind what came before.
-            finish = min(complete, begin + seconds)
-            free_at[split.device] = finish
-            name = self.plan.machine.devices[split.device].name
-            splits.append(SplitStats(split.id, name, len(split.nodes), seconds, longest))
-            if self._trace.active:
-                fields = {
-                    "split": split.id,
-                    "device_s": measured,
-                    "observed_s": complete,
-                    "ops": self._op_seconds[split.id],
-                }
-                self._trace.emit(Event("split", name, begin, finish, run.number, fields))
-        self.last_stats = RunStats(
-            run.number,
-            end - start,
-            run.fences_waited,
-            run.waits,
-            run.crossing_bytes,
-            run.input_bytes,
-            run.output_bytes,
-            tuple(splits),
-        )
-        if self._trace.active:
-            about = {"stats": self.last_stats}
-            self._trace.emit(Event("run", "host", start, end, run.number, about))
-
-    def _measure(self, run: _Run, split: Split) -> Times:
-        try:
-            return self._sessions[split.device].times_s(run.slot, split.id)
-        except DeviceError:  # the results are there: the next run will find the device lost
-            return None, None
-
-    def _emit(self, name: str, device: int, start: float, run: _Run, **fields: object) -> None:
-        label = self.plan.machine.devices[device].name
-        self._trace.emit(Event(name, label, start, self._trace.clock.now(), run.number, fields))
+def _stage_streamed(plan: Plan, splits: Sequence[int], session: Session) -> None:
+    """Puts weights that stay in host memory into the windows, where every run finds them."""
+    for copy in (copy for split in splits for copy in plan.splits[split].copies_in):
+        if copy.node in plan.graph.data:
+            for slot in range(plan.copies):
+                session.stage(slot, copy, plan.graph.data[copy.node])
 
 
 def _guarded(progress: Progress) -> Progress:

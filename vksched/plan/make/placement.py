@@ -67,7 +67,7 @@ def place_priority(
     placer.sweep()
     placer.place_rest()
     placer.merge()
-    return placer.result(), tuple(dict.fromkeys(placer.notes))
+    return _placements(placer), tuple(dict.fromkeys(placer.notes))
 
 
 def resolve_overrides(
@@ -361,43 +361,46 @@ class _Placer:
     def _bytes(self, node_id: int) -> int:
         return self.graph.words[node_id] * WORD_BYTES
 
-    def result(self) -> tuple[Placement, ...]:
-        """Returns the placements of all nodes: leaves and views get theirs from those that run."""
-        out: list[Placement] = []
-        views, roots = self.graph.views, self.graph.roots
-        for node in self.graph.nodes:
-            if node.id in self.device:
-                out.append(Placement(self.device[node.id], self.rule[node.id]))
-            elif node.id in views:
-                root = roots[node.id]
-                out.append(Placement(out[root].device, f"view of {self.graph.nodes[root].name}"))
-            else:
-                out.append(self._leaf(node))
-        return tuple(out)
-
-    def _leaf(self, node: Node) -> Placement:
-        cpu = self.machine.cpu
-        users = list(dict.fromkeys([self.device[r] for r in self.support.readers[node.id]]))
-        if node.op == "input":
-            return Placement(cpu, f"from the caller to {self._names(users) or 'no device'}")
-        home = self.homes.get(node.id)
-        if len(users) == 1 and home in (None, users[0]):
-            return Placement(users[0], node.op)
-        gpus = [d for d in users if d != cpu]
-        if home == cpu and gpus:
-            return Placement(cpu, f"{node.op} in host memory; streamed to {self._names(gpus)}")
-        if home is None or (users and home not in users):
-            if node.id in self.kept:
-                reader = next(r for r in self.support.readers[node.id] if home != self.device[r])
-                why = self.why_not(self.graph.nodes[reader], home or 0) or self.rule[reader]
-                self.notes.append(
-                    f"{self.kept[node.id]} has no effect: {self.graph.nodes[reader].name}, which "
-                    f"reads it, runs on {self.machine.devices[self.device[reader]].name} ({why})"
-                )
-            home = gpus[0] if gpus else cpu  # numpy has it in any case
-        others = self._names(d for d in users if d != home)
-        also = f"; also on {others}, for the ops there" if others else ""
-        return Placement(home, f"{node.op}{also}")
-
-    def _names(self, devices: Iterable[int]) -> str:
+    def names(self, devices: Iterable[int]) -> str:
+        """Returns the names of some devices, as text."""
         return ", ".join(self.machine.devices[d].name for d in sorted(devices))
+
+
+def _placements(placer: _Placer) -> tuple[Placement, ...]:
+    """Returns the placements of all nodes: leaves and views get theirs from those that run."""
+    out: list[Placement] = []
+    views, roots = placer.graph.views, placer.graph.roots
+    for node in placer.graph.nodes:
+        if node.id in placer.device:
+            out.append(Placement(placer.device[node.id], placer.rule[node.id]))
+        elif node.id in views:
+            root = roots[node.id]
+            out.append(Placement(out[root].device, f"view of {placer.graph.nodes[root].name}"))
+        else:
+            out.append(_leaf(placer, node))
+    return tuple(out)
+
+
+def _leaf(placer: _Placer, node: Node) -> Placement:
+    cpu = placer.machine.cpu
+    users = list(dict.fromkeys([placer.device[r] for r in placer.support.readers[node.id]]))
+    if node.op == "input":
+        return Placement(cpu, f"from the caller to {placer.names(users) or 'no device'}")
+    home = placer.homes.get(node.id)
+    if len(users) == 1 and home in (None, users[0]):
+        return Placement(users[0], node.op)
+    gpus = [d for d in users if d != cpu]
+    if home == cpu and gpus:
+        return Placement(cpu, f"{node.op} in host memory; streamed to {placer.names(gpus)}")
+    if home is None or (users and home not in users):
+        if node.id in placer.kept:
+            reader = next(r for r in placer.support.readers[node.id] if home != placer.device[r])
+            why = placer.why_not(placer.graph.nodes[reader], home or 0) or placer.rule[reader]
+            placer.notes.append(
+                f"{placer.kept[node.id]} has no effect: {placer.graph.nodes[reader].name}, which "
+                f"reads it, runs on {placer.machine.devices[placer.device[reader]].name} ({why})"
+            )
+        home = gpus[0] if gpus else cpu  # numpy has it in any case
+    others = placer.names(d for d in users if d != home)
+    also = f"; also on {others}, for the ops there" if others else ""
+    return Placement(home, f"{node.op}{also}")

@@ -1,0 +1,115 @@
+"""What is recorded of a run while it is under way, and what is told of it at its end.
+
+Examples: tests/runtime/test_executor.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from ..errors import DeviceError
+from ..plan.cost import op_seconds
+from ..plan.value import PlanValue, Split
+from ..trace import Event, Trace
+from ..types import NDArray
+from .device import Session, Times
+from .stats import RunStats, SplitStats
+
+Observers = Mapping[int, Sequence[Callable[[str, NDArray], object]]]
+"""By node what is called with its name and value; one that returns False cancels the run."""
+
+
+@dataclass(slots=True)
+class RunRecord:
+    """One run under way."""
+
+    number: int
+    slot: int
+    ticket: int
+    feeds: Mapping[int, NDArray]
+    observers: Observers
+    submitted_s: dict[int, float] = field(default_factory=dict)
+    handed_over: set[int] = field(default_factory=set)
+    """The splits that the device has got for certain: an interrupt may come in between."""
+    complete_s: dict[int, float] = field(default_factory=dict)
+    done_on: dict[int, int] = field(default_factory=dict)
+    device: int = 0
+    split: int = 0
+    """What is being asked, and for which split: where to look for the cause of an error."""
+    fences_waited: int = 0
+    waits: int = 0
+    crossing_bytes: int = 0
+    input_bytes: int = 0
+    output_bytes: int = 0
+
+
+class Reporter:
+    """Tells of the runs of one plan."""
+
+    def __init__(self, plan: PlanValue, trace: Trace) -> None:
+        self._plan = plan
+        self._trace = trace
+
+    @cached_property
+    def _op_seconds(self) -> tuple[dict[str, float], ...]:
+        return op_seconds(self._plan)
+
+    def describe(self, split_id: int) -> str:
+        """Returns a split as errors name it."""
+        nodes = self._plan.splits[split_id].nodes
+        names = [self._plan.graph.nodes[n].name for n in (nodes[0], nodes[-1])]
+        text = names[0] if len(nodes) == 1 else f"{names[0]} .. {names[-1]}, {len(nodes)} nodes"
+        return f"split {split_id} ({text})"
+
+    def report(
+        self, run: RunRecord, sessions: Mapping[int, Session], start: float, end: float
+    ) -> RunStats:
+        """Returns what a run has cost, and tells the sinks of it."""
+        splits: list[SplitStats] = []
+        free_at: dict[int, float] = {}
+        for split in self._plan.splits:
+            submitted, complete = run.submitted_s[split.id], run.complete_s[split.id]
+            begin = max(submitted, free_at.get(split.device, submitted))
+            measured, longest = _times_of(sessions[split.device], run, split)
+            seconds = measured if measured is not None else complete - begin
+            # A device's clock has another origin: place its duration right behind what came before.
+            finish = min(complete, begin + seconds)
+            free_at[split.device] = finish
+            name = self._plan.machine.devices[split.device].name
+            splits.append(SplitStats(split.id, name, len(split.nodes), seconds, longest))
+            if self._trace.active:
+                fields = {
+                    "split": split.id,
+                    "device_s": measured,
+                    "observed_s": complete,
+                    "ops": self._op_seconds[split.id],
+                }
+                self._trace.emit(Event("split", name, begin, finish, run.number, fields))
+        stats = RunStats(
+            run.number,
+            end - start,
+            run.fences_waited,
+            run.waits,
+            run.crossing_bytes,
+            run.input_bytes,
+            run.output_bytes,
+            tuple(splits),
+        )
+        if self._trace.active:
+            about = {"stats": stats}
+            self._trace.emit(Event("run", "host", start, end, run.number, about))
+        return stats
+
+    def emit(self, name: str, device: int, start: float, run: RunRecord, **fields: object) -> None:
+        """Tells the sinks of something on a device that ends now."""
+        label = self._plan.machine.devices[device].name
+        self._trace.emit(Event(name, label, start, self._trace.clock.now(), run.number, fields))
+
+
+def _times_of(session: Session, run: RunRecord, split: Split) -> Times:
+    try:
+        return session.times_s(run.slot, split.id)
+    except DeviceError:  # the results are there: the next run will find the device lost
+        return None, None
