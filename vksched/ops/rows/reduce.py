@@ -188,11 +188,13 @@ _UFUNCS: dict[str, np.ufunc] = {
     "reduce_all": np.logical_and,
 }
 """Reductions that numpy makes without a copy of their operand."""
+DIVIDED = {"reduce_mean"}
+"""Of these, those that are divided by the number of values at the end."""
 
 
 def _host(op: str) -> HostKernel:
     """The reference piece by piece, its sums in float64 as there."""
-    ufunc, reference = _UFUNCS.get(op), _reference(op)
+    ufunc, reference, divides = _UFUNCS.get(op), _reference(op), op in DIVIDED
 
     def compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         x, axes, keepdims = inputs[0], attrs.as_ints("axes"), attrs.as_bool("keepdims")
@@ -202,7 +204,7 @@ def _host(op: str) -> HostKernel:
         adds = ufunc in (np.add, np.multiply)
         dtype = np.float64 if adds and x.dtype == np.float32 else x.dtype
         total = ufunc.reduce(x, axis=axes, keepdims=keepdims, dtype=dtype)
-        out[...] = total / np.float64(_count(x, axes)) if op == "reduce_mean" else total
+        out[...] = total / np.float64(_count(x, axes)) if divides else total
 
     def cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
         """Along the first axis, where that is not reduced."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -32,23 +33,20 @@ MASK_RANK = 7
 """Axes by which the kernel finds a row's mask, at most."""
 
 
-def _infer(op: str) -> Callable[[tuple[TensorType, ...], Attrs], TensorType]:
-    def infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
-        x = inputs[0]
-        if x.dtype != FLOAT32:
-            raise DTypeError(f"[{op}] expected float32, got {x.dtype}; try vs.cast")
-        for mask in inputs[1:]:
-            if mask.dtype not in (BOOL, x.dtype):
-                raise DTypeError(
-                    f"[{op}] expected a mask of bool or {x.dtype}, got {mask.dtype}; try vs.cast"
-                )
-            if broadcast_shapes(op, x.shape, mask.shape) != x.shape:
-                raise ShapeError(
-                    f"[{op}] expected a mask that broadcasts to {x.shape}, got {mask.shape}"
-                )
-        return x
-
-    return infer
+def _infer(op: str, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    x = inputs[0]
+    if x.dtype != FLOAT32:
+        raise DTypeError(f"[{op}] expected float32, got {x.dtype}; try vs.cast")
+    for mask in inputs[1:]:
+        if mask.dtype not in (BOOL, x.dtype):
+            raise DTypeError(
+                f"[{op}] expected a mask of bool or {x.dtype}, got {mask.dtype}; try vs.cast"
+            )
+        if broadcast_shapes(op, x.shape, mask.shape) != x.shape:
+            raise ShapeError(
+                f"[{op}] expected a mask that broadcasts to {x.shape}, got {mask.shape}"
+            )
+    return x
 
 
 def _masked(inputs: tuple[NDArray, ...]) -> NDArray:
@@ -111,55 +109,64 @@ def _mask_push(call: Call) -> tuple[tuple[tuple[str, int | tuple[int, ...]], ...
     return push, along
 
 
-def _host(op: str) -> HostKernel:
-    def compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
-        x, axis = inputs[0], attrs.as_int("axis") - inputs[0].ndim
-        if len(inputs) == 1:
-            np.subtract(x, np.maximum.reduce(x, axis=axis, keepdims=True), out=out)
-        else:
-            np.copyto(out, _masked(inputs))
-            out -= np.maximum.reduce(out, axis=axis, keepdims=True)
-        if op == "softmax":
-            np.exp(out, out=out)
-            out /= np.add.reduce(out, axis=axis, keepdims=True)
-        else:
-            total = np.add.reduce(np.exp(out), axis=axis, keepdims=True)
-            out -= np.log(total)
-
-    def cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-        whole = tuple(np.broadcast_to(x, out.shape) for x in inputs)
-        yield from cut_leading(whole, out, attrs.as_int("axis"))
-
-    return HostKernel(compute, cut)
+# -- numpy in pieces ---------------------------------------------------------------------------
 
 
-def _lower(op: str) -> Callable[[Call], tuple[Dispatch, ...]]:
-    def lower(call: Call) -> tuple[Dispatch, ...]:
-        if call.output.size == 0:
-            return ()
-        columns, inner, across, items = _sizes(call)
-        check_row(op, columns, PASSES, call)
-        if call.variant == LANES:
-            groups, constants = launch_held(columns, items, call.limits)
-        else:
-            groups, constants = launch_rows(columns, items, across, call.variant, call.limits)
-        push: tuple[tuple[str, int | tuple[int, ...]], ...] = (
-            ("rows", call.output.size // columns),
-            ("columns", columns),
-            ("inner", inner),
-        )
-        constants += (("LOGARITHM", int(op == "log_softmax")),)
-        suffix = {GROUP: "_group", LANES: "_lanes"}.get(call.variant, "")
-        if len(call.inputs) == 1:
-            if call.variant == ROWS and inner == 1 and columns % 4 == 0:
-                return (Dispatch(f"{op}_quads", (0, OUTPUT), groups, push, constants[:1]),)
-            return (Dispatch(f"softmax{suffix}", (0, OUTPUT), groups, push, constants),)
-        mask_push, along = _mask_push(call)
-        constants += (("ADDS", int(call.inputs[1].dtype != BOOL)), ("QUADS", int(along)))
-        shader = f"softmax_masked{suffix}"
-        return (Dispatch(shader, (0, 1, OUTPUT), groups, (*push, *mask_push), constants),)
+def _shift(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> int:
+    """Puts the masked values less the largest of their row into out; returns the axis."""
+    x, axis = inputs[0], attrs.as_int("axis") - inputs[0].ndim
+    if len(inputs) == 1:
+        np.subtract(x, np.maximum.reduce(x, axis=axis, keepdims=True), out=out)
+    else:
+        np.copyto(out, _masked(inputs))
+        out -= np.maximum.reduce(out, axis=axis, keepdims=True)
+    return axis
 
-    return lower
+
+def _softmax_into(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    axis = _shift(inputs, attrs, out)
+    np.exp(out, out=out)
+    out /= np.add.reduce(out, axis=axis, keepdims=True)
+
+
+def _log_softmax_into(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    axis = _shift(inputs, attrs, out)
+    out -= np.log(np.add.reduce(np.exp(out), axis=axis, keepdims=True))
+
+
+def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
+    whole = tuple(np.broadcast_to(x, out.shape) for x in inputs)
+    yield from cut_leading(whole, out, attrs.as_int("axis"))
+
+
+# -- devices -----------------------------------------------------------------------------------
+
+
+def _lower(op: str, logarithm: bool, call: Call) -> tuple[Dispatch, ...]:
+    """op: names the kernel of whole quads, and the errors. logarithm: of the result."""
+    if call.output.size == 0:
+        return ()
+    columns, inner, across, items = _sizes(call)
+    check_row(op, columns, PASSES, call)
+    if call.variant == LANES:
+        groups, constants = launch_held(columns, items, call.limits)
+    else:
+        groups, constants = launch_rows(columns, items, across, call.variant, call.limits)
+    push: tuple[tuple[str, int | tuple[int, ...]], ...] = (
+        ("rows", call.output.size // columns),
+        ("columns", columns),
+        ("inner", inner),
+    )
+    constants += (("LOGARITHM", int(logarithm)),)
+    suffix = {GROUP: "_group", LANES: "_lanes"}.get(call.variant, "")
+    if len(call.inputs) == 1:
+        if call.variant == ROWS and inner == 1 and columns % 4 == 0:
+            return (Dispatch(f"{op}_quads", (0, OUTPUT), groups, push, constants[:1]),)
+        return (Dispatch(f"softmax{suffix}", (0, OUTPUT), groups, push, constants),)
+    mask_push, along = _mask_push(call)
+    constants += (("ADDS", int(call.inputs[1].dtype != BOOL)), ("QUADS", int(along)))
+    shader = f"softmax_masked{suffix}"
+    return (Dispatch(shader, (0, 1, OUTPUT), groups, (*push, *mask_push), constants),)
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
@@ -176,21 +183,26 @@ SHADERS = (
     "softmax_masked",
     "softmax_masked_group",
 )
-for _name, _reference in (
-    ("softmax", _softmax_reference),
-    ("log_softmax", _log_softmax_reference),
-):
-    _kernel = Kernel(SHADERS, _lower(_name), variants=_variants)
-    register(
-        Op(
-            _name,
-            _infer(_name),
-            _reference,
-            _kernel,
-            work=_work,
-            host=_host(_name),
-        )
+register(
+    Op(
+        "softmax",
+        partial(_infer, "softmax"),
+        _softmax_reference,
+        Kernel(SHADERS, partial(_lower, "softmax", False), variants=_variants),
+        work=_work,
+        host=HostKernel(_softmax_into, _cut),
     )
+)
+register(
+    Op(
+        "log_softmax",
+        partial(_infer, "log_softmax"),
+        _log_softmax_reference,
+        Kernel(SHADERS, partial(_lower, "log_softmax", True), variants=_variants),
+        work=_work,
+        host=HostKernel(_log_softmax_into, _cut),
+    )
+)
 
 
 def as_mask(mask: TensorLike, like: Tensor) -> Tensor:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from statistics import NormalDist
 
 import numpy as np
@@ -110,52 +110,81 @@ def _infer(op: str, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     return TensorType(attrs.as_ints("shape"), attrs.as_str("dtype"))
 
 
-def _reference(op: str, inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    words = _words(inputs[0], attrs)
-    if op == "random_uniform":
-        scale, start = np.float32(attrs.as_float("scale")), np.float32(attrs.as_float("start"))
-        values = (words >> np.uint32(8)).astype(np.float32) * _UNIT * scale + start
-    elif op == "random_integers":
-        scale, start = attrs.as_int("scale"), attrs.as_int("start")
-        steps = words.astype(np.uint64) * np.uint64(scale) >> np.uint64(32)
-        values = steps.astype(np.int64) + start
-    else:
-        values = (words >> np.uint32(8)) < attrs.as_int("scale")
+def _shaped(values: NDArray, attrs: Attrs) -> NDArray:
     return np.asarray(values, attrs.as_str("dtype")).reshape(attrs.as_ints("shape"))
 
 
-def _lower(op: str, call: Call) -> tuple[Dispatch, ...]:
+def _uniform_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    scale, start = np.float32(attrs.as_float("scale")), np.float32(attrs.as_float("start"))
+    unit = (_words(inputs[0], attrs) >> np.uint32(8)).astype(np.float32) * _UNIT
+    return _shaped(unit * scale + start, attrs)
+
+
+def _integers_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    scale, start = attrs.as_int("scale"), attrs.as_int("start")
+    steps = _words(inputs[0], attrs).astype(np.uint64) * np.uint64(scale) >> np.uint64(32)
+    return _shaped(steps.astype(np.int64) + start, attrs)
+
+
+def _coins_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    coins = (_words(inputs[0], attrs) >> np.uint32(8)) < attrs.as_int("scale")
+    return _shaped(coins, attrs)
+
+
+def _float_words(call: Call) -> tuple[int, int]:
+    """Returns scale and start as the bits of float32."""
+    scale, start = call.attrs.as_float("scale"), call.attrs.as_float("start")
+    return int(np.float32(scale).view(np.uint32)), int(np.float32(start).view(np.uint32))
+
+
+def _int_words(call: Call) -> tuple[int, int]:
+    """Returns scale and start as words."""
+    return call.attrs.as_int("scale") & 0xFFFFFFFF, call.attrs.as_int("start") & 0xFFFFFFFF
+
+
+def _lower(kind: int, words: Callable[[Call], tuple[int, int]], call: Call) -> tuple[Dispatch, ...]:
     if call.output.size == 0:
         return ()
     groups, push = _common(call)
-    scale, start = call.attrs["scale"], call.attrs["start"]
-    assert isinstance(scale, (int, float))
-    assert isinstance(start, (int, float))
-    if op == "random_uniform":
-        words = tuple(int(np.float32(v).view(np.uint32)) for v in (scale, start))
-    else:
-        words = int(scale) & 0xFFFFFFFF, int(start) & 0xFFFFFFFF
-    constants = (("KIND", RANDOM_CODES[op]), ("SEED_WORDS", call.inputs[0].size))
-    push = (*push, ("scale", words[0]), ("start", words[1]))
+    scale, start = words(call)
+    constants = (("KIND", kind), ("SEED_WORDS", call.inputs[0].size))
+    push = (*push, ("scale", scale), ("start", start))
     return (Dispatch("random", (0, OUTPUT), groups, push, constants),)
 
 
-def _register(op: str) -> None:
-    register(
-        Op(
-            op,
-            lambda inputs, attrs: _infer(op, inputs, attrs),
-            lambda inputs, attrs: _reference(op, inputs, attrs),
-            Kernel(("random",), lambda call: _lower(op, call)),
-            work=_work,
-            indices=(0,),
-            any_dtype=True,
-        )
+register(
+    Op(
+        "random_uniform",
+        partial(_infer, "random_uniform"),
+        _uniform_reference,
+        Kernel(("random",), partial(_lower, RANDOM_CODES["random_uniform"], _float_words)),
+        work=_work,
+        indices=(0,),
+        any_dtype=True,
     )
-
-
-for _name in RANDOM_CODES:
-    _register(_name)
+)
+register(
+    Op(
+        "random_integers",
+        partial(_infer, "random_integers"),
+        _integers_reference,
+        Kernel(("random",), partial(_lower, RANDOM_CODES["random_integers"], _int_words)),
+        work=_work,
+        indices=(0,),
+        any_dtype=True,
+    )
+)
+register(
+    Op(
+        "bernoulli",
+        partial(_infer, "bernoulli"),
+        _coins_reference,
+        Kernel(("random",), partial(_lower, RANDOM_CODES["bernoulli"], _int_words)),
+        work=_work,
+        indices=(0,),
+        any_dtype=True,
+    )
+)
 
 
 # -- normal ------------------------------------------------------------------------------------

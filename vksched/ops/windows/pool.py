@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -55,14 +56,14 @@ def _check(op: str, x: TensorType) -> None:
 # -- rules and kernels -------------------------------------------------------------------------
 
 
-def _infer(op: str) -> Callable[[tuple[TensorType, ...], Attrs], TensorType]:
-    def infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
-        x = inputs[0]
-        _check(op, x)
-        dtype = INT64 if op == "max_pool_indices" else x.dtype
-        return TensorType((*x.shape[:2], *attrs.as_ints("sizes")), dtype)
+def _infer(op: str, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    x = inputs[0]
+    _check(op, x)
+    return TensorType((*x.shape[:2], *attrs.as_ints("sizes")), x.dtype)
 
-    return infer
+
+def _infer_indices(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    return _infer("max_pool_indices", inputs, attrs).as_dtype(INT64)
 
 
 def _launch(
@@ -84,37 +85,44 @@ def _launch(
     )
 
 
-def _lower(op: str, shader: str) -> Callable[[Call], tuple[Dispatch, ...]]:
-    def lower(call: Call) -> tuple[Dispatch, ...]:
-        if call.output.size == 0:
-            return ()
-        x, attrs = call.inputs[0], call.attrs
-        name = f"{shader}_{x.dtype}" if "max" in op else shader
-        constants, p = {}, 0.0
-        if op == "average_pool":
-            constants = {"COUNT_PADDING": int(attrs.as_bool("count_include_pad"))}
-        if op == "lp_pool":
-            p = attrs.as_float("p")
-            constants = {"WHOLE_P": int(p) if p in (1, 2) else 0}
-        return _launch(op, name, call, pool_window(x.shape, attrs), constants, p)
-
-    return lower
+def _lower_largest(op: str, shader: str, call: Call) -> tuple[Dispatch, ...]:
+    """Of the largest value, or its index: a kernel for each element type."""
+    x = call.inputs[0]
+    return _lower(op, f"{shader}_{x.dtype}", call)
 
 
-def _lower_adaptive(op: str, shader: str) -> Callable[[Call], tuple[Dispatch, ...]]:
-    def lower(call: Call) -> tuple[Dispatch, ...]:
-        if call.output.size == 0:
-            return ()
-        x = call.inputs[0]
-        sizes, counts = x.shape[2:], call.output.shape[2:]
-        if any((c + 1) * s >= 1 << 32 for s, c in zip(sizes, counts, strict=True)):
-            raise UnsupportedOp(f"[{op}] expected sizes whose product fits 32 bits, got {sizes}")
-        ones, none = (1,) * len(sizes), (0,) * len(sizes)
-        window = Window(sizes, _longest(sizes, counts), ones, ones, none, none)
-        name = f"{shader}_{x.dtype}" if "max" in op else shader
-        return _launch(op, name, call, window, {"ADAPTIVE": 1})
+def _lower_average(call: Call) -> tuple[Dispatch, ...]:
+    counts = {"COUNT_PADDING": int(call.attrs.as_bool("count_include_pad"))}
+    return _lower("average_pool", "pool_average", call, counts)
 
-    return lower
+
+def _lower_lp(call: Call) -> tuple[Dispatch, ...]:
+    p = call.attrs.as_float("p")
+    return _lower("lp_pool", "pool_lp", call, {"WHOLE_P": int(p) if p in (1, 2) else 0}, p)
+
+
+def _lower(
+    op: str, shader: str, call: Call, constants: dict[str, int] | None = None, p: float = 0.0
+) -> tuple[Dispatch, ...]:
+    if call.output.size == 0:
+        return ()
+    window = pool_window(call.inputs[0].shape, call.attrs)
+    return _launch(op, shader, call, window, constants or {}, p)
+
+
+def _lower_adaptive(op: str, shader: str, call: Call) -> tuple[Dispatch, ...]:
+    if call.output.size == 0:
+        return ()
+    sizes, counts = call.inputs[0].shape[2:], call.output.shape[2:]
+    if any((c + 1) * s >= 1 << 32 for s, c in zip(sizes, counts, strict=True)):
+        raise UnsupportedOp(f"[{op}] expected sizes whose product fits 32 bits, got {sizes}")
+    ones, none = (1,) * len(sizes), (0,) * len(sizes)
+    window = Window(sizes, _longest(sizes, counts), ones, ones, none, none)
+    return _launch(op, shader, call, window, {"ADAPTIVE": 1})
+
+
+def _lower_adaptive_max(call: Call) -> tuple[Dispatch, ...]:
+    return _lower_adaptive("adaptive_max_pool", f"pool_max_{call.inputs[0].dtype}", call)
 
 
 def _longest(sizes: Shape, counts: Shape) -> Shape:
@@ -135,20 +143,61 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
 
 _MAX = ("pool_max_float32", "pool_max_int32")
 _INDICES = ("pool_indices_float32", "pool_indices_int32")
-for _name, _shader, _shaders, _reference in (
-    ("max_pool", "pool_max", _MAX, max_reference),
-    ("max_pool_indices", "pool_indices", _INDICES, indices_reference),
-    ("average_pool", "pool_average", ("pool_average",), average_reference),
-    ("lp_pool", "pool_lp", ("pool_lp",), lp_reference),
-):
-    _kernel = Kernel(_shaders, _lower(_name, _shader))
-    register(Op(_name, _infer(_name), _reference, _kernel, work=_work))
-for _name, _shader, _shaders, _combine in (
-    ("adaptive_max_pool", "pool_max", _MAX, np.max),
-    ("adaptive_average_pool", "pool_average", ("pool_average",), np.mean),
-):
-    _kernel = Kernel(_shaders, _lower_adaptive(_name, _shader))
-    register(Op(_name, _infer(_name), adaptive_reference(_combine), _kernel, work=_work))
+_AVERAGE = ("pool_average",)
+register(
+    Op(
+        "max_pool",
+        partial(_infer, "max_pool"),
+        max_reference,
+        Kernel(_MAX, partial(_lower_largest, "max_pool", "pool_max")),
+        work=_work,
+    )
+)
+register(
+    Op(
+        "max_pool_indices",
+        _infer_indices,
+        indices_reference,
+        Kernel(_INDICES, partial(_lower_largest, "max_pool_indices", "pool_indices")),
+        work=_work,
+    )
+)
+register(
+    Op(
+        "average_pool",
+        partial(_infer, "average_pool"),
+        average_reference,
+        Kernel(_AVERAGE, _lower_average),
+        work=_work,
+    )
+)
+register(
+    Op(
+        "lp_pool",
+        partial(_infer, "lp_pool"),
+        lp_reference,
+        Kernel(("pool_lp",), _lower_lp),
+        work=_work,
+    )
+)
+register(
+    Op(
+        "adaptive_max_pool",
+        partial(_infer, "adaptive_max_pool"),
+        adaptive_reference(np.max),
+        Kernel(_MAX, _lower_adaptive_max),
+        work=_work,
+    )
+)
+register(
+    Op(
+        "adaptive_average_pool",
+        partial(_infer, "adaptive_average_pool"),
+        adaptive_reference(np.mean),
+        Kernel(_AVERAGE, partial(_lower_adaptive, "adaptive_average_pool", "pool_average")),
+        work=_work,
+    )
+)
 
 
 # -- builders ----------------------------------------------------------------------------------
