@@ -181,7 +181,7 @@ def test_many_external_files_do_not_take_all_descriptors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "MAX_MAPS", 1)
-    monkeypatch.setattr(files, "SMALL_BYTES", 0)
+    monkeypatch.setattr(files, "LEAST_MAPPED_BYTES", 0)
     folder = files.Folder(tmp_path)
     for name in "ab":
         (tmp_path / name).write_bytes(name.encode() * 9)

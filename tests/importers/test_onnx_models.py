@@ -181,7 +181,7 @@ def test_a_second_call_makes_nothing(
     run = sched.compile(bench.load(name))
     run(**inputs)
     before, planned, stages = test_reuse.made(sched), len(plans), run.stages
-    monkeypatch.setattr("vksched.models.program.Lowering", None)  # nothing is lowered, either
+    monkeypatch.setattr("vksched.models.program.FrameLowering", None)  # nothing is lowered, either
     for seed in (0, 1):
         found = run(**example_inputs(name, seed))
         assert seed or assert_equal(name, found, wanted) is None

@@ -14,6 +14,7 @@ from conftest import DEVICE_SETS
 from test_reuse import made
 
 import vksched as vs
+from vksched.engine import preparing
 from vksched.engine.graphs import Graphs
 
 onnx = pytest.importorskip("onnx")
@@ -58,8 +59,8 @@ def test_a_second_call_lowers_plans_and_allocates_nothing(
         run = sched.compile(vs.load(parse(loop)))
         first = run(x=X, k=ids(2), n=np.array(3))
         before, stages = made(sched), run.stages
-        monkeypatch.setattr("vksched.models.program.Lowering.run", None)
-        monkeypatch.setattr("vksched.scheduler.plan_graph", None)
+        monkeypatch.setattr("vksched.models.program.FrameLowering.run", None)
+        monkeypatch.setattr("vksched.engine.preparing.plan_graph", None)
         again = run(x=X * 2, k=ids(2) + 5, n=np.array(4))
         assert made(sched) == before and set(run.stages) == set(stages)
         np.testing.assert_array_equal(first["z"], X + 3 * np.maximum(X, 0))
@@ -95,7 +96,7 @@ def test_all_that_one_run_uses_is_kept_for_the_next(
     more = {"m": np.array(5)} if kind == "turns" else {}
     run = sched.compile(vs.load(parse(text)), limit=1)
     first = run(t0=X, **more)["t5"]
-    monkeypatch.setattr("vksched.models.program.Lowering.run", None)
+    monkeypatch.setattr("vksched.models.program.FrameLowering.run", None)
     np.testing.assert_array_equal(run(t0=X, **more)["t5"], first)
     monkeypatch.undo()
     kept = len(run.plans)
@@ -373,14 +374,14 @@ def test_known_shapes_run_while_another_is_compiled(monkeypatch: pytest.MonkeyPa
     with vs.Scheduler(["cpu"]) as sched:
         run = sched.compile(vs.load(parse("g (float[n] x) => (float[n] y) { y = Neg(x) }")))
         np.testing.assert_array_equal(run(x=X)["y"], -X)
-        plan_graph = vs.scheduler.plan_graph
+        plan_graph = preparing.plan_graph
 
         def slowly(*args: Any, **kwargs: Any) -> Any:
             compiling.set()
             assert go_on.wait(60)
             return plan_graph(*args, **kwargs)
 
-        monkeypatch.setattr("vksched.scheduler.plan_graph", slowly)
+        monkeypatch.setattr("vksched.engine.preparing.plan_graph", slowly)
         other = threading.Thread(target=lambda: found.append(run(x=np.ones(7, np.float32))["y"]))
         other.start()
         assert compiling.wait(60)

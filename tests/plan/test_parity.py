@@ -154,7 +154,7 @@ def test_3_whichever_operand_is_a_weight_it_pulls_its_op(case: Case) -> None:
 
 def test_3_the_planner_names_no_op() -> None:
     compared: set[object] = set()
-    for path in PLANNER.glob("*.py"):
+    for path in PLANNER.rglob("*.py"):
         for test in ast.walk(ast.parse(path.read_text())):
             if isinstance(test, ast.Compare) and ".op" in ast.unparse(test):
                 compared |= {n.value for n in ast.walk(test) if isinstance(n, ast.Constant)}
