@@ -76,8 +76,7 @@ class InferenceSession:
         self._options = sess_options or SessionOptions()
         self._chosen = choose_devices(providers, provider_options)
         source: Any = path_or_bytes
-        self._model = load(source)
-        self._sizes = dict(free_dimensions(self._options))
+        self._model = load(source).with_sizes(free_dimensions(self._options))
         self._recorder = Recorder() if self._options.enable_profiling else None
         self._started_ns = time.monotonic_ns()
         sinks = [self._recorder] if self._recorder is not None else []
@@ -89,19 +88,11 @@ class InferenceSession:
         )
         try:
             self._run: ModelRun = scheduler.compile(self._model)
-            self._compile_overridden()
         except BaseException:
             scheduler.close()
             raise
         self._devices = tuple(device.name for device in scheduler.devices)
         self._finalizer = weakref.finalize(self, _close, self._run, scheduler)
-
-    def _compile_overridden(self) -> None:
-        """Compiles at once where free dimensions were given sizes and nothing is left free."""
-        shapes = {arg.name: arg.shape for arg in self.get_inputs()}
-        fixed = all(isinstance(dim, int) for shape in shapes.values() for dim in shape)
-        if self._sizes and fixed:
-            self._run.prepare(**shapes)
 
     # -- what the model says ---------------------------------------------------------------------
 
@@ -130,10 +121,9 @@ class InferenceSession:
 
     def _arg(self, value: ModelValue) -> NodeArg:
         shape = list(value.dims or ()) if value.kind == "tensor" else []
-        known = [self._sizes.get(d, d) if isinstance(d, str) else d for d in shape]
         type_ = f"tensor({value.dtype})"
         kind = {"tensor": "", "sequence": "seq", "optional": "optional"}[value.kind]
-        return NodeArg(value.name, known, f"{kind}({type_})" if kind else type_)
+        return NodeArg(value.name, shape, f"{kind}({type_})" if kind else type_)
 
     # -- runs ------------------------------------------------------------------------------------
 

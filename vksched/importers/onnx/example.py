@@ -64,6 +64,7 @@ def choose_shapes(
     _require(dims, named, "dimension")
     _require(shapes, inputs, "input")
     sizes = dict(dims)
+    met: dict[str, set[int]] = {}
     fixed = {**shapes, **{name: np.shape(a) for name, a in arrays.items() if name in inputs}}
     for name, shape in fixed.items():
         declared = inputs[name].dims
@@ -73,8 +74,11 @@ def choose_shapes(
                     f"[model] expected {dim}={dims[dim]}, got shape {shape} for {name!r}"
                 )
         if declared is not None and len(declared) == len(shape):
-            pairs = zip(declared, shape, strict=True)
-            sizes.update({d: s for d, s in pairs if isinstance(d, str) and d not in dims})
+            for dim, size in zip(declared, shape, strict=True):
+                if isinstance(dim, str) and dim not in dims:
+                    met.setdefault(dim, set()).add(size)
+    # A name that stands for two sizes says nothing of a third place.
+    sizes.update({dim: size for dim, (size, *more) in met.items() if not more})
     assumed: dict[str, None] = {}
     out: dict[str, Shape] = {}
     for value in inputs.values():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,8 @@ class ModelValue:
     """An input or output of a model.
 
     kind: "tensor", "sequence" or "optional". elem_type: ONNX's number of the element type. dims:
-    each a size, a name, or None; None instead where the rank is unknown.
+    each a size, a name, or None; None instead where the rank is unknown. One name may stand for
+    several sizes, as in onnxruntime; an input without dimensions takes any shape, as there.
     """
 
     name: str
@@ -76,6 +78,18 @@ class Model(ImportedModel):
     def __repr__(self) -> str:
         inputs, outputs = (", ".join(map(str, v)) for v in (self.inputs, self.outputs))
         return f"<Model {self.name}: ({inputs}) -> ({outputs}), {len(self._nodes)} nodes>"
+
+    def with_sizes(self, sizes: Mapping[str, int]) -> Model:
+        """Returns this model with sizes for some of its named dimensions, which inputs must have
+        then. Names that it does not have are passed over.
+        """
+        if not sizes:
+            return self
+        made = copy.copy(self)
+        made.inputs = tuple(_sized(v, sizes) for v in self.inputs)
+        made.outputs = tuple(_sized(v, sizes) for v in self.outputs)
+        made.defaults = {name: _sized(v, sizes) for name, v in self.defaults.items()}
+        return made
 
     @property
     def is_static(self) -> bool:
@@ -149,7 +163,7 @@ class Model(ImportedModel):
                     f"({', '.join(map(str, shape))}); try to give input {value.name!r} a shape"
                 )
             fixed = tuple(int(d) for d in shape)
-            _check_shape(value, fixed, {})
+            _check_shape(value, fixed)
             out[value.name] = HostType(value.elem_type, fixed, _usual_bound(value.elem_type))
         return out
 
@@ -167,9 +181,8 @@ class Model(ImportedModel):
                 f"[run] expected inputs {sorted(known)}, got {sorted(given)}; try "
                 f"run({', '.join(f'{name}=...' for name in known)})"
             )
-        sizes: dict[str, int] = {}
         known |= self.defaults
-        return {name: _check_input(known[name], value, sizes) for name, value in given.items()}
+        return {name: _check_input(known[name], value) for name, value in given.items()}
 
 
 def _usual_bound(elem_type: int) -> int:
@@ -207,12 +220,19 @@ def _dims(type_: TypeProto) -> tuple[Dim, ...] | None:
     return tuple(out)
 
 
-def _check_input(value: ModelValue, given: Any, sizes: dict[str, int]) -> HostValue:
+def _sized(value: ModelValue, sizes: Mapping[str, int]) -> ModelValue:
+    if value.dims is None:
+        return value
+    dims = (sizes.get(d, d) if isinstance(d, str) else d for d in value.dims)
+    return replace(value, dims=tuple(dims))
+
+
+def _check_input(value: ModelValue, given: Any) -> HostValue:
     if given is None and value.kind == "optional":
         return None
     if value.kind != "tensor" and isinstance(given, (list, tuple)):
         return [
-            _check_input(ModelValue(value.name, "tensor", value.elem_type, None), item, {})
+            _check_input(ModelValue(value.name, "tensor", value.elem_type, None), item)
             for item in given
         ]
     if value.kind == "sequence":
@@ -230,7 +250,7 @@ def _check_input(value: ModelValue, given: Any, sizes: dict[str, int]) -> HostVa
             f"{value.name}.astype(numpy.{wanted})"
         )
     if value.kind == "tensor":
-        _check_shape(value, array.shape, sizes)
+        _check_shape(value, array.shape)
     return array.astype(object) if text else array
 
 
@@ -249,17 +269,15 @@ def _converted(value: ModelValue, given: Any, wanted: np.dtype[Any]) -> NDArray:
         ) from None
 
 
-def _check_shape(value: ModelValue, shape: Shape, sizes: dict[str, int]) -> None:
-    """Raises ShapeError where a shape does not fit. sizes: of named dimensions, as met so far."""
-    if value.dims is None:
+def _check_shape(value: ModelValue, shape: Shape) -> None:
+    """Raises ShapeError where a shape does not fit the sizes that are declared."""
+    if not value.dims:
         return
     wrong = ""
     if len(shape) != len(value.dims):
         wrong = f"{len(shape)} dimensions, not {len(value.dims)}"
     for axis, (size, dim) in enumerate(zip(shape, value.dims, strict=False)):
-        wanted = sizes.setdefault(dim, size) if isinstance(dim, str) else dim
-        if not wrong and wanted not in (None, size):
-            wrong = f"axis {axis} is {size}, not {wanted}"
+        if not wrong and isinstance(dim, int) and dim != size:
+            wrong = f"axis {axis} is {size}, not {dim}"
     if wrong:
-        known = "".join(f", {name}={size}" for name, size in sizes.items())
-        raise ShapeError(f"[run] expected {value} as input{known}, got shape {shape}: {wrong}")
+        raise ShapeError(f"[run] expected {value} as input, got shape {shape}: {wrong}")

@@ -294,7 +294,8 @@ def _schema_domains() -> frozenset[str]:
 
 
 def check_type(value: onnx.ValueInfoProto, where: str, required: bool) -> None:
-    """Checks the declared type of an input, output or value.
+    """Checks the declared type of an input, output or value. Dimensions below 0 become unknown
+    ones, as in onnxruntime; 0 is a size, there too.
 
     Raises:
         ModelFormatError: it is missing, unknown, or has dimensions that cannot be.
@@ -315,6 +316,8 @@ def _check_type_proto(
             check_element_type(tensor.elem_type, where)
         for dim in tensor.shape.dim:
             text(dim.dim_param, where)
+            if dim.dim_value < 0:
+                dim.ClearField("dim_value")
         checked_shape([d.dim_value for d in tensor.shape.dim], where)
     elif which == "map_type":
         _check_type_proto(kind.map_type.value_type, where, required, inside=True)
