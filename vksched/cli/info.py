@@ -35,6 +35,8 @@ LEGEND = {
     BETWEEN: "on the host, after the first stage",
 }
 """Where a node runs that has no kernel of its own."""
+MOST_BODIES, MOST_OPS = 40, 6
+"""So many branches, loops and functions are shown, and of each so many ops."""
 
 
 @click.command()
@@ -136,6 +138,8 @@ def lower_model(
 
 def describe_model(model: Model) -> dict[str, Any]:
     """Returns what the file says, as plain data."""
+    from ..importers.onnx.nodes.bodies import find_bodies
+
     proto = model.file.model
     return {
         "model": model.name,
@@ -144,6 +148,8 @@ def describe_model(model: Model) -> dict[str, Any]:
         "nodes": len(model.nodes),
         "parameters": model.parameters,
         "parameter_bytes": model.parameter_bytes,
+        "bodies": [asdict(body) for body in find_bodies(model.nodes)],
+        "functions": [asdict(function) for function in model.file.functions],
         "inputs": [_value(value) for value in model.inputs],
         "outputs": [_value(value) for value in model.outputs],
     }
@@ -165,8 +171,9 @@ def _ops(
     written: the graph of the first stage before it was rewritten into the plan's.
     """
     from ..importers.onnx.lower.lowering import scope_name
+    from ..importers.onnx.nodes.bodies import op_name
 
-    found = _places(written, plan, {scope_name(node) for node in nodes}) if written and plan else {}
+    found = _places(written, plan, nodes) if written and plan else {}
     step = lowered.step.node.output if lowered.step else ()
     later = {tuple(node.output) for node in lowered.then.nodes} if lowered.then else set()
     ops: dict[str, Counter[str]] = {}
@@ -180,21 +187,26 @@ def _ops(
             where = _sum_up(places)
         else:
             where = FOLDED if lowered.known.issuperset(filter(None, proto.output)) else IDLE
-        op = f"{proto.domain}.{proto.op_type}" if proto.domain else proto.op_type
-        ops.setdefault(op, Counter())[where] += 1
+        ops.setdefault(op_name(proto), Counter())[where] += 1
     rows = [{"op": op, "nodes": sum(n.values()), "where": dict(n)} for op, n in ops.items()]
     return sorted(rows, key=lambda row: (-int(str(row["nodes"])), str(row["op"])))
 
 
-def _places(written: Graph, plan: Plan, names: Set[str]) -> dict[str, set[str]]:
+def _places(written: Graph, plan: Plan, nodes: Sequence[NodeProto]) -> dict[str, set[str]]:
     """Returns for each node of the file, by its name, where what it was lowered to runs."""
+    from ..importers.onnx.lower.lowering import scope_name
+    from ..importers.onnx.nodes.names import JOINT
+
     graph, devices = plan.graph, plan.machine.devices
     stands = {**graph.merged, **{node.name: node.id for node in graph.nodes}}
+    names = {scope_name(node) for node in nodes}
+    results = {name: scope_name(node) for node in nodes for name in node.output if name}
 
     def owner(name: str) -> str:
-        parts = name.split(".")
-        tries = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
-        return next((each for each in tries if each in names), "")
+        found = next((each for each in _beginnings(name, ".") if each in names), "")
+        if not found:  # one of a branch, a loop's body or a function, named after its result
+            found = next((results[e] for e in _beginnings(name, JOINT) if e in results), "")
+        return found
 
     found: dict[str, set[str]] = {}
     for node in written.ops:
@@ -208,6 +220,12 @@ def _places(written: Graph, plan: Plan, names: Set[str]) -> dict[str, set[str]]:
             where += "" if owner(at.name) == mine else f" {FUSED}"
         found.setdefault(mine, set()).add(where)
     return found
+
+
+def _beginnings(name: str, joint: str) -> Iterator[str]:
+    """Returns a name, and it without what stands behind its last joint, and so on."""
+    parts = name.split(joint)
+    return (joint.join(parts[:end]) for end in range(len(parts), 0, -1))
 
 
 def _sum_up(places: Set[str]) -> str:
@@ -303,6 +321,31 @@ def hint_at(assumed: Sequence[str]) -> Iterator[None]:
         ) from error
 
 
+def _show_bodies(report: Mapping[str, Any]) -> None:
+    """Prints what is inside nodes, and the functions of the model."""
+    bodies = report["bodies"]
+    for body in bodies[:MOST_BODIES]:
+        where = f"{body['op']} {body['node']!r}, {body['attribute']}"
+        click.echo(f"{'  ' * body['depth']}inside {where}: {_counted(body['ops'])}")
+    if len(bodies) > MOST_BODIES:
+        click.echo(f"and {len(bodies) - MOST_BODIES} more, which --json shows")
+    for function in report["functions"]:
+        calls = f"{function['calls']} times" if function["calls"] != 1 else "once"
+        click.echo(f"function {function['name']}, called {calls}: {_counted(function['ops'])}")
+    if bodies or report["functions"]:
+        click.echo()
+
+
+def _counted(ops: Mapping[str, int]) -> str:
+    """Returns how many nodes there are, and of which ops."""
+    from ..units import count_of
+
+    shown = [f"{op} {count}" if count > 1 else op for op, count in ops.items()]
+    more = [f"{len(shown) - MOST_OPS} other ops"] if len(shown) > MOST_OPS + 1 else []
+    told = ", ".join(shown[:MOST_OPS] + more if more else shown)
+    return f"{count_of(sum(ops.values()), 'node')} ({told})"
+
+
 def _show(report: Mapping[str, Any], model: Model) -> None:
     from ..units import count_of, format_bytes
 
@@ -326,6 +369,7 @@ def _show(report: Mapping[str, Any], model: Model) -> None:
         click.echo(f"{word}: {LEGEND[word]}")
     if any(word in places for word in LEGEND):
         click.echo()
+    _show_bodies(report)
     rows = feeds.table("device", "nodes", "weights", "activations", "in, out", "peak", "may use")
     for device in report["devices"]:
         held = [device.get(f"{name}_bytes", 0) for name in ("weight", "activation")]

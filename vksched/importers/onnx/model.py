@@ -15,6 +15,7 @@ from ...types import NDArray, Shape
 from ..base import ImportedModel
 from .lower.context import ModelContext
 from .lower.lowering import Frame, FrameLowering, Lowered
+from .nodes.bodies import count_embedded
 from .nodes.elements import INTS, element_name, numpy_of
 from .nodes.names import joined_names
 from .nodes.values import HostType, HostValue, Value, type_of
@@ -99,15 +100,19 @@ class Model(ImportedModel):
             for v in self.inputs
         )
 
-    @cached_property
+    @property
     def parameters(self) -> int:
-        """The number of elements of all initializers."""
-        return sum(array.size for array in self.file.initializers.values())
+        """The number of elements of all initializers and constants, those of branches too."""
+        return self._embedded[0] + sum(a.size for a in self.file.initializers.values())
 
     @property
     def parameter_bytes(self) -> int:
-        """The bytes of all initializers, as the file holds them."""
-        return sum(array.nbytes for array in self.file.initializers.values())
+        """The bytes of these, as numpy holds them."""
+        return self._embedded[1] + sum(a.nbytes for a in self.file.initializers.values())
+
+    @cached_property
+    def _embedded(self) -> tuple[int, int]:
+        return count_embedded(self.file.model)
 
     @property
     def nodes(self) -> tuple[NodeProto, ...]:

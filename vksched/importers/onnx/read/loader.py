@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from ....errors import ModelFormatError
 from ....types import NDArray, Progress
+from ..nodes.bodies import LocalFunction, find_functions
 from .check import check_model
 from .files import Folder, open_model
 from .infer import check_inference
@@ -42,6 +43,8 @@ class OnnxFile:
     path: Path | None
     file_bytes: int
     """Of the model and its external data."""
+    functions: tuple[LocalFunction, ...] = ()
+    """Those of the file, whose calls are replaced by their nodes."""
 
 
 def read_onnx(source: Source, progress: Progress | None = None) -> OnnxFile:
@@ -83,12 +86,15 @@ def _read(source: Source, progress: Progress | None) -> OnnxFile:
         ) from None
     del skeleton
     nodes = check_model(model, reader)
+    functions = find_functions(model)
     model = inline_functions(model)
     arrays = _arrays(model.graph, large, reader, len(data), progress)
     _check_defaults(model.graph, arrays)
     check_inference(model, arrays, nodes)
     _drop_data(model.graph, arrays)
-    return OnnxFile(model, MappingProxyType(arrays), path, len(data) + folder.total_bytes)
+    return OnnxFile(
+        model, MappingProxyType(arrays), path, len(data) + folder.total_bytes, functions
+    )
 
 
 def _content(source: Source) -> memoryview:
