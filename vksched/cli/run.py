@@ -7,7 +7,6 @@ import re
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +15,9 @@ import numpy as np
 
 from ..errors import GraphError, VkschedError
 from . import feeds
-from .check import TOLERANCE, compare, expected_outputs
+from .check import SMALLEST, TOLERANCE
 from .info import describe_model, hint_at, show_assumed, show_model
+from .verdict import Case, check_outputs, show_check
 
 if TYPE_CHECKING:
     from ..importers.onnx.model import Model
@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     "--tolerance",
     default=TOLERANCE,
     show_default=True,
-    help="What --check lets floats differ, relative to an output's largest magnitude.",
+    help="What --check lets floats differ, relative to an output's largest magnitude, or to "
+    f"{SMALLEST} where that is less.",
 )
 @click.option(
     "--profile", metavar="FILE.json", help="Run once more, op by op, and write a Chrome trace."
@@ -101,9 +102,12 @@ def run(
         if output_dir is not None:
             report["saved"] = save(outputs, Path(output_dir))
         if check_by is not None:
-            expected = expected_outputs(check_by, model_file, model, given, list(outputs))
-            report["check"] = [asdict(d) for d in compare(outputs, expected, tolerance)]
-            report["checked_by"] = check_by
+
+            def again(kept: Sequence[str]) -> Mapping[str, Any]:
+                return run_once(model.with_outputs(kept), given, names, wanted)
+
+            case = Case(model_file, model, given, outputs, again, tolerance)
+            report.update(check_outputs(check_by, case))
     report["notes"] += notes
     click.echo(json.dumps(report, indent=2)) if as_json else _show(report)
     wrong = [d for d in report.get("check", ()) if d["wrong"]]
@@ -194,6 +198,19 @@ def measure(
         "ops_measured": False,
         "notes": idle,
     }
+
+
+def run_once(
+    model: Model,
+    given: Mapping[str, Any],
+    devices: Sequence[str] | None,
+    places: Mapping[str, str],
+) -> Mapping[str, Any]:
+    """Returns the outputs of one run, with nothing measured."""
+    from ..scheduler import Scheduler
+
+    with Scheduler(devices) as sched:
+        return sched.compile(model, places)(**given)
 
 
 def _memory(plans: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
@@ -365,10 +382,4 @@ def _show_outputs(report: Mapping[str, Any]) -> None:
     for path in report.get("saved", ()):
         click.echo(f"saved {path}")
     if "check" in report:
-        off = feeds.table(
-            "output", f"largest difference from {report['checked_by']}", "relative", ""
-        )
-        for row in report["check"]:
-            far = f"{row['largest']:.2g}", f"{row['relative']:.2g}"
-            off.add_row(row["output"], *far, row["wrong"] or "good")
-        feeds.print_table(off)
+        show_check(report)

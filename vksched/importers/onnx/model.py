@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -90,6 +90,14 @@ class Model(ImportedModel):
         made.inputs = tuple(_sized(v, sizes) for v in self.inputs)
         made.outputs = tuple(_sized(v, sizes) for v in self.outputs)
         made.defaults = {name: _sized(v, sizes) for name, v in self.defaults.items()}
+        return made
+
+    def with_outputs(self, names: Iterable[str]) -> Model:
+        """Returns this model with more outputs: tensors of its main graph, by name."""
+        known = {v.name for v in self.outputs}
+        made = copy.copy(self)
+        more = (ModelValue(n, "tensor", 0, None) for n in dict.fromkeys(names) if n not in known)
+        made.outputs = (*self.outputs, *more)
         return made
 
     @property

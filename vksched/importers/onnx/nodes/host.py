@@ -27,6 +27,7 @@ from ....ops.core.op import Call, Dispatch, Kernel, Op, all_ops, register
 from ....ops.core.tensor import Tensor, apply
 from ....types import UINT32, NDArray, TensorType, numpy_dtype
 from .elements import from_storage, storage, to_storage
+from .evaluator import make_evaluator
 from .functions import canonical_domain
 from .values import HostType, HostValue
 
@@ -78,7 +79,7 @@ class HostNode:
         try:
             known: list[ReferenceEvaluator | FunctionProto] = [*functions]
             function = _as_function(node, opsets)
-            self._evaluator = ReferenceEvaluator(function, functions=known or None)
+            self._evaluator = make_evaluator(function, known)
         except Exception as error:
             raise Refused(node, _said(error)) from error
 
