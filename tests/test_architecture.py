@@ -58,7 +58,7 @@ ROOMS = {
         ("planner",),
     ],
 }
-ABOVE_ALL = {"__init__", "__main__"}
+ABOVE_ALL = {"__init__", "__main__", "api"}
 LOOSE = {"graph", "scheduler", "onnx_backend"}
 """Files of the package's root beside those of the first floor."""
 MODULES = sorted(PACKAGE.rglob("*.py"))

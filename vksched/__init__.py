@@ -10,86 +10,32 @@ work.
 
 from __future__ import annotations
 
-from .engine.run import Run
-from .errors import (
-    DeviceError,
-    DeviceLost,
-    DeviceTimeout,
-    DTypeError,
-    GraphError,
-    IndexOutOfRange,
-    ModelFormatError,
-    OutOfMemory,
-    PlanError,
-    RunCancelled,
-    ShaderError,
-    ShapeError,
-    StateLost,
-    UnsupportedOp,
-    VkschedError,
-)
-from .graph import Graph, build_graph
-from .importers import load
-from .machine.spec import DeviceSpec, Machine
-from .ops import *  # noqa: F403 - the op set, by its own __all__
-from .ops import __all__ as _ops
-from .ops.core.tensor import Tensor, constant, input, scope, weight
-from .ops.sources.state import state
-from .plan.plan import Plan
-from .plan.planner import plan_graph
-from .runtime.faulty import FaultyDevice
-from .runtime.null import NullDevice, SimulatedClock
-from .runtime.stats import RunStats
-from .runtime.vulkan.probe import DeviceInfo
-from .runtime.vulkan.probe import list_devices as devices
-from .scheduler import Scheduler
-from .session import InferenceSession
-from .trace import Event, Recorder, Trace, VkschedWarning
-from .types import TensorType
 from .version import __version__ as __version__
 
-__all__ = [
-    "DTypeError",
-    "DeviceError",
-    "DeviceInfo",
-    "DeviceLost",
-    "DeviceSpec",
-    "DeviceTimeout",
-    "Event",
-    "FaultyDevice",
-    "Graph",
-    "GraphError",
-    "IndexOutOfRange",
-    "InferenceSession",
-    "Machine",
-    "ModelFormatError",
-    "NullDevice",
-    "OutOfMemory",
-    "Plan",
-    "PlanError",
-    "Recorder",
-    "Run",
-    "RunCancelled",
-    "RunStats",
-    "Scheduler",
-    "ShaderError",
-    "ShapeError",
-    "SimulatedClock",
-    "StateLost",
-    "Tensor",
-    "TensorType",
-    "Trace",
-    "UnsupportedOp",
-    "VkschedError",
-    "VkschedWarning",
-    "build_graph",
-    "constant",
-    "devices",
-    "input",
-    "load",
-    "plan_graph",
-    "scope",
-    "state",
-    "weight",
-    *_ops,
-]
+TYPE_CHECKING = False  # as in typing, which takes longer to import than all of this
+
+if TYPE_CHECKING:
+    from .api import *  # noqa: F403
+    from .ops import *  # noqa: F403
+else:
+
+    def __getattr__(name):
+        """Returns one of the names in `api`, or a module below, imported at the first use: so the
+        command line starts quickly, and is there to end when Ctrl-C is pressed meanwhile.
+        """
+        if name.startswith("__") and name != "__all__":  # Python itself looks for such
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        api = import_module(".api", __name__)
+        if name == "__all__":
+            return api.__all__
+        if name in globals():  # a module that came with it
+            return globals()[name]
+        if name not in api.__all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = found = getattr(api, name)
+        return found
+
+    def __dir__():
+        return sorted({*globals(), *__getattr__("__all__")})

@@ -1,5 +1,33 @@
-"""`python -m vksched` is the same as `vksched`."""
+"""What `python -m vksched` and the command `vksched` start."""
 
-from .cli import main
+from __future__ import annotations
 
-main(prog_name="vksched")
+import os
+import signal
+
+INTERRUPTED = 130
+"""128 and the number of SIGINT, as shells have it."""
+
+
+def main() -> None:
+    """Runs the command line. Ctrl-C while it is imported ends the process at once: there is nothing
+    to put in order yet, and libraries make other errors of an exception there.
+    """
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if ours:
+        signal.signal(signal.SIGINT, _end)
+    try:
+        from .cli import main as run
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+    run(prog_name="vksched")
+
+
+def _end(number: int, frame: object) -> None:
+    os.write(2, b"\nAborted!\n")
+    os._exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""The names of the package: what `import vksched as vs` gives, imported at the first use of any."""
+
+from __future__ import annotations
+
+from .engine.run import Run
+from .errors import (
+    DeviceError,
+    DeviceLost,
+    DeviceTimeout,
+    DTypeError,
+    GraphError,
+    IndexOutOfRange,
+    ModelFormatError,
+    OutOfMemory,
+    PlanError,
+    RunCancelled,
+    ShaderError,
+    ShapeError,
+    StateLost,
+    UnsupportedOp,
+    VkschedError,
+)
+from .graph import Graph, build_graph
+from .importers import load
+from .machine.spec import DeviceSpec, Machine
+from .ops import *  # noqa: F403 - the op set, by its own __all__
+from .ops import __all__ as _ops
+from .ops.core.tensor import Tensor, constant, input, scope, weight
+from .ops.sources.state import state
+from .plan.plan import Plan
+from .plan.planner import plan_graph
+from .runtime.faulty import FaultyDevice
+from .runtime.null import NullDevice, SimulatedClock
+from .runtime.stats import RunStats
+from .runtime.vulkan.probe import DeviceInfo
+from .runtime.vulkan.probe import list_devices as devices
+from .scheduler import Scheduler
+from .session import InferenceSession
+from .trace import Event, Recorder, Trace, VkschedWarning
+from .types import TensorType
+
+__all__ = [
+    "DTypeError",
+    "DeviceError",
+    "DeviceInfo",
+    "DeviceLost",
+    "DeviceSpec",
+    "DeviceTimeout",
+    "Event",
+    "FaultyDevice",
+    "Graph",
+    "GraphError",
+    "IndexOutOfRange",
+    "InferenceSession",
+    "Machine",
+    "ModelFormatError",
+    "NullDevice",
+    "OutOfMemory",
+    "Plan",
+    "PlanError",
+    "Recorder",
+    "Run",
+    "RunCancelled",
+    "RunStats",
+    "Scheduler",
+    "ShaderError",
+    "ShapeError",
+    "SimulatedClock",
+    "StateLost",
+    "Tensor",
+    "TensorType",
+    "Trace",
+    "UnsupportedOp",
+    "VkschedError",
+    "VkschedWarning",
+    "build_graph",
+    "constant",
+    "devices",
+    "input",
+    "load",
+    "plan_graph",
+    "scope",
+    "state",
+    "weight",
+    *_ops,
+]
