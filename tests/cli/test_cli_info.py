@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -141,3 +142,25 @@ def test_many_bodies_and_ops_are_cut_short(
     _, out, _ = call(capsys, "info", str(tmp_path / "m.onnx"), "--devices", "cpu")
     assert out.count("inside If") == 40 and "\nand 2 more, which --json shows\n" in out
     assert "9 nodes (Identity, Neg, Abs, Exp, Log, Sqrt, 3 other ops)\n" in out
+
+
+def test_hints_about_sizes_are_what_a_shell_takes(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    text = "g (float[n,m,3] x, float[k,2] z) => (float[n,m,3] y) { y = Relu(x) }"
+    made = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
+    made.graph.input[0].name = made.graph.node[0].input[0] = "onnx::the input"
+    made.graph.input[0].type.tensor_type.shape.dim[0].dim_param = ""
+    made.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "?"
+    path = str(tmp_path / "m.onnx")
+    onnx.save(made, path)
+    args = ("info", path, "--devices", "cpu")
+    data = data_of(capsys, *args)
+    assert data["assumed"] == ["dimension 0 of onnx::the input", "?", "k"]
+    options = shlex.split(data["size_options"])
+    assert options == ["--shape", "onnx::the input=2,2,3", "--dim", "k=2"]
+    assert f"; try {data['size_options']}\n" in call(capsys, *args)[1]
+    again = data_of(capsys, *args, *options)
+    assert again["assumed"] == [] and again["size_options"] == ""
+    _, _, err = call(capsys, "run", path)
+    assert err.endswith("; try --random 0, or --input 'onnx::the input=FILE.npy'\n")

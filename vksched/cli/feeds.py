@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from ..errors import GraphError, VkschedError
 
 if TYPE_CHECKING:
     from ..graph import Graph
+    from ..importers.onnx.example import Sizes
     from ..importers.onnx.model import Model
 
 model_argument = click.argument("model_file", metavar="MODEL.onnx")
@@ -61,6 +63,24 @@ def parse_shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
         name: tuple(_size(part, given) for part in text.split(",") if text)
         for name, text in map(_pair, given)
     }
+
+
+def size_options(model: Model, sizes: Sizes) -> str:
+    """Returns options that give other sizes than those assumed, as a shell takes them; "" where
+    nothing was assumed.
+    """
+    options = []
+    named = dict.fromkeys(sizes.assumed)
+    for value in model.inputs:
+        dims = value.dims or ()
+        if any(f"dimension {i} of {value.name}" in named for i in range(len(dims))):
+            pairs = zip(dims, sizes.shapes[value.name], strict=True)
+            text = ",".join("2" if d is None or d in named else str(size) for d, size in pairs)
+            options.append(f"--shape {shlex.quote(f'{value.name}={text}')}")
+            named = {n: None for n in named if n not in dims}
+    known = {d for value in model.inputs for d in value.dims or ()}
+    options += [f"--dim {shlex.quote(f'{name}=2')}" for name in named if name in known]
+    return " ".join(options)
 
 
 def parse_places(given: Sequence[str]) -> dict[str, str]:

@@ -96,7 +96,8 @@ def describe(
     from ..plan.tell.explain import COMMAND, idle_lines
 
     sizes = choose_shapes(model, arrays, dims, shapes)
-    with hint_at(sizes.assumed):
+    options = feeds.size_options(model, sizes)
+    with hint_at(sizes.assumed, options):
         lowered, notes = lower_model(model, sizes.shapes, arrays)
     written = plan = None
     if lowered.outputs:
@@ -111,6 +112,7 @@ def describe(
         **describe_model(model),
         "shapes": {name: list(shape) for name, shape in sizes.shapes.items()},
         "assumed": sizes.assumed,
+        "size_options": options,
         "ops": _ops(model.nodes, lowered, written, plan),
         "devices": _devices(machine, plan),
         "by_numpy": _by_numpy(plan) if plan else [],
@@ -302,22 +304,25 @@ def show_model(report: Mapping[str, Any]) -> None:
     )
 
 
-def show_assumed(assumed: Sequence[str]) -> None:
-    """Prints the dimensions for which 1 was taken."""
-    if assumed:
-        click.echo(f"size 1 is assumed for {', '.join(assumed)}; try --dim NAME=SIZE or --shape")
+def show_assumed(report: Mapping[str, Any]) -> None:
+    """Prints the dimensions for which 1 was taken, and options that give them other sizes."""
+    if report["assumed"]:
+        assumed = ", ".join(report["assumed"])
+        click.echo(f"size 1 is assumed for {assumed}; try {report['size_options']}")
 
 
 @contextmanager
-def hint_at(assumed: Sequence[str]) -> Iterator[None]:
-    """Adds to an error that sizes were assumed, as these may be what is wrong."""
+def hint_at(assumed: Sequence[str], options: str) -> Iterator[None]:
+    """Adds to an error that sizes were assumed, as these may be what is wrong. options: that give
+    others.
+    """
     try:
         yield
     except VkschedError as error:
         if not assumed or isinstance(error, DeviceError):
             raise
         raise VkschedError(
-            f"{error}; size 1 was assumed for {', '.join(assumed)}: try --dim or --shape"
+            f"{error}; size 1 was assumed for {', '.join(assumed)}: try {options}"
         ) from error
 
 
@@ -356,7 +361,7 @@ def _show(report: Mapping[str, Any], model: Model) -> None:
         click.echo(f"output  {value}")
     shapes = (f"{n}=({','.join(map(str, s))})" for n, s in report["shapes"].items())
     click.echo(f"planned for {' '.join(shapes) or 'no inputs'}")
-    show_assumed(report["assumed"])
+    show_assumed(report)
     click.echo()
     ops = feeds.table("op", "nodes", "where", left=1)
     ops.columns[2].justify = "left"

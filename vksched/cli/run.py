@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -89,7 +90,7 @@ def run(
         sizes = feeds.parse_dims(dims), feeds.parse_shapes(shapes)
         report, given = _inputs(model, arrays, sizes, seed)
         names = feeds.parse_devices(devices)
-        with hint_at(report["assumed"]):
+        with hint_at(report["assumed"], report["size_options"]):
             outputs, times = measure(model, given, names, wanted, repeat, recorder, progress)
         report.update(times)
         if profile is not None:
@@ -132,14 +133,20 @@ def _inputs(
     missing = [value.name for value in model.inputs if value.name not in arrays]
     if missing and seed is None:
         raise GraphError(
-            f"[run] expected arrays for inputs {', '.join(missing)}; try --input "
-            f"{missing[0]}=FILE.npy, or --random 0"
+            f"[run] expected arrays for inputs {', '.join(missing)}; try --random 0, or "
+            f"--input {shlex.quote(f'{missing[0]}=FILE.npy')}"
         )
     chosen = choose_shapes(model, arrays, *sizes)
     made = example_inputs(model, chosen.shapes, seed or 0, tuple(arrays)) if missing else {}
     given = model.check_inputs({**made, **arrays})
+    options = feeds.size_options(model, chosen)
     listed = [{"name": n, "type": _type(v), "made_up": n in made} for n, v in given.items()]
-    return {**describe_model(model), "given": listed, "assumed": chosen.assumed}, given
+    return {
+        **describe_model(model),
+        "given": listed,
+        "assumed": chosen.assumed,
+        "size_options": options,
+    }, given
 
 
 # -- runs ----------------------------------------------------------------------------------------
@@ -326,7 +333,7 @@ def _show(report: Mapping[str, Any]) -> None:
     show_model(report)
     for one in report["given"]:
         click.echo(f"input  {one['name']}: {one['type']}{' (made up)' if one['made_up'] else ''}")
-    show_assumed(report["assumed"])
+    show_assumed(report)
     text = f"first run {format_seconds(report['first_s'])}, with planning and upload"
     if report["median_s"] is not None:
         text += (

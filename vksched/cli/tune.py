@@ -103,7 +103,7 @@ def _graphs(
 
     model = load(file)
     sizes = choose_shapes(model, {}, dims, shapes)
-    with hint_at(sizes.assumed):
+    with hint_at(sizes.assumed, feeds.size_options(model, sizes)):
         lowered, _ = lower_model(model, sizes.shapes, {})
     return [optimize(build_graph(lowered.outputs)[0])] if lowered.outputs else []
 

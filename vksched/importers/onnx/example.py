@@ -9,6 +9,7 @@ Examples: tests/cli/test_cli_run.py.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -88,7 +89,7 @@ def choose_shapes(
         if value.dims is None:
             raise ShapeError(
                 f"[model] the number of dimensions of input {value} is not known; try --shape "
-                f"{value.name}=1,3,224,224"
+                + shlex.quote(f"{value.name}=1,3,224,224")
             )
         for i, d in enumerate(value.dims):
             if d is None:
