@@ -18,9 +18,10 @@ import numpy as np, onnxruntime
 feeds = dict(np.load(sys.argv[2]))
 onnxruntime.set_default_logger_severity(3)
 def peak():  # not ru_maxrss, which a process takes over from the one that started it
-    for line in open("/proc/self/status"):
-        if line.startswith("VmHWM:"):
-            return 1024 * int(line.split()[1])
+    with open("/proc/self/status") as status:
+        for line in status:
+            if line.startswith("VmHWM:"):
+                return 1024 * int(line.split()[1])
 before = peak()
 session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
 for _ in range(3):
