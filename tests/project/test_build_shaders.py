@@ -25,9 +25,9 @@ layout(push_constant) uniform Push { uint x_offset; uint result_offset; int size
 void main() { result[result_offset] = x[x_offset] + WIDTH; } // layout(constant_id = 9)
 """
 
-needs_compiler = pytest.mark.skipif(
-    shutil.which("glslangValidator") is None, reason="glslangValidator is not installed"
-)
+COMPILERS = [tool for tool in ("glslc", "glslangValidator") if shutil.which(tool)]
+
+needs_compiler = pytest.mark.skipif(not COMPILERS, reason="no compiler is installed")
 
 
 def test_bindings_push_and_constants_are_read() -> None:
@@ -105,9 +105,10 @@ def test_each_family_has_a_table_and_includes_of_its_own(project: Path) -> None:
     with pytest.raises(build_shaders.BuildError, match="cannot read .*include.more.glsl"):
         build_shaders.read_source(shaders / "other" / "one.comp")
     (shaders / "include" / "more.glsl").write_text("of all")
-    assert build_shaders.read_source(shaders / "other" / "one.comp") == "of all\n"
+    text = build_shaders.read_source(shaders / "other" / "one.comp")
+    assert text == '#line 1 "include/more.glsl"\nof all\n#line 2 "other/one.comp"\n'
     (shaders / "other" / "more.glsl").write_text("of the other")
-    assert build_shaders.read_source(shaders / "other" / "one.comp") == "of the other\n"
+    assert "\nof the other\n" in build_shaders.read_source(shaders / "other" / "one.comp")
 
 
 @needs_compiler
@@ -142,12 +143,13 @@ def test_an_interrupted_build_goes_on(
     for name in ("two", "three"):
         (project / "shaders" / "family" / f"{name}.comp").write_text(SOURCE)
     assert build(jobs=1) == 0
-    compile_variant = build_shaders.compile_variant
+    compile_batch = build_shaders.compile_batch
+    monkeypatch.setattr(build_shaders, "BATCH", 1)
 
-    def one_then_stop(variant: build_shaders.Variant, *tools: Any) -> None:
+    def one_then_stop(batch: list[Any], tools: build_shaders.Tools) -> None:
         if (project / "spirv" / "one.spv").exists():
             raise KeyboardInterrupt
-        compile_variant(variant, *tools)
+        compile_batch(batch, tools)
 
     def change(*shaders: str) -> None:
         for name in shaders:
@@ -156,7 +158,7 @@ def test_an_interrupted_build_goes_on(
 
     change("one", "three")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(build_shaders, "compile_variant", one_then_stop)
+        patch.setattr(build_shaders, "compile_batch", one_then_stop)
         build(jobs=1)
     assert build(check=True) == 1
     capsys.readouterr()
@@ -165,20 +167,68 @@ def test_an_interrupted_build_goes_on(
     assert sorted(p.name for p in (project / "spirv").glob("*.json")) == ["manifest.json"]
     change("one", "three")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(build_shaders, "compile_variant", one_then_stop)
+        patch.setattr(build_shaders, "compile_batch", one_then_stop)
         build(jobs=1)
     change("one")  # what was compiled midway is no longer right
     capsys.readouterr()
     assert build() == 0 and "2 of 3 variants" in capsys.readouterr().out
 
 
-@needs_compiler
-def test_a_broken_shader_is_shown_with_its_line(project: Path) -> None:
-    (project / "shaders" / "family" / "one.comp").write_text(SOURCE.replace("+ WIDTH", "+ WIDE"))
-    with pytest.raises(build_shaders.BuildError, match=r"one\.comp:8: 'WIDE'"):
+@pytest.fixture(params=COMPILERS)
+def tools(request: pytest.FixtureRequest, project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of all tools that are found: one compiler and no validator."""
+    folder = project / "tools"
+    folder.mkdir()
+    (folder / request.param).symlink_to(str(shutil.which(request.param)))
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.delenv("VULKAN_SDK", raising=False)
+    return folder
+
+
+MORE = """#extension GL_GOOGLE_include_directive : require
+#include "more.glsl"
+#ifndef SCALE
+#error no SCALE
+#endif
+"""
+
+
+def test_each_compiler_makes_the_same_of_a_batch(project: Path, tools: Path) -> None:
+    family = project / "shaders" / "family"
+    (family / "more.glsl").write_text("const uint MORE = 1u;\n")
+    head, rest = SOURCE.split("\n", 1)
+    (family / "two.comp").write_text(f"{head}\n{MORE}{rest.replace('WIDTH;', 'SCALE * MORE;')}")
+    (family / "variants.toml").write_text("[two.two_5]\nSCALE = 5\n[two.two_6]\nSCALE = 6\n")
+    assert build(jobs=1) == 0
+    modules = {p.stem: p.read_bytes() for p in (project / "spirv").glob("*.spv")}
+    assert sorted(modules) == ["one", "two_5", "two_6"]
+    assert len(set(modules.values())) == 3
+    for scale in (5, 6):
+        assert scale.to_bytes(4, "little") in modules[f"two_{scale}"]
+    assert not list((project / "spirv").glob("*.tmp"))
+
+
+def test_a_broken_shader_is_shown_with_its_file_and_line(project: Path, tools: Path) -> None:
+    family = project / "shaders" / "family"
+    (family / "one.comp").write_text(SOURCE.replace("+ WIDTH", "+ WIDE"))
+    with pytest.raises(build_shaders.BuildError, match=r"family/one\.comp:8: (error: )?'WIDE'"):
         build()
-    (project / "shaders" / "family" / "one.comp").write_text(f'#include "nothing.glsl"\n{SOURCE}')
+    head, rest = SOURCE.split("\n", 1)
+    include = "#extension GL_GOOGLE_include_directive : require\n#include "
+    (family / "one.comp").write_text(f'{head}\n{include}"nothing.glsl"\n{rest}')
     with pytest.raises(build_shaders.BuildError, match="cannot read .*nothing.glsl"):
+        build()
+    (family / "more.glsl").write_text("\nuint more() { return MORE; }\n")
+    (family / "one.comp").write_text(f'{head}\n{include}"more.glsl"\n{rest}')
+    with pytest.raises(build_shaders.BuildError, match=r"family/more\.glsl:2: (error: )?'MORE'"):
+        build()
+    (family / "more.glsl").write_text("\n\n")
+    broken = rest.replace("+ WIDTH", "+ WIDE")
+    (family / "one.comp").write_text(f'{head}\n{include}"more.glsl"\n{broken}')
+    with pytest.raises(build_shaders.BuildError, match=r"family/one\.comp:10: (error: )?'WIDE'"):
+        build()
+    (family / "one.comp").write_text("// first\n" + SOURCE)
+    with pytest.raises(build_shaders.BuildError, match="'#version 450' in the first line"):
         build()
 
 
@@ -186,18 +236,24 @@ def test_without_a_compiler_it_says_what_to_install(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(project))
-    with pytest.raises(build_shaders.BuildError, match="apt-get install glslang-tools"):
+    monkeypatch.delenv("VULKAN_SDK", raising=False)
+    with pytest.raises(build_shaders.BuildError, match="got neither; try `apt-get install glslc`"):
         build()
 
 
-@needs_compiler
-def test_validation_is_never_left_out_silently(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_tools_are_looked_for_in_the_sdk_too(
+    project: Path, tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tools = project / "tools"
-    tools.mkdir()
-    (tools / "glslangValidator").symlink_to(str(shutil.which("glslangValidator")))
-    monkeypatch.setenv("PATH", str(tools))
+    monkeypatch.setenv("PATH", str(project))
+    monkeypatch.setenv("VULKAN_SDK", str(project / "sdk"))
+    (project / "sdk").mkdir()
+    tools.rename(project / "sdk" / "bin")
+    assert Path(build_shaders.find_tools().compiler).parent == project / "sdk" / "bin"
+
+
+def test_validation_is_never_left_out_silently(
+    project: Path, tools: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert build() == 0 and "NOT VALIDATED, spirv-val is missing" in capsys.readouterr().out
     assert build() == 0 and "0 of 1 variants" in capsys.readouterr().out
     validator = tools / "spirv-val"
