@@ -28,9 +28,13 @@ KP = "0.9.0"
 KP_SHA256 = "98e583dc6e9731ff6d7a3e3317817e4d93f7b2945929619e29a56325db279949"
 PYBIND11 = "2.13.6"
 MODULES = ("kp", "companion", "loops")
+IS_WINDOWS = sys.platform == "win32"
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 INIT = '"""What vksched has in C++, built by its native/build.py."""\n'
-APT = "apt-get install cmake make g++ libvulkan-dev libfmt-dev"
+PACKAGES = {
+    "win32": "CMake, Visual Studio's C++ tools, the Vulkan SDK and `vcpkg install fmt`",
+    "darwin": "brew install cmake fmt vulkan-headers vulkan-loader molten-vk",
+}.get(sys.platform, "apt-get install cmake make g++ libvulkan-dev libfmt-dev")
 CMAKE_READS = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS", "CMAKE_PREFIX_PATH", "VULKAN_SDK")
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 
@@ -72,11 +76,13 @@ def is_current(package: Path, key: str) -> bool:
 
 def check_tools() -> None:
     """Look for what is cheap to look for; cmake names the libraries that it misses."""
-    missing = [tool for tool in ("cmake", "make") if not shutil.which(tool)]
-    if not (os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")):
+    wanted = ["cmake"] if IS_WINDOWS else ["cmake", "make"]  # Visual Studio is no tool on PATH
+    missing = [tool for tool in wanted if not shutil.which(tool)]
+    named = IS_WINDOWS or os.environ.get("CXX")
+    if not (named or shutil.which("c++") or shutil.which("g++")):
         missing.append("g++")
     if missing:
-        raise BuildError(f"expected {', '.join(missing)} on PATH, got none; try: {APT}")
+        raise BuildError(f"expected {', '.join(missing)} on PATH, got none; try: {PACKAGES}")
     include = Path(sysconfig.get_path("include"))
     if not (include / "Python.h").exists():
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -129,6 +135,23 @@ def get_pybind11(work: Path) -> Path:
     return cmake_dir
 
 
+def python_library() -> str:
+    """Return what CMake takes for Python's library. Modules take Python's symbols from the
+    interpreter, except on Windows; elsewhere kp's CMake file only wants a name.
+    """
+    if IS_WINDOWS:
+        version = f"{sys.version_info.major}{sys.version_info.minor}"
+        return str(Path(sys.base_prefix, "libs", f"python{version}.lib"))
+    return sysconfig.get_path("stdlib")
+
+
+def count_jobs() -> int:
+    """Return how many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def build_folder(work: Path) -> Path:
     return work / f"cmake-{sys.implementation.cache_tag}"
 
@@ -147,20 +170,28 @@ def compile_modules(work: Path, source: Path, pybind11_dir: Path) -> Path:
         f"-Dpybind11_DIR={pybind11_dir}",
         f"-DPYTHON_EXECUTABLE={sys.executable}",
         f"-DPYTHON_INCLUDE_DIR={include}",
-        # Modules take Python's symbols from the interpreter; kp's CMake file wants a name only.
-        f"-DPYTHON_LIBRARY={sysconfig.get_path('stdlib')}",
+        f"-DPYTHON_LIBRARY={python_library()}",
     ]
     wanted, settled = settings(*configure), build / "settings.json"
     if not settled.exists() or settled.read_text() != wanted:
         shutil.rmtree(build, ignore_errors=True)
-    call(configure, f"see above; missing packages: {APT}")
+    to_do = f"see above; missing packages: {PACKAGES}"
+    call(configure, to_do)
     settled.write_text(wanted)
-    jobs = str(len(os.sched_getaffinity(0)))
-    call(["cmake", "--build", str(build), "-j", jobs], f"see above; missing packages: {APT}")
+    release = ["--config", "Release", "-j", str(count_jobs())]
+    call(["cmake", "--build", str(build), *release], to_do)
     return build / "modules"
 
 
-def install(built: Path, package: Path, key: str) -> None:
+def licences(source: Path, pybind11_dir: Path) -> dict[str, Path]:
+    """Return the licences of what is compiled in, by the names that they get."""
+    site = pybind11_dir.parents[3]
+    found = {"LICENSE.kompute": [source / "LICENSE"]}
+    found["LICENSE.pybind11"] = sorted(site.glob(f"pybind11-{PYBIND11}.dist-info/**/LICENSE*"))
+    return {name: paths[0] for name, paths in found.items() if paths and paths[0].exists()}
+
+
+def install(built: Path, package: Path, key: str, texts: dict[str, Path]) -> None:
     """Put the modules in place once they can be imported; by renaming, as a running Python may have
     the old ones open.
     """
@@ -176,6 +207,8 @@ def install(built: Path, package: Path, key: str) -> None:
         shutil.copy2(built / package.name / f"{module}{SUFFIX}", new)
         new.replace(package / f"{module}{SUFFIX}")
     (package / "__init__.py").write_text(INIT)
+    for name, path in texts.items():
+        shutil.copy2(path, package / name)
     stamp = {"key": key, "kp": KP, "pybind11": PYBIND11}
     (package / "stamp.json").write_text(json.dumps(stamp, indent=1) + "\n")
 
@@ -200,8 +233,9 @@ def main(arguments: list[str] | None = None) -> int:
         shutil.rmtree(build_folder(work), ignore_errors=True)
     try:
         check_tools()
-        built = compile_modules(work, get_kp(work), get_pybind11(work))
-        install(built, package, key)
+        source, pybind11_dir = get_kp(work), get_pybind11(work)
+        built = compile_modules(work, source, pybind11_dir)
+        install(built, package, key, licences(source, pybind11_dir))
         say(f"installed {package} in {time.monotonic() - start:.0f} s")
         code = 0
     except BuildError as error:

@@ -1,4 +1,5 @@
-// Checked Vulkan calls for Kompute's module, linked in with the linker's --wrap.
+// Checked Vulkan calls for Kompute's module: CMakeLists.txt compiles kp's sources so that they call
+// __wrap_vkX where they say vkX, and here __real_vkX is vkX itself.
 //
 // kp 0.9.0 ignores the results of most calls that create something and goes on with handles that
 // were never written: a full heap ends the process. Here each of them notes its error, and a call
@@ -7,6 +8,7 @@
 // companion takes the noted result. Because kp's constructors throw then, without a destructor, what
 // they had made so far is destroyed here.
 #include "pipelines.hpp"
+#include "platform.hpp"
 
 #include <vulkan/vulkan.h>
 
@@ -14,7 +16,7 @@
 #include <mutex>
 #include <string>
 
-#define EXPORT __attribute__((visibility("default")))
+#define EXPORT VISIBLE
 #define WRAP(result, name, ...)                                                                    \
     result __real_##name(__VA_ARGS__);                                                             \
     result __wrap_##name(__VA_ARGS__)

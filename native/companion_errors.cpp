@@ -1,8 +1,13 @@
 // VkResults as exceptions, and what checked_vulkan.cpp noted inside kp's module.
 #include "companion.hpp"
+#include "platform.hpp"
 
+#if defined(_WIN32)
+#include <windows.h>
+#else
 #include <dlfcn.h>
 #include <unistd.h>
+#endif
 
 #include <cstdio>
 #include <cstdlib>
@@ -92,9 +97,8 @@ void translate(std::exception_ptr pointer)
 void find_functions(const py::module_& kp_module)
 {
     const std::string path = py::str(kp_module.attr("__file__"));
-    void* library = dlopen(path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
     const auto find = [&](auto& function, const char* name) {
-        void* symbol = library ? dlsym(library, name) : nullptr;
+        void* symbol = vksched::find_in_module(path.c_str(), name);
         if (symbol == nullptr) {
             throw py::import_error("expected kp built with native/*.cpp, got " + path);
         }
@@ -173,3 +177,14 @@ void bind_errors(py::module_& m)
 }
 
 } // namespace companion
+
+void* vksched::find_in_module(const char* path, const char* name)
+{
+#if defined(_WIN32)
+    const HMODULE library = GetModuleHandleA(path);
+    return library ? reinterpret_cast<void*>(GetProcAddress(library, name)) : nullptr;
+#else
+    void* library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+    return library ? dlsym(library, name) : nullptr;
+#endif
+}

@@ -7,6 +7,8 @@
 // Plain loops that compilers turn into vectors; on x86 twice, as most processors have wider ones
 // than a build for all of them may use. No other module is needed. What the formulas of functions
 // are good for says vksched/ops/elementwise/special.py; NaN stays NaN. Examples: tests/ops/test_loops.py.
+#include "platform.hpp"
+
 #include <pybind11/pybind11.h>
 
 #include <array>
@@ -18,7 +20,6 @@
 
 namespace py = pybind11;
 
-#define INLINED static inline __attribute__((always_inline))
 #if defined(__x86_64__)
 #define WIDE __attribute__((target("avx2,fma")))
 #endif

@@ -4,6 +4,7 @@
 //   Algorithm ---> take_pipeline(shader, constants, interface) --> in use --> idle --> destroyed
 //                        ^------------- the same again ------------------------'   (oldest first)
 #include "pipelines.hpp"
+#include "platform.hpp"
 
 #include <list>
 #include <map>
@@ -12,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#define EXPORT extern "C" __attribute__((visibility("default")))
+#define EXPORT extern "C" VISIBLE
 #define REAL(result, name, ...) result __real_##name(__VA_ARGS__)
 
 extern "C" {

@@ -13,13 +13,55 @@ import pytest
 SCRIPT = Path(__file__).parent.parent.parent / "native" / "build.py"
 
 
-@pytest.fixture
-def build() -> Any:
+def load() -> Any:
     spec = importlib.util.spec_from_file_location("native_build", SCRIPT)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def build() -> Any:
+    return load()
+
+
+@pytest.mark.parametrize(
+    ("system", "expected", "to_get"),
+    [("win32", "cmake", "the Vulkan SDK"), ("linux", "cmake, make, g++", "libvulkan-dev")],
+)
+def test_each_system_is_told_what_it_needs(
+    system: str, expected: str, to_get: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.platform", system)
+    module = load()
+    monkeypatch.undo()
+    monkeypatch.setattr(module.shutil, "which", lambda name: None)
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(module.BuildError, match=f"expected {expected.replace('+', '.')} on PATH"):
+        module.check_tools()
+    assert to_get in module.PACKAGES
+
+
+def test_a_build_uses_the_processors_there_are(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build.os, "sched_getaffinity", lambda pid: {0, 3, 5}, raising=False)
+    assert build.count_jobs() == 3
+    monkeypatch.delattr(build.os, "sched_getaffinity")
+    monkeypatch.setattr(build.os, "cpu_count", lambda: 7)
+    assert build.count_jobs() == 7
+
+
+def test_licences_of_what_is_compiled_in_come_along(build: Any, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    cmake_dir = site / "pybind11" / "share" / "cmake" / "pybind11"
+    cmake_dir.mkdir(parents=True)
+    about = site / f"pybind11-{build.PYBIND11}.dist-info" / "licenses"
+    about.mkdir(parents=True)
+    (about / "LICENSE").write_text("of pybind11")
+    (tmp_path / "LICENSE").write_text("of Kompute")
+    found = build.licences(tmp_path, cmake_dir)
+    texts = {name: path.read_text() for name, path in found.items()}
+    assert texts == {"LICENSE.kompute": "of Kompute", "LICENSE.pybind11": "of pybind11"}
 
 
 class Commands:
