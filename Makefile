@@ -12,7 +12,7 @@ STARTER = $(or $(firstword $(foreach p,$(PYTHON) python3 python3.12 python3.11 p
 	$(shell command -v $(p) 2>/dev/null))),python3)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench validate lint clean distclean
+.PHONY: help setup demo test bench validate lint wheel clean distclean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -43,6 +43,9 @@ lint: setup ## ruff, mypy, and whether the compiled shaders are current
 	@$(VENV)/bin/python -m ruff check .
 	@$(VENV)/bin/python -m mypy
 	@$(VENV)/bin/python build_shaders.py --check
+
+wheel: setup ## one file in dist/ that runs where there is no compiler (docs/wheels.md)
+	@VKSCHED_WHEEL=native $(VENV)/bin/python -m hatchling build -t wheel -d dist
 
 clean: ## remove what was built, keep .venv
 	rm -rf build dist vksched/spirv .pytest_cache .mypy_cache .ruff_cache .hypothesis
