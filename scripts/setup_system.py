@@ -84,7 +84,7 @@ def describe_python(command: str) -> Python | None:
 
 def choose_python(wanted: str, running: str, find: Callable[[str], str | None]) -> Python:
     """Choose PYTHON when given, else the running interpreter, else a supported one on PATH."""
-    supported = "3.10, 3.11 or 3.12"
+    supported = " to ".join(".".join(map(str, v)) for v in (SUPPORTED[0], SUPPORTED[-1]))
     if wanted:
         python = describe_python(find(wanted) or wanted)
         if python is None:
@@ -103,7 +103,7 @@ def choose_python(wanted: str, running: str, find: Callable[[str], str | None]) 
             return python
     raise SetupError(
         f"no Python {supported} found (tried {', '.join(names)})",
-        "install one, or name it: make setup PYTHON=/path/to/python3.12",
+        "install one, or name it: make setup PYTHON=/path/to/python",
     )
 
 

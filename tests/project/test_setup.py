@@ -175,35 +175,46 @@ def test_without_native_nothing_but_python_is_needed(stub: MakeCommand, fake: Se
 # --- choice of Python -------------------------------------------------------------------------
 
 
+OLDEST, NEWEST = setup_system.SUPPORTED[0], setup_system.SUPPORTED[-1]
+
+
+def command_of(version: tuple[int, int]) -> str:
+    return "python{}.{}".format(*version)
+
+
+def supported_text() -> str:
+    return "{}.{} to {}.{}".format(*OLDEST, *NEWEST)
+
+
 def versions(table: dict[str, tuple[int, int]]) -> Callable[[str], Python | None]:
     """describe_python for made-up interpreters."""
     return lambda c: Python(c, table[c], c, True, True) if c in table else None
 
 
 def test_running_python_is_taken_when_supported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(setup_system, "describe_python", versions({"me": (3, 10)}))
+    monkeypatch.setattr(setup_system, "describe_python", versions({"me": OLDEST}))
     assert setup_system.choose_python("", "me", lambda name: None).path == "me"
 
 
 def test_newest_supported_python_on_path_is_taken_and_broken_ones_passed_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    table = {
-        "me": (3, 13),
-        "/p/python3": (3, 13),
-        "/p/python3.11": (3, 11),
-        "/p/python3.10": (3, 10),
-    }
+    too_new = (NEWEST[0], NEWEST[1] + 1)
+    older = [v for v in setup_system.SUPPORTED if v != NEWEST]
+    table = {"me": too_new, "/p/python3": too_new, **{f"/p/{command_of(v)}": v for v in older}}
     monkeypatch.setattr(setup_system, "describe_python", versions(table))
-    # /p/python3.12 is on PATH and does not run, like a pyenv shim without its version.
-    assert setup_system.choose_python("", "me", lambda n: f"/p/{n}").path == "/p/python3.11"
+    # The newest one is on PATH and does not run, like a pyenv shim without its version.
+    chosen = setup_system.choose_python("", "me", lambda n: f"/p/{n}")
+    assert chosen.path == f"/p/{command_of(older[-1])}"
 
 
 def test_named_python_out_of_range_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(setup_system, "describe_python", versions({"mine": (3, 9)}))
-    with pytest.raises(SetupError, match=r"PYTHON=mine is Python 3\.9, expected 3\.10"):
+    too_old = (OLDEST[0], OLDEST[1] - 1)
+    monkeypatch.setattr(setup_system, "describe_python", versions({"mine": too_old}))
+    got, wanted = ".".join(map(str, too_old)), supported_text()
+    with pytest.raises(SetupError, match=re.escape(f"PYTHON=mine is Python {got}, expected ")):
         setup_system.choose_python("mine", "me", lambda name: None)
-    with pytest.raises(SetupError, match="no Python 3.10, 3.11 or 3.12 found"):
+    with pytest.raises(SetupError, match=re.escape(f"no Python {wanted} found")):
         setup_system.choose_python("", "me", lambda name: None)
 
 
