@@ -8,15 +8,15 @@ PYTEST_ARGS ?=
 PARALLEL ?= -n 2 --dist worksteal
 VENV := .venv
 # Any Python 3 may start the set-up: it looks for a supported one itself. PYTHON=... names one.
-STARTER = $(or $(firstword $(foreach p,$(PYTHON) python3 python3.12 python3.11 python3.10,\
-	$(shell command -v $(p) 2>/dev/null))),python3)
+STARTER = $(or $(firstword $(foreach p,$(PYTHON) python3 python3.14 python3.13 python3.12 \
+	python3.11 python3.10,$(shell command -v $(p) 2>/dev/null))),python3)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test bench validate lint wheel clean distclean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
-	@echo "Variables: DEMO_ARGS='--query \"...\"', PYTEST_ARGS='-k matmul', PYTHON=python3.12,"
+	@echo "Variables: DEMO_ARGS='--query \"...\"', PYTEST_ARGS='-k matmul', PYTHON=python3.13,"
 	@echo "           VKSCHED_NO_NATIVE=1 (no compiler and no Vulkan: all runs on numpy)"
 
 setup: ## get everything the other commands need (they call it)

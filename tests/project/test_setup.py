@@ -268,6 +268,14 @@ def test_other_distributions_are_told_in_their_own_names(
     with pytest.raises(SetupError) as caught:
         setup_system.get_system_packages(fake)
     assert "Fedora: gcc-c++" in caught.value.to_do and "Arch:" in caught.value.to_do
+    assert f"this machine ({setup_system.system_name()}) has none" in caught.value.what
+
+
+def test_system_says_its_name(tmp_path: Path) -> None:
+    release = tmp_path / "os-release"
+    release.write_text('NAME=X\nPRETTY_NAME="X Linux 41 (Forty One)"\n')
+    assert setup_system.system_name(str(release)) == "X Linux 41 (Forty One)"
+    assert setup_system.system_name(str(tmp_path / "none")) == sys.platform
 
 
 def test_without_native_nothing_but_python_is_needed(stub: MakeCommand, fake: Setup) -> None:
@@ -285,10 +293,6 @@ OLDEST, NEWEST = setup_python.SUPPORTED[0], setup_python.SUPPORTED[-1]
 
 def command_of(version: tuple[int, int]) -> str:
     return "python{}.{}".format(*version)
-
-
-def supported_text() -> str:
-    return "{}.{} to {}.{}".format(*OLDEST, *NEWEST)
 
 
 def versions(table: dict[str, tuple[int, int]]) -> Callable[[str], Python | None]:
@@ -316,11 +320,25 @@ def test_newest_supported_python_on_path_is_taken_and_broken_ones_passed_over(
 def test_named_python_out_of_range_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     too_old = (OLDEST[0], OLDEST[1] - 1)
     monkeypatch.setattr(setup_python, "describe_python", versions({"mine": too_old}))
-    got, wanted = ".".join(map(str, too_old)), supported_text()
-    with pytest.raises(SetupError, match=re.escape(f"PYTHON=mine is Python {got}, expected ")):
+    got, wanted = ".".join(map(str, too_old)), "{}.{} to {}.{}".format(*OLDEST, *NEWEST)
+    with pytest.raises(SetupError, match=re.escape(f"mine is Python {got}, expected {wanted}")):
         setup_python.choose_python("mine", "me", lambda name: None)
-    with pytest.raises(SetupError, match=re.escape(f"no Python {wanted} found")):
-        setup_python.choose_python("", "me", lambda name: None)
+
+
+def test_without_a_supported_python_the_message_says_which_were_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    too_new = (NEWEST[0], NEWEST[1] + 1)
+    table = {"me": (OLDEST[0], OLDEST[1] - 1), "/p/python3": too_new}
+    monkeypatch.setattr(setup_python, "describe_python", versions(table))
+    broken = command_of(NEWEST)
+    there = {"python3": "/p/python3", broken: f"/p/{broken}"}
+    with pytest.raises(SetupError) as caught:
+        setup_python.choose_python("", "me", there.get)
+    assert "expected Python {}.{} to {}.{}".format(*OLDEST, *NEWEST) in caught.value.what
+    assert "me is {}.{}, ".format(*table["me"]) in caught.value.what
+    assert "/p/python3 is {}.{}, ".format(*too_new) in caught.value.what
+    assert f"/p/{broken} fails" in caught.value.what
 
 
 def test_a_real_interpreter_describes_itself() -> None:
@@ -568,3 +586,15 @@ def test_ci_runs_the_commands_of_the_readme() -> None:
     assert commands[0] == "set -eu" and commands[-1] == "exec make test"
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     assert ".ci/run" in workflow and "make demo" in workflow
+
+
+def test_supported_pythons_are_the_same_everywhere() -> None:
+    versions = [setup_python.dotted(version) for version in setup_python.SUPPORTED]
+    project = (ROOT / "pyproject.toml").read_text()
+    assert re.findall(r"Python :: (3\.\d+)", project) == versions
+    assert f'requires-python = ">={versions[0]}"' in project
+    makefile = (ROOT / "Makefile").read_text()
+    starter = makefile[makefile.index("STARTER = ") : makefile.index(".DEFAULT_GOAL")]
+    assert re.findall(r"\bpython(3\.\d+)", starter) == versions[::-1]
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    assert f"python: {versions}".replace("'", '"') in workflow
