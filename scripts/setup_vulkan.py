@@ -16,6 +16,9 @@ ICD_FOLDERS = ("/usr/share/vulkan/icd.d", "/usr/local/share/vulkan/icd.d", "/etc
 LAYER_FOLDERS = tuple(f.replace("icd.d", "explicit_layer.d") for f in ICD_FOLDERS)
 SWIFTSHADER_PACKAGE = "chromium-common"
 SWIFTSHADER_FILES = ("libvk_swiftshader.so", "vk_swiftshader_icd.json")
+SOFTWARE = "VKSCHED_SETUP_SOFTWARE"
+# What the drivers open: of AMD, Intel and most others, of NVIDIA, of Windows below WSL.
+DEVICE_NODES = ("dri", "nvidia", "dxg", "kfd", "mali", "kgsl")
 DRIVER_VARIABLES = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES")
 DESCRIBE_DEVICES = (
     "import json; from vksched.runtime.vulkan import probe;"
@@ -28,6 +31,11 @@ def key_of_machine() -> str:
     names = [f"{folder}/{name}" for folder in ICD_FOLDERS for name in list_folder(folder)]
     nodes = list_folder("/dev/dri") + [n for n in list_folder("/dev") if n.startswith("nvidia")]
     return hash_of(names, nodes)
+
+
+def key_of_drivers(setup: Setup) -> str:
+    """The same with the drivers of vksched's own."""
+    return hash_of(key_of_machine(), list_folder(str(setup.driver_folder)))
 
 
 def find_devices(setup: Setup) -> list[tuple[str, str]] | None:
@@ -54,30 +62,54 @@ def answer_file(setup: Setup) -> Path:
     return setup.venv / "share" / "vksched" / "devices"
 
 
+def may_have_hardware() -> bool:
+    """False where the kernel shows no graphics device: then no driver can find one."""
+    return any(name.startswith(DEVICE_NODES) for name in list_folder("/dev"))
+
+
+def wants_software(setup: Setup) -> bool:
+    return setup.environ.get(SOFTWARE, "") not in ("", "0")
+
+
+def get_software_drivers(setup: Setup) -> Outcome:
+    """Get llvmpipe and SwiftShader, each if it can be had."""
+    got = (get_llvmpipe(setup), get_swiftshader(setup))
+    remark = "; ".join(outcome.remark for outcome in got if outcome.remark)
+    return Outcome(remark, all(outcome.whole for outcome in got))
+
+
+def get_drivers_early(setup: Setup) -> Outcome:
+    """Get the software drivers while the rest is built, where there can be no other devices."""
+    if not setup.native:
+        return LEFT_OUT
+    if may_have_hardware() and not wants_software(setup):
+        return Outcome("not before the drivers that are there were asked for hardware")
+    return get_software_drivers(setup)
+
+
 def get_devices(setup: Setup) -> Outcome:
     """Look for hardware Vulkan devices; get llvmpipe and SwiftShader where there are none."""
     if not setup.native:
         return LEFT_OUT
+    got = Outcome()
     devices = find_devices(setup)
     hardware = [name for name, kind in devices or [] if kind != "cpu"]
+    if not hardware or wants_software(setup):
+        before = key_of_drivers(setup)
+        got = get_software_drivers(setup)
+        if key_of_drivers(setup) != before:
+            devices = find_devices(setup)
     # `make demo` asks for software devices where this says so: nothing else uses them unasked.
     marker = answer_file(setup)
     marker.parent.mkdir(parents=True, exist_ok=True)
     marker.unlink(missing_ok=True)
-    if devices is not None:
-        marker.write_text("hardware\n" if hardware else "software\n")
-    if hardware and setup.environ.get("VKSCHED_SETUP_SOFTWARE", "") in ("", "0"):
-        return Outcome(", ".join(hardware))
-    got = (get_llvmpipe(setup), get_swiftshader(setup))
-    devices = find_devices(setup)
     if devices is None:
-        first = "could not ask the drivers, see build/setup.log; all runs on numpy"
-    elif not devices:
-        first = "none: all runs on numpy"
+        found = "could not ask the drivers, see the log; all runs on numpy"
     else:
-        first = ", ".join(name for name, _ in devices)
-    remarks = [first, *(outcome.remark for outcome in got if outcome.remark)]
-    return Outcome("; ".join(remarks), devices is not None and all(o.whole for o in got))
+        marker.write_text("hardware\n" if hardware else "software\n")
+        found = ", ".join(name for name, _ in devices) or "none: all runs on numpy"
+    remark = "; ".join(part for part in (found, got.remark) if part)
+    return Outcome(remark, devices is not None and got.whole)
 
 
 def get_llvmpipe(setup: Setup) -> Outcome:
@@ -113,7 +145,7 @@ def get_swiftshader(setup: Setup) -> Outcome:
             unpack_swiftshader(package, setup.driver_folder)
         except (SetupError, OSError, ValueError, tarfile.TarError) as error:
             setup.note(f"SwiftShader: {error}")
-            return Outcome("no SwiftShader (not downloaded, see build/setup.log)", whole=False)
+            return Outcome("no SwiftShader (not downloaded, see the log)", whole=False)
     return Outcome()
 
 

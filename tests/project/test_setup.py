@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import re
@@ -10,16 +11,20 @@ import stat
 import subprocess
 import sys
 import tarfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import setup as set_up
+import setup_base
 import setup_python
+import setup_run
 import setup_system
 import setup_vulkan
 from setup_base import Outcome, Setup, SetupError, hash_of_files
 from setup_python import Python
+from setup_run import Failure, Reporter, Step
 from setup_system import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -53,14 +58,21 @@ def fake(tmp_path: Path) -> Setup:
     return made
 
 
-def counting_step(name: str, source: Path, ran: list[str]) -> set_up.Step:
+def run_steps(setup: Setup, steps: list[Step]) -> list[Failure]:
+    """Run steps with their logs beside the made-up .venv."""
+    logs = setup.root / "logs"
+    logs.mkdir(exist_ok=True)
+    return setup_run.run_steps(setup, steps, logs, Reporter(len(steps), sys.stdout))
+
+
+def counting_step(name: str, source: Path, ran: list[str]) -> Step:
     """A step that depends on one file and notes that it ran."""
 
     def run(_: Setup) -> Outcome:
         ran.append(name)
         return Outcome()
 
-    return set_up.Step(name, lambda s: source.read_text(), lambda s: True, run)
+    return Step(name, lambda s: source.read_text(), lambda s: True, run)
 
 
 # --- system packages --------------------------------------------------------------------------
@@ -132,7 +144,8 @@ def test_without_root_the_exact_command_is_printed_and_nothing_installed(
         "sudo apt-get update && sudo apt-get install -y --no-install-recommends "
         "g++ make cmake libvulkan-dev libfmt-dev glslang-tools spirv-tools"
     )
-    message = set_up.failure_message(caught.value, "", "build/setup.log")
+    failure = Failure(set_up.STEPS[0], caught.value, fake.root / "some.log")
+    message = setup_run.failure_message(failure, fake.root)
     assert f"\n  {command}\n" in message
     assert not (tmp_path / "apt-was-called").exists()
 
@@ -216,13 +229,13 @@ def test_broken_source_hides_no_driver_and_its_failure_is_not_remembered(
     stub("apt-cache", "exit 100")  # the lists have no chromium-common, as its source is broken
     step = next(s for s in set_up.STEPS if s.run is setup_vulkan.get_devices)
 
-    def run_again() -> list[set_up.Step]:
+    def run_again() -> list[Step]:
         setup = Setup(fake.root, {"PATH": os.environ["PATH"]})
         setup.read_stamps()
-        set_up.run_steps(setup, [step])
+        run_steps(setup, [step])
         after = Setup(fake.root, setup.environ)
         after.read_stamps()
-        return set_up.steps_to_run(after, [step])
+        return setup_run.steps_to_run(after, [step])
 
     broken_apt.write_text("update mesa-vulkan-drivers\n")
     assert run_again() == [step]  # SwiftShader came, llvmpipe did not: tried again
@@ -356,17 +369,22 @@ def test_second_run_does_nothing_and_a_change_runs_only_its_step(
     ran: list[str] = []
     (tmp_path / "a").write_text("1")
     (tmp_path / "b").write_text("1")
-    steps = [counting_step("a", tmp_path / "a", ran), counting_step("b", tmp_path / "b", ran)]
-    set_up.run_steps(fake, steps)
+    steps = [
+        counting_step("a", tmp_path / "a", ran),
+        dataclasses.replace(counting_step("b", tmp_path / "b", ran), needs=("a",)),
+    ]
+    run_steps(fake, steps)
     assert ran == ["a", "b"]
 
     again = Setup(fake.root, fake.environ)
     again.read_stamps()
-    assert set_up.steps_to_run(again, steps) == []
+    assert setup_run.steps_to_run(again, steps) == []
     (tmp_path / "b").write_text("2")
-    set_up.run_steps(again, steps)
+    run_steps(again, steps)
     assert ran == ["a", "b", "b"]
-    assert re.search(r"\[set-up 1/1\] b \.\.\. \d+\.\d s", capsys.readouterr().out)
+    out = capsys.readouterr().out
+    assert re.search(r"^\[set-up 1/2\] a: \d+\.\d s$", out, re.M)
+    assert re.search(r"^\[set-up 1/2\] b: \d+\.\d s$", out, re.M)
 
 
 def test_step_that_got_a_part_or_fails_later_is_not_remembered(fake: Setup, tmp_path: Path) -> None:
@@ -379,25 +397,111 @@ def test_step_that_got_a_part_or_fails_later_is_not_remembered(fake: Setup, tmp_
         return outcome
 
     gone = tmp_path / "result"
-    step = set_up.Step("some", lambda s: "1", lambda s: not gone.exists(), run)
-    set_up.run_steps(fake, [step])
-    assert set_up.steps_to_run(fake, [step]) == []
+    step = Step("some", lambda s: "1", lambda s: not gone.exists(), run)
+    run_steps(fake, [step])
+    assert setup_run.steps_to_run(fake, [step]) == []
     gone.write_text("")  # its result is lost, so it runs, and gets but a part
-    set_up.run_steps(fake, [step])
-    with pytest.raises(SetupError):
-        set_up.run_steps(fake, [step])
+    run_steps(fake, [step])
+    assert [failure.step for failure in run_steps(fake, [step])] == [step]
     gone.unlink()
     again = Setup(fake.root, fake.environ)
     again.read_stamps()
-    assert set_up.steps_to_run(again, [step]) == [step]
+    assert setup_run.steps_to_run(again, [step]) == [step]
 
 
-def test_a_long_step_shows_that_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
-    seen = ""
-    with set_up.dots(every_s=0.001):
-        while not seen:
-            seen = capsys.readouterr().out
-    assert set(seen) == {"."}
+def test_steps_that_do_not_wait_for_each_other_run_at_the_same_time(fake: Setup) -> None:
+    meet = threading.Barrier(2, timeout=60)
+
+    def run(_: Setup) -> Outcome:
+        meet.wait()  # ends only when the other step runs too
+        return WHOLE
+
+    def note(name: str, *needs: str) -> Step:
+        return Step(name, lambda s: "1", lambda s: True, lambda s: ran(name), needs, ("b",))
+
+    order: list[str] = []
+
+    def ran(name: str) -> Outcome:
+        order.append(name)
+        return WHOLE
+
+    steps = [Step(name, lambda s: "1", lambda s: True, run) for name in "ab"]
+    assert run_steps(fake, [*steps, note("c", "a"), note("d", "c")]) == []
+    assert order == ["c", "d"]
+
+
+def test_failed_step_stops_only_what_needs_it(
+    fake: Setup, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(setup: Setup) -> Outcome:
+        raise SetupError("no such thing", "get it")
+
+    ran: list[str] = []
+    (tmp_path / "a").write_text("1")
+    steps = [
+        Step("broken", lambda s: "1", lambda s: True, fail),
+        dataclasses.replace(counting_step("behind", tmp_path / "a", ran), after=("broken",)),
+        dataclasses.replace(counting_step("needs it", tmp_path / "a", ran), needs=("broken",)),
+        dataclasses.replace(counting_step("and that", tmp_path / "a", ran), needs=("needs it",)),
+    ]
+    assert [failure.error.to_do for failure in run_steps(fake, steps)] == ["get it"]
+    assert ran == ["behind"]
+    assert [s.name for s in setup_run.steps_to_run(fake, steps)] == [
+        "broken",
+        "needs it",
+        "and that",
+    ]
+    out = capsys.readouterr().out
+    assert "broken: failed: no such thing" in out
+    assert "[set-up 4/4]" in out and "and that: left out" in out
+
+
+def test_steps_of_the_set_up_wait_for_none_that_comes_later() -> None:
+    names: list[str] = []
+    for step in (*set_up.STEPS, set_up.VALIDATION_STEP):
+        assert {*step.needs, *step.after} <= set(names), step.name
+        names.append(step.name)
+
+
+@pytest.mark.parametrize(
+    "log, shown",
+    [
+        ("[ 12%] Building CXX a.o\n[ 35%] Building CXX b.o\nwarning: x\n", "35%"),
+        ("[3/40] Building\n", "3 of 40"),
+        ("shaders: 120 of 944 compiled\n", "120 of 944"),
+        ("Collecting numpy\n  Downloading https://user:secret@host/n.whl\n\n", "secret"),
+        ("x" * 100, "(" + "x" * setup_run.SHOWN_CHARS + "...)"),
+        ("", ""),
+    ],
+)
+def test_progress_is_the_last_count_or_line_of_a_log(log: str, shown: str) -> None:
+    if shown == "secret":
+        assert setup_run.progress(log) == "(Downloading https://.../n.whl)"
+    else:
+        assert setup_run.progress(log) == shown
+
+
+@pytest.mark.parametrize("terminal", [False, True], ids=["file", "terminal"])
+def test_long_steps_show_which_they_are_and_how_far(
+    fake: Setup, monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    out = io.StringIO()
+    monkeypatch.setattr(out, "isatty", lambda: terminal)
+
+    def run(setup: Setup) -> Outcome:
+        setup.note("[ 35%] Building")
+        while "long 35%" not in out.getvalue():
+            threading.Event().wait(0.001)
+        return Outcome("well")
+
+    logs = fake.root / "logs"
+    logs.mkdir()
+    step = Step("long", lambda s: "1", lambda s: True, run)
+    setup_run.run_steps(fake, [step], logs, Reporter(1, out, every_s=0.001))
+    text = out.getvalue()
+    assert ("\r\x1b[K[set-up 0:00] long 35%\r" in text) == terminal
+    assert ("[set-up 0:00] long 35%\n" in text) == (not terminal)
+    assert re.search(r"\[set-up 1/1\] long: \d+\.\d s, well\n$", text)
 
 
 def test_failed_step_is_run_again_and_shows_its_log(
@@ -406,29 +510,44 @@ def test_failed_step_is_run_again_and_shows_its_log(
     def fail(setup: Setup) -> Outcome:
         script = "seq 100; echo 'fetched https://user:secret@host.example/x'; exit 3"
         setup.call(["sh", "-c", script], "do this")
-        return Outcome()
+        return WHOLE
 
-    step = set_up.Step("fails", lambda s: "1", lambda s: True, fail)
-    with open(tmp_path / "log", "wb") as fake.log, pytest.raises(SetupError) as caught:
-        set_up.run_steps(fake, [step])
-    assert set_up.steps_to_run(fake, [step]) == [step]
-    assert "fails ... failed" in capsys.readouterr().out
-    message = set_up.failure_message(caught.value, (tmp_path / "log").read_text(), "the.log")
+    step = Step("fails now", lambda s: "1", lambda s: True, fail)
+    (failure,) = run_steps(fake, [step])
+    assert setup_run.steps_to_run(fake, [step]) == [step]
+    assert "fails now: failed: `sh -c" in capsys.readouterr().out
+    message = setup_run.failure_message(failure, fake.root)
     lines = message.splitlines()
     assert "100" in lines and "62" in lines and "61" not in lines  # the last 40 lines of the log
     assert "secret" not in message and "https://.../x" in message
-    assert "exit code 3" in message and "do this" in message and "the.log" in message
+    assert "exit code 3" in message and "do this" in message and "logs/fails-now.log" in message
 
 
-def test_stopped_step_is_not_said_to_have_failed(
-    fake: Setup, capsys: pytest.CaptureFixture[str]
+def test_interruption_ends_the_commands_that_run_and_says_so(
+    fake: Setup, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(setup_base, "STOP_WAIT_S", 0.01)
+
+    def endless(setup: Setup) -> Outcome:
+        setup.call([sys.executable, "-c", "import time\ntime.sleep(3600)"], "")
+        return WHOLE
+
     def stop(setup: Setup) -> Outcome:
+        while not setup.commands.count():
+            threading.Event().wait(0.001)
         raise KeyboardInterrupt
 
+    steps = [
+        Step("endless", lambda s: "1", lambda s: True, endless),
+        Step("stopped", lambda s: "1", lambda s: True, stop),
+    ]
     with pytest.raises(KeyboardInterrupt):
-        set_up.run_steps(fake, [set_up.Step("long", lambda s: "1", lambda s: True, stop)])
-    assert "long ... interrupted" in capsys.readouterr().out
+        run_steps(fake, steps)
+    out = capsys.readouterr().out
+    assert "endless: interrupted" in out and "failed" not in out
+    assert setup_run.steps_to_run(fake, steps) == steps
+    with pytest.raises(SetupError, match="interrupted"):
+        fake.call([sys.executable, "-c", ""], "")
 
 
 def test_command_that_is_not_there_fails_with_what_to_do(fake: Setup) -> None:
@@ -447,15 +566,15 @@ def test_lost_venv_runs_every_step_again(fake: Setup) -> None:
     native = fake.venv / "lib" / "python3.11" / "site-packages" / "vksched_native"
     native.mkdir(parents=True)
     (native / "stamp.json").write_text("{}")
-    assert set_up.steps_to_run(fake, set_up.STEPS) == []
+    assert setup_run.steps_to_run(fake, set_up.STEPS) == []
     (spirv / "manifest.json").unlink()
     (native / "stamp.json").unlink()
-    assert [s.name for s in set_up.steps_to_run(fake, set_up.STEPS)] == [
-        "native modules (minutes at first)",
-        "shaders (minutes at first)",
+    assert [s.name for s in setup_run.steps_to_run(fake, set_up.STEPS)] == [
+        "native modules",
+        "shaders",
     ]
     fake.venv_python.unlink()
-    assert set_up.steps_to_run(fake, set_up.STEPS) == list(set_up.STEPS)
+    assert setup_run.steps_to_run(fake, set_up.STEPS) == list(set_up.STEPS)
 
 
 def test_named_python_makes_a_new_venv_and_no_name_keeps_it(
@@ -509,6 +628,7 @@ def test_software_devices_come_only_where_no_hardware_is(
     monkeypatch.setattr(
         setup_vulkan, "find_devices", lambda s: [*hardware, *((g, "cpu") for g in got)]
     )
+    monkeypatch.setattr(setup_vulkan, "key_of_drivers", lambda s: str(got))
     monkeypatch.setattr(setup_vulkan, "get_llvmpipe", lambda s: got.append("llvmpipe") or WHOLE)
     monkeypatch.setattr(setup_vulkan, "get_swiftshader", lambda s: Outcome("no SwiftShader"))
     remark = setup_vulkan.get_devices(setup).remark
@@ -518,6 +638,21 @@ def test_software_devices_come_only_where_no_hardware_is(
         assert remark.endswith("llvmpipe; no SwiftShader")
     kind = "hardware" if hardware else "software"
     assert setup_vulkan.answer_file(setup).read_text() == f"{kind}\n"
+
+
+@pytest.mark.parametrize("forced", ["", "1"])
+@pytest.mark.parametrize("node", ["dri", "dxg", "loop0"])
+def test_software_drivers_come_early_only_where_no_hardware_can_be(
+    fake: Setup, monkeypatch: pytest.MonkeyPatch, node: str, forced: str
+) -> None:
+    monkeypatch.setattr(setup_vulkan, "list_folder", lambda folder: ["null", node])
+    monkeypatch.setattr(setup_vulkan, "get_software_drivers", lambda s: Outcome("got", False))
+    setup = Setup(fake.root, {"VKSCHED_SETUP_SOFTWARE": forced})
+    early = setup_vulkan.get_drivers_early(setup)
+    assert (early == Outcome("got", False)) == (forced == "1" or node == "loop0")
+    assert early.whole == (not forced and node != "loop0")
+    numpy_only = Setup(fake.root, {"VKSCHED_NO_NATIVE": "1"})
+    assert "left out" in setup_vulkan.get_drivers_early(numpy_only).remark
 
 
 def test_drivers_that_cannot_be_asked_are_not_taken_for_none(
