@@ -160,8 +160,8 @@ def main(pytest_args: list[str]) -> int:
         return 1
     pytest = [sys.executable, "-m", "pytest", f"--timeout={TEST_LIMIT_S}", *PARALLEL]
     # child runs, which have no Vulkan or take no layers, and files that are only read
-    left_out = ("test_elsewhere", "test_setup", "test_shader_stats", "test_validate")
-    left_out += ("test_onnx_fuzz", "test_onnx_loader")
+    left_out = ("test_elsewhere", "test_setup", "test_setup_steps", "test_shader_stats")
+    left_out += ("test_validate", "test_onnx_fuzz", "test_onnx_loader")
     pytest += [f"--ignore-glob=tests/*/{name}.py" for name in left_out]
     # Kompute alone, which has no barrier between dispatches to give: hazards by design
     pytest += [f"--deselect=tests/{BARE}"]
