@@ -12,10 +12,10 @@ STARTER = $(or $(firstword $(foreach p,$(PYTHON) python3 python3.14 python3.13 p
 	python3.11 python3.10,$(shell command -v $(p) 2>/dev/null))),python3)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench validate lint wheel clean distclean
+.PHONY: help setup demo test test-all bench validate lint wheel clean distclean
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 	@echo "Variables: DEMO_ARGS='--query \"...\"', PYTEST_ARGS='-k matmul', PYTHON=python3.13,"
 	@echo "           VKSCHED_NO_NATIVE=1 (no compiler and no Vulkan: all runs on numpy)"
 
@@ -30,6 +30,9 @@ demo: setup ## search a text with a sentence encoder spread over all Vulkan devi
 
 test: setup ## run all tests, on every Vulkan device present and without any
 	@$(VENV)/bin/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
+
+test-all: setup ## run the tests with more draws, and each on every set of devices
+	@VKSCHED_THOROUGH=1 $(VENV)/bin/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
 bench: setup ## measure the devices beside other runtimes that are installed, and write docs/performance.md
 	@$(VENV)/bin/python -m pip install -q 'matplotlib>=3.8,<4'

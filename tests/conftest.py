@@ -16,6 +16,9 @@ os.environ.setdefault("VKSCHED_CHECK", "1")  # every run of the suite, and of it
 os.environ["VKSCHED_TUNE"] = "0"  # nothing but the static choice, whatever this machine knows
 os.environ["VKSCHED_CACHE"] = os.path.join(tempfile.gettempdir(), "no results of the tests' own")
 
+THOROUGH = os.environ.get("VKSCHED_THOROUGH", "") not in ("", "0")
+"""`make test-all`: more draws, and again on every device what one device or a smaller test says."""
+
 NUMPY_ONLY = {"nonzero"}
 """Ops that no device runs."""
 
@@ -38,6 +41,8 @@ def device_sets() -> dict[str, list[str]]:
 
 DEVICE_SETS = device_sets()
 MULTI_SETS = {k: v for k, v in DEVICE_SETS.items() if len(v) > 1}
+FEWER_SETS = list(dict.fromkeys([*list(DEVICE_SETS)[:2], list(DEVICE_SETS)[-1]]))
+"""Numpy, one Vulkan device, all of them."""
 
 
 @pytest.fixture(params=list(DEVICE_SETS), scope="session")
@@ -70,6 +75,20 @@ def rng() -> Iterator[np.random.Generator]:
     yield np.random.default_rng(20240229)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def left_to_test_all(item: pytest.Item) -> bool:
+    """Whether `make test` goes without: marked so, or with one more set of devices."""
+    if item.get_closest_marker("thorough"):
+        return True
+    if not item.get_closest_marker("fewer_sets"):
+        return False
+    call = getattr(item, "callspec", None)
+    return call is not None and call.params.get("devices") not in FEWER_SETS
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The longest go first, so that no process ends alone with them."""
+    if not THOROUGH:
+        left = [item for item in items if left_to_test_all(item)]
+        items[:] = [item for item in items if not left_to_test_all(item)]
+        config.hook.pytest_deselected(items=left)
     items.sort(key=lambda item: "test_elsewhere" not in item.nodeid)

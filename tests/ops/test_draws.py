@@ -1,6 +1,6 @@
 """Calls drawn by hypothesis, for every op: every Vulkan device equals the numpy reference.
 
-VKSCHED_DRAWS sets how many calls per op; the default is what continuous integration runs.
+VKSCHED_DRAWS sets how many calls per op. `make test-all` draws more than `make test`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from conftest import NUMPY_ONLY, vulkan_names
+from conftest import NUMPY_ONLY, THOROUGH, vulkan_names
 from draws import DRAWS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ from vksched.errors import UnsupportedOp
 from vksched.ops.core.op import computing_ops
 from vksched.runtime.vulkan.device import VulkanDevice
 
-COUNT = int(os.environ.get("VKSCHED_DRAWS", "200"))
+COUNT = int(os.environ.get("VKSCHED_DRAWS", "200" if THOROUGH else "50"))
 SETTINGS = settings(
     max_examples=COUNT,
     deadline=None,

@@ -19,6 +19,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from conftest import THOROUGH
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -30,6 +31,8 @@ ASKED_AGAIN = (
 numpy too, or none.
 """
 DRIVERS = {"llvmpipe": "lvp_icd", "SwiftShader": "vk_swiftshader_icd"}
+LEFT_OUT = ("embeddings", *(() if THOROUGH else ("pipeline", "async_run", "search")))
+"""Examples that take long, and do with one driver what they do with all; tests that begin so."""
 TAIL_CHARS = 6000
 
 
@@ -113,10 +116,11 @@ def test_plain_install_runs_on_numpy_and_says_once_why_there_is_no_vulkan(tmp_pa
 def run_suite(changes: dict[str, str]) -> None:
     """Run pytest in a child with changed variables; fail with the end of its output."""
     files = [str(path) for name in ASKED_AGAIN for path in sorted((ROOT / "tests").rglob(name))]
-    options = ["-q", "-p", "no:cacheprovider", "-k", "not embeddings", *files]
+    (examples,) = (os.path.relpath(file, ROOT) for file in files if "examples" in file)
+    options = [f"--deselect={examples}::test_{name}" for name in LEFT_OUT]
     environ = {k: v for k, v in os.environ.items() if k != "VK_ADD_DRIVER_FILES"}
     answer = subprocess.run(
-        [sys.executable, "-m", "pytest", *options],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, *files],
         cwd=ROOT,
         env={**environ, **changes},
         capture_output=True,

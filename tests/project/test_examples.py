@@ -27,6 +27,7 @@ needs_model = pytest.mark.skipif(
 )
 
 
+@pytest.mark.fewer_sets
 def test_two_gpus(devices: list[str]) -> None:
     import two_gpus
 
@@ -100,6 +101,7 @@ def test_list_gpus_opens_the_largest_and_passes_over_what_is_no_gpu() -> None:
     assert list_gpus.largest([*found[2:], cpu]) == cpu
 
 
+@pytest.mark.fewer_sets
 def test_pipeline(devices: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     import pipeline
 
@@ -112,6 +114,7 @@ def test_pipeline(devices: list[str], capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out.count("batches/s") == 4
 
 
+@pytest.mark.fewer_sets
 def test_async_run(devices: list[str]) -> None:
     import async_run
 
@@ -184,6 +187,7 @@ def test_manual_placement(devices: list[str]) -> None:
 
 
 @needs_model
+@pytest.mark.fewer_sets
 def test_embeddings_equal_those_of_pytorch(devices: list[str]) -> None:
     from minilm import load_minilm
     from semantic_search import Encoder

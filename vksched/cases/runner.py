@@ -52,9 +52,12 @@ class Runner:
             UnsupportedOp: a device with these limits does not run this call.
             Mismatch: a word outside the result has changed, or the kernel met bad data.
         """
-        call, op = case.call(limits, variant), case.declaration
-        view = view_offset(op, case.types, call.attrs)
-        lowering = Lowering(()) if view is not None else lower(op, call)
+        return self.run_lowered(case, lowering_of(case, limits, variant))
+
+    def run_lowered(self, case: Case, lowering: Lowering) -> NDArray:
+        """As `run`, with what the call was lowered to."""
+        call = case.call(Limits())
+        view = view_offset(case.declaration, case.types, call.attrs)
         page = self._page.array
         places = self._load(case, call.output.words, lowering)
         end = places[-1] + 4 + GAP
@@ -145,6 +148,18 @@ class Runner:
     def _submit(self) -> None:
         self._recording.submit()
         self._recording.wait(TIMEOUT_S)
+
+
+def lowering_of(case: Case, limits: Limits, variant: str = "") -> Lowering:
+    """Returns the dispatches of a case on a device with these limits; of a view there are none.
+
+    Raises:
+        UnsupportedOp: a device with these limits does not run this call.
+    """
+    call, op = case.call(limits, variant), case.declaration
+    if view_offset(op, case.types, call.attrs) is not None:
+        return Lowering(())
+    return lower(op, call)
 
 
 def check_device(case: Case, got: NDArray, expected: NDArray, what: str) -> None:
