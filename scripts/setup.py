@@ -49,7 +49,7 @@ def has_native(setup: Setup) -> bool:
 
 
 def compile_shaders(setup: Setup) -> Outcome:
-    if not setup.native and not shutil.which("glslangValidator"):
+    if not setup.native and not any(map(shutil.which, ("glslc", "glslangValidator"))):
         return LEFT_OUT
     to_do = "mend the shader named above and run again"
     setup.call([str(setup.venv_python), "build_shaders.py"], to_do)

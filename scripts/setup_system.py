@@ -18,9 +18,10 @@ LOCK_WAIT_S = 300
 """How long to wait for another apt, an unattended upgrade for instance."""
 RETRY_LOCK_WAIT_S = 10
 OTHER_DISTRIBUTIONS = """\
-  Fedora: gcc-c++ make cmake vulkan-headers vulkan-loader-devel fmt-devel glslang
+  Fedora: gcc-c++ make cmake vulkan-headers vulkan-loader-devel fmt-devel glslang glslc
           spirv-tools python3-devel
-  Arch:   base-devel cmake vulkan-headers vulkan-icd-loader fmt glslang spirv-tools python"""
+  Arch:   base-devel cmake vulkan-headers vulkan-icd-loader fmt glslang shaderc spirv-tools
+          python"""
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Requirement:
     apt: str
     tools: tuple[str, ...] = ()
     header: str = ""
+    helpful: bool = False
+    """It goes without: Ubuntu 22.04 has no glslc, and glslangValidator does the same, slowly."""
 
     def present(self) -> bool:
         """True when one of the tools is on PATH, or the header is in a standard folder."""
@@ -46,6 +49,7 @@ BUILD_REQUIREMENTS = (
     Requirement("libfmt-dev", header="fmt/core.h"),
     Requirement("glslang-tools", tools=("glslangValidator",)),
     Requirement("spirv-tools", tools=("spirv-val",)),
+    Requirement("glslc", tools=("glslc",), helpful=True),
 )
 
 
@@ -115,11 +119,13 @@ def update_lists(setup: Setup) -> bool:
         return setup.apt.lists_whole
 
 
-def install_packages(setup: Setup, names: list[str]) -> None:
+def install_packages(setup: Setup, needed: list[str], helpful: Iterable[str] = ()) -> list[str]:
     """Install as root or through sudo without a password; else say the exact command.
 
-    Packages that can be had are installed even where others cannot; those raise SetupError.
+    Packages that can be had are installed even where others cannot; returns those. Where one that
+    is needed cannot be had it raises SetupError.
     """
+    names = [*needed, *helpful]
     prefix = root_prefix()
     if prefix is None:
         raise SetupError(
@@ -130,14 +136,15 @@ def install_packages(setup: Setup, names: list[str]) -> None:
     with setup.apt.lock:
         whole = update_lists(setup)
         failed = install_what_can_be_had(setup, prefix, names)
-    if failed:
+    if missing := [name for name in failed if name in needed]:
         raise SetupError(
-            f"apt-get could not install {', '.join(failed)}"
+            f"apt-get could not install {', '.join(missing)}"
             + ("" if whole else "; it could not read all of its package sources either"),
             "see what apt-get says above; mend its sources (on Ubuntu the packages are in "
-            f"`universe`), or install by hand:\n\n  {apt_command(failed)}",
+            f"`universe`), or install by hand:\n\n  {apt_command(missing)}",
             show_log=True,
         )
+    return [name for name in names if name not in failed]
 
 
 def install_what_can_be_had(setup: Setup, prefix: list[str], names: list[str]) -> list[str]:
@@ -183,16 +190,20 @@ def get_system_packages(setup: Setup) -> Outcome:
         python = choose_python(setup.environ.get("PYTHON", ""), sys.executable, shutil.which)
     requirements = BUILD_REQUIREMENTS if setup.native else ()
     apt = shutil.which("apt-get") and shutil.which("dpkg-query")
-    missing = missing_packages(requirements, installed_packages if apt else lambda names: set())
+    installed = installed_packages if apt else lambda names: set()
+    needed = missing_packages((r for r in requirements if not r.helpful), installed)
     if python is not None:
-        missing += python_requirements(python, setup.native)
-    if not missing:
+        needed += python_requirements(python, setup.native)
+    helpful = missing_packages((r for r in requirements if r.helpful), installed) if apt else []
+    if helpful and (needed or root_prefix() is not None):
+        update_lists(setup)
+    helpful = [name for name in helpful if known_to_apt(name)]
+    if not needed and (not helpful or root_prefix() is None):
         return Outcome("all there")
     if not apt:
         raise SetupError(
-            f"missing, by their Debian names: {', '.join(missing)}; apt-get installs these, and "
+            f"missing, by their Debian names: {', '.join(needed)}; apt-get installs these, and "
             f"this machine ({system_name()}) has none",
             f"install what your distribution calls them:\n{OTHER_DISTRIBUTIONS}",
         )
-    install_packages(setup, missing)
-    return Outcome("installed " + ", ".join(missing))
+    return Outcome("installed " + ", ".join(install_packages(setup, needed, helpful)))

@@ -104,6 +104,40 @@ def test_without_root_the_exact_command_is_printed_and_nothing_installed(
     assert not (tmp_path / "apt-was-called").exists()
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["has it", "has it not"])
+@pytest.mark.parametrize("root", [True, False], ids=["root", "no root"])
+def test_helpful_package_is_installed_where_it_can_be_and_stops_nothing(
+    stub: MakeCommand,
+    fake: Setup,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    root: bool,
+    known: bool,
+) -> None:
+    stub("apt-get", f'echo "$*" >> "{tmp_path}/got"')
+    stub("apt-cache", f"exit {0 if known else 100}")
+    stub("dpkg-query", "exit 1")
+    stub("env", 'shift; exec "$@"')
+    monkeypatch.setattr(os, "geteuid", lambda: 0 if root else 1000)
+    monkeypatch.setattr(setup_system, "describe_python", lambda command: None)
+    helpful = Requirement("glslc", tools=("glslc",), helpful=True)
+    monkeypatch.setattr(setup_system, "BUILD_REQUIREMENTS", (helpful,))
+    setup = Setup(fake.root, {"PATH": os.environ["PATH"]})
+    remark = setup_system.get_system_packages(setup).remark
+    assert remark == ("installed glslc" if root and known else "all there")
+    assert (tmp_path / "got").exists() == root
+    if root:
+        assert (got(tmp_path)[-1] == "glslc") == known
+    needed = Requirement("make", tools=("make",))
+    monkeypatch.setattr(setup_system, "BUILD_REQUIREMENTS", (helpful, needed))
+    if root:
+        assert setup_system.get_system_packages(setup).remark.startswith("installed make")
+    else:
+        with pytest.raises(SetupError) as caught:
+            setup_system.get_system_packages(setup)
+        assert caught.value.to_do.count(" make glslc\n" if known else " make\n") == 1
+
+
 @pytest.mark.parametrize("root", [True, False], ids=["root", "sudo without a password"])
 def test_packages_are_installed_after_one_update(
     stub: MakeCommand, fake: Setup, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, root: bool
@@ -155,8 +189,13 @@ def test_what_can_be_installed_is_installed_beside_a_broken_source(
     assert got(tmp_path) == ["cmake", "make"]
     assert "--no-install-recommends libfmt-dev spirv-tools" in caught.value.to_do
     broken_apt.write_text("update\n")  # lists that were there already do
-    setup_system.install_packages(setup, ["libfmt-dev"])
-    assert got(tmp_path) == ["cmake", "make", "libfmt-dev"]
+    assert setup_system.install_packages(setup, ["libfmt-dev"], ["glslc"]) == [
+        "libfmt-dev",
+        "glslc",
+    ]
+    assert got(tmp_path) == ["cmake", "make", "glslc"]
+    broken_apt.write_text("update glslc\n")
+    assert setup_system.install_packages(setup, ["make"], ["glslc"]) == ["make"]
 
 
 def test_broken_source_hides_no_driver_and_its_failure_is_not_remembered(
