@@ -473,6 +473,8 @@ def test_make_test_sets_up_and_ends_with_pytest() -> None:
         "-m",
         "pytest",
     ]
+    every = dry_run("test-all", "PYTEST_ARGS=-k matmul").splitlines()[-1]
+    assert every == f"VKSCHED_THOROUGH=1 {lines[-1]}"
     demo = dry_run("demo", "DEMO_ARGS=--batch 8")
     assert "scripts/setup.py" in demo
     assert demo.rstrip().endswith("examples/semantic_search.py --batch 8")
