@@ -308,7 +308,12 @@ def build(force: bool, check: bool, jobs: int) -> int:
     size = max(1, min(BATCH, -(-len(stale) // jobs)))
     batches = [stale[at : at + size] for at in range(0, len(stale), size)]
     with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(lambda batch: compile_batch(batch, tools), batches))
+        done = 0
+        for batch, _ in zip(
+            batches, pool.map(lambda batch: compile_batch(batch, tools), batches), strict=True
+        ):
+            done += len(batch)
+            print(f"shaders: {done} of {len(stale)}", flush=True)  # make setup shows it
     for path in gone:
         path.unlink()
     if manifest_path.exists() and manifest_path.read_text("utf-8") == text:
