@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
+from types import ModuleType
 
 import numpy as np
 import pytest
 
 import vksched as vs
+import vksched.session
 from vksched.runtime.vulkan import probe
 
 os.environ.setdefault("VKSCHED_CHECK", "1")  # every run of the suite, and of its children
@@ -73,6 +75,16 @@ def scheds(devices: list[str]) -> Iterator[Scheds]:
 def rng() -> Iterator[np.random.Generator]:
     """A generator with a fixed seed."""
     yield np.random.default_rng(20240229)
+
+
+@pytest.fixture(scope="module", params=["vksched", "onnxruntime"])
+def ort(request: pytest.FixtureRequest) -> ModuleType:
+    """vksched's session and onnxruntime in turn."""
+    if request.param == "vksched":
+        return vksched.session
+    found: ModuleType = pytest.importorskip("onnxruntime")
+    found.set_default_logger_severity(3)
+    return found
 
 
 def left_to_test_all(item: pytest.Item) -> bool:

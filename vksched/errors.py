@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import keyword
+from collections.abc import Iterable
+
 
 class VkschedError(Exception):
     """Root of every error that vksched raises on purpose."""
@@ -33,6 +37,10 @@ class ShaderError(VkschedError):
 
 class ModelFormatError(VkschedError, ValueError):
     """A model file cannot be read."""
+
+
+class NotOnnx(ModelFormatError):
+    """Bytes do not parse as an ONNX model at all."""
 
 
 class IndexOutOfRange(VkschedError, IndexError):
@@ -68,3 +76,25 @@ class DeviceTimeout(DeviceError):
 
 class StateLost(DeviceError):
     """A state tensor was on a device that failed, and there is no good copy of it."""
+
+
+def call_text(names: Iterable[str]) -> str:
+    """Returns how `run` is called with inputs of these names, as Python that runs."""
+    given = list(names)
+    if all(map(_is_name, given)):
+        return f"run({', '.join(f'{name}=...' for name in given)})"
+    return f"run(**{dict_text(given)})"
+
+
+def dict_text(names: Iterable[str]) -> str:
+    """Returns a dict with these keys, as Python that runs: {"x": ...}."""
+    return "{" + ", ".join(f"{json.dumps(name, ensure_ascii=False)}: ..." for name in names) + "}"
+
+
+def cast_text(name: str, dtype: object) -> str:
+    """Returns how an input is converted, as Python that runs."""
+    return f"{name if _is_name(name) else 'array'}.astype({str(dtype)!r})"
+
+
+def _is_name(text: str) -> bool:
+    return text.isidentifier() and not keyword.iskeyword(text)

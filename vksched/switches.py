@@ -1,4 +1,4 @@
-"""Switches of the environment: what is on and what is off."""
+"""Switches of the environment: what is on and what is off, and lists of names."""
 
 from __future__ import annotations
 
@@ -24,3 +24,8 @@ def is_on(name: str, default: bool = False) -> bool:
     if value.lower() not in _MEANINGS:
         raise VkschedError(f"[environment] expected {name} to be 1 or 0, got {value!r}")
     return _MEANINGS[value.lower()]
+
+
+def names_in(name: str) -> tuple[str, ...]:
+    """Returns the names that a variable lists, with commas between; none where it is not set."""
+    return tuple(filter(None, (each.strip() for each in os.environ.get(name, "").split(","))))

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import DeviceError, GraphError
 from ..types import NDArray
+from .faults import translated
 from .values import OrtValue, dtype_of, fill, plain
 
 
@@ -40,6 +41,7 @@ class IOBinding:
 
     # -- what is bound ---------------------------------------------------------------------------
 
+    @translated()
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
         """Gives an input an array."""
         self._require(name, self._inputs_known, "input")
@@ -49,6 +51,7 @@ class IOBinding:
         """Gives an input an OrtValue, or what else has numpy()."""
         self.bind_cpu_input(name, ortvalue)
 
+    @translated()
     def bind_input(
         self,
         name: str,
@@ -64,6 +67,7 @@ class IOBinding:
         else:
             self.bind_cpu_input(name, device_type)
 
+    @translated()
     def bind_output(
         self,
         name: str,
@@ -79,6 +83,7 @@ class IOBinding:
         target = _memory(device_type, element_type, shape, buffer_ptr) if wanted else None
         self._targets[name] = target
 
+    @translated()
     def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
         """Asks for an output, which is written to the memory of an OrtValue."""
         self._require(name, self._outputs_known, "output")
@@ -117,6 +122,7 @@ class IOBinding:
     def outputs(self) -> list[str]:
         return list(self._targets)
 
+    @translated()
     def put(self, results: Sequence[Any]) -> None:
         """Takes the results of a run, in the order of `outputs`."""
         held: list[Any] = []

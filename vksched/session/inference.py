@@ -12,17 +12,25 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DTypeError, GraphError
+from ..errors import DTypeError, GraphError, ModelFormatError, dict_text
 from ..importers import load
 from ..scheduler import Scheduler
 from ..trace import Recorder
 from .binding import IOBinding
-from .options import GraphOptimizationLevel, RunOptions, SessionOptions, free_dimensions
-from .providers import CPU, VULKAN, Provider, choose_devices
+from .devices import OrtEpDevice, OrtMemoryInfo, get_ep_devices
+from .faults import NoSuchFile, both, translated
+from .options import (
+    GraphOptimizationLevel,
+    RunOptions,
+    SessionOptions,
+    chosen_providers,
+    free_dimensions,
+)
+from .providers import CPU, VULKAN, Chosen, Provider, choose_devices
 from .values import OrtValue, plain
 
 if TYPE_CHECKING:
-    from ..importers.onnx.model import ModelValue
+    from ..importers.onnx.model import Model, ModelValue
     from ..models.run import ModelRun
 
 
@@ -73,17 +81,29 @@ class InferenceSession:
     ) -> None:
         if not isinstance(path_or_bytes, (str, os.PathLike, bytes, bytearray, memoryview)):
             raise DTypeError(f"[session] expected a path or bytes, got {path_or_bytes!r}")
-        self._options = sess_options or SessionOptions()
-        self._chosen = choose_devices(providers, provider_options)
-        source: Any = path_or_bytes
-        self._model = load(source).with_sizes(free_dimensions(self._options))
-        self._recorder = Recorder() if self._options.enable_profiling else None
+        if not isinstance(sess_options, (SessionOptions, type(None))):
+            raise DTypeError(f"[session] expected SessionOptions, got {sess_options!r}")
+        named = isinstance(path_or_bytes, (str, os.PathLike))
+        self._model_path = os.fsdecode(path_or_bytes) if named else None  # programs read it
+        self._sess_options = sess_options or SessionOptions()
+        model = _load(path_or_bytes, self._model_path)
+        self._model = model.with_sizes(free_dimensions(self._sess_options))
+        self._recorder = Recorder() if self._sess_options.enable_profiling else None
         self._started_ns = time.monotonic_ns()
-        sinks = [self._recorder] if self._recorder is not None else []
-        level = self._options.graph_optimization_level
+        with translated(loading=True):
+            self._open(providers or chosen_providers(self._sess_options), provider_options)
+
+    def _open(
+        self,
+        providers: Sequence[Provider] | None,
+        provider_options: Sequence[Mapping[str, Any]] | None,
+    ) -> None:
+        """Makes the model ready on the devices that providers stand for."""
+        self._chosen: Chosen = choose_devices(providers, provider_options)
+        level = self._sess_options.graph_optimization_level
         scheduler = Scheduler(
             self._chosen.devices,
-            trace=sinks,
+            trace=[self._recorder] if self._recorder is not None else [],
             optimize=level != GraphOptimizationLevel.ORT_DISABLE_ALL,
         )
         try:
@@ -125,6 +145,14 @@ class InferenceSession:
         kind = {"tensor": "", "sequence": "seq", "optional": "optional"}[value.kind]
         return NodeArg(value.name, shape, f"{kind}({type_})" if kind else type_)
 
+    @property
+    def _inputs_meta(self) -> list[NodeArg]:  # programs read it
+        return self.get_inputs()
+
+    @property
+    def _outputs_meta(self) -> list[NodeArg]:
+        return self.get_outputs()
+
     # -- runs ------------------------------------------------------------------------------------
 
     def run(
@@ -138,9 +166,10 @@ class InferenceSession:
         Raises:
             GraphError, ShapeError, DTypeError: names or arrays do not fit the model.
         """
-        names = self._names(output_names)
-        found = self._run(**{name: plain(value) for name, value in input_feed.items()})
-        return [found[name] for name in names]
+        with translated():
+            names = self._names(output_names)
+            found = self._run(**self._feeds(input_feed))
+            return [found[name] for name in names]
 
     def run_async(
         self,
@@ -153,7 +182,6 @@ class InferenceSession:
         """Starts a run and returns at once. callback: called with the results, user_data and a
         message, which is empty unless the run failed.
         """
-        names = self._names(output_names)
 
         def done(future: Future[dict[str, Any]]) -> None:
             error = future.exception()
@@ -163,8 +191,9 @@ class InferenceSession:
                 found = future.result()
                 callback([found[name] for name in names], user_data, "")
 
-        feeds = {name: plain(value) for name, value in input_feed.items()}
-        self._run.submit(**feeds).add_done_callback(done)
+        with translated():
+            names = self._names(output_names)
+            self._run.submit(**self._feeds(input_feed)).add_done_callback(done)
 
     def run_with_ort_values(
         self,
@@ -183,6 +212,34 @@ class InferenceSession:
     ) -> None:
         """Runs once with what is bound; the results are in the binding then."""
         iobinding.put(self.run(iobinding.outputs, iobinding.inputs) if iobinding.outputs else [])
+
+    def create_ortvalue_from_shape_and_type(
+        self,
+        shape: Sequence[int],
+        element_type: Any,
+        device_type: str,
+        device_id: int = 0,
+        vendor_id: int = -1,
+    ) -> OrtValue:
+        """Returns a value to be written to."""
+        return OrtValue.ortvalue_from_shape_and_type(shape, element_type)
+
+    def _feeds(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns what a run is given, as arrays.
+
+        Raises:
+            GraphError: names are missing or unknown.
+        """
+        known = [value.name for value in self._model.inputs]
+        empty = {value.name: None for value in self._model.inputs if value.kind == "optional"}
+        missing = [name for name in known if name not in given and name not in empty]
+        unknown = [name for name in given if name not in known and name not in self._model.defaults]
+        if missing or unknown:
+            raise GraphError(
+                f"[session] expected inputs {known}, got {list(given)}; try session.run(None, "
+                f"{dict_text(known)})"
+            )
+        return {**empty, **{name: plain(value) for name, value in given.items()}}
 
     def _names(self, wanted: Sequence[str] | None) -> list[str]:
         known = [value.name for value in self._model.outputs]
@@ -207,18 +264,52 @@ class InferenceSession:
         return list(self.get_provider_options())
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """Returns by provider its devices, and the providers asked for that it stands for."""
+        """Returns by provider its devices, and the providers asked for that it stands for. What
+        the user offers for Vulkan (VKSCHED_PROVIDERS) goes by the name that was asked for.
+        """
         gpus = [name for name in self._devices if name != "cpu"]
         out: dict[str, dict[str, str]] = {}
         if gpus:
-            out[VULKAN] = {"devices": ",".join(gpus)}
+            for name in self._chosen.shown or (VULKAN,):
+                out[name] = {"devices": ",".join(gpus)}
         out[CPU] = {"devices": "cpu"}
         if self._chosen.stands_for:
             out[next(iter(out))]["stands_for"] = ",".join(self._chosen.stands_for)
         return out
 
+    def set_providers(
+        self,
+        providers: Sequence[Provider] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Moves the model to the devices of other providers, after the runs under way."""
+        before = self._finalizer
+        with translated(loading=True):
+            self._open(providers, provider_options)
+        before()
+
+    @property
+    def _providers(self) -> list[str]:  # programs read it
+        return self.get_providers()
+
+    @property
+    def _provider_options(self) -> dict[str, dict[str, str]]:
+        return self.get_provider_options()
+
+    def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
+        """Returns for each input that it is read from host memory."""
+        return [OrtMemoryInfo("Cpu") for _ in self._model.inputs]
+
+    def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
+        """Returns for each output that it is written to host memory."""
+        return [OrtMemoryInfo("Cpu") for _ in self._model.outputs]
+
+    def get_input_epdevices(self) -> list[OrtEpDevice]:
+        """Returns for each input the cpu, which hands it to the devices."""
+        return [get_ep_devices()[-1] for _ in self._model.inputs]
+
     def get_session_options(self) -> SessionOptions:
-        return self._options
+        return self._sess_options
 
     def disable_fallback(self) -> None:
         """Has no effect."""
@@ -236,7 +327,7 @@ class InferenceSession:
         if self._recorder is None:
             return ""
         now = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S.%f")
-        path = f"{self._options.profile_file_prefix}_{now}.json"
+        path = f"{self._sess_options.profile_file_prefix}_{now}.json"
         self._recorder.save(path)
         self._recorder.events.clear()
         return path
@@ -257,6 +348,20 @@ class InferenceSession:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _load(source: Any, path: str | None) -> Model:
+    """Reads a model.
+
+    Raises:
+        ModelFormatError: it is none. VkschedError: the onnx package is missing.
+    """
+    if path is not None and not os.path.exists(path):
+        raise both(ModelFormatError, NoSuchFile)(
+            f"[session] expected a model file at {path!r}, got no such file"
+        )
+    with translated(loading=True):
+        return load(source)
 
 
 def _close(run: ModelRun, scheduler: Scheduler) -> None:

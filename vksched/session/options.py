@@ -5,17 +5,20 @@ here.
 from __future__ import annotations
 
 import enum
+import operator
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from ..errors import UnsupportedOp
-from ..trace import warn_user
-
-_told: set[str] = set()
+from ..errors import DTypeError, UnsupportedOp, VkschedError
+from .devices import OrtEpDevice, OrtExecutionProviderDevicePolicy
+from .faults import InvalidArgument, MissingEntry, NotImplemented, both
+from .providers import CPU, Provider
+from .said import say_once
 
 
 class GraphOptimizationLevel(enum.IntEnum):
-    """Has no effect: the planner decides."""
+    """Has no effect but for ORT_DISABLE_ALL: the planner decides."""
 
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1
@@ -40,7 +43,9 @@ class ExecutionOrder(enum.IntEnum):
 
 
 class _Options:
-    """Attributes that may be set; the unknown ones, and those in _MISSED, with a warning."""
+    """Attributes that may be set, those in _MISSED with a warning; any other is an AttributeError,
+    as a misspelt option would be lost without a word.
+    """
 
     _MISSED: frozenset[str] = frozenset()
     """Attributes whose effect the caller would miss, as they do something besides speed."""
@@ -49,16 +54,48 @@ class _Options:
         self._entries: dict[str, str] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
-        known = name.startswith("_") or hasattr(type(self), name)
-        if not known or (name in self._MISSED and value):
-            self._say_once(f"{type(self).__name__}.{name}")
+        if not name.startswith("_"):
+            default = getattr(type(self), name, None)
+            if default is None or callable(default):
+                raise AttributeError(
+                    f"[session] {type(self).__name__!r} object has no attribute {name!r}; try one "
+                    f"of {', '.join(_attributes(type(self)))}"
+                )
+            value = _fitting(f"{type(self).__name__}.{name}", default, value)
+            if name in self._MISSED and value:
+                say_once(f"{type(self).__name__}.{name}")
         object.__setattr__(self, name, value)
 
-    @staticmethod
-    def _say_once(what: str) -> None:
-        if what not in _told:
-            _told.add(what)
-            warn_user(f"[session] {what} has no effect here")
+    def _add(self, key: str, value: str) -> None:
+        self._entries[_fitting("a key", "", key)] = _fitting(f"entry {key!r}", "", value)
+
+    def _entry(self, key: str) -> str:
+        if key not in self._entries:
+            raise MissingEntry(f"[session] {type(self).__name__} has no entry {key!r}")
+        return self._entries[key]
+
+
+def _attributes(kind: type[_Options]) -> list[str]:
+    return [n for n in dir(kind) if not n.startswith("_") and not callable(getattr(kind, n))]
+
+
+def _fitting(what: str, default: Any, value: Any) -> Any:
+    """Returns a value as one of the default's type.
+
+    Raises:
+        DTypeError: it is none.
+    """
+    wanted = type(default)
+    try:
+        if wanted is str:
+            return str.__str__(os.fspath(value))
+        if wanted is bool:
+            return bool(value)
+        return operator.index(value) if wanted is int else wanted(operator.index(value))
+    except (TypeError, ValueError):
+        raise both(DTypeError, InvalidArgument)(
+            f"[session] expected {wanted.__name__} for {what}, got {value!r}"
+        ) from None
 
 
 class SessionOptions(_Options):
@@ -75,9 +112,9 @@ class SessionOptions(_Options):
     enable_cpu_mem_arena: bool = True
     enable_mem_pattern: bool = True
     enable_mem_reuse: bool = True
-    execution_mode: int = ExecutionMode.ORT_SEQUENTIAL
-    execution_order: int = ExecutionOrder.DEFAULT
-    graph_optimization_level: int = GraphOptimizationLevel.ORT_ENABLE_ALL
+    execution_mode: ExecutionMode = ExecutionMode.ORT_SEQUENTIAL
+    execution_order: ExecutionOrder = ExecutionOrder.DEFAULT
+    graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_ENABLE_ALL
     inter_op_num_threads: int = 0
     intra_op_num_threads: int = 0
     log_severity_level: int = -1
@@ -90,18 +127,19 @@ class SessionOptions(_Options):
     def __init__(self) -> None:
         super().__init__()
         self._dimensions: dict[str, int] = {}
+        self._providers: list[Provider] = []
 
     def add_session_config_entry(self, key: str, value: str) -> None:
         """Keeps an entry, which has no effect."""
-        self._entries[key] = value
+        self._add(key, value)
 
     def get_session_config_entry(self, key: str) -> str:
         """Returns an entry.
 
         Raises:
-            KeyError: there is none.
+            MissingEntry: there is none.
         """
-        return self._entries[key]
+        return self._entry(key)
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
         """Gives a named dimension of the inputs a size."""
@@ -109,18 +147,49 @@ class SessionOptions(_Options):
 
     def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
         """Has no effect."""
-        self._say_once("a free dimension by denotation")
+        say_once("a free dimension by denotation")
+
+    # -- providers -------------------------------------------------------------------------------
+
+    def add_provider(self, name: str, options: Mapping[str, str] | None = None) -> None:
+        """Adds a provider for a session that is given none."""
+        self._providers.append((name, dict(options or {})))
+
+    def add_provider_for_devices(
+        self, devices: Sequence[OrtEpDevice], options: Mapping[str, str]
+    ) -> None:
+        """Adds devices that `get_ep_devices()` lists, for a session that is given none."""
+        for device in devices:
+            number = {} if device.ep_name == CPU else {"device_id": device.device.device_id}
+            self._providers.append((device.ep_name, {**options, **number}))
+
+    def set_provider_selection_policy(self, policy: OrtExecutionProviderDevicePolicy) -> None:
+        """Chooses the cpu or the default devices for a session that is given no provider."""
+        policies = OrtExecutionProviderDevicePolicy
+        on_cpu = policy in (policies.PREFER_CPU, policies.MIN_OVERALL_POWER)
+        self._providers = [CPU] if on_cpu else []
+
+    def has_providers(self) -> bool:
+        return bool(self._providers)
+
+    # -- what vksched does not have --------------------------------------------------------------
+
+    def set_load_cancellation_flag(self, value: bool) -> None:
+        """Has no effect: a session is loaded when its constructor returns."""
 
     def register_custom_ops_library(self, path: str) -> NoReturn:
-        raise UnsupportedOp(
-            "[session] libraries of custom ops cannot be loaded; try local functions"
-        )
+        raise _unsupported("libraries of custom ops cannot be loaded; try local functions")
 
     def add_initializer(self, name: str, value: Any) -> NoReturn:
-        raise UnsupportedOp("[session] initializers cannot be replaced; try a model that has them")
+        raise _unsupported("initializers cannot be replaced; try a model that has them")
 
     def add_external_initializers(self, names: Sequence[str], values: Sequence[Any]) -> NoReturn:
-        raise UnsupportedOp("[session] initializers cannot be replaced; try a model that has them")
+        raise _unsupported("initializers cannot be replaced; try a model that has them")
+
+    def add_external_initializers_from_files_in_memory(
+        self, names: Sequence[str], buffers: Sequence[Any], lengths: Sequence[int]
+    ) -> NoReturn:
+        raise _unsupported("external data is read from files only; try a path to the model")
 
 
 class RunOptions(_Options):
@@ -136,17 +205,26 @@ class RunOptions(_Options):
 
     def add_run_config_entry(self, key: str, value: str) -> None:
         """Keeps an entry, which has no effect."""
-        self._entries[key] = value
+        self._add(key, value)
 
     def get_run_config_entry(self, key: str) -> str:
         """Returns an entry.
 
         Raises:
-            KeyError: there is none.
+            MissingEntry: there is none.
         """
-        return self._entries[key]
+        return self._entry(key)
 
 
 def free_dimensions(options: SessionOptions) -> Mapping[str, int]:
     """Returns the sizes given to named dimensions."""
     return options._dimensions
+
+
+def chosen_providers(options: SessionOptions) -> Sequence[Provider] | None:
+    """Returns the providers that options name, or None."""
+    return options._providers or None
+
+
+def _unsupported(what: str) -> VkschedError:
+    return both(UnsupportedOp, NotImplemented)(f"[session] {what}")

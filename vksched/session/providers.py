@@ -6,15 +6,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import DeviceError
+from ..errors import DeviceError, VkschedError
 from ..runtime.vulkan import probe
+from ..switches import names_in
+from ..trace import warn_user
 
+SWITCH = "VKSCHED_PROVIDERS"
+"""The variable that lists providers which `get_available_providers()` offers and which stand for
+the Vulkan devices, as "cuda,cpu": for programs that ask for no other.
+"""
 CPU = "CPUExecutionProvider"
 VULKAN = "VulkanExecutionProvider"
 ON_CPU = frozenset(
     (CPU, "AzureExecutionProvider", "DnnlExecutionProvider", "XnnpackExecutionProvider")
 )
 """Providers that never meant a GPU."""
+_SUFFIX = "ExecutionProvider"
+_OTHERS = frozenset(
+    f"{name}{_SUFFIX}"
+    for name in (
+        *("CANN", "CUDA", "CoreML", "Dml", "Js", "MIGraphX", "Nnapi", "NvTensorRTRTX"),
+        *("OpenVINO", "QNN", "ROCM", "Rknpu", "Tensorrt", "VSINPU", "VitisAI", "WebGpu", "WebNN"),
+    )
+)
+"""Providers of onnxruntime that mean a GPU or the like: Vulkan devices are taken in their place."""
+_BY_SHORT = {name.removesuffix(_SUFFIX).lower(): name for name in _OTHERS | ON_CPU}
 
 Provider = str | tuple[str, Mapping[str, Any]]
 
@@ -22,67 +38,91 @@ Provider = str | tuple[str, Mapping[str, Any]]
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """devices: as for vs.Scheduler. stands_for: providers of onnxruntime for which the default
-    Vulkan devices are taken.
+    Vulkan devices are taken. shown: those of them that the session says it runs on.
     """
 
     devices: tuple[str, ...] | None
     stands_for: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
+
+
+def provider_name(name: str) -> str:
+    """Returns the full name of a provider: "CUDAExecutionProvider" for "cuda".
+
+    Raises:
+        VkschedError: onnxruntime has no such provider.
+    """
+    short = name.lower().removesuffix(_SUFFIX.lower())
+    if short not in _BY_SHORT:
+        raise VkschedError(
+            f"[session] expected providers of onnxruntime in {SWITCH}, got {name!r}; try "
+            f"{SWITCH}=cuda,cpu"
+        )
+    return _BY_SHORT[short]
+
+
+def offered() -> tuple[str, ...]:
+    """Returns the providers that the user wants to stand for Vulkan devices; see SWITCH."""
+    return tuple(dict.fromkeys(map(provider_name, names_in(SWITCH))))
 
 
 def choose_devices(
-    providers: Sequence[Provider] | None, options: Sequence[Mapping[str, Any]] | None = None
+    providers: Sequence[Provider] | str | None, options: Sequence[Mapping[str, Any]] | None = None
 ) -> Chosen:
     """Returns the devices that providers stand for; None and an empty list for the default ones.
 
     "CPUExecutionProvider" is the cpu; "VulkanExecutionProvider" all default Vulkan devices, or that
-    of its option device_id; "vulkan:1" and "cpu" name a device; any other execution provider stands
-    for the default Vulkan devices.
+    of its option device_id; "vulkan:1" and "cpu" name a device; another provider of onnxruntime
+    stands for the default Vulkan devices. Other names are skipped with a warning. Where the user
+    offers the cpu's provider for Vulkan, it stands for the default devices unless others are named.
 
     Raises:
-        DeviceError: a name is neither a provider nor a device.
+        DeviceError: what is given are no providers.
     """
     if providers is None or not len(providers):
         return Chosen(None)
     if isinstance(providers, str):
-        raise DeviceError(f"[session] expected a list of providers, got {providers!r}")
+        providers = [providers]
     if options is not None and len(options) != len(providers):
         raise DeviceError(
             f"[session] expected provider_options for {len(providers)} providers, got "
             f"{len(options)}"
         )
-    names: list[str | None] = []  # None: the default Vulkan devices
+    gpus: dict[str | None, None] = {}  # names in order; None: the default Vulkan devices
     foreign: list[str] = []
+    wanted = offered()
+    moved = False
     for index, provider in enumerate(providers):
         name, own = provider if isinstance(provider, (tuple, list)) else (provider, {})
         given = {**(options[index] if options is not None else {}), **own}
         if not isinstance(name, str):
             raise DeviceError(f"[session] expected the name of a provider, got {name!r}")
         if name in ON_CPU or name == "cpu":
-            names.append("cpu")
+            moved = moved or name in wanted
         elif name.startswith("vulkan:"):
-            names.append(name)
+            gpus[name] = None
         elif name == VULKAN:
-            names.append(f"vulkan:{given['device_id']}" if "device_id" in given else None)
-        elif name.endswith("ExecutionProvider"):
-            names.append(None)
+            gpus[f"vulkan:{given['device_id']}" if "device_id" in given else None] = None
+        elif name in _OTHERS:
+            gpus[None] = None
             foreign.append(name)
         else:
-            raise DeviceError(
-                f"[session] expected an execution provider, vulkan:N or cpu, got {name!r}; try "
-                f"{VULKAN!r}"
+            warn_user(
+                f"[session] provider {name!r} is skipped, as vksched has none of that name; try "
+                f"{VULKAN!r}, 'vulkan:0' or {CPU!r}"
             )
-    gpus = list(dict.fromkeys(name for name in names if name != "cpu"))
-    if gpus == [None]:
-        return Chosen(None, tuple(foreign))
+    if list(gpus) == [None] or (moved and not gpus):
+        return Chosen(None, tuple(foreign), tuple(name for name in foreign if name in wanted))
     defaults = [i.name for i in probe.default_devices() if i.name != "cpu"] if None in gpus else []
     found = [name for gpu in gpus for name in ([gpu] if gpu is not None else defaults)]
     return Chosen((*dict.fromkeys(found), "cpu"), tuple(foreign))
 
 
 def get_available_providers() -> list[str]:
-    """Returns the providers that have a device here by default."""
-    gpu = any(info.default and info.name != "cpu" for info in probe.list_devices())
-    return [VULKAN, CPU] if gpu else [CPU]
+    """Returns the providers that have a device here by default, with those the user offers."""
+    if not any(info.default and info.name != "cpu" for info in probe.list_devices()):
+        return [CPU]
+    return [*(name for name in offered() if name not in ON_CPU), VULKAN, CPU]
 
 
 def get_all_providers() -> list[str]:

@@ -1,4 +1,4 @@
-"""OrtValue: a value in host memory, as onnxruntime's users hold it."""
+"""OrtValue: a value in host memory, as onnxruntime's users hold it; DLPack hands it to others."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DTypeError, ShapeError
+from ..errors import DTypeError, GraphError, ShapeError
 from ..types import NDArray
+from .faults import translated
 
 
 class OrtValue:
@@ -19,23 +20,90 @@ class OrtValue:
 
     @staticmethod
     def ortvalue_from_numpy(
-        numpy_obj: NDArray, device_type: str = "cpu", device_id: int = 0
+        numpy_obj: NDArray, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
     ) -> OrtValue:
         """Returns an array as a value, without a copy; the devices' memory is vksched's own."""
         return OrtValue(np.asarray(numpy_obj))
 
     @staticmethod
+    @translated()
+    def ortvalue_from_numpy_with_onnx_type(data: NDArray, onnx_element_type: int) -> OrtValue:
+        """Returns the memory of an array as a value of another ONNX type of the same size.
+
+        Raises:
+            DTypeError: the sizes differ.
+        """
+        dtype = dtype_of(onnx_element_type)
+        if dtype.itemsize != data.dtype.itemsize:
+            raise DTypeError(
+                f"[session] expected elements of {dtype.itemsize} bytes for {dtype}, got "
+                f"{data.dtype}; try array.view()"
+            )
+        return OrtValue(data.view(dtype))
+
+    @staticmethod
     def ortvalue_from_shape_and_type(
-        shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0
+        shape: Sequence[int],
+        element_type: Any,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        vendor_id: int = -1,
     ) -> OrtValue:
         """Returns a value to be written to."""
         return OrtValue(np.zeros(tuple(shape), dtype_of(element_type)))
+
+    @staticmethod
+    @translated()
+    def from_dlpack(data: Any) -> OrtValue:
+        """Returns a tensor of another library as a value that shares its memory. data: what has
+        __dlpack__, as numpy's and torch's tensors have, or a capsule of DLPack.
+
+        Raises:
+            DTypeError: it is neither. GraphError: its memory cannot be shared.
+        """
+        try:
+            return OrtValue(np.from_dlpack(data if hasattr(data, "__dlpack__") else _Capsule(data)))
+        except (TypeError, AttributeError, ValueError):
+            raise DTypeError(
+                f"[session] expected a tensor that has __dlpack__, got {type(data).__name__}"
+            ) from None
+        except (BufferError, RuntimeError) as error:
+            raise GraphError(
+                f"[session] expected a tensor in host memory whose elements numpy has, got "
+                f"{type(data).__name__}: {error}; try a copy on the CPU as float32"
+            ) from None
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[Any, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """Returns a capsule of DLPack that shares this value's memory."""
+        newer = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
+        given = {name: value for name, value in newer.items() if value is not None}
+        return self._value.__dlpack__(stream=stream, **given)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        kind, number = self._value.__dlpack_device__()
+        return int(kind), int(number)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray:
+        if copy:
+            return np.array(self._value, dtype)
+        return np.asarray(self._value, dtype)
 
     def numpy(self) -> Any:
         return self._value
 
     def is_tensor(self) -> bool:
         return isinstance(self._value, np.ndarray)
+
+    def is_sparse_tensor(self) -> bool:
+        """Returns False: values are dense."""
+        return False
 
     def is_tensor_sequence(self) -> bool:
         return isinstance(self._value, list)
@@ -70,9 +138,33 @@ class OrtValue:
     def tensor_size_in_bytes(self) -> int:
         return int(self._value.nbytes)
 
-    def update_inplace(self, np_arr: NDArray) -> None:
-        """Copies an array into this value."""
-        fill(self._value, np_arr, "the value")
+    @translated()
+    def update_inplace(self, data: Any) -> None:
+        """Copies an array, or another value, into this value.
+
+        Raises:
+            ShapeError, DTypeError: it does not fit.
+        """
+        fill(self._value, plain(data), "the value")
+
+
+class _Capsule:
+    """A capsule of DLPack, as what numpy takes."""
+
+    def __init__(self, capsule: Any) -> None:
+        if type(capsule).__name__ != "PyCapsule":
+            raise TypeError
+        self._capsule = capsule
+
+    def __dlpack__(self, **unused: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _HOST
+
+
+_HOST = (1, 0)
+"""DLPack's name for host memory; numpy looks into the capsule and refuses any other."""
 
 
 def dtype_of(element_type: Any) -> np.dtype[Any]:

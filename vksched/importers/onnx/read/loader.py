@@ -19,7 +19,7 @@ from types import MappingProxyType
 import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
-from ....errors import ModelFormatError
+from ....errors import ModelFormatError, NotOnnx
 from ....types import NDArray, Progress
 from ..nodes.bodies import LocalFunction, find_functions
 from .check import check_model
@@ -58,9 +58,9 @@ def read_onnx(source: Source, progress: Progress | None = None) -> OnnxFile:
     try:
         return _read(source, progress)
     except ModelFormatError as error:
-        failure = str(error)
+        kind, failure = type(error), str(error)
     # A new error, as the frames of the old one would keep the file mapped.
-    raise ModelFormatError(failure)
+    raise kind(failure)
 
 
 def _read(source: Source, progress: Progress | None) -> OnnxFile:
@@ -75,12 +75,10 @@ def _read(source: Source, progress: Progress | None) -> OnnxFile:
         if not begins_as_model(data):
             begin = bytes(data[:12])
             name = path.name if path is not None else "this"
-            raise ModelFormatError(
-                f"[onnx] {name} is not an ONNX file: it begins with {begin!r}"
-            ) from None
+            raise NotOnnx(f"[onnx] {name} is not an ONNX file: it begins with {begin!r}") from None
         if isinstance(error, ModelFormatError):
             raise
-        raise ModelFormatError(
+        raise NotOnnx(
             f"[onnx] expected an ONNX model, got bytes that do not parse ({error}); the file is "
             "truncated, damaged, something else, or has graphs nested too deep"
         ) from None

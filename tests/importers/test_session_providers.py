@@ -1,0 +1,118 @@
+"""Providers of sessions: which devices they stand for, and how a user sends more to Vulkan."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import numpy as np
+import pytest
+from conftest import vulkan_names
+
+import vksched as vs
+import vksched.session
+from vksched.session.providers import SWITCH, choose_devices, offered
+
+onnx = pytest.importorskip("onnx")
+from onnx import parser  # noqa: E402
+
+CPU, VULKAN, CUDA = (f"{name}ExecutionProvider" for name in ("CPU", "Vulkan", "CUDA"))
+X = np.array([[-1, 2, -3]], np.float32)
+DEFAULT = None
+
+
+@pytest.fixture(scope="module")
+def relu() -> bytes:
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[n,3] x) => (float[n,3] y) '
+    return bytes(parser.parse_model(text + "{ y = Relu(x) }").SerializeToString())
+
+
+@pytest.fixture
+def software(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A Vulkan device that is used by default."""
+    if not vulkan_names():
+        pytest.skip("no Vulkan device here")
+    monkeypatch.setenv("VKSCHED_SOFTWARE", "1")
+    return vulkan_names()[0]
+
+
+def test_an_unknown_provider_is_skipped_with_a_warning(ort: ModuleType, relu: bytes) -> None:
+    with pytest.warns(UserWarning, match="NoSuchThing"):
+        session = ort.InferenceSession(relu, providers=["NoSuchThing", CPU])
+    np.testing.assert_array_equal(session.run(None, {"x": X})[0], np.maximum(X, 0))
+    assert session.get_providers() == [CPU]
+    with pytest.warns(UserWarning, match="NoSuchThing"):
+        alone = ort.InferenceSession(relu, providers=["NoSuchThing"])
+    assert alone.get_providers() == [CPU]
+
+
+def test_providers_can_be_changed(ort: ModuleType, relu: bytes) -> None:
+    session = ort.InferenceSession(relu, providers=[CPU])
+    session.set_providers([CPU])
+    np.testing.assert_array_equal(session.run(None, {"x": X})[0], np.maximum(X, 0))
+    assert session.get_providers() == [CPU]
+
+
+def test_a_session_moves_to_another_device(software: str, relu: bytes) -> None:
+    with vs.InferenceSession(relu, providers=[CPU]) as session:
+        before = session.model_run
+        session.set_providers([software])
+        assert session.get_provider_options()[VULKAN]["devices"] == software
+        np.testing.assert_array_equal(session.run(None, {"x": X})[0], np.maximum(X, 0))
+        with pytest.raises(vs.PlanError, match="closed"):
+            before(x=X)
+        with pytest.raises(vs.DeviceError):
+            session.set_providers(["vulkan:99"])
+        assert session.get_providers() == [VULKAN, CPU]
+        np.testing.assert_array_equal(session.run(None, {"x": X})[0], np.maximum(X, 0))
+
+
+@pytest.mark.parametrize(
+    ("said", "providers", "devices", "shown"),
+    [
+        ("", [CPU], ("cpu",), ()),
+        ("", [CUDA, CPU], DEFAULT, ()),
+        ("cuda", [CUDA, CPU], DEFAULT, (CUDA,)),
+        ("cuda", [CPU], ("cpu",), ()),
+        ("cuda,cpu", [CPU], DEFAULT, ()),
+        (f" {CUDA}, CPU ", [CUDA, CPU], DEFAULT, (CUDA,)),
+        ("cpu", ["vulkan:1", CPU], ("vulkan:1", "cpu"), ()),
+        ("cpu", ["cpu"], ("cpu",), ()),
+    ],
+)
+def test_what_the_user_sends_to_vulkan(
+    said: str,
+    providers: list[str],
+    devices: tuple[str, ...] | None,
+    shown: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(SWITCH, said)
+    chosen = choose_devices(providers)
+    assert (chosen.devices, chosen.shown) == (devices, shown)
+
+
+def test_a_program_that_asks_for_cuda_gets_vulkan(
+    software: str, relu: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert CUDA not in vksched.session.get_available_providers()
+    monkeypatch.setenv(SWITCH, "cuda,cpu")
+    assert vksched.session.get_available_providers() == [CUDA, VULKAN, CPU]
+    with vs.InferenceSession(relu, providers=[CUDA, CPU]) as session:
+        assert session.get_providers() == [CUDA, CPU]
+        assert software in session.get_provider_options()[CUDA]["devices"]
+    with vs.InferenceSession(relu, providers=[CPU]) as session:
+        assert session.get_providers() == [VULKAN, CPU]
+        np.testing.assert_array_equal(session.run(None, {"x": X})[0], np.maximum(X, 0))
+
+
+def test_nothing_is_offered_where_there_is_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VKSCHED_NO_VULKAN", "1")
+    monkeypatch.setenv(SWITCH, "cuda")
+    assert vksched.session.get_available_providers() == [CPU]
+    assert vksched.session.get_device() == "CPU"
+
+
+def test_a_name_that_is_no_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SWITCH, "cuda,gpu9")
+    with pytest.raises(vs.VkschedError, match=f"{SWITCH}, got 'gpu9'; try"):
+        offered()

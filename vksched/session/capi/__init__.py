@@ -1,0 +1,17 @@
+"""Names that programs take from onnxruntime.capi: its classes of errors above all."""
+
+from . import (
+    _pybind_state,
+    build_and_package_info,
+    onnxruntime_inference_collection,
+    onnxruntime_pybind11_state,
+    onnxruntime_validation,
+)
+
+__all__ = [
+    "_pybind_state",
+    "build_and_package_info",
+    "onnxruntime_inference_collection",
+    "onnxruntime_pybind11_state",
+    "onnxruntime_validation",
+]

@@ -1,0 +1,14 @@
+"""What is told once: a setting that does something in onnxruntime and nothing here."""
+
+from __future__ import annotations
+
+from ..trace import warn_user
+
+_told: set[str] = set()
+
+
+def say_once(what: str) -> None:
+    """Warns that a setting has no effect, the first time."""
+    if what not in _told:
+        _told.add(what)
+        warn_user(f"[session] {what} has no effect here")

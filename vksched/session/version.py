@@ -1,0 +1,20 @@
+"""Which onnxruntime the session imitates, and what it says of itself."""
+
+from __future__ import annotations
+
+from ..version import __version__ as _own
+
+package_name = "onnxruntime"
+version = "1.32.0"
+"""The version whose interface this is."""
+cuda_version = ""
+
+
+def get_version_string() -> str:
+    """Returns the version of onnxruntime whose interface this is."""
+    return version
+
+
+def get_build_info() -> str:
+    """Returns what this is; programs print it."""
+    return f"ORT Build Info: vksched={_own}, interface={version}, build type=Release"
