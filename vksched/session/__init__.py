@@ -1,11 +1,14 @@
-"""onnxruntime's interface, so that existing code changes one import.
+"""onnxruntime's interface, so that existing code changes one import, or nothing at all.
 
     import vksched.session as ort                  # was: import onnxruntime as ort
     session = ort.InferenceSession("model.onnx", providers=["VulkanExecutionProvider"])
     scores, = session.run(["scores"], {"x": batch})
 
+    python -m vksched.session program.py           # a program that imports onnxruntime, unchanged
+
 What is set here for onnxruntime's own machinery (threads, memory arenas, graph optimizations) is
-accepted and has no effect. The onnx package is needed once a session is made.
+accepted and has no effect. The onnx package is needed once a session is made. docs/clients.md tells
+more.
 """
 
 from __future__ import annotations
@@ -45,6 +48,7 @@ from .environment import (
     set_seed,
     unregister_execution_provider_library,
 )
+from .imports import install
 from .inference import InferenceSession, ModelMetadata, NodeArg
 from .missing import refuse
 from .options import (
@@ -98,6 +102,7 @@ __all__ = [
     "get_ep_devices",
     "get_version_string",
     "has_collective_ops",
+    "install",
     "package_name",
     "preload_dlls",
     "print_debug_info",
