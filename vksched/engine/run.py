@@ -8,7 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DTypeError, GraphError, IndexOutOfRange, PlanError, ShapeError
+from ..errors import (
+    DTypeError,
+    GraphError,
+    IndexOutOfRange,
+    PlanError,
+    ShapeError,
+    call_text,
+    cast_text,
+)
 from ..graph import Graph, Outputs
 from ..ops.core.tensor import Tensor, convert
 from ..plan.plan import Plan
@@ -78,9 +86,9 @@ class Run:
                 "scheduler's `with`, or compile it again"
             )
         if unnamed:
-            names = ", ".join(f"{name}=..." for name in self._inputs)
             raise GraphError(
-                f"[run] expected inputs by name, got {len(unnamed)} without; try run({names})"
+                f"[run] expected inputs by name, got {len(unnamed)} without; try "
+                f"{call_text(self._inputs)}"
             )
         if inputs.keys() != self._inputs.keys():
             raise GraphError(
@@ -95,7 +103,7 @@ class Run:
                 if array.dtype != numpy_dtype(node.type.dtype):
                     raise DTypeError(
                         f"[run] expected {node.type.dtype} for input {name!r}, got {array.dtype}; "
-                        f"try {name}.astype(numpy.{node.type.dtype})"
+                        f"try {cast_text(name, node.type.dtype)}"
                     )
             else:
                 array = convert(f"run: input {name!r}", value, node.type.dtype)

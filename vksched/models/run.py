@@ -19,7 +19,7 @@ import numpy as np
 
 from ..engine.graphs import Graphs
 from ..engine.request import Placements
-from ..errors import GraphError, PlanError
+from ..errors import GraphError, PlanError, call_text
 from ..importers.onnx.lower.lowering import NeedsInputs
 from ..importers.onnx.model import Model, ModelValue
 from ..importers.onnx.nodes.values import HostValue
@@ -77,9 +77,9 @@ class ModelRun:
             DTypeError, GraphError: the inputs are not what it takes.
         """
         if unnamed:
-            names = ", ".join(f"{value.name}=..." for value in self.inputs)
+            hint = call_text(value.name for value in self.inputs)
             raise GraphError(
-                f"[run] expected inputs by name, got {len(unnamed)} without; try run({names})"
+                f"[run] expected inputs by name, got {len(unnamed)} without; try {hint}"
             )
         self._require_open()
         return self._run(inputs)

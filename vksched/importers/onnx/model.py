@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import DTypeError, GraphError, ShapeError
+from ...errors import DTypeError, GraphError, ShapeError, call_text, cast_text
 from ...types import NDArray, Shape
 from ..base import ImportedModel
 from .lower.context import ModelContext
@@ -192,7 +192,7 @@ class Model(ImportedModel):
         if missing or unknown:
             raise GraphError(
                 f"[run] expected inputs {sorted(known)}, got {sorted(given)}; try "
-                f"run({', '.join(f'{name}=...' for name in known)})"
+                f"{call_text(known)}"
             )
         known |= self.defaults
         return {name: _check_input(known[name], value) for name, value in given.items()}
@@ -260,7 +260,7 @@ def _check_input(value: ModelValue, given: Any) -> HostValue:
     if array.dtype != wanted and not text:
         raise DTypeError(
             f"[run] expected {wanted} for input {value.name!r}, got {array.dtype}; try "
-            f"{value.name}.astype(numpy.{wanted})"
+            f"{cast_text(value.name, wanted)}"
         )
     if value.kind == "tensor":
         _check_shape(value, array.shape)
