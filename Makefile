@@ -3,6 +3,7 @@
 
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+CLIENTS_ARGS ?=
 PYTEST_ARGS ?=
 # Tests are Python for the most part: two processes take half the time, and more only fight for devices.
 PARALLEL ?= -n 2 --dist worksteal
@@ -12,10 +13,10 @@ STARTER = $(or $(firstword $(foreach p,$(PYTHON) python3 python3.14 python3.13 p
 	python3.11 python3.10,$(shell command -v $(p) 2>/dev/null))),python3)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all bench validate lint wheel clean distclean
+.PHONY: help setup demo test test-all test-clients bench validate lint wheel clean distclean
 
 help: ## show this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 	@echo "Variables: DEMO_ARGS='--query \"...\"', PYTEST_ARGS='-k matmul', PYTHON=python3.13,"
 	@echo "           VKSCHED_NO_NATIVE=1 (no compiler and no Vulkan: all runs on numpy)"
 
@@ -33,6 +34,9 @@ test: setup ## run all tests, on every Vulkan device present and without any
 
 test-all: setup ## run the tests with more draws, and each on every set of devices
 	@VKSCHED_THOROUGH=1 $(VENV)/bin/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
+
+test-clients: setup ## run packages that use onnxruntime on vksched, unchanged, and compare both
+	@$(VENV)/bin/python scripts/clients.py --json build/clients.json $(CLIENTS_ARGS)
 
 bench: setup ## measure the devices beside other runtimes that are installed, and write docs/performance.md
 	@$(VENV)/bin/python -m pip install -q 'matplotlib>=3.8,<4'

@@ -12,7 +12,7 @@ import pytest
 onnx = pytest.importorskip("onnx")
 from onnx import parser  # noqa: E402
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import importlib.metadata, importlib.util, sys
 assert importlib.util.find_spec("onnxruntime") is not None
