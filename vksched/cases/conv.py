@@ -91,12 +91,17 @@ CONV: list[Row] = [
     ("pointwise groups", (2, 6, 5, 3), (24, 2, 1, 1), True, {"groups": 3}),
     ("pointwise 1d", (1, 7, 65), (33, 7, 1), True, {"dilation": 4}),
     ("pointwise 3d", (3, 4, 2, 3, 5), (9, 4, 1, 1, 1), False, {}),
+    # each result a sum over all of an image
+    ("linear", (2, 484, 1, 1), (33, 484, 1, 1), True, {}),
+    ("linear odd", (3, 63, 1, 1), (20, 63, 1, 1), False, {"stride": 2}),
+    ("linear of windows", (5, 3, 3, 4), (12, 3, 3, 4), True, {}),
 ]
 INT: list[Row] = [
     ("int", (2, 3, 7, 6), (5, 3, 3, 2), True, {"padding": 1, "stride": 2}),
     ("int depthwise", (2, 3, 7, 9), (3, 1, 3, 3), True, {"padding": 1, "groups": 3}),
     ("int im2col", (2, 4, 5, 6), (8, 4, 3, 3), True, {"padding": 1}),
     ("int pointwise", (2, 3, 5, 6), (8, 3, 1, 1), False, {}),
+    ("int linear", (2, 12, 1, 1), (8, 12, 1, 1), True, {}),
 ]
 FULL = {"low": -(2**31), "high": 2**31 - 1}
 

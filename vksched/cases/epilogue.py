@@ -113,6 +113,7 @@ CONVOLUTIONS = [
         ("im2col parts", (1, 13, 66, 64), (48, 13, 3, 3), True, {"padding": 1, "large": True}),
         ("pointwise", (2, 8, 5, 8), (16, 8, 1, 1), True, {}),
         ("pointwise groups", (2, 6, 5, 3), (24, 2, 1, 1), True, {"groups": 3}),
+        ("linear", (3, 24, 1, 1), (18, 24, 1, 1), True, {}),
         ("long", (1, 40000, 5), (2, 40000, 2), True, {"large": True}),
     )
 ]

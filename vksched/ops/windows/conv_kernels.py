@@ -1,6 +1,7 @@
 """Which kernels compute a convolution: directly, or as a matrix product of its unfolded windows.
 
     x (N, C, spatial) --im2col--> scratch (N, C * taps, places) --matmul with w--> result + bias
+    x (N, C * taps) --matmul with w--> result (N, rows) + bias      the window is all of an image
 
 Unfolding writes and reads every value as often as windows cover it, which pays where the product
 has work enough; for few channels each result is summed up directly.
@@ -312,15 +313,37 @@ def _unfolded(call: Call, window: Window) -> tuple[Dispatch, ...]:
     return tuple(out)
 
 
+def _is_linear(parts: _Sum, window: Window) -> bool:
+    """Whether each result is a sum over all values of an image, as in squeeze-and-excitation."""
+    whole = window.kernel == window.sizes and not any((*window.begin, *window.end))
+    return whole and parts.places == 1 and parts.groups == 1 and parts.steps > 0
+
+
+def _linear(call: Call) -> tuple[Dispatch, ...]:
+    """The images are the rows of one product. As columns there would be one to an image, for which
+    no kernel is made, and a single sum along all steps loses digits to rounding.
+    """
+    sums, (x, w, *bias), out = _sum(call), call.inputs, call.output
+    operands = (
+        TensorType((out.shape[0], sums.steps), x.dtype),
+        TensorType((sums.rows, sums.steps), w.dtype),
+        *bias,
+    )
+    result = TensorType((out.shape[0], sums.rows), out.dtype)
+    turned = Attrs({"transpose_a": False, "transpose_b": True})
+    return matmul.product(Call(operands, result, turned, call.limits))
+
+
 # -- the choice --------------------------------------------------------------------------------
 
 
-DEPTHWISE_3X3, DEPTHWISE, DIRECT, IM2COL, MATMUL = (
+DEPTHWISE_3X3, DEPTHWISE, DIRECT, IM2COL, MATMUL, LINEAR = (
     "depthwise 3x3",
     "depthwise",
     "direct",
     "im2col",
     "matmul",
+    "linear",
 )
 
 
@@ -331,6 +354,8 @@ def conv_variants(call: Call) -> tuple[str, ...]:
     parts, window = _sum(call), conv_window(call.inputs, call.attrs)
     if parts.channels == 1 and parts.rows < _BLOCK:
         return (DEPTHWISE_3X3, DEPTHWISE) if _is_3x3(call, window) else (DEPTHWISE,)
+    if _is_linear(parts, window):
+        return (LINEAR,)
     room = call.limits.max_buffer_bytes // 4
     fits = parts.groups * parts.steps * min(_CHUNK_PLACES, parts.places) <= room
     if window.pointwise and parts.channels:
@@ -349,6 +374,8 @@ def lower_conv(call: Call) -> tuple[Dispatch, ...]:
     window = conv_window(call.inputs, call.attrs)
     if call.variant == MATMUL:
         return _product(call, 0, _Pass(0, call.output.shape[0], 0, _sum(call).places))
+    if call.variant == LINEAR:
+        return _linear(call)
     if call.variant == IM2COL:
         return _unfolded(call, window)
     if call.variant == DEPTHWISE_3X3:
@@ -363,7 +390,7 @@ def conv_rounds(call: Call) -> int:
     if call.output.size == 0:
         return 0
     variant, parts = conv_variants(call)[0], _sum(call)
-    if variant == MATMUL:
+    if variant in (MATMUL, LINEAR):
         return 0
     return parts.steps if variant == DIRECT else parts.taps
 
