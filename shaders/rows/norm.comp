@@ -11,10 +11,26 @@ layout(constant_id = 6) const uint HAS_GAMMA = 0;
 layout(constant_id = 7) const uint HAS_BETA = 0;
 #include "quads.glsl"
 #include "quad_rows.glsl"
+#include "norm_range.glsl"
 float add(float left, float right) { return left + right; }
 DEFINE_ROW_TREE(row_sum, float, add)
 vec2 add_both(vec2 left, vec2 right) { return left + right; }
 DEFINE_ROW_TREE(row_sums, vec2, add_both)
+DEFINE_ROW_TREE(row_largest, uint, max)
+
+// Whether any row of the group is lost: its invocations meet at barriers, so all go on together.
+#if GROUP
+shared uint lost_rows;
+bool any_lost(bool lost) {
+    if (gl_LocalInvocationIndex == 0u) lost_rows = 0u;
+    barrier();
+    if (lost) lost_rows = 1u;
+    barrier();
+    return lost_rows != 0u;
+}
+#else
+bool any_lost(bool lost) { return lost; }
+#endif
 
 layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
 layout(set = 0, binding = 1) readonly buffer Gamma { vec4 gamma[]; };
@@ -46,8 +62,57 @@ float finish(float value, uint column) {
     return value;
 }
 
+// Stores the results of a row, of which NORMED makes each value.
+#define STORE_ROW(NORMED) { \
+    /* gamma and beta start at a multiple of four, and so must the row */ \
+    const bool along = columns % 4u == 0u || HAS_GAMMA + HAS_BETA == 0u; \
+    const uint quads = along ? row.quads : 0u; \
+    const uint edges = along ? row.edges : there ? columns : 0u; \
+    /* from a word of x to that of the result, and from a quad: these wrap where it lies in front of x, so each is divided first */ \
+    const uint to = result_offset - x_offset; \
+    const uint to_quad = result_offset / 4u - x_offset / 4u; \
+    for (uint i = lane(); i < quads; i += LANES) { \
+        result[to_quad + row.quad + i] = finish(NORMED(x[row.quad + i]), 4u * i); \
+    } \
+    for (uint i = lane(); i < edges; i += LANES) { \
+        const uint column = along ? edge_column(row, i) : i; \
+        WORD(result, to + row.first + column) = finish(NORMED(WORD(x, row.first + column)), column); \
+    } }
+#define NORMED(value) (((value) - mean) - rest) * scale
+#define NORMED_AGAIN(value) (((value) * by - mean) - rest) * scale
+
+// there: or one past the last row, which takes part in the sums of the others.
+void norm_again(uint number, bool there) {
+    const Row row = row_of(x_offset + number * columns, columns, 1u, there);
+    uint largest = 0u;
+    for (uint i = lane(); i < row.quads; i += LANES) largest = max(largest, largest_word(x[row.quad + i]));
+    for (uint i = lane(); i < row.edges; i += LANES) largest = max(largest, largest_word(vec4(WORD(x, row.first + edge_column(row, i)))));
+    const float by = power_for(row_largest(largest), eps);
+    vec4 total = vec4(0.0);
+    for (uint i = lane(); i < row.quads * CENTERED; i += LANES) total += x[row.quad + i] * by;
+    for (uint i = lane(); i < row.edges * CENTERED; i += LANES) total.x += WORD(x, row.first + edge_column(row, i)) * by;
+    const float mean = row_sum(sum_of(total)) / float(columns);
+    vec4 rests = vec4(0.0);
+    vec4 squares = vec4(0.0);
+    for (uint i = lane(); i < row.quads; i += LANES) {
+        const vec4 centered = x[row.quad + i] * by - mean;
+        rests += centered;
+        squares += centered * centered;
+    }
+    for (uint i = lane(); i < row.edges; i += LANES) {
+        const float centered = WORD(x, row.first + edge_column(row, i)) * by - mean;
+        rests.x += centered;
+        squares.x += centered * centered;
+    }
+    const vec2 sums = row_sums(vec2(sum_of(rests), sum_of(squares))) / float(columns);
+    const float rest = CENTERED != 0u ? sums.x : 0.0;
+    const float scale = scale_of(sums.y - rest * rest, eps, by);
+    STORE_ROW(NORMED_AGAIN)
+}
+
 void main() {
     const uint step = gl_NumWorkGroups.x * rows_of_group();
+    bool lost = false;
     for (uint first = gl_WorkGroupID.x * rows_of_group(); first < rows; first += step) {
         const uint number = first + row_in_group();
         const bool there = number < rows;
@@ -85,21 +150,12 @@ void main() {
         const float rest = CENTERED != 0u ? sums.x : 0.0;
         const float variance = sums.y - rest * rest;
         const float scale = 1.0 / sqrt((variance < 0.0 ? 0.0 : variance) + eps);
-        // gamma and beta start at a multiple of four, and so must the row
-        const bool along = columns % 4u == 0u || HAS_GAMMA + HAS_BETA == 0u;
-        const uint quads = along ? row.quads : 0u;
-        const uint edges = along ? row.edges : there ? columns : 0u;
-        // from a word of x to that of the result, and from a quad: these wrap where it lies in front of x, so each is divided first
-        const uint to = result_offset - x_offset;
-        const uint to_quad = result_offset / 4u - x_offset / 4u;
-        for (uint i = lane(); i < quads; i += LANES) {
-            const vec4 value = ((x[row.quad + i] - mean) - rest) * scale;
-            result[to_quad + row.quad + i] = finish(value, 4u * i);
-        }
-        for (uint i = lane(); i < edges; i += LANES) {
-            const uint column = along ? edge_column(row, i) : i;
-            const float value = ((WORD(x, row.first + column) - mean) - rest) * scale;
-            WORD(result, to + row.first + column) = finish(value, column);
-        }
+        STORE_ROW(NORMED)
+        lost = lost || there && is_lost(scale);
+    }
+    const uint from = any_lost(lost) ? gl_WorkGroupID.x * rows_of_group() : rows;
+    for (uint first = from; first < rows; first += step) {
+        const uint number = first + row_in_group();
+        norm_again(number, number < rows);
     }
 }

@@ -22,6 +22,7 @@ layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 #endif
 const uint ROWS = 4u;
 #include "float_math.glsl"
+#include "norm_range.glsl"
 
 layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
 layout(set = 0, binding = 1) readonly buffer Gamma { vec4 gamma[]; };
@@ -41,6 +42,8 @@ float sum_of(vec4 four) { return (four.x + four.y) + (four.z + four.w); }
 
 #ifdef RMS
 #define KNOWN float
+#define SCALE(known) known
+const float CENTERED = 0.0;
 // What values are multiplied by.
 float about(uint first, uint quads) {
     const uint whole = quads / 4u * 4u;
@@ -63,6 +66,8 @@ vec4 normed(vec4 value, float scale) { return value * scale; }
 #else
 #include "two_sum.glsl"
 #define KNOWN vec3
+#define SCALE(known) known.z
+const float CENTERED = 1.0;
 // known: a mean, the squares of what differs from it, of how many values, and what the sum of squares left out by rounding.
 vec4 join(vec4 known, float mean, float squares, float count) {
     const float all = known.z + count;
@@ -112,6 +117,30 @@ vec4 normed(vec4 value, vec3 known) {
 }
 #endif
 
+// Norms a row of which `about` gave no scale.
+void norm_again(uint source, uint target, uint quads) {
+    uint largest = 0u;
+    for (uint i = 0u; i < quads; ++i) largest = max(largest, largest_word(x[source + i]));
+    const float by = power_for(largest, eps);
+    vec4 total = vec4(0.0);
+    for (uint i = 0u; i < quads; ++i) total += x[source + i] * by;
+    const float mean = CENTERED * (sum_of(total) / float(columns));
+    vec4 rests = vec4(0.0); // what rounding left of the mean
+    vec4 squares = vec4(0.0);
+    for (uint i = 0u; i < quads; ++i) {
+        const vec4 centered = x[source + i] * by - mean;
+        rests += centered;
+        squares += centered * centered;
+    }
+    const float rest = CENTERED * (sum_of(rests) / float(columns));
+    const float known = scale_of(sum_of(squares) / float(columns) - rest * rest, eps, by);
+    for (uint i = 0u; i < quads; ++i) {
+        const vec4 scale = gamma[gamma_offset / 4u + i];
+        const vec4 shift = beta[beta_offset / 4u + i];
+        result[target + i] = FINISHED(((x[source + i] * by - mean) - rest) * known);
+    }
+}
+
 void main() {
     const uint quads = columns / 4u;
     const uint step = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
@@ -132,5 +161,8 @@ void main() {
             result[target.z + i] = FINISHED(normed(x[source.z + i], c));
             result[target.w + i] = FINISHED(normed(x[source.w + i], d));
         }
+        const bvec4 lost = bvec4(is_lost(SCALE(a)), is_lost(SCALE(b)), is_lost(SCALE(c)), is_lost(SCALE(d)));
+        const uint lost_rows = any(lost) ? ROWS : 0u;
+        for (uint i = 0u; i < lost_rows; ++i) norm_again(source[i], target[i], lost[i] ? quads : 0u);
     }
 }

@@ -15,6 +15,7 @@ layout(constant_id = 6) const uint HAS_GAMMA = 0;
 layout(constant_id = 7) const uint HAS_BETA = 0;
 #include "fours.glsl"
 #include "lane_rows.glsl"
+#include "norm_range.glsl"
 
 layout(set = 0, binding = 0) readonly buffer X { LOADED x[]; };
 layout(set = 0, binding = 1) readonly buffer Gamma { vec4 gamma[]; };
@@ -32,6 +33,32 @@ layout(push_constant) uniform Push {
 
 float sum_of(vec4 four) { return (four.x + four.y) + (four.z + four.w); }
 
+// Norms a row without holding it.
+void norm_again(uint from, uint to, uint quads) {
+    uint largest = 0u;
+    for (uint i = 0u; i < quads; ++i) largest = max(largest, largest_word(four(x[from + i])));
+    const float by = power_for(largest, eps);
+    vec4 total = vec4(0.0);
+    for (uint i = lane(); i < quads * CENTERED; i += LANES) total += four(x[from + i]) * by;
+    const float mean = sum_of_lanes(sum_of(total)) / float(columns);
+    vec4 rests = vec4(0.0);
+    vec4 squares = vec4(0.0);
+    for (uint i = lane(); i < quads; i += LANES) {
+        const vec4 centered = four(x[from + i]) * by - mean;
+        rests += centered;
+        squares += centered * centered;
+    }
+    const float rest = CENTERED != 0u ? sum_of_lanes(sum_of(rests)) / float(columns) : 0.0;
+    const float variance = sum_of_lanes(sum_of(squares)) / float(columns) - rest * rest;
+    const float scale = scale_of(variance, eps, by);
+    for (uint i = lane(); i < quads; i += LANES) {
+        vec4 done = ((four(x[from + i]) * by - mean) - rest) * scale;
+        if (HAS_GAMMA != 0u) done *= gamma[gamma_offset / 4u + i];
+        if (HAS_BETA != 0u) done += beta[beta_offset / 4u + i];
+        result[to + i] = stored(floatBitsToUint(done));
+    }
+}
+
 void main() {
     const uint quads = columns / 4u;
     vec4 factor[HELD];
@@ -45,7 +72,9 @@ void main() {
     }
     const uint run = run_of_rows(rows);
     const uint end = min(gl_WorkGroupID.x * run + run, rows);
-    for (uint first = gl_WorkGroupID.x * run; first < end; first += rows_of_group()) {
+    const uint start = gl_WorkGroupID.x * run;
+    bool lost = false; // alike in all lanes of a row
+    for (uint first = start; first < end; first += rows_of_group()) {
         const uint row = first + gl_LocalInvocationIndex / LANES;
         const uint from = x_offset / 4u + min(row, rows - 1u) * quads;
         const uint to = result_offset / 4u + row * quads;
@@ -78,5 +107,10 @@ void main() {
                 result[to + quad_of(k)] = stored(floatBitsToUint(done));
             }
         }
+        lost = lost || is_lost(scale);
+    }
+    for (uint first = lost ? start : end; first < end; first += rows_of_group()) {
+        const uint row = first + gl_LocalInvocationIndex / LANES;
+        if (row < end) norm_again(x_offset / 4u + row * quads, result_offset / 4u + row * quads, quads);
     }
 }

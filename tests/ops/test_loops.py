@@ -181,6 +181,23 @@ def test_norms_of_rows_with_odd_values(kind: str, odd: float, way: str) -> None:
     np.testing.assert_allclose(got, wanted, rtol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["layer_norm", "rms_norm"])
+@pytest.mark.parametrize(
+    ("scale", "eps"), [(1e20, 1e-5), (1e37, 1e-5), (1e-30, 0.0), (1e-18, 1e-36)]
+)
+def test_norms_of_rows_whose_squares_leave_float32(
+    kind: str, scale: float, eps: float, way: str
+) -> None:
+    x = np.random.default_rng(0).standard_normal((3, 33)) * [[1.0], [scale], [1.0]]
+    attrs: dict[str, AttrValue] = {"axis": 1, "eps": eps, "kind": kind}
+    attrs |= {"scaled": False, "shifted": False}
+    wide = x.astype(np.float32).astype(np.float64)
+    centered = wide - wide.mean(1, keepdims=True) if kind == "layer_norm" else wide
+    wanted = centered / np.sqrt(np.square(centered).mean(1, keepdims=True) + eps)
+    got = computed(kind, x.astype(np.float32), **attrs)
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
 @needs_native
 def test_native_loops_write_in_place_and_refuse_what_they_cannot_take() -> None:
     x = np.linspace(-4, 4, 101, dtype=np.float32)

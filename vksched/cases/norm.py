@@ -7,6 +7,7 @@ import numpy as np
 import vksched as vs
 
 from ..ops.core.attrs import AttrValue
+from ..types import NDArray
 from .case import Case, ErrorCase, floats
 from .softmax import edge_rows
 
@@ -25,6 +26,12 @@ def norm(
     }
     name = f"axis {axis}{' scaled' * scaled}{' shifted' * shifted} eps {eps:g}"
     return Case(kind, tuple(np.asarray(x, np.float32) for x in inputs), attrs, name)
+
+
+def of_scales(shape: tuple[int, int], scales: tuple[float, ...]) -> NDArray:
+    """Rows of values of these scales in turn."""
+    rows = floats(*shape) * 3 + 1
+    return np.asarray(rows * np.resize(scales, shape[0])[:, None], np.float32)
 
 
 NORM_SHAPES = [
@@ -68,6 +75,27 @@ CASES = [
             ("constant far from 0", np.full((1, 10007), 123456.7, np.float32)),
             ("very far from 0", floats(1, 16000) + np.float32(1e6)),
         )
+    ),
+    # rows whose squares leave float32, beside others
+    *(
+        Case(
+            kind,
+            (of_scales(shape, scales),),
+            {"axis": 1, "eps": eps, "kind": kind, "scaled": False, "shifted": False},
+            f"scales {', '.join(f'{s:g}' for s in scales)} eps {eps:g}",
+        )
+        for kind in ("layer_norm", "rms_norm")
+        for shape in ((6, 24), (7, 131), (130, 64), (2, 17001))
+        for scales, eps in (((1e20, 1.0, 1e37), 1e-5), ((1e-22, 1.0, 1e-34), 0.0))
+    ),
+    *(
+        Case(
+            kind,
+            (of_scales((130, 64), (1e-19, 1e-25, 1e18)),),
+            {"axis": 1, "eps": 1e-37, "kind": kind, "scaled": False, "shifted": False},
+            "small eps",
+        )
+        for kind in ("layer_norm", "rms_norm")
     ),
 ]
 

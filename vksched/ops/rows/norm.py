@@ -83,26 +83,57 @@ def _affine(value: NDArray, inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArra
     return np.asarray(value, inputs[0].dtype)
 
 
-def _layer_norm_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    x = inputs[0]
-    axes = tuple(range(attrs.as_int("axis"), x.ndim))
-    if x.size == 0:
-        return x
-    centered = x - x.mean(axis=axes, keepdims=True)
-    centered -= centered.mean(axis=axes, keepdims=True)  # what rounding left of the mean
-    variance = np.square(centered).mean(axis=axes, keepdims=True)
-    return _affine(
-        centered / np.sqrt(variance + x.dtype.type(attrs.as_float("eps"))), inputs, attrs
-    )
+LEAST_SPREAD = {np.dtype(np.float32): 1e-30, np.dtype(np.float64): 1e-290}
+"""By type: squares whose mean, with eps, is less have lost digits to what is too small for it."""
+MOST_UP = 40
+"""The power of two that rows are multiplied by at most where there is an eps that they may equal."""
 
 
-def _rms_norm_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+def _lost(spread: NDArray) -> NDArray:
+    """Returns which rows have squares beyond the range of their type, by their mean and eps."""
+    return ~(np.isfinite(spread) & (spread >= LEAST_SPREAD[spread.dtype]))
+
+
+def _powers(rows: NDArray, eps: float) -> NDArray:
+    """Returns the power of two that brings each row's largest magnitude near 1; 1 where it is 0 or
+    not finite.
+    """
+    largest = np.abs(rows).max(axis=1, keepdims=True)
+    known = np.isfinite(largest) & (largest > 0)
+    exponents = np.frexp(np.where(known, largest, 1))[1] - 1
+    least = int(np.finfo(rows.dtype).minexp)
+    most = 0 if eps > LEAST_SPREAD[rows.dtype] else MOST_UP if eps > 0 else -least
+    powers = np.clip(-exponents, least, most)
+    return np.asarray(np.ldexp(rows.dtype.type(1), powers))
+
+
+def _normed(rows: NDArray, eps: NDArray, centered: bool) -> tuple[NDArray, NDArray]:
+    """Returns the rows normed, and the mean of their squares with eps."""
+    if centered:
+        rows = rows - rows.mean(axis=1, keepdims=True)
+        rows -= rows.mean(axis=1, keepdims=True)  # what rounding left of the mean
+    spread = np.square(rows).mean(axis=1, keepdims=True) + eps
+    return rows / np.sqrt(spread), spread
+
+
+def _norm_again(rows: NDArray, eps: float, centered: bool) -> NDArray:
+    """Returns rows normed whose squares leave their type: multiplied by powers of two before."""
+    by = _powers(rows, eps)
+    return _normed(rows * by, rows.dtype.type(eps) * by * by, centered)[0]
+
+
+def _norm_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     x = inputs[0]
-    axes = tuple(range(attrs.as_int("axis"), x.ndim))
     if x.size == 0:
         return x
-    squares = np.square(x).mean(axis=axes, keepdims=True)
-    return _affine(x / np.sqrt(squares + x.dtype.type(attrs.as_float("eps"))), inputs, attrs)
+    columns = math.prod(x.shape[attrs.as_int("axis") :])
+    eps, centered = attrs.as_float("eps"), attrs.as_str("kind") == "layer_norm"
+    rows = x.reshape(-1, columns)
+    normed, spread = _normed(rows, np.asarray(eps, x.dtype), centered)
+    lost = _lost(spread)[:, 0]
+    if lost.any():
+        normed[lost] = _norm_again(rows[lost], eps, centered)
+    return _affine(normed.reshape(x.shape), inputs, attrs)
 
 
 def _norm_variants(call: Call) -> tuple[str, ...]:
@@ -111,7 +142,7 @@ def _norm_variants(call: Call) -> tuple[str, ...]:
     plain = row_variants(columns, rows, False, NORM_PASSES, call.limits)
     if held_quads(columns, call.limits):
         return (LANES, *plain, BLOCKS)
-    if not call.limits.software or columns % 4 or 2 * columns > LOOP_STEPS:
+    if not call.limits.software or columns % 4 or 4 * columns > LOOP_STEPS:
         return plain
     return (BLOCKS, *plain) if rows >= LEAST_ROWS else (*plain, BLOCKS)
 
@@ -137,8 +168,11 @@ def _norm_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         np.copyto(line, x)
     spread = mean(np.square(line))
     spread += eps
+    lost = _lost(spread)[:, 0]
     np.sqrt(spread, out=spread)
     line /= spread
+    if lost.any():
+        line[lost] = _norm_again(x[lost], eps, centered)
     if scale is not None:
         line *= scale.reshape(-1)
     if shift is not None:
@@ -186,10 +220,7 @@ def _norm_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs)
 
 
 NORM_SHADERS = ("norm", "norm_group", "norm_lanes")
-for _name, _reference, _shifts in (
-    ("layer_norm", _layer_norm_reference, (False, True)),
-    ("rms_norm", _rms_norm_reference, (False,)),
-):
+for _name, _shifts in (("layer_norm", (False, True)), ("rms_norm", (False,))):
     _blocks_shaders = tuple(
         _blocks(_name, scaled, shifted) for scaled in (False, True) for shifted in _shifts
     )
@@ -198,7 +229,7 @@ for _name, _reference, _shifts in (
         Op(
             _name,
             _norm_infer,
-            _reference,
+            _norm_reference,
             _kernel,
             work=_norm_work,
             host=HostKernel(_norm_host, _norm_cut),
