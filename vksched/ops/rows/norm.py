@@ -86,7 +86,7 @@ def _affine(value: NDArray, inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArra
 LEAST_SPREAD = {np.dtype(np.float32): 1e-30, np.dtype(np.float64): 1e-290}
 """By type: squares whose mean, with eps, is less have lost digits to what is too small for it."""
 MOST_UP = 40
-"""The power of two that rows are multiplied by at most where there is an eps that they may equal."""
+"""The power of two that rows are multiplied by at most where there is an eps, which may matter."""
 
 
 def _lost(spread: NDArray) -> NDArray:

@@ -18,6 +18,7 @@ from ..device import Times
 from ..fork import Owner
 from ..states import HostStates
 from .evaluate import Host, Values, last_uses, run_split
+from .threads import products_on
 from .workers import Buffers, Workers
 
 
@@ -93,6 +94,7 @@ class CpuSession:
         self._dead = last_uses(plan, index)
         self._buffers = Buffers()
         self._host = Host(workers, self._buffers)
+        self._governor = workers.governor
         self._values = [Values(plan.graph) for _ in range(plan.copies)]
         self._pending: dict[tuple[int, int], Future[float]] = {}
         self._gates: dict[tuple[int, int], _Gate] = {}
@@ -113,7 +115,8 @@ class CpuSession:
     def _run(self, slot: int, split: int, gate: _Gate) -> float:
         start = time.perf_counter()
         values, nodes = self._values[slot], self._plan.splits[split]
-        run_split(self._plan, nodes, values, self._dead, gate, self._host.evaluate)
+        with products_on(self._governor.threads(), self._governor.cores):
+            run_split(self._plan, nodes, values, self._dead, gate, self._host.evaluate)
         return time.perf_counter() - start
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:

@@ -5,7 +5,6 @@ used again.
 from __future__ import annotations
 
 import math
-import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -16,16 +15,10 @@ from typing import Any
 import numpy as np
 
 from ...types import NDArray
+from .threads import Governor
 
 LEAST_PIECE_BYTES = 1 << 16
 """Below this, the system's memory allocator is as good."""
-
-
-def usable_cores() -> int:
-    """Returns how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class _Shared:
@@ -80,10 +73,10 @@ class _Shared:
 
 
 class Workers:
-    """Threads that help the calling one; started when first needed."""
+    """Threads that help the calling one, as many as cores are free; started when first needed."""
 
     def __init__(self, name: str, count: int | None = None) -> None:
-        self._helpers = (usable_cores() if count is None else count) - 1
+        self.governor = Governor(count)
         self._name = name
         self._pool: ThreadPoolExecutor | None = None
 
@@ -93,17 +86,18 @@ class Workers:
         Raises: the first error, when all threads have ended.
         """
         items = list(pieces)
-        if len(items) < 2 or self._helpers < 1:
+        helpers = min(self.governor.threads(), len(items)) - 1
+        if helpers < 1:
             with np.errstate(all="ignore"):
                 for item in items:
                     call(*item)
             return
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._helpers, self._name)
+            self._pool = ThreadPoolExecutor(self.governor.cores - 1, self._name)
         shared = _Shared(call, items)
         try:
             with suppress(RuntimeError):  # when the interpreter ends, no thread starts any more
-                for _ in range(min(self._helpers, len(items) - 1)):
+                for _ in range(helpers):
                     self._pool.submit(shared.help)
             shared.work()
         finally:

@@ -16,7 +16,8 @@ from ...errors import DeviceLost, DTypeError
 from ...plan.make.memory import ALIGN_WORDS, aligned
 from ...plan.value import Span
 from ...types import WORD_BYTES, NDArray, Progress, TensorType, numpy_dtype
-from ..host.workers import Workers, usable_cores
+from ..host.threads import usable_cores
+from ..host.workers import Workers
 from ..states import Item
 from .buffers import Buffer, HostBuffer
 from .context import Context, Recording

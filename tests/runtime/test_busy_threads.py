@@ -1,0 +1,114 @@
+"""Threads of the CPU backend where other programs hold cores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from threadpoolctl import ThreadpoolController
+
+import vksched as vs
+from vksched.runtime.host import cpu, threads
+from vksched.runtime.host.threads import CHOSEN_BY, FIRST_S, MOMENT_S, Governor, products_on
+
+
+class Machine:
+    """A clock and an account of the cores' work, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = self.own_s = self.worked_s = 0.0
+
+    def governor(self, cores: int) -> Governor:
+        return Governor(cores, lambda: self.worked_s, lambda: self.own_s, lambda: self.now_s)
+
+    def passes(self, seconds: float, own: float, others: float) -> None:
+        """own, others: the cores that this process and others hold meanwhile."""
+        self.now_s += seconds
+        self.own_s += own * seconds
+        self.worked_s += (own + others) * seconds
+
+
+def blas_threads() -> list[int]:
+    return [
+        pool.num_threads for pool in ThreadpoolController().select(user_api="blas").lib_controllers
+    ]
+
+
+@pytest.fixture
+def nobody_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in CHOSEN_BY:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("cores", "own", "others", "wanted"),
+    [(2, 2, 0, 2), (2, 1, 0.2, 2), (2, 1, 1, 1), (2, 1, 2, 1), (16, 14, 2, 14), (1, 1, 1, 1)],
+)
+def test_what_others_hold_is_left_to_them(
+    cores: int, own: float, others: float, wanted: int
+) -> None:
+    machine = Machine()
+    governor = machine.governor(cores)
+    assert governor.threads() == cores
+    machine.passes(FIRST_S, own, others)
+    assert governor.threads() == wanted
+    machine.passes(MOMENT_S / 2, own, 0)
+    assert governor.threads() == wanted  # not yet looked at again
+    machine.passes(MOMENT_S, own, 0)
+    machine.passes(MOMENT_S, own, 0)
+    governor.threads()
+    machine.passes(MOMENT_S, own, 0)
+    assert governor.threads() == cores
+
+
+def test_without_an_account_of_the_system_all_cores_are_taken() -> None:
+    assert Governor(8, lambda: None).threads() == 8
+
+
+@pytest.mark.skipif(threads.worked_s() is None, reason="the system does not say what cores did")
+def test_the_account_goes_on_with_own_work() -> None:
+    before = threads.worked_s()
+    while (now := threads.worked_s()) == before:
+        sum(range(10_000))
+    assert before is not None and now is not None and now > before
+
+
+def test_products_are_limited_and_left_as_they_were(nobody_chose: None) -> None:
+    before = blas_threads()
+    with products_on(1, 4):
+        assert set(blas_threads()) == {1}
+        with products_on(2, 4):
+            assert blas_threads() == [min(2, n) for n in before]
+        assert all(n <= 2 for n in blas_threads())
+    assert blas_threads() == before
+    with products_on(4, 4):
+        assert blas_threads() == before
+
+
+def test_who_sets_a_number_of_threads_has_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CHOSEN_BY[0], "7")
+    before = blas_threads()
+    with products_on(1, 4):
+        assert blas_threads() == before
+
+
+def test_runs_on_the_cpu_take_the_threads_that_are_free(
+    nobody_chose: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Governor, "threads", lambda self: 1)
+    monkeypatch.setattr(threads, "usable_cores", lambda: 2)
+    seen: list[int] = []
+    run_split = cpu.run_split
+
+    def watched(*given: Any) -> None:
+        seen.extend(blas_threads())
+        run_split(*given)
+
+    monkeypatch.setattr(cpu, "run_split", watched)
+    before = blas_threads()
+    x = np.ones((4, 4), np.float32)
+    with vs.Scheduler(["cpu"]) as sched:
+        sched.compile(vs.matmul(vs.input("x", (4, 4)), x))(x=x)
+    assert seen and set(seen) == {1}
+    assert blas_threads() == before

@@ -1,0 +1,173 @@
+"""How many threads the CPU backend takes: as many as there are cores that nobody else works on.
+
+    cores taken by others = (what all cores worked - what this process did) / time, over a moment
+    threads               = cores of this process - those, at least 1
+
+OpenBLAS's threads wait for each other by spinning. Where another program holds a core, all of them
+wait for the one that does not run: a product then takes tens of times longer than on one thread.
+What is measured is the system's own account (/proc/stat, or psutil where that is installed); where
+there is none, nothing changes. Who sets OPENBLAS_NUM_THREADS or its like has chosen.
+Examples: tests/runtime/test_busy_threads.py.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+MOMENT_S = 0.25
+"""Others are looked at no more often. The first time, what was since the device was opened counts
+from FIRST_S on.
+"""
+FIRST_S = 0.05
+CHOSEN_BY = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "GOTO_NUM_THREADS")
+"""Variables of the environment by which a user sets the threads of numpy's products."""
+_IDLE = (3, 4)
+"""The columns of a line of /proc/stat in which a core did nothing: idle, and waiting for a disk."""
+
+
+def usable_cores() -> int:
+    """Returns how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def worked_s() -> float | None:
+    """Returns the seconds that the cores of this process have worked, for whomever, since some
+    start; None where the system does not say.
+    """
+    with suppress(OSError, ValueError, AttributeError):
+        return _from_proc()
+    with suppress(ImportError):
+        import psutil  # type: ignore[import-untyped, unused-ignore]
+
+        times = psutil.cpu_times()
+        return float(sum(times) - times.idle - getattr(times, "iowait", 0.0))
+    return None
+
+
+def _from_proc() -> float:
+    with open("/proc/stat") as file:
+        lines = [line.split() for line in file if line.startswith("cpu")]
+    own = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    ticks = 0
+    for name, *columns in lines:
+        if name in own:  # guests, from column 8 on, are counted among users
+            ticks += sum(int(n) for i, n in enumerate(columns[:8]) if i not in _IDLE)
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+class Governor:
+    """Says how many threads to take now. Safe to ask from any thread.
+
+    worked_s, own_s, clock: the seconds that all cores worked, that this process did, and that went
+        by; others for tests.
+    """
+
+    def __init__(
+        self,
+        cores: int | None = None,
+        worked: Callable[[], float | None] = worked_s,
+        own: Callable[[], float] = time.process_time,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.cores = usable_cores() if cores is None else cores
+        self._worked, self._own, self._clock = worked, own, clock
+        self._lock = threading.Lock()
+        self._threads = self.cores
+        self._wait_s = FIRST_S
+        self._seen = self._look()
+
+    def threads(self) -> int:
+        """Returns how many threads there are cores for, at least 1."""
+        if self.cores == 1 or self._seen is None or not self._lock.acquire(blocking=False):
+            return self._threads  # another thread is looking
+        try:
+            if self._clock() - self._seen[0] >= self._wait_s:
+                self._update(self._seen)
+            return self._threads
+        finally:
+            self._lock.release()
+
+    def _update(self, before: tuple[float, float]) -> None:
+        now = self._look()
+        if now is None:
+            return
+        self._seen, self._wait_s = now, MOMENT_S
+        taken = (now[1] - before[1]) / (now[0] - before[0])
+        self._threads = max(1, min(self.cores, int(self.cores - taken + 0.5)))
+
+    def _look(self) -> tuple[float, float] | None:
+        """Returns the time, and the seconds that others have worked."""
+        worked = self._worked()
+        return None if worked is None else (self._clock(), worked - self._own())
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController().select(user_api="blas")
+
+
+def _set(counts: list[int]) -> None:
+    """Sets the threads of each library, from a thread that ends at once: threadpoolctl lets the
+    first thread that sets them do so alone as long as it lives, and that may be one of the user's.
+    """
+    pools = _blas().lib_controllers
+    if counts == [pool.num_threads for pool in pools]:
+        return
+
+    def change() -> None:
+        for pool, count in zip(pools, counts, strict=True):
+            pool.set_num_threads(count)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    thread.join()
+
+
+class _Limit:
+    """The threads of numpy's products, which all threads of the process share: what runs limit them
+    to counts until the last of them ends, then they are as they were.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._before: list[int] = []
+
+    @contextmanager
+    def of(self, threads: int) -> Iterator[None]:
+        with self._lock:
+            if self._inside == 0:
+                self._before = [pool.num_threads for pool in _blas().lib_controllers]
+            self._inside += 1
+            _set([min(threads, most) for most in self._before])
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside -= 1
+                if self._inside == 0:
+                    _set(self._before)
+
+
+_limit = _Limit()
+
+
+@contextmanager
+def products_on(threads: int, cores: int) -> Iterator[None]:
+    """Within, numpy's products take no more threads than that, unless the user has said how many.
+    With all cores free nothing is touched.
+    """
+    if threads >= cores or any(os.environ.get(name) for name in CHOSEN_BY):
+        yield
+        return
+    with _limit.of(threads):
+        yield
