@@ -323,28 +323,18 @@ def _linear(call: Call) -> tuple[Dispatch, ...]:
     """The images are the rows of one product. As columns there would be one to an image, for which
     no kernel is made, and a single sum along all steps loses digits to rounding.
     """
-    sums, (x, w, *bias), out = _sum(call), call.inputs, call.output
-    operands = (
-        TensorType((out.shape[0], sums.steps), x.dtype),
-        TensorType((sums.rows, sums.steps), w.dtype),
-        *bias,
-    )
+    sums, (x, _, *bias), out = _sum(call), call.inputs, call.output
+    images, rows = (TensorType((n, sums.steps), x.dtype) for n in (out.shape[0], sums.rows))
     result = TensorType((out.shape[0], sums.rows), out.dtype)
     turned = Attrs({"transpose_a": False, "transpose_b": True})
-    return matmul.product(Call(operands, result, turned, call.limits))
+    return matmul.product(Call((images, rows, *bias), result, turned, call.limits))
 
 
 # -- the choice --------------------------------------------------------------------------------
 
 
-DEPTHWISE_3X3, DEPTHWISE, DIRECT, IM2COL, MATMUL, LINEAR = (
-    "depthwise 3x3",
-    "depthwise",
-    "direct",
-    "im2col",
-    "matmul",
-    "linear",
-)
+DEPTHWISE_3X3, DEPTHWISE, DIRECT = "depthwise 3x3", "depthwise", "direct"
+IM2COL, MATMUL, LINEAR = "im2col", "matmul", "linear"
 
 
 def conv_variants(call: Call) -> tuple[str, ...]:
