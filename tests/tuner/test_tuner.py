@@ -238,18 +238,30 @@ def test_process_that_dies_leaves_word_of_what_it_tried(tmp_path: Path) -> None:
     attempt.begin("op f[1]", "a", "1234")
     assert store.lost(device) == {}, "it is at it"
     attempt.close(failed=False)
-    assert store.lost(device) == {}
-    dying = (
-        "import sys; from pathlib import Path; from vksched.tuner.store import Store, Identity\n"
+    assert store.lost(device) == {} and not list(tmp_path.glob("tuned/*"))
+    dying = "\n".join(
+        [
+            "import os, sys; from pathlib import Path",
+            "from vksched.tuner.store import Store, Identity",
+            "attempt = Store(Path(sys.argv[1])).attempt(Identity('00ff', 'driver', 'card'))",
+            "attempt.begin('op f[1]', 'a', '1234'); print('begun', flush=True)",
+            "sys.stdin.read(); os._exit(1)",
+        ]
     )
-    dying += "attempt = Store(Path(sys.argv[1])).attempt(Identity('00ff', 'driver', 'card'))\n"
-    dying += "attempt.begin('op f[1]', 'a', '1234'); import os; os._exit(1)"
-    subprocess.run([sys.executable, "-c", dying, str(tmp_path)], check=False)
+    with subprocess.Popen(
+        [sys.executable, "-c", dying, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline().strip() == b"begun"
+        assert store.lost(device) == {}, "another process is at it"
+        process.communicate()
     assert store.lost(device) == {"op f[1]": {"a": "1234"}}
     assert store.lost(replace(device, driver="another")) == {}
     (note,) = tmp_path.glob("tuned/*.trying")
     note.write_text("[" * 200_000)
     assert store.lost(device) == {}
+    assert not store.clear(device) and not list(tmp_path.glob("tuned/*")), "results: none"
 
 
 def test_device_that_is_at_work_is_not_measured(name: str, opened: Opened) -> None:

@@ -6,21 +6,22 @@ import json
 import multiprocessing
 import os
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 import pytest
 
 from vksched.machine.choices import Choices
 from vksched.trace import VkschedWarning
-from vksched.tuner import store as store_module
+from vksched.tuner import files
 from vksched.tuner.store import (
     MOST_FILES,
     Found,
     Identity,
     Store,
-    _locked,
     choices,
     default_folder,
 )
@@ -154,7 +155,7 @@ def test_files_have_the_modes_that_the_user_asks_for(tmp_path: Path) -> None:
 
 def test_lock_is_given_back_whatever_children_hold(tmp_path: Path) -> None:
     (tmp_path / "tuned").mkdir()
-    with _locked(tmp_path / "tuned"):
+    with files.locked(tmp_path / "tuned" / "lock"):
         copies = [os.dup(int(fd)) for fd in os.listdir("/dev/fd") if is_lock(fd)]
     try:  # as a forked child has them
         assert copies and Store(tmp_path).add(DEVICE, [ONE])
@@ -173,10 +174,10 @@ def is_lock(fd: str) -> bool:
 def test_lock_that_nobody_gives_back_costs_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "LOCK_S", 0.05)
+    monkeypatch.setattr(files, "LOCK_S", 0.05)
     (tmp_path / "tuned").mkdir()
     with (
-        _locked(tmp_path / "tuned"),
+        files.locked(tmp_path / "tuned" / "lock"),
         pytest.warns(VkschedWarning, match="not kept: another process holds .*lock"),
     ):
         assert not Store(tmp_path).add(DEVICE, [ONE])
@@ -195,6 +196,79 @@ def add_some(folder: Path, first: int) -> None:
     """In a process of its own."""
     for number in range(first, first + 5):
         Store(folder).add(DEVICE, [replace(ONE, key=f"op f[{number}]")])
+
+
+def test_file_that_another_process_has_open_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Windows: who reads a file keeps it from being replaced, and the reverse."""
+    store, left = Store(tmp_path), [3]
+    store.add(DEVICE, [ONE])
+
+    def busy(call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: object, **more: object) -> object:
+            left[0] -= 1
+            if left[0] >= 0:
+                error = PermissionError(13, "Access is denied")
+                error.winerror = 5  # type: ignore[attr-defined]
+                raise error
+            return call(*args, **more)
+
+        return called
+
+    monkeypatch.setattr(os, "replace", busy(os.replace))
+    assert store.add(DEVICE, [TWO]) and left == [-1]
+    monkeypatch.setattr(Path, "read_text", busy(Path.read_text))
+    left[0] = 3
+    assert store.load(DEVICE).keys() == {ONE.key, TWO.key} and left == [-1]
+    left[0] = 1000
+    monkeypatch.setattr(files, "LOCK_S", 0.05)
+    with pytest.warns(VkschedWarning, match="PermissionError"):
+        assert store.load(DEVICE) == {}, "but not for ever"
+
+
+def test_file_that_may_not_be_written_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = 0
+
+    def refuse(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.warns(VkschedWarning, match="not kept: .*Permission denied"):
+        assert not Store(tmp_path).add(DEVICE, [ONE])
+    assert calls == 1
+
+
+def test_file_has_the_same_bytes_on_every_system(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.add(DEVICE, [ONE])
+    lines = [
+        "{",
+        ' "format": 1,',
+        ' "uuid": "00ff",',
+        ' "driver": "driver 1.2",',
+        ' "label": "card",',
+        ' "calls": {',
+        '  "op f[1]": {',
+        '   "best": "b",',
+        '   "static": "a",',
+        '   "seconds": {',
+        '    "a": 0.002,',
+        '    "b": 0.001',
+        "   },",
+        '   "dropped": {',
+        '    "c": "wrong"',
+        "   },",
+        '   "shaders": "1234"',
+        "  }",
+        " }",
+        "}",
+    ]
+    assert file_of(store, DEVICE).read_bytes() == "\n".join(lines).encode()
 
 
 def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:

@@ -1,23 +1,27 @@
 """Attempts: a note on disk of what is being tried on a device, for those who come after a crash.
 
     <results>.<random>.trying: {"key", "variant", "shaders"}
+    <results>.<random>.trying.lock: held by the process that measures, until it ends
 
-One file per process that measures, locked by it until it ends: a file that nobody holds tells of a
-variant that took the device, or the whole process, with it. Examples: tests/tuner/test_tuner.py.
+One note per process that measures. A note whose lock nobody holds tells of a variant that took the
+device, or the whole process, with it. The lock is a file of its own: on Windows others cannot read
+a file that is locked. Examples: tests/tuner/test_tuner.py.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import secrets
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from filelock import BaseFileLock, FileLock
+
 SUFFIX = ".trying"
+PROBE_S = 0.1
+"""How long a lock is waited for: others look for an instant whether it is held."""
 
 
 class Attempt:
@@ -29,15 +33,16 @@ class Attempt:
     def __init__(self, results: Path | None) -> None:
         self._path: Path | None = None
         self._file: IO[bytes] | None = None
+        self._lock: BaseFileLock | None = None
         if results is None:
             return
-        name = results.with_suffix(f".{secrets.token_hex(6)}")
+        path = results.with_suffix(f".{secrets.token_hex(6)}{SUFFIX}")
         with suppress(OSError):
             results.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(name, "xb", buffering=0)
-            fcntl.flock(self._file, fcntl.LOCK_EX)
-            self._path = name.with_name(name.name + SUFFIX)
-            os.rename(name, self._path)  # locked before anybody looks for it
+            lock = _lock_of(path)
+            lock.acquire()
+            self._path, self._lock = path, lock
+            self._file = open(path, "xb", buffering=0)  # locked before anybody looks for it
 
     def begin(self, key: str, variant: str, shaders: str) -> None:
         """Notes what is tried now instead of what was before."""
@@ -49,20 +54,29 @@ class Attempt:
 
     def close(self, failed: bool) -> None:
         """failed: what was begun took the device with it: the note stays."""
-        file, path, self._file = self._file, self._path, None
-        if file is None:
+        path, self._path = self._path, None
+        if path is None:
             return
-        with suppress(OSError):
-            if path is not None and not (failed and os.fstat(file.fileno()).st_size):
-                path.unlink()
-            fcntl.flock(file, fcntl.LOCK_UN)  # closing leaves it to children that were forked
-        file.close()
+        stays = False
+        if self._file is not None:
+            with suppress(OSError):
+                stays = failed and self._file.tell() > 0
+            self._file.close()
+            self._file = None
+        if not stays:
+            _remove(path)
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+        if not stays:
+            _remove(_lock_path(path))
 
     def _write(self, data: bytes) -> None:
         if self._file is not None:
             with suppress(OSError):
-                os.ftruncate(self._file.fileno(), 0)
-                os.pwrite(self._file.fileno(), data, 0)
+                self._file.seek(0)
+                self._file.truncate()
+                self._file.write(data)
 
 
 def lost(results: Path | None) -> dict[str, dict[str, str]]:
@@ -70,10 +84,8 @@ def lost(results: Path | None) -> dict[str, dict[str, str]]:
     out: dict[str, dict[str, str]] = {}
     for path in _notes(results):
         with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            with open(path, "rb") as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # OSError: it is being tried
-                note: dict[str, Any] = json.loads(file.read())
-                fcntl.flock(file, fcntl.LOCK_UN)
+            with _lock_of(path):  # OSError: it is being tried
+                note: dict[str, Any] = json.loads(path.read_bytes())
             out.setdefault(str(note["key"]), {})[str(note["variant"])] = str(note["shaders"])
     return out
 
@@ -81,11 +93,25 @@ def lost(results: Path | None) -> dict[str, dict[str, str]]:
 def forget(results: Path | None) -> None:
     """Removes all notes, those of others too."""
     for path in _notes(results):
-        with suppress(OSError):
-            path.unlink()
+        _remove(path)
+        _remove(_lock_path(path))
 
 
 def _notes(results: Path | None) -> Iterator[Path]:
     if results is not None:
         with suppress(OSError):
             yield from results.parent.glob(f"{results.stem}.*{SUFFIX}")
+
+
+def _lock_path(note: Path) -> Path:
+    return note.with_name(note.name + ".lock")
+
+
+def _lock_of(note: Path) -> BaseFileLock:
+    # Any thread may close an attempt, not only the one that began it.
+    return FileLock(_lock_path(note), timeout=PROBE_S, poll_interval=0.01, thread_local=False)
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):  # Windows: somebody has it open
+        path.unlink()

@@ -11,15 +11,12 @@ Examples: tests/tuner/test_tuner_store.py.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import re
-import secrets
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -29,14 +26,12 @@ import platformdirs
 
 from ..machine.choices import Choices, like_key
 from ..trace import warn
-from . import attempts
+from . import attempts, files
 from .attempts import Attempt
 
 FORMAT = 1
 MOST_FILES = 8
 """Of one device: then those of the drivers that were not used for longest are removed."""
-LOCK_S = 1.0
-"""How long a writer waits for others."""
 
 DAMAGE = (
     OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError
@@ -162,9 +157,9 @@ class Store:
         if path is None:
             raise FileNotFoundError("the user has no home")
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(path.parent):
+        with files.locked(path.parent / "lock"):
             merged = {**_read(path, device)[0], **new}
-            _replace(path, json.dumps(_as_dict(device, merged.values()), indent=1))
+            files.replace(path, json.dumps(_as_dict(device, merged.values()), indent=1))
             _remove_oldest(path, device)
 
     def clear(self, device: Identity) -> bool:
@@ -188,33 +183,10 @@ class Store:
         return attempts.lost(self.path(device))
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """One writer at a time, whatever process it is in; the lock ends with its process.
-
-    Raises:
-        OSError: another one does not give it back.
-    """
-    limit = time.monotonic() + LOCK_S
-    with open(folder / "lock", "a") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > limit:
-                    raise OSError(f"another process holds {folder / 'lock'}") from None
-                time.sleep(0.01)
-        try:
-            yield
-        finally:
-            fcntl.flock(file, fcntl.LOCK_UN)  # closing leaves it to children that were forked
-
-
 def _read(path: Path, device: Identity) -> tuple[dict[str, Found], str]:
     """Returns what a file has for a device, and why it has nothing, "" where that is usual."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(files.read(path))
         if data["format"] != FORMAT:
             return {}, f"expected format {FORMAT}, got {data['format']!r}"
         if data["driver"] != device.driver:
@@ -233,7 +205,8 @@ def _remove_oldest(path: Path, device: Identity) -> None:
     files = [each for each in path.parent.iterdir() if name.fullmatch(each.name) and each != path]
     for old in sorted(files, key=_changed, reverse=True)[MOST_FILES - 1 :]:
         attempts.forget(old)
-        old.unlink(missing_ok=True)
+        with suppress(OSError):  # Windows: somebody reads it
+            old.unlink()
 
 
 def _changed(path: Path) -> float:
@@ -241,19 +214,6 @@ def _changed(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return 0.0
-
-
-def _replace(path: Path, text: str) -> None:
-    """Writes a file so that readers see the old one or the new one, whole."""
-    name = path.with_suffix(f".{secrets.token_hex(6)}.tmp")
-    try:
-        with open(name, "x", encoding="utf-8") as file:  # with the mode that the user's files have
-            file.write(text)
-        os.replace(name, path)
-    except BaseException:
-        with suppress(OSError):
-            name.unlink()
-        raise
 
 
 def _as_dict(device: Identity, found: Iterable[Found]) -> dict[str, Any]:

@@ -1,0 +1,71 @@
+"""Files that several processes read and write: one writer at a time, and a reader sees the old
+file or the new one, whole. On Windows a file that somebody has open cannot be replaced: there a
+call is tried again for a while.
+
+Examples: tests/tuner/test_tuner_store.py.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from filelock import FileLock, Timeout
+
+LOCK_S = 1.0
+"""How long a writer waits for others."""
+BUSY = (5, 32, 33)
+"""Windows' codes for a file that somebody has open, is replacing, or has locked."""
+
+Result = TypeVar("Result")
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """One writer at a time, whatever process it is in; the lock ends with its process.
+
+    path: the lock's own file.
+
+    Raises:
+        OSError: another one does not give it back.
+    """
+    try:
+        with FileLock(path, timeout=LOCK_S, poll_interval=0.01):
+            yield
+    except Timeout:
+        raise OSError(f"another process holds {path}") from None
+
+
+def read(path: Path) -> str:
+    """Returns the text of a file that others may replace at any time."""
+    return _while_busy(lambda: path.read_text(encoding="utf-8"))
+
+
+def replace(path: Path, text: str) -> None:
+    """Writes a file so that readers see the old one or the new one, whole."""
+    name = path.with_suffix(f".{secrets.token_hex(6)}.tmp")
+    try:
+        # with the mode that the user's files have, and the same bytes on every system
+        with open(name, "x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        _while_busy(lambda: os.replace(name, path))
+    except BaseException:
+        with suppress(OSError):
+            name.unlink()
+        raise
+
+
+def _while_busy(call: Callable[[], Result]) -> Result:
+    limit = time.monotonic() + LOCK_S
+    while True:
+        try:
+            return call()
+        except PermissionError as error:
+            if getattr(error, "winerror", None) not in BUSY or time.monotonic() > limit:
+                raise
+        time.sleep(0.01)
