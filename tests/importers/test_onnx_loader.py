@@ -165,9 +165,18 @@ def external(
     return tmp_path / "m.onnx"
 
 
+@pytest.fixture(params=[True, False], ids=["from folders", "by path"])
+def from_folders(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Both ways to open what stands beside a model; Windows has only the second."""
+    monkeypatch.setattr(files, "_FROM_FOLDERS", request.param and files._FROM_FOLDERS)
+    return bool(request.param)
+
+
 @pytest.mark.parametrize("location", ["w.bin", "sub/w.bin", "./w.bin", "ü w.bin"])
 @pytest.mark.parametrize("lead", [0, 3, 70_000])
-def test_external_data_is_found_beside_the_model(location: str, lead: int, tmp_path: Path) -> None:
+def test_external_data_is_found_beside_the_model(
+    location: str, lead: int, from_folders: bool, tmp_path: Path
+) -> None:
     want = np.random.default_rng(1).random((64, 128), np.float32)
     data = b"\1" * lead + want.tobytes() + b"end"
     path = external(tmp_path, location, data, offset=str(lead), length=str(want.nbytes))
@@ -628,7 +637,40 @@ def test_external_data_outside_the_folder_is_refused(location: str, tmp_path: Pa
     refused(external(folder, location), "initializer 'w'", "below the model's folder")
 
 
-def test_links_and_odd_files_as_external_data_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "location", ["..\\w", "a/..\\..\\w", "C:w", "w:b", "\\\\h\\s\\w", ".. /w", "a./w"]
+)
+def test_paths_that_lead_elsewhere_on_windows_only(location: str) -> None:
+    assert files.parts_of(location, windows=True) is None
+    assert files.parts_of(location, windows=False) is not None
+
+
+def test_both_slashes_part_a_path_on_windows() -> None:
+    assert files.parts_of("sub\\./in/w.bin", windows=True) == ["sub", "in", "w.bin"]
+    assert files.parts_of("sub\\w.bin", windows=False) == ["sub\\w.bin"]
+
+
+def test_file_that_is_exchanged_while_it_is_opened_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = external(tmp_path, data=bytes(1 << 15))
+    (tmp_path / "other.bin").write_bytes(bytes(1 << 15))
+    opened = os.open
+
+    def exchange(path: Path, flags: int) -> int:
+        if path.name == "w.bin":
+            path.unlink()
+            path.symlink_to("other.bin")
+        return opened(path, flags)
+
+    monkeypatch.setattr(files, "_FROM_FOLDERS", False)
+    monkeypatch.setattr(os, "open", exchange)
+    refused(path, "initializer 'w'", "symbolic link")
+
+
+def test_links_and_odd_files_as_external_data_are_refused(
+    from_folders: bool, tmp_path: Path
+) -> None:
     folder, other = tmp_path / "model", tmp_path / "other"
     folder.mkdir()
     other.mkdir()

@@ -2,7 +2,8 @@
 data never one outside the model's folder, whatever the model says.
 
 Where a path leads is decided by the opening itself: every part of it is opened from the folder
-before it and without following links, so nothing can be exchanged between check and use.
+before it and without following links, so nothing can be exchanged between check and use. Windows
+cannot open from a folder: there every part is looked at before and after the opening.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ MAX_MAPS = 256
 LEAST_MAPPED_BYTES = 1 << 16
 """Files up to this size are read, not mapped."""
 
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # opening a fifo does not wait then
+_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)  # opening a fifo does not wait then
+_FLAGS |= getattr(os, "O_BINARY", 0)  # Windows would change the ends of lines
+_FROM_FOLDERS = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
+_JUNCTION = 0xA0000003
+"""Windows' mark of a folder that leads elsewhere."""
 
 
 class Folder:
@@ -58,26 +63,36 @@ class Folder:
                 f"[onnx] {where}: expected data within the model, got external data in "
                 f"{location!r}; try the path of the model's file instead of its bytes"
             )
-        parts = location.split("/")
-        if not location or "\0" in location or location[0] == "/" or ".." in parts:
+        parts = parts_of(location)
+        if parts is None:
             raise ModelFormatError(
                 f"[onnx] {where}: expected external data at a path below the model's folder, got "
                 f"{location!r}"
             )
-        parts = [p for p in parts if p not in ("", ".")] or ["."]
         try:
             with ExitStack() as stack:
-                at = _opened(stack, self._path, _FLAGS | os.O_DIRECTORY, None)
-                for part in parts[:-1]:
-                    at = _opened(stack, part, _FLAGS | os.O_DIRECTORY | os.O_NOFOLLOW, at)
-                last = _opened(stack, parts[-1], _FLAGS | os.O_NOFOLLOW, at)
-                return _content(last, location, where, len(self._files) < MAX_MAPS)
+                file = _opened_below(stack, self._path, parts)
+                return _content(file, location, where, len(self._files) < MAX_MAPS)
         except OSError as error:
             link = error.errno in (errno.ELOOP, errno.ENOTDIR)
             raise ModelFormatError(
                 f"[onnx] {where}: expected external data in {location!r}, got "
                 + ("a symbolic link or no folder on the way" if link else str(error.strerror))
             ) from None
+
+
+def parts_of(location: str, windows: bool = os.sep == "\\") -> list[str] | None:
+    """Returns the parts of a path below a folder; None of one that may lead elsewhere."""
+    if windows:
+        location = location.replace("\\", "/")
+    parts = location.split("/")
+    if not location or "\0" in location or location[0] == "/" or ".." in parts:
+        return None
+    parts = [p for p in parts if p not in ("", ".")]
+    # Windows: drives, streams of a file, and names that lose their end: ".. " is "..".
+    if windows and any(":" in p or p[-1] in ". " for p in parts):
+        return None
+    return parts or ["."]
 
 
 def open_model(path: Path) -> memoryview:
@@ -97,8 +112,34 @@ def open_model(path: Path) -> memoryview:
         ) from None
 
 
+def _opened_below(stack: ExitStack, folder: Path, parts: list[str]) -> int:
+    if not _FROM_FOLDERS:
+        return _opened_and_looked_at(stack, folder, parts)
+    at = _opened(stack, folder, _FLAGS | os.O_DIRECTORY, None)
+    for part in parts[:-1]:
+        at = _opened(stack, part, _FLAGS | os.O_DIRECTORY | os.O_NOFOLLOW, at)
+    return _opened(stack, parts[-1], _FLAGS | os.O_NOFOLLOW, at)
+
+
+def _opened_and_looked_at(stack: ExitStack, folder: Path, parts: list[str]) -> int:
+    ends = [folder.joinpath(*parts[: count + 1]) for count in range(len(parts))]
+
+    def look() -> os.stat_result:
+        for end in ends:
+            about = os.lstat(end)
+            if stat.S_ISLNK(about.st_mode) or getattr(about, "st_reparse_tag", 0) == _JUNCTION:
+                raise OSError(errno.ELOOP, "a link")
+        return about
+
+    look()
+    file = _opened(stack, ends[-1], _FLAGS, None)
+    if not os.path.samestat(look(), os.fstat(file)):
+        raise OSError(errno.ELOOP, "a link")
+    return file
+
+
 def _opened(stack: ExitStack, path: Path | str, flags: int, folder: int | None) -> int:
-    file = os.open(path, flags, dir_fd=folder)
+    file = os.open(path, flags) if folder is None else os.open(path, flags, dir_fd=folder)
     stack.callback(os.close, file)
     return file
 
