@@ -79,7 +79,7 @@ def page(
     for name in ("tried.md", "scheduler.md"):
         path = parts / name
         if path.exists():
-            lines += [path.read_text().strip(), ""]
+            lines += [path.read_text("utf-8").strip(), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -311,7 +311,7 @@ def _loops(shaders: Path) -> list[str]:
     """Returns the first table of docs/shaders.md, that of loops, and what it tells."""
     if not shaders.exists():
         return []
-    text = shaders.read_text().partition("<!-- end -->")[0]
+    text = shaders.read_text("utf-8").partition("<!-- end -->")[0]
     return [
         "For each multiply-add of a loop, by that code: **cycles · shared reads · global reads**. "
         "Cycles are those of a compute unit for 64 lanes; a loop of nothing else takes 1.00.",

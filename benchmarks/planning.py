@@ -95,7 +95,7 @@ def main(sizes: str, kinds: str, repeat: int, json_path: str | None, plot: Path 
         if json_path == "-":
             sys.stdout.write(text + "\n")
         else:
-            Path(json_path).write_text(text + "\n")
+            Path(json_path).write_text(text + "\n", "utf-8")
     if plot is not None:
         draw(rows, plot)
 

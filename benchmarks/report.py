@@ -78,7 +78,7 @@ def read(paths: Sequence[Path]) -> tuple[Report, Extras]:
     found, extras = [], {}
     for path in paths:
         try:
-            data = json.loads(path.read_text())
+            data = json.loads(path.read_text("utf-8"))
             extras.update({key: rows for key, rows in data.items() if key in EXTRAS})
             if data.keys() - EXTRAS.keys():
                 found.append(Report.from_dict(data))
@@ -100,7 +100,7 @@ def write_results(report: Report, extras: Extras, path: Path) -> None:
             lines.append(f'"{key}": [\n{items}\n]')
         else:
             lines.append(f'"{key}": {json.dumps(value)}')
-    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
 
 
 def _rounded(value: Any) -> Any:
@@ -145,14 +145,14 @@ class Run:
     def extra(self, key: str, *options: str) -> None:
         """Measures with another script of this folder."""
         script = Path(__file__).parent / EXTRAS[key]
-        known = any(key in json.loads(path.read_text()) for path in self.results())
+        known = any(key in json.loads(path.read_text("utf-8")) for path in self.results())
         if not script.exists() or (known and not self.again):
             return
         said = self._call([str(script), "--json", *options])
         if said is None:
             self.unfinished += 1
         else:
-            self._file().write_text(json.dumps({key: json.loads(said)}))
+            self._file().write_text(json.dumps({key: json.loads(said)}), "utf-8")
 
     def _left(self, suite: str, device: str, names: Sequence[str]) -> list[str]:
         """Returns the cases that are not measured yet."""
@@ -172,7 +172,7 @@ class Run:
         """Returns what a Python program says; None where it fails."""
         whole = [*self.under, sys.executable, *command]
         click.echo(shlex.join(whole), err=True)
-        done = subprocess.run(whole, stdout=subprocess.PIPE, text=True)
+        done = subprocess.run(whole, stdout=subprocess.PIPE, encoding="utf-8")
         if done.returncode:
             click.echo(f"exit code {done.returncode}; what it measured before counts", err=True)
         return done.stdout if done.returncode == 0 else None
@@ -202,7 +202,7 @@ def write(report: Report, extras: Extras, docs: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     text = page(report, extras, folder, plots(report, extras, folder))
     write_results(report, extras, folder / "results.json")
-    (docs / "performance.md").write_text(text)
+    (docs / "performance.md").write_text(text, "utf-8")
 
 
 def _inputs(kept: Path, files: Iterable[Path], measured: Iterable[Path]) -> Iterator[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from types import ModuleType
@@ -20,6 +21,10 @@ os.environ["VKSCHED_CACHE"] = os.path.join(tempfile.gettempdir(), "no results of
 
 THOROUGH = os.environ.get("VKSCHED_THOROUGH", "") not in ("", "0")
 """`make test-all`: more draws, and again on every device what one device or a smaller test says."""
+needs_posix = pytest.mark.skipif(
+    sys.platform == "win32", reason="Windows has no sh, no fifos and no modes of files"
+)
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells in /proc")
 
 NUMPY_ONLY = {"nonzero"}
 """Ops that no device runs."""

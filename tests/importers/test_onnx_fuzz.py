@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import needs_linux
 
 MUTANTS = int(os.environ.get("VKSCHED_MUTANTS", "5000"))
 SEED = os.environ.get("VKSCHED_MUTANTS_SEED", "1")
@@ -50,6 +51,7 @@ def read_mutants(first: int, count: int) -> tuple[list[str], int, int, int]:
     return wrong, loaded, refused, ran
 
 
+@needs_linux
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_mutants_load_or_are_refused(part: int) -> None:
@@ -61,6 +63,7 @@ def test_mutants_load_or_are_refused(part: int) -> None:
     assert loaded > 0.05 * (end - first) and refused > 0.3 * (end - first)
 
 
+@needs_linux
 def test_the_watch_sees_what_it_is_for(tmp_path: Path) -> None:
     code = (
         "import mmap, os, sys\nfrom pathlib import Path\nfrom fuzz_onnx import Watch, left_behind\n"

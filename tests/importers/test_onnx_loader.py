@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from conftest import needs_linux, needs_posix
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from vksched.errors import ModelFormatError
@@ -81,6 +82,7 @@ def test_what_is_no_onnx_file_is_called_so(tmp_path: Path, begin: bytes) -> None
         read_onnx(path.read_bytes())
 
 
+@needs_linux
 def test_a_file_is_mapped_and_its_weights_are_views(tmp_path: Path) -> None:
     model, path = weighted(1024), tmp_path / "m.onnx"
     onnx.save(model, path)
@@ -607,6 +609,7 @@ def test_truncated_files_are_refused_at_every_byte(tmp_path: Path) -> None:
             read_onnx(data[:end])
 
 
+@needs_linux
 def test_what_is_no_model_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "empty").touch()
@@ -650,6 +653,7 @@ def test_both_slashes_part_a_path_on_windows() -> None:
     assert files.parts_of("sub\\w.bin", windows=False) == ["sub\\w.bin"]
 
 
+@needs_posix
 def test_file_that_is_exchanged_while_it_is_opened_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -668,6 +672,7 @@ def test_file_that_is_exchanged_while_it_is_opened_is_refused(
     refused(path, "initializer 'w'", "symbolic link")
 
 
+@needs_posix
 def test_links_and_odd_files_as_external_data_are_refused(
     from_folders: bool, tmp_path: Path
 ) -> None:
@@ -756,6 +761,7 @@ def test_external_data_that_many_attributes_share_is_bounded(
 # What a failed load leaves behind
 
 
+@needs_linux
 def test_a_failed_load_leaves_nothing(tmp_path: Path) -> None:
     model = weighted(1024)
     model.graph.node[1].op_type = "Rely"

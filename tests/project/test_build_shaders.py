@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import needs_posix
 
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT))
@@ -243,6 +244,7 @@ def test_without_a_compiler_it_says_what_to_install(
         build()
 
 
+@needs_posix
 def test_tools_are_looked_for_in_the_sdk_too(
     project: Path, tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +255,8 @@ def test_tools_are_looked_for_in_the_sdk_too(
     assert Path(build_shaders.find_tools().compiler).parent == project / "sdk" / "bin"
 
 
+@needs_posix
+@needs_compiler
 def test_validation_is_never_left_out_silently(
     project: Path, tools: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

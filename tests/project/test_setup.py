@@ -13,6 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+if sys.platform == "win32":
+    pytest.skip("set-up is for Debian and its kin", allow_module_level=True)
+
 import setup as set_up
 import setup_python
 import setup_run

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import validate
+from conftest import needs_posix
 
 MESSAGE = (
     "SYNC-HAZARD-READ-AFTER-WRITE(ERROR / SPEC): msgNum: 7 - Validation Error: "
@@ -15,6 +16,7 @@ MESSAGE = (
 )
 
 
+@needs_posix
 def test_every_writer_is_heard_though_each_opens_the_log_anew(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     script = f"for i in 1 2 3; do sh -c 'echo message '$i' > {pipe}'; done; exit 5"
@@ -23,6 +25,7 @@ def test_every_writer_is_heard_though_each_opens_the_log_anew(tmp_path: Path) ->
     assert not pipe.exists()
 
 
+@needs_posix
 def test_more_than_a_pipe_holds_is_heard(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     script = f"i=0; while [ $i -lt 3000 ]; do printf '%0100d\\n' $i; i=$((i+1)); done > {pipe}"

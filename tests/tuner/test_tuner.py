@@ -27,6 +27,7 @@ from vksched.runtime.device import Device
 from vksched.runtime.vulkan.context import Recording
 from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.trace import VkschedWarning
+from vksched.tuner import attempts
 from vksched.tuner import tuner as tuner_module
 from vksched.tuner.bench import BLOCK_WORDS, CallBench
 from vksched.tuner.calls import Tunable, calls_of, shader_hash, typical_graph
@@ -262,6 +263,21 @@ def test_process_that_dies_leaves_word_of_what_it_tried(tmp_path: Path) -> None:
     note.write_text("[" * 200_000)
     assert store.lost(device) == {}
     assert not store.clear(device) and not list(tmp_path.glob("tuned/*")), "results: none"
+
+
+def test_looking_for_a_note_that_goes_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, device = Store(tmp_path), Identity("00ff", "driver", "card")
+    attempt, notes = store.attempt(device), attempts._notes
+
+    def notes_then_close(results: Path | None) -> list[Path]:
+        found = list(notes(results))
+        attempt.close(failed=False)
+        return found
+
+    monkeypatch.setattr(attempts, "_notes", notes_then_close)
+    assert store.lost(device) == {} and not list(tmp_path.glob("tuned/*"))
 
 
 def test_device_that_is_at_work_is_not_measured(name: str, opened: Opened) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import platformdirs
 import pytest
+from conftest import needs_posix
 
 from vksched.machine.choices import Choices
 from vksched.trace import VkschedWarning
@@ -144,6 +145,7 @@ def test_user_without_a_home_has_no_results(monkeypatch: pytest.MonkeyPatch) -> 
     attempt.close(failed=True)
 
 
+@needs_posix
 def test_files_have_the_modes_that_the_user_asks_for(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
@@ -153,6 +155,7 @@ def test_files_have_the_modes_that_the_user_asks_for(tmp_path: Path) -> None:
     assert [path.stat().st_mode & 0o777 for path in tmp_path.glob("tuned/*")] == [0o640] * 2
 
 
+@needs_posix
 def test_lock_is_given_back_whatever_children_hold(tmp_path: Path) -> None:
     (tmp_path / "tuned").mkdir()
     with files.locked(tmp_path / "tuned" / "lock"):

@@ -60,7 +60,7 @@ class PeerProcess:
         self._commands = [list(command)] if command else [self._command(p) for p in pythons]
         self._process: subprocess.Popen[str] | None = None
         self._lines: queue.Queue[str | None] = queue.Queue()
-        self._said = tempfile.TemporaryFile("w+")
+        self._said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
         self._starts = 0
         try:
             self.start()
@@ -106,7 +106,8 @@ class PeerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             env=env,
         )
         self._lines = queue.Queue()
@@ -133,18 +134,24 @@ class PeerProcess:
             if self._process is None or self._process.stdin is None:
                 raise PeerFailed("its process ended")
             try:
-                self._process.send_signal(signal.SIGCONT)
+                self._signal("SIGCONT")
                 self._process.stdin.write(json.dumps(request) + "\n")
                 self._process.stdin.flush()
             except OSError:
                 raise PeerFailed(f"its process ended{self._last_words()}") from None
             answer = self._answer(limit_s)
             # some wait for work by spinning, on a core that the next one measured needs
-            self._process.send_signal(signal.SIGSTOP)
+            self._signal("SIGSTOP")
             return answer
         except PeerFailed:
             self.kill()
             raise
+
+    def _signal(self, name: str) -> None:
+        """Stops the process or lets it go on, where the system can; Windows cannot."""
+        number = getattr(signal, name, None)
+        if number is not None and self._process is not None:
+            self._process.send_signal(number)
 
     def prepare(self, spec: Spec) -> dict[str, Any]:
         """Has the case made ready: returns its error beside numpy's result, or why not."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from typing import Any
 
 import click
@@ -19,12 +21,20 @@ INTERRUPTED = 130
 """128 and the number of SIGINT."""
 
 
+def _take_every_character() -> None:
+    """Pipes on Windows take the characters of one code page: others are written as escapes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
 class _Group(click.Group):
     """Shows an error of ours as one line on stderr, with exit code 1 and no traceback; Ctrl-C gives
     the code that shells give it.
     """
 
     def invoke(self, ctx: click.Context) -> Any:
+        _take_every_character()
         try:
             return super().invoke(ctx)
         except VkschedError as error:

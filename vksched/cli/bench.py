@@ -120,7 +120,7 @@ def bench(
 def _write(path: str, report: Report) -> None:
     beside = Path(f"{path}.part")
     try:
-        beside.write_text(json.dumps(report.as_dict(), indent=1) + "\n")
+        beside.write_text(json.dumps(report.as_dict(), indent=1) + "\n", encoding="utf-8")
         beside.replace(path)
     except OSError as error:
         raise VkschedError(f"[bench] cannot write {path}: {feeds.said(error)}") from error

@@ -43,7 +43,7 @@ def support(as_json: bool, write: bool) -> None:
         page = Path(__file__).parents[2] / "docs" / "ops.md"
         if not page.parent.is_dir():
             raise VkschedError(f"[ops support] expected a clone with {page.parent}; try without")
-        page.write_text(found.as_markdown())
+        page.write_text(found.as_markdown(), encoding="utf-8")
         click.echo(f"wrote {page}")
     else:
         click.echo(found.as_markdown())

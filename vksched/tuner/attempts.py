@@ -87,6 +87,8 @@ def lost(results: Path | None) -> dict[str, dict[str, str]]:
             with _lock_of(path):  # OSError: it is being tried
                 note: dict[str, Any] = json.loads(path.read_bytes())
             out.setdefault(str(note["key"]), {})[str(note["variant"])] = str(note["shaders"])
+        if not path.exists():  # it ended meanwhile: looking made its lock anew
+            _remove(_lock_path(path))
     return out
 
 

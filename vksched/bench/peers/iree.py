@@ -160,7 +160,9 @@ def _tool(module: str, limit_s: float, *arguments: str) -> None:
     """Runs one of its compiler's programs; raises Skip where that fails."""
     command = [sys.executable, "-m", module, *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s)
+        done = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=limit_s
+        )
     except subprocess.TimeoutExpired:
         raise Skip(f"its compiler took more than {limit_s} s") from None
     if done.returncode:

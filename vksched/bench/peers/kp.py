@@ -89,7 +89,7 @@ _Step = tuple[str, tuple[str, ...], tuple[int, int, int]]
 def _compile(source: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path, made = Path(folder) / "case.comp", Path(folder) / "case.spv"
-        path.write_text(source)
+        path.write_text(source, encoding="utf-8")
         command = [
             "glslangValidator",
             "-V",

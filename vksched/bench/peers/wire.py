@@ -97,7 +97,7 @@ def end_with_parent() -> None:
 def serve(open_peer: Callable[[], Peer]) -> None:
     """Answers requests until the pipe ends. Whatever libraries print goes to stderr."""
     end_with_parent()
-    out = os.fdopen(os.dup(1), "w")
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
     def say(answer: dict[str, Any]) -> None:

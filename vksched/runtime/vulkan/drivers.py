@@ -34,6 +34,7 @@ _CHILD = (
     "import sys; sys.path[:] = sys.argv[1:]; "
     "from vksched.runtime.vulkan.drivers import child; child()"
 )
+_FILES = (".so", ".dll", ".dylib", ".json")
 _NOISE = ("Ignoring this JSON", "wrong ELF class", "wrong bit-type", "Found no drivers")
 
 RawDevice = dict[str, Any]
@@ -134,7 +135,7 @@ def _run_child(changes: Mapping[str, str]) -> tuple[str | None, str, str]:
             env=env,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             errors="replace",
             timeout=CHILD_LIMIT_S,
         )
@@ -225,6 +226,6 @@ def _loader_errors(err: str) -> tuple[str, ...]:
     texts = [match.group(1).strip() for match in found if match]
     return tuple(
         dict.fromkeys(
-            t for t in texts if (".so" in t or ".json" in t) and not any(n in t for n in _NOISE)
+            t for t in texts if any(e in t for e in _FILES) and not any(n in t for n in _NOISE)
         )
     )

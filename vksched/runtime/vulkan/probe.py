@@ -9,9 +9,9 @@ tests/runtime/test_devices.py.
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -211,19 +211,24 @@ def cpu_device() -> DeviceInfo:
 
 def host_memory_bytes() -> tuple[int, int]:
     """Returns the machine's memory and what is available of it, within the container's limit."""
-    pages = (
-        os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if hasattr(os, "sysconf")
-        else 4 * GIB
-    )
-    total = free = pages
-    fields = dict(re.findall(r"(\w+):\s+(\d+) kB", _read("/proc/meminfo")))
-    if "MemTotal" in fields and "MemAvailable" in fields:
-        total, free = int(fields["MemTotal"]) * 1024, int(fields["MemAvailable"]) * 1024
+    total, free = _machine_memory_bytes()
     limit, used = _read("/sys/fs/cgroup/memory.max"), _read("/sys/fs/cgroup/memory.current")
     if limit.isdigit() and used.isdigit():
         total, free = min(total, int(limit)), min(free, max(0, int(limit) - int(used)))
     return total, free
+
+
+def _machine_memory_bytes() -> tuple[int, int]:
+    """Linux tells in a file, other systems tell psutil; 4 GiB where nobody tells."""
+    fields = dict(re.findall(r"(\w+):\s+(\d+) kB", _read("/proc/meminfo")))
+    if "MemTotal" in fields and "MemAvailable" in fields:
+        return int(fields["MemTotal"]) * 1024, int(fields["MemAvailable"]) * 1024
+    with suppress(ImportError, OSError):
+        import psutil
+
+        told = psutil.virtual_memory()
+        return int(told.total), int(told.available)
+    return 4 * GIB, 4 * GIB
 
 
 def _why_cpu_only(found: Sequence[DeviceInfo], answer: drivers.Answer) -> str | None:

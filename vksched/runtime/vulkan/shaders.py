@@ -96,7 +96,7 @@ def load_manifest() -> Mapping[str, Any]:
         ShaderError: it is not there or cannot be read.
     """
     try:
-        variants: Mapping[str, Any] = json.loads((DIRECTORY / "manifest.json").read_text())[
+        variants: Mapping[str, Any] = json.loads((DIRECTORY / "manifest.json").read_text("utf-8"))[
             "variants"
         ]
     except (OSError, ValueError, KeyError) as error:
