@@ -1,4 +1,4 @@
-"""Windows and macOS, as far as Linux can play them: support/other_system.py hides what they lack."""
+"""Windows and macOS, as far as Linux can play them: other_system.py hides what they lack."""
 
 from __future__ import annotations
 
