@@ -196,6 +196,11 @@ they find.
   to fit 32 bits, else exact on the CPU; float64 on the CPU, exact. The narrow integers are held as
   int32, bfloat16 and the 8-bit and 4-bit floats as float32, uint64 as int64. Text and complex
   numbers stay on the host.
+- Weights of narrow integers are held in 8 or 16 bits each, as the file has them. The op `widen`
+  makes int32 of them in each run, or what DequantizeLinear says. A table that Gather reads is
+  widened behind it. On numpy that costs little beside a convolution or a product of many rows, and
+  twice the time of a product of one row: `VKSCHED_NARROW=0` widens all once, for four times the
+  memory.
 - Shapes: fixed ones are compiled at once, others when they come, and kept. Where a shape depends on
   values that the model computes (NonZero, a loop whose turns are not known), the model is cut into
   stages with the host between them, each compiled once for the shapes it meets.

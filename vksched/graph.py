@@ -216,6 +216,15 @@ class Graph:
         roots, leaves = self.roots, self._leaves
         return tuple([roots[i] for i in node.inputs if roots[i] in leaves])
 
+    def leaves_behind(self, node: Node) -> tuple[int, ...]:
+        """Returns the leaves that a node reads, and the weights that are widened for it."""
+        found: list[int] = []
+        for operand in node.inputs:
+            root = self.roots[operand]
+            reads = self.nodes[root].op == "widen"
+            found += self.leaves_read(self.nodes[root]) if reads else (root,)
+        return tuple([i for i in found if i in self._leaves])
+
     @cached_property
     def _leaves(self) -> frozenset[int]:
         return frozenset([n.id for n in self.nodes if n.declaration.leaf])

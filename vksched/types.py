@@ -29,17 +29,22 @@ UINT32 = "uint32"
 INT64 = "int64"
 BOOL = "bool"
 DTYPES: tuple[str, ...] = (FLOAT32, FLOAT16, INT32, UINT32, BOOL, INT64, FLOAT64)
+NARROW: tuple[str, ...] = ("int8", "uint8", "int16", "uint16")
+"""Element types of weights only: `widen` reads them, and makes 32 bits of each."""
 FLOATS: tuple[str, ...] = (FLOAT16, FLOAT32, FLOAT64)
-_NUMPY: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in DTYPES}
+_NUMPY: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in (*DTYPES, *NARROW)}
 
 
-def canonical_dtype(dtype: object) -> str:
-    """Returns the name of a dtype given as a name, a numpy dtype or a numpy scalar type."""
+def canonical_dtype(dtype: object, more: tuple[str, ...] = ()) -> str:
+    """Returns the name of a dtype given as a name, a numpy dtype or a numpy scalar type.
+
+    more: names that are taken beside DTYPES.
+    """
     try:
         name = "None" if dtype is None else np.dtype(dtype).name  # type: ignore[call-overload]
     except (TypeError, ValueError):
         name = str(dtype)
-    if name not in _NUMPY:
+    if name not in (*DTYPES, *more):
         raise DTypeError(f"[dtype] expected one of {', '.join(DTYPES)}, got {name!r}")
     return str(name)
 
@@ -49,13 +54,21 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     return _NUMPY[name]
 
 
+def elements_of_word(dtype: str) -> int:
+    """Returns how many elements share a 32-bit word on a device."""
+    if dtype in NARROW or dtype == FLOAT16:
+        return WORD_BYTES // _NUMPY[dtype].itemsize
+    return 1
+
+
 @dataclass(frozen=True, slots=True)
 class TensorType:
     """Shape and element type of a tensor.
 
     On a device an element takes one 32-bit word: float32, int32 and uint32 as they are, bool as 0
     or 1, int64 as int32, as it is only there when its values are known to fit. Two float16 share a
-    word, the first in the lower half. float64 stays on the CPU.
+    word, the first in the lower half; four int8 do, or two int16, likewise, and these are the types
+    of weights only. float64 stays on the CPU.
     """
 
     shape: Shape
@@ -84,7 +97,7 @@ class TensorType:
     @property
     def words(self) -> int:
         """Number of 32-bit words on a device."""
-        return -(-self.size // 2) if self.dtype == FLOAT16 else self.size
+        return -(-self.size // elements_of_word(self.dtype))
 
     @property
     def device_bytes(self) -> int:

@@ -19,7 +19,7 @@ from ..ops.core.attrs import Attrs, AttrValue
 from ..ops.core.lower import compute, infer, variants_of
 from ..ops.core.op import Call, Op, get_op
 from ..ops.core.tensor import Tensor, input
-from ..types import INT64, NDArray, TensorType, canonical_dtype
+from ..types import INT64, NARROW, NDArray, TensorType, canonical_dtype
 
 
 class Mismatch(AssertionError):
@@ -52,7 +52,7 @@ class Case:
 
     @cached_property
     def types(self) -> tuple[TensorType, ...]:
-        return tuple(TensorType(a.shape, canonical_dtype(a.dtype)) for a in self.inputs)
+        return tuple(TensorType(a.shape, canonical_dtype(a.dtype, NARROW)) for a in self.inputs)
 
     def result_type(self) -> TensorType:
         """The type of the result."""

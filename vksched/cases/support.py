@@ -16,7 +16,7 @@ from ..machine.limits import Limits
 from ..ops.core.bounds import bounds_of_data, bounds_of_result, fits
 from ..ops.core.lower import lower
 from ..ops.core.op import all_ops, computing_ops, get_op, view_offset
-from ..types import BOOL, DTYPES, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT32
+from ..types import BOOL, DTYPES, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, NARROW, UINT32
 from .case import Case
 from .table import CASES, FUNCTIONS, is_taken
 
@@ -28,6 +28,7 @@ KINDS = {
 """Typical limits of each kind of device; the minimum is what Vulkan 1.1 guarantees."""
 SHORT = {FLOAT32: "f32", FLOAT16: "f16", INT32: "i32", UINT32: "u32", BOOL: "b", INT64: "i64"}
 SHORT[FLOAT64] = "f64"
+SHORT |= {"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16"}
 WIDER = {FLOAT16: FLOAT32, FLOAT64: FLOAT32, INT64: INT32, UINT32: INT32}
 """The type whose cases stand for a type without cases of its own."""
 
@@ -59,7 +60,7 @@ def _support_of(name: str, cases: list[Case]) -> Support:
     on: dict[str, list[str]] = {kind: [] for kind in KINDS}
     dtypes: list[str] = []
     gaps: dict[tuple[str, str, str], None] = {}
-    for dtype in DTYPES:
+    for dtype in (*DTYPES, *NARROW):
         calls = list(_cases_of(cases, dtype))
         if not calls:
             continue
@@ -144,6 +145,7 @@ Written by `vksched ops support --write`; do not edit. A test compares it with t
 - numpy computes every op in every type listed: it is the fallback on every machine. float64 is
   numpy's alone, and exact there. int64 is exact on numpy; on devices it is 32 bits and runs where
   its values are known to fit (`vs.input(..., bounds=...)`, constants, positions).
+- i8, u8, i16 and u16 are types of weights only, held in as many bits; `widen` reads them.
 - float16 is stored in 16 bits and computed in float32, by the kernels of float32.
 - The last column is what the cases meet. Other calls may be too large for a device, or for the
   buffers of one dispatch: `plan.explain()` says so.

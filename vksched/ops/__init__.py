@@ -103,6 +103,7 @@ from .elementwise.unary import (
     tanh,
     trunc,
 )
+from .elementwise.widen import widen
 from .moves.depth import (
     depth_to_space,
     space_to_depth,
@@ -471,6 +472,7 @@ __all__ = [
     "unstack",
     "vecdot",
     "where",
+    "widen",
     "zeros",
     "zeros_like",
 ]

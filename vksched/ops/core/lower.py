@@ -12,9 +12,9 @@ import numpy as np
 
 from ...errors import DTypeError, UnsupportedOp
 from ...machine.limits import Limits
-from ...types import FLOAT16, FLOAT32, FLOAT64, INT32, INT64, NDArray, TensorType
+from ...types import FLOAT16, FLOAT32, FLOAT64, INT32, INT64, NARROW, NDArray, TensorType
 from .attrs import Attrs
-from .op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op
+from .op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, no_words
 from .quads import both_readings, launch_run, reading
 from .variants import Choice, call_key, choose, chosen
 
@@ -63,6 +63,11 @@ def infer(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     Raises:
         ShapeError, DTypeError: the op does not take such operands.
     """
+    narrow_ones = [t.dtype for t in inputs if t.dtype in NARROW]
+    if narrow_ones and not op.takes_narrow:
+        raise DTypeError(
+            f"[{op.name}] expected operands of 32 bits or more, got {narrow_ones[0]}; try vs.widen"
+        )
     if op.any_dtype:
         return op.infer(inputs, attrs)
     data = {t.dtype for i, t in enumerate(inputs) if i not in op.indices}
@@ -135,6 +140,8 @@ def lower(op: Op, call: Call) -> Lowering:
     converter = op.name == "cast" and CONVERTERS.get((call.inputs[0].dtype, call.output.dtype))
     if converter:
         lowering = Lowering(_convert(converter, 0, OUTPUT, call.output.size, call.limits))
+    elif any(t.dtype in NARROW for t in types) and op.kernel.as_words is not no_words:
+        lowering = _lower_narrow(op.kernel, call)
     elif any(t.dtype == FLOAT16 for t in types) and not op.kernel.takes_halves(call):
         lowering = _lower_halves(op.kernel, call)
     else:
@@ -186,6 +193,14 @@ def _lower_halves(kernel: Kernel, call: Call) -> Lowering:
         for i, d in enumerate(inner)
     )
     return Lowering((*before, *inner, *(replace(d, barrier=True) for d in after)), tuple(scratch))
+
+
+def _lower_narrow(kernel: Kernel, call: Call) -> Lowering:
+    """A call that moves rows of integers of 8 and 16 bits, whole words each."""
+    words = kernel.as_words(call)
+    if words is None:
+        raise UnsupportedOp("rows of no whole words; try vs.widen before it")
+    return Lowering(kernel.lower(words), kernel.scratch(words))
 
 
 def choice_of(op: Op, call: Call) -> Choice:

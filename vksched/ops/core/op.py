@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from ...errors import UnsupportedOp, VkschedError
 from ...machine.limits import Limits
-from ...types import FLOAT16, NDArray, TensorType
+from ...types import NDArray, TensorType, elements_of_word
 from .attrs import Attrs
 from .host import HostKernel
 
@@ -187,6 +187,8 @@ class Op:
     """It moves elements or names its own types: rule and reference see every dtype as it is. Those
     of other ops see float16 as float32, and their rule float64 as float32 and int64 as int32 too.
     """
+    takes_narrow: bool = False
+    """It reads weights of 8 and 16 bits, which others refuse."""
     foreign: bool = False
     """Declared by an importer for nodes of a file that no op of ours expresses; CPU only."""
     host: HostKernel | None = None
@@ -235,5 +237,5 @@ def view_offset(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> int | N
     offset = op.view(inputs, attrs) if op.view is not None else None
     if offset is None:
         return None
-    elements = VIEW_ALIGN_WORDS * (2 if inputs[0].dtype == FLOAT16 else 1)
+    elements = VIEW_ALIGN_WORDS * elements_of_word(inputs[0].dtype)
     return offset * VIEW_ALIGN_WORDS // elements if offset % elements == 0 else None

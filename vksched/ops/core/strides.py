@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ...machine.limits import Limits
-from ...types import FLOAT16, INT32, Shape, TensorType, contiguous_strides
+from ...types import INT32, Shape, TensorType, contiguous_strides, elements_of_word
 from .op import Call
 
 
@@ -70,19 +70,23 @@ def peel(
 
 
 def as_words(call: Call, keeps_rows: bool) -> Call | None:
-    """Returns a call that moves float16 on words of two elements, where rows stay whole.
+    """Returns a call that moves float16, or integers of 8 and 16 bits, on whole words, where rows
+    stay whole.
 
-    keeps_rows: all float16 operands and the result have the same last axis, and nothing moves in
-    it.
+    keeps_rows: all such operands and the result have the same last axis, and nothing moves in it.
     """
-    halves = [t for t in (*call.inputs, call.output) if t.dtype == FLOAT16]
-    if not keeps_rows or any(not t.shape or t.shape[-1] % 2 for t in halves):
+
+    def each(type_: TensorType) -> int:
+        return elements_of_word(type_.dtype)
+
+    packed = [t for t in (*call.inputs, call.output) if each(t) > 1]
+    if not keeps_rows or any(not t.shape or t.shape[-1] % each(t) for t in packed):
         return None
 
     def words(type_: TensorType) -> TensorType:
-        if type_.dtype != FLOAT16:
+        if each(type_) == 1:
             return type_
-        return TensorType((*type_.shape[:-1], type_.shape[-1] // 2), INT32)
+        return TensorType((*type_.shape[:-1], type_.shape[-1] // each(type_)), INT32)
 
     return replace(call, inputs=tuple(map(words, call.inputs)), output=words(call.output))
 

@@ -18,6 +18,7 @@ from ...types import (
     FLOAT32,
     INT32,
     INT64,
+    NARROW,
     UINT32,
     NDArray,
     Shape,
@@ -419,7 +420,8 @@ def weight(array: Any, name: str | None = None) -> Tensor:
     """A fixed array that lives on a device: uploaded once, shared by every graph that uses this
     Tensor.
 
-    The array is not copied when it is C-contiguous; do not change it afterwards.
+    The array is not copied when it is C-contiguous; do not change it afterwards. Integers of 8 and
+    16 bits are held as they are, for `vs.widen` alone to read.
     """
     return from_array("weight", array, name)
 
@@ -456,7 +458,7 @@ def from_array(
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     try:
-        dtype = canonical_dtype(array.dtype)
+        dtype = canonical_dtype(array.dtype, NARROW if op == "weight" else ())
     except DTypeError as error:
         raise DTypeError(
             f"[{op}]{name and ' ' + name or ''} expected one of {', '.join(DTYPES)}, "

@@ -8,6 +8,7 @@ from .pointwise import binary_types, unary_types
 from .select import *  # noqa: F403
 from .select import CASTS as CASTS
 from .unary import *  # noqa: F403
+from .widen import *  # noqa: F403
 
 UNARY: tuple[tuple[str, str], ...] = tuple(unary_types)
 BINARY: tuple[tuple[str, str], ...] = tuple(binary_types)

@@ -125,6 +125,7 @@ register(
         work=_gather_work,
         indices=(1,),
         any_dtype=True,
+        takes_narrow=True,
     )
 )
 

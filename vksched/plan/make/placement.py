@@ -184,7 +184,8 @@ class _Placer:
         there, or, from host memory, to a GPU where that pays.
         """
         for node in self.support.computed:
-            weights = [i for i in self.support.operands[node.id] if i in self._weights]
+            behind = dict.fromkeys(self.graph.leaves_behind(node))
+            weights = [i for i in behind if i in self._weights]
             if not weights:
                 continue
             for weight in weights:
@@ -196,7 +197,8 @@ class _Placer:
             if len(weights) > 1:
                 heaviest = max(weights, key=lambda w: (self._bytes(w), -w))
             home = self.homes.get(heaviest, self.machine.cpu)
-            if home == self.machine.cpu and self._offload(node, weights):
+            own = [w for w in weights if w in self.support.operands[node.id]]
+            if home == self.machine.cpu and self._offload(node, own):
                 continue
             if self.can(node, home):
                 puller = self.graph.nodes[heaviest]

@@ -15,7 +15,7 @@ import numpy as np
 from ...errors import DeviceLost, DTypeError
 from ...plan.make.memory import ALIGN_WORDS, aligned
 from ...plan.value import Span
-from ...types import WORD_BYTES, NDArray, Progress, TensorType, numpy_dtype
+from ...types import WORD_BYTES, NDArray, Progress, TensorType, elements_of_word, numpy_dtype
 from ..host.threads import usable_cores
 from ..host.workers import Workers
 from ..states import Item
@@ -50,10 +50,9 @@ def to_words(array: NDArray) -> NDArray:
                 f"{flat.min()}..{flat.max()}"
             )
         return small.view(np.uint32)
-    if flat.dtype == np.float16:
-        if flat.size % 2:
-            flat = np.append(flat, np.float16(0))
-        return flat.view(np.uint32)
+    if elements_of_word(flat.dtype.name) > 1:
+        rest = -flat.size % elements_of_word(flat.dtype.name)
+        return (np.append(flat, np.zeros(rest, flat.dtype)) if rest else flat).view(np.uint32)
     if flat.dtype.itemsize != WORD_BYTES:
         raise DTypeError(f"[run] expected values that a device can hold, got {flat.dtype}")
     return flat.view(np.uint32)

@@ -20,9 +20,11 @@ from onnx.numpy_helper import from_array
 from onnx.shape_inference import infer_node_outputs
 
 from ....graph import INLINE_BYTES
+from ....ops import widen
 from ....ops.core.tensor import Tensor, constant, weight
-from ....types import NDArray
-from ..nodes.elements import to_storage
+from ....switches import is_on
+from ....types import WORD_BYTES, NDArray
+from ..nodes.elements import as_narrow, to_storage
 from ..nodes.functions import canonical_domain
 from ..nodes.host import HostNode
 from ..nodes.names import JOINT
@@ -120,12 +122,17 @@ class ModelContext:
         if found is not None:
             return found
         name = self._names.get(id(array))
-        stored = to_storage(array)
-        made = weight(stored) if stored.nbytes > INLINE_BYTES else constant(stored)
+        narrow = narrow_weight(array)
+        stored = to_storage(array) if narrow is None else narrow
+        is_weight = narrow is not None or stored.nbytes > INLINE_BYTES
+        made = weight(stored) if is_weight else constant(stored)
         if name:
             made.name, made._named = name, True
-        elif made.op == "weight":
+        elif is_weight:
             made.name = "folded"  # not by the node that happened to read it first
+        if narrow is not None:
+            held, made = made, widen(made)
+            made.name = f"{held.name}.widened"
         if id(array) in self._kept:
             self._tensors[id(array)] = made
         return made
@@ -192,6 +199,15 @@ class ModelContext:
                 return None
             self._folded[key] = [v if v is None else self._keep(v) for v in made]
         return self._folded[key]
+
+
+def narrow_weight(array: NDArray) -> NDArray | None:
+    """Returns narrow integers as a weight holds them; None of other elements, and of a few, which
+    are a constant. VKSCHED_NARROW=0: all are widened once, for four times the memory.
+    """
+    if array.size * WORD_BYTES <= INLINE_BYTES or not is_on("VKSCHED_NARROW", True):
+        return None
+    return as_narrow(array)
 
 
 @lru_cache(maxsize=4096)

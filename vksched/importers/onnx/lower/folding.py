@@ -18,6 +18,7 @@ from ..nodes.node import NodeContext
 from ..nodes.values import Value, known, known_host, known_value
 from ..rules import find_rule
 from .constants import evaluate
+from .context import narrow_weight
 
 FOLD_ELEMENTS = 1 << 16
 """Results up to this size are folded whatever they are made of, larger ones where their operands
@@ -41,9 +42,15 @@ ByRule = Callable[[NodeContext], Results | None]
 
 
 def is_fixed(n: NodeContext) -> bool:
-    """Returns whether a node gives the same in every run."""
+    """Returns whether a node gives the same in every run, and is to be made before. The floats of a
+    weight of narrow integers are not: they would take four times its memory.
+    """
     if not all(v is None or v.is_known for v in n.inputs):
         return False
+    if n.op_type == "DequantizeLinear" and n.has(0):
+        held = n.value(0).array
+        if held is not None and narrow_weight(held) is not None:
+            return False
     return n.op_type not in RANDOM and not has_subgraphs(n.node)
 
 

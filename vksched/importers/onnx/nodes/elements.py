@@ -4,10 +4,12 @@
 |----------------------------------------|---------|-----------------------------|
 | FLOAT, FLOAT16, DOUBLE, BOOL           | same    |                             |
 | INT32, INT64, UINT32                   | same    |                             |
-| (U)INT16, (U)INT8, (U)INT4, (U)INT2    | int32   | the number                  |
+| (U)INT16, (U)INT8, (U)INT4, (U)INT2    | int32   | the number; weights: below  |
 | UINT64                                 | int64   | the same bits               |
 | BFLOAT16, FLOAT8*, FLOAT4*             | float32 | the number                  |
 | STRING, COMPLEX*                       | none    | only the host can hold them |
+
+Weights of narrow integers are held in 8 or 16 bits each, and widened to int32 in each run.
 """
 
 from __future__ import annotations
@@ -17,7 +19,18 @@ from onnx import TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from ....errors import ModelFormatError, UnsupportedOp
-from ....types import BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT32, NDArray, numpy_dtype
+from ....types import (
+    BOOL,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    INT32,
+    INT64,
+    NARROW,
+    UINT32,
+    NDArray,
+    numpy_dtype,
+)
 
 T = TensorProto
 SAME: dict[int, str] = {
@@ -120,6 +133,16 @@ def to_storage(array: NDArray) -> NDArray:
     if array.dtype == wanted:
         return array
     return array.view(wanted) if elem_type == T.UINT64 else array.astype(wanted)
+
+
+def as_narrow(array: NDArray) -> NDArray | None:
+    """Returns narrow integers as a weight holds them, in 8 or 16 bits; None of other elements."""
+    elem_type = element_of(array)
+    if elem_type not in NARROW_INTS:
+        return None
+    if array.dtype.name in NARROW:
+        return array
+    return array.astype(np.uint8 if element_name(elem_type).startswith("u") else np.int8)
 
 
 def from_storage(array: NDArray, elem_type: int) -> NDArray:

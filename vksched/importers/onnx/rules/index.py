@@ -26,9 +26,10 @@ from ....ops import (
     sub,
     transpose,
     where,
+    widen,
 )
 from ....ops.core.tensor import Tensor
-from ....types import INT32, INT64, normalize_axis
+from ....types import FLOAT32, INT32, INT64, elements_of_word, normalize_axis
 from ..nodes.elements import ANY, PLAIN, storage, to_storage
 from ..nodes.node import NodeContext
 from ..nodes.values import known
@@ -37,7 +38,30 @@ from .registry import rule
 
 @rule("Gather", types=ANY)
 def gather_rule(n: NodeContext) -> Tensor:
-    return gather(n.tensor(0), n.tensor(1), n.attr("axis", 0))
+    table, indices = n.tensor(0), n.tensor(1)
+    axis = normalize_axis("gather", n.attr("axis", 0), table.rank)
+    if table.op == "widen":
+        found = _gather_widened(table, indices, axis)
+        if found is not None:
+            return found
+    return gather(table, indices, axis)
+
+
+def _gather_widened(table: Tensor, indices: Tensor, axis: int) -> Tensor | None:
+    """Picks from a weight before it is widened, so that only what is picked is; None where this
+    would part words.
+    """
+    held, *parts = table.inputs
+    if axis == table.rank - 1 or held.shape[-1] % elements_of_word(held.dtype):
+        return None
+    along = table.attrs.as_int("axis")
+    picks = indices.reshape((-1,))
+    if along == axis:
+        parts = [part if part.size == 1 else gather(part, picks) for part in parts]
+    scale = next((part for part in parts if part.dtype == FLOAT32), None)
+    zero = next((part for part in parts if part.dtype == INT32), None)
+    made = widen(gather(held, picks, axis), scale, zero, axis=along)
+    return made.reshape((*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :]))
 
 
 @rule("GatherElements", types=ANY)

@@ -60,7 +60,36 @@ def centred(
 ) -> Tensor:
     """Returns an integer operand less its zero point."""
     x = n.tensor(index)
-    return x if is_zero(n, zero) else x - parameter(n, zero, x.dtype, place)
+    if is_zero(n, zero):
+        return x
+    shift = parameter(n, zero, x.dtype, place)
+    made = widened(x, shift, None)
+    return x - shift if made is None else made
+
+
+def widened(x: Tensor, zero: Tensor | None, scale: Tensor | None) -> Tensor | None:
+    """Returns (x - zero) * scale in the pass that widens a weight; None where x is none, or where
+    there is not one zero point and scale for each position along an axis.
+    """
+    if x.op != "widen" or len(x.inputs) > 1:
+        return None
+    given = [part for part in (scale, zero) if part is not None]
+    sizes = [
+        {x.rank - part.rank + a: s for a, s in enumerate(part.shape) if s > 1} for part in given
+    ]
+    axes = {axis for along in sizes for axis in along}
+    if len(axes) > 1 or any(x.shape[a] != s for along in sizes for a, s in along.items()):
+        return None
+    axis = max(axes, default=0)
+    flat = (None if part is None else _flat(part) for part in (scale, zero))
+    return ops.widen(x.inputs[0], *flat, axis=axis)
+
+
+def _flat(part: Tensor) -> Tensor:
+    shape = () if part.size == 1 else (part.size,)
+    if part.data is not None and part.op == "constant":
+        return constant(part.data.reshape(shape))
+    return part.reshape(shape)
 
 
 def zero_of(n: NodeContext, index: int, place: Callable[[Any], Any] | None = None) -> Tensor | None:
@@ -144,7 +173,11 @@ def quantize_linear(n: NodeContext) -> Value:
 @rule("DequantizeLinear", types=NUMBERS, domain=MICROSOFT)
 def dequantize_linear(n: NodeContext) -> Value:
     target, place = n.attr("output_dtype") or n.elem_type(1), _along(n)
-    scaled = cast(centred(n, 0, 2, place), FLOAT32) * parameter(n, 1, FLOAT32, place)
+    scale = parameter(n, 1, FLOAT32, place)
+    zero = None if is_zero(n, 2) else parameter(n, 2, INT32, place)
+    scaled = widened(n.tensor(0), zero, scale)
+    if scaled is None:
+        scaled = cast(centred(n, 0, 2, place), FLOAT32) * scale
     return Value(target, tensor=convert(scaled, T.FLOAT, target))
 
 

@@ -1,0 +1,26 @@
+"""Draws of widen: any type and shape, scales and zero points along any axis."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from vksched.cases.case import Case
+from vksched.cases.widen import packed
+from vksched.types import NARROW
+
+from .common import Draw, Pick, array, shapes
+
+
+def _widen(pick: Pick) -> Case:
+    shape = pick(shapes(8, 5))
+    axis = pick(st.integers(0, len(shape) - 1)) if shape else 0
+    x = packed(pick(st.sampled_from(NARROW)), *shape, seed=pick(st.integers(0, 99)))
+    inputs = [x]
+    for dtype in ("int32", "float32"):
+        if pick(st.booleans()):
+            many = pick(st.booleans()) and bool(shape)
+            inputs.append(array(pick, dtype, (shape[axis],) if many else ()))
+    return Case("widen", tuple(inputs), {"axis": axis}, exact=True)
+
+
+DRAWS: dict[str, Draw] = {"widen": _widen}

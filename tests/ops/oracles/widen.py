@@ -1,0 +1,25 @@
+"""Oracle of widen: Python's integers, and a product of two float32, which float64 holds exactly."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vksched.cases.case import Case
+from vksched.types import NDArray
+
+from .common import Oracle
+
+
+def widen(case: Case) -> NDArray:
+    x, *rest = case.inputs
+    axis = case.attrs["axis"]
+    given = {part.dtype.kind: part.reshape(-1) for part in rest}
+    out = np.empty(x.shape, np.float32 if "f" in given else np.int32)
+    for at in np.ndindex(*x.shape):
+        own = {k: p[at[axis] if p.size > 1 else 0] for k, p in given.items()}
+        whole = (int(x[at]) - int(own.get("i", 0)) + 2**31) % 2**32 - 2**31
+        out[at] = float(np.float32(whole)) * float(own["f"]) if "f" in own else whole
+    return out
+
+
+ORACLES: dict[str, Oracle] = {"widen": widen}
