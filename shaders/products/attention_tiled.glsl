@@ -31,7 +31,8 @@ shared float state[ROWS];
 shared uint q_places[ROWS];
 // In the first word 1 if a value of v was not finite: from then on keys of weight 0 are left out. Four, as drivers lay arrays
 // behind each other, and only of those at whole vec4s they know that four words can be read at once.
-shared uint wild[4];
+// Of int: glslang would give uint the type of mask_strides, with a stride, which shared memory may not have.
+shared int wild[4];
 
 void load_tiles(uint first, uint k_at, uint end, uint step) {
     for (uint i = gl_LocalInvocationIndex; i < ROWS * STEP; i += gl_WorkGroupSize.x) {
@@ -54,7 +55,7 @@ void load_values(uint v_at, uint end) {
         const bool inside = in_tile.x < end && in_tile.y < columns;
         const float value = inside ? v[v_at + in_tile.x * v_row + in_tile.y] : 0.0;
         tile[i] = value;
-        if (is_nan(value) || is_inf(value)) atomicOr(wild[0], 1u);
+        if (is_nan(value) || is_inf(value)) atomicOr(wild[0], 1);
     }
 }
 
@@ -78,7 +79,7 @@ void attend(uint batch, uint first, uint part) {
     const uint own = index / LANES; // the row of which this lane is one in the softmax
     const uint k_at = place_keys(k_offset, batch, k_row, k_head);
     // the first barrier comes before they are read
-    if (index == 0u) wild[0] = 0u;
+    if (index == 0u) wild[0] = 0;
     for (uint i = index; i < ROWS; i += gl_WorkGroupSize.x) q_places[i] = place_q(batch, min(first + i, rows - 1u));
     int query[OWN_ROWS];
     uint mask_at[OWN_ROWS];
@@ -145,7 +146,7 @@ void attend(uint batch, uint first, uint part) {
             if (turn > 0u) barrier(); // the values before have been read
             load_values(v_at + first_key * v_row, count - first_key);
             barrier();
-            if (wild[0] == 0u) { // of keys that are not there the weights are 0, and the values
+            if (wild[0] == 0) { // of keys that are not there the weights are 0, and the values
                 for (uint four = 0u; four < V_KEYS / 4u; ++four) {
                     for (uint key = 0u; key < 4u; ++key) ADD_VALUE(four * 4u + key, weight * value)
                 }

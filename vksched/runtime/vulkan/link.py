@@ -75,6 +75,7 @@ def take_apart(spirv: bytes) -> Module:
     flat = words.tolist()
     before: list[tuple[int, Words]] = []
     rounded: list[int] = []
+    precise: set[int] = set()
     ids: dict[str, int] = {}
     elements: dict[int, int] = {}
     functions: dict[int, Function] = {}
@@ -105,6 +106,8 @@ def take_apart(spirv: bytes) -> Module:
             if op == OP_TYPE_VECTOR:
                 elements[flat[at + 1]] = flat[at + 2]
             target = flat[at + 1] if op == OP_DECORATE else flat[at + 2] if op == OP_VARIABLE else 0
+            if op == OP_DECORATE and flat[at + 2] == NO_CONTRACTION:
+                precise.add(target)
             before.append((target, words[at:end]))
             decorated = len(before) if op == OP_DECORATE else decorated
         at = end
@@ -113,7 +116,7 @@ def take_apart(spirv: bytes) -> Module:
     before[decorated:decorated] = [
         (number, np.array([_word(3, OP_DECORATE), number, NO_CONTRACTION], np.uint32))
         for number in rounded
-        if owner[number] in steps
+        if owner[number] in steps and number not in precise
     ]
     return Module(words[:HEADER_WORDS], tuple(before), functions, entry, ids, elements, owner)
 
