@@ -7,6 +7,7 @@
 // are noexcept): the first later call whose result kp does look at reports the failure, and the
 // companion takes the noted result. Because kp's constructors throw then, without a destructor, what
 // they had made so far is destroyed here.
+#include "mapped.hpp"
 #include "pipelines.hpp"
 #include "platform.hpp"
 
@@ -287,7 +288,8 @@ WRAP(VkResult, vkBindBufferMemory, VkDevice device, VkBuffer buffer, VkDeviceMem
 WRAP(VkResult, vkMapMemory, VkDevice device, VkDeviceMemory memory, VkDeviceSize offset,
      VkDeviceSize size, VkMemoryMapFlags flags, void** data)
 {
-    VkResult result = note(__real_vkMapMemory(device, memory, offset, size, flags, data));
+    const VkResult said = __real_vkMapMemory(device, memory, offset, size, flags, data);
+    const VkResult result = note(vksched::check_mapped(said, data));
     if (result != VK_SUCCESS && memory == tensor.memory) {
         drop_tensor(device);
     }

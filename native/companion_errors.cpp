@@ -70,6 +70,7 @@ PyObject* error_class(VkResult result)
             return timeout_error;
         case VK_ERROR_OUT_OF_HOST_MEMORY:
         case VK_ERROR_OUT_OF_DEVICE_MEMORY:
+        case VK_ERROR_MEMORY_MAP_FAILED:
         case VK_ERROR_OUT_OF_POOL_MEMORY:
         case VK_ERROR_FRAGMENTED_POOL:
         case VK_ERROR_FRAGMENTATION:

@@ -1,5 +1,6 @@
 // Device memory that the host sees, and pipelines made before they are asked for.
 #include "companion.hpp"
+#include "mapped.hpp"
 
 #include <algorithm>
 #include <array>
@@ -38,7 +39,8 @@ py::object map_memory(kp::Manager& manager, kp::Tensor& tensor)
                 return py::none(); // kp takes the first of these types
             }
             void* data = nullptr;
-            check(vkMapMemory(device, memory, 0, VK_WHOLE_SIZE, 0, &data), "vkMapMemory");
+            const VkResult result = vkMapMemory(device, memory, 0, VK_WHOLE_SIZE, 0, &data);
+            check(vksched::check_mapped(result, &data), "vkMapMemory");
             return py::memoryview::from_memory(data, Py_ssize_t(tensor.memorySize()));
         }
     }

@@ -1,0 +1,89 @@
+"""A driver that maps memory to nowhere and says that all is well, planted before the real one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_companion import DEVICES, ROOT, needs_device
+
+COMPILER = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+# vkMapMemory as the loader has it, until `answer` is set to an address to give instead.
+PLANTED = """
+#include <dlfcn.h>
+#include <stdint.h>
+long answer = 1;
+int vkMapMemory(void *device, uint64_t memory, uint64_t offset, uint64_t size, uint32_t flags,
+                void **data)
+{
+    if (answer != 1) {
+        *data = (void *)answer;
+        return 0;
+    }
+    int (*real)(void *, uint64_t, uint64_t, uint64_t, uint32_t, void **) =
+        (int (*)(void *, uint64_t, uint64_t, uint64_t, uint32_t, void **))
+            dlsym(dlopen("libvulkan.so.1", RTLD_NOW), "vkMapMemory");
+    return real(device, memory, offset, size, flags, data);
+}
+"""
+MAP = """
+import ctypes, sys
+import numpy as np
+from vksched.errors import OutOfMemory
+from vksched.runtime.kompute import Context
+answer = ctypes.c_long.in_dll(ctypes.CDLL(None), "answer")
+context = Context(int(sys.argv[1]), "it")
+free, storage = context.free_bytes(), context.storage(1 << 10)
+with storage.mapped() as words:
+    seen = words is not None
+answer.value = int(sys.argv[2])
+try:
+    context.host(1 << 20)
+except OutOfMemory as error:
+    print(error)
+try:
+    with storage.mapped() as words:
+        print("nothing was mapped" if words is None else words.size)
+except OutOfMemory as error:
+    print(error if seen else "not seen")
+answer.value = 1
+storage.close()
+print(context.free_bytes() == free)
+again = context.host(1 << 20)
+again.array[:] = 7
+print(int(again.array.sum()) == 7 << 20)
+context.close()
+"""
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library to load before the others."""
+    if COMPILER is None or sys.platform != "linux":
+        pytest.skip("no compiler of C, or no LD_PRELOAD")
+    source = tmp_path_factory.mktemp("planted") / "map.c"
+    source.write_text(PLANTED)
+    made = source.with_suffix(".so")
+    command = [COMPILER, "-shared", "-fPIC", "-o", str(made), str(source), "-ldl"]
+    subprocess.run(command, check=True)
+    return made
+
+
+@needs_device
+@pytest.mark.parametrize("answer", [-1, 0])
+@pytest.mark.parametrize("index", [d["index"] for d in DEVICES if d["type"] == "cpu"])
+def test_memory_that_is_mapped_to_nowhere_is_no_memory(
+    index: int, answer: int, planted: Path
+) -> None:
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "LD_PRELOAD": str(planted)}
+    command = [sys.executable, "-W", "error", "-c", MAP, str(index), str(answer)]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done
+    host, storage, *after = done.stdout.splitlines()
+    assert host.startswith("[") and "expected" in host and "MAP_FAILED" in host, host
+    assert storage in ("nothing was mapped",) or "MAP_FAILED" in storage, storage
+    assert after == ["True", "True"]
