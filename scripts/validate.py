@@ -23,6 +23,8 @@ from setup_vulkan import validation_layer
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "validation"
 HAZARD = "SYNC-HAZARD-READ-AFTER-WRITE"
+SHADER_ACCESSES = "syncval_shader_accesses_heuristic"
+"""Without it newer layers do not look at what shaders read and write in storage buffers."""
 TEST_LIMIT_S = 1200
 PARALLEL = ("-n", "2", "--dist", "worksteal")
 DRAWS = 10
@@ -85,7 +87,8 @@ class Messages:
 
 def layer_environment(manifest: Path, pipe: Path) -> dict[str, str]:
     """Write the layer's settings file and return the variables that switch the layer on."""
-    version = json.loads(manifest.read_text())["layer"]["api_version"]
+    text = manifest.read_text()
+    version = json.loads(text)["layer"]["api_version"]
     settings = [
         "debug_action = VK_DBG_LAYER_ACTION_LOG_MSG",
         "report_flags = error,warn",
@@ -96,8 +99,10 @@ def layer_environment(manifest: Path, pipe: Path) -> dict[str, str]:
         settings += ["enables = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT"]
     else:  # the name above warns of its own age in newer layers
         settings += ["validate_sync = true"]
-    text = "".join(f"khronos_validation.{line}\n" for line in settings)
-    (FOLDER / "vk_layer_settings.txt").write_text(text)
+    if json.dumps(SHADER_ACCESSES) in text:  # the manifest lists the settings that a layer knows
+        settings += [f"{SHADER_ACCESSES} = true"]
+    lines = "".join(f"khronos_validation.{line}\n" for line in settings)
+    (FOLDER / "vk_layer_settings.txt").write_text(lines)
     return {
         **os.environ,
         "VK_INSTANCE_LAYERS": "VK_LAYER_KHRONOS_validation",

@@ -46,19 +46,26 @@ def test_messages_are_counted_by_identifier(text: str, expected: dict[str, int])
 
 
 @pytest.mark.parametrize(
-    ("version", "expected", "absent"),
+    ("version", "known", "expected", "absent"),
     [
-        ("1.3.239", "enables = VK_VALIDATION_FEATURE_ENABLE_SYNC", "validate_sync"),
-        ("1.3.275", "validate_sync = true", "enables"),
-        ("1.4.335", "validate_sync = true", "enables"),
+        ("1.3.239", "enables", "enables = VK_VALIDATION_FEATURE_ENABLE_SYNC", "validate_sync"),
+        ("1.3.275", "validate_sync", "validate_sync = true", "enables"),
+        ("1.3.275", "validate_sync", "validate_sync = true", validate.SHADER_ACCESSES),
+        ("1.4.309", validate.SHADER_ACCESSES, f"{validate.SHADER_ACCESSES} = true", "enables"),
     ],
 )
-def test_settings_follow_the_version_of_the_layer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, expected: str, absent: str
+def test_settings_are_those_that_the_layer_knows(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    version: str,
+    known: str,
+    expected: str,
+    absent: str,
 ) -> None:
     monkeypatch.setattr(validate, "FOLDER", tmp_path)
     manifest = tmp_path / "layer.json"
-    manifest.write_text(json.dumps({"layer": {"api_version": version}}))
+    features = {"settings": [{"key": known}]}
+    manifest.write_text(json.dumps({"layer": {"api_version": version, "features": features}}))
     environ = validate.layer_environment(manifest, tmp_path / "pipe")
     settings = Path(environ["VK_LAYER_SETTINGS_PATH"]).read_text()
     assert f"khronos_validation.{expected}" in settings
