@@ -19,8 +19,8 @@ source, its includes, its defines and the tools. The manifest tells the runtime 
 its push block and its constants; it is read from the source by a strict parser. Usage: python
 build_shaders.py [--check] [--force]
 
-`--stats [SHADER...]` builds, then shows what AMD's compiler makes of the variants: registers,
-shared memory, occupancy, time; see scripts/shader_stats.py.
+`--stats [SHADER...]` builds, then shows what Mesa makes of the variants on AMD and NVIDIA
+cards that need not be there: registers, memory, occupancy, time; see scripts/shader_stats.py.
 """
 
 from __future__ import annotations
@@ -334,9 +334,10 @@ def main() -> int:
     parser.add_argument("--force", action="store_true", help="compile everything again")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     stats = parser.add_argument_group("with --stats")
-    stats.add_argument("--stats", action="store_true", help="what AMD's compiler makes of them")
+    stats.add_argument("--stats", action="store_true", help="what compilers of GPUs make of them")
     stats.add_argument("--json", action="store_true", help="everything, as JSON")
-    stats.add_argument("--families", default="", help="vega10,navi10,navi21,gfx1100: some of them")
+    cards = "some of vega10,navi10,navi21,navi31,ga102"
+    stats.add_argument("--families", default="", help=cards)
     stats.add_argument("--write", type=Path, metavar="PAGE", help="into docs/shaders.md")
     stats.add_argument("shaders", nargs="*", metavar="SHADER", help="variants, all their constants")
     arguments = parser.parse_args()

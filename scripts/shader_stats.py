@@ -1,9 +1,9 @@
-"""What AMD's compiler makes of every shader variant, on machines without an AMD card.
+"""What Mesa's compilers make of every shader variant for AMD and NVIDIA, without such a card.
 
-Mesa's driver compiles for cards that are not there (RADV_FORCE_FAMILY) and tells registers, spills,
-shared memory, occupancy and an estimate of the time. Each variant is compiled with its default
-constants and with all that the case table's calls use on a GPU. One child process per family, for
-the driver reads the variable once; see vulkan_pipelines.py.
+Mesa's drivers compile for cards that are not there (see shader_cards.py) and tell registers,
+spills, memory, occupancy and an estimate of the time. Each variant is compiled with its default
+constants and with all that the case table's calls use on a GPU. One child process per card, for
+a driver looks for its card once; see vulkan_pipelines.py.
 
 Reached by `python build_shaders.py --stats`, and by tests/project/test_shader_stats.py.
 """
@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -23,17 +21,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from setup_vulkan import ICD_FOLDERS
+from shader_cards import AMD, CARDS, Maker, StatsError
 from shader_loops import Loop, busy_loops
 
 ROOT = Path(__file__).resolve().parent.parent
 CHILD = Path(__file__).resolve().parent / "vulkan_pipelines.py"
-FAMILIES = {
-    "vega10": ("vega10",),
-    "navi10": ("navi10",),
-    "navi21": ("navi21",),
-    "gfx1100": ("gfx1100", "navi31"),
-}
-"""By generation: GCN 5, RDNA 1, 2, 3; each with its names, for Mesa 23 renamed the last."""
 _FOR_CPU_DRIVERS = (
     *("matmul_lanes_", "matmul_rows_", "attention_lanes_", "norm_lanes", "softmax_lanes"),
     *("reduce_quads_", "reduce_across_", "reduce_wide_", "norm_blocks", "transpose_tiles"),
@@ -65,10 +57,6 @@ def is_for_cards(variant: str) -> bool:
     return not variant.startswith(_FOR_CPU_DRIVERS) and not variant.endswith(_READS_64)
 
 
-class StatsError(Exception):
-    """The driver is not there, or it failed."""
-
-
 @dataclass(frozen=True)
 class Pipeline:
     """A variant with specialisation constants, of which those not named keep their defaults, and
@@ -92,37 +80,26 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class Statistics:
-    """What the compiler tells of a pipeline. cycles: Mesa's "inverse throughput"."""
+    """What the compiler tells of a pipeline. cycles: Mesa's "inverse throughput" for AMD, "static
+    cycle count" for NVIDIA, all of whose registers are vgprs; scratch_bytes is its local memory.
+    """
 
     vgprs: int
-    sgprs: int
-    shared_bytes: int
-    waves: int
-    cycles: int
-    latency_cycles: int
-    code_bytes: int
-    spilled_vgprs: int
-    spilled_sgprs: int
-    scratch_bytes: int
+    sgprs: int = 0
+    shared_bytes: int = 0
+    waves: int = 0
+    cycles: int = 0
+    latency_cycles: int = 0
+    code_bytes: int = 0
+    spilled_vgprs: int = 0
+    spilled_sgprs: int = 0
+    scratch_bytes: int = 0
+    instructions: int = 0
     loops: tuple[Loop, ...] = ()
 
     @property
     def spills(self) -> bool:
         return bool(self.spilled_vgprs or self.spilled_sgprs)
-
-
-MESA_NAMES = {
-    "vgprs": "VGPRs",
-    "sgprs": "SGPRs",
-    "shared_bytes": "LDS size",
-    "waves": "Subgroups per SIMD",
-    "cycles": "Inverse Throughput",
-    "latency_cycles": "Latency",
-    "code_bytes": "Code size",
-    "spilled_vgprs": "Spilled VGPRs",
-    "spilled_sgprs": "Spilled SGPRs",
-    "scratch_bytes": "Scratch size",
-}
 
 
 @dataclass(frozen=True)
@@ -160,13 +137,6 @@ class Report:
             if cycles(pipeline) > cycles(best):
                 out[pipeline.variant] = pipeline
         return out
-
-
-def driver_manifests() -> list[Path]:
-    """Returns the manifests of Mesa's AMD driver for this machine's architecture."""
-    found = (path for f in ICD_FOLDERS for path in sorted(Path(f).glob("radeon_icd*.json")))
-    fitting = {"radeon_icd.json", f"radeon_icd.{platform.machine()}.json"}
-    return [path for path in found if path.name in fitting]
 
 
 def used_pipelines(variants: Collection[str] | None = None) -> list[Pipeline]:
@@ -221,14 +191,17 @@ def measure(pipelines: Sequence[Pipeline], families: Iterable[str]) -> Report:
         StatsError: there is no driver, or it knows a family under no name.
     """
     names = list(families)
-    unknown = sorted(set(names) - set(FAMILIES))
+    unknown = sorted(set(names) - set(CARDS))
     if unknown:
-        raise StatsError(f"expected families of {', '.join(FAMILIES)}; got {', '.join(unknown)}")
-    if not driver_manifests():
-        raise StatsError(
-            f"expected Mesa's AMD driver (radeon_icd*.json in {', '.join(ICD_FOLDERS)}), found "
-            "none; try `apt-get install mesa-vulkan-drivers` (no AMD card is needed)"
-        )
+        raise StatsError(f"expected families of {', '.join(CARDS)}; got {', '.join(unknown)}")
+    for name in names:
+        maker = CARDS[name].maker
+        if not CARDS[name].is_there():
+            raise StatsError(
+                f"{name}: expected Mesa's driver ({maker.driver}*.json in "
+                f"{', '.join(ICD_FOLDERS)}), found none that can compile for it; try `apt-get "
+                f"install` {maker.install} (no card is needed)"
+            )
     with ThreadPoolExecutor(CHILDREN) as pool:
         answers = list(pool.map(lambda family: _compile(family, pipelines), names))
     drivers = {family: driver for family, (driver, _) in zip(names, answers, strict=True)}
@@ -242,34 +215,39 @@ def _compile(
 
     Where the compiler dies, a new child goes on behind the pipeline that it died of.
     """
+    card = CARDS[family]
     driver, results = "", {}
     todo = list(pipelines)
     while todo or not driver:
-        lines, failure = [], ""
-        for name in FAMILIES[family]:
-            lines, failure = _run_child(name, todo)
+        lines, failures = list[dict[str, object]](), list[str]()
+        for environ in card.environments():
+            lines, failure = _run_child(environ, todo)
+            failures.append(failure)
             if lines:
                 break
         if not lines:
-            raise StatsError(f"{family}: {failure}; try a newer mesa-vulkan-drivers")
+            told = ", ".join(dict.fromkeys(failures))
+            raise StatsError(f"{family}: {told}; try `apt-get install` {card.maker.install}")
         driver = str(lines[0]["driver"])
         for pipeline, answer in zip(todo, lines[1:]):  # noqa: B905 - fewer when it died
-            results[pipeline] = _read(answer)
+            results[pipeline] = _read(card.maker, answer)
         todo = todo[len(lines) - 1 :]
         if todo:
-            results[todo.pop(0)] = f"the compiler died: {failure}"
+            results[todo.pop(0)] = f"the compiler died: {failures[-1]}"
     return driver, results
 
 
-def _read(answer: dict[str, object]) -> Statistics | str:
+def _read(maker: Maker, answer: dict[str, object]) -> Statistics | str:
     statistics = answer.get("statistics")
     if not isinstance(statistics, dict):
         return str(answer.get("error"))
-    missing = [name for name in MESA_NAMES.values() if name not in statistics]
+    told = {name.lower(): int(value) for name, value in statistics.items()}
+    missing = [name for name in maker.statistics.values() if name.lower() not in told]
     if missing:
         raise StatsError(f"this Mesa does not tell {', '.join(missing)}, but {list(statistics)}")
-    told = {field: int(statistics[name]) for field, name in MESA_NAMES.items()}
-    return Statistics(**told, loops=tuple(busy_loops(str(answer.get("assembly", "")))))
+    names = {**maker.statistics, **maker.newer}
+    read = {field: told[n.lower()] for field, n in names.items() if n.lower() in told}
+    return Statistics(**read, loops=tuple(busy_loops(str(answer.get("assembly", "")))))
 
 
 def _request(pipeline: Pipeline, folder: str) -> dict[str, object]:
@@ -295,33 +273,23 @@ def _request(pipeline: Pipeline, folder: str) -> dict[str, object]:
     }
 
 
-def _run_child(name: str, pipelines: Sequence[Pipeline]) -> tuple[list[dict[str, object]], str]:
+def _run_child(
+    environ: dict[str, str], pipelines: Sequence[Pipeline]
+) -> tuple[list[dict[str, object]], str]:
     """Returns the lines that a child process printed, and why it ended early if it did."""
     with tempfile.TemporaryDirectory() as folder:
-        return _run_child_in(folder, name, pipelines)
-
-
-def _run_child_in(
-    folder: str, name: str, pipelines: Sequence[Pipeline]
-) -> tuple[list[dict[str, object]], str]:
-    requests = [_request(pipeline, folder) for pipeline in pipelines]
-    manifests = os.pathsep.join(map(str, driver_manifests()))
-    # Without layers: they would add their own messages and time to every pipeline.
-    layers = ("VK_INSTANCE_LAYERS", "VK_LOADER_LAYERS_ENABLE", "VK_ADD_DRIVER_FILES")
-    environ = {k: v for k, v in os.environ.items() if k not in layers}
-    environ |= {"RADV_FORCE_FAMILY": name, "MESA_SHADER_CACHE_DISABLE": "true"}
-    environ |= {"VK_DRIVER_FILES": manifests, "VK_ICD_FILENAMES": manifests}
-    try:
-        done = subprocess.run(
-            [sys.executable, str(CHILD)],
-            input=json.dumps(requests),
-            capture_output=True,
-            text=True,
-            env=environ,
-            timeout=TIME_LIMIT_S,
-        )
-    except subprocess.TimeoutExpired:
-        raise StatsError(f"{name}: not done after {TIME_LIMIT_S} s") from None
+        requests = [_request(pipeline, folder) for pipeline in pipelines]
+        try:
+            done = subprocess.run(
+                [sys.executable, str(CHILD)],
+                input=json.dumps(requests),
+                capture_output=True,
+                text=True,
+                env=environ,
+                timeout=TIME_LIMIT_S,
+            )
+        except subprocess.TimeoutExpired:
+            raise StatsError(f"a compiler was not done after {TIME_LIMIT_S} s") from None
     said = done.stderr.strip().splitlines()[-1:]
     failure = " ".join([*said, f"(exit code {done.returncode})"])
     return [json.loads(line) for line in done.stdout.splitlines()], failure
@@ -347,13 +315,23 @@ def as_json(report: Report) -> str:
     return json.dumps(rows, indent=1)
 
 
+def _heads(family: str) -> list[str]:
+    if CARDS[family].maker is not AMD:
+        return ["registers", "local bytes", "cycles"]
+    return ["VGPR/SGPR" if family == "vega10" else "VGPR", "waves", "cycles"]
+
+
 def _cell(family: str, got: Statistics | str) -> list[str]:
-    """Returns registers (`!`: spilled, `~`: arrays in scratch memory), waves and cycles."""
+    """Returns registers (`!`: spilled, `~`: arrays in scratch memory), waves and cycles; local
+    memory in the place of waves for NVIDIA.
+    """
     if isinstance(got, str):
         return ["failed", "", ""]
+    mark = "!" if got.spills else "~" if got.scratch_bytes else ""
+    if CARDS[family].maker is not AMD:
+        return [f"{got.vgprs}{mark}", str(got.scratch_bytes), str(got.cycles or "?")]
     # Only GCN shares scalar registers out; RDNA gives every wave the same number.
     registers = f"{got.vgprs}/{got.sgprs}" if family == "vega10" else str(got.vgprs)
-    mark = "!" if got.spills else "~" if got.scratch_bytes else ""
     return [registers + mark, str(got.waves), str(got.cycles)]
 
 
@@ -367,7 +345,7 @@ def as_text(report: Report, every: bool) -> str:
     heads = ["variant (constants)", "LDS"]
     above = ["", ""]
     for family in report.results:
-        heads += ["VGPR/SGPR" if family == "vega10" else "VGPR", "waves", "cycles"]
+        heads += _heads(family)
         above += ["", "", family]
     rows = [above, heads]
     for pipeline in report.pipelines() if every else report.slowest().values():
@@ -401,12 +379,15 @@ def as_markdown(report: Report) -> str:
 
 
 def loops_as_markdown(report: Report) -> str:
-    """Returns a table of the loops of each variant, the pipelines once that differ in them."""
-    lines = [f"| kernel (constants) | {' | '.join(report.results)} |"]
-    lines.append("|---|" + "--:|" * len(report.results))
+    """Returns a table of the loops of each variant, as AMD's assembly shows them, the pipelines
+    once that differ in them.
+    """
+    told = {f: results for f, results in report.results.items() if CARDS[f].maker is AMD}
+    lines = [f"| kernel (constants) | {' | '.join(told)} |"]
+    lines.append("|---|" + "--:|" * len(told))
     seen = set()
     for pipeline in report.pipelines():
-        found = (results[pipeline] for results in report.results.values())
+        found = (results[pipeline] for results in told.values())
         loops = [got.loops if isinstance(got, Statistics) else () for got in found]
         cells = " | ".join(", ".join(map(str, of_card)) for of_card in loops)
         if any(loops) and (pipeline.variant, cells) not in seen:
@@ -430,7 +411,9 @@ def write_page(path: Path, *tables: str) -> None:
 
 def main(variants: Sequence[str], families: str, json_too: bool, page: Path | None) -> int:
     """Prints or writes the statistics; returns 1 when a pipeline failed or spills."""
-    chosen = families.split(",") if families else list(FAMILIES)
+    there = [name for name, card in CARDS.items() if card.is_there()]
+    every = list(CARDS) if page or not there else there  # what is missing is told
+    chosen = families.split(",") if families else every
     try:
         if page and (variants or families):
             raise StatsError("--write takes every variant and every family")

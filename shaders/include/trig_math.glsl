@@ -7,8 +7,13 @@
 #define HALF_PI 1.57079632679
 #define PI 3.14159265359
 
-// 2 / pi as a fraction, behind a word of zeros and two zero bits: the top two bits of a product are the quadrant.
-const uint TWO_OVER_PI[8] = uint[8](0u, 0x28be60dbu, 0x9391054au, 0x7f09d5f4u, 0x7d4d3770u, 0x36d8a566u, 0x4f10e410u, 0x7f9458eau);
+// Word i < 8 of 2 / pi as a fraction, behind a word of zeros and two zero bits: the top two bits of a product are the quadrant.
+// No array, as some drivers fill one in memory for every call.
+uint two_over_pi(uint i) {
+    const uvec4 four = i < 4u ? uvec4(0u, 0x28be60dbu, 0x9391054au, 0x7f09d5f4u) : uvec4(0x7d4d3770u, 0x36d8a566u, 0x4f10e410u, 0x7f9458eau);
+    const uvec2 two = (i & 2u) == 0u ? four.xy : four.zw;
+    return (i & 1u) == 0u ? two.x : two.y;
+}
 
 // x = quadrant pi / 2 + r with |r| <= pi / 4, for finite x >= 0.5: exact for the largest too, in integers.
 // Source: Payne and Hanek, Radian reduction for trigonometric functions, 1983.
@@ -18,13 +23,13 @@ float reduce_angle(float x, out uint quadrant) {
     const uint mantissa = (word << 8) | 0x80000000u;
     const uint i = exponent >> 5;
     const uint shift = exponent & 31u;
-    uint high = TWO_OVER_PI[i];
-    uint middle = TWO_OVER_PI[i + 1u];
-    uint low = TWO_OVER_PI[i + 2u];
+    uint high = two_over_pi(i);
+    uint middle = two_over_pi(i + 1u);
+    uint low = two_over_pi(i + 2u);
     if (shift != 0u) {
         high = (high << shift) | (middle >> (32u - shift));
         middle = (middle << shift) | (low >> (32u - shift));
-        low = (low << shift) | (TWO_OVER_PI[i + 3u] >> (32u - shift));
+        low = (low << shift) | (two_over_pi(i + 3u) >> (32u - shift));
     }
     uint carried, unused, product, carry;
     umulExtended(mantissa, low, carried, unused);

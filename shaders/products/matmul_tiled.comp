@@ -74,6 +74,8 @@ void load_b(uint first, uint column, uint step, bool inside) {
     }
 }
 
+#define KEPT(i) (BLOCK > 4u ? BLOCK * FOURS - 1u - (i) : (i))
+
 void compute_tile(uvec3 at, uint row, uint column) {
     T4 sums[BLOCK * FOURS];
     for (uint i = 0u; i < BLOCK * FOURS; ++i) sums[i] = T4(0);
@@ -93,10 +95,15 @@ void compute_tile(uvec3 at, uint row, uint column) {
             }
         }
     }
-    for (uint i = 0u; i < BLOCK; ++i) {
+    // Of 16 fours a loop of a count that no compiler knows, for written out it is long. NVIDIA's registers have no index: an array
+    // that is read so lies in memory. It is another than the sums, which are to stay in registers, only if it is no plain copy.
+    T4 done[BLOCK * FOURS];
+    for (uint i = 0u; i < BLOCK * FOURS; ++i) done[i] = sums[KEPT(i)];
+    const uint own_rows = BLOCK > 4u ? min(BLOCK, m - row) : BLOCK;
+    for (uint i = 0u; i < own_rows; ++i) {
         for (uint j = 0u; j < FOURS; ++j) {
             const uvec2 in_tile = (lane.yx + uvec2(i / 4u, j) * gl_WorkGroupSize.yx) * 4u;
-            store4(at.z, row + in_tile.x + i % 4u, column + in_tile.y, sums[i * FOURS + j]);
+            store4(at.z, row + in_tile.x + i % 4u, column + in_tile.y, done[KEPT(i * FOURS + j)]);
         }
     }
 }

@@ -1,4 +1,4 @@
-"""Every shader variant on AMD cards that are not there: it compiles, and no register is spilled."""
+"""Every shader variant on cards that are not there: it compiles, and no register is spilled."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import shader_cards
 import shader_stats
-from shader_stats import FAMILIES, Pipeline, Report, Statistics, StatsError
+from shader_cards import AMD, CARDS, NVIDIA, StatsError
+from shader_stats import Pipeline, Report, Statistics
 
 from vksched.runtime.vulkan.shaders import load_manifest, load_shader
 
@@ -21,12 +23,16 @@ sys.path.insert(0, str(ROOT))
 import build_shaders  # noqa: E402
 
 pytestmark = pytest.mark.timeout(600)  # the first test compiles everything on every card
-needs_driver = pytest.mark.skipif(
-    not shader_stats.driver_manifests(), reason="Mesa's AMD driver is not installed"
-)
+THERE = [name for name, card in CARDS.items() if card.is_there()]
+FAMILIES = [name for name in THERE if CARDS[name].maker is AMD]
+needs_driver = pytest.mark.skipif(not FAMILIES, reason="Mesa's AMD driver is not installed")
+needs_nvk = pytest.mark.skipif("ga102" not in THERE, reason="no NVK with mesa-drm-shim here")
 needs_compiler = pytest.mark.skipif(
     shutil.which("glslangValidator") is None, reason="glslangValidator is not installed"
 )
+# 8 x 8 finished results, while they are stored one by one (matmul_tiled.comp, store_block).
+KEPT = ("matmul_tiled_float32", "matmul_tiled_int32", "matmul_register_float32")
+LOCAL_BYTES = dict.fromkeys((*KEPT, "matmul_register_int32"), 256)
 # Each of 1024 threads holds 128 values over a barrier; a card has registers for 64 to 96 of them.
 SPILLS = """#version 450
 layout(local_size_x = 1024) in;
@@ -40,11 +46,12 @@ void main() {
     for (uint i = 0u; i < 128u; ++i) x[(gl_GlobalInvocationID.x + 127u - i) * SKIP] = held[i] * i;
 }
 """
-# A child process whose compiler dies of one shader, and that knows gfx1100 by its newer name.
+# A child process whose compiler dies of one shader. It knows navi31 by its older name only, and
+# navi10 only from a library in the kernel's place.
 CHILD = """
 import json, os, sys
-if os.environ["RADV_FORCE_FAMILY"] == "gfx1100":
-    sys.exit("radv: Unknown family: gfx1100")
+if os.environ.get("RADV_FORCE_FAMILY") in ("navi31", "navi10"):
+    sys.exit("radv: Unknown family: " + os.environ["RADV_FORCE_FAMILY"])
 print('{"driver": "radv", "device": "none"}', flush=True)
 for request in json.load(sys.stdin):
     if request["spirv"] == "deadly":
@@ -56,12 +63,12 @@ for request in json.load(sys.stdin):
 
 @pytest.fixture(scope="session")
 def report() -> Report:
-    """All pipelines of the case table on all four cards."""
-    return shader_stats.measure(shader_stats.used_pipelines(), FAMILIES)
+    """All pipelines of the case table on all cards that Mesa compiles for here."""
+    return shader_stats.measure(shader_stats.used_pipelines(), THERE)
 
 
 @needs_driver
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", THERE)
 def test_every_variant_compiles_without_spills(report: Report, family: str) -> None:
     assert {pipeline.variant for pipeline in report.results[family]} == on_cards()
     assert [line for line in report.problems() if line.startswith(f"{family}:")] == []
@@ -76,6 +83,14 @@ def test_the_numbers_are_those_of_a_card(report: Report, family: str) -> None:
         assert 0 < got.waves <= 40 and got.cycles > 0 and got.code_bytes > 0, pipeline
         assert 0 <= got.shared_bytes <= 65536, pipeline
     assert any(s.shared_bytes for s in report.results[family].values() if isinstance(s, Statistics))
+
+
+@needs_nvk
+def test_the_numbers_are_those_of_an_nvidia_card(report: Report) -> None:
+    for pipeline, got in report.results["ga102"].items():
+        assert isinstance(got, Statistics)
+        assert 0 < got.vgprs <= 255 and got.instructions > 0 and got.code_bytes > 0, pipeline
+        assert got.scratch_bytes <= LOCAL_BYTES.get(pipeline.variant, 0), pipeline
 
 
 @needs_driver
@@ -137,10 +152,14 @@ def test_page_is_written_between_its_marks(tmp_path: Path) -> None:
 def fake_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A child process without Vulkan."""
     child = tmp_path / "child.py"
-    child.write_text(CHILD.replace("NAMES", repr(list(shader_stats.MESA_NAMES.values()))))
+    names = [*AMD.statistics.values(), *NVIDIA.statistics.values()]
+    child.write_text(CHILD.replace("NAMES", repr(names)))
     monkeypatch.setattr(shader_stats, "CHILD", child)
     monkeypatch.setattr(shader_stats, "_request", lambda p, folder: {"spirv": p.variant})
-    monkeypatch.setattr(shader_stats, "driver_manifests", lambda: [tmp_path / "radeon_icd.json"])
+    monkeypatch.setattr(shader_cards, "ICD_FOLDERS", (str(tmp_path),))
+    monkeypatch.setattr(shader_cards, "SHIM_FOLDERS", (str(tmp_path),))
+    for name in ("radeon_icd.json", AMD.shim, "nouveau_icd.json"):
+        (tmp_path / name).touch()
 
 
 @pytest.mark.usefixtures("fake_child")
@@ -151,16 +170,32 @@ def test_a_dying_compiler_is_named_with_its_shader_and_the_others_go_on() -> Non
         Pipeline("deadly", (("N", 2),)),
         Pipeline("z"),
     ]
-    report = shader_stats.measure(pipelines, ["navi21", "gfx1100"])
-    assert list(report.results["gfx1100"]) == pipelines
+    report = shader_stats.measure(pipelines, ["navi21", "navi31"])
+    assert list(report.results["navi31"]) == pipelines
     assert report.problems()[:2] == [
         "navi21: deadly: the compiler died: assertion failed (exit code 1)",
         "navi21: deadly (N=2): the compiler died: assertion failed (exit code 1)",
     ]
-    assert isinstance(report.results["gfx1100"][pipelines[-1]], Statistics)  # by its other name
+    assert isinstance(report.results["navi31"][pipelines[-1]], Statistics)  # by its other name
     assert [row.get("error") is None for row in json.loads(shader_stats.as_json(report))] == [
         *(True, False, False, True),
     ] * 2
+
+
+@pytest.mark.usefixtures("fake_child")
+def test_a_card_is_asked_for_in_all_ways_until_one_works(tmp_path: Path) -> None:
+    report = shader_stats.measure([Pipeline("z")], ["navi10"])
+    assert isinstance(report.results["navi10"][Pipeline("z")], Statistics)
+    ways = list(CARDS["navi31"].environments())
+    asked = [(w.get("RADV_FORCE_FAMILY"), w.get("AMDGPU_GPU_ID")) for w in ways]
+    assert asked == [("navi31", None), ("gfx1100", None), (None, "navi31"), (None, "gfx1100")]
+    assert ["LD_PRELOAD" in w for w in ways] == [False, False, True, True]
+    assert not CARDS["ga102"].is_there()
+    (tmp_path / NVIDIA.shim).touch()
+    assert CARDS["ga102"].is_there()
+    (way,) = CARDS["ga102"].environments()
+    assert way["NOUVEAU_CHIPSET"] == "172" and way["LD_PRELOAD"] == str(tmp_path / NVIDIA.shim)
+    assert way["VK_DRIVER_FILES"] == str(tmp_path / "nouveau_icd.json")
 
 
 def test_rows_are_the_slowest_constants_of_each_variant() -> None:
@@ -184,8 +219,8 @@ def test_rows_are_the_slowest_constants_of_each_variant() -> None:
 def test_without_the_driver_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shader_stats, "ICD_FOLDERS", (str(tmp_path),))
-    with pytest.raises(StatsError, match="apt-get install mesa-vulkan-drivers"):
+    monkeypatch.setattr(shader_cards, "ICD_FOLDERS", (str(tmp_path),))
+    with pytest.raises(StatsError, match="apt-get install` mesa-vulkan-drivers"):
         shader_stats.measure([Pipeline("copy")], ["vega10"])
     with pytest.raises(StatsError, match="expected families of vega10, .* got voodoo"):
         shader_stats.measure([Pipeline("copy")], ["voodoo"])
