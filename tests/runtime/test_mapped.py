@@ -34,7 +34,7 @@ MAP = """
 import ctypes, sys
 import numpy as np
 from vksched.errors import OutOfMemory
-from vksched.runtime.kompute import Context
+from vksched.runtime.vulkan.context import Context
 answer = ctypes.c_long.in_dll(ctypes.CDLL(None), "answer")
 context = Context(int(sys.argv[1]), "it")
 storage = context.storage(1 << 10)

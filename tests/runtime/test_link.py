@@ -13,8 +13,8 @@ import pytest
 from fused import assert_valid
 from shader_stats import used_pipelines
 
-from vksched.ops.op import REGISTERS, Steps
-from vksched.runtime.link import (
+from vksched.ops.core.op import REGISTERS, Steps
+from vksched.runtime.vulkan.link import (
     CHAIN,
     HEADER_WORDS,
     OP_DECORATE,
@@ -23,7 +23,7 @@ from vksched.runtime.link import (
     VECTOR,
     take_apart,
 )
-from vksched.runtime.shaders import Shader, load_manifest, load_shader
+from vksched.runtime.vulkan.shaders import Shader, load_manifest, load_shader
 
 OP_TYPE_POINTER, SHARED, ARRAY_STRIDE = 32, 4, 6
 
