@@ -17,7 +17,6 @@ from ..moves.layout import reshape
 from .matmul_kernels import (
     SHADERS,
     lower_product,
-    matrices,
     pack,
     product,
     product_scratch,
@@ -25,6 +24,7 @@ from .matmul_kernels import (
     takes_halves,
     variants,
 )
+from .operands import matrices
 
 __all__ = ["SHADERS", "matmul", "pack", "product", "step_cost"]
 """The builder, and what ops that are a product inside take from here."""

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 
 from ...errors import UnsupportedOp
 from ...machine.limits import Limits
-from ...types import FLOAT16, FLOAT32, INT32, Shape, TensorType, contiguous_strides
-from ..core.attrs import Attrs
+from ...types import FLOAT16, FLOAT32, INT32, Shape, contiguous_strides
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch
 from ..core.quads import has_lanes
 from ..core.strides import (
@@ -26,9 +25,9 @@ from ..core.strides import (
     collapse,
     pad,
     peel,
-    spread,
 )
 from ..core.variants import chosen
+from .operands import matrices, operands_of, pack_operand, up_to_fours
 
 _BATCH_AXES = 4
 """Batch axes that fit into the push constants; a batch with more is several dispatches."""
@@ -47,65 +46,6 @@ PART_K = LOOP_STEPS
 """Steps along k of one dispatch; a longer k is several."""
 LEAST_REUSE = 16
 """Rows and columns of a result from which packing its operands pays."""
-
-
-def matrices(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[int, int, int, int]:
-    """Returns m, k of a and k, n of b, after transposition."""
-    a, b = inputs[0].shape[-2:], inputs[1].shape[-2:]
-    m, k = reversed(a) if attrs.as_bool("transpose_a") else a
-    k_of_b, n = reversed(b) if attrs.as_bool("transpose_b") else b
-    return m, k, k_of_b, n
-
-
-# -- operands ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Operand:
-    """One operand as it lies in memory: contiguous matrices of lines x along.
-
-    lies_along: k, or the rows or columns of the result. batch: its leading axes.
-    """
-
-    number: int
-    batch: Shape
-    lines: int
-    along: int
-    along_k: bool
-
-    @property
-    def in_fours(self) -> bool:
-        """Whether it can be read in steps of four elements, also along k."""
-        return self.along % 4 == 0 and (self.along_k or self.lines % 4 == 0)
-
-    @property
-    def padded(self) -> tuple[int, int]:
-        """Lines and their length, as packed."""
-        return self.lines if self.along_k else _up_to_fours(self.lines), _up_to_fours(self.along)
-
-    def strides(self, packed: bool) -> tuple[int, int, int]:
-        """Returns the steps from row to row (or column to column), along k, to the next matrix."""
-        lines, along = self.padded if packed else (self.lines, self.along)
-        return (along, 1, lines * along) if self.along_k else (1, along, lines * along)
-
-
-def _up_to_fours(size: int) -> int:
-    return -(-size // 4) * 4
-
-
-def _operands(call: Call) -> tuple[_Operand, _Operand, Shape, int]:
-    """Returns a, b, the batch and m, with a's batch made rows where b has none."""
-    a, b, batch = call.inputs[0].shape, call.inputs[1].shape, call.output.shape[:-2]
-    m = call.output.shape[-2]
-    if math.prod(b[:-2]) == 1 and not call.attrs.as_bool("transpose_a"):
-        m = math.prod(batch) * m
-        a, b, batch = (m, a[-1]), b[-2:], ()
-    return (
-        _Operand(0, a[:-2], a[-2], a[-1], not call.attrs.as_bool("transpose_a")),
-        _Operand(1, b[:-2], b[-2], b[-1], call.attrs.as_bool("transpose_b")),
-        batch,
-        m,
-    )
 
 
 # -- the choice --------------------------------------------------------------------------------
@@ -224,7 +164,7 @@ def step_cost(m: int, n: int, batches: int, limits: Limits) -> float:
 def _variants(call: Call, packs: bool) -> tuple[str, ...]:
     if call.output.size == 0:
         return ()
-    a, b, batch, m = _operands(call)
+    a, b, batch, m = operands_of(call)
     n, batches = call.output.shape[-1], math.prod(batch)
     if call.limits.software:
         fitting = _fitting(call, packs)
@@ -240,7 +180,7 @@ def _variants(call: Call, packs: bool) -> tuple[str, ...]:
 
 def _fitting(call: Call, packs: bool) -> dict[str, _Lanes]:
     """Returns the variants that read four elements at once and can do so here."""
-    a, b, batch, m = _operands(call)
+    a, b, batch, m = operands_of(call)
     n, batches = call.output.shape[-1], math.prod(batch)
     if call.output.dtype not in (FLOAT32, FLOAT16) or not a.along * a.lines:
         return {}
@@ -272,14 +212,14 @@ def takes_halves(call: Call) -> bool:
 
 def _in_fours(call: Call) -> bool:
     """Whether the operands, and of float16 the result, lie in fours, which hold whole words."""
-    a, b, _, _ = _operands(call)
+    a, b, _, _ = operands_of(call)
     whole = call.output.dtype != FLOAT16 or call.output.shape[-1] % 4 == 0
     return a.along * a.lines > 0 and a.in_fours and b.in_fours and whole
 
 
 def _packed(call: Call) -> tuple[bool, bool]:
     """Whether a and b are packed first."""
-    a, b, _, _ = _operands(call)
+    a, b, _, _ = operands_of(call)
     if call.output.size == 0 or call.variant not in _lanes(call.limits):
         return False, False
     _, k, _, _ = matrices(call.inputs, call.attrs)
@@ -288,7 +228,7 @@ def _packed(call: Call) -> tuple[bool, bool]:
 
 def product_scratch(call: Call) -> tuple[int, ...]:
     """Returns the words of each packed operand."""
-    pairs = zip(_operands(call)[:2], _packed(call), strict=True)
+    pairs = zip(operands_of(call)[:2], _packed(call), strict=True)
     return tuple(math.prod((*o.batch, *o.padded)) for o, packed in pairs if packed)
 
 
@@ -298,9 +238,9 @@ def product_scratch(call: Call) -> tuple[int, ...]:
 def lower_product(call: Call) -> tuple[Dispatch, ...]:
     """Returns the dispatches of a matmul, which pack operands first where that pays."""
     operands, first, pack = [0, 1], SCRATCH, []
-    for operand, packed in zip(_operands(call)[:2], _packed(call), strict=True):
+    for operand, packed in zip(operands_of(call)[:2], _packed(call), strict=True):
         if packed:
-            pack.append(_pack(operand, first, call.limits))
+            pack.append(pack_operand(operand, first, call.limits))
             operands[operand.number] = first
             first -= 1
     dispatches = _product(call, 0, 0, _packed(call))
@@ -319,19 +259,7 @@ def lower_product(call: Call) -> tuple[Dispatch, ...]:
 
 def pack(call: Call, number: int, target: int) -> Dispatch:
     """Returns the dispatch that packs operand 0 or 1 of a product into `target`."""
-    return _pack(_operands(call)[:2][number], target, call.limits)
-
-
-def _pack(operand: _Operand, target: int, limits: Limits) -> Dispatch:
-    lines, along = operand.padded
-    count = math.prod(operand.batch)
-    push = (
-        ("matrices", count),
-        *(("rows", operand.lines), ("columns", operand.along)),
-        *(("padded_rows", lines), ("padded_columns", along)),
-    )
-    groups = spread(count * lines * along // 4, limits)
-    return Dispatch("matmul_pack", (operand.number, target), groups, push)
+    return pack_operand(operands_of(call)[:2][number], target, call.limits)
 
 
 def product(
@@ -364,11 +292,11 @@ def _product(
 ) -> tuple[Dispatch, ...]:
     if call.output.size == 0:
         return ()
-    a, b, batch, m = _operands(call)
+    a, b, batch, m = operands_of(call)
     n, k = call.output.shape[-1], matrices(call.inputs, call.attrs)[1]
     a_row, a_column, a_step = a.strides(packed[0])
     b_column, b_row, b_step = b.strides(packed[1])
-    k = _up_to_fours(k) if any(packed) else k
+    k = up_to_fours(k) if any(packed) else k
     given = [
         *(_batch_strides(o.batch, batch, step) for o, step in ((a, a_step), (b, b_step))),
         tuple(s * m * (result_row or n) for s in contiguous_strides(batch)),
