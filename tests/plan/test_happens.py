@@ -24,7 +24,7 @@ from graphs import (
     random_outputs,
     random_plan,
 )
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from lazy import LazyDevice, lazy_devices
 from test_plan_verify import with_split, without_one
@@ -212,15 +212,7 @@ def without(plan: Plan, at: int, field: str, copy: object) -> Plan:
 
 
 def copy_in_dropped(plan: Plan, draw: Draw) -> Plan | None:
-    """Not that of a part beside its whole: numpy finds it in that."""
-    root, devices = plan.graph.root, [split.device for split in plan.splits]
     choice = copies_of(plan, "copies_in")
-    entered = {(devices[at], c.node) for at, c in choice}
-    choice = [
-        (at, c)
-        for at, c in choice
-        if (devices[at], root(c.node)) not in entered - {(devices[at], c.node)}
-    ]
     return without(plan, *_of(draw, choice, "copies_in")) if choice else None
 
 
@@ -296,6 +288,19 @@ def node_dropped(plan: Plan, draw: Draw) -> Plan | None:
     split = draw(st.sampled_from(plan.splits))
     gone = draw(st.sampled_from(split.nodes))
     return with_split(plan, split.id, nodes=tuple(n for n in split.nodes if n != gone))
+
+
+@RANDOM
+@given(plans)
+@example(random_plan(790, 25, 1))
+def test_no_part_of_a_value_crosses_beside_the_whole(plan: Plan) -> None:
+    entered = {(s.device, c.node) for s in plan.splits for c in s.copies_in}
+    root = plan.graph.root
+    assert not [
+        plan.graph.nodes[part].name
+        for device, part in entered
+        if (device, root(part)) in entered - {(device, part)}
+    ]
 
 
 FAULTS: dict[str, Callable[[Plan, Draw], Plan | None]] = {

@@ -66,6 +66,7 @@ def split_graph(
     of_node = {n: position for position, nodes in enumerate(groups) for n in nodes}
     entering: list[dict[int, int]] = [{} for _ in groups]
     leaving: list[dict[int, None]] = [{} for _ in groups]
+    whole = _read_whole(support, device)
     present: set[tuple[int, int]] = set()
     for position, nodes in enumerate(groups):
         here = device[nodes[0]]
@@ -75,7 +76,7 @@ def split_graph(
                 stays = root in graph.data and (here == cpu or root not in in_host)
                 if stays or device.get(root) == here:
                     continue
-                value = value_of(graph, operand, False)
+                value = root if (here, root) in whole else value_of(graph, operand, False)
                 if (here, value) in present:
                     continue
                 present.add((here, value))
@@ -112,6 +113,17 @@ def split_graph(
         for i, nodes in enumerate(groups)
     )
     return outlines, waits[-1]
+
+
+def _read_whole(support: Support, device: Mapping[int, int]) -> set[tuple[int, int]]:
+    """Returns which values are read as a whole on which device: no part need cross beside them."""
+    graph = support.graph
+    return {
+        (device[node.id], value)
+        for node in support.computed
+        for operand in node.inputs
+        if (value := value_of(graph, operand, False)) == graph.roots[operand]
+    }
 
 
 def _commits(support: Support, device: dict[int, int]) -> list[tuple[int, ...]]:

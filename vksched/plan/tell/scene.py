@@ -131,6 +131,7 @@ class _Maker:
         self.frames: list[Frame] = []
         self.wires: list[Wire] = []
         self.box_of: dict[int, int] = {}
+        self.entered = {(s.device, c.node) for s in plan.splits for c in s.copies_in}
         self._frame_of_box: list[int] = []
         self._moved: dict[Net, dict[int, None]] = {}
         self._pairs: dict[tuple[int, int, str], Net] = {}
@@ -215,7 +216,8 @@ class _Maker:
         lane = self.boxes[target].lane
         leaf = self.graph.nodes[root].declaration.leaf
         stays = not leaf and self.plan.placements[root].device == device
-        value = value_of(self.graph, operand, stays)
+        whole = (device, root) in self.entered
+        value = value_of(self.graph, operand, stays or whole)
         self._pair(source, target, "host" if leaf else "stays" if stays else "crosses", value, lane)
 
     def _add_outputs(self) -> None:
