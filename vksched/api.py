@@ -22,6 +22,7 @@ from .errors import (
 )
 from .graph import Graph, build_graph
 from .importers import load
+from .machine.links import Link, Links
 from .machine.spec import DeviceSpec, Machine
 from .ops import *  # noqa: F403 - the op set, by its own __all__
 from .ops import __all__ as _ops
@@ -52,6 +53,8 @@ __all__ = [
     "GraphError",
     "IndexOutOfRange",
     "InferenceSession",
+    "Link",
+    "Links",
     "Machine",
     "ModelFormatError",
     "NullDevice",

@@ -1,0 +1,57 @@
+"""Links between devices: plain data of a machine, and what a simulated device takes from them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import vksched as vs
+
+PAIRS = vs.Links((("a", "cpu", vs.Link(2e9, 1e-5)), ("cpu", "a", vs.Link(1e9))), vs.Link(5e8))
+
+
+def test_a_link_serves_both_ways_unless_the_way_back_has_its_own() -> None:
+    assert PAIRS.between("a", "cpu") == vs.Link(2e9, 1e-5)
+    assert PAIRS.between("cpu", "a") == vs.Link(1e9)
+    assert vs.Links(PAIRS.pairs[:1]).between("cpu", "a") == vs.Link(2e9, 1e-5)
+    assert PAIRS.between("b", "a") == vs.Link(5e8)
+    assert vs.Link(2e9, 1e-5).seconds(4e9) == pytest.approx(2.00001)
+
+
+def test_links_are_part_of_a_machine_as_data() -> None:
+    devices = (vs.DeviceSpec("a", "null"), vs.DeviceSpec("cpu", "cpu"))
+    machine = vs.Machine(devices, vs.Links(PAIRS.pairs))
+    assert vs.Machine.from_dict(json.loads(json.dumps(machine.as_dict()))) == machine
+    assert "links" not in vs.Machine(devices).as_dict()
+
+
+@pytest.mark.parametrize(
+    ("links", "wanted"),
+    [
+        (5, 'expected "between" with two of a, cpu'),
+        ([{"between": ["a"]}], 'expected "between"'),
+        ([{"between": ["a", "c"]}], 'expected "between"'),
+        ([{"between": ["a", "cpu"], "speed": 1}], "no field 'speed'"),
+        ([{"between": ["a", "cpu"], "bytes_per_s": 0}], "expected a speed above 0"),
+    ],
+)
+def test_links_that_are_wrong_are_refused(links: object, wanted: str) -> None:
+    data = {"devices": [{"name": "a", "kind": "null"}, {"name": "cpu", "kind": "cpu"}]}
+    with pytest.raises(vs.PlanError, match=wanted):
+        vs.Machine.from_dict({**data, "links": links})
+
+
+def test_a_null_device_takes_as_long_as_its_link() -> None:
+    clock = vs.SimulatedClock()
+    took = []
+    for link in (vs.Link(1e6), vs.Link(1e6, 0.5)):
+        device = vs.NullDevice(vs.DeviceSpec("null:0", "null"), clock, link=link)
+        with vs.Scheduler([device]) as sched:
+            assert sched.machine.links.between("cpu", "null:0") == link
+            run = sched.compile(vs.relu(vs.input("x", (1000,))))
+            start = clock.now()
+            run(x=np.ones(1000, np.float32))
+            took.append(clock.now() - start)
+    assert took[1] - took[0] == pytest.approx(0.5, rel=0.01)
