@@ -221,7 +221,7 @@ class Graph:
         found: list[int] = []
         for operand in node.inputs:
             root = self.roots[operand]
-            reads = self.nodes[root].op == "widen"
+            reads = self.nodes[root].declaration.widens
             found += self.leaves_read(self.nodes[root]) if reads else (root,)
         return tuple([i for i in found if i in self._leaves])
 

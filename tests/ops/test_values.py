@@ -72,7 +72,7 @@ def test_numpy_integers_are_integers(one: Callable[[int], Any]) -> None:
         (lambda: x() + "one", vs.DTypeError, "values of float32, got 'one'"),  # type: ignore[operator]
         (lambda: vs.equal(vs.input("b", (2,), "bool"), 0.5), vs.DTypeError, "values of bool"),
         (lambda: vs.weight(np.array([1j])), vs.DTypeError, r"astype\(numpy.float32\)"),
-        (lambda: vs.weight(np.array([1], np.int8)), vs.DTypeError, r"astype\(numpy.int32\)"),
+        (lambda: vs.weight(np.array([1], np.uint64)), vs.DTypeError, r"astype\(numpy.int32\)"),
         (lambda: x() + vs.weight(np.ones(6)), vs.DTypeError, "float32 and float64; try vs.cast"),
         (lambda: vs.weight([[1.0], [1.0, 2.0]]), vs.DTypeError, "numbers of one shape"),
         (lambda: vs.cast(x(), complex), vs.DTypeError, "one of float32, .*, got 'complex128'"),

@@ -189,6 +189,8 @@ class Op:
     """
     takes_narrow: bool = False
     """It reads weights of 8 and 16 bits, which others refuse."""
+    widens: bool = False
+    """Its result is operand 0 for those who read it, in more bits: it is placed where that lies."""
     foreign: bool = False
     """Declared by an importer for nodes of a file that no op of ours expresses; CPU only."""
     host: HostKernel | None = None

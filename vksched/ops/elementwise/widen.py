@@ -16,8 +16,8 @@ from ...errors import DTypeError, ShapeError
 from ...types import FLOAT32, INT32, NARROW, NDArray, TensorType, normalize_axis, numpy_dtype
 from ..core.attrs import Attrs
 from ..core.host import HostKernel, Piece, cut_leading
-from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, register
-from ..core.quads import launch_run
+from ..core.op import OUTPUT, VIEW_ALIGN_WORDS, Call, Dispatch, Kernel, Op, register
+from ..core.quads import both_readings, launch_run, reading
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 
 EXACT = 1 << 23
@@ -109,10 +109,11 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     operand = {t.dtype: number for number, t in enumerate(rest, start=1)}
     step = {t.dtype: int(t.size > 1) for t in rest}
     axis = call.attrs.as_int("axis")
-    numbers = numpy_dtype(x.dtype)
+    numbers, inner = numpy_dtype(x.dtype), math.prod(x.shape[axis + 1 :])
+    of_quad = 2 if inner % VIEW_ALIGN_WORDS else 1
     push = (
         ("count", x.size),
-        ("inner", math.prod(x.shape[axis + 1 :])),
+        ("inner", inner),
         ("channels", x.shape[axis] if x.rank else 1),
         ("zero_step", step.get(INT32, 0)),
         ("scale_step", step.get(FLOAT32, 0)),
@@ -124,10 +125,11 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
         ("SIGNED", int(numbers.kind == "i")),
         ("SHIFTED", int(INT32 in operand)),
         ("SCALED", int(FLOAT32 in operand)),
+        ("CHANNELS", of_quad if any(step.values()) else 0),
     )
     # what is not given is not read: x stands for it
     operands = (0, operand.get(INT32, 0), operand.get(FLOAT32, 0), OUTPUT)
-    return (Dispatch("widen", operands, groups, push, constants),)
+    return (Dispatch(reading("widen", call.limits), operands, groups, push, constants),)
 
 
 register(
@@ -135,9 +137,10 @@ register(
         "widen",
         _infer,
         _reference,
-        Kernel(("widen",), _lower),
+        Kernel(both_readings(("widen",)), _lower),
         any_dtype=True,
         takes_narrow=True,
+        widens=True,
         host=HostKernel(_host, _cut),
     )
 )
