@@ -129,3 +129,34 @@ def test_what_a_device_would_refuse_stays_as_it_is() -> None:
     few = Wishes(limits=Limits(), memory_bytes=1 << 30)
     assert tile_of(graph_of(padding=1, wishes=few)) is None
     assert tile_of(graph_of(padding=1)) is not None
+
+
+NARROW = RNG.integers(-128, 127, W.shape, endpoint=True).astype(np.int8)
+
+
+def of_narrow(
+    size: int = 48, scale: float | vs.Tensor = 0.01, w: Any = NARROW, zero: int | None = 3
+) -> Graph:
+    x = vs.input("x", (1, 9, size, 11))
+    wide = vs.widen(vs.weight(w, "w"), scale, zero)
+    made = vs.conv(x, wide, vs.weight(BIAS, "bias"), padding=1, name="y")
+    return convolve(vs.build_graph(made)[0], ROOM)
+
+
+def test_points_of_a_weight_of_few_bits_are_made_in_each_run() -> None:
+    graph = of_narrow()
+    assert [node.op for node in graph.ops] == ["widen", "winograd_weights", "winograd_conv"]
+    assert {n.name: n.type.dtype for n in graph.weights} == {"w": "int8", "bias": "float32"}
+    x = RNG.standard_normal((1, 9, 48, 11)).astype(np.float32)
+    (got,) = numpy_outputs(graph, {"x": x})
+    wide = vs.weight((NARROW.astype(np.float32) - 3) * np.float32(0.01))
+    before = vs.build_graph(vs.conv(vs.input("x", x.shape), wide, vs.weight(BIAS), padding=1))[0]
+    (wanted,) = numpy_outputs(before, {"x": x})
+    np.testing.assert_allclose(got, wanted, 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize(
+    "more", [{"size": 40}, {"scale": 1e9}, {"scale": np.nan}, {"scale": vs.input("s", ())}]
+)
+def test_points_that_would_not_pay_or_may_be_too_large_are_not_made(more: dict[str, Any]) -> None:
+    assert [node.op for node in of_narrow(**more).ops] == ["widen", "conv"]

@@ -2,6 +2,8 @@
 
     conv(x, w) 3 x 3, stride 1 -> winograd_conv(x, points), the points of w made once, on the host
 
+    conv(x, widen(w)) the same, the points made in each run: weights of few bits stay so
+
 The points take 4 times the memory of the weights with tiles of 4, 1.8 times with tiles of 2; all
 points of a graph take at most an eighth of the least device's memory. Weights that are not finite,
 or too large, stay as they are. Examples: tests/passes/test_convolve.py.
@@ -37,6 +39,11 @@ LARGEST_WEIGHT = 1e10
 TRANSFORMS = 1.2
 """What the transforms of x and of the results add, as a factor: seen on both CPU drivers."""
 
+LEAST_PLACES = 512
+"""Results of a row of weights from which on their points are worth making in each run. They are 36
+values, or 16, for nine weights, each written and read once.
+"""
+
 _points: weakref.WeakKeyDictionary[object, dict[int, NDArray]] = weakref.WeakKeyDictionary()
 """By the key of a weight and by tile, as long as the weight is there: graphs share them."""
 
@@ -54,30 +61,35 @@ def _winograd_rule(wishes: Wishes, limits: Limits) -> Rule:
     def rule(r: Rewriter, node: Node) -> int | None:
         nonlocal room
         x, w, *rest = node.inputs
-        weights = r.data(w)
-        if weights is None or r[w].op != "weight" or not _fits(r, node) or not _is_tame(weights):
+        weights, widened = r.data(w), r[w].declaration.widens
+        if not _fits(r, node) or not _is_tame(r, w):
+            return None
+        if widened and node.type.size // r[w].type.shape[0] < LEAST_PLACES:
             return None
         if not (r.is_free(w) and r.shares_home(w)):
             return None
         for tile in _tiles(node, limits):
-            needed = _points_type(weights, tile).size * WORD_BYTES
+            needed = _points_type(r[w].type, tile).size * WORD_BYTES
             if needed > min(room, limits.max_buffer_bytes):
                 continue
             attrs: dict[str, AttrValue] = {"tile": tile}
             attrs |= {name: node.attrs[name] for name in ("begin", "end")}
-            given = [r[x].type, _points_type(weights, tile), *(r[i].type for i in rest)]
+            given = [r[x].type, _points_type(r[w].type, tile), *(r[i].type for i in rest)]
             if not _runs(Call(tuple(given), node.type, Attrs(attrs), limits)):
                 continue
-            room -= needed
-            key = r.key(w)
-            points = r.constant(_points_of(weights, key, tile), ("winograd", tile, key), "weight")
+            if weights is None:
+                points = r.emit("winograd_weights", (w,), {"tile": tile})
+            else:
+                room -= needed
+                key, made = r.key(w), _points_of(weights, r.key(w), tile)
+                points = r.constant(made, ("winograd", tile, key), "weight")
             return r.emit("winograd_conv", (x, points, *rest), attrs)
         return None
 
     return rule
 
 
-def _points_type(weights: NDArray, tile: int) -> TensorType:
+def _points_type(weights: TensorType, tile: int) -> TensorType:
     return TensorType(((tile + 2) ** 2, *weights.shape[:2]), FLOAT32)
 
 
@@ -105,7 +117,19 @@ def _fits(r: Rewriter, node: Node) -> bool:
     )
 
 
-def _is_tame(weights: NDArray) -> bool:
+def _is_tame(r: Rewriter, w: int) -> bool:
+    """Whether weights are known, and none is too large; of widened ones by their scale."""
+    node, most = r[w], 2.0**16
+    if node.declaration.widens:
+        for part in (r.data(i) for i in node.inputs[1:]):  # a zero point, then a scale
+            if part is None:
+                return False
+            largest = float(np.abs(part.astype(np.float64)).max(initial=0))
+            most = most * largest if part.dtype == np.float32 else most + largest
+        return most < LARGEST_WEIGHT
+    weights = r.data(w)
+    if weights is None or node.op != "weight":
+        return False
     return bool(np.abs(weights).max(initial=0) < LARGEST_WEIGHT)  # of NaN it is not
 
 

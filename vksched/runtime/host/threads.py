@@ -45,7 +45,7 @@ def worked_s() -> float | None:
     """
     with suppress(OSError, ValueError, AttributeError):
         return _from_proc()
-    with suppress(ImportError):
+    with suppress(ImportError, OSError):
         import psutil  # type: ignore[import-untyped, unused-ignore]
 
         times = psutil.cpu_times()
@@ -54,7 +54,7 @@ def worked_s() -> float | None:
 
 
 def _from_proc() -> float:
-    with open("/proc/stat") as file:
+    with open("/proc/stat", encoding="ascii") as file:
         lines = [line.split() for line in file if line.startswith("cpu")]
     own = {f"cpu{core}" for core in os.sched_getaffinity(0)}
     ticks = 0
