@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import NUMPY_ONLY, THOROUGH, vulkan_names
+from conftest import NUMPY_ONLY, vulkan_names
 
 import vksched as vs
 from vksched.bench.ceiling import COPY, FMA
@@ -45,7 +45,6 @@ NOISE = np.random.default_rng(3)
 STEPPED = {"round_float", "ceil", "floor", "trunc", "round", "sign", "floor_divide"}
 """Ops with few values as results."""
 OPS = computing_ops()
-PLACES = {case.id: place for place, case in enumerate(CASES)}
 SHADERS = DIRECTORY.parent.parent / "shaders"
 CEILINGS = {*COPY, *FMA}
 """What `vksched bench` holds kernels against, and no kernels themselves."""
@@ -66,15 +65,6 @@ def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
         yield Runner(device)
 
 
-def takes_others(case: Case, runner: Runner) -> bool:
-    """Whether this device runs what others would: the devices take cases in turn, or all of them.
-
-    The dispatches are those of the limits, so that one device shows whether they are right.
-    """
-    names = vulkan_names()
-    return THOROUGH or names[PLACES[case.id] % len(names)] == runner.device.name
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
 def test_case_equals_numpy(case: Case, runner: Runner) -> None:
     expected = case.expected()
@@ -82,7 +72,7 @@ def test_case_equals_numpy(case: Case, runner: Runner) -> None:
     assert (call.output.shape, call.output.dtype) == (expected.shape, str(expected.dtype))
     own = runner.device.limits
     few = {"its own limits, few groups": replace(own, max_groups=(3, 2, 1))}
-    others = {} if case.large else {**few, **(LOWERED if takes_others(case, runner) else {})}
+    others = {} if case.large else {**LOWERED, **few}
     ran: list[Lowering] = []
     for what, limits in {"its own limits": own, **others}.items():
         for variant in case.variants(limits):
