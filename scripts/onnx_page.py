@@ -198,9 +198,9 @@ they find.
   numbers stay on the host.
 - Weights of narrow integers are held in 8 or 16 bits each, as the file has them. The op `widen`
   makes int32 of them in each run, or what DequantizeLinear says. A table that Gather reads is
-  widened behind it. On numpy that costs little beside a convolution or a product of many rows, and
-  twice the time of a product of one row: `VKSCHED_NARROW=0` widens all once, for four times the
-  memory.
+  widened behind it. On numpy that costs little beside a convolution or a product of many rows; a
+  product of one row takes half as long again. `VKSCHED_NARROW=0` widens all once, for four times
+  the memory ([ADR 0004](adr/0004-weights-of-few-bits.md)).
 - Shapes: fixed ones are compiled at once, others when they come, and kept. Where a shape depends on
   values that the model computes (NonZero, a loop whose turns are not known), the model is cut into
   stages with the host between them, each compiled once for the shapes it meets.
