@@ -10,6 +10,10 @@ import threading
 from pathlib import Path
 
 import pytest
+
+if sys.platform == "win32":
+    pytest.skip("set-up is for Debian and its kin", allow_module_level=True)
+
 import setup as set_up
 import setup_base
 import setup_run
