@@ -24,7 +24,7 @@ from vksched.ops.core.lower import compute_into
 from vksched.ops.core.op import all_ops, view_offset
 from vksched.ops.elementwise import UNARY
 from vksched.ops.products import attention_host
-from vksched.runtime.host.workers import SMALL_BYTES, Buffers, Workers
+from vksched.runtime.host.workers import LEAST_PIECE_BYTES, Buffers, Workers
 from vksched.types import NDArray, TensorType, numpy_dtype
 
 HOSTED = [
@@ -206,16 +206,16 @@ def test_nobody_works_on_when_the_start_of_a_helper_is_interrupted(
 
 def test_memory_is_used_again_once_no_array_shows_it() -> None:
     buffers, dtype = Buffers(), np.dtype(np.float32)
-    first = buffers.take((SMALL_BYTES,), dtype)
+    first = buffers.take((LEAST_PIECE_BYTES,), dtype)
     place = first.ctypes.data
     view = first.reshape(2, -1)[1, 3:]
     del first
     gc.collect()
-    second = buffers.take((SMALL_BYTES,), dtype)
+    second = buffers.take((LEAST_PIECE_BYTES,), dtype)
     assert second.ctypes.data != place  # a view still shows it
     del view
     gc.collect()
-    assert buffers.take((SMALL_BYTES - 5,), dtype).ctypes.data == place
+    assert buffers.take((LEAST_PIECE_BYTES - 5,), dtype).ctypes.data == place
 
 
 def test_results_do_not_change_with_later_runs() -> None:
