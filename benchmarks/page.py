@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,17 @@ MODEL_FACTS = ("a run", "compile and first run", "peak")
 DISPATCH_S = 100e-6
 """Calls that take less are bound by what a dispatch costs rather than by their work."""
 DISPATCH = "dispatch"
+WIDTH = 100
+"""Columns of prose; tables may be wider."""
+WRITTEN = {"tried.md": "What bounds kernels, and what was tried", "scheduler.md": "The scheduler"}
+"""Pages of figures that people wrote, in docs/performance."""
 Extras = Mapping[str, list[dict[str, Any]]]
 """Rows of other benchmarks, by the script's name."""
 INTRODUCTION = [
     "# Performance",
     "",
     f"Written by `{COMMAND}`; figures from [results.json](performance/results.json), which "
-    "`vksched bench` measured. Text between the tables is in `docs/performance/*.md`.",
+    "`vksched bench` measured.",
     "",
     "A call's time is that of one call in a compiled graph that is replayed, with all data on "
     "the device: dispatches, barriers and its share of the graph's cost, without submission "
@@ -55,8 +60,8 @@ PLANNING = (
 def page(
     report: Report, extras: Extras, parts: Path, drawn: Mapping[str, Mapping[str, str]]
 ) -> str:
-    """Returns the page; parts: the folder of what people wrote. drawn: files of plots by caption,
-    by the section that shows them.
+    """Returns the page; parts: the folder of the pages that people wrote. drawn: files of plots by
+    caption, by the section that shows them.
     """
 
     def pictures(section: str) -> list[str]:
@@ -76,11 +81,23 @@ def page(
     if planner:
         lines += ["## Planning", "", PLANNING, "", *pictures("planning"), *_facts(planner)]
     lines += _several(extras, pictures("devices"))
-    for name in ("tried.md", "scheduler.md"):
-        path = parts / name
-        if path.exists():
-            lines += [path.read_text("utf-8").strip(), ""]
-    return "\n".join(lines).rstrip() + "\n"
+    found = {name: title for name, title in WRITTEN.items() if (parts / name).exists()}
+    if found:
+        lines += ["## More figures", ""]
+        lines += [f"- [{title}]({parts.name}/{name})" for name, title in found.items()]
+    return "\n".join(wrapped(lines)).rstrip() + "\n"
+
+
+def wrapped(lines: Iterable[str]) -> Iterator[str]:
+    """Yields lines with their prose at `WIDTH` columns; tables, pictures and headings stay."""
+    for line in lines:
+        if len(line) <= WIDTH or line.startswith(("|", "!", "#")):
+            yield line
+            continue
+        indent = "  " if line.startswith("- ") else ""
+        yield from textwrap.wrap(
+            line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        )
 
 
 def _ceilings(report: Report) -> list[str]:

@@ -7,7 +7,8 @@ each row with what it finds itself.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -127,11 +128,19 @@ def write_page(results: Results, path: Path = PAGE) -> None:
     total = total_of(rows)
     lines = [_head(total), HEAD, *map(str, rows), str(total), ""]
     lines += ["## 32-bit tests that the device does not compute, or not alone", ""]
-    lines += _reasons(by_op, results)
+    lines += wrapped(_reasons(by_op, results))
     lines += ["", "## Tests that do not count", "", _FAILS.format(onnx=onnx.__version__), ""]
     fails = cases.read_reference().fails
-    lines += [f"- `{name}`: {_escaped(error[:SHOWN])}" for name, error in sorted(fails.items())]
+    lines += wrapped(f"- `{n}`: {_escaped(error[:SHOWN])}" for n, error in sorted(fails.items()))
     path.write_text("\n".join(lines) + "\n")
+
+
+def wrapped(items: Iterable[str]) -> Iterator[str]:
+    """Yields the items of a list at 100 columns."""
+    for item in items:
+        yield from textwrap.wrap(
+            item, 100, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        )
 
 
 def _reasons(by_op: Mapping[str, Sequence[BackendCase]], results: Results) -> list[str]:
@@ -178,50 +187,51 @@ def _head(total: Row) -> str:
     )
 
 
-_HEAD = """# ONNX models
+_HEAD = """# All ONNX ops
 
 Written by `python scripts/onnx_backend.py --write`; do not edit. Tests compare the table with what
 they find.
 
 ## What runs
 
-- Opsets 7 to {newest} of the default domain, as of onnx {onnx}; older ones as far as the evaluator
-  goes. Of each other domain what has a rule, or the evaluator of the onnx package knows.
-- {rules} ops of the default domain have rules, which express them by vksched's ops; of other
-  domains {others}. An op without one that ONNX declares as a function is
-  lowered as that function.
-- What is left runs on the CPU: one node through the evaluator of the onnx package, as a node of the
-  plan, with the reason in `plan.explain()` and in a warning.
-- Types: float32, float16, int32, uint32 and bool on devices; int64 there where its values are known
-  to fit 32 bits, else exact on the CPU; float64 on the CPU, exact. The narrow integers are held as
-  int32, bfloat16 and the 8-bit and 4-bit floats as float32, uint64 as int64. Text and complex
-  numbers stay on the host.
-- Weights of narrow integers are held in 8 or 16 bits each, as the file has them. The op `widen`
+- **Opsets**: 7 to {newest} of the default domain, as of onnx {onnx}. Older ones run as far as the
+  evaluator of the onnx package goes. Of other domains run the ops that have a rule, and those that
+  the evaluator knows.
+- **Ops**: {rules} ops of the default domain have rules, which express them by vksched's ops. So
+  have, of other domains, {others}. An op without a rule that ONNX declares
+  as a function is lowered as that function.
+- **Other ops** run on the CPU, through the evaluator of the onnx package. Each is one node of the
+  plan. `plan.explain()` and a warning tell the reason.
+- **Types**: devices compute float32, float16, int32, uint32 and bool. They compute int64 where its
+  values are known to fit 32 bits. The CPU computes other int64 and float64, exactly. Narrow
+  integers are held as int32, bfloat16 and the 8-bit and 4-bit floats as float32, uint64 as int64.
+  Text and complex numbers stay on the host.
+- **Weights** of narrow integers are held in 8 or 16 bits each, as the file has them. The op `widen`
   makes int32 of them in each run, or what DequantizeLinear says. A table that Gather reads is
   widened behind it. On numpy that costs little beside a convolution or a product of many rows; a
   product of one row takes half as long again. `VKSCHED_NARROW=0` widens all once, for four times
   the memory ([ADR 0004](adr/0004-weights-of-few-bits.md)).
-- Shapes: fixed ones are compiled at once, others when they come, and kept. Where a shape depends on
-  values that the model computes (NonZero, a loop whose turns are not known), the model is cut into
-  stages with the host between them, each compiled once for the shapes it meets.
-- If, Loop, Scan and SequenceMap, sequences and optionals, functions of the model itself, weights in
-  the file or beside it.
+- **Shapes**: fixed ones are compiled at once, others when they come. Where a shape depends on values
+  that the model computes (NonZero, a loop of unknown turns), the model is cut into stages with the
+  host between them. Each stage is compiled once for the shapes that it meets.
+- **Structure**: If, Loop, Scan and SequenceMap, sequences and optionals, functions of the model
+  itself, weights in the file or beside it.
 
-Read next: `vs.load`, `vs.InferenceSession`, `vksched.onnx_backend`, and the section on models in
-[architecture.md](architecture.md).
+[ONNX models](models.md) shows how to run one. [Model files](architecture/importers.md) tells how it
+works.
 
 ## The tests of the onnx package
 
-All of onnx.backend.test that carries its data: node tests, also as functions, by op; then tests of
-whole models, by kind. {tests} count: those that the package's own evaluator passes, see the end. A
-test passes when its results are within the tolerances of onnx's runner.
+The table has all tests of onnx.backend.test that carry their data: first node tests by op, then
+tests of whole models by kind. {tests} tests count. Those are the ones that the package's own
+evaluator passes. A test passes when its results are within the tolerances of onnx's runner.
 
-- cpu, vulkan:0, two devices: how many pass there. With two devices the nodes of a graph take turns
-  on them.
-- device, part, host, none: how many vulkan:0 computed, all of it; in part, the CPU the rest; the
-  CPU alone; how many need no computing, as views do.
-- 32-bit: of the node tests whose tensors are all float32, int32 or bool, how many the device
-  computed, all of it: {on_device} of {plain}, {share:.1f} %.
+- **cpu**, **vulkan:0**, **two devices**: how many pass there. With two devices the nodes of a graph
+  take turns on them.
+- **device**, **part**, **host**, **none**: how many vulkan:0 computed as a whole; in part; how many
+  the CPU computed alone; how many need no computing, as views do.
+- **32-bit**: of the node tests whose tensors are all float32, int32 or bool, how many the device
+  computed as a whole. In all that is {on_device} of {plain}, {share:.1f} %.
 """
 _FAILS = """The evaluator of onnx {onnx} does not give what these expect, so they are not held
 against vksched either."""

@@ -265,7 +265,7 @@ def test_the_page_is_written_from_results(page: Any, tmp_path: Path) -> None:
     stored.write_text(json.dumps(sample().as_dict()))
     docs = tmp_path / "docs"
     (docs / "performance").mkdir(parents=True)
-    (docs / "performance" / "tried.md").write_text("## What was tried\nmuch\n")
+    (docs / "performance" / "tried.md").write_text("# What was tried\n")
     found = CliRunner().invoke(
         page.main, [str(stored), "--docs", str(docs)], catch_exceptions=False
     )
@@ -274,7 +274,8 @@ def test_the_page_is_written_from_results(page: Any, tmp_path: Path) -> None:
     assert "| matmul square | 1.25 | 0.50 | 1.25 | 1.25 |" in text
     assert "| product | 4 ms |" in text and "- ncnn: wrong result: product" in text
     assert "| a run of nothing | 200 us | 100 us | 2.00 | note |" in text
-    assert "## What was tried\nmuch" in text and "overhead-vulkan-0.svg" in text
+    assert "(performance/tried.md)" in text and "overhead-vulkan-0.svg" in text
+    assert all(len(line) <= 100 for line in text.splitlines() if not line.startswith(("|", "!")))
     svg = (docs / "performance" / "overhead-vulkan-0.svg").read_bytes()
     first = text, svg
     CliRunner().invoke(page.main, ["--docs", str(docs)], catch_exceptions=False)

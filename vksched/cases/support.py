@@ -5,6 +5,7 @@ Asked of the declarations themselves: every case is lowered with the limits of e
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -138,20 +139,23 @@ def find_functions() -> tuple[tuple[str, tuple[str, ...]], ...]:
     return tuple((name, tuple(sorted(used))) for name, used in sorted(made.items()))
 
 
-HEADER = """# The op set
+HEADER = """# All ops
 
 Written by `vksched ops support --write`; do not edit. A test compares it with the declarations.
 
-- numpy computes every op in every type listed: it is the fallback on every machine. float64 is
-  numpy's alone, and exact there. int64 is exact on numpy; on devices it is 32 bits and runs where
-  its values are known to fit (`vs.input(..., bounds=...)`, constants, positions).
-- i8, u8, i16 and u16 are types of weights only, held in as many bits; `widen` reads them.
+This page lists each op, its element types, and what runs where. [Writing graphs](graphs.md) sorts
+the functions by family.
+
+- numpy computes every op in every type listed. It is the fallback on every machine.
+- Only numpy computes float64. int64 is exact on numpy. On devices it has 32 bits, and runs where its
+  values are known to fit (`vs.input(..., bounds=...)`, constants, positions).
+- i8, u8, i16 and u16 are types of weights only, held in as many bits. `widen` reads them.
 - float16 is stored in 16 bits and computed in float32, by the kernels of float32.
 - The last column is what the cases meet. Other calls may be too large for a device, or for the
-  buffers of one dispatch: `plan.explain()` says so.
-- "GPU", "CPU driver" and "Vulkan minimum" are limits as such devices have them; `vksched ops test`
-  proves each op on the devices at hand.
-- Types: {types}.
+  buffers of one dispatch. `plan.explain()` says so.
+- "GPU", "CPU driver" and "Vulkan minimum" are limits as such devices have them. `vksched ops test`
+  proves each op on your devices.
+{types}
 
 """
 
@@ -159,6 +163,7 @@ Written by `vksched ops support --write`; do not edit. A test compares it with t
 def as_markdown() -> str:
     """Returns the page docs/ops.md."""
     types = ", ".join(f"{short} {dtype}" for dtype, short in SHORT.items())
+    types = textwrap.fill(f"- Types: {types}.", 100, subsequent_indent="  ")
     lines = [HEADER.format(types=types) + "## Ops", ""]
     lines += ["| op | numpy | " + " | ".join(KINDS) + " | what goes to numpy |"]
     lines += ["|" + " --- |" * (len(KINDS) + 3)]
