@@ -13,7 +13,7 @@ STARTER = $(or $(firstword $(foreach p,$(PYTHON) python3 python3.14 python3.13 p
 	python3.11 python3.10,$(shell command -v $(p) 2>/dev/null))),python3)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-clients bench validate lint wheel clean distclean
+.PHONY: help setup demo test test-all test-clients bench validate lint wheel docs clean distclean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -53,6 +53,14 @@ lint: setup ## ruff, mypy, and whether the compiled shaders are current
 
 wheel: setup ## one file in dist/ that runs where there is no compiler (docs/wheels.md)
 	@VKSCHED_WHEEL=native $(VENV)/bin/python -m hatchling build -t wheel -d dist
+
+docs: build/docs/made ## build the site of the documentation into build/site
+	@build/docs/bin/zensical build --strict --clean
+
+build/docs/made: pyproject.toml
+	@$(STARTER) -m venv build/docs
+	@build/docs/bin/python -m pip install -q '.[docs]'
+	@touch $@
 
 clean: ## remove what was built, keep .venv
 	rm -rf build dist vksched/spirv .pytest_cache .mypy_cache .ruff_cache .hypothesis
