@@ -211,9 +211,9 @@ they find.
   widened behind it. On numpy that costs little beside a convolution or a product of many rows; a
   product of one row takes half as long again. `VKSCHED_NARROW=0` widens all once, for four times
   the memory ([ADR 0004](adr/0004-weights-of-few-bits.md)).
-- **Shapes**: fixed ones are compiled at once, others when they come. Where a shape depends on values
-  that the model computes (NonZero, a loop of unknown turns), the model is cut into stages with the
-  host between them. Each stage is compiled once for the shapes that it meets.
+- **Shapes**: fixed ones are compiled at once, others when they come. Where a shape depends on
+  values that the model computes (NonZero, a loop of unknown turns), the model is cut into stages
+  with the host between them. Each stage is compiled once for the shapes that it meets.
 - **Structure**: If, Loop, Scan and SequenceMap, sequences and optionals, functions of the model
   itself, weights in the file or beside it.
 

