@@ -232,8 +232,8 @@ class Graph:
     @cached_property
     def kinds(self) -> tuple[int, ...]:
         """For each node the number of its kind: a device can run all nodes of a kind or none, and
-        for the same reason. They are one call on leaves of the same types, of which the same is
-        known.
+        for the same reason. Nodes of a kind are the same call, on leaves of the same
+        types, and fit 32 bits alike.
         """
         numbers: dict[tuple[object, ...], int] = {}
         calls, roots, leaves = self.signatures, self.roots, self._leaves

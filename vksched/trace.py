@@ -21,8 +21,8 @@ class VkschedWarning(UserWarning):
 
 
 def warn(text: str) -> None:
-    """Warns as `warn_user`, where raising would do harm: of a fault that a run survives, in worker
-    threads, midway through freeing. Where warnings are errors the text is logged instead.
+    """Warns as `warn_user` does, but never raises: for faults that a run survives, for worker
+    threads, and midway through freeing. Where warnings are errors, it logs the text.
     """
     try:
         warn_user(text)
@@ -31,8 +31,8 @@ def warn(text: str) -> None:
 
 
 def warn_user(text: str) -> None:
-    """Warns at the first line outside the package, however deep below it the call is; in a worker
-    thread, where the caller has none, at the line that knows.
+    """Warns at the first line outside of the package, however deep below it the call is. A worker
+    thread has no such line: there it warns at the line that calls this.
     """
     modules: list[str] = []
     frame: FrameType | None = sys._getframe()

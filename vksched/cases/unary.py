@@ -231,7 +231,7 @@ BITCAST = [
     Case("bitcast", (x,), {"to": to}, f"{dtype} to {to}")
     for dtype, x in _WORDS.items()
     for to in _WORDS
-    if to != "float32" or dtype == "float32"  # any word may be a NaN, of which devices keep no bits
+    if to != "float32" or dtype == "float32"  # any word may be a NaN: devices do not keep its bits
 ]
 BITCAST += [
     Case("bitcast", (ints(*shape, low=0),), {"to": "float32"}, "positive")

@@ -270,8 +270,8 @@ def _by_numpy(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _cut(lowered: Lowered) -> dict[str, Any] | None:
-    """Returns where the first stage ends, if not at the end of the model. by_host: whether the host
-    runs that node, before what is left. doubtful: whether it may refuse it.
+    """Returns where the first stage ends; None at the end of the model. by_host: whether the host
+    runs the node that stands there. doubtful: whether the host may refuse that node.
     """
     from ..importers.onnx.lower.lowering import MISFIT
     from ..importers.onnx.nodes.host import describe
@@ -305,7 +305,7 @@ def show_model(report: Mapping[str, Any]) -> None:
 
 
 def show_assumed(report: Mapping[str, Any]) -> None:
-    """Prints the dimensions for which 1 was taken, and options that give them other sizes."""
+    """Prints the dimensions that were taken as 1, and the options that set them."""
     if report["assumed"]:
         assumed = ", ".join(report["assumed"])
         click.echo(f"size 1 is assumed for {assumed}; try {report['size_options']}")

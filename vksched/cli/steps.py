@@ -43,7 +43,7 @@ Again = Callable[[Sequence[str]], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Off:
-    """A quantised value of which elements are off. node: which gives it. steps: by how many."""
+    """A quantised value with wrong elements. node: its producer. steps: how far they are off."""
 
     node: str
     value: str

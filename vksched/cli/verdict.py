@@ -119,7 +119,7 @@ def _ask_another(case: Case, rows: list[Difference]) -> tuple[list[Difference], 
 
 
 def _parting(case: Case) -> str:
-    """Returns the first node of which the two judges give different results; "" for none found."""
+    """Returns the first node that the two judges compute differently; "" where there is none."""
     from ..importers.onnx.nodes.host import describe
 
     made_by = {str(o): describe(node) for node in case.model.nodes for o in node.output if o}

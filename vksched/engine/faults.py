@@ -62,11 +62,11 @@ class Faults:
 
     @property
     def last(self) -> DeviceError | None:
-        """The last failure of which nobody was told yet."""
+        """The last failure that nobody was told of."""
         return self._untold[-1][0] if self._untold else None
 
     def forget_memory(self) -> None:
-        """Forgets what had no memory, as memory may come back."""
+        """Forgets which devices had no memory, as memory may come back."""
         self.short.clear()
         self._without.clear()
 
@@ -109,7 +109,7 @@ class Faults:
         name, kind = error.device, type(error).__name__
         reason = f"{kind}: {str(error).split('; try')[0]}"
         if not isinstance(error, OutOfMemory):
-            self._states.lose(name)  # first: who finds it out of use finds no state there
+            self._states.lose(name)  # first, so that a device out of use never holds a state
             self._quarantine.reasons.setdefault(name, reason)
             return "it is out of use for this scheduler"
         if replay and name in self.short:

@@ -2,18 +2,20 @@
 
 Problem: a device dies in the middle of a run, while other runs are under way beside it. Method: the
 graph is kept, and each run keeps its inputs. A failure takes the executor, a generation, out of
-use; the first run that comes back plans the graph again without the device and prepares the next
-generation, once for all; then every run that failed, and every one that had not begun, is carried
-out there from its inputs. The CPU is the end of that ladder.
+use. The first run that comes back plans the graph again without the device, and prepares the next
+generation, once for all runs. Then each run that failed or had not begun is carried out there, from
+its inputs. The CPU is the end of that ladder.
 
     run 0  gpu:0 -> gpu:1 lost        |  plan without  | gpu:0 -> cpu   result
     run 1  gpu:0 -> gpu:1 lost        |  gpu:1, once   | gpu:0 -> cpu   result
     run 2  waits for a slot, Retired  |  for all       | gpu:0 -> cpu   result
 
 A device that is lost, does not end in time, drops a submission or fails otherwise is quarantined:
-no graph of the scheduler is placed on it any more. One without memory is not, as memory comes back:
-the graph is planned again with what is free now and one copy, and if that fails, too, without the
-device, this graph alone. Examples: tests/scheduler/test_faults.py, tests/scheduler/test_closing.py.
+no graph of the scheduler is placed on it any more. A device without memory is not quarantined, as
+memory comes back. The graph is planned again, with what is free now and with one copy. If that
+fails too, this graph does without the device.
+
+Examples: tests/scheduler/test_faults.py, tests/scheduler/test_closing.py.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ class Compiled:
         """Whether the tuner had its turn; the runs that a fault repeats wait already."""
         self._faults = Faults(self._quarantine, self._states, preparing.trace)
         self._unanswered: list[Session] = []
-        # And what follows under this condition; who waits for the end is told.
+        # What follows changes under this condition; it wakes those who wait for the end.
         self._state = threading.Condition()
         self._pool: ThreadPoolExecutor | None = None
         self._under_way = 0
@@ -155,10 +157,10 @@ class Compiled:
             self._closing = True
             in_worker = threading.get_ident() in self._workers
             accepted = list(self._accepted)
-        if in_worker and self._pool is not None:  # it cannot wait for what only it could run
+        if in_worker and self._pool is not None:  # only this thread can carry them out
             self._pool.shutdown(wait=False, cancel_futures=True)
             for future in accepted:
-                if future.cancelled():  # the pool leaves out to tell who waits for it
+                if future.cancelled():  # the pool does not wake those who wait for it
                     future.set_running_or_notify_cancel()
         with self._state:
             while self._closer and not self._closed:
@@ -172,7 +174,7 @@ class Compiled:
             with self._state:
                 self._state.wait_for(lambda: not self._under_way and not self._accepted)
             if self._pool is not None:
-                self._pool.shutdown(wait=False)  # nothing is left in it; this may be its thread
+                self._pool.shutdown(wait=False)  # it is empty; this may be its thread
             if self._executor is not None:
                 self._unanswered += self._executor.retire()
             self._release()

@@ -37,8 +37,8 @@ class _Entry:
 class Graphs:
     """The compiled graphs of one scheduler.
 
-    told: what a warning of a fallback was given of. lock: held while a graph is compiled, and for
-    moments.
+    told: the fallbacks that a warning was given for. lock: held while a graph is compiled, else
+    only for moments.
     """
 
     def __init__(self, preparing: Preparing) -> None:
@@ -143,7 +143,7 @@ class Graphs:
         observe: Observe | None,
         progress: object = None,
     ) -> Request:
-        """Returns what is to be planned, checked."""
+        """Checks what the caller wants compiled, and returns it as a request."""
         if isinstance(placement, Tensor) or isinstance(progress, Tensor):
             raise GraphError(
                 "[compile] expected one output, a sequence or a dict, got several; try "

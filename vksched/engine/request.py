@@ -31,15 +31,15 @@ class Request:
     observers: Observers
 
     def key(self) -> object:
-        """Returns what two requests have in common that one compiled graph serves."""
+        """Returns a key; two requests with the same key share one compiled graph."""
         return (self.graph.key, self.overrides, frozenset(self.observers))
 
     def optimized(self, machine: Machine) -> Request:
-        """Returns what takes less work on a machine and shows the same."""
+        """Returns a request that takes less work on a machine and shows the same values."""
         graph, devices = self.graph, machine.devices
         homes = resolve_overrides(graph, machine, self.overrides) if self.overrides else {}
         wishes = Wishes(
-            # a view is there as long as what it is a view of is
+            # a view stays as long as its root stays
             frozenset(graph.nodes[n].name for v in self.observers for n in (v, graph.root(v))),
             {graph.nodes[n].name: devices[device].name for n, (device, _) in homes.items()},
             least_limits(machine),
@@ -86,7 +86,7 @@ def _in_use(machine: Machine) -> list[DeviceSpec]:
 
 
 def find_observers(graph: Graph, ids: Mapping[Tensor, int], observe: Observe) -> Observers:
-    """Returns what is called for each computed value that a caller wants to see."""
+    """Returns the functions to call, by the id of the node that the caller wants to see."""
     if not isinstance(observe, Mapping):
         raise PlanError(f"[observe] expected a dict of tensors to functions, got {observe!r}")
     names = NameIndex(graph, "observe")

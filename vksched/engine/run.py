@@ -125,7 +125,7 @@ class Run:
 
 
 def make_packer(outputs: Outputs, graph: Graph) -> Callable[[tuple[NDArray, ...]], Result]:
-    """Returns what gives a run's outputs the form in which they were asked for."""
+    """Returns a function that gives a run's outputs the form that compile was given."""
     if isinstance(outputs, Tensor):
         return lambda arrays: arrays[0]
     if isinstance(outputs, Mapping):

@@ -75,7 +75,7 @@ class StateTable:
                 )
             home = self._home(state)
             if home is not None:
-                # until it is there: who is interrupted or fails midway leaves neither value
+                # until it is written: an interrupted write leaves neither value
                 self._lost[state] = "a write was not completed"
                 self._copies.pop(state, None)
                 with _blaming(home):
@@ -241,7 +241,7 @@ class StateTable:
 
 @contextmanager
 def _blaming(device: Device) -> Iterator[None]:
-    """Errors of a device say whose they are."""
+    """Names the device in the errors that it raises."""
     try:
         yield
     except DeviceError as error:
@@ -251,7 +251,7 @@ def _blaming(device: Device) -> Iterator[None]:
 
 
 def _out_of_use(device: Device, error: DeviceError) -> DeviceError:
-    """A device that takes no states back holds old ones: no matter of memory that comes back."""
+    """Returns an error that quarantines a device: it holds old states, whatever the cause."""
     out = DeviceError(f"[state] a next value could not be put in its place: {error}")
     out.device, out.during = device.name, "moving states"
     return out

@@ -125,7 +125,7 @@ class Machine:
         raise DeviceError(f"[placement] expected one of {known}, got {name!r}")
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the machine as plain data, of which `from_dict` makes it again."""
+        """Returns the machine as plain data; `from_dict` makes a machine of that."""
         out: dict[str, Any] = {"devices": [spec_as_dict(spec) for spec in self.devices]}
         if self.links.pairs:
             out["links"] = [{"between": [a, b], **asdict(link)} for a, b, link in self.links.pairs]

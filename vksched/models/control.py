@@ -26,7 +26,7 @@ def make_step(program: AnyProgram, step: HostStep) -> Step:
     """Returns what a step computes.
 
     Raises:
-        ModelFormatError: it is a node with subgraphs of which nothing is known.
+        ModelFormatError: the node has subgraphs, and nothing is known of its op.
     """
     node = step.node
     if not subgraphs(node):
@@ -76,7 +76,7 @@ class _Body:
 
 
 def _loop(node: NodeProto, body: _Body) -> StepFunction:
-    """Loop, or what is left of one of which some turns are part of the graph already."""
+    """Runs a Loop, or its last turns where the first ones are part of the graph already."""
     attributes = {a.name: attribute_value(a) for a in node.attribute}
     carried = len(body.inputs) - 2
     scans = len(body.graph.output) - 1 - carried

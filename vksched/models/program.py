@@ -109,7 +109,7 @@ class Program:
                 self.cache.give_back(stage)
 
     def _leave_to_host(self, wrong: WrongShape, stage: Stage) -> bool:
-        """Notes a node of which inference is wrong; returns whether that is news to a stage."""
+        """Notes a node that inference is wrong about; returns whether a stage did not know that."""
         if wrong.node is None:
             return False
         with self.cache.lock:

@@ -56,8 +56,8 @@ class Step:
 @dataclass(eq=False)
 class Stage:
     """A stage that is ready to run. run: None when its graph computes nothing. reads: the slots
-    that are its inputs. keeps: those that it hands on as they are. doubted: how many nodes were
-    known, when it was lowered, of which shape inference is wrong.
+    that are its inputs. keeps: those that it hands on as they are. doubted: how many nodes
+    shape inference was known to be wrong about, when this was lowered.
     """
 
     lowered: Lowered
@@ -90,9 +90,9 @@ MOST = 64
 class StageCache:
     """The stages of a model that are kept, the one not used for longest first.
 
-    limit: how many times the compiled graphs that one run has used at most, which are several where
-    it has several stages or where shapes grow in a loop; of stages without a graph LIGHTER times as
-    many. A stage in use stays.
+    limit: how many times the compiled graphs of one run are kept. A run uses several where it has
+    several stages, or where shapes grow in a loop; the run that used most counts. Of stages without
+    a graph, LIGHTER times as many are kept. A stage in use stays.
     """
 
     def __init__(self, limit: int) -> None:

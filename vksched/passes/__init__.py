@@ -1,10 +1,10 @@
-"""Passes: a graph as the user wrote it in, one of the same results that takes less work out.
+"""Passes: each takes a graph, and returns one of the same results that takes less work.
 
-    simplify: constants folded, equal calls made one, what changes nothing and what nobody reads out
-    recognise: small ops that are one larger op: attention, norms, activations, a bias
-    convolve: convolutions with known weights in the form that takes fewest products
-    fuse_chains: elementwise ops behind each other made one node
-    fuse_epilogues: what is left of them behind a product or convolution made part of it
+    simplify: folds constants, makes equal calls one, drops nodes without effect or readers
+    recognise: makes one op of small ones: attention, norms, activations, a bias
+    convolve: gives convolutions with known weights the form that takes fewest products
+    fuse_chains: makes one node of elementwise ops behind each other
+    fuse_epilogues: makes elementwise ops behind a product or convolution a part of it
 
 A pass is a function (graph, wishes) -> graph. Each node of the new graph has the name of the node
 whose value it is; `Graph.merged` tells which node stands for the names that are gone, so that

@@ -1,5 +1,5 @@
-"""Rewriter: one walk over a graph that makes another of it, node by node, and keeps account of
-which of the new nodes stands for which of the user's.
+"""Rewriter: walks once over a graph and makes another one, node by node. It keeps account of which
+new node stands for which of the user's.
 
     x -> transpose t -> matmul y -> mul by 1 z -> relu r        the graph
     x ----------------> matmul y' ----------------> relu r      y stands for t, y and z
@@ -307,8 +307,8 @@ def count_readers(graph: Graph, wishes: Wishes) -> list[int]:
 
 
 def rewrite(graph: Graph, rules: Rules, wishes: Wishes, whole: bool = False) -> Graph:
-    """Returns a graph of the same results, with rules applied to its nodes in order, equal calls
-    made one, and what nobody reads left out.
+    """Returns a graph of the same results. Applies rules to the nodes in order, makes equal calls
+    one, and leaves out what nobody reads.
 
     whole: rules always return a node of its own, so that they may be asked of observed values too.
     """

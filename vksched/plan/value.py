@@ -70,8 +70,8 @@ class Split:
     waits: splits for which the host waits before it copies in and submits this one: the crossings,
         less those already waited for or implied by an earlier wait on the same device.
     barriers: positions in (copies_in + nodes + copies_out) before which a barrier is recorded.
-    levels: how many of these items at most need, one after the other, what the one before made: no
-        order does with fewer barriers. inner_barriers: those inside nodes of several dispatches.
+    levels: the length of the longest chain of these items in which each needs the one before: no
+        order needs fewer barriers. inner_barriers: those inside nodes of several dispatches.
     observed: values that the user sees once this split is complete; the next one waits for that.
     """
 

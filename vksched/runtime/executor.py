@@ -89,7 +89,7 @@ class Executor:
         self.device_names = tuple(plan.machine.devices[d].name for d in sorted(self._splits_of))
         """The devices that take part, in order of priority."""
         self.last_stats: RunStats | None = None
-        # What follows changes under this condition; who waits for a slot or for the end is told.
+        # What follows changes under this condition; it wakes those who wait for a slot or the end.
         self._state = threading.Condition()
         self._free_slots = list(range(plan.copies))
         self._threads: dict[int, int] = {}

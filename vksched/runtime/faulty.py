@@ -1,6 +1,6 @@
 """A device that fails on purpose, for tests and drills: what does my program do when a GPU dies?
 
-    FaultyDevice(device, at=3, kind="lost")     submission 0, 1, 2: as ever      3 and later: lost
+    FaultyDevice(device, at=3, kind="lost")     submission 0, 1, 2: normal       3 and later: lost
 
 Everything else is the wrapped device's own work, so that a failure comes with real memory held and
 real submissions under way. Examples: tests/scheduler/test_faults.py, examples/device_loss.py.

@@ -1,5 +1,5 @@
-"""Options of sessions and runs: what people set for onnxruntime, and what of it means something
-here.
+"""Options of sessions and runs: what people set for onnxruntime, and which settings mean
+something here.
 """
 
 from __future__ import annotations

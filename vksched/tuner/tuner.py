@@ -83,7 +83,7 @@ class _Results:
 
 
 class _Noted:
-    """A bench of which it is noted what it runs."""
+    """A bench that notes on disk what it runs."""
 
     def __init__(self, bench: Bench, attempt: Attempt, call: Tunable) -> None:
         self._bench, self._attempt, self._call = bench, attempt, call
@@ -141,7 +141,7 @@ class Tuner:
         return may and self._left_s > 0 and identity_of(spec) is not None
 
     def missing(self, spec: DeviceSpec, calls: Mapping[str, Tunable]) -> list[Tunable]:
-        """Returns the calls of which not all variants were measured on a device, and could be."""
+        """Returns the calls with variants that can be measured on a device, and were not."""
         known, identity, lost = self.results(spec), identity_of(spec), self._lost(spec)
         out = []
         for key, call in calls.items():

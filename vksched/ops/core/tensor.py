@@ -349,7 +349,7 @@ def one_value(op: str, value: object, dtype: str) -> NDArray:
 
 
 def binary(op: str, a: TensorLike, b: TensorLike, name: str | None = None) -> Tensor:
-    """Makes a node of two operands, of which one may be a Python or numpy value."""
+    """Makes a node of two operands; one may be a Python or numpy value."""
     if isinstance(a, Tensor):
         return apply(op, (a, as_tensor(b, like=a)), name=name)
     right = as_tensor(b)

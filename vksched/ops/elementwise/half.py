@@ -1,4 +1,4 @@
-"""Functions of several ops on float16: in float32 from end to end, as every single op is."""
+"""Functions of several ops on float16, computed in float32 from end to end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .select import cast
 def all_computed_wide(
     build: Callable[..., tuple[Tensor, ...]], operands: Sequence[Tensor], name: str | None
 ) -> tuple[Tensor, ...]:
-    """As `computed_wide`, of several results, of which the first gets the name."""
+    """Does what `computed_wide` does, for several results; the first gets the name."""
     if any(t.dtype != FLOAT16 for t in operands):
         return build(*operands, name=name)
     results = build(*(cast(t, FLOAT32) for t in operands), name=None)

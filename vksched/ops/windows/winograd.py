@@ -345,7 +345,7 @@ def _constants(call: Call) -> tuple[tuple[str, int], ...]:
 
 
 def _spread(items: int, rounds: int, limits: Limits) -> Iterator[Launch]:
-    """Yields dispatches with one item for each invocation, of which there are few."""
+    """Yields dispatches with one item for each invocation; for few items."""
     for launch in launches("winograd_conv", items, rounds, limits):
         groups = -(-(launch.last - launch.first) // LOCAL_SIZE)
         yield replace(launch, groups=(min(groups, limits.max_groups[0]), 1, 1))

@@ -35,7 +35,7 @@ class Fallback:
 
 
 def find_fallbacks(plan: PlanValue, few: bool = False) -> tuple[Fallback, ...]:
-    """Returns the ops of which numpy runs nodes that no device could, in the graph's order.
+    """Returns the ops that numpy runs because no device can, in the graph's order.
 
     few: whether arithmetic on a few numbers counts.
     """

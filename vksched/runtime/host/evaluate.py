@@ -48,8 +48,8 @@ class Host:
         self._buffers = buffers
 
     def evaluate(self, graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> NDArray:
-        """Returns the result of one node, by the op's host kernel where it has one; whoever calls
-        silences what numpy warns of.
+        """Returns the result of one node, by the op's host kernel where it has one. The caller
+        silences numpy's warnings.
         """
         node = graph.nodes[node_id]
         op, attrs = node.declaration, node.attrs

@@ -154,9 +154,10 @@ class Context:
         return Recording(self._device, native, sequence)
 
     def free_bytes(self) -> int:
-        """Returns what is left of the largest device-local heap.
+        """Returns the free bytes of the largest device-local heap.
 
-        The driver's budget less its usage; where it keeps none, the heap less what we allocated.
+        That is the driver's budget less its usage. A driver without a budget: the heap less what
+        we allocated.
         """
         self._device.require_open("memory")
         with errors("memory", self.name):
@@ -167,8 +168,8 @@ class Context:
         return max(0, int(heap["size_bytes"]) - live_bytes[self.index])
 
     def kept_open(self) -> contextlib.AbstractContextManager[None]:
-        """Returns what keeps the device from ending, whoever closes it: for what takes long
-        without the GIL on a thread that no interrupt stops.
+        """Returns a context that keeps the device open, even when somebody closes it. It is for
+        long work without the GIL, on a thread that no interrupt stops.
         """
         return self._device.kept_open()
 

@@ -1,4 +1,4 @@
-"""The handle of an open device: what must be taken down in order, whoever ends it.
+"""The handle of an open device: it takes everything down in order, whoever closes the device.
 
 Buffers, pipelines and recordings register here; a device lives as long as any view of its mapped
 memory. Examples: tests/runtime/test_companion.py.
@@ -71,7 +71,7 @@ class Counters:
 
 
 class DeviceHandle:
-    """What must be taken down in order when a context ends, whoever ends it."""
+    """Takes everything of a context down in order, whoever ends it."""
 
     def __init__(self, index: int, name: str, manager: Any) -> None:
         self.name = name

@@ -59,7 +59,7 @@ class SlotMemory(Protocol):
 
 
 class _Commands:
-    """Recordings under way, the last of which is written, and what it has since its barriers."""
+    """Recordings under way. The last one is written to; this knows its commands since a barrier."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

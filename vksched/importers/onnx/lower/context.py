@@ -186,8 +186,8 @@ class ModelContext:
         operands: Sequence[Value | None],
         make: Callable[[], list[Value | None] | None],
     ) -> list[Value | None] | None:
-        """Returns what is made of known operands, None where it cannot be: the same values every
-        time that the operands are the same ones in every lowering, like weights.
+        """Returns the values that are made of known operands; None where there can be none.
+        Operands that every lowering shares, such as weights, give the same values each time.
         """
         arrays = [None if v is None else v.array for v in operands]
         if any(v is not None and id(v.array) not in self._kept for v in operands):

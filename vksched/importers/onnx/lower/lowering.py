@@ -412,8 +412,8 @@ def scope_name(node: NodeProto) -> str:
 
 
 def _elem_type_like(result: Tensor, inputs: Sequence[Value | None]) -> int:
-    """The element type of a result that nothing is said of: that of the first operand that is held
-    as it is, else the one of its own name.
+    """The element type of a result that has none declared: that of the first operand whose storage
+    has its own type, else the one that the result's storage names.
     """
     for value in inputs:
         if value is not None and value.is_tensor:

@@ -88,7 +88,7 @@ class BatchNormalization(OpRun):
 
 
 class _Flattened(OpRun):
-    """An op of rows, each of which is all of the axes from one on, 1 by default."""
+    """An op of rows. A row is all axes from `axis` on, by default from 1."""
 
     def _run(self, x: NDArray, **_: Any) -> Results:
         axis = next((a.i for a in self.onnx_node.attribute if a.name == "axis"), 1)

@@ -56,7 +56,7 @@ def _versions(of: ModelProto | FunctionProto) -> dict[str, int]:
 
 
 def _since(op_type: str, domain: str, versions: Mapping[str, int]) -> int | None:
-    """Returns the opset of which an op is, None where there is no such op."""
+    """Returns the opset that has defined an op; None where there is no such op."""
     canonical = canonical_domain(domain)
     if canonical not in versions:
         return None

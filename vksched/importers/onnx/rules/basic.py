@@ -45,7 +45,7 @@ def reshape_rule(n: NodeContext) -> Tensor:
         n.require(all(i < len(old) for i in copied), f"shape {given} for {old}")
         given = tuple(old[i] if d == 0 else d for i, d in enumerate(given))
         if -1 in given and any(old[i] == 0 for i in copied):
-            # of an empty tensor, what is left of the other axes
+            # an empty tensor: -1 stands for the axes that are not copied
             rest = math.prod(d for i, d in enumerate(old) if i not in copied)
             others = math.prod(d for i, d in enumerate(given) if i not in copied and d != -1)
             n.require(others > 0 and rest % others == 0, f"shape {given} for {old}")

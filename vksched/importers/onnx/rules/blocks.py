@@ -26,7 +26,7 @@ def unpack(array: NDArray, bits: int) -> NDArray:
 
 
 def _once(n: NodeContext, operands: tuple[int, ...], make: Callable[..., NDArray]) -> Tensor:
-    """Returns what is made of known operands: the same weight every time that they are the same."""
+    """Returns a weight made of known operands. The same operands give the same weight."""
     given = [n.value(i) if n.has(i) else None for i in operands]
     arrays = [n.known(i) if n.has(i) else None for i in operands]
     node = n.node.SerializeToString(deterministic=True)

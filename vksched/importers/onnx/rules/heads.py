@@ -127,5 +127,5 @@ def scores_of(
     if stage == 2:
         return scores
     weights = softmax(scores, axis=-1)
-    # a row of which no key is seen has no weights
+    # a row that sees no key has no weights
     return where(scores > number_of(-math.inf, scores), weights, number_of(0.0, scores))

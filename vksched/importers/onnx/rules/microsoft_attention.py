@@ -38,7 +38,7 @@ def _scale(n: NodeContext, depth: int) -> float:
 
 
 def _filtered(n: NodeContext, valid: Tensor, like: Tensor) -> Tensor:
-    """Returns what is added to scores: hidden keys are far down, but a row of them is a row."""
+    """Returns the numbers to add to scores. They push hidden keys far down, but not to -inf."""
     low = number_of(n.attr("mask_filter_value", -10000.0), like)
     return where(valid, number_of(0.0, like), low)
 

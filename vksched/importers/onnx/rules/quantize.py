@@ -1,4 +1,4 @@
-"""Rules for quantised models: integers are held as int32, of which sums and products are exact.
+"""Rules for quantised models. Integers are held as int32; its sums and products are exact.
 
 x = (q - zero point) * scale        q = saturate(round(x / scale) + zero point)
 """

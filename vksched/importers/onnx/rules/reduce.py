@@ -133,7 +133,7 @@ def softmax(n: NodeContext) -> Tensor:
 
 
 def _softmax_in_steps(x: Tensor, axis: int) -> Tensor:
-    """As the op's function body, each step of which rounds: models are held to that in float16."""
+    """Computes as the op's function body does: each step rounds. Tests expect that in float16."""
     powers = ops.exp(x - ops.reduce_max(x, axis, True))
     return powers / ops.reduce_sum(powers, axis, True)
 
