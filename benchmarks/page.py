@@ -29,31 +29,35 @@ Extras = Mapping[str, list[dict[str, Any]]]
 INTRODUCTION = [
     "# Performance",
     "",
-    f"Written by `{COMMAND}`; figures from [results.json](performance/results.json), which "
+    "This page has figures of the machines at hand, beside other runtimes. "
+    f"`{COMMAND}` writes it from [results.json](performance/results.json), which "
     "`vksched bench` measured.",
     "",
-    "A call's time is that of one call in a compiled graph that is replayed, with all data on "
-    "the device: dispatches, barriers and its share of the graph's cost, without submission "
-    "and fence. Rounds of all runtimes take turns in one run, so ratios hold where absolute "
-    "figures do not: other programs may have run beside. Ratios are the medians of the "
-    "rounds' own; above 1 vksched is faster. Every result was compared with numpy's first. "
-    "A share is that of the device's own ceiling in the same run: an fma loop for arithmetic, "
-    "a copy for bytes, whichever bounds the call; there is none where dispatches bound it.",
+    "- **Time** is that of one call in a compiled graph that is replayed, with all data on the "
+    "device. It has dispatches, barriers, and its share of the graph's cost. It has no submission "
+    "and no fence.",
+    "- **Ratios**: above 1 vksched is faster. Rounds of all runtimes take turns in one run. So "
+    "ratios hold even where other programs ran beside and absolute figures do not. A ratio is the "
+    "median of the rounds' own ratios.",
+    "- **Share** is the share of the device's own ceiling in the same run: a loop of multiply-adds "
+    "for arithmetic, or a copy for bytes, whichever bounds the call. A call that dispatches bound has "
+    "no share.",
+    "- Every result was first compared with numpy's.",
     "",
 ]
 MODELS = """Each model is one network with the same random weights in every runtime, in float32. A
-run takes its inputs from the host and gives its result to it; a decoder's cache stays with the
-runtime where that can keep one. Getting ready, compilers and tuners included, is no part of it.
+run takes its inputs from the host and gives its result back to the host. A decoder's cache stays
+with the runtime, if that can keep one. Getting ready does not count, compilers and tuners included.
 "Its kernels" is the sum of our own kernels' time, each submitted alone, in turns with whole runs.
-IREE reads the ONNX file that onnxruntime reads; ncnn's layers are written from the same
-description, and products by the faster of its two layers. PyTorch, wgpu and hand-written Kompute
-have no such models here, numpy neither. Memory is the most that our plan takes on the device,
-weights included, and by how much a fresh process of onnxruntime grows, which computes on the
+IREE reads the ONNX file that onnxruntime reads. ncnn's layers are written from the same
+description, and products use the faster of its two layers. PyTorch, wgpu, hand-written Kompute and
+numpy have no such models here. Memory is the most that our plan takes on the device, weights
+included. Beside it stands how much a fresh process of onnxruntime grows, which computes on the
 CPU.""".replace("\n", " ")
 
 PLANNING = (
-    "CPU time from a graph to a verified plan. A value is the time per node, beside it that of the "
-    "smallest graph of its kind; a ratio of 1 means that the time grows as the graph does."
+    "CPU time from a graph to a verified plan. A value is the time per node. Beside it stands the "
+    "time of the smallest graph of its kind. A ratio of 1 means that the time grows as the graph does."
 )
 
 
