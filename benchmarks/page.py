@@ -40,8 +40,8 @@ INTRODUCTION = [
     "ratios hold even where other programs ran beside and absolute figures do not. A ratio is the "
     "median of the rounds' own ratios.",
     "- **Share** is the share of the device's own ceiling in the same run: a loop of multiply-adds "
-    "for arithmetic, or a copy for bytes, whichever bounds the call. A call that dispatches bound has "
-    "no share.",
+    "for arithmetic, or a copy for bytes, whichever bounds the call. A call that dispatches bound "
+    "has no share.",
     "- Every result was first compared with numpy's.",
     "",
 ]
@@ -57,7 +57,8 @@ CPU.""".replace("\n", " ")
 
 PLANNING = (
     "CPU time from a graph to a verified plan. A value is the time per node. Beside it stands the "
-    "time of the smallest graph of its kind. A ratio of 1 means that the time grows as the graph does."
+    "time of the smallest graph of its kind. A ratio of 1 means that the time grows as the graph "
+    "does."
 )
 
 
