@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -112,3 +117,59 @@ def test_runs_on_the_cpu_take_the_threads_that_are_free(
         sched.compile(vs.matmul(vs.input("x", (4, 4)), x))(x=x)
     assert seen and set(seen) == {1}
     assert blas_threads() == before
+
+
+def test_runs_go_on_when_the_interpreter_ends(
+    nobody_chose: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    before = blas_threads()
+    with monkeypatch.context() as at_exit:
+        at_exit.setattr(threading.Thread, "start", refuse)
+        with products_on(0, 4):  # of which no library is: a thread is wanted in any case
+            pass
+    with products_on(1, 4):
+        assert set(blas_threads()) == {1}
+    assert blas_threads() == before
+
+
+def test_a_library_that_does_not_say_its_threads_is_left_alone(
+    nobody_chose: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = SimpleNamespace(num_threads=None)
+    monkeypatch.setattr(
+        threads,
+        "ThreadpoolController",
+        lambda: SimpleNamespace(select=lambda **_: SimpleNamespace(lib_controllers=[silent])),
+    )
+    threads._blas.cache_clear()
+    try:
+        with products_on(1, 4):
+            pass
+    finally:
+        threads._blas.cache_clear()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_child_forked_in_the_midst_of_a_run_runs_its_own() -> None:
+    code = """
+import os, signal
+import numpy
+from vksched.runtime.host import threads
+limit = threads._limit
+names = [pool.num_threads for pool in threads._blas()]
+with limit.of(1):
+    limit._lock.acquire()  # as another thread may at that moment
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        with limit.of(1):
+            pass
+        os._exit([pool.num_threads for pool in threads._blas()] != names)
+    limit._lock.release()
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert (done.stdout, done.stderr) == ("0\n", "")

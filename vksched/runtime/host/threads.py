@@ -18,8 +18,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from typing import Any
 
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+from ..fork import in_child
 
 MOMENT_S = 0.25
 """Others are looked at no more often. The first time, what was since the device was opened counts
@@ -111,15 +114,17 @@ class Governor:
 
 
 @cache
-def _blas() -> ThreadpoolController:
-    return ThreadpoolController().select(user_api="blas")
+def _blas() -> list[Any]:
+    """Returns the libraries of numpy's products that say how many threads they take."""
+    pools = ThreadpoolController().select(user_api="blas").lib_controllers
+    return [pool for pool in pools if pool.num_threads is not None]
 
 
 def _set(counts: list[int]) -> None:
     """Sets the threads of each library, from a thread that ends at once: threadpoolctl lets the
     first thread that sets them do so alone as long as it lives, and that may be one of the user's.
     """
-    pools = _blas().lib_controllers
+    pools = _blas()
     if counts == [pool.num_threads for pool in pools]:
         return
 
@@ -128,8 +133,9 @@ def _set(counts: list[int]) -> None:
             pool.set_num_threads(count)
 
     thread = threading.Thread(target=change)
-    thread.start()
-    thread.join()
+    with suppress(RuntimeError):  # when the interpreter ends, no thread starts any more
+        thread.start()
+        thread.join()
 
 
 class _Limit:
@@ -141,12 +147,20 @@ class _Limit:
         self._lock = threading.Lock()
         self._inside = 0
         self._before: list[int] = []
+        """What they were; empty where they still are."""
+
+    def begin_anew(self) -> None:
+        """In a forked child: the runs are the parent's, and another thread may hold the lock. What
+        they have limited stays so until a run here ends: a library is not to be asked in a fork.
+        """
+        self._lock = threading.Lock()
+        self._inside = 0
 
     @contextmanager
     def of(self, threads: int) -> Iterator[None]:
         with self._lock:
-            if self._inside == 0:
-                self._before = [pool.num_threads for pool in _blas().lib_controllers]
+            if not self._before:
+                self._before = [pool.num_threads for pool in _blas()]
             self._inside += 1
             _set([min(threads, most) for most in self._before])
         try:
@@ -156,9 +170,11 @@ class _Limit:
                 self._inside -= 1
                 if self._inside == 0:
                     _set(self._before)
+                    self._before = []
 
 
 _limit = _Limit()
+in_child(_limit.begin_anew)
 
 
 @contextmanager
