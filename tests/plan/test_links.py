@@ -33,6 +33,7 @@ def test_links_are_part_of_a_machine_as_data() -> None:
         (5, 'expected "between" with two of a, cpu'),
         ([{"between": ["a"]}], 'expected "between"'),
         ([{"between": ["a", "c"]}], 'expected "between"'),
+        ([{"between": [["a"], "cpu"]}], 'expected "between"'),
         ([{"between": ["a", "cpu"], "speed": 1}], "no field 'speed'"),
         ([{"between": ["a", "cpu"], "bytes_per_s": 0}], "expected a speed above 0"),
     ],
