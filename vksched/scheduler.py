@@ -227,7 +227,6 @@ class Scheduler:
         """Returns the plan that `compile` would carry out now: where everything would run, and what
         it would take on each device. Nothing is allocated.
         """
-        self._owner.require("the scheduler")
         return self._graphs.reserve(outputs, placement, updates, observe)
 
     def function(
@@ -282,8 +281,8 @@ class Scheduler:
         """
         if self._owner.forked:
             return
+        self._graphs.require_outside("close")
         with self._lock:
-            self._graphs.require_outside("close")
             models = list(self._models)
         for model in models:
             model.close()  # their runs may still have stages to compile

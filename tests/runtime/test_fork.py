@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system doe
 needs_vulkan = pytest.mark.skipif(not vulkan_names(), reason="no Vulkan device here")
 
 HEAD = """
-import gc, os, sys, threading, traceback
+import gc, os, signal, sys, threading, traceback
 import numpy as np
 import vksched as vs
 from vksched.runtime.vulkan import binding
@@ -98,6 +98,41 @@ with vs.Scheduler(names) as sched:
 print("done", flush=True)
 """,
         devices,
+    )
+    assert_done(done)
+
+
+def test_a_child_compiles_no_new_shapes_of_the_parent_s_models() -> None:
+    done = python(
+        """
+from onnx import TensorProto as T, helper
+x, out = (helper.make_tensor_value_info(name, T.FLOAT, ["n"]) for name in "xy")
+graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [out])
+model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+with vs.Scheduler(names) as sched:
+    run = sched.compile(vs.load(model))
+    run(x=X[0])
+
+    def work():
+        signal.alarm(20)
+        refused(lambda: run(x=X[0, :2]))
+
+    locked, over = threading.Event(), threading.Event()
+
+    def hold():  # as a thread does that compiles
+        with sched._graphs.lock:
+            locked.set()
+            over.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    locked.wait()
+    assert in_child(work, os._exit) == 0
+    over.set()
+    holder.join()
+print("done", flush=True)
+""",
+        ["cpu"],
     )
     assert_done(done)
 

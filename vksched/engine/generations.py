@@ -299,8 +299,9 @@ class Compiled:
                     self._placed.append(executor.plan)
                     self.plan = executor.plan
                 except VkschedError as error:
-                    if error.__cause__ is None:
-                        error.__cause__ = self._faults.last
+                    last_fault = self._faults.last
+                    if last_fault is not None and error.__cause__ is None:
+                        error.__cause__ = last_fault
                     raise
                 finally:
                     now = self._executor

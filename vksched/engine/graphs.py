@@ -61,6 +61,7 @@ class Graphs:
         observe: Observe | None = None,
     ) -> Run:
         """Returns a run of a graph, which is made ready where it is not yet."""
+        self.owner.require("the scheduler")  # in a forked child the lock may be held for ever
         with self.lock:
             request = self._request(outputs, placement, updates, observe, progress)
             key = request.key()
@@ -91,6 +92,7 @@ class Graphs:
         observe: Observe | None = None,
     ) -> Plan:
         """Returns the plan that `compile` would carry out now; nothing is allocated."""
+        self.owner.require("the scheduler")
         with self.lock:
             request = self.preparing.lighten(self._request(outputs, placement, updates, observe))
         return self.preparing.plan(request, self.preparing.machine())
@@ -104,7 +106,9 @@ class Graphs:
 
     def require_outside(self, what: str) -> None:
         """Raises in an observer or sink of a run, which would wait for itself."""
-        for each in self.compiled:
+        with self.lock:
+            compiled = list(self.compiled)
+        for each in compiled:
             each.require_outside(what)
 
     def close(self) -> bool:
