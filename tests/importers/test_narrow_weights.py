@@ -184,6 +184,15 @@ def test_weights_of_any_size_come_to_devices_whole(
         assert max(memory.weight_bytes for memory in ready.plan.memory) <= array.nbytes + 64
 
 
+def test_a_single_number_is_widened(devices: list[str]) -> None:
+    one = vs.weight(np.array(-7, np.int8))
+    with vs.Scheduler(devices) as sched:
+        results = sched.compile([vs.widen(one), vs.widen(one, np.float32(0.5), np.int32(-8))])()
+    assert [r.tolist() for r in results] == [-7, 0.5]
+    with pytest.raises(vs.ShapeError, match="expected an axis"):
+        vs.widen(one, axis=1)
+
+
 def test_four_bits_take_a_byte() -> None:
     four = numpy_helper.to_array(
         onnx.helper.make_tensor(

@@ -52,6 +52,22 @@ def test_providers_can_be_changed(ort: ModuleType, relu: bytes) -> None:
     assert session.get_providers() == [CPU]
 
 
+def test_a_session_stays_what_it_is_where_it_cannot_move(
+    relu: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: object, **more: object) -> None:
+        raise vs.OutOfMemory("[compile] no room")
+
+    with vs.InferenceSession(relu, providers=[CPU]) as session:
+        before = session.get_provider_options()
+        with monkeypatch.context() as filled:
+            filled.setattr(vs.Scheduler, "compile", full)
+            with pytest.raises(vs.OutOfMemory):
+                session.set_providers([CUDA, CPU])
+        assert session.get_provider_options() == before
+        np.testing.assert_array_equal(session.run(None, {"x": X})[0], np.maximum(X, 0))
+
+
 def test_a_session_moves_to_another_device(software: str, relu: bytes) -> None:
     with vs.InferenceSession(relu, providers=[CPU]) as session:
         before = session.model_run

@@ -99,10 +99,10 @@ class InferenceSession:
         provider_options: Sequence[Mapping[str, Any]] | None,
     ) -> None:
         """Makes the model ready on the devices that providers stand for."""
-        self._chosen: Chosen = choose_devices(providers, provider_options)
+        chosen = choose_devices(providers, provider_options)
         level = self._sess_options.graph_optimization_level
         scheduler = Scheduler(
-            self._chosen.devices,
+            chosen.devices,
             trace=[self._recorder] if self._recorder is not None else [],
             optimize=level != GraphOptimizationLevel.ORT_DISABLE_ALL,
         )
@@ -111,6 +111,7 @@ class InferenceSession:
         except BaseException:
             scheduler.close()
             raise
+        self._chosen: Chosen = chosen
         self._devices = tuple(device.name for device in scheduler.devices)
         self._finalizer = weakref.finalize(self, _close, self._run, scheduler)
 

@@ -168,5 +168,5 @@ def widen(
                 raise DTypeError(
                     f"[widen] expected a {what} of {dtype}, got {given[-1].dtype}; try vs.cast"
                 )
-    at = normalize_axis("widen", axis, x.rank)
+    at = normalize_axis("widen", axis, max(x.rank, 1))  # a single number has none, and needs none
     return apply("widen", (x, *given), {"axis": at}, name)
