@@ -8,7 +8,7 @@ that quantises, and another runtime computes each part from vksched's own values
     judge:    x -> part -> q1'   q1 -> part -> q2'   q2 -> part -> y'
 
 Each result must be the same on these equal inputs, q1' and q2' up to one step in a few elements.
-Where the two whole runs part is the first q that differs. Examples: tests/test_cli_check.py.
+Where the two whole runs part is the first q that differs. Examples: tests/cli/test_cli_check.py.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     outputs --differ from the judge's--> does the network quantise?  steps.py, on equal inputs
                                      --> was it the onnx evaluator?  onnxruntime, a second judge
 
-Examples: tests/test_cli_check.py.
+Examples: tests/cli/test_cli_check.py.
 """
 
 from __future__ import annotations
