@@ -191,8 +191,8 @@ def _links(data: object, names: set[str]) -> Links:
     for entry in data if isinstance(data, list) else [data]:
         given = entry if isinstance(entry, Mapping) else {}
         ends = given.get("between")
-        is_pair = isinstance(ends, (list, tuple)) and len(ends) == 2
-        if not is_pair or any(not isinstance(end, str) or end not in names for end in ends):
+        known = isinstance(ends, (list, tuple)) and [n for n in ends if n in sorted(names)]
+        if not isinstance(ends, (list, tuple)) or len(ends) != 2 or known != list(ends):
             raise PlanError(
                 f'[machine] expected "between" with two of {", ".join(sorted(names))} in each of '
                 f"the links, got {entry!r}"
