@@ -52,6 +52,7 @@ def test_providers_can_be_changed(ort: ModuleType, relu: bytes) -> None:
     assert session.get_providers() == [CPU]
 
 
+@pytest.mark.filterwarnings("ignore:.*only software:UserWarning")
 def test_a_session_stays_what_it_is_where_it_cannot_move(
     relu: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from test_random import SETTINGS, draw_graph, values
 from test_scheduler import error, numpy_result
 
 import vksched as vs
+from vksched.engine.preparing import Preparing
 from vksched.machine.spec import DeviceSpec
 from vksched.plan.plan import Plan
 from vksched.runtime.device import Device
@@ -353,6 +354,20 @@ def test_where_nothing_is_left_the_error_tells_of_the_fault() -> None:
         assert isinstance(caught.value.__cause__, vs.DeviceLost)
         with pytest.raises(vs.OutOfMemory):
             run(x=X)
+
+
+def test_an_error_without_a_fault_keeps_what_it_came_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*given: object) -> None:
+        try:
+            raise KeyError("where it began")
+        except KeyError:
+            raise vs.PlanError("[plan] what came of it")  # noqa: B904, as code of others may
+
+    monkeypatch.setattr(Preparing, "executor", fail)
+    with vs.Scheduler(["cpu"]) as sched, pytest.raises(vs.PlanError) as caught:
+        sched.compile(vs.relu(vs.input("x", X.shape)))
+    assert isinstance(caught.value.__context__, KeyError)
+    assert not caught.value.__suppress_context__
 
 
 def test_weight_kept_on_a_dead_device_goes_elsewhere_with_a_note() -> None:
