@@ -79,6 +79,11 @@ def test_the_account_goes_on_with_own_work() -> None:
     assert before is not None and now is not None and now > before
 
 
+def test_zeros_are_no_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_from_proc", lambda: 0.0)
+    assert threads.worked_s() is None
+
+
 def test_products_are_limited_and_left_as_they_were(nobody_chose: None) -> None:
     before = blas_threads()
     with products_on(1, 4):

@@ -44,10 +44,10 @@ def usable_cores() -> int:
 
 def worked_s() -> float | None:
     """Returns the seconds that the cores of this process have worked, for whomever, since some
-    start; None where the system does not say.
+    start; None where the system does not say, as in sandboxes that show zeros.
     """
     with suppress(OSError, ValueError, AttributeError):
-        return _from_proc()
+        return _from_proc() or None
     with suppress(ImportError, OSError):
         import psutil  # type: ignore[import-untyped, unused-ignore]
 
