@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import vulkan_names
 from test_executor import X, stepped
 
 import vksched as vs
 from vksched.machine.spec import DeviceSpec
 from vksched.plan.plan import Plan
+from vksched.runtime.device import Session
 from vksched.runtime.executor import INTERRUPTED_S
 from vksched.runtime.null import NullSession
 from vksched.types import Progress
@@ -284,6 +286,34 @@ def test_ctrl_c_before_a_device_got_its_commit_costs_neither_state_nor_device(
             run()
         assert np.array_equal(sched.read(held), X + 2) and not sched.quarantined
         assert np.array_equal(run(), -X - 2) and len(device.sessions) == 1
+
+
+@pytest.mark.parametrize("name", ["cpu", *vulkan_names()])
+def test_ctrl_c_when_a_device_has_got_its_commit_costs_neither_state_nor_device(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = vs.state(X, name="held")
+    left: list[int] = []
+
+    with vs.Scheduler([name]) as sched:
+        run = sched.compile(vs.neg(held), {"held": name}, updates={held: held + 1.0})
+        run()
+        session = next(iter(run._compiled._executor._sessions.values()))
+        session = getattr(session, "_session", session)  # behind what the tests watch
+        begin = type(session).submit
+
+        def submit(self: Session, slot: int, split: int, ticket: int) -> None:
+            begin(self, slot, split, ticket)
+            if run.plan.splits[split] in run.plan.commits and not left:
+                left.append(split)
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(type(session), "submit", submit)
+        with pytest.raises(KeyboardInterrupt):
+            run()
+        assert left and not sched.quarantined
+        assert np.array_equal(sched.read(held), X + 2)
+        assert np.array_equal(run(), -X - 2)
 
 
 @pytest.mark.parametrize("during", ["waiting", "freeing"])

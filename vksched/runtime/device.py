@@ -32,7 +32,7 @@ class Session(Protocol):
 
     def submit(self, slot: int, split: int, ticket: int) -> None:
         """Starts a split and returns at once. ticket: a number that this run has alone on this
-        slot.
+        slot. Asked again with the same one, as after an interrupt, it starts what has not begun.
         """
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:

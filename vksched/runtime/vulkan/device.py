@@ -81,6 +81,8 @@ class _Slot:
         self.outbox: list[HostBuffer] = []
         self.recordings: dict[int, tuple[Recording, ...]] = {}
         self.status_of = {s.id: STATUS_WORDS * i for i, s in enumerate(splits)}
+        self.tickets: dict[int, int] = {}
+        """By split, of the run that submitted it last, or was about to."""
         self._buffers: list[Buffer] = []
         self._views: dict[int, WordView] = {}
         try:
@@ -172,8 +174,11 @@ class VulkanSession:
         at = memory.status_of[split]
         memory.status.array[at + TICKET] = ticket
         memory.status.array[at + FLAGS] = 0
+        again = memory.tickets.get(split) == ticket  # an interrupt came, maybe after the device's
+        memory.tickets[split] = ticket
         for recording in memory.recordings[split]:
-            recording.submit()
+            if not (again and recording.pending):
+                recording.submit()
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
         """One fence for all that was submitted before: a queue ends its submissions in order."""
