@@ -17,6 +17,7 @@ PROGRAM = """
 import importlib.metadata, importlib.util, sys
 assert importlib.util.find_spec("onnxruntime") is not None
 assert importlib.util.find_spec("onnxruntime.training") is None
+import os
 import numpy as np
 import onnxruntime as ort
 from onnxruntime import InferenceSession
@@ -44,7 +45,7 @@ try:
 except InvalidArgument:
     pass
 print(__name__, sys.argv[1:], session.run(None, {"x": [[-1.0, 0.5, 2.0]]})[0].tolist())
-print(type(session).__module__, sys.path[0])
+print(type(session).__module__, sys.path[0], os.getcwd() in sys.path)
 """
 """What programs do with onnxruntime."""
 
@@ -84,7 +85,7 @@ def test_a_program_runs_unchanged(folder: Path, tmp_path: Path) -> None:
     assert done.stderr == "" and done.returncode == 0
     ran, where = done.stdout.splitlines()
     assert ran == f"__main__ {[model, '--flag', '-m']} [[0.0, 0.5, 2.0]]"
-    assert where == f"vksched.session.inference {folder}"
+    assert where == f"vksched.session.inference {folder} False"
 
 
 def test_a_module_runs_unchanged(folder: Path) -> None:

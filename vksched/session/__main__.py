@@ -33,7 +33,8 @@ def main() -> None:
     if given.module:
         runpy.run_module(given.program, run_name="__main__", alter_sys=True)
     elif os.path.exists(given.program):
-        sys.path.insert(0, os.path.dirname(os.path.abspath(given.program)))
+        if not getattr(sys.flags, "safe_path", False):  # as Python does for a program
+            sys.path[0] = os.path.dirname(os.path.realpath(given.program))
         runpy.run_path(given.program, run_name="__main__")
     else:
         parser.error(f"[session] expected a program, got no file at {given.program!r}")
