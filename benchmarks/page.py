@@ -336,7 +336,8 @@ def _loops(shaders: Path) -> list[str]:
     text = shaders.read_text("utf-8").partition("<!-- end -->")[0]
     return [
         "For each multiply-add of a loop, by that code: **cycles · shared reads · global reads**. "
-        "Cycles are those of a compute unit for 64 lanes; a loop of nothing else takes 1.00.",
+        "Cycles are those of a compute unit for 64 lanes, in brackets those of the whole loop with "
+        "both sides of its branches; a loop of nothing else takes 1.00.",
         "",
         *(line for line in text.splitlines() if line.startswith("|")),
         "",
