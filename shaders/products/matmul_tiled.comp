@@ -4,6 +4,7 @@
 // Steps of TILE_K go through shared memory, read along whichever axis of a and b is contiguous. For GPUs.
 // Source: Volkov and Demmel, Benchmarking GPUs to tune dense linear algebra, 2008.
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 layout(local_size_x = 16, local_size_y = 8, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint BLOCK = 4;
@@ -15,6 +16,9 @@ layout(constant_id = 5) const uint B_ALONG_N = 1;
 #else
 #define LOAD T
 #define READ(x, at) x[at]
+#endif
+#ifndef ROUNDS
+#define ROUNDS
 #endif
 #include "matmul.glsl"
 
@@ -86,7 +90,7 @@ void compute_tile(uvec3 at, uint row, uint column) {
         load_a(at.x, row, step, inside && step + TILE_K <= k);
         load_b(at.y, column, step, inside && step + TILE_K <= k);
         barrier();
-        for (uint s = 0u; s < TILE_K; ++s) {
+        ROUNDS for (uint s = 0u; s < TILE_K; ++s) {
             T4 left[FOURS];
             for (uint i = 0u; i < FOURS; ++i) left[i] = a_tile[s * A_LINE + lane.y + i * gl_WorkGroupSize.y];
             for (uint j = 0u; j < FOURS; ++j) {
