@@ -24,6 +24,7 @@ from onnx.backend.test.runner import Runner
 from onnx.reference import ReferenceEvaluator
 
 import vksched as vs
+from vksched.engine.graphs import Graphs
 from vksched.graph import build_graph
 from vksched.importers.onnx.model import Model
 from vksched.models.run import ModelRun
@@ -262,11 +263,19 @@ class CaseRunner:
         turns = itertools.cycle(self.names)
         for _ in range(zlib.crc32(case.name.encode()) % len(self.names)):
             next(turns)
+        return ModelRun(model, _GraphsInTurns(self.sched, turns), {}, 16, warns=False)
 
-        def compile(outputs: Mapping[str, vs.Tensor], _: object) -> vs.Run:
-            return self.sched.compile(outputs, _take_turns(outputs, turns))
 
-        return ModelRun(model, compile, {}, 16, self.sched.trace, None)
+class _GraphsInTurns(Graphs):
+    """Graphs of a scheduler whose nodes go to the devices in turn."""
+
+    def __init__(self, sched: vs.Scheduler, turns: Iterator[str]) -> None:
+        super().__init__(sched._preparing)
+        self._sched = sched
+        self._turns = turns
+
+    def compile(self, outputs: Mapping[str, vs.Tensor], *_: object) -> vs.Run:
+        return self._sched.compile(outputs, _take_turns(outputs, self._turns))
 
 
 def _take_turns(

@@ -41,7 +41,7 @@ TOO_LONG: list[tuple[str, dict[str, Any], tuple[TensorType, ...]]] = [
     ("max_pool", {**POOL, "kernel": (8192, 8192), "sizes": (1, 9)}, (f32(1, 1, 8192, 8200),)),
     ("adaptive_average_pool", {"sizes": (2, 2)}, (f32(1, 3, 8192, 8192),)),
     ("adaptive_max_pool", {"sizes": (2,)}, (f32(1, 1, 1 << 27),)),
-    ("conv", CONV, (f32(1, 512, 256, 256), f32(1, 512, 256, 256))),
+    ("conv", CONV, (f32(1, 512, 257, 256), f32(1, 512, 256, 256))),
     (
         "conv_transpose",
         {**CONV, "output_padding": (0, 0)},
