@@ -32,6 +32,8 @@ needs_compiler = pytest.mark.skipif(
 )
 # 8 x 8 finished results, while they are stored one by one (matmul_tiled.comp, store_block).
 LOCAL_BYTES = {"matmul_tiled_float32": 256, "matmul_tiled_int32": 256}
+# The results of 4 rows too, where long steps follow; Mesa 26 keeps them in registers.
+LOCAL_BYTES_25 = {**LOCAL_BYTES, "matmul_few_float32": 64}
 # Each of 1024 threads holds 128 values over a barrier; a card has registers for 64 to 96 of them.
 SPILLS = """#version 450
 layout(local_size_x = 1024) in;
@@ -101,10 +103,11 @@ def test_products_of_integers_leave_room_for_nearly_as_many_waves(
 
 @needs_nvk
 def test_the_numbers_are_those_of_an_nvidia_card(report: Report) -> None:
+    known = LOCAL_BYTES_25 if " Mesa 25." in report.drivers["ga102"] else LOCAL_BYTES
     for pipeline, got in report.results["ga102"].items():
         assert isinstance(got, Statistics)
         assert 0 < got.vgprs <= 255 and got.instructions > 0 and got.code_bytes > 0, pipeline
-        assert got.scratch_bytes <= LOCAL_BYTES.get(pipeline.variant, 0), pipeline
+        assert got.scratch_bytes <= known.get(pipeline.variant, 0), pipeline
 
 
 @needs_driver
