@@ -6,8 +6,9 @@ import vksched as vs
 
 
 def present_devices() -> list[str]:
-    """Returns the names of all devices of the best kind present."""
+    """Returns the names of all devices of the best kind present, discrete cards first."""
     found = [info for info in vs.devices() if info.name != "cpu" and info.usable]
+    found.sort(key=lambda info: info.type != "discrete")
     hardware = [info.name for info in found if info.default]
     software = [info.name for info in found if info.type == "cpu"]
     return hardware or software or ["cpu"]

@@ -188,7 +188,7 @@ def show(report: dict[str, Any], console: Console) -> None:
     show_default=True,
     help="What to find.",
 )
-@click.option("--devices", "named", help="As in vulkan:0,vulkan:1,cpu. Default: all GPUs.")
+@click.option("--devices", "named", help="As in vulkan:0,vulkan:1,cpu. Default: all cards.")
 @click.option("--batch", type=click.IntRange(1), default=16, show_default=True)
 @click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Hits to show.")
 @click.option(

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 import vksched as vs
+from vksched.engine.request import Request
 
 CARDS = Path(__file__).parent / "data" / "two_cards.json"
 LAYERS, HIDDEN, LENGTH, HEADS = 12, 512, 128, 8
@@ -48,7 +49,8 @@ def build() -> vs.Tensor:
 def main() -> vs.Plan:
     """Returns the plan; nothing is allocated."""
     machine = vs.Machine.from_dict(json.loads(CARDS.read_text("utf-8")))
-    plan = vs.plan_graph(vs.build_graph(build())[0], machine)
+    written = Request(vs.build_graph(build())[0], (), {})
+    plan = vs.plan_graph(written.optimized(machine).graph, machine)  # as a scheduler plans it
     print(plan.explain(), plan.explain("layer.11.wide"), sep="\n\n")
     return plan
 

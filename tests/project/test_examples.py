@@ -12,9 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from conftest import MULTI_SETS
 
 import vksched as vs
+from vksched.cli import main
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples"
@@ -55,12 +57,26 @@ def test_cpu_fallback(devices: list[str]) -> None:
         assert "10000 dispatches" in where["chosen"][1]
 
 
+def test_examples_take_discrete_cards_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pick
+
+    cpu = vs.devices()[-1]
+    kinds = {"vulkan:0": "integrated", "vulkan:1": "discrete", "vulkan:2": "discrete"}
+    cards = [dataclasses.replace(cpu, name=n, type=kind, default=True) for n, kind in kinds.items()]
+    monkeypatch.setattr(vs, "devices", lambda: [*cards, cpu])
+    assert pick.present_devices() == ["vulkan:1", "vulkan:2", "vulkan:0"]
+
+
 def test_two_cards(capsys: pytest.CaptureFixture[str]) -> None:
     import two_cards
 
     plan = two_cards.main()
     assert plan.device_of("layer.0.wide") == "small" and plan.device_of("layer.11.wide") == "large"
-    assert len(plan.crossings) == 1 and "small is full" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert len(plan.crossings) == 1 and "small is full" in said
+    command = ["plan", f"{two_cards.__file__}:build", "--machine", str(two_cards.CARDS)]
+    same = CliRunner().invoke(main, command).output
+    assert said.splitlines()[0] == same.splitlines()[0]
 
 
 @pytest.mark.filterwarnings(r"ignore:\[fallback\] numpy runs where")
