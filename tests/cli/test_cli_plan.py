@@ -163,7 +163,7 @@ def test_modules_are_found_from_the_current_folder(
 @pytest.mark.parametrize(
     ("args", "code", "match"),
     [
-        (["{}"], 2, "expected MODULE:ATTRIBUTE or FILE.py:ATTRIBUTE"),
+        (["{}"], 2, "expected MODULE:ATTRIBUTE or FILE.py:ATTRIBUTE.*try vksched info"),
         (["{}:"], 2, "expected MODULE:ATTRIBUTE"),
         (["{}:nope"], 1, "model.py has no 'nope'; there is: x, w, hidden, Holder, build, sized"),
         (["{}:hidden.nope"], 1, "has no 'hidden.nope'"),
@@ -178,7 +178,7 @@ def test_modules_are_found_from_the_current_folder(
         (["{}:x", "--devices", "tpu"], 1, "expected vulkan:N"),
         (["{}:x", "--devices", "cpu", "--place", "y"], 2, "--place expects PATTERN=DEVICE"),
         (["{}:x", "--devices", "cpu", "--place", "y=cpu"], 1, "matches 'y', got none"),
-        (["{}:x", "--devices", "cpu", "--place", "x=gpu"], 1, "expected one of cpu, got 'gpu'"),
+        (["{}:x", "--devices", "cpu", "--place", "x=gpu"], 1, "one of cpu, got 'gpu'; try"),
         (["{}:x", "--devices", "cpu", "--copies", "0"], 1, "at least 1 copy"),
         (["{}:x", "--devices", "cpu", "--copies", "two"], 2, "not a valid integer"),
         (["{}:hidden", "--devices", "cpu", "--node", "mlp.v"], 1, "got none; close: mlp.w"),

@@ -74,7 +74,7 @@ def test_on_numpy_alone_nothing_is_warned_of_and_steps_are_events() -> None:
 def test_a_model_explains_its_stages_and_what_is_between() -> None:
     with vs.Scheduler(["cpu"]) as sched:
         run = sched.compile(vs.load(parse(TEXT)))
-        with pytest.raises(vs.PlanError, match=r"call the model once, or try prepare\(x="):
+        with pytest.raises(vs.PlanError, match=r"none yet; try run\(x=\.\.\.\) or prepare first"):
             run.explain()
         run.prepare(x=(40,))
         assert run.explain().endswith(

@@ -299,7 +299,7 @@ def test_names(show: Show) -> None:
         ("vulkan:\u0661", "4 to 32 hex digits"),
         ("vulkan:", "expected vulkan:N"),
         ("vulkan", "expected vulkan:N"),
-        ("cuda:0", "expected vulkan:N.*got 'cuda:0'"),
+        ("cuda:0", "expected vulkan:N.*got 'cuda:0'; try a name that `vksched devices`"),
         ("CPU", "expected vulkan:N"),
         ("", "expected vulkan:N"),
     ],

@@ -144,7 +144,10 @@ def load_outputs(address: str) -> Any:
     """
     place, _, attribute = address.rpartition(":")
     if not place or not attribute:
-        raise click.UsageError(f"expected MODULE:ATTRIBUTE or FILE.py:ATTRIBUTE, got {address!r}.")
+        raise click.UsageError(
+            f"expected MODULE:ATTRIBUTE or FILE.py:ATTRIBUTE, got {address!r}; try vksched info "
+            "for an ONNX model."
+        )
     module = _guard(f"import {place}", lambda: _load_module(place))
     value: Any = module
     for name in attribute.split("."):

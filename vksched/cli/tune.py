@@ -49,7 +49,7 @@ def tune(
     """Measure the variants of kernels, for the calls of models or for typical ones, and keep which
     is the fastest for each; programs use that from then on.
 
-    Without --devices those used by default are measured, or all CPU drivers where that is none.
+    Without --devices it measures the default devices, or all software devices where there are none.
     """
     if not budget_s > 0:
         raise VkschedError(f"[tune] expected a budget above 0 seconds, got {budget_s:g}")

@@ -122,7 +122,10 @@ class Machine:
             if device.name == name:
                 return position
         known = ", ".join(d.name for d in self.devices)
-        raise DeviceError(f"[placement] expected one of {known}, got {name!r}")
+        raise DeviceError(
+            f"[placement] expected one of {known}, got {name!r}; try one of these, or name that "
+            "one among the devices too"
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the machine as plain data; `from_dict` makes a machine of that."""

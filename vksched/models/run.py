@@ -29,8 +29,6 @@ from .program import Program, StageCompiler
 from .stages import Stage, StageCache
 from .telling import explain_stages
 
-_NOTHING = "[plan] nothing is compiled yet; call the model once, or try prepare(x=(1, 3, 224, 224))"
-
 
 class ModelRun:
     """A model that is ready to run: call it with arrays by name, as often as you like.
@@ -134,7 +132,7 @@ class ModelRun:
         """The plan of the compiled graph that was used last: `print(run.plan.explain())`."""
         plans = self.plans
         if not plans:
-            raise PlanError(_NOTHING)
+            raise self._nothing_yet()
         return plans[-1]
 
     def explain(self) -> str:
@@ -151,7 +149,7 @@ class ModelRun:
                 for stage in stages
             ]
             if not used:
-                raise PlanError(_NOTHING)
+                raise self._nothing_yet()
             return explain_stages(max(used, key=lambda pair: pair[0])[1], kept)
 
     def close(self) -> None:
@@ -165,6 +163,12 @@ class ModelRun:
             is_worker = get_ident() in self._workers
             worker.shutdown(wait=not is_worker, cancel_futures=is_worker)
         self._cache.close()
+
+    def _nothing_yet(self) -> PlanError:
+        hint = call_text(value.name for value in self.inputs)
+        return PlanError(
+            f"[plan] expected a compiled model, got none yet; try {hint} or prepare first"
+        )
 
     def _require_open(self) -> None:
         if self._closed:

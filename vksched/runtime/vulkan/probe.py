@@ -155,7 +155,10 @@ def resolve(name: str) -> DeviceInfo:
         return cpu_device()
     kind, _, which = name.partition(":")
     if kind != "vulkan" or not which:
-        raise DeviceError(f"[device] expected vulkan:N, vulkan:<uuid prefix> or cpu, got {name!r}")
+        raise DeviceError(
+            f"[device] expected vulkan:N, vulkan:<uuid prefix> or cpu, got {name!r}; try a name "
+            "that `vksched devices` lists"
+        )
     all_ = survey()
     found = all_.devices[:-1]
     if not found:
