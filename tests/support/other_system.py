@@ -16,6 +16,7 @@ import os
 import runpy
 import signal
 import sys
+import sysconfig
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -23,6 +24,8 @@ from types import ModuleType
 from typing import Any
 
 ROOT = str(Path(__file__).resolve().parent.parent.parent)
+PACKAGES = sysconfig.get_path("purelib")
+"""Of others, though .venv lies in the repository."""
 
 LINUX_OS = """
     sched_getaffinity sched_setaffinity pidfd_open memfd_create eventfd getrandom posix_fadvise
@@ -73,7 +76,8 @@ def hide(system: str) -> None:
 
 
 def _is_ours(values: Mapping[str, Any]) -> bool:
-    return str(values.get("__file__") or "").startswith(ROOT) and values is not globals()
+    file = str(values.get("__file__") or "")
+    return file.startswith(ROOT) and not file.startswith(PACKAGES) and values is not globals()
 
 
 def _change(module: ModuleType, hidden: set[str], changed: Mapping[str, object]) -> None:
