@@ -5,15 +5,23 @@ Links((("gpu:0", "cpu", Link(bytes_per_s=12e9, latency_s=10e-6)),)).between("cpu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What a transfer takes: latency_s + bytes / bytes_per_s."""
+    """What a transfer takes: latency_s + bytes / bytes_per_s.
+
+    bytes_per_s: infinity is legal. bandwidth: another word for bytes_per_s, for the constructor.
+    """
 
     bytes_per_s: float = 8e9
     latency_s: float = 0.0
+    bandwidth: InitVar[float | None] = None
+
+    def __post_init__(self, bandwidth: float | None) -> None:
+        if bandwidth is not None:
+            object.__setattr__(self, "bytes_per_s", float(bandwidth))
 
     def seconds(self, size_bytes: float) -> float:
         """Returns the time of one transfer."""

@@ -1,0 +1,30 @@
+"""Scheduling as plain values: tasks with costs, devices with links, and who does what when.
+
+    from vksched.schedule import Link, Task, TaskGraph, Topology, schedule
+
+    work = [Task("a", {"p0": 1.0, "p1": 2.5}), Task("b", {"p1": 3.0})]
+    tasks = TaskGraph(work, edges=[("a", "b", 4_000_000)])
+    where = Topology(["p0", "p1"], {("p0", "p1"): Link(bandwidth=8e9, latency_s=20e-6)})
+    plan = schedule(tasks, where)
+    plan.device["a"], plan.makespan_s, plan.lower_bound_s
+
+Nothing here knows of tensors, graphs or drivers. docs/scheduling.md tells what each policy does.
+"""
+
+from __future__ import annotations
+
+from ..machine.links import Link
+from .make import Schedule, policies, schedule
+from .result import Transfer
+from .values import Task, TaskGraph, Topology
+
+__all__ = [
+    "Link",
+    "Schedule",
+    "Task",
+    "TaskGraph",
+    "Topology",
+    "Transfer",
+    "policies",
+    "schedule",
+]

@@ -1,0 +1,228 @@
+"""Bounds: seconds that no schedule can be under.
+
+    path    the longest path, each task with its least seconds, transfers where they must be
+    area    the work spread over all devices that can, as a linear program over fractions of tasks
+    pinned  the work that only one device can do
+    links   with exclusive links: transfers between tasks that have one device each
+
+The area is the smallest T such that fractions x[t][d] of all tasks exist with
+sum over t of seconds[t][d] * x[t][d] <= T for each device d. scipy solves it (HiGHS) where it is
+installed and the program is small: tasks whose seconds are in proportion count as one kind. Else
+weights w of devices, which sum to 1, give a bound by duality,
+T >= sum over t of the least w[d] * seconds[t][d], and some steps make the weights better. A bound
+from weights may be lower than the program's, by a part of a percent as a rule.
+
+Sources: Lenstra, Shmoys, Tardos, "Approximation algorithms for scheduling unrelated parallel
+machines", Mathematical Programming 46, 1990; Arora, Hazan, Kale, "The multiplicative weights update
+method", Theory of Computing 8, 2012.
+Complexity: path edges * devices; area kinds * devices * STEPS, or that of a linear program with at
+most CELLS variables. Examples: tests/schedule/test_bounds.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .problem import INFINITY, Problem
+
+CELLS = 4_000
+"""Variables of the largest linear program that is solved."""
+STEPS = 200
+"""Steps that make weights better."""
+WORK = 20_000_000
+"""Cells that these steps may look at together."""
+FULL = 2_000_000
+"""Edges * devices * devices up to which each pair of devices is looked at for the path."""
+SHADE = 1e-9
+"""By what part rounding of the linear program could put its value above the truth."""
+Table = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Lower bounds in seconds; those that the objective does not ask for are 0.
+
+    by: what the area came from, "linear program" or "weights of devices".
+    """
+
+    path_s: float = 0.0
+    area_s: float = 0.0
+    pinned_s: float = 0.0
+    links_s: float = 0.0
+    by: str = ""
+
+    @property
+    def value_s(self) -> float:
+        """The largest of all."""
+        return max(self.path_s, self.area_s, self.pinned_s, self.links_s)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns all of them as plain data."""
+        return asdict(self)
+
+
+def find_bounds(problem: Problem, objective: str = "latency", linear: bool = True) -> Bounds:
+    """Returns the lower bounds of a problem.
+
+    linear: False leaves scipy out.
+    """
+    if not problem.n:
+        return Bounds()
+    area, by = area_bound(problem, linear)
+    return Bounds(
+        path_s=path_bound(problem) * (1 - SHADE) if objective == "latency" else 0.0,
+        area_s=area * (1 - SHADE),
+        pinned_s=pinned_bound(problem) * (1 - SHADE),
+        links_s=links_bound(problem) * (1 - SHADE),
+        by=by,
+    )
+
+
+def path_bound(problem: Problem) -> float:
+    """Returns the longest path, over the best device of each task.
+
+    ends[t][d] is the least end of t if it runs on d and devices could do any number of tasks at
+    once. Large problems count each transfer with the fastest link.
+    """
+    m = problem.m
+    ends: list[Table | None] = [None] * problem.n
+    full = not problem.uniform and problem.edges * m * m <= FULL
+    latency, each = problem.least_link
+    left = [len(arcs) for arcs in problem.after]
+    longest = 0.0
+    for t in problem.order:
+        row = np.zeros(m)
+        for p, size in problem.before[t]:
+            known = ends[p]
+            assert known is not None
+            if full:
+                through = known[:, None] + problem.latencies + size * problem.inverses
+                np.maximum(row, through.min(axis=0), out=row)
+            else:
+                cross = float(known.min()) + latency + size * each
+                np.maximum(row, np.minimum(known, cross), out=row)
+            left[p] -= 1
+            if not left[p]:
+                ends[p] = None  # memory of long graphs
+        row += problem.rows[problem.kind[t]]
+        if len(problem.able[t]) < m:
+            shut = np.full(m, INFINITY)
+            shut[list(problem.able[t])] = 0.0
+            row += shut
+        longest = max(longest, float(row.min()))
+        ends[t] = row
+    return longest
+
+
+def pinned_bound(problem: Problem) -> float:
+    """Returns the largest load of a device by tasks that can run nowhere else."""
+    load = [0.0] * problem.m
+    for t, devices in enumerate(problem.able):
+        if len(devices) == 1:
+            load[devices[0]] += problem.cost[t][devices[0]]
+    return max(load)
+
+
+def links_bound(problem: Problem) -> float:
+    """Returns the largest load of an exclusive link by transfers that cannot be avoided."""
+    if not problem.exclusive:
+        return 0.0
+    load: dict[int, float] = {}
+    for t, devices in enumerate(problem.able):
+        if len(devices) == 1:
+            for p, size in problem.before[t]:
+                source = problem.able[p]
+                if len(source) == 1 and source != devices:
+                    channel = problem.channel[source[0]][devices[0]]
+                    took = problem.transfer_s(size, source[0], devices[0])
+                    load[channel] = load.get(channel, 0.0) + took
+    return max(load.values(), default=0.0)
+
+
+def area_bound(problem: Problem, linear: bool = True) -> tuple[float, str]:
+    """Returns the least largest load over fractions of tasks, and what it came from."""
+    rows, many = _kinds(problem)
+    scale = float(np.where(np.isfinite(rows), rows, 0.0).max(initial=0.0))
+    if scale <= 0.0:
+        return 0.0, "weights of devices"
+    if linear and rows.size <= CELLS:
+        found = _linear(rows / scale, many)
+        if found is not None:
+            return found * scale, "linear program"
+    return _weighted(rows / scale, many) * scale, "weights of devices"
+
+
+def _kinds(problem: Problem) -> tuple[Table, Table]:
+    """Returns seconds by kind and how many tasks each kind stands for.
+
+    Tasks whose rows are in proportion are one kind: twice the seconds everywhere count twice.
+    """
+    able: dict[tuple[int, tuple[int, ...]], int] = {}
+    for kind, devices in zip(problem.kind, problem.able, strict=True):
+        able[kind, devices] = able.get((kind, devices), 0) + 1
+    rows = problem.rows[[kind for kind, _ in able]]
+    for at, (kind, devices) in enumerate(able):
+        if len(devices) < np.isfinite(problem.rows[kind]).sum():
+            row = np.full(problem.m, INFINITY)
+            row[list(devices)] = rows[at, list(devices)]
+            rows[at] = row
+    many = np.array(list(able.values()), dtype=np.float64)
+    unit = rows.min(axis=1)
+    many = many[unit > 0] * unit[unit > 0]  # a task without seconds somewhere is no work
+    rows = rows[unit > 0] / unit[unit > 0][:, None]
+    groups: dict[bytes, int] = {}
+    where = [groups.setdefault(np.round(row, 12).tobytes(), len(groups)) for row in rows]
+    first = np.zeros(len(groups), dtype=np.intp)
+    first[where[::-1]] = np.arange(len(where))[::-1]
+    return rows[first], np.bincount(where, many, len(groups)).astype(np.float64)
+
+
+def _linear(rows: Table, many: Table) -> float | None:
+    """Returns the value of the linear program; None where scipy is missing or does not solve it."""
+    try:
+        from scipy.optimize import linprog
+        from scipy.sparse import coo_array
+    except ImportError:
+        return None
+    kinds, m = rows.shape
+    can = np.isfinite(rows)
+    row, column = np.nonzero(can)
+    count = len(row)
+    goal = np.zeros(count + 1)
+    goal[-1] = 1.0
+    places = np.arange(count)
+    load = coo_array(
+        (
+            np.concatenate([rows[can], -np.ones(m)]),
+            (np.concatenate([column, np.arange(m)]), np.append(places, np.full(m, count))),
+        ),
+        shape=(m, count + 1),
+    )
+    whole = coo_array((np.ones(count), (row, places)), shape=(kinds, count + 1))
+    unit = max(float(many.max()), 1e-300)
+    found = linprog(goal, load, np.zeros(m), whole, many / unit, method="highs")
+    return float(found.fun) * unit if found.status == 0 else None
+
+
+def _weighted(rows: Table, many: Table) -> float:
+    """Returns the best bound that weights of devices were found to give."""
+    kinds, m = rows.shape
+    weight = np.full(m, 1.0 / m)
+    best, steps = 0.0, int(min(STEPS, max(8, WORK // max(kinds * m, 1))))
+    for step in range(steps):
+        cells = np.where(np.isfinite(rows), rows * weight, INFINITY)
+        chosen = cells.argmin(axis=1)
+        at = np.arange(kinds)
+        best = max(best, float(many @ cells[at, chosen]))
+        load = np.bincount(chosen, many * rows[at, chosen], m)
+        top = float(load.max())
+        if top <= best:
+            break
+        # devices that got too much become dear, others cheap
+        weight *= np.exp((load / top - 1.0) * (2.0 / np.sqrt(step + 1.0)))
+        weight /= weight.sum()
+    return best

@@ -1,0 +1,41 @@
+"""Policies: one small file each, from a problem to a device and an order for each task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..problem import Problem
+from ..simulate import Placed
+from .cpop import cpop
+from .dls import dls
+from .etf import etf
+from .fcp import fcp
+from .flb import flb
+from .heft import heft
+from .lookahead import lookahead
+from .max_min import max_min
+from .min_min import min_min
+from .peft import peft
+from .priority import priority
+from .single import fastest, single
+from .sufferage import sufferage
+
+__all__ = ["POLICIES", "Policy", "fastest", "single"]
+
+Policy = Callable[[Problem], Placed]
+
+POLICIES: dict[str, Policy] = {
+    "priority": priority,
+    "heft": heft,
+    "cpop": cpop,
+    "peft": peft,
+    "lookahead": lookahead,
+    "etf": etf,
+    "dls": dls,
+    "min-min": min_min,
+    "max-min": max_min,
+    "sufferage": sufferage,
+    "fcp": fcp,
+    "flb": flb,
+}
+"""By name; beside them `single:<device>` and `auto`."""

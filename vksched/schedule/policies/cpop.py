@@ -1,0 +1,41 @@
+"""CPOP: the critical path on the one device that does it fastest, the rest where it ends first.
+
+Source: Topcuoglu, Hariri, Wu, "Performance-effective and low-complexity task scheduling for
+heterogeneous computing", IEEE TPDS 13(3), 2002.
+Complexity: edges * devices, and the gaps that partial.py keeps. Examples:
+tests/schedule/test_policies.py.
+"""
+
+from __future__ import annotations
+
+from ..partial import Partial
+from ..problem import INFINITY, Problem
+from ..ranks import by_rank, downward, upward
+from ..simulate import Placed
+
+
+def cpop(problem: Problem) -> Placed:
+    """Returns the schedule of CPOP with insertion."""
+    up, down = upward(problem), downward(problem)
+    rank = [a + b for a, b in zip(up, down, strict=True)]
+    path = _path(problem, rank)
+    on_path = set(path)
+    work = [sum(problem.cost[t][d] for t in path) for d in range(problem.m)]
+    home = min(range(problem.m), key=lambda d: (work[d], d))
+    partial = Partial(problem, insertion=True)
+    for t in by_rank(problem, rank):
+        if t in on_path and work[home] < INFINITY and home in partial.devices(t):
+            partial.put(t, home)
+        else:
+            partial.place(t, *partial.choose(t))
+    return partial.done()
+
+
+def _path(problem: Problem, rank: list[float]) -> list[int]:
+    """Returns a path of the highest rank, from a first task to a last one."""
+    at = max((t for t in problem.order if not problem.before[t]), key=rank.__getitem__, default=-1)
+    out: list[int] = []
+    while at >= 0:
+        out.append(at)
+        at = max((c for c, _ in problem.after[at]), key=rank.__getitem__, default=-1)
+    return out

@@ -1,0 +1,22 @@
+"""Dynamic level scheduling: level of the task, less its start, plus what the device is faster.
+
+Source: Sih, Lee, "A compile-time scheduling heuristic for interconnection-constrained
+heterogeneous processor architectures", IEEE TPDS 4(2), 1993. Also known as GDL.
+Complexity: see ready.py. Examples: tests/schedule/test_policies.py.
+"""
+
+from __future__ import annotations
+
+from ..problem import Problem
+from ..simulate import Placed
+from .ready import Step, place_ready
+
+
+def dls(problem: Problem) -> Placed:
+    """Returns the schedule of dynamic levels."""
+    return place_ready(problem, pick)
+
+
+def pick(step: Step) -> int:
+    """Returns the cell with the highest dynamic level."""
+    return int((step.level[:, None] - step.start + step.rest).argmax())

@@ -1,0 +1,27 @@
+"""Earliest task first: of all ready tasks the one that can start first; ties to the higher level.
+
+Source: Hwang, Chow, Anger, Lee, "Scheduling precedence graphs in systems with interprocessor
+communication times", SIAM Journal on Computing 18(2), 1989.
+Complexity: see ready.py. Examples: tests/schedule/test_policies.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..problem import INFINITY, Problem
+from ..simulate import Placed
+from .ready import Step, place_ready
+
+
+def etf(problem: Problem) -> Placed:
+    """Returns the schedule of earliest task first. On equal starts the earlier end wins."""
+    return place_ready(problem, pick)
+
+
+def pick(step: Step) -> int:
+    """Returns the cell with the earliest start, then the highest level, then the earliest end."""
+    first = step.start == step.start.min()
+    level = np.where(first.any(axis=1), step.level, -1.0)
+    best = first & (level == level.max())[:, None]
+    return int(np.where(best, step.finish, INFINITY).argmin())

@@ -1,0 +1,69 @@
+"""Fast load balancing: the ready task that can start first, found among few candidates.
+
+    tasks whose last data comes after their enabling device is free: start there, one heap a device
+    all others: start on the device that is idle first, one heap by the arrival of the last data
+
+Source: Radulescu, van Gemund, "Low-cost task scheduling for distributed-memory machines", IEEE
+TPDS 13(6), 2002. Devices differ here, so the task that was found goes where it ends first of the
+two devices.
+Complexity: (tasks + edges) * (log of tasks + log of devices). Examples:
+tests/schedule/test_policies.py.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from ..partial import Partial
+from ..problem import Problem
+from ..ranks import levels
+from ..simulate import Placed
+from .fcp import enabling, place_fast, start_on
+from .idle import Idle
+
+
+def flb(problem: Problem) -> Placed:
+    """Returns the schedule of fast load balancing."""
+    partial, idle = Partial(problem), Idle(problem.m)
+    level = levels(problem)
+    latency, each = problem.mean_link
+    waits = [len(arcs) for arcs in problem.before]
+    bound: list[tuple[float, float, int]] = []  # start on the enabling device, level, task
+    loose: list[tuple[float, float, int]] = []  # arrival of the last data, level, task
+    home = [-1] * problem.n
+    last = [0.0] * problem.n
+
+    def enter(t: int) -> None:
+        home[t] = enabling(partial, t)
+        last[t] = max(
+            (partial.finish[p] + latency + size * each for p, size in problem.before[t]),
+            default=0.0,
+        )
+        if home[t] >= 0 and last[t] >= partial.free[home[t]]:
+            heapq.heappush(bound, (start_on(partial, t, home[t]), -level[t], t))
+        else:
+            heapq.heappush(loose, (last[t], -level[t], t))
+
+    for t in problem.order:
+        if not waits[t]:
+            enter(t)
+    while bound or loose:
+        while bound:  # entries whose device was taken meanwhile are put right
+            start, rank, t = bound[0]
+            now = start_on(partial, t, home[t])
+            if last[t] < partial.free[home[t]]:
+                heapq.heappop(bound)
+                heapq.heappush(loose, (last[t], rank, t))
+            elif now > start:
+                heapq.heapreplace(bound, (now, rank, t))
+            else:
+                break
+        early = bound[0][0] if bound else float("inf")
+        late = max(loose[0][0], partial.free[idle.first()]) if loose else float("inf")
+        _, _, t = heapq.heappop(loose if late <= early and loose else bound)
+        place_fast(partial, idle, t)
+        for c, _size in problem.after[t]:
+            waits[c] -= 1
+            if not waits[c]:
+                enter(c)
+    return partial.done()

@@ -1,0 +1,23 @@
+"""Max-min: of all ready tasks the one whose earliest end is the latest, where it ends first.
+
+Source: Ibarra, Kim, "Heuristic algorithms for scheduling independent tasks on nonidentical
+processors", Journal of the ACM 24(2), 1977; for graphs: Braun and others, JPDC 61(6), 2001.
+Complexity: see ready.py. Examples: tests/schedule/test_policies.py.
+"""
+
+from __future__ import annotations
+
+from ..problem import Problem
+from ..simulate import Placed
+from .ready import Step, place_ready
+
+
+def max_min(problem: Problem) -> Placed:
+    """Returns the schedule of max-min."""
+    return place_ready(problem, pick)
+
+
+def pick(step: Step) -> int:
+    """Returns the cell of the task that ends last at best."""
+    at = int(step.finish.min(axis=1).argmax())
+    return at * int(step.finish.shape[1]) + int(step.finish[at].argmin())

@@ -1,0 +1,43 @@
+"""PEFT: each task where its end, plus the least that must follow from that device, comes first.
+
+    table[t][d] = longest over consumers c of the least over devices e of
+                  table[c][e] + seconds of c on e + (transfer where e is not d)
+
+Source: Arabnejad, Barbosa, "List scheduling algorithm for heterogeneous systems by an optimistic
+cost table", IEEE TPDS 25(3), 2014.
+Complexity: edges * devices, and the gaps that partial.py keeps. Examples:
+tests/schedule/test_policies.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..partial import place_in_order
+from ..problem import Problem
+from ..ranks import by_rank
+from ..simulate import Placed
+
+
+def peft(problem: Problem) -> Placed:
+    """Returns the schedule of PEFT with insertion."""
+    table = optimistic(problem)
+    rank: list[float] = table.mean(axis=1).tolist() if problem.n else []
+    follow: list[list[float]] = table.tolist()
+    return place_in_order(problem, by_rank(problem, rank), extra=follow.__getitem__)
+
+
+def optimistic(problem: Problem) -> NDArray[np.float64]:
+    """Returns the optimistic cost table: seconds that must follow, (tasks, devices)."""
+    latency, each = problem.mean_link
+    table = np.zeros((problem.n, problem.m))
+    whole = np.zeros((problem.n, problem.m))
+    least = np.zeros(problem.n)
+    for t in reversed(problem.order):
+        row = table[t]
+        for c, size in problem.after[t]:
+            np.maximum(row, np.minimum(whole[c], least[c] + latency + size * each), out=row)
+        np.add(row, problem.rows[problem.kind[t]], out=whole[t])
+        least[t] = whole[t].min()
+    return table

@@ -1,0 +1,20 @@
+"""Priority: the first device in the given order that can run a task and has memory for it.
+
+Costs and transfers are not looked at: this is what a user gets who lists devices by preference.
+Source: vksched's first planner, docs/plans.md.
+Complexity: tasks * devices. Examples: tests/schedule/test_policies.py.
+"""
+
+from __future__ import annotations
+
+from ..partial import Partial
+from ..problem import Problem
+from ..simulate import Placed
+
+
+def priority(problem: Problem) -> Placed:
+    """Returns the schedule that fills devices in their order."""
+    partial = Partial(problem)
+    for t in problem.order:
+        partial.put(t, partial.devices(t)[0])
+    return partial.done()

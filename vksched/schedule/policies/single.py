@@ -1,0 +1,34 @@
+"""Single: everything on one device; what cannot run there goes where it ends first.
+
+Source: the yardstick of every other policy.
+Complexity: tasks * devices. Examples: tests/schedule/test_policies.py.
+"""
+
+from __future__ import annotations
+
+from ..partial import Partial
+from ..problem import Problem
+from ..ranks import by_rank, upward
+from ..simulate import Placed
+
+
+def single(problem: Problem, device: int) -> Placed:
+    """Returns the schedule with everything on one device."""
+    partial = Partial(problem)
+    for t in by_rank(problem, upward(problem)):
+        if device in partial.devices(t):
+            partial.put(t, device)
+        else:
+            partial.place(t, *partial.choose(t))
+    return partial.done()
+
+
+def fastest(problem: Problem) -> int:
+    """Returns the device that runs most tasks, and of those the one with the least work."""
+    can, work = [0] * problem.m, [0.0] * problem.m
+    for t, devices in enumerate(problem.able):
+        cost = problem.cost[t]
+        for d in devices:
+            can[d] += 1
+            work[d] += cost[d]
+    return min(range(problem.m), key=lambda d: (-can[d], work[d], d))

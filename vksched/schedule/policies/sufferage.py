@@ -1,0 +1,34 @@
+"""Sufferage: of all ready tasks the one that loses most if it does not get its best device.
+
+Source: Maheswaran, Ali, Siegel, Hensgen, Freund, "Dynamic mapping of a class of independent tasks
+onto heterogeneous computing systems", JPDC 59(2), 1999.
+Complexity: see ready.py. Examples: tests/schedule/test_policies.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..problem import INFINITY, Problem
+from ..simulate import Placed
+from .ready import Step, place_ready
+
+
+def sufferage(problem: Problem) -> Placed:
+    """Returns the schedule of sufferage."""
+    return place_ready(problem, pick)
+
+
+def pick(step: Step) -> int:
+    """Returns the best cell of the task with the largest loss; a single device is a loss without
+    end.
+    """
+    m = int(step.finish.shape[1])
+    if m == 1:
+        return int(step.finish.argmin())
+    best = np.partition(step.finish, 1, axis=1)
+    loss = np.where(best[:, 1] == INFINITY, INFINITY, 0.0)
+    both = best[:, 1] < INFINITY
+    loss[both] = best[both, 1] - best[both, 0]
+    at = int(loss.argmax())
+    return at * m + int(step.finish[at].argmin())

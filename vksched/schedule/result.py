@@ -1,0 +1,113 @@
+"""Result: a schedule with its times, its lower bound and its transfers.
+
+Complexity: tasks + edges. Examples: tests/schedule/test_result.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from .bounds import Bounds, find_bounds
+from .problem import Problem
+from .values import TaskGraph, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Data that goes from one device to another for one edge."""
+
+    producer: str
+    consumer: str
+    source: str
+    target: str
+    size_bytes: float
+    start_s: float
+    finish_s: float
+
+
+@dataclass(frozen=True)
+class ScheduleValue:
+    """Where and when each task runs; `Schedule` adds checks and a picture.
+
+    policy: of `auto` the name of the policy that it began with. makespan_s: the last end.
+    period_s: seconds between two runs of a stream at best, the largest load of a device.
+    """
+
+    tasks: TaskGraph = field(repr=False)
+    where: Topology = field(repr=False)
+    links: str
+    policy: str
+    objective: str
+    device: Mapping[str, str] = field(repr=False)
+    start_s: Mapping[str, float] = field(repr=False)
+    finish_s: Mapping[str, float] = field(repr=False)
+    transfers: tuple[Transfer, ...] = field(repr=False)
+    makespan_s: float
+    period_s: float
+    _problem: Problem = field(repr=False, compare=False)
+
+    @cached_property
+    def bounds(self) -> Bounds:
+        """The lower bounds, found when they are first asked for."""
+        return find_bounds(self._problem, self.objective)
+
+    @property
+    def value_s(self) -> float:
+        """What the objective asks for: the makespan, or the period."""
+        return self.period_s if self.objective == "throughput" else self.makespan_s
+
+    @property
+    def lower_bound_s(self) -> float:
+        """What no schedule can be under, for the same objective."""
+        return self.bounds.value_s
+
+    @property
+    def ratio(self) -> float:
+        """How far the schedule is above its lower bound: 1.0 is as good as can be."""
+        return self.value_s / self.lower_bound_s if self.lower_bound_s > 0 else 1.0
+
+    @property
+    def busy_s(self) -> dict[str, float]:
+        """Seconds of work by device."""
+        out = dict.fromkeys(self.where.devices, 0.0)
+        for task in self.tasks:
+            name = self.device[task.name]
+            out[name] += task.cost_s[name]
+        return out
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the schedule as plain data that json.dumps takes."""
+        return {
+            "policy": self.policy,
+            "objective": self.objective,
+            "links": self.links,
+            "makespan_s": self.makespan_s,
+            "period_s": self.period_s,
+            "lower_bound_s": self.lower_bound_s,
+            "bounds_s": self.bounds.as_dict(),
+            "busy_s": self.busy_s,
+            "tasks": [
+                {
+                    "name": task.name,
+                    "device": self.device[task.name],
+                    "start_s": self.start_s[task.name],
+                    "finish_s": self.finish_s[task.name],
+                }
+                for task in self.tasks
+            ],
+            "transfers": [
+                {
+                    "producer": t.producer,
+                    "consumer": t.consumer,
+                    "source": t.source,
+                    "target": t.target,
+                    "size_bytes": t.size_bytes,
+                    "start_s": t.start_s,
+                    "finish_s": t.finish_s,
+                }
+                for t in self.transfers
+            ],
+        }

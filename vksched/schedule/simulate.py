@@ -1,0 +1,119 @@
+"""Simulate: what an assignment takes, when each device does its tasks in a given order.
+
+    order   a b c d        p0 |aaa|   |ccc|
+    device  0 1 0 1        p1     |bb|     |dd|     b waits for a transfer from a
+
+A task starts as soon as its device is free and its data is there. A transfer starts when its
+producer ends. With exclusive links a channel serves transfers in the order in which producers end;
+at equal times producers, and then their consumers, are served as they stand in the order.
+
+Complexity: tasks + edges; with exclusive links times the logarithm of both. Examples:
+tests/schedule/test_simulate.py.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+from .problem import Problem
+
+
+@dataclass(slots=True)
+class Placed:
+    """What a policy decides: a device for each task, and an order of all tasks.
+
+    order: producers before consumers. A device does its tasks in this order.
+    """
+
+    device: list[int]
+    order: list[int]
+
+
+@dataclass(slots=True)
+class Times:
+    """What a simulation tells: seconds by task, and transfers by (producer, consumer)."""
+
+    start: list[float]
+    finish: list[float]
+    transfers: dict[tuple[int, int], tuple[float, float]]
+    """Start and end; empty unless links are exclusive."""
+
+    @property
+    def makespan(self) -> float:
+        return max(self.finish, default=0.0)
+
+
+def simulate(problem: Problem, placed: Placed) -> Times:
+    """Returns when each task starts and ends."""
+    if problem.exclusive:
+        return simulate_events(problem, placed)
+    start, finish = [0.0] * problem.n, [0.0] * problem.n
+    free = [0.0] * problem.m
+    device, cost, before = placed.device, problem.cost, problem.before
+    latency, inverse = problem.latency, problem.inverse
+    for t in placed.order:
+        d = device[t]
+        ready = free[d]
+        for p, size in before[t]:
+            s = device[p]
+            at = finish[p]
+            if s != d:
+                at += latency[s][d] + size * inverse[s][d]
+            if at > ready:
+                ready = at
+        start[t] = ready
+        free[d] = finish[t] = ready + cost[t][d]
+    return Times(start, finish, {})
+
+
+def simulate_events(problem: Problem, placed: Placed) -> Times:
+    """Returns when each task starts and ends, event by event; for both kinds of links."""
+    n, m = problem.n, problem.m
+    device, cost = placed.device, problem.cost
+    queue: list[list[int]] = [[] for _ in range(m)]
+    place = [0] * n
+    for at, t in enumerate(placed.order):
+        place[t] = at
+        queue[device[t]].append(t)
+    waits = [len(arcs) for arcs in problem.before]
+    ready, start, finish = [0.0] * n, [0.0] * n, [0.0] * n
+    served: dict[tuple[int, int], tuple[float, float]] = {}
+    head, free = [0] * m, [0.0] * m
+    channel_free: dict[int, float] = {}
+    events: list[tuple[float, int, int]] = []  # end of a task, its place, the task
+
+    def begin(d: int) -> None:
+        """Starts the next task of a device, if its data is on the way or there."""
+        while head[d] < len(queue[d]):
+            t = queue[d][head[d]]
+            if waits[t]:
+                return
+            head[d] += 1
+            start[t] = max(free[d], ready[t])
+            free[d] = finish[t] = start[t] + cost[t][d]
+            heapq.heappush(events, (finish[t], place[t], t))
+
+    for d in range(m):
+        begin(d)
+    while events:
+        now, _, t = heapq.heappop(events)
+        source, touched = device[t], {device[t]}
+        for c, size in sorted(problem.after[t], key=lambda arc: place[arc[0]]):
+            target = device[c]
+            there = now
+            if target != source:
+                took = problem.transfer_s(size, source, target)
+                begun = now
+                if problem.exclusive:
+                    channel = problem.channel[source][target]
+                    begun = max(now, channel_free.get(channel, 0.0))
+                    channel_free[channel] = begun + took
+                there = begun + took
+                served[t, c] = (begun, there)
+            ready[c] = max(ready[c], there)
+            waits[c] -= 1
+            touched.add(target)
+        for d in sorted(touched):
+            begin(d)
+    return Times(start, finish, served)

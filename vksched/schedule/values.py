@@ -1,0 +1,217 @@
+"""Values: tasks with costs, edges with bytes, devices with links.
+
+    Task("a", {"p0": 1.0, "p1": 2.5}) --edge of 4 MB--> Task("b", {"p1": 3.0})
+                                                            |
+    Topology: p0 ----Link(8e9 bytes/s, 20 us)---- p1 <------+ b cannot run on p0
+
+A value is checked when it is made, so that no policy has to. Times are seconds, sizes bytes.
+
+Complexity: linear in tasks, edges and links. Examples: tests/schedule/test_values.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..errors import GraphError, PlanError
+from ..machine.links import Link
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A piece of work that one device does without a break.
+
+    cost_s: seconds on each device that can run it. A device that is missing cannot. Many tasks
+    may share one mapping, which saves memory and time.
+    memory_bytes: what the task keeps on its device all the time, such as weights.
+    """
+
+    name: str
+    cost_s: Mapping[str, float]
+    memory_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.memory_bytes >= 0:
+            raise GraphError(
+                f"[task] expected memory_bytes of 0 or more for {self.name!r}, got "
+                f"{self.memory_bytes!r}"
+            )
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class TaskGraph:
+    """Tasks and the data that goes between them; no circle.
+
+    edges: (producer, consumer, bytes), or (producer, consumer) for 0 bytes. What is given twice
+    is one transfer of both sizes.
+
+    Raises:
+        GraphError: names that are unknown or used twice, sizes or costs below 0, or a circle.
+    """
+
+    tasks: tuple[Task, ...]
+    edges: tuple[tuple[str, str, float], ...]
+    index: Mapping[str, int] = field(repr=False, compare=False)
+    """The place of each task by name."""
+    arcs: Mapping[tuple[int, int], float] = field(repr=False, compare=False)
+    """Bytes by the places of producer and consumer."""
+    order: Sequence[int] = field(repr=False, compare=False)
+    """Places in an order in which producers come first."""
+
+    def __init__(
+        self,
+        tasks: Iterable[Task],
+        edges: Iterable[tuple[str, str, float] | tuple[str, str]] = (),
+    ) -> None:
+        there = tuple(tasks)
+        index = {task.name: i for i, task in enumerate(there)}
+        if len(index) < len(there):
+            seen: set[str] = set()
+            twice = next(t.name for t in there if t.name in seen or seen.add(t.name))  # type: ignore[func-returns-value]
+            raise GraphError(f"[tasks] expected a name once, got {twice!r} twice")
+        _check_costs(there)
+        full: list[tuple[str, str, float]] = []
+        arcs: dict[tuple[int, int], float] = {}
+        for edge in edges:
+            size = edge[2] if len(edge) == 3 else 0
+            full.append((edge[0], edge[1], size))
+            for end in edge[:2]:
+                if end not in index:
+                    raise GraphError(
+                        f"[tasks] expected edges between tasks that are there, got {end!r} in "
+                        f"{edge!r}"
+                    )
+            if not 0 <= size < math.inf:
+                raise GraphError(f"[tasks] expected 0 or more bytes, got {edge!r}")
+            ends = index[edge[0]], index[edge[1]]
+            arcs[ends] = arcs.get(ends, 0.0) + size
+        object.__setattr__(self, "tasks", there)
+        object.__setattr__(self, "edges", tuple(full))
+        object.__setattr__(self, "index", index)
+        object.__setattr__(self, "arcs", arcs)
+        object.__setattr__(self, "order", _sort(there, arcs))
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self.tasks)
+
+
+def _check_costs(tasks: Sequence[Task]) -> None:
+    known: set[int] = set()
+    for task in tasks:
+        if id(task.cost_s) in known:
+            continue
+        known.add(id(task.cost_s))
+        for device, cost in task.cost_s.items():
+            if not 0 <= cost < math.inf:
+                raise GraphError(
+                    f"[task] expected 0 or more seconds for {task.name!r} on {device!r}, got "
+                    f"{cost!r}; try to leave out a device that cannot run it"
+                )
+
+
+def _sort(tasks: Sequence[Task], arcs: Mapping[tuple[int, int], float]) -> list[int]:
+    """Returns an order in which producers come first: by the place given where that is free."""
+    after: list[list[int]] = [[] for _ in tasks]
+    waits = [0] * len(tasks)
+    for a, b in arcs:
+        after[a].append(b)
+        waits[b] += 1
+    order = [i for i, count in enumerate(waits) if not count]
+    for at in order:  # grows as tasks become ready
+        for other in after[at]:
+            waits[other] -= 1
+            if not waits[other]:
+                order.append(other)
+    if len(order) < len(tasks):
+        circle = _circle(after, [i for i, count in enumerate(waits) if count])
+        names = " -> ".join(tasks[i].name for i in circle)
+        raise GraphError(f"[tasks] expected no circle, got {names}")
+    return order
+
+
+def _circle(after: Sequence[Sequence[int]], left: Sequence[int]) -> list[int]:
+    """Returns a circle among tasks of which each waits for another of them."""
+    alive = set(left)
+    before = {b: a for a in left for b in after[a] if b in alive}
+    at, seen = left[0], dict[int, int]()
+    while at not in seen:
+        seen[at] = len(seen)
+        at = before[at]
+    walk = list(seen)[seen[at] :]
+    return [at, *reversed(walk[1:]), at]
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Topology:
+    """Devices, the links between them, and their memory.
+
+    links: a link for (a, b) serves both ways unless (b, a) is given too. default_link: of pairs
+    that are not named. memory_bytes: of devices whose memory is limited.
+
+    Raises:
+        PlanError: names that are unknown or used twice, or a link that is no link.
+    """
+
+    devices: tuple[str, ...]
+    links: Mapping[tuple[str, str], Link]
+    memory_bytes: Mapping[str, float]
+    default_link: Link
+
+    def __init__(
+        self,
+        devices: Iterable[str],
+        links: Mapping[tuple[str, str], Link] | None = None,
+        *,
+        memory_bytes: Mapping[str, float] | None = None,
+        default_link: Link | None = None,
+    ) -> None:
+        names = tuple(devices)
+        known = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        there = set(names)
+        if not names or len(there) < len(names):
+            raise PlanError(f"[topology] expected devices with a name each, got {known or 'none'}")
+        given = dict(links or {})
+        base = Link() if default_link is None else default_link
+        for ends, link in [*given.items(), (("default", "link"), base)]:
+            if link is not base and (ends[0] not in there or ends[1] not in there):
+                raise PlanError(f"[topology] expected links between {known}, got {ends!r}")
+            if ends[0] == ends[1]:
+                raise PlanError(f"[topology] expected links between two devices, got {ends!r}")
+            if not (link.bytes_per_s > 0 and 0 <= link.latency_s < math.inf):
+                raise PlanError(
+                    f"[topology] expected a speed above 0 and a latency of 0 or more for {ends!r}, "
+                    f"got {link!r}"
+                )
+        room = dict(memory_bytes or {})
+        for name, size in room.items():
+            if name not in there or not size >= 0:
+                raise PlanError(
+                    f"[topology] expected 0 or more bytes of memory for {known}, got {size!r} for "
+                    f"{name!r}"
+                )
+        object.__setattr__(self, "devices", names)
+        object.__setattr__(self, "links", given)
+        object.__setattr__(self, "memory_bytes", room)
+        object.__setattr__(self, "default_link", base)
+
+    def link(self, source: str, target: str) -> Link:
+        """Returns the link from one device to another."""
+        way = self.links.get((source, target)) or self.links.get((target, source))
+        return way or self.default_link
+
+    def channel(self, source: str, target: str) -> tuple[str, str]:
+        """Returns the name of the channel from one device to another.
+
+        With exclusive links a channel carries one transfer at a time. A link that serves both ways
+        is one channel, and so is each pair of devices without a link of its own.
+        """
+        if (source, target) in self.links:
+            return source, target
+        if (target, source) in self.links:
+            return target, source
+        return min((source, target), (target, source))
