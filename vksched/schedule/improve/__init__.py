@@ -1,0 +1,1 @@
+"""Improvers: a schedule made better, step by step."""

@@ -1,0 +1,218 @@
+"""Local: a schedule in which one task after the other is taken out and put where it does best.
+
+    up[t]    start to t's end, the longest way      p0 |a|--|b|      the makespan is the largest
+    down[t]  t's start to the end, the longest way  p1    |c|  |d|   up + down - seconds
+
+One order of all tasks holds both the graph's order and each device's. Take task v out. For each
+slot between two tasks x, y of a device, the longest way through v is
+
+    max(end of x, arrival of v's data) + seconds of v + max(down of y, what v's consumers need)
+
+This is exact as long as v stays behind its producers and before its consumers in the order: then x
+does not depend on v, nor v on y. So all slots of all devices cost as much as one simulation. The
+new makespan is the larger of this and the makespan without v.
+
+Source: Mastrolilli, Gambardella, "Effective neighbourhood functions for the flexible job shop
+problem", Journal of Scheduling 3(1), 2000; here with transfers, and slots of one order, so that no
+choice can close a circle.
+Complexity: tasks + edges for each task that is put elsewhere. Examples:
+tests/schedule/test_improve.py.
+"""
+
+from __future__ import annotations
+
+from ..problem import INFINITY, Problem
+from ..simulate import Placed
+
+
+class Local:
+    """A schedule whose tasks can be moved one by one; transfers do not wait for each other."""
+
+    def __init__(self, problem: Problem, placed: Placed) -> None:
+        self.problem = problem
+        self.order: list[int] = []
+        self.device: list[int] = []
+        self.place = [0] * problem.n
+        self.up = [0.0] * problem.n
+        self.down = [0.0] * problem.n
+        self.room: list[float] = []
+        self.makespan = 0.0
+        self.steps = 0.0
+        """About how many microseconds of a slow core it took so far; see steps.py."""
+        self._each = 0.45 + 0.17 * problem.edges / max(problem.n, 1)
+        self.load(placed)
+
+    def load(self, placed: Placed) -> None:
+        """Goes on with another schedule."""
+        self.order = list(placed.order)
+        self.device = list(placed.device)
+        self.room = list(self.problem.room)
+        if self.problem.limited:
+            for t, d in enumerate(self.device):
+                self.room[d] -= self.problem.size[t]
+        self.refresh(0, self.problem.n)
+
+    def placed(self) -> Placed:
+        """Returns the schedule as it is now."""
+        return Placed(list(self.device), list(self.order))
+
+    def refresh(self, low: int, high: int) -> None:
+        """Finds `up` from a place of the order on, and `down` before another; others are right."""
+        order, device, up, down, place = self.order, self.device, self.up, self.down, self.place
+        n, m = self.problem.n, self.problem.m
+        free = [0.0] * m
+        for t in order[:low]:
+            free[device[t]] = up[t]
+        self._forward(order[low:], free, up)
+        self.makespan = max(free)
+        need = [0.0] * m
+        for t in order[: high - 1 : -1] if high else reversed(order):
+            need[device[t]] = down[t]
+        self._backward(order[:high], need, down)
+        for at in range(n):
+            place[order[at]] = at
+        self.steps += (n + high - low) * self._each + 0.1 * n + 0.05 * m
+
+    def _forward(self, tasks: list[int], free: list[float], up: list[float]) -> None:
+        problem, device = self.problem, self.device
+        cost, before = problem.cost, problem.before
+        latency, inverse = problem.latency, problem.inverse
+        for t in tasks:
+            d = device[t]
+            ready = free[d]
+            for p, size in before[t]:
+                s = device[p]
+                end = up[p]
+                if s != d:
+                    end += latency[s][d] + size * inverse[s][d]
+                if end > ready:
+                    ready = end
+            free[d] = up[t] = ready + cost[t][d]
+
+    def _backward(self, tasks: list[int], need: list[float], down: list[float]) -> None:
+        problem, device = self.problem, self.device
+        cost, after = problem.cost, problem.after
+        latency, inverse = problem.latency, problem.inverse
+        for t in reversed(tasks):
+            d = device[t]
+            rest = need[d]
+            late, each = latency[d], inverse[d]
+            for c, size in after[t]:
+                s = device[c]
+                more = down[c]
+                if s != d:
+                    more += late[s] + size * each[s]
+                if more > rest:
+                    rest = more
+            need[d] = down[t] = rest + cost[t][d]
+
+    def through(self, v: int) -> float:
+        """Returns the longest way through a task."""
+        return self.up[v] + self.down[v] - self.problem.cost[v][self.device[v]]
+
+    def critical(self) -> list[int]:
+        """Returns the tasks on longest ways."""
+        least = self.makespan * (1 - 1e-12)
+        self.steps += 0.14 * self.problem.n
+        up, down, cost, device = self.up, self.down, self.problem.cost, self.device
+        return [t for t in self.order if up[t] + down[t] - cost[t][device[t]] >= least]
+
+    def shift(self, v: int, d: int) -> bool:
+        """Puts a task on another device and keeps the order, if it can run there and has room.
+
+        Call `refresh` after the last of them.
+        """
+        problem, home = self.problem, self.device[v]
+        if d == home or problem.cost[v][d] == INFINITY or d not in problem.able[v]:
+            return False
+        if problem.limited:
+            if problem.size[v] > self.room[d]:
+                return False
+            self.room[home] += problem.size[v]
+            self.room[d] -= problem.size[v]
+        self.device[v] = d
+        return True
+
+    def move(self, v: int) -> bool:
+        """Puts a task where the longest way through it is shortest, if that is shorter than now.
+
+        The makespan never grows. Returns whether the task was moved.
+        """
+        problem, device, place = self.problem, self.device, self.place
+        before, after, cost = problem.before[v], problem.after[v], problem.cost[v]
+        at, home = place[v], device[v]
+        rest = self.order.copy()
+        del rest[at]
+        low = max((place[p] for p, _ in before), default=-1) + 1
+        high = min((place[c] for c, _ in after), default=problem.n) - 1
+        m = problem.m
+        # what devices are free after, and need then, without v
+        up, down = self.up.copy(), self.down.copy()
+        free, need = [0.0] * m, [0.0] * m
+        for t in rest[:low]:
+            free[device[t]] = up[t]
+        middle = free.copy()
+        for t in rest[low:at]:
+            middle[device[t]] = up[t]
+        self._forward(rest[at:high], middle, up)
+        for t in reversed(rest[high:]):
+            need[device[t]] = down[t]
+        middle = need.copy()
+        for t in reversed(rest[at:high]):
+            middle[device[t]] = down[t]
+        self._backward(rest[low:at], middle, down)
+        # slots
+        able = problem.able[v]
+        if problem.limited and problem.size[v]:
+            able = tuple(d for d in able if d == home or self.room[d] >= problem.size[v])
+        arrive, leave = [INFINITY] * m, [0.0] * m
+        for d in able:
+            ready = 0.0
+            for p, size in before:
+                s = device[p]
+                end = up[p] + problem.latency[s][d] + size * problem.inverse[s][d]
+                if end > ready:
+                    ready = end
+            arrive[d] = ready + cost[d]
+            more = 0.0
+            for c, size in after:
+                s = device[c]
+                end = down[c] + problem.latency[d][s] + size * problem.inverse[d][s]
+                if end > more:
+                    more = end
+            leave[d] = more
+        now = self.through(v)
+        best, slot, target = now * (1 - 1e-9), -1, home
+        for k in range(low, high):
+            t = rest[k]
+            d = device[t]
+            end = arrive[d]
+            if end < best:
+                begun = free[d] + cost[d]
+                if begun > end:
+                    end = begun
+                more, follow = leave[d], down[t]
+                end += follow if follow > more else more
+                if end < best:
+                    best, slot, target = end, k, d
+            free[d] = up[t]
+        for d in able:
+            begun, end = free[d] + cost[d], arrive[d]
+            more, follow = leave[d], need[d]
+            found = (begun if begun > end else end) + (follow if follow > more else more)
+            if found < best:
+                best, slot, target = found, high, d
+        self.steps += 4 + (high - low) * (self._each + 0.2) + 0.05 * problem.n
+        self.steps += len(able) * (0.4 + 0.15 * (len(before) + len(after))) + 0.05 * m
+        if slot < 0:
+            return False
+        rest.insert(slot, v)
+        self.order = rest
+        if target != home:
+            device[v] = target
+            if problem.limited:
+                self.room[home] += problem.size[v]
+                self.room[target] -= problem.size[v]
+        self.up, self.down = up, down
+        self.refresh(min(at, slot), max(at, slot) + 1)
+        return True

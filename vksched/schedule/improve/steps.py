@@ -1,0 +1,33 @@
+"""Steps: a budget in seconds as a number of steps, so that the same seed gives the same plan.
+
+A clock would stop the search earlier on a busy machine, and the plan would differ from run to run.
+So all parts of `auto` count what they do: one step is about a microsecond of Python on one core of
+2.1 GHz. A faster machine needs less than the budget, a slower one more.
+
+The numbers of policies were fitted to times of `benchmarks/schedules.py`; they need not be exact.
+Examples: tests/schedule/test_improve.py.
+"""
+
+from __future__ import annotations
+
+from ..problem import Problem
+
+PER_S = 1e6
+"""Steps in a second of budget."""
+
+
+def steps_of(name: str, problem: Problem) -> float:
+    """Returns about how many steps a policy takes."""
+    n, m, arcs = problem.n, problem.m, problem.edges
+    if name in ("etf", "dls", "min-min", "max-min", "sufferage"):
+        ready = min(n / 4, 32 if m >= 64 else 256)
+        return 19.0 * n + 0.05 * arcs * m + 0.002 * n * ready * m
+    if name == "lookahead":
+        return 10.0 * n + arcs * (3.0 + (0.9 + 0.1 * m) * min(m, 16))
+    if name in ("fcp", "flb"):
+        return 4.0 * n + 1.2 * arcs
+    if name in ("priority", "single"):
+        return 2.0 * n + 0.06 * arcs * m
+    if name == "peft":
+        return 5.0 * n + 2.0 * arcs + (0.2 * n + 0.06 * arcs) * m
+    return 4.0 * n + 1.0 * arcs + (0.2 * n + 0.06 * arcs) * m
