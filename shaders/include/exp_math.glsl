@@ -6,8 +6,12 @@
 
 #define LOG_2 0.69314718056
 
+// Gives the sign of x to a magnitude that has no sign, or the sign of x already: so no bit of it is cleared. With a cleared bit
+// this would be (a & c) | (b & ~c) for a constant c, and LLVM makes one instruction of that and a choice behind it on CPUs with
+// AVX-512. Before July 2026 it took a wrong table of bits there (llvm-project issue 157929): on llvmpipe of Mesa 25.0.7 with
+// LLVM 19.1.7, floor(1.5) in the last elements of a tensor was 6e-39.
 float with_sign(float magnitude, float x) {
-    return uintBitsToFloat((floatBitsToUint(magnitude) & 0x7fffffffu) | (floatBitsToUint(x) & 0x80000000u));
+    return uintBitsToFloat(floatBitsToUint(magnitude) | (floatBitsToUint(x) & 0x80000000u));
 }
 
 // 2^n for -126 <= n <= 127. A product, as SwiftShader shifts lane by lane.
