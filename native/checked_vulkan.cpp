@@ -30,6 +30,7 @@ thread_local bool prefer_cached = false;
 
 struct UnfinishedTensor {
     uint32_t memory_types = 0; // bits of those that fit it
+    uint32_t memory_type = 0;  // that of its memory
     VkBuffer buffer = VK_NULL_HANDLE;
     VkDeviceMemory memory = VK_NULL_HANDLE;
 };
@@ -89,19 +90,24 @@ namespace {
 std::mutex physical_mutex;
 std::map<VkDevice, VkPhysicalDevice> physical_of;
 
+// Returns the physical device of a device, or null where kp did not make it.
+VkPhysicalDevice find_physical(VkDevice device)
+{
+    std::lock_guard<std::mutex> lock(physical_mutex);
+    const auto at = physical_of.find(device);
+    return at == physical_of.end() ? VK_NULL_HANDLE : at->second;
+}
+
 // Returns a memory type like the one chosen that the host's caches cover, too: without, reading runs
 // at some 100 MB/s on discrete cards, whose drivers list such types first. Else the one chosen.
 uint32_t cached_type(VkDevice device, uint32_t chosen)
 {
-    VkPhysicalDeviceMemoryProperties properties{};
-    {
-        std::lock_guard<std::mutex> lock(physical_mutex);
-        auto at = physical_of.find(device);
-        if (at == physical_of.end()) {
-            return chosen;
-        }
-        vkGetPhysicalDeviceMemoryProperties(at->second, &properties);
+    const VkPhysicalDevice physical = find_physical(device);
+    if (physical == VK_NULL_HANDLE) {
+        return chosen;
     }
+    VkPhysicalDeviceMemoryProperties properties{};
+    vkGetPhysicalDeviceMemoryProperties(physical, &properties);
     const VkMemoryPropertyFlags wanted =
       properties.memoryTypes[chosen].propertyFlags | VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
     for (uint32_t i = 0; i < properties.memoryTypeCount; i++) {
@@ -111,6 +117,33 @@ uint32_t cached_type(VkDevice device, uint32_t chosen)
         }
     }
     return chosen;
+}
+
+// Returns whether the tensor's bound memory is there, on CPU drivers. llvmpipe of Mesa 25 maps memory
+// when it is bound. Where the process may have no more, it says VK_SUCCESS all the same, and kernels
+// then end the process as they use mmap's -1. Mapping it once more tells.
+VkResult check_bound(VkDevice device)
+{
+    const VkPhysicalDevice physical = find_physical(device);
+    if (physical == VK_NULL_HANDLE) {
+        return VK_SUCCESS;
+    }
+    VkPhysicalDeviceProperties properties{};
+    vkGetPhysicalDeviceProperties(physical, &properties);
+    VkPhysicalDeviceMemoryProperties memory{};
+    vkGetPhysicalDeviceMemoryProperties(physical, &memory);
+    const VkMemoryPropertyFlags flags = memory.memoryTypes[tensor.memory_type].propertyFlags;
+    if (properties.deviceType != VK_PHYSICAL_DEVICE_TYPE_CPU ||
+        !(flags & VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT)) {
+        return VK_SUCCESS;
+    }
+    void* data = nullptr;
+    const VkResult said = vkMapMemory(device, tensor.memory, 0, VK_WHOLE_SIZE, 0, &data);
+    if (said == VK_SUCCESS) {
+        vkUnmapMemory(device, tensor.memory);
+    }
+    return vksched::check_mapped(said, &data) == VK_SUCCESS ? VK_SUCCESS
+                                                            : VK_ERROR_OUT_OF_DEVICE_MEMORY;
 }
 
 // How many bindings of one storage buffer each, in order, for compute shaders; 0 for all else.
@@ -269,6 +302,7 @@ WRAP(VkResult, vkAllocateMemory, VkDevice device, const VkMemoryAllocateInfo* in
     }
     VkResult result = note(__real_vkAllocateMemory(device, &with, allocator, memory), memory);
     tensor.memory = *memory;
+    tensor.memory_type = with.memoryTypeIndex;
     return result;
 }
 
@@ -278,6 +312,9 @@ WRAP(VkResult, vkBindBufferMemory, VkDevice device, VkBuffer buffer, VkDeviceMem
     VkResult result = VK_ERROR_OUT_OF_DEVICE_MEMORY;
     if (memory != VK_NULL_HANDLE) {
         result = __real_vkBindBufferMemory(device, buffer, memory, offset);
+        if (result == VK_SUCCESS && memory == tensor.memory) {
+            result = check_bound(device);
+        }
     }
     if (note(result) != VK_SUCCESS) {
         drop_tensor(device);
