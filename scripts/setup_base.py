@@ -66,7 +66,12 @@ class Commands:
             return len(self._running)
 
     def stop(self) -> None:
-        """End what runs, and start nothing more. Ctrl-C in a terminal reached it already."""
+        """End what runs, and start nothing more. Ctrl-C in a terminal reached it already.
+
+        They ignore SIGINT where this process does, as in the background of a script.
+        """
+        ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        number = signal.SIGTERM if ignored else signal.SIGINT
         with self._lock:
             self._stopped = True
             running = list(self._running)
@@ -74,7 +79,7 @@ class Commands:
             try:
                 process.wait(STOP_WAIT_S)
             except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGINT)
+                process.send_signal(number)
 
 
 @dataclass

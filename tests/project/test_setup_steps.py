@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import io
 import re
+import signal
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -185,6 +187,16 @@ def test_failed_step_is_run_again_and_shows_its_log(
     assert "exit code 3" in message and "do this" in message and "logs/fails-now.log" in message
 
 
+@pytest.fixture(params=["minded", "ignored"])
+def sigint(request: pytest.FixtureRequest) -> Iterator[None]:
+    """SIGINT as commands inherit it, in a terminal and in the background of a script."""
+    handlers = {"minded": signal.default_int_handler, "ignored": signal.SIG_IGN}
+    before = signal.signal(signal.SIGINT, handlers[request.param])
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("sigint")
 def test_interruption_ends_the_commands_that_run_and_says_so(
     fake: Setup, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
