@@ -79,7 +79,14 @@ def test_every_device_gives_its_seconds_or_its_reason() -> None:
     machine = Machine((picky(False).devices[0], slow, DeviceSpec("cpu", "cpu")))
     plan = make_plan(vs.gather(source(), FOUR, name="pick"), machine=machine)
     null, other, cpu = plan.node_as_dict("pick")["devices"]
-    assert null == {"device": A, "can": False, "why_not": WHY, "seconds": None, "note": ""}
+    assert null == {
+        "device": A,
+        "can": False,
+        "why_not": WHY,
+        "seconds": None,
+        "note": "",
+        "measured": False,
+    }
     node = plan.graph.nodes[plan.find("pick")[0]]
     for verdict, spec in ((other, slow), (cpu, machine.devices[-1])):
         assert verdict["can"] and verdict["seconds"] == node_seconds(spec, plan.graph, node)

@@ -5,7 +5,8 @@ Links((("gpu:0", "cpu", Link(bytes_per_s=12e9, latency_s=10e-6)),)).between("cpu
 
 from __future__ import annotations
 
-from dataclasses import InitVar, dataclass
+from collections.abc import Mapping
+from dataclasses import InitVar, dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,13 @@ class Links:
 
     pairs: tuple[tuple[str, str, Link], ...] = ()
     default: Link = Link()
+    _table: Mapping[tuple[str, str], Link] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        there = {(a, b): link for a, b, link in self.pairs}
+        back = {(b, a): link for a, b, link in self.pairs}
+        object.__setattr__(self, "_table", {**back, **there})
 
     def between(self, source: str, target: str) -> Link:
         """Returns the link from one device to another."""
-        there = {(a, b): link for a, b, link in self.pairs}
-        return there.get((source, target)) or there.get((target, source)) or self.default
+        return self._table.get((source, target), self.default)

@@ -1,7 +1,6 @@
 """Machine: what the planner knows of the devices, as plain data.
 
-The runtime fills it from the drivers, tests write it by hand, measured costs replace the defaults
-later.
+The runtime fills it from the drivers, tests write it by hand, and the tuner adds what it measured.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 
 from ..errors import DeviceError, PlanError
 from .choices import Choices
+from .costs import Costs
 from .limits import Limits
 from .links import Link, Links
 
@@ -53,7 +53,7 @@ class DeviceSpec:
     with a discrete card. sync: one of SYNC. offload_flops_per_byte: from how much arithmetic per
     byte of its weights in host memory on an op runs here, the weights streamed in for each run;
     inf: never. out_of_use: why nothing may be placed here, as the device failed; "" for one that
-    works.
+    works. costs: what was measured of its speed; `plan/cost.py` turns that into seconds.
     """
 
     name: str
@@ -74,6 +74,7 @@ class DeviceSpec:
     sync: str = "split"
     offload_flops_per_byte: float = OFFLOAD_FLOPS_PER_BYTE
     out_of_use: str = ""
+    costs: Costs = Costs()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,17 +168,19 @@ def spec_as_dict(spec: DeviceSpec) -> dict[str, Any]:
     out = asdict(spec)
     out["limits"] = {k: list(v) if isinstance(v, tuple) else v for k, v in out["limits"].items()}
     out["limits"]["tuned"] = dict(spec.limits.tuned)
+    del out["costs"]
+    if spec.costs:
+        out["costs"] = spec.costs.as_dict()
     return out
 
 
 def spec_from_dict(data: object, where: str) -> DeviceSpec:
     """Returns a device from plain data."""
-    given = _fill(DeviceSpec("", ""), data, where)
-    spec = (
-        replace(given, limits=_fill(Limits(), data["limits"], f"the limits of {where}"))
-        if isinstance(data, Mapping) and "limits" in data
-        else given
-    )
+    spec = _fill(DeviceSpec("", ""), data, where)
+    if isinstance(data, Mapping) and "limits" in data:
+        spec = replace(spec, limits=_fill(Limits(), data["limits"], f"the limits of {where}"))
+    if isinstance(data, Mapping) and "costs" in data:
+        spec = replace(spec, costs=Costs.from_dict(data["costs"], f"the costs of {where}"))
     if not spec.name or spec.kind not in KINDS:
         raise PlanError(
             f"[machine] expected a name and a kind of {', '.join(KINDS)} for {where}, got "
@@ -224,7 +227,7 @@ def _fill(defaults: _Record, data: object, where: str) -> _Record:
             close = difflib.get_close_matches(str(key), names, 1, 0.4)
             hint = close[0] if close else ", ".join(names)
             raise PlanError(f"[machine] {where} has no field {key!r}; try {hint}")
-        if not isinstance(names[key], Limits):
+        if not isinstance(names[key], (Limits, Costs)):
             out[key] = _as_type(names[key], value, f"{key} of {where}")
     return replace(defaults, **out)
 

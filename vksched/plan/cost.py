@@ -1,20 +1,27 @@
 """What a node costs on a device: whether it runs there, its dispatches, its seconds.
 
 The one place that is asked for seconds. A machine is plain data (vksched/machine); what it means
-for a graph is computed here: work by the op's own rule, over the speeds of the device. Complexity:
-O(1) each, beside the op's own lowering. Examples: tests/plan/test_plan.py.
+for a graph is computed here:
+
+    work by the op's own rule / rough speeds of the device = estimate
+    estimate * factor that was measured for such calls + launch = first cost
+    first cost * pace that runs showed = what is expected now
+
+Nothing measured: the estimate. Complexity: O(1) each, beside the op's own lowering. Examples:
+tests/plan/test_plan.py, tests/plan/test_costs.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ..errors import UnsupportedOp
 from ..graph import Graph, Node
+from ..machine.costs import ANY, BOUNDS
 from ..machine.spec import ALIGN_BYTES, DeviceSpec
 from ..ops.core.lower import Lowering, choice_of, conversion_bytes, lower
-from ..ops.core.op import Call, Work
+from ..ops.core.op import Call, Op, Work
 from ..ops.core.variants import Choice
 from .value import PlanValue
 
@@ -60,28 +67,107 @@ def call_of(spec: DeviceSpec, graph: Graph, node: Node) -> Call:
     return Call(graph.input_types(node), node.type, node.attrs, spec.limits)
 
 
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a node takes on a device. measured: whether that rests on measured calls of its op or of
+    like ops, or on runs; else it is estimated by work and rough speeds.
+    """
+
+    seconds: float
+    measured: bool
+
+
 def split_seconds(spec: DeviceSpec, graph: Graph, nodes: Iterable[int]) -> float:
-    """Returns the estimated time of some nodes in one submission."""
-    return spec.submit_s + sum(node_seconds(spec, graph, graph.nodes[n]) for n in nodes)
+    """Returns the expected time of some nodes in one submission."""
+    return submission_seconds(spec) + sum(node_seconds(spec, graph, graph.nodes[n]) for n in nodes)
+
+
+def submission_seconds(spec: DeviceSpec) -> float:
+    """Returns what a submission takes beside its nodes, until the host knows of its end."""
+    costs = spec.costs
+    return costs.submit_s + costs.start_s + costs.fence_s if costs.calls else spec.submit_s
 
 
 def node_seconds(spec: DeviceSpec, graph: Graph, node: Node) -> float:
-    """Returns the estimated time of one node."""
+    """Returns the expected time of one node."""
+    return node_cost(spec, graph, node).seconds
+
+
+def node_cost(spec: DeviceSpec, graph: Graph, node: Node) -> Cost:
+    """Returns the expected time of one node, and whether that was measured.
+
+    What runs showed counts before the slowdown that keeps submissions short.
+    """
+    first = first_cost(spec, graph, node)
+    pace = spec.costs.pace(node.op)
+    if pace is None:
+        return Cost(spec.slowdown * first.seconds, first.measured)
+    return Cost(pace * first.seconds, first.measured or spec.costs.saw(node.op))
+
+
+def longest_seconds(spec: DeviceSpec, graph: Graph, node: Node) -> float:
+    """Returns the time of one node that a submission must allow for: the longest of what is
+    expected and what was ever seen to take too long.
+    """
+    pace = spec.costs.pace(node.op)
+    slower = spec.slowdown if pace is None else max(spec.slowdown, pace)
+    return slower * first_cost(spec, graph, node).seconds
+
+
+def first_cost(spec: DeviceSpec, graph: Graph, node: Node) -> Cost:
+    """Returns the time of one node on a device that works as it did when it was measured."""
     op, call = node.declaration, call_of(spec, graph, node)
+    return call_cost(spec, op, call)
+
+
+def call_cost(spec: DeviceSpec, op: Op, call: Call) -> Cost:
+    """Returns the time of one call on a device that works as it did when it was measured."""
+    estimate_s, bound = estimate(spec, call_work(spec, op, call))
+    costs = spec.costs
+    factor, kind = costs.factor(kinds_of(op, bound), estimate_s)
+    measured = bool(kind) and not kind.startswith(ANY)
+    return Cost(costs.launch_s + factor * estimate_s, measured)
+
+
+def call_work(spec: DeviceSpec, op: Op, call: Call) -> Work:
+    """Returns the work of a call on a device, conversions included."""
     work = op.work(call.inputs, call.output, call.attrs)
     if spec.kind != "cpu":
         beside = conversion_bytes(op, call)
         work = replace(work, bytes_moved=work.bytes_moved + beside)
-    return work_seconds(spec, work)
+    return work
+
+
+def kinds_of(op: Op, bound: str) -> tuple[str, str, str]:
+    """Returns the kinds under which the factor of a call may have been measured, the best first:
+    of its op, of its family, of any op.
+    """
+    return f"{op.name}/{bound}", f"{family_of(op)}/{bound}", f"{ANY}/{bound}"
+
+
+def family_of(op: Op) -> str:
+    """Returns the family of an op, a folder of vksched/ops, "" for what has none."""
+    for rule in (op.work, op.reference):
+        room, _, rest = rule.__module__.partition(".ops.")
+        family = rest.partition(".")[0]
+        if room and family not in ("", "core"):
+            return family
+    return ""
+
+
+def estimate(spec: DeviceSpec, work: Work) -> tuple[float, str]:
+    """Returns the seconds of some work by the rough speeds of a device, and what bounds it: the
+    slowest of arithmetic, memory and what goes on in order.
+    """
+    in_order = 0.0 if spec.kind == "cpu" else work.rounds * spec.round_s
+    each = (work.flops / spec.flops_per_s, work.bytes_moved / spec.bytes_per_s, in_order)
+    least_s = max(each)
+    return least_s, BOUNDS[each.index(least_s)]
 
 
 def work_seconds(spec: DeviceSpec, work: Work) -> float:
-    """Returns the time of some work on a device: the slowest of arithmetic, memory and what
-    goes on in order.
-    """
-    in_order = 0.0 if spec.kind == "cpu" else work.rounds * spec.round_s
-    least_s = max(work.flops / spec.flops_per_s, work.bytes_moved / spec.bytes_per_s, in_order)
-    return spec.slowdown * least_s
+    """Returns the seconds of some work by the rough speeds of a device."""
+    return spec.slowdown * estimate(spec, work)[0]
 
 
 def op_seconds(plan: PlanValue) -> tuple[dict[str, float], ...]:

@@ -43,6 +43,7 @@ class Support:
         self._same: list[dict[int, tuple[str | None, bool]]] = [{} for _ in machine.devices]
         self._needs: list[dict[int, tuple[int, int]]] = [{} for _ in machine.devices]
         self._seconds: list[dict[int, float]] = [{} for _ in machine.devices]
+        self._longest: list[dict[int, float]] = [{} for _ in machine.devices]
 
     def why_not(self, node: Node, device: int) -> str | None:
         """Returns why a device cannot run a node, or None when it can."""
@@ -75,17 +76,25 @@ class Support:
         return known[call]
 
     def node_seconds(self, node_id: int, device: int) -> float:
-        """Returns the estimated time of a node on a device."""
+        """Returns the expected time of a node on a device."""
         known, call = self._seconds[device], self.graph.signatures[node_id]
         if call not in known:
             spec, node = self.machine.devices[device], self.graph.nodes[node_id]
             known[call] = cost.node_seconds(spec, self.graph, node)
         return known[call]
 
+    def longest_seconds(self, node_id: int, device: int) -> float:
+        """Returns the time of a node that a submission must allow for."""
+        known, call = self._longest[device], self.graph.signatures[node_id]
+        if call not in known:
+            spec, node = self.machine.devices[device], self.graph.nodes[node_id]
+            known[call] = cost.longest_seconds(spec, self.graph, node)
+        return known[call]
+
     def split_seconds(self, nodes: Iterable[int], device: int) -> float:
-        """Returns the estimated time of some nodes in one submission."""
+        """Returns the expected time of some nodes in one submission."""
         seconds = sum([self.node_seconds(n, device) for n in nodes])
-        return self.machine.devices[device].submit_s + seconds
+        return cost.submission_seconds(self.machine.devices[device]) + seconds
 
     def flops(self, node: Node) -> float:
         """Returns the arithmetic of a node."""

@@ -17,7 +17,7 @@ import threading
 from dataclasses import replace
 
 from ..machine.spec import DeviceSpec
-from ..plan.cost import lower_node, split_seconds
+from ..plan.cost import first_cost, longest_seconds, lower_node, submission_seconds
 from ..plan.value import PlanValue, Split
 from ..trace import Event, Trace
 from .stats import RunStats
@@ -51,9 +51,10 @@ class Watchdog:
             spec = plan.machine.devices[split.device]
             if any(copy.node in plan.graph.data for copy in split.copies_in):
                 continue  # weights were streamed in: the time may be that of the bus
-            ratio = measured.device_s / split_seconds(spec, plan.graph, split.nodes)
-            if ratio >= SURPRISE:
-                self._note(spec, spec.slowdown * ratio, measured.split, measured.longest_s)
+            first_s, allowed_s = _seconds(plan, split)
+            if measured.device_s >= SURPRISE * allowed_s:
+                slowdown = measured.device_s / first_s
+                self._note(spec, slowdown, measured.split, measured.longest_s)
                 again |= _divisible(plan, split)
         return again
 
@@ -65,6 +66,16 @@ class Watchdog:
         now = self._trace.clock.now()
         fields = {"split": split, "longest_s": longest_s, "slowdown": slowdown}
         self._trace.emit(Event("slow", spec.name, now, now, fields=fields))
+
+
+def _seconds(plan: PlanValue, split: Split) -> tuple[float, float]:
+    """Returns the time of a split at first thought, and the time that its plan allowed for."""
+    spec, graph = plan.machine.devices[split.device], plan.graph
+    nodes = [graph.nodes[n] for n in split.nodes]
+    beside_s = submission_seconds(spec)
+    first_s = sum(first_cost(spec, graph, node).seconds for node in nodes)
+    allowed_s = sum(longest_seconds(spec, graph, node) for node in nodes)
+    return beside_s + first_s, beside_s + allowed_s
 
 
 def _divisible(plan: PlanValue, split: Split) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, wraps
 from typing import TypeVar, cast
 
 import numpy as np
@@ -114,11 +114,16 @@ def with_epilogue(op: Op) -> Op:
     assert op.kernel is not None
     kernel = op.kernel
     choice = kernel.variants
+
+    @wraps(op.work)  # its module tells the op's family
+    def work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
+        return _work(op, inputs, output, attrs)
+
     return replace(
         op,
         infer=lambda inputs, attrs: _infer(op, inputs, attrs),
         reference=lambda inputs, attrs: _reference(op, inputs, attrs),
-        work=lambda inputs, output, attrs: _work(op, inputs, output, attrs),
+        work=work,
         host=None if op.host is None else _host(op.host),
         kernel=Kernel(
             kernel.shaders,

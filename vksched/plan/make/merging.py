@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequ
 
 from ...graph import Node
 from ...types import WORD_BYTES
+from ..cost import submission_seconds
 from ..support import Support
 from ..value import value_of
 
@@ -270,5 +271,7 @@ class Groups:
         ids, here = [node.id for node in group], self.device[group[0].id]
         longer_s = self.support.split_seconds(ids, there) - self.support.split_seconds(ids, here)
         spec = self.support.machine.devices[there]
-        saved_s = (now[1] - then[1]) * spec.submit_s + (now[0] - then[0]) / spec.bytes_per_s
+        saved_s = (now[1] - then[1]) * submission_seconds(spec) + (
+            now[0] - then[0]
+        ) / spec.bytes_per_s
         return longer_s <= saved_s

@@ -191,7 +191,7 @@ def _cut(
         seconds, comes_bytes, starts = 0.0, 0, not parts or shown
         starts |= spec.sync == "op" or (spec.sync == "level" and level != before)
         if spec.kind != "cpu":
-            seconds = support.node_seconds(node_id, device)
+            seconds = support.longest_seconds(node_id, device)
             starts |= total_s + seconds > SUBMISSION_S
             if in_host:
                 comes_bytes = sum(in_host.get(i, 0) for i in support.operands[node_id])

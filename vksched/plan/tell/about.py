@@ -53,8 +53,9 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one device says to a node. why_not: "" where it can; seconds: estimated, None where it
-    cannot. note: what kept the node away although the device can run it.
+    """What one device says to a node. why_not: "" where it can; seconds: None where it
+    cannot. note: what kept the node away although the device can run it. measured: whether the
+    seconds rest on measurements; else they are estimated by work and rough speeds.
     """
 
     device: str
@@ -62,6 +63,7 @@ class Verdict:
     why_not: str
     seconds: float | None
     note: str = ""
+    measured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,10 +236,11 @@ def _verdicts(plan: PlanValue, node: Node) -> tuple[Verdict, ...]:
     out: list[Verdict] = []
     for device, spec in enumerate(plan.machine.devices):
         why = support.why_not(node, device)
-        seconds = cost.node_seconds(spec, plan.graph, node) if why is None else None
+        found = cost.node_cost(spec, plan.graph, node) if why is None else None
+        seconds, measured = (found.seconds, found.measured) if found is not None else (None, False)
         full = [n for n in plan.notes if spec.name in n.partition(" is full")[0].split(", ")]
         note = full[0] if full and why is None and device != _device(plan, node) else ""
-        out.append(Verdict(spec.name, why is None, why or "", seconds, note))
+        out.append(Verdict(spec.name, why is None, why or "", seconds, note, measured))
     return tuple(out)
 
 
@@ -304,7 +307,10 @@ def about_as_text(about: About) -> str:
 
 def _said(verdict: Verdict) -> str:
     note = f"; {verdict.note}" if verdict.note else ""
-    return f"can, about {format_seconds(verdict.seconds or 0.0)}{note}"
+    seconds = format_seconds(verdict.seconds or 0.0)
+    return (
+        f"can, {seconds} as measured{note}" if verdict.measured else f"can, about {seconds}{note}"
+    )
 
 
 def _listed(title: str, neighbours: tuple[Neighbour, ...]) -> list[str]:

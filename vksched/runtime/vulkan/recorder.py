@@ -183,7 +183,7 @@ class Recorder:
         if known is None:
             known = (
                 cost.lower_node(self._spec, self._graph, node),
-                cost.node_seconds(self._spec, self._graph, node),
+                cost.longest_seconds(self._spec, self._graph, node),
             )
             self._lowerings[call] = known
         return known

@@ -1,0 +1,190 @@
+"""Costs: what was measured of a device changes the seconds of its nodes, and says so."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import vksched as vs
+from vksched.errors import PlanError
+from vksched.graph import Graph, build_graph
+from vksched.machine.costs import Costs, Curve
+from vksched.machine.links import Link, Links
+from vksched.machine.spec import DeviceSpec, Machine
+from vksched.ops.core.op import computing_ops, get_op
+from vksched.plan.cost import (
+    family_of,
+    first_cost,
+    longest_seconds,
+    node_cost,
+    node_seconds,
+    split_seconds,
+    submission_seconds,
+)
+from vksched.plan.planner import plan_graph
+from vksched.plan.tell.about import describe_node
+
+SPEC = DeviceSpec("null:0", "null", flops_per_s=1e12, bytes_per_s=1e10, submit_s=1e-4)
+
+
+def one(op: str = "softmax", rows: int = 1000) -> Graph:
+    x = vs.input("x", shape=(rows, 1000))
+    return build_graph(getattr(vs, op)(x))[0]
+
+
+def estimated(graph: Graph) -> float:
+    return node_seconds(SPEC, graph, graph.nodes[-1])
+
+
+def with_costs(**given: Any) -> DeviceSpec:
+    return replace(SPEC, costs=Costs(**given))
+
+
+def test_a_machine_without_costs_estimates_by_work_and_rough_speeds() -> None:
+    graph = one("relu")
+    found = node_cost(SPEC, graph, graph.nodes[-1])
+    assert found.seconds == 8e6 / 1e10 and not found.measured
+    assert submission_seconds(SPEC) == 1e-4
+    slow = replace(SPEC, slowdown=8.0)
+    assert node_seconds(slow, graph, graph.nodes[-1]) == 8 * found.seconds
+    assert split_seconds(slow, graph, [graph.nodes[-1].id]) == 1e-4 + 8 * found.seconds
+
+
+def test_the_factor_of_an_op_is_measured() -> None:
+    graph = one("relu")
+    spec = with_costs(curves=(Curve("relu/bytes", ((-10.0, 3.0),)),), launch_s=5e-6, calls=1)
+    found = node_cost(spec, graph, graph.nodes[-1])
+    assert found.measured
+    assert found.seconds == pytest.approx(5e-6 + 3 * estimated(graph))
+
+
+def test_an_op_that_was_not_measured_takes_the_factor_of_its_family() -> None:
+    graph = one("relu")
+    curves = (Curve("elementwise/bytes", ((-10.0, 3.0),)), Curve("*/bytes", ((-10.0, 9.0),)))
+    found = node_cost(with_costs(curves=curves, calls=1), graph, graph.nodes[-1])
+    assert found.seconds == pytest.approx(3 * estimated(graph)) and found.measured
+
+
+def test_an_op_of_an_unknown_family_is_estimated_by_what_all_ops_took() -> None:
+    graph = one("softmax")
+    spec = with_costs(curves=(Curve("*/bytes", ((-10.0, 9.0),)),), calls=1)
+    found = node_cost(spec, graph, graph.nodes[-1])
+    assert found.seconds == pytest.approx(9 * estimated(graph)) and not found.measured
+
+
+def test_factors_go_in_a_line_between_sizes_and_stay_beyond_them() -> None:
+    curve = Curve("relu/bytes", ((-20.0, 6.0), (-14.0, 1.5)))
+    assert curve.at(2.0**-20) == pytest.approx(6.0)
+    assert curve.at(2.0**-17) == pytest.approx(3.0)  # the middle, in logarithms
+    assert curve.at(2.0**-14) == pytest.approx(1.5)
+    assert curve.at(2.0**-40) == 6.0 and curve.at(0.0) == 6.0
+    assert curve.at(1.0) == 1.5
+    between = [curve.at(2.0**e) for e in (-19, -18, -17, -16, -15)]
+    assert between == sorted(between, reverse=True)
+
+
+def test_a_submission_costs_what_was_measured() -> None:
+    graph = one("relu")
+    spec = with_costs(start_s=1e-6, submit_s=20e-6, fence_s=9e-6, calls=1)
+    assert submission_seconds(spec) == pytest.approx(30e-6)
+    assert split_seconds(spec, graph, [graph.nodes[-1].id]) == pytest.approx(
+        30e-6 + estimated(graph)
+    )
+
+
+def test_what_runs_showed_counts_before_the_slowdown_of_submissions() -> None:
+    graph = one("relu")
+    node, first_s = graph.nodes[-1], estimated(graph)
+    spec = replace(with_costs(paces=(("*", 2.0), ("relu", 4.0))), slowdown=8.0)
+    assert node_seconds(spec, graph, node) == pytest.approx(4 * first_s)
+    assert node_cost(spec, graph, node).measured
+    assert longest_seconds(spec, graph, node) == pytest.approx(8 * first_s)
+    assert longest_seconds(replace(spec, slowdown=1.0), graph, node) == pytest.approx(4 * first_s)
+    assert first_cost(spec, graph, node).seconds == first_s
+    other = one("softmax")
+    found = node_cost(spec, other, other.nodes[-1])
+    assert found.seconds == pytest.approx(2 * estimated(other)) and not found.measured
+
+
+def test_plans_say_what_was_measured() -> None:
+    graph = one("relu")
+    curves = (Curve("relu/bytes", ((-10.0, 3.0),)),)
+    known = replace(SPEC, costs=Costs(curves, calls=1))
+    plan = plan_graph(graph, Machine((known, DeviceSpec("cpu", "cpu", "numpy"))))
+    told = plan.explain(graph.nodes[-1].name)
+    assert "null:0  can, 2.4 ms as measured" in told
+    assert "cpu     can, about " in told
+    about = describe_node(plan, graph.nodes[-1].id)
+    assert [v.measured for v in about.devices] == [True, False]
+
+
+def test_costs_are_values() -> None:
+    costs = Costs(
+        (Curve("relu/bytes", ((-20.0, 6.0), (-14.5, 1.5))),),
+        launch_s=1e-6,
+        submit_s=2e-5,
+        calls=7,
+        when="2026-07-01",
+        paces=(("relu", 2.0),),
+    )
+    again = Costs.from_dict(json.loads(json.dumps(costs.as_dict())))
+    assert again == costs and hash(again) == hash(costs)
+    assert again.factor(["relu/bytes"], 1.0) == (1.5, "relu/bytes")
+    assert again.pace("relu") == 2.0 and again.pace("exp") is None
+    assert not Costs() and Costs() == Costs.from_dict({})
+    assert costs.at_pace({"exp": 3.0}).pace("relu") is None
+
+
+def test_a_machine_keeps_its_costs_as_json() -> None:
+    machine = Machine(
+        (
+            with_costs(curves=(Curve("relu/bytes", ((-20.0, 6.0),)),), calls=1),
+            DeviceSpec("cpu", "cpu", "numpy"),
+        )
+    )
+    data = json.loads(json.dumps(machine.as_dict()))
+    assert "costs" in data["devices"][0] and "costs" not in data["devices"][1]
+    assert Machine.from_dict(data) == machine
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        3,
+        {"speed": 1.0},
+        {"launch_s": -1.0},
+        {"launch_s": math.nan},
+        {"calls": True},
+        {"curves": {"relu/bytes": []}},
+        {"curves": {"relu/bytes": [[1, 0]]}},
+        {"curves": {"relu/bytes": [[1, 2], [1, 3]]}},
+        {"curves": {"relu/bytes": [[math.inf, 3]]}},
+        {"curves": [1]},
+        {"paces": {"relu": 0}},
+    ],
+)
+def test_costs_that_say_nothing_sensible_are_refused(data: object) -> None:
+    spec = {"name": "null:0", "kind": "null", "costs": data}
+    with pytest.raises(PlanError, match=r"\[machine\] expected .*the costs of device 0"):
+        Machine.from_dict({"devices": [spec]})
+
+
+def test_every_op_that_computes_has_a_family() -> None:
+    families = {name: family_of(get_op(name)) for name in computing_ops()}
+    assert set(families.values()) == {
+        "elementwise", "moves", "products", "rows", "sources", "windows"
+    }  # fmt: skip
+    assert families["matmul"] == "products" and families["conv"] == "windows"
+    assert families["relu"] == "elementwise" and families["transpose"] == "moves"
+
+
+def test_links_are_found_both_ways_and_the_first_named_way_wins() -> None:
+    one_way, back = Link(1e9, 1e-6), Link(2e9, 2e-6)
+    links = Links((("a", "b", one_way), ("b", "a", back), ("b", "c", one_way)))
+    assert links.between("a", "b") == one_way and links.between("b", "a") == back
+    assert links.between("c", "b") == one_way and links.between("a", "c") == Link()
+    assert links == Links(links.pairs) and hash(links) == hash(Links(links.pairs))
