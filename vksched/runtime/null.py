@@ -1,13 +1,14 @@
 """The null device: a Vulkan device that is not there, with a simulated clock, for tests and what-if
 plans.
 
-It computes with numpy, takes the time that its DeviceSpec predicts and that weights in host memory
-need on the link, and is stricter than hardware: a value that is read before the host waited for it
-is an error.
+It computes with numpy. It takes the time that its DeviceSpec predicts, and that values need on the
+link to the host and back. It is stricter than hardware: a value that is read before the host waited
+for it is an error.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 
 from ..errors import DeviceLost, DeviceTimeout, PlanError
@@ -19,6 +20,9 @@ from ..types import NDArray, Progress
 from .device import Times
 from .host.evaluate import Values, last_uses, run_split
 from .states import HostStates
+
+HERE = Link(math.inf)
+"""The way from the host to itself."""
 
 
 class SimulatedClock:
@@ -86,7 +90,10 @@ class NullSession:
         self._index = index
         self._dead = last_uses(plan, index)
         names = [spec.name for spec in plan.machine.devices]
-        self._link = plan.machine.links.between(names[-1], names[index])
+        host, links = names[-1], plan.machine.links
+        # what the host itself computes with is there already
+        self._link = links.between(host, names[index]) if names[index] != host else HERE
+        self._way_back = links.between(names[index], host) if names[index] != host else HERE
         self._makers: dict[int, list[int]] = {}
         for split in plan.splits:
             for copy in split.copies_out:
@@ -111,7 +118,8 @@ class NullSession:
 
     def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
         clock = self._device.clock
-        clock.advance_to(clock.now() + self._link.seconds(array.nbytes))
+        size_bytes = self._plan.graph.nodes[copy.node].type.device_bytes
+        clock.advance_to(clock.now() + self._link.seconds(size_bytes))
         self._values[slot][copy.node] = array.copy()
 
     def submit(self, slot: int, split: int, ticket: int) -> None:
@@ -153,6 +161,8 @@ class NullSession:
                 if self._intervals[slot][split][1] > self._waited_until_s[slot]:
                     name = self._plan.graph.nodes[node].name
                     raise PlanError(f"[fetch] {name} is read before its split was waited for")
+                clock, type_ = self._device.clock, self._plan.graph.nodes[node].type
+                clock.advance_to(clock.now() + self._way_back.seconds(type_.device_bytes))
                 return self._values[slot][node]
         raise PlanError(f"[fetch] {self._plan.graph.nodes[node].name} was not copied out")
 

@@ -1,0 +1,273 @@
+"""Simulate: what a plan would take, event by event, with nothing run.
+
+Problem: the estimates of single nodes do not say how long a run takes: devices work beside each
+other, the host copies and waits, queues are in order. Method: the same loop as the executor's, with
+a clock for the host of each run and the end of the queue for each device. Several runs at once, one
+per copy of the plan, take the devices in the order in which they submit.
+
+    host    copy x | submit 0 | wait 0 ....... | copy h | submit 1 | wait 1 .... | fetch y
+    gpu:0            [ split 0              ]
+    gpu:1                                              [ split 1             ]
+
+Null devices on a simulated clock take the same times; tests compare both.
+Complexity: O((splits + copies) * runs). Examples: tests/plan/test_simulate.py.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from ..graph import Graph
+from ..machine.spec import Machine
+from . import cost
+from .value import HOST, PlanValue, value_of
+
+Entering = Sequence[tuple[int, int]]
+"""Values that a split copies in, with the split that each comes from, or HOST."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A split before its times are known: what plans and drafts of plans both have."""
+
+    device: int
+    nodes: tuple[int, ...]
+    entering: Entering
+    waits: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One split as the clock sees it.
+
+    given_s: the host copies in what the caller gave. waits: splits that it then waits for.
+    crossed_s: it copies in what comes from these. seconds: on the device.
+    """
+
+    device: int
+    given_s: float
+    waits: tuple[int, ...]
+    crossed_s: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """All that the clock needs of a plan.
+
+    devices: names. steps: by split. commits: how many of them, at the end, write states. fetched_s:
+    the host copies out the results, before these. final_waits: splits to wait for at the end.
+    """
+
+    devices: tuple[str, ...]
+    steps: tuple[Step, ...]
+    commits: int
+    fetched_s: float
+    final_waits: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """A stretch of time. kind: "split" on a device; "copy" or "wait" of the host, for a device.
+
+    split: which one; of a wait the one waited for; None of results that are copied out.
+    """
+
+    kind: str
+    device: int
+    split: int | None
+    run: int
+    start_s: float
+    finish_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """What some runs take. finish_s: the end of each run. spans: in the order of their starts on
+    each device.
+    """
+
+    devices: tuple[str, ...]
+    finish_s: tuple[float, ...]
+    spans: tuple[Busy, ...]
+
+    @property
+    def seconds(self) -> float:
+        """The time until the last run is done."""
+        return max(self.finish_s, default=0.0)
+
+    @property
+    def seconds_per_run(self) -> float:
+        """The time between two runs of a stream, once it flows: of the later half of the runs."""
+        ends = sorted(self.finish_s)
+        half = len(ends) // 2
+        if half == len(ends) - 1:
+            return ends[-1] / len(ends) if ends else 0.0
+        return (ends[-1] - ends[half]) / (len(ends) - 1 - half)
+
+    @property
+    def busy_s(self) -> dict[str, float]:
+        """The seconds that each device works, by name."""
+        out = dict.fromkeys(self.devices, 0.0)
+        for span in self.spans:
+            if span.kind == "split":
+                out[self.devices[span.device]] += span.finish_s - span.start_s
+        return out
+
+    def total_s(self, kind: str) -> float:
+        """Returns the seconds of all spans of a kind."""
+        return sum(s.finish_s - s.start_s for s in self.spans if s.kind == kind)
+
+
+def simulate(plan: PlanValue, runs: int = 1) -> Simulation:
+    """Returns what runs of a plan take, as many at once as it has copies."""
+    return run_program(program_of(plan), runs, plan.copies)
+
+
+def program_of(plan: PlanValue) -> Program:
+    """Returns what the clock needs of a plan."""
+    parts = [
+        Part(s.device, s.nodes, [(c.node, c.source) for c in s.copies_in], s.waits)
+        for s in plan.splits
+    ]
+
+    def seconds(nodes: Iterable[int], device: int) -> float:
+        return cost.split_seconds(plan.machine.devices[device], plan.graph, nodes)
+
+    return make_program(plan.graph, plan.machine, parts, plan.final_waits, seconds)
+
+
+def make_program(
+    graph: Graph,
+    machine: Machine,
+    parts: Sequence[Part],
+    final_waits: tuple[int, ...],
+    seconds: Callable[[Iterable[int], int], float],
+) -> Program:
+    """Returns what the clock needs of splits. seconds: of some nodes on a device, as one split."""
+    names = tuple(spec.name for spec in machine.devices)
+    nodes, cpu = graph.nodes, machine.cpu
+    to_device = [machine.links.between(names[cpu], name) for name in names]
+    to_host = [machine.links.between(name, names[cpu]) for name in names]
+
+    def enters_s(value: int, device: int) -> float:
+        return 0.0 if device == cpu else to_device[device].seconds(nodes[value].type.device_bytes)
+
+    def leaves_s(value: int, device: int) -> float:
+        return 0.0 if device == cpu else to_host[device].seconds(nodes[value].type.device_bytes)
+
+    steps: list[Step] = []
+    for part in parts:
+        given_s = crossed_s = streamed_bytes = 0.0
+        for value, source in part.entering:
+            if source != HOST:
+                crossed_s += leaves_s(value, parts[source].device) + enters_s(value, part.device)
+            elif value in graph.data:
+                streamed_bytes += nodes[value].type.device_bytes
+            else:
+                given_s += enters_s(value, part.device)
+        on_device_s = seconds(part.nodes, part.device)
+        if streamed_bytes:
+            on_device_s += streamed_bytes / to_device[part.device].bytes_per_s
+        steps.append(Step(part.device, given_s, part.waits, crossed_s, on_device_s))
+    made_on = {n: part.device for part in parts for n in part.nodes}
+    fetched_s = 0.0
+    for node in (*(node for _, node in graph.outputs), *graph.kept):
+        device = made_on.get(graph.root(node))
+        if device is not None:
+            fetched_s += leaves_s(value_of(graph, node, False), device)
+    commits = sum(any(nodes[n].op == "assign" for n in part.nodes) for part in parts)
+    return Program(names, tuple(steps), commits, fetched_s, final_waits)
+
+
+def run_program(program: Program, runs: int = 1, copies: int = 1) -> Simulation:
+    """Returns what runs take, as many at once as there are copies."""
+    free_s = [0.0] * len(program.devices)
+    spans: list[Busy] = []
+    ends: list[float] = []
+    under_way = [_Run(program, number, 0.0, free_s, spans) for number in range(min(copies, runs))]
+    ready = [(run.now_s, run.number, run) for run in under_way]
+    started = len(ready)
+    heapq.heapify(ready)
+    while ready:  # the run that submits next, of all hosts that are about to
+        _, _, run = heapq.heappop(ready)
+        if run.advance():
+            heapq.heappush(ready, (run.now_s, run.number, run))
+            continue
+        ends.append(run.now_s)
+        if started < runs:
+            following = _Run(program, started, run.now_s, free_s, spans)
+            heapq.heappush(ready, (following.now_s, started, following))
+            started += 1
+    return Simulation(program.devices, tuple(ends), tuple(spans))
+
+
+class _Run:
+    """One run: its host's clock, which stands where the next split is submitted."""
+
+    def __init__(
+        self,
+        program: Program,
+        number: int,
+        start_s: float,
+        free_s: list[float],
+        spans: list[Busy],
+    ) -> None:
+        self.number = number
+        self.now_s = start_s
+        self._program = program
+        self._free_s = free_s
+        self._spans = spans
+        self._done_s: list[float] = []
+        self._prepare()
+
+    def advance(self) -> bool:
+        """Submits a split and goes on to the next one; returns False at the end of the run."""
+        number = len(self._done_s)
+        if number < len(self._program.steps):
+            step = self._program.steps[number]
+            start_s = max(self.now_s, self._free_s[step.device])
+            finish_s = self._free_s[step.device] = start_s + step.seconds
+            self._done_s.append(finish_s)
+            self._tell("split", step.device, number, start_s, finish_s)
+        return self._prepare()
+
+    def _prepare(self) -> bool:
+        """Does what the host does before the next split; returns whether there is one."""
+        steps, number = self._program.steps, len(self._done_s)
+        run = len(steps) - self._program.commits
+        if number < len(steps):
+            step = steps[number]
+            self._copy(step.given_s, step.device, number)
+            self._wait(step.waits)
+            if number == run:
+                self._copy(self._program.fetched_s, self._on(number - 1), None)
+            self._copy(step.crossed_s, step.device, number)
+            return True
+        self._wait(self._program.final_waits)
+        if run == number:
+            self._copy(self._program.fetched_s, self._on(number - 1), None)
+        return False
+
+    def _on(self, number: int) -> int:
+        return self._program.steps[number].device if number >= 0 else 0
+
+    def _copy(self, seconds: float, device: int, split: int | None) -> None:
+        if seconds:
+            self._tell("copy", device, split, self.now_s, self.now_s + seconds)
+            self.now_s += seconds
+
+    def _wait(self, splits: Iterable[int]) -> None:
+        for split in splits:
+            until_s = self._done_s[split]
+            if until_s > self.now_s:
+                device = self._program.steps[split].device
+                self._tell("wait", device, split, self.now_s, until_s)
+                self.now_s = until_s
+
+    def _tell(
+        self, kind: str, device: int, split: int | None, start_s: float, finish_s: float
+    ) -> None:
+        self._spans.append(Busy(kind, device, split, self.number, start_s, finish_s))
