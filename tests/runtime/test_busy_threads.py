@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -77,6 +78,18 @@ def test_the_account_goes_on_with_own_work() -> None:
     while (now := threads.worked_s()) == before:
         sum(range(10_000))
     assert before is not None and now is not None and now > before
+
+
+@pytest.mark.parametrize(("niceness", "wanted_s"), [(0, 8.0), (5, 9.0)])
+def test_programs_that_yield_hold_no_core(
+    niceness: int, wanted_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = "cpu  0 0 0 0 0 0 0 0\ncpu0 500 100 200 9900 300 40 30 30 0 0\nintr 5\n"
+    monkeypatch.setattr(threads, "open", lambda *a, **k: io.StringIO(account), raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0}, raising=False)
+    monkeypatch.setattr(os, "sysconf", lambda name: 100, raising=False)
+    monkeypatch.setattr(os, "nice", lambda step: niceness, raising=False)
+    assert threads.worked_s() == wanted_s
 
 
 def test_zeros_are_no_account(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,9 @@
 OpenBLAS's threads wait for each other by spinning. Where another program holds a core, all of them
 wait for the one that does not run: a product then takes tens of times longer than on one thread.
 What is measured is the system's own account (/proc/stat, or psutil where that is installed); where
-there is none, nothing changes. Who sets OPENBLAS_NUM_THREADS or its like has chosen.
+there is none, nothing changes. Programs of a lower priority than the usual one (nice) yield a core
+at once, so they hold none; only a process that is such a program itself counts them. Who sets
+OPENBLAS_NUM_THREADS or its like has chosen.
 Examples: tests/runtime/test_busy_threads.py.
 """
 
@@ -33,6 +35,8 @@ CHOSEN_BY = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "GOTO
 """Variables of the environment by which a user sets the threads of numpy's products."""
 _IDLE = (3, 4)
 """The columns of a line of /proc/stat in which a core did nothing: idle, and waiting for a disk."""
+_NICE = 1
+"""The column of what programs of a lower priority did."""
 
 
 def usable_cores() -> int:
@@ -52,7 +56,8 @@ def worked_s() -> float | None:
         import psutil  # type: ignore[import-untyped, unused-ignore]
 
         times = psutil.cpu_times()
-        return float(sum(times) - times.idle - getattr(times, "iowait", 0.0))
+        free = times.idle + getattr(times, "iowait", 0.0)
+        return float(sum(times) - free - (0.0 if _is_nice() else getattr(times, "nice", 0.0)))
     return None
 
 
@@ -60,11 +65,17 @@ def _from_proc() -> float:
     with open("/proc/stat", encoding="ascii") as file:
         lines = [line.split() for line in file if line.startswith("cpu")]
     own = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    free = _IDLE if _is_nice() else (*_IDLE, _NICE)
     ticks = 0
     for name, *columns in lines:
         if name in own:  # guests, from column 8 on, are counted among users
-            ticks += sum(int(n) for i, n in enumerate(columns[:8]) if i not in _IDLE)
+            ticks += sum(int(n) for i, n in enumerate(columns[:8]) if i not in free)
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _is_nice() -> bool:
+    """Whether this process is one of a lower priority than the usual one."""
+    return hasattr(os, "nice") and os.nice(0) > 0
 
 
 class Governor:
