@@ -45,7 +45,9 @@ class Scheduler:
     devices: names as `vksched devices` prints them ("vulkan:0", "vulkan:<uuid prefix>", "cpu"), or
         entries of vs.devices() or Device objects; None stands for every hardware Vulkan device. A
         device given twice, by one name or by two, is opened twice: two logical devices.
-    policy: "priority", or "auto", which for now is the same.
+    policy: "auto", what a simulated run of the graph finds fastest: one device, or several where
+        that pays for what crosses; the CPU competes where it is named or no device is. "priority":
+        the devices in the order given, the next one where one is full.
     copies: how many runs of a graph may be under way at once, each with memory of its own; "auto"
         gives two when a graph spans several devices, else one.
         Where the model leaves room for fewer there are fewer, and `plan.explain()` says so.
@@ -86,9 +88,9 @@ class Scheduler:
             raise PlanError(f'[Scheduler] expected copies of "auto" or 1 and more, got {copies!r}')
         if not isinstance(timeout_s, (int, float)) or not timeout_s > 0:
             raise PlanError(f"[Scheduler] expected a timeout_s above 0, got {timeout_s!r}")
-        if policy not in ("auto", *POLICIES):
+        if policy not in POLICIES:
             raise PlanError(
-                f"[Scheduler] expected a policy of auto, {', '.join(POLICIES)}, got {policy!r}"
+                f"[Scheduler] expected a policy of {', '.join(POLICIES)}, got {policy!r}"
             )
         if on_fault not in ON_FAULT:
             raise PlanError(f"[Scheduler] expected on_fault of {ON_FAULT}, got {on_fault!r}")
@@ -103,7 +105,7 @@ class Scheduler:
         try:
             self._opened.open(devices)
             settings = Settings(
-                policy="priority" if policy == "auto" else policy,
+                policy=policy,
                 copies=copies,
                 timeout_s=timeout_s,
                 offload=bool(offload),

@@ -77,10 +77,10 @@ def test_1_a_machine_without_one_cpu_at_its_end_is_refused(kinds: list[str]) -> 
 def test_1_the_cpu_is_last_wherever_and_however_it_is_given(devices: list[str]) -> None:
     null = null_devices(1)[1]
     for first in ("cpu", CpuDevice(DeviceSpec("cpu", "cpu"))):
-        with vs.Scheduler([first, *null]) as sched:
+        with vs.Scheduler([first, *null], policy="priority") as sched:
             assert [d.name for d in sched.devices] == ["null:0", "cpu"]
             assert where(sched.compile(chain([A])[0]).plan) == {A}
-    with vs.Scheduler(["cpu", *devices]) as sched:
+    with vs.Scheduler(["cpu", *devices], policy="priority") as sched:
         names = [d.name for d in sched.devices]
         assert names[-1] == "cpu" and names.count("cpu") == 1
         run = sched.compile(stepped(vs.input("x", X.shape), "a")[-1])

@@ -111,13 +111,13 @@ def test_large_activations_count() -> None:
 
 def test_few_plans_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[tuple[int | None, ...]] = []
-    real = planner.place_priority
+    real = planner.place
 
-    def counted(support: Any, overrides: Any, caps: Any) -> Any:
+    def counted(support: Any, overrides: Any, caps: Any, wishes: Any) -> Any:
         tried.append(tuple(caps.first))
-        return real(support, overrides, caps)
+        return real(support, overrides, caps, wishes)
 
-    monkeypatch.setitem(planner.POLICIES, "priority", counted)
+    monkeypatch.setattr(planner, "place", counted)
     for rows in (8, 512):
         tried.clear()
         plan = make_plan(model(200, rows), machine=make_machine(2, [100 * LAYER_BYTES] * 2))

@@ -21,10 +21,14 @@ in_child(_in_use.clear)  # the schedulers are the parent's; its devices refuse a
 
 
 class DeviceSet:
-    """Open devices. devices: in order of priority, the CPU last."""
+    """Open devices.
+
+    devices: in order of priority, the CPU last. with_cpu: the caller named it, or no device at all.
+    """
 
     def __init__(self) -> None:
         self.devices: list[Device] = []
+        self.with_cpu = True
         self._aliases: dict[str, str] = {}
 
     def open(self, devices: Wanted | None) -> None:
@@ -35,6 +39,7 @@ class DeviceSet:
             [info.name for info in probe.default_devices()] if devices is None else list(devices)
         )
         cpu: Device | None = None
+        self.with_cpu = devices is None
         counts: dict[str, int] = {}
         for item in given:
             if isinstance(item, probe.DeviceInfo):
@@ -50,7 +55,7 @@ class DeviceSet:
                         "open Scheduler has; try its name, which opens it once more"
                     )
                 if item.spec.kind == "cpu":
-                    cpu = item
+                    cpu, self.with_cpu = item, True
                 else:
                     self.devices.append(item)
                     counts[item.name] = counts.get(item.name, 0) + 1
@@ -58,6 +63,7 @@ class DeviceSet:
                 continue
             info = probe.resolve(item)
             if info.name == "cpu":
+                self.with_cpu = True
                 continue
             counts[info.name] = counts.get(info.name, 0) + 1
             count = counts[info.name]

@@ -115,6 +115,7 @@ class Preparing:
             copies=1 if small else self._settings.copies,
             resident=resident,
             observed=request.observers.keys(),
+            with_cpu=self.opened.with_cpu,
         )
         if not small:
             return plan

@@ -18,7 +18,7 @@ Complexity: O(sweeps * edges). Examples: tests/plan/test_plan.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...graph import Graph, Node
@@ -52,21 +52,38 @@ class Caps:
     peaks: list[range]
 
 
-def place_priority(
-    support: Support, overrides: Overrides, caps: Caps
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """Where nodes shall run if they can.
+
+    order: all devices, the best one first. on: the device of single nodes, by id, with the rule to
+    tell the user. A node with a device of its own follows no neighbour.
+    """
+
+    order: tuple[int, ...]
+    on: Mapping[int, int]
+    rule: str
+
+
+def place(
+    support: Support, overrides: Overrides, caps: Caps, wishes: Wishes | None = None
 ) -> tuple[tuple[Placement, ...], tuple[str, ...]]:
     """Returns the placement of every node and notes for the user.
 
     caps: what does not fit. A node that streams its weights needs little memory: it, and what
-    follows it, may stand beyond the first node that a device must not take.
+    follows it, may stand beyond the first node that a device must not take. wishes: by default the
+    devices in their order.
     """
-    placer = _Placer(support, caps)
+    wishes = wishes or Wishes(tuple(range(len(support.machine.devices))), {}, "")
+    placer = _Placer(support, caps, wishes)
     placer.apply_overrides(overrides)
+    placer.grant_wishes()
     placer.pull_by_weights()
     placer.place_states()
     placer.sweep()
     placer.place_rest()
-    placer.merge()
+    if not wishes.on:
+        placer.merge()
     return _placements(placer), tuple(dict.fromkeys(placer.notes))
 
 
@@ -94,8 +111,9 @@ def resolve_overrides(
 class _Placer:
     """The state of one pass; `device` and `rule` grow from stage to stage."""
 
-    def __init__(self, support: Support, caps: Caps) -> None:
+    def __init__(self, support: Support, caps: Caps, wishes: Wishes) -> None:
         self.support = support
+        self.wishes = wishes
         self.graph = support.graph
         self.machine = support.machine
         self.caps = caps
@@ -136,7 +154,7 @@ class _Placer:
         )
 
     def _first_able(self, node: Node) -> int:
-        return next(d for d in range(len(self.machine.devices)) if self.can(node, d))
+        return next(d for d in self.wishes.order if self.can(node, d))
 
     def put(self, node: Node, device: int, rule: str) -> None:
         self.device[node.id] = device
@@ -179,6 +197,21 @@ class _Placer:
             )
         self.fixed.add(node.id)
 
+    def grant_wishes(self) -> None:
+        """Puts nodes where they are wished, weights with them, as far as there is room."""
+        for node in self.support.computed if self.wishes.on else ():
+            device = self.wishes.on.get(node.id)
+            if device is None or node.id in self.device or not self.can(node, device):
+                continue
+            behind = dict.fromkeys(self.graph.leaves_behind(node))
+            new = [w for w in behind if w in self._weights and w not in self.homes]
+            if any(self._why_no_home(node, weight, device) for weight in new):
+                continue
+            for weight in new:
+                self.homes[weight] = device
+                self._take(device, weight)
+            self.put(node, device, self.wishes.rule)
+
     def pull_by_weights(self) -> None:
         """Gives each weight a home with room for it; the heaviest weight of a node pulls the node
         there, or, from host memory, to a GPU where that pays.
@@ -198,7 +231,8 @@ class _Placer:
                 heaviest = max(weights, key=lambda w: (self._bytes(w), -w))
             home = self.homes.get(heaviest, self.machine.cpu)
             own = [w for w in weights if w in self.support.operands[node.id]]
-            if home == self.machine.cpu and self._offload(node, own):
+            prefers_gpu = self.wishes.order[0] != self.machine.cpu
+            if home == self.machine.cpu and prefers_gpu and self._offload(node, own):
                 continue
             if self.can(node, home):
                 puller = self.graph.nodes[heaviest]
@@ -214,7 +248,7 @@ class _Placer:
         home, full = self.device.get(node.id, cpu), False
         if node.id not in self.device:
             reasons: list[str] = []
-            for home in range(cpu + 1):
+            for home in self.wishes.order:
                 reason = self._why_no_home(node, weight, home)
                 if reason is None:
                     break

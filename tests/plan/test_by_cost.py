@@ -1,0 +1,164 @@
+"""Plans by cost: the fastest device, several where that pays, what holds nodes where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from graphs import CPU, A, B, numpy_outputs
+
+import vksched as vs
+from vksched.graph import build_graph
+from vksched.machine.links import Link, Links
+from vksched.machine.spec import DeviceSpec, Machine
+from vksched.plan.check.happens import check_plan
+from vksched.plan.make.bundles import MOST, find_bundles
+from vksched.plan.plan import Plan
+from vksched.plan.simulate import simulate
+from vksched.plan.support import Support
+
+FAST, SLOW = 2e10, 1e9
+WIDTH = 128
+BUS = Link(1e10, 1e-5)
+
+
+def machine(*speeds: float, cpu: float = 1e8, link: Link = BUS, **spec: float) -> Machine:
+    """Null devices of these speeds in flops and bytes a second, and a CPU."""
+    devices = [
+        DeviceSpec(f"null:{i}", "null", flops_per_s=s, bytes_per_s=s, **spec)  # type: ignore[arg-type]
+        for i, s in enumerate(speeds)
+    ]
+    devices.append(DeviceSpec(CPU, "cpu", flops_per_s=cpu, bytes_per_s=cpu, submit_s=1e-6))
+    return Machine(tuple(devices), Links((), link))
+
+
+def layers(count: int, x: vs.Tensor, name: str = "") -> vs.Tensor:
+    for i in range(count):
+        values = np.full((WIDTH, WIDTH), 1 / WIDTH, np.float32)
+        x = vs.relu(vs.matmul(x, vs.weight(values, name=f"{name}w{i}"), name=f"{name}p{i}"))
+    return x
+
+
+def branches(count: int, depth: int) -> vs.Tensor:
+    """Parts that know nothing of each other until their ends are added."""
+    x = vs.input("x", (WIDTH, WIDTH))
+    ends = [layers(depth, x, f"b{i}.") for i in range(count)]
+    total = ends[0]
+    for end in ends[1:]:
+        total = vs.add(total, end)
+    return total
+
+
+def plan(
+    output: vs.Tensor, where: Machine, policy: str = "auto", with_cpu: bool = False, **more: object
+) -> Plan:
+    graph, _ = build_graph(output)
+    return check_plan(vs.plan_graph(graph, where, policy=policy, with_cpu=with_cpu, **more))  # type: ignore[arg-type]
+
+
+def used(made: Plan) -> set[str]:
+    return {made.machine.devices[s.device].name for s in made.splits}
+
+
+@pytest.mark.parametrize("speeds", [(FAST, SLOW), (SLOW, FAST)])
+def test_the_faster_device_takes_a_chain_wherever_it_stands(speeds: Sequence[float]) -> None:
+    output = layers(6, vs.input("x", (WIDTH, WIDTH)))
+    made = plan(output, machine(*speeds))
+    assert used(made) == {A if speeds[0] == FAST else B}
+    assert made.placements[0].rule and "auto: single:" in made.notes[0]
+    assert plan(output, machine(*speeds), "priority").policy == "priority"
+    assert used(plan(output, machine(*speeds), "priority")) == {A}
+
+
+def test_equal_devices_share_branches_and_a_run_takes_less_time() -> None:
+    made = plan(branches(4, 4), machine(SLOW, SLOW))
+    assert used(made) == {A, B}
+    alone = plan(branches(4, 4), machine(SLOW))
+    assert simulate(made).seconds < 0.7 * simulate(alone).seconds
+    assert "times as fast as null:0 alone" in made.notes[0]
+
+
+def test_small_ops_are_not_scattered() -> None:
+    assert used(plan(branches(4, 4), machine(SLOW, SLOW, submit_s=1.0))) == {A}
+    slow_link = machine(SLOW, SLOW, link=Link(1e5, 1e-3))
+    assert used(plan(branches(4, 4), slow_link)) == {A}
+
+
+@pytest.mark.parametrize(("with_cpu", "wanted"), [(True, CPU), (False, A)])
+def test_the_cpu_competes_where_it_is_asked_to(with_cpu: bool, wanted: str) -> None:
+    output = layers(6, vs.input("x", (WIDTH, WIDTH)))
+    assert used(plan(output, machine(SLOW, cpu=FAST), with_cpu=with_cpu)) == {wanted}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_plan_is_slower_than_the_best_device_alone(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x = vs.input("x", (WIDTH, WIDTH))
+    pool = [x]
+    for i in range(int(rng.integers(4, 40))):
+        a, b = (pool[int(rng.integers(max(0, len(pool) - 6), len(pool)))] for _ in range(2))
+        pool.append(layers(1, a, f"{i}.") if rng.random() < 0.5 else vs.add(a, b))
+    speeds = 10 ** rng.uniform(8, 10, int(rng.integers(2, 4)))
+    link = Link(10 ** rng.uniform(7, 10), 10 ** rng.uniform(-6, -3))
+    where = machine(*speeds, cpu=10 ** rng.uniform(8, 10), link=link)
+    output = vs.add(pool[-1], pool[-2])
+    made = plan(output, where, with_cpu=True)
+    took_s = simulate(made).seconds
+    for spec in where.devices:
+        alone = plan(output, where, "priority", overrides=[("*", spec.name)])
+        # one device is left for another only where that is faster by a margin
+        assert took_s <= simulate(alone).seconds * 1.06, (spec.name, made.notes)
+
+
+def test_what_is_placed_stays_and_numbers_are_numpys() -> None:
+    output = branches(3, 2)
+    graph, _ = build_graph(output)
+    pins = [("b1.p0", B), ("b2.w0", A)]
+    made = check_plan(vs.plan_graph(graph, machine(FAST, SLOW), policy="auto", overrides=pins))
+    assert made.device_of("b1.p0") == B and made.device_of("b2.p0") == A
+    feeds = {"x": np.random.default_rng(0).random((WIDTH, WIDTH), np.float32)}
+    clock = vs.SimulatedClock()
+    null = [vs.NullDevice(spec, clock) for spec in machine(SLOW, SLOW).devices[:-1]]
+    with vs.Scheduler(null) as sched:
+        run = sched.compile(output)
+        assert len(used(run.plan)) == 2
+        assert np.array_equal(run(**feeds), numpy_outputs(graph, feeds)[0])
+
+
+def test_memory_is_kept() -> None:
+    where = machine(FAST, SLOW)
+    size = 4 * WIDTH * WIDTH
+    small = replace(where.devices[0], memory_bytes=10 * size, page_bytes=2 * size)
+    made = plan(
+        layers(12, vs.input("x", (WIDTH, WIDTH))),
+        Machine((small, *where.devices[1:]), where.links),
+    )
+    assert made.memory[0].peak_bytes <= 10 * size and used(made) == {A, B}
+
+
+def test_bundles_are_few_and_free_of_cycles() -> None:
+    x = vs.input("x", (8, 8))
+    pool, rng = [x], np.random.default_rng(3)
+    for _ in range(3000):
+        a, b = (pool[int(rng.integers(max(0, len(pool) - 40), len(pool)))] for _ in range(2))
+        pool.append(vs.add(a, b))
+    graph, _ = build_graph(pool[-30:])
+    support = Support(graph, machine(FAST, SLOW))
+    seconds = dict.fromkeys((n.id for n in support.computed), 1.0)
+    bundles = find_bundles(support, lambda node: (0, 1), seconds, 20.0)
+    assert sorted(n for b in bundles for n in b.nodes) == sorted(seconds)
+    assert len(bundles) <= 3 * MOST
+    number = {n: i for i, bundle in enumerate(bundles) for n in bundle.nodes}
+    for node in support.computed:
+        assert all(number[p] <= number[node.id] for p in support.operands[node.id] if p in number)
+
+
+def test_a_node_that_one_device_cannot_run_is_in_no_bundle_with_others() -> None:
+    support = Support(build_graph(layers(3, vs.input("x", (WIDTH, WIDTH))))[0], machine(1e9, 1e9))
+    ids = [n.id for n in support.computed]
+    able = {n: (0,) if n == ids[2] else (0, 1) for n in ids}
+    bundles = find_bundles(support, able.__getitem__, dict.fromkeys(ids, 1.0), 100.0)
+    assert [b.able for b in bundles if ids[2] in b.nodes] == [(0,)]
+    assert all(len({able[n] for n in b.nodes}) == 1 for b in bundles)
