@@ -214,11 +214,13 @@ class Groups:
         inner = {node.id for node in group}
         reads = Counter([part for node in group for part in self._read_by(node)])
         made = [part for node in group for part in self._made_by(node.id)]
-        for root in {self.graph.roots[part] for part in reads}:
-            self._made_by(root)
         # what is made and read in the group alone crosses nowhere
         parts = [part for part in made if self._count[part] > reads[part]]
-        parts += [part for part in reads if self.graph.roots[part] not in inner]
+        for root in dict.fromkeys(self.graph.roots[part] for part in reads):
+            if (
+                root not in inner
+            ):  # all parts: one that does not cross beside the whole may do so now
+                parts += self._made_by(root)
         now = self._crossings(parts, inner, reads, here, here)
         best, least = here, now
         for option in options:
@@ -248,14 +250,18 @@ class Groups:
         reads: how many nodes of the group read each.
         """
         words = count = 0
+
+        def reading(part: int) -> set[int]:
+            found = self._reads.get(part, Counter[int]()).items()
+            on = {device for device, n in found if n > (device == here) * reads[part]}
+            return on | {there} if reads[part] else on
+
         for part in parts:
             root = self.graph.roots[part]
-            home = there if root in inner else self.device[root]
-            readers = self._reads[part].items()
-            on = {device for device, n in readers if n > (device == here) * reads[part]}
-            if reads[part]:
-                on.add(there)
-            crossed = len(on - {home})
+            on = reading(part)
+            if root != part:  # a device that reads the whole has the part
+                on -= reading(root)
+            crossed = len(on - {there if root in inner else self.device[root]})
             words += crossed * self.graph.words[part]
             count += crossed
         return words * WORD_BYTES, count
