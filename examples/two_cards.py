@@ -1,4 +1,5 @@
-"""What two cards would do with a model, asked on a machine that has neither.
+"""Two cards that are not here: the fastest plan, and that of `--policy priority`, which fills one
+before the other.
 
 vksched plan examples/two_cards.py:build --machine examples/data/two_cards.json --svg plan.svg
 """
@@ -24,12 +25,10 @@ def weight(rows: int, columns: int, name: str) -> vs.Tensor:
 
 def layer(x: vs.Tensor) -> vs.Tensor:
     """Self-attention, then a layer of four times the width, both with what came in added."""
-    heads = (HEADS, LENGTH, HIDDEN // HEADS)
     query, key, value = (
         (x @ weight(HIDDEN, HIDDEN, name)).reshape(LENGTH, HEADS, -1).transpose(1, 0, 2)
         for name in ("query.w", "key.w", "value.w")
     )
-    assert query.shape == heads
     scores = vs.softmax(vs.matmul(query, key, transpose_b=True), name="scores")
     seen = (scores @ value).transpose(1, 0, 2).reshape(LENGTH, HIDDEN)
     x = x + seen @ weight(HIDDEN, HIDDEN, "out.w")
@@ -47,11 +46,12 @@ def build() -> vs.Tensor:
 
 
 def main() -> vs.Plan:
-    """Returns the plan; nothing is allocated."""
+    """Returns the second plan; nothing is allocated."""
     machine = vs.Machine.from_dict(json.loads(CARDS.read_text("utf-8")))
     written = Request(vs.build_graph(build())[0], (), {})
-    plan = vs.plan_graph(written.optimized(machine).graph, machine)  # as a scheduler plans it
-    print(plan.explain(), plan.explain("layer.11.wide"), sep="\n\n")
+    graph = written.optimized(machine).graph  # as a scheduler plans it
+    fastest, plan = (vs.plan_graph(graph, machine, policy=p) for p in ("auto", "priority"))
+    print(fastest.explain(), plan.explain(), plan.explain("layer.11.wide"), sep="\n\n")
     return plan
 
 

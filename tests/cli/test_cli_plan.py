@@ -82,10 +82,25 @@ def test_default_devices_get_the_graph(
     capsys: pytest.CaptureFixture[str], show: Show, model: str
 ) -> None:
     show(raw(0, uuid="12345678" + "0" * 24))
-    code, out, err = call(capsys, "plan", f"{model}:build")
+    code, out, err = call(capsys, "plan", f"{model}:build", "--policy", "priority")
     assert code == 0 and err == ""
     assert "split 0 on vulkan:0" in out and "mlp.w: vulkan:0, weight" in out
     assert out.startswith("plan: policy priority, 2 nodes in 1 split")
+
+
+@pytest.mark.parametrize(
+    ("devices", "wanted"), [((), "cpu"), (("--devices", "vulkan:0"), "vulkan:0")]
+)
+def test_the_cpu_competes_unless_only_others_are_named(
+    capsys: pytest.CaptureFixture[str],
+    show: Show,
+    model: str,
+    devices: tuple[str, ...],
+    wanted: str,
+) -> None:
+    show(raw(0))
+    code, out, _ = call(capsys, "plan", f"{model}:build", *devices)
+    assert code == 0 and f"split 0 on {wanted}" in out  # two small ops
 
 
 def test_without_a_gpu_it_says_so_and_plans_for_numpy(
@@ -103,6 +118,7 @@ def test_devices_by_name_uuid_and_twice(
 ) -> None:
     show(raw(0, uuid="12345678" + "0" * 24), raw(1, pci="0000:01:00.0"))
     args = ["plan", f"{model}:build", "--devices", "vulkan:1, vulkan:1234,vulkan:1,cpu", "--json"]
+    args += ["--policy", "priority"]
     code, out, _ = call(capsys, *args, "--place", "last=vulkan:1234", "--copies", "2")
     data = json.loads(out)
     assert code == 0 and data["copies"] == 2
@@ -222,6 +238,7 @@ def test_nothing_is_opened(
 def test_example_as_a_user_runs_it(tmp_path: Path) -> None:
     machine = str(ROOT / "examples" / "data" / "two_cards.json")
     command = [sys.executable, "-m", "vksched", "plan", f"{EXAMPLE}:build", "--machine", machine]
+    command += ["--policy", "priority"]
     got = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     assert got.stderr == "" and "in 2 splits, 1 crossing (" in got.stdout.splitlines()[0]
     assert "small is full: it would take" in got.stdout

@@ -127,6 +127,13 @@ def test_what_is_placed_stays_and_numbers_are_numpys() -> None:
         assert np.array_equal(run(**feeds), numpy_outputs(graph, feeds)[0])
 
 
+def test_a_placed_weight_pulls_the_ops_that_read_it() -> None:
+    x = layers(4, vs.input("x", (WIDTH, WIDTH)))
+    made = plan(x, machine(FAST, SLOW), overrides=[("w2", B)])
+    assert made.device_of("p2") == B == made.device_of("w2")
+    assert made.device_of("p0") == A == made.device_of("p1")
+
+
 def test_memory_is_kept() -> None:
     where = machine(FAST, SLOW)
     size = 4 * WIDTH * WIDTH

@@ -75,8 +75,10 @@ def test_two_cards(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert len(plan.crossings) == 1 and "small is full" in said
     command = ["plan", f"{two_cards.__file__}:build", "--machine", str(two_cards.CARDS)]
-    same = CliRunner().invoke(main, command).output
-    assert said.splitlines()[0] == same.splitlines()[0]
+    fastest = CliRunner().invoke(main, command).output
+    in_order = CliRunner().invoke(main, [*command, "--policy", "priority"]).output
+    assert "single:large" in fastest and fastest.splitlines()[0] == said.splitlines()[0]
+    assert in_order.splitlines()[0] in said.splitlines()[1:]
 
 
 @pytest.mark.filterwarnings(r"ignore:\[fallback\] numpy runs where")

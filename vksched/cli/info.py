@@ -13,7 +13,7 @@ import click
 
 from ..errors import DeviceError, VkschedError
 from . import feeds
-from .plan import machine_here
+from .plan import machine_here, names_cpu
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -71,6 +71,7 @@ def info(
             feeds.parse_dims(dims),
             feeds.parse_shapes(shapes),
             feeds.read_arrays(inputs, model),
+            names_cpu(devices),
         )
     report["notes"] += notes
     click.echo(json.dumps(report, indent=2)) if as_json else _show(report, model)
@@ -83,10 +84,12 @@ def describe(
     dims: Mapping[str, int],
     shapes: Mapping[str, tuple[int, ...]],
     arrays: Mapping[str, Any],
+    with_cpu: bool = False,
 ) -> dict[str, Any]:
     """Returns what there is to say of a model on a machine, as plain data.
 
     places: devices by pattern, which in a model of several stages may name what comes later.
+    with_cpu: the CPU competes with the other devices.
     """
     from ..engine.request import Request
     from ..graph import build_graph
@@ -106,7 +109,14 @@ def describe(
         here = [p for p in places if names.matches(p) or (lowered.then is None and names.find(p))]
         overrides = tuple((pattern, places[pattern]) for pattern in here)
         request = Request(written, overrides, {}).optimized(machine)
-        plan = plan_graph(request.graph, machine, overrides=request.overrides, copies="auto")
+        plan = plan_graph(
+            request.graph,
+            machine,
+            policy="auto",
+            overrides=request.overrides,
+            copies="auto",
+            with_cpu=with_cpu,
+        )
         notes += [*plan.notes, *idle_lines([plan], COMMAND)]
     return {
         **describe_model(model),

@@ -33,6 +33,13 @@ if TYPE_CHECKING:
     help='Plan for the devices of a file, here or not: the "machine" of --json.',
 )
 @feeds.place_option
+@click.option(
+    "--policy",
+    type=click.Choice(["auto", "priority"]),
+    default="auto",
+    show_default=True,
+    help="auto: the fastest of simulated runs. priority: the devices in their order.",
+)
 @click.option("--copies", default=1, show_default=True, help="Runs that can be under way at once.")
 @click.option("--node", metavar="NAME", help="Tell all of one node, or of those a pattern matches.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
@@ -42,6 +49,7 @@ def plan(
     devices: str | None,
     machine_file: str | None,
     places: tuple[str, ...],
+    policy: str,
     copies: int,
     node: str | None,
     as_json: bool,
@@ -68,7 +76,14 @@ def plan(
     wanted = feeds.parse_places(places)
     overrides = tuple((pattern, aliases.get(name, name)) for pattern, name in wanted.items())
     request = Request(graph, overrides, {}).optimized(machine)
-    found = plan_graph(request.graph, machine, overrides=request.overrides, copies=copies)
+    found = plan_graph(
+        request.graph,
+        machine,
+        policy=policy,
+        overrides=request.overrides,
+        copies=copies,
+        with_cpu=machine_file is None and names_cpu(devices),
+    )
     text = _text(found, node, as_json)
     if svg is not None:
         found.draw(svg)
@@ -116,6 +131,11 @@ def machine_here(names: str | None) -> tuple[Machine, dict[str, str]]:
         aliases.setdefault(given, name)
         specs.append(tuner.tuned(probe.device_spec(info, name)))
     return Machine((*specs, probe.device_spec(probe.cpu_device()))), aliases
+
+
+def names_cpu(names: str | None) -> bool:
+    """Whether the CPU competes with other devices: it is named, or nothing is."""
+    return names is None or "cpu" in [name.strip() for name in names.split(",")]
 
 
 def read_machine(path: str) -> Machine:

@@ -183,13 +183,21 @@ class _Choice:
         found = self._able.get(node_id)
         if found is None:
             node, can = self.support.graph.nodes[node_id], self.support.can
-            pin = self.pins.get(node_id)
+            pin = self.pin(node)
             if pin is not None and can(node, pin):
                 found = (pin,)
             else:
                 found = tuple(d for d in self.devices if can(node, d)) or (self.machine.cpu,)
             self._able[node_id] = found
         return found
+
+    def pin(self, node: Node) -> int | None:
+        """Returns the device that the user gave a node, or the heaviest of its placed weights."""
+        graph = self.support.graph
+        if node.id in self.pins or not self.pins:
+            return self.pins.get(node.id)
+        placed = [w for w in dict.fromkeys(graph.leaves_behind(node)) if w in self.pins]
+        return self.pins[max(placed, key=lambda w: graph.words[w])] if placed else None
 
     def least_s(self, node: Node) -> float:
         return min(self.support.node_seconds(node.id, d) for d in self.able(node.id))

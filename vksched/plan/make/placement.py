@@ -205,6 +205,8 @@ class _Placer:
                 continue
             behind = dict.fromkeys(self.graph.leaves_behind(node))
             new = [w for w in behind if w in self._weights and w not in self.homes]
+            if any(weight in self.kept for weight in behind):
+                continue  # the user's placement of a weight pulls the node
             if any(self._why_no_home(node, weight, device) for weight in new):
                 continue
             for weight in new:
