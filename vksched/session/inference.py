@@ -101,8 +101,9 @@ class InferenceSession:
         """Makes the model ready on the devices that providers stand for."""
         chosen = choose_devices(providers, provider_options)
         level = self._sess_options.graph_optimization_level
+        gpus = [name for name in chosen.devices or () if name != "cpu"]
         scheduler = Scheduler(
-            chosen.devices,
+            gpus or chosen.devices,  # beside GPUs the CPU provider takes what they cannot run
             trace=[self._recorder] if self._recorder is not None else [],
             optimize=level != GraphOptimizationLevel.ORT_DISABLE_ALL,
         )
