@@ -22,8 +22,12 @@ DISPATCH_S = 100e-6
 DISPATCH = "dispatch"
 WIDTH = 100
 """Columns of prose; tables may be wider."""
-WRITTEN = {"tried.md": "What bounds kernels, and what was tried", "scheduler.md": "The scheduler"}
-"""Pages of figures that people wrote, in docs/performance."""
+WRITTEN = {
+    "tried.md": "What bounds kernels, and what was tried",
+    "scheduler.md": "The scheduler",
+    "prediction.md": "Predictions",
+}
+"""Other pages of figures, in docs/performance."""
 Extras = Mapping[str, list[dict[str, Any]]]
 """Rows of other benchmarks, by the script's name."""
 INTRODUCTION = [

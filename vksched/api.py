@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .engine.report import RunReport
 from .engine.run import Run
 from .errors import (
     DeviceError,
@@ -22,6 +23,7 @@ from .errors import (
 )
 from .graph import Graph, build_graph
 from .importers import load
+from .machine.costs import Costs
 from .machine.links import Link, Links
 from .machine.spec import DeviceSpec, Machine
 from .ops import *  # noqa: F403 - the op set, by its own __all__
@@ -41,6 +43,7 @@ from .trace import Event, Recorder, Trace, VkschedWarning
 from .types import TensorType
 
 __all__ = [
+    "Costs",
     "DTypeError",
     "DeviceError",
     "DeviceInfo",
@@ -64,6 +67,7 @@ __all__ = [
     "Recorder",
     "Run",
     "RunCancelled",
+    "RunReport",
     "RunStats",
     "Scheduler",
     "ShaderError",

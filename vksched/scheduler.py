@@ -29,6 +29,8 @@ from .runtime.vulkan import probe
 from .runtime.watchdog import Watchdog
 from .switches import is_on
 from .trace import Sink, Trace, as_trace
+from .tuner.calibrator import Calibrator
+from .tuner.cost_store import CostStore
 from .tuner.store import Store
 from .tuner.tuner import Tuner, mode_of
 from .types import NDArray, Progress
@@ -119,6 +121,7 @@ class Scheduler:
                 self._quarantine,
                 self._states,
                 Tuner(mode, Store()),
+                Calibrator(mode, CostStore()),
                 Watchdog(self.trace),
                 self.trace,
             )

@@ -17,6 +17,7 @@ from .ours import Ours
 from .overhead import overhead_facts
 from .peers.specs import Spec, work_of
 from .planning import planning_facts
+from .prediction import prediction_facts
 from .process import PeerFailed, PeerProcess
 from .rounds import OURS, Result, Runner, geometric_mean, measure_case
 from .suites import fitting
@@ -163,7 +164,7 @@ def run_suite(
     for info in infos:
         with _runners(info, peers, pythons, tell) as (device, runners):
             report.devices.append(device)
-            for spec in fitting(specs, info.type):
+            for spec in fitting(specs, info.type) if suite != "prediction" else ():
                 result = measure_case(info.name, spec, runners, budget_s, tell=tell)
                 report.results.append(result)
                 advance(report)
@@ -181,6 +182,8 @@ def _facts_of(
     """Returns what a suite measures beside cases, by name."""
     if suite == "models":
         return {f"{spec.name}: its kernels": model_facts(device, spec, pythons) for spec in specs}
+    if suite == "prediction":
+        return {f"{spec.name}: predicted": prediction_facts(device, spec) for spec in specs}
     return {"a run of nothing": overhead_facts(device)} if suite == "overhead" else {}
 
 

@@ -10,6 +10,7 @@ import click
 
 from ..errors import VkschedError
 from .bench import bench
+from .calibrate import calibrate
 from .devices import devices
 from .info import info
 from .ops import ops
@@ -62,10 +63,13 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     help="Show the version and exit.",
 )
 def main() -> None:
-    """Run ONNX models, see which devices there are, plan graphs, prove, time and tune kernels."""
+    """Run ONNX models, see which devices there are, measure and tune them, plan graphs, prove and
+    time kernels.
+    """
 
 
 main.add_command(bench)
+main.add_command(calibrate)
 main.add_command(devices)
 main.add_command(info)
 main.add_command(ops)

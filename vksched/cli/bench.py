@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     default="ops",
     show_default=True,
     help="ops: single calls. models: whole networks, beside the sum of their kernels, with memory. "
-    "overhead: tiny ops, a run of nothing, uploads. planning: time per node.",
+    "overhead: tiny ops, a run of nothing, uploads. planning: time per node. prediction: whole "
+    "networks, beside what plans count by.",
 )
 @feeds.devices_option
 @click.option(

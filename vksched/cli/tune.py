@@ -62,7 +62,7 @@ def tune(
             graphs = []
         elif model_files:
             sizes = feeds.parse_dims(dims), feeds.parse_shapes(shapes)
-            graphs = [graph for file in model_files for graph in _graphs(file, *sizes)]
+            graphs = [graph for file in model_files for graph in graphs_of(file, *sizes)]
         else:
             graphs = [typical_graph()]
         with Scheduler(names, tune=False) as sched:
@@ -91,7 +91,7 @@ def _devices(wanted: Sequence[str] | None) -> list[str]:
     return names
 
 
-def _graphs(
+def graphs_of(
     file: str, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]
 ) -> list[Graph]:
     """Returns the graph of a model's first stage, if it has one."""

@@ -79,8 +79,8 @@ class Compiled:
         """Threads that carry out a run."""
         self._placed: list[Plan] = []
         """Plans that count as users of their states."""
-        self.last_stats: RunStats | None = None
-        """What the last finished run cost; None before the first."""
+        self.last_run: tuple[Plan, RunStats] | None = None
+        """The last finished run: its plan, and what it cost; None before the first."""
         self.plan: Plan
         """Where everything runs now."""
         self._ready(progress)
@@ -186,6 +186,11 @@ class Compiled:
                 self._state.notify_all()
 
     @property
+    def last_stats(self) -> RunStats | None:
+        """What the last finished run cost; None before the first."""
+        return self.last_run[1] if self.last_run is not None else None
+
+    @property
     def closed(self) -> bool:
         return self._closed
 
@@ -250,7 +255,8 @@ class Compiled:
                 if not self._faults.may_replay(error):
                     raise
                 continue
-            self.last_stats = executor.last_stats
+            if executor.last_stats is not None:
+                self.last_run = executor.plan, executor.last_stats
             with self._changing:
                 self._faults.take_in(broken)
             self._watch(executor)
@@ -270,7 +276,10 @@ class Compiled:
 
     def _watch(self, executor: Executor) -> None:
         stats = executor.last_stats
-        if stats is None or not self._preparing.watchdog.see(executor.plan, stats):
+        if stats is None:
+            return
+        self._preparing.paces.see(executor.plan, stats)
+        if not self._preparing.watchdog.see(executor.plan, stats):
             return
         with self._changing:
             if executor is self._executor and self._quarantine.on_fault == "replay":

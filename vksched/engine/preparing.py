@@ -23,8 +23,10 @@ from ..plan.plan import Plan
 from ..plan.planner import plan_graph
 from ..runtime.device import Device
 from ..runtime.executor import Executor
+from ..runtime.pace import Paces
 from ..runtime.watchdog import Watchdog
 from ..trace import Trace
+from ..tuner.calibrator import Calibrator
 from ..tuner.tuner import Tuner
 from ..types import Progress
 from .devices import DeviceSet
@@ -58,6 +60,7 @@ class Preparing:
         quarantine: Quarantine,
         states: StateTable,
         tuner: Tuner,
+        calibrator: Calibrator,
         watchdog: Watchdog,
         trace: Trace,
     ) -> None:
@@ -65,10 +68,12 @@ class Preparing:
         self.quarantine = quarantine
         self.states = states
         self.watchdog = watchdog
+        self.paces = Paces(trace.clock)
         self.trace = trace
         self.lock = threading.RLock()
         self._settings = settings
         self._tuner = tuner
+        self._calibrator = calibrator
         self._numbers = itertools.count()
         self.specs = {d.name: d.spec for d in opened.devices}
         """What the devices said when they were opened."""
@@ -86,19 +91,20 @@ class Preparing:
             else self._spec(d)
             for d in devices
         )
-        host = devices[-1].name
-        links = Links(tuple((d.name, host, d.link) for d in devices if d.link is not None))
-        return Machine(specs, links).verify()
+        return Machine(specs, Links(self._calibrator.links(devices))).verify()
 
     def lighten(self, request: Request) -> Request:
         """Returns a request that takes less work, where that is wanted."""
         return request.optimized(self.machine()) if self._settings.optimize else request
 
     def measure(self, request: Request, left_out: Mapping[str, str], small: bool) -> None:
-        """Measures variants of the graph's kernels, as far as the tuner wants to."""
+        """Measures variants of the graph's kernels, as far as the tuner wants to, and then what a
+        plan by cost wants to know.
+        """
         devices = [d for d in self.opened.devices if d.name not in left_out]
         wanted = partial(self.plan, request, self.machine(left_out), small)
         self._tuner.measure_graph(request.graph, devices, wanted, self.trace)
+        self._calibrator.measure_graph(request.graph, devices, self._spec, self.trace)
 
     def plan(self, request: Request, machine: Machine, small: bool = False) -> Plan:
         """Returns the plan of a request. small: with one copy, as an allocation failed."""
@@ -161,6 +167,7 @@ class Preparing:
         """Returns what the planner may know of a device, with what the user asked of it."""
         spec = self.watchdog.correct(device.spec)
         spec = self._tuner.tuned(spec)
+        spec = self.paces.correct(self._calibrator.costed(spec))
         sync = self._settings.sync.get(device.name, "split")
         least = spec.offload_flops_per_byte if self._settings.offload else math.inf
         return replace(spec, sync=sync, offload_flops_per_byte=least)

@@ -24,6 +24,7 @@ from ..runtime.record import Observers
 from ..runtime.stats import RunStats
 from ..types import NDArray, numpy_dtype
 from .generations import Compiled
+from .report import RunReport, make_report
 
 Result = NDArray | tuple[NDArray, ...] | dict[str, NDArray]
 
@@ -54,6 +55,18 @@ class Run:
     def stats(self) -> RunStats | None:
         """What the last finished run cost; None before the first."""
         return self._compiled.last_stats
+
+    def report(self) -> RunReport:
+        """Returns what the last finished run was predicted to take and what it took: in all, on
+        each device, for each op. `print` shows it as a table.
+
+        Raises:
+            PlanError: there was no run yet.
+        """
+        last = self._compiled.last_run
+        if last is None:
+            raise PlanError("[report] expected a run that has finished, got none; try run(...)")
+        return make_report(*last)
 
     def __call__(self, /, *unnamed: Any, **inputs: Any) -> Result:
         """Runs once and returns the outputs in the form in which they were given to compile."""

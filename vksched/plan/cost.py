@@ -23,6 +23,7 @@ from ..machine.spec import ALIGN_BYTES, DeviceSpec
 from ..ops.core.lower import Lowering, choice_of, conversion_bytes, lower
 from ..ops.core.op import Call, Op, Work
 from ..ops.core.variants import Choice
+from ..types import FLOAT16
 from .value import PlanValue
 
 
@@ -67,6 +68,16 @@ def call_of(spec: DeviceSpec, graph: Graph, node: Node) -> Call:
     return Call(graph.input_types(node), node.type, node.attrs, spec.limits)
 
 
+COPY_IN, COPY_OUT = COPIES = ("copy in", "copy out")
+"""The kinds of what a device itself does about a transfer: between its memory and the window that
+the host sees.
+"""
+
+
+NO_WAY = ("keepdims",)
+"""Flags that change nothing of the work."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What a node takes on a device. measured: whether that rests on measured calls of its op or of
@@ -86,6 +97,15 @@ def submission_seconds(spec: DeviceSpec) -> float:
     """Returns what a submission takes beside its nodes, until the host knows of its end."""
     costs = spec.costs
     return costs.submit_s + costs.start_s + costs.fence_s if costs.calls else spec.submit_s
+
+
+def copy_seconds(spec: DeviceSpec, way: str, size_bytes: float) -> float:
+    """Returns what a device itself takes for a transfer, one of COPIES: a part of its link's time.
+    0 where nobody has measured it.
+    """
+    estimate_s = 2 * size_bytes / spec.bytes_per_s
+    factor, kind = spec.costs.factor((f"{way}/bytes",), estimate_s)
+    return factor * estimate_s * (spec.costs.pace(way) or 1.0) if kind else 0.0
 
 
 def node_seconds(spec: DeviceSpec, graph: Graph, node: Node) -> float:
@@ -124,7 +144,11 @@ def call_cost(spec: DeviceSpec, op: Op, call: Call) -> Cost:
     """Returns the time of one call on a device that works as it did when it was measured."""
     estimate_s, bound = estimate(spec, call_work(spec, op, call))
     costs = spec.costs
-    factor, kind = costs.factor(kinds_of(op, bound), estimate_s)
+    if not costs.calls:
+        return Cost(estimate_s, False)
+    if op.name == "state":
+        return Cost(0.0, True)  # it is memory, and never runs
+    factor, kind = costs.factor(kinds_of(op, call, bound), estimate_s)
     measured = bool(kind) and not kind.startswith(ANY)
     return Cost(costs.launch_s + factor * estimate_s, measured)
 
@@ -138,11 +162,28 @@ def call_work(spec: DeviceSpec, op: Op, call: Call) -> Work:
     return work
 
 
-def kinds_of(op: Op, bound: str) -> tuple[str, str, str]:
-    """Returns the kinds under which the factor of a call may have been measured, the best first:
-    of its op, of its family, of any op.
+def kinds_of(op: Op, call: Call, bound: str) -> tuple[str, str, str, str]:
+    """Returns the kinds under which the factor of a call may have been measured, the best first: of
+    its op called in this way, of its op, of its family, of any op.
     """
-    return f"{op.name}/{bound}", f"{family_of(op)}/{bound}", f"{ANY}/{bound}"
+    return (
+        f"{way_of(op, call)}/{bound}",
+        f"{op.name}/{bound}",
+        f"{family_of(op)}/{bound}",
+        f"{ANY}/{bound}",
+    )
+
+
+def way_of(op: Op, call: Call) -> str:
+    """Returns an op with what sets some of its calls apart, as "matmul+transpose_b": flags, groups
+    and packed operands. Kernels differ in these.
+    """
+    ways = [name for name, value in call.attrs.items() if value is True and name not in NO_WAY]
+    if call.attrs.get("groups", 1) not in (1, None):
+        ways.append("groups")
+    if any(operand.dtype == FLOAT16 for operand in call.inputs):
+        ways.append(FLOAT16)
+    return "+".join([op.name, *ways])
 
 
 def family_of(op: Op) -> str:

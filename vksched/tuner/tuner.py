@@ -168,7 +168,7 @@ class Tuner:
 
         try:
             for number, call in enumerate(calls):
-                if left_s() <= 0 or _is_busy(device):
+                if left_s() <= 0 or is_busy(device):
                     break
                 tell(f"{device.name} {call.op.name}", number, len(calls))
                 attempt.end()
@@ -267,7 +267,7 @@ def _is_of(key: str, shaders: str) -> bool:
     return False
 
 
-def _is_busy(device: Device) -> bool:
+def is_busy(device: Device) -> bool:
     """Whether a device works on something now: a run would take longer, as would the measuring."""
     from ..runtime.vulkan.device import VulkanDevice  # needs the native modules
 
@@ -312,13 +312,13 @@ def _open_bench(device: Device, call: Tunable) -> AbstractContextManager[Bench]:
 
 
 @contextmanager
-def progress_bar(quiet: bool = False) -> Iterator[Tell]:
+def progress_bar(quiet: bool = False, title: str = "tuning") -> Iterator[Tell]:
     """Gives a function that shows a bar on stderr; nothing is shown where that is no terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    columns = (TextColumn("tuning"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     text = TextColumn("{task.description}", markup=False)
     hide = quiet or not console.is_terminal
     with Progress(*columns, text, console=console, transient=True, disable=hide) as bars:

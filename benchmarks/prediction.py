@@ -1,0 +1,113 @@
+"""How well do the seconds hold that plans count by? Models on each device, predicted and measured.
+
+    python benchmarks/prediction.py [--devices vulkan:0,cpu] [--case ResNet] [--page] [--json]
+
+Each device is calibrated with the calls of each model, 20 s at most. Then the model runs nine
+times. --page writes docs/performance/prediction.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from options import make_parser  # beside this file
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+import vksched as vs
+from vksched.bench.prediction import GOAL, LISTED, Predicted, measure
+from vksched.bench.suites import specs_of
+from vksched.units import format_seconds
+
+PAGE = Path(__file__).parent.parent / "docs" / "performance" / "prediction.md"
+COLUMNS = ("device", "model", "what", "predicted", "measured", "ratio")
+INTRODUCTION = """# Predictions in figures
+
+This page is for people who change what plans count by. [Calibration](../calibration.md) tells how
+that is measured.
+
+`python benchmarks/prediction.py --page` writes this page. It calibrates each device with the calls
+of each model, predicts, and runs the model nine times. Figures are medians. A ratio is measured
+over predicted; the goal is a run within {goal:.0f} %. "Device" is the time on the device's own
+clock. Below it stand the ops that take the longest, each in a submission of its own.
+
+Calibration and runs must have the machine for themselves. Calibration looks for what the device
+can do: it takes the lower quartile of its times. Where other programs run beside, runs take longer
+than predicted.
+
+"""
+
+
+def measure_all(devices: Sequence[str], pattern: str | None) -> list[tuple[str, str, Predicted]]:
+    """Measures each model on each device."""
+    specs = specs_of("prediction", pattern)
+    out: list[tuple[str, str, Predicted]] = []
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("", total=len(devices) * len(specs))
+        for device in devices:
+            for spec in specs:
+                bars.update(task, description=f"{device} {spec.name}")
+                out.append((device, spec.name, measure(device, spec)))
+                bars.advance(task)
+    return out
+
+
+def rows_of(found: Sequence[tuple[str, str, Predicted]]) -> list[tuple[str, ...]]:
+    """Returns the table's rows."""
+    rows: list[tuple[str, ...]] = []
+    for device, model, one in found:
+        longest = sorted(one.ops, key=lambda op: -one.ops[op][1])[:LISTED]
+        parts = {"run": one.run, "device": one.device, **{op: one.ops[op] for op in longest}}
+        for number, (what, (expected_s, taken_s)) in enumerate(parts.items()):
+            ratio = f"{taken_s / expected_s:.2f}" if expected_s else "-"
+            first = (device, model) if not number else ("", "")
+            rows.append((*first, what, format_seconds(expected_s), format_seconds(taken_s), ratio))
+    return rows
+
+
+def as_page(
+    found: Sequence[tuple[str, str, Predicted]], labels: dict[str, str], load: float
+) -> str:
+    """Returns the page of the docs."""
+    busy = f"{load:.1f} of {os.cpu_count()} cores were busy before the first measurement."
+    near = sum(abs(one.run[1] / one.run[0] - 1) <= GOAL for _, _, one in found)
+    lines = [INTRODUCTION.format(goal=100 * GOAL)]
+    lines += [f"- {name}: {labels[name]}\n" for name in dict.fromkeys(d for d, _, _ in found)]
+    lines.append(f"\n{busy} {near} of {len(found)} runs are within {100 * GOAL:.0f} %.\n\n")
+    lines.append(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n")
+    lines += [f"| {' | '.join(row)} |\n" for row in rows_of(found)]
+    return "".join(lines)
+
+
+def main() -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument("--case", help="only models with such names")
+    parser.add_argument("--page", action="store_true", help=f"write {PAGE.name}")
+    given = parser.parse_args()
+    known = {info.name: info.label for info in vs.devices()}
+    names = given.devices.split(",") if given.devices else [*known]
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    found = measure_all(names, given.case)
+    if given.page:
+        PAGE.write_text(as_page(found, known, load), encoding="utf-8")
+    if given.json:
+        print(json.dumps([_as_dict(*each) for each in found], indent=1))
+        return
+    table = Table(*COLUMNS)
+    for row in rows_of(found):
+        table.add_row(*row)
+    Console().print(table)
+
+
+def _as_dict(device: str, model: str, one: Predicted) -> dict[str, Any]:
+    return {"device": device, "model": model, "run": one.run, "on_device": one.device,
+            "ops": dict(one.ops)}  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""Pace: a device that slows down is noticed from its runs, and plans know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vksched as vs
+from vksched.machine.costs import ANY
+from vksched.plan.cost import node_cost
+from vksched.runtime.pace import EVERY_S, MOST, Paces
+from vksched.runtime.stats import RunStats, SplitStats
+
+A, B = "null:0", "null:1"
+X = np.ones((64, 1024), np.float32)
+
+
+def network(ops: int = 4) -> vs.Tensor:
+    at: vs.Tensor = vs.input("x", X.shape)
+    for _ in range(ops):
+        at = vs.softmax(vs.relu(at))
+    return at
+
+
+class Slowing:
+    """A scheduler of null devices whose first one can be slowed down between runs."""
+
+    def __init__(self, **given: Any) -> None:
+        clock = vs.SimulatedClock()
+        specs = [vs.DeviceSpec(n, "null", bytes_per_s=1e8, **given) for n in (A, B)]
+        self.devices = [vs.NullDevice(spec, clock) for spec in specs]
+        self.sched = vs.Scheduler(self.devices, trace=vs.Trace(clock), optimize=False)
+        self.run = self.sched.compile(network(), {"*": A})
+
+    def runs(self, count: int, slowdown: float) -> None:
+        self.devices[0].slowdown = slowdown
+        for _ in range(count):
+            self.run(x=X)
+
+    @property
+    def paces(self) -> dict[str, float]:
+        return dict(self.sched.machine.devices[0].costs.paces)
+
+
+@pytest.fixture
+def slowing() -> Any:
+    made = Slowing()
+    with made.sched:
+        yield made
+
+
+def test_runs_as_expected_change_nothing(slowing: Slowing) -> None:
+    before = slowing.sched.machine
+    slowing.runs(20, 1.0)
+    assert slowing.sched.machine == before and not slowing.paces
+
+
+def test_a_device_that_slows_down_by_four_is_noticed(slowing: Slowing) -> None:
+    slowing.runs(5, 1.0)
+    slowing.runs(12, 4.0)
+    assert slowing.paces["softmax"] == pytest.approx(4.0, rel=0.2)
+    assert slowing.paces[ANY] == pytest.approx(4.0, rel=0.2)
+    plan = slowing.sched.reserve(network(3))
+    spec, graph = plan.machine.devices[0], plan.graph
+    found = node_cost(spec, graph, graph.ops[-1])
+    rough = node_cost(plan.machine.devices[1], graph, graph.ops[-1])
+    assert found.seconds == pytest.approx(4 * rough.seconds, rel=0.2)
+    assert found.measured and not rough.measured
+    assert spec.slowdown == 1.0  # the watchdog has nothing to do with it
+    assert not slowing.sched.machine.devices[1].costs
+    slowing.runs(25, 1.0)
+    assert all(pace == pytest.approx(1.0, rel=0.15) for pace in slowing.paces.values())
+
+
+def test_one_run_that_was_held_up_changes_nothing(slowing: Slowing) -> None:
+    slowing.runs(6, 1.0)
+    slowing.runs(1, 50.0)
+    slowing.runs(2, 1.0)
+    assert not slowing.paces
+
+
+def test_plans_of_a_slow_device_are_predicted_as_it_is_now(slowing: Slowing) -> None:
+    slowing.runs(20, 4.0)
+    other = slowing.sched.compile(network(2), {"*": A})
+    other(x=X)
+    told = other.report()
+    assert told.run.ratio == pytest.approx(1.0, rel=0.2)
+    slowing.run(x=X)
+    assert slowing.run.report().run.ratio == pytest.approx(4.0, rel=0.2)  # its plan is older
+
+
+def test_the_op_that_is_slow_is_told_apart() -> None:
+    made = Slowing()
+    with made.sched:
+        runs = {
+            name: made.sched.compile(getattr(vs, name)(vs.input("x", X.shape)), {"*": A})
+            for name in ("relu", "exp", "softmax")
+        }
+        for _ in range(60):
+            for name, run in runs.items():
+                made.devices[0].slowdown = 3.0 if name == "softmax" else 1.0
+                run(x=X)
+        found = made.paces
+    assert found["softmax"] > 2 * found["relu"] and found["relu"] == pytest.approx(1.0, rel=0.3)
+
+
+def stats_of(run: vs.Run, factor: float, longest: bool = True) -> RunStats:
+    assert run.stats is not None
+    splits = tuple(
+        SplitStats(
+            s.split, s.device, s.nodes, factor * s.device_s, s.longest_s if longest else None
+        )
+        for s in run.stats.splits
+    )
+    return RunStats(0, 1.0, 0, 0, 0, 0, 0, splits)
+
+
+class Hands:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.at_s = 0.0
+
+    def now(self) -> float:
+        return self.at_s
+
+
+def test_many_short_runs_are_looked_at_now_and_then(slowing: Slowing) -> None:
+    slowing.runs(1, 1.0)
+    clock = Hands()
+    paces = Paces(clock)
+    for _ in range(100):
+        paces.see(slowing.run.plan, stats_of(slowing.run, 8.0))
+    assert paces.of(A)[ANY] == pytest.approx(8**0.3, rel=0.1)  # of all these, one
+    for _ in range(30):
+        clock.at_s += 1.01 * EVERY_S
+        paces.see(slowing.run.plan, stats_of(slowing.run, 8.0))
+    assert paces.of(A)["softmax"] == pytest.approx(8.0, rel=0.1)
+
+
+def test_paces_stay_within_bounds_and_ignore_what_the_host_saw(slowing: Slowing) -> None:
+    slowing.runs(1, 1.0)
+    clock = Hands()
+    paces = Paces(clock)
+    for _ in range(50):
+        clock.at_s += 1.0
+        paces.see(slowing.run.plan, stats_of(slowing.run, 1e9, longest=False))
+    assert paces.of(A) == {}  # a device without a clock of its own
+    for _ in range(100):
+        clock.at_s += 1.0
+        paces.see(slowing.run.plan, stats_of(slowing.run, 1e9))
+    assert paces.of(A)[ANY] == pytest.approx(np.exp(MOST), rel=0.1)
+    for _ in range(10):
+        clock.at_s += 1.0
+        paces.see(slowing.run.plan, stats_of(slowing.run, 0.0))
+    assert all(np.isfinite(list(paces.of(A).values())))
+
+
+def test_splits_of_next_to_no_work_say_nothing() -> None:
+    made = Slowing(submit_s=1.0)
+    with made.sched:
+        made.runs(20, 4.0)
+        assert not made.paces

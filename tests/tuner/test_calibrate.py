@@ -1,0 +1,200 @@
+"""Measuring a device: planted speeds come back from simulated devices, real ones give sense."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from conftest import vulkan_names
+
+import vksched as vs
+from vksched.errors import DeviceLost, OutOfMemory, UnsupportedOp
+from vksched.machine.costs import Costs, Curve
+from vksched.machine.spec import DeviceSpec
+from vksched.ops.core.op import Call, Op
+from vksched.plan.cost import family_of, node_seconds
+from vksched.runtime.host.cpu import CpuDevice
+from vksched.runtime.vulkan import probe
+from vksched.trace import SystemClock
+from vksched.tuner.calibrate import SIZES, Clocked, calibrate
+from vksched.tuner.calibration import Calibration, Overheads, speeds_of
+from vksched.tuner.calibrator import open_rig_of
+from vksched.tuner.rig import SessionRig, Transfer
+from vksched.tuner.samples import typical_samples, wanted_of
+
+SPEC = DeviceSpec("null:0", "null", flops_per_s=1e12, bytes_per_s=1e10, submit_s=1e-4)
+CPU = probe.device_spec(probe.cpu_device())
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """Tells nobody."""
+
+
+def small() -> vs.Graph:
+    x, w = vs.input("x", (64, 64)), vs.input("w", (64, 64))
+    return vs.build_graph([vs.softmax(x), vs.relu(x), x @ w, vs.transpose(x, (1, 0))])[0]
+
+
+def simulated(spec: DeviceSpec, slowdown: float = 1.0, link: vs.Link | None = None) -> SessionRig:
+    clock = vs.SimulatedClock()
+    device = vs.NullDevice(spec, clock, link=link, slowdown=slowdown)
+    return SessionRig(device, CpuDevice(CPU), clock)
+
+
+def measured(rig: SessionRig, graph: vs.Graph) -> Calibration:
+    wanted = wanted_of(graph, rig.spec)
+    return calibrate(rig, wanted, Calibration(speeds_of(rig.spec)), Clocked(), silent)
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 4.0, 0.25])
+def test_the_speed_of_a_simulated_device_comes_back(slowdown: float) -> None:
+    graph = small()
+    found = measured(simulated(SPEC, slowdown), graph)
+    assert found.overheads is not None and len(found.samples) == 4
+    assert found.overheads.start_s == pytest.approx(slowdown * SPEC.submit_s, rel=1e-3)
+    assert found.overheads.submit_s == pytest.approx(0.0, abs=1e-9)
+    for sample in found.samples:
+        assert sample.factor == pytest.approx(slowdown, rel=0.05)
+    costed = replace(SPEC, costs=found.costs)
+    for node in graph.ops:
+        expected_s = slowdown * node_seconds(SPEC, graph, node)
+        assert node_seconds(costed, graph, node) == pytest.approx(expected_s, rel=0.05)
+
+
+def test_planted_costs_come_back() -> None:
+    curves = (Curve("relu/bytes", ((-20.0, 3.0),)), Curve("*/flops", ((-20.0, 5.0),)))
+    planted = Costs(curves, launch_s=4e-6, start_s=1e-5, submit_s=2e-5, calls=1)
+    graph = small()
+    truth = replace(SPEC, costs=planted)
+    found = measured(simulated(truth), graph)
+    assert found.overheads is not None
+    assert found.overheads.launch_s == pytest.approx(4e-6, rel=0.01)
+    assert found.overheads.start_s == pytest.approx(3e-5, rel=0.01)
+    costed = replace(SPEC, costs=found.costs)
+    for node in graph.ops:
+        assert node_seconds(costed, graph, node) == pytest.approx(
+            node_seconds(truth, graph, node), rel=0.05
+        )
+
+
+@pytest.mark.parametrize("link", [vs.Link(8e9, 2e-5), vs.Link(1e8, 0.0)])
+def test_the_link_of_a_simulated_device_comes_back(link: vs.Link) -> None:
+    found = measured(simulated(SPEC, link=link), small())
+    assert found.link_in is not None and found.link_out is None
+    assert found.link_in.bytes_per_s == pytest.approx(link.bytes_per_s, rel=1e-3)
+    assert found.link_in.latency_s == pytest.approx(link.latency_s, abs=1e-9)
+
+
+class Scripted:
+    """A rig that tells what it is asked, and fails as told."""
+
+    name = "null:0"
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.spec = SPEC
+        self.asked: list[str] = []
+        self.error = error
+
+    def overheads(self) -> Overheads:
+        self.asked.append("overheads")
+        return Overheads(launch_s=1e-6)
+
+    def seconds(self, op: Op, call: Call) -> float:
+        self.asked.append(op.name)
+        if self.error is not None:
+            raise self.error
+        return 1e-3
+
+    def transfers(self, size_bytes: int) -> tuple[Transfer, Transfer | None]:
+        self.asked.append("transfers")
+        there = Transfer(size_bytes / 1e9, size_bytes / 4e9)
+        return there, Transfer(size_bytes / 2e9, None)
+
+
+def test_overheads_and_links_come_before_calls() -> None:
+    rig = Scripted()
+    known = Calibration(speeds_of(SPEC))
+    wanted = wanted_of(small(), SPEC)
+    found = calibrate(rig, wanted, known, Clocked(0.0), silent)
+    assert rig.asked == ["overheads"] and found and not found.samples  # nothing else is left of it
+    again = calibrate(rig, wanted, found, Clocked(), silent)
+    assert rig.asked[1:] == ["transfers"] * len(SIZES) + [call.op.name for call in wanted]
+    assert again.link_in is not None and again.link_out is not None
+    assert again.link_in.bytes_per_s == pytest.approx(0.8e9)
+    assert again.link_out.bytes_per_s == pytest.approx(2e9)
+    ways = {sample.op for sample in again.samples}
+    assert "copy in" in ways and "copy out" not in ways
+    rig.asked.clear()
+    calibrate(rig, wanted[:1], again, Clocked(), silent)
+    assert rig.asked == [wanted[0].op.name]  # the rest is known
+
+
+@pytest.mark.parametrize("error", [OutOfMemory("full"), UnsupportedOp("no")])
+def test_a_call_that_cannot_be_measured_is_left_out(error: Exception) -> None:
+    found = calibrate(
+        Scripted(error), wanted_of(small(), SPEC), Calibration(speeds_of(SPEC)), Clocked(), silent
+    )
+    assert found and {sample.op for sample in found.samples} == {"copy in"}
+
+
+def test_a_device_that_fails_is_reported() -> None:
+    rig = Scripted(DeviceLost("gone"))
+    with pytest.raises(DeviceLost):
+        calibrate(rig, wanted_of(small(), SPEC), Calibration(speeds_of(SPEC)), Clocked(), silent)
+
+
+def test_long_calls_are_not_tried() -> None:
+    rig = Scripted()
+    slow = replace(SPEC, bytes_per_s=1e3, flops_per_s=1e3)
+    rig.spec = slow
+    calibrate(rig, wanted_of(small(), slow), Calibration(speeds_of(slow)), Clocked(), silent)
+    assert set(rig.asked) == {"overheads", "transfers"}
+
+
+def test_typical_samples_have_all_families_and_sizes() -> None:
+    wanted = wanted_of(typical_samples(), SPEC)
+    families = [family_of(call.op) for call in wanted]
+    assert set(families[:10]) >= {"elementwise", "products", "rows", "windows", "moves"}
+    for family in set(families):
+        sizes = [w.estimate_s for w, f in zip(wanted, families, strict=True) if f == family]
+        assert max(sizes) > 100 * min(sizes)
+
+
+def test_equal_calls_of_a_graph_are_measured_once() -> None:
+    x = vs.input("x", (64, 64))
+    graph = vs.build_graph(vs.relu(vs.relu(vs.relu(vs.reshape(x, (16, 256))))))[0]
+    found = wanted_of(graph, SPEC)
+    assert [call.op.name for call in found] == ["relu"]
+    assert found[0].seconds == pytest.approx(3 * found[0].estimate_s)
+
+
+def check(found: Calibration, count: int) -> None:
+    assert found.overheads is not None and found.overheads.launch_s >= 0
+    assert found.overheads.start_s >= 0 and found.overheads.run_s >= 0
+    ops = {sample.op for sample in found.samples} - {"copy in", "copy out"}
+    assert len(ops) == count and all(math.isfinite(s.factor) for s in found.samples)
+
+
+def test_numpy_is_measured_like_other_devices() -> None:
+    device = CpuDevice(CPU)
+    try:
+        found = measured(open_rig_of(device, device, SystemClock()), small())
+    finally:
+        device.close()
+    assert found.overheads is not None and found.link_in is None
+    assert {s.op for s in found.samples} <= {"softmax", "relu", "matmul", "transpose"}
+    assert len(found.samples) >= 2  # a call of next to no time may have none
+
+
+@pytest.mark.parametrize("name", vulkan_names())
+def test_vulkan_devices_are_measured(name: str) -> None:
+    with vs.Scheduler([name], tune=False) as sched:
+        device, host = sched.devices
+        rig = open_rig_of(device, host, SystemClock())
+        found = measured(rig, small())
+        check(found, 4)
+        assert found.link_in is not None and found.link_out is not None
+        assert all(sample.shaders for sample in found.samples if "copy" not in sample.op)
+        sizes = [s for s in found.samples if s.op == "copy in"]
+        assert len(sizes) == len(SIZES)

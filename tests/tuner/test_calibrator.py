@@ -1,0 +1,243 @@
+"""The calibrator in a scheduler and on the command line: what is measured, kept and used."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import vulkan_names
+from test_cli import call
+
+import vksched as vs
+from vksched.errors import DeviceLost, DeviceTimeout, OutOfMemory, UnsupportedOp
+from vksched.machine.limits import Limits
+from vksched.machine.spec import DeviceSpec
+from vksched.runtime.device import Device
+from vksched.tuner import calibrator as calibrator_module
+from vksched.tuner.calibration import Calibration, Overheads, Sample, speeds_of
+from vksched.tuner.calibrator import FIRST_USE_S, Calibrator, kept_as
+from vksched.tuner.cost_store import CostStore
+from vksched.tuner.rig import Transfer
+from vksched.tuner.tuner import Mode, mode_of
+
+CARD = DeviceSpec("vulkan:0", "vulkan", "Card", "driver 1", pool="0123")
+X = np.ones((64, 64), np.float32)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Results of this test's own, which "auto" may use."""
+    monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path))
+    monkeypatch.setenv("VKSCHED_TUNE", "1")
+    return tmp_path
+
+
+class Rig:
+    """A rig for which no time passes."""
+
+    def __init__(self, device: Device, asked: list[str], error: Exception | None) -> None:
+        self.spec, self.name = device.spec, device.name
+        self._asked, self._error = asked, error
+
+    def overheads(self) -> Overheads:
+        self._asked.append(f"{self.name} overheads")
+        if self._error is not None:
+            raise self._error
+        return Overheads(1e-6, 2e-6, 3e-6, 4e-6, 5e-6)
+
+    def seconds(self, op: Any, call: Any) -> float:
+        self._asked.append(f"{self.name} {op.name}")
+        return 1e-4
+
+    def transfers(self, size_bytes: int) -> tuple[Transfer, Transfer | None]:
+        return Transfer(size_bytes / 2e9, None), Transfer(size_bytes / 1e9, None)
+
+
+class Rigs:
+    """Stands for what measures devices. asked: all that was, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[str] = []
+        self.error: Exception | None = None
+        monkeypatch.setattr(calibrator_module, "open_rig_of", self.open)
+
+    def open(self, device: Device, host: Device, clock: object) -> Any:
+        return Rig(device, self.asked, self.error)
+
+
+@pytest.fixture
+def rigs(monkeypatch: pytest.MonkeyPatch) -> Rigs:
+    return Rigs(monkeypatch)
+
+
+class Hardware(vs.NullDevice):
+    """A null device that says it is a card."""
+
+    def __init__(self, name: str, software: bool = False) -> None:
+        limits = Limits(software=software)
+        spec = replace(CARD, name=name, pool=name, limits=limits)
+        super().__init__(spec, vs.SimulatedClock())
+
+
+def relu(sched: vs.Scheduler) -> vs.Run:
+    return sched.compile(vs.relu(vs.input("x", X.shape)))
+
+
+def test_hardware_is_measured_at_first_use_and_numpy_beside_it(rigs: Rigs, folder: Path) -> None:
+    with vs.Scheduler([Hardware("vulkan:0")]) as sched:
+        assert not sched.machine.devices[0].costs
+        run = relu(sched)
+        assert rigs.asked == [
+            "vulkan:0 overheads", "vulkan:0 relu", "cpu overheads", "cpu relu"
+        ]  # fmt: skip
+        card, cpu = sched.machine.devices
+        assert card.costs.calls == 1 and cpu.costs.calls == 1
+        assert run.plan.machine.devices[0].costs == card.costs
+        assert sched.machine.links.between("cpu", "vulkan:0").bytes_per_s == pytest.approx(2e9)
+        assert sched.machine.links.between("vulkan:0", "cpu").bytes_per_s == pytest.approx(1e9)
+        relu(sched)
+        assert len(rigs.asked) == 4  # the same graph
+        sched.compile(vs.exp(vs.input("x", X.shape)))
+        assert rigs.asked[4:] == ["vulkan:0 exp", "cpu exp"]
+    assert len([*folder.glob("costs/*.json")]) == 2
+    rigs.asked.clear()
+    with vs.Scheduler([Hardware("vulkan:0")]) as sched:
+        assert sched.machine.devices[0].costs.calls == 2  # kept on disk
+        relu(sched)
+        assert not rigs.asked
+
+
+@pytest.mark.parametrize(
+    ("devices", "tune"),
+    [
+        (lambda: [Hardware("vulkan:0", software=True)], "auto"),
+        (lambda: ["cpu"], "auto"),
+        (lambda: [Hardware("vulkan:0")], False),
+        (lambda: [vs.NullDevice(DeviceSpec("null:0", "null"), vs.SimulatedClock())], True),
+    ],
+)
+def test_nothing_is_measured_where_nobody_asked(
+    rigs: Rigs, devices: Callable[[], list[Any]], tune: str | bool
+) -> None:
+    with vs.Scheduler(devices(), tune=tune) as sched:
+        relu(sched)
+        if tune is True:  # numpy is asked for, simulated devices are never
+            assert not any(what.startswith("null") for what in rigs.asked)
+        else:
+            assert not rigs.asked
+
+
+def test_software_is_measured_where_somebody_asked(rigs: Rigs) -> None:
+    with vs.Scheduler([Hardware("vulkan:0", software=True)], tune=5.0) as sched:
+        relu(sched)
+        assert "vulkan:0 relu" in rigs.asked
+
+
+@pytest.mark.parametrize("error", [OutOfMemory("full"), UnsupportedOp("no")])
+def test_what_cannot_be_measured_breaks_no_compile(rigs: Rigs, error: Exception) -> None:
+    rigs.error = error
+    with vs.Scheduler([Hardware("vulkan:0")]) as sched:
+        run = relu(sched)
+        assert not sched.machine.devices[0].costs and not sched.quarantined
+        np.testing.assert_array_equal(run(x=X), X)
+
+
+def test_a_device_that_fails_while_it_is_measured_is_left_out(rigs: Rigs) -> None:
+    rigs.error = DeviceLost("gone")
+    with vs.Scheduler([Hardware("vulkan:0")]) as sched:
+        with pytest.warns(vs.VkschedWarning, match="vulkan:0.*gone"):
+            run = relu(sched)
+        assert "vulkan:0" in sched.quarantined
+        np.testing.assert_array_equal(run(x=X), X)
+
+
+def test_what_took_the_device_with_it_is_not_tried_again(rigs: Rigs, folder: Path) -> None:
+    identity = kept_as(Hardware("vulkan:0").spec)
+    assert identity is not None
+    attempt = CostStore().attempt(identity)
+    attempt.begin("relu", "bytes", "")
+    attempt.close(failed=True)
+    with vs.Scheduler([Hardware("vulkan:0")]) as sched:
+        relu(sched)
+    assert "vulkan:0 relu" not in rigs.asked and "cpu relu" in rigs.asked
+
+
+def test_a_device_on_which_submissions_ended_a_program_is_let_be(rigs: Rigs) -> None:
+    identity = kept_as(Hardware("vulkan:0").spec)
+    assert identity is not None
+    attempt = CostStore().attempt(identity)
+    attempt.begin("submissions", "", "")
+    attempt.close(failed=True)
+    with vs.Scheduler([Hardware("vulkan:0")]) as sched:
+        relu(sched)
+    assert not any(what.startswith("vulkan:0") for what in rigs.asked)
+
+
+def test_a_device_that_is_busy_is_not_blamed(rigs: Rigs) -> None:
+    rigs.error = DeviceTimeout("busy")
+    with vs.Scheduler([Hardware("vulkan:0")]) as sched:
+        relu(sched)
+        assert not sched.quarantined
+
+
+def test_two_cards_reach_each_other_through_the_host(rigs: Rigs) -> None:
+    with vs.Scheduler([Hardware("vulkan:0"), Hardware("vulkan:1")]) as sched:
+        relu(sched)
+        links = sched.machine.links
+    both = links.between("vulkan:0", "vulkan:1")
+    assert both.bytes_per_s == pytest.approx(1 / (1 / 1e9 + 1 / 2e9))
+    assert links.between("vulkan:1", "vulkan:0") == both
+
+
+def test_costs_count_for_the_speeds_from_which_they_were_measured() -> None:
+    calibrator = Calibrator(Mode(True, math.inf, software=True))
+    known = Calibration(
+        speeds_of(CARD), Overheads(1e-6), samples=(Sample("relu", "bytes", -10.0, 2.0),)
+    )
+    identity = kept_as(CARD)
+    assert identity is not None
+    calibrator._known[identity] = known
+    assert calibrator.costed(CARD).costs == known.costs
+    faster = replace(CARD, bytes_per_s=2 * CARD.bytes_per_s)
+    assert calibrator.costed(faster) == faster
+
+
+def test_devices_are_kept_by_what_they_are() -> None:
+    cpu = DeviceSpec("cpu", "cpu", "numpy", "numpy 2.0")
+    assert kept_as(DeviceSpec("null:0", "null", driver="1")) is None
+    assert kept_as(replace(CARD, driver="")) is None
+    assert kept_as(CARD) == kept_as(replace(CARD, name="vulkan:7"))
+    assert kept_as(CARD) != kept_as(replace(CARD, driver="driver 2"))
+    assert kept_as(cpu) is not None and kept_as(cpu) != kept_as(CARD)
+    assert Calibrator(mode_of("auto"))._left_s == FIRST_USE_S
+
+
+@pytest.mark.skipif(not vulkan_names(), reason="no Vulkan device here")
+def test_the_command_measures_tells_and_forgets(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = vulkan_names()[0]
+    args = ["calibrate", "--devices", f"{name},cpu", "--budget", "0.2"]
+    report = json.loads(call(capsys, *args, "--json")[1])
+    assert [device["name"] for device in report["devices"]] == [name, "cpu"]
+    known = report["devices"][0]["calibration"]
+    assert known["overheads"]["submit_s"] >= 0 and known["link_in"]["bytes_per_s"] > 0
+    assert Path(report["devices"][0]["file"]).parent == folder / "costs"
+    table = call(capsys, *args)[1]
+    assert name in table and "GB/s" in table and "kept in" in table
+    with vs.Scheduler([name]) as sched:
+        assert all(device.costs.calls for device in sched.machine.devices)
+    gone = call(capsys, "calibrate", "--devices", f"{name},cpu", "--clear")[1]
+    assert gone.count("forgotten") == 2
+    assert not [*(folder / "costs").glob("*.json")]
+
+
+def test_a_budget_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, told = call(capsys, "calibrate", "--budget", "0")
+    assert code == 1 and "[calibrate] expected a budget above 0 seconds" in told

@@ -1,0 +1,113 @@
+"""Costs on disk: kept by device and driver, merged, and never in the way."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vksched as vs
+from vksched.trace import VkschedWarning
+from vksched.tuner import cost_store
+from vksched.tuner.calibration import Calibration, Overheads, Sample
+from vksched.tuner.calls import shader_hash
+from vksched.tuner.cost_store import CostStore
+from vksched.tuner.store import Identity
+
+CARD = Identity("01234567", "driver 1.0", "Card")
+SPEEDS = (1e12, 1e10, 1e-7)
+
+
+def relu(factor: float = 2.0, size: float = -14.0, shaders: str | None = None) -> Sample:
+    shaders = shader_hash("relu") if shaders is None else shaders
+    return Sample("relu", "bytes", size, factor, shaders)
+
+
+def known(*samples: Sample) -> Calibration:
+    link = vs.Link(1e9, 1e-6)
+    return Calibration(SPEEDS, Overheads(1e-6, 2e-6), link, link, samples, when="2026-07-01")
+
+
+def test_what_is_added_is_there_for_the_next_program(tmp_path: Path) -> None:
+    assert CostStore(tmp_path).load(CARD) is None
+    assert CostStore(tmp_path).add(CARD, known(relu()))
+    assert CostStore(tmp_path).load(CARD) == known(relu())
+    assert CostStore(tmp_path).add(CARD, known(relu(4.0), relu(3.0, -10.0)))
+    assert CostStore(tmp_path).load(CARD) == known(relu(4.0), relu(3.0, -10.0))
+    assert CostStore(tmp_path).clear(CARD) and not CostStore(tmp_path).clear(CARD)
+    assert CostStore(tmp_path).load(CARD) is None
+
+
+def test_results_of_other_shaders_ops_and_drivers_are_not_used(tmp_path: Path) -> None:
+    copied = Sample("copy in", "bytes", -9.0, 1.0)
+    gone = Sample("no such op", "bytes", -9.0, 1.0)
+    CostStore(tmp_path).add(CARD, known(relu(shaders="other"), copied, gone))
+    assert CostStore(tmp_path).load(CARD) == known(copied)
+    assert CostStore(tmp_path).load(Identity("01234567", "driver 2.0", "Card")) is None
+    on_numpy = relu(shaders="")
+    CostStore(tmp_path).add(CARD, known(on_numpy))
+    found = CostStore(tmp_path).load(CARD)
+    assert found is not None and on_numpy in found.samples
+
+
+def _with(**changes: Any) -> str:
+    calibration = {**known(relu()).as_dict(), **changes}
+    about = {"format": 1, "uuid": CARD.uuid, "driver": CARD.driver, "label": CARD.label}
+    return json.dumps({**about, "calibration": calibration})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        "null",
+        '{"format": 2}',
+        '{"format": 1, "driver": "driver 1.0", "calibration": 5}',
+        "[" * 100_000,
+        _with(speeds=[1.0]),
+        _with(speeds=[1.0, 0.0, 1.0]),
+        _with(samples=[{}]),
+        _with(samples=[{"op": "relu", "bound": "bytes", "size": 1, "factor": -1, "shaders": ""}]),
+        _with(link_in={"bytes_per_s": 0, "latency_s": 0}),
+        _with(overheads={"launch_s": "nan"}),
+        _with(overheads={"no such": 1.0}),
+    ],
+)
+def test_a_damaged_file_is_a_warning_and_is_written_anew(tmp_path: Path, text: str) -> None:
+    store = CostStore(tmp_path)
+    path = store.path(CARD)
+    assert path is not None
+    path.parent.mkdir()
+    path.write_text(text)
+    cost_store._told.clear()
+    with pytest.warns(VkschedWarning, match="is not used: .*try `vksched calibrate`"):
+        assert store.load(CARD) is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert store.load(CARD) is None  # said once
+        assert store.add(CARD, known(relu()))
+        assert store.load(CARD) == known(relu())
+
+
+def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
+    (tmp_path / "costs").write_text("a file")
+    store = CostStore(tmp_path)
+    with pytest.warns(VkschedWarning, match="results are not kept.*VKSCHED_CACHE"):
+        assert not store.add(CARD, known(relu()))
+    assert not store.add(CARD, known(relu()))
+
+
+def test_what_took_the_device_with_it_is_told(tmp_path: Path) -> None:
+    attempt = CostStore(tmp_path).attempt(CARD)
+    attempt.begin("conv", "flops", "")
+    assert CostStore(tmp_path).lost(CARD) == frozenset()  # it is being measured
+    attempt.close(failed=True)
+    assert CostStore(tmp_path).lost(CARD) == {("conv", "flops")}
+    CostStore(tmp_path).clear(CARD)
+    assert CostStore(tmp_path).lost(CARD) == frozenset()

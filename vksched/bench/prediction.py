@@ -1,0 +1,117 @@
+"""Prediction: how well the seconds that plans count by hold, for whole models on each device.
+
+    calibrate the device with the model's calls -> compile -> predict -> runs -> medians
+    the same with one op at a time              ----------> predicted beside measured, op by op
+
+Costs are measured anew and kept, as `vksched calibrate` does. A plan's prediction is made before
+its runs, so that they cannot refine it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..engine.report import RunReport, make_report
+from ..plan.predict import predict
+from ..scheduler import Scheduler
+from ..trace import SystemClock
+from ..tuner.calibrator import Calibrator
+from ..tuner.cost_store import CostStore
+from ..tuner.samples import wanted_of
+from ..tuner.store import Store
+from ..tuner.tuner import Mode, Tuner
+from .facts import Fact
+from .models import NetworkRun
+from .peers.specs import Spec
+
+ROUNDS = 9
+BUDGET_S = 20.0
+"""For calibrating one device with the calls of one model."""
+GOAL = 0.2
+"""A run should take no more and no less than predicted by this share."""
+LISTED = 6
+"""The ops that are told apart, those that take the longest."""
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What was predicted of a model's run on a device, and measured: medians, in seconds.
+
+    ops: by op, with one op in each submission.
+    """
+
+    run: tuple[float, float]
+    device: tuple[float, float]
+    ops: Mapping[str, tuple[float, float]]
+
+
+def prediction_facts(device: str, spec: Spec) -> Iterator[Fact]:
+    """Yields how long one model takes on one device, beside what was predicted."""
+    found = measure(device, spec)
+    note = "" if abs(found.run[1] / found.run[0] - 1) <= GOAL else f"over {100 * GOAL:.0f} % off"
+    name = f"{spec.name}: a run, beside predicted"
+    yield Fact(device, name, found.run[1], "s", found.run[0], note)
+    yield Fact(device, f"{spec.name}: its device", found.device[1], "s", found.device[0])
+    longest = sorted(found.ops, key=lambda op: -found.ops[op][1])[:LISTED]
+    for op in longest:
+        expected_s, taken_s = found.ops[op]
+        yield Fact(device, f"{spec.name}: {op}", taken_s, "s", expected_s)
+
+
+def measure(device: str, spec: Spec, calibrates: bool = True) -> Predicted:
+    """Predicts and measures a model on a device. calibrates: whether the device is measured with
+    the calls of the model first; else plans count by what is known of it.
+    """
+    if calibrates:
+        _calibrate(device, spec)
+    whole = _reports(device, spec, "split")
+    ops: dict[str, list[tuple[float, float]]] = {}
+    for report in _reports(device, spec, "op"):
+        for _, line in report.ops:
+            ops.setdefault(line.what, []).append((line.predicted_s, line.measured_s))
+    return Predicted(
+        _medians([(r.run.predicted_s, r.run.measured_s) for r in whole]),
+        _medians([_on_devices(r) for r in whole]),
+        {op: _medians(each) for op, each in ops.items()},
+    )
+
+
+def _calibrate(device: str, spec: Spec) -> None:
+    with Scheduler([device], on_fault="raise") as sched:
+        network = NetworkRun(sched, spec)
+        graph = network.compiled.plan.graph
+        network.close()
+        mode = Mode(True, BUDGET_S, software=True)
+        tuner, calibrator = Tuner(mode, Store()), Calibrator(mode, CostStore())
+        first, host = sched.devices[0], sched.devices[-1]
+        wanted = wanted_of(graph, tuner.tuned(first.spec))
+        calibrator.measure(
+            first, host, wanted, BUDGET_S, lambda *_: None, SystemClock(), again=True
+        )
+
+
+def _reports(device: str, spec: Spec, sync: str) -> list[RunReport]:
+    """Returns reports of runs of a model on a device."""
+    with Scheduler([device], on_fault="raise", sync={device: sync}) as sched:
+        network = NetworkRun(sched, spec)
+        expected, out = predict(network.compiled.plan), []
+        for _ in range(ROUNDS):
+            network.result()
+            stats = network.compiled.stats
+            assert stats is not None
+            out.append(make_report(network.compiled.plan, stats, expected))
+        network.close()
+    return out
+
+
+def _on_devices(report: RunReport) -> tuple[float, float]:
+    return (
+        sum(line.predicted_s for line in report.devices),
+        sum(line.measured_s for line in report.devices),
+    )
+
+
+def _medians(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs)

@@ -1,0 +1,186 @@
+"""`vksched calibrate`: measures how long calls, submissions and transfers take on the devices."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import VkschedError
+from . import feeds
+
+if TYPE_CHECKING:
+    from ..graph import Graph
+    from ..machine.spec import DeviceSpec
+    from ..runtime.device import Device
+    from ..tuner.calibration import Calibration
+    from ..tuner.calibrator import Calibrator
+    from ..tuner.tuner import Tuner
+
+BUDGET_S = 15.0
+
+
+@click.command()
+@click.argument("model_files", metavar="[MODEL.onnx]...", nargs=-1)
+@feeds.devices_option
+@feeds.dim_option
+@feeds.shape_option
+@click.option(
+    "--budget",
+    "budget_s",
+    default=BUDGET_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="For each device; submissions and transfers come first.",
+)
+@click.option("--clear", is_flag=True, help="Forget what is known of the devices; measure nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
+def calibrate(
+    model_files: tuple[str, ...],
+    devices: str | None,
+    dims: tuple[str, ...],
+    shapes: tuple[str, ...],
+    budget_s: float,
+    clear: bool,
+    as_json: bool,
+) -> None:
+    """Measure how long calls, submissions and transfers take, for the calls of models or for
+    typical ones, and keep that; plans count by it from then on.
+
+    Without --devices it measures the default devices, or all software devices where there are none,
+    and the CPU.
+    """
+    if not budget_s > 0:
+        raise VkschedError(f"[calibrate] expected a budget above 0 seconds, got {budget_s:g}")
+    from ..scheduler import Scheduler
+    from ..tuner.calibrator import Calibrator
+    from ..tuner.cost_store import CostStore
+    from ..tuner.samples import typical_samples
+    from ..tuner.store import Store
+    from ..tuner.tuner import Mode, Tuner
+
+    with feeds.collected_warnings() as notes:
+        wanted = feeds.parse_devices(devices)
+        names = _default_devices() if wanted is None else list(wanted)
+        with Scheduler([name for name in names if name != "cpu"] or ["cpu"], tune=False) as sched:
+            # a device opened twice is one; the CPU only where it is asked for
+            asked = [d for d in sched.devices if d.spec.kind != "cpu" or "cpu" in names]
+            here = {(d.spec.kind, d.spec.pool): d for d in asked}.values()
+            mode = Mode(True, budget_s, software=True)
+            calibrator, tuner = Calibrator(mode, CostStore()), Tuner(mode, Store())
+            if clear:
+                rows = [_cleared(d, calibrator) for d in here]
+            else:
+                graphs = _graphs(model_files, dims, shapes) or [typical_samples()]
+                host = sched.devices[-1]
+                rows = [
+                    _measured(d, host, graphs, budget_s, as_json, calibrator, tuner) for d in here
+                ]
+    report = {"devices": rows, "notes": notes}
+    click.echo(json.dumps(report, indent=2)) if as_json else _show(report)
+
+
+def _default_devices() -> list[str]:
+    from ..runtime.vulkan import probe
+
+    found = probe.survey()
+    vulkan = [i for i in found.devices if i.name != "cpu" and i.usable and not i.duplicate_of]
+    return [*([i.name for i in vulkan if i.default] or [i.name for i in vulkan]), "cpu"]
+
+
+def _graphs(files: tuple[str, ...], dims: tuple[str, ...], shapes: tuple[str, ...]) -> list[Graph]:
+    from .tune import graphs_of
+
+    sizes = feeds.parse_dims(dims), feeds.parse_shapes(shapes)
+    return [graph for file in files for graph in graphs_of(file, *sizes)]
+
+
+def _measured(
+    device: Device,
+    host: Device,
+    graphs: list[Graph],
+    budget_s: float,
+    quiet: bool,
+    calibrator: Calibrator,
+    tuner: Tuner,
+) -> dict[str, Any]:
+    """Measures one device; returns what is known of it then."""
+    from ..trace import SystemClock
+    from ..tuner.samples import wanted_of
+    from ..tuner.tuner import progress_bar
+
+    spec = tuner.tuned(calibrator.costed(device.spec))
+    wanted = [call for graph in graphs for call in wanted_of(graph, spec)]
+    try:
+        with progress_bar(quiet, "calibrating") as tell:
+            known = calibrator.measure(
+                device, host, wanted, budget_s, tell, SystemClock(), again=True
+            )
+    except KeyboardInterrupt:
+        click.echo("stopped; what was known of this device before is kept", err=True)
+        raise
+    return _about(device.spec, calibrator, known)
+
+
+def _cleared(device: Device, calibrator: Calibrator) -> dict[str, Any]:
+    row = _about(device.spec, calibrator, None)
+    return {**row, "cleared": calibrator.forget(device.spec)}
+
+
+def _about(spec: DeviceSpec, calibrator: Calibrator, known: Calibration | None) -> dict[str, Any]:
+    about = {"name": spec.name, "label": spec.label, "driver": spec.driver, "uuid": spec.pool}
+    row: dict[str, Any] = {**about, "file": str(calibrator.file(spec) or "")}
+    return row if known is None else {**row, "calibration": known.as_dict()}
+
+
+# -- as text ---------------------------------------------------------------------------------------
+
+
+def _show(report: Mapping[str, Any]) -> None:
+    from ..units import count_of
+
+    measured = [device for device in report["devices"] if "calibration" in device]
+    for device in report["devices"]:
+        if "cleared" in device:
+            what = "forgotten" if device["cleared"] else "nothing was known"
+            click.echo(f"{device['name']} {device['label']}: {what}")
+    if measured:
+        table = feeds.table(
+            "device", "submit", "launch", "GFLOP/s", "GB/s", "from host", "to host", "calls",
+            left=1,
+        )  # fmt: skip
+        for device in measured:
+            table.add_row(device["name"], *_cells(device["calibration"]))
+        feeds.print_table(table)
+        for device in measured:
+            calls = count_of(len(device["calibration"]["samples"]), "kind") + " of calls"
+            kept = f"kept in {device['file']}" if device["file"] else "not kept"
+            click.echo(f"{device['name']} {device['label']}: {calls}, {kept}")
+    for note in report["notes"]:
+        click.echo(f"note: {note}")
+
+
+def _cells(known: Mapping[str, Any]) -> list[str]:
+    from ..units import format_seconds
+
+    beside = known["overheads"] or {}
+    submission_s = sum(beside.get(name, 0.0) for name in ("submit_s", "start_s", "fence_s"))
+    return [
+        format_seconds(submission_s),
+        format_seconds(beside.get("launch_s", 0.0)),
+        f"{known['flops_per_s'] / 1e9:.3g}",
+        f"{known['bytes_per_s'] / 1e9:.3g}",
+        _link(known["link_in"]),
+        _link(known["link_out"]),
+        str(len(known["samples"])),
+    ]
+
+
+def _link(link: Mapping[str, float] | None) -> str:
+    from ..units import format_seconds
+
+    if link is None:
+        return "-"
+    return f"{link['bytes_per_s'] / 1e9:.3g} GB/s + {format_seconds(link['latency_s'])}"

@@ -1,0 +1,167 @@
+"""Pace: how fast devices are now, as each run's own timestamps show.
+
+Problem: a card gets hot and slows down, another program takes its turn, or a call in a model takes
+longer than it did when it was measured alone. Plans should know. Method: a split that should take
+p = sum over its ops of first seconds, and took m, says log(m / p). The median of its last few such
+values counts, so that one run that was held up changes nothing. The device's pace is a moving mean
+of these. What is left after the device's pace moves the paces of the ops, each by its share in the
+split. They forget slowly, so that what all ops have in common becomes the device's.
+
+    log(m / p)   0.0  0.1  0.0  2.0  0.1  | 1.4  1.4  1.4  1.4  1.4    the card slows down by 4
+    pace         1    1    1    1    1.01 | 1    1.4  1.9  2.4  2.8    a few runs later it is known
+
+A plan is looked at every few milliseconds at most, whatever the number of its runs. Complexity:
+O(distinct ops of a split). Examples: tests/runtime/test_pace.py.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import threading
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from ..machine.costs import ANY
+from ..machine.spec import DeviceSpec
+from ..plan.cost import submission_seconds
+from ..plan.predict import SplitPrediction, predict_split, streams
+from ..plan.value import PlanValue
+from ..trace import Clock
+from .stats import RunStats, SplitStats
+
+EVERY_S = 0.01
+"""Between two runs of a plan that are looked at."""
+LAST = 3
+"""Times of a split whose median counts."""
+GAIN, OP_GAIN = 0.3, 0.05
+"""Of the way to what was seen, for a device and for its ops."""
+FORGOTTEN = 0.01
+"""Of the paces of ops, each time."""
+MOST = math.log(64.0)
+"""A pace is at most so far from 1, up or down, as a logarithm."""
+STEP = math.log(1.1)
+"""Paces are told in steps of a tenth, so that plans do not follow noise."""
+LEAST_SHARE = 0.1
+"""Of a split's time, that its nodes take."""
+WORK = 5.0
+"""A split says something of its nodes when these take so many times longer than what goes with
+them.
+"""
+
+
+@dataclass(slots=True)
+class _Device:
+    """What runs showed of one device, as logarithms. ops: beside the device's own pace."""
+
+    pace: float = 0.0
+    ops: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Split:
+    """What was expected of a split, and the logarithms of how many times longer it took."""
+
+    expected: SplitPrediction
+    last: deque[float] = field(default_factory=lambda: deque(maxlen=LAST))
+
+
+@dataclass(slots=True)
+class _Plan:
+    """The splits of a plan that tell something, and when they may be looked at again."""
+
+    splits: tuple[_Split | None, ...]
+    next_s: float = -math.inf
+
+
+class Paces:
+    """The paces of a scheduler's devices. May be used from any number of threads."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._devices: dict[str, _Device] = {}
+        self._plans: weakref.WeakKeyDictionary[PlanValue, _Plan] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def correct(self, spec: DeviceSpec) -> DeviceSpec:
+        """Returns a device with the paces that its runs showed; as it is where they are as
+        expected.
+        """
+        paces = self.of(spec.name)
+        return replace(spec, costs=spec.costs.at_pace(paces)) if paces else spec
+
+    def of(self, name: str) -> Mapping[str, float]:
+        """Returns the paces of a device by op, in steps of a tenth, under ANY for all other ops;
+        none where all are 1.
+        """
+        with self._lock:
+            known = self._devices.get(name)
+            if known is None:
+                return {}
+            each = {ANY: known.pace}
+            each |= {op: known.pace + beside for op, beside in known.ops.items()}
+        steps = {op: round(pace / STEP) for op, pace in each.items()}
+        if not any(steps.values()):
+            return {}
+        return {op: math.exp(STEP * number) for op, number in steps.items()}
+
+    def see(self, plan: PlanValue, stats: RunStats) -> None:
+        """Takes in what a run measured."""
+        now_s = self._clock.now()
+        with self._lock:
+            known = self._plans.get(plan)
+            if known is None:
+                known = self._plans[plan] = _Plan(tuple(_expected(plan)))
+            if now_s < known.next_s:
+                return
+            known.next_s = now_s + EVERY_S
+            for measured in stats.splits:
+                split = known.splits[measured.split]
+                if split is not None and _tells(plan, measured):
+                    self._take_in(split, measured.device_s)
+
+    def _take_in(self, split: _Split, taken_s: float) -> None:
+        expected = split.expected
+        taken_s = max(taken_s - expected.fixed_s, LEAST_SHARE * taken_s)
+        first_s = sum(expected.first_s.values())
+        if taken_s <= 0 or first_s <= 0:
+            return
+        split.last.append(math.log(taken_s / first_s))
+        device = self._devices.setdefault(expected.device, _Device())
+        ops = device.ops
+        each = {op: s * math.exp(ops.get(op, 0.0)) for op, s in expected.first_s.items()}
+        thought_s = sum(each.values())
+        seen = statistics.median(split.last) - math.log(thought_s / first_s)
+        device.pace = _within(device.pace + GAIN * (seen - device.pace))
+        left = seen - device.pace
+        shares = {op: seconds / thought_s for op, seconds in each.items()}
+        whole = sum(share * share for share in shares.values())
+        for op, share in shares.items():
+            beside = (1 - FORGOTTEN) * ops.get(op, 0.0)
+            ops[op] = _within(beside + OP_GAIN * left * share / whole)
+
+
+def _within(pace: float) -> float:
+    return max(-MOST, min(MOST, pace))
+
+
+def _expected(plan: PlanValue) -> list[_Split | None]:
+    """Returns what is expected of the splits that say something of their ops."""
+    out: list[_Split | None] = []
+    for split in plan.splits:
+        spec = plan.machine.devices[split.device]
+        expected = predict_split(plan, split)
+        beside_s = expected.fixed_s
+        if not spec.costs.calls:  # launches are in nobody's account
+            beside_s = submission_seconds(spec) * len(split.nodes)
+        tells = sum(expected.first_s.values()) >= WORK * beside_s and not streams(plan, split)
+        out.append(_Split(expected) if tells else None)
+    return out
+
+
+def _tells(plan: PlanValue, measured: SplitStats) -> bool:
+    """Whether a time is the device's own: what the host saw has waiting in it."""
+    kind = plan.machine.devices[plan.splits[measured.split].device].kind
+    return kind == "cpu" or measured.longest_s is not None

@@ -1,0 +1,207 @@
+"""Calibrate: measures one device within a budget, what matters most first.
+
+    overheads --> transfers each way, by size --> calls, one after the other, while time is left
+
+Every step gives a result that can be used alone. A call that would take half a second is not
+measured, nor is one that the device refuses. Complexity: one submission, or a few, for each call.
+Examples: tests/tuner/test_calibrate.py.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from ..errors import DeviceError, OutOfMemory, VkschedError
+from ..machine.links import Link
+from ..machine.spec import DeviceSpec
+from ..ops.core.op import Call, Op
+from ..plan.cost import COPY_IN, COPY_OUT, call_work, way_of
+from .calibration import Calibration, Overheads, Sample, fit_link, sample_of, speeds_of
+from .calls import shader_hash
+from .rig import Transfer
+from .samples import Wanted
+from .search import LONGEST_S
+
+SIZES = (1 << 12, 1 << 16, 1 << 20, 1 << 23)
+"""Bytes of the transfers that are measured."""
+
+SUBMISSIONS, TRANSFERS = FIRST_STEPS = (("submissions", ""), ("transfers", ""))
+"""What is noted while these are measured, as op and bound are for a call."""
+LONG_ENOUGH = 10
+"""Times the launch: what is shorter says nothing of the device's rates."""
+
+Tell = Callable[[str, int, int], None]
+"""Called with (what, done, total), in calls."""
+
+
+class Rig(Protocol):
+    """What can be measured of a device: rig.SessionRig, or a stand-in of a test."""
+
+    spec: DeviceSpec
+
+    @property
+    def name(self) -> str: ...
+
+    def overheads(self) -> Overheads: ...
+
+    def seconds(self, op: Op, call: Call) -> float: ...
+
+    def transfers(self, size_bytes: int) -> tuple[Transfer, Transfer | None]: ...
+
+
+class Note(Protocol):
+    """Tells those who come after a crash what was being measured (attempts.Attempt)."""
+
+    def begin(self, key: str, variant: str, shaders: str) -> None: ...
+
+
+@dataclass
+class Clocked:
+    """A budget that runs from now on."""
+
+    budget_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        self._start = time.monotonic()
+
+    @property
+    def spent_s(self) -> float:
+        return time.monotonic() - self._start
+
+    @property
+    def over(self) -> bool:
+        return self.spent_s >= self.budget_s
+
+
+def calibrate(
+    rig: Rig,
+    wanted: Iterable[Wanted],
+    known: Calibration,
+    budget: Clocked,
+    tell: Tell,
+    note: Note | None = None,
+) -> Calibration:
+    """Returns what is known of a device with what was measured now.
+
+    known: what needs no measuring: overheads and links that it has, and calls that are not wanted.
+
+    Raises:
+        DeviceError: the device failed.
+    """
+    found = Calibration(speeds_of(rig.spec), when=datetime.date.today().isoformat())
+    calls = list(wanted)
+    overheads = known.overheads if known.speeds == found.speeds else None
+    if overheads is None:
+        tell(f"{rig.name} submissions", 0, len(calls))
+        _begin(note, SUBMISSIONS)
+        overheads = rig.overheads()
+        found = replace(found, overheads=overheads)
+    if known.link_in is None and rig.spec.kind != "cpu" and not budget.over:
+        tell(f"{rig.name} transfers", 0, len(calls))
+        _begin(note, TRANSFERS)
+        found = _with_links(found, rig, budget)
+    samples: list[Sample] = []
+    flops_per_s = bytes_per_s = 0.0
+    for number, call in enumerate(calls):
+        if budget.over:
+            break
+        tell(f"{rig.name} {call.op.name}", number, len(calls))
+        taken_s = _seconds(rig, call, note)
+        if taken_s is None:
+            continue
+        shaders = shader_hash(call.op.name) if rig.spec.kind == "vulkan" else ""
+        samples.append(
+            sample_of(
+                way_of(call.op, call.call),
+                call.estimate_s,
+                call.bound,
+                taken_s,
+                overheads.launch_s,
+                shaders,
+            )
+        )
+        if taken_s < LONG_ENOUGH * overheads.launch_s:
+            continue
+        work = call_work(rig.spec, call.op, call.call)
+        flops_per_s = max(flops_per_s, work.flops / taken_s)
+        bytes_per_s = max(bytes_per_s, work.bytes_moved / taken_s)
+    tell(rig.name, len(calls), len(calls))
+    return known.plus(
+        replace(
+            found,
+            samples=(*found.samples, *_means(samples)),
+            flops_per_s=flops_per_s,
+            bytes_per_s=bytes_per_s,
+        )
+    )
+
+
+def _begin(note: Note | None, what: tuple[str, str]) -> None:
+    if note is not None:
+        note.begin(*what, "")
+
+
+def _seconds(rig: Rig, wanted: Wanted, note: Note | None) -> float | None:
+    """Returns what one call takes, None where it cannot be measured."""
+    if wanted.seconds > LONGEST_S or wanted.estimate_s > LONGEST_S:
+        return None  # it risks the device, and the budget
+    _begin(note, wanted.kind)
+    try:
+        taken_s = rig.seconds(wanted.op, wanted.call)
+    except OutOfMemory:
+        return None
+    except DeviceError:
+        raise
+    except VkschedError:
+        return None
+    return taken_s if taken_s > 0 else None
+
+
+def _with_links(found: Calibration, rig: Rig, budget: Clocked) -> Calibration:
+    """Measures transfers: their links, and the share of the device itself."""
+    into: list[tuple[float, float]] = []
+    out: list[tuple[float, float]] = []
+    samples: list[Sample] = []
+    for size in SIZES:
+        if budget.over and len(into) > 1:
+            break
+        try:
+            there, back = rig.transfers(size)
+        except (OutOfMemory, VkschedError) as error:
+            if isinstance(error, DeviceError) and not isinstance(error, OutOfMemory):
+                raise
+            break
+        for way, one, times in ((COPY_IN, there, into), (COPY_OUT, back, out)):
+            if one is None:
+                continue
+            times.append((size, one.host_s + (one.device_s or 0.0)))
+            if one.device_s:
+                estimate_s = 2 * size / rig.spec.bytes_per_s
+                samples.append(sample_of(way, estimate_s, "bytes", one.device_s, 0.0))
+    return replace(
+        found, link_in=_fit(into), link_out=_fit(out), samples=(*found.samples, *samples)
+    )
+
+
+def _fit(times: list[tuple[float, float]]) -> Link | None:
+    return fit_link(times) if len(times) > 1 else None
+
+
+def _means(samples: list[Sample]) -> list[Sample]:
+    """Returns one sample for each op, bound and size class, the geometric mean."""
+    groups: dict[tuple[str, str, int], list[Sample]] = {}
+    for sample in samples:
+        groups.setdefault(sample.place, []).append(sample)
+    return [
+        replace(
+            group[-1],
+            size=sum(s.size for s in group) / len(group),
+            factor=math.exp(sum(math.log(s.factor) for s in group) / len(group)),
+        )
+        for group in groups.values()
+    ]

@@ -1,0 +1,267 @@
+"""Calibration: what was measured of one device, and the costs and links that follow, as plain data.
+
+    samples (op, bound, size, factor) --mean per kind and size--> curves of the op,
+                                                                  of its family, of any op
+    seconds of transfers by size ------fit----------------------> Link each way
+
+A factor is what a call took over its estimate by rough speeds, so it holds for these speeds only:
+they are kept beside it. Complexity: O(samples). Examples: tests/tuner/test_calibration.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from ..errors import VkschedError
+from ..machine.costs import ANY, LEAST_S, Costs, Curve
+from ..machine.links import Link
+from ..machine.spec import DeviceSpec
+from ..ops.core.op import get_op
+from ..plan.cost import COPIES, family_of
+
+LEAST_SHARE = 0.05
+"""Of what a short call takes, that is not its launch: the launch was measured on other calls."""
+FIT_ROUNDS = 20
+FAR_OFF = 0.1
+"""A transfer that is further from the line than this share of its time counts less."""
+FASTEST_BYTES_PER_S = 1e15
+"""What takes no time at all is as fast as this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One measured call. op: with the way it is called, as `cost.way_of` gives it. bound: what
+    takes its time. size: log2 of the estimated seconds. factor: measured seconds, less the launch,
+    over estimated ones. shaders: a hash of what ran; "" on devices without any.
+    """
+
+    op: str
+    bound: str
+    size: float
+    factor: float
+    shaders: str = ""
+
+    @property
+    def name(self) -> str:
+        """The op alone."""
+        return self.op.partition("+")[0]
+
+    @property
+    def place(self) -> tuple[str, str, int]:
+        """Where it is kept: a newer sample of the same op, bound and size class replaces it."""
+        return self.op, self.bound, round(self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """What calls and submissions take beside their work; see `Costs`."""
+
+    launch_s: float = 0.0
+    start_s: float = 0.0
+    submit_s: float = 0.0
+    fence_s: float = 0.0
+    run_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What is known of one device. speeds: the rough ones that factors count from. link_in,
+    link_out: from and to the memory of the host. when: the day of the last measurement.
+    """
+
+    speeds: tuple[float, float, float]
+    overheads: Overheads | None = None
+    link_in: Link | None = None
+    link_out: Link | None = None
+    samples: tuple[Sample, ...] = ()
+    flops_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+    when: str = ""
+    costs: Costs = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "costs", _costs(self))
+
+    def __bool__(self) -> bool:
+        return self.overheads is not None
+
+    def plus(self, newer: Calibration) -> Calibration:
+        """Returns what is known with newer measurements; these alone where speeds have changed."""
+        if newer.speeds != self.speeds:
+            return newer
+        samples = {sample.place: sample for sample in (*self.samples, *newer.samples)}
+        return replace(
+            newer,
+            overheads=newer.overheads or self.overheads,
+            link_in=newer.link_in or self.link_in,
+            link_out=newer.link_out or self.link_out,
+            samples=tuple(sorted(samples.values(), key=lambda sample: sample.place)),
+            flops_per_s=max(self.flops_per_s, newer.flops_per_s),
+            bytes_per_s=max(self.bytes_per_s, newer.bytes_per_s),
+            when=max(self.when, newer.when),
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns it as plain data; `from_dict` makes it again."""
+        out = asdict(self)
+        del out["costs"]
+        return out
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Calibration:
+        """Returns a calibration from plain data; raises what wrong data raises."""
+        flops_per_s, bytes_per_s, round_s = map(_positive, data["speeds"])
+        overheads = data["overheads"]
+        if overheads is not None:
+            overheads = Overheads(**{name: _least(value) for name, value in overheads.items()})
+        return Calibration(
+            (flops_per_s, bytes_per_s, round_s),
+            overheads,
+            _link(data["link_in"]),
+            _link(data["link_out"]),
+            tuple(
+                Sample(
+                    str(each["op"]),
+                    str(each["bound"]),
+                    _finite(each["size"]),
+                    _positive(each["factor"]),
+                    str(each["shaders"]),
+                )
+                for each in data["samples"]
+            ),
+            _least(data["flops_per_s"]),
+            _least(data["bytes_per_s"]),
+            str(data["when"]),
+        )
+
+
+def speeds_of(spec: DeviceSpec) -> tuple[float, float, float]:
+    """Returns the rough speeds from which factors of a device count."""
+    return spec.flops_per_s, spec.bytes_per_s, spec.round_s
+
+
+def sample_of(
+    op: str, estimate_s: float, bound: str, taken_s: float, launch_s: float, shaders: str = ""
+) -> Sample:
+    """Returns a call that took some seconds, launch included, as a sample."""
+    estimate_s = max(estimate_s, LEAST_S)
+    work_s = max(taken_s - launch_s, LEAST_SHARE * taken_s, LEAST_S)
+    return Sample(op, bound, math.log2(estimate_s), work_s / estimate_s, shaders)
+
+
+def fit_link(taken: Sequence[tuple[float, float]]) -> Link:
+    """Returns the link that explains transfers best: latency_s + bytes / bytes_per_s.
+
+    taken: (bytes, seconds), at two sizes at least. Least squares of relative errors, in which a
+    transfer that is far off counts less in each further round (Huber's weights).
+    """
+    weights = [1.0] * len(taken)
+    latency_s, per_byte_s = 0.0, 0.0
+    for _ in range(FIT_ROUNDS):
+        latency_s, per_byte_s = _line(taken, weights)
+        off = [abs(latency_s + per_byte_s * size - s) / s if s > 0 else 0.0 for size, s in taken]
+        weights = [min(1.0, FAR_OFF / max(each, 1e-12)) for each in off]
+    if per_byte_s * FASTEST_BYTES_PER_S <= 1:
+        return Link(FASTEST_BYTES_PER_S, latency_s)
+    return Link(1 / per_byte_s, latency_s)
+
+
+def through(first: Link, then: Link) -> Link:
+    """Returns the link of a transfer that goes by two links, one after the other."""
+    per_byte_s = 1 / first.bytes_per_s + 1 / then.bytes_per_s
+    return Link(1 / per_byte_s, first.latency_s + then.latency_s)
+
+
+def _line(taken: Sequence[tuple[float, float]], weights: Sequence[float]) -> tuple[float, float]:
+    """Returns (a, b), both at least 0, of the line a + b * bytes nearest to the seconds."""
+    ww = w1 = wx = w1x = wxx = 0.0
+    for (size, seconds), weight in zip(taken, weights, strict=True):
+        if seconds <= 0:
+            continue
+        each = weight / (seconds * seconds)
+        ww += each
+        w1 += each * size
+        wxx += each * size * size
+        wx += each * seconds
+        w1x += each * size * seconds
+    if ww == 0:
+        return 0.0, 0.0
+    spread = ww * wxx - w1 * w1
+    b = (ww * w1x - w1 * wx) / spread if spread > 0 else 0.0
+    a = (wx - b * w1) / ww
+    if b < 0:
+        return wx / ww, 0.0
+    if a < 0:
+        return 0.0, w1x / wxx
+    return a, b
+
+
+def _costs(of: Calibration) -> Costs:
+    if of.overheads is None:
+        return Costs()
+    found: dict[str, dict[int, list[Sample]]] = {}
+    for sample in of.samples:
+        for kind in _kinds(sample):
+            found.setdefault(kind, {}).setdefault(round(sample.size), []).append(sample)
+    curves = tuple(Curve(kind, _points(found[kind].values())) for kind in sorted(found))
+    return Costs(
+        curves,
+        **asdict(of.overheads),
+        flops_per_s=of.flops_per_s,
+        bytes_per_s=of.bytes_per_s,
+        calls=max(1, len(of.samples)),
+        when=of.when,
+    )
+
+
+def _kinds(sample: Sample) -> list[str]:
+    own = f"{sample.op}/{sample.bound}"
+    if sample.op in COPIES:
+        return [own]
+    with suppress(VkschedError):  # of an op that is not there any more
+        op = get_op(sample.name)
+        kinds = (own, *(f"{each}/{sample.bound}" for each in (op.name, family_of(op), ANY)))
+        return list(dict.fromkeys(kinds))
+    return []
+
+
+def _points(groups: Iterable[Sequence[Sample]]) -> tuple[tuple[float, float], ...]:
+    """Returns the geometric mean of each size class."""
+    return tuple(
+        sorted(
+            (
+                sum(s.size for s in group) / len(group),
+                math.exp(sum(math.log(s.factor) for s in group) / len(group)),
+            )
+            for group in groups
+        )
+    )
+
+
+def _link(data: Mapping[str, Any] | None) -> Link | None:
+    if data is None:
+        return None
+    return Link(_positive(data["bytes_per_s"]), _least(data["latency_s"]))
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"expected a finite number, got {value!r}")
+    return number
+
+
+def _least(value: Any) -> float:
+    if _finite(value) < 0:
+        raise ValueError(f"expected a number of 0 or more, got {value!r}")
+    return float(value)
+
+
+def _positive(value: Any) -> float:
+    if not _finite(value) > 0:
+        raise ValueError(f"expected a number above 0, got {value!r}")
+    return float(value)

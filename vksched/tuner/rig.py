@@ -1,0 +1,214 @@
+"""Rig: what can be measured of a device, through the sessions that carry out plans.
+
+    one call, one split      d1 = start + launch
+    n calls in one split     dn = start + n launch                (d: on the device's own clock)
+    n calls in n splits      waits for each: what the host does for a submission
+
+Numpy and simulated devices are measured so throughout. Vulkan devices have their own rig for calls
+and transfers (rig_vulkan.py). Examples: tests/tuner/test_calibrate.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..errors import UnsupportedOp
+from ..graph import Graph, build_graph
+from ..machine.costs import Costs
+from ..machine.links import Links
+from ..machine.spec import DeviceSpec, Machine
+from ..ops.core.op import Call, Op, get_op
+from ..ops.core.tensor import Tensor, apply, input, weight
+from ..ops.elementwise.unary import relu
+from ..ops.moves.index import gather
+from ..plan.planner import plan_graph
+from ..runtime.device import Device
+from ..runtime.executor import Executor
+from ..trace import Clock, Recorder, Trace
+from ..types import BOOL, FLOAT16, FLOAT32, FLOAT64, NDArray, TensorType, numpy_dtype
+from .calibration import Overheads
+
+TIMEOUT_S = 60.0
+STEPS = 8
+"""Tiny calls, or splits, beside the first one."""
+ROUNDS = 5
+"""Transfers of one size."""
+LEAST_ROUNDS, MOST_ROUNDS = 12, 40
+ENOUGH_S, LONG_S = 0.01, 0.1
+"""Runs of a graph go on until there are the least and it took enough, or there are the most, or it
+took long. Two there are in any case.
+"""
+SHORT_S = 1e-3
+"""A call that takes less is measured several times in one submission."""
+BLOCK = 1 << 16
+"""Operands are these numbers again and again."""
+SEED = 11
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Seconds of one transfer into a device's memory or out of it: of the host, and of the device;
+    None where that cannot be told apart from other things.
+    """
+
+    host_s: float
+    device_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """Seconds of one run: in all, on the device, and waiting for it."""
+
+    run_s: float
+    device_s: float
+    waited_s: float
+
+
+class SessionRig:
+    """Measures one device. host: the CPU of its machine; clock: the one that runs are timed by."""
+
+    def __init__(self, device: Device, host: Device, clock: Clock) -> None:
+        self.device = device
+        self.spec: DeviceSpec = replace(device.spec, costs=Costs(), slowdown=1.0)
+        self._devices = (device,) if device is host else (device, host)
+        self._clock = clock
+        self._start_s = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.device.name
+
+    def overheads(self) -> Overheads:
+        """Measures what calls and submissions take beside their work."""
+        few = self._taken(_tiny(1))
+        many = self._taken(_tiny(1 + STEPS))
+        apart = self._taken(_tiny(1 + STEPS), sync="op")
+        launch_s = max(0.0, many.device_s - few.device_s) / STEPS
+        self._start_s = max(0.0, few.device_s - launch_s)
+        around_s = (apart.run_s - apart.device_s) - (many.run_s - many.device_s)
+        around_s = max(0.0, around_s) / STEPS
+        waited_s = (apart.waited_s - apart.device_s) / (1 + STEPS)
+        fence_s = min(around_s, max(0.0, waited_s))
+        run_s = max(0.0, few.run_s - few.device_s - around_s)
+        return Overheads(launch_s, self._start_s, around_s - fence_s, fence_s, run_s)
+
+    def seconds(self, op: Op, call: Call) -> float:
+        """Measures one call, its launch included; `overheads` comes first.
+
+        Raises:
+            VkschedError: it cannot be measured here. DeviceError: the device failed.
+        """
+        once_s = self._taken(_graph_of(op, call, 1)).device_s
+        if once_s > SHORT_S:
+            return once_s - self._start_s
+        many_s = self._taken(_graph_of(op, call, 1 + STEPS)).device_s
+        return max(0.0, many_s - once_s) / STEPS  # what a submission starts with falls out
+
+    def transfers(self, size_bytes: int) -> tuple[Transfer, Transfer | None]:
+        """Measures a value that goes into the device's memory, and one that comes out of it; None
+        where the way back cannot be measured, and so counts as equal.
+        """
+        rows = max(1, size_bytes // 256)
+        x = input("x", (rows, 64))
+        graph, _ = build_graph(gather(x, weight(np.zeros(1, np.int32))))
+        recorder = Recorder()
+        feeds = {graph.inputs[0].id: np.ones((rows, 64), np.float32)}
+        times = []
+        with self._executor(graph, recorder) as executor:
+            for _ in range(ROUNDS):
+                executor.run(feeds)
+        for event in recorder.select("copy"):
+            if event.fields["bytes"] == rows * 256:
+                times.append(event.end_s - event.start_s)
+        if not times:
+            raise UnsupportedOp(f"[calibrate] nothing is copied to {self.name}")
+        return Transfer(lower_quartile(times), None), None
+
+    def close(self) -> None:
+        """Gives back what was taken."""
+
+    def _taken(self, graph: Graph, sync: str = "split") -> _Taken:
+        recorder = Recorder()
+        found: list[_Taken] = []
+        spent_s = 0.0
+        with self._executor(graph, recorder, sync) as executor:
+            while len(found) < 2 or _goes_on(len(found), spent_s):
+                recorder.events.clear()
+                executor.run({})
+                stats = executor.last_stats
+                assert stats is not None
+                waited_s = sum(event.end_s - event.start_s for event in recorder.select("wait"))
+                device_s = sum(stats.device_seconds.values())
+                found.append(_Taken(stats.seconds, device_s, waited_s))
+                spent_s += stats.seconds
+        # the first runs touch memory, and do what drivers and processors put off
+        warm = found[min(len(found) - 1, 1 + len(found) // 4) :]
+        return _Taken(
+            lower_quartile([each.run_s for each in warm]),
+            lower_quartile([each.device_s for each in warm]),
+            lower_quartile([each.waited_s for each in warm]),
+        )
+
+    @contextmanager
+    def _executor(
+        self, graph: Graph, recorder: Recorder, sync: str = "split"
+    ) -> Iterator[Executor]:
+        spec = replace(self.spec, sync=sync)
+        others = tuple(device.spec for device in self._devices[1:])
+        own = self.device.link  # of a simulated device: what it is to take for transfers
+        pairs = ((spec.name, others[-1].name, own),) if own is not None and others else ()
+        machine = Machine((spec, *others), Links(pairs))
+        placed = [(node.id, spec.name) for node in graph.ops]
+        plan = plan_graph(graph, machine, overrides=placed)
+        if {split.device for split in plan.splits} != {0}:
+            raise UnsupportedOp(f"[calibrate] expected a call that {self.name} runs itself")
+        trace = Trace(self._clock, [recorder])
+        executor = Executor(plan, self._devices, trace, TIMEOUT_S)
+        try:
+            yield executor
+        finally:
+            executor.close()
+
+
+def lower_quartile(times: Sequence[float]) -> float:
+    """Returns the time that a quarter of some times are below: others who take the processor make
+    times longer, and never shorter.
+    """
+    return sorted(times)[(len(times) - 1) // 4]
+
+
+def _goes_on(rounds: int, spent_s: float) -> bool:
+    enough = rounds >= LEAST_ROUNDS and spent_s >= ENOUGH_S
+    return not enough and rounds < MOST_ROUNDS and spent_s < LONG_S
+
+
+def _tiny(count: int) -> Graph:
+    """Returns a chain of calls with next to no work."""
+    at: Tensor = weight(np.ones(4, np.float32))
+    for _ in range(count):
+        at = relu(at)
+    return build_graph(at)[0]
+
+
+def _graph_of(op: Op, call: Call, times: int) -> Graph:
+    """Returns a graph of one call, so many times, on numbers that lie on the device already."""
+    operands = [weight(numbers_of(op, i, type_)) for i, type_ in enumerate(call.inputs)]
+    return build_graph([apply(op.name, operands, call.attrs) for _ in range(times)])[0]
+
+
+def numbers_of(op: Op, position: int, type_: TensorType) -> NDArray:
+    """Returns numbers of a usual size for an operand; positions are 0, which every axis has."""
+    rng, dtype = np.random.default_rng(SEED + position), numpy_dtype(type_.dtype)
+    count = max(1, min(BLOCK, math.prod(type_.shape)))
+    if position in get_op(op.name).indices:
+        block = np.zeros(count, dtype)
+    elif type_.dtype in (FLOAT16, FLOAT32, FLOAT64):
+        block = rng.standard_normal(count).astype(dtype)
+    else:
+        block = rng.integers(0, 2 if type_.dtype == BOOL else 8, count).astype(dtype)
+    return np.resize(block, type_.shape)

@@ -1,0 +1,126 @@
+"""Rig of a Vulkan device: calls in device memory by its own timestamps, transfers window by window.
+
+    into   host: array -> window        device: window -> memory
+    out    device: memory -> window     host: window -> new array
+
+Examples: tests/tuner/test_calibrate.py.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from ..errors import UnsupportedOp
+from ..ops.core.lower import choice_of
+from ..ops.core.op import Call, Op
+from ..runtime.device import Device
+from ..runtime.vulkan.buffers import Buffer
+from ..runtime.vulkan.context import Context, Recording
+from ..runtime.vulkan.device import VulkanDevice
+from ..trace import Clock
+from .bench import CallBench
+from .rig import ROUNDS, TIMEOUT_S, SessionRig, Transfer, lower_quartile
+
+ROUND_S = 0.004
+"""Of one submission, in which short calls are repeated."""
+MOST_REPEATS = 40
+
+
+class VulkanRig(SessionRig):
+    """Measures one Vulkan device."""
+
+    def __init__(self, device: Device, host: Device, clock: Clock) -> None:
+        assert isinstance(device, VulkanDevice)
+        super().__init__(device, host, clock)
+        self._vulkan = device
+
+    def seconds(self, op: Op, call: Call) -> float:
+        variant = choice_of(op, call).variant
+        with CallBench(self._vulkan, op, call) as bench:
+            bench.run(variant, 1)
+            once_s = bench.run(variant, 1)
+            repeat = max(1, min(MOST_REPEATS, math.ceil(ROUND_S / max(once_s, 1e-9))))
+            if repeat == 1 and once_s > ROUNDS * ROUND_S:
+                return once_s
+            return lower_quartile([bench.run(variant, repeat) for _ in range(4)]) / repeat
+
+    def transfers(self, size_bytes: int) -> tuple[Transfer, Transfer | None]:
+        words = max(1, size_bytes // 4)
+        if 12 * words > self._vulkan.context.free_bytes() or 4 * words > self.spec.page_bytes:
+            raise UnsupportedOp(f"[calibrate] {self.name} has no memory for {size_bytes} bytes")
+        copies = _Copies(self._vulkan.context, words)
+        try:
+            into = [copies.into() for _ in range(1 + ROUNDS)][1:]
+            out = [copies.out() for _ in range(1 + ROUNDS)][1:]
+        finally:
+            copies.close()
+        return _usual(into), _usual(out)
+
+
+class _Copies:
+    """Memory of a device and both windows, and what copies between them."""
+
+    def __init__(self, context: Context, words: int) -> None:
+        self._array = np.ones(words, np.uint32)
+        self._buffers: list[Buffer] = []
+        self._recordings: list[Recording] = []
+        try:
+            self._inbox = context.host(words)
+            self._buffers.append(self._inbox)
+            self._outbox = context.host(words, read=True)
+            self._buffers.append(self._outbox)
+            memory = context.storage(words)
+            self._buffers.append(memory)
+            self._into = self._record(context, lambda r: r.copy(self._inbox, memory, 0, 0, words))
+            self._out = self._record(context, lambda r: r.copy(memory, self._outbox, 0, 0, words))
+        except BaseException:
+            self.close()
+            raise
+
+    def into(self) -> Transfer:
+        start = time.perf_counter()
+        self._inbox.array[:] = self._array
+        host_s = time.perf_counter() - start
+        return Transfer(host_s, _device_seconds(self._into))
+
+    def out(self) -> Transfer:
+        device_s = _device_seconds(self._out)
+        start = time.perf_counter()
+        np.array(self._outbox.array, copy=True)
+        return Transfer(time.perf_counter() - start, device_s)
+
+    def close(self) -> None:
+        for recording in self._recordings:
+            recording.close()
+        for buffer in self._buffers:
+            buffer.close()
+
+    def _record(self, context: Context, command: Callable[[Recording], None]) -> Recording:
+        recording = context.recording()
+        self._recordings.append(recording)
+        recording.begin()
+        recording.barrier("device", "device")
+        command(recording)
+        recording.barrier("device", "host")
+        recording.end()
+        return recording
+
+
+def _device_seconds(recording: Recording) -> float:
+    """Submits and waits; returns the seconds by the device's clock, or by the host's."""
+    start = time.perf_counter()
+    recording.submit()
+    recording.wait(TIMEOUT_S)
+    on_host_s = time.perf_counter() - start
+    return recording.duration_s() or on_host_s
+
+
+def _usual(found: list[Transfer]) -> Transfer:
+    return Transfer(
+        lower_quartile([each.host_s for each in found]),
+        lower_quartile([each.device_s or 0.0 for each in found]),
+    )

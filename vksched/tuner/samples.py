@@ -1,0 +1,157 @@
+"""Samples: the calls that are measured of a device, those of a graph or typical ones.
+
+Each family has calls of three sizes, as what a call takes over its estimate depends on its size:
+short ones are overheads inside kernels, long ones come near the device's own rates. The list goes
+round the families, so that a small budget has something of each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count, zip_longest
+
+from ..graph import Graph, build_graph
+from ..machine.costs import LEAST_S
+from ..machine.spec import DeviceSpec
+from ..ops.core.op import Call, Op
+from ..ops.core.tensor import Tensor, input
+from ..ops.elementwise.activation import gelu
+from ..ops.elementwise.unary import exp, relu
+from ..ops.moves.index import gather
+from ..ops.moves.layout import concat, transpose
+from ..ops.moves.pad import pad
+from ..ops.products.attention import attention
+from ..ops.products.matmul import matmul
+from ..ops.rows.norm import layer_norm, rms_norm
+from ..ops.rows.reduce import reduce_mean, reduce_sum
+from ..ops.rows.softmax import softmax
+from ..ops.windows.conv import conv
+from ..ops.windows.pool import average_pool, max_pool
+from ..plan.cost import call_cost, call_of, call_work, estimate, way_of, why_not
+from ..types import FLOAT16, FLOAT32, INT32
+
+ROWS = ((16, 64), (256, 512), (2048, 1024))
+"""Of elementwise calls, rows and moves: small, middle, large."""
+
+
+Make = Callable[..., Tensor]
+"""Makes an input: (*shape, dtype=float32) -> Tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A call to be measured. seconds: what all such calls of a graph are thought to take."""
+
+    op: Op
+    call: Call
+    estimate_s: float
+    bound: str
+    seconds: float
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """Its op, and what bounds it."""
+        return self.op.name, self.bound
+
+    @property
+    def place(self) -> tuple[str, str, int]:
+        """Where its sample is kept; see `calibration.Sample`."""
+        return (
+            way_of(self.op, self.call),
+            self.bound,
+            round(math.log2(max(self.estimate_s, LEAST_S))),
+        )
+
+
+def wanted_of(graph: Graph, spec: DeviceSpec) -> list[Wanted]:
+    """Returns the distinct calls of a graph that a device can run, in order."""
+    times: dict[int, int] = {}
+    for node in graph.ops:
+        if node.id not in graph.views and not node.declaration.stateful:
+            signature = graph.signatures[node.id]
+            times[signature] = times.get(signature, 0) + 1
+    out: list[Wanted] = []
+    for signature, number in times.items():
+        node = graph.calls[signature]
+        if node.id in graph.views or why_not(spec, graph, node) is not None:
+            continue
+        op, call = node.declaration, call_of(spec, graph, node)
+        estimate_s, bound = estimate(spec, call_work(spec, op, call))
+        seconds = number * call_cost(spec, op, call).seconds
+        out.append(Wanted(op, call, estimate_s, bound, seconds))
+    return out
+
+
+def typical_samples() -> Graph:
+    """Returns a graph of typical calls, going round the families."""
+    numbers = count()
+
+    def some(*shape: int, dtype: str = FLOAT32) -> Tensor:
+        return input(f"x{next(numbers)}", shape, dtype)
+
+    families: tuple[Iterable[Tensor], ...] = (
+        _elementwise(some),
+        _products(some),
+        _rows(some),
+        _windows(some),
+        _moves(some),
+    )
+    in_turn = [t for group in zip_longest(*families) for t in group if t is not None]
+    return build_graph(in_turn)[0]
+
+
+def _elementwise(some: Make) -> Iterator[Tensor]:
+    for shape in ROWS:
+        yield some(*shape) + some(*shape)
+        yield gelu(some(*shape))
+        yield relu(some(*shape))
+        yield some(*shape) * some(shape[-1])
+        yield exp(some(*shape))
+
+
+def _products(some: Make) -> Iterator[Tensor]:
+    for m, k, n in ((1, 768, 768), (128, 128, 128), (1, 768, 3072), (128, 768, 768), (64, 64, 64)):
+        yield matmul(some(m, k), some(k, n))
+        yield matmul(some(m, k), some(n, k), transpose_b=True)
+    yield attention(*(some(1, 12, 16, 64) for _ in range(3)))
+    yield matmul(some(128, 768), some(3072, 768), some(3072), transpose_b=True)
+    yield attention(*(some(1, 12, 128, 64) for _ in range(3)))
+    yield matmul(some(1, 4096), some(4096, 4096))
+    yield matmul(some(1, 4096), some(4096, 4096), transpose_b=True)
+    yield matmul(some(512, 512), some(512, 512))
+    yield matmul(some(12, 128, 64), some(12, 64, 128))
+    yield matmul(some(128, 768, dtype=FLOAT16), some(768, 768, dtype=FLOAT16))
+    yield attention(*(some(1, 12, 512, 64) for _ in range(3)))
+    yield matmul(some(1024, 1024), some(1024, 1024))
+    yield matmul(some(512, 1024), some(1024, 1024), transpose_b=True)
+
+
+def _rows(some: Make) -> Iterator[Tensor]:
+    for rows, columns in ROWS:
+        yield softmax(some(rows, columns))
+        yield layer_norm(some(rows, columns), some(columns), some(columns))
+        yield reduce_sum(some(rows, columns), -1)
+        yield rms_norm(some(rows, columns), some(columns))
+        yield reduce_mean(some(rows, columns), 0)
+
+
+def _windows(some: Make) -> Iterator[Tensor]:
+    for channels, side in ((16, 14), (64, 28), (256, 14), (64, 56)):
+        yield conv(some(1, channels, side, side), some(channels, channels, 3, 3), padding=1)
+        yield conv(some(1, channels, side, side), some(channels, channels, 1, 1))
+        yield max_pool(some(1, channels, side, side), 3, stride=2, padding=1)
+    for channels, side in ((32, 14), (128, 56)):
+        x = some(1, channels, side, side)
+        yield conv(x, some(channels, 1, 3, 3), padding=1, groups=channels)
+    yield average_pool(some(1, 64, 56, 56), 2, stride=2)
+    yield conv(some(1, 3, 224, 224), some(64, 3, 7, 7), stride=2, padding=3)
+
+
+def _moves(some: Make) -> Iterator[Tensor]:
+    for rows, columns in ROWS:
+        yield transpose(some(rows, columns), (1, 0))
+        yield concat([some(rows, columns), some(rows, columns)], 0)
+        yield gather(some(rows, columns), some(max(1, rows // 2), dtype=INT32))
+        yield pad(some(rows, columns), ((1, 1), (0, 0)))
