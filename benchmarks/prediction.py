@@ -74,7 +74,7 @@ def as_page(
     found: Sequence[tuple[str, str, Predicted]], labels: dict[str, str], load: float
 ) -> str:
     """Returns the page of the docs."""
-    busy = f"{load:.1f} of {os.cpu_count()} cores were busy before the first measurement."
+    busy = f"{load:.1f} programs wanted the {os.cpu_count()} cores before the first measurement."
     near = sum(abs(one.run[1] / one.run[0] - 1) <= GOAL for _, _, one in found)
     lines = [INTRODUCTION.format(goal=100 * GOAL)]
     lines += [f"- {name}: {labels[name]}\n" for name in dict.fromkeys(d for d, _, _ in found)]

@@ -231,7 +231,10 @@ def test_cases_are_listed_and_chosen_by_name() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--suite", "songs"), "expected a suite of ops, models, overhead, planning, got 'songs'"),
+        (
+            ("--suite", "songs"),
+            "expected a suite of ops, models, overhead, planning, prediction, got 'songs'",
+        ),
         (("--case", "riddle"), "no case of suite ops matches 'riddle'"),
         (("--peers", "nobody"), "expected peers of ncnn"),
         (("--budget", "0"), "expected a budget of more than 0 seconds"),

@@ -126,3 +126,39 @@ def test_loading_is_compared_with_reading_and_copying(
         assert row["ratio"] == pytest.approx(row["load_s"] / bound)
         assert row["share"] == pytest.approx(row["copy_s"] / row["upload_s"])
         assert 0 < row["weight_bytes"] and row["model"] == "bert_mini"
+
+
+def test_predictions_become_a_page_and_a_table(
+    runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import prediction
+
+    from vksched.bench.prediction import Predicted
+
+    found = {
+        "ResNet-18": Predicted((0.1, 0.11), (0.09, 0.1), {"conv": (0.08, 0.09), "relu": (0, 1e-4)}),
+        "GPT-2-mini step": Predicted((0.1, 0.2), (0.09, 0.19), {}),
+    }
+    page = tmp_path / "prediction.md"
+    monkeypatch.setattr(prediction, "PAGE", page)
+    monkeypatch.setattr(prediction, "measure", lambda device, spec: found[spec.name])
+    monkeypatch.setattr(
+        sys, "argv", ["prediction.py", "--devices", "cpu", "--case", "ResNet,GPT", "--page"]
+    )
+    prediction.main()
+    text = page.read_text("utf-8")
+    assert "1 of 2 runs are within 20 %" in text and "- cpu: numpy" in text
+    assert "| cpu | ResNet-18 | run | 100 ms | 110 ms | 1.10 |" in text
+    assert "|  |  | relu | 0 us | 100 us | - |" in text
+
+
+def test_a_prediction_that_is_far_off_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vksched.bench import prediction
+    from vksched.bench.suites import specs_of
+
+    found = prediction.Predicted((0.1, 0.2), (0.09, 0.09), {"conv": (0.08, 0.09)})
+    monkeypatch.setattr(prediction, "measure", lambda device, spec: found)
+    spec = specs_of("prediction", "ResNet-18")[0]
+    run, device, conv = prediction.prediction_facts("cpu", spec)
+    assert run.ratio == 2.0 and run.note == "over 20 % off"
+    assert device.ratio == 1.0 and conv.name == "ResNet-18: conv"
