@@ -35,6 +35,7 @@ class Part:
     device: int
     nodes: tuple[int, ...]
     entering: Entering
+    leaving: Sequence[int]
     waits: tuple[int, ...]
 
 
@@ -43,7 +44,8 @@ class Step:
     """One split as the clock sees it.
 
     given_s: the host copies in what the caller gave. waits: splits that it then waits for.
-    crossed_s: it copies in what comes from these. seconds: on the device.
+    crossed_s: it copies in what comes from these. seconds: on the device. submit_s, fence_s: host
+    time to hand it over, and to learn of its end.
     """
 
     device: int
@@ -51,6 +53,8 @@ class Step:
     waits: tuple[int, ...]
     crossed_s: float
     seconds: float
+    submit_s: float = 0.0
+    fence_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,7 @@ class Program:
 
     devices: names. steps: by split. commits: how many of them, at the end, write states. fetched_s:
     the host copies out the results, before these. final_waits: splits to wait for at the end.
+    run_s: host time of a run, whatever it submits.
     """
 
     devices: tuple[str, ...]
@@ -66,6 +71,7 @@ class Program:
     commits: int
     fetched_s: float
     final_waits: tuple[int, ...]
+    run_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +135,22 @@ def simulate(plan: PlanValue, runs: int = 1) -> Simulation:
 def program_of(plan: PlanValue) -> Program:
     """Returns what the clock needs of a plan."""
     parts = [
-        Part(s.device, s.nodes, [(c.node, c.source) for c in s.copies_in], s.waits)
+        Part(
+            s.device,
+            s.nodes,
+            [(c.node, c.source) for c in s.copies_in],
+            [c.node for c in s.copies_out],
+            s.waits,
+        )
         for s in plan.splits
     ]
+    known: list[dict[int, float]] = [{} for _ in plan.machine.devices]
 
-    def seconds(nodes: Iterable[int], device: int) -> float:
-        return cost.split_seconds(plan.machine.devices[device], plan.graph, nodes)
+    def seconds(node: int, device: int) -> float:
+        call, spec = plan.graph.signatures[node], plan.machine.devices[device]
+        if call not in known[device]:
+            known[device][call] = cost.node_seconds(spec, plan.graph, plan.graph.nodes[node])
+        return known[device][call]
 
     return make_program(plan.graph, plan.machine, parts, plan.final_waits, seconds)
 
@@ -144,34 +160,41 @@ def make_program(
     machine: Machine,
     parts: Sequence[Part],
     final_waits: tuple[int, ...],
-    seconds: Callable[[Iterable[int], int], float],
+    seconds: Callable[[int, int], float],
 ) -> Program:
-    """Returns what the clock needs of splits. seconds: of some nodes on a device, as one split."""
+    """Returns what the clock needs of splits. seconds: of a node on a device."""
     names = tuple(spec.name for spec in machine.devices)
-    nodes, cpu = graph.nodes, machine.cpu
-    to_device = [machine.links.between(names[cpu], name) for name in names]
-    to_host = [machine.links.between(name, names[cpu]) for name in names]
+    nodes = graph.nodes
 
     def enters_s(value: int, device: int) -> float:
-        return 0.0 if device == cpu else to_device[device].seconds(nodes[value].type.device_bytes)
+        return host_seconds(machine, device, cost.COPY_IN, nodes[value].type.device_bytes)
 
     def leaves_s(value: int, device: int) -> float:
-        return 0.0 if device == cpu else to_host[device].seconds(nodes[value].type.device_bytes)
+        return host_seconds(machine, device, cost.COPY_OUT, nodes[value].type.device_bytes)
 
     steps: list[Step] = []
     for part in parts:
-        given_s = crossed_s = streamed_bytes = 0.0
+        given_s = crossed_s = 0.0
         for value, source in part.entering:
             if source != HOST:
                 crossed_s += leaves_s(value, parts[source].device) + enters_s(value, part.device)
-            elif value in graph.data:
-                streamed_bytes += nodes[value].type.device_bytes
-            else:
+            elif value not in graph.data:
                 given_s += enters_s(value, part.device)
-        on_device_s = seconds(part.nodes, part.device)
-        if streamed_bytes:
-            on_device_s += streamed_bytes / to_device[part.device].bytes_per_s
-        steps.append(Step(part.device, given_s, part.waits, crossed_s, on_device_s))
+        entering = [value for value, _ in part.entering]
+        on_device_s = beside_seconds(graph, machine, part.device, entering, part.leaving)
+        on_device_s += sum([seconds(node, part.device) for node in part.nodes])
+        costs = machine.devices[part.device].costs
+        steps.append(
+            Step(
+                part.device,
+                given_s,
+                part.waits,
+                crossed_s,
+                on_device_s,
+                costs.submit_s,
+                costs.fence_s,
+            )
+        )
     made_on = {n: part.device for part in parts for n in part.nodes}
     fetched_s = 0.0
     for node in (*(node for _, node in graph.outputs), *graph.kept):
@@ -179,7 +202,41 @@ def make_program(
         if device is not None:
             fetched_s += leaves_s(value_of(graph, node, False), device)
     commits = sum(any(nodes[n].op == "assign" for n in part.nodes) for part in parts)
-    return Program(names, tuple(steps), commits, fetched_s, final_waits)
+    run_s = max((machine.devices[part.device].costs.run_s for part in parts), default=0.0)
+    return Program(names, tuple(steps), commits, fetched_s, final_waits, run_s)
+
+
+def host_seconds(machine: Machine, device: int, way: str, size_bytes: int) -> float:
+    """Returns what the host takes to copy a value to a device or back, less the device's own part
+    of that. way: COPY_IN or COPY_OUT.
+    """
+    spec, host = machine.devices[device], machine.devices[machine.cpu]
+    if device == machine.cpu:
+        return 0.0
+    ends = (host.name, spec.name) if way == cost.COPY_IN else (spec.name, host.name)
+    taken_s = machine.links.between(*ends).seconds(size_bytes)
+    return max(0.0, taken_s - cost.copy_seconds(spec, way, size_bytes))
+
+
+def beside_seconds(
+    graph: Graph, machine: Machine, device: int, entering: Iterable[int], leaving: Iterable[int]
+) -> float:
+    """Returns what a split takes on its device beside its nodes. Where nobody has measured what a
+    submission takes, its rough cost counts as the device's.
+    """
+    spec = machine.devices[device]
+    seconds = spec.costs.start_s if spec.costs.calls else spec.submit_s
+    if device == machine.cpu:
+        return seconds
+    link = machine.links.between(machine.devices[machine.cpu].name, spec.name)
+    for way, values in ((cost.COPY_IN, entering), (cost.COPY_OUT, leaving)):
+        for value in values:
+            size_bytes = graph.nodes[value].type.device_bytes
+            taken_s = cost.copy_seconds(spec, way, size_bytes)
+            if not taken_s and value in graph.data:
+                taken_s = size_bytes / link.bytes_per_s
+            seconds += taken_s
+    return seconds
 
 
 def run_program(program: Program, runs: int = 1, copies: int = 1) -> Simulation:
@@ -216,7 +273,7 @@ class _Run:
         spans: list[Busy],
     ) -> None:
         self.number = number
-        self.now_s = start_s
+        self.now_s = start_s + program.run_s
         self._program = program
         self._free_s = free_s
         self._spans = spans
@@ -228,6 +285,7 @@ class _Run:
         number = len(self._done_s)
         if number < len(self._program.steps):
             step = self._program.steps[number]
+            self.now_s += step.submit_s
             start_s = max(self.now_s, self._free_s[step.device])
             finish_s = self._free_s[step.device] = start_s + step.seconds
             self._done_s.append(finish_s)
@@ -266,6 +324,7 @@ class _Run:
                 device = self._program.steps[split].device
                 self._tell("wait", device, split, self.now_s, until_s)
                 self.now_s = until_s
+            self.now_s += self._program.steps[split].fence_s
 
     def _tell(
         self, kind: str, device: int, split: int | None, start_s: float, finish_s: float

@@ -58,14 +58,21 @@ class Chosen:
     note: str
 
 
+NO_CHOICE = Chosen("priority", None, math.nan, "")
+"""Nothing to weigh: one device, or a place given for every node."""
+
+
 def choose(support: Support, overrides: Overrides, with_cpu: bool) -> Chosen:
     """Returns the wishes of the fastest plan. with_cpu: the CPU competes; else it only takes what
     no other device can.
     """
     devices = _competing(support, with_cpu)
     if len(devices) < 2 or not support.computed:
-        return Chosen("priority", None, math.nan, "")
-    return _Choice(support, overrides, devices).best()
+        return NO_CHOICE
+    choice = _Choice(support, overrides, devices)
+    if all(len(choice.able(node.id)) == 1 for node in choice.free_nodes()):
+        return NO_CHOICE
+    return choice.best()
 
 
 def _competing(support: Support, with_cpu: bool) -> tuple[int, ...]:
@@ -165,9 +172,9 @@ class _Choice:
         caps = Caps([None] * len(self.names), [range(0)] * len(self.names))
         placements, _ = place(support, self.overrides, caps, wishes)
         outlines, final_waits = split_graph(support, placements)
-        parts = [Part(o.device, o.nodes, o.entering, o.waits) for o in outlines]
+        parts = [Part(o.device, o.nodes, o.entering, o.leaving, o.waits) for o in outlines]
         program = make_program(
-            support.graph, self.machine, parts, final_waits, support.split_seconds
+            support.graph, self.machine, parts, final_waits, support.node_seconds
         )
         return run_program(program).seconds
 
