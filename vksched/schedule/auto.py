@@ -1,6 +1,6 @@
 """Auto: the best of all policies by simulation, then made better while the budget lasts.
 
-    single, heft, fcp, ... --simulate--> the best few --descent--> the best --search--> schedule
+    single, heft, fcp, ... --simulate--> the best --search--> schedule
 
 Policies come in the order of what they give for what they take, and as long as a share of the
 budget lasts; the first two always. A budget of 0 seconds gives the better of these two.
@@ -39,10 +39,10 @@ ORDER = (
     "priority",
 )
 """Policies after `single`, those that earn most first."""
+SINGLES = 8
+"""Single devices that are tried where not every device can do everything."""
 SHARE = 0.35
 """The part of the budget that policies may take."""
-STARTS = 3
-"""Schedules that the search begins with; a sixth of what is left goes into each but the best."""
 
 
 def best_of_all(problem: Problem, objective: str, budget_s: float, seed: int) -> tuple[str, Placed]:
@@ -51,22 +51,11 @@ def best_of_all(problem: Problem, objective: str, budget_s: float, seed: int) ->
     found, steps = _portfolio(problem, objective, total * SHARE)
     bound = _bound(problem, objective)
     steps += problem.n + problem.edges * 5.0
-    rng = random.Random(seed)
+    value, name, placed = found
     improve = spread if objective == "throughput" else search
-    best = found[0]
-    starts = found[:STARTS]
-    for at, (value, name, placed) in enumerate(starts[1:] + starts[:1]):
-        left = total - steps
-        if left <= 0 or best[0] <= bound * (1 + 1e-9):
-            break
-        last = at == len(starts) - 1
-        if last:
-            value, name, placed = best
-        value, placed, took = improve(problem, placed, left if last else left / 6, bound, rng)
-        steps += took
-        if value < best[0]:
-            best = value, name, placed
-    return best[1], best[2]
+    if steps < total and value > bound:
+        placed = improve(problem, placed, total - steps, bound, random.Random(seed))
+    return name, placed
 
 
 def _bound(problem: Problem, objective: str) -> float:
@@ -76,24 +65,26 @@ def _bound(problem: Problem, objective: str) -> float:
 
 def _portfolio(
     problem: Problem, objective: str, steps: float
-) -> tuple[list[tuple[float, str, Placed]], float]:
-    """Returns schedules of policies, the best first and no two alike, and the steps taken."""
-    taken, out = 0.0, dict[float, tuple[float, str, Placed]]()
+) -> tuple[tuple[float, str, Placed], float]:
+    """Returns the value, name and schedule of the best policy, and the steps taken by all."""
+    taken, best = 0.0, None
     for name, policy, cost in _policies(problem):
-        if taken + cost > steps and len(out) > 0 and name not in ("heft",):
+        if best is not None and name != "heft" and taken + cost > steps:
             continue
         placed = respecting_memory(problem, policy)
         value = OBJECTIVES[objective](problem, placed, simulate(problem, placed))
         taken += cost + problem.n + 0.3 * problem.edges
-        out.setdefault(value, (value, name, placed))
-    return [out[value] for value in sorted(out)], taken
+        if best is None or value < best[0]:
+            best = value, name, placed
+    assert best is not None
+    return best, taken
 
 
 def _policies(problem: Problem) -> list[tuple[str, Callable[[Problem], Placed], float]]:
     names = problem.where.devices
-    device = fastest(problem)
-    whole = all(device in devices for devices in problem.able)
-    alone = [device] if whole else list(range(min(problem.m, 8)))
+    alone = fastest(problem)[:SINGLES]
+    if problem.n * problem.m == sum(map(len, problem.able)) and not problem.limited:
+        del alone[1:]  # with everything on one device, the least work is the best
     out: list[tuple[str, Callable[[Problem], Placed], float]] = [
         (f"single:{names[d]}", partial(single, device=d), steps_of("single", problem))
         for d in alone

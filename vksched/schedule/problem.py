@@ -165,6 +165,7 @@ def make_problem(tasks: TaskGraph, where: Topology, links: str = "parallel") -> 
     for t, devices in enumerate(able):
         if not devices:
             _refuse(tasks, where, t)
+    _check_room(where, able, size, room)
     before: Arcs = [[] for _ in kind]
     after: Arcs = [[] for _ in kind]
     for (a, b), many in tasks.arcs.items():
@@ -203,6 +204,22 @@ def _refuse(tasks: TaskGraph, where: Topology, t: int) -> None:
         f"[schedule] expected a device that can run {task.name!r}, got costs for {mine} and the "
         f"devices {known}"
     )
+
+
+def _check_room(
+    where: Topology, able: list[tuple[int, ...]], size: list[int], room: list[float]
+) -> None:
+    """Raises a PlanError where tasks that have one device only do not fit there."""
+    left = list(room)
+    for devices, many in zip(able, size, strict=True):
+        if len(devices) == 1:
+            left[devices[0]] -= many
+    for d, rest in enumerate(left):
+        if rest < 0:
+            raise PlanError(
+                f"[schedule] expected at most {room[d]} bytes of tasks that run on "
+                f"{where.devices[d]!r} only, got {room[d] - rest}; try more memory_bytes"
+            )
 
 
 def _tables(where: Topology, number: dict[str, int]) -> tuple[list[list[float]], list[list[float]]]:

@@ -119,8 +119,8 @@ class Loads:
 
 def spread(
     problem: Problem, placed: Placed, steps: float, bound: float, rng: random.Random
-) -> tuple[float, Placed, float]:
-    """Returns the least period found, its schedule, and the steps taken."""
+) -> Placed:
+    """Returns the schedule with the least period found."""
     order = by_rank(problem, upward(problem))
     loads = Loads(problem, placed.device)
 
@@ -149,4 +149,4 @@ def spread(
             loads.refresh()
         if new < best * (1 - 1e-12):
             best, found = new, loads.device.copy()
-    return best, Placed(found.tolist(), order), loads.steps
+    return Placed(found.tolist(), order)

@@ -140,14 +140,42 @@ class Local:
         """
         problem, device, place = self.problem, self.device, self.place
         before, after, cost = problem.before[v], problem.after[v], problem.cost[v]
-        at, home = place[v], device[v]
+        at, home, m = place[v], device[v], problem.m
+        latency, inverse = problem.latency, problem.inverse
+        limit = self.through(v) * (1 - 1e-9)
+        able = problem.able[v]
+        if problem.limited and problem.size[v]:
+            able = tuple(d for d in able if d == home or self.room[d] >= problem.size[v])
+        # the end of v at best, by what comes before it; and what must follow it
+        arrive, leave = [INFINITY] * m, [0.0] * m
+        up, down = self.up, self.down
+        ends = [(up[p], latency[s := device[p]], inverse[s], size) for p, size in before]
+        rest_of = [(down[c], device[c], size) for c, size in after]
+        hopeful: list[int] = []
+        for d in able:
+            ready = 0.0
+            for end, late, each, size in ends:
+                end += late[d] + size * each[d]
+                if end > ready:
+                    ready = end
+            ready += cost[d]
+            more, late, each = 0.0, latency[d], inverse[d]
+            for end, s, size in rest_of:
+                end += late[s] + size * each[s]
+                if end > more:
+                    more = end
+            if ready + more < limit:
+                arrive[d], leave[d] = ready, more
+                hopeful.append(d)
+        self.steps += 3 + len(able) * (0.3 + 0.12 * (len(before) + len(after))) + 0.02 * m
+        if not hopeful:
+            return False
         rest = self.order.copy()
         del rest[at]
         low = max((place[p] for p, _ in before), default=-1) + 1
         high = min((place[c] for c, _ in after), default=problem.n) - 1
-        m = problem.m
         # what devices are free after, and need then, without v
-        up, down = self.up.copy(), self.down.copy()
+        up, down = up.copy(), down.copy()
         free, need = [0.0] * m, [0.0] * m
         for t in rest[:low]:
             free[device[t]] = up[t]
@@ -161,28 +189,7 @@ class Local:
         for t in reversed(rest[at:high]):
             middle[device[t]] = down[t]
         self._backward(rest[low:at], middle, down)
-        # slots
-        able = problem.able[v]
-        if problem.limited and problem.size[v]:
-            able = tuple(d for d in able if d == home or self.room[d] >= problem.size[v])
-        arrive, leave = [INFINITY] * m, [0.0] * m
-        for d in able:
-            ready = 0.0
-            for p, size in before:
-                s = device[p]
-                end = up[p] + problem.latency[s][d] + size * problem.inverse[s][d]
-                if end > ready:
-                    ready = end
-            arrive[d] = ready + cost[d]
-            more = 0.0
-            for c, size in after:
-                s = device[c]
-                end = down[c] + problem.latency[d][s] + size * problem.inverse[d][s]
-                if end > more:
-                    more = end
-            leave[d] = more
-        now = self.through(v)
-        best, slot, target = now * (1 - 1e-9), -1, home
+        best, slot, target = limit, -1, home
         for k in range(low, high):
             t = rest[k]
             d = device[t]
@@ -196,14 +203,13 @@ class Local:
                 if end < best:
                     best, slot, target = end, k, d
             free[d] = up[t]
-        for d in able:
+        for d in hopeful:
             begun, end = free[d] + cost[d], arrive[d]
             more, follow = leave[d], need[d]
             found = (begun if begun > end else end) + (follow if follow > more else more)
             if found < best:
                 best, slot, target = found, high, d
-        self.steps += 4 + (high - low) * (self._each + 0.2) + 0.05 * problem.n
-        self.steps += len(able) * (0.4 + 0.15 * (len(before) + len(after))) + 0.05 * m
+        self.steps += 4 + (high - low) * (self._each + 0.2) + 0.05 * problem.n + 0.05 * m
         if slot < 0:
             return False
         rest.insert(slot, v)

@@ -37,8 +37,8 @@ LONGER = 1e-9
 
 def search(
     problem: Problem, placed: Placed, steps: float, bound: float, rng: random.Random
-) -> tuple[float, Placed, float]:
-    """Returns the shortest makespan found, its schedule, and the steps taken.
+) -> Placed:
+    """Returns the schedule with the shortest makespan found.
 
     bound: the search ends when the makespan is not above it.
     """
@@ -64,7 +64,7 @@ def search(
             now = value
         else:
             local.load(before)
-    return best, found, local.steps
+    return found
 
 
 def measure(local: Local) -> float:
@@ -76,18 +76,24 @@ def measure(local: Local) -> float:
 
 
 def descend(local: Local, rng: random.Random, steps: float) -> None:
-    """Moves critical tasks while that shortens a longest way."""
-    moved = True
-    while moved and local.steps < steps:
-        moved = False
-        critical = local.critical()
-        rng.shuffle(critical)
-        for v in critical:
+    """Moves critical tasks while that shortens a longest way.
+
+    A task that could not be moved is not tried again before something near it has moved.
+    """
+    idle: set[int] = set()
+    while local.steps < steps:
+        left = [v for v in local.critical() if v not in idle]
+        rng.shuffle(left)
+        for v in left:
             if local.move(v):
-                moved = True
+                idle.difference_update(t for t, _ in local.problem.before[v])
+                idle.difference_update(t for t, _ in local.problem.after[v])
                 break
+            idle.add(v)
             if local.steps >= steps:
                 return
+        else:
+            return
 
 
 def kick(local: Local, rng: random.Random) -> None:

@@ -20,7 +20,7 @@ from .priority import priority
 from .single import fastest, single
 from .sufferage import sufferage
 
-__all__ = ["POLICIES", "Policy", "fastest", "single"]
+__all__ = ["POLICIES", "Policy", "fastest", "heft", "single"]
 
 Policy = Callable[[Problem], Placed]
 

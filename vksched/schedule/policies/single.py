@@ -23,12 +23,12 @@ def single(problem: Problem, device: int) -> Placed:
     return partial.done()
 
 
-def fastest(problem: Problem) -> int:
-    """Returns the device that runs most tasks, and of those the one with the least work."""
+def fastest(problem: Problem) -> list[int]:
+    """Returns all devices: those that run most tasks first, of these those with the least work."""
     can, work = [0] * problem.m, [0.0] * problem.m
     for t, devices in enumerate(problem.able):
         cost = problem.cost[t]
         for d in devices:
             can[d] += 1
             work[d] += cost[d]
-    return min(range(problem.m), key=lambda d: (-can[d], work[d], d))
+    return sorted(range(problem.m), key=lambda d: (-can[d], work[d], d))

@@ -1,0 +1,86 @@
+"""Lower bounds: by hand, and against each other."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from hypothesis import given, settings
+from schedules import Instance, drawn, instances, optimum
+
+from vksched.schedule import Link, Task, TaskGraph, Topology, schedule
+from vksched.schedule.bounds import Bounds, area_bound, find_bounds
+from vksched.schedule.problem import make_problem
+
+
+def bounds_of(tasks: TaskGraph, where: Topology, links: str = "parallel") -> Bounds:
+    return find_bounds(make_problem(tasks, where, links))
+
+
+def test_the_area_of_equal_tasks_is_shared_by_speed() -> None:
+    # speeds 1 and 1/3: three of four tasks' time on the fast one
+    tasks = TaskGraph([Task(f"t{i}", {"p": 1.0, "q": 3.0}) for i in range(8)])
+    found = bounds_of(tasks, Topology(["p", "q"]))
+    assert found.area_s == pytest.approx(6.0)
+    assert found.path_s == pytest.approx(1.0)
+    assert found.by == "linear program"
+
+
+def test_the_path_counts_transfers_that_cannot_be_avoided() -> None:
+    tasks = TaskGraph([Task("a", {"p": 1.0}), Task("b", {"q": 1.0})], [("a", "b", 6)])
+    where = Topology(["p", "q"], default_link=Link(bandwidth=2.0, latency_s=0.5))
+    assert bounds_of(tasks, where).path_s == pytest.approx(1.0 + 3.5 + 1.0)
+
+
+def test_the_path_takes_the_slow_device_where_crossing_takes_longer() -> None:
+    tasks = TaskGraph([Task("a", {"p": 1.0}), Task("b", {"p": 3.0, "q": 1.0})], [("a", "b", 6)])
+    slow = Topology(["p", "q"], default_link=Link(bandwidth=2.0))
+    fast = Topology(["p", "q"], default_link=Link(bandwidth=12.0))
+    assert bounds_of(tasks, slow).path_s == pytest.approx(4.0)
+    assert bounds_of(tasks, fast).path_s == pytest.approx(2.5)
+
+
+def test_pinned_tasks_load_their_device() -> None:
+    tasks = TaskGraph([Task(f"t{i}", {"p": 1.0}) for i in range(5)] + [Task("u", {"q": 1.0})])
+    assert bounds_of(tasks, Topology(["p", "q"])).pinned_s == pytest.approx(5.0)
+
+
+def test_links_are_loaded_by_pinned_ends() -> None:
+    tasks = TaskGraph(
+        [Task("a", {"p": 0.0}), *(Task(f"b{i}", {"q": 0.0}) for i in range(4))],
+        [("a", f"b{i}", 3) for i in range(4)],
+    )
+    where = Topology(["p", "q"], default_link=Link(bandwidth=1.0))
+    assert bounds_of(tasks, where).links_s == 0.0
+    assert bounds_of(tasks, where, links="exclusive").links_s == pytest.approx(12.0)
+    assert schedule(tasks, where, links="exclusive").makespan_s == pytest.approx(12.0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(instances())
+def test_weights_of_devices_never_pass_the_linear_program(instance: Instance) -> None:
+    problem = make_problem(*instance)
+    exact, _ = area_bound(problem)
+    weights, by = area_bound(problem, linear=False)
+    assert weights <= exact * (1 + 1e-6) + 1e-12
+    assert by == "weights of devices"
+
+
+def test_weights_of_devices_come_close_to_the_linear_program() -> None:
+    for seed in range(8):
+        problem = make_problem(*drawn(seed, 60, 5, missing=0.2))
+        assert area_bound(problem, linear=False)[0] >= 0.98 * area_bound(problem)[0]
+
+
+def test_bounds_are_under_the_optimum() -> None:
+    for seed in range(12):
+        tasks, where = drawn(seed, 6, 3, missing=0.3)
+        assert bounds_of(tasks, where).value_s <= optimum(tasks, where)
+
+
+def test_without_scipy_weights_of_devices_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    tasks, where = drawn(1, 20, 3)
+    plan = schedule(tasks, where, "heft").verify()
+    assert plan.as_dict()["bounds_s"]["by"] == "weights of devices"
+    assert plan.ratio >= 1.0
