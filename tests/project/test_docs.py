@@ -21,7 +21,10 @@ DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 CHANGES = ROOT / "CHANGELOG.md"
 PAGES = [README, *sorted(DOCS.rglob("*.md"))]
-WITH_EXAMPLES = ("README", "first-steps", "graphs", "states", "models", "faults", "traces")
+WITH_EXAMPLES = (
+    *("README", "first-steps", "graphs", "states", "models", "faults", "traces"),
+    "scheduling",
+)
 """Pages whose Python runs as printed, one block after the other."""
 WIDTH = 100
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")

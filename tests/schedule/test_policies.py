@@ -108,6 +108,17 @@ def test_lookahead_goes_where_the_consumer_will_want_its_data() -> None:
         assert schedule(tasks, two, policy).makespan_s == 3.0
 
 
+def test_minimum_completion_time_knows_no_ranks_and_fills_no_gaps() -> None:
+    # b waits for a's data; c is placed after it, though it fits before
+    tasks = TaskGraph(
+        [Task("a", {"p": 1.0}), Task("b", {"q": 1.0}), Task("c", {"q": 1.0})],
+        [("a", "b", 4), ("a", "c", 0)],
+    )
+    two = Topology(["p", "q"], default_link=Link(bandwidth=1.0))
+    assert schedule(tasks, two, "mct").start_s == {"a": 0.0, "b": 5.0, "c": 6.0}
+    assert schedule(tasks, two, "heft").makespan_s == 6.0
+
+
 @pytest.mark.parametrize("policy", ["fcp", "flb"])
 def test_fast_policies_stay_where_the_data_is_if_links_are_slow(policy: str) -> None:
     chain = [Task(f"t{i}", {"p": 1.0, "q": 1.0}) for i in range(6)]

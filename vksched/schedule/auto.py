@@ -26,7 +26,8 @@ from .simulate import Placed, simulate
 
 ORDER = (
     "heft",
-    "fcp",
+    "mct",
+    "lookahead",
     "cpop",
     "peft",
     "dls",
@@ -34,7 +35,7 @@ ORDER = (
     "sufferage",
     "min-min",
     "max-min",
-    "lookahead",
+    "fcp",
     "flb",
     "priority",
 )
@@ -54,7 +55,9 @@ def best_of_all(problem: Problem, objective: str, budget_s: float, seed: int) ->
     value, name, placed = found
     improve = spread if objective == "throughput" else search
     if steps < total and value > bound:
-        placed = improve(problem, placed, total - steps, bound, random.Random(seed))
+        better = improve(problem, placed, total - steps, bound, random.Random(seed))
+        if better != placed:
+            return f"{name}, improved", better
     return name, placed
 
 

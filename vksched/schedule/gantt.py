@@ -72,7 +72,7 @@ def draw_gantt(plan: ScheduleValue) -> str:
     title = f"{len(plan.tasks)} tasks on {len(devices)} devices by {plan.policy}"
     ET.SubElement(root, "title").text = title
     _text(root, MARGIN, 22, title, weight="bold", size="12")
-    told = f"{_seconds(plan.makespan_s)}, {plan.ratio:.3f} of the lower bound" + (
+    told = f"{_seconds(plan.makespan_s)}, {plan.ratio:.3f} times the lower bound" + (
         f" ({_seconds(plan.period_s)} a run in a stream)" if plan.objective == "throughput" else ""
     )
     _text(root, MARGIN, 40, told)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from ..errors import PlanError
 from .auto import best_of_all
 from .gantt import save_gantt
+from .improve.steps import default_budget
 from .memory import respecting_memory
 from .objectives import OBJECTIVES, throughput
 from .policies import POLICIES, single
@@ -60,27 +61,29 @@ def schedule(
     where: Topology,
     policy: str = "auto",
     objective: str = "latency",
-    budget_s: float = 0.1,
+    budget_s: float | None = None,
     seed: int = 0,
     links: str = "parallel",
 ) -> Schedule:
     """Returns where and when each task runs.
 
     policy: one of `policies()`, or `single:<device>`. objective: "latency" or "throughput".
-    budget_s: what `auto` may take to make the schedule better. It is counted in steps, at the
-    speed of a slow core, so that the same seed gives the same schedule on every machine; other
-    policies take as long as they take. links: "parallel", or "exclusive" where a link carries one
-    transfer at a time.
+    budget_s: what `auto` may take, by default 0.1 ms for each task and device and at most 0.1 s. It
+    is counted in steps, at the speed of a slow core, so that the same seed gives the same schedule
+    on every machine; other policies take as long as they take. links: "parallel", or "exclusive"
+    where a link carries one transfer at a time.
 
     Raises:
         PlanError: no schedule exists, or a word is unknown.
     """
     if objective not in OBJECTIVES:
         raise PlanError(_unknown("objective", objective, list(OBJECTIVES)))
-    if not budget_s >= 0:
+    if budget_s is not None and not budget_s >= 0:
         raise PlanError(f"[schedule] expected a budget of 0 or more seconds, got {budget_s!r}")
     problem = make_problem(tasks, where, links)
     if policy == "auto":
+        if budget_s is None:
+            budget_s = default_budget(problem)
         name, placed = best_of_all(problem, objective, budget_s, seed)
     else:
         name, placed = policy, respecting_memory(problem, find_policy(problem, policy))

@@ -32,8 +32,9 @@ class Transfer:
 class ScheduleValue:
     """Where and when each task runs; `Schedule` adds checks and a picture.
 
-    policy: of `auto` the name of the policy that it began with. makespan_s: the last end.
-    period_s: seconds between two runs of a stream at best, the largest load of a device.
+    policy: of `auto` the policy that it began with, such as "heft" or "heft, improved".
+    makespan_s: the last end. period_s: seconds between two runs of a stream at best, which is the
+    largest load of a device.
     """
 
     tasks: TaskGraph = field(repr=False)

@@ -25,7 +25,7 @@ from ..problem import Problem
 from ..simulate import Placed, simulate
 from .local import Local
 
-WARM = 0.01
+WARM = 0.005
 """By what part a schedule may be longer and be taken with a chance of 1/e, at the beginning."""
 CRITICAL, SWAP, NEAR = 0.7, 0.3, 0.3
 """Chances: a kick begins at a critical task, is a swap, goes to a neighbour's device."""

@@ -16,6 +16,15 @@ PER_S = 1e6
 """Steps in a second of budget."""
 
 
+EACH_S, MOST_S = 1e-4, 0.1
+"""The default budget: for each task and device, and the most."""
+
+
+def default_budget(problem: Problem) -> float:
+    """Returns the seconds that `auto` may take unless the caller says it."""
+    return min(MOST_S, EACH_S * problem.n * problem.m)
+
+
 def steps_of(name: str, problem: Problem) -> float:
     """Returns about how many steps a policy takes."""
     n, m, arcs = problem.n, problem.m, problem.edges

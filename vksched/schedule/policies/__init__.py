@@ -14,6 +14,7 @@ from .flb import flb
 from .heft import heft
 from .lookahead import lookahead
 from .max_min import max_min
+from .mct import mct
 from .min_min import min_min
 from .peft import peft
 from .priority import priority
@@ -35,6 +36,7 @@ POLICIES: dict[str, Policy] = {
     "min-min": min_min,
     "max-min": max_min,
     "sufferage": sufferage,
+    "mct": mct,
     "fcp": fcp,
     "flb": flb,
 }

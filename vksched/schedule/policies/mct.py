@@ -1,0 +1,17 @@
+"""Minimum completion time: tasks as they become ready, each where it ends first, never in gaps.
+
+Source: Armstrong, Hensgen, Kidd, "The relative performance of various mapping algorithms is
+independent of sizable variances in run-time predictions", IEEE HCW, 1998.
+Complexity: edges * devices. Examples: tests/schedule/test_policies.py.
+"""
+
+from __future__ import annotations
+
+from ..partial import place_in_order
+from ..problem import Problem
+from ..simulate import Placed
+
+
+def mct(problem: Problem) -> Placed:
+    """Returns the schedule of minimum completion time, in the order of the graph."""
+    return place_in_order(problem, problem.order, insertion=False)
