@@ -81,9 +81,10 @@ def descend(local: Local, rng: random.Random, steps: float) -> None:
     A task that could not be moved is not tried again before something near it has moved.
     """
     idle: set[int] = set()
+    draw = rng.random
     while local.steps < steps:
         left = [v for v in local.critical() if v not in idle]
-        rng.shuffle(left)
+        left.sort(key=lambda _: draw())  # faster than shuffle
         for v in left:
             if local.move(v):
                 idle.difference_update(t for t, _ in local.problem.before[v])

@@ -16,7 +16,7 @@ PER_S = 1e6
 """Steps in a second of budget."""
 
 
-EACH_S, MOST_S = 1e-4, 0.1
+EACH_S, MOST_S = 1.5e-4, 0.1
 """The default budget: for each task and device, and the most."""
 
 
