@@ -15,9 +15,9 @@ tests/plan/test_by_cost.py.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from graphlib import TopologicalSorter
 
 from ..support import Support
 
@@ -119,13 +119,24 @@ def _in_order(
     groups: list[tuple[list[int], tuple[int, ...]]], support: Support
 ) -> list[tuple[list[int], tuple[int, ...]]]:
     """Returns bundles so that each comes after those that it reads, the first ones first."""
+    groups.sort(key=lambda group: group[0][0])
     of_node = {node: number for number, (nodes, _) in enumerate(groups) for node in nodes}
-    before = [
-        {of_node[p] for n in nodes for p in support.operands[n] if p in of_node} - {number}
-        for number, (nodes, _) in enumerate(groups)
-    ]
-    sorter = TopologicalSorter(dict(enumerate(before)))
-    return [groups[number] for number in sorter.static_order()]
+    after: list[set[int]] = [set() for _ in groups]
+    waits = [0] * len(groups)
+    for number, (nodes, _) in enumerate(groups):
+        read = {of_node[p] for n in nodes for p in support.operands[n] if p in of_node}
+        for other in read - {number}:
+            after[other].add(number)
+            waits[number] += 1
+    ready = [number for number, count in enumerate(waits) if not count]  # in order: a heap
+    order: list[int] = []
+    while ready:
+        order.append(heapq.heappop(ready))
+        for number in after[order[-1]]:
+            waits[number] -= 1
+            if not waits[number]:
+                heapq.heappush(ready, number)
+    return [groups[number] for number in order]
 
 
 def _neighbours(

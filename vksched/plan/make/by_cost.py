@@ -40,8 +40,8 @@ MARGIN_ESTIMATED = 0.25
 """The same where a device's costs are estimates, which are right to a factor."""
 LARGE = 2_000
 """Nodes, from which on candidates are weighed as bundles first: a split of all nodes takes time."""
-BUDGET_S = 0.02
-"""For improving a schedule of bundles."""
+POLICIES = ("auto", "heft", "etf")
+"""Schedules of bundles whose plans are simulated; of a large graph the first one."""
 GRAINS = 64
 """Bundles of equal size that a graph would be cut into."""
 
@@ -152,19 +152,23 @@ class _Choice:
         if len(bundles) < 2:
             return None
         tasks, edges = self.tasks(bundles)
-        found = schedule(TaskGraph(tasks, edges), self.topology(), budget_s=BUDGET_S)
+        problem, where = TaskGraph(tasks, edges), self.topology()
+        few = len(self.support.computed) < LARGE
+        found = [schedule(problem, where, name) for name in (POLICIES if few else POLICIES[:1])]
+        spread: dict[tuple[str, ...], Chosen] = {}
+        for each in found:
+            key = tuple(each.device[task.name] for task in tasks)
+            if len(set(key)) > 1 and key not in spread:
+                wishes = self.wish(bundles, key)
+                spread[key] = Chosen(each.policy, wishes, self.seconds(wishes), "")
+        return min(spread.values(), key=lambda chosen: chosen.seconds, default=None)
+
+    def wish(self, bundles: Sequence[Bundle], devices: Sequence[str]) -> Wishes:
+        """Returns the wish for a device for each bundle."""
         index = {name: number for number, name in enumerate(self.names)}
-        on = {
-            node: index[found.device[task.name]]
-            for bundle, task in zip(bundles, tasks, strict=True)
-            for node in bundle.nodes
-        }
-        if len(set(on.values())) < 2:
-            return None
+        on = {n: index[d] for b, d in zip(bundles, devices, strict=True) for n in b.nodes}
         order = (*self.devices, *(d for d in range(len(self.names)) if d not in self.devices))
-        rule = "the fastest plan by simulation has it here"
-        wishes = Wishes(order, on, rule)
-        return Chosen(found.policy, wishes, self.seconds(wishes), "")
+        return Wishes(order, on, "the fastest plan by simulation has it here")
 
     def seconds(self, wishes: Wishes) -> float:
         """Returns what a simulated run takes with these wishes."""
