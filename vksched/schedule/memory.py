@@ -6,7 +6,7 @@
 Placing sizes into devices is bin packing: a search that is cut short may miss a placement that
 exists, where memory is very tight.
 
-Complexity: tasks * devices, twice the policy. Examples: tests/schedule/test_memory.py.
+Complexity: tasks * devices, twice the policy. Examples: tests/schedule/test_schedule_memory.py.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 
 A value is checked when it is made, so that no policy has to. Times are seconds, sizes bytes.
 
-Complexity: linear in tasks, edges and links. Examples: tests/schedule/test_values.py.
+Complexity: linear in tasks, edges and links. Examples: tests/schedule/test_schedule_values.py.
 """
 
 from __future__ import annotations
