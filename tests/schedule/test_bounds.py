@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 import pytest
+from drawn_tasks import Instance, drawn, instances, optimum
 from hypothesis import given, settings
-from schedules import Instance, drawn, instances, optimum
 
 from vksched.schedule import Link, Task, TaskGraph, Topology, schedule
 from vksched.schedule.bounds import Bounds, area_bound, find_bounds

@@ -6,7 +6,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from schedules import drawn
+from drawn_tasks import drawn
 
 from vksched.errors import PlanError
 from vksched.schedule import Link, Task, TaskGraph, Topology, schedule

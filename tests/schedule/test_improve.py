@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
+from drawn_tasks import Instance, drawn, instances
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedules import Instance, drawn, instances
 
 from vksched.schedule import Task, TaskGraph, Topology, schedule
 from vksched.schedule.improve.loads import Loads

@@ -6,7 +6,7 @@ import random
 from statistics import fmean
 
 import pytest
-from schedules import drawn, optimum
+from drawn_tasks import drawn, optimum
 
 from vksched.schedule import policies, schedule
 

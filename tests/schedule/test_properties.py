@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from drawn_tasks import Instance, drawn, instances
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedules import Instance, drawn, instances
 
 from vksched.schedule import policies, schedule
 from vksched.schedule.make import find_policy
