@@ -223,7 +223,7 @@ def test_the_command_measures_tells_and_forgets(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = vulkan_names()[0]
-    args = ["calibrate", "--devices", f"{name},cpu", "--budget", "0.2"]
+    args = ["calibrate", "--devices", f"{name},cpu", "--budget", "1.5"]
     report = json.loads(call(capsys, *args, "--json")[1])
     assert [device["name"] for device in report["devices"]] == [name, "cpu"]
     known = report["devices"][0]["calibration"]
