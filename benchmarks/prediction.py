@@ -10,21 +10,30 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
+import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import numpy as np
 from options import make_parser  # beside this file
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 import vksched as vs
-from vksched.bench.prediction import GOAL, LISTED, Predicted, measure
-from vksched.bench.suites import specs_of
+from vksched.bench.prediction import GOAL, LISTED, Model, Predicted, measure
+from vksched.bench.suites import matches, specs_of
+from vksched.types import NDArray
 from vksched.units import format_seconds
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance" / "prediction.md"
+EXAMPLES = Path(__file__).parent.parent / "examples"
+MODELS = {"two_cards.py": "build", "pipeline.py": "network"}
+"""Examples whose model can be built alone, and the function that does."""
 COLUMNS = ("device", "model", "what", "predicted", "measured", "ratio")
 INTRODUCTION = """# Predictions in figures
 
@@ -43,16 +52,55 @@ than predicted.
 """
 
 
+class ExampleRun:
+    """The model of an example, compiled on one device, with feeds of its own."""
+
+    def __init__(self, sched: vs.Scheduler, build: Any) -> None:
+        self.compiled = sched.compile(build())
+        rng = np.random.default_rng(0)
+        inputs = self.compiled.plan.graph.inputs
+        self._feeds = {n.name: rng.standard_normal(n.type.shape, np.float32) for n in inputs}
+        self.result()
+
+    def result(self) -> NDArray:
+        return np.asarray(self.compiled(**self._feeds))
+
+    def close(self) -> None:
+        self.compiled.close()
+
+
+def models_of(pattern: str | None) -> list[Model]:
+    """Returns the models of the bench and of the examples whose names the pattern matches.
+
+    Raises:
+        GraphError: there is none.
+    """
+    every = [Model.of(spec) for spec in specs_of("prediction")]
+    every += [Model(name, partial(_load, name)) for name in MODELS]
+    names = {model.name for model in every}
+    found = [model for model in every if matches(model.name, pattern, names)]
+    if not found:
+        raise vs.GraphError(
+            f"[prediction] no model matches {pattern!r}; try one of {sorted(names)}"
+        )
+    return found
+
+
+def _load(name: str, sched: vs.Scheduler) -> ExampleRun:
+    with patch.object(sys, "path", [str(EXAMPLES), *sys.path]):  # what stands beside it
+        return ExampleRun(sched, runpy.run_path(str(EXAMPLES / name))[MODELS[name]])
+
+
 def measure_all(devices: Sequence[str], pattern: str | None) -> list[tuple[str, str, Predicted]]:
     """Measures each model on each device."""
-    specs = specs_of("prediction", pattern)
+    models = models_of(pattern)
     out: list[tuple[str, str, Predicted]] = []
     with Progress(console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("", total=len(devices) * len(specs))
+        task = bars.add_task("", total=len(devices) * len(models))
         for device in devices:
-            for spec in specs:
-                bars.update(task, description=f"{device} {spec.name}")
-                out.append((device, spec.name, measure(device, spec)))
+            for model in models:
+                bars.update(task, description=f"{device} {model.name}")
+                out.append((device, model.name, measure(device, model)))
                 bars.advance(task)
     return out
 

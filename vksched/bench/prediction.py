@@ -10,10 +10,12 @@ its runs, so that they cannot refine it.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from ..engine.report import RunReport, make_report
+from ..engine.run import Run
 from ..plan.predict import predict
 from ..scheduler import Scheduler
 from ..trace import SystemClock
@@ -22,6 +24,7 @@ from ..tuner.cost_store import CostStore
 from ..tuner.samples import wanted_of
 from ..tuner.store import Store
 from ..tuner.tuner import Mode, Tuner
+from ..types import NDArray
 from .facts import Fact
 from .models import NetworkRun
 from .peers.specs import Spec
@@ -33,6 +36,33 @@ GOAL = 0.2
 """A run should take no more and no less than predicted by this share."""
 LISTED = 6
 """The ops that are told apart, those that take the longest."""
+
+
+class Loaded(Protocol):
+    """A network compiled on one device, ready to run."""
+
+    compiled: Run
+
+    def result(self) -> NDArray:
+        """Returns the result of one run."""
+        ...
+
+    def close(self) -> None:
+        """Frees what it holds on its device."""
+        ...
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is predicted. load: compiles it."""
+
+    name: str
+    load: Callable[[Scheduler], Loaded]
+
+    @staticmethod
+    def of(spec: Spec) -> Model:
+        """Returns the model of a case of the bench."""
+        return Model(spec.name, lambda sched: NetworkRun(sched, spec))
 
 
 @dataclass(frozen=True)
@@ -49,7 +79,7 @@ class Predicted:
 
 def prediction_facts(device: str, spec: Spec) -> Iterator[Fact]:
     """Yields how long one model takes on one device, beside what was predicted."""
-    found = measure(device, spec)
+    found = measure(device, Model.of(spec))
     note = "" if abs(found.run[1] / found.run[0] - 1) <= GOAL else f"over {100 * GOAL:.0f} % off"
     name = f"{spec.name}: a run, beside predicted"
     yield Fact(device, name, found.run[1], "s", found.run[0], note)
@@ -60,15 +90,15 @@ def prediction_facts(device: str, spec: Spec) -> Iterator[Fact]:
         yield Fact(device, f"{spec.name}: {op}", taken_s, "s", expected_s)
 
 
-def measure(device: str, spec: Spec, calibrates: bool = True) -> Predicted:
-    """Predicts and measures a model on a device. calibrates: whether the device is measured with
+def measure(device: str, model: Model, calibrates: bool = True) -> Predicted:
+    """Predicts and measures a network on a device. calibrates: whether the device is measured with
     the calls of the model first; else plans count by what is known of it.
     """
     if calibrates:
-        _calibrate(device, spec)
-    whole = _reports(device, spec, "split")
+        _calibrate(device, model)
+    whole = _reports(device, model, "split")
     ops: dict[str, list[tuple[float, float]]] = {}
-    for report in _reports(device, spec, "op"):
+    for report in _reports(device, model, "op"):
         for _, line in report.ops:
             ops.setdefault(line.what, []).append((line.predicted_s, line.measured_s))
     return Predicted(
@@ -78,9 +108,9 @@ def measure(device: str, spec: Spec, calibrates: bool = True) -> Predicted:
     )
 
 
-def _calibrate(device: str, spec: Spec) -> None:
+def _calibrate(device: str, model: Model) -> None:
     with Scheduler([device], on_fault="raise") as sched:
-        network = NetworkRun(sched, spec)
+        network = model.load(sched)
         graph = network.compiled.plan.graph
         network.close()
         mode = Mode(True, BUDGET_S, software=True)
@@ -92,10 +122,10 @@ def _calibrate(device: str, spec: Spec) -> None:
         )
 
 
-def _reports(device: str, spec: Spec, sync: str) -> list[RunReport]:
+def _reports(device: str, model: Model, sync: str) -> list[RunReport]:
     """Returns reports of runs of a model on a device."""
     with Scheduler([device], on_fault="raise", sync={device: sync}) as sched:
-        network = NetworkRun(sched, spec)
+        network = model.load(sched)
         expected, out = predict(network.compiled.plan), []
         for _ in range(ROUNDS):
             network.result()
