@@ -14,6 +14,7 @@ and knows nothing of vksched. It runs twice in processes of their own: with onnx
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -29,8 +30,12 @@ from clients_page import CLIENTS, Client, Outcome
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "clients"
 PROGRAMS = ROOT / "tests" / "clients"
-OURS = ("onnx>=1.23,<2", "numpy>=2.0,<3", "rich", "click", "platformdirs", "filelock")
-"""What vksched itself needs."""
+OURS = tuple(
+    line.replace("; extra == 'onnx'", "")
+    for line in importlib.metadata.requires("vksched") or ()
+    if "extra ==" not in line or "extra == 'onnx'" in line
+)
+"""What vksched itself needs, and what it needs for ONNX models."""
 LIMIT_S = 600
 
 
