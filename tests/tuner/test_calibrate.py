@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 from conftest import vulkan_names
 
@@ -100,7 +104,7 @@ class Scripted:
         self.asked.append("overheads")
         return Overheads(launch_s=1e-6)
 
-    def seconds(self, op: Op, call: Call) -> float:
+    def seconds(self, op: Op, call: Call, weights: Collection[int] = ()) -> float:
         self.asked.append(op.name)
         if self.error is not None:
             raise self.error
@@ -198,3 +202,37 @@ def test_vulkan_devices_are_measured(name: str) -> None:
         assert all(sample.shaders for sample in found.samples if "copy" not in sample.op)
         sizes = [s for s in found.samples if s.op == "copy in"]
         assert len(sizes) == len(SIZES)
+
+
+def test_operands_that_nothing_computes_are_weights() -> None:
+    x, w = vs.input("x", (8, 64)), vs.weight(np.ones((64, 64), np.float32), name="w")
+    graph, _ = vs.build_graph(vs.softmax(x @ vs.transpose(w, (1, 0))))
+    weights = {call.op.name: call.weights for call in wanted_of(graph, SPEC)}
+    assert weights == {"transpose": (0,), "matmul": (), "softmax": ()}
+
+
+@pytest.mark.parametrize("name", vulkan_names())
+def test_calls_on_vulkan_take_their_weights_in_turn(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vksched.runtime.vulkan.single import Singles  # needs the native modules
+
+    x, w = vs.input("x", (8, 60)), vs.weight(np.ones((60, 60), np.float32))
+    offsets: dict[int, set[int]] = {0: set(), 1: set()}
+    record = Singles.record
+
+    def spied(self: Singles, recording: Any, lowering: Any, place: Any) -> None:
+        for operand, seen in offsets.items():
+            seen.add(place(operand).offset)
+        record(self, recording, lowering, place)
+
+    monkeypatch.setattr(Singles, "record", spied)
+    with vs.Scheduler([name], tune=False) as sched:
+        device, host = sched.devices
+        rig = open_rig_of(device, host, SystemClock())
+        (wanted,) = wanted_of(vs.build_graph(x @ w)[0], device.spec)
+        assert wanted.weights == (1,)
+        assert rig.seconds(wanted.op, wanted.call, wanted.weights) > 0
+    assert offsets[0] == {0} and len(offsets[1]) > 3
+    apart = sorted(offsets[1])
+    assert all(b - a >= 60 * 60 for a, b in itertools.pairwise(apart))

@@ -51,7 +51,7 @@ class Rig:
             raise self._error
         return Overheads(1e-6, 2e-6, 3e-6, 4e-6, 5e-6)
 
-    def seconds(self, op: Any, call: Any) -> float:
+    def seconds(self, op: Any, call: Any, weights: Any = ()) -> float:
         self._asked.append(f"{self.name} {op.name}")
         return 1e-4
 

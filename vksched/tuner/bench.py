@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import replace
 from types import TracebackType
 
@@ -11,6 +12,7 @@ import numpy as np
 from ..errors import DeviceError, DeviceTimeout
 from ..ops.core.lower import Lowering, lower
 from ..ops.core.op import OUTPUT, SCRATCH, STATUS, Call, Op
+from ..plan.make.memory import aligned
 from ..runtime.vulkan.buffers import Buffer
 from ..runtime.vulkan.device import VulkanDevice
 from ..runtime.vulkan.single import Place, Singles
@@ -27,13 +29,24 @@ SEED = 7
 class CallBench:
     """A `search.Bench`: memory for one call, until it is closed.
 
+    sets: how many of each of the operands in `weights` there are. Calls take them in turn, as a
+    model's calls find their weights in memory and not in a cache.
+
     Raises:
         OutOfMemory: there is none.
         GivenUp: when it ends by a timeout: the device was busy with something else.
     """
 
-    def __init__(self, device: VulkanDevice, op: Op, call: Call) -> None:
+    def __init__(
+        self,
+        device: VulkanDevice,
+        op: Op,
+        call: Call,
+        weights: Collection[int] = (),
+        sets: int = 1,
+    ) -> None:
         self._device, self._op, self._call = device, op, call
+        self._weights, self._sets, self._turn = frozenset(weights), sets, 0
         self._context = device.context
         self._singles = Singles(self._context, device.own_buffers)
         self._buffers: list[Buffer] = []
@@ -42,7 +55,7 @@ class CallBench:
         try:
             self._block = self._context.host(BLOCK_WORDS)
             self._buffers.append(self._block)
-            self._inputs = [self._storage(t.words) for t in call.inputs]
+            self._inputs = [self._storage(self._words(i)) for i in range(len(call.inputs))]
             self._result = self._storage(call.output.words)
             self._status = self._storage(4)
             self._scratch = self._storage(1)
@@ -65,6 +78,7 @@ class CallBench:
         for _ in range(repeat):
             self._singles.record(recording, lowering, self._place)
             recording.barrier("shader", "shader")
+            self._turn = (self._turn + 1) % self._sets
         recording.end()
         start = time.perf_counter()
         self._submit()
@@ -120,7 +134,17 @@ class CallBench:
 
     def _place(self, operand: int) -> Place:
         named = {OUTPUT: self._result, STATUS: self._status, SCRATCH: self._scratch}
-        return Place(named[operand] if operand < 0 else self._inputs[operand], 0)
+        if operand < 0:
+            return Place(named[operand], 0)
+        turn = self._turn if operand in self._weights else 0
+        return Place(self._inputs[operand], turn * self._stride(operand))
+
+    def _stride(self, operand: int) -> int:
+        """Returns the words from one set of an operand to the next one."""
+        return aligned(self._call.inputs[operand].words)
+
+    def _words(self, operand: int) -> int:
+        return (self._sets if operand in self._weights else 1) * self._stride(operand)
 
     def _fill(self) -> None:
         """Numbers of a usual size; positions are 0, which every axis has."""
@@ -136,8 +160,8 @@ class CallBench:
                 most = 2 if type_.dtype == BOOL else 8
                 block = rng.integers(0, most, BLOCK_WORDS).astype(np.uint32)
             self._block.array[:] = block
-            for start in range(0, type_.words, BLOCK_WORDS):
-                words = min(BLOCK_WORDS, type_.words - start)
+            for start in range(0, self._words(index), BLOCK_WORDS):
+                words = min(BLOCK_WORDS, self._words(index) - start)
                 self._copy(self._block, 0, buffer, start, words)
 
     def _poison(self) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import datetime
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -49,7 +49,7 @@ class Rig(Protocol):
 
     def overheads(self) -> Overheads: ...
 
-    def seconds(self, op: Op, call: Call) -> float: ...
+    def seconds(self, op: Op, call: Call, weights: Collection[int] = ()) -> float: ...
 
     def transfers(self, size_bytes: int) -> tuple[Transfer, Transfer | None]: ...
 
@@ -152,7 +152,7 @@ def _seconds(rig: Rig, wanted: Wanted, note: Note | None) -> float | None:
         return None  # it risks the device, and the budget
     _begin(note, wanted.kind)
     try:
-        taken_s = rig.seconds(wanted.op, wanted.call)
+        taken_s = rig.seconds(wanted.op, wanted.call, wanted.weights)
     except OutOfMemory:
         return None
     except DeviceError:

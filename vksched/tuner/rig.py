@@ -4,6 +4,11 @@
     n calls in one split     dn = start + n launch                (d: on the device's own clock)
     n calls in n splits      waits for each: what the host does for a submission
 
+A call that comes again at once finds its weights in the cache and its threads awake. In a model it
+does not. So calls are measured with other calls between them, each with weights of its own:
+
+    call other call other call other   less   other other other
+
 Numpy and simulated devices are measured so throughout. Vulkan devices have their own rig for calls
 and transfers (rig_vulkan.py). Examples: tests/tuner/test_calibrate.py.
 """
@@ -11,7 +16,7 @@ and transfers (rig_vulkan.py). Examples: tests/tuner/test_calibrate.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -19,13 +24,17 @@ import numpy as np
 
 from ..errors import UnsupportedOp
 from ..graph import Graph, build_graph
-from ..machine.costs import Costs
+from ..machine.costs import LEAST_S, Costs
 from ..machine.links import Links
 from ..machine.spec import DeviceSpec, Machine
 from ..ops.core.op import Call, Op, get_op
 from ..ops.core.tensor import Tensor, apply, input, weight
+from ..ops.elementwise.activation import gelu
 from ..ops.elementwise.unary import relu
 from ..ops.moves.index import gather
+from ..ops.moves.layout import transpose
+from ..ops.products.matmul import matmul
+from ..ops.rows.softmax import softmax
 from ..plan.planner import plan_graph
 from ..runtime.device import Device
 from ..runtime.executor import Executor
@@ -43,8 +52,12 @@ ENOUGH_S, LONG_S = 0.01, 0.1
 """Runs of a graph go on until there are the least and it took enough, or there are the most, or it
 took long. Two there are in any case.
 """
-SHORT_S = 1e-3
-"""A call that takes less is measured several times in one submission."""
+SPAN_S = 0.02
+"""In one submission a call is repeated for so long."""
+MOST_CALLS = 24
+"""So many times at most."""
+SPAN_ROUNDS = 8
+"""Runs of such a submission."""
 BLOCK = 1 << 16
 """Operands are these numbers again and again."""
 SEED = 11
@@ -77,7 +90,7 @@ class SessionRig:
         self.spec: DeviceSpec = replace(device.spec, costs=Costs(), slowdown=1.0)
         self._devices = (device,) if device is host else (device, host)
         self._clock = clock
-        self._start_s = 0.0
+        self._others_s: dict[int, float] = {}
 
     @property
     def name(self) -> str:
@@ -89,25 +102,28 @@ class SessionRig:
         many = self._taken(_tiny(1 + STEPS))
         apart = self._taken(_tiny(1 + STEPS), sync="op")
         launch_s = max(0.0, many.device_s - few.device_s) / STEPS
-        self._start_s = max(0.0, few.device_s - launch_s)
+        start_s = max(0.0, few.device_s - launch_s)
         around_s = (apart.run_s - apart.device_s) - (many.run_s - many.device_s)
         around_s = max(0.0, around_s) / STEPS
         waited_s = (apart.waited_s - apart.device_s) / (1 + STEPS)
         fence_s = min(around_s, max(0.0, waited_s))
         run_s = max(0.0, few.run_s - few.device_s - around_s)
-        return Overheads(launch_s, self._start_s, around_s - fence_s, fence_s, run_s)
+        return Overheads(launch_s, start_s, around_s - fence_s, fence_s, run_s)
 
-    def seconds(self, op: Op, call: Call) -> float:
-        """Measures one call, its launch included; `overheads` comes first.
+    def seconds(self, op: Op, call: Call, weights: Collection[int] = ()) -> float:
+        """Measures one call, its launch included. weights: positions of operands that each call
+        has its own of, as in a model.
 
         Raises:
             VkschedError: it cannot be measured here. DeviceError: the device failed.
         """
-        once_s = self._taken(_graph_of(op, call, 1)).device_s
-        if once_s > SHORT_S:
-            return once_s - self._start_s
-        many_s = self._taken(_graph_of(op, call, 1 + STEPS)).device_s
-        return max(0.0, many_s - once_s) / STEPS  # what a submission starts with falls out
+        once_s = self._taken(_graph_of(op, call, 1, weights), rounds=1).device_s
+        times = max(1, min(MOST_CALLS, math.ceil(SPAN_S / max(once_s, LEAST_S))))
+        if times not in self._others_s:
+            self._others_s[times] = self._taken(_others(times), rounds=SPAN_ROUNDS).device_s
+        with_others = _graph_of(op, call, times, weights, apart=True)
+        taken_s = self._taken(with_others, rounds=SPAN_ROUNDS).device_s
+        return max(0.0, taken_s - self._others_s[times]) / times
 
     def transfers(self, size_bytes: int) -> tuple[Transfer, Transfer | None]:
         """Measures a value that goes into the device's memory, and one that comes out of it; None
@@ -132,12 +148,13 @@ class SessionRig:
     def close(self) -> None:
         """Gives back what was taken."""
 
-    def _taken(self, graph: Graph, sync: str = "split") -> _Taken:
+    def _taken(self, graph: Graph, sync: str = "split", rounds: int = LEAST_ROUNDS) -> _Taken:
+        """Runs a graph so many times at least, and returns what a run takes."""
         recorder = Recorder()
         found: list[_Taken] = []
         spent_s = 0.0
         with self._executor(graph, recorder, sync) as executor:
-            while len(found) < 2 or _goes_on(len(found), spent_s):
+            while len(found) < 2 or _goes_on(len(found), spent_s, rounds):
                 recorder.events.clear()
                 executor.run({})
                 stats = executor.last_stats
@@ -182,8 +199,8 @@ def lower_quartile(times: Sequence[float]) -> float:
     return sorted(times)[(len(times) - 1) // 4]
 
 
-def _goes_on(rounds: int, spent_s: float) -> bool:
-    enough = rounds >= LEAST_ROUNDS and spent_s >= ENOUGH_S
+def _goes_on(rounds: int, spent_s: float, least: int) -> bool:
+    enough = rounds >= least and spent_s >= ENOUGH_S
     return not enough and rounds < MOST_ROUNDS and spent_s < LONG_S
 
 
@@ -195,10 +212,32 @@ def _tiny(count: int) -> Graph:
     return build_graph(at)[0]
 
 
-def _graph_of(op: Op, call: Call, times: int) -> Graph:
-    """Returns a graph of one call, so many times, on numbers that lie on the device already."""
-    operands = [weight(numbers_of(op, i, type_)) for i, type_ in enumerate(call.inputs)]
-    return build_graph([apply(op.name, operands, call.attrs) for _ in range(times)])[0]
+def _graph_of(
+    op: Op, call: Call, times: int, weights: Collection[int], apart: bool = False
+) -> Graph:
+    """Returns a graph of one call, so many times, on numbers that lie on the device already. apart:
+    with other calls in between.
+    """
+    numbers = [numbers_of(op, i, type_) for i, type_ in enumerate(call.inputs)]
+    operands = [weight(array) for array in numbers]
+    out: list[Tensor] = []
+    for turn in range(times):
+        own = [weight(numbers[i].copy()) if i in weights else x for i, x in enumerate(operands)]
+        out.append(apply(op.name, own, call.attrs))
+        out += _between(turn) if apart else ()
+    return build_graph(out)[0]
+
+
+def _others(times: int) -> Graph:
+    """Returns the graph of what comes between calls alone."""
+    return build_graph([each for turn in range(times) for each in _between(turn)])[0]
+
+
+def _between(turn: int) -> list[Tensor]:
+    """Returns calls of some families: a product, rows, a move and single elements."""
+    rng = np.random.default_rng(SEED + turn)
+    a, b = (weight(rng.standard_normal(shape, np.float32)) for shape in ((64, 256), (256, 64)))
+    return [softmax(a), matmul(a, b), transpose(a, (1, 0)), gelu(a)]
 
 
 def numbers_of(op: Op, position: int, type_: TensorType) -> NDArray:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
 from ..errors import UnsupportedOp
+from ..machine.spec import ALIGN_BYTES
 from ..ops.core.lower import choice_of
 from ..ops.core.op import Call, Op
 from ..runtime.device import Device
@@ -22,12 +23,19 @@ from ..runtime.vulkan.buffers import Buffer
 from ..runtime.vulkan.context import Context, Recording
 from ..runtime.vulkan.device import VulkanDevice
 from ..trace import Clock
+from ..types import TensorType
 from .bench import CallBench
 from .rig import ROUNDS, TIMEOUT_S, SessionRig, Transfer, lower_quartile
 
 ROUND_S = 0.004
 """Of one submission, in which short calls are repeated."""
 MOST_REPEATS = 40
+COLD_BYTES = 1 << 27
+"""Weights of a call are so many that no cache of a card holds them."""
+MOST_SETS = 128
+"""As many calls are made; more sets would not be read."""
+SHARE = 8
+"""Of free memory, a part that sets of weights may take."""
 
 
 class VulkanRig(SessionRig):
@@ -38,15 +46,28 @@ class VulkanRig(SessionRig):
         super().__init__(device, host, clock)
         self._vulkan = device
 
-    def seconds(self, op: Op, call: Call) -> float:
+    def seconds(self, op: Op, call: Call, weights: Collection[int] = ()) -> float:
         variant = choice_of(op, call).variant
-        with CallBench(self._vulkan, op, call) as bench:
+        sets = self._sets([call.inputs[position] for position in weights])
+        with CallBench(self._vulkan, op, call, weights, sets) as bench:
             bench.run(variant, 1)
             once_s = bench.run(variant, 1)
             repeat = max(1, min(MOST_REPEATS, math.ceil(ROUND_S / max(once_s, 1e-9))))
             if repeat == 1 and once_s > ROUNDS * ROUND_S:
                 return once_s
             return lower_quartile([bench.run(variant, repeat) for _ in range(4)]) / repeat
+
+    def _sets(self, weights: Sequence[TensorType]) -> int:
+        """Returns how many sets of weights a call is measured with."""
+        largest = max((type_.device_bytes for type_ in weights), default=0)
+        if not largest:
+            return 1
+        in_all = sum(type_.device_bytes for type_ in weights)
+        room = min(
+            self._vulkan.context.free_bytes() // SHARE // in_all,
+            self.spec.page_bytes // ALIGN_BYTES * ALIGN_BYTES // largest,
+        )
+        return max(1, min(math.ceil(COLD_BYTES / in_all), MOST_SETS, room))
 
     def transfers(self, size_bytes: int) -> tuple[Transfer, Transfer | None]:
         words = max(1, size_bytes // 4)

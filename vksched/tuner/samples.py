@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count, zip_longest
 
+import numpy as np
+
 from ..graph import Graph, build_graph
 from ..machine.costs import LEAST_S
 from ..machine.spec import DeviceSpec
 from ..ops.core.op import Call, Op
-from ..ops.core.tensor import Tensor, input
+from ..ops.core.tensor import Tensor, input, weight
 from ..ops.elementwise.activation import gelu
 from ..ops.elementwise.unary import exp, relu
 from ..ops.moves.index import gather
@@ -30,25 +32,28 @@ from ..ops.rows.softmax import softmax
 from ..ops.windows.conv import conv
 from ..ops.windows.pool import average_pool, max_pool
 from ..plan.cost import call_cost, call_of, call_work, estimate, way_of, why_not
-from ..types import FLOAT16, FLOAT32, INT32
+from ..types import FLOAT16, FLOAT32, INT32, numpy_dtype
 
 ROWS = ((16, 64), (256, 512), (2048, 1024))
 """Of elementwise calls, rows and moves: small, middle, large."""
 
 
 Make = Callable[..., Tensor]
-"""Makes an input: (*shape, dtype=float32) -> Tensor."""
+"""Makes an input, or a weight: (*shape, dtype=float32) -> Tensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A call to be measured. seconds: what all such calls of a graph are thought to take."""
+    """A call to be measured. seconds: what all such calls of a graph are thought to take. weights:
+    positions of operands that a model reads from memory, as no op has just written them.
+    """
 
     op: Op
     call: Call
     estimate_s: float
     bound: str
     seconds: float
+    weights: tuple[int, ...] = ()
 
     @property
     def kind(self) -> tuple[str, str]:
@@ -80,7 +85,8 @@ def wanted_of(graph: Graph, spec: DeviceSpec) -> list[Wanted]:
         op, call = node.declaration, call_of(spec, graph, node)
         estimate_s, bound = estimate(spec, call_work(spec, op, call))
         seconds = number * call_cost(spec, op, call).seconds
-        out.append(Wanted(op, call, estimate_s, bound, seconds))
+        weights = tuple(i for i, n in enumerate(node.inputs) if graph.roots[n] in graph.data)
+        out.append(Wanted(op, call, estimate_s, bound, seconds, weights))
     return out
 
 
@@ -91,11 +97,14 @@ def typical_samples() -> Graph:
     def some(*shape: int, dtype: str = FLOAT32) -> Tensor:
         return input(f"x{next(numbers)}", shape, dtype)
 
+    def held(*shape: int, dtype: str = FLOAT32) -> Tensor:
+        return weight(np.zeros(shape, numpy_dtype(dtype)))
+
     families: tuple[Iterable[Tensor], ...] = (
         _elementwise(some),
-        _products(some),
+        _products(some, held),
         _rows(some),
-        _windows(some),
+        _windows(some, held),
         _moves(some),
     )
     in_turn = [t for group in zip_longest(*families) for t in group if t is not None]
@@ -111,21 +120,21 @@ def _elementwise(some: Make) -> Iterator[Tensor]:
         yield exp(some(*shape))
 
 
-def _products(some: Make) -> Iterator[Tensor]:
+def _products(some: Make, held: Make) -> Iterator[Tensor]:
     for m, k, n in ((1, 768, 768), (128, 128, 128), (1, 768, 3072), (128, 768, 768), (64, 64, 64)):
-        yield matmul(some(m, k), some(k, n))
-        yield matmul(some(m, k), some(n, k), transpose_b=True)
+        yield matmul(some(m, k), held(k, n))
+        yield matmul(some(m, k), held(n, k), transpose_b=True)
     yield attention(*(some(1, 12, 16, 64) for _ in range(3)))
-    yield matmul(some(128, 768), some(3072, 768), some(3072), transpose_b=True)
+    yield matmul(some(128, 768), held(3072, 768), held(3072), transpose_b=True)
     yield attention(*(some(1, 12, 128, 64) for _ in range(3)))
-    yield matmul(some(1, 4096), some(4096, 4096))
-    yield matmul(some(1, 4096), some(4096, 4096), transpose_b=True)
-    yield matmul(some(512, 512), some(512, 512))
+    yield matmul(some(1, 4096), held(4096, 4096))
+    yield matmul(some(1, 4096), held(4096, 4096), transpose_b=True)
+    yield matmul(some(512, 512), held(512, 512))
     yield matmul(some(12, 128, 64), some(12, 64, 128))
-    yield matmul(some(128, 768, dtype=FLOAT16), some(768, 768, dtype=FLOAT16))
+    yield matmul(some(128, 768, dtype=FLOAT16), held(768, 768, dtype=FLOAT16))
     yield attention(*(some(1, 12, 512, 64) for _ in range(3)))
-    yield matmul(some(1024, 1024), some(1024, 1024))
-    yield matmul(some(512, 1024), some(1024, 1024), transpose_b=True)
+    yield matmul(some(1024, 1024), held(1024, 1024))
+    yield matmul(some(512, 1024), held(1024, 1024), transpose_b=True)
 
 
 def _rows(some: Make) -> Iterator[Tensor]:
@@ -137,16 +146,16 @@ def _rows(some: Make) -> Iterator[Tensor]:
         yield reduce_mean(some(rows, columns), 0)
 
 
-def _windows(some: Make) -> Iterator[Tensor]:
+def _windows(some: Make, held: Make) -> Iterator[Tensor]:
     for channels, side in ((16, 14), (64, 28), (256, 14), (64, 56)):
-        yield conv(some(1, channels, side, side), some(channels, channels, 3, 3), padding=1)
-        yield conv(some(1, channels, side, side), some(channels, channels, 1, 1))
+        yield conv(some(1, channels, side, side), held(channels, channels, 3, 3), padding=1)
+        yield conv(some(1, channels, side, side), held(channels, channels, 1, 1))
         yield max_pool(some(1, channels, side, side), 3, stride=2, padding=1)
     for channels, side in ((32, 14), (128, 56)):
         x = some(1, channels, side, side)
-        yield conv(x, some(channels, 1, 3, 3), padding=1, groups=channels)
+        yield conv(x, held(channels, 1, 3, 3), padding=1, groups=channels)
     yield average_pool(some(1, 64, 56, 56), 2, stride=2)
-    yield conv(some(1, 3, 224, 224), some(64, 3, 7, 7), stride=2, padding=3)
+    yield conv(some(1, 3, 224, 224), held(64, 3, 7, 7), stride=2, padding=3)
 
 
 def _moves(some: Make) -> Iterator[Tensor]:
