@@ -1,7 +1,7 @@
 """The import rule: rooms stand on floors, imports go down, and nothing goes in a circle.
 
     errors types units switches version trace
-      -> machine -> schedule
+      -> pictures -> machine -> schedule
       -> ops (core -> elementwise, moves -> rows -> products -> windows) -> graph
       -> passes, importers -> plan -> runtime -> tuner, engine -> models -> scheduler
       -> session, onnx_backend -> cases -> bench -> cli
@@ -22,6 +22,7 @@ TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "vksched"
 FLOORS = [
     ("errors", "types", "units", "switches", "version", "trace"),
+    ("pictures",),
     ("machine",),
     ("schedule",),
     ("ops",),

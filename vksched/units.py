@@ -29,6 +29,13 @@ def format_seconds(seconds: float) -> str:
     raise AssertionError(seconds)
 
 
+def format_moment(seconds: float) -> str:
+    """Returns a point of time, 0 or more, in the unit that suits it: nanoseconds too."""
+    if 0 < seconds < 1e-6:
+        return f"{seconds / 1e-9:.3g} ns"
+    return format_seconds(seconds) if seconds else "0 s"
+
+
 def count_of(count: int, thing: str) -> str:
     """Returns a number with its noun, in the plural where it is not one."""
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"

@@ -17,9 +17,9 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ...pictures.svg import CHAR
 from .scene import Box, Frame, Net, Scene, Wire
 
-CHAR = 6.1
 LINE = 13.0
 PAD = 8.0
 BESIDE = 14.0

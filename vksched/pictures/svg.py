@@ -1,0 +1,140 @@
+"""SVG: shapes, texts and tooltips of a picture, and the file it goes to.
+
+    new_picture(960, 226, "20 tasks") --> root --add_rect, add_text, add_path, add_tip--> as_text
+
+Texts may hold anything: what XML cannot hold is replaced. The same calls give the same text.
+
+Complexity: elements. Examples: tests/pictures/test_svg.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from ..errors import PlanError
+
+COLOURS = (
+    ("#dcebf7", "#0072b2"),
+    ("#fdeecf", "#b87a00"),
+    ("#d8f0e8", "#00795a"),
+    ("#f6e1ed", "#a8507f"),
+    ("#e6f3fb", "#2f86b8"),
+    ("#fbe3d5", "#b34a00"),
+)
+"""Light and dark of each device, told apart by eyes that see no red or green too (Okabe, Ito)."""
+CROSSING = "#c00000"
+"""Values that go from one device to another."""
+INK = "#111111"
+CHAR = 6.1
+"""Width of a letter of size 10, which texts have by default."""
+
+
+def colours_of(device: int) -> tuple[str, str]:
+    """Returns the light and the dark colour of a device; they repeat from the seventh on."""
+    return COLOURS[device % len(COLOURS)]
+
+
+def save_picture(path: str | os.PathLike[str], draw: Callable[[], str]) -> None:
+    """Writes what `draw` returns, which is called once the name is known to be good.
+
+    Raises:
+        PlanError: the name does not end in .svg, or the file cannot be written.
+    """
+    target = Path(path)
+    if target.suffix.lower() != ".svg":
+        raise PlanError(f"[draw] expected a name that ends in .svg, got {str(path)!r}")
+    try:
+        target.write_text(draw(), encoding="utf-8")
+    except OSError as error:
+        raise PlanError(f"[draw] cannot write {target}: {error.strerror or error}") from error
+
+
+def new_picture(width: float, height: float, title: str) -> ET.Element:
+    """Returns an empty white picture; title: its tooltip."""
+    root = ET.Element(
+        "svg",
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {width:.0f} {height:.0f}",
+        width=f"{width:.0f}",
+        height=f"{height:.0f}",
+    )
+    root.set("font-family", "DejaVu Sans Mono, Menlo, Consolas, monospace")
+    root.set("font-size", "10")
+    add_tip(root, title)
+    ET.SubElement(root, "rect", width="100%", height="100%", fill="#ffffff")
+    return root
+
+
+def as_text(root: ET.Element) -> str:
+    """Returns a picture as the text of an SVG file."""
+    ET.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def add_text(
+    parent: ET.Element,
+    x: float,
+    y: float,
+    text: str,
+    *,
+    fill: str = INK,
+    weight: str = "normal",
+    anchor: str = "start",
+    size: str = "",
+) -> None:
+    """Adds a line of text; y: its base line. size: "" is 10."""
+    attributes = {"x": as_pixels(x), "y": as_pixels(y), "fill": fill}
+    if weight != "normal":
+        attributes["font-weight"] = weight
+    if anchor != "start":
+        attributes["text-anchor"] = anchor
+    if size:
+        attributes["font-size"] = size
+    ET.SubElement(parent, "text", attributes).text = _clean(text)
+
+
+def add_rect(
+    parent: ET.Element,
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+    fill: str,
+    stroke: str,
+    thick: str = "1",
+) -> ET.Element:
+    """Adds a rectangle; returns it for a tooltip or other attributes."""
+    place = {
+        "x": as_pixels(x),
+        "y": as_pixels(y),
+        "width": as_pixels(width),
+        "height": as_pixels(height),
+    }
+    look = {"fill": fill, "stroke": stroke, "stroke-width": thick}
+    return ET.SubElement(parent, "rect", {**place, **look})
+
+
+def add_tip(parent: ET.Element, text: str) -> None:
+    """Adds the text that is shown when the mouse rests on an element."""
+    ET.SubElement(parent, "title").text = _clean(text)
+
+
+def fit(text: str, width: float) -> str:
+    """Returns the beginning of a text that is too long for a width."""
+    many = int(width / CHAR + 1e-9)
+    return text if len(text) <= many else text[: max(many - 1, 0)] + "…"
+
+
+def as_pixels(value: float) -> str:
+    """Returns a coordinate to a hundredth of a pixel."""
+    return f"{value:.2f}".rstrip("0").removesuffix(".")
+
+
+def _clean(text: str) -> str:
+    """Returns a text without what XML 1.0 cannot hold: names may have anything in them."""
+    text = text.encode("utf-8", "replace").decode("utf-8")  # lone surrogates
+    bad = "\ufffe\uffff"
+    return "".join(c if (c >= " " or c in "\n\t") and c not in bad else "\ufffd" for c in text)

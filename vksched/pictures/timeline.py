@@ -1,0 +1,149 @@
+"""Timelines: a row a device, time to the right, and lines from row to row.
+
+    p0 |aaaa|    |cc|
+         \\____
+              v
+    p1        |bbbb|
+
+Each bar has a tooltip with its name and times. Bars that are narrower than a pixel are joined with
+their neighbours, so that a picture of 100,000 bars stays a file that opens.
+
+Complexity: bars + lines, sorted. Examples: tests/pictures/test_timeline.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from xml.etree import ElementTree as ET
+
+from ..units import count_of, format_moment
+from .svg import (
+    CHAR,
+    CROSSING,
+    add_rect,
+    add_text,
+    add_tip,
+    as_pixels,
+    as_text,
+    colours_of,
+    fit,
+    new_picture,
+)
+
+WIDTH, ROW, BAR = 960.0, 40.0, 24.0
+LEFT, MARGIN, TOP = 130.0, 16.0, 62.0
+MOST_LINES = 400
+"""More lines from row to row would only be red."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Something that took time; its tooltip says its name and its times."""
+
+    start_s: float
+    finish_s: float
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A device with its bars, in any order; note: a line below its name."""
+
+    name: str
+    bars: Sequence[Bar]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """Something that goes from one row to another, by their numbers."""
+
+    source: int
+    target: int
+    start_s: float
+    finish_s: float
+    tip: str
+
+
+def draw_timeline(
+    title: str,
+    told: str,
+    rows: Sequence[Row],
+    crossings: Sequence[Crossing] = (),
+    *,
+    span_s: float = 0.0,
+    noun: str = "task",
+) -> str:
+    """Returns the picture as SVG text; the same for the same values.
+
+    told: a line below the title. span_s: where the axis ends, if it goes on after the last bar.
+    noun: what bars are, where some are joined. More than 400 crossings are left out.
+    """
+    height = TOP + ROW * len(rows) + 44
+    root = new_picture(WIDTH, height, title)
+    add_text(root, MARGIN, 22, title, weight="bold", size="12")
+    add_text(root, MARGIN, 40, told)
+    ends = [bar.finish_s for row in rows for bar in row.bars]
+    span_s = max([span_s, *ends, *(c.finish_s for c in crossings)]) or 1.0
+    scale = (WIDTH - LEFT - MARGIN) / span_s  # pixels per second
+    _draw_axis(root, span_s, scale, height)
+    for at, row in enumerate(rows):
+        _draw_row(root, TOP + ROW * at, row, colours_of(at), scale, noun)
+    if len(crossings) <= MOST_LINES:
+        for crossing in crossings:
+            _draw_crossing(root, crossing, scale)
+    return as_text(root)
+
+
+def _draw_axis(root: ET.Element, span_s: float, scale: float, height: float) -> None:
+    step_s = 10.0 ** math.floor(math.log10(span_s / 4))
+    step_s *= next(k for k in (1, 2, 5, 10) if span_s / (step_s * k) <= 8)
+    for tick in range(int(span_s / step_s + 1e-9) + 1):
+        x = LEFT + tick * step_s * scale
+        line = f"M{as_pixels(x)} {as_pixels(TOP - 6)}V{as_pixels(height - 34)}"
+        ET.SubElement(root, "path", d=line, stroke="#dddddd")
+        add_text(root, x, height - 20, format_moment(tick * step_s), fill="#555555")
+
+
+def _draw_row(
+    root: ET.Element, y: float, row: Row, colours: tuple[str, str], scale: float, noun: str
+) -> None:
+    light, dark = colours
+    add_tip(add_rect(root, LEFT, y, WIDTH - LEFT - MARGIN, BAR, "#f6f6f6", "none"), row.name)
+    add_text(root, MARGIN, y + 11, fit(row.name, LEFT - MARGIN - 6), weight="bold", fill=dark)
+    if row.note:
+        add_text(root, MARGIN, y + 22, fit(row.note, LEFT - MARGIN - 6), fill=dark)
+    for bar in _joined(row.bars, scale, noun):
+        x, width = LEFT + bar.start_s * scale, max((bar.finish_s - bar.start_s) * scale, 0.5)
+        times = f"{format_moment(bar.start_s)} to {format_moment(bar.finish_s)}"
+        add_tip(add_rect(root, x, y, width, BAR, light, dark), f"{bar.name}: {times}")
+        if width > CHAR * 2:
+            add_text(root, x + 3, y + 15, fit(bar.name, width - 5), fill=dark)
+
+
+def _joined(bars: Sequence[Bar], scale: float, noun: str) -> Iterator[Bar]:
+    """Yields bars in the order of time; those that share a pixel are one."""
+    lane = sorted(bars, key=lambda bar: (bar.start_s, bar.finish_s, bar.name))
+    at = 0
+    while at < len(lane):
+        start_s, upto = lane[at].start_s, at + 1
+        while upto < len(lane) and (lane[upto].finish_s - start_s) * scale < 1.0:
+            upto += 1
+        many = upto - at
+        name = lane[at].name if many == 1 else count_of(many, noun)
+        yield Bar(start_s, max(bar.finish_s for bar in lane[at:upto]), name)
+        at = upto
+
+
+def _draw_crossing(root: ET.Element, crossing: Crossing, scale: float) -> None:
+    below = crossing.target > crossing.source
+    y0 = TOP + ROW * crossing.source + (BAR if below else 0)
+    y1 = TOP + ROW * crossing.target + (0 if below else BAR)
+    x0, x1 = LEFT + crossing.start_s * scale, LEFT + crossing.finish_s * scale
+    corners = f"M{as_pixels(x0)} {as_pixels(y0)}L{as_pixels(x1)} {as_pixels(y1)}"
+    line = ET.SubElement(root, "path", d=corners, stroke=CROSSING, fill="none")
+    line.set("stroke-opacity", "0.55")
+    times = f"{format_moment(crossing.start_s)} to {format_moment(crossing.finish_s)}"
+    add_tip(line, f"{crossing.tip}, {times}")
