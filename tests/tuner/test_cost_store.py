@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,11 @@ import pytest
 
 import vksched as vs
 from vksched.trace import VkschedWarning
-from vksched.tuner import cost_store
+from vksched.tuner import device_files
 from vksched.tuner.calibration import Calibration, Overheads, Sample
 from vksched.tuner.calls import shader_hash
 from vksched.tuner.cost_store import CostStore
-from vksched.tuner.store import Identity
+from vksched.tuner.device_files import MOST_FILES, Identity
 
 CARD = Identity("01234567", "driver 1.0", "Card")
 SPEEDS = (1e12, 1e10, 1e-7)
@@ -53,6 +55,19 @@ def test_results_of_other_shaders_ops_and_drivers_are_not_used(tmp_path: Path) -
     assert found is not None and on_numpy in found.samples
 
 
+def test_files_of_the_oldest_drivers_are_removed(tmp_path: Path) -> None:
+    store = CostStore(tmp_path)
+    drivers = [replace(CARD, driver=f"driver {number}") for number in range(MOST_FILES)]
+    for age, each in enumerate(drivers):
+        assert store.add(each, known(relu()))
+        path = store.path(each)
+        assert path is not None
+        os.utime(path, (1000 - age, 1000 - age))
+    assert all(store.load(each) for each in drivers)
+    assert store.add(replace(CARD, driver="the newest"), known(relu()))
+    assert [each for each in drivers if store.load(each) is None] == drivers[-1:]
+
+
 def _with(**changes: Any) -> str:
     calibration = {**known(relu()).as_dict(), **changes}
     about = {"format": 1, "uuid": CARD.uuid, "driver": CARD.driver, "label": CARD.label}
@@ -85,7 +100,7 @@ def test_a_damaged_file_is_a_warning_and_is_written_anew(tmp_path: Path, text: s
     assert path is not None
     path.parent.mkdir()
     path.write_text(text)
-    cost_store._told.clear()
+    device_files._told.clear()
     with pytest.warns(VkschedWarning, match="is not used: .*try `vksched calibrate`"):
         assert store.load(CARD) is None
     with warnings.catch_warnings():

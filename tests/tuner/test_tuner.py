@@ -31,8 +31,9 @@ from vksched.tuner import attempts
 from vksched.tuner import tuner as tuner_module
 from vksched.tuner.bench import BLOCK_WORDS, CallBench
 from vksched.tuner.calls import Tunable, calls_of, shader_hash, typical_graph
+from vksched.tuner.device_files import Identity
 from vksched.tuner.search import GivenUp, search
-from vksched.tuner.store import Found, Identity, Store
+from vksched.tuner.store import Found, Store
 from vksched.tuner.tuner import FIRST_USE_S, Mode, Tuner, identity_of, mode_of
 from vksched.types import NDArray
 
@@ -258,7 +259,8 @@ def test_process_that_dies_leaves_word_of_what_it_tried(tmp_path: Path) -> None:
     dying = "\n".join(
         [
             "import os, sys; from pathlib import Path",
-            "from vksched.tuner.store import Store, Identity",
+            "from vksched.tuner.device_files import Identity",
+            "from vksched.tuner.store import Store",
             "attempt = Store(Path(sys.argv[1])).attempt(Identity('00ff', 'driver', 'card'))",
             "attempt.begin('op f[1]', 'a', '1234'); print('begun', flush=True)",
             "sys.stdin.read(); os._exit(1)",

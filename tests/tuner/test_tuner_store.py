@@ -18,14 +18,8 @@ from conftest import needs_posix
 from vksched.machine.choices import Choices
 from vksched.trace import VkschedWarning
 from vksched.tuner import files
-from vksched.tuner.store import (
-    MOST_FILES,
-    Found,
-    Identity,
-    Store,
-    choices,
-    default_folder,
-)
+from vksched.tuner.device_files import MOST_FILES, Identity, default_folder
+from vksched.tuner.store import Found, Store, choices
 
 DEVICE = Identity("00ff", "driver 1.2", "card")
 ONE = Found("op f[1]", "b", "a", {"a": 2e-3, "b": 1e-3}, {"c": "wrong"}, "1234")

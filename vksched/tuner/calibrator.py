@@ -29,9 +29,9 @@ from .attempts import Attempt
 from .calibrate import FIRST_STEPS, Clocked, Tell, calibrate
 from .calibration import Calibration, speeds_of, through
 from .cost_store import CostStore
+from .device_files import Identity
 from .rig import SessionRig
 from .samples import Wanted, wanted_of
-from .store import Identity
 from .tuner import Mode, is_busy
 
 FIRST_USE_S = 0.5

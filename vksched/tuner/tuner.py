@@ -23,8 +23,9 @@ from ..trace import Event, Trace
 from ..types import NDArray
 from .attempts import Attempt
 from .calls import Tunable, calls_of, shader_hash
+from .device_files import Identity
 from .search import LONGEST_S, Bench, GivenUp, search
-from .store import Found, Identity, Store, choices
+from .store import Found, Store, choices
 
 FIRST_USE_S = 3.0
 """What a scheduler spends by itself, in all, on devices that are hardware."""
