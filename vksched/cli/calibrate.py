@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import VkschedError
-from . import feeds
+from . import feeds, measuring
 
 if TYPE_CHECKING:
     from ..graph import Graph
@@ -23,20 +22,7 @@ BUDGET_S = 15.0
 
 
 @click.command()
-@click.argument("model_files", metavar="[MODEL.onnx]...", nargs=-1)
-@feeds.devices_option
-@feeds.dim_option
-@feeds.shape_option
-@click.option(
-    "--budget",
-    "budget_s",
-    default=BUDGET_S,
-    show_default=True,
-    metavar="SECONDS",
-    help="For each device; submissions and transfers come first.",
-)
-@click.option("--clear", is_flag=True, help="Forget what is known of the devices; measure nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
+@measuring.options(BUDGET_S, "submissions and transfers come first.")
 def calibrate(
     model_files: tuple[str, ...],
     devices: str | None,
@@ -52,8 +38,7 @@ def calibrate(
     Without --devices it measures the default devices, or all software devices where there are none,
     and the CPU.
     """
-    if not budget_s > 0:
-        raise VkschedError(f"[calibrate] expected a budget above 0 seconds, got {budget_s:g}")
+    measuring.check_budget("calibrate", budget_s)
     from ..scheduler import Scheduler
     from ..tuner.calibrator import Calibrator
     from ..tuner.cost_store import CostStore
@@ -63,7 +48,7 @@ def calibrate(
 
     with feeds.collected_warnings() as notes:
         wanted = feeds.parse_devices(devices)
-        names = _default_devices() if wanted is None else list(wanted)
+        names = [*measuring.default_vulkan()[0], "cpu"] if wanted is None else list(wanted)
         with Scheduler([name for name in names if name != "cpu"] or ["cpu"], tune=False) as sched:
             # a device opened twice is one; the CPU only where it is asked for
             asked = [d for d in sched.devices if d.spec.kind != "cpu" or "cpu" in names]
@@ -73,28 +58,13 @@ def calibrate(
             if clear:
                 rows = [_cleared(d, calibrator) for d in here]
             else:
-                graphs = _graphs(model_files, dims, shapes) or [typical_samples()]
+                graphs = measuring.graphs_of(model_files, dims, shapes) or [typical_samples()]
                 host = sched.devices[-1]
                 rows = [
                     _measured(d, host, graphs, budget_s, as_json, calibrator, tuner) for d in here
                 ]
     report = {"devices": rows, "notes": notes}
     click.echo(json.dumps(report, indent=2)) if as_json else _show(report)
-
-
-def _default_devices() -> list[str]:
-    from ..runtime.vulkan import probe
-
-    found = probe.survey()
-    vulkan = [i for i in found.devices if i.name != "cpu" and i.usable and not i.duplicate_of]
-    return [*([i.name for i in vulkan if i.default] or [i.name for i in vulkan]), "cpu"]
-
-
-def _graphs(files: tuple[str, ...], dims: tuple[str, ...], shapes: tuple[str, ...]) -> list[Graph]:
-    from .tune import graphs_of
-
-    sizes = feeds.parse_dims(dims), feeds.parse_shapes(shapes)
-    return [graph for file in files for graph in graphs_of(file, *sizes)]
 
 
 def _measured(
@@ -130,8 +100,7 @@ def _cleared(device: Device, calibrator: Calibrator) -> dict[str, Any]:
 
 
 def _about(spec: DeviceSpec, calibrator: Calibrator, known: Calibration | None) -> dict[str, Any]:
-    about = {"name": spec.name, "label": spec.label, "driver": spec.driver, "uuid": spec.pool}
-    row: dict[str, Any] = {**about, "file": str(calibrator.file(spec) or "")}
+    row = measuring.row_of(spec, calibrator.file(spec))
     return row if known is None else {**row, "calibration": known.as_dict()}
 
 
@@ -144,8 +113,7 @@ def _show(report: Mapping[str, Any]) -> None:
     measured = [device for device in report["devices"] if "calibration" in device]
     for device in report["devices"]:
         if "cleared" in device:
-            what = "forgotten" if device["cleared"] else "nothing was known"
-            click.echo(f"{device['name']} {device['label']}: {what}")
+            measuring.show_cleared(device)
     if measured:
         table = feeds.table(
             "device", "submit", "launch", "GFLOP/s", "GB/s", "from host", "to host", "calls",
@@ -158,8 +126,7 @@ def _show(report: Mapping[str, Any]) -> None:
             calls = count_of(len(device["calibration"]["samples"]), "kind") + " of calls"
             kept = f"kept in {device['file']}" if device["file"] else "not kept"
             click.echo(f"{device['name']} {device['label']}: {calls}, {kept}")
-    for note in report["notes"]:
-        click.echo(f"note: {note}")
+    measuring.show_notes(report["notes"])
 
 
 def _cells(known: Mapping[str, Any]) -> list[str]:

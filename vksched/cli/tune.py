@@ -10,33 +10,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import VkschedError
-from . import feeds
+from . import feeds, measuring
 
 if TYPE_CHECKING:
     from ..graph import Graph
-    from ..machine.spec import DeviceSpec
     from ..runtime.device import Device
     from ..tuner.store import Found
-    from ..tuner.tuner import Tuner
 
 BUDGET_S = 60.0
 
 
 @click.command()
-@click.argument("model_files", metavar="[MODEL.onnx]...", nargs=-1)
-@feeds.devices_option
-@feeds.dim_option
-@feeds.shape_option
-@click.option(
-    "--budget",
-    "budget_s",
-    default=BUDGET_S,
-    show_default=True,
-    metavar="SECONDS",
-    help="For each device; what is left is measured next time.",
-)
-@click.option("--clear", is_flag=True, help="Forget what is known of the devices; measure nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
+@measuring.options(BUDGET_S, "what is left is measured next time.")
 def tune(
     model_files: tuple[str, ...],
     devices: str | None,
@@ -51,8 +36,7 @@ def tune(
 
     Without --devices it measures the default devices, or all software devices where there are none.
     """
-    if not budget_s > 0:
-        raise VkschedError(f"[tune] expected a budget above 0 seconds, got {budget_s:g}")
+    measuring.check_budget("tune", budget_s)
     from ..scheduler import Scheduler
     from ..tuner.calls import typical_graph
 
@@ -61,8 +45,7 @@ def tune(
         if clear:
             graphs = []
         elif model_files:
-            sizes = feeds.parse_dims(dims), feeds.parse_shapes(shapes)
-            graphs = [graph for file in model_files for graph in graphs_of(file, *sizes)]
+            graphs = measuring.graphs_of(model_files, dims, shapes)
         else:
             graphs = [typical_graph()]
         with Scheduler(names, tune=False) as sched:
@@ -73,39 +56,18 @@ def tune(
 
 
 def _devices(wanted: Sequence[str] | None) -> list[str]:
-    from ..runtime.vulkan import probe
-
     if wanted is not None:
         if all(name == "cpu" for name in wanted):
             raise VkschedError(
                 "[tune] expected a Vulkan device, got cpu; numpy has no variants: nothing to tune"
             )
         return list(wanted)
-    found = probe.survey()
-    vulkan = [i for i in found.devices if i.name != "cpu" and i.usable and not i.duplicate_of]
-    names = [i.name for i in vulkan if i.default] or [i.name for i in vulkan]
+    names, reason = measuring.default_vulkan()
     if not names:
         raise VkschedError(
-            f"[tune] expected a Vulkan device, got none: {found.reason}; numpy has no variants"
+            f"[tune] expected a Vulkan device, got none: {reason}; numpy has no variants"
         )
     return names
-
-
-def graphs_of(
-    file: str, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]
-) -> list[Graph]:
-    """Returns the graph of a model's first stage, if it has one."""
-    from ..graph import build_graph
-    from ..importers import load
-    from ..importers.onnx.example import choose_shapes
-    from ..passes import optimize
-    from .info import hint_at, lower_model
-
-    model = load(file)
-    sizes = choose_shapes(model, {}, dims, shapes)
-    with hint_at(sizes.assumed, feeds.size_options(model, sizes)):
-        lowered, _ = lower_model(model, sizes.shapes, {})
-    return [optimize(build_graph(lowered.outputs)[0])] if lowered.outputs else []
 
 
 def _tune(device: Device, graphs: Sequence[Graph], budget_s: float, quiet: bool) -> dict[str, Any]:
@@ -127,7 +89,7 @@ def _tune(device: Device, graphs: Sequence[Graph], budget_s: float, quiet: bool)
         click.echo(f"stopped; {kept}: the same command goes on", err=True)
         raise
     known = tuner.results(device.spec)
-    row = _about(device.spec, tuner)
+    row = measuring.row_of(device.spec, tuner.file(device.spec))
     row["measured"] = len(made)
     row["calls"] = [_call(known[key]) for key in calls if key in known]
     row["left"] = [key for key in calls if key not in known]
@@ -139,14 +101,9 @@ def _clear(device: Device) -> dict[str, Any]:
     from ..tuner.tuner import Mode, Tuner, identity_of
 
     identity, store = identity_of(device.spec), Store()
-    row = _about(device.spec, Tuner(Mode(False), store))
+    row = measuring.row_of(device.spec, Tuner(Mode(False), store).file(device.spec))
     row["cleared"] = identity is not None and store.clear(identity)
     return row
-
-
-def _about(spec: DeviceSpec, tuner: Tuner) -> dict[str, Any]:
-    about = {"name": spec.name, "label": spec.label, "driver": spec.driver, "uuid": spec.pool}
-    return {**about, "file": str(tuner.file(spec) or "")}
 
 
 def _call(found: Found) -> dict[str, Any]:
@@ -170,8 +127,7 @@ def _show(report: Mapping[str, Any], clear: bool) -> None:
 
     for device in report["devices"]:
         if clear:
-            what = "forgotten" if device["cleared"] else "nothing was known"
-            click.echo(f"{device['name']} {device['label']}: {what}")
+            measuring.show_cleared(device)
             continue
         click.echo(f"{device['name']} {device['label']}, {device['driver']}")
         rows = feeds.table("call", "fastest", "us", "static choice", "us", "times", left=2)
@@ -196,5 +152,4 @@ def _show(report: Mapping[str, Any], clear: bool) -> None:
         )
         measured = count_of(device["measured"], "call")
         click.echo(f"{measured} measured, {known} known before{left}{told}\n")
-    for note in report["notes"]:
-        click.echo(f"note: {note}")
+    measuring.show_notes(report["notes"])
