@@ -208,6 +208,14 @@ def test_ops_are_proved_on_a_device(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(o["device"] == device and not o["error"] for o in outcomes)
 
 
+@pytest.mark.parametrize("command", ["test", "perf"])
+def test_devices_are_named_as_for_other_commands(
+    capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    code, out, _ = call(capsys, "ops", command, "--help")
+    assert code == 0 and "--devices A,B" in out and "--device " not in out
+
+
 @needs_vulkan
 def test_only_what_needs_a_look_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     device = vulkan_names()[0]
@@ -245,6 +253,8 @@ def test_ops_are_timed(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (("test", "-o", "reluu"), "expected an op with cases, got 'reluu'; close: relu"),
         (("test", "-d", "cpu"), "expected Vulkan devices, got cpu"),
+        (("test", "--devices", "vulkan:0, cpu"), "expected Vulkan devices, got cpu"),
+        (("perf", "--device", "vulkan:0", "--device", "cpu"), "expected Vulkan devices, got cpu"),
         (("perf", "--repeat", "0"), "at least one repeat"),
         (("perf", "-o", "reshape"), "got reshape: all their cases are views"),
         (

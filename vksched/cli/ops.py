@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import VkschedError
+from . import feeds
 
 if TYPE_CHECKING:
     from ..cases.measure import Timing
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
 _op = click.option("-o", "--op", "names", multiple=True, help="Only this op; may be repeated.")
-_device = click.option(
-    "-d", "--device", "wanted", multiple=True, help="Only this device; may be repeated."
+_devices = click.option(
+    "-d", "--devices", "wanted", multiple=True, metavar="A,B", help="Only these; may be repeated."
 )
+_settings = {"token_normalize_func": lambda name: "devices" if name == "device" else name}
+"""Until 0.1 the option was called --device."""
 
 
 @click.group()
@@ -49,9 +52,9 @@ def support(as_json: bool, write: bool) -> None:
         click.echo(found.as_markdown())
 
 
-@ops.command()
+@ops.command(context_settings=_settings)
 @_op
-@_device
+@_devices
 @_json
 @click.option(
     "-v",
@@ -86,9 +89,9 @@ def test(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, verbose
         raise SystemExit(1)
 
 
-@ops.command()
+@ops.command(context_settings=_settings)
 @_op
-@_device
+@_devices
 @_json
 @click.option("--repeat", default=10, show_default=True, help="Submissions of each case.")
 def perf(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, repeat: int) -> None:
@@ -124,7 +127,8 @@ def _runners(stack: ExitStack, wanted: Iterable[str]) -> list[Runner]:
     from ..scheduler import Scheduler
 
     found = probe.survey()
-    names = list(wanted) or [i.name for i in found.devices if i.name != "cpu" and i.usable]
+    given = [name for text in wanted for name in feeds.parse_devices(text) or ()]
+    names = given or [i.name for i in found.devices if i.name != "cpu" and i.usable]
     if not names:
         raise VkschedError(
             f"[ops] expected a Vulkan device, got none: {found.reason}; numpy is what devices are "
