@@ -96,5 +96,16 @@ def cast_text(name: str, dtype: object) -> str:
     return f"{name if _is_name(name) else 'array'}.astype({str(dtype)!r})"
 
 
+def close_text(name: str, known: Iterable[str]) -> str:
+    """Returns how an error about an unknown name ends: "; close: batch", "" where nothing is close.
+    Capitals and small letters count as the same.
+    """
+    from difflib import get_close_matches
+
+    folded = {each.casefold(): each for each in known}
+    close = [folded[each] for each in get_close_matches(name.casefold(), sorted(folded), 3)]
+    return f"; close: {', '.join(close)}" if close else ""
+
+
 def _is_name(text: str) -> bool:
     return text.isidentifier() and not keyword.iskeyword(text)

@@ -16,6 +16,7 @@ from test_cli import call
 import vksched as vs
 from vksched.cli import feeds
 from vksched.cli.meter import Meter
+from vksched.errors import close_text
 
 onnx = pytest.importorskip("onnx")
 from onnx import parser  # noqa: E402
@@ -368,6 +369,19 @@ def test_bars_are_for_terminals(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("batches", "; close: batch"),
+        ("BATCH", "; close: batch"),
+        ("sequnce", "; close: sequence"),
+        ("width", ""),
+    ],
+)
+def test_a_name_that_is_nearly_right_gets_a_hint(name: str, hint: str) -> None:
+    assert close_text(name, ["sequence", "batch", "heads"]) == hint
+
+
 def test_errors_are_one_line_that_says_where(
     capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
 ) -> None:
@@ -378,8 +392,11 @@ def test_errors_are_one_line_that_says_where(
         (("info", str(tmp_path / "none.onnx")), "none.onnx"),
         (("info", none), "onnx"),
         (("info", model, "--dim", "batch=4"), "expected dimensions of ['n', 's'], got 'batch'"),
+        (("info", model, "--dim", "N=4"), "expected dimensions of ['n', 's'], got 'N'; close: n"),
         (("info", model, "--dim", "n=four"), "n=four"),
         (("info", model, "--shape", "xx=1"), "'xx'"),
+        (("info", model, "--shape", "id=1"), "got 'id'; close: ids"),
+        (("run", model, "--input", "attention-mask=x.npy"), "mask'; close: attention_mask"),
         (
             ("run", model),
             "arrays for inputs x, ids, attention_mask, q; try --random 0, or ",

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from .. import ops
-from ..errors import UnsupportedOp
+from ..errors import UnsupportedOp, close_text
 from .case import Case, FunctionCase, Mismatch
 from .runner import Runner, check_device, check_function, nmse_of
 from .table import CASES, FUNCTIONS, HALVES, LONGS, UNSIGNED, fits_32_bits
@@ -40,8 +39,7 @@ def select(names: Sequence[str]) -> list[Case | FunctionCase]:
     names = [_resolve(name, known) for name in names]
     for name in names:
         if name not in known:
-            close = difflib.get_close_matches(name, sorted(known), 3)
-            hint = f"; close: {', '.join(close)}" if close else ""
+            hint = close_text(name, known)
             raise UnsupportedOp(f"[ops] expected an op with cases, got {name!r}{hint}")
     return [case for case in cases if not names or _op(case) in names]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from ..errors import GraphError, VkschedError
+from ..errors import GraphError, VkschedError, close_text
 
 if TYPE_CHECKING:
     from ..graph import Graph
@@ -143,7 +143,8 @@ def read_arrays(given: Sequence[str], model: Model) -> dict[str, Any]:
     for text in given:
         name, _, place = text.rpartition("=")
         if name and name not in known:
-            raise GraphError(f"[command] expected inputs of {known}, got {name!r}")
+            hint = close_text(name, known)
+            raise GraphError(f"[command] expected inputs of {known}, got {name!r}{hint}")
         found = _read(place)
         if name and len(found) != 1:
             raise VkschedError(

@@ -10,13 +10,13 @@ Examples: tests/cli/test_cli_run.py.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ...errors import GraphError, ShapeError, UnsupportedOp
+from ...errors import GraphError, ShapeError, UnsupportedOp, close_text
 from ...types import NDArray, Shape
 from .model import Model, ModelValue
 from .nodes.elements import INTS, element_name, numpy_of
@@ -116,11 +116,12 @@ def _size(dim: str | None, sizes: Mapping[str, int], named: set[str]) -> int:
     return sum(sizes.get(name, 1) for name in _terms(dim, named))
 
 
-def _require(given: Mapping[str, Any], known: Any, what: str) -> None:
+def _require(given: Mapping[str, Any], known: Collection[str], what: str) -> None:
     unknown = [name for name in given if name not in known]
     if unknown:
         raise GraphError(
             f"[model] expected {what}s of {sorted(known)}, got {', '.join(map(repr, unknown))}"
+            + close_text(unknown[0], known)
         )
 
 
