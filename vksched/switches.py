@@ -22,8 +22,16 @@ def is_on(name: str, default: bool = False) -> bool:
     if not value:
         return default
     if value.lower() not in _MEANINGS:
-        raise VkschedError(f"[environment] expected {name} to be 1 or 0, got {value!r}")
+        raise VkschedError(
+            f"[environment] expected {name} to be 1 or 0, got {value!r}; try one of "
+            f"{', '.join(_words(True))} to switch it on, one of {', '.join(_words(False))} to "
+            "switch it off, or leave it out"
+        )
     return _MEANINGS[value.lower()]
+
+
+def _words(meaning: bool) -> list[str]:
+    return [word for word, means in _MEANINGS.items() if means is meaning]
 
 
 def names_in(name: str) -> tuple[str, ...]:

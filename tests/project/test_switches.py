@@ -33,3 +33,13 @@ def test_other_words_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VKSCHED_OPTIMIZE", "maybe")
     with pytest.raises(vs.VkschedError, match=r"VKSCHED_OPTIMIZE to be 1 or 0, got 'maybe'"):
         vs.Scheduler(["cpu"])
+
+
+def test_what_is_refused_says_what_is_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VKSCHED_SOFTWARE", "maybe")
+    with pytest.raises(vs.VkschedError) as refused:
+        is_on("VKSCHED_SOFTWARE")
+    assert str(refused.value) == (
+        "[environment] expected VKSCHED_SOFTWARE to be 1 or 0, got 'maybe'; try one of 1, on, "
+        "true, yes to switch it on, one of 0, off, false, no to switch it off, or leave it out"
+    )
