@@ -99,8 +99,10 @@ uint logaddexp_float32(uint a_word, uint b_word) {
     return floatBitsToUint(safe_logaddexp(a, b));
 }
 
+// Subtracting the sign bit sets it, as the magnitude has none. With | for the - this would be (a & c) | (b & ~c), and so would be
+// a choice by the sign: LLVM may get that wrong on CPUs with AVX-512, as with_sign (exp_math.glsl) tells. Seen with LLVM 22.1, too.
 uint copysign_float32(uint a_word, uint b_word) {
-    return (a_word & 0x7fffffffu) | (b_word & 0x80000000u);
+    return (a_word & 0x7fffffffu) - (b_word & 0x80000000u);
 }
 
 uint nextafter_float32(uint a_word, uint b_word) {
