@@ -20,6 +20,18 @@ def test_a_link_serves_both_ways_unless_the_way_back_has_its_own() -> None:
     assert vs.Link(2e9, 1e-5).seconds(4e9) == pytest.approx(2.00001)
 
 
+def test_the_way_between_devices_goes_by_the_host() -> None:
+    devices = tuple(vs.DeviceSpec(name, "null") for name in "ab")
+    machine = vs.Machine((*devices, vs.DeviceSpec("cpu", "cpu")), PAIRS)
+    assert machine.way(0, 2) == vs.Link(2e9, 1e-5) and machine.way(2, 0) == vs.Link(1e9)
+    there, back = machine.way(0, 1), machine.way(1, 0)
+    for size_bytes in (1, 1e9):
+        assert there.seconds(size_bytes) == pytest.approx(1e-5 + size_bytes * (1 / 2e9 + 1 / 5e8))
+        assert back.seconds(size_bytes) == pytest.approx(size_bytes * (1 / 5e8 + 1 / 1e9))
+    free = vs.Machine(machine.devices, vs.Links(default=vs.Link(float("inf"))))
+    assert free.way(0, 1).seconds(1e12) == 0.0
+
+
 def test_links_are_part_of_a_machine_as_data() -> None:
     devices = (vs.DeviceSpec("a", "null"), vs.DeviceSpec("cpu", "cpu"))
     machine = vs.Machine(devices, vs.Links(PAIRS.pairs))

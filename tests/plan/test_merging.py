@@ -86,6 +86,40 @@ def test_a_slow_device_draws_no_group_that_takes_longer_there_than_the_copy(
     assert [device_of(plan, n) for n in ("a0", "pick", "b7")] == [device, B, device]
 
 
+@pytest.mark.parametrize(
+    ("link", "device"),
+    [
+        (vs.Link(1e12), A),
+        (vs.Link(1e6), B),
+        (vs.Link(1e12, latency_s=1e-3), B),
+    ],
+    ids=["fast", "few bytes a second", "late"],
+)
+def test_a_group_moves_where_the_link_is_slower_than_the_other_device(
+    link: vs.Link, device: str
+) -> None:
+    """On the other device the group takes some 30 us longer, of bytes that memory holds."""
+    fast = DeviceSpec(A, "null", limits=Limits(storage_buffers=3), bytes_per_s=1e12, submit_s=0.0)
+    slow = DeviceSpec(B, "null", bytes_per_s=1e9, submit_s=0.0)
+    machine = Machine((fast, slow, DeviceSpec("cpu", "cpu")), vs.Links(default=link))
+    plan = make_plan(around(8), (), machine)
+    assert [device_of(plan, n) for n in ("a0", "pick", "b7")] == [device, B, device]
+
+
+def test_only_links_on_the_way_count() -> None:
+    """The slow link of a third device keeps nothing apart and draws nothing together."""
+    specs = [
+        DeviceSpec(A, "null", limits=Limits(storage_buffers=3), bytes_per_s=1e12, submit_s=0.0),
+        DeviceSpec(B, "null", bytes_per_s=1e9, submit_s=0.0),
+        DeviceSpec("null:2", "null", limits=Limits(storage_buffers=3), submit_s=0.0),
+    ]
+    for name, device in ((B, B), ("null:2", A)):
+        links = vs.Links(((name, CPU, vs.Link(1e6)),), vs.Link(1e12))
+        machine = Machine((*specs, DeviceSpec(CPU, "cpu")), links)
+        plan = make_plan(around(8), (), machine)
+        assert device_of(plan, "a0") == device
+
+
 def test_a_full_device_draws_no_group() -> None:
     machine = picky(False, True)
     small = replace(machine.devices[1], memory_bytes=5 * 2048)

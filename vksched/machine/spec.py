@@ -117,6 +117,16 @@ class Machine:
     def cpu(self) -> int:
         return len(self.devices) - 1
 
+    def way(self, source: int, target: int) -> Link:
+        """Returns the link from one device to another, which goes by the host's memory."""
+        names, host = [d.name for d in self.devices], self.cpu
+        legs = [self.links.between(names[source], names[host])] if source != host else []
+        legs += [self.links.between(names[host], names[target])] if target != host else []
+        if len(legs) == 1:
+            return legs[0]
+        slowness = sum(1 / leg.bytes_per_s for leg in legs)
+        return Link(1 / slowness if slowness else math.inf, sum(leg.latency_s for leg in legs))
+
     def index(self, name: str) -> int:
         """Returns the position of a device by name."""
         for position, device in enumerate(self.devices):

@@ -4,8 +4,8 @@ Problem: a value that crosses costs a wait and a copy. A node that stands alone 
 is easy to move; of a chain that pays only as a whole no node moves alone. Method: sweeps over
 single nodes, then over groups, the nodes of one device that hand values to each other, each moved
 as one. A group goes to another GPU, one that is not full, where all of it can run, fewer bytes and
-no more values cross, and that is worth the time that it takes longer there: else one node for numpy
-at its end would draw a model to the CPU.
+no more values cross, and what the links of the machine take less is worth the time that it takes
+longer there: else one node for numpy at its end would draw a model to the CPU.
 
     a -> b -> gather -> c -> d        node by node  b or c alone: as many bytes cross as before
     gpu:0     gpu:1     gpu:0         in groups     {a, b} to gpu:1, {c, d} to gpu:1: none do
@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 from ...graph import Node
 from ...types import WORD_BYTES
@@ -129,6 +131,14 @@ class Merger:
         return found
 
 
+class Crossed(NamedTuple):
+    """What crosses of some values; seconds: on the links, and for submissions that begin by it."""
+
+    size_bytes: int
+    values: int
+    seconds: float
+
+
 class Groups:
     """Counts exactly what crosses, parts of values on their own, so that no move adds anything."""
 
@@ -148,6 +158,7 @@ class Groups:
         self._parts_of: dict[int, tuple[int, ...]] = {}  # what is read of each node
         self._reads: dict[int, Counter[int]] = {}  # how many readers a part has on each device
         self._count: dict[int, int] = {}  # and on all
+        self._way = lru_cache(maxsize=None)(support.machine.way)
 
     def _read_by(self, node: Node) -> tuple[int, ...]:
         """Returns what a node reads of computed values, parts on their own."""
@@ -225,7 +236,8 @@ class Groups:
         best, least = here, now
         for option in options:
             then = self._crossings(parts, inner, reads, here, option)
-            if then[0] < least[0] and then[1] <= now[1] and self._pays(group, option, now, then):
+            less = then.size_bytes < least.size_bytes and then.values <= now.values
+            if less and self._pays(group, option, now.seconds - then.seconds):
                 best, least = option, then
         if best == here:
             return False
@@ -233,7 +245,8 @@ class Groups:
             self._reads[part][here] -= count
             self._reads[part][best] += count
         as_one = f", {len(group)} nodes as one" if len(group) > 1 else ""
-        saved, name = now[0] - least[0], self.graph.nodes[beside[best]].name
+        saved = now.size_bytes - least.size_bytes
+        name = self.graph.nodes[beside[best]].name
         for node in group:
             self.put(node, best, f"moved beside {name}{as_one}: {saved} bytes less cross")
         return True
@@ -243,13 +256,13 @@ class Groups:
 
     def _crossings(
         self, parts: Sequence[int], inner: set[int], reads: Counter[int], here: int, there: int
-    ) -> tuple[int, int]:
-        """Returns the bytes and the number of what crosses of some values, were the group `inner`,
-        which is `here`, `there`.
+    ) -> Crossed:
+        """Returns what crosses of some values, were the group `inner`, which is `here`, `there`.
 
         reads: how many nodes of the group read each.
         """
-        words = count = 0
+        total = count = 0
+        seconds = 0.0
 
         def reading(part: int) -> set[int]:
             found = self._reads.get(part, Counter[int]()).items()
@@ -261,23 +274,25 @@ class Groups:
             on = reading(part)
             if root != part:  # a device that reads the whole has the part
                 on -= reading(root)
-            crossed = len(on - {there if root in inner else self.device[root]})
-            words += crossed * self.graph.words[part]
-            count += crossed
-        return words * WORD_BYTES, count
+            source = there if root in inner else self.device[root]
+            size_bytes = self.graph.words[part] * WORD_BYTES
+            for target in sorted(on - {source}):
+                total += size_bytes
+                count += 1
+                seconds += self._seconds(source, target, size_bytes)
+        return Crossed(total, count, seconds)
 
-    def _pays(
-        self, group: Sequence[Node], there: int, now: tuple[int, int], then: tuple[int, int]
-    ) -> bool:
-        """Whether all of a group can run on a device, and what no longer crosses is worth the time
-        that it takes longer there.
+    def _seconds(self, source: int, target: int, size_bytes: int) -> float:
+        """Returns what a value takes from one device to another, and the submission behind it."""
+        spec = self.support.machine.devices[target]
+        return self._way(source, target).seconds(size_bytes) + submission_seconds(spec)
+
+    def _pays(self, group: Sequence[Node], there: int, saved_s: float) -> bool:
+        """Whether all of a group can run on a device, and what crosses less is worth the time that
+        it takes longer there.
         """
         if not all(self.can(node, there) for node in group):
             return False
         ids, here = [node.id for node in group], self.device[group[0].id]
         longer_s = self.support.split_seconds(ids, there) - self.support.split_seconds(ids, here)
-        spec = self.support.machine.devices[there]
-        saved_s = (now[1] - then[1]) * submission_seconds(spec) + (
-            now[0] - then[0]
-        ) / spec.bytes_per_s
         return longer_s <= saved_s
