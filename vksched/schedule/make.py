@@ -68,10 +68,10 @@ def schedule(
     """Returns where and when each task runs.
 
     policy: one of `policies()`, or `single:<device>`. objective: "latency" or "throughput".
-    budget_s: what `auto` may take, by default 0.15 ms for each task and device, at most 0.1 s. It
-    is counted in steps, at the speed of a slow core, so that the same seed gives the same schedule
-    on every machine; other policies take as long as they take. links: "parallel", or "exclusive"
-    where a link carries one transfer at a time.
+    budget_s: what `auto` may take, by default 0.3 ms for each task times the square root of the
+    number of devices, from 5 ms to 0.2 s. It is counted in steps, at the speed of a slow core, so
+    that the same seed gives the same schedule on every machine; other policies take as long as they
+    take. links: "parallel", or "exclusive" where a link carries one transfer at a time.
 
     Raises:
         PlanError: no schedule exists, or a word is unknown.

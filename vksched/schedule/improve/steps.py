@@ -10,19 +10,20 @@ Examples: tests/schedule/test_improve.py.
 
 from __future__ import annotations
 
+import math
+
 from ..problem import Problem
 
 PER_S = 1e6
 """Steps in a second of budget."""
-
-
-EACH_S, MOST_S = 1.5e-4, 0.1
-"""The default budget: for each task and device, and the most."""
+EACH_S, LEAST_S, MOST_S = 3e-4, 5e-3, 0.2
+"""The default budget: for each task, times the root of the devices, and its limits. Two devices
+leave as many ways to cut a graph as many do, so it grows slower with devices than with tasks."""
 
 
 def default_budget(problem: Problem) -> float:
     """Returns the seconds that `auto` may take unless the caller says it."""
-    return min(MOST_S, EACH_S * problem.n * problem.m)
+    return min(MOST_S, max(LEAST_S, EACH_S * problem.n * math.sqrt(problem.m)))
 
 
 def steps_of(name: str, problem: Problem) -> float:
