@@ -1,4 +1,4 @@
-"""The tables and plots of schedules.py, for a terminal and for docs/scheduling.md.
+"""The tables and plots of schedules.py, for a terminal and for docs/scheduling/benchmark.md.
 
 The page keeps what people wrote; only what stands between `BEGIN` and `END` is replaced.
 """
@@ -17,10 +17,10 @@ from schedule_measure import AUTO, OURS, SAGA, SINGLE, Row, goal_of, ratios_of, 
 
 BEGIN = "<!-- From here to the end mark: python benchmarks/schedules.py --write -->"
 END = "<!-- end -->"
-FOLDER = "scheduling"
-"""Of the plots, beside the page."""
 BINS = ((0.1, 0.32), (0.32, 1.0), (1.0, 3.2), (3.2, 10.0))
 """Ratios of communication to computation that the plot puts together."""
+TIMED = (AUTO, "lookahead", "heft", SINGLE)
+"""Policies whose times are drawn."""
 MOST_FAMILIES = 3
 MOST_SHOWN = 2.0
 """The worst ratio of the map of families; worse ones have the same colour."""
@@ -34,7 +34,7 @@ def goals(rows: Sequence[Row]) -> list[str]:
     slow = f"{goal.slow_s:.1f} s" if math.isfinite(goal.slow_s) else "more than the limit"
     return [
         f"At least as good as the best of all of saga's schedulers on {goal.share:.1%} of the "
-        "instances (to reach: 95 %).",
+        "instances (to reach: 95%).",
         f"Mean ratio of its makespan to that best: {goal.mean:.3f} (to reach: 0.98). Below 1 is "
         "better.",
         f"All instances took {goal.total_s:.1f} s. The fastest of the slower half of them took "
@@ -108,7 +108,7 @@ def markdown(rows: Sequence[Row], command: str, peer: str, pictures: Mapping[str
         "",
     ]
     for caption, name in pictures.items():
-        lines += [f"![{caption}]({FOLDER}/{name})", "", f"*{caption}*", ""]
+        lines += [f"![{caption}]({name})", "", f"*{caption}*", ""]
     lines += [
         "Where each policy loses: the mean ratio by communication to computation, then by how many "
         "times the fastest device is as fast as the slowest one; and the families of its worst "
@@ -234,14 +234,11 @@ def _draw_families(rows: Sequence[Row], path: Path) -> None:
 def _draw_ratios(rows: Sequence[Row], path: Path) -> None:
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
+    axes.set_prop_cycle(color=pyplot.get_cmap("tab20").colors)
     within = {b: [r for r in rows if b[0] <= r.ratio < b[1]] for b in BINS}
     for policy in _policies(rows):
-        means = {
-            b: fmean(found)
-            for b, mine in within.items()
-            if (found := ratios_of(mine, OURS, policy))
-        }
+        means = {b: mean for b, mine in within.items() if (mean := _mean(mine, policy))}
         middles = [(low * high) ** 0.5 for low, high in means]
         width = 2.5 if policy == AUTO else 1.2
         axes.plot(middles, list(means.values()), "o-", label=policy, linewidth=width, markersize=4)
@@ -250,7 +247,7 @@ def _draw_ratios(rows: Sequence[Row], path: Path) -> None:
     axes.set_xticks([0.1, 0.3, 1, 3, 10], ["0.1", "0.3", "1", "3", "10"])
     axes.set_yticks([1, 1.5, 2, 3, 5], ["1", "1.5", "2", "3", "5"])
     axes.minorticks_off()
-    axes.legend(fontsize="x-small", ncols=2)
+    figure.legend(fontsize="small", loc="outside right upper")
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
 
@@ -259,17 +256,18 @@ def _draw_times(rows: Sequence[Row], path: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    slow = [(r.tasks * r.devices, s) for r in rows if (s := r.slow_half_s) and s < float("inf")]
+    slow = [(r.tasks * r.devices, s) for r in rows if (s := r.slow_half_s) and math.isfinite(s)]
     if slow:
         axes.scatter(*zip(*slow, strict=True), color="grey", s=10, label="median of saga's")
-    for policy in _policies(rows):
+    for policy in TIMED:
         points = [
             (row.tasks * row.devices, run.seconds)
             for row in rows
             if (run := row.run_of(OURS, policy)) is not None and run.makespan_s is not None
         ]
-        axes.scatter(*zip(*points, strict=True), s=16 if policy == AUTO else 4, label=policy)
+        if points:
+            axes.scatter(*zip(*points, strict=True), s=8, label=policy)
     axes.set(xscale="log", yscale="log", xlabel="tasks x devices", ylabel="seconds of CPU")
-    axes.legend(fontsize="x-small", ncols=2)
+    axes.legend(fontsize="small")
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)

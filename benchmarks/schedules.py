@@ -32,7 +32,7 @@ from schedule_page import as_table, goals, insert, markdown, plots
 from schedule_peers import PARAMETRIC, PLAIN, Peers, installed
 from schedule_workflows import families
 
-PAGE = Path(__file__).parent.parent / "docs" / "scheduling.md"
+PAGE = Path(__file__).parent.parent / "docs" / "scheduling" / "benchmark.md"
 MISSING = "anrg-saga is not installed: no comparison; try pip install '.[schedules]'"
 SHOWN = 20
 """Lost instances that are printed."""
@@ -92,7 +92,7 @@ def _wanted(text: str, known: Sequence[str], what: str) -> list[str]:
 @click.option("--json", "json_path", help="Write the rows as JSON to a file, or - for stdout.")
 @click.option("--from", "rows_path", type=click.Path(exists=True), help="Take rows of --json.")
 @click.option("--saga-from", "known", type=click.Path(exists=True), help="Rows with saga's runs.")
-@click.option("--write", is_flag=True, help="Write docs/scheduling.md (needs matplotlib).")
+@click.option("--write", is_flag=True, help="Write the page (needs matplotlib).")
 def main(
     quick: bool,
     large: bool,
@@ -151,7 +151,7 @@ def main(
         else:
             Path(json_path).write_text(text + "\n", "utf-8")
     if write:
-        pictures = plots(rows, PAGE.with_suffix(""))
+        pictures = plots(rows, PAGE.parent)
         insert(PAGE, markdown(rows, _command(), _peer(), pictures))
 
 
