@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vksched.schedule import Task, TaskGraph, Topology, schedule
+from vksched.schedule.improve.chains import Chains
 from vksched.schedule.improve.loads import Loads
 from vksched.schedule.improve.local import Local
 from vksched.schedule.improve.search import descend, kick, search
 from vksched.schedule.policies import POLICIES, heft, single
 from vksched.schedule.problem import make_problem
-from vksched.schedule.simulate import simulate
+from vksched.schedule.simulate import Placed, simulate
 
 
 @settings(max_examples=120, deadline=None)
@@ -80,6 +81,80 @@ def test_blocks_move_together_where_transfers_are_long() -> None:
     stuck_at = stuck.makespan
     found = search(problem, single(problem, 0), 200_000.0, 6.0, random.Random(0))
     assert simulate(problem, found).makespan == 6.0 < stuck_at
+
+
+def stencil(parts: int, steps: int) -> TaskGraph:
+    """Returns tasks that read their own part and a tenth of their neighbours, step by step."""
+    cells = [(step, i) for step in range(steps) for i in range(parts)]
+    edges = [
+        (f"{step - 1}.{j}", f"{step}.{i}", 1000 if i == j else 100)
+        for step, i in cells
+        for j in (i - 1, i, i + 1)
+        if step and 0 <= j < parts
+    ]
+    return TaskGraph([Task(f"{s}.{i}", {"p": 1.0, "q": 1.0}) for s, i in cells], edges)
+
+
+def test_chains_are_the_parts_of_a_stencil_as_far_as_they_share_a_device() -> None:
+    problem = make_problem(stencil(3, 5), Topology(["p", "q"]))
+    chains, device = Chains(problem), [0] * problem.n
+    middle = [1, 4, 7, 10, 13]
+    assert all(sorted(chains.around(v, device)) == middle for v in middle)
+    device[7] = 1
+    assert sorted(chains.around(1, device)) == [1, 4]
+    assert chains.around(7, device) == [7]
+    assert sorted(chains.around(10, device)) == [10, 13]
+
+
+def test_edges_that_carry_no_more_than_half_make_no_chain() -> None:
+    names = ["top", "left", "right", "end"]
+    tasks = [Task(name, {"p": 1.0}) for name in names]
+    edges = [("top", "left", 8), ("top", "right", 8), ("left", "end", 9), ("right", "end", 8)]
+    problem = make_problem(TaskGraph(tasks, edges), Topology(["p"]))
+    chains = Chains(problem)
+    # half of what leaves "top" is not more than half; 9 of the 17 bytes that reach "end" are
+    assert [sorted(chains.around(v, [0] * 4)) for v in range(4)] == [[0], [1, 3], [2], [1, 3]]
+
+
+@settings(max_examples=80, deadline=None)
+@given(instances(), st.integers(0, 9))
+def test_a_trial_says_what_the_simulator_says_and_leaves_everything_as_it_is(
+    instance: Instance, seed: int
+) -> None:
+    problem = make_problem(*instance)
+    if not problem.n:
+        return
+    rng = random.Random(seed)
+    local = Local(problem, heft(problem))
+    before = local.placed()
+    for _ in range(5):
+        chain = local.chains.around(rng.randrange(problem.n), local.device)
+        d = rng.randrange(problem.m)
+        device = list(before.device)
+        for t in chain:
+            if problem.cost[t][d] < float("inf"):
+                device[t] = d
+        expected = simulate(problem, Placed(device, list(before.order))).makespan
+        assert local.trial(chain, d) == expected
+        assert local.placed() == before
+
+
+def test_a_kick_shifts_a_whole_chain_to_the_best_of_a_few_devices() -> None:
+    seconds = {"home": 2.0, "slow": 3.0, "slower": 4.0, "fast": 1.0}
+    tasks = TaskGraph(
+        [Task(f"t{i}", seconds) for i in range(40)],
+        [(f"t{i}", f"t{i + 1}", 1000) for i in range(39)],
+    )
+    problem = make_problem(tasks, Topology(seconds))
+    local = Local(problem, single(problem, 0))
+    start, moved = local.placed(), list[tuple[int, set[int]]]()
+    for seed in range(40):
+        kick(local, random.Random(seed))
+        moved.append((sum(d != 0 for d in local.device), set(local.device)))
+        local.load(start)
+    whole = [devices for many, devices in moved if many == 40]
+    assert len(whole) > 10 and all(devices == {3} for devices in whole)
+    assert max(many for many, _ in moved if many < 40) < 20  # a block is smaller
 
 
 def test_the_search_ends_at_the_bound() -> None:

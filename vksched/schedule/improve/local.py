@@ -21,8 +21,12 @@ tests/schedule/test_improve.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cached_property
+
 from ..problem import INFINITY, Problem
 from ..simulate import Placed
+from .chains import Chains
 
 
 class Local:
@@ -116,6 +120,32 @@ class Local:
         self.steps += 0.14 * self.problem.n
         up, down, cost, device = self.up, self.down, self.problem.cost, self.device
         return [t for t in self.order if up[t] + down[t] - cost[t][device[t]] >= least]
+
+    @cached_property
+    def chains(self) -> Chains:
+        """The chains of the problem."""
+        self.steps += 0.5 * self.problem.n + 0.2 * self.problem.edges
+        return Chains(self.problem)
+
+    def trial(self, tasks: Sequence[int], d: int) -> float:
+        """Returns the makespan if tasks were on another device and the order stayed.
+
+        Tasks that cannot run there stay; memory is not looked at.
+        """
+        problem, device, order, up = self.problem, self.device, self.order, self.up.copy()
+        low = min(self.place[t] for t in tasks)
+        homes = [device[t] for t in tasks]
+        free = [0.0] * problem.m
+        for t in order[:low]:
+            free[device[t]] = up[t]
+        for t in tasks:
+            if problem.cost[t][d] < INFINITY:
+                device[t] = d
+        self._forward(order[low:], free, up)
+        for t, home in zip(tasks, homes, strict=True):
+            device[t] = home
+        self.steps += 1 + (problem.n - low) * self._each + 0.1 * problem.n + 0.05 * problem.m
+        return max(free)
 
     def shift(self, v: int, d: int) -> bool:
         """Puts a task on another device and keeps the order, if it can run there and has room.

@@ -6,7 +6,7 @@
 A descent moves one critical task after the other to its best slot, until none shortens the longest
 way through it. A kick shifts a block of tasks that are connected to one device, or makes two tasks
 change devices. Blocks matter where transfers are long: there each task alone wants to stay where
-its neighbours are.
+its neighbours are. Some kicks shift a whole chain (see chains.py), to the best of a few devices.
 
 With exclusive links the descent knows nothing of transfers that wait. What it finds is judged by
 the whole simulation.
@@ -31,6 +31,8 @@ CRITICAL, SWAP, NEAR = 0.7, 0.3, 0.3
 """Chances: a kick begins at a critical task, is a swap, goes to a neighbour's device."""
 BLOCKS = (1, 1, 2, 3, 5, 8)
 """Sizes of blocks."""
+CHAIN, TRIED = 0.5, 3
+"""The chance that a kick shifts a chain where there is one, and the devices it tries."""
 LONGER = 1e-9
 """Differences below this part are rounding."""
 
@@ -98,13 +100,20 @@ def descend(local: Local, rng: random.Random, steps: float) -> None:
 
 
 def kick(local: Local, rng: random.Random) -> None:
-    """Shifts a block of tasks, or makes two tasks change devices."""
+    """Shifts a chain or a block of tasks, or makes two tasks change devices."""
     problem, device = local.problem, local.device
     if rng.random() < CRITICAL:
         v = rng.choice(local.critical())
     else:
         v = rng.randrange(problem.n)
-    if rng.random() >= SWAP or not _swap(local, v, rng):
+    chain = local.chains.around(v, device) if rng.random() < CHAIN else []
+    if len(chain) > 1:
+        able = [d for d in problem.able[v] if d != device[v]] or [device[v]]
+        few = rng.sample(able, min(TRIED, len(able)))
+        d = min(few, key=lambda d: local.trial(chain, d)) if len(few) > 1 else few[0]
+        for t in chain:
+            local.shift(t, d)
+    elif rng.random() >= SWAP or not _swap(local, v, rng):
         near = [
             d
             for t, _ in problem.before[v] + problem.after[v]
