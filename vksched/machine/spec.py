@@ -54,6 +54,8 @@ class DeviceSpec:
     byte of its weights in host memory on an op runs here, the weights streamed in for each run;
     inf: never. out_of_use: why nothing may be placed here, as the device failed; "" for one that
     works. costs: what was measured of its speed; `plan/cost.py` turns that into seconds.
+    busy_watts, idle_watts: what it takes while it works, and while it does not; None: assumed by
+    its kind, see power.py.
     """
 
     name: str
@@ -75,6 +77,8 @@ class DeviceSpec:
     offload_flops_per_byte: float = OFFLOAD_FLOPS_PER_BYTE
     out_of_use: str = ""
     costs: Costs = Costs()
+    busy_watts: float | None = None
+    idle_watts: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +185,7 @@ def spec_as_dict(spec: DeviceSpec) -> dict[str, Any]:
     del out["costs"]
     if spec.costs:
         out["costs"] = spec.costs.as_dict()
-    return out
+    return {key: value for key, value in out.items() if value is not None}
 
 
 def spec_from_dict(data: object, where: str) -> DeviceSpec:
@@ -198,6 +202,11 @@ def spec_from_dict(data: object, where: str) -> DeviceSpec:
         )
     if not (spec.flops_per_s > 0 and spec.bytes_per_s > 0):
         raise PlanError(f"[machine] expected speeds above 0 for {where}, got 0")
+    if spec.busy_watts is not None and spec.busy_watts < (spec.idle_watts or 0.0):
+        raise PlanError(
+            f"[machine] expected busy_watts of at least idle_watts for {where}, got "
+            f"{spec.busy_watts:g} and {spec.idle_watts:g}"
+        )
     return spec
 
 
@@ -243,8 +252,10 @@ def _fill(defaults: _Record, data: object, where: str) -> _Record:
 
 
 def _as_type(default: object, value: object, where: str) -> object:
-    if default is None and value is None:
-        return None
+    if default is None:
+        if value is None:
+            return None
+        default = 0.0
     if isinstance(default, Choices) and isinstance(value, Mapping):
         if all(isinstance(word, str) for pair in value.items() for word in pair):
             return Choices(value)

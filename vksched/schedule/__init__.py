@@ -14,17 +14,22 @@ Nothing here knows of tensors, graphs or drivers. docs/scheduling.md tells what 
 from __future__ import annotations
 
 from ..machine.links import Link
+from ..machine.power import Watts
 from .make import Schedule, policies, schedule
+from .objectives import Metrics, Objective
 from .result import Transfer
 from .values import Task, TaskGraph, Topology
 
 __all__ = [
     "Link",
+    "Metrics",
+    "Objective",
     "Schedule",
     "Task",
     "TaskGraph",
     "Topology",
     "Transfer",
+    "Watts",
     "policies",
     "schedule",
 ]

@@ -15,11 +15,12 @@ from collections.abc import Callable
 from functools import partial
 
 from .bounds import path_bound, pinned_bound
+from .improve.judged import STARTS, descend
 from .improve.loads import spread
 from .improve.search import search
 from .improve.steps import PER_S, steps_of
 from .memory import respecting_memory
-from .objectives import OBJECTIVES
+from .objectives import Objective, least_of, values_of
 from .policies import POLICIES, fastest, single
 from .problem import Problem
 from .simulate import Placed, simulate
@@ -46,44 +47,69 @@ SHARE = 0.35
 """The part of the budget that policies may take."""
 
 
-def best_of_all(problem: Problem, objective: str, budget_s: float, seed: int) -> tuple[str, Placed]:
-    """Returns the best schedule found, and the name of the policy that it began with."""
+def best_of_all(
+    problem: Problem, objective: Objective, budget_s: float, seed: int
+) -> tuple[str, Placed, dict[str, float]]:
+    """Returns the best schedule found, the name of the policy that it began with, and what a mix is
+    relative to: the least of each of its words over all policies.
+    """
     total = budget_s * PER_S
-    found, steps = _portfolio(problem, objective, total * SHARE)
+    found, least, steps = _portfolio(problem, objective, total * SHARE)
     bound = _bound(problem, objective)
     steps += problem.n + problem.edges * 5.0
     value, name, placed = found
-    improve = spread if objective == "throughput" else search
     if steps < total and value > bound:
-        better = improve(problem, placed, total - steps, bound, random.Random(seed))
+        rng, left = random.Random(seed), total - steps
+        if objective.word in ("latency", "throughput"):
+            improve = spread if objective.word == "throughput" else search
+            better = improve(problem, placed, left, bound, rng)
+        else:
+            better = descend(problem, placed, left, partial(_value, problem, objective, least), rng)
         if better != placed:
-            return f"{name}, improved", better
-    return name, placed
+            return f"{name}, improved", better, least
+    return name, placed, least
 
 
-def _bound(problem: Problem, objective: str) -> float:
-    least = pinned_bound(problem) if problem.n else 0.0
-    return max(least, path_bound(problem)) if objective == "latency" and problem.n else least
+def _bound(problem: Problem, objective: Objective) -> float:
+    if not problem.n or objective.word not in ("latency", "throughput"):
+        return 0.0
+    least = pinned_bound(problem)
+    return max(least, path_bound(problem)) if objective.word == "latency" else least
+
+
+def _value(
+    problem: Problem, objective: Objective, least: dict[str, float], placed: Placed
+) -> float:
+    words = [word for word, _ in objective.weights]
+    return objective.value(values_of(problem, placed, simulate(problem, placed), words), least)
 
 
 def _portfolio(
-    problem: Problem, objective: str, steps: float
-) -> tuple[tuple[float, str, Placed], float]:
-    """Returns the value, name and schedule of the best policy, and the steps taken by all."""
-    taken, best = 0.0, None
-    for name, policy, cost in _policies(problem):
-        if best is not None and name != "heft" and taken + cost > steps:
+    problem: Problem, objective: Objective, steps: float
+) -> tuple[tuple[float, str, Placed], dict[str, float], float]:
+    """Returns the value, name and schedule of the best policy, the least value of each word over
+    all policies, and the steps taken by all.
+    """
+    words = [word for word, _ in objective.weights]
+    taken, found = 0.0, list[tuple[dict[str, float], str, Placed]]()
+    for name, policy, cost in _policies(problem, words):
+        if found and name != "heft" and taken + cost > steps:
             continue
         placed = respecting_memory(problem, policy)
-        value = OBJECTIVES[objective](problem, placed, simulate(problem, placed))
+        values = values_of(problem, placed, simulate(problem, placed), words)
         taken += cost + problem.n + 0.3 * problem.edges
-        if best is None or value < best[0]:
-            best = value, name, placed
-    assert best is not None
-    return best, taken
+        if objective.word and found and values[words[0]] >= found[0][0][words[0]]:
+            continue
+        # of a mix all are kept, as what it is relative to is known at the end
+        found = [(values, name, placed)] if objective.word else [*found, (values, name, placed)]
+    least = least_of(values for values, _, _ in found)
+    valued = [(objective.value(values, least), name, placed) for values, name, placed in found]
+    return min(valued, key=lambda each: each[0]), least, taken
 
 
-def _policies(problem: Problem) -> list[tuple[str, Callable[[Problem], Placed], float]]:
+def _policies(
+    problem: Problem, words: list[str]
+) -> list[tuple[str, Callable[[Problem], Placed], float]]:
     names = problem.where.devices
     alone = fastest(problem)[:SINGLES]
     if problem.n * problem.m == sum(map(len, problem.able)) and not problem.limited:
@@ -92,5 +118,6 @@ def _policies(problem: Problem) -> list[tuple[str, Callable[[Problem], Placed], 
         (f"single:{names[d]}", partial(single, device=d), steps_of("single", problem))
         for d in alone
     ]
+    out += [(name, start, steps_of("heft", problem)) for name, start in STARTS if name in words]
     out += [(name, POLICIES[name], steps_of(name, problem)) for name in ORDER]
     return out

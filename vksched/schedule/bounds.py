@@ -4,6 +4,8 @@
     area    the work spread over all devices that can, as a linear program over fractions of tasks
     pinned  the work that only one device can do
     links   with exclusive links: transfers between tasks that have one device each
+    memory  bytes: the largest task, all tasks spread evenly, and what only one device can do
+    energy  joules: each task where it takes least, and idle watts for as long as the other bounds
 
 The area is the smallest T such that fractions x[t][d] of all tasks exist with
 sum over t of seconds[t][d] * x[t][d] <= T for each device d. scipy solves it (HiGHS) where it is
@@ -21,7 +23,7 @@ most CELLS variables. Examples: tests/schedule/test_bounds.py.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -46,7 +48,8 @@ Table = NDArray[np.float64]
 class Bounds:
     """Lower bounds in seconds; those that the objective does not ask for are 0.
 
-    by: what the area came from, "linear program" or "weights of devices".
+    by: what the area came from, "linear program" or "weights of devices". peak_bytes, energy_j: of
+    what a device keeps, and of one run.
     """
 
     path_s: float = 0.0
@@ -54,6 +57,8 @@ class Bounds:
     pinned_s: float = 0.0
     links_s: float = 0.0
     by: str = ""
+    peak_bytes: float = 0.0
+    energy_j: float = 0.0
 
     @property
     def value_s(self) -> float:
@@ -73,13 +78,15 @@ def find_bounds(problem: Problem, objective: str = "latency", linear: bool = Tru
     if not problem.n:
         return Bounds()
     area, by = area_bound(problem, linear)
-    return Bounds(
-        path_s=path_bound(problem) * (1 - SHADE) if objective == "latency" else 0.0,
+    found = Bounds(
+        path_s=path_bound(problem) * (1 - SHADE) if objective != "throughput" else 0.0,
         area_s=area * (1 - SHADE),
         pinned_s=pinned_bound(problem) * (1 - SHADE),
         links_s=links_bound(problem) * (1 - SHADE),
         by=by,
+        peak_bytes=peak_bound(problem),
     )
+    return replace(found, energy_j=energy_bound(problem, found.value_s) * (1 - SHADE))
 
 
 def path_bound(problem: Problem) -> float:
@@ -141,6 +148,28 @@ def links_bound(problem: Problem) -> float:
                     took = problem.transfer_s(size, source[0], devices[0])
                     load[channel] = load.get(channel, 0.0) + took
     return max(load.values(), default=0.0)
+
+
+def peak_bound(problem: Problem) -> float:
+    """Returns the bytes that some device keeps in every schedule."""
+    held = [0.0] * problem.m
+    for t, devices in enumerate(problem.able):
+        if len(devices) == 1:
+            held[devices[0]] += problem.size[t]
+    return max(*held, max(problem.size), sum(problem.size) / problem.m)
+
+
+def energy_bound(problem: Problem, least_s: float) -> float:
+    """Returns the joules that every schedule takes. least_s: what none is shorter than.
+
+    A device takes its idle watts all the time, and more while it works.
+    """
+    watts = problem.where.watts
+    more = [watts[name].more if name in watts else 0.0 for name in problem.where.devices]
+    work = sum(
+        min(more[d] * problem.cost[t][d] for d in devices) for t, devices in enumerate(problem.able)
+    )
+    return work + least_s * sum(each.idle for each in watts.values())
 
 
 def area_bound(problem: Problem, linear: bool = True) -> tuple[float, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..errors import PlanError
@@ -18,7 +18,7 @@ from .auto import best_of_all
 from .gantt import save_gantt
 from .improve.steps import default_budget
 from .memory import respecting_memory
-from .objectives import OBJECTIVES, throughput
+from .objectives import Objective, least_of, metrics_of
 from .policies import POLICIES, single
 from .problem import Problem, make_problem
 from .result import ScheduleValue, Transfer
@@ -60,14 +60,15 @@ def schedule(
     tasks: TaskGraph,
     where: Topology,
     policy: str = "auto",
-    objective: str = "latency",
+    objective: str | Mapping[str, float] | Objective = "latency",
     budget_s: float | None = None,
     seed: int = 0,
     links: str = "parallel",
 ) -> Schedule:
     """Returns where and when each task runs.
 
-    policy: one of `policies()`, or `single:<device>`. objective: "latency" or "throughput".
+    policy: one of `policies()`, or `single:<device>`. objective: "latency", "throughput", "memory",
+    "energy", or a mix of them as a mapping to weights; see objectives.py.
     budget_s: what `auto` may take, by default 0.3 ms for each task times the square root of the
     number of devices, from 5 ms to 0.2 s. It is counted in steps, at the speed of a slow core, so
     that the same seed gives the same schedule on every machine; other policies take as long as they
@@ -76,18 +77,24 @@ def schedule(
     Raises:
         PlanError: no schedule exists, or a word is unknown.
     """
-    if objective not in OBJECTIVES:
-        raise PlanError(_unknown("objective", objective, list(OBJECTIVES)))
+    goal = Objective.of(objective)
+    without = [name for name in where.devices if name not in where.watts]
+    if goal.asks("energy") and without:
+        raise PlanError(
+            f"[schedule] expected watts of every device for the objective {goal.name}, got none of "
+            f"{without[0]}; try Topology(..., watts={{{without[0]!r}: Watts(busy, idle), ...}})"
+        )
     if budget_s is not None and not budget_s >= 0:
         raise PlanError(f"[schedule] expected a budget of 0 or more seconds, got {budget_s!r}")
     problem = make_problem(tasks, where, links)
     if policy == "auto":
         if budget_s is None:
             budget_s = default_budget(problem)
-        name, placed = best_of_all(problem, objective, budget_s, seed)
+        name, placed, least = best_of_all(problem, goal, budget_s, seed)
     else:
         name, placed = policy, respecting_memory(problem, find_policy(problem, policy))
-    return make_schedule(problem, placed, name, objective)
+        least = None
+    return make_schedule(problem, placed, name, goal, least)
 
 
 def find_policy(problem: Problem, policy: str) -> Callable[[Problem], Placed]:
@@ -113,23 +120,35 @@ def _unknown(what: str, got: str, known: list[str]) -> str:
     return f"[schedule] expected a known {what}, got {got!r}; try {hint}"
 
 
-def make_schedule(problem: Problem, placed: Placed, policy: str, objective: str) -> Schedule:
-    """Returns a schedule with names and times from what a policy decided."""
+def make_schedule(
+    problem: Problem,
+    placed: Placed,
+    policy: str,
+    objective: str | Objective,
+    least: Mapping[str, float] | None = None,
+) -> Schedule:
+    """Returns a schedule with names and times from what a policy decided.
+
+    least: what a mix is relative to; the schedule itself unless given.
+    """
     times = simulate(problem, placed)
     names = [task.name for task in problem.tasks]
     devices = problem.where.devices
+    metrics = metrics_of(problem, placed, times)
     return Schedule(
         tasks=problem.tasks,
         where=problem.where,
         links="exclusive" if problem.exclusive else "parallel",
         policy=policy,
-        objective=objective,
+        objective=Objective.of(objective).name,
         device={name: devices[d] for name, d in zip(names, placed.device, strict=True)},
         start_s=dict(zip(names, times.start, strict=True)),
         finish_s=dict(zip(names, times.finish, strict=True)),
         transfers=_transfers(problem, placed, times),
         makespan_s=times.makespan,
-        period_s=throughput(problem, placed, times),
+        period_s=metrics.period_s,
+        metrics=metrics,
+        least=least_of([metrics.values]) if least is None else least,
         _problem=problem,
     )
 

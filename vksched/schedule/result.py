@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from .bounds import Bounds, find_bounds
+from .objectives import Metrics, Objective
 from .problem import Problem
 from .values import TaskGraph, Topology
 
@@ -33,8 +34,10 @@ class ScheduleValue:
     """Where and when each task runs; `Schedule` adds checks and a picture.
 
     policy: of `auto` the policy that it began with, such as "heft" or "heft, improved".
-    makespan_s: the last end. period_s: seconds between two runs of a stream at best, which is the
-    largest load of a device.
+    objective: a word, or weights as "latency=1,energy=0.5". makespan_s: the last end. period_s:
+    seconds between two runs of a stream at best, which is the largest load of a device. metrics:
+    what each objective asks for. least: of a mix the least of each word over all candidates, which
+    its value is relative to.
     """
 
     tasks: TaskGraph = field(repr=False)
@@ -48,6 +51,8 @@ class ScheduleValue:
     transfers: tuple[Transfer, ...] = field(repr=False)
     makespan_s: float
     period_s: float
+    metrics: Metrics = field(repr=False)
+    least: Mapping[str, float] = field(repr=False)
     _problem: Problem = field(repr=False, compare=False)
 
     @cached_property
@@ -55,20 +60,45 @@ class ScheduleValue:
         """The lower bounds, found when they are first asked for."""
         return find_bounds(self._problem, self.objective)
 
+    @cached_property
+    def goal(self) -> Objective:
+        """The objective, as a value."""
+        return Objective.of(self.objective)
+
+    @property
+    def value(self) -> float:
+        """What the objective asks for: seconds, bytes or joules; of a mix the mean of its ratios to
+        the least of all candidates.
+        """
+        return self.goal.value(self.metrics.values, self.least)
+
+    @property
+    def lower_bound(self) -> float:
+        """What no schedule can be under, in the same unit; 0 of a mix, for which none is known."""
+        bounds = {
+            "latency": self.bounds.value_s,
+            "throughput": self.bounds.value_s,
+            "memory": self.bounds.peak_bytes,
+            "energy": self.bounds.energy_j,
+        }
+        return bounds.get(self.goal.word, 0.0)
+
     @property
     def value_s(self) -> float:
-        """What the objective asks for: the makespan, or the period."""
-        return self.period_s if self.objective == "throughput" else self.makespan_s
+        """The seconds that the objective asks for: the period of throughput, else the makespan."""
+        return self.period_s if self.goal.word == "throughput" else self.makespan_s
 
     @property
     def lower_bound_s(self) -> float:
-        """What no schedule can be under, for the same objective."""
+        """What `value_s` of no schedule can be under."""
         return self.bounds.value_s
 
     @property
     def ratio(self) -> float:
-        """How far the schedule is above its lower bound: 1.0 is as good as can be."""
-        return self.value_s / self.lower_bound_s if self.lower_bound_s > 0 else 1.0
+        """How far the schedule is above its lower bound: 1.0 is as good as can be, and all that is
+        known where there is no bound.
+        """
+        return self.value / self.lower_bound if self.lower_bound > 0 else 1.0
 
     @property
     def busy_s(self) -> dict[str, float]:
@@ -88,6 +118,7 @@ class ScheduleValue:
             "makespan_s": self.makespan_s,
             "period_s": self.period_s,
             "lower_bound_s": self.lower_bound_s,
+            "metrics": self.metrics.as_dict(),
             "bounds_s": self.bounds.as_dict(),
             "busy_s": self.busy_s,
             "tasks": [

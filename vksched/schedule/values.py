@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from ..errors import GraphError, PlanError
 from ..machine.links import Link
+from ..machine.power import Watts
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +149,11 @@ def _circle(after: Sequence[Sequence[int]], left: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Topology:
-    """Devices, the links between them, and their memory.
+    """Devices, the links between them, their memory and their watts.
 
     links: a link for (a, b) serves both ways unless (b, a) is given too. default_link: of pairs
-    that are not named. memory_bytes: of devices whose memory is limited.
+    that are not named. memory_bytes: of devices whose memory is limited. watts: of devices, for the
+    objective "energy"; others count 0.
 
     Raises:
         PlanError: names that are unknown or used twice, or a link that is no link.
@@ -161,6 +163,7 @@ class Topology:
     links: Mapping[tuple[str, str], Link]
     memory_bytes: Mapping[str, float]
     default_link: Link
+    watts: Mapping[str, Watts]
 
     def __init__(
         self,
@@ -169,6 +172,7 @@ class Topology:
         *,
         memory_bytes: Mapping[str, float] | None = None,
         default_link: Link | None = None,
+        watts: Mapping[str, Watts] | None = None,
     ) -> None:
         names = tuple(devices)
         known = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
@@ -194,10 +198,18 @@ class Topology:
                     f"[topology] expected 0 or more bytes of memory for {known}, got {size!r} for "
                     f"{name!r}"
                 )
+        power = dict(watts or {})
+        for name, each in power.items():
+            if name not in there or not 0 <= each.idle <= each.busy < math.inf:
+                raise PlanError(
+                    f"[topology] expected busy watts, and at most as many idle ones, for {known}, "
+                    f"got {each!r} for {name!r}"
+                )
         object.__setattr__(self, "devices", names)
         object.__setattr__(self, "links", given)
         object.__setattr__(self, "memory_bytes", room)
         object.__setattr__(self, "default_link", base)
+        object.__setattr__(self, "watts", power)
 
     def link(self, source: str, target: str) -> Link:
         """Returns the link from one device to another."""

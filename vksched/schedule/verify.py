@@ -38,6 +38,8 @@ def verify(plan: ScheduleValue) -> None:
         _refuse(f"a makespan of {latest}", f"{plan.makespan_s}")
     if plan.value_s < plan.lower_bound_s * (1 - SLACK) - slack:
         _refuse(f"at least the lower bound of {plan.lower_bound_s}", f"{plan.value_s}")
+    if plan.value < plan.lower_bound * (1 - SLACK) - slack:
+        _refuse(f"at least the lower bound of {plan.lower_bound}", f"{plan.value}")
 
 
 def _check_tasks(plan: ScheduleValue, slack: float) -> None:
