@@ -1,16 +1,25 @@
-"""Simulated runs: the times of null devices to the letter, known timelines, streams."""
+"""Simulated runs: the times of null devices to the letter, known timelines, streams; mistakes that
+are planted in the simulator and have to show.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 from graphs import CPU, A, B, diamond, make_machine, make_plan
 
 import vksched as vs
+from vksched.machine.costs import Costs, Curve
 from vksched.machine.links import Link
 from vksched.machine.spec import DeviceSpec
+from vksched.plan import simulate as simulator
 from vksched.plan.plan import Plan
 from vksched.plan.simulate import Program, Step, program_of, run_program, simulate
 from vksched.types import NDArray
@@ -23,18 +32,35 @@ SPECS = (
 LINKS = {A: Link(3e7, 1e-5), B: Link(1e7, 3e-5)}
 
 
-def null_devices(clock: vs.SimulatedClock) -> list[vs.NullDevice]:
+COSTS = {
+    A: Costs(
+        (Curve("copy in/bytes", ((-20.0, 0.4),)), Curve("copy out/bytes", ((-20.0, 0.6),))),
+        launch_s=3e-6, start_s=4e-5, submit_s=5e-5, fence_s=6e-5, run_s=9e-5, calls=2,
+    ),
+    B: Costs(launch_s=1e-6, start_s=2e-5, submit_s=8e-5, fence_s=2e-5, run_s=3e-5, calls=1),
+    CPU: Costs(launch_s=2e-6, submit_s=1e-6, run_s=1e-5, calls=1),
+}  # fmt: skip
+"""As measured: what the host does about a submission is no time of the device."""
+
+
+def null_devices(clock: vs.SimulatedClock, measured: bool = False) -> list[vs.NullDevice]:
     """Two unequal devices and a slow CPU, all on one clock."""
-    return [vs.NullDevice(spec, clock, link=LINKS.get(spec.name)) for spec in SPECS]
+    specs = [replace(s, costs=COSTS[s.name]) if measured else s for s in SPECS]
+    return [vs.NullDevice(spec, clock, link=LINKS.get(spec.name)) for spec in specs]
 
 
 def run_on_null(
-    outputs: Sequence[vs.Tensor], placement: dict[vs.Tensor, str], feeds: dict[str, NDArray]
+    outputs: Sequence[vs.Tensor],
+    placement: dict[vs.Tensor, str],
+    feeds: dict[str, NDArray],
+    measured: bool = False,
+    updates: dict[vs.Tensor, vs.Tensor] | None = None,
 ) -> tuple[Plan, float]:
     """The plan of a graph and the simulated seconds of one run on null devices."""
     clock = vs.SimulatedClock()
-    with vs.Scheduler(null_devices(clock), trace=vs.Trace(clock), optimize=False) as sched:
-        run = sched.compile(outputs, placement)
+    devices = null_devices(clock, measured)
+    with vs.Scheduler(devices, trace=vs.Trace(clock), optimize=False) as sched:
+        run = sched.compile(outputs, placement, updates=updates)
         start = clock.now()
         run(**feeds)
         return run.plan, clock.now() - start
@@ -57,8 +83,8 @@ def drawn_graph(rng: np.random.Generator) -> list[vs.Tensor]:
     return [pool[-1], pool[-2], pool[len(pool) // 2]]
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_null_devices_take_the_simulated_time(seed: int) -> None:
+def drawn_run(seed: int, measured: bool) -> tuple[Plan, float]:
+    """A drawn graph on drawn devices, and what a run of it takes there."""
     rng = np.random.default_rng(seed)
     outputs = drawn_graph(rng)
     graph, ids = vs.build_graph(outputs)
@@ -67,21 +93,149 @@ def test_null_devices_take_the_simulated_time(seed: int) -> None:
         for tensor, node in ids.items()
         if graph.nodes[node].op not in ("input", "weight", "constant") and rng.random() < 0.6
     }
-    plan, seconds = run_on_null(outputs, placement, {"x": rng.random((16, 32), np.float32)})
-    assert simulate(plan).seconds == pytest.approx(seconds, rel=1e-9)
+    feeds = {"x": rng.random((16, 32), np.float32)}
+    return run_on_null(outputs, placement, feeds, measured)
 
 
-def test_states_are_written_after_the_results_are_there() -> None:
+def run_with_states(measured: bool) -> tuple[Plan, float]:
+    """A run that writes a state on another device than its result comes from."""
     x, total = vs.input("x", (16, 32)), vs.state(np.zeros((16, 32), np.float32), name="total")
     summed = vs.add(total, x, name="summed")
     scaled = vs.mul(summed, 2.0, name="scaled")
-    clock = vs.SimulatedClock()
-    with vs.Scheduler(null_devices(clock), trace=vs.Trace(clock), optimize=False) as sched:
-        run = sched.compile(scaled, {"scaled": B, "summed": A}, updates={total: summed})
-        start = clock.now()
-        run(x=np.ones((16, 32), np.float32))
-        assert run.plan.commits
-        assert simulate(run.plan).seconds == pytest.approx(clock.now() - start, rel=1e-9)
+    feeds: dict[str, NDArray] = {"x": np.ones((16, 32), np.float32)}
+    placement = {scaled: B, summed: A}
+    return run_on_null([scaled], placement, feeds, measured, {total: summed})
+
+
+def run_with_streamed_weights(measured: bool) -> tuple[Plan, float]:
+    """A run on a device whose weight stays in host memory."""
+    x = vs.input("x", (64, 32))
+    weight = vs.weight(np.ones((32, 32), np.float32), name="w")
+    product = vs.matmul(x, weight, name="product")
+    feeds: dict[str, NDArray] = {"x": np.ones((64, 32), np.float32)}
+    return run_on_null([product], {weight: CPU, product: A}, feeds, measured)
+
+
+def run_with_late_input(measured: bool) -> tuple[Plan, float]:
+    """A run whose second device gets a value of the caller while the first one works."""
+    x, y = vs.input("x", (16, 32)), vs.input("y", (16, 32))
+    early = vs.exp(x, name="early")
+    late = vs.add(early, y, name="late")
+    feeds: dict[str, NDArray] = {n: np.ones((16, 32), np.float32) for n in ("x", "y")}
+    return run_on_null([late], {early: A, late: B}, feeds, measured)
+
+
+@pytest.mark.parametrize("measured", [False, True])
+@pytest.mark.parametrize("seed", range(60))
+def test_null_devices_take_the_simulated_time(seed: int, measured: bool) -> None:
+    plan, seconds = drawn_run(seed, measured)
+    assert simulate(plan).seconds == pytest.approx(seconds, rel=1e-9)
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_states_are_written_after_the_results_are_there(measured: bool) -> None:
+    plan, seconds = run_with_states(measured)
+    assert plan.commits
+    assert simulate(plan).seconds == pytest.approx(seconds, rel=1e-9)
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_weights_in_host_memory_cross_in_each_run(measured: bool) -> None:
+    plan, seconds = run_with_streamed_weights(measured)
+    assert any(c.node in plan.graph.data for s in plan.splits for c in s.copies_in)
+    assert simulate(plan).seconds == pytest.approx(seconds, rel=1e-9)
+
+
+# -- planted mistakes ------------------------------------------------------------------------------
+
+MISTAKES = {
+    "a fence costs nothing": ("self.now_s += self._program.steps[split].fence_s", "pass"),
+    "waits in another order": ("for split in splits:", "for split in reversed(tuple(splits)):"),
+    "nobody waits before a split": ("self._wait(step.waits)", "pass"),
+    "nobody waits at the end": ("self._wait(self._program.final_waits)", "pass"),
+    "given values are copied after the waits": (
+        "self._copy(step.given_s, step.device, number)\n            self._wait(step.waits)",
+        "self._wait(step.waits)\n            self._copy(step.given_s, step.device, number)",
+    ),
+    "a value that crosses is copied once": (" + enters_s(value, part.device)", ""),
+    "it leaves the device that it goes to": ("parts[source].device) +", "part.device) +"),
+    "a device does two splits at a time": (
+        "max(self.now_s, self._free_s[step.device])", "self.now_s",
+    ),
+    "the host hands splits over in no time": ("self.now_s += step.submit_s", "pass"),
+    "a run begins in no time": ("start_s + program.run_s", "start_s"),
+    "the host does the device's part of a copy, too": (
+        "max(0.0, taken_s - cost.copy_seconds(spec, way, size_bytes))", "taken_s",
+    ),
+    "the device does no part of a copy": (
+        "taken_s = cost.copy_seconds(spec, way, size_bytes)", "taken_s = 0.0",
+    ),
+    "a submission takes the device no time": (
+        "spec.costs.start_s if spec.costs.calls else spec.submit_s", "0.0",
+    ),
+    "measured submissions take as long as rough ones": (
+        "spec.costs.start_s if spec.costs.calls else spec.submit_s", "spec.submit_s",
+    ),
+    "weights stream in for nothing": ("if not taken_s and value in graph.data:", "if False:"),
+    "the host copies weights that stream in": ("elif value not in graph.data:", "else:"),
+    "results cost nothing to fetch": ("fetched_s += leaves_s(", "leaves_s("),
+    "results are fetched before the last wait": (
+        "self._wait(self._program.final_waits)\n        if run == number:\n"
+        "            self._copy(self._program.fetched_s, self._on(number - 1), None)\n",
+        "if run == number:\n"
+        "            self._copy(self._program.fetched_s, self._on(number - 1), None)\n"
+        "        self._wait(self._program.final_waits)\n",
+    ),
+    "a node costs on each device what it costs on the first": (
+        "plan.graph.signatures[node], plan.machine.devices[device]",
+        "plan.graph.signatures[node], plan.machine.devices[0]",
+    ),
+    "a split runs its first node only": (
+        "for node in part.nodes])", "for node in part.nodes[:1]])",
+    ),
+}  # fmt: skip
+"""By what is wrong: a text of simulate.py that stands there once, and what stands there instead."""
+
+
+@pytest.fixture(scope="module")
+def runs() -> list[tuple[Plan, float]]:
+    """Plans, and what runs of them take on null devices, measured and not."""
+    drawn = [drawn_run(seed, measured) for seed in range(12) for measured in (False, True)]
+    named = (run_with_states, run_with_streamed_weights, run_with_late_input)
+    return [*drawn, *(make(measured) for make in named for measured in (False, True))]
+
+
+def simulate_with(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> Callable[[Plan], Any]:
+    """`simulate` of a simulator whose source has another text in one place."""
+    source = inspect.getsource(simulator)
+    assert source.count(old) == 1, f"simulate.py has {old!r} {source.count(old)} times"
+    made = ModuleType("vksched.plan.mistaken")
+    made.__package__ = "vksched.plan"
+    monkeypatch.setitem(sys.modules, made.__name__, made)  # dataclasses look there
+    exec(compile(source.replace(old, new), "mistaken.py", "exec"), made.__dict__)
+    return made.simulate  # type: ignore[no-any-return]
+
+
+def differing(runs: list[tuple[Plan, float]], simulate_: Callable[[Plan], Any]) -> int:
+    """How many runs take another time than the simulator says."""
+    return sum(simulate_(plan).seconds != pytest.approx(s, rel=1e-9) for plan, s in runs)
+
+
+def test_a_simulator_without_a_mistake_agrees_on_all_runs(
+    runs: list[tuple[Plan, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same = "import heapq"
+    assert differing(runs, simulate_with(monkeypatch, same, same)) == 0
+
+
+@pytest.mark.parametrize("mistake", list(MISTAKES))
+def test_a_planted_mistake_is_caught_by_null_devices(
+    runs: list[tuple[Plan, float]], monkeypatch: pytest.MonkeyPatch, mistake: str
+) -> None:
+    assert differing(runs, simulate_with(monkeypatch, *MISTAKES[mistake])) > 0
+
+
+# -- known timelines -------------------------------------------------------------------------------
 
 
 def step(device: int, seconds: float, waits: tuple[int, ...] = (), crossed_s: float = 0) -> Step:

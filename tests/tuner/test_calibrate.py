@@ -68,13 +68,16 @@ def test_the_speed_of_a_simulated_device_comes_back(slowdown: float) -> None:
 
 def test_planted_costs_come_back() -> None:
     curves = (Curve("relu/bytes", ((-20.0, 3.0),)), Curve("*/flops", ((-20.0, 5.0),)))
-    planted = Costs(curves, launch_s=4e-6, start_s=1e-5, submit_s=2e-5, calls=1)
+    planted = Costs(
+        curves, launch_s=4e-6, start_s=1e-5, submit_s=2e-5, fence_s=7e-6, run_s=5e-5, calls=1
+    )
     graph = small()
     truth = replace(SPEC, costs=planted)
     found = measured(simulated(truth), graph)
     assert found.overheads is not None
-    assert found.overheads.launch_s == pytest.approx(4e-6, rel=0.01)
-    assert found.overheads.start_s == pytest.approx(3e-5, rel=0.01)
+    for name in ("launch_s", "start_s", "submit_s", "fence_s", "run_s"):
+        expected_s = getattr(planted, name)
+        assert getattr(found.overheads, name) == pytest.approx(expected_s, rel=0.01), name
     costed = replace(SPEC, costs=found.costs)
     for node in graph.ops:
         assert node_seconds(costed, graph, node) == pytest.approx(

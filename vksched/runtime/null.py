@@ -2,8 +2,8 @@
 plans.
 
 It computes with numpy. It takes the time that its DeviceSpec predicts, and that values need on the
-link to the host and back. It is stricter than hardware: a value that is read before the host waited
-for it is an error.
+link to the host and back; of measured costs the host takes its part, as with hardware. It is
+stricter than hardware: a value that is read before the host waited for it is an error.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import threading
 from ..errors import DeviceLost, DeviceTimeout, PlanError
 from ..machine.links import Link
 from ..machine.spec import DeviceSpec
-from ..plan.cost import split_seconds
-from ..plan.value import CopyIn, PlanValue
+from ..plan.cost import COPY_IN, COPY_OUT, copy_seconds, node_seconds
+from ..plan.value import CopyIn, PlanValue, Split
 from ..types import NDArray, Progress
 from .device import Times
 from .host.evaluate import Values, last_uses, run_split
@@ -102,32 +102,53 @@ class NullSession:
         self._intervals: list[dict[int, tuple[float, float]]] = [{} for _ in range(plan.copies)]
         self._tickets: list[dict[int, int]] = [{} for _ in range(plan.copies)]
         self._waited_until_s = [0.0] * plan.copies
-        self._streamed_bytes = {
-            s.id: sum(
-                plan.graph.nodes[c.node].type.device_bytes
-                for c in s.copies_in
-                if c.node in plan.graph.data
-            )
-            for s in plan.splits
-        }
+        self._beside_s = {s.id: self._copies_s(s) for s in plan.splits}
+        used = {s.device for s in plan.splits}
+        runs_s = [plan.machine.devices[d].costs.run_s for d in used if d != index]
+        first = index == min(used, default=-1)  # what the host does for a run it does once
+        self._run_s = max([device.spec.costs.run_s, *runs_s]) if first else 0.0
+
+    def _copies_s(self, split: Split) -> float:
+        """Returns what the device itself takes for values that enter and leave a split. Of weights
+        that are streamed in it takes all, even where nobody has measured it.
+        """
+        data, nodes, seconds = self._plan.graph.data, self._plan.graph.nodes, 0.0
+        for copy in split.copies_in:
+            size_bytes = nodes[copy.node].type.device_bytes
+            own_s = self._own_s(COPY_IN, size_bytes)
+            streamed_s = size_bytes / self._link.bytes_per_s if copy.node in data else 0.0
+            seconds += own_s or streamed_s
+        for out in split.copies_out:
+            seconds += self._own_s(COPY_OUT, nodes[out.node].type.device_bytes)
+        return seconds
+
+    def _own_s(self, way: str, size_bytes: int) -> float:
+        """Returns the device's own part of a transfer, as measured."""
+        on_host = self._link is HERE
+        return 0.0 if on_host else copy_seconds(self._device.spec, way, size_bytes)
 
     def begin(self, slot: int) -> None:
         self._values[slot].clear()
         self._intervals[slot].clear()
         self._tickets[slot].clear()
+        clock = self._device.clock
+        clock.advance_to(clock.now() + self._run_s)
 
     def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
         clock = self._device.clock
         size_bytes = self._plan.graph.nodes[copy.node].type.device_bytes
-        clock.advance_to(clock.now() + self._link.seconds(size_bytes))
+        host_s = self._link.seconds(size_bytes) - self._own_s(COPY_IN, size_bytes)
+        clock.advance_to(clock.now() + max(0.0, host_s))
         self._values[slot][copy.node] = array.copy()
 
     def submit(self, slot: int, split: int, ticket: int) -> None:
         device, graph = self._device, self._plan.graph
         device.submissions += 1
-        duration = split_seconds(device.spec, graph, self._plan.splits[split].nodes)
-        duration *= device.slowdown
-        duration += self._streamed_bytes[split] / self._link.bytes_per_s
+        spec, nodes = device.spec, self._plan.splits[split].nodes
+        device.clock.advance_to(device.clock.now() + spec.costs.submit_s)
+        duration = spec.costs.start_s if spec.costs.calls else spec.submit_s
+        duration += sum(node_seconds(spec, graph, graph.nodes[n]) for n in nodes)
+        duration = device.slowdown * duration + self._beside_s[split]
         start = max(device.clock.now(), device.busy_until_s)
         device.busy_until_s = start + duration
         self._intervals[slot][split] = (start, start + duration)
@@ -147,6 +168,9 @@ class NullSession:
         if end > self._device.clock.now() + timeout_s:
             raise DeviceTimeout(f"[wait] split {split} takes longer than {timeout_s:g} simulated s")
         self._device.clock.advance_to(end)
+        if split in known:
+            clock = self._device.clock
+            clock.advance_to(clock.now() + self._device.spec.costs.fence_s)
         self._waited_until_s[slot] = max(self._waited_until_s[slot], end)
 
     def check(self, slot: int, split: int, ticket: int) -> None:
@@ -161,8 +185,10 @@ class NullSession:
                 if self._intervals[slot][split][1] > self._waited_until_s[slot]:
                     name = self._plan.graph.nodes[node].name
                     raise PlanError(f"[fetch] {name} is read before its split was waited for")
-                clock, type_ = self._device.clock, self._plan.graph.nodes[node].type
-                clock.advance_to(clock.now() + self._way_back.seconds(type_.device_bytes))
+                clock = self._device.clock
+                size_bytes = self._plan.graph.nodes[node].type.device_bytes
+                host_s = self._way_back.seconds(size_bytes) - self._own_s(COPY_OUT, size_bytes)
+                clock.advance_to(clock.now() + max(0.0, host_s))
                 return self._values[slot][node]
         raise PlanError(f"[fetch] {self._plan.graph.nodes[node].name} was not copied out")
 
