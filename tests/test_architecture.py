@@ -59,6 +59,7 @@ ROOMS = {
         ("plan",),
         ("make",),
         ("planner",),
+        ("what_if",),
     ],
 }
 ABOVE_ALL = {"__init__", "__main__", "api"}

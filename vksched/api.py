@@ -24,6 +24,7 @@ from .errors import (
 from .graph import Graph, build_graph
 from .importers import load
 from .machine.costs import Costs
+from .machine.files import load_machine
 from .machine.links import Link, Links
 from .machine.spec import DeviceSpec, Machine
 from .ops import *  # noqa: F403 - the op set, by its own __all__
@@ -85,6 +86,7 @@ __all__ = [
     "devices",
     "input",
     "load",
+    "load_machine",
     "plan_graph",
     "scope",
     "state",

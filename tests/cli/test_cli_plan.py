@@ -179,7 +179,9 @@ def test_modules_are_found_from_the_current_folder(
 @pytest.mark.parametrize(
     ("args", "code", "match"),
     [
-        (["{}"], 2, "expected MODULE:ATTRIBUTE or FILE.py:ATTRIBUTE.*try vksched info"),
+        (["{}"], 2, "expected MODULE:ATTRIBUTE, FILE.py:ATTRIBUTE or MODEL.onnx, got"),
+        (["{}:x", "--dim", "n=3"], 2, "--dim and --shape are for ONNX models"),
+        (["no.onnx", "--devices", "cpu"], 1, "no.onnx"),
         (["{}:"], 2, "expected MODULE:ATTRIBUTE"),
         (["{}:nope"], 1, "model.py has no 'nope'; there is: x, w, hidden, Holder, build, sized"),
         (["{}:hidden.nope"], 1, "has no 'hidden.nope'"),

@@ -19,9 +19,17 @@ WIDE_COLUMNS = 150
 
 
 @click.command()
+@click.option(
+    "--presets",
+    is_flag=True,
+    help="List the cards, machines and links that --machine and --what-if know, instead.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print everything known, as JSON.")
-def devices(as_json: bool) -> None:
+def devices(presets: bool, as_json: bool) -> None:
     """List the devices, their limits, and which of them are used by default."""
+    if presets:
+        show_presets(as_json)
+        return
     from ..runtime.vulkan import probe
 
     found = probe.survey()
@@ -37,6 +45,52 @@ def devices(as_json: bool) -> None:
     for note in found.notes:
         if note not in (found.reason or ""):
             click.echo(f"driver left out: {note}", err=True)
+
+
+def show_presets(as_json: bool) -> None:
+    """Prints the cards, machines and links that have names."""
+    from ..machine.presets import card, card_names, machine_data, machine_names
+    from ..machine.ways import LANE_BYTES_PER_S, LANES, WAYS
+    from . import feeds
+
+    cards = [card(name) for name in card_names()]
+    machines = {name: str(machine_data(name)["about"]) for name in machine_names()}
+    if as_json:
+        plain = [dataclasses.asdict(each) for each in cards]
+        for entry in plain:
+            del entry["limits"]["tuned"]
+        data = {
+            "cards": plain,
+            "machines": [{"name": name, "about": about} for name, about in machines.items()],
+            "links": {name: dataclasses.asdict(link) for name, link in WAYS.items()},
+        }
+        click.echo(json.dumps(data, indent=2))
+        return
+    table = feeds.table("card", "label", "GiB", "TFLOPS", "GB/s", "plug", "watts", left=2)
+    for each in cards:
+        table.add_row(
+            each.name,
+            each.label,
+            f"{each.memory_bytes / GIB:g}",
+            f"{each.flops_per_s / 1e12:.3g}",
+            f"{each.bytes_per_s / 1e9:.0f}",
+            each.link,
+            f"{each.busy_watts:g}",
+        )
+    feeds.print_table(table)
+    sources = ", ".join(dict.fromkeys(each.source for each in cards))
+    click.echo(f"TFLOPS of float32, GB/s of the memory, watts of the board: {sources}")
+    click.echo()
+    rows = feeds.table("machine", "", left=2)
+    for name, about in machines.items():
+        rows.add_row(name, about)
+    feeds.print_table(rows)
+    others = ", ".join(name for name in WAYS if not name.startswith("pcie"))
+    lanes = ", ".join(map(str, LANES))
+    click.echo(
+        f"links: pcie4x16 and others of generation {min(LANE_BYTES_PER_S)} to "
+        f"{max(LANE_BYTES_PER_S)} with {lanes} lanes; {others}"
+    )
 
 
 def device_table(found: tuple[DeviceInfo, ...], width: int) -> RenderableType:

@@ -13,7 +13,7 @@ import click
 
 from ..errors import DeviceError, VkschedError
 from . import feeds
-from .plan import machine_here, names_cpu
+from .machines import machine_of, machine_option
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -42,6 +42,7 @@ MOST_BODIES, MOST_OPS = 40, 6
 @click.command()
 @feeds.model_argument
 @feeds.devices_option
+@machine_option
 @feeds.place_option
 @feeds.dim_option
 @feeds.shape_option
@@ -50,6 +51,7 @@ MOST_BODIES, MOST_OPS = 40, 6
 def info(
     model_file: str,
     devices: str | None,
+    machine_file: str | None,
     places: tuple[str, ...],
     dims: tuple[str, ...],
     shapes: tuple[str, ...],
@@ -63,7 +65,7 @@ def info(
 
         with feeds.progress_bars(as_json) as progress:
             model = load(model_file, progress)
-        machine, aliases = machine_here(devices)
+        machine, aliases, with_cpu = machine_of(devices, machine_file)
         report = describe(
             model,
             machine,
@@ -71,7 +73,7 @@ def info(
             feeds.parse_dims(dims),
             feeds.parse_shapes(shapes),
             feeds.read_arrays(inputs, model),
-            names_cpu(devices),
+            with_cpu,
         )
     report["notes"] += notes
     click.echo(json.dumps(report, indent=2)) if as_json else _show(report, model)

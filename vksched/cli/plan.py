@@ -7,7 +7,6 @@ import importlib.util
 import inspect
 import json
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -17,22 +16,22 @@ import click
 
 from ..errors import VkschedError
 from . import feeds
+from .machines import machine_of, machine_option, what_if_option
 
 if TYPE_CHECKING:
-    from ..machine.spec import DeviceSpec, Machine
+    from ..graph import Graph
     from ..plan.plan import Plan
+    from ..plan.what_if import Comparison
 
 
 @click.command()
-@click.argument("address", metavar="MODULE_OR_FILE:ATTRIBUTE")
+@click.argument("address", metavar="MODEL.onnx|MODULE_OR_FILE:ATTRIBUTE")
 @click.option("--devices", metavar="A,B", help="Plan for these devices; the CPU is always last.")
-@click.option(
-    "--machine",
-    "machine_file",
-    metavar="FILE.json",
-    help='Plan for the devices of a file, here or not: the "machine" of --json.',
-)
+@machine_option
+@what_if_option
 @feeds.place_option
+@feeds.dim_option
+@feeds.shape_option
 @click.option(
     "--policy",
     type=click.Choice(["auto", "priority"]),
@@ -48,7 +47,10 @@ def plan(
     address: str,
     devices: str | None,
     machine_file: str | None,
+    what_ifs: tuple[str, ...],
     places: tuple[str, ...],
+    dims: tuple[str, ...],
+    shapes: tuple[str, ...],
     policy: str,
     copies: int,
     node: str | None,
@@ -59,101 +61,82 @@ def plan(
 
     The attribute is a Tensor, a sequence or a dict of them, or a function without arguments that
     returns one of these.
+
+    With --machine or --what-if it tells as well where each layer runs, how long a run takes by
+    simulation, and how long without each device, on each alone, and after each change.
     """
-    from ..engine.request import Request
-    from ..graph import build_graph
-    from ..plan.planner import plan_graph
+    from .elsewhere import Planner, compare_machines
 
     if devices is not None and machine_file is not None:
         raise click.UsageError("--devices and --machine exclude each other.")
-    machine: Machine
-    aliases: dict[str, str] = {}
-    graph, _ = build_graph(load_outputs(address))
-    if machine_file is not None:
-        machine = read_machine(machine_file)
-    else:
-        machine, aliases = machine_here(devices)
+    graph, remarks = load_graph(address, dims, shapes)
+    machine, aliases, with_cpu = machine_of(devices, machine_file)
     wanted = feeds.parse_places(places)
     overrides = tuple((pattern, aliases.get(name, name)) for pattern, name in wanted.items())
-    request = Request(graph, overrides, {}).optimized(machine)
-    found = plan_graph(
-        request.graph,
-        machine,
-        policy=policy,
-        overrides=request.overrides,
-        copies=copies,
-        with_cpu=machine_file is None and names_cpu(devices),
-    )
-    text = _text(found, node, as_json)
+    planner = Planner(graph, machine, overrides, policy, copies, with_cpu)
+    found = planner(machine)
+    others = None
+    if node is None and (what_ifs or machine_file is not None):
+        others = compare_machines(planner, what_ifs)
+    text = _text(found, node, as_json, others)
     if svg is not None:
         found.draw(svg)
         click.echo(f"wrote {svg}", err=True)
+    for remark in remarks:
+        click.echo(f"note: {remark}", err=True)
     click.echo(text)
 
 
-def _text(plan: Plan, node: str | None, as_json: bool) -> str:
+def _text(plan: Plan, node: str | None, as_json: bool, others: Comparison | None) -> str:
     from ..plan.tell.explain import COMMAND, explain_plan
+    from .elsewhere import predicted_as_dict, predicted_as_text
 
-    if not as_json:
-        return plan.explain(node) if node is not None else explain_plan(plan, COMMAND)
-    if node is None:
-        return json.dumps(plan.as_dict(), indent=2)
-    return json.dumps([plan.node_as_dict(i) for i in plan.find(node)], indent=2)
-
-
-# -- the machine -----------------------------------------------------------------------------------
-
-
-def machine_here(names: str | None) -> tuple[Machine, dict[str, str]]:
-    """Returns the machine of the devices named, or used by default, and their other names."""
-    from ..machine.spec import Machine
-    from ..runtime.vulkan import probe
-    from ..tuner.store import Store
-    from ..tuner.tuner import Tuner, mode_of
-
-    tuner = Tuner(mode_of("auto"), Store())
-    if names is None:
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            wanted = [info.name for info in probe.default_devices()]
-        for warning in said:
-            click.echo(str(warning.message), err=True)
-    else:
-        wanted = [name.strip() for name in names.split(",")]
-    specs: list[DeviceSpec] = []
-    aliases: dict[str, str] = {}
-    for given in wanted:
-        info = probe.resolve(given)
-        if info.name == "cpu":
-            continue
-        count = 1 + sum(spec.name.partition("#")[0] == info.name for spec in specs)
-        name = info.name if count == 1 else f"{info.name}#{count}"
-        aliases.setdefault(given, name)
-        specs.append(tuner.tuned(probe.device_spec(info, name)))
-    return Machine((*specs, probe.device_spec(probe.cpu_device()))), aliases
-
-
-def names_cpu(names: str | None) -> bool:
-    """Whether the CPU competes with other devices: it is named, or nothing is."""
-    return names is None or "cpu" in [name.strip() for name in names.split(",")]
-
-
-def read_machine(path: str) -> Machine:
-    """Returns the machine of a file: what --json prints as "machine", or all that it prints.
-
-    Raises:
-        VkschedError: the file cannot be read; PlanError: it is no machine.
-    """
-    from ..machine.spec import Machine
-
-    try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise VkschedError(f"[plan] cannot read {path}: {feeds.said(error, str(path))}") from error
-    return Machine.from_dict(data.get("machine", data) if isinstance(data, dict) else data)
+    if node is not None:
+        if not as_json:
+            return plan.explain(node)
+        return json.dumps([plan.node_as_dict(i) for i in plan.find(node)], indent=2)
+    if as_json:
+        more = {} if others is None else predicted_as_dict(plan, others)
+        return json.dumps({**plan.as_dict(), **more}, indent=2)
+    text = explain_plan(plan, COMMAND)
+    return text if others is None else f"{text}\n\n{predicted_as_text(plan, others)}"
 
 
 # -- the graph -------------------------------------------------------------------------------------
+
+
+def load_graph(
+    address: str, dims: tuple[str, ...], shapes: tuple[str, ...]
+) -> tuple[Graph, list[str]]:
+    """Returns the graph at an address, and what is to be said of it. dims, shapes: sizes of an ONNX
+    model; its first stage is what is planned.
+
+    Raises:
+        VkschedError: there is none, or it cannot be read.
+    """
+    from ..graph import build_graph
+
+    if Path(address).suffix != ".onnx":
+        if dims or shapes:
+            raise click.UsageError("--dim and --shape are for ONNX models.")
+        return build_graph(load_outputs(address))[0], []
+    from ..importers import load
+    from ..importers.onnx.example import choose_shapes
+    from .info import hint_at, lower_model
+
+    with feeds.collected_warnings() as said:
+        model = load(address)
+        sizes = choose_shapes(model, {}, feeds.parse_dims(dims), feeds.parse_shapes(shapes))
+        options = feeds.size_options(model, sizes)
+        with hint_at(sizes.assumed, options):
+            lowered, notes = lower_model(model, sizes.shapes, {})
+    if not lowered.outputs:
+        raise VkschedError(f"[plan] {address} has nothing to plan: the host computes all of it")
+    if sizes.assumed:
+        notes.append(f"size 1 is assumed for {', '.join(sizes.assumed)}; try {options}")
+    if lowered.then is not None:
+        notes.append("only the first stage is planned; what depends on its values comes later")
+    return build_graph(lowered.outputs)[0], [*notes, *said]
 
 
 def load_outputs(address: str) -> Any:
@@ -165,8 +148,7 @@ def load_outputs(address: str) -> Any:
     place, _, attribute = address.rpartition(":")
     if not place or not attribute:
         raise click.UsageError(
-            f"expected MODULE:ATTRIBUTE or FILE.py:ATTRIBUTE, got {address!r}; try vksched info "
-            "for an ONNX model."
+            f"expected MODULE:ATTRIBUTE, FILE.py:ATTRIBUTE or MODEL.onnx, got {address!r}."
         )
     module = _guard(f"import {place}", lambda: _load_module(place))
     value: Any = module

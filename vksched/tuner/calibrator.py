@@ -14,7 +14,7 @@ from __future__ import annotations
 import platform
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,22 +89,31 @@ class Calibrator:
 
     def links(self, devices: Sequence[Device]) -> tuple[tuple[str, str, Link], ...]:
         """Returns the links among devices, the last of which is the host: what a device itself
-        says of its link, else what was measured. Two devices reach each other through the host.
+        says of its link, else what was measured.
         """
-        host = devices[-1].name
+        own = {device.name: device.link for device in devices if device.link is not None}
+        return self.links_of([device.spec for device in devices], own)
+
+    def links_of(
+        self, specs: Sequence[DeviceSpec], own: Mapping[str, Link] | None = None
+    ) -> tuple[tuple[str, str, Link], ...]:
+        """Returns the links among devices that need not be open, the last of which is the host. Two
+        devices reach each other through it. own: links by name that are not looked up.
+        """
+        host = specs[-1].name
         pairs: list[tuple[str, str, Link]] = []
         into: dict[str, Link] = {}
         out: dict[str, Link] = {}
-        for device in devices[:-1]:
-            if device.link is not None:
-                pairs.append((device.name, host, device.link))
+        for spec in specs[:-1]:
+            if own and spec.name in own:
+                pairs.append((spec.name, host, own[spec.name]))
                 continue
-            known = self.known(device.spec)
+            known = self.known(spec)
             if known.link_in is not None:
-                into[device.name] = known.link_in
-                out[device.name] = known.link_out or known.link_in
-                pairs.append((host, device.name, into[device.name]))
-                pairs.append((device.name, host, out[device.name]))
+                into[spec.name] = known.link_in
+                out[spec.name] = known.link_out or known.link_in
+                pairs.append((host, spec.name, into[spec.name]))
+                pairs.append((spec.name, host, out[spec.name]))
         pairs += [(a, b, through(out[a], into[b])) for a in out for b in into if a != b]
         return tuple(pairs)
 

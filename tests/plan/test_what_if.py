@@ -1,0 +1,184 @@
+"""What if: machines beside each other, by the plans that each would get."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from graphs import CPU, A, B, C
+from test_by_cost import FAST, SLOW, WIDTH, branches, layers, machine
+
+import vksched as vs
+from vksched.machine.costs import Costs
+from vksched.machine.links import Link
+from vksched.machine.spec import DeviceSpec, Machine
+from vksched.plan.simulate import simulate
+from vksched.plan.what_if import (
+    Change,
+    Comparison,
+    Outcome,
+    changed,
+    compare,
+    compare_plan,
+    equal_devices,
+    present,
+    with_device,
+    without,
+)
+
+
+def plan_of(output: vs.Tensor, where: Machine, **more: object) -> vs.Plan:
+    graph, _ = vs.build_graph(output)
+    return vs.plan_graph(graph, where, policy="auto", **more)  # type: ignore[arg-type]
+
+
+def row(found: Comparison, text: str) -> Outcome:
+    return next(each for each in found.rows if text in each.text.split(", "))
+
+
+def test_a_second_device_that_helps_is_worth_its_place() -> None:
+    found = compare_plan(plan_of(branches(4, 4), machine(SLOW, 0.9 * SLOW)))
+    assert [each.text for each in found.rows] == [
+        "as it is",
+        "without null:0, null:1 alone",
+        "without null:1, null:0 alone",
+        "cpu alone",
+    ]
+    both, second, first, cpu = found.rows
+    for each in found.rows:
+        assert each.plan is not None and each.seconds == simulate(each.plan).seconds
+    assert found.factor(both) == 1.0 and set(both.busy) == {A, B}
+    assert found.factor(first) == first.seconds / both.seconds > 1.3  # type: ignore[operator]
+    assert second.seconds > first.seconds  # type: ignore[operator]
+    assert cpu.busy == {CPU: pytest.approx(1.0, abs=0.01)}
+    assert f"{B} is worth its place: a run takes" in found.findings()[1]
+
+
+def test_a_second_device_that_does_not_help_can_be_spared() -> None:
+    chain = layers(6, vs.input("x", (WIDTH, WIDTH)))
+    found = compare_plan(plan_of(chain, machine(FAST, SLOW)))
+    assert found.factor(row(found, "without null:1")) == 1.0
+    assert found.factor(row(found, "without null:0")) > 10  # type: ignore[operator]
+    assert "null:1 can be spared: a run takes as long without it" in found.findings()
+    text = found.as_text()
+    assert "times as long" in text and "the same" in text and text.startswith("  ")
+
+
+def test_a_device_that_is_added_counts_by_its_speed_and_its_link() -> None:
+    base = machine(SLOW)
+    made = plan_of(branches(4, 4), base)
+    near, far = Link(1e10, 1e-5), Link(1e5, 1e-2)
+    card = DeviceSpec("card", "null", flops_per_s=SLOW, bytes_per_s=SLOW)
+    changes = [
+        Change("+near", with_device(base, card, near)),
+        Change("+far", with_device(base, card, far)),
+        Change("-null:0", without(base, A)),
+    ]
+    found = compare_plan(made, changes)
+    assert row(found, "+near").kind == "change" and set(row(found, "+near").busy) == {A, "card"}
+    assert found.factor(row(found, "+near")) < 0.7  # type: ignore[operator]
+    assert found.factor(row(found, "+far")) == 1.0
+    # the same machine is asked about once
+    assert row(found, "-null:0") is row(found, "cpu alone") is row(found, "without null:0")
+    told = found.findings()
+    assert "+far changes nothing" in told
+    assert any(line.startswith("+near makes a run ") and "shorter" in line for line in told)
+
+
+def test_equal_devices_are_asked_about_once() -> None:
+    asked: list[Machine] = []
+    where = machine(SLOW, SLOW, SLOW, FAST, SLOW)
+    graph, _ = vs.build_graph(branches(3, 2))
+
+    def plan_on(other: Machine) -> vs.Plan:
+        asked.append(other)
+        return vs.plan_graph(graph, other, policy="auto")
+
+    groups = equal_devices(where)
+    assert groups == ((A, B, C), ("null:3",), ("null:4",))  # side by side only
+    found = compare(where, plan_on)
+    assert len(asked) == len(set(asked)) == len(found.rows) == 1 + 3 + 3 + 1
+    assert row(found, "without one of null:0").devices == (A, B, C)
+    assert equal_devices(where, pinned=[B])[:3] == ((A,), (B,), (C,))
+
+
+def test_what_makes_devices_unequal() -> None:
+    where = machine(SLOW, SLOW)
+    assert equal_devices(where) == ((A, B),)
+    first, second, cpu = where.devices
+    other_link = replace(where, links=vs.Links(((B, CPU, Link(1.0)),), where.links.default))
+    assert equal_devices(other_link) == ((A,), (B,))
+    measured = replace(second, costs=Costs(calls=1))
+    assert equal_devices(replace(where, devices=(first, measured, cpu))) == ((A,), (B,))
+    one_memory = tuple(replace(spec, pool="p") for spec in (first, second))
+    assert equal_devices(replace(where, devices=(*one_memory, cpu))) == ((A,), (B,))
+    own_memories = (replace(first, pool="p"), replace(second, pool="q"))
+    assert equal_devices(replace(where, devices=(*own_memories, cpu))) == ((A, B),)
+
+
+def test_a_model_that_needs_both_devices_is_told_so() -> None:
+    room = 7 * 4 * WIDTH * WIDTH  # of three weights, and four values on their way
+    small = [replace(d, memory_bytes=room) for d in machine(SLOW, SLOW).devices[:-1]]
+    where = replace(machine(SLOW, SLOW), devices=(*small, machine().devices[-1]))
+    output = layers(6, vs.input("x", (WIDTH, WIDTH)))
+    found = compare_plan(plan_of(output, where))
+    alone = row(found, "without one of null:0")
+    assert set(found.rows[0].busy) == {A, B}
+    assert found.factor(alone) > 1.05 and CPU in alone.busy  # type: ignore[operator]
+
+
+def test_what_does_not_fit_has_a_reason_and_no_time() -> None:
+    host = replace(machine().devices[-1], memory_bytes=1000)
+    where = replace(machine(SLOW), devices=(machine(SLOW).devices[0], host))
+    found = compare_plan(plan_of(layers(2, vs.input("x", (WIDTH, WIDTH))), where))
+    cpu = row(found, "cpu alone")
+    assert cpu.seconds is None and cpu.plan is None and found.factor(cpu) is None
+    assert "free memory to be needed" in cpu.why_not and "does not fit" in found.as_text()
+    assert json.loads(json.dumps(found.as_dict()))[-1]["why_not"] == cpu.why_not
+
+
+def test_placements_on_a_device_that_is_gone_are_left_out() -> None:
+    where = machine(FAST, SLOW)
+    overrides = (("p0", B), ("p1", A))
+    made = plan_of(layers(3, vs.input("x", (WIDTH, WIDTH))), where, overrides=overrides)
+    found = compare_plan(made, overrides=overrides)
+    assert set(found.rows[0].busy) == {A, B}
+    assert set(row(found, "without null:1").busy) == {A}
+    assert found.factor(row(found, "without null:1")) < 1  # type: ignore[operator]
+    assert any("without null:1 a run would take" in line for line in found.findings())
+    assert present(overrides, without(where, B), where) == (("p1", A),)
+    unknown = (("p0", "nul:1"),)  # for the planner to refuse
+    assert present(unknown, where, where) == unknown
+
+
+def test_streams_are_told_where_a_plan_has_copies() -> None:
+    made = plan_of(layers(3, vs.input("x", (WIDTH, WIDTH))), machine(SLOW), copies=2)
+    first = compare_plan(made).rows[0]
+    assert first.seconds_per_run is not None and first.seconds_per_run < first.seconds  # type: ignore[operator]
+    assert "in a stream" in compare_plan(made).as_text()
+    assert (
+        compare_plan(plan_of(layers(1, vs.input("x", (8, WIDTH))), machine(SLOW)))
+        .rows[0]
+        .seconds_per_run
+        is None
+    )
+
+
+def test_estimates_are_marked_and_measured_devices_are_not() -> None:
+    base = machine(SLOW)
+    known = replace(base.devices[0], costs=Costs(calls=1))
+    where = replace(base, devices=(known, replace(base.devices[1], costs=Costs(calls=1))))
+    change = Change("+preset:rtx4090", changed(where, "+preset:rtx4090"))
+    found = compare_plan(plan_of(layers(6, vs.input("x", (WIDTH, WIDTH))), where), [change])
+    assert found.rows[0].estimated == ()
+    assert found.rows[-1].estimated == ("rtx4090",)
+    assert found.findings()[-1] == "rtx4090 is estimated, not measured"
+
+
+def test_data_has_every_row() -> None:
+    found = compare_plan(plan_of(branches(4, 4), machine(SLOW, SLOW)))
+    data = json.loads(json.dumps(found.as_dict()))
+    assert [each["kind"] for each in data] == ["all", "without", "alone"]
+    assert data[0]["factor"] == 1.0 and data[1]["devices"] == [A, B]
+    assert data[0]["busy"].keys() == {A, B}

@@ -1,0 +1,117 @@
+"""What `vksched plan` says of a machine that is not here, or not yet: layers, times, what if."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .machines import changes_of
+
+if TYPE_CHECKING:
+    from ..engine.request import Request
+    from ..graph import Graph
+    from ..machine.spec import Machine
+    from ..plan.plan import Plan
+    from ..plan.what_if import Comparison
+
+Overrides = tuple[tuple[str | int, str], ...]
+
+
+class Planner:
+    """Plans one graph for any machine, as a scheduler with these options would. base: the machine
+    whose devices the overrides name.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        base: Machine,
+        overrides: Overrides,
+        policy: str,
+        copies: int,
+        with_cpu: bool,
+    ) -> None:
+        self.graph = graph
+        self.base = base
+        self.overrides = overrides
+        self._policy = policy
+        self._copies = copies
+        self._with_cpu = with_cpu
+        self._requests: dict[object, Request] = {}
+        self._plans: dict[Machine, Plan] = {}
+
+    def __call__(self, machine: Machine) -> Plan:
+        from ..plan.planner import plan_graph
+
+        if machine not in self._plans:
+            request = self._request(machine)
+            self._plans[machine] = plan_graph(
+                request.graph,
+                machine,
+                policy=self._policy,
+                overrides=request.overrides,
+                copies=self._copies,
+                with_cpu=self._with_cpu,
+            )
+        return self._plans[machine]
+
+    def _request(self, machine: Machine) -> Request:
+        """Returns the graph as passes make it for a machine; once for machines that are alike to
+        them.
+        """
+        from ..engine.request import Request, least_limits
+        from ..plan.what_if import present
+
+        overrides = present(self.overrides, machine, self.base)
+        rooms = [spec.memory_bytes for spec in machine.devices if spec.kind != "cpu"]
+        key = least_limits(machine), min(rooms, default=0), overrides
+        if key not in self._requests:
+            self._requests[key] = Request(self.graph, overrides, {}).optimized(machine)
+        return self._requests[key]
+
+
+def compare_machines(planner: Planner, what_ifs: Sequence[str]) -> Comparison:
+    """Returns what a run takes on the base machine, without each of its devices, on each alone, and
+    after each change.
+    """
+    from ..plan.what_if import compare
+
+    pinned = [device for _, device in planner.overrides]
+    return compare(planner.base, planner, changes_of(planner.base, what_ifs), pinned=pinned)
+
+
+def predicted_as_text(plan: Plan, found: Comparison) -> str:
+    """Returns where layers run, how long a run takes, and the same of other machines."""
+    from ..plan.tell.layers import layer_lines
+    from ..units import format_bytes, format_seconds
+
+    first = found.rows[0]
+    lines = ["layers:", *(f"  {line}" for line in layer_lines(plan)), ""]
+    by = "by simulation"
+    if first.estimated:
+        by += " of estimates" if not any(d.costs for d in plan.machine.devices) else ""
+    lines.append(f"predicted: {format_seconds(first.seconds or 0.0)} for one run, {by}")
+    if first.seconds_per_run is not None:
+        lines.append(
+            f"  in a stream of runs, {plan.copies} at once: {format_seconds(first.seconds_per_run)}"
+            " for each"
+        )
+    sizes = plan.buffers()
+    for name, share in first.busy.items():
+        held = sizes[name]
+        lines.append(
+            f"  {name} works {100 * share:.0f} % of the time, and holds "
+            f"{format_bytes(held.peak_bytes)} of {format_bytes(held.capacity_bytes)}"
+        )
+    return "\n".join([*lines, "", "with and without:", found.as_text()])
+
+
+def predicted_as_dict(plan: Plan, found: Comparison) -> dict[str, Any]:
+    """Returns the same as plain data."""
+    from ..plan.tell.layers import find_layers
+
+    return {
+        "layers": [layers.as_dict() for layers in find_layers(plan)],
+        "prediction": found.rows[0].as_dict(),
+        "what_if": found.as_dict(),
+    }

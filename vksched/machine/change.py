@@ -1,0 +1,107 @@
+"""Change: a machine with a device less or more.
+
+    without(machine, "vulkan:1")                       what if this card were not here
+    alone(machine, "vulkan:0")                         or were the only one
+    with_device(machine, card("rx6600").spec())        or one more were
+    changed(machine, "-vulkan:1,+preset:rx6600@pcie4x4")
+
+The CPU always stays, as it runs what no other device can. Complexity: O(devices + links). Examples:
+tests/machine/test_change.py.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import replace
+
+from ..errors import PlanError
+from .links import Link, Links
+from .presets import PREFIX, card
+from .spec import DeviceSpec, Machine
+from .ways import slower, way
+
+
+def without(machine: Machine, name: str) -> Machine:
+    """Returns a machine less one device and its links.
+
+    Raises:
+        PlanError: there is no such device, or it is the CPU.
+    """
+    _find(machine, name)
+    return _only(machine, [spec.name for spec in machine.devices if spec.name != name])
+
+
+def alone(machine: Machine, name: str) -> Machine:
+    """Returns a machine with one device and the CPU, or with the CPU only.
+
+    Raises:
+        PlanError: there is no such device.
+    """
+    host = machine.devices[machine.cpu].name
+    if name != host:
+        _find(machine, name)
+    return _only(machine, [name, host])
+
+
+def with_device(machine: Machine, spec: DeviceSpec, link: Link | None = None) -> Machine:
+    """Returns a machine with one more device, the last one before the CPU.
+
+    link: to the CPU; that of the machine's unnamed pairs by default. A name that is taken gets a
+    number, as "rx6600#2".
+    """
+    *devices, host = machine.devices
+    taken = {device.name for device in machine.devices}
+    count, name = 1, spec.name
+    while name in taken:
+        count += 1
+        name = f"{spec.name}#{count}"
+    pairs = machine.links.pairs
+    if link is not None:
+        pairs = (*pairs, (name, host.name, link))
+    made = (*devices, replace(spec, name=name), host)
+    return Machine(made, Links(pairs, machine.links.default)).verify()
+
+
+def changed(machine: Machine, text: str) -> Machine:
+    """Returns a machine after some changes, separated by commas: "-NAME" takes a device away,
+    "+preset:CARD" adds a card in its own kind of slot, "+preset:CARD@LINK" in one that may be
+    slower, as "+preset:rx6600@pcie4x4".
+
+    Raises:
+        PlanError: what is wrong with the text; there is no such device, card or link.
+    """
+    for part in (word.strip() for word in text.split(",")):
+        if part.startswith("-") and len(part) > 1:
+            machine = without(machine, part[1:])
+        elif part.startswith(f"+{PREFIX}"):
+            name, at, slot = part.removeprefix(f"+{PREFIX}").partition("@")
+            found = card(name)
+            link = slower(found.way, way(slot)) if at else found.way
+            machine = with_device(machine, found.spec(), link)
+        else:
+            raise PlanError(
+                f"[what-if] expected -DEVICE, +{PREFIX}CARD or +{PREFIX}CARD@LINK, got {part!r}"
+            )
+    return machine
+
+
+def _only(machine: Machine, names: list[str]) -> Machine:
+    devices = tuple(spec for spec in machine.devices if spec.name in names)
+    pairs = tuple(pair for pair in machine.links.pairs if pair[0] in names and pair[1] in names)
+    return Machine(devices, Links(pairs, machine.links.default)).verify()
+
+
+def _find(machine: Machine, name: str) -> None:
+    host = machine.devices[machine.cpu].name
+    names = [spec.name for spec in machine.devices if spec.name != host]
+    if name == host:
+        raise PlanError(
+            f"[what-if] {name} cannot be taken away: it runs what no other device can; try a plan "
+            "without naming it"
+        )
+    if name not in names:
+        near = difflib.get_close_matches(name, names, 1, 0.4)
+        hint = f"; try {near[0]}" if near else ""
+        raise PlanError(
+            f"[what-if] expected one of {', '.join(names) or 'no devices'}, got {name!r}{hint}"
+        )

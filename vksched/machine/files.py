@@ -1,0 +1,285 @@
+"""Files: machines that are not here, as people write them, in YAML or JSON.
+
+Problem: a plan for cards that one does not have needs their figures, and a typing error in one of
+them gives a plan that looks right. Method: one reader for both formats. It refuses what it does not
+know, and names what is near. A device may take its figures from a preset, and may stand for
+several.
+
+    devices:
+      - name: fast
+        preset: rx7900xtx           # presets.py
+        link: pcie4x16              # to the computer's memory, ways.py
+      - name: card
+        count: 2                    # card:0 and card:1
+        memory_gib: 8
+        tflops: 4.5                 # what kernels reach, not what a data sheet says
+        gb_per_s: 170
+    links:
+      - between: [card:0, cpu]
+        gb_per_s: 6
+        latency_us: 10
+
+All other keys are the fields of `DeviceSpec`, `Limits` and `Link`; they have the unit in their
+name. The kind is "null" where none is given: a device that nobody opens. Complexity: O(devices).
+Examples: tests/machine/test_described.py.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from ..errors import PlanError
+from .links import Link
+from .presets import PREFIX, card, machine_data
+from .spec import GIB, DeviceSpec, Machine, spec_as_dict
+from .ways import slower, way
+
+UNITS = {
+    "memory_gib": ("memory_bytes", GIB),
+    "tflops": ("flops_per_s", 1e12),
+    "gb_per_s": ("bytes_per_s", 1e9),
+    "latency_us": ("latency_s", 1e-6),
+}
+"""Other words for fields: how many of the field's unit one of theirs is."""
+MOST = 4096
+"""Devices of one entry."""
+DEVICE_KEYS = ("preset", "count", "link", "memory_gib", "tflops", "gb_per_s")
+LINK_KEYS = ("bytes_per_s", "latency_s", "gb_per_s", "latency_us")
+
+
+def load_machine(source: str | PathLike[str]) -> Machine:
+    """Returns the machine of a file or of a preset.
+
+    source: a name that ends in .yaml or .yml is read as YAML, any other one as JSON. What
+    `vksched plan --json` prints is taken, too. "preset:two-cards" is a machine that comes with the
+    package.
+
+    Raises:
+        PlanError: the file cannot be read, or is no machine; the text says where and why.
+    """
+    text = str(source)
+    if text.startswith(PREFIX):
+        return machine_of(machine_data(text.removeprefix(PREFIX)))
+    data = _read(Path(source))
+    return machine_of(data.get("machine", data) if isinstance(data, Mapping) else data)
+
+
+def machine_of(data: object) -> Machine:
+    """Returns a machine from plain data, with presets, counts and named links.
+
+    Raises:
+        PlanError: what is wrong, and where.
+    """
+    if not isinstance(data, Mapping) or not isinstance(data.get("devices"), list):
+        return Machine.from_dict(data)  # tells what is wrong
+    about = data.get("about", "")
+    if not isinstance(about, str):
+        raise PlanError(f"[machine] expected a text as about, got {about!r}")
+    devices: list[Any] = []
+    links: list[Any] = []
+    host = _host(data["devices"])
+    for number, entry in enumerate(data["devices"]):
+        for made, link in _devices(entry, f"device {number}"):
+            devices.append(made)
+            if link is not None:
+                links.append({"between": [made["name"], host], **asdict(link)})
+    given = data.get("links", [])
+    for number, entry in enumerate(given if isinstance(given, list) else [given]):
+        links.append(_link_entry(entry, f"link {number}"))
+    rest = {key: value for key, value in data.items() if key not in ("about", "devices", "links")}
+    for key in rest:
+        near = _near(str(key), ("about", "devices", "links"))
+        raise PlanError(f"[machine] there is no key {key!r} beside the devices; try {near}")
+    return Machine.from_dict({"devices": devices, **({"links": links} if links else {})})
+
+
+def _host(entries: Iterable[object]) -> str:
+    """Returns the name of the CPU, "cpu" where none is given."""
+    for entry in entries:
+        if isinstance(entry, Mapping) and entry.get("kind") == "cpu":
+            return str(entry.get("name", "cpu"))
+    return "cpu"
+
+
+def _devices(entry: object, where: str) -> list[tuple[dict[str, Any], Link | None]]:
+    """Returns the devices of one entry as `Machine.from_dict` takes them, with their links to the
+    host.
+    """
+    if not isinstance(entry, Mapping):
+        raise PlanError(f"[machine] expected a mapping for {where}, got {entry!r}")
+    known = (*(f.name for f in fields(DeviceSpec)), *DEVICE_KEYS)
+    _check_keys(entry, known, where)
+    own = _in_units({k: v for k, v in entry.items() if k not in ("preset", "count", "link")}, where)
+    link = _link(entry["link"], where) if "link" in entry else None
+    if "preset" in entry:
+        found = card(_text(entry["preset"], f"preset of {where}"))
+        of_card = spec_as_dict(found.spec())
+        if isinstance(own.get("limits"), Mapping):
+            own["limits"] = {**of_card["limits"], **own["limits"]}
+        own = {**of_card, **own}
+        link = found.way if link is None else slower(found.way, link)
+    if own.get("kind") is None:  # nobody opens it; YAML reads null as no value at all
+        own["kind"] = "null"
+    count = entry.get("count", 1)
+    if type(count) is not int or not 1 <= count <= MOST:
+        raise PlanError(f"[machine] expected a count of 1 to {MOST} for {where}, got {count!r}")
+    if "count" not in entry:
+        return [({**own, "name": own.get("name", "")}, link)]
+    name = _text(own.get("name"), f"name of {where}")
+    return [({**own, "name": f"{name}:{i}"}, link) for i in range(count)]
+
+
+def _link_entry(entry: object, where: str) -> object:
+    """Returns a link as `Machine.from_dict` takes it."""
+    if not isinstance(entry, Mapping):
+        return entry  # from_dict tells what is wrong
+    _check_keys(entry, ("between", "link", *LINK_KEYS), where)
+    rest = {k: v for k, v in entry.items() if k not in ("between", "link")}
+    of_name = asdict(_link(entry["link"], where)) if "link" in entry else {}
+    return {"between": entry.get("between"), **of_name, **_in_units(rest, where)}
+
+
+def _link(given: object, where: str) -> Link:
+    """Returns the link that a name or some figures tell of."""
+    if isinstance(given, str):
+        return way(given)
+    if not isinstance(given, Mapping):
+        raise PlanError(
+            f"[machine] expected the name of a link, as pcie4x16, or its bytes_per_s and latency_s "
+            f"for {where}, got {given!r}"
+        )
+    _check_keys(given, LINK_KEYS, f"the link of {where}")
+    figures = _in_units(given, f"the link of {where}")
+    for key, value in figures.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+            raise PlanError(
+                f"[machine] expected a number of 0 or more as {key} of the link of {where}, got "
+                f"{value!r}"
+            )
+    if not figures.get("bytes_per_s", 1):
+        raise PlanError(f"[machine] expected a speed above 0 for the link of {where}, got 0")
+    return Link(**figures)
+
+
+def _in_units(given: Mapping[Any, Any], where: str) -> dict[str, Any]:
+    """Returns fields in the units of their names."""
+    out: dict[str, Any] = {}
+    for key, value in given.items():
+        field, factor = UNITS.get(key, (key, None))
+        if field in out or (factor is not None and field in given):
+            raise PlanError(f"[machine] expected one of {key} and {field} for {where}, got both")
+        if factor is not None:
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise PlanError(f"[machine] expected a number as {key} of {where}, got {value!r}")
+            value = int(value * factor) if field == "memory_bytes" else value * factor
+        out[field] = value
+    return out
+
+
+def _check_keys(entry: Mapping[Any, Any], known: Iterable[str], where: str) -> None:
+    names = tuple(known)
+    for key in entry:
+        if key not in names:
+            near = _near(str(key), names)
+            raise PlanError(f"[machine] {where} has no field {key!r}; try {near}")
+
+
+def _near(key: str, names: Iterable[str]) -> str:
+    found = difflib.get_close_matches(key, list(names), 1, 0.4)
+    return found[0] if found else ", ".join(names)
+
+
+def _text(given: object, what: str) -> str:
+    if not isinstance(given, str) or not given:
+        raise PlanError(f"[machine] expected a text as {what}, got {given!r}")
+    return given
+
+
+# -- formats ---------------------------------------------------------------------------------------
+
+
+def _read(path: Path) -> object:
+    """Returns the plain data of a file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix.lower() in (".yaml", ".yml"):
+            return read_yaml(text)
+        return json.loads(text, object_pairs_hook=_once)
+    except OSError as error:
+        raise PlanError(f"[machine] cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise PlanError(f"[machine] cannot read {path}: {said}") from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns a mapping of JSON, whose keys stand there once."""
+    out = dict(pairs)
+    if len(out) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice!r} stands there twice")
+    return out
+
+
+_WORDS = {"true": True, "false": False, "null": None, "~": None, "": None}
+_INT = re.compile(r"[-+]?\d[\d_]*\Z", re.ASCII)
+_FLOAT = re.compile(r"[-+]?(\d[\d_]*(\.\d*)?|\.\d+)([eE][-+]?\d+)?\Z", re.ASCII)
+
+
+def read_yaml(text: str) -> object:
+    """Returns the plain data of a YAML text. Words and numbers are those of YAML 1.2: 9e12 is a
+    number, and "no" a text, as people expect who do not know the older rules.
+
+    Raises:
+        PlanError: PyYAML is missing. ValueError: it is not YAML, or a key stands there twice.
+    """
+    try:
+        import yaml
+    except ImportError as error:
+        raise PlanError(
+            "[machine] YAML needs the package PyYAML, which is not installed; try "
+            'pip install "vksched[yaml]", or write the same as JSON'
+        ) from error
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+    return None if root is None else _plain(root, ())
+
+
+def _plain(node: Any, above: tuple[object, ...]) -> object:
+    """Returns the plain data of a node of PyYAML. above: those that hold it."""
+    line = node.start_mark.line + 1
+    if any(node is each for each in above):
+        raise ValueError(f"line {line}: a value holds itself")
+    if not node.tag.startswith("tag:yaml.org") or "python" in node.tag:
+        raise ValueError(f"line {line}: expected no tag, got {node.tag}")
+    if node.id == "sequence":
+        return [_plain(item, (*above, node)) for item in node.value]
+    if node.id == "mapping":
+        out: dict[str, object] = {}
+        for key, value in node.value:
+            name = str(key.value) if key.id == "scalar" else None
+            if name is None or name in out:
+                twice = f"the key {name!r} stands there twice" if name else "a key is no text"
+                raise ValueError(f"line {key.start_mark.line + 1}: {twice}")
+            out[name] = _plain(value, (*above, node))
+        return out
+    word = str(node.value)
+    if node.style is not None:  # in quotes, or a block
+        return word
+    if word.lower() in _WORDS:
+        return _WORDS[word.lower()]
+    if _INT.match(word):
+        return int(word)
+    if _FLOAT.match(word):
+        return float(word)
+    return word

@@ -1,0 +1,160 @@
+"""Presets: cards and machines by name, from the figures that vendors print.
+
+Problem: "does adding this card help?" is asked before the card is there. Method: a file for each
+card in `data/cards`, with figures of its data sheet. What good kernels reach of these is a share,
+the same for all cards, so that cards compare fairly. A machine in `data/machines` is written as
+users write theirs (files.py), and names cards.
+
+    data/cards/rx6600.json   8.93 TFLOPS, 224 GB/s, 8 GiB, pcie4x8
+        --> DeviceSpec(flops_per_s=4.5e12, bytes_per_s=1.7e11, memory_bytes=7 GiB), Link
+
+Complexity: O(1), one small file each. Examples: tests/machine/test_presets.py.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from ..errors import PlanError
+from .limits import Limits
+from .links import Link
+from .spec import GIB, DeviceSpec
+from .ways import way
+
+PREFIX = "preset:"
+"""What stands before the name of a preset, where a file could be named as well."""
+FLOPS_SHARE = 0.5
+"""Of the arithmetic of a data sheet: what kernels reach, by estimate."""
+BYTES_SHARE = 0.75
+"""The same of the memory's bandwidth."""
+MEMORY_SHARE = 7 / 8
+"""Of the memory: the screen, the driver and pipelines need the rest."""
+SUBMIT_S = 30e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A card as its data sheet tells of it.
+
+    flops_per_s: of float32, at most. bytes_per_s: of its memory, at most. link: the name of its
+    own plug, as "pcie4x8". year: in which it came out. busy_watts: of the board; idle_watts: by
+    estimate, as data sheets have none. source: of the other figures. note: what a reader should
+    know of them.
+    """
+
+    name: str
+    label: str
+    year: int
+    source: str
+    note: str
+    integrated: bool
+    memory_bytes: int
+    flops_per_s: float
+    bytes_per_s: float
+    link: str
+    busy_watts: float
+    idle_watts: float
+    limits: Limits
+
+    @property
+    def way(self) -> Link:
+        """The link to the host, in a slot that gives all that the card can take."""
+        return way(self.link)
+
+    def spec(self, name: str = "") -> DeviceSpec:
+        """Returns what a plan counts with. name: of the device; the card's own by default.
+
+        The kind is "null": a device that nobody opens.
+        """
+        memory_bytes = int(self.memory_bytes * MEMORY_SHARE)
+        return DeviceSpec(
+            name=name or self.name,
+            kind="null",
+            label=f"{self.label}, by its data sheet",
+            limits=self.limits,
+            memory_bytes=memory_bytes,
+            page_bytes=min(GIB, self.limits.max_buffer_bytes),
+            flops_per_s=self.flops_per_s * FLOPS_SHARE,
+            bytes_per_s=self.bytes_per_s * BYTES_SHARE,
+            submit_s=SUBMIT_S,
+            windows_apart=not self.integrated,
+        )
+
+
+def card_names() -> tuple[str, ...]:
+    """Returns the names of all cards."""
+    return _names("cards")
+
+
+def machine_names() -> tuple[str, ...]:
+    """Returns the names of all machines."""
+    return _names("machines")
+
+
+@cache
+def card(name: str) -> Card:
+    """Returns a card by name.
+
+    Raises:
+        PlanError: there is none; the text names what is near, and all of them.
+    """
+    data = _read("cards", name)
+    limits: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in data["limits"].items()
+    }
+    return Card(
+        name=name,
+        label=data["label"],
+        year=data["year"],
+        source=data["source"],
+        note=data.get("note", ""),
+        integrated=data.get("integrated", False),
+        memory_bytes=int(data["memory_gib"] * GIB),
+        flops_per_s=data["peak_tflops"] * 1e12,
+        bytes_per_s=data["peak_gb_per_s"] * 1e9,
+        link=data["link"],
+        busy_watts=float(data["busy_watts"]),
+        idle_watts=float(data["idle_watts"]),
+        limits=Limits(**limits),
+    )
+
+
+def machine_data(name: str) -> Mapping[str, Any]:
+    """Returns a machine as plain data, as files.py reads it.
+
+    Raises:
+        PlanError: there is none; the text names what is near, and all of them.
+    """
+    return _read("machines", name)
+
+
+def _names(kind: str) -> tuple[str, ...]:
+    found = (entry.name for entry in _folder(kind).iterdir())
+    return tuple(sorted(name[:-5] for name in found if name.endswith(".json")))
+
+
+def _folder(kind: str) -> Any:
+    return resources.files(__package__) / "data" / kind
+
+
+def _read(kind: str, name: str) -> dict[str, Any]:
+    names = _names(kind)
+    if name not in names:
+        near = difflib.get_close_matches(name, names, 1, 0.4)
+        other = "machines" if kind == "cards" else "cards"
+        hint = f"; try {near[0]}" if near else ""
+        if name in _names(other):
+            hint = f"; {name} is one of the {other}"
+        raise PlanError(
+            f"[machine] expected a preset among the {kind} {', '.join(names)}, got {name!r}{hint}"
+        )
+    text = (_folder(kind) / f"{name}.json").read_text(encoding="utf-8")
+    data: dict[str, Any] = json.loads(text)
+    return data

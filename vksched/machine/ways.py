@@ -1,0 +1,66 @@
+"""Ways: links by name, with what such a link usually carries.
+
+Problem: who plans for a machine that is not here knows the slot of a card, not its bytes per
+second. Method: a name for each slot and network. The rate is that of the standard, less what
+protocols take; all of it is an estimate until `vksched calibrate` has measured the real one.
+
+    pcie4x16     16 lanes of 1.97 GB/s, of which 80 % are data: 25.2 GB/s
+    ethernet10g  10 Gbit/s, of which 90 % are data: 1.1 GB/s
+
+Complexity: O(1). Examples: tests/machine/test_described.py.
+"""
+
+from __future__ import annotations
+
+import difflib
+
+from ..errors import PlanError
+from .links import Link
+
+LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9}
+"""Of a lane of PCI Express by generation, one way, line coding taken off. Source: the standards of
+PCI-SIG.
+"""
+LANES = (1, 2, 4, 8, 16)
+PCIE_SHARE = 0.8
+"""What is left of that for data, by estimate: packets have headers."""
+PCIE_LATENCY_S = 10e-6
+ETHERNET_GBIT_PER_S = (1, 2.5, 10, 25, 40, 100, 200, 400)
+ETHERNET_SHARE = 0.9
+ETHERNET_LATENCY_S = 50e-6
+
+WAYS: dict[str, Link] = {
+    **{
+        f"pcie{generation}x{lanes}": Link(PCIE_SHARE * lanes * rate, PCIE_LATENCY_S)
+        for generation, rate in LANE_BYTES_PER_S.items()
+        for lanes in LANES
+    },
+    **{
+        f"ethernet{gbit:g}g": Link(ETHERNET_SHARE * gbit * 1e9 / 8, ETHERNET_LATENCY_S)
+        for gbit in ETHERNET_GBIT_PER_S
+    },
+    "thunderbolt4": Link(PCIE_SHARE * 4 * LANE_BYTES_PER_S[3], 15e-6),
+    "memory": Link(2e10, 1e-6),
+}
+"""All names. thunderbolt4 carries four lanes of PCI Express 3. memory: the device works in the
+computer's own memory, as an integrated one does, and the host copies within it.
+"""
+
+
+def way(name: str) -> Link:
+    """Returns the link of a name.
+
+    Raises:
+        PlanError: there is none; the text names one that is near.
+    """
+    found = WAYS.get(name)
+    if found is None:
+        near = difflib.get_close_matches(name, WAYS, 1, 0.4)
+        hint = near[0] if near else "pcie4x16, ethernet10g, thunderbolt4 or memory"
+        raise PlanError(f"[machine] expected the name of a link, got {name!r}; try {hint}")
+    return found
+
+
+def slower(one: Link, other: Link) -> Link:
+    """Returns what two links carry that stand one behind the other, as a card's and its slot's."""
+    return Link(min(one.bytes_per_s, other.bytes_per_s), max(one.latency_s, other.latency_s))

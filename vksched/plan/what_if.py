@@ -1,0 +1,310 @@
+"""What if: how long a run would take without a device, with that one alone, or with one more.
+
+Problem: "does adding this card help?" is not told by its speed: it depends on what crosses, what
+fits and what can be done side by side. Method: plan the same graph for each machine that is asked
+about, and simulate a run of each plan, with nothing opened.
+
+    machine        all   - fast   - small   fast alone   small alone   + rx6600
+    plan           P0    P1       P2        as P2        as P1         P3
+    one run        5 ms  19 ms    6 ms                                 5 ms
+
+Devices that are equal and stand side by side are asked about once. Each row is a plan: its time is
+that of the policy, which takes a single device where several win too little. Complexity: a plan for
+each different device, twice. Examples: tests/plan/test_what_if.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+from ..errors import OutOfMemory
+from ..machine.change import alone, changed, with_device, without
+from ..machine.spec import Machine
+from ..units import format_seconds
+from .planner import plan_graph
+from .simulate import simulate
+from .value import PlanValue
+
+__all__ = [
+    "Change", "Comparison", "Outcome", "PlanOn", "alone", "changed", "compare", "compare_plan",
+    "outcome", "with_device", "without",
+]  # fmt: skip
+
+PlanOn = Callable[[Machine], PlanValue]
+"""Makes the plan of one graph on a machine."""
+
+STREAM = 8
+"""Runs of a stream that are simulated for each copy of a plan."""
+SAME = 0.02
+"""A difference of this share or less is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Another machine, and what to call it, as "+preset:rx6600"."""
+
+    text: str
+    machine: Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run takes on one machine.
+
+    kind: "all" of the devices as they are, "without" one of `devices`, one of them "alone", or a
+    "change". devices: several where they are equal and one stands for all. text: for a table.
+    seconds: of one run by simulation; None where the graph does not fit, why_not tells why.
+    seconds_per_run: the same in a stream, where the plan has several copies. busy: the share of a
+    run that each device works, of those that do. estimated: those of them that nobody has measured.
+    """
+
+    kind: str
+    devices: tuple[str, ...]
+    text: str
+    machine: Machine
+    plan: PlanValue | None
+    seconds: float | None
+    seconds_per_run: float | None
+    busy: Mapping[str, float]
+    estimated: tuple[str, ...]
+    why_not: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns it as plain data that json.dumps takes."""
+        return {
+            "kind": self.kind,
+            "devices": list(self.devices),
+            "text": self.text,
+            "seconds": self.seconds,
+            "seconds_per_run": self.seconds_per_run,
+            "busy": dict(self.busy),
+            "estimated": list(self.estimated),
+            "why_not": self.why_not,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Machines beside each other; the first row is the machine as it is."""
+
+    rows: tuple[Outcome, ...]
+
+    def factor(self, row: Outcome) -> float | None:
+        """Returns how many times as long a run takes as on the machine as it is; None where one of
+        the two does not fit.
+        """
+        first = self.rows[0].seconds
+        return row.seconds / first if row.seconds is not None and first else None
+
+    def as_dict(self) -> list[dict[str, Any]]:
+        """Returns the rows as plain data that json.dumps takes."""
+        return [{**row.as_dict(), "factor": self.factor(row)} for row in self.rows]
+
+    def as_text(self) -> str:
+        """Returns a table, and what follows from it."""
+        stream = any(row.seconds_per_run is not None for row in self.rows)
+        table = [["", "one run", *(["in a stream"] if stream else []), "change", "at work"]]
+        for row in self.rows:
+            cells = [row.text, _seconds(row.seconds)]
+            cells += [_seconds(row.seconds_per_run)] if stream else []
+            table.append([*cells, self._change(row), _at_work(row)])
+        wide = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = [
+            "  " + "  ".join(
+                cell.ljust(w) if i in (0, len(cells) - 1) else cell.rjust(w)
+                for i, (cell, w) in enumerate(zip(cells, wide, strict=True))
+            ).rstrip()
+            for cells in table
+        ]  # fmt: skip
+        return "\n".join([*lines, *(f"  {line}" for line in self.findings())])
+
+    def findings(self) -> tuple[str, ...]:
+        """Returns what the rows say, in sentences, each device and each change once."""
+        found: list[str] = []
+        for row in self.rows[1:]:
+            factor = self.factor(row)
+            if row.kind == "without" and factor is not None:
+                name = _one_of(row.devices)
+                if abs(factor - 1) <= SAME:
+                    found.append(f"{name} can be spared: a run takes as long without it")
+                elif factor < 1:
+                    found.append(
+                        f"without {name} a run would take {_percent(1 - factor)} less, too little "
+                        "to count on"
+                    )
+                else:
+                    found.append(
+                        f"{name} is worth its place: a run takes {_times(factor)} without it"
+                    )
+            elif row.kind == "change" and factor is not None:
+                told = "changes nothing"
+                if factor < 1 - SAME:
+                    told = f"makes a run {_percent(1 - factor)} shorter"
+                elif factor > 1 + SAME:
+                    told = f"makes a run {_times(factor)}"
+                found.append(f"{row.text} {told}")
+        guessed = tuple(dict.fromkeys(name for row in self.rows for name in row.estimated))
+        if guessed:
+            verb = "is" if len(guessed) == 1 else "are"
+            found.append(f"{_names(guessed)} {verb} estimated, not measured")
+        return tuple(found)
+
+    def _change(self, row: Outcome) -> str:
+        factor = self.factor(row)
+        if row is self.rows[0]:
+            return ""
+        if factor is None:
+            return "does not fit" if row.seconds is None else ""
+        return "the same" if abs(factor - 1) <= SAME else _times(factor)
+
+
+def compare(
+    machine: Machine,
+    plan_on: PlanOn,
+    changes: Sequence[Change] = (),
+    *,
+    pinned: Sequence[str] = (),
+    each: bool = True,
+) -> Comparison:
+    """Returns what a run takes on a machine, without each of its devices, with each alone, and
+    after some changes.
+
+    plan_on: makes the plan for a machine. pinned: devices that are asked about one by one although
+    others are equal to them, as the caller has placed something there. each: False leaves out the
+    rows of single devices.
+    """
+    first = outcome("all", (), "as it is", machine, plan_on)
+    rows = [first]
+    seen = {machine: 0}
+
+    def add(kind: str, devices: tuple[str, ...], text: str, other: Machine) -> None:
+        at = seen.get(other)
+        if at is None:
+            seen[other] = len(rows)
+            rows.append(outcome(kind, devices, text, other, plan_on))
+        elif at:
+            rows[at] = replace(rows[at], text=f"{rows[at].text}, {text}")
+
+    if each:
+        groups = equal_devices(machine, pinned)
+        for group in groups:
+            add("without", group, f"without {_one_of(group)}", without(machine, group[-1]))
+        for group in groups:
+            add("alone", group, f"{_one_of(group)} alone", alone(machine, group[0]))
+        host = machine.devices[machine.cpu].name
+        add("alone", (host,), f"{host} alone", alone(machine, host))
+    for change in changes:
+        add("change", (), change.text, change.machine)
+    return Comparison(tuple(rows))
+
+
+def compare_plan(
+    plan: PlanValue,
+    changes: Sequence[Change] = (),
+    *,
+    with_cpu: bool = False,
+    overrides: Sequence[tuple[str | int, str]] = (),
+) -> Comparison:
+    """Returns what a run of a plan's graph takes on its machine and on others: `compare` for a plan
+    that is there already, whose time is the first row.
+
+    with_cpu, overrides: as the plan was made with. An override that names a device which a machine
+    lacks is left out there.
+    """
+
+    def plan_on(machine: Machine) -> PlanValue:
+        if machine == plan.machine:
+            return plan
+        return plan_graph(
+            plan.graph,
+            machine,
+            policy=plan.policy,
+            overrides=present(overrides, machine, plan.machine),
+            copies=plan.copies,
+            with_cpu=with_cpu,
+        )
+
+    return compare(plan.machine, plan_on, changes, pinned=[device for _, device in overrides])
+
+
+def present(
+    overrides: Sequence[tuple[str | int, str]], machine: Machine, base: Machine
+) -> tuple[tuple[str | int, str], ...]:
+    """Returns the overrides less those that name a device of the base machine which this machine
+    lacks.
+    """
+    names, before = ({spec.name for spec in m.devices} for m in (machine, base))
+    return tuple(pair for pair in overrides if pair[1] in names or pair[1] not in before)
+
+
+def outcome(
+    kind: str, devices: tuple[str, ...], text: str, machine: Machine, plan_on: PlanOn
+) -> Outcome:
+    """Returns what a run takes on one machine."""
+    try:
+        plan = plan_on(machine)
+    except OutOfMemory as error:
+        why = " ".join(str(error).split())
+        return Outcome(kind, devices, text, machine, None, None, None, {}, (), why)
+    done = simulate(plan)
+    stream_s = None
+    if plan.copies > 1:
+        stream_s = simulate(plan, STREAM * plan.copies).seconds_per_run
+    whole_s = done.seconds or 1.0
+    at_work = {plan.machine.devices[split.device].name for split in plan.splits}
+    busy = {name: s / whole_s for name, s in done.busy_s.items() if name in at_work}
+    guessed = [d.name for d in machine.devices if d.name in at_work and not d.costs]
+    return Outcome(kind, devices, text, machine, plan, done.seconds, stream_s, busy, tuple(guessed))
+
+
+def equal_devices(machine: Machine, pinned: Sequence[str] = ()) -> tuple[tuple[str, ...], ...]:
+    """Returns the names of all devices but the CPU, those together that are equal and stand side by
+    side: with the same figures and links, and a memory of their own.
+    """
+    host, links = machine.devices[machine.cpu].name, machine.links
+
+    def key(device: int) -> object:
+        spec = machine.devices[device]
+        shared = len(machine.pool(device)) > 1
+        if shared or spec.name in pinned:
+            return spec.name
+        ways = links.between(spec.name, host), links.between(host, spec.name)
+        return replace(spec, name="", pool=""), ways
+
+    return tuple(
+        tuple(machine.devices[d].name for d in group)
+        for _, group in groupby(range(machine.cpu), key)
+    )
+
+
+def _one_of(group: Sequence[str]) -> str:
+    return group[0] if len(group) == 1 else f"one of {_names(group)}"
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) < 4 else f"{names[0]} .. {names[-1]}"
+
+
+def _seconds(seconds: float | None) -> str:
+    return "" if seconds is None else format_seconds(seconds)
+
+
+def _times(factor: float) -> str:
+    if factor < 1:
+        return f"{_percent(1 - factor)} shorter"
+    return f"{_percent(factor - 1)} longer" if factor < 2 else f"{factor:.3g} times as long"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _at_work(row: Outcome) -> str:
+    if row.plan is None:
+        return row.why_not
+    if len(row.busy) > 3:
+        return f"{len(row.busy)} devices"
+    return ", ".join(f"{name} {_percent(share)}" for name, share in row.busy.items())
