@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .engine.report import RunReport
+from .engine.report.value import RunReport
 from .engine.run import Run
 from .errors import (
     DeviceError,

@@ -1,14 +1,20 @@
-"""run.report(): predicted beside measured, of a run, its devices and its ops."""
+"""run.report(): predicted beside measured, of runs, their devices and their ops."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
 
 import vksched as vs
+from vksched.engine.report.runs import RUNS, SPLITS, GraphRun, History, WholeRun, run_of
 from vksched.errors import PlanError
+from vksched.runtime.stats import RunStats, SplitStats
+from vksched.units import format_seconds
 
 A, B = "null:0", "null:1"
 
@@ -43,14 +49,106 @@ def test_a_report_has_the_run_its_devices_and_its_ops(run: vs.Run) -> None:
     assert report.run.known == 0.0
 
 
-def test_a_report_is_a_table_and_plain_data(run: vs.Run) -> None:
+def test_a_report_is_two_tables_and_plain_data(run: vs.Run) -> None:
     run(x=np.ones((64, 256), np.float32))
     report = run.report()
-    lines = str(report).splitlines()
-    assert lines[0].split() == ["predicted", "measured", "ratio", "known"]
-    assert [line.split()[0] for line in lines[1:]] == ["run", A, "exp", B, "softmax"]
-    assert lines[2].split()[-3:] == ["1.00", "0", "%"]
+    expected, done = (table.splitlines() for table in str(report).split("\n\n"))
+    assert expected[0].split() == ["predicted", "measured", "ratio", "known"]
+    assert [line.split()[0] for line in expected[1:]] == ["run", A, "exp", B, "softmax"]
+    assert expected[2].split()[-3:] == ["1.00", "0", "%"]
+    assert done[0].split() == ["busy", "copying", "waiting", "idle"]
+    assert [line.split()[0] for line in done[1:]] == [A, B, "cpu", "host"]
+    assert done[3].split()[-4:] == ["4.11", "ms", "100", "%"]
     data = json.loads(json.dumps(report.as_dict()))
     assert data["run"]["measured_s"] == report.run.measured_s
     assert [line["what"] for line in data["devices"]] == [A, B]
     assert data["ops"][0]["device"] == B
+    assert [each["device"] for each in data["times"]] == [A, B, "cpu", "host"]
+    assert {each["kind"] for each in data["timeline"]} == {"busy", "copy", "wait"}
+    assert (data["runs"], data["graphs"], data["notes"]) == (1, 1, [])
+
+
+# -- several runs ----------------------------------------------------------------------------------
+
+
+def test_several_runs_are_medians(run: vs.Run) -> None:
+    x = np.ones((64, 256), np.float32)
+    taken: list[float] = []
+    for slowdown in (2.0, 9.0, 3.0, 1.0):
+        devices_of(run)[1].slowdown = slowdown
+        run(x=x)
+        assert run.stats is not None
+        taken.append(run.stats.seconds)
+    report = run.report()
+    assert report.runs == 4 and "medians of 4 runs" in str(report)
+    assert report.run.measured_s == sorted(taken)[1]  # the shorter of the two in the middle
+    middle = {share.device: share for share in report.times}
+    assert middle[B].wall_s == taken[0]
+    b_s = {slowdown: slowdown * report.devices[1].predicted_s for slowdown in (2.0, 3.0)}
+    assert report.devices[1].measured_s == pytest.approx(sum(b_s.values()) / 2)
+    last = run.report(runs=1)
+    assert (last.runs, last.run.measured_s) == (1, taken[3])
+    assert run.report(runs=3).run.measured_s == sorted(taken[1:])[1]
+    for wrong in (0, -1, 1.5):
+        with pytest.raises(PlanError, match=r"\[report\] expected at least one run, got"):
+            run.report(runs=wrong)  # type: ignore[arg-type]
+
+
+def devices_of(run: vs.Run) -> list[vs.NullDevice]:
+    found = run._compiled._preparing.opened.devices
+    return [device for device in found if isinstance(device, vs.NullDevice)]
+
+
+def graph_run(plan: vs.Plan, seconds: float, splits: int = 1) -> WholeRun:
+    each = SplitStats(0, A, 1, seconds)
+    return run_of(GraphRun(plan, RunStats(0, seconds, 0, 0, 0, 0, 0, (each,) * splits)))
+
+
+def test_runs_of_an_older_plan_are_forgotten(run: vs.Run) -> None:
+    plans = run.plan, dataclasses.replace(run.plan)
+    history = History()
+    assert history.last() == ()
+    for seconds in (1.0, 2.0):
+        history.add(graph_run(plans[0], seconds))
+    assert [each.seconds for each in history.last()] == [1.0, 2.0]
+    history.add(graph_run(plans[1], 3.0))
+    assert [each.seconds for each in history.last()] == [3.0]
+
+
+def test_so_many_runs_are_kept_and_of_large_plans_fewer(run: vs.Run) -> None:
+    small, large = History(), History()
+    for number in range(100):
+        small.add(graph_run(run.plan, float(number)))
+        large.add(graph_run(run.plan, float(number), splits=SPLITS // 3))
+    assert [each.seconds for each in small.last()] == list(range(100 - RUNS, 100))
+    assert [each.seconds for each in large.last()] == [97, 98, 99]
+
+
+def test_runs_that_compile_count_only_when_alone(run: vs.Run) -> None:
+    history, one = History(), graph_run(run.plan, 5.0)
+    history.add(dataclasses.replace(one, first=True))
+    assert len(history.last()) == 1
+    history.add(one)
+    assert history.last() == (one,)
+
+
+# -- as a picture ----------------------------------------------------------------------------------
+
+
+def test_a_report_is_a_picture(run: vs.Run, tmp_path: Path) -> None:
+    run(x=np.ones((64, 256), np.float32))
+    path = tmp_path / "report.svg"
+    report = run.report()
+    report.draw(path)
+    root = ET.fromstring(path.read_text("utf-8"))
+    texts = [e.text or "" for e in root.iter("{http://www.w3.org/2000/svg}text")]
+    tips = [e.text or "" for e in root.iter("{http://www.w3.org/2000/svg}title")]
+    assert f"a run of {format_seconds(report.run.measured_s)}" in texts
+    assert [t for t in texts if t.startswith(("busy", "copy", "wait"))] == [
+        *("busy 1.36 ms", "copy 16.4 us", "wait 1.36 ms"),
+        *("busy 2.72 ms", "copy 16.4 us", "wait 2.72 ms"),
+    ]
+    assert "null:1, predicted: 1.36 ms" in tips and "null:1, measured: 2.72 ms" in tips
+    assert "softmax on null:1, measured: 2.67 ms" in tips
+    with pytest.raises(PlanError, match=r"\[draw\] expected a name that ends in .svg"):
+        report.draw(tmp_path / "report.png")

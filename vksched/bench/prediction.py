@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..engine.report import RunReport, make_report
+from ..engine.report.make import make_report
+from ..engine.report.runs import GraphRun, run_of
+from ..engine.report.value import RunReport
 from ..engine.run import Run
 from ..plan.predict import predict
 from ..scheduler import Scheduler
@@ -131,7 +133,8 @@ def _reports(device: str, model: Model, sync: str) -> list[RunReport]:
             network.result()
             stats = network.compiled.stats
             assert stats is not None
-            out.append(make_report(network.compiled.plan, stats, expected))
+            run = GraphRun(network.compiled.plan, stats, expected)
+            out.append(make_report([run_of(run)]))
         network.close()
     return out
 

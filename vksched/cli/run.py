@@ -18,9 +18,11 @@ from ..errors import GraphError, VkschedError
 from . import feeds
 from .check import SMALLEST, TOLERANCE
 from .info import describe_model, hint_at, show_assumed, show_model
+from .report import PRINTED, report_option, show_report, write_report
 from .verdict import Case, check_outputs, show_check
 
 if TYPE_CHECKING:
+    from ..engine.report.value import RunReport
     from ..importers.onnx.model import Model
     from ..trace import Recorder
     from ..types import Progress
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 @click.option(
     "--profile", metavar="FILE.json", help="Run once more, op by op, and write a Chrome trace."
 )
+@report_option
 @click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
 def run(
     model_file: str,
@@ -67,6 +70,7 @@ def run(
     check_by: str | None,
     tolerance: float,
     profile: str | None,
+    report: str | None,
     as_json: bool,
 ) -> None:
     """Run an ONNX model and tell what came out, and what took how long.
@@ -77,6 +81,8 @@ def run(
         raise GraphError(f"[run] expected at least one run, got {repeat}")
     if not tolerance >= 0:
         raise GraphError(f"[run] expected a tolerance of 0 or more, got {tolerance}")
+    if report is not None:
+        repeat = max(repeat, 2)  # the first one plans and uploads
     wanted = feeds.parse_places(places)
     if profile is not None:
         feeds.check_folder(profile)
@@ -88,34 +94,41 @@ def run(
         model = load(model_file, progress)
         arrays = feeds.read_arrays(inputs, model)
         sizes = feeds.parse_dims(dims), feeds.parse_shapes(shapes)
-        report, given = _inputs(model, arrays, sizes, seed)
+        found, given = _inputs(model, arrays, sizes, seed)
         names = feeds.parse_devices(devices)
-        with hint_at(report["assumed"], report["size_options"]):
-            outputs, times = measure(model, given, names, wanted, repeat, recorder, progress)
-        report.update(times)
+        with hint_at(found["assumed"], found["size_options"]):
+            outputs, times, told = measure(
+                model, given, names, wanted, repeat, recorder, progress, report is not None
+            )
+        found.update(times)
         if profile is not None:
-            there = [row["name"] for row in report["devices"]]
-            report["ops"] = measure_ops(model, given, names, wanted, there, recorder)
-            report["ops_measured"] = True
+            there = [row["name"] for row in found["devices"]]
+            found["ops"] = measure_ops(model, given, names, wanted, there, recorder)
+            found["ops_measured"] = True
             recorder.save(profile)
-            report["trace"] = profile
-        report["outputs"] = [_summary(name, value) for name, value in _flat(outputs)]
+            found["trace"] = profile
+        if told is not None:
+            found["report"] = told.as_dict()
+            if report is not None and report != PRINTED:
+                write_report(told, report)
+                found["report_file"] = report
+        found["outputs"] = [_summary(name, value) for name, value in _flat(outputs)]
         if output_dir is not None:
-            report["saved"] = save(outputs, Path(output_dir))
+            found["saved"] = save(outputs, Path(output_dir))
         if check_by is not None:
 
             def again(kept: Sequence[str]) -> Mapping[str, Any]:
                 return run_once(model.with_outputs(kept), given, names, wanted)
 
             case = Case(model_file, model, given, outputs, again, tolerance)
-            report.update(check_outputs(check_by, case))
-    report["notes"] += notes
-    click.echo(json.dumps(report, indent=2)) if as_json else _show(report)
-    wrong = [d for d in report.get("check", ()) if d["wrong"]]
+            found.update(check_outputs(check_by, case))
+    found["notes"] += notes
+    click.echo(json.dumps(found, indent=2)) if as_json else _show(found, told)
+    wrong = [d for d in found.get("check", ()) if d["wrong"]]
     if wrong:
         first = wrong[0]
         raise VkschedError(
-            f"[check] {len(wrong)} of {len(report['check'])} outputs differ from {check_by}: "
+            f"[check] {len(wrong)} of {len(found['check'])} outputs differ from {check_by}: "
             f"{first['output']}: {first['wrong']} ({first['largest']:.3g}, relative "
             f"{first['relative']:.3g})"
         )
@@ -160,8 +173,11 @@ def measure(
     repeat: int,
     recorder: Recorder,
     progress: Progress,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the outputs, and the times of all runs but the first, or of that if it is alone."""
+    reports: bool = False,
+) -> tuple[dict[str, Any], dict[str, Any], RunReport | None]:
+    """Returns the outputs, the times of all runs but the first, or of that if it is alone, and a
+    report of them, where one is wanted.
+    """
     from ..plan.tell.explain import COMMAND, idle_lines
     from ..scheduler import Scheduler
     from .meter import Meter
@@ -181,30 +197,35 @@ def measure(
         labels = {d.name: d.spec.label for d in sched.devices}
         memory = _memory([plan.buffers() for plan in compiled.plans])
         idle = idle_lines(compiled.plans, COMMAND)
-    runs = max(1, repeat - 1)
+        runs = max(1, repeat - 1)
+        report = compiled.report(runs) if reports else None
     rest = seconds[1:]
-    return outputs, {
-        "first_s": seconds[0],
-        "runs": repeat,
-        "median_s": statistics.median(rest) if rest else None,
-        "least_s": min(rest) if rest else None,
-        "graphs_per_run": meter.graphs / runs,
-        "fences_waited": meter.fences_waited / runs,
-        "crossing_bytes": meter.crossing_bytes / runs,
-        "beside_graphs_s": (sum(rest) - meter.seconds) / runs if rest else None,
-        "devices": [
-            {
-                "name": name,
-                "label": label,
-                "seconds": meter.by_device.get(name, 0.0) / runs,
-                **memory.get(name, {}),
-            }
-            for name, label in labels.items()
-        ],
-        "ops": _by_op(meter, runs),
-        "ops_measured": False,
-        "notes": idle,
-    }
+    return (
+        outputs,
+        {
+            "first_s": seconds[0],
+            "runs": repeat,
+            "median_s": statistics.median(rest) if rest else None,
+            "least_s": min(rest) if rest else None,
+            "graphs_per_run": meter.graphs / runs,
+            "fences_waited": meter.fences_waited / runs,
+            "crossing_bytes": meter.crossing_bytes / runs,
+            "beside_graphs_s": (sum(rest) - meter.seconds) / runs if rest else None,
+            "devices": [
+                {
+                    "name": name,
+                    "label": label,
+                    "seconds": meter.by_device.get(name, 0.0) / runs,
+                    **memory.get(name, {}),
+                }
+                for name, label in labels.items()
+            ],
+            "ops": _by_op(meter, runs),
+            "ops_measured": False,
+            "notes": idle,
+        },
+        report,
+    )
 
 
 def run_once(
@@ -327,7 +348,7 @@ def save(outputs: Mapping[str, Any], folder: Path) -> list[str]:
 # -- as text -------------------------------------------------------------------------------------
 
 
-def _show(report: Mapping[str, Any]) -> None:
+def _show(report: Mapping[str, Any], told: RunReport | None) -> None:
     from ..units import count_of, format_bytes, format_seconds
 
     show_model(report)
@@ -354,6 +375,8 @@ def _show(report: Mapping[str, Any]) -> None:
         devices.add_row("host, beside graphs", beside, "", "")
     feeds.print_table(devices)
     _show_ops(report)
+    if told is not None:
+        show_report(told, report.get("report_file"))
     _show_outputs(report)
     if "trace" in report:
         click.echo(f"wrote {report['trace']}, for chrome://tracing or Perfetto")

@@ -24,6 +24,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..errors import DeviceError, PlanError, VkschedError
@@ -37,9 +38,18 @@ from ..trace import warn
 from ..types import NDArray, Progress
 from .faults import Faults
 from .preparing import Preparing
+from .report.runs import GraphRun, History, run_of
 from .request import Request
 
 R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The outputs of a run, and what it cost, where that is known."""
+
+    outputs: tuple[NDArray, ...]
+    cost: GraphRun | None
 
 
 class Compiled:
@@ -79,15 +89,13 @@ class Compiled:
         """Threads that carry out a run."""
         self._placed: list[Plan] = []
         """Plans that count as users of their states."""
-        self.last_run: tuple[Plan, RunStats] | None = None
-        """The last finished run: its plan, and what it cost; None before the first."""
+        self.history = History()
+        """What the last finished runs cost."""
         self.plan: Plan
         """Where everything runs now."""
         self._ready(progress)
 
-    def run(
-        self, feeds: Mapping[int, NDArray], observers: Observers | None = None
-    ) -> tuple[NDArray, ...]:
+    def run(self, feeds: Mapping[int, NDArray], observers: Observers | None = None) -> Done:
         """Runs once on the calling thread; the arrays must not change until it is done."""
         self._owner.require("the compiled graph")
         self.require_outside("run")
@@ -115,7 +123,7 @@ class Compiled:
         def work() -> R:
             with self._state:
                 self._workers.add(threading.get_ident())
-            return then(self._carry_out(feeds, observers))
+            return then(self._carry_out(feeds, observers).outputs)
 
         self._owner.require("the compiled graph")
         with self._state:
@@ -188,7 +196,8 @@ class Compiled:
     @property
     def last_stats(self) -> RunStats | None:
         """What the last finished run cost; None before the first."""
-        return self.last_run[1] if self.last_run is not None else None
+        last = self.history.last(1)
+        return last[0].graphs[0].stats if last else None
 
     @property
     def closed(self) -> bool:
@@ -216,9 +225,7 @@ class Compiled:
 
     # -- generations -------------------------------------------------------------------------------
 
-    def _carry_out(
-        self, feeds: Mapping[int, NDArray], observers: Observers | None
-    ) -> tuple[NDArray, ...]:
+    def _carry_out(self, feeds: Mapping[int, NDArray], observers: Observers | None) -> Done:
         """Runs until no device fails: each failure leaves one device less, or less memory taken.
 
         A device that fails when all results are there costs at most what it held of the states.
@@ -230,9 +237,7 @@ class Compiled:
         finally:
             self._inside.discard(thread)
 
-    def _run_until_done(
-        self, feeds: Mapping[int, NDArray], observers: Observers | None
-    ) -> tuple[NDArray, ...]:
+    def _run_until_done(self, feeds: Mapping[int, NDArray], observers: Observers | None) -> Done:
         while True:
             executor = self._ready()
             late: BaseException | None = None
@@ -255,8 +260,10 @@ class Compiled:
                 if not self._faults.may_replay(error):
                     raise
                 continue
-            if executor.last_stats is not None:
-                self.last_run = executor.plan, executor.last_stats
+            cost = None
+            if results.stats is not None:
+                cost = GraphRun(executor.plan, results.stats)
+                self.history.add(run_of(cost))
             with self._changing:
                 self._faults.take_in(broken)
             self._watch(executor)
@@ -267,7 +274,7 @@ class Compiled:
                     raise late
                 with suppress(VkschedError):  # the next run says it; this one has what it needs
                     self._ready()
-            return results.outputs
+            return Done(results.outputs, cost)
 
     def _release(self) -> None:
         """Takes plans that are not carried out any more off the users of their states."""

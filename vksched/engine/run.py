@@ -24,7 +24,9 @@ from ..runtime.record import Observers
 from ..runtime.stats import RunStats
 from ..types import NDArray, numpy_dtype
 from .generations import Compiled
-from .report import RunReport, make_report
+from .report.make import report_last
+from .report.runs import GraphRun
+from .report.value import RunReport
 
 Result = NDArray | tuple[NDArray, ...] | dict[str, NDArray]
 
@@ -56,22 +58,26 @@ class Run:
         """What the last finished run cost; None before the first."""
         return self._compiled.last_stats
 
-    def report(self) -> RunReport:
-        """Returns what the last finished run was predicted to take and what it took: in all, on
-        each device, for each op. `print` shows it as a table.
+    def report(self, runs: int | None = None) -> RunReport:
+        """Returns where the time of the last runs went, as medians: in all, on each device, for
+        each op, beside what was predicted. `print` shows it as tables, `draw` as a picture.
+
+        runs: how many at most. None: all that are remembered, 32 of the plan of now or fewer.
 
         Raises:
             PlanError: there was no run yet.
         """
-        last = self._compiled.last_run
-        if last is None:
-            raise PlanError("[report] expected a run that has finished, got none; try run(...)")
-        return make_report(*last)
+        return report_last(self._compiled.history, runs)
 
     def __call__(self, /, *unnamed: Any, **inputs: Any) -> Result:
         """Runs once and returns the outputs in the form in which they were given to compile."""
         feeds = self._feeds(unnamed, inputs, copy=False)
-        return self._pack(self._compiled.run(feeds, self._observers))
+        return self._pack(self._compiled.run(feeds, self._observers).outputs)
+
+    def run_told(self, inputs: Mapping[str, Any]) -> tuple[Result, GraphRun | None]:
+        """Runs once, as a call does; returns what that cost, too, where it is known."""
+        done = self._compiled.run(self._feeds((), inputs, copy=False), self._observers)
+        return self._pack(done.outputs), done.cost
 
     def submit(self, /, *unnamed: Any, **inputs: Any) -> Future[Result]:
         """Starts a run and returns at once. Inputs are copied, so the caller may change them."""

@@ -33,8 +33,9 @@ from ..plan.names import NameIndex
 from ..trace import Trace
 from ..types import Progress
 from .control import make_step
+from .diary import Diary
 from .stages import Junction, Stage, StageCache, Step
-from .telling import emit_step, warn_of_step
+from .telling import emit_step, step_kind, warn_of_step
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,14 @@ class StageCompiler:
     """Compiles the graphs of a model's stages, and tells of the host's work between them.
 
     placement: may mean names of some stages only. told: what a warning was given of; None where the
-    host is all there is.
+    host is all there is. diary: is told what each part of a run took.
     """
 
     graphs: Graphs
     placement: Mapping[str | Tensor, str]
     progress: Progress | None
     told: set[str] | None
+    diary: Diary
 
     @property
     def trace(self) -> Trace:
@@ -154,6 +156,7 @@ class Program:
         types: Mapping[str, TypeKey],
         held: Mapping[str, HostValue] | None,
     ) -> Stage:
+        self.compiler.diary.add_compiled()
         doubted = len(self.context.not_inferable)
         lowered = FrameLowering(self.context, junction.frame, types, held).run()
         run = self._compiled(lowered.outputs) if lowered.outputs else None
@@ -187,7 +190,8 @@ class Program:
         out = {slot: held[slot] for slot in stage.keeps}
         if stage.run is not None:
             feeds = {slot: to_storage(held[slot]) for slot in stage.reads}
-            found = stage.run(**feeds)
+            found, cost = stage.run.run_told(feeds)
+            self.compiler.diary.add_graph(cost)
             assert isinstance(found, dict)
             out.update({s: from_storage(a, lowered.elem_types[s]) for s, a in found.items()})
         if stage.step is not None and lowered.step is not None:
@@ -212,6 +216,7 @@ class Program:
         start_s = trace.clock.now()
         made = run.run(given, captured)
         if not run.programs:
+            self.compiler.diary.add_step(step_kind(step), start_s)
             if trace.active:
                 emit_step(trace, step, start_s)
             if told is not None:

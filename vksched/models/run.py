@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 
 from ..engine.graphs import Graphs
+from ..engine.report.make import report_last
+from ..engine.report.value import RunReport
 from ..engine.request import Placements
 from ..errors import GraphError, PlanError, call_text
 from ..importers.onnx.lower.lowering import NeedsInputs
@@ -25,6 +27,7 @@ from ..importers.onnx.model import Model, ModelValue
 from ..importers.onnx.nodes.values import HostValue
 from ..plan.plan import Plan
 from ..types import NDArray, Progress
+from .diary import Diary
 from .program import Program, StageCompiler
 from .stages import Stage, StageCache
 from .telling import explain_stages
@@ -51,7 +54,8 @@ class ModelRun:
         self.model = model
         self._cache = StageCache(limit)
         told = graphs.told if warns else None
-        self._compiler = StageCompiler(graphs, dict(placement.items()), progress, told)
+        self._diary = Diary(graphs.preparing.trace)
+        self._compiler = StageCompiler(graphs, dict(placement.items()), progress, told, self._diary)
         self._programs: dict[frozenset[str], Program] = {}
         self._lock = threading.Lock()
         self._worker: ThreadPoolExecutor | None = None
@@ -83,10 +87,11 @@ class ModelRun:
         return self._run(inputs)
 
     def _run(self, inputs: Mapping[str, Any]) -> dict[str, HostValue]:
-        arrays = self.model.check_inputs(inputs)
-        found = self._program_of(frozenset(arrays.keys() & self.model.defaults.keys()))(arrays)
-        given = [a for value in arrays.values() for a in _arrays(value)]
-        return {v.name: _owned(a, given) for v, a in zip(self.outputs, found, strict=True)}
+        with self._diary.one_run():
+            arrays = self.model.check_inputs(inputs)
+            found = self._program_of(frozenset(arrays.keys() & self.model.defaults.keys()))(arrays)
+            given = [a for value in arrays.values() for a in _arrays(value)]
+            return {v.name: _owned(a, given) for v, a in zip(self.outputs, found, strict=True)}
 
     def submit(self, /, **inputs: Any) -> Future[dict[str, HostValue]]:
         """Starts a run and returns at once; runs that were submitted go one after the other."""
@@ -151,6 +156,18 @@ class ModelRun:
             if not used:
                 raise self._nothing_yet()
             return explain_stages(max(used, key=lambda pair: pair[0])[1], kept)
+
+    def report(self, runs: int | None = None) -> RunReport:
+        """Returns where the time of the last runs of the model went, as medians: all graphs that a
+        run goes through, and what the host does between them. See `Run.report`.
+
+        runs: how many at most. None: all that are remembered, 32 through the same plans or fewer.
+            Runs that had to compile count only where there are no others.
+
+        Raises:
+            PlanError: there was no run yet.
+        """
+        return report_last(self._diary.history, runs)
 
     def close(self) -> None:
         """Waits for its runs, those submitted too, and frees its memory on the devices; safe to

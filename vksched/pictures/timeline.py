@@ -49,11 +49,14 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A device with its bars, in any order; note: a line below its name."""
+    """A device with its bars, in any order; note: a line below its name. colour: its number; None
+    is the place of the row.
+    """
 
     name: str
     bars: Sequence[Bar]
     note: str = ""
+    colour: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,24 +90,35 @@ def draw_timeline(
     add_text(root, MARGIN, 40, told)
     ends = [bar.finish_s for row in rows for bar in row.bars]
     span_s = max([span_s, *ends, *(c.finish_s for c in crossings)]) or 1.0
-    scale = (WIDTH - LEFT - MARGIN) / span_s  # pixels per second
-    _draw_axis(root, span_s, scale, height)
-    for at, row in enumerate(rows):
-        _draw_row(root, TOP + ROW * at, row, colours_of(at), scale, noun)
+    scale = add_rows(root, rows, span_s, noun)
     if len(crossings) <= MOST_LINES:
         for crossing in crossings:
             _draw_crossing(root, crossing, scale)
     return as_text(root)
 
 
-def _draw_axis(root: ET.Element, span_s: float, scale: float, height: float) -> None:
+def add_rows(
+    root: ET.Element, rows: Sequence[Row], span_s: float, noun: str, top: float = TOP
+) -> float:
+    """Adds rows, each ROW high, from a height on, and 44 pixels for the axis below them; returns
+    how many pixels a second has.
+    """
+    scale = (WIDTH - LEFT - MARGIN) / span_s
+    _draw_axis(root, span_s, scale, top, top + ROW * len(rows) + 10)
+    for at, row in enumerate(rows):
+        colours = colours_of(at if row.colour is None else row.colour)
+        _draw_row(root, top + ROW * at, row, colours, scale, noun)
+    return scale
+
+
+def _draw_axis(root: ET.Element, span_s: float, scale: float, top: float, bottom: float) -> None:
     step_s = 10.0 ** math.floor(math.log10(span_s / 4))
     step_s *= next(k for k in (1, 2, 5, 10) if span_s / (step_s * k) <= 8)
     for tick in range(int(span_s / step_s + 1e-9) + 1):
         x = LEFT + tick * step_s * scale
-        line = f"M{as_pixels(x)} {as_pixels(TOP - 6)}V{as_pixels(height - 34)}"
+        line = f"M{as_pixels(x)} {as_pixels(top - 6)}V{as_pixels(bottom)}"
         ET.SubElement(root, "path", d=line, stroke="#dddddd")
-        add_text(root, x, height - 20, format_moment(tick * step_s), fill="#555555")
+        add_text(root, x, bottom + 14, format_moment(tick * step_s), fill="#555555")
 
 
 def _draw_row(

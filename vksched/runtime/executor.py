@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -40,10 +40,13 @@ class Retired(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """outputs: as in `Graph.outputs`. kept: the next values of states, as in `Graph.kept`."""
+    """outputs: as in `Graph.outputs`. kept: the next values of states, as in `Graph.kept`. stats:
+    of this very run, once it is done.
+    """
 
     outputs: tuple[NDArray, ...]
     kept: tuple[NDArray, ...] = ()
+    stats: RunStats | None = None
 
 
 class CommitFailed(Exception):
@@ -201,10 +204,10 @@ class Executor:
             self._commit(run, results)
         end = self._trace.clock.now()
         try:
-            self.last_stats = self._reporter.report(run, self._sessions, start, end)
+            stats = self.last_stats = self._reporter.report(run, self._sessions, start, end)
         except BaseException as error:  # the states have changed: whoever keeps track must know
             raise CommitFailed(error, results, frozenset()) from error
-        return results
+        return replace(results, stats=stats)
 
     def _commit(self, run: RunRecord, results: Results) -> None:
         """Puts the next values of states in their places, on each device that can."""
@@ -249,7 +252,9 @@ class Executor:
             self._wait(run, split_id)
         for copy in split.copies_in:
             if copy.source != HOST:
+                start = self._trace.clock.now()
                 array = self._ask(run, copy.source).fetch(run.slot, copy.node)
+                self._reporter.keep("copy", copy.source, start, run)
                 run.crossing_bytes += self.plan.graph.nodes[copy.node].type.device_bytes
                 self._stage(run, split, copy, array)
         run.submitted_s[split.id] = self._trace.clock.now()
@@ -259,10 +264,7 @@ class Executor:
     def _stage(self, run: RunRecord, split: Split, copy: CopyIn, array: NDArray) -> None:
         start = self._trace.clock.now()
         self._ask(run, split.id).stage(run.slot, copy, array)
-        if self._trace.active:
-            self._reporter.emit(
-                "copy", split.device, start, run, node=copy.node, bytes=array.nbytes, split=split.id
-            )
+        self._reporter.note("copy", split.id, start, run, node=copy.node, bytes=array.nbytes)
 
     def _wait(self, run: RunRecord, split_id: int) -> None:
         """Waits for a split; every earlier one on its device is complete then, too."""
@@ -271,7 +273,7 @@ class Executor:
         device = self.plan.splits[split_id].device
         start = self._trace.clock.now()
         self._ask(run, split_id).wait(run.slot, split_id, self._timeout_s)
-        end = self._trace.clock.now()
+        end = self._reporter.note("wait", split_id, start, run)
         run.waits += 1
         run.fences_waited += self.plan.machine.devices[device].kind != "cpu"
         splits, done = self._splits_of[device], run.done_on.get(device, 0)
@@ -281,8 +283,6 @@ class Executor:
             run.complete_s[splits[done]] = end
             done += 1
         first, run.done_on[device] = run.done_on.get(device, 0), done
-        if self._trace.active:
-            self._reporter.emit("wait", device, start, run, split=split_id)
         for complete in splits[first:done]:
             self._show(run, self.plan.splits[complete])
 
@@ -303,18 +303,21 @@ class Executor:
         """Returns a result of its own memory: fetched, or, for a view, evaluated from what it
         views, which may be an input or a weight.
         """
+        start = self._trace.clock.now()
+        root = node_id
         if node_id in self._makers:
             array = self._fetch(run, node_id)
         else:
-            values = Values(self.plan.graph)
+            values, root = Values(self.plan.graph), self.plan.graph.root(node_id)
             for fed, given in run.feeds.items():
                 values[fed] = given
-            root = self.plan.graph.root(node_id)
             if root in self._makers:
                 values[root] = self._fetch(run, root)
             array = values[node_id]
         result = np.array(array, order="C", copy=True)
         run.output_bytes += result.nbytes
+        if root in self._makers:
+            self._reporter.keep("copy", self._makers[root], start, run)
         return result
 
     def _fetch(self, run: RunRecord, node_id: int) -> NDArray:

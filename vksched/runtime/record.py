@@ -15,7 +15,7 @@ from ..plan.value import PlanValue, Split
 from ..trace import Event, Trace
 from ..types import NDArray
 from .device import Session, Times
-from .stats import RunStats, SplitStats
+from .stats import HostSpan, RunStats, SplitStats
 
 Observers = Mapping[int, Sequence[Callable[[str, NDArray], object]]]
 """By node what is called with its name and value; one that returns False cancels the run."""
@@ -43,6 +43,7 @@ class RunRecord:
     crossing_bytes: int = 0
     input_bytes: int = 0
     output_bytes: int = 0
+    spans: list[HostSpan] = field(default_factory=list)
 
 
 class Reporter:
@@ -78,7 +79,9 @@ class Reporter:
             finish = min(complete, begin + seconds)
             free_at[split.device] = finish
             name = self._plan.machine.devices[split.device].name
-            splits.append(SplitStats(split.id, name, len(split.nodes), seconds, longest))
+            splits.append(
+                SplitStats(split.id, name, len(split.nodes), seconds, longest, begin, finish)
+            )
             if self._trace.active:
                 fields = {
                     "split": split.id,
@@ -96,16 +99,28 @@ class Reporter:
             run.input_bytes,
             run.output_bytes,
             tuple(splits),
+            start,
+            tuple(run.spans),
         )
         if self._trace.active:
             about = {"stats": stats}
             self._trace.emit(Event("run", "host", start, end, run.number, about))
         return stats
 
-    def emit(self, name: str, device: int, start: float, run: RunRecord, **fields: object) -> None:
-        """Tells the sinks of something on a device that ends now."""
-        label = self._plan.machine.devices[device].name
-        self._trace.emit(Event(name, label, start, self._trace.clock.now(), run.number, fields))
+    def keep(self, kind: str, split: int, start: float, run: RunRecord) -> float:
+        """Keeps what the host did for a split's device; returns when that ended: now."""
+        end = self._trace.clock.now()
+        name = self._plan.machine.devices[self._plan.splits[split].device].name
+        run.spans.append(HostSpan(kind, name, split, start, end))
+        return end
+
+    def note(self, kind: str, split: int, start: float, run: RunRecord, **fields: object) -> float:
+        """The same, and tells the sinks."""
+        end = self.keep(kind, split, start, run)
+        if self._trace.active:
+            about = {**fields, "split": split}
+            self._trace.emit(Event(kind, run.spans[-1].device, start, end, run.number, about))
+        return end
 
 
 def _times_of(session: Session, run: RunRecord, split: Split) -> Times:

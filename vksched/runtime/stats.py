@@ -6,12 +6,27 @@ Examples: tests/runtime/test_executor.py.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class HostSpan(NamedTuple):
+    """A stretch of the host's time. kind: "copy", the host writes or reads a value of the device,
+    or "wait", it waits for a split there. start_s, end_s: of the scheduler's clock.
+    """
+
+    kind: str
+    device: str
+    split: int
+    start_s: float
+    end_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class SplitStats:
     """device_s: time on the device by its own clock where it has one, else as the host saw it.
     longest_s: of its longest submission, by the device's clock; None where it has none.
+    begin_s, end_s: when it was at work, in seconds of the scheduler's clock. A device's own clock
+    has another origin: its time is put right behind the submission, or behind the split before it.
     """
 
     split: int
@@ -19,6 +34,8 @@ class SplitStats:
     nodes: int
     device_s: float
     longest_s: float | None = None
+    begin_s: float = 0.0
+    end_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +44,8 @@ class RunStats:
 
     fences_waited: waits for a submission of a GPU. waits: these and waits for the CPU's splits.
     crossing_bytes: moved from one device to another, as words. input_bytes, output_bytes: between
-    caller and devices.
+    caller and devices. start_s: when it began, in seconds of the scheduler's clock. spans: what the
+    host did for the devices, in the order of their ends.
     """
 
     run: int
@@ -38,6 +56,13 @@ class RunStats:
     input_bytes: int
     output_bytes: int
     splits: tuple[SplitStats, ...] = field(default=())
+    start_s: float = 0.0
+    spans: tuple[HostSpan, ...] = ()
+
+    @property
+    def end_s(self) -> float:
+        """When it was done, in seconds of the scheduler's clock."""
+        return self.start_s + self.seconds
 
     @property
     def device_seconds(self) -> dict[str, float]:

@@ -1,0 +1,76 @@
+"""Make: the report of some runs through the same plans.
+
+Complexity: O(runs * splits). Examples: tests/scheduler/test_report.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...errors import PlanError
+from ...plan.predict import Prediction, predict
+from ...units import format_seconds
+from .lines import lines_of
+from .runs import History, WholeRun
+from .shares import Shares, shares_of, spans_of
+from .value import RunReport
+
+OVER = 1.05
+"""A device's own clock may say this much more than the host's for the same time."""
+
+
+def make_report(runs: Sequence[WholeRun]) -> RunReport:
+    """Returns the report of at least one run; all of them went through the same plans."""
+    middle = sorted(runs, key=lambda run: run.seconds)[(len(runs) - 1) // 2]
+    expected = _expected(middle)
+    lines = lines_of(runs, expected)
+    timeline = spans_of(middle)
+    times = shares_of(middle, timeline)
+    return RunReport(
+        lines.run,
+        lines.devices,
+        lines.ops,
+        len(runs),
+        len(middle.graphs),
+        times,
+        timeline,
+        tuple(_doubts(middle, times)),
+    )
+
+
+def report_last(history: History, count: int | None = None) -> RunReport:
+    """Returns the report of the last runs that are kept, all of them or `count`.
+
+    Raises:
+        PlanError: there is none, or the count is no number of runs.
+    """
+    if count is not None and not (isinstance(count, int) and count > 0):
+        raise PlanError(f"[report] expected at least one run, got {count!r}; try runs=1")
+    runs = history.last(count)
+    if not runs:
+        raise PlanError("[report] expected a run that has finished, got none; try run(...)")
+    return make_report(runs)
+
+
+def _expected(run: WholeRun) -> list[Prediction]:
+    known: dict[int, Prediction] = {}
+    out: list[Prediction] = []
+    for graph in run.graphs:
+        key = id(graph.plan)
+        if key not in known:
+            known[key] = graph.expected or predict(graph.plan)
+        out.append(known[key])
+    return out
+
+
+def _doubts(run: WholeRun, times: Sequence[Shares]) -> list[str]:
+    """Returns what of the measured times cannot be true together."""
+    out: list[str] = []
+    for share in times:
+        told_s = sum(graph.stats.device_seconds.get(share.device, 0.0) for graph in run.graphs)
+        if told_s > OVER * share.wall_s:
+            out.append(
+                f"{share.device} says that it worked for {format_seconds(told_s)} of a run of "
+                f"{format_seconds(share.wall_s)}: its clock is wrong, or its splits overlap"
+            )
+    return out

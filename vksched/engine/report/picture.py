@@ -1,0 +1,86 @@
+"""Picture: a run as a timeline with lanes for each device, and predicted beside measured times.
+
+    vulkan:0 busy  |   ####      ####|         run       predicted ======
+    vulkan:0 copy  |##     #         |                   measured  ########
+    vulkan:0 wait  |   ####      ####|         vulkan:0  predicted =====
+
+Complexity: spans, sorted. Examples: tests/scheduler/test_report.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from xml.etree import ElementTree as ET
+
+from ...pictures.svg import add_rect, add_text, add_tip, as_text, colours_of, fit, new_picture
+from ...pictures.timeline import LEFT, MARGIN, ROW, TOP, WIDTH, Bar, Row, add_rows
+from ...units import format_seconds
+from .lines import Line
+from .shares import Shares, TimeSpan
+
+LANES = ("busy", "copy", "wait")
+"""Those of each device, from top to bottom. A step of the host counts as busy."""
+PAIR, THICK = 30.0, 11.0
+"""Heights of two bars side by side, and of one of them."""
+MOST_OPS = 12
+"""The longest ones are drawn."""
+NAMES = 240.0
+"""Room for the names of bars."""
+
+
+def draw_report(
+    title: str,
+    told: str,
+    times: Sequence[Shares],
+    spans: Sequence[TimeSpan],
+    pairs: Sequence[tuple[str, int, Line]],
+) -> str:
+    """Returns the picture as SVG text; the same for the same values.
+
+    told: a line below the title. times: of all devices; those without spans have no lanes. pairs:
+    what is drawn as two bars: a name, the number of its device's colour, the line.
+    """
+    rows = _rows(times, spans)
+    middle = TOP + ROW * len(rows) + 60
+    height = middle + PAIR * len(pairs) + 2 * MARGIN
+    root = new_picture(WIDTH, height, title)
+    add_text(root, MARGIN, 22, title, weight="bold", size="12")
+    add_text(root, MARGIN, 40, told)
+    add_rows(root, rows, max(share.wall_s for share in times) or 1.0, "span")
+    add_text(root, MARGIN, middle - 8, "predicted (light) and measured (dark)", weight="bold")
+    longest_s = max((max(p.predicted_s, p.measured_s) for _, _, p in pairs), default=0.0) or 1.0
+    for at, (name, colour, line) in enumerate(pairs):
+        _draw_pair(root, middle + 6 + PAIR * at, name, colours_of(colour), line, longest_s)
+    return as_text(root)
+
+
+def _rows(times: Sequence[Shares], spans: Sequence[TimeSpan]) -> list[Row]:
+    bars: dict[tuple[str, str], list[Bar]] = {}
+    for span in spans:
+        lane = "busy" if span.kind == "step" else span.kind
+        bars.setdefault((span.device, lane), []).append(Bar(span.start_s, span.end_s, span.what))
+    rows: list[Row] = []
+    for number, share in enumerate(times):
+        for lane in LANES:
+            drawn = bars.get((share.device, lane), [])
+            if drawn:
+                taken_s = sum(bar.finish_s - bar.start_s for bar in drawn)
+                note = f"{lane} {format_seconds(taken_s)}"
+                rows.append(Row(share.device, drawn, note, number))
+    return rows
+
+
+def _draw_pair(
+    root: ET.Element, y: float, name: str, colours: tuple[str, str], line: Line, longest_s: float
+) -> None:
+    light, dark = colours
+    left, room = MARGIN + NAMES, WIDTH - LEFT - MARGIN - NAMES
+    add_text(root, MARGIN, y + 14, fit(name, NAMES - 8), fill=dark)
+    drawn = ("predicted", line.predicted_s, light), ("measured", line.measured_s, dark)
+    for row, (what, seconds, fill) in enumerate(drawn):
+        if not seconds:
+            continue  # nothing was predicted
+        top, width = y + row * (THICK + 1), max(seconds / longest_s * room, 0.5)
+        bar = add_rect(root, left, top, width, THICK, fill, dark)
+        add_tip(bar, f"{name}, {what}: {format_seconds(seconds)}")
+        add_text(root, left + width + 5, top + 9, format_seconds(seconds))

@@ -1,0 +1,99 @@
+"""Runs: what was measured of the last runs of a graph or a model, for its report.
+
+    run 7   graph of plan a | step of the host | graph of plan b      kept
+    run 8   graph of plan a | step of the host | graph of plan b      kept: the same plans
+    run 9   graph of plan c                                           kept; 7 and 8 are forgotten
+
+Only runs through the same plans can be compared, so others make room at once.
+Complexity: O(graphs of a run). Examples: tests/scheduler/test_report.py.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+from ...plan.predict import Prediction
+from ...plan.value import PlanValue
+from ...runtime.stats import RunStats
+
+RUNS = 32
+"""So many runs are kept at most."""
+SPLITS = 20_000
+"""Of runs with many splits fewer are kept, these splits together."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRun:
+    """A run of one compiled graph. expected: of its plan, where that is known already."""
+
+    plan: PlanValue
+    stats: RunStats
+    expected: Prediction | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostStep:
+    """What the host ran between two graphs of a model, in seconds of the scheduler's clock."""
+
+    op: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRun:
+    """A run as its caller saw it, in seconds of the scheduler's clock.
+
+    graphs: in the order of their ends. first: something was planned or compiled in it.
+    """
+
+    start_s: float
+    end_s: float
+    graphs: tuple[GraphRun, ...]
+    steps: tuple[HostStep, ...] = ()
+    first: bool = False
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.start_s
+
+
+def run_of(graph: GraphRun) -> WholeRun:
+    """Returns a run that is one graph."""
+    return WholeRun(graph.stats.start_s, graph.stats.end_s, (graph,))
+
+
+class History:
+    """The last runs that went through the same plans; any thread may add one."""
+
+    def __init__(self) -> None:
+        self._runs: deque[WholeRun] = deque()
+        self._lock = threading.Lock()
+
+    def add(self, run: WholeRun) -> None:
+        """Keeps a run that is done."""
+        splits = sum([len(graph.stats.splits) for graph in run.graphs])
+        with self._lock:
+            if self._runs and not _same_plans(run, self._runs[-1]):
+                self._runs.clear()
+            self._runs.append(run)
+            most = max(1, min(RUNS, SPLITS // max(1, splits)))
+            while len(self._runs) > most:
+                self._runs.popleft()
+
+    def last(self, count: int | None = None) -> tuple[WholeRun, ...]:
+        """Returns the last runs, all that are kept or `count` of them; none before the first. Runs
+        in which something was compiled are left out where there are others.
+        """
+        with self._lock:
+            runs = tuple(self._runs)
+        settled = tuple(run for run in runs if not run.first) or runs
+        return settled if count is None else settled[-count:]
+
+
+def _same_plans(one: WholeRun, other: WholeRun) -> bool:
+    return len(one.graphs) == len(other.graphs) and all(
+        a.plan is b.plan for a, b in zip(one.graphs, other.graphs, strict=True)
+    )

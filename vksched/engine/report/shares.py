@@ -1,0 +1,140 @@
+"""Shares: where the time of a run went, on each device and on the host.
+
+    run       |--------------------------------------------------------|
+    gpu:0     copy | busy ......... | copy | waiting | copy | busy | idle
+    gpu:1     waiting ..................... | copy | busy .. | copy| idle
+    host      copy | waiting ...... | copy | waiting ....... | copy| busy
+
+Problem: spans of one device overlap, as the host copies the next value while the device works.
+Method: each moment counts once, as the first of busy, copying, waiting, idle that holds. So the
+four add up to the time of the run.
+Complexity: O(spans log spans). Examples: tests/scheduler/test_shares.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import PlanError
+from .runs import WholeRun
+
+HOST = "host"
+CLOSE = 1e-6
+"""By what part of a run its shares may miss it: rounding."""
+Stretch = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What one device did in the time of a run: seconds that add up to it.
+
+    busy_s: it worked on splits of this run. copying_s: it did not, and the host wrote its inputs or
+    read its results. waiting_s: neither, and the run still needed it: operands were not there, a
+    submission was on its way, other runs had the device, or the host was about to learn of its
+    end. idle_s: the run had no work for it any more, or none at all.
+    host: copying_s is for all devices, waiting_s until one was done; busy_s is all the rest.
+
+    Raises:
+        PlanError: the parts do not add up, or one is negative.
+    """
+
+    device: str
+    wall_s: float
+    busy_s: float
+    copying_s: float
+    waiting_s: float
+    idle_s: float
+
+    def __post_init__(self) -> None:
+        parts = self.busy_s, self.copying_s, self.waiting_s, self.idle_s
+        off = abs(sum(parts) - self.wall_s)
+        if min(parts) < 0 or not off <= CLOSE * max(self.wall_s, CLOSE):
+            raise PlanError(
+                f"[report] expected times of {self.device} that add up to {self.wall_s:g} s, got "
+                f"{', '.join(f'{part:g}' for part in parts)} s"
+            )
+
+    @property
+    def busy(self) -> float:
+        """The part of the run in which it worked, from 0 to 1."""
+        return self.busy_s / self.wall_s if self.wall_s else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the shares as plain data."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSpan:
+    """A stretch of a run, in seconds from its start. kind: "busy", "copy" or "wait" of a device, or
+    "step" of the host between two graphs. what: the ops, or the split it was for.
+    """
+
+    kind: str
+    device: str
+    start_s: float
+    end_s: float
+    what: str
+
+
+def spans_of(run: WholeRun) -> tuple[TimeSpan, ...]:
+    """Returns what was recorded of a run: what devices did, and what the host did for them."""
+    found: list[TimeSpan] = []
+    zero_s, many = run.start_s, len(run.graphs) > 1
+
+    def add(kind: str, device: str, start_s: float, end_s: float, what: str) -> None:
+        start_s, end_s = max(start_s, run.start_s), min(end_s, run.end_s)
+        if end_s > start_s:
+            found.append(TimeSpan(kind, device, start_s - zero_s, end_s - zero_s, what))
+
+    for number, graph in enumerate(run.graphs):
+        within = f"graph {number + 1}, " if many else ""
+        for split in graph.stats.splits:
+            add("busy", split.device, split.begin_s, split.end_s, f"{within}split {split.split}")
+        for span in graph.stats.spans:
+            add(span.kind, span.device, span.start_s, span.end_s, f"{within}split {span.split}")
+    for step in run.steps:
+        add("step", "cpu", step.start_s, step.end_s, step.op)
+    return tuple(sorted(found, key=lambda span: (span.start_s, span.end_s)))
+
+
+def shares_of(run: WholeRun, spans: Sequence[TimeSpan]) -> tuple[Shares, ...]:
+    """Returns the shares of all devices of a run, in their order, and of the host.
+
+    spans: of that run.
+    """
+    names = dict.fromkeys(s.name for g in run.graphs for s in g.plan.machine.devices)
+    names.update(dict.fromkeys(span.device for span in spans))
+    by_device: dict[str, dict[str, list[Stretch]]] = {name: {} for name in names}
+    for span in spans:
+        kind = "busy" if span.kind == "step" else span.kind
+        by_device[span.device].setdefault(kind, []).append((span.start_s, span.end_s))
+    wall_s = run.seconds
+    out = [_of_device(name, wall_s, kinds) for name, kinds in by_device.items()]
+    copies = [stretch for kinds in by_device.values() for stretch in kinds.get("copy", ())]
+    waits = [stretch for kinds in by_device.values() for stretch in kinds.get("wait", ())]
+    copying_s, either_s = _length(copies), _length([*copies, *waits])
+    waiting_s, rest_s = max(0.0, either_s - copying_s), max(0.0, wall_s - either_s)
+    return (*out, Shares(HOST, wall_s, rest_s, copying_s, waiting_s, 0.0))
+
+
+def _of_device(name: str, wall_s: float, kinds: Mapping[str, Sequence[Stretch]]) -> Shares:
+    busy, copies = kinds.get("busy", ()), kinds.get("copy", ())
+    needed_s = max((end for stretches in kinds.values() for _, end in stretches), default=0.0)
+    busy_s = _length(busy)
+    worked_s = _length([*busy, *copies])
+    idle_s = max(0.0, wall_s - needed_s)
+    copying_s, waiting_s = max(0.0, worked_s - busy_s), max(0.0, needed_s - worked_s)
+    return Shares(name, wall_s, busy_s, copying_s, waiting_s, idle_s)
+
+
+def _length(stretches: Iterable[Stretch]) -> float:
+    """Returns the time that at least one of some stretches covers."""
+    total = reached = 0.0
+    for start, end in sorted(stretches):
+        if end > reached:
+            total += end - max(start, reached)
+            reached = end
+    return total

@@ -1,0 +1,122 @@
+"""Report: what a run was predicted to take, what it took, and where that time went.
+
+    lines.py   predicted beside measured: of the run, its devices, its ops --+
+    shares.py  what each device did at each moment --------------------------+--> text, data,
+                                                                             |    picture
+
+Examples: tests/scheduler/test_report.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ...pictures.svg import save_picture
+from ...units import count_of, format_seconds
+from .lines import Line
+from .picture import MOST_OPS, draw_report
+from .shares import Shares, TimeSpan
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """One run, or several as their medians.
+
+    run: from its start to its end. devices: on their own clocks, by name. ops: by device and op,
+    the longest first. runs: how many the measured times are medians of. graphs: how many graphs a
+    run goes through. times: what each device and the host did, and timeline: when; both of the run
+    of median length. notes: what does not fit together in these figures.
+    """
+
+    run: Line
+    devices: tuple[Line, ...]
+    ops: tuple[tuple[str, Line], ...]
+    runs: int
+    graphs: int
+    times: tuple[Shares, ...]
+    timeline: tuple[TimeSpan, ...]
+    notes: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the report as plain data that json.dumps takes."""
+        return {
+            "run": asdict(self.run),
+            "runs": self.runs,
+            "graphs": self.graphs,
+            "devices": [asdict(line) for line in self.devices],
+            "ops": [{"device": device, **asdict(line)} for device, line in self.ops],
+            "times": [share.as_dict() for share in self.times],
+            "timeline": [asdict(span) for span in self.timeline],
+            "notes": list(self.notes),
+        }
+
+    def draw(self, path: str | os.PathLike[str]) -> None:
+        """Writes the report as a picture, an SVG file: a timeline and predicted times.
+
+        Raises:
+            PlanError: the name does not end in .svg, or the file cannot be written.
+        """
+        colours = {share.device: number for number, share in enumerate(self.times)}
+        pairs = [(line.what, colours.get(line.what, 0), line) for line in (self.run, *self.devices)]
+        pairs += [(f"{op.what} on {d}", colours[d], op) for d, op in self.ops[:MOST_OPS]]
+        title = f"a run of {format_seconds(self.run.measured_s)}"
+        told = "; ".join(self._told())
+        save_picture(path, lambda: draw_report(title, told, self.times, self.timeline, pairs))
+
+    def tables(self) -> tuple[Sequence[tuple[str, ...]], Sequence[tuple[str, ...]]]:
+        """Returns two tables as text, each with its head first: predicted beside measured, and what
+        each device did.
+        """
+        expected: list[tuple[str, ...]] = [("", "predicted", "measured", "ratio", "known")]
+        expected.append(_cells("run", self.run))
+        for line in self.devices:
+            expected.append(_cells(line.what, line))
+            here = [op for device, op in self.ops if device == line.what]
+            expected += [_cells(f"  {op.what}", op) for op in here]
+        done: list[tuple[str, ...]] = [("", "busy", "copying", "waiting", "idle")]
+        for share in self.times:
+            parts = share.busy_s, share.copying_s, share.waiting_s, share.idle_s
+            done.append((share.device, *(_part(part, share.wall_s) for part in parts)))
+        return expected, done
+
+    def lines(self) -> list[str]:
+        """Returns what is told below the tables, a line each."""
+        return [*self._told(), *self.notes]
+
+    def _told(self) -> list[str]:
+        out: list[str] = []
+        if self.runs > 1:
+            out.append(f"medians of {self.runs} runs; what each device did is of the middle one")
+        if self.graphs > 1:
+            out.append(f"each run is {count_of(self.graphs, 'graph')}, one after the other")
+        return out
+
+    def __str__(self) -> str:
+        expected, done = map(_columns, self.tables())
+        return "\n".join([*expected, "", *done, *([""] if self.lines() else []), *self.lines()])
+
+
+def _cells(what: str, line: Line) -> tuple[str, ...]:
+    taken = format_seconds(line.measured_s)
+    if not line.predicted_s:
+        return what, "-", taken, "-", "-"
+    expected, known = format_seconds(line.predicted_s), f"{100 * line.known:.0f} %"
+    return what, expected, taken, f"{line.ratio:.2f}", known
+
+
+def _part(seconds: float, wall_s: float) -> str:
+    return f"{format_seconds(seconds)} {100 * seconds / wall_s if wall_s else 0.0:3.0f} %"
+
+
+def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, wide, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
