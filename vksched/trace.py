@@ -59,8 +59,7 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's monotonic clock."""
 
-    def now(self) -> float:
-        return time.perf_counter()
+    now = staticmethod(time.perf_counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +151,18 @@ class Recorder:
             raise VkschedError(f"[trace] cannot write {path}: {error}") from error
 
 
+def _plain(value: object) -> object:
+    """Returns named tuples as dicts."""
+    if isinstance(value, tuple):
+        names = getattr(value, "_fields", None)
+        plain = [_plain(each) for each in value]
+        return plain if names is None else dict(zip(names, plain, strict=True))
+    return value
+
+
 def _chrome_event(event: Event) -> dict[str, object]:
     fields = {
-        k: asdict(v) if is_dataclass(v) and not isinstance(v, type) else v
+        k: asdict(v) if is_dataclass(v) and not isinstance(v, type) else _plain(v)
         for k, v in event.fields.items()
     }
     ops = event.fields.get("ops", event.fields.get("op", ""))

@@ -5,6 +5,8 @@ hardware.
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,6 +61,33 @@ def test_chain_over_two_devices_waits_once_per_crossing_and_once_for_the_caller(
         assert [s.device for s in run.stats.splits] == ["null:0", "null:1", "null:0"]
         assert run.stats.fences_waited == 3
         assert run.stats.crossing_bytes == 2 * X.nbytes
+
+
+def test_a_run_keeps_what_the_host_did_and_when_devices_worked(tmp_path: Path) -> None:
+    sched, recorder = scheduler(bytes_per_s=100.0, submit_s=0.0)  # x, 1.0 and a
+    with sched:
+        last = stepped(vs.input("x", X.shape), "a", "b")[-1]
+        run = sched.compile(last, placement={"a": "null:0", "b": "null:1"})
+        run(x=X)
+        run(x=X)  # times are of the scheduler's clock, whichever run it is
+    stats = run.stats
+    assert stats is not None and stats.start_s > 2.0
+    assert stats.end_s == pytest.approx(stats.start_s + stats.seconds)
+    first, second = stats.splits
+    assert first.end_s - first.begin_s == pytest.approx(1.0) == pytest.approx(first.device_s)
+    assert second.begin_s >= first.end_s
+    kinds = [(kind, split) for kind, split, _, _ in stats.spans]
+    assert kinds == [
+        *(("copy", 0), ("wait", 0), ("copy", 0)),  # x in, a out
+        *(("copy", 1), ("wait", 1), ("copy", 1)),  # a in, b out
+    ]
+    moments = [at for _, _, start, end in stats.spans for at in (start, end)]
+    assert moments == sorted(moments) and moments[-1] <= stats.end_s
+    recorder.save(str(tmp_path / "trace.json"))
+    events = json.loads((tmp_path / "trace.json").read_text("utf-8"))["traceEvents"]
+    saved = [event["args"]["stats"] for event in events if event["name"] == "run"]
+    assert [split["device"] for split in saved[-1]["splits"]] == ["null:0", "null:1"]
+    assert saved[-1]["seconds"] == stats.seconds and len(saved[-1]["spans"]) == 6
 
 
 def test_diamond_over_two_devices_waits_twice_and_overlaps() -> None:

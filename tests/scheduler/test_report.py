@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.engine.report.runs import RUNS, SPLITS, GraphRun, History, WholeRun, run_of
+from vksched.engine.report.runs import (
+    RUNS,
+    SPLITS,
+    GraphHistory,
+    GraphRun,
+    ModelHistory,
+    WholeRun,
+    run_of,
+)
 from vksched.errors import PlanError
 from vksched.runtime.stats import RunStats, SplitStats
 from vksched.units import format_seconds
@@ -99,33 +107,42 @@ def devices_of(run: vs.Run) -> list[vs.NullDevice]:
     return [device for device in found if isinstance(device, vs.NullDevice)]
 
 
-def graph_run(plan: vs.Plan, seconds: float, splits: int = 1) -> WholeRun:
-    each = SplitStats(0, A, 1, seconds)
-    return run_of(GraphRun(plan, RunStats(0, seconds, 0, 0, 0, 0, 0, (each,) * splits)))
+def stats_of(seconds: float, splits: int = 1) -> RunStats:
+    return RunStats(0, seconds, 0, 0, 0, 0, 0, (SplitStats(0, A, 1, seconds),) * splits)
+
+
+def model_run(plan: vs.Plan, seconds: float, splits: int = 1) -> WholeRun:
+    return run_of(GraphRun(plan, stats_of(seconds, splits)))
+
+
+def seconds_of(history: GraphHistory | ModelHistory, count: int | None = None) -> list[float]:
+    return [run.seconds for run in history.last(count)]
 
 
 def test_runs_of_an_older_plan_are_forgotten(run: vs.Run) -> None:
-    plans = run.plan, dataclasses.replace(run.plan)
-    history = History()
-    assert history.last() == ()
-    for seconds in (1.0, 2.0):
-        history.add(graph_run(plans[0], seconds))
-    assert [each.seconds for each in history.last()] == [1.0, 2.0]
-    history.add(graph_run(plans[1], 3.0))
-    assert [each.seconds for each in history.last()] == [3.0]
+    old, new = run.plan, dataclasses.replace(run.plan)
+    graphs, models = GraphHistory(), ModelHistory()
+    assert seconds_of(graphs) == seconds_of(models) == []
+    for plan, seconds in ((old, 1.0), (old, 2.0), (new, 3.0), (new, 4.0), (old, 5.0), (old, 6.0)):
+        graphs.add(plan, stats_of(seconds))
+        models.add(model_run(plan, seconds))
+        if seconds == 4.0:
+            assert seconds_of(graphs) == seconds_of(models) == [3.0, 4.0]
+    assert seconds_of(graphs) == seconds_of(models) == [5.0, 6.0]
+    assert seconds_of(graphs, 1) == seconds_of(models, 1) == [6.0]
 
 
 def test_so_many_runs_are_kept_and_of_large_plans_fewer(run: vs.Run) -> None:
-    small, large = History(), History()
-    for number in range(100):
-        small.add(graph_run(run.plan, float(number)))
-        large.add(graph_run(run.plan, float(number), splits=SPLITS // 3))
-    assert [each.seconds for each in small.last()] == list(range(100 - RUNS, 100))
-    assert [each.seconds for each in large.last()] == [97, 98, 99]
+    for splits, kept in ((1, RUNS), (SPLITS // 3, 3), (SPLITS + 1, 1)):
+        graphs, models = GraphHistory(), ModelHistory()
+        for number in range(100):
+            graphs.add(run.plan, stats_of(float(number), splits))
+            models.add(model_run(run.plan, float(number), splits))
+        assert seconds_of(graphs) == seconds_of(models) == list(range(100 - kept, 100))
 
 
 def test_runs_that_compile_count_only_when_alone(run: vs.Run) -> None:
-    history, one = History(), graph_run(run.plan, 5.0)
+    history, one = ModelHistory(), model_run(run.plan, 5.0)
     history.add(dataclasses.replace(one, first=True))
     assert len(history.last()) == 1
     history.add(one)

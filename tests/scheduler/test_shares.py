@@ -11,7 +11,7 @@ import vksched as vs
 from vksched.engine.report.runs import GraphRun, HostStep, WholeRun, run_of
 from vksched.engine.report.shares import HOST, Shares, TimeSpan, shares_of, spans_of
 from vksched.errors import PlanError
-from vksched.runtime.stats import HostSpan, RunStats, SplitStats
+from vksched.runtime.stats import RunStats, SplitStats
 
 A, B = "null:0", "null:1"
 SHAPE = (64, 256)
@@ -161,7 +161,7 @@ def test_what_lies_outside_of_a_run_is_cut_off() -> None:
     with scheduler() as sched:
         plan = sched.compile(vs.exp(vs.input("x", SHAPE), name="first"), {"first": A}).plan
     wild = SplitStats(0, A, 1, 9.0, None, begin_s=8.0, end_s=17.0)
-    spans = (HostSpan("copy", A, 0, 5.0, 11.0), HostSpan("wait", A, 0, 30.0, 31.0))
+    spans = (("copy", 0, 5.0, 11.0), ("wait", 0, 30.0, 31.0))
     stats = RunStats(0, 4.0, 0, 0, 0, 0, 0, (wild,), 10.0, spans)
     assert spans_of(run_of(GraphRun(plan, stats))) == (
         TimeSpan("copy", A, 0.0, 1.0, "split 0"),

@@ -24,7 +24,6 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..errors import DeviceError, PlanError, VkschedError
@@ -38,18 +37,12 @@ from ..trace import warn
 from ..types import NDArray, Progress
 from .faults import Faults
 from .preparing import Preparing
-from .report.runs import GraphRun, History, run_of
+from .report.runs import GraphHistory
 from .request import Request
 
 R = TypeVar("R")
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The outputs of a run, and what it cost, where that is known."""
-
-    outputs: tuple[NDArray, ...]
-    cost: GraphRun | None
+Done = tuple[tuple[NDArray, ...], Plan, RunStats | None]
+"""The outputs of a run, its plan, and what it cost, where that is known."""
 
 
 class Compiled:
@@ -89,7 +82,7 @@ class Compiled:
         """Threads that carry out a run."""
         self._placed: list[Plan] = []
         """Plans that count as users of their states."""
-        self.history = History()
+        self.history = GraphHistory()
         """What the last finished runs cost."""
         self.plan: Plan
         """Where everything runs now."""
@@ -123,7 +116,7 @@ class Compiled:
         def work() -> R:
             with self._state:
                 self._workers.add(threading.get_ident())
-            return then(self._carry_out(feeds, observers).outputs)
+            return then(self._carry_out(feeds, observers)[0])
 
         self._owner.require("the compiled graph")
         with self._state:
@@ -196,8 +189,7 @@ class Compiled:
     @property
     def last_stats(self) -> RunStats | None:
         """What the last finished run cost; None before the first."""
-        last = self.history.last(1)
-        return last[0].graphs[0].stats if last else None
+        return self.history.newest
 
     @property
     def closed(self) -> bool:
@@ -260,10 +252,8 @@ class Compiled:
                 if not self._faults.may_replay(error):
                     raise
                 continue
-            cost = None
             if results.stats is not None:
-                cost = GraphRun(executor.plan, results.stats)
-                self.history.add(run_of(cost))
+                self.history.add(executor.plan, results.stats)
             with self._changing:
                 self._faults.take_in(broken)
             self._watch(executor)
@@ -274,7 +264,7 @@ class Compiled:
                     raise late
                 with suppress(VkschedError):  # the next run says it; this one has what it needs
                     self._ready()
-            return Done(results.outputs, cost)
+            return results.outputs, executor.plan, results.stats
 
     def _release(self) -> None:
         """Takes plans that are not carried out any more off the users of their states."""

@@ -72,12 +72,13 @@ class Run:
     def __call__(self, /, *unnamed: Any, **inputs: Any) -> Result:
         """Runs once and returns the outputs in the form in which they were given to compile."""
         feeds = self._feeds(unnamed, inputs, copy=False)
-        return self._pack(self._compiled.run(feeds, self._observers).outputs)
+        return self._pack(self._compiled.run(feeds, self._observers)[0])
 
     def run_told(self, inputs: Mapping[str, Any]) -> tuple[Result, GraphRun | None]:
         """Runs once, as a call does; returns what that cost, too, where it is known."""
-        done = self._compiled.run(self._feeds((), inputs, copy=False), self._observers)
-        return self._pack(done.outputs), done.cost
+        feeds = self._feeds((), inputs, copy=False)
+        outputs, plan, stats = self._compiled.run(feeds, self._observers)
+        return self._pack(outputs), GraphRun(plan, stats) if stats is not None else None
 
     def submit(self, /, *unnamed: Any, **inputs: Any) -> Future[Result]:
         """Starts a run and returns at once. Inputs are copied, so the caller may change them."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ..engine.report.runs import GraphRun, History, HostStep, WholeRun
+from ..engine.report.runs import GraphRun, HostStep, ModelHistory, WholeRun
 from ..trace import Trace
 
 
@@ -29,7 +29,7 @@ class Diary:
     """The runs of one model that are done, and those under way."""
 
     def __init__(self, trace: Trace) -> None:
-        self.history = History()
+        self.history = ModelHistory()
         self._trace = trace
         self._thread = threading.local()
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -38,7 +38,7 @@ class Retired(Exception):
     """The executor takes no runs any more; the one that it was asked for has not begun."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Results:
     """outputs: as in `Graph.outputs`. kept: the next values of states, as in `Graph.kept`. stats:
     of this very run, once it is done.
@@ -204,10 +204,10 @@ class Executor:
             self._commit(run, results)
         end = self._trace.clock.now()
         try:
-            stats = self.last_stats = self._reporter.report(run, self._sessions, start, end)
+            results.stats = self.last_stats = self._reporter.report(run, self._sessions, start, end)
         except BaseException as error:  # the states have changed: whoever keeps track must know
             raise CommitFailed(error, results, frozenset()) from error
-        return replace(results, stats=stats)
+        return results
 
     def _commit(self, run: RunRecord, results: Results) -> None:
         """Puts the next values of states in their places, on each device that can."""
@@ -254,7 +254,7 @@ class Executor:
             if copy.source != HOST:
                 start = self._trace.clock.now()
                 array = self._ask(run, copy.source).fetch(run.slot, copy.node)
-                self._reporter.keep("copy", copy.source, start, run)
+                run.spans.append(("copy", copy.source, start, self._trace.clock.now()))
                 run.crossing_bytes += self.plan.graph.nodes[copy.node].type.device_bytes
                 self._stage(run, split, copy, array)
         run.submitted_s[split.id] = self._trace.clock.now()
@@ -264,7 +264,8 @@ class Executor:
     def _stage(self, run: RunRecord, split: Split, copy: CopyIn, array: NDArray) -> None:
         start = self._trace.clock.now()
         self._ask(run, split.id).stage(run.slot, copy, array)
-        self._reporter.note("copy", split.id, start, run, node=copy.node, bytes=array.nbytes)
+        run.spans.append(("copy", split.id, start, self._trace.clock.now()))
+        self._reporter.emit(run.spans[-1], run, node=copy.node, bytes=array.nbytes)
 
     def _wait(self, run: RunRecord, split_id: int) -> None:
         """Waits for a split; every earlier one on its device is complete then, too."""
@@ -273,7 +274,8 @@ class Executor:
         device = self.plan.splits[split_id].device
         start = self._trace.clock.now()
         self._ask(run, split_id).wait(run.slot, split_id, self._timeout_s)
-        end = self._reporter.note("wait", split_id, start, run)
+        end = self._trace.clock.now()
+        run.spans.append(("wait", split_id, start, end))
         run.waits += 1
         run.fences_waited += self.plan.machine.devices[device].kind != "cpu"
         splits, done = self._splits_of[device], run.done_on.get(device, 0)
@@ -283,6 +285,7 @@ class Executor:
             run.complete_s[splits[done]] = end
             done += 1
         first, run.done_on[device] = run.done_on.get(device, 0), done
+        self._reporter.emit(("wait", split_id, start, end), run)
         for complete in splits[first:done]:
             self._show(run, self.plan.splits[complete])
 
@@ -303,25 +306,21 @@ class Executor:
         """Returns a result of its own memory: fetched, or, for a view, evaluated from what it
         views, which may be an input or a weight.
         """
-        start = self._trace.clock.now()
-        root = node_id
+        start, root = self._trace.clock.now(), node_id
         if node_id in self._makers:
-            array = self._fetch(run, node_id)
+            array = self._ask(run, self._makers[node_id]).fetch(run.slot, node_id)
         else:
             values, root = Values(self.plan.graph), self.plan.graph.root(node_id)
             for fed, given in run.feeds.items():
                 values[fed] = given
             if root in self._makers:
-                values[root] = self._fetch(run, root)
+                values[root] = self._ask(run, self._makers[root]).fetch(run.slot, root)
             array = values[node_id]
         result = np.array(array, order="C", copy=True)
         run.output_bytes += result.nbytes
         if root in self._makers:
-            self._reporter.keep("copy", self._makers[root], start, run)
+            run.spans.append(("copy", self._makers[root], start, self._trace.clock.now()))
         return result
-
-    def _fetch(self, run: RunRecord, node_id: int) -> NDArray:
-        return self._ask(run, self._makers[node_id]).fetch(run.slot, node_id)
 
     def _settle(self, run: RunRecord, interrupted: bool) -> None:
         """After a failed run: waits for what was submitted, so that the slot may be used again.

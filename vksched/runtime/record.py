@@ -70,6 +70,7 @@ class Reporter:
         """Returns what a run has cost, and tells the sinks of it."""
         splits: list[SplitStats] = []
         free_at: dict[int, float] = {}
+        active, devices = self._trace.active, self._plan.machine.devices
         for split in self._plan.splits:
             submitted, complete = run.submitted_s[split.id], run.complete_s[split.id]
             begin = max(submitted, free_at.get(split.device, submitted))
@@ -78,11 +79,11 @@ class Reporter:
             # A device's clock has another origin: place its duration right behind what came before.
             finish = min(complete, begin + seconds)
             free_at[split.device] = finish
-            name = self._plan.machine.devices[split.device].name
+            name = devices[split.device].name
             splits.append(
                 SplitStats(split.id, name, len(split.nodes), seconds, longest, begin, finish)
             )
-            if self._trace.active:
+            if active:
                 fields = {
                     "split": split.id,
                     "device_s": measured,
@@ -102,25 +103,18 @@ class Reporter:
             start,
             tuple(run.spans),
         )
-        if self._trace.active:
+        if active:
             about = {"stats": stats}
             self._trace.emit(Event("run", "host", start, end, run.number, about))
         return stats
 
-    def keep(self, kind: str, split: int, start: float, run: RunRecord) -> float:
-        """Keeps what the host did for a split's device; returns when that ended: now."""
-        end = self._trace.clock.now()
+    def emit(self, span: HostSpan, run: RunRecord, **fields: object) -> None:
+        """Tells the sinks, if there are any, of something that the host did for a device."""
+        if not self._trace.active:
+            return
+        kind, split, start, end = span
         name = self._plan.machine.devices[self._plan.splits[split].device].name
-        run.spans.append(HostSpan(kind, name, split, start, end))
-        return end
-
-    def note(self, kind: str, split: int, start: float, run: RunRecord, **fields: object) -> float:
-        """The same, and tells the sinks."""
-        end = self.keep(kind, split, start, run)
-        if self._trace.active:
-            about = {**fields, "split": split}
-            self._trace.emit(Event(kind, run.spans[-1].device, start, end, run.number, about))
-        return end
+        self._trace.emit(Event(kind, name, start, end, run.number, {**fields, "split": split}))
 
 
 def _times_of(session: Session, run: RunRecord, split: Split) -> Times:

@@ -11,7 +11,7 @@ from ...errors import PlanError
 from ...plan.predict import Prediction, predict
 from ...units import format_seconds
 from .lines import lines_of
-from .runs import History, WholeRun
+from .runs import GraphHistory, ModelHistory, WholeRun
 from .shares import Shares, shares_of, spans_of
 from .value import RunReport
 
@@ -38,7 +38,7 @@ def make_report(runs: Sequence[WholeRun]) -> RunReport:
     )
 
 
-def report_last(history: History, count: int | None = None) -> RunReport:
+def report_last(history: GraphHistory | ModelHistory, count: int | None = None) -> RunReport:
     """Returns the report of the last runs that are kept, all of them or `count`.
 
     Raises:

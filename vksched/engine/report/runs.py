@@ -65,8 +65,42 @@ def run_of(graph: GraphRun) -> WholeRun:
     return WholeRun(graph.stats.start_s, graph.stats.end_s, (graph,))
 
 
-class History:
-    """The last runs that went through the same plans; any thread may add one."""
+LARGE = SPLITS // RUNS
+"""Splits of a plan from which on fewer runs are kept."""
+
+
+class GraphHistory:
+    """The last runs of one compiled graph, of its newest plan. Each run adds one, so that takes no
+    lock: what Python does in one step is enough.
+    """
+
+    def __init__(self) -> None:
+        self._runs: deque[tuple[PlanValue, RunStats]] = deque(maxlen=RUNS)
+
+    def add(self, plan: PlanValue, stats: RunStats) -> None:
+        """Keeps a run that is done."""
+        runs = self._runs
+        if (runs and runs[-1][0] is not plan) or len(stats.splits) > LARGE:
+            most = SPLITS // max(1, len(stats.splits))
+            self._runs = runs = deque(
+                (r for r in runs.copy() if r[0] is plan), min(RUNS, max(1, most))
+            )
+        runs.append((plan, stats))
+
+    @property
+    def newest(self) -> RunStats | None:
+        """What the last run cost; None before the first."""
+        runs = self._runs.copy()
+        return runs[-1][1] if runs else None
+
+    def last(self, count: int | None = None) -> tuple[WholeRun, ...]:
+        """Returns the last runs, all that are kept or `count` of them; none before the first."""
+        runs = list(self._runs.copy())[-(count or 0) :]
+        return tuple(run_of(GraphRun(plan, stats)) for plan, stats in runs if plan is runs[-1][0])
+
+
+class ModelHistory:
+    """The last runs of one model that went through the same plans; any thread may add one."""
 
     def __init__(self) -> None:
         self._runs: deque[WholeRun] = deque()
@@ -90,7 +124,7 @@ class History:
         with self._lock:
             runs = tuple(self._runs)
         settled = tuple(run for run in runs if not run.first) or runs
-        return settled if count is None else settled[-count:]
+        return settled[-(count or 0) :]
 
 
 def _same_plans(one: WholeRun, other: WholeRun) -> bool:

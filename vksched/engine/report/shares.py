@@ -91,10 +91,12 @@ def spans_of(run: WholeRun) -> tuple[TimeSpan, ...]:
 
     for number, graph in enumerate(run.graphs):
         within = f"graph {number + 1}, " if many else ""
-        for split in graph.stats.splits:
-            add("busy", split.device, split.begin_s, split.end_s, f"{within}split {split.split}")
-        for span in graph.stats.spans:
-            add(span.kind, span.device, span.start_s, span.end_s, f"{within}split {span.split}")
+        for work in graph.stats.splits:
+            add("busy", work.device, work.begin_s, work.end_s, f"{within}split {work.split}")
+        devices, splits = graph.plan.machine.devices, graph.plan.splits
+        for kind, split, start_s, end_s in graph.stats.spans:
+            name = devices[splits[split].device].name
+            add(kind, name, start_s, end_s, f"{within}split {split}")
     for step in run.steps:
         add("step", "cpu", step.start_s, step.end_s, step.op)
     return tuple(sorted(found, key=lambda span: (span.start_s, span.end_s)))
