@@ -65,7 +65,7 @@ class SystemClock:
 @dataclass(frozen=True, slots=True)
 class Event:
     """Something that took time. name: "split", "wait", "copy", "run", "step", "fault", "slow",
-    "tune" or "calibrate".
+    "replan", "tune" or "calibrate".
 
     device: where, or "host". run: which run of the compiled graph, or -1. fields: what the event
     tells besides: of "run" the run's RunStats, as "stats"; of "split" its ops, as "ops", with the

@@ -35,6 +35,7 @@ from ..runtime.record import Observers
 from ..runtime.stats import RunStats
 from ..trace import warn
 from ..types import NDArray, Progress
+from .drift import Again, Drift
 from .faults import Faults
 from .preparing import Preparing
 from .report.runs import GraphHistory
@@ -49,7 +50,8 @@ class Compiled:
     """A graph made ready to run on the devices of one scheduler.
 
     preparing: makes a plan and an executor for each generation. Its watchdog sees what each run
-    measured: where a device proved too slow for the plan, the next run begins a generation, too.
+    measured: where a device proved too slow for the plan, the next run begins a generation, too; so
+    it does where devices run at another pace and another plan is faster now (drift.py).
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Compiled:
         self._changing = threading.RLock()
         self._executor: Executor | None = None
         self._too_slow = False
+        self._drift = Drift(preparing.paces.of)
         self._measured = False
         """Whether the tuner had its turn; the runs that a fault repeats wait already."""
         self._faults = Faults(self._quarantine, self._states, preparing.trace)
@@ -222,8 +225,7 @@ class Compiled:
 
         A device that fails when all results are there costs at most what it held of the states.
         """
-        thread = threading.get_ident()
-        self._inside.add(thread)
+        self._inside.add(thread := threading.get_ident())
         try:
             return self._run_until_done(feeds, observers)
         finally:
@@ -276,11 +278,11 @@ class Compiled:
         if stats is None:
             return
         self._preparing.paces.see(executor.plan, stats)
-        if not self._preparing.watchdog.see(executor.plan, stats):
-            return
+        too_slow = self._preparing.watchdog.see(executor.plan, stats)
         with self._changing:
             if executor is self._executor and self._quarantine.on_fault == "replay":
-                self._too_slow = True
+                self._too_slow |= too_slow
+                self._drift.see(self._preparing.trace.clock.now(), stats)
 
     def _ready(self, progress: Progress | None = None) -> Executor:
         """Returns the generation to run on, made anew where a device of the last one is out of use.
@@ -291,16 +293,19 @@ class Compiled:
         try:
             with self._changing:
                 last, reasons = self._executor, self._quarantine.reasons
+                again: Again | None = None
                 if last is not None:
                     usable = not last.retired and not self._too_slow
-                    if usable and reasons.keys().isdisjoint(last.device_names):
+                    if usable:
+                        again = self._preparing.look(self._request, self._drift, self._faults)
+                    if usable and again is None and reasons.keys().isdisjoint(last.device_names):
                         return last
                     self._unanswered += last.retire()
                     self._faults.take_in(last.take_faults())
                     self._executor = None
                 try:
                     self._too_slow = False
-                    self._executor = executor = self._prepare(progress)
+                    self._executor = executor = self._prepare(progress, again)
                     self._release()  # only now, so that nobody drops a state in between
                     self._placed.append(executor.plan)
                     self.plan = executor.plan
@@ -317,24 +322,21 @@ class Compiled:
                 warn(text)
         return executor
 
-    def _prepare(self, progress: Progress | None) -> Executor:
+    def _prepare(self, progress: Progress | None, again: Again | None) -> Executor:
+        preparing, request = self._preparing, self._request
         while True:
             self._quarantine.require_empty()
+            left_out, small = self._faults.left_out, bool(self._faults.short)
             try:
-                return self._make(self._faults.left_out, bool(self._faults.short), progress)
+                with preparing.lock:
+                    preparing.require_reach(request.graph, left_out)
+                    if not self._measured:
+                        preparing.measure(request, left_out, small)
+                        self._measured = True
+                    about = left_out, small, progress, self._drift, again
+                    return preparing.executor(request, *about)
             except DeviceError as error:
                 self._faults.take_in([error])
                 if not self._faults.may_replay(error):
                     self._faults.forget_memory()  # the next run tries again
                     raise
-
-    def _make(
-        self, left_out: Mapping[str, str], small: bool, progress: Progress | None
-    ) -> Executor:
-        preparing, request = self._preparing, self._request
-        with preparing.lock:
-            preparing.require_reach(request.graph, left_out)
-            if not self._measured:
-                preparing.measure(request, left_out, small)
-                self._measured = True
-            return preparing.executor(request, left_out, small, progress)

@@ -12,10 +12,10 @@ import itertools
 import math
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
-from ..errors import OutOfMemory
+from ..errors import OutOfMemory, VkschedError
 from ..graph import Graph
 from ..machine.links import Links
 from ..machine.spec import DeviceSpec, Machine
@@ -25,12 +25,13 @@ from ..runtime.device import Device
 from ..runtime.executor import Executor
 from ..runtime.pace import Paces
 from ..runtime.watchdog import Watchdog
-from ..trace import Trace
+from ..trace import Event, Trace
 from ..tuner.calibrator import Calibrator
 from ..tuner.tuner import Tuner
 from ..types import Progress
 from .devices import DeviceSet
-from .faults import Quarantine
+from .drift import Again, Drift
+from .faults import Faults, Quarantine
 from .request import Request
 from .states import StateTable
 
@@ -134,21 +135,47 @@ class Preparing:
         left_out: Mapping[str, str],
         small: bool,
         progress: Progress | None = None,
+        drift: Drift | None = None,
+        again: Again | None = None,
     ) -> Executor:
         """Plans a request on the devices as they are now, and makes the plan ready.
 
         left_out: devices not to be used, with the reasons. small: whether to make do with one copy.
+        drift: is told of the plan, and what it took. again: why it is not the first one.
         """
+        start_s = self.trace.clock.now()
         plan = self.plan(request, self.machine(left_out), small)
+        if again is not None:
+            plan = replace(plan, notes=(*plan.notes, str(again)))
         devices = self.opened.devices
         self.states.place(plan, devices)
         try:
-            return Executor(
+            executor = Executor(
                 plan, devices, self.trace, self._settings.timeout_s, progress, self._numbers
             )
         except BaseException:
             self.states.release(plan)
             raise
+        if drift is not None:
+            drift.begin(plan, self.trace.clock.now() - start_s)
+        return executor
+
+    def look(self, request: Request, drift: Drift, faults: Faults) -> Again | None:
+        """Returns why another plan is to be carried out from now on; None where that one stays."""
+        if not drift.left or not self._by_cost:
+            return None
+        try:
+            with self.lock:
+                again = drift.look(
+                    self.machine(faults.left_out),
+                    lambda machine: self.plan(request, machine, bool(faults.short)),
+                )
+        except VkschedError:  # there is a plan: nothing depends on a better one
+            return None
+        if again is not None:
+            now, fields = self.trace.clock.now(), asdict(again)
+            self.trace.emit(Event("replan", fields.pop("device"), now, now, fields=fields))
+        return again
 
     def require_reach(self, graph: Graph, left_out: Mapping[str, str]) -> None:
         """Raises where a state lives on a device that works, but has no memory for this graph."""
@@ -162,6 +189,12 @@ class Preparing:
                         f"{graph.nodes[node_id].name!r} lives, got none: {left_out[device.name]}; "
                         "try closing other graphs"
                     )
+
+    @property
+    def _by_cost(self) -> bool:
+        """Whether plans follow what devices cost, so that their pace matters."""
+        competing = len(self.opened.devices) - 1 + self.opened.with_cpu
+        return self._settings.policy == "auto" and competing > 1
 
     def _spec(self, device: Device) -> DeviceSpec:
         """Returns what the planner may know of a device, with what the user asked of it."""

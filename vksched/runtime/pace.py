@@ -10,8 +10,10 @@ split. They forget slowly, so that what all ops have in common becomes the devic
     log(m / p)   0.0  0.1  0.0  2.0  0.1  | 1.4  1.4  1.4  1.4  1.4    the card slows down by 4
     pace         1    1    1    1    1.01 | 1    1.4  1.9  2.4  2.8    a few runs later it is known
 
-A plan is looked at from its second run on, every few milliseconds at most. Complexity:
-O(distinct ops of a split). Examples: tests/runtime/test_pace.py.
+A plan is looked at from its second run on, every few milliseconds at most. A device that no run
+uses any more shows nothing. Its pace goes back to the best one that it ever showed, as cards cool
+down, so that a plan tries it again. Complexity: O(distinct ops of a split). Examples:
+tests/runtime/test_pace.py.
 """
 
 from __future__ import annotations
@@ -44,6 +46,8 @@ MOST = math.log(64.0)
 """A pace is at most so far from 1, up or down, as a logarithm."""
 STEP = math.log(1.1)
 """Paces are told in steps of a tenth, so that plans do not follow noise."""
+HALF_S = 120.0
+"""After so long without a run, half of what a device is slower than at its best is forgotten."""
 LEAST_SHARE = 0.1
 """Of a split's time, that its nodes take."""
 WORK = 5.0
@@ -54,9 +58,13 @@ them.
 
 @dataclass(slots=True)
 class _Device:
-    """What runs showed of one device, as logarithms. ops: beside the device's own pace."""
+    """What runs showed of one device, as logarithms. ops: beside the device's own pace. best: the
+    lowest pace that several runs in a row had. seen_s: when the last of them ended.
+    """
 
     pace: float = 0.0
+    best: float = math.inf
+    seen_s: float = 0.0
     ops: dict[str, float] = field(default_factory=dict)
 
 
@@ -100,8 +108,10 @@ class Paces:
             known = self._devices.get(name)
             if known is None:
                 return {}
-            each = {ANY: known.pace}
-            each |= {op: known.pace + beside for op, beside in known.ops.items()}
+            idle_s = max(0.0, self._clock.now() - known.seen_s)
+            slower = max(0.0, known.pace - known.best)
+            pace = known.pace - slower * (1 - 0.5 ** (idle_s / HALF_S))
+            each = {ANY: pace} | {op: pace + beside for op, beside in known.ops.items()}
         steps = {op: round(pace / STEP) for op, pace in each.items()}
         if not any(steps.values()):
             return {}
@@ -122,9 +132,9 @@ class Paces:
             for measured in stats.splits:
                 split = known.splits[measured.split]
                 if split is not None and _tells(plan, measured):
-                    self._take_in(split, measured.device_s)
+                    self._take_in(split, measured.device_s, now_s)
 
-    def _take_in(self, split: _Split, taken_s: float) -> None:
+    def _take_in(self, split: _Split, taken_s: float, now_s: float) -> None:
         expected = split.expected
         taken_s = max(taken_s - expected.fixed_s, LEAST_SHARE * taken_s)
         first_s = sum(expected.first_s.values())
@@ -137,6 +147,9 @@ class Paces:
         thought_s = sum(each.values())
         seen = statistics.median(split.last) - math.log(thought_s / first_s)
         device.pace = _within(device.pace + GAIN * (seen - device.pace))
+        device.seen_s = now_s
+        if len(split.last) == LAST:
+            device.best = min(device.best, _within(seen))
         left = seen - device.pace
         shares = {op: seconds / thought_s for op, seconds in each.items()}
         whole = sum(share * share for share in shares.values())

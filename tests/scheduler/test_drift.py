@@ -1,0 +1,280 @@
+"""Drift: a plan is made again when its devices run at another pace and that makes a better one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from graphs import CPU, A, B, numpy_outputs
+
+import vksched as vs
+from vksched.engine.drift import BAND, MARGIN, Drift
+from vksched.machine.costs import ANY
+from vksched.machine.spec import DeviceSpec, Machine
+from vksched.plan.plan import Plan
+from vksched.plan.simulate import simulate
+from vksched.runtime.pace import HALF_S
+from vksched.runtime.stats import RunStats
+
+WIDTH = 64
+X = np.random.default_rng(0).random((WIDTH, WIDTH), np.float32)
+
+
+def branches(count: int = 4, depth: int = 4, x: vs.Tensor | None = None) -> vs.Tensor:
+    """Parts that know nothing of each other until their ends are added."""
+    x = vs.input("x", X.shape) if x is None else x
+    ends: list[vs.Tensor] = []
+    for i in range(count):
+        end = x
+        for k in range(depth):
+            values = np.full((WIDTH, WIDTH), (i + k + 1) / WIDTH / 4, np.float32)
+            end = vs.relu(vs.matmul(end, vs.weight(values, f"b{i}.w{k}"), name=f"b{i}.p{k}"))
+        ends.append(end)
+    total = ends[0]
+    for end in ends[1:]:
+        total = vs.add(total, end)
+    return total
+
+
+class Stream:
+    """Runs of one graph on null devices of given speeds, in flops a second."""
+
+    def __init__(self, *speeds: float, output: vs.Tensor | None = None, **given: object) -> None:
+        self.clock, self.seen = vs.SimulatedClock(), vs.Recorder()
+        specs = [
+            DeviceSpec(f"null:{i}", "null", flops_per_s=s, bytes_per_s=s, submit_s=1e-5)
+            for i, s in enumerate(speeds)
+        ]
+        self.devices = [vs.NullDevice(spec, self.clock) for spec in specs]
+        self.sched = vs.Scheduler(
+            self.devices,
+            trace=vs.Trace(self.clock, [self.seen]),
+            optimize=False,
+            timeout_s=1e6,
+            copies=1,
+            **given,  # type: ignore[arg-type]
+        )
+        self.run = self.sched.compile(branches() if output is None else output)
+
+    def runs(self, count: int, *slowdowns: float) -> list[float]:
+        """Returns the seconds of each run."""
+        for device, slowdown in zip(self.devices, slowdowns, strict=False):
+            device.slowdown = slowdown
+        out: list[float] = []
+        for _ in range(count):
+            start = self.clock.now()
+            self.run(x=X)
+            out.append(self.clock.now() - start)
+        return out
+
+    @property
+    def used(self) -> set[str]:
+        plan = self.run.plan
+        return {plan.machine.devices[split.device].name for split in plan.splits}
+
+    @property
+    def again(self) -> list[vs.Event]:
+        return self.seen.select("replan")
+
+
+def test_the_plan_moves_off_a_device_that_slows_down() -> None:
+    stream = Stream(1e9, 9e8)
+    with stream.sched:
+        before = stream.run.plan
+        first = stream.runs(5, 1.0)[-1]
+        assert stream.run.plan is before and not stream.again
+        stream.runs(15, 4.0)
+        after = stream.runs(3, 4.0)[-1]
+        assert stream.run.plan is not before and stream.again
+        (known,) = {e.device for e in stream.again}
+        assert known == A
+        told = stream.again[-1].fields
+        assert told["after_s"] < (1 - MARGIN) * told["before_s"] and told["ratio"] > BAND
+        assert "planned again after run" in stream.run.plan.explain()
+        # the plan that knew it, from the start
+        knew = replace(before.machine.devices[0], flops_per_s=1e9 / 4, bytes_per_s=1e9 / 4)
+        machine = Machine((knew, *before.machine.devices[1:]), before.machine.links)
+        plan = vs.plan_graph(before.graph, machine, policy="auto")
+        assert after <= 1.15 * simulate(plan).seconds and after < 3.5 * first
+
+
+def test_results_are_numpys_before_and_after() -> None:
+    stream = Stream(1e9, 9e8)
+    wanted = numpy_outputs(stream.run.plan.graph, {"x": X})[0]
+    with stream.sched:
+        for slowdown in (1.0, 4.0, 1.0):
+            stream.devices[0].slowdown = slowdown
+            for _ in range(12):
+                assert np.array_equal(stream.run(x=X), wanted)
+        assert stream.again
+
+
+def test_a_pace_within_the_band_changes_nothing() -> None:
+    stream = Stream(1e9, 9e8)
+    with stream.sched:
+        plan = stream.run.plan
+        for slowdown in (1.0, 1.3, 0.8, 1.35, 1.0):
+            stream.runs(15, slowdown, 1.0)
+        assert stream.run.plan is plan and not stream.again
+
+
+def test_a_device_that_wavers_leaves_its_band_a_few_times_only() -> None:
+    stream = Stream(1e9, 9e8)
+    with stream.sched:
+        for _ in range(30):
+            stream.runs(2, 3.0)
+            stream.runs(2, 1.0)
+        assert len(stream.again) <= 2
+
+
+def test_no_other_plan_is_made_where_none_is_faster() -> None:
+    stream = Stream(1e9, 1e7)
+    with stream.sched:
+        plan = stream.run.plan
+        assert stream.used == {A}
+        stream.runs(30, 4.0)  # still the faster one
+        assert stream.run.plan is plan and not stream.again
+
+
+def test_where_the_user_placed_everything_the_plan_stays() -> None:
+    stream = Stream(1e9, 9e8)
+    with stream.sched:
+        run = stream.sched.compile(branches(), {"*": A})
+        stream.devices[0].slowdown = 4.0
+        plan = run.plan
+        for _ in range(20):
+            run(x=X)
+        assert run.plan is plan
+
+
+@pytest.mark.parametrize("given", [{"policy": "priority"}, {"on_fault": "raise"}])
+def test_plans_that_may_not_change_do_not(given: dict[str, object]) -> None:
+    stream = Stream(1e9, 9e8, **given)
+    with stream.sched:
+        plan = stream.run.plan
+        stream.runs(30, 4.0)
+        assert stream.run.plan is plan and not stream.again
+
+
+def test_a_device_that_recovers_unseen_is_tried_again() -> None:
+    stream = Stream(4e9, 9e8, output=branches(1, 8))
+    with stream.sched:
+        assert stream.used == {A}
+        stream.runs(60, 1.0)
+        stream.runs(60, 16.0)
+        assert stream.used == {B}
+        stream.runs(3, 1.0)
+        assert stream.used == {B}  # nobody knows
+        for _ in range(8):
+            stream.clock.advance_to(stream.clock.now() + HALF_S)
+            stream.runs(2, 1.0)
+        assert stream.used == {A} and len(stream.again) == 2
+
+
+def test_states_keep_their_values() -> None:
+    x = vs.input("x", X.shape)
+    total = vs.state(np.zeros_like(X), "total")
+    y = vs.add(total, x, name="y")
+    stream = Stream(1e9, 9e8)
+    with stream.sched:
+        run = stream.sched.compile([branches(x=x), y], updates={total: y})
+        for count in range(1, 41):
+            stream.devices[0].slowdown = 4.0 if count > 5 else 1.0
+            _, found = run(x=X)
+            assert np.allclose(found, count * X, rtol=1e-5)
+        assert stream.again and np.allclose(stream.sched.read(total), 40 * X, rtol=1e-5)
+
+
+def test_runs_under_way_end_before_the_new_plan() -> None:
+    stream = Stream(1e9, 9e8)
+    wanted = numpy_outputs(stream.run.plan.graph, {"x": X})[0]
+    with stream.sched:
+        stream.devices[0].slowdown = 4.0
+        for future in [stream.run.submit(x=X) for _ in range(30)]:
+            assert np.array_equal(future.result(), wanted)
+        assert stream.again
+
+
+# -- the decision itself ---------------------------------------------------------------------------
+
+
+def machine(pace: float = 1.0) -> Machine:
+    specs = [
+        DeviceSpec(name, "null", flops_per_s=s, bytes_per_s=s, submit_s=1e-5)
+        for name, s in ((A, 1e9), (B, 9e8))
+    ]
+    cpu = DeviceSpec(CPU, "cpu", flops_per_s=1e7, bytes_per_s=1e7)
+    slow = replace(specs[0], costs=specs[0].costs.at_pace({ANY: pace})) if pace != 1.0 else specs[0]
+    return Machine((slow, specs[1], cpu))
+
+
+def stats(seconds: float) -> RunStats:
+    return RunStats(0, seconds, 0, 0, 0, 0, 0)
+
+
+class Alone:
+    """The drift of one plan, with paces that a test sets."""
+
+    def __init__(self, costs_s: float = 0.0) -> None:
+        self.paces: dict[str, Mapping[str, float]] = {}
+        self.graph, _ = vs.build_graph(branches())
+        self.drift = Drift(lambda name: self.paces.get(name, {}))
+        self.looks = 0
+        self.drift.begin(self.plan(machine()), costs_s)
+        self.now_s = 0.0
+
+    def plan(self, where: Machine) -> Plan:
+        self.looks += 1
+        return vs.plan_graph(self.graph, where, policy="auto")
+
+    def see(self, seconds: float = 1.0) -> bool:
+        self.now_s += 1.0
+        self.drift.see(self.now_s, stats(seconds))
+        return self.drift.left is not None
+
+    def look(self, pace: float, plan: Callable[[Machine], Plan] | None = None) -> object:
+        self.paces[A] = {ANY: pace}
+        return self.drift.look(machine(pace), plan or self.plan)
+
+
+def test_the_band_lies_around_the_pace_of_the_last_look() -> None:
+    alone = Alone()
+    for pace, left in ((1.0, False), (1.4, False), (0.7, False), (1.6, True)):
+        alone.paces[A] = {ANY: pace}
+        assert alone.see() is left, pace
+    same = alone.drift._plan
+    assert isinstance(same, Plan)
+    assert (
+        alone.look(1.6, lambda now: replace(same, machine=now)) is None
+    )  # the same plan is not faster
+    for pace, left in ((1.6, False), (1.1, False), (2.3, False), (1.0, True)):
+        alone.paces[A] = {ANY: pace}
+        assert alone.see() is left, pace
+
+
+def test_a_change_has_to_pay_for_itself() -> None:
+    for costs_s, taken in ((0.0, True), (1e6, False)):
+        alone = Alone(costs_s)
+        alone.paces[A] = {ANY: 4.0}
+        assert alone.see(seconds=2e6)
+        assert (alone.look(4.0) is not None) is taken
+
+
+def test_looking_takes_no_more_time_than_runs() -> None:
+    alone = Alone(costs_s=10.0)
+    alone.paces[A] = {ANY: 4.0}
+    assert [alone.see(3.0) for _ in range(4)] == [False, False, False, True]
+    alone.look(4.0)
+    alone.paces[A] = {ANY: 9.0}
+    assert [alone.see(3.0) for _ in range(4)] == [False, False, False, True]
+
+
+def test_a_device_that_is_out_of_use_is_not_looked_at() -> None:
+    alone = Alone()
+    out = machine()
+    gone = replace(out.devices[0], out_of_use="lost")
+    alone.drift.begin(alone.plan(Machine((gone, *out.devices[1:]))), 0.0)
+    alone.paces[A] = {ANY: 9.0}
+    assert not alone.see()

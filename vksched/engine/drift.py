@@ -1,0 +1,167 @@
+"""Drift: is a plan still a good one at the pace at which devices run now?
+
+Problem: a plan is made for the speeds of its day. Then a card gets hot, or another program takes
+its turn, and another plan is faster. But paces are noisy, planning takes time, and a new plan
+uploads weights again. Method: what a run measured goes into the paces of its devices
+(runtime/pace.py). While these stay within a band around those that the plan was made with, nothing
+is done. When one leaves the band, present paces become the middle of the band, and the graph is
+planned again to see what that brings. The new plan is carried out only if both hold: by simulation
+at present paces it is faster by a margin, and so many more runs as there were so far would save
+more than the change costs.
+
+    pace of gpu:0    1.0  1.1  1.0 | 1.4  1.7            2.2  2.9        3.4
+    band of BAND     0.67 ....... 1.5  left: look    1.1 .... 2.6  left: look
+    the new plan     .                  saves 4 %            saves 30 %: taken
+
+A pace that wavers around one value leaves the band once. Runs must have taken as long as a look
+before there is another one, so looking takes at most half of the time. Complexity: O(ops * devices)
+each time that paces are looked at; a look is a plan and two simulations. Examples:
+tests/scheduler/test_drift.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from ..machine.costs import Costs
+from ..machine.spec import Machine
+from ..plan.cost import op_seconds
+from ..plan.plan import Plan
+from ..plan.simulate import simulate
+from ..plan.value import PlanValue
+from ..runtime.pace import EVERY_S
+from ..runtime.stats import RunStats
+from ..units import format_seconds
+
+BAND = 1.5
+"""By how many times a device may be slower or faster than when its plan was made."""
+MARGIN = 0.1
+"""By this share a new plan has to be faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Why a graph is planned again. device: the one that left the band. ratio: how many times
+    longer it takes than when it was planned. before_s, after_s: a run at present paces by the old
+    plan and by the new one.
+    """
+
+    device: str
+    ratio: float
+    before_s: float
+    after_s: float
+    runs: int
+
+    def __str__(self) -> str:
+        return (
+            f"planned again after run {self.runs}: {self.device} takes {self.ratio:.2g} times as "
+            f"long as before; a run takes about {format_seconds(self.after_s)}, with the plan "
+            f"before it {format_seconds(self.before_s)}"
+        )
+
+
+class Drift:
+    """The drift of one graph's plan. The caller holds a lock.
+
+    paces: what late runs showed of a device, by op, as `Paces.of` gives it.
+    """
+
+    def __init__(self, paces: Callable[[str], Mapping[str, float]]) -> None:
+        self.runs = 0
+        self._paces = paces
+        self._plan: PlanValue | None = None
+        self._shares: Mapping[str, float] = {}
+        self._middle: dict[str, Costs] = {}
+        """By device, the costs around whose paces the band lies."""
+        self.left: tuple[str, float] | None = None
+        """The device that left its band, with how many times longer it takes; None: none did."""
+        self._costs_s = 0.0
+        self._since_s = 0.0
+        """Seconds of runs since the last look."""
+        self._next_s = -math.inf
+
+    def begin(self, plan: PlanValue, costs_s: float) -> None:
+        """A plan is ready to run. costs_s: what planning, uploading and recording took."""
+        self._plan, self._shares, self.left = plan, {}, None
+        self._costs_s = costs_s
+        self._center(plan.machine)
+
+    def see(self, now_s: float, stats: RunStats) -> None:
+        """Takes in a run that ended; `left` then says whether the plan deserves a look."""
+        self.runs += 1
+        self._since_s += stats.seconds
+        if self._plan is None or now_s < self._next_s or self._since_s < self._costs_s:
+            return
+        self._next_s = now_s + EVERY_S
+        self._shares = self._shares or _shares(self._plan)
+        away = {name: self._away(name, costs) for name, costs in self._middle.items()}
+        name = max(away, key=lambda device: abs(away[device]), default="")
+        if name and abs(away[name]) > math.log(BAND):
+            self.left = name, math.exp(away[name])
+
+    def look(self, machine: Machine, planned: Callable[[Machine], Plan]) -> Again | None:
+        """Returns why the graph is to be planned again; None where its plan stays.
+
+        machine: as it is now, without what this graph's plan holds. planned: makes a plan.
+        """
+        old, left = self._plan, self.left
+        self.left, self._since_s = None, 0.0
+        if old is None or left is None:
+            return None
+        self._center(machine)
+        before_s = simulate(replace(old, machine=machine)).seconds
+        new = planned(_with_slots(machine, old))
+        after_s = simulate(new).seconds
+        costs_s = max(self._costs_s, _upload_seconds(new))
+        if after_s > (1 - MARGIN) * before_s or (before_s - after_s) * self.runs < costs_s:
+            return None
+        return Again(*left, before_s, after_s, self.runs)
+
+    def _center(self, machine: Machine) -> None:
+        self._middle = {s.name: s.costs for s in machine.devices if not s.out_of_use}
+
+    def _away(self, device: str, middle: Costs) -> float:
+        """Returns how far a device is from the middle of its band, as a logarithm: the mean over
+        the ops of the plan, by the time that these take.
+        """
+        now = Costs().at_pace(self._paces(device))
+        return sum(
+            share * math.log((now.pace(op) or 1.0) / (middle.pace(op) or 1.0))
+            for op, share in self._shares.items()
+        )
+
+
+def _shares(plan: PlanValue) -> dict[str, float]:
+    """Returns which share of a plan's expected time each op takes."""
+    total: dict[str, float] = {}
+    for of_split in op_seconds(plan):
+        for op, seconds in of_split.items():
+            total[op] = total.get(op, 0.0) + seconds
+    whole = sum(total.values())
+    return {op: seconds / whole for op, seconds in total.items()} if whole else {}
+
+
+def _with_slots(machine: Machine, plan: PlanValue) -> Machine:
+    """Returns a machine that has the memory which the slots of a plan hold, too: it comes back
+    before the next plan is made ready.
+    """
+    held = [m.peak_bytes - m.weight_bytes - m.state_bytes for m in plan.memory[: machine.cpu]]
+    return replace(
+        machine,
+        devices=tuple(
+            replace(spec, memory_bytes=spec.memory_bytes + size_bytes)
+            for spec, size_bytes in zip(machine.devices, (*held, 0), strict=True)
+        ),
+    )
+
+
+def _upload_seconds(plan: PlanValue) -> float:
+    """Returns what bringing a plan's weights to where they are not yet would take."""
+    machine, host = plan.machine, plan.machine.devices[-1].name
+    return sum(
+        machine.links.between(host, spec.name).seconds(missing_bytes)
+        for spec, memory in zip(machine.devices[:-1], plan.memory, strict=False)
+        if (missing_bytes := max(0, memory.weight_bytes - memory.resident_bytes))
+    )
