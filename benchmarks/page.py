@@ -62,7 +62,13 @@ CPU.""".replace("\n", " ")
 PLANNING = (
     "CPU time from a graph to a verified plan. A value is the time per node. Beside it stands the "
     "time of the smallest graph of its kind. A ratio of 1 means that the time grows as the graph "
-    "does."
+    'does. Beside the time "by auto" stands that of the policy priority for the same graph.'
+)
+
+TOGETHER = (
+    "`vksched bench --suite devices`: whole models on all devices by one plan, in turns with each "
+    "device alone. A ratio is the median of the rounds' own ratios. At most 1.05 is the goal: one "
+    "more device never makes a model slower."
 )
 
 
@@ -89,7 +95,8 @@ def page(
     planner = [fact for fact in report.facts if fact.device == "planner"]
     if planner:
         lines += ["## Planning", "", PLANNING, "", *pictures("planning"), *_facts(planner)]
-    lines += _several(extras, pictures("devices"))
+    together = [fact for fact in report.facts if " + " in fact.device]
+    lines += _several(extras, pictures("devices"), together)
     found = {name: title for name, title in WRITTEN.items() if (parts / name).exists()}
     if found:
         lines += ["## More figures", ""]
@@ -266,9 +273,13 @@ def _row(cells: Iterable[str]) -> str:
 # -- several devices, loading ----------------------------------------------------------------------
 
 
-def _several(extras: Extras, pictures: Sequence[str]) -> list[str]:
-    """Returns the section of branches on two devices, and of speed-up by their number."""
+def _several(extras: Extras, pictures: Sequence[str], together: Sequence[Fact]) -> list[str]:
+    """Returns the section of models over all devices, of branches on two devices, and of speed-up
+    by their number.
+    """
     lines: list[str] = []
+    if together:
+        lines += [TOGETHER, "", *_facts(together)]
     if extras.get("overlap"):
         lines += [
             "`benchmarks/overlap.py`: two equal branches that share nothing, on two devices. On "

@@ -61,10 +61,10 @@ def _planning(report: Report) -> Series:
     """Returns by kind of graph points of nodes and microseconds per node."""
     out: Series = {}
     for fact in report.facts:
-        found = re.fullmatch(r"planning: (.*), ([\d,]+) nodes", fact.name)
+        found = re.fullmatch(r"planning( by auto)?: (.*), ([\d,]+) nodes", fact.name)
         if found:
-            nodes = int(found[2].replace(",", ""))
-            out.setdefault(found[1], []).append((nodes, fact.value))
+            nodes = int(found[3].replace(",", ""))
+            out.setdefault(f"{found[2]}{found[1] or ''}", []).append((nodes, fact.value))
     return {kind: sorted(points) for kind, points in out.items() if len(points) > 1}
 
 

@@ -233,7 +233,7 @@ def test_cases_are_listed_and_chosen_by_name() -> None:
     [
         (
             ("--suite", "songs"),
-            "expected a suite of ops, models, overhead, planning, prediction, got 'songs'",
+            "expected a suite of ops, models, overhead, planning, prediction, devices, got 'songs'",
         ),
         (("--case", "riddle"), "no case of suite ops matches 'riddle'"),
         (("--peers", "nobody"), "expected peers of ncnn"),
@@ -484,7 +484,11 @@ def test_overhead_is_told_beside_plain_copies(device: str) -> None:
 
 def test_planning_is_told_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = list(planning.planning_facts((30, 60)))
-    assert [fact.ratio for fact in facts[::2]] == [1.0] * len(planning.KINDS)
+    assert [fact.ratio for fact in facts[::4]] == [1.0] * len(planning.KINDS)
+    assert ["by auto" in fact.name for fact in facts[:4]] == [False, False, True, True]
+    assert all(
+        a.beside == pytest.approx(b.value) for a, b in zip(facts[2::4], facts[::4], strict=True)
+    )
     shown = [fact.cells() for fact in facts]
     assert all(value.endswith("us/node") for value, *_ in shown)
     monkeypatch.setattr("vksched.bench.report.planning_facts", lambda: facts)

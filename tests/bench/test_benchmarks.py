@@ -26,13 +26,19 @@ def test_planning_writes_a_row_for_each_graph_and_size(runner: CliRunner, tmp_pa
     found = runner.invoke(planning.main, options, catch_exceptions=False)
     assert found.exit_code == 0 and "verify" in found.output
     rows = json.loads(target.read_text())
-    assert [row["kind"] for row in rows] == [kind for kind in planning.KINDS for _ in range(2)]
+    assert [(row["kind"], row["policy"]) for row in rows[::2]] == [
+        (kind, policy) for kind in planning.KINDS for policy in planning.POLICIES
+    ]
     for small, large in zip(rows[::2], rows[1::2], strict=True):
         assert 30 <= small["nodes"] < large["nodes"] and small["ratio"] == 1.0
         assert large["ratio"] == pytest.approx(large["us_per_node"] / small["us_per_node"])
-        assert set(small["stages_s"]) == {*planning.STAGES.values(), "placement", "rest"}
+        choice = {"choice"} if small["policy"] == "auto" else set()
+        assert set(small["stages_s"]) == {*planning.STAGES.values(), "rest"} - {"choice"} | choice
         assert sum(small["stages_s"].values()) == pytest.approx(small["plan_s"])
-    one, two, drawn = rows[1::2]
+    for first, by_cost in zip(rows[1::4], rows[3::4], strict=True):
+        assert first["to_first"] == 1.0 and first["nodes"] == by_cost["nodes"]
+        assert by_cost["to_first"] == pytest.approx(by_cost["plan_s"] / first["plan_s"])
+    one, two, drawn, _ = rows[1::4]
     assert one["splits"] == 1 and one["barriers"] == one["levels"]
     assert two["splits"] > 1 and drawn["splits"] > 1
 
@@ -43,6 +49,7 @@ def test_planning_wants_sizes_and_graphs_that_there_are(runner: CliRunner) -> No
     for options, message in (
         (["--sizes", "many"], "expected numbers"),
         (["--kinds", "circle"], "expected some of transformer"),
+        (["--policies", "greed"], "expected some of priority, auto"),
     ):
         found = runner.invoke(planning.main, options)
         assert found.exit_code == 2 and message in " ".join(found.output.split())

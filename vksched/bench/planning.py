@@ -1,7 +1,10 @@
 """Planning time per node for graphs of growing size; benchmarks/planning.py shows all of it.
 
-Three kinds of graphs: the layers of a transformer on one device, the same spread over two devices,
-and a random graph over two devices. A node is the result of an op or a view; leaves do not count.
+Four kinds of graphs: the layers of a transformer on one device, the same spread over two devices, a
+random graph over two devices, and a random graph that nobody has placed on two slow devices, where
+"auto" finds that both together are faster. A node is the result of an op or a view; leaves do not
+count. Each kind is planned by each policy.
+
 Times are CPU time of this process, the median of several plans of a graph built anew each time, as
 a graph keeps what was once asked of it.
 """
@@ -28,7 +31,9 @@ from .facts import Fact
 SIZES = (1_000, 10_000, 100_000)
 FACT_SIZES = (1_000, 3_000, 10_000, 30_000)
 WIDTH, HEADS, TOKENS = 64, 4, 16
+POLICIES = ("priority", "auto")
 STAGES = {
+    "choose": "choice",
     "place": "placement",
     "split_graph": "splits",
     "MemoryUse": "memory",
@@ -107,9 +112,10 @@ def random_graph(nodes: int) -> list[vs.Tensor]:
     return list(unread)
 
 
-def machine() -> Machine:
-    """Two devices with room for all of it, and the CPU."""
-    gpus = [DeviceSpec(f"null:{i}", "null", memory_bytes=1 << 44) for i in range(2)]
+def machine(flops_per_s: float = 1e11) -> Machine:
+    """Two devices of this speed with room for all of it, and the CPU."""
+    rates = {"flops_per_s": flops_per_s, "bytes_per_s": flops_per_s / 5, "memory_bytes": 1 << 44}
+    gpus = [DeviceSpec(f"null:{i}", "null", **rates) for i in range(2)]  # type: ignore[arg-type]
     return Machine((*gpus, DeviceSpec("cpu", "cpu", memory_bytes=1 << 44)))
 
 
@@ -120,12 +126,23 @@ def over_two(graph: vs.Graph) -> list[tuple[int, str]]:
     return [(n.id, f"null:{i // block % 2}") for i, n in enumerate(weights)]
 
 
-KINDS: dict[str, tuple[Callable[[int], list[vs.Tensor]], bool]] = {
-    "transformer": (transformer, False),
-    "over two": (transformer, True),
-    "random": (random_graph, True),
+@dataclass(frozen=True)
+class Kind:
+    """build: the outputs of a graph of so many nodes. spread: whether its weights are placed on
+    both devices. flops_per_s: of each device.
+    """
+
+    build: Callable[[int], list[vs.Tensor]]
+    spread: bool = False
+    flops_per_s: float = 1e11
+
+
+KINDS = {
+    "transformer": Kind(transformer),
+    "over two": Kind(transformer, spread=True),
+    "random": Kind(random_graph, spread=True),
+    "shared": Kind(random_graph, flops_per_s=1e7),
 }
-"""For each kind what builds it, and whether its weights are spread over the devices."""
 
 
 # -- measuring ---------------------------------------------------------------------------------
@@ -133,9 +150,10 @@ KINDS: dict[str, tuple[Callable[[int], list[vs.Tensor]], bool]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """Times of one kind and size, in seconds; stages_s sums to the planning time."""
+    """Times of one kind, policy and size, in seconds; stages_s sums to the planning time."""
 
     kind: str
+    policy: str
     nodes: int
     splits: int
     barriers: int
@@ -146,26 +164,33 @@ class Row:
     us_per_node: float
     ratio: float = 1.0
     """Time per node against that of the smallest size."""
+    to_first: float = 1.0
+    """Planning time against that of the first policy for the same graph."""
 
 
 @contextmanager
 def timed_stages(spent_s: dict[str, float]) -> Iterator[None]:
-    """Adds up the time spent in each stage of the planner."""
+    """Adds up the time spent in each stage of the planner; what a stage calls counts as its own."""
     own = {
         (module, name): getattr(module, name)
         for module in (planner, draft)
         for name in STAGES
         if name in vars(module)
     }
+    under_way: list[str] = []
 
     def wrap(stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
+            if under_way:
+                return function(*args, **kwargs)
+            under_way.append(stage)
             start = time.process_time()
             try:
                 return function(*args, **kwargs)
             finally:
                 spent_s[stage] = spent_s.get(stage, 0.0) + time.process_time() - start
+                under_way.clear()
 
         return timed
 
@@ -178,21 +203,21 @@ def timed_stages(spent_s: dict[str, float]) -> Iterator[None]:
             setattr(module, name, function)
 
 
-def measure(kind: str, nodes: int, repeat: int) -> Row:
+def measure(kind: str, nodes: int, repeat: int, policy: str = POLICIES[0]) -> Row:
     """Returns the medians of several plans of one graph."""
-    build, spread = KINDS[kind]
-    outputs, devices = build(nodes), machine()
+    wanted = KINDS[kind]
+    outputs, devices = wanted.build(nodes), machine(wanted.flops_per_s)
     builds: list[float] = []
     plans: list[tuple[float, dict[str, float]]] = []
     for _ in range(repeat):
         start = time.process_time()
         graph, _ = vs.build_graph(outputs)
         builds.append(time.process_time() - start)
-        overrides = over_two(graph) if spread else []
+        overrides = over_two(graph) if wanted.spread else []
         stages: dict[str, float] = {}
         with timed_stages(stages):
             start = time.process_time()
-            plan = vs.plan_graph(graph, devices, policy="priority", overrides=overrides)
+            plan = vs.plan_graph(graph, devices, policy=policy, overrides=overrides)
             whole = time.process_time() - start
         stages["rest"] = whole - sum(stages.values())
         plans.append((whole, stages))
@@ -200,6 +225,7 @@ def measure(kind: str, nodes: int, repeat: int) -> Row:
     count = len(graph.ops)
     return Row(
         kind=kind,
+        policy=policy,
         nodes=count,
         splits=len(plan.splits),
         barriers=plan.barriers,
@@ -211,20 +237,32 @@ def measure(kind: str, nodes: int, repeat: int) -> Row:
     )
 
 
-def measure_all(kinds: Sequence[str], sizes: Sequence[int], repeat: int) -> list[Row]:
-    """Returns a row for each kind and size, with the ratio to the smallest size."""
+def measure_all(
+    kinds: Sequence[str], sizes: Sequence[int], repeat: int, policies: Sequence[str] = POLICIES
+) -> list[Row]:
+    """Returns a row for each kind, policy and size, with the ratios to the smallest size and to the
+    first policy.
+    """
     rows: list[Row] = []
     for kind in kinds:
-        found = [measure(kind, size, repeat) for size in sorted(sizes)]
-        first = found[0].us_per_node
-        rows += [replace(row, ratio=row.us_per_node / first) for row in found]
+        first_s: list[float] = []
+        for policy in policies:
+            found = [measure(kind, size, repeat, policy) for size in sorted(sizes)]
+            first_s = first_s or [row.plan_s for row in found]
+            least = found[0].us_per_node
+            rows += [
+                replace(row, ratio=row.us_per_node / least, to_first=row.plan_s / before_s)
+                for row, before_s in zip(found, first_s, strict=True)
+            ]
     return rows
 
 
 def planning_facts(sizes: Sequence[int] = FACT_SIZES) -> Iterator[Fact]:
-    """Yields microseconds per node by kind and size, beside those of the smallest size."""
+    """Yields microseconds per node by kind, policy and size: of "priority" beside those of the
+    smallest size, of "auto" beside those of "priority".
+    """
     for row in measure_all(list(KINDS), sizes, 3):
         note = f"{row.splits} splits, {row.barriers} barriers"
-        beside = row.us_per_node / row.ratio
-        name = f"planning: {row.kind}, {row.nodes:,} nodes"
-        yield Fact("planner", name, row.us_per_node, "us/node", beside, note)
+        by, ratio = ("", row.ratio) if row.policy == POLICIES[0] else (" by auto", row.to_first)
+        name = f"planning{by}: {row.kind}, {row.nodes:,} nodes"
+        yield Fact("planner", name, row.us_per_node, "us/node", row.us_per_node / ratio, note)

@@ -97,7 +97,7 @@ def measure(device: str, model: Model, calibrates: bool = True) -> Predicted:
     the calls of the model first; else plans count by what is known of it.
     """
     if calibrates:
-        _calibrate(device, model)
+        calibrate(device, model)
     whole = _reports(device, model, "split")
     ops: dict[str, list[tuple[float, float]]] = {}
     for report in _reports(device, model, "op"):
@@ -110,7 +110,8 @@ def measure(device: str, model: Model, calibrates: bool = True) -> Predicted:
     )
 
 
-def _calibrate(device: str, model: Model) -> None:
+def calibrate(device: str, model: Model) -> None:
+    """Measures the calls of a model on a device, as `vksched calibrate` does, and keeps them."""
     with Scheduler([device], on_fault="raise") as sched:
         network = model.load(sched)
         graph = network.compiled.plan.graph

@@ -21,6 +21,7 @@ from .prediction import prediction_facts
 from .process import PeerFailed, PeerProcess
 from .rounds import OURS, Result, Runner, geometric_mean, measure_case
 from .suites import fitting
+from .together import together_facts
 
 FORMAT = 1
 VULKAN_PEERS = ("ncnn", "iree", "wgpu", "kp", "torch")
@@ -160,6 +161,12 @@ def run_suite(
         tell("planning")
         report.facts += planning_facts()
         advance(report)
+        return report
+    if suite == "devices":
+        for spec in specs:
+            tell(spec.name)
+            report.facts += together_facts([info.name for info in infos], spec, budget_s)
+            advance(report)
         return report
     for info in infos:
         with _runners(info, peers, pythons, tell) as (device, runners):

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import GraphError
 from .peers.specs import Spec
 
-SUITES = ("ops", "models", "overhead", "planning", "prediction")
+SUITES = ("ops", "models", "overhead", "planning", "prediction", "devices")
 N16 = 1 << 24
 HALF = {"storage": "float16"}
 RESNET18 = (
@@ -107,13 +107,14 @@ def specs_of(suite: str, pattern: str | None = None) -> list[Spec]:
         "models": _models,
         "planning": _none,
         "prediction": _models,
+        "devices": _models,
     }
     if suite not in made:
         raise GraphError(f"[bench] expected a suite of {', '.join(SUITES)}, got {suite!r}")
     every = list(made[suite]())
     names = {spec.name for spec in every}
     found = [spec for spec in every if matches(spec.name, pattern, names)]
-    if suite in ("ops", "models", "prediction") and not found:
+    if suite in ("ops", "models", "prediction", "devices") and not found:
         raise GraphError(
             f"[bench] no case of suite {suite} matches {pattern!r}; try --list, which names them"
         )

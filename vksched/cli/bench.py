@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     show_default=True,
     help="ops: single calls. models: whole networks, beside the sum of their kernels, with memory. "
     "overhead: tiny ops, a run of nothing, uploads. planning: time per node. prediction: whole "
-    "networks, beside what plans count by.",
+    "networks, beside what plans count by. devices: whole networks on all devices by one plan, "
+    "beside each device alone.",
 )
 @feeds.devices_option
 @click.option(
@@ -95,7 +96,7 @@ def bench(
         click.echo(f"note: {note}", err=True)
     report: Report | None = None
     stopped = False
-    with _bar(as_json, len(specs) * len(infos)) as (step, tell):
+    with _bar(as_json, len(specs) * (1 if suite == "devices" else len(infos))) as (step, tell):
 
         def advance(so_far: Report) -> None:
             nonlocal report

@@ -246,7 +246,8 @@ def _assign_by_birth(
 
 class FreeBlocks:
     """The free words of pages that grow as needed; a block is where it starts, all pages in one row
-    as in a WordSet, and its size. Complexity: O(log blocks) comparisons each.
+    as in a WordSet, and its size. Complexity: O(log blocks) comparisons each, and O(pages) where
+    one grows that holds several blocks.
 
     whole: a page is one block, however little of it is asked for.
     """
@@ -286,26 +287,35 @@ class FreeBlocks:
 
     def _grow(self, size: int) -> tuple[int, int]:
         """Takes the end of the page that needs the fewest words for it."""
-        ends = [page * PAGE + words for page, words in enumerate(self.sizes)]
-        free = [self._by_end.get(end, 0) for end in ends]
-        room = [
-            (-free[page], page)
-            for page, words in enumerate(self.sizes)
-            if (
-                free[page] == words
-                if self._whole
-                else words - free[page] + size <= self._page_words
-            )
-        ]
-        if not room:
+        page, free = self._largest_page() if self._whole else self._roomiest_end(size)
+        if page is None:
             self.sizes.append(size)
             return (len(self.sizes) - 1) * PAGE, size
-        _, page = min(room)
-        start = ends[page] - free[page]
-        if free[page]:
-            self._remove(free[page], start)
-        self.sizes[page] = start - page * PAGE + size
+        start = page * PAGE + self.sizes[page] - free
+        if free:
+            self._remove(free, start)
+        self.sizes[page] += size - free
         return start, size
+
+    def _largest_page(self) -> tuple[int | None, int]:
+        """Returns the first of the largest free pages, where a page is one block, and its words."""
+        if not self._blocks:
+            return None, 0
+        largest, _ = self._blocks[-1]
+        _, start = self._blocks[bisect_left(self._blocks, (largest, 0))]
+        return start // PAGE, largest
+
+    def _roomiest_end(self, size: int) -> tuple[int | None, int]:
+        """Returns the page with the most free words at its end that may grow to hold a block, and
+        how many these are.
+        """
+        best: int | None = None
+        most = -1
+        for page, words in enumerate(self.sizes):
+            free = self._by_end.get(page * PAGE + words, 0)
+            if free > most and words - free + size <= self._page_words:
+                best, most = page, free
+        return best, max(most, 0)
 
     def _insert(self, size: int, start: int) -> None:
         insort(self._blocks, (size, start))

@@ -215,27 +215,27 @@ def _by_ready_time(
     The host waits in this order: what comes late must not hold back what could start at once.
     """
     of_node = {n: position for position, nodes in enumerate(groups) for n in nodes}
-    sources = [
-        {of_node[p] for n in nodes for p in support.operands[n] if p in of_node} - {position}
-        for position, nodes in enumerate(groups)
-    ]
+    after: list[list[int]] = [[] for _ in groups]
+    waits, ready_s = [0] * len(groups), [0.0] * len(groups)
     queues: dict[int, deque[int]] = {}
     for position, nodes in enumerate(groups):
         queues.setdefault(device[nodes[0]], deque()).append(position)
-    done_s: dict[int, float] = {}
+        sources = {of_node[p] for n in nodes for p in support.operands[n] if p in of_node}
+        for source in sources - {position}:
+            after[source].append(position)
+            waits[position] += 1
     free_s = dict.fromkeys(queues, 0.0)
     order: list[int] = []
     while len(order) < len(groups):
-        ready = [
-            (max((done_s[s] for s in sources[queue[0]]), default=0.0), queue[0], here)
-            for here, queue in queues.items()
-            if queue and sources[queue[0]] <= done_s.keys()
-        ]
-        ready_s, position, here = min(ready)
+        heads = [(queue[0], here) for here, queue in queues.items() if queue]
+        ready = [(ready_s[first], first, here) for first, here in heads if not waits[first]]
+        start_s, position, here = min(ready)
         queues[here].popleft()
         seconds = support.split_seconds(groups[position], here)
-        free_s[here] = max(free_s[here], ready_s) + seconds
-        done_s[position] = free_s[here]
+        done_s = free_s[here] = max(free_s[here], start_s) + seconds
+        for other in after[position]:
+            waits[other] -= 1
+            ready_s[other] = max(ready_s[other], done_s)
         order.append(position)
     return [groups[position] for position in order]
 

@@ -1,0 +1,58 @@
+"""Models on several devices by one plan, beside each device alone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from conftest import DEVICE_SETS
+
+import vksched as vs
+from vksched.bench import report, together
+from vksched.bench.peers.specs import Spec
+from vksched.bench.together import Together, measure, together_facts
+from vksched.cli import main
+
+DECODER = {"model": "gpt2_mini", "past": 8, "layers": 1, "width": 24, "words": 50}
+SMALL = Spec("decoder", "model", "models", DECODER)
+TWO = [*[names[0] for names in DEVICE_SETS.values() if len(names) == 1][1:], "cpu"][:2]
+
+
+def test_the_fastest_device_is_that_of_medians_and_the_ratio_that_of_rounds() -> None:
+    found = Together({"a": [1.0, 9.0, 2.0], "b": [3.0, 3.0, 3.0]}, [1.0, 18.0, 3.0], ["a"])
+    assert found.fastest == "a" and found.ratio == 1.5
+
+
+def test_facts_tell_each_device_and_what_all_of_them_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Together({"a": [2.0], "b": [3.0]}, [2.2], ["a", "b"])
+    monkeypatch.setattr(together, "measure", lambda *_: found)
+    alone, other, whole = together_facts(["a", "b"], SMALL, 0.0)
+    assert (alone.value, other.value, whole.value) == (2.0, 3.0, 2.2)
+    assert whole.name == "decoder: all by one plan, beside a alone" and whole.device == "a + b"
+    assert whole.ratio == pytest.approx(1.1)
+    assert whole.note == "work on a, b; over 5 % slower"
+
+
+@pytest.mark.skipif(len(TWO) < 2, reason="no Vulkan device here")
+def test_a_small_model_is_measured_in_turns() -> None:
+    found = measure(TWO, SMALL, 0.0, calibrates=False)
+    assert [*found.alone_s] == TWO and set(found.used) <= {*TWO}
+    assert {len(rounds) for rounds in (*found.alone_s.values(), found.all_s)} == {together.ROUNDS}
+    assert found.ratio > 0
+
+
+def test_one_device_is_not_enough() -> None:
+    with pytest.raises(vs.GraphError, match="expected two devices for suite devices, got cpu; try"):
+        measure(["cpu"], SMALL, 0.0)
+
+
+def test_the_command_prints_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Together({"cpu": [2.0], "other": [3.0]}, [2.0], ["cpu"])
+    monkeypatch.setattr(together, "measure", lambda *_: found)
+    monkeypatch.setattr(report, "measure_ceiling", lambda *_: pytest.fail("no ceilings are needed"))
+    options = ["bench", "--suite", "devices", "--devices", "cpu", "--case", "ResNet-18"]
+    said = CliRunner().invoke(main, options, catch_exceptions=False)
+    assert said.exit_code == 0 and "all by one plan" in " ".join(said.output.split())
+    data = json.loads(CliRunner().invoke(main, [*options, "--json"]).output)
+    assert [fact["value"] for fact in data["facts"]] == [2.0, 3.0, 2.0]

@@ -1,0 +1,180 @@
+"""Planning is linear: four times the nodes take about four times the steps, whatever the graph's
+shape and the machine. A step is a line of vksched/plan that Python carries out, so no clock counts.
+Where memory is tight there are many drafts, about as many for each size: there a draft counts.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vksched as vs
+from vksched.bench.planning import random_graph, transformer
+from vksched.machine.limits import Limits
+from vksched.machine.spec import DeviceSpec, Machine
+from vksched.plan import planner
+from vksched.plan.make import by_cost, draft
+from vksched.plan.make.memory import Lifetime, MemoryUse
+
+SHAPE = (4, 16)
+BYTES = 4 * 4 * 16
+SIZES = (200, 800)
+MOST = 1.2
+"""Times the steps per node of the smaller graph."""
+MOST_DRAFTS = 60
+"""For two devices that are both too small."""
+PLAN = str(Path(planner.__file__).parent)
+Outputs = tuple[list[vs.Tensor], Mapping[vs.Tensor, vs.Tensor]]
+
+
+def wide(count: int) -> Outputs:
+    """Many nodes read one."""
+    first = vs.relu(vs.input("x", SHAPE))
+    return [vs.add(first, float(i)) for i in range(count)], {}
+
+
+def join(count: int) -> Outputs:
+    """One node reads many."""
+    x = vs.input("x", SHAPE)
+    return [vs.concat([vs.add(x, float(i)) for i in range(count)])], {}
+
+
+def comb(count: int) -> Outputs:
+    """A chain, each node of which reads the first one, too."""
+    first = out = vs.relu(vs.input("x", SHAPE))
+    for _ in range(count):
+        out = vs.add(out, first)
+    return [out], {}
+
+
+def ladder(count: int) -> Outputs:
+    """Every other node is one that picky devices cannot run."""
+    x, rows = vs.input("x", SHAPE), np.arange(SHAPE[0], dtype=np.int32)
+    for _ in range(count // 2):
+        x = vs.gather(vs.relu(x), rows)
+    return [x], {}
+
+
+def grid(count: int) -> Outputs:
+    """Rows whose nodes read the row above and the node beside."""
+    x, side = vs.input("x", SHAPE), int(count**0.5)
+    row = [vs.add(x, float(i)) for i in range(side)]
+    for _ in range(side - 1):
+        new: list[vs.Tensor] = []
+        for i, above in enumerate(row):
+            new.append(vs.add(above, new[-1] if i else above))
+        row = new
+    return row, {}
+
+
+def states(count: int) -> Outputs:
+    """Many states, each read and written."""
+    x, updates = vs.input("x", SHAPE), {}
+    for i in range(count // 3):
+        held = vs.state(np.zeros(SHAPE, np.float32), name=f"s{i}")
+        updates[held] = vs.add(held, x)
+        x = vs.relu(updates[held])
+    return [x], updates
+
+
+GRAPHS: dict[str, Callable[[int], Outputs]] = {
+    "wide": wide,
+    "join": join,
+    "comb": comb,
+    "ladder": ladder,
+    "grid": grid,
+    "states": states,
+    "random": lambda count: (random_graph(count), {}),
+    "transformer": lambda count: (transformer(count), {}),
+}
+PICKY = {"limits": Limits(storage_buffers=3)}
+MACHINES: dict[str, Callable[[int], list[dict[str, Any]]]] = {
+    "plain": lambda nodes: [{}, {}],
+    "slow": lambda nodes: [{"flops_per_s": 1e5, "bytes_per_s": 1e6}] * 2,
+    "picky": lambda nodes: [PICKY, {}],
+    "tight": lambda nodes: [{"memory_bytes": max(8, nodes // 3) * BYTES}] * 2,
+    "one buffer each": lambda nodes: [{"own_buffers": True}] * 2,
+    "small pages": lambda nodes: [{"page_bytes": 1 << 14}] * 2,
+    "op by op": lambda nodes: [{"sync": "op"}] * 2,
+    "eight": lambda nodes: [{}] * 8,
+}
+EVERY_DAY = [
+    ("wide", "one buffer each", "priority"),
+    ("join", "op by op", "auto"),
+    ("random", "slow", "auto"),
+    ("grid", "tight", "priority"),
+    ("ladder", "picky", "auto"),
+    ("states", "plain", "auto"),
+]
+
+
+def steps(graph: str, machine: str, policy: str, count: int) -> tuple[float, int]:
+    """Returns the steps that planning takes for each node, and how many drafts it makes."""
+    outputs, updates = GRAPHS[graph](count)
+    made, _ = vs.build_graph(outputs, updates)
+    devices = [
+        DeviceSpec(f"null:{i}", "null", **spec) for i, spec in enumerate(MACHINES[machine](count))
+    ]
+    where = Machine((*devices, DeviceSpec("cpu", "cpu", memory_bytes=1 << 44)))
+    taken = drafts = 0
+
+    def line(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal taken
+        taken += event == "line"
+        return line
+
+    def call(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal drafts
+        drafts += frame.f_code is draft.make_draft.__code__
+        return line if frame.f_code.co_filename.startswith(PLAN) else None
+
+    before = sys.gettrace()
+    sys.settrace(call)
+    try:
+        vs.plan_graph(made, where, policy=policy)
+    finally:
+        sys.settrace(before)
+    return taken / len(made.ops), drafts
+
+
+def check(graph: str, machine: str, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(by_cost, "LARGE", 0)  # so that both sizes are treated alike
+    small, large = (steps(graph, machine, policy, count) for count in SIZES)
+    each = [taken / (drafts if machine == "tight" else 1) for taken, drafts in (small, large)]
+    assert max(small[1], large[1]) <= (MOST_DRAFTS if machine == "tight" else 1)
+    assert each[1] <= MOST * each[0], f"{each[0]:.0f} steps a node, then {each[1]:.0f}"
+
+
+@pytest.mark.parametrize(("graph", "machine", "policy"), EVERY_DAY)
+def test_steps_grow_as_the_graph_does(
+    graph: str, machine: str, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check(graph, machine, policy, monkeypatch)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("policy", planner.POLICIES)
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_steps_grow_as_every_graph_does(
+    graph: str, machine: str, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if (machine, policy) != ("tight", "auto"):  # the choice is made once, and drafts share it
+        check(graph, machine, policy, monkeypatch)
+
+
+def test_a_stage_that_looks_at_all_for_each_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(MemoryUse):
+        def lifetimes(self, slack: float | None = None) -> list[Lifetime]:
+            assert all(self.live() for _ in self.parts)
+            return super().lifetimes(slack)
+
+    monkeypatch.setattr(draft, "MemoryUse", Slow)
+    with pytest.raises(AssertionError, match="steps a node, then"):
+        check("wide", "plain", "priority", monkeypatch)

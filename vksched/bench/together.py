@@ -1,0 +1,103 @@
+"""Together: does one more device make a model slower? All devices by one plan, beside each alone.
+
+    calibrate each device with the model's calls
+    round 1: gpu:0 alone, gpu:1 alone, both    round 2: gpu:0 alone, gpu:1 alone, both    ...
+
+The plan over all devices is that of "auto", so it may leave a device without work. It should take
+at most `GOAL` times what the fastest device takes alone. All take turns, so that noise hits all
+alike. Examples: tests/bench/test_together.py.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from ..errors import GraphError
+from ..scheduler import Scheduler
+from .facts import Fact
+from .models import NetworkRun
+from .peers.specs import Spec
+from .prediction import Model, calibrate
+
+ROUNDS = 9
+"""At least so many, whatever the budget."""
+GOAL = 1.05
+"""Times the fastest device alone that all devices together may take."""
+
+
+@dataclass(frozen=True)
+class Together:
+    """Seconds of the runs of one model, by round. alone_s: of each device. used: the devices to
+    which the plan over all of them gives work.
+    """
+
+    alone_s: Mapping[str, Sequence[float]]
+    all_s: Sequence[float]
+    used: Sequence[str]
+
+    @property
+    def fastest(self) -> str:
+        """The device that is fastest alone."""
+        return min(self.alone_s, key=lambda name: statistics.median(self.alone_s[name]))
+
+    @property
+    def ratio(self) -> float:
+        """All devices together over the fastest alone: the median of the rounds' own ratios."""
+        alone_s = self.alone_s[self.fastest]
+        return statistics.median(a / b for a, b in zip(self.all_s, alone_s, strict=True))
+
+
+def together_facts(devices: Sequence[str], spec: Spec, budget_s: float) -> Iterator[Fact]:
+    """Yields how long one model takes on each device alone, and on all of them by one plan.
+
+    budget_s: for the rounds. Calibration comes on top.
+
+    Raises:
+        GraphError: there are not two devices.
+    """
+    found, together = measure(devices, spec, budget_s), " + ".join(devices)
+    for name, rounds_s in found.alone_s.items():
+        yield Fact(together, f"{spec.name}: {name} alone", statistics.median(rounds_s), "s")
+    all_s = statistics.median(found.all_s)
+    note = f"work on {', '.join(found.used)}"
+    if found.ratio > GOAL:
+        note += f"; over {100 * (GOAL - 1):.0f} % slower"
+    name = f"{spec.name}: all by one plan, beside {found.fastest} alone"
+    yield Fact(together, name, all_s, "s", all_s / found.ratio, note)
+
+
+def measure(
+    devices: Sequence[str], spec: Spec, budget_s: float, calibrates: bool = True
+) -> Together:
+    """Measures a model on each device alone and on all of them, in turns. calibrates: whether the
+    devices are measured with the calls of the model first; else plans count by what is known.
+    """
+    if len(devices) < 2:
+        raise GraphError(
+            f"[bench] expected two devices for suite devices, got {', '.join(devices) or 'none'}; "
+            "try --devices A,B"
+        )
+    for device in devices if calibrates else ():
+        calibrate(device, Model.of(spec))
+    with ExitStack() as stack:
+
+        def ready(names: Sequence[str]) -> NetworkRun:
+            sched = stack.enter_context(Scheduler(names, on_fault="raise"))
+            network = NetworkRun(sched, spec)
+            stack.callback(network.close)
+            return network
+
+        alone = {name: ready([name]) for name in devices}
+        both = ready(devices)
+        taken: dict[str, list[float]] = {name: [] for name in devices}
+        all_s: list[float] = []
+        end_s = time.perf_counter() + budget_s
+        while len(all_s) < ROUNDS or time.perf_counter() < end_s:
+            for name, network in alone.items():
+                taken[name].append(network.seconds())
+            all_s.append(both.seconds())
+        return Together(taken, all_s, sorted(both.devices))
