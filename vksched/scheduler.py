@@ -22,7 +22,7 @@ from .importers.base import ImportedModel
 from .machine.spec import Machine
 from .ops.core.tensor import Tensor
 from .plan.plan import Plan
-from .plan.planner import POLICIES
+from .plan.planner import check_objective
 from .runtime.device import Device
 from .runtime.fork import Owner
 from .runtime.vulkan import probe
@@ -50,8 +50,12 @@ class Scheduler:
     policy: "auto", what a simulated run of the graph finds fastest: one device, or several where
         that pays for what crosses; the CPU competes where it is named or no device is. "priority":
         the devices in the order given, the next one where one is full.
+    objective: what "auto" makes small: "latency" of one run, "throughput", the time between two
+        results of a stream, "memory", the bytes on the device that holds most, "energy" of one run,
+        or a mix, as {"latency": 1, "energy": 0.5}; docs/plans.md tells what each one is.
     copies: how many runs of a graph may be under way at once, each with memory of its own; "auto"
-        gives two when a graph spans several devices, else one.
+        gives two when a graph spans several devices, else one; for throughput as many as make a
+        stream faster.
         Where the model leaves room for fewer there are fewer, and `plan.explain()` says so.
     timeout_s: how long a run may wait for one submission before its device counts as failed.
     trace: a sink for the events of what happens, such as vs.Recorder(), a list of sinks, or a
@@ -85,15 +89,13 @@ class Scheduler:
         on_fault: str = "replay",
         optimize: bool = True,
         tune: str | bool | float = "auto",
+        objective: str | Mapping[str, float] = "latency",
     ) -> None:
         if copies != "auto" and (not isinstance(copies, int) or copies < 1):
             raise PlanError(f'[Scheduler] expected copies of "auto" or 1 and more, got {copies!r}')
         if not isinstance(timeout_s, (int, float)) or not timeout_s > 0:
             raise PlanError(f"[Scheduler] expected a timeout_s above 0, got {timeout_s!r}")
-        if policy not in POLICIES:
-            raise PlanError(
-                f"[Scheduler] expected a policy of {', '.join(POLICIES)}, got {policy!r}"
-            )
+        goal = check_objective(objective, policy, "Scheduler")
         if on_fault not in ON_FAULT:
             raise PlanError(f"[Scheduler] expected on_fault of {ON_FAULT}, got {on_fault!r}")
         mode = mode_of(tune)
@@ -108,6 +110,7 @@ class Scheduler:
             self._opened.open(devices)
             settings = Settings(
                 policy=policy,
+                objective=goal,
                 copies=copies,
                 timeout_s=timeout_s,
                 offload=bool(offload),

@@ -36,6 +36,14 @@ def format_moment(seconds: float) -> str:
     return format_seconds(seconds) if seconds else "0 s"
 
 
+def format_joules(joules: float) -> str:
+    """Returns an energy in the unit that suits it."""
+    for unit, size in (("kJ", 1e3), ("J", 1.0), ("mJ", 1e-3), ("uJ", 1e-6)):
+        if joules >= size or unit == "uJ":
+            return f"{joules / size:.3g} {unit}"
+    raise AssertionError(joules)
+
+
 def count_of(count: int, thing: str) -> str:
     """Returns a number with its noun, in the plural where it is not one."""
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"

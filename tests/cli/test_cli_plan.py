@@ -156,6 +156,40 @@ def test_one_node_as_text_and_as_json(
     assert [about["name"] for about in json.loads(out)] == ["mlp.w", "mlp.hidden"]
 
 
+CARDS = str(ROOT / "examples" / "data" / "two_cards.json")
+
+
+def test_an_objective_is_asked_for_by_word_or_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    def asked(objective: str) -> dict[str, object]:
+        args = (f"{EXAMPLE}:build", "--machine", CARDS, "--objective", objective, "--json")
+        code, out, err = call(capsys, "plan", *args)
+        assert (code, err) == (0, "")
+        found = json.loads(out)
+        assert found["by_cost"]["objective"] == objective
+        return dict(found)
+
+    stream, mixed = asked("throughput"), asked("latency=1,memory=0.5")
+    assert stream["copies"] == 2 and mixed["copies"] == 1
+    periods = [found["by_cost"]["metrics"]["period_s"] for found in (stream, mixed)]  # type: ignore[index]
+    assert periods[0] < periods[1]
+
+
+def test_objectives_are_compared_in_a_table_and_as_json(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    args = ("plan", f"{EXAMPLE}:build", "--machine", CARDS, "--objectives")
+    code, text, err = call(capsys, *args)
+    assert (code, err) == (0, "") and text.startswith("candidate ")
+    code, out, _ = call(capsys, *args, "--json")
+    found = json.loads(out)
+    picked = {word: c for c in found["candidates"] for word in c["picked_by"]}
+    assert code == 0 and set(picked) == {"latency", "throughput", "memory", "energy"}
+    assert not any(c["dominated"] for c in picked.values()) and found["watts_assumed"]
+    assert picked["throughput"]["copies"] > 1 and picked["memory"]["copies"] == 1
+    for c in found["candidates"]:
+        assert c["name"] in text and c["latency_s"] > 0
+
+
 def test_picture_is_written_and_said(
     capsys: pytest.CaptureFixture[str], model: str, cards: str, tmp_path: Path
 ) -> None:
@@ -199,6 +233,12 @@ def test_modules_are_found_from_the_current_folder(
         (["{}:x", "--devices", "cpu", "--place", "x=gpu"], 1, "one of cpu, got 'gpu'; try"),
         (["{}:x", "--devices", "cpu", "--copies", "0"], 1, "at least 1 copy"),
         (["{}:x", "--devices", "cpu", "--copies", "two"], 2, "not a valid integer"),
+        (["{}:x", "--devices", "cpu", "--objective", "speed"], 1, "objective, got 'speed'; try"),
+        (
+            ["{}:x", "--devices", "cpu", "--policy", "priority", "--objective", "energy"],
+            1,
+            "the policy priority, which weighs nothing, got energy",
+        ),
         (["{}:hidden", "--devices", "cpu", "--node", "mlp.v"], 1, "got none; close: mlp.w"),
         (["{}:x", "--devices", "cpu", "--svg", "x.png"], 1, "ends in .svg, got 'x.png'"),
         (["{}:x", "--machine", "{}"], 1, "cannot read .*model.py: JSONDecodeError"),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import vksched as vs
 from vksched.machine.spec import Machine
-from vksched.plan import planner
+from vksched.plan.make import weigh
 from vksched.plan.plan import Plan
 
 KIB = 1 << 10
@@ -111,13 +111,13 @@ def test_large_activations_count() -> None:
 
 def test_few_plans_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[tuple[int | None, ...]] = []
-    real = planner.place
+    real = weigh.place
 
     def counted(support: Any, overrides: Any, caps: Any, wishes: Any) -> Any:
         tried.append(tuple(caps.first))
         return real(support, overrides, caps, wishes)
 
-    monkeypatch.setattr(planner, "place", counted)
+    monkeypatch.setattr(weigh, "place", counted)
     for rows in (8, 512):
         tried.clear()
         plan = make_plan(model(200, rows), machine=make_machine(2, [100 * LAYER_BYTES] * 2))

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ..engine.request import Request
     from ..graph import Graph
     from ..machine.spec import Machine
+    from ..plan.decision import Tradeoffs
     from ..plan.plan import Plan
     from ..plan.what_if import Comparison
 
@@ -28,13 +29,15 @@ class Planner:
         base: Machine,
         overrides: Overrides,
         policy: str,
-        copies: int,
+        objective: str,
+        copies: int | str | None,
         with_cpu: bool,
     ) -> None:
         self.graph = graph
         self.base = base
         self.overrides = overrides
         self._policy = policy
+        self._objective = objective
         self._copies = copies
         self._with_cpu = with_cpu
         self._requests: dict[object, Request] = {}
@@ -49,11 +52,25 @@ class Planner:
                 request.graph,
                 machine,
                 policy=self._policy,
+                objective=self._objective,
                 overrides=request.overrides,
                 copies=self._copies,
                 with_cpu=self._with_cpu,
             )
         return self._plans[machine]
+
+    def tradeoffs(self) -> Tradeoffs:
+        """Returns the candidates of all objectives, on the base machine."""
+        from ..plan.planner import compare_objectives
+
+        request = self._request(self.base)
+        return compare_objectives(
+            request.graph,
+            self.base,
+            overrides=request.overrides,
+            copies=self._copies or "auto",
+            with_cpu=self._with_cpu,
+        )
 
     def _request(self, machine: Machine) -> Request:
         """Returns the graph as passes make it for a machine; once for machines that are alike to

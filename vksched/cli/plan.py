@@ -20,8 +20,18 @@ from .machines import machine_of, machine_option, what_if_option
 
 if TYPE_CHECKING:
     from ..graph import Graph
+    from ..plan.decision import Tradeoffs
     from ..plan.plan import Plan
     from ..plan.what_if import Comparison
+
+
+def _copies(context: click.Context, option: click.Parameter, text: str | None) -> int | str | None:
+    if text is None or text == "auto":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a valid integer, nor auto.") from None
 
 
 @click.command()
@@ -37,9 +47,29 @@ if TYPE_CHECKING:
     type=click.Choice(["auto", "priority"]),
     default="auto",
     show_default=True,
-    help="auto: the fastest of simulated runs. priority: the devices in their order.",
+    help="auto: the best of simulated runs. priority: the devices in their order.",
 )
-@click.option("--copies", default=1, show_default=True, help="Runs that can be under way at once.")
+@click.option(
+    "--objective",
+    default="latency",
+    show_default=True,
+    metavar="WORD",
+    help="What auto makes small: latency, throughput, memory, energy, or a mix with weights: "
+    "latency=1,energy=0.5.",
+)
+@click.option(
+    "--objectives",
+    "all_objectives",
+    is_flag=True,
+    help="Compare the plans of all objectives, those first that no other one beats.",
+)
+@click.option(
+    "--copies",
+    metavar="N",
+    callback=_copies,
+    help="Runs that can be under way at once, or auto. [default: 1; auto for throughput and "
+    "--objectives]",
+)
 @click.option("--node", metavar="NAME", help="Tell all of one node, or of those a pattern matches.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
 @click.option("--svg", metavar="FILE.svg", help="Draw the plan into a file, too.")
@@ -52,7 +82,9 @@ def plan(
     dims: tuple[str, ...],
     shapes: tuple[str, ...],
     policy: str,
-    copies: int,
+    objective: str,
+    all_objectives: bool,
+    copies: int | str | None,
     node: str | None,
     as_json: bool,
     svg: str | None,
@@ -73,7 +105,10 @@ def plan(
     machine, aliases, with_cpu = machine_of(devices, machine_file)
     wanted = feeds.parse_places(places)
     overrides = tuple((pattern, aliases.get(name, name)) for pattern, name in wanted.items())
-    planner = Planner(graph, machine, overrides, policy, copies, with_cpu)
+    planner = Planner(graph, machine, overrides, policy, objective, copies, with_cpu)
+    if all_objectives:
+        click.echo(_table(planner.tradeoffs(), as_json))
+        return
     found = planner(machine)
     others = None
     if node is None and (what_ifs or machine_file is not None):
@@ -100,6 +135,12 @@ def _text(plan: Plan, node: str | None, as_json: bool, others: Comparison | None
         return json.dumps({**plan.as_dict(), **more}, indent=2)
     text = explain_plan(plan, COMMAND)
     return text if others is None else f"{text}\n\n{predicted_as_text(plan, others)}"
+
+
+def _table(found: Tradeoffs, as_json: bool) -> str:
+    from ..plan.tell.choice import comparison_as_text
+
+    return json.dumps(found.as_dict(), indent=2) if as_json else comparison_as_text(found)
 
 
 # -- the graph -------------------------------------------------------------------------------------

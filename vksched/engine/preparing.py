@@ -25,6 +25,7 @@ from ..runtime.device import Device
 from ..runtime.executor import Executor
 from ..runtime.pace import Paces
 from ..runtime.watchdog import Watchdog
+from ..schedule import Objective
 from ..trace import Event, Trace
 from ..tuner.calibrator import Calibrator
 from ..tuner.tuner import Tuner
@@ -41,6 +42,7 @@ class Settings:
     """How a scheduler plans and runs; see `Scheduler`."""
 
     policy: str
+    objective: Objective
     copies: int | str
     timeout_s: float
     offload: bool
@@ -118,6 +120,7 @@ class Preparing:
             graph,
             machine,
             policy=self._settings.policy,
+            objective=self._settings.objective,
             overrides=request.overrides,
             copies=1 if small else self._settings.copies,
             resident=resident,

@@ -48,3 +48,7 @@ class Links:
     def between(self, source: str, target: str) -> Link:
         """Returns the link from one device to another."""
         return self._table.get((source, target), self.default)
+
+    def named(self, source: str, target: str) -> bool:
+        """Whether a link from one device to another was given or measured, not the default."""
+        return (source, target) in self._table

@@ -6,11 +6,15 @@ Examples: tests/plan/test_plan.py, tests/plan/test_explain.py.
 
 from __future__ import annotations
 
+from functools import cached_property
 from os import PathLike
 from typing import Any
 
 from ..errors import PlanError
+from ..schedule import Metrics
+from .bound import Bound, find_bound
 from .check.verify import verify_plan
+from .metrics import plan_metrics
 from .names import NameIndex
 from .query import BufferSizes, buffers, copied_bytes, crossings, fences
 from .tell.about import about_as_dict, describe_node, explain_nodes
@@ -92,6 +96,16 @@ class Plan(PlanValue):
     def buffers(self) -> dict[str, BufferSizes]:
         """Returns the sizes of all buffers by device name; nothing need be allocated for that."""
         return buffers(self)
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        """What the plan takes by simulation, in the units of all objectives."""
+        return plan_metrics(self)
+
+    @cached_property
+    def bound(self) -> Bound:
+        """What no placement of its nodes on its devices is under."""
+        return find_bound(self)
 
     def _one(self, key: str | int) -> int:
         found = self.find(key)

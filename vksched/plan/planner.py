@@ -17,17 +17,21 @@ from collections.abc import Collection, Mapping
 from ..errors import PlanError
 from ..graph import Graph
 from ..machine.spec import Machine
+from ..schedule import Objective
+from ..schedule.objectives import LATENCY
 from .check.verify import verify_plan
-from .make.by_cost import choose
+from .decision import Tradeoffs
+from .make.by_cost import Chosen, choose, compare
 from .make.collector import resting_collector
-from .make.draft import Draft, finish, make_draft
-from .make.fit import check_host, fit, most_copies
-from .make.placement import Caps, Overrides, place
+from .make.draft import finish
+from .make.fit import most_copies
+from .make.placement import Overrides
+from .make.weigh import fitted
 from .plan import Plan
 from .support import Support
 
 POLICIES = ("priority", "auto")
-"""priority: devices are filled in the order given. auto: what a simulated run finds fastest."""
+"""priority: devices are filled in the order given. auto: what simulated runs find to be best."""
 
 
 def plan_graph(
@@ -35,50 +39,89 @@ def plan_graph(
     machine: Machine,
     *,
     policy: str = "priority",
+    objective: str | Mapping[str, float] | Objective = LATENCY,
     overrides: Overrides = (),
-    copies: int | str = 1,
+    copies: int | str | None = None,
     resident: Mapping[int, frozenset[int]] | None = None,
     observed: Collection[int] = (),
     with_cpu: bool = False,
 ) -> Plan:
     """Returns a verified plan that keeps every device within its memory.
 
-    policy: one of POLICIES. overrides: (node id or name pattern, device name); exact ids win, later
-    patterns win over earlier. copies: slots, sets of activations and windows, so that as many runs
-    can be under way; fewer where the model leaves no room for them; "auto" means two where the
-    graph spans several devices, else one; one where it writes states, as each run reads what the
-    one before it wrote.
+    policy: one of POLICIES. objective: what "auto" makes small: "latency" of one run, "throughput",
+    the time between two results of a stream, "memory", the bytes on the device that holds most,
+    "energy" of one run, or a mix as a mapping of these to weights; metrics.py says what each one
+    is. overrides: (node id or name pattern, device name); exact ids win, later patterns win over
+    earlier. copies: slots, sets of activations and windows, so that as many runs
+    can be under way; fewer where the model leaves no room for them; "auto" means what the objective
+    asks for: for latency two where the graph spans several devices, else one; one where it writes
+    states, as each run reads what the one before it wrote. None means "auto" where throughput
+    counts, else 1.
     resident: for a device the weights, constants and states, by node id, that are there already.
     observed: node ids of computed values that are handed out as soon as they are there; what comes
     after them waits. with_cpu: with "auto" the CPU competes with the others; else it takes only
     what they cannot.
 
     Raises:
-        PlanError: unknown policy, or a pattern that matches nothing. DeviceError: unknown device.
+        PlanError: unknown policy or objective, an objective other than latency for "priority",
+            which weighs nothing, or a pattern that matches nothing. DeviceError: unknown device.
         OutOfMemory: what is left for the CPU is more than it has free.
     """
-    if policy not in POLICIES:
-        raise PlanError(f"[plan] expected a policy of {', '.join(POLICIES)}, got {policy!r}")
+    goal = check_objective(objective, policy, "plan")
+    if copies is None:
+        copies = "auto" if goal.asks("throughput") else 1
     if copies != "auto" and (not isinstance(copies, int) or copies < 1):
         raise PlanError(f'[plan] expected "auto" or at least 1 copy, got {copies!r}')
     machine.verify()
     support = Support(graph, machine, resident, observed)
-
-    def try_caps(caps: Caps) -> Draft:
-        placements, notes = place(support, overrides, caps, chosen.wishes if chosen else None)
-        draft = make_draft(support, placements, notes)
-        if all(map(draft.fits, machine.pools)):
-            return draft
-        return make_draft(support, placements, notes, tight=True)
-
     with resting_collector(len(graph.nodes)):
-        chosen = choose(support, overrides, with_cpu) if policy == "auto" else None
-        draft, spills = fit(support, try_caps)
-        check_host(draft)
-        count, why = most_copies(draft, copies)
-        about = (chosen.note,) if chosen and chosen.note else ()
+        chosen = Chosen()
+        if policy == "auto":
+            chosen = choose(support, overrides, with_cpu, goal, copies)
+        draft, spills = fitted(support, overrides, chosen.wishes)
+        count, why = most_copies(draft, copies, chosen.copies)
+        about = (chosen.note,) if chosen.note else ()
         notes = (*about, *draft.notes, *spills, *why, *_slow(machine))
-        return verify_plan(finish(draft, policy, count, notes))
+        return verify_plan(finish(draft, policy, count, notes, chosen.decision))
+
+
+def check_objective(
+    given: str | Mapping[str, float] | Objective, policy: str, where: str
+) -> Objective:
+    """Returns an objective that a policy can follow.
+
+    Raises:
+        PlanError: an unknown policy or objective, or another one than latency for "priority".
+    """
+    if policy not in POLICIES:
+        raise PlanError(f"[{where}] expected a policy of {', '.join(POLICIES)}, got {policy!r}")
+    goal = Objective.of(given, where)
+    if policy == "priority" and goal != LATENCY:
+        raise PlanError(
+            f"[{where}] expected no objective with the policy priority, which weighs nothing, got "
+            f'{goal.name}; try policy="auto"'
+        )
+    return goal
+
+
+def compare_objectives(
+    graph: Graph,
+    machine: Machine,
+    *,
+    overrides: Overrides = (),
+    copies: int | str = "auto",
+    with_cpu: bool = False,
+) -> Tradeoffs:
+    """Returns the plans that `plan_graph` would weigh for all objectives, with the metrics of each:
+    those first that no other one beats in everything, and which one each objective takes.
+
+    Raises:
+        As `plan_graph`.
+    """
+    machine.verify()
+    support = Support(graph, machine)
+    with resting_collector(len(graph.nodes)):
+        return compare(support, overrides, with_cpu, copies)
 
 
 def _slow(machine: Machine) -> list[str]:

@@ -18,6 +18,7 @@ from functools import cached_property
 
 from ..graph import Graph
 from ..machine.spec import Machine
+from .decision import Decision
 
 HOST = -1
 """Source of a copy that comes from the caller, not from a split."""
@@ -130,6 +131,7 @@ class PlanValue:
     A state and the node that writes it have the same. Under (device, scratch_of(node)) the scratch
     memory of a node, alive while it runs.
     final_waits: splits for which the host waits before it hands the outputs to the caller.
+    decision: what the plan was chosen from, by cost; None where nothing was weighed.
     """
 
     graph: Graph
@@ -142,6 +144,7 @@ class PlanValue:
     memory: tuple[DeviceMemory, ...]
     locations: Mapping[tuple[int, int], Span]
     notes: tuple[str, ...] = ()
+    decision: Decision | None = None
 
     @property
     def barriers(self) -> int:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ...machine.spec import Machine
+from ..decision import Decision
 from ..plan import Plan
 from ..support import Support
 from ..value import CopyIn, CopyOut, DeviceMemory, Placement, Span, Split
@@ -135,8 +136,8 @@ def make_draft(
     )
 
 
-def finish(draft: Draft, policy: str, copies: int, notes: tuple[str, ...]) -> Plan:
-    """Returns the plan of a draft for a number of copies."""
+def memory_of(draft: Draft, copies: int) -> tuple[DeviceMemory, ...]:
+    """Returns what a draft takes of each device with a number of copies."""
     cpu = draft.machine.cpu
     more = [draft.slot_bytes(device) for device in range(cpu)] + [draft.host_slot_bytes]
     memory = [
@@ -144,8 +145,19 @@ def finish(draft: Draft, policy: str, copies: int, notes: tuple[str, ...]) -> Pl
         for m, slot in zip(draft.memory, more, strict=True)
     ]
     held = memory[cpu].state_bytes
-    locations = {(d, v): span for d, own in enumerate(draft.spans) for v, span in own.items()}
     memory[cpu] = replace(memory[cpu], peak_bytes=copies * draft.host_slot_bytes + held)
+    return tuple(memory)
+
+
+def finish(
+    draft: Draft,
+    policy: str,
+    copies: int,
+    notes: tuple[str, ...],
+    decision: Decision | None = None,
+) -> Plan:
+    """Returns the plan of a draft for a number of copies. decision: what it was chosen from."""
+    locations = {(d, v): span for d, own in enumerate(draft.spans) for v, span in own.items()}
     return Plan(
         graph=draft.support.graph,
         machine=draft.machine,
@@ -154,9 +166,10 @@ def finish(draft: Draft, policy: str, copies: int, notes: tuple[str, ...]) -> Pl
         placements=draft.placements,
         splits=tuple(_make_split(draft, i, o) for i, o in enumerate(draft.outlines)),
         final_waits=draft.final_waits,
-        memory=tuple(memory),
+        memory=memory_of(draft, copies),
         locations=MappingProxyType(locations),
         notes=notes,
+        decision=decision,
     )
 
 

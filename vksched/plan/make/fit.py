@@ -21,6 +21,7 @@ from collections.abc import Callable
 from itertools import accumulate
 
 from ...errors import OutOfMemory
+from ...graph import Graph
 from ...units import format_share
 from ..support import Support
 from .draft import Draft
@@ -170,13 +171,31 @@ def check_host(draft: Draft) -> None:
         )
 
 
-def most_copies(draft: Draft, asked: int | str) -> tuple[int, tuple[str, ...]]:
-    """Returns how many copies fit beside the model, at most those asked for, and a note when they
-    are fewer.
+def wanted_copies(graph: Graph, asked: int | str, devices: int) -> int:
+    """Returns how many copies a plan over some devices shall have if memory does not matter; one
+    where it writes states, as each run reads what the one before it wrote.
     """
-    several = len({outline.device for outline in draft.outlines}) > 1
-    wanted = asked if isinstance(asked, int) else 1 + several
-    if len(set(draft.support.graph.states.values())) < len(draft.support.graph.states):
+    if _writes_states(graph):
+        return 1
+    return asked if isinstance(asked, int) else 1 + (devices > 1)
+
+
+def _writes_states(graph: Graph) -> bool:
+    return len(set(graph.states.values())) < len(graph.states)
+
+
+def most_copies(
+    draft: Draft, asked: int | str, otherwise: int | None = None
+) -> tuple[int, tuple[str, ...]]:
+    """Returns how many copies fit beside the model, at most those asked for, and a note when they
+    are fewer. otherwise: how many there shall be where the caller leaves that open.
+    """
+    graph = draft.support.graph
+    devices = len({outline.device for outline in draft.outlines})
+    wanted = wanted_copies(graph, asked, devices)
+    if not isinstance(asked, int) and otherwise is not None:
+        wanted = otherwise
+    if _writes_states(graph):
         in_order = "each run reads the states that the one before it wrote"
         if isinstance(asked, int) and asked > 1:
             return 1, (f"copies: {asked} asked for, 1 made, as {in_order}",)

@@ -8,7 +8,7 @@ Complexity: O(nodes) for the first node asked. Examples: tests/plan/test_explain
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ...graph import Node
@@ -20,6 +20,7 @@ from .. import cost
 from ..query import split_of
 from ..support import Support
 from ..value import HOST, PlanValue
+from .moves import find_moves
 
 MANY = 8
 """A pattern that matches more nodes than this gets a line for each, not a page."""
@@ -55,7 +56,9 @@ class Crossing:
 class Verdict:
     """What one device says to a node. why_not: "" where it can; seconds: None where it
     cannot. note: what kept the node away although the device can run it. measured: whether the
-    seconds rest on measurements; else they are estimated by work and rough speeds.
+    seconds rest on measurements; else they are estimated by work and rough speeds. in_s, out_s:
+    of copies in each run, of operands to this device and of the result to those who read it, were
+    only this node there; see moves.py. in_measured, out_measured: whether links for them are named.
     """
 
     device: str
@@ -64,6 +67,17 @@ class Verdict:
     seconds: float | None
     note: str = ""
     measured: bool = False
+    in_s: float | None = None
+    in_measured: bool = False
+    out_s: float | None = None
+    out_measured: bool = False
+
+    @property
+    def total_s(self) -> float | None:
+        """What the device takes for the node with its copies; None where it cannot."""
+        if self.seconds is None:
+            return None
+        return self.seconds + (self.in_s or 0.0) + (self.out_s or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +154,8 @@ def about_as_dict(about: About) -> dict[str, Any]:
     for key, value in out.items():
         if isinstance(value, tuple):
             out[key] = list(value)
+    for entry, verdict in zip(out["devices"], about.devices, strict=True):
+        entry["total_s"] = verdict.total_s
     out["copies"] = [{"device": name, "bytes": count} for name, count in about.copies]
     return out
 
@@ -233,6 +249,8 @@ def _crossings(plan: PlanValue, node: Node, root: Node) -> tuple[Crossing, ...]:
 def _verdicts(plan: PlanValue, node: Node) -> tuple[Verdict, ...]:
     """Asks every device anew: a plan keeps its reasons only for the device that was chosen."""
     support = Support(plan.graph, plan.machine)
+    runs_on = {n: s.device for s in plan.splits for n in s.nodes}
+    readers = [runs_on[reader] for reader in support.readers[node.id] if reader in runs_on]
     out: list[Verdict] = []
     for device, spec in enumerate(plan.machine.devices):
         why = support.why_not(node, device)
@@ -240,7 +258,10 @@ def _verdicts(plan: PlanValue, node: Node) -> tuple[Verdict, ...]:
         seconds, measured = (found.seconds, found.measured) if found is not None else (None, False)
         full = [n for n in plan.notes if spec.name in n.partition(" is full")[0].split(", ")]
         note = full[0] if full and why is None and device != _device(plan, node) else ""
-        out.append(Verdict(spec.name, why is None, why or "", seconds, note, measured))
+        verdict = Verdict(spec.name, why is None, why or "", seconds, note, measured)
+        if found is not None:
+            verdict = replace(verdict, **asdict(find_moves(plan, node, device, readers)))
+        out.append(verdict)
     return tuple(out)
 
 
@@ -307,10 +328,20 @@ def about_as_text(about: About) -> str:
 
 def _said(verdict: Verdict) -> str:
     note = f"; {verdict.note}" if verdict.note else ""
-    seconds = format_seconds(verdict.seconds or 0.0)
-    return (
-        f"can, {seconds} as measured{note}" if verdict.measured else f"can, about {seconds}{note}"
+    text = f"can, {_time(verdict.seconds or 0.0, verdict.measured)}"
+    ways = (
+        ("in", verdict.in_s, verdict.in_measured),
+        ("out", verdict.out_s, verdict.out_measured),
     )
+    copies = [f"{_time(seconds, known)} {way}" for way, seconds, known in ways if seconds]
+    if copies:
+        text += f", copies {', '.join(copies)}: {format_seconds(verdict.total_s or 0.0)}"
+    return f"{text}{note}"
+
+
+def _time(seconds: float, measured: bool) -> str:
+    text = format_seconds(seconds)
+    return f"{text} as measured" if measured else f"about {text}"
 
 
 def _listed(title: str, neighbours: tuple[Neighbour, ...]) -> list[str]:

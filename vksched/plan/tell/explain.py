@@ -1,7 +1,7 @@
 """Explain: a plan as text for people and as plain data for programs.
 
-    plan: totals -> one row per device -> what numpy had to take, and notes -> one block per split
-    (what comes in, runs, goes out) -> the rule behind every placement
+    plan: totals -> one row per device -> why it was chosen -> what numpy had to take, and notes ->
+    one block per split (what comes in, runs, goes out) -> the rule behind every placement
 
 The text of a large plan stays a screen or two: values, splits and placements beyond a few are
 summed up. The plain data has everything. `plan.explain("name")` is in about.py. Complexity:
@@ -21,6 +21,7 @@ from ...machine.spec import DeviceSpec
 from ...units import count_of, format_bytes
 from ..query import buffers, copied_bytes, crossings, fences, split_of, without_work
 from ..value import HOST, CopyIn, PlanValue, Span, Split
+from .choice import choice_as_dict, choice_lines
 from .fallback import fallback_lines
 
 VALUES = 6
@@ -48,6 +49,9 @@ COMMAND = Asking("--node NAME", "--place PATTERN=DEVICE")
 def explain_plan(plan: PlanValue, asking: Asking = PYTHON) -> str:
     """Returns the plan as text."""
     lines = [_totals(plan), "", *_device_rows(plan)]
+    choice = choice_lines(plan)
+    if choice:
+        lines += ["", *choice]
     remarks = [*fallback_lines(plan), *plan.notes, *idle_lines([plan], asking)]
     if remarks:
         lines += ["", "notes:", *(f"  {remark}" for remark in remarks)]
@@ -306,6 +310,7 @@ def plan_as_dict(plan: PlanValue) -> dict[str, Any]:
             for (device, value), span in plan.locations.items()
         ],
         "notes": list(plan.notes),
+        "by_cost": choice_as_dict(plan),
         "machine": plan.machine.as_dict(),
     }
 

@@ -1,0 +1,218 @@
+"""What a plan by cost tells of its choice: who won, against what, the bound, what was measured."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from graphs import CPU, A, B, C
+
+import vksched as vs
+from vksched.graph import build_graph
+from vksched.machine.costs import Costs, Curve
+from vksched.machine.links import Link, Links
+from vksched.machine.spec import DeviceSpec, Machine
+from vksched.plan.plan import Plan
+from vksched.plan.planner import compare_objectives
+from vksched.plan.tell.choice import comparison_as_text, measured_share
+
+SHAPE = (128, 128)
+MEASURED = Costs(
+    (Curve("*/flops", ((-20.0, 1.0),)), Curve("matmul/flops", ((-20.0, 1.0),))), calls=9
+)
+
+
+def machine(*speeds: float, kind: str = "null", costs: Costs = MEASURED, **more: object) -> Machine:
+    devices = [
+        DeviceSpec(  # type: ignore[arg-type]
+            f"null:{i}", kind, flops_per_s=speed, bytes_per_s=1e12, costs=costs, **more
+        )
+        for i, speed in enumerate(speeds)
+    ]
+    return Machine((*devices, DeviceSpec(CPU, "cpu", flops_per_s=1e8)), Links((), Link(1e10, 1e-6)))
+
+
+def branches(count: int = 4, depth: int = 3) -> vs.Tensor:
+    x = vs.input("x", SHAPE)
+    ends = []
+    for i in range(count):
+        end = x
+        for j in range(depth):
+            weight = vs.weight(np.full(SHAPE, 1 / 128, np.float32), name=f"w{i}.{j}")
+            end = vs.matmul(end, weight, name=f"p{i}.{j}")
+        ends.append(end)
+    total = ends[0]
+    for end in ends[1:]:
+        total = vs.add(total, end)
+    return total
+
+
+def plan(output: vs.Tensor, where: Machine, **more: object) -> Plan:
+    return vs.plan_graph(build_graph(output)[0], where, policy="auto", **more)  # type: ignore[arg-type]
+
+
+def rows(made: Plan) -> dict[str, str]:
+    """The lines below "by cost", by their first word."""
+    lines = made.explain().splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("by cost"))
+    block = lines[at + 1 : lines.index("", at)]
+    return {line.split()[0]: line.strip().partition(" ")[2].strip() for line in block}
+
+
+def test_two_devices_beat_one_by_what_is_told() -> None:
+    made = plan(branches(), machine(1e9, 1e9))
+    told, decision = rows(made), made.decision
+    assert (
+        decision is not None and decision.gain > 1.5 and "by cost, for latency:" in made.explain()
+    )
+    assert told["won"].startswith(f"{decision.won.name} on null:0, null:1: ")
+    assert told["alone"].startswith("null:0, the best single device, takes ")
+    assert told["alone"].endswith(f": {decision.gain:.3g} times as much; 5 % were needed")
+    assert told["takes"].startswith("one run ") and told["takes"].endswith("by simulation")
+    assert told["energy"].endswith("a run, watts assumed by kind of device")
+    share = 100 * made.bound.latency_s / made.metrics.latency_s
+    assert f"{round(share, 1):.3g} % of what this plan takes" in told["bound"]
+    assert "no placement of these nodes takes less" in told["bound"]
+    assert 50 < share <= 100
+
+
+def test_one_device_that_wins_tells_what_several_would_take() -> None:
+    made = plan(branches(1), machine(1e9, 1e10))
+    told = rows(made)
+    assert told["won"].startswith("single:null:1 on null:1: ")
+    assert told["won"].endswith("; no single device is better")
+    assert "over several devices" in told["beside"]
+
+
+def test_a_first_device_that_estimates_do_not_beat_stays() -> None:
+    # 10 % slower than the other one, by estimates of hardware
+    made = plan(branches(1), machine(1e9, 1.1e9, kind="vulkan", costs=Costs()))
+    told, decision = rows(made), made.decision
+    assert decision is not None and decision.won.single == A and decision.single.single == B
+    assert not decision.measured and decision.margin == 0.25 and decision.gain < 1
+    assert told["alone"].endswith("25 % were needed to leave the first device")
+    assert told["costs"] == "estimated, by work and rough speeds of devices"
+
+
+def test_a_plan_with_nothing_to_weigh_has_its_bound_all_the_same() -> None:
+    made = plan(branches(2), machine(1e9))
+    assert made.decision is None
+    assert rows(made)["won"] == "nothing to weigh: each node has one device"
+    assert "no placement" in rows(made)["bound"]
+    graph, _ = build_graph(branches(2))
+    kept = vs.plan_graph(graph, machine(1e9, 1e9), policy="priority")
+    assert "by cost" not in kept.explain() and kept.as_dict()["by_cost"] is None
+
+
+def test_how_much_was_measured_is_told() -> None:
+    made = plan(branches(2), machine(1e9, costs=MEASURED))
+    # products were measured, sums go by what any op takes
+    assert 0.5 < measured_share(made) < 1.0
+    assert rows(made)["costs"].endswith("% of the devices' seconds measured, the rest estimated")
+    assert measured_share(plan(branches(2), machine(1e9, costs=Costs()))) == 0.0
+
+
+def test_other_objectives_tell_their_own_numbers() -> None:
+    where = machine(1e9, 1e9, busy_watts=50.0, idle_watts=5.0)
+    where = replace(
+        where,
+        devices=(*where.devices[:-1], replace(where.devices[-1], busy_watts=9.0, idle_watts=1.0)),
+    )
+    told = rows(plan(branches(), where, objective="energy"))
+    assert told["energy"].endswith("J a run") and " by work: " in told["bound"]
+    told = rows(plan(branches(), where, objective="memory"))
+    assert told["bound"].startswith("none is known for memory; one run is at least ")
+    told = rows(plan(branches(), where, objective="throughput"))
+    assert " each in a stream of " in told["takes"] and " by area: " in told["bound"]
+    told = rows(plan(branches(), where, objective={"latency": 1, "energy": 1}))
+    assert " times the best of each metric" in told["won"]
+
+
+def test_the_plain_data_says_the_same() -> None:
+    made = plan(branches(), machine(1e9, 1e9))
+    found = json.loads(json.dumps(made.as_dict()))["by_cost"]
+    assert found["objective"] == "latency"
+    assert found["metrics"]["latency_s"] == made.metrics.latency_s
+    assert found["lower_bound"] == made.bound.latency_s
+    assert found["share_of_bound"] == made.bound.latency_s / made.metrics.latency_s
+    decision = found["decision"]
+    assert decision["best_single"]["name"] == "single:null:0" and decision["margin"] == 0.05
+    assert decision["won"]["devices"] == [A, B] and len(decision["candidates"]) >= 3
+    assert decision["gain"] == pytest.approx(
+        decision["best_single"]["latency_s"] / decision["won"]["latency_s"]
+    )
+    assert found["watts_assumed"] and found["measured_share"] == measured_share(made)
+
+
+def test_the_table_of_objectives() -> None:
+    graph, _ = build_graph(branches())
+    text = comparison_as_text(compare_objectives(graph, machine(1e9, 9e8)))
+    head, *lines = text.splitlines()
+    assert head.split() == [
+        *("candidate", "works", "on", "copies", "one", "run", "stream", "peak", "energy*"),
+        *("best", "for"),
+    ]
+    picked = [w for line in lines for w in ("latency", "throughput") if line.endswith(w)]
+    assert picked and "* watts assumed by kind of device" in lines[-1]
+
+
+# -- a node on each device -------------------------------------------------------------------------
+
+
+def elsewhere() -> Plan:
+    """a -> b -> c on the first device; b is what is asked about."""
+    x = vs.input("x", SHAPE)
+    a = vs.exp(x, name="a")
+    b = vs.exp(a, name="b")
+    links = Links(((B, CPU, Link(1e9, 1e-3)), (C, CPU, Link(1e9, 1e-3))), Link(2e9, 5e-4))
+    specs = tuple(DeviceSpec(n, "null", bytes_per_s=1e9) for n in (A, B, C))
+    host = DeviceSpec(CPU, "cpu", bytes_per_s=1e9)
+    graph, _ = build_graph([vs.exp(b, name="c"), vs.neg(b, name="d")])
+    return vs.plan_graph(
+        graph, Machine((*specs, host), links), overrides=[("*", A), ("d", B)], policy="priority"
+    )
+
+
+def test_a_node_tells_what_it_would_copy_on_each_device() -> None:
+    made = elsewhere()
+    size = 4 * 128 * 128
+    first, second, third, host = made.node_as_dict("b")["devices"]
+    fast, slow = size / 2e9 + 5e-4, size / 1e9 + 1e-3
+    # where it is: nothing in; to the reader on the second device by the host
+    assert (first["in_s"], first["out_s"]) == (0.0, pytest.approx(fast + slow))
+    assert first["in_measured"] and not first["out_measured"]
+    # beside that reader: its operand comes from the first one, its result goes back there
+    assert second["in_s"] == pytest.approx(fast + slow)
+    assert second["out_s"] == pytest.approx(fast + slow)
+    # on the third: the result goes to the host once, and to both readers
+    assert third["out_s"] == pytest.approx(slow + fast + slow)
+    assert host["in_s"] == pytest.approx(fast) and host["out_s"] == pytest.approx(fast + slow)
+    for each in (first, second, third, host):
+        assert each["total_s"] == pytest.approx(each["seconds"] + each["in_s"] + each["out_s"])
+    lines = made.explain("b").splitlines()
+    line = next(each for each in lines if each.startswith("    null:1  can, about "))
+    assert ", copies about " in line and " in, about " in line and " out: " in line
+
+
+def test_inputs_weights_and_results_of_a_node() -> None:
+    weight = vs.weight(np.ones(SHAPE, np.float32), name="w")
+    output = vs.matmul(vs.input("x", SHAPE), weight, name="y")
+    graph, _ = build_graph(output)
+    links = Links(((A, CPU, Link(1e9)),))
+    where = Machine((DeviceSpec(A, "null"), DeviceSpec(B, "null"), DeviceSpec(CPU, "cpu")), links)
+    size = 4 * 128 * 128
+    made = vs.plan_graph(graph, where, policy="priority")
+    first, second, host = made.node_as_dict("y")["devices"]
+    # the weight is copied when the graph is compiled; x and y in each run
+    assert (first["in_s"], first["out_s"]) == (pytest.approx(size / 1e9), pytest.approx(size / 1e9))
+    assert first["in_measured"] and first["out_measured"]
+    assert second["in_s"] == pytest.approx(size / 8e9) and not second["in_measured"]
+    assert (host["in_s"], host["out_s"]) == (0.0, 0.0)
+    assert "as measured in, " in next(
+        line for line in made.explain("y").splitlines() if line.startswith("  * null:0")
+    )
+    # one that lives in host memory is streamed in each run
+    streamed = vs.plan_graph(graph, where, overrides=[("w", CPU), ("y", A)], policy="priority")
+    assert streamed.node_as_dict("y")["devices"][0]["in_s"] == pytest.approx(2 * size / 1e9)

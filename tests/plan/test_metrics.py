@@ -1,0 +1,214 @@
+"""Metrics of plans: by hand, and the period that a stream takes on null devices."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from graphs import CPU, A, B, chain, diamond, make_machine, make_plan
+
+import vksched as vs
+from vksched.errors import PlanError
+from vksched.machine.limits import Limits
+from vksched.machine.links import Link, Links
+from vksched.machine.power import DISCRETE, INTEGRATED, PROCESSOR, SOFTWARE, Watts, watts_of
+from vksched.machine.spec import DeviceSpec, Machine
+from vksched.plan.metrics import energy, period_of, plan_metrics, weigh
+from vksched.plan.plan import Plan
+from vksched.plan.simulate import Program, Step, run_program, simulate
+from vksched.runtime.null import NullSession
+from vksched.types import Progress
+
+WATTS = (Watts(100.0, 10.0), Watts(30.0, 5.0), Watts(40.0, 2.0))
+
+
+def machine(*watts: Watts, pool: str = "") -> Machine:
+    """Null devices and a CPU with these watts."""
+    names = [f"null:{i}" for i in range(len(watts) - 1)]
+    specs = [
+        DeviceSpec(name, "null", busy_watts=w.busy, idle_watts=w.idle, pool=pool)
+        for name, w in zip(names, watts, strict=False)
+    ]
+    host = DeviceSpec(CPU, "cpu", busy_watts=watts[-1].busy, idle_watts=watts[-1].idle)
+    return Machine((*specs, host))
+
+
+def two_stages(copy_s: float = 0.0) -> Program:
+    """2 s on one device, then 3 s on the other one; both wait for the host, which copies."""
+    steps = (Step(0, copy_s, (), 0.0, 2.0), Step(1, 0.0, (0,), 0.0, 3.0))
+    return Program((A, B, CPU), steps, 0, 0.0, (1,))
+
+
+def test_the_numbers_of_two_stages() -> None:
+    where = machine(*WATTS)
+    found = weigh(two_stages(), where, 2, 1024)
+    # of 5 s one device works 2, the other one 3, the CPU never
+    joules = 100 * 2 + 10 * 3 + 30 * 3 + 5 * 2 + 2 * 5
+    assert (found.latency_s, found.peak_bytes) == (5.0, 1024)
+    assert found.period_s == pytest.approx(3.0) and found.energy_j == pytest.approx(joules)
+    assert weigh(two_stages(), where, 1).period_s == 5.0
+    assert weigh(two_stages(), where, 1).peak_bytes is None
+
+
+def test_copies_of_the_host_are_work_of_the_cpu() -> None:
+    found = weigh(two_stages(copy_s=1.0), machine(*WATTS), 1)
+    assert found.latency_s == 6.0
+    assert found.energy_j == pytest.approx(100 * 2 + 10 * 4 + 30 * 3 + 5 * 3 + 40 * 1 + 2 * 5)
+
+
+def test_a_gpu_that_is_opened_twice_is_idle_once() -> None:
+    once = machine(Watts(100.0, 10.0), Watts(100.0, 10.0), Watts(0.0, 0.0), pool="card")
+    one = run_program(two_stages())
+    assert energy(once, one) == pytest.approx(10 * 5 + 90 * 5)
+
+
+@pytest.mark.parametrize("copies", [1, 2, 3, 5])
+def test_a_period_is_that_of_the_fullest_device(copies: int) -> None:
+    # 4 stages of 1 s: with so many copies as this they keep one device busy each
+    steps = tuple(Step(d, 0.0, (d - 1,) if d else (), 0.0, 1.0) for d in range(4))
+    program = Program((A, B, "null:2", "null:3", CPU), steps, 0, 0.0, (3,))
+    where = machine(*[Watts(1.0)] * 5)
+    assert weigh(program, where, copies).period_s == pytest.approx(max(1.0, 4.0 / copies))
+
+
+def test_ends_may_come_in_bursts() -> None:
+    bursts = [float(3 * (i // 3)) for i in range(30)]
+    assert period_of(bursts, 3, 6) == pytest.approx(1.0)
+
+
+# -- watts -----------------------------------------------------------------------------------------
+
+
+def test_watts_are_given_or_assumed_by_kind() -> None:
+    card = DeviceSpec("v", "vulkan", windows_apart=True)
+    assert watts_of(card) == DISCRETE and DISCRETE.assumed
+    assert watts_of(DeviceSpec("v", "vulkan")) == INTEGRATED
+    assert watts_of(DeviceSpec("v", "vulkan", limits=Limits(software=True))) == SOFTWARE
+    assert watts_of(DeviceSpec(CPU, "cpu")) == PROCESSOR
+    assert watts_of(replace(card, busy_watts=90.0, idle_watts=8.0)) == Watts(90.0, 8.0)
+    # one of both: the other one is assumed, and never above, or below
+    assert watts_of(replace(card, busy_watts=5.0)) == Watts(5.0, 5.0, True)
+    assert watts_of(replace(card, idle_watts=500.0)) == Watts(500.0, 500.0, True)
+
+
+def test_watts_are_fields_of_machine_files() -> None:
+    data = {"devices": [{"name": "card", "kind": "vulkan", "busy_watts": 120, "idle_watts": 0}]}
+    found = Machine.from_dict(data)
+    assert watts_of(found.devices[0]) == Watts(120.0, 0.0)
+    assert Machine.from_dict(found.as_dict()) == found
+    assert "busy_watts" not in found.as_dict()["devices"][1]
+    with pytest.raises(PlanError, match="busy_watts of at least idle_watts for device 0"):
+        Machine.from_dict({"devices": [{**data["devices"][0], "idle_watts": 130.0}]})
+    with pytest.raises(PlanError, match="busy_watts of device 0"):
+        Machine.from_dict({"devices": [{"name": "c", "kind": "vulkan", "busy_watts": "many"}]})
+
+
+# -- plans -----------------------------------------------------------------------------------------
+
+
+def test_a_plan_has_the_metrics_of_its_simulation() -> None:
+    built, placement = diamond(A, A, B, A)
+    for copies in (1, 3):
+        plan = make_plan(built, placement, make_machine(2), copies=copies)
+        assert plan.metrics.latency_s == simulate(plan).seconds
+        assert plan.metrics.peak_bytes == max(m.peak_bytes for m in plan.memory)
+        assert plan.metrics.energy_j and plan.metrics == plan_metrics(plan)
+    assert plan.metrics.period_s < plan.metrics.latency_s
+
+
+class Turns(vs.SimulatedClock):
+    """A clock for each thread, one of a host each; they submit in the order of their times."""
+
+    def __init__(self, hosts: int) -> None:
+        super().__init__()
+        self._own = threading.local()
+        self._turn = threading.Condition()
+        self._at: dict[int, float] = {}
+        """Of hosts that are about to submit, the time at which they do."""
+        self._alive = hosts
+
+    def now(self) -> float:
+        return getattr(self._own, "now", 0.0)
+
+    def advance_to(self, time_s: float) -> None:
+        self._own.now = max(self.now(), time_s)
+
+    def submit(self, action: Callable[[], None]) -> None:
+        """Carries out an action once no other host is to submit before."""
+        me = threading.get_ident()
+        with self._turn:
+            self._at[me] = self.now()
+            self._turn.notify_all()
+            assert self._turn.wait_for(lambda: self._mine(me), timeout=60)
+            action()
+            del self._at[me]
+
+    def _mine(self, me: int) -> bool:
+        first = min(self._at, key=lambda host: (self._at[host], host))
+        return len(self._at) == self._alive and first == me
+
+    def leave(self) -> None:
+        """Says that this host submits no more."""
+        with self._turn:
+            self._alive -= 1
+            self._turn.notify_all()
+
+
+class TurnDevice(vs.NullDevice):
+    """A null device that takes submissions in the order of simulated time."""
+
+    def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> NullSession:  # type: ignore[override]
+        session = super().prepare(plan, index, progress)
+        submit, clock = session.submit, self.clock
+        assert isinstance(clock, Turns)
+        session.submit = lambda *given: clock.submit(lambda: submit(*given))  # type: ignore[method-assign]
+        return session
+
+
+@pytest.mark.parametrize("copies", [1, 2, 3])
+@pytest.mark.parametrize("speed", [2e8, 2e9])
+def test_a_stream_on_null_devices_has_the_simulated_period(
+    copies: int, speed: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VKSCHED_CHECK", "0")  # its lock would be held by hosts that wait here
+    specs = (
+        DeviceSpec(A, "null", bytes_per_s=speed, flops_per_s=speed, submit_s=7e-6),
+        DeviceSpec(B, "null", bytes_per_s=1e9, flops_per_s=1e9, submit_s=2e-6),
+    )
+    clock, runs = Turns(copies), 8
+    devices = [TurnDevice(spec, clock, link=Link(3e9, 1e-6)) for spec in specs]
+    outputs, placement = chain([A, B, A, B])
+    ends: list[float] = []
+    start = threading.Barrier(copies)
+    feeds = {"x": np.ones((8, 64), np.float32)}
+    with vs.Scheduler(devices, "priority", copies, trace=vs.Trace(clock), optimize=False) as sched:
+        run = sched.compile(outputs[0], placement)
+        assert run.plan.copies == copies and len(run.plan.crossings) == 3
+
+        def host() -> None:
+            start.wait()
+            try:
+                for _ in range(runs):
+                    run(**feeds)
+                    ends.append(clock.now())
+            finally:
+                clock.leave()
+
+        hosts = [threading.Thread(target=host) for _ in range(copies)]
+        for each in hosts:
+            each.start()
+        for each in hosts:
+            each.join()
+        plan = run.plan
+    done = simulate(plan, runs * copies)
+    assert len(ends) == runs * copies
+    assert period_of(ends, copies, 2 * copies) == pytest.approx(plan.metrics.period_s, rel=1e-6)
+    assert sorted(ends)[: 3 * copies] == pytest.approx(sorted(done.finish_s)[: 3 * copies])
+
+
+def test_links_that_are_named_are_known() -> None:
+    links = Links(((A, CPU, Link(1e9)),))
+    assert links.named(A, CPU) and links.named(CPU, A) and not links.named(B, CPU)

@@ -1,0 +1,141 @@
+"""Bound: what no plan of a graph on its devices can be under.
+
+Problem: that a plan is the best of a few candidates does not say how good it is. Method: the nodes
+as tasks of `vksched.schedule`, with nothing else that a run takes: no submission, no fence, nothing
+from or to the caller. What crosses between two devices takes its links, by the host. Of such tasks
+`schedule` knows lower bounds: the longest path, the work spread over all devices, what only one
+device can do. A node may run on each device that competed and can run it, and where the plan has
+it.
+
+    bound    |== a ==|== b ==|== d ==|           longest path, or the area
+    plan     copy |== a ==| wait |== b ==| ...   never under it
+
+Beyond `MOST` nodes paths are left out, as they take long to find: the area is left.
+Complexity: edges * devices. Examples: tests/plan/test_plan_bound.py.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ..machine.links import Link
+from ..machine.power import watts_of
+from ..machine.spec import Machine
+from ..schedule import Task, TaskGraph, Topology
+from ..schedule.bounds import find_bounds
+from ..schedule.problem import make_problem
+from .support import Support
+from .value import PlanValue, value_of
+
+MOST = 20_000
+"""Nodes up to which paths are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What no placement of the plan's nodes on its devices is under, by simulation. by: which of
+    the bounds of a run is the largest, "path", "area" or "pinned".
+    """
+
+    latency_s: float
+    period_s: float
+    energy_j: float
+    by: str
+
+    def of(self, word: str) -> float | None:
+        """Returns the bound of an objective by its word; None where none is known."""
+        known = {"latency": self.latency_s, "throughput": self.period_s, "energy": self.energy_j}
+        return known.get(word)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns it as plain data."""
+        return {
+            "latency_s": self.latency_s,
+            "period_s": self.period_s,
+            "energy_j": self.energy_j,
+            "by": self.by,
+        }
+
+
+def find_bound(plan: PlanValue) -> Bound:
+    """Returns the lower bounds of a plan, each of one run but the period."""
+    machine = plan.machine
+    problem = make_problem(_tasks(plan), _topology(machine))
+    bounds = find_bounds(problem)
+    each = {"path": bounds.path_s, "area": bounds.area_s, "pinned": bounds.pinned_s}
+    # what the topology has for a GPU that is opened twice would count its idle watts twice
+    first = {pool[0] for pool in machine.pools} | {machine.cpu}
+    twice = sum(watts_of(s).idle for d, s in enumerate(machine.devices) if d not in first)
+    return Bound(
+        latency_s=bounds.value_s,
+        period_s=max(bounds.area_s, bounds.pinned_s),
+        energy_j=max(0.0, bounds.energy_j - twice * bounds.value_s),
+        by=max(each, key=lambda word: each[word]),
+    )
+
+
+def _tasks(plan: PlanValue) -> TaskGraph:
+    """Returns the nodes that run, with what must cross where two of them are on two devices."""
+    graph, machine = plan.graph, plan.machine
+    support = Support(graph, machine)
+    names = [spec.name for spec in machine.devices]
+    compete = _competing(plan)
+    shared: dict[tuple[int, tuple[int, ...]], dict[str, float]] = {}
+    tasks: list[Task] = []
+    runs = {n for split in plan.splits for n in split.nodes}
+    for node in (n for n in support.computed if n.id in runs):
+        here = plan.placements[node.id].device
+        able = tuple(
+            d for d in range(len(names)) if d == here or _may(support, node.id, d, compete)
+        )
+        key = graph.signatures[node.id], able
+        if key not in shared:  # tasks with one mapping share a row
+            shared[key] = {names[d]: support.node_seconds(node.id, d) for d in able}
+        tasks.append(Task(str(node.id), shared[key]))
+    edges: dict[tuple[str, str], float] = {}
+    for node_id in runs if len(runs) <= MOST else ():
+        for operand in graph.nodes[node_id].inputs:
+            maker = graph.roots[operand]
+            if maker in runs and maker != node_id:
+                value = value_of(graph, operand, False)
+                size = float(graph.nodes[value].type.device_bytes)
+                ends = str(maker), str(node_id)
+                edges[ends] = max(size, edges.get(ends, 0.0))
+    return TaskGraph(tasks, [(a, b, size) for (a, b), size in sorted(edges.items())])
+
+
+def _may(support: Support, node_id: int, device: int, compete: frozenset[int]) -> bool:
+    return device in compete and support.can(support.graph.nodes[node_id], device)
+
+
+def _competing(plan: PlanValue) -> frozenset[int]:
+    """Returns the devices that a node may use: those that competed, else those with work."""
+    names = [spec.name for spec in plan.machine.devices]
+    if plan.decision is not None:
+        return frozenset(names.index(name) for name in plan.decision.devices)
+    gpus = {d for d, spec in enumerate(plan.machine.devices) if spec.kind != "cpu"}
+    return frozenset(gpus | {split.device for split in plan.splits})
+
+
+def _topology(machine: Machine) -> Topology:
+    names = [spec.name for spec in machine.devices]
+    links = {
+        (a, b): host_way(machine, i, j)
+        for i, a in enumerate(names)
+        for j, b in enumerate(names)
+        if a != b
+    }
+    watts = {spec.name: watts_of(spec) for spec in machine.devices}
+    return Topology(names, links, watts=watts)
+
+
+def host_way(machine: Machine, source: int, target: int) -> Link:
+    """Returns the way of a value from one device to another, by the host."""
+    names = [spec.name for spec in machine.devices]
+    cpu, between = machine.cpu, machine.links.between
+    legs = [between(names[source], names[cpu])] if source != cpu else []
+    legs += [between(names[cpu], names[target])] if target != cpu else []
+    slowness = sum(1 / leg.bytes_per_s for leg in legs)
+    return Link(1 / slowness if slowness else math.inf, sum(leg.latency_s for leg in legs))
