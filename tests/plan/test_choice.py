@@ -216,3 +216,7 @@ def test_inputs_weights_and_results_of_a_node() -> None:
     # one that lives in host memory is streamed in each run
     streamed = vs.plan_graph(graph, where, overrides=[("w", CPU), ("y", A)], policy="priority")
     assert streamed.node_as_dict("y")["devices"][0]["in_s"] == pytest.approx(2 * size / 1e9)
+    # one that is there because its reader is goes where the reader goes
+    free = vs.plan_graph(graph, where, overrides=[("y", CPU)], policy="priority")
+    assert free.device_of("w") == CPU
+    assert free.node_as_dict("y")["devices"][0]["in_s"] == pytest.approx(size / 1e9)

@@ -2,10 +2,10 @@
 
     host --input--> d        p --operand--> host --> d        d --result--> host --> reader, caller
 
-A weight is copied once, when the graph is compiled, and counts nothing here; but one that lives in
-host memory is streamed in for each run. Two devices talk by the host. What a node on a device of
-its own costs beside, a submission and a wait, is not counted: where the plan has it, it shares them
-with others.
+A weight is copied once, when the graph is compiled, and counts nothing here: it goes where its
+readers are. But one that is streamed from host memory now is streamed elsewhere, too. Two devices
+talk by the host. What a node on a device of its own costs beside, a submission and a wait, is not
+counted: where the plan has it, it shares them with others.
 
 Complexity: O(operands + readers) each, and O(nodes) for the readers of all. Examples:
 tests/plan/test_explain.py.
@@ -39,10 +39,9 @@ def find_moves(plan: PlanValue, node: Node, device: int, readers: Iterable[int])
     ins: list[tuple[int, int, int]] = []
     for value in dict.fromkeys(value_of(graph, operand, False) for operand in node.inputs):
         root = graph.nodes[graph.root(value)]
-        held = root.op != "input" and root.id in graph.data
         home = cpu if root.op == "input" else plan.placements[root.id].device
-        if held and home != cpu:
-            continue  # copied once
+        if root.op != "input" and root.id in graph.data and not _streams(plan, node, root):
+            continue
         ins.append((home, device, graph.nodes[value].type.device_bytes))
     size = node.type.device_bytes
     targets = {reader for reader in readers if reader != device}
@@ -54,6 +53,14 @@ def find_moves(plan: PlanValue, node: Node, device: int, readers: Iterable[int])
     in_s, in_measured = way.seconds(ins)
     out_s, out_measured = way.seconds(outs)
     return Moves(in_s, in_measured, out_s, out_measured)
+
+
+def _streams(plan: PlanValue, node: Node, weight: Node) -> bool:
+    """Whether a weight is streamed to a node on a GPU now. One that is in host memory because its
+    reader runs there would move with it.
+    """
+    cpu = plan.machine.cpu
+    return plan.placements[weight.id].device == cpu and plan.placements[node.id].device != cpu
 
 
 class _Ways:
