@@ -168,6 +168,14 @@ def test_a_stream_has_as_many_copies_as_pay_and_fit() -> None:
     assert plan(output, machine((1e9,)), "throughput").copies >= 1
 
 
+@pytest.mark.parametrize("word", sorted(WORDS))
+def test_a_model_that_all_devices_have_no_room_for_is_planned(word: str) -> None:
+    where = machine((1e9, 1e9), memory=5 * WEIGHT)
+    made = plan(layers(16), where, word)
+    assert CPU in used(made)
+    assert all(memory.peak_bytes <= 5 * WEIGHT for memory in made.memory[:2])
+
+
 def test_states_that_are_written_keep_runs_in_order() -> None:
     total = vs.state(np.zeros((WIDTH, WIDTH), np.float32), name="total")
     summed = vs.add(layers(4), total, name="summed")
