@@ -45,6 +45,19 @@ def test_an_unknown_provider_is_skipped_with_a_warning(ort: ModuleType, relu: by
     assert alone.get_providers() == [CPU]
 
 
+def test_an_objective_is_an_option_of_vulkan(software: str, relu: bytes) -> None:
+    ort = vksched.session
+    mixed = {"objective": "latency=1,energy=0.5"}
+    assert choose_devices([(VULKAN, mixed)]).objective == mixed["objective"]
+    assert choose_devices([VULKAN, CPU], [{"objective": "memory"}, {}]).objective == "memory"
+    assert choose_devices([("CUDAExecutionProvider", {"objective": "x"})]).objective == "latency"
+    session = ort.InferenceSession(relu, providers=[(software, {"objective": "throughput"}), CPU])
+    np.testing.assert_array_equal(session.run(None, {"x": X})[0], np.maximum(X, 0))
+    assert "for throughput" in str(session.model_run.explain())
+    with pytest.raises(Exception, match="known objective, got 'speed'"):
+        ort.InferenceSession(relu, providers=[(VULKAN, {"objective": "speed"})])
+
+
 def test_providers_can_be_changed(ort: ModuleType, relu: bytes) -> None:
     session = ort.InferenceSession(relu, providers=[CPU])
     session.set_providers([CPU])
