@@ -130,6 +130,12 @@ def test_other_objectives_tell_their_own_numbers() -> None:
     assert " times the best of each metric" in told["won"]
 
 
+def test_a_single_device_that_is_too_small_names_who_has_the_rest() -> None:
+    small = replace(machine(1e9, 9e8, memory_bytes=20 * 65536), links=Links((), Link(1e12)))
+    told = rows(plan(branches(6, 4), small, objective="memory"))
+    assert "null:0, the best single device with the rest on null:1" in told["alone"]
+
+
 def test_the_plain_data_says_the_same() -> None:
     made = plan(branches(), machine(1e9, 1e9))
     found = json.loads(json.dumps(made.as_dict()))["by_cost"]

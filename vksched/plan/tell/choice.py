@@ -66,7 +66,9 @@ def _won(decision: Decision | None) -> list[tuple[str, str]]:
         return [("won", "nothing to weigh: each node has one device")]
     won, single, objective = decision.won, decision.single, decision.objective
     won_text = f"{won.name} on {', '.join(won.devices)}: {value_text(objective, decision.value)}"
-    alone = f"{single.single}, the best single device, takes "
+    rest = [name for name in single.devices if name != single.single]
+    then = f" with the rest on {', '.join(rest)}" if rest else ""
+    alone = f"{single.single}, the best single device{then}, takes "
     alone += value_text(objective, decision.single_value)
     needed = f"{_percent(decision.margin)} were needed"
     if won == single:
