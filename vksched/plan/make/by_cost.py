@@ -25,7 +25,7 @@ from ...machine.spec import Machine
 from ...schedule import Objective
 from ...schedule.objectives import LATENCY, WORDS, least_of
 from ...units import count_of
-from ..decision import Tradeoffs, Decision, value_text
+from ..decision import Decision, Tradeoffs, value_text
 from ..support import Support
 from .candidates import Candidates
 from .placement import Overrides, Wishes

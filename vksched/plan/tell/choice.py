@@ -19,7 +19,7 @@ from ...schedule import Metrics, Objective
 from ...schedule.objectives import LATENCY
 from ...units import format_bytes, format_joules, format_seconds
 from ..bound import Bound, find_bound
-from ..decision import Tradeoffs, Decision, value_text
+from ..decision import Decision, Tradeoffs, value_text
 from ..metrics import plan_metrics
 from ..predict import predict
 from ..value import PlanValue
