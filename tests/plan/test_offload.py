@@ -154,19 +154,105 @@ def test_tied_weights_lie_on_the_device_of_the_op_that_can() -> None:
     assert not streamed(plan)
 
 
+# -- weights of few bits, which an op widens for those that read them ------------------------------
+
+
+def few_bits(seed: int, dtype: str = "int8") -> NDArray:
+    drawn = np.random.default_rng(seed).integers(0, 100, (WIDTH, WIDTH))
+    return np.asarray(drawn - (50 if dtype[0] == "i" else 0), dtype)
+
+
+def narrow_layers(count: int, rows: int, dtype: str = "int8") -> vs.Tensor:
+    """Products with a matrix of few bits each."""
+    h = vs.input("x", (rows, WIDTH))
+    for i in range(count):
+        wide = vs.widen(vs.weight(few_bits(i, dtype), f"w{i}"), np.float32(0.01), name=f"wide{i}")
+        h = vs.tanh(vs.matmul(h, wide, name=f"m{i}"), name=f"t{i}")
+    return h
+
+
+def narrow_expected(count: int, x: NDArray, dtype: str = "int8") -> NDArray:
+    for i in range(count):
+        x = np.tanh(x @ (few_bits(i, dtype).astype(np.float32) * np.float32(0.01)))
+    return x
+
+
+@pytest.mark.parametrize(("rows", "device"), [(1, CPU), (7, CPU), (8, A), (512, A)])
+def test_narrow_weights_are_streamed_with_what_widens_them(rows: int, device: str) -> None:
+    """A quarter of the bytes pays with a quarter of the rows."""
+    plan = make_plan(narrow_layers(2, rows), {"w1": CPU})
+    assert [device_of(plan, n) for n in ("wide1", "m1")] == [device, device]
+    assert streamed(plan) == ([(A, "w1")] if device == A else [])
+    assert device_of(plan, "wide0") == device_of(plan, "m0") == A
+    if device == A:
+        assert "w1 stays in host memory; streamed, as its rows make" in rule_of(plan, "wide1")
+        assert f"in   w1 ({MATRIX_BYTES // 4096:.1f} KiB) from host" in plan.explain()
+
+
+def test_what_widens_goes_with_a_reader_that_is_placed() -> None:
+    plan = make_plan(narrow_layers(2, 1), {"w1": CPU, "m1": B})
+    assert device_of(plan, "wide1") == B and streamed(plan) == [(B, "w1")]
+    assert rule_of(plan, "wide1") == "beside m1, as weights of few bits are streamed"
+    plan = make_plan(narrow_layers(2, 512), {"w1": CPU, "m1": CPU})
+    assert device_of(plan, "wide1") == CPU and not streamed(plan)
+    plan = make_plan(narrow_layers(2, 512), {"w1": CPU, "wide1": CPU})
+    assert device_of(plan, "wide1") == CPU and not streamed(plan)
+
+
+def test_all_readers_of_a_widened_weight_join_the_first() -> None:
+    wide = vs.widen(vs.weight(few_bits(0), "w"), np.float32(0.01), name="wide")
+    x = vs.input("x", (512, WIDTH))
+    outputs = {"a": vs.matmul(x, wide, name="a"), "b": vs.matmul(x, wide, name="b"), "wide": wide}
+    plan = make_plan(outputs, {"w": CPU})
+    assert [device_of(plan, n) for n in ("wide", "a", "b")] == [A, A, A]
+    assert streamed(plan) == [(A, "w")]
+    alone = make_plan(wide, {"w": CPU})
+    assert device_of(alone, "wide") == CPU and not streamed(alone)
+
+
+def test_full_cards_stream_the_narrow_rest_of_a_model() -> None:
+    memory = [14 * MATRIX_BYTES]
+    plan = make_plan(narrow_layers(60, 128), machine=apart(1, memory))
+    assert {device_of(plan, f"m{i}") for i in range(60)} == {A}, plan.explain()
+    assert {device_of(plan, f"wide{i}") for i in range(60)} == {A}
+    assert 10 <= len(streamed(plan)) < 60
+    assert plan.memory[0].peak_bytes <= memory[0]
+    assert_memory(plan)
+
+
+@pytest.mark.fewer_sets
+@pytest.mark.parametrize("dtype", ["int8", "uint16"])
+def test_streamed_narrow_weights_give_the_results_of_numpy(devices: list[str], dtype: str) -> None:
+    x = np.asarray(np.random.default_rng(1).standard_normal((48, WIDTH)), np.float32)
+    with vs.Scheduler(devices) as sched:
+        run = sched.compile(narrow_layers(3, 48, dtype), placement={"w[12]": "cpu"})
+        gpus = {d.name for d in sched.devices[:-1]}
+        assert {name for _, name in streamed(run.plan)} == ({"w1", "w2"} if gpus else set())
+        for k in (1, 2):
+            wanted = narrow_expected(3, x * k, dtype)
+            np.testing.assert_allclose(run(x=x * k), wanted, atol=1e-4)
+
+
 @settings(deadline=None, max_examples=60)
 @given(
     st.integers(0, 40 * MATRIX_BYTES),
     st.integers(0, 40 * MATRIX_BYTES),
     st.sampled_from([8, 40, 300]),
     st.booleans(),
+    st.booleans(),
     st.sampled_from([{}, {"w1*": CPU}, {"w*": CPU}, {"w3": B, "m5": CPU}]),
 )
 def test_any_memory_gives_a_sound_plan(
-    one: int, two: int, rows: int, windows_apart: bool, placement: dict[str, str]
+    one: int,
+    two: int,
+    rows: int,
+    windows_apart: bool,
+    narrow: bool,
+    placement: dict[str, str],
 ) -> None:
     machine = make_machine(2, [one, two], windows_apart=windows_apart)
-    plan = make_plan(layers(20, rows), placement, machine, copies=2)
+    made = narrow_layers(20, rows) if narrow else layers(20, rows)
+    plan = make_plan(made, placement, machine, copies=2)
     assert_memory(plan)
     assert all(m.peak_bytes <= size for m, size in zip(plan.memory, (one, two), strict=False))
 

@@ -76,7 +76,7 @@ def place(
     """
     wishes = wishes or Wishes(tuple(range(len(support.machine.devices))), {}, "")
     placer = _Placer(support, caps, wishes)
-    placer.apply_overrides(overrides)
+    _apply_overrides(placer, overrides)
     placer.grant_wishes()
     placer.pull_by_weights()
     placer.place_states()
@@ -162,41 +162,6 @@ class _Placer:
 
     # -- stages ------------------------------------------------------------------------------------
 
-    def apply_overrides(self, overrides: Overrides) -> None:
-        resolved = resolve_overrides(self.graph, self.machine, overrides)
-        for node_id, (device, text) in resolved.items():
-            target = self.graph.nodes[node_id]
-            if target.op in ("weight", "state"):
-                if target.id in self.support.homes:
-                    self._stay(target, device, text)
-                    continue
-                self.homes[target.id] = device
-                self.kept[target.id] = text
-                self._take(device, target.id)
-            elif target.id in self._rank:
-                self._override(target, device, text)
-            elif target.op == "input":
-                self.notes.append(f"{text}: an input goes wherever it is read; place its readers")
-
-    def _stay(self, node: Node, device: int, text: str) -> None:
-        home = self.support.homes[node.id]
-        if home != device:
-            name = self.machine.devices[home].name
-            self.notes.append(f"{text} has no effect: {node.name} lives on {name} already")
-
-    def _override(self, node: Node, device: int, text: str) -> None:
-        reason = self.why_not(node, device)
-        if reason is None:
-            self.put(node, device, text)
-        else:
-            other = self._first_able(node)
-            self.put(node, other, f"{text}, which cannot: {reason}")
-            self.notes.append(
-                f"{node.name}: {text}, which cannot: {reason}; "
-                f"it runs on {self.machine.devices[other].name}"
-            )
-        self.fixed.add(node.id)
-
     def grant_wishes(self) -> None:
         """Puts nodes where they are wished, weights with them, as far as there is room."""
         for node in self.support.computed if self.wishes.on else ():
@@ -216,8 +181,10 @@ class _Placer:
 
     def pull_by_weights(self) -> None:
         """Gives each weight a home with room for it; the heaviest weight of a node pulls the node
-        there, or, from host memory, to a GPU where that pays.
+        there, or, from host memory, to a GPU where that pays. What widens a weight in host memory
+        waits for the first reader of the wide form, and goes with it.
         """
+        waiting: set[int] = set()
         for node in self.support.computed:
             behind = dict.fromkeys(self.graph.leaves_behind(node))
             weights = [i for i in behind if i in self._weights]
@@ -226,20 +193,48 @@ class _Placer:
             for weight in weights:
                 if weight not in self.homes:
                     self._find_home(node, weight)
+            widening = [n for n in self.support.operands[node.id] if n in waiting]
+            waiting.difference_update(widening)
             if node.id in self.device:
-                continue
-            heaviest = weights[0]
-            if len(weights) > 1:
-                heaviest = max(weights, key=lambda w: (self._bytes(w), -w))
-            home = self.homes.get(heaviest, self.machine.cpu)
-            own = [w for w in weights if w in self.support.operands[node.id]]
-            prefers_gpu = self.wishes.order[0] != self.machine.cpu
-            if home == self.machine.cpu and prefers_gpu and self._offload(node, own):
-                continue
-            if self.can(node, home):
-                puller = self.graph.nodes[heaviest]
-                rule = f"{puller.op} {puller.name} lives here"
-                self.put(node, home, rule + self.passed_over.get(heaviest, ""))
+                self._widen_beside(node, widening)
+            elif self._from_host(weights) and node.declaration.widens:
+                waiting.add(node.id)
+            elif not (self._from_host(weights) and self._offload(node, weights, widening)):
+                for n in widening:
+                    self._pull(self.graph.nodes[n], self.support.operands[n])
+                self._pull(node, weights)
+        for n in sorted(waiting):  # nothing reads them
+            self._pull(self.graph.nodes[n], self.support.operands[n])
+
+    def _heaviest(self, weights: Sequence[int]) -> int:
+        return max(weights, key=lambda w: (self._bytes(w), -w)) if len(weights) > 1 else weights[0]
+
+    def _from_host(self, weights: Sequence[int]) -> bool:
+        """Whether the heaviest weight of a node is in host memory, and a GPU is preferred."""
+        cpu = self.machine.cpu
+        home = self.homes.get(self._heaviest(weights), cpu)
+        return home == cpu and self.wishes.order[0] != cpu
+
+    def _pull(self, node: Node, operands: Sequence[int]) -> None:
+        """Puts a node where its heaviest weight is, or where that is widened."""
+        heaviest = self._heaviest([i for i in operands if i in self._weights])
+        puller, home = self.graph.nodes[heaviest], self.homes.get(heaviest, self.machine.cpu)
+        rule = f"{puller.op} {puller.name} lives here{self.passed_over.get(heaviest, '')}"
+        for n in self.support.operands[node.id]:
+            widens = self.graph.nodes[n].declaration.widens and heaviest in self.support.operands[n]
+            if widens and self.device.get(n, home) != home:
+                home, rule = self.device[n], f"beside {self.graph.nodes[n].name}"
+        if self.can(node, home):
+            self.put(node, home, rule)
+
+    def _widen_beside(self, node: Node, widening: Sequence[int]) -> None:
+        """Puts what widens weights beside the reader of the wide form, which has more bytes."""
+        for n in widening:
+            widens, device = self.graph.nodes[n], self.device[node.id]
+            if device != self.machine.cpu and self.can(widens, device):
+                self.put(widens, device, f"beside {node.name}, as weights of few bits are streamed")
+            else:
+                self._pull(widens, self.support.operands[n])
 
     def _find_home(self, node: Node, weight: int) -> None:
         """The first device that runs the node and has room, or host memory where those are full.
@@ -276,37 +271,41 @@ class _Placer:
             return f"{spec.name} is full"
         return None
 
-    def _offload(self, node: Node, weights: Sequence[int]) -> bool:
-        """Puts a node whose heaviest weight is in host memory on a GPU, where that pays."""
-        cpu = self.machine.cpu
+    def _offload(self, node: Node, behind: Sequence[int], widening: Sequence[int]) -> bool:
+        """Puts a node whose heaviest weight is in host memory on a GPU, where that pays.
+
+        widening: what widens some of the weights for it, and goes with it.
+        """
+        cpu, together = self.machine.cpu, [*(self.graph.nodes[n] for n in widening), node]
+        read = {i for each in together for i in self.support.operands[each.id]}
+        weights = [w for w in behind if w in read]
         streamed = [
             w for w in weights if self.homes.get(w) == cpu and self.graph.nodes[w].op == "weight"
         ]
         moved = sum(self._bytes(w) for w in streamed)
         if not moved:
             return False
-        intensity = self.support.flops(node) / moved
+        intensity = sum(map(self.support.flops, together)) / moved
         others = (self.homes.get(w, cpu) for w in weights)
         for device in (d for d in dict.fromkeys((*others, *range(cpu))) if d != cpu):
             spec, room = self.machine.devices[device], self._room[device]
             # a window in the device's own memory takes as much as the weight would
             fits = spec.windows_apart or (self.kept.keys() >= {*streamed} and 2 * moved <= room)
             pays = intensity >= spec.offload_flops_per_byte
-            if (
-                not (fits and pays and self.support.can(node, device))
-                or self.caps.first[device] == NONE
-            ):
+            able = all(self.support.can(each, device) for each in together)
+            if not (fits and pays and able) or self.caps.first[device] == NONE:
                 continue
             if not spec.windows_apart:
                 self._room[device] -= moved
             names = ", ".join(self.graph.nodes[w].name for w in streamed)
-            self.put(
-                node,
-                device,
-                f"weight {names} stays in host memory{self.passed_over.get(streamed[0], '')}; "
-                f"streamed, as its rows make {intensity:.3g} flops per byte, "
-                f"{spec.offload_flops_per_byte:g} pay",
-            )
+            for each in together:
+                self.put(
+                    each,
+                    device,
+                    f"weight {names} stays in host memory{self.passed_over.get(streamed[0], '')}; "
+                    f"streamed, as its rows make {intensity:.3g} flops per byte, "
+                    f"{spec.offload_flops_per_byte:g} pay",
+                )
             return True
         return False
 
@@ -402,6 +401,45 @@ class _Placer:
     def names(self, devices: Iterable[int]) -> str:
         """Returns the names of some devices, as text."""
         return ", ".join(self.machine.devices[d].name for d in sorted(devices))
+
+
+def _apply_overrides(placer: _Placer, overrides: Overrides) -> None:
+    """Puts nodes where the user wants them, or says why not; weights get their homes."""
+    resolved = resolve_overrides(placer.graph, placer.machine, overrides)
+    for node_id, (device, text) in resolved.items():
+        target = placer.graph.nodes[node_id]
+        if target.op in ("weight", "state"):
+            if target.id in placer.support.homes:
+                _stay(placer, target, device, text)
+                continue
+            placer.homes[target.id] = device
+            placer.kept[target.id] = text
+            placer._take(device, target.id)
+        elif target.id in placer._rank:
+            _override(placer, target, device, text)
+        elif target.op == "input":
+            placer.notes.append(f"{text}: an input goes wherever it is read; place its readers")
+
+
+def _stay(placer: _Placer, node: Node, device: int, text: str) -> None:
+    home = placer.support.homes[node.id]
+    if home != device:
+        name = placer.machine.devices[home].name
+        placer.notes.append(f"{text} has no effect: {node.name} lives on {name} already")
+
+
+def _override(placer: _Placer, node: Node, device: int, text: str) -> None:
+    reason = placer.why_not(node, device)
+    if reason is None:
+        placer.put(node, device, text)
+    else:
+        other = placer._first_able(node)
+        placer.put(node, other, f"{text}, which cannot: {reason}")
+        placer.notes.append(
+            f"{node.name}: {text}, which cannot: {reason}; "
+            f"it runs on {placer.machine.devices[other].name}"
+        )
+    placer.fixed.add(node.id)
 
 
 def _placements(placer: _Placer) -> tuple[Placement, ...]:
