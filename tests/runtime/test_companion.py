@@ -461,12 +461,12 @@ def test_free_bytes_follow_what_is_allocated(context: Context) -> None:
 
 EXHAUST = """
 import resource, sys
-import numpy as np
+from pathlib import Path
 from vksched.errors import OutOfMemory
 from vksched.runtime.vulkan.context import Context
 context = Context(int(sys.argv[1]), "it")
 warm = [context.storage(1 << 20), context.host(1 << 20)]
-used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (300 << 20), used + (300 << 20)))
 kept = []
 kind = getattr(context, sys.argv[2])
@@ -490,7 +490,7 @@ context.close()
 def test_a_full_heap_is_an_error_and_the_context_stays(index: int, kind: str) -> None:
     done = python(EXHAUST, str(index), kind)
     lines = done.stdout.splitlines()
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0 and "Warning" not in done.stderr, done.stderr
     assert lines[0].startswith("full: [") and "expected" in lines[0], done
     assert lines[-1] == "True 0"
 
