@@ -12,7 +12,7 @@ first.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -135,6 +135,17 @@ def _kernel_of(op: str, data: TensorType) -> str:
     return f"{op}_{INT32 if data.dtype == BOOL else data.dtype}"
 
 
+def _in_parts(
+    call: Call, whole: Dispatch, parts: Iterable[tuple[int, int]]
+) -> tuple[Dispatch, ...]:
+    """Returns the copy of the data, then what puts updates into it, some after the others.
+
+    parts: of each dispatch the first update and the last one + 1.
+    """
+    spans = ((("start", start), ("end", end)) for start, end in parts)
+    return (*copy_data(call), *(replace(whole, push=(*whole.push, *span)) for span in spans))
+
+
 def _work(of: Callable[[Call], tuple[int, int]]) -> Callable[..., Work]:
     """Returns the cost of an op with so many lines and updates of each line."""
 
@@ -236,20 +247,9 @@ def _elements_lower(call: Call) -> tuple[Dispatch, ...]:
         ("line_strides", pad(line_strides, 7)),
     )
     constants = (("RANK", len(sizes)), ("OP", SCATTER_CODES[call.attrs.as_str("reduction")]))
-    return (
-        *copy_data(call),
-        *(
-            Dispatch(
-                _kernel_of("scatter_elements", data),
-                (1, 2, OUTPUT, STATUS),
-                groups,
-                (*push, ("start", start), ("end", end)),
-                constants,
-                barrier=True,
-            )
-            for start, end in parts
-        ),
-    )
+    operands = (1, 2, OUTPUT, STATUS)
+    kernel = _kernel_of("scatter_elements", data)
+    return _in_parts(call, Dispatch(kernel, operands, groups, push, constants, barrier=True), parts)
 
 
 # -- scatter_nd --------------------------------------------------------------------------------
@@ -319,20 +319,9 @@ def _nd_lower(call: Call) -> tuple[Dispatch, ...]:
     groups, parts = _parts(inner, rows, depth + 1, call.limits)
     push = (("inner", inner), ("sizes", pad(data.shape[:depth], 8)))
     constants = (("DEPTH", depth), ("OP", SCATTER_CODES[call.attrs.as_str("reduction")]))
-    return (
-        *copy_data(call),
-        *(
-            Dispatch(
-                _kernel_of("scatter_nd", data),
-                (1, 2, OUTPUT, STATUS),
-                groups,
-                (*push, ("start", start), ("end", end)),
-                constants,
-                barrier=True,
-            )
-            for start, end in parts
-        ),
-    )
+    operands = (1, 2, OUTPUT, STATUS)
+    kernel = _kernel_of("scatter_nd", data)
+    return _in_parts(call, Dispatch(kernel, operands, groups, push, constants, barrier=True), parts)
 
 
 def _nd_words(call: Call) -> Call | None:

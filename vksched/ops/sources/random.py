@@ -152,39 +152,20 @@ def _lower(kind: int, words: Callable[[Call], tuple[int, int]], call: Call) -> t
     return (Dispatch("random", (0, OUTPUT), groups, push, constants),)
 
 
-register(
-    Op(
-        "random_uniform",
-        partial(_infer, "random_uniform"),
-        _uniform_reference,
-        Kernel(("random",), partial(_lower, RANDOM_CODES["random_uniform"], _float_words)),
-        work=_work,
-        indices=(0,),
-        any_dtype=True,
-    )
-)
-register(
-    Op(
-        "random_integers",
-        partial(_infer, "random_integers"),
-        _integers_reference,
-        Kernel(("random",), partial(_lower, RANDOM_CODES["random_integers"], _int_words)),
-        work=_work,
-        indices=(0,),
-        any_dtype=True,
-    )
-)
-register(
-    Op(
-        "bernoulli",
-        partial(_infer, "bernoulli"),
-        _coins_reference,
-        Kernel(("random",), partial(_lower, RANDOM_CODES["bernoulli"], _int_words)),
-        work=_work,
-        indices=(0,),
-        any_dtype=True,
-    )
-)
+def _register(
+    op: str,
+    reference: Callable[[tuple[NDArray, ...], Attrs], NDArray],
+    words: Callable[[Call], tuple[int, int]],
+) -> None:
+    lower = partial(_lower, RANDOM_CODES[op], words)
+    kernel = Kernel(("random",), lower)
+    infer = partial(_infer, op)
+    register(Op(op, infer, reference, kernel, work=_work, indices=(0,), any_dtype=True))
+
+
+_register("random_uniform", _uniform_reference, _float_words)
+_register("random_integers", _integers_reference, _int_words)
+_register("bernoulli", _coins_reference, _int_words)
 
 
 # -- normal ------------------------------------------------------------------------------------

@@ -32,8 +32,10 @@ LARGEST_GROUP = 64
 """Nodes: larger ones seldom move as a whole, and take long to weigh."""
 
 
-class Merger:
-    """device: of each node that runs; `put` changes it, with the rule."""
+class _Moves:
+    """What single nodes and groups are moved by. device: of each node that runs; `put` changes it,
+    with the rule.
+    """
 
     def __init__(
         self,
@@ -48,6 +50,11 @@ class Merger:
         self.can = can
         self.put = put
         self._reads: dict[int, Counter[int]] = {}
+        """How many readers a value, or a part, has on each device; found when first asked."""
+
+
+class Merger(_Moves):
+    """Moves nodes one by one, then groups."""
 
     def merge(self, free: Sequence[Node], roomy: Collection[int]) -> None:
         """Moves some of the nodes that nothing holds, given in topological order.
@@ -56,7 +63,7 @@ class Merger:
         """
         if free and len(set(self.device.values())) > 1:
             self._merge_nodes(free)
-            Groups(self.support, self.device, self.can, self.put).merge(free, roomy)
+            Groups(self).merge(free, roomy)
 
     def _merge_nodes(self, free: Sequence[Node]) -> None:
         pending = {n.id for n in free}
@@ -139,26 +146,15 @@ class Crossed(NamedTuple):
     seconds: float
 
 
-class Groups:
+class Groups(_Moves):
     """Counts exactly what crosses, parts of values on their own, so that no move adds anything."""
 
-    def __init__(
-        self,
-        support: Support,
-        device: MutableMapping[int, int],
-        can: Callable[[Node, int], bool],
-        put: Callable[[Node, int, str], None],
-    ) -> None:
-        self.support = support
-        self.graph = support.graph
-        self.device = device
-        self.can = can
-        self.put = put
+    def __init__(self, single: Merger) -> None:
+        super().__init__(single.support, single.device, single.can, single.put)
         # found when first asked, and kept from then
         self._parts_of: dict[int, tuple[int, ...]] = {}  # what is read of each node
-        self._reads: dict[int, Counter[int]] = {}  # how many readers a part has on each device
-        self._count: dict[int, int] = {}  # and on all
-        self._way = lru_cache(maxsize=None)(support.machine.way)
+        self._count: dict[int, int] = {}  # how many readers a part has on all devices
+        self._way = lru_cache(maxsize=None)(self.support.machine.way)
 
     def _read_by(self, node: Node) -> tuple[int, ...]:
         """Returns what a node reads of computed values, parts on their own."""
