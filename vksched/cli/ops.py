@@ -25,7 +25,7 @@ _devices = click.option(
     "-d", "--devices", "wanted", multiple=True, metavar="A,B", help="Only these; may be repeated."
 )
 _settings = {"token_normalize_func": lambda name: "devices" if name == "device" else name}
-"""Until 0.1 the option was called --device."""
+"""The option was called --device before, and still may be."""
 
 
 @click.group()
