@@ -15,7 +15,7 @@ import vksched as vs
 from vksched.engine.request import Request
 
 CARDS = Path(__file__).parent / "data" / "two_cards.json"
-LAYERS, HIDDEN, LENGTH, HEADS = 12, 512, 128, 8
+LENGTH = 128
 
 
 def weight(rows: int, columns: int, name: str) -> vs.Tensor:
@@ -23,26 +23,32 @@ def weight(rows: int, columns: int, name: str) -> vs.Tensor:
     return vs.weight(np.zeros((rows, columns), np.float32), name=name)
 
 
-def layer(x: vs.Tensor) -> vs.Tensor:
+def layer(x: vs.Tensor, heads: int) -> vs.Tensor:
     """Self-attention, then a layer of four times the width, both with what came in added."""
+    length, hidden = x.shape
     query, key, value = (
-        (x @ weight(HIDDEN, HIDDEN, name)).reshape(LENGTH, HEADS, -1).transpose(1, 0, 2)
+        (x @ weight(hidden, hidden, name)).reshape(length, heads, -1).transpose(1, 0, 2)
         for name in ("query.w", "key.w", "value.w")
     )
     scores = vs.softmax(vs.matmul(query, key, transpose_b=True), name="scores")
-    seen = (scores @ value).transpose(1, 0, 2).reshape(LENGTH, HIDDEN)
-    x = x + seen @ weight(HIDDEN, HIDDEN, "out.w")
-    wide = vs.gelu(x @ weight(HIDDEN, 4 * HIDDEN, "up.w"), name="wide")
-    return x + wide @ weight(4 * HIDDEN, HIDDEN, "down.w")
+    seen = (scores @ value).transpose(1, 0, 2).reshape(length, hidden)
+    x = x + seen @ weight(hidden, hidden, "out.w")
+    wide = vs.gelu(x @ weight(hidden, 4 * hidden, "up.w"), name="wide")
+    return x + wide @ weight(4 * hidden, hidden, "down.w")
 
 
-def build() -> vs.Tensor:
+def build(layers: int = 12, hidden: int = 512, heads: int = 8) -> vs.Tensor:
     """Returns the model: 144 MiB of weights, more than the first card has room for."""
-    x = vs.input("x", (LENGTH, HIDDEN))
-    for i in range(LAYERS):
+    x = vs.input("x", (LENGTH, hidden))
+    for i in range(layers):
         with vs.scope(f"layer.{i}"):
-            x = layer(x)
+            x = layer(x, heads)
     return vs.softmax(x, name="probabilities")
+
+
+def large() -> vs.Tensor:
+    """Returns a model of 18 GiB. Nobody reads its weights, so they take no memory here."""
+    return build(layers=24, hidden=4096, heads=32)
 
 
 def main() -> vs.Plan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,7 @@ def test_64_machines_are_planned_as_one_kind(capsys: pytest.CaptureFixture[str])
         "as it is",
         "without one of node:0 .. node:63, -node:63",
         "one of node:0 .. node:63 alone",
+        *(f"{count} of node:0 .. node:63" for count in (2, 4, 8, 16, 32)),
         "cpu alone",
     ]
     assert len(data["devices"]) == 65
@@ -102,6 +104,26 @@ def test_pins_on_a_device_that_is_taken_away(capsys: pytest.CaptureFixture[str])
     assert set(data["prediction"]["busy"]) == {"fast", "small"}
     without = next(row for row in data["what_if"] if "-small" in row["text"])
     assert without["busy"].keys() == {"fast"} and without["factor"] < 1
+
+
+def printed() -> list[tuple[list[str], list[str]]]:
+    """The commands of docs/what-if.md whose output stands behind them, with its lines."""
+    page = (ROOT / "docs" / "what-if.md").read_text("utf-8").replace(" \\\n", " ")
+    found = re.findall(r"```\nvksched (plan .*)\n```\n[^`]*```text\n([^`]*)```", page)
+    return [(shlex.split(command), text.splitlines()) for command, text in found]
+
+
+def test_the_page_prints_what_the_commands_print(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("yaml")
+    monkeypatch.chdir(ROOT)
+    commands = printed()
+    assert len(commands) == 3
+    for command, lines in commands:
+        code, out, _ = call(capsys, *command)
+        assert code == 0
+        assert out.splitlines()[-len(lines) :] == lines
 
 
 # -- the machine that is here ----------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import vksched as vs
-from vksched.machine.change import alone, changed, with_device, without
+from vksched.machine.change import alone, changed, some, with_device, without
 from vksched.machine.files import load_machine
 from vksched.machine.links import Link
 from vksched.machine.presets import card
@@ -29,6 +29,13 @@ def test_a_device_less_takes_its_links_along() -> None:
 def test_a_device_alone_has_the_cpu() -> None:
     assert names(alone(TWO, "small")) == ["small", "cpu"]
     assert names(alone(TWO, "cpu")) == ["cpu"] and not alone(TWO, "cpu").links.pairs
+
+
+def test_some_devices_keep_their_order() -> None:
+    assert names(some(TWO, ["small", "fast"])) == ["fast", "small", "cpu"]
+    assert names(some(TWO, [])) == ["cpu"]
+    with pytest.raises(vs.PlanError, match="expected one of fast, small, got 'slow'"):
+        some(TWO, ["slow"])
 
 
 def test_a_device_more_is_the_last_before_the_cpu_and_has_a_name_of_its_own() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from graphs import CPU, A, B, C
 from test_by_cost import FAST, SLOW, WIDTH, branches, layers, machine
 
 import vksched as vs
 from vksched.machine.costs import Costs
+from vksched.machine.files import load_machine
 from vksched.machine.links import Link
 from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.simulate import simulate
@@ -99,8 +101,48 @@ def test_equal_devices_are_asked_about_once() -> None:
     assert groups == ((A, B, C), ("null:3",), ("null:4",))  # side by side only
     found = compare(where, plan_on)
     assert len(asked) == len(set(asked)) == len(found.rows) == 1 + 3 + 3 + 1
+    assert [each.kind for each in found.rows].count("some") == 0
     assert row(found, "without one of null:0").devices == (A, B, C)
     assert equal_devices(where, pinned=[B])[:3] == ((A,), (B,), (C,))
+
+
+def test_of_many_equal_devices_it_is_told_how_many_are_enough() -> None:
+    found = compare_plan(plan_of(branches(4, 4), machine(*[SLOW] * 9)))
+    rows = [each for each in found.rows if each.kind == "some"]
+    assert [each.text for each in rows] == [f"{n} of null:0 .. null:8" for n in (2, 4)]
+    assert [len(each.machine.devices) for each in rows] == [3, 5]
+    times = [row(found, "one of null:0 .. null:8 alone").seconds, *(each.seconds for each in rows)]
+    assert times == sorted(times, reverse=True) and times[0] > times[-1]  # type: ignore[operator,type-var]
+    assert found.factor(rows[-1]) == pytest.approx(1.0, abs=0.02)  # of four branches
+    assert "4 of null:0 .. null:8 are enough: a run takes as long" in found.findings()
+    assert not any(line.startswith("2 of") for line in found.findings())
+
+
+def test_64_machines_and_5000_nodes_are_planned() -> None:
+    x = vs.input("x", (8192, 512))
+    held = np.zeros((512, 512), np.float32)
+    for i in range(16):
+        with vs.scope(f"layer.{i}"):
+            parts = [vs.matmul(x, vs.weight(held, name=f"w{b}")) for b in range(64)]
+            for _ in range(3):
+                parts = [vs.relu(part) for part in parts]
+            total = parts[0]
+            for part in parts[1:]:
+                total = vs.add(total, part)
+            x = vs.softmax(total)
+    graph, _ = vs.build_graph(x)
+    assert len(graph.ops) > 5000
+    where = load_machine("preset:network-64")
+    change = Change("-node:63", changed(where, "-node:63"))
+
+    def plan_on(other: Machine) -> vs.Plan:
+        return vs.plan_graph(graph, other, policy="auto")
+
+    found = compare(where, plan_on, [change], each=False)
+    assert [len(each.machine.devices) for each in found.rows] == [65, 64]
+    for each in found.rows:
+        assert isinstance(each.plan, vs.Plan) and each.plan.verify() is each.plan
+        assert each.seconds is not None and each.seconds > 0
 
 
 def test_what_makes_devices_unequal() -> None:
@@ -150,6 +192,12 @@ def test_placements_on_a_device_that_is_gone_are_left_out() -> None:
     assert present(overrides, without(where, B), where) == (("p1", A),)
     unknown = (("p0", "nul:1"),)  # for the planner to refuse
     assert present(unknown, where, where) == unknown
+
+
+def test_a_cpu_that_is_faster_is_told() -> None:
+    chain = layers(6, vs.input("x", (WIDTH, WIDTH)))
+    found = compare_plan(plan_of(chain, machine(SLOW, SLOW / 2, cpu=10 * SLOW)))
+    assert any(line.startswith("on cpu alone a run would take 9") for line in found.findings())
 
 
 def test_streams_are_told_where_a_plan_has_copies() -> None:

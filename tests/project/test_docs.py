@@ -23,7 +23,7 @@ CHANGES = ROOT / "CHANGELOG.md"
 PAGES = [README, *sorted(DOCS.rglob("*.md"))]
 WITH_EXAMPLES = (
     *("README", "first-steps", "graphs", "states", "models", "faults", "traces"),
-    "scheduling",
+    *("scheduling", "what-if"),
 )
 """Pages whose Python runs as printed, one block after the other."""
 WIDTH = 100
@@ -140,7 +140,10 @@ def refused(words: list[str]) -> str:
             return f"no command {words[0]}"
         command, words = found, words[1:]
     known = {name for option in command.params for name in option.opts} | {"--help"}
-    return ", ".join(w for w in words if w.startswith("-") and w not in known)
+    flags = {name for o in command.params if getattr(o, "is_flag", False) for name in o.opts}
+    values = {i + 1 for i, word in enumerate(words) if word in known - flags}
+    unknown = (w for i, w in enumerate(words) if w.startswith("-") and i not in values)
+    return ", ".join(word for word in unknown if word not in known)
 
 
 @pytest.mark.parametrize("name", WITH_EXAMPLES)

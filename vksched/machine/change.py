@@ -12,6 +12,7 @@ tests/machine/test_change.py.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ..errors import PlanError
@@ -41,6 +42,17 @@ def alone(machine: Machine, name: str) -> Machine:
     if name != host:
         _find(machine, name)
     return _only(machine, [name, host])
+
+
+def some(machine: Machine, names: Sequence[str]) -> Machine:
+    """Returns a machine with some of its devices, and the CPU.
+
+    Raises:
+        PlanError: there is no such device.
+    """
+    for name in names:
+        _find(machine, name)
+    return _only(machine, [*names, machine.devices[machine.cpu].name])
 
 
 def with_device(machine: Machine, spec: DeviceSpec, link: Link | None = None) -> Machine:

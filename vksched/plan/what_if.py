@@ -8,7 +8,8 @@ about, and simulate a run of each plan, with nothing opened.
     plan           P0    P1       P2        as P2        as P1         P3
     one run        5 ms  19 ms    6 ms                                 5 ms
 
-Devices that are equal and stand side by side are asked about once. Each row is a plan: its time is
+Devices that are equal and stand side by side are asked about once, and how many of them are enough:
+2, 4, 8 and so on. Each row is a plan: its time is
 that of the policy, which takes a single device where several win too little. Complexity: a plan for
 each different device, twice. Examples: tests/plan/test_what_if.py.
 """
@@ -21,7 +22,7 @@ from itertools import groupby
 from typing import Any
 
 from ..errors import OutOfMemory
-from ..machine.change import alone, changed, with_device, without
+from ..machine.change import alone, changed, some, with_device, without
 from ..machine.spec import Machine
 from ..units import format_seconds
 from .planner import plan_graph
@@ -54,8 +55,9 @@ class Change:
 class Outcome:
     """What a run takes on one machine.
 
-    kind: "all" of the devices as they are, "without" one of `devices`, one of them "alone", or a
-    "change". devices: several where they are equal and one stands for all. text: for a table.
+    kind: "all" of the devices as they are, "without" one of `devices`, one of them "alone", "some"
+    of them, or a "change". devices: several where they are equal and one stands for all. text: for
+    a table.
     seconds: of one run by simulation; None where the graph does not fit, why_not tells why.
     seconds_per_run: the same in a stream, where the plan has several copies. busy: the share of a
     run that each device works, of those that do. estimated: those of them that nobody has measured.
@@ -139,6 +141,8 @@ class Comparison:
                     found.append(
                         f"{name} is worth its place: a run takes {_times(factor)} without it"
                     )
+            elif row.kind == "alone" and factor is not None and factor < 1 - SAME:
+                found.append(f"on {row.text} a run would take {_percent(1 - factor)} less")
             elif row.kind == "change" and factor is not None:
                 told = "changes nothing"
                 if factor < 1 - SAME:
@@ -146,11 +150,22 @@ class Comparison:
                 elif factor > 1 + SAME:
                     told = f"makes a run {_times(factor)}"
                 found.append(f"{row.text} {told}")
+        found += self._enough()
         guessed = tuple(dict.fromkeys(name for row in self.rows for name in row.estimated))
         if guessed:
             verb = "is" if len(guessed) == 1 else "are"
-            found.append(f"{_names(guessed)} {verb} estimated, not measured")
+            more = f" and {len(guessed) - 4} more" if len(guessed) > 4 else ""
+            found.append(f"{', '.join(guessed[:4])}{more} {verb} estimated, not measured")
         return tuple(found)
+
+    def _enough(self) -> list[str]:
+        """Returns how many of equal devices take no longer than all, of each kind."""
+        least: dict[tuple[str, ...], str] = {}
+        for row in self.rows:
+            factor = self.factor(row)
+            if row.kind == "some" and factor is not None and factor <= 1 + SAME:
+                least.setdefault(row.devices, f"{row.text} are enough: a run takes as long")
+        return list(least.values())
 
     def _change(self, row: Outcome) -> str:
         factor = self.factor(row)
@@ -194,6 +209,11 @@ def compare(
             add("without", group, f"without {_one_of(group)}", without(machine, group[-1]))
         for group in groups:
             add("alone", group, f"{_one_of(group)} alone", alone(machine, group[0]))
+        for group in groups:
+            others = [d.name for d in machine.devices[:-1] if d.name not in group]
+            for count in _powers(len(group) - 2):
+                text = f"{count} of {_names(group)}"
+                add("some", group, text, some(machine, [*others, *group[:count]]))
         host = machine.devices[machine.cpu].name
         add("alone", (host,), f"{host} alone", alone(machine, host))
     for change in changes:
@@ -278,6 +298,11 @@ def equal_devices(machine: Machine, pinned: Sequence[str] = ()) -> tuple[tuple[s
         tuple(machine.devices[d].name for d in group)
         for _, group in groupby(range(machine.cpu), key)
     )
+
+
+def _powers(most: int) -> list[int]:
+    """Returns 2, 4, 8 and so on."""
+    return [1 << i for i in range(1, max(1, most).bit_length())]
 
 
 def _one_of(group: Sequence[str]) -> str:
