@@ -229,4 +229,7 @@ def test_data_has_every_row() -> None:
     data = json.loads(json.dumps(found.as_dict()))
     assert [each["kind"] for each in data] == ["all", "without", "alone"]
     assert data[0]["factor"] == 1.0 and data[1]["devices"] == [A, B]
-    assert data[0]["busy"].keys() == {A, B}
+    assert data[0]["busy"].keys() == data[0]["peak_bytes"].keys() == {A, B}
+    plan = found.rows[0].plan
+    assert isinstance(plan, vs.Plan)
+    assert data[0]["peak_bytes"][A] == plan.buffers()[A].peak_bytes > 0

@@ -26,6 +26,7 @@ from ..machine.change import alone, changed, some, with_device, without
 from ..machine.spec import Machine
 from ..units import format_seconds
 from .planner import plan_graph
+from .query import buffers
 from .simulate import simulate
 from .value import PlanValue
 
@@ -61,6 +62,7 @@ class Outcome:
     seconds: of one run by simulation; None where the graph does not fit, why_not tells why.
     seconds_per_run: the same in a stream, where the plan has several copies. busy: the share of a
     run that each device works, of those that do. estimated: those of them that nobody has measured.
+    peak_bytes: what the plan takes of their memory.
     """
 
     kind: str
@@ -72,6 +74,7 @@ class Outcome:
     seconds_per_run: float | None
     busy: Mapping[str, float]
     estimated: tuple[str, ...]
+    peak_bytes: Mapping[str, int]
     why_not: str = ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -84,6 +87,7 @@ class Outcome:
             "seconds_per_run": self.seconds_per_run,
             "busy": dict(self.busy),
             "estimated": list(self.estimated),
+            "peak_bytes": dict(self.peak_bytes),
             "why_not": self.why_not,
         }
 
@@ -268,7 +272,7 @@ def outcome(
         plan = plan_on(machine)
     except OutOfMemory as error:
         why = " ".join(str(error).split())
-        return Outcome(kind, devices, text, machine, None, None, None, {}, (), why)
+        return Outcome(kind, devices, text, machine, None, None, None, {}, (), {}, why)
     done = simulate(plan)
     stream_s = None
     if plan.copies > 1:
@@ -277,7 +281,10 @@ def outcome(
     at_work = {plan.machine.devices[split.device].name for split in plan.splits}
     busy = {name: s / whole_s for name, s in done.busy_s.items() if name in at_work}
     guessed = [d.name for d in machine.devices if d.name in at_work and not d.costs]
-    return Outcome(kind, devices, text, machine, plan, done.seconds, stream_s, busy, tuple(guessed))
+    peaks = {name: size.peak_bytes for name, size in buffers(plan).items() if name in at_work}
+    return Outcome(
+        kind, devices, text, machine, plan, done.seconds, stream_s, busy, tuple(guessed), peaks
+    )
 
 
 def equal_devices(machine: Machine, pinned: Sequence[str] = ()) -> tuple[tuple[str, ...], ...]:
