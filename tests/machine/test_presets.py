@@ -40,6 +40,7 @@ def test_a_card_has_figures_of_its_size(name: str) -> None:
     assert spec.flops_per_s == FLOPS_SHARE * found.flops_per_s
     assert spec.bytes_per_s == BYTES_SHARE * found.bytes_per_s
     assert 0 < spec.memory_bytes < found.memory_bytes
+    assert (spec.busy_watts, spec.idle_watts) == (found.busy_watts, found.idle_watts)
     assert spec.page_bytes <= spec.limits.max_buffer_bytes
     assert found.integrated == (found.link == "memory") == (not spec.windows_apart)
     assert found.way == WAYS[found.link]

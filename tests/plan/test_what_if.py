@@ -15,6 +15,7 @@ from vksched.machine.costs import Costs
 from vksched.machine.files import load_machine
 from vksched.machine.links import Link
 from vksched.machine.spec import DeviceSpec, Machine
+from vksched.plan.metrics import plan_metrics
 from vksched.plan.simulate import simulate
 from vksched.plan.what_if import (
     Change,
@@ -221,7 +222,32 @@ def test_estimates_are_marked_and_measured_devices_are_not() -> None:
     found = compare_plan(plan_of(layers(6, vs.input("x", (WIDTH, WIDTH))), where), [change])
     assert found.rows[0].estimated == ()
     assert found.rows[-1].estimated == ("rtx4090",)
-    assert found.findings()[-1] == "rtx4090 is estimated, not measured"
+    assert "rtx4090 is estimated, not measured" in found.findings()
+
+
+def test_energy_counts_where_watts_are_known() -> None:
+    chain = layers(3, vs.input("x", (WIDTH, WIDTH)))
+    base = machine(SLOW)
+    assert "energy" not in compare_plan(plan_of(chain, base)).as_text().splitlines()[0]
+    watts = {"busy_watts": 100.0, "idle_watts": 10.0}
+    devices = tuple(replace(spec, **watts) for spec in base.devices)
+    where = replace(base, devices=devices)
+    found = compare_plan(plan_of(chain, where))
+    first, cpu = found.rows
+    assert "energy" in found.as_text().splitlines()[0]
+    assert not first.watts_assumed and compare_plan(plan_of(chain, base)).rows[0].watts_assumed
+    assert first.plan is not None
+    assert first.energy_j == pytest.approx(plan_metrics(first.plan).energy_j)
+    assert cpu.energy_j == pytest.approx(100.0 * cpu.seconds)  # type: ignore[operator]
+
+
+def test_the_objective_of_a_plan_is_kept() -> None:
+    where = machine(SLOW, SLOW / 4)
+    made = plan_of(branches(4, 4), where, objective="memory")
+    for each in compare_plan(made).rows:
+        assert isinstance(each.plan, vs.Plan)
+        if each.plan.decision is not None:
+            assert each.plan.decision.objective.name == "memory"
 
 
 def test_data_has_every_row() -> None:

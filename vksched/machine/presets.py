@@ -84,6 +84,8 @@ class Card:
             bytes_per_s=self.bytes_per_s * BYTES_SHARE,
             submit_s=SUBMIT_S,
             windows_apart=not self.integrated,
+            busy_watts=self.busy_watts,
+            idle_watts=self.idle_watts,
         )
 
 

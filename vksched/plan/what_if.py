@@ -23,11 +23,14 @@ from typing import Any
 
 from ..errors import OutOfMemory
 from ..machine.change import alone, changed, some, with_device, without
+from ..machine.power import watts_of
 from ..machine.spec import Machine
-from ..units import format_seconds
+from ..schedule.objectives import LATENCY
+from ..units import format_joules, format_seconds
+from .metrics import energy, period
 from .planner import plan_graph
 from .query import buffers
-from .simulate import simulate
+from .simulate import program_of, run_program
 from .value import PlanValue
 
 __all__ = [
@@ -38,8 +41,6 @@ __all__ = [
 PlanOn = Callable[[Machine], PlanValue]
 """Makes the plan of one graph on a machine."""
 
-STREAM = 8
-"""Runs of a stream that are simulated for each copy of a plan."""
 SAME = 0.02
 """A difference of this share or less is none."""
 
@@ -62,7 +63,8 @@ class Outcome:
     seconds: of one run by simulation; None where the graph does not fit, why_not tells why.
     seconds_per_run: the same in a stream, where the plan has several copies. busy: the share of a
     run that each device works, of those that do. estimated: those of them that nobody has measured.
-    peak_bytes: what the plan takes of their memory.
+    peak_bytes: what the plan takes of their memory. energy_j: of one run, idle devices included;
+    watts_assumed: whether nobody has given the watts of one of them.
     """
 
     kind: str
@@ -75,6 +77,8 @@ class Outcome:
     busy: Mapping[str, float]
     estimated: tuple[str, ...]
     peak_bytes: Mapping[str, int]
+    energy_j: float | None
+    watts_assumed: bool = False
     why_not: str = ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -88,6 +92,8 @@ class Outcome:
             "busy": dict(self.busy),
             "estimated": list(self.estimated),
             "peak_bytes": dict(self.peak_bytes),
+            "energy_j": self.energy_j,
+            "watts_assumed": self.watts_assumed,
             "why_not": self.why_not,
         }
 
@@ -112,10 +118,13 @@ class Comparison:
     def as_text(self) -> str:
         """Returns a table, and what follows from it."""
         stream = any(row.seconds_per_run is not None for row in self.rows)
-        table = [["", "one run", *(["in a stream"] if stream else []), "change", "at work"]]
+        joules = self._tells_energy
+        more = [*(["in a stream"] if stream else []), *(["energy"] if joules else [])]
+        table = [["", "one run", *more, "change", "at work"]]
         for row in self.rows:
             cells = [row.text, _seconds(row.seconds)]
             cells += [_seconds(row.seconds_per_run)] if stream else []
+            cells += ["" if row.energy_j is None else format_joules(row.energy_j)] * joules
             table.append([*cells, self._change(row), _at_work(row)])
         wide = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = [
@@ -160,7 +169,17 @@ class Comparison:
             verb = "is" if len(guessed) == 1 else "are"
             more = f" and {len(guessed) - 4} more" if len(guessed) > 4 else ""
             found.append(f"{', '.join(guessed[:4])}{more} {verb} estimated, not measured")
+        if self._tells_energy:
+            assumed = [d.name for d in self.rows[0].machine.devices if watts_of(d).assumed]
+            if assumed:
+                found.append(f"the watts of {_names(assumed)} are assumed")
         return tuple(found)
+
+    @property
+    def _tells_energy(self) -> bool:
+        """Whether the watts of a device are known."""
+        machines = [row.machine for row in self.rows]
+        return any(d.busy_watts is not None for m in machines for d in m.devices)
 
     def _enough(self) -> list[str]:
         """Returns how many of equal devices take no longer than all, of each kind."""
@@ -246,6 +265,7 @@ def compare_plan(
             plan.graph,
             machine,
             policy=plan.policy,
+            objective=plan.decision.objective if plan.decision else LATENCY,
             overrides=present(overrides, machine, plan.machine),
             copies=plan.copies,
             with_cpu=with_cpu,
@@ -272,18 +292,25 @@ def outcome(
         plan = plan_on(machine)
     except OutOfMemory as error:
         why = " ".join(str(error).split())
-        return Outcome(kind, devices, text, machine, None, None, None, {}, (), {}, why)
-    done = simulate(plan)
-    stream_s = None
-    if plan.copies > 1:
-        stream_s = simulate(plan, STREAM * plan.copies).seconds_per_run
+        return Outcome(kind, devices, text, machine, None, None, None, {}, (), {}, None, False, why)
+    program = program_of(plan)
+    done = run_program(program)
+    stream_s = period(program, plan.copies) if plan.copies > 1 else None
     whole_s = done.seconds or 1.0
     at_work = {plan.machine.devices[split.device].name for split in plan.splits}
-    busy = {name: s / whole_s for name, s in done.busy_s.items() if name in at_work}
-    guessed = [d.name for d in machine.devices if d.name in at_work and not d.costs]
-    peaks = {name: size.peak_bytes for name, size in buffers(plan).items() if name in at_work}
     return Outcome(
-        kind, devices, text, machine, plan, done.seconds, stream_s, busy, tuple(guessed), peaks
+        kind,
+        devices,
+        text,
+        machine,
+        plan,
+        done.seconds,
+        stream_s,
+        {name: seconds / whole_s for name, seconds in done.busy_s.items() if name in at_work},
+        tuple(d.name for d in machine.devices if d.name in at_work and not d.costs),
+        {name: size.peak_bytes for name, size in buffers(plan).items() if name in at_work},
+        energy(machine, done),
+        any(watts_of(spec).assumed for spec in machine.devices),
     )
 
 
