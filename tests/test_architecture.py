@@ -58,6 +58,7 @@ ROOMS = {
         ("tell",),
         ("plan",),
         ("make",),
+        ("dynamic",),
         ("planner",),
         ("what_if",),
     ],

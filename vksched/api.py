@@ -35,6 +35,7 @@ from .plan.plan import Plan
 from .plan.planner import plan_graph
 from .runtime.faulty import FaultyDevice
 from .runtime.null import NullDevice, SimulatedClock
+from .runtime.slowed import SlowedDevice
 from .runtime.stats import RunStats
 from .runtime.vulkan.probe import DeviceInfo
 from .runtime.vulkan.probe import list_devices as devices
@@ -74,6 +75,7 @@ __all__ = [
     "ShaderError",
     "ShapeError",
     "SimulatedClock",
+    "SlowedDevice",
     "StateLost",
     "Tensor",
     "TensorType",

@@ -22,7 +22,7 @@ from .importers.base import ImportedModel
 from .machine.spec import Machine
 from .ops.core.tensor import Tensor
 from .plan.plan import Plan
-from .plan.planner import check_objective
+from .plan.planner import STATIC, check_objective
 from .runtime.device import Device
 from .runtime.fork import Owner
 from .runtime.vulkan import probe
@@ -49,7 +49,10 @@ class Scheduler:
         device given twice, by one name or by two, is opened twice: two logical devices.
     policy: "auto", what a simulated run of the graph finds fastest: one device, or several where
         that pays for what crosses; the CPU competes where it is named or no device is. "priority":
-        the devices in the order given, the next one where one is full.
+        the devices in the order given, the next one where one is full. "dynamic" and "steal" decide
+        in each run anew: each part of a graph goes, once it is ready, to the device that would end
+        it first, or stands in the queue of one until an idle one takes it. For devices whose speed
+        changes; graphs with states and observers need one of the others.
     objective: what "auto" makes small: "latency" of one run, "throughput", the time between two
         results of a stream, "memory", the bytes on the device that holds most, "energy" of one run,
         or a mix, as {"latency": 1, "energy": 0.5}; docs/plans.md tells what each one is.
@@ -117,6 +120,11 @@ class Scheduler:
                 optimize=bool(optimize) and is_on("VKSCHED_OPTIMIZE", True),
                 sync=self._opened.check_sync(sync),
             )
+            if policy not in STATIC and set(settings.sync.values()) - {"split"}:
+                raise PlanError(
+                    f'[Scheduler] expected sync of "split" with policy={policy!r}, got {sync!r}; '
+                    'try policy="auto"'
+                )
             self._quarantine = Quarantine([d.name for d in self._opened.devices[:-1]], on_fault)
             self._preparing = Preparing(
                 self._opened,

@@ -15,8 +15,8 @@ from test_executor import X, stepped
 import vksched as vs
 from vksched.machine.spec import DeviceSpec
 from vksched.plan.plan import Plan
+from vksched.runtime.carrier import INTERRUPTED_S
 from vksched.runtime.device import Session
-from vksched.runtime.executor import INTERRUPTED_S
 from vksched.runtime.null import NullSession
 from vksched.types import Progress
 

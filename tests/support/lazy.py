@@ -108,6 +108,13 @@ class LazySession:
             ]
             self.device.work(found[-1] + 1 if found else 0)
 
+    def ends_s(self, slot: int, split: int) -> float | None:
+        with self.device.lock:
+            queue = self.device.queue
+            self.device.work(int(self.device.rng.integers(0, len(queue) + 1)))
+            left = any(s is self and who == [slot, split] for s, *who, _ in self.device.queue)
+            return None if left else -np.inf
+
     def check(self, slot: int, split: int, ticket: int) -> None:
         if self.echo.get((slot, split)) != ticket:
             raise vs.DeviceLost(f"[check] split {split} of {self.device.name} did not run")

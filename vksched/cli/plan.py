@@ -44,10 +44,11 @@ def _copies(context: click.Context, option: click.Parameter, text: str | None) -
 @feeds.shape_option
 @click.option(
     "--policy",
-    type=click.Choice(["auto", "priority"]),
+    type=click.Choice(["auto", "priority", "dynamic", "steal"]),
     default="auto",
     show_default=True,
-    help="auto: the best of simulated runs. priority: the devices in their order.",
+    help="auto: the best of simulated runs. priority: the devices in their order. dynamic, steal: "
+    "each run decides anew; the plan says what it is expected to do.",
 )
 @click.option(
     "--objective",

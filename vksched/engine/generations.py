@@ -27,9 +27,10 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from ..errors import DeviceError, PlanError, VkschedError
+from ..plan.dynamic.options import DynamicPlan
 from ..plan.plan import Plan
+from ..runtime.carrier import Carrier, CommitFailed, Retired, close_all
 from ..runtime.device import Session
-from ..runtime.executor import CommitFailed, Executor, Retired, close_all
 from ..runtime.fork import Owner
 from ..runtime.record import Observers
 from ..runtime.stats import RunStats
@@ -38,12 +39,12 @@ from ..types import NDArray, Progress
 from .drift import Again, Drift
 from .faults import Faults
 from .preparing import Preparing
-from .report.runs import GraphHistory
+from .report.runs import Asked, GraphHistory
 from .request import Request
 
 R = TypeVar("R")
-Done = tuple[tuple[NDArray, ...], Plan, RunStats | None]
-"""The outputs of a run, its plan, and what it cost, where that is known."""
+Done = tuple[tuple[NDArray, ...], tuple[Plan, RunStats] | None]
+"""The outputs of a run; its plan and what it cost, where that is known."""
 
 
 class Compiled:
@@ -64,7 +65,7 @@ class Compiled:
         self._owner = Owner()
         # What follows changes under this lock, which is held while a generation is prepared.
         self._changing = threading.RLock()
-        self._executor: Executor | None = None
+        self._executor: Carrier | None = None
         self._too_slow = False
         self._drift = Drift(preparing.paces.of)
         self._measured = False
@@ -85,7 +86,7 @@ class Compiled:
         """Threads that carry out a run."""
         self._placed: list[Plan] = []
         """Plans that count as users of their states."""
-        self.history = GraphHistory()
+        self.history = GraphHistory(Asked(request.overrides, preparing.opened.with_cpu))
         """What the last finished runs cost."""
         self.plan: Plan
         """Where everything runs now."""
@@ -190,11 +191,6 @@ class Compiled:
                 self._state.notify_all()
 
     @property
-    def last_stats(self) -> RunStats | None:
-        """What the last finished run cost; None before the first."""
-        return self.history.newest
-
-    @property
     def closed(self) -> bool:
         return self._closed
 
@@ -254,8 +250,10 @@ class Compiled:
                 if not self._faults.may_replay(error):
                     raise
                 continue
-            if results.stats is not None:
-                self.history.add(executor.plan, results.stats)
+            if results.ran is not None:
+                self.history.add(*results.ran)
+                if isinstance(executor.plan, DynamicPlan):  # which each run makes anew
+                    self.plan = results.ran[0]
             with self._changing:
                 self._faults.take_in(broken)
             self._watch(executor)
@@ -266,14 +264,14 @@ class Compiled:
                     raise late
                 with suppress(VkschedError):  # the next run says it; this one has what it needs
                     self._ready()
-            return results.outputs, executor.plan, results.stats
+            return results.outputs, results.ran
 
     def _release(self) -> None:
         """Takes plans that are not carried out any more off the users of their states."""
         while self._placed:
             self._states.release(self._placed.pop())
 
-    def _watch(self, executor: Executor) -> None:
+    def _watch(self, executor: Carrier) -> None:
         stats = executor.last_stats
         if stats is None:
             return
@@ -284,7 +282,7 @@ class Compiled:
                 self._too_slow |= too_slow
                 self._drift.see(self._preparing.trace.clock.now(), stats)
 
-    def _ready(self, progress: Progress | None = None) -> Executor:
+    def _ready(self, progress: Progress | None = None) -> Carrier:
         """Returns the generation to run on, made anew where a device of the last one is out of use.
 
         The last one's runs under way end first, as what they hold may be needed.
@@ -322,7 +320,7 @@ class Compiled:
                 warn(text)
         return executor
 
-    def _prepare(self, progress: Progress | None, again: Again | None) -> Executor:
+    def _prepare(self, progress: Progress | None, again: Again | None) -> Carrier:
         preparing, request = self._preparing, self._request
         while True:
             self._quarantine.require_empty()

@@ -19,9 +19,12 @@ from ..errors import OutOfMemory, VkschedError
 from ..graph import Graph
 from ..machine.links import Links
 from ..machine.spec import DeviceSpec, Machine
+from ..plan.dynamic.options import DynamicPlan
 from ..plan.plan import Plan
 from ..plan.planner import plan_graph
+from ..runtime.carrier import Carrier
 from ..runtime.device import Device
+from ..runtime.dynamic import DynamicExecutor
 from ..runtime.executor import Executor
 from ..runtime.pace import Paces
 from ..runtime.watchdog import Watchdog
@@ -140,7 +143,7 @@ class Preparing:
         progress: Progress | None = None,
         drift: Drift | None = None,
         again: Again | None = None,
-    ) -> Executor:
+    ) -> Carrier:
         """Plans a request on the devices as they are now, and makes the plan ready.
 
         left_out: devices not to be used, with the reasons. small: whether to make do with one copy.
@@ -153,8 +156,11 @@ class Preparing:
         devices = self.opened.devices
         self.states.place(plan, devices)
         try:
-            executor = Executor(
-                plan, devices, self.trace, self._settings.timeout_s, progress, self._numbers
+            about = devices, self.trace, self._settings.timeout_s, progress, self._numbers
+            executor: Carrier = (
+                DynamicExecutor(plan, *about)
+                if isinstance(plan, DynamicPlan)
+                else Executor(plan, *about)
             )
         except BaseException:
             self.states.release(plan)

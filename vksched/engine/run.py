@@ -56,7 +56,8 @@ class Run:
     @property
     def stats(self) -> RunStats | None:
         """What the last finished run cost; None before the first."""
-        return self._compiled.last_stats
+        last = self._compiled.last_run
+        return last[1] if last is not None else None
 
     def report(self, runs: int | None = None) -> RunReport:
         """Returns where the time of the last runs went, as medians: in all, on each device, for

@@ -19,8 +19,13 @@ from ..graph import Graph
 from ..machine.spec import Machine
 from ..schedule import Objective
 from ..schedule.objectives import LATENCY
+from ..units import count_of, format_seconds
 from .check.verify import verify_plan
 from .decision import Tradeoffs
+from .dynamic import dispatch as dynamic
+from .dynamic.make import make_options
+from .dynamic.simulate import simulate_options
+from .dynamic.tape import plan_of
 from .make.by_cost import Chosen, choose, compare
 from .make.collector import resting_collector
 from .make.draft import finish
@@ -30,8 +35,10 @@ from .make.weigh import fitted
 from .plan import Plan
 from .support import Support
 
-POLICIES = ("priority", "auto")
+STATIC = ("priority", "auto")
 """priority: devices are filled in the order given. auto: what simulated runs find to be best."""
+POLICIES = (*STATIC, *dynamic.POLICIES)
+"""dynamic and steal decide while a run goes on; their plans say what it is expected to do."""
 
 
 def plan_graph(
@@ -48,7 +55,8 @@ def plan_graph(
 ) -> Plan:
     """Returns a verified plan that keeps every device within its memory.
 
-    policy: one of POLICIES. objective: what "auto" makes small: "latency" of one run, "throughput",
+    policy: one of POLICIES; a plan of "dynamic" and "steal" is a DynamicPlan, which says what a run
+    is expected to do. objective: what "auto" makes small: "latency" of one run, "throughput",
     the time between two results of a stream, "memory", the bytes on the device that holds most,
     "energy" of one run, or a mix as a mapping of these to weights; metrics.py says what each one
     is. overrides: (node id or name pattern, device name); exact ids win, later patterns win over
@@ -75,6 +83,8 @@ def plan_graph(
     machine.verify()
     support = Support(graph, machine, resident, observed)
     with resting_collector(len(graph.nodes)):
+        if policy not in STATIC:
+            return verify_plan(_expect(support, policy, overrides, with_cpu, copies))
         chosen = Chosen()
         if policy == "auto":
             chosen = choose(support, overrides, with_cpu, goal, copies)
@@ -91,15 +101,16 @@ def check_objective(
     """Returns an objective that a policy can follow.
 
     Raises:
-        PlanError: an unknown policy or objective, or another one than latency for "priority".
+        PlanError: an unknown policy or objective, or another one than latency for a policy that
+            weighs nothing.
     """
     if policy not in POLICIES:
         raise PlanError(f"[{where}] expected a policy of {', '.join(POLICIES)}, got {policy!r}")
     goal = Objective.of(given, where)
-    if policy == "priority" and goal != LATENCY:
+    if policy != "auto" and goal != LATENCY:
         raise PlanError(
-            f"[{where}] expected no objective with the policy priority, which weighs nothing, got "
-            f'{goal.name}; try policy="auto"'
+            f"[{where}] expected no objective with the policy {policy}, which only looks at latency, "
+            f'got {goal.name}; try policy="auto"'
         )
     return goal
 
@@ -122,6 +133,23 @@ def compare_objectives(
     support = Support(graph, machine)
     with resting_collector(len(graph.nodes)):
         return compare(support, overrides, with_cpu, copies)
+
+
+def _expect(
+    support: Support, policy: str, overrides: Overrides, with_cpu: bool, copies: int | str
+) -> Plan:
+    """Returns what a run that decides while it goes is expected to do."""
+    options = make_options(support, overrides, with_cpu)
+    expected = simulate_options(options, policy)
+    several = sum(len(piece.seconds) > 1 for piece in options.pieces)
+    notes = [
+        f"{policy}: each run decides again; {several} of {count_of(len(options.pieces), 'piece')} "
+        f"may go to several devices, and a run takes about {format_seconds(expected.seconds)} by "
+        "simulation"
+    ]
+    if isinstance(copies, int) and copies > 1:
+        notes.append(f"copies: {copies} asked for, 1 made, as each run has all devices to itself")
+    return plan_of(options, expected.tape, policy, (*notes, *_slow(support.machine)))
 
 
 def _slow(machine: Machine) -> list[str]:

@@ -132,6 +132,8 @@ class PlanValue:
     memory of a node, alive while it runs.
     final_waits: splits for which the host waits before it hands the outputs to the caller.
     decision: what the plan was chosen from, by cost; None where nothing was weighed.
+    any_order: the splits are what one device has recorded; a run submits some of them, in any
+        order.
     """
 
     graph: Graph
@@ -145,6 +147,7 @@ class PlanValue:
     locations: Mapping[tuple[int, int], Span]
     notes: tuple[str, ...] = ()
     decision: Decision | None = None
+    any_order: bool = False
 
     @property
     def barriers(self) -> int:

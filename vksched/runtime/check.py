@@ -105,6 +105,9 @@ class _Watched:
             raise
         self._log.take([self._tell.wait(slot, split)])
 
+    def ends_s(self, slot: int, split: int) -> float | None:
+        return self._session.ends_s(slot, split)
+
     def check(self, slot: int, split: int, ticket: int) -> None:
         self._log.take([self._tell.check(slot, split)])
         self._session.check(slot, split, ticket)

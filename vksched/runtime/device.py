@@ -36,10 +36,16 @@ class Session(Protocol):
         """
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
-        """Returns when the split, and so every earlier one of this device and slot, is complete.
+        """Returns when the split, and so each of this device and slot that was submitted before it,
+        is complete.
 
         Raises:
             DeviceLost, OutOfMemory, DeviceTimeout: what the driver said.
+        """
+
+    def ends_s(self, slot: int, split: int) -> float | None:
+        """Returns when a submitted split ends, by a simulated clock; of a real one a time in the
+        past once it has, and None until then. It does not wait.
         """
 
     def check(self, slot: int, split: int, ticket: int) -> None:

@@ -11,63 +11,25 @@ so up to `copies` runs are under way at once.
 
 from __future__ import annotations
 
-import itertools
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 
-from ..errors import DeviceError, DeviceTimeout, PlanError, RunCancelled
+from ..errors import DeviceError, RunCancelled
 from ..plan.plan import Plan
 from ..plan.value import HOST, CopyIn, Split
-from ..trace import Trace, warn
+from ..trace import Trace
 from ..types import NDArray, Progress
 from . import check
+from .carrier import INTERRUPTED_S, Carrier, CommitFailed, Results
 from .device import Device, Session
 from .host.evaluate import Values
-from .record import Observers, Reporter, RunRecord
-from .stats import RunStats
-
-INTERRUPTED_S = 2.0
-"""How long Ctrl-C waits for what is under way, so that the graph stays usable."""
+from .record import Observers, RunRecord
 
 
-class Retired(Exception):
-    """The executor takes no runs any more; the one that it was asked for has not begun."""
-
-
-@dataclass(slots=True)
-class Results:
-    """outputs: as in `Graph.outputs`. kept: the next values of states, as in `Graph.kept`. stats:
-    of this very run, once it is done.
-    """
-
-    outputs: tuple[NDArray, ...]
-    kept: tuple[NDArray, ...] = ()
-    stats: RunStats | None = None
-
-
-class CommitFailed(Exception):
-    """A run is complete, but the states of some devices may be old or torn.
-
-    cause: what happened. results: those of the run. devices: whose states they are.
-    """
-
-    def __init__(self, cause: BaseException, results: Results, devices: frozenset[int]) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
-        self.results = results
-        self.devices = devices
-
-
-class Executor:
-    """A plan made ready to run: memory allocated, weights uploaded, everything recorded.
-
-    A run that a device fails takes it out of use: those that wait for a slot are turned away with
-    Retired, those under way go on, and `close` waits for them.
-    """
+class Executor(Carrier):
+    """Carries out a plan that says all beforehand."""
 
     def __init__(
         self,
@@ -78,105 +40,20 @@ class Executor:
         progress: Progress | None = None,
         numbers: Iterator[int] | None = None,
     ) -> None:
-        self.plan = plan
-        self.devices = tuple(devices)
-        self._trace = trace
-        self._reporter = Reporter(plan, trace)
-        self._timeout_s = timeout_s
-        self._numbers = numbers or itertools.count()
-        self._tickets = itertools.count(1)
+        working = {split.device for split in plan.splits}
+        super().__init__(plan, devices, trace, timeout_s, numbers, working)
         self._makers = {copy.node: split.id for split in plan.splits for copy in split.copies_out}
         self._splits_of: dict[int, list[int]] = {}
         for split in plan.splits:
             self._splits_of.setdefault(split.device, []).append(split.id)
-        self.device_names = tuple(plan.machine.devices[d].name for d in sorted(self._splits_of))
-        """The devices that take part, in order of priority."""
-        self.last_stats: RunStats | None = None
-        # What follows changes under this condition; it wakes those who wait for a slot or the end.
-        self._state = threading.Condition()
-        self._free_slots = list(range(plan.copies))
-        self._threads: dict[int, int] = {}
-        """By slot in use the thread of its run."""
-        self._retired = False
-        self._busy: set[int] = set()
-        """Devices that may still work on this memory, as they did not end in time."""
         self._log = check.Log(plan) if check.wanted() else None
-        self._failed: set[int] = set()
-        self._faults: list[DeviceError] = []
-        self._sessions: dict[int, Session] = {}
-        told = _guarded(progress) if progress is not None else None
-        try:
-            for index in sorted(self._splits_of):
-                try:
-                    session = devices[index].prepare(plan, index, told)
-                    self._sessions[index] = session
-                    _stage_streamed(plan, self._splits_of[index], session)
-                except DeviceError as error:
-                    error.device, error.during = devices[index].name, "preparing"
-                    raise
-                self._sessions[index] = self._log.watch(session, index) if self._log else session
-        except BaseException:
-            close_all(self._sessions.values())
-            raise
+        self.prepare(progress, self._make_session)
 
-    @property
-    def retired(self) -> bool:
-        return self._retired
-
-    def run(self, feeds: Mapping[int, NDArray], observers: Observers | None = None) -> Results:
-        """Runs once on the calling thread; waits for a free slot first. The arrays must not change
-        until it is done.
-
-        Raises:
-            RunCancelled: an observer said so. CommitFailed: the run is complete, but not its
-                states. DeviceError, IndexOutOfRange: it failed; no state has changed.
-        """
-        with self._state:
-            while True:
-                if self._retired:
-                    raise Retired
-                if self._free_slots:
-                    break
-                self._state.wait()
-            slot = self._free_slots.pop(0)
-            if self._log:
-                self._log.acquire(slot)
-            self._threads[slot] = threading.get_ident()
-        try:
-            return self._run(slot, feeds, observers or {})
-        finally:
-            with self._state:
-                if self._log:
-                    self._log.release(slot)
-                self._free_slots.append(slot)
-                del self._threads[slot]
-                self._state.notify_all()
-
-    def take_faults(self) -> list[DeviceError]:
-        """Returns the first failure of each device, each once; after `retire` there are no more."""
-        with self._state:
-            faults, self._faults = self._faults, []
-        return faults
-
-    def retire(self) -> tuple[Session, ...]:
-        """Takes no new runs, waits for those under way, and frees all but the sessions of devices
-        that may still work on their memory. Returns these, to be closed as late as can be: all,
-        where a run's own observer or sink asks, which cannot wait for the end of that run.
-        """
-        me = threading.get_ident()
-        with self._state:
-            self._retired = True
-            self._state.notify_all()
-            self._state.wait_for(lambda: all(owner == me for owner in self._threads.values()))
-            if self._threads:
-                return tuple(self._sessions.values())
-            sessions, self._sessions = self._sessions, {}
-        close_all(session for index, session in sessions.items() if index not in self._busy)
-        return tuple(session for index, session in sessions.items() if index in self._busy)
-
-    def close(self) -> None:
-        """Waits for the runs under way, then frees what the plan holds; it cannot run any more."""
-        close_all(self.retire())
+    def _make_session(self, index: int, progress: Progress | None) -> None:
+        session = self._sessions[index] = self.devices[index].prepare(self.plan, index, progress)
+        _stage_streamed(self.plan, self._splits_of[index], session)
+        if self._log:
+            self._sessions[index] = self._log.watch(session, index)
 
     def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> Results:
         with self._state:
@@ -204,7 +81,8 @@ class Executor:
             self._commit(run, results)
         end = self._trace.clock.now()
         try:
-            results.stats = self.last_stats = self._reporter.report(run, self._sessions, start, end)
+            stats = self._reporter.report(run, self._sessions, start, end)
+            results.ran = self.last_run = self.plan, stats
         except BaseException as error:  # the states have changed: whoever keeps track must know
             raise CommitFailed(error, results, frozenset()) from error
         return results
@@ -346,22 +224,6 @@ class Executor:
                 self._state.notify_all()
             raise
 
-    def _fail(self, run: RunRecord, error: DeviceError, blame: bool = True) -> None:
-        """Takes the executor out of use: the device may still work on the slot of the failed run.
-
-        blame: whether that is the device's fault, not that of a user who would not wait.
-        """
-        error.device = self.plan.machine.devices[run.device].name
-        error.during = self._reporter.describe(run.split)
-        with self._state:
-            self._retired = True
-            if blame and run.device not in self._failed:
-                self._faults.append(error)
-            self._failed.add(run.device)
-            if isinstance(error, DeviceTimeout):
-                self._busy.add(run.device)
-            self._state.notify_all()
-
 
 def _stage_streamed(plan: Plan, splits: Sequence[int], session: Session) -> None:
     """Puts weights that stay in host memory into the windows, where every run finds them."""
@@ -369,24 +231,3 @@ def _stage_streamed(plan: Plan, splits: Sequence[int], session: Session) -> None
         if copy.node in plan.graph.data:
             for slot in range(plan.copies):
                 session.stage(slot, copy, plan.graph.data[copy.node])
-
-
-def _guarded(progress: Progress) -> Progress:
-    """What the caller's function raises is no device's failure."""
-
-    def call(what: str, done: int, total: int) -> None:
-        try:
-            progress(what, done, total)
-        except DeviceError as error:
-            raise PlanError(f"[progress] the function given failed: {error}") from error
-
-    return call
-
-
-def close_all(sessions: Iterable[Session]) -> None:
-    """Closes each; what cannot be freed, as a device does not answer, is a warning."""
-    for session in sessions:
-        try:
-            session.close()
-        except DeviceError as error:
-            warn(f"[close] {error}")

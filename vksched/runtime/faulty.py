@@ -172,6 +172,9 @@ class FaultySession:
         self._device.meet("wait")
         self._session.wait(slot, split, timeout_s)
 
+    def ends_s(self, slot: int, split: int) -> float | None:
+        return self._session.ends_s(slot, split)
+
     def check(self, slot: int, split: int, ticket: int) -> None:
         self._device.meet("check")
         self._session.check(slot, split, ticket)

@@ -153,12 +153,18 @@ class NullSession:
         device.busy_until_s = start + duration
         self._intervals[slot][split] = (start, start + duration)
         self._tickets[slot][split] = ticket
-        before = (s.id for s in self._plan.splits[:split] if s.device == self._index)
-        if all(number in self._intervals[slot] for number in before):
+        if self._has_operands(slot, split):
             # else one was dropped, and there is nothing to compute with: the check will tell
             run_split(
                 self._plan, self._plan.splits[split], self._values[slot], self._dead, device.states
             )
+
+    def _has_operands(self, slot: int, split: int) -> bool:
+        graph, values, nodes = self._plan.graph, self._values[slot], self._plan.splits[split].nodes
+        made, roots = set(nodes), graph.roots
+        read = {operand for node in nodes for operand in graph.nodes[node].inputs}
+        outside = [i for i in read if roots[i] not in made and roots[i] not in graph.data]
+        return all(operand in values or roots[operand] in values for operand in outside)
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
         known = self._intervals[slot]
@@ -172,6 +178,10 @@ class NullSession:
             clock = self._device.clock
             clock.advance_to(clock.now() + self._device.spec.costs.fence_s)
         self._waited_until_s[slot] = max(self._waited_until_s[slot], end)
+
+    def ends_s(self, slot: int, split: int) -> float | None:
+        known = self._intervals[slot].get(split)
+        return known[1] if known is not None else -math.inf  # dropped: the check will tell
 
     def check(self, slot: int, split: int, ticket: int) -> None:
         if self._tickets[slot].get(split) != ticket:

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
 from ..errors import DeviceError
 from ..plan.cost import op_seconds
 from ..plan.value import PlanValue, Split
 from ..trace import Event, Trace
 from ..types import NDArray
-from .device import Session, Times
+from .device import Times
 from .stats import HostSpan, RunStats, SplitStats
 
 Observers = Mapping[int, Sequence[Callable[[str, NDArray], object]]]
@@ -46,6 +47,12 @@ class RunRecord:
     spans: list[HostSpan] = field(default_factory=list)
 
 
+class Timed(Protocol):
+    """Who tells how long splits took."""
+
+    def times_s(self, slot: int, split: int) -> Times: ...
+
+
 class Reporter:
     """Tells of the runs of one plan."""
 
@@ -65,7 +72,7 @@ class Reporter:
         return f"split {split_id} ({text})"
 
     def report(
-        self, run: RunRecord, sessions: Mapping[int, Session], start: float, end: float
+        self, run: RunRecord, sessions: Mapping[int, Timed], start: float, end: float
     ) -> RunStats:
         """Returns what a run has cost, and tells the sinks of it."""
         splits: list[SplitStats] = []
@@ -117,7 +124,7 @@ class Reporter:
         self._trace.emit(Event(kind, name, start, end, run.number, {**fields, "split": split}))
 
 
-def _times_of(session: Session, run: RunRecord, split: Split) -> Times:
+def _times_of(session: Timed, run: RunRecord, split: Split) -> Times:
     try:
         return session.times_s(run.slot, split.id)
     except DeviceError:  # the results are there: the next run will find the device lost

@@ -4,6 +4,7 @@ with others.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -129,6 +130,9 @@ class CpuSession:
                 f"[wait] split {split} on cpu did not finish in {timeout_s:g} s; "
                 "try a larger timeout_s"
             ) from None
+
+    def ends_s(self, slot: int, split: int) -> float | None:
+        return -math.inf if self._pending[slot, split].done() else None
 
     def check(self, slot: int, split: int, ticket: int) -> None:
         future = self._pending[slot, split]

@@ -134,9 +134,17 @@ def run_split(
 
 
 def last_uses(plan: PlanValue, device: int) -> dict[int, tuple[int, ...]]:
-    """Returns for each node of a device the values that it needs no more once that node has run."""
+    """Returns for each node of a device the values that it needs no more once that node has run.
+
+    What a policy that decides in each run has copied in or out is needed until the run ends.
+    """
     graph = plan.graph
     kept = {graph.root(c.node) for s in plan.splits if s.device == device for c in s.copies_out}
+    if plan.any_order:
+        own = [split for split in plan.splits if split.device == device]
+        made = {node for split in own for node in split.nodes}
+        read = {graph.root(i) for node in made for i in graph.nodes[node].inputs}
+        kept |= read - made
     last: dict[int, int] = {}
     for split in plan.splits:
         if split.device == device:

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
+import math
 import time
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -83,6 +85,8 @@ class _Slot:
         self.status_of = {s.id: STATUS_WORDS * i for i, s in enumerate(splits)}
         self.tickets: dict[int, int] = {}
         """By split, of the run that submitted it last, or was about to."""
+        self.order: dict[int, int] = {}
+        """By split, the number of its last submission."""
         self._buffers: list[Buffer] = []
         self._views: dict[int, WordView] = {}
         try:
@@ -138,6 +142,7 @@ class VulkanSession:
             self._context, plan, index, self._splits, device.weights, device.states
         )
         self._slots: list[_Slot] = []
+        self._numbers = itertools.count()
         self._pages: tuple[int, ...] = ()
         self._closed = False
         with contextlib.ExitStack() as undo:
@@ -176,19 +181,25 @@ class VulkanSession:
         memory.status.array[at + FLAGS] = 0
         again = memory.tickets.get(split) == ticket  # an interrupt came, maybe after the device's
         memory.tickets[split] = ticket
+        memory.order[split] = next(self._numbers)
         for recording in memory.recordings[split]:
             if not (again and recording.pending):
                 recording.submit()
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
         """One fence for all that was submitted before: a queue ends its submissions in order."""
-        recordings = self._slots[slot].recordings
+        recordings, order = self._slots[slot].recordings, self._slots[slot].order
+        until = order.get(split, math.inf)  # one that was dropped is behind all others
         last = recordings[split][-1]
         last.wait(timeout_s)
         for number, parts in recordings.items():
-            for recording in parts if number <= split else ():
+            for recording in parts if order.get(number, -1) <= until else ():
                 if recording is not last and recording.pending and not recording.done():
                     recording.wait(timeout_s)  # its own fence comes a moment after its work
+
+    def ends_s(self, slot: int, split: int) -> float | None:
+        parts = self._slots[slot].recordings[split]
+        return None if any(part.pending and not part.done() for part in parts) else -math.inf
 
     def check(self, slot: int, split: int, ticket: int) -> None:
         memory = self._slots[slot]

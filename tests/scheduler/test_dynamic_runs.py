@@ -1,0 +1,250 @@
+"""Runs that decide while they go, carried out: numpy's results on all devices, faults, threads."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from graphs import A, B, numpy_outputs
+from test_drift import X, branches
+from test_random_graphs import REAL, SIMULATED, run_one
+
+import vksched as vs
+from vksched.errors import DeviceError, IndexOutOfRange
+from vksched.machine.spec import DeviceSpec
+from vksched.plan.dynamic.options import DynamicPlan
+from vksched.runtime.device import Device
+from vksched.runtime.dynamic import DynamicExecutor
+from vksched.runtime.faulty import KINDS
+from vksched.runtime.slowed import SlowedDevice
+
+POLICIES = ("dynamic", "steal")
+GRAPHS = 30
+
+
+def null_devices(clock: vs.SimulatedClock, *speeds: float) -> list[Device]:
+    return [
+        vs.NullDevice(
+            DeviceSpec(f"null:{i}", "null", flops_per_s=s, bytes_per_s=s, submit_s=1e-5), clock
+        )
+        for i, s in enumerate(speeds)
+    ]
+
+
+@pytest.fixture(scope="module")
+def callers() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(3) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("devices", list(SIMULATED))
+def test_random_graphs_on_simulated_devices(
+    devices: str, policy: str, callers: ThreadPoolExecutor
+) -> None:
+    first = 200 + list(SIMULATED).index(devices)
+    with vs.Scheduler(SIMULATED[devices](1), policy=policy) as sched:
+        for number in range(GRAPHS):
+            run_one(sched, (first, number), False, callers)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("devices", list(REAL))
+def test_random_graphs_on_real_devices(
+    devices: str, policy: str, callers: ThreadPoolExecutor
+) -> None:
+    first = 300 + list(REAL).index(devices)
+    with vs.Scheduler([*REAL[devices], "cpu"], policy=policy) as sched:
+        for number in range(GRAPHS // 5):
+            run_one(sched, (first, number), True, callers)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_branches_on_each_set_of_devices(devices: list[str], policy: str) -> None:
+    with vs.Scheduler(devices, policy=policy, optimize=False) as sched:
+        run = sched.compile(branches())
+        wanted = numpy_outputs(run.plan.graph, {"x": X})[0]
+        for _ in range(3):
+            assert np.allclose(run(x=X), wanted, rtol=1e-4)
+        assert isinstance(run.plan, DynamicPlan) and run.stats is not None
+        assert sum(s.nodes for s in run.stats.splits) == len(run.plan.graph.ops)
+        assert run.report().run.measured_s == run.stats.seconds
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_plan_of_a_run_says_what_it_did(policy: str) -> None:
+    clock, seen = vs.SimulatedClock(), vs.Recorder()
+    devices = null_devices(clock, 1e9, 1e9)
+    trace = vs.Trace(clock, [seen])
+    with vs.Scheduler(devices, trace=trace, policy=policy, optimize=False) as sched:
+        run = sched.compile(branches())
+        run(x=X)
+        before = [s.device for s in run.plan.splits]
+        assert set(before) == {0, 1}
+        assert isinstance(devices[0], vs.NullDevice)
+        devices[0].slowdown = 8.0
+        for _ in range(6):
+            run(x=X)
+        now = [s.device for s in run.plan.splits]
+        assert now.count(0) < before.count(0)
+        splits = [e for e in seen.select("split") if e.run == 6]
+        assert [e.device for e in splits].count(A) == now.count(0)
+        assert {e.name for e in seen.events} >= {"run", "split", "copy", "wait"}
+        assert run.stats is not None and run.stats.crossing_bytes == run.plan.crossing_bytes
+
+
+# -- faults ----------------------------------------------------------------------------------------
+
+
+def wanted_of(run: vs.Run) -> object:
+    return numpy_outputs(run.plan.graph, {"x": X})[0]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("at", [0, 1, 4, 9])
+def test_a_device_that_fails_leaves_the_others_working(kind: str, at: int, policy: str) -> None:
+    clock = vs.SimulatedClock()
+    first, second = null_devices(clock, 1e9, 1e9)
+    faulty = vs.FaultyDevice(first, at=at, kind=kind)
+    with vs.Scheduler(
+        [faulty, second], trace=vs.Trace(clock), policy=policy, optimize=False
+    ) as sched:
+        run = sched.compile(branches())
+        with pytest.warns(vs.VkschedWarning, match=f"{A} failed"):
+            result = run(x=X)
+        assert np.array_equal(result, wanted_of(run))
+        if kind != "memory":
+            assert set(sched.quarantined) == {A}
+            assert {s.device for s in run.plan.splits} == {1}
+        assert np.array_equal(run(x=X), wanted_of(run))
+
+
+@pytest.mark.parametrize("call", ["stage", "wait", "check", "fetch"])
+def test_loss_is_found_at_every_call(call: str) -> None:
+    clock = vs.SimulatedClock()
+    first, second = null_devices(clock, 1e9, 1e9)
+    faulty = vs.FaultyDevice(first, at=1, call=call)
+    with vs.Scheduler([faulty, second], policy="dynamic", optimize=False) as sched:
+        run = sched.compile(branches())
+        with pytest.warns(vs.VkschedWarning, match=f"{A} failed in piece"):
+            assert np.array_equal(run(x=X), wanted_of(run))
+
+
+def test_raise_gives_the_error_to_the_caller() -> None:
+    clock = vs.SimulatedClock()
+    first, second = null_devices(clock, 1e9, 1e9)
+    faulty = vs.FaultyDevice(first, at=3)
+    with vs.Scheduler([faulty, second], policy="dynamic", on_fault="raise") as sched:
+        run = sched.compile(branches())
+        with pytest.raises(DeviceError, match="injected"):
+            run(x=X)
+
+
+def test_a_real_device_that_fails_leaves_the_others_working(two_devices: list[str]) -> None:
+    faulty = vs.FaultyDevice(two_devices[0], at=5)
+    with vs.Scheduler([faulty, two_devices[1]], policy="dynamic", optimize=False) as sched:
+        run = sched.compile(branches())
+        with pytest.warns(vs.VkschedWarning, match="failed in piece"):
+            for _ in range(8):
+                assert np.allclose(run(x=X), wanted_of(run), rtol=1e-4)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_bad_index_fails_one_run_and_no_device(devices: list[str], policy: str) -> None:
+    x, at = vs.input("x", (6, 4)), vs.input("at", (3,), "int32")
+    y = vs.add(vs.gather(vs.exp(x), at), 1.0)
+    with vs.Scheduler(devices, policy=policy) as sched:
+        run = sched.compile(y)
+        values = np.ones((6, 4), np.float32)
+        for _ in range(2):
+            with pytest.raises(IndexOutOfRange):
+                run(x=values, at=np.array([0, 9, 1], np.int32))
+            assert run(x=values, at=np.array([0, 5, 1], np.int32)).shape == (3, 4)  # type: ignore[union-attr]
+        assert not sched.quarantined
+
+
+# -- callers ---------------------------------------------------------------------------------------
+
+
+def test_threads_take_turns(callers: ThreadPoolExecutor) -> None:
+    clock = vs.SimulatedClock()
+    with vs.Scheduler(null_devices(clock, 1e9, 9e8), policy="dynamic") as sched:
+        run = sched.compile(branches())
+        wanted = wanted_of(run)
+        futures = [run.submit(x=X) for _ in range(9)]
+        futures += [callers.submit(run, x=X) for _ in range(9)]  # type: ignore[arg-type]
+        for future in futures:
+            assert np.allclose(future.result(), wanted, rtol=1e-5)
+
+
+def test_outputs_that_nothing_computes_and_views_come_back() -> None:
+    x = vs.input("x", (4, 6))
+    w = vs.weight(np.arange(4, dtype=np.float32), name="w")
+    y = vs.exp(x, name="y")
+    outputs: list[vs.Tensor] = [x, w, y, y[1:3], vs.reshape(y, (24,)), y]
+    clock = vs.SimulatedClock()
+    with vs.Scheduler(null_devices(clock, 1e9), policy="steal", optimize=False) as sched:
+        run = sched.compile(outputs)
+        values = np.random.default_rng(1).random((4, 6), np.float32)
+        results = run(x=values)
+        assert isinstance(results, tuple)
+        for got, wanted in zip(results, numpy_outputs(run.plan.graph, {"x": values}), strict=True):
+            assert np.array_equal(got, wanted)
+
+
+def test_memory_that_is_short_for_a_moment_is_planned_again() -> None:
+    clock = vs.SimulatedClock()
+    faulty = vs.FaultyDevice(
+        null_devices(clock, 1e9)[0], at=0, kind="memory", call="prepare", times=1
+    )
+    with vs.Scheduler([faulty], policy="dynamic") as sched:
+        with pytest.warns(vs.VkschedWarning, match="out of memory|no memory left"):
+            run = sched.compile(branches())
+        assert np.allclose(run(x=X), wanted_of(run), rtol=1e-5)
+        assert A in {run.plan.machine.devices[s.device].name for s in run.plan.splits}
+
+
+# -- a slowed wrapper ------------------------------------------------------------------------------
+
+
+def share(run: vs.Run, name: str) -> float:
+    """The part of a run's pieces that a device took."""
+    splits = run.plan.splits
+    return sum(run.plan.machine.devices[s.device].name == name for s in splits) / len(splits)
+
+
+def test_a_slowed_device_on_any_clock_ends_later() -> None:
+    with pytest.raises(DeviceError, match="other than the cpu"):
+        SlowedDevice("cpu")
+
+
+@pytest.mark.fewer_sets
+def test_work_moves_off_a_real_device_that_is_slowed(two_devices: list[str]) -> None:
+    slowed = SlowedDevice(two_devices[0])
+    made: Callable[[], vs.Tensor] = lambda: branches(6, 3)  # noqa: E731
+    with vs.Scheduler([slowed, two_devices[1]], policy="dynamic", optimize=False) as sched:
+        run = sched.compile(made())
+        wanted = wanted_of(run)
+        executor = run._compiled._executor
+        assert isinstance(executor, DynamicExecutor)
+        for _ in range(4):
+            assert np.allclose(run(x=X), wanted, rtol=1e-4)
+        before = executor.speeds.of(0)
+        slowed.slowdown = 50.0
+        for _ in range(6):
+            assert np.allclose(run(x=X), wanted, rtol=1e-4)
+        assert executor.speeds.of(0) > 4 * before or share(run, slowed.name) < 0.2
+
+
+def test_no_warning_where_nothing_is_wrong() -> None:
+    clock = vs.SimulatedClock()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with vs.Scheduler(null_devices(clock, 1e9, 1e9), policy="steal") as sched:
+            run = sched.compile(branches())
+            run(x=X)
+            assert share(run, A) + share(run, B) == 1.0

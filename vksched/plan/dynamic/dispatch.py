@@ -1,0 +1,322 @@
+"""Dispatch: which piece goes to which device next.
+
+Problem: pieces of a graph become ready while devices work at speeds that nobody knew before.
+Method: the same decision is asked by the executor, with real devices, and by the simulator. It
+knows what was sent where, what has ended, and how long that took.
+
+"dynamic": one queue. The most urgent piece goes to the device that would finish it first, what must
+be moved included. If that one has its hands full, the piece stays in the queue, as something may
+change until then, and counts as that device's next work when the following pieces are looked at.
+
+"steal": a queue per device. A ready piece stands with the device that has most of what it reads,
+and where none has any, with the one that would come to its end first. A device without work takes
+from the longest queue the piece that is cheapest to move, if it would finish that before the
+queue's own device came to its end.
+
+    queue: c, d, e     gpu:0 works on a       c: gpu:0 would end it first, but is full: it waits
+                       gpu:1 is idle          d: gpu:1 ends it first: it goes there now
+
+A device gets its next piece while it still works on one, so that it never waits for the host.
+Complexity: O(LOOK * devices * values read) for each decision. Source: Augonnet et al., "StarPU: a
+unified platform for task scheduling on heterogeneous multicore architectures" (2011), whose dmda
+and ws policies these resemble. Examples: tests/plan/test_dynamic.py.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ..value import HOST
+from .options import Options
+
+DEPTH = 2
+"""Pieces that a device has at once: one to work on and one to go on with."""
+LOOK = 16
+"""Ready pieces that are looked at for one decision, the most urgent ones."""
+GAIN = 0.5
+"""Of the way to what a piece showed of its device's speed."""
+FORGOTTEN = 0.01
+"""Of what a device is slower than at its best, with each piece that another device ends."""
+MOST = math.log(64.0)
+"""A speed is at most so far from what was expected, as a logarithm."""
+
+
+class Speeds:
+    """How many times longer than expected each device takes now, as its pieces showed."""
+
+    def __init__(self, devices: int) -> None:
+        self._pace = [0.0] * devices
+        self._best = [math.inf] * devices
+
+    def of(self, device: int) -> float:
+        """Returns how many times longer than expected a device takes."""
+        return math.exp(self._pace[device])
+
+    def see(self, device: int, expected_s: float, taken_s: float) -> None:
+        """Takes in how long a piece took."""
+        if expected_s <= 0 or taken_s <= 0:
+            return
+        seen = max(-MOST, min(MOST, math.log(taken_s / expected_s)))
+        self._best[device] = min(self._best[device], seen)
+        self._pace[device] += GAIN * (seen - self._pace[device])
+        for other, pace in enumerate(self._pace):
+            if other != device and pace > self._best[other]:
+                self._pace[other] -= FORGOTTEN * (pace - self._best[other])
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A piece that went to a device. brought: values that were copied in for it, each with the
+    piece that gave it, or HOST. waits: pieces whose end the host learned of since the one before.
+    """
+
+    piece: int
+    device: int
+    brought: tuple[tuple[int, int], ...]
+    waits: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Tape:
+    """What a run did. waits: pieces whose end the host learned of after it had sent the last."""
+
+    sent: list[Sent] = field(default_factory=list)
+    waits: tuple[int, ...] = ()
+
+
+class Hands(Protocol):
+    """Who does what was decided: devices, or a clock."""
+
+    def now(self) -> float: ...
+
+    def bring(self, value: int, source: int, device: int) -> None:
+        """Copies a value to a device. source: the piece that gave it and is complete, or HOST."""
+
+    def submit(self, piece: int, device: int) -> None:
+        """Starts a piece behind all that its device has been given."""
+
+    def wait(self, heads: list[tuple[int, int]]) -> tuple[int, float]:
+        """Waits for one of some pieces, given with their devices; returns which one ended, and what
+        its device took for it.
+        """
+
+
+class Dispatch:
+    """One run's decisions. Subclasses say which piece is next."""
+
+    def __init__(self, options: Options, speeds: Speeds) -> None:
+        self.options = options
+        self.speeds = speeds
+        self.device_of: dict[int, int] = {}
+        self.complete: set[int] = set()
+        self.tape = Tape()
+        devices = len(options.machine.devices)
+        self.queues: list[list[int]] = [[] for _ in range(devices)]
+        """By device, the pieces that it was given and has not ended."""
+        self._free_s = [0.0] * devices
+        self._end_s: dict[int, float] = {}
+        self._there: set[tuple[int, int]] = set()
+        self._seen: list[int] = []
+        self._waits, self._readers = _dependencies(options)
+        for piece, waits in enumerate(self._waits):
+            if not waits:
+                self.arrive(piece)
+
+    def next(self, now_s: float) -> tuple[int, int] | None:
+        """Returns a piece and the device that it goes to now; None where it is better to wait."""
+        raise NotImplementedError
+
+    def arrive(self, piece: int) -> None:
+        """A piece may go to a device: all that it reads is there, or under way."""
+        raise NotImplementedError
+
+    @property
+    def over(self) -> bool:
+        return len(self.complete) == len(self.options.pieces)
+
+    def missing(self, piece: int, device: int) -> Iterator[tuple[int, int]]:
+        """Yields what must be copied to a device for a piece, with the pieces that gave it."""
+        makers = self.options.makers
+        for value in self.options.pieces[piece].reads:
+            if (device, value) not in self._there:
+                yield value, makers.get(value, HOST)
+
+    def sent(self, piece: int, device: int, brought: list[tuple[int, int]], now_s: float) -> None:
+        """A piece has gone to a device."""
+        self.tape.sent.append(Sent(piece, device, tuple(brought), tuple(self._seen)))
+        self._seen.clear()
+        self.device_of[piece] = device
+        self.queues[device].append(piece)
+        self._there.update((device, value) for value, _ in brought)
+        self._there.update((device, value) for value in self.options.pieces[piece].gives)
+        entries_s = sum(self.options.entry_s(value, device) for value, _ in brought)
+        start_s = max(now_s, self._free_s[device]) + entries_s * self.speeds.of(device)
+        self._free_s[device] = self._end_s[piece] = start_s + self.expected_s(piece, device)
+        for reader in self._readers[piece]:
+            self._waits[reader] -= 1
+            if not self._waits[reader]:
+                self.arrive(reader)
+
+    def ended(self, piece: int, now_s: float, taken_s: float) -> None:
+        """The host knows that a piece has ended. taken_s: by its device."""
+        device = self.device_of[piece]
+        self.queues[device].remove(piece)
+        self.complete.add(piece)
+        self._seen.append(piece)
+        self.speeds.see(device, self.options.pieces[piece].seconds[device], taken_s)
+        at_s = now_s
+        for left in self.queues[device]:
+            at_s += self.expected_s(left, device)
+            self._end_s[left] = at_s
+        self._free_s[device] = at_s
+        if self.over:
+            self.tape.waits = tuple(self._seen)
+
+    def heads(self) -> list[tuple[int, int]]:
+        """Returns the piece that each busy device will end first, with the device."""
+        return [(queue[0], device) for device, queue in enumerate(self.queues) if queue]
+
+    # -- estimates ---------------------------------------------------------------------------------
+
+    def expected_s(self, piece: int, device: int) -> float:
+        return self.options.pieces[piece].seconds[device] * self.speeds.of(device)
+
+    def may_go(self, piece: int, device: int) -> bool:
+        """Whether a piece can go to a device now: a value from elsewhere must be complete."""
+        if len(self.queues[device]) >= DEPTH:
+            return False
+        return all(m == HOST or m in self.complete for _, m in self.missing(piece, device))
+
+    def moving_s(self, piece: int, device: int) -> tuple[float, float]:
+        """Returns what host and device would take to bring what a piece reads."""
+        options, host_s, device_s = self.options, 0.0, 0.0
+        for value, maker in self.missing(piece, device):
+            if maker != HOST:
+                host_s += options.leaves_s(value, self.device_of[maker])
+            host_s += options.enters_s(value, device)
+            device_s += options.entry_s(value, device)
+        return host_s, device_s
+
+    def finish_s(self, piece: int, device: int, now_s: float, free_s: float) -> float:
+        """Returns when a device would end a piece. free_s: when it has ended all before."""
+        host_s, device_s = self.moving_s(piece, device)
+        ready_s = now_s
+        for _, maker in self.missing(piece, device):
+            if maker != HOST and maker not in self.complete:
+                ready_s = max(ready_s, self._end_s[maker])
+        start_s = max(free_s, ready_s + host_s) + device_s * self.speeds.of(device)
+        return start_s + self.expected_s(piece, device)
+
+    def free_s(self, device: int, now_s: float) -> float:
+        """Returns when a device has ended all that it was given."""
+        return max(now_s, self._free_s[device]) if self.queues[device] else now_s
+
+
+class Earliest(Dispatch):
+    """One queue, in order of urgency."""
+
+    def __init__(self, options: Options, speeds: Speeds) -> None:
+        self._ready: list[tuple[float, int]] = []
+        super().__init__(options, speeds)
+
+    def arrive(self, piece: int) -> None:
+        insort(self._ready, (-self.options.pieces[piece].rank, piece))
+
+    def next(self, now_s: float) -> tuple[int, int] | None:
+        free_s = [self.free_s(device, now_s) for device in range(len(self.queues))]
+        for entry in self._ready[:LOOK]:
+            piece = entry[1]
+            end_s, device = min(
+                (self.finish_s(piece, device, now_s, free_s[device]), device)
+                for device in self.options.pieces[piece].seconds
+            )
+            if self.may_go(piece, device):
+                self._ready.remove(entry)
+                return piece, device
+            free_s[device] = end_s
+        return None
+
+
+class Stealing(Dispatch):
+    """A queue of ready pieces for each device, each in order of urgency."""
+
+    def __init__(self, options: Options, speeds: Speeds) -> None:
+        self._ready: list[list[tuple[float, int]]] = [[] for _ in options.machine.devices]
+        super().__init__(options, speeds)
+
+    def arrive(self, piece: int) -> None:
+        about, words = self.options.pieces[piece], self.options.graph.words
+        has = {
+            device: sum(words[v] for v in about.reads if (device, v) in self._there)
+            for device in about.seconds
+        }
+        done_s = {d: self.load_s(d) + self.expected_s(piece, d) for d in about.seconds}
+        home = min(about.seconds, key=lambda d: (-has[d], done_s[d], d))
+        insort(self._ready[home], (-about.rank, piece))
+
+    def load_s(self, device: int) -> float:
+        """Returns the seconds of work that stand with a device."""
+        waiting = [piece for _, piece in self._ready[device]]
+        return sum(self.expected_s(piece, device) for piece in (*self.queues[device], *waiting))
+
+    def next(self, now_s: float) -> tuple[int, int] | None:
+        for device, ready in enumerate(self._ready):
+            for entry in ready[:LOOK]:
+                if self.may_go(entry[1], device):
+                    ready.remove(entry)
+                    return entry[1], device
+        for thief in range(len(self._ready)):
+            if not self.queues[thief]:
+                found = self._steal(thief, now_s)
+                if found is not None:
+                    return found, thief
+        return None
+
+    def _steal(self, thief: int, now_s: float) -> int | None:
+        """Returns the piece that is cheapest to move to a device from the longest queue."""
+        pieces = self.options.pieces
+        loads = sorted((-self.load_s(d), d) for d in range(len(self._ready)) if d != thief)
+        for load, victim in loads:
+            fits = [
+                (sum(self.moving_s(entry[1], thief)), entry)
+                for entry in self._ready[victim][:LOOK]
+                if thief in pieces[entry[1]].seconds and self.may_go(entry[1], thief)
+            ]
+            for _, entry in sorted(fits):
+                if self.finish_s(entry[1], thief, now_s, now_s) < now_s - load:
+                    self._ready[victim].remove(entry)
+                    return entry[1]
+        return None
+
+
+POLICIES: dict[str, type[Dispatch]] = {"dynamic": Earliest, "steal": Stealing}
+
+
+def carry_out(dispatch: Dispatch, hands: Hands) -> None:
+    """Runs all pieces once: the loop of the executor and of the simulator."""
+    while not dispatch.over:
+        while (chosen := dispatch.next(hands.now())) is not None:
+            piece, device = chosen
+            brought = list(dispatch.missing(piece, device))
+            for value, source in brought:
+                hands.bring(value, source, device)
+            hands.submit(piece, device)
+            dispatch.sent(piece, device, brought, hands.now())
+        ended, taken_s = hands.wait(dispatch.heads())
+        dispatch.ended(ended, hands.now(), taken_s)
+
+
+def _dependencies(options: Options) -> tuple[list[int], list[list[int]]]:
+    """Returns for each piece how many others it reads from, and which others read from it."""
+    waits: list[int] = []
+    readers: list[list[int]] = [[] for _ in options.pieces]
+    for number, piece in enumerate(options.pieces):
+        before = {options.makers[v] for v in piece.reads if v in options.makers}
+        waits.append(len(before))
+        for maker in before:
+            readers[maker].append(number)
+    return waits, readers

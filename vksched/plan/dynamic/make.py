@@ -1,0 +1,380 @@
+"""Options of a graph: its pieces, and what each device records of them within its memory.
+
+Problem: nobody knows which pieces a device will run, nor in which order. Method: pieces are bundles
+of nodes, as for plans by cost. Values that go from piece to piece have a place of their own for the
+whole run. What lives inside of a piece shares its words with the insides of all others, as a queue
+does one after the other. A device without room for all takes first what no other one has, so that
+together they have as much as they can.
+
+    pages of a device   | h0 | h1 | h2 | y |   inside of any piece   |
+    windows             | x in | h0 in | ...    h0 out | y out | ...
+
+Complexity: that of bundles and memory, times the logarithm of the pieces for a device that is too
+small. Examples: tests/plan/test_dynamic.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from types import MappingProxyType
+
+from ...errors import OutOfMemory, PlanError
+from ...graph import Node
+from ...types import WORD_BYTES
+from ...units import count_of
+from .. import cost
+from ..make.barriers import count_levels, find_barriers, split_items
+from ..make.bundles import Bundle, find_bundles
+from ..make.draft import NOWHERE
+from ..make.memory import SLACK, MemoryUse, aligned, assign_spans, assign_window
+from ..make.placement import Overrides, resolve_overrides
+from ..make.split import SUBMISSION_S, Outline
+from ..simulate import beside_seconds
+from ..support import Support
+from ..value import HOST, CopyIn, CopyOut, DeviceMemory, Placement, PlanValue, Span, Split
+from .options import Options, Piece, Recorded
+
+GRAINS = 48
+"""Pieces of equal size that a graph would be cut into."""
+LEAST = 4.0
+"""A piece takes at least so many times longer than a submission, where the graph allows it."""
+
+
+def make_options(support: Support, overrides: Overrides, with_cpu: bool) -> Options:
+    """Returns what runs of a graph may choose from. with_cpu: the CPU has all that it may run; else
+    it has only what no other device has.
+
+    Raises:
+        PlanError: the graph has states or observed values, which have to be known beforehand.
+    """
+    graph = support.graph
+    _require_plain(support)
+    maker = _Maker(support, overrides, with_cpu)
+    pieces = maker.pieces
+    makers = {value: number for number, piece in enumerate(pieces) for value in piece.gives}
+    on: dict[int, Recorded] = {}
+    for device in range(len(support.machine.devices)):
+        held = [number for number, piece in enumerate(pieces) if device in piece.seconds]
+        if held:
+            on[device] = record(support, pieces, held, device)
+    cpu = support.machine.cpu
+    if (
+        cpu in on
+        and on[cpu].plan.memory[cpu].peak_bytes > support.machine.devices[cpu].memory_bytes
+    ):
+        raise OutOfMemory(
+            f"[plan] expected at most {support.machine.devices[cpu].memory_bytes} bytes of free "
+            f"memory to be needed, got {on[cpu].plan.memory[cpu].peak_bytes} for the pieces of the "
+            "CPU; try smaller batches"
+        )
+    return Options(graph, support.machine, pieces, makers, on, maker.rules, tuple(maker.notes))
+
+
+def _require_plain(support: Support) -> None:
+    graph = support.graph
+    if graph.states:
+        name = graph.nodes[next(iter(graph.states))].name
+        raise PlanError(
+            f"[plan] expected a graph without states for a policy that decides in each run, got "
+            f'{name!r}; try policy="auto"'
+        )
+    if support.observed:
+        name = graph.nodes[support.observed[0]].name
+        raise PlanError(
+            f"[plan] expected no observers for a policy that decides in each run, got one of "
+            f'{name!r}; try policy="auto"'
+        )
+
+
+class _Maker:
+    """The pieces of one graph, and the devices that have them."""
+
+    def __init__(self, support: Support, overrides: Overrides, with_cpu: bool) -> None:
+        self.support = support
+        self.machine = support.machine
+        resolved = resolve_overrides(support.graph, self.machine, overrides)
+        self._pins = {node: device for node, (device, _) in resolved.items()}
+        self.rules = {node: text for node, (_, text) in resolved.items()}
+        self.notes: list[str] = []
+        gpus = [d for d, s in enumerate(self.machine.devices) if s.kind != "cpu"]
+        usable = [d for d in gpus if not self.machine.devices[d].out_of_use]
+        self._devices = (*usable, self.machine.cpu) if with_cpu else tuple(usable)
+        self._with_cpu = with_cpu
+        self._known: dict[int, tuple[int, ...]] = {}
+        bundles = self._bundles()
+        plain = _pieces_of(support, bundles)
+        held = self._fit(plain)
+        each = zip(plain, held, strict=True)
+        self.pieces = _ranked([replace(p, seconds=self._seconds(p, on)) for p, on in each])
+
+    # -- pieces ------------------------------------------------------------------------------------
+
+    def _able(self, node_id: int) -> tuple[int, ...]:
+        """Returns the devices that may run a node: the CPU, too, where no other one can."""
+        found = self._known.get(node_id)
+        if found is None:
+            node, can = self.support.graph.nodes[node_id], self.support.can
+            pin = self._pin(node)
+            if pin is not None and can(node, pin):
+                found = (pin,)
+            else:
+                found = tuple(d for d in self._devices if can(node, d)) or (self.machine.cpu,)
+                if pin is not None and node.id in self.rules:
+                    reason = self.support.why_not(node, pin)
+                    self.rules[node.id] += f", which cannot: {reason}"
+                    self.notes.append(f"{node.name}: {self.rules[node.id]}")
+            self._known[node_id] = found
+        return found
+
+    def _pin(self, node: Node) -> int | None:
+        """Returns the device that the user gave a node, or the heaviest of its placed weights."""
+        graph = self.support.graph
+        if node.id in self._pins or not self._pins:
+            return self._pins.get(node.id)
+        placed = [w for w in dict.fromkeys(graph.leaves_behind(node)) if w in self._pins]
+        return self._pins[max(placed, key=lambda w: graph.words[w])] if placed else None
+
+    def _bundles(self) -> list[Bundle]:
+        support = self.support
+        seconds = {
+            n.id: min(support.node_seconds(n.id, d) for d in self._able(n.id))
+            for n in support.computed
+        }
+        submit_s = min(cost.submission_seconds(spec) for spec in self.machine.devices)
+        grain_s = max(sum(seconds.values()) / GRAINS, LEAST * submit_s)
+        found = find_bundles(support, self._able, seconds, grain_s)
+        return [part for bundle in found for part in self._cut(bundle)]
+
+    def _cut(self, bundle: Bundle) -> Iterable[Bundle]:
+        """Parts a bundle that would be a submission of too long on one of its devices."""
+        nodes: list[int] = []
+        total_s = 0.0
+        for node_id in bundle.nodes:
+            seconds = max(
+                (
+                    self.support.longest_seconds(node_id, d)
+                    for d in bundle.able
+                    if d != self.machine.cpu
+                ),
+                default=0.0,
+            )
+            if nodes and total_s + seconds > SUBMISSION_S:
+                yield Bundle(tuple(nodes), bundle.able)
+                nodes, total_s = [], 0.0
+            nodes.append(node_id)
+            total_s += seconds
+        yield Bundle(tuple(nodes), bundle.able)
+
+    def _seconds(self, piece: Piece, on: Iterable[int]) -> dict[int, float]:
+        support = self.support
+        return {
+            d: sum(support.node_seconds(n, d) for n in piece.nodes)
+            + beside_seconds(support.graph, self.machine, d, (), piece.gives)
+            for d in on
+        }
+
+    # -- memory ------------------------------------------------------------------------------------
+
+    def _fit(self, pieces: Sequence[Piece]) -> list[tuple[int, ...]]:
+        """Returns the devices that have each piece."""
+        machine, count = self.machine, len(pieces)
+        able = [self._able(piece.nodes[0]) for piece in pieces]
+        covered: set[int] = set()
+        on: list[list[int]] = [[] for _ in pieces]
+        for device in range(machine.cpu):
+            wanted = [number for number in range(count) if device in able[number]]
+            wanted.sort(key=lambda number: (number in covered, number))
+            held = self._most(pieces, wanted, device)
+            if len(held) < len(wanted):
+                self.notes.append(
+                    f"{machine.devices[device].name} has room for {len(held)} of "
+                    f"{count_of(len(wanted), 'piece')} that it can run"
+                )
+            covered.update(held)
+            for number in held:
+                on[number].append(device)
+        for number, devices in enumerate(on):
+            if machine.cpu in able[number] or not devices:
+                devices.append(machine.cpu)
+        return [tuple(devices) for devices in on]
+
+    def _most(self, pieces: Sequence[Piece], wanted: list[int], device: int) -> list[int]:
+        """Returns as many of the first pieces as a device has room for; devices that share a memory
+        share it equally.
+        """
+        spec = self.machine.devices[device]
+        room = spec.memory_bytes // len(self.machine.pool(device))
+
+        def fits(count: int) -> bool:
+            if not count:
+                return True
+            made = record(self.support, pieces, sorted(wanted[:count]), device)
+            return made.plan.memory[device].needed_bytes <= room
+
+        if fits(len(wanted)):
+            return sorted(wanted)
+        low, high = 0, len(wanted)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return sorted(wanted[:low])
+
+
+def _pieces_of(support: Support, bundles: Sequence[Bundle]) -> list[Piece]:
+    """Returns the pieces that bundles are, without what they take."""
+    graph = support.graph
+    roots = graph.roots
+    of_node = {n: number for number, bundle in enumerate(bundles) for n in bundle.nodes}
+    reads: list[dict[int, None]] = [{} for _ in bundles]
+    gives: list[dict[int, None]] = [{} for _ in bundles]
+    for number, bundle in enumerate(bundles):
+        for operand in (i for n in bundle.nodes for i in graph.nodes[n].inputs):
+            # a value goes to another device as a whole: a part could be there already, or not
+            value = roots[operand]
+            if value in graph.data or of_node.get(value) == number:
+                continue
+            reads[number][value] = None
+            if value in of_node:
+                gives[of_node[value]][value] = None
+    for value in (graph.root(node) for _, node in graph.outputs):
+        if value in of_node:
+            gives[of_node[value]][value] = None
+    return [
+        Piece(bundle.nodes, tuple(sorted(reads[i])), tuple(sorted(gives[i])), {}, 0.0)
+        for i, bundle in enumerate(bundles)
+    ]
+
+
+def _ranked(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
+    """Returns pieces with how urgent each is: by the mean of its devices, as HEFT has it."""
+    makers = {value: number for number, piece in enumerate(pieces) for value in piece.gives}
+    rank = [0.0] * len(pieces)
+    for number in reversed(range(len(pieces))):
+        piece = pieces[number]
+        rank[number] += sum(piece.seconds.values()) / len(piece.seconds)
+        for maker in {makers[v] for v in piece.reads if v in makers}:
+            rank[maker] = max(rank[maker], rank[number])
+    return tuple(replace(piece, rank=rank[number]) for number, piece in enumerate(pieces))
+
+
+# -- one device ------------------------------------------------------------------------------------
+
+
+def record(support: Support, pieces: Sequence[Piece], held: Sequence[int], device: int) -> Recorded:
+    """Returns what a device records, with its memory. held: the pieces, in order."""
+    graph, machine = support.graph, support.machine
+    spec = machine.devices[device]
+    own = [pieces[number] for number in held]
+    made = [value for piece in own for value in piece.gives]
+    read = sorted({value for piece in own for value in piece.reads})
+    memory, places = _memory(support, own, read, made, device)
+    splits: list[Split] = []
+    entries: dict[int, int] = {}
+    inbox, spans = places.inbox, places.spans
+    copies = {v: CopyIn(v, HOST, inbox.get(v, NOWHERE), spans.get(v, NOWHERE)) for v in read}
+    if spec.kind != "cpu":
+        for value, copy in copies.items():
+            entries[value] = len(splits)
+            splits.append(Split(len(splits), device, (), (copy,), (), (), (), 1))
+    at: dict[int, int] = {}
+    for number, piece in zip(held, own, strict=True):
+        at[number] = len(splits)
+        splits.append(piece_split(support, piece, device, places, len(splits)))
+    devices = len(machine.devices)
+    none = DeviceMemory((), 0, (), (), (), 0)
+    plan = PlanValue(
+        graph=graph,
+        machine=machine,
+        policy="dynamic",
+        copies=1,
+        placements=(Placement(device, ""),) * len(graph.nodes),
+        splits=tuple(splits),
+        final_waits=(),
+        memory=tuple(memory if d == device else none for d in range(devices)),
+        locations=MappingProxyType({(device, v): span for v, span in places.spans.items()}),
+        any_order=True,
+    )
+    return Recorded(plan, copies, entries, at)
+
+
+class _Places:
+    """Where values lie on one device."""
+
+    def __init__(
+        self,
+        spans: Mapping[int, Span],
+        inbox: Mapping[int, Span],
+        outbox: Mapping[int, Span],
+        whole: bool,
+    ) -> None:
+        self.spans = spans
+        self.inbox = inbox
+        self.outbox = outbox
+        self.whole = whole
+
+
+def piece_split(support: Support, piece: Piece, device: int, places: _Places, number: int) -> Split:
+    """Returns the split of a piece on a device, with nothing copied in."""
+    graph = support.graph
+    outline = Outline(device, piece.nodes, (), piece.gives, ())
+    nodes = graph.nodes
+    return Split(
+        id=number,
+        device=device,
+        nodes=piece.nodes,
+        copies_in=(),
+        copies_out=tuple(CopyOut(v, places.outbox.get(v, NOWHERE)) for v in piece.gives),
+        waits=(),
+        barriers=find_barriers(split_items(graph, outline, places.spans, places.whole)),
+        levels=count_levels(graph, outline),
+        inner_barriers=sum([support.inner_barriers(nodes[n], device) for n in piece.nodes]),
+    )
+
+
+def _memory(
+    support: Support, own: Sequence[Piece], read: Sequence[int], made: Sequence[int], device: int
+) -> tuple[DeviceMemory, _Places]:
+    """Returns what pieces take on a device, and where their values lie."""
+    graph, spec = support.graph, support.machine.devices[device]
+    between = dict.fromkeys((*read, *made))
+    roots, nodes = graph.roots, graph.nodes
+    leaves = {roots[i] for piece in own for n in piece.nodes for i in nodes[n].inputs}
+    weights = tuple(sorted(leaves & graph.data.keys()))
+    inside = [
+        MemoryUse(support, [Outline(device, piece.nodes, (), (), ())], device) for piece in own
+    ]
+    if spec.kind == "cpu":
+        weight_bytes = sum(nodes[w].type.host_bytes for w in weights)
+        live = WORD_BYTES * max((use.least for use in inside), default=0)
+        peak = live + sum(nodes[v].type.host_bytes for v in between)
+        memory = DeviceMemory(weights, weight_bytes, (), (), (), peak)
+        return memory, _Places({}, {}, {}, False)
+    page_words, whole = spec.page_bytes // WORD_BYTES, spec.own_buffers
+    lasting = [(v, graph.words[v]) for v in between]
+    spans, pages = assign_window(lasting, page_words, whole)
+    inner: list[int] = []
+    for use in inside:
+        lives = [life for life in use.lifetimes(SLACK) if life.value not in between]
+        found, sizes = assign_spans(lives, page_words, whole)
+        for value, span in found.items():
+            spans[value] = replace(span, page=span.page + len(pages))
+        inner = [max(pair) for pair in zip_longest(inner, sizes, fillvalue=0)]
+    inbox, in_pages = assign_window([(v, graph.words[v]) for v in read], page_words, whole)
+    outbox, out_pages = assign_window([(v, graph.words[v]) for v in made], page_words, whole)
+    bytes_of = {w: aligned(graph.words[w]) * WORD_BYTES for w in weights}
+    weight_bytes = sum(bytes_of.values())
+    all_pages = (*pages, *inner)
+    words = sum(all_pages) + (0 if spec.windows_apart else sum(in_pages) + sum(out_pages))
+    there = sum(bytes_of[w] for w in support.resident.get(device, ()) if w in bytes_of)
+    memory = DeviceMemory(
+        weights,
+        weight_bytes,
+        all_pages,
+        in_pages,
+        out_pages,
+        weight_bytes + WORD_BYTES * words,
+        there,
+    )
+    return memory, _Places(spans, inbox, outbox, whole)

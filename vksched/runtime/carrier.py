@@ -1,0 +1,218 @@
+"""Carrier: what all executors have in common: slots that runs take in turn, sessions of devices,
+and what happens when one fails.
+
+    run: wait for a slot -> carry out -> give it back          a device fails: no new runs, `retire`
+
+Examples: tests/runtime/test_executor.py, tests/scheduler/test_closing.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..errors import DeviceError, DeviceTimeout, PlanError
+from ..plan.plan import Plan
+from ..trace import Trace, warn
+from ..types import NDArray, Progress
+from . import check
+from .device import Device, Session
+from .record import Observers, Reporter, RunRecord
+from .stats import RunStats
+
+INTERRUPTED_S = 2.0
+"""How long Ctrl-C waits for what is under way, so that the graph stays usable."""
+
+
+class Retired(Exception):
+    """The executor takes no runs any more; the one that it was asked for has not begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """outputs: as in `Graph.outputs`. kept: the next values of states, as in `Graph.kept`."""
+
+    outputs: tuple[NDArray, ...]
+    kept: tuple[NDArray, ...] = ()
+
+
+class CommitFailed(Exception):
+    """A run is complete, but the states of some devices may be old or torn.
+
+    cause: what happened. results: those of the run. devices: whose states they are.
+    """
+
+    def __init__(self, cause: BaseException, results: Results, devices: frozenset[int]) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+        self.results = results
+        self.devices = devices
+
+
+class Carrier:
+    """A plan made ready to run: memory allocated, weights uploaded, everything recorded.
+
+    A run that a device fails takes it out of use: those that wait for a slot are turned away with
+    Retired, those under way go on, and `close` waits for them. prepare: makes the session of a
+    device. working: the devices that take part.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        devices: Sequence[Device],
+        trace: Trace,
+        timeout_s: float,
+        numbers: Iterator[int] | None,
+        working: Iterable[int],
+    ) -> None:
+        self.plan = plan
+        self.devices = tuple(devices)
+        self._trace = trace
+        self._reporter = Reporter(plan, trace)
+        self._timeout_s = timeout_s
+        self._numbers = numbers or itertools.count()
+        self._tickets = itertools.count(1)
+        self._working = tuple(sorted(working))
+        self.device_names = tuple(plan.machine.devices[d].name for d in self._working)
+        """The devices that take part, in order of priority."""
+        self.last_run: tuple[Plan, RunStats] | None = None
+        """What the last finished run did, and what it cost; None before the first."""
+        # What follows changes under this condition; it wakes those who wait for a slot or the end.
+        self._state = threading.Condition()
+        self._free_slots = list(range(plan.copies))
+        self._threads: dict[int, int] = {}
+        """By slot in use the thread of its run."""
+        self._retired = False
+        self._busy: set[int] = set()
+        """Devices that may still work on this memory, as they did not end in time."""
+        self._log: check.Log | None = None
+        self._failed: set[int] = set()
+        self._faults: list[DeviceError] = []
+        self._sessions: dict[int, Session] = {}
+
+    def prepare(
+        self, progress: Progress | None, make: Callable[[int, Progress | None], None]
+    ) -> None:
+        """Makes the sessions of all devices; where one cannot be made, none is left."""
+        told = _guarded(progress) if progress is not None else None
+        try:
+            for index in self._working:
+                try:
+                    make(index, told)
+                except DeviceError as error:
+                    error.device, error.during = self.devices[index].name, "preparing"
+                    raise
+        except BaseException:
+            close_all(self._sessions.values())
+            raise
+
+    @property
+    def last_stats(self) -> RunStats | None:
+        """What the last finished run cost; None before the first."""
+        return self.last_run[1] if self.last_run is not None else None
+
+    @property
+    def retired(self) -> bool:
+        return self._retired
+
+    def run(self, feeds: Mapping[int, NDArray], observers: Observers | None = None) -> Results:
+        """Runs once on the calling thread; waits for a free slot first. The arrays must not change
+        until it is done.
+
+        Raises:
+            RunCancelled: an observer said so. CommitFailed: the run is complete, but not its
+                states. DeviceError, IndexOutOfRange: it failed; no state has changed.
+        """
+        with self._state:
+            while True:
+                if self._retired:
+                    raise Retired
+                if self._free_slots:
+                    break
+                self._state.wait()
+            slot = self._free_slots.pop(0)
+            if self._log:
+                self._log.acquire(slot)
+            self._threads[slot] = threading.get_ident()
+        try:
+            return self._run(slot, feeds, observers or {})
+        finally:
+            with self._state:
+                if self._log:
+                    self._log.release(slot)
+                self._free_slots.append(slot)
+                del self._threads[slot]
+                self._state.notify_all()
+
+    def take_faults(self) -> list[DeviceError]:
+        """Returns the first failure of each device, each once; after `retire` there are no more."""
+        with self._state:
+            faults, self._faults = self._faults, []
+        return faults
+
+    def retire(self) -> tuple[Session, ...]:
+        """Takes no new runs, waits for those under way, and frees all but the sessions of devices
+        that may still work on their memory. Returns these, to be closed as late as can be: all,
+        where a run's own observer or sink asks, which cannot wait for the end of that run.
+        """
+        me = threading.get_ident()
+        with self._state:
+            self._retired = True
+            self._state.notify_all()
+            self._state.wait_for(lambda: all(owner == me for owner in self._threads.values()))
+            if self._threads:
+                return tuple(self._sessions.values())
+            sessions, self._sessions = self._sessions, {}
+        close_all(session for index, session in sessions.items() if index not in self._busy)
+        return tuple(session for index, session in sessions.items() if index in self._busy)
+
+    def close(self) -> None:
+        """Waits for the runs under way, then frees what the plan holds; it cannot run any more."""
+        close_all(self.retire())
+
+    def _describe(self, run: RunRecord) -> str:
+        """Returns what a run is about, as errors name it."""
+        return self._reporter.describe(run.split)
+
+    def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> Results:
+        raise NotImplementedError
+
+    def _fail(self, run: RunRecord, error: DeviceError, blame: bool = True) -> None:
+        """Takes the executor out of use: the device may still work on the slot of the failed run.
+
+        blame: whether that is the device's fault, not that of a user who would not wait.
+        """
+        error.device = self.plan.machine.devices[run.device].name
+        error.during = self._describe(run)
+        with self._state:
+            self._retired = True
+            if blame and run.device not in self._failed:
+                self._faults.append(error)
+            self._failed.add(run.device)
+            if isinstance(error, DeviceTimeout):
+                self._busy.add(run.device)
+            self._state.notify_all()
+
+
+def _guarded(progress: Progress) -> Progress:
+    """What the caller's function raises is no device's failure."""
+
+    def call(what: str, done: int, total: int) -> None:
+        try:
+            progress(what, done, total)
+        except DeviceError as error:
+            raise PlanError(f"[progress] the function given failed: {error}") from error
+
+    return call
+
+
+def close_all(sessions: Iterable[Session]) -> None:
+    """Closes each; what cannot be freed, as a device does not answer, is a warning."""
+    for session in sessions:
+        try:
+            session.close()
+        except DeviceError as error:
+            warn(f"[close] {error}")

@@ -1,0 +1,143 @@
+"""A device that is slower than it is, for tests and drills: what does my program do when a card
+gets hot or another program takes its turn?
+
+    SlowedDevice("vulkan:0", slowdown=4.0)       each submission seems to take four times as long
+
+The work is the wrapped device's own. Its submissions end later, one after the other, each by what
+it really took times the slowdown. `slowdown` may be set at any time, also while runs go on.
+Examples: tests/scheduler/test_dynamic_runs.py, benchmarks/slowdown.py.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+from ..errors import DeviceError, DeviceTimeout
+from ..machine.links import Link
+from ..machine.spec import DeviceSpec
+from ..plan.value import CopyIn, PlanValue
+from ..types import NDArray, Progress
+from .device import Device, Session, Times
+from .states import StateStore
+from .vulkan import probe
+from .vulkan.opening import open_device
+
+
+class SlowedDevice:
+    """A device whose submissions take longer.
+
+    device: a Vulkan device's name or any Device with a real clock but the CPU. slowdown: at least
+    1, how many times longer than they really do.
+    """
+
+    def __init__(self, device: str | Device, slowdown: float = 1.0) -> None:
+        if isinstance(device, str):
+            info = probe.resolve(device)
+            device = open_device(info, info.name) if info.name != "cpu" else device
+        if isinstance(device, str) or device.spec.kind == "cpu":
+            raise DeviceError("[SlowedDevice] expected a device other than the cpu, got cpu")
+        self.device = device
+        self.slowdown = slowdown
+        self.free_s = -math.inf
+        """When all that was submitted before seems to end."""
+
+    @property
+    def name(self) -> str:
+        return self.device.name
+
+    @property
+    def spec(self) -> DeviceSpec:
+        return self.device.spec
+
+    @property
+    def link(self) -> Link | None:
+        return self.device.link
+
+    @property
+    def states(self) -> StateStore:
+        return self.device.states
+
+    def holds(self, key: object) -> bool:
+        return self.device.holds(key)
+
+    def prepare(
+        self, plan: PlanValue, index: int, progress: Progress | None = None
+    ) -> SlowedSession:
+        return SlowedSession(self, self.device.prepare(plan, index, progress))
+
+    def close(self) -> None:
+        self.device.close()
+
+
+class SlowedSession:
+    """One plan's share of a device that is slower than it is."""
+
+    def __init__(self, device: SlowedDevice, session: Session) -> None:
+        self._device = device
+        self._session = session
+        self._slow: dict[tuple[int, int], float] = {}
+        self._sent_s: dict[tuple[int, int], float] = {}
+        """By slot and split that has not ended, when it was submitted; in that order."""
+        self._ends_s: dict[tuple[int, int], float] = {}
+
+    def begin(self, slot: int) -> None:
+        self._session.begin(slot)
+
+    def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
+        self._session.stage(slot, copy, array)
+
+    def submit(self, slot: int, split: int, ticket: int) -> None:
+        self._ends_s.pop((slot, split), None)
+        self._sent_s[slot, split] = time.perf_counter()
+        self._slow[slot, split] = max(1.0, self._device.slowdown)
+        self._session.submit(slot, split, ticket)
+
+    def wait(self, slot: int, split: int, timeout_s: float) -> None:
+        limit_s = time.perf_counter() + timeout_s
+        self._session.wait(slot, split, timeout_s)
+        ends_s = self._end(slot, split)
+        if ends_s > limit_s:
+            raise DeviceTimeout(f"[wait] split {split} of {self._device.name} takes too long")
+        time.sleep(max(0.0, ends_s - time.perf_counter()))
+
+    def ends_s(self, slot: int, split: int) -> float | None:
+        if self._session.ends_s(slot, split) is None:
+            return None
+        return None if self._end(slot, split) > time.perf_counter() else -math.inf
+
+    def check(self, slot: int, split: int, ticket: int) -> None:
+        self._session.check(slot, split, ticket)
+
+    def fetch(self, slot: int, node: int) -> NDArray:
+        return self._session.fetch(slot, node)
+
+    def times_s(self, slot: int, split: int) -> Times:
+        taken_s, longest_s = self._session.times_s(slot, split)
+        slow = self._slow.get((slot, split), 1.0)
+        return (
+            None if taken_s is None else slow * taken_s,
+            None if longest_s is None else slow * longest_s,
+        )
+
+    def close(self) -> None:
+        self._session.close()
+
+    def _end(self, slot: int, split: int) -> float:
+        """Returns when a split that has really ended seems to end, and so all before it."""
+        for key in list(self._sent_s) if (slot, split) in self._sent_s else ():
+            if key[0] == slot:
+                self._end_one(key)
+            if key == (slot, split):
+                break
+        return self._ends_s.get((slot, split), -math.inf)
+
+    def _end_one(self, key: tuple[int, int]) -> None:
+        sent_s = self._sent_s.pop(key)
+        taken_s, _ = self._session.times_s(*key)
+        now_s = time.perf_counter()
+        if taken_s is None:  # a driver without timestamps: what the host saw
+            taken_s = now_s - max(sent_s, self._device.free_s)
+        start_s = max(sent_s, self._device.free_s)
+        end_s = max(now_s, start_s + self._slow[key] * max(0.0, taken_s))
+        self._device.free_s = self._ends_s[key] = end_s
