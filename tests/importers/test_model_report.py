@@ -64,8 +64,10 @@ def test_the_stages_of_a_run_and_the_steps_between_them() -> None:
         assert sum(parts) == pytest.approx(report.run.measured_s)
     kinds = [(span.kind, span.what) for span in report.timeline if span.kind in ("busy", "step")]
     assert kinds == [
-        ("busy", "graph 1, split 0"), ("step", "onnx.Unique"), ("busy", "graph 2, split 0")
-    ]  # fmt: skip
+        ("busy", "graph 1, split 0: neg"),
+        ("step", "onnx.Unique"),
+        ("busy", "graph 2, split 0: abs"),
+    ]
 
 
 def test_bodies_of_loops_belong_to_the_run() -> None:

@@ -165,7 +165,7 @@ def test_what_lies_outside_of_a_run_is_cut_off() -> None:
     stats = RunStats(0, 4.0, 0, 0, 0, 0, 0, (wild,), 10.0, spans)
     assert spans_of(run_of(GraphRun(plan, stats))) == (
         TimeSpan("copy", A, 0.0, 1.0, "split 0"),
-        TimeSpan("busy", A, 0.0, 4.0, "split 0"),
+        TimeSpan("busy", A, 0.0, 4.0, "split 0: exp"),
     )
 
 

@@ -134,7 +134,7 @@ def _reports(device: str, model: Model, sync: str) -> list[RunReport]:
             network.result()
             stats = network.compiled.stats
             assert stats is not None
-            run = GraphRun(network.compiled.plan, stats, expected)
+            run = GraphRun(network.compiled.plan, stats, expected=expected)
             out.append(make_report([run_of(run)]))
         network.close()
     return out

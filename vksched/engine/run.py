@@ -56,19 +56,20 @@ class Run:
     @property
     def stats(self) -> RunStats | None:
         """What the last finished run cost; None before the first."""
-        last = self._compiled.last_run
-        return last[1] if last is not None else None
+        return self._compiled.history.newest
 
-    def report(self, runs: int | None = None) -> RunReport:
+    def report(self, runs: int | None = None, advice: bool = True) -> RunReport:
         """Returns where the time of the last runs went, as medians: in all, on each device, for
         each op, beside what was predicted. `print` shows it as tables, `draw` as a picture.
 
         runs: how many at most. None: all that are remembered, 32 of the plan of now or fewer.
+        advice: whether to simulate the graph on other devices, too, which takes as long as some
+            plans of it; the same plan is not simulated twice.
 
         Raises:
             PlanError: there was no run yet.
         """
-        return report_last(self._compiled.history, runs)
+        return report_last(self._compiled.history, runs, advice)
 
     def __call__(self, /, *unnamed: Any, **inputs: Any) -> Result:
         """Runs once and returns the outputs in the form in which they were given to compile."""
@@ -78,8 +79,8 @@ class Run:
     def run_told(self, inputs: Mapping[str, Any]) -> tuple[Result, GraphRun | None]:
         """Runs once, as a call does; returns what that cost, too, where it is known."""
         feeds = self._feeds((), inputs, copy=False)
-        outputs, plan, stats = self._compiled.run(feeds, self._observers)
-        return self._pack(outputs), GraphRun(plan, stats) if stats is not None else None
+        outputs, ran = self._compiled.run(feeds, self._observers)
+        return self._pack(outputs), self._compiled.history.graph_run(*ran) if ran else None
 
     def submit(self, /, *unnamed: Any, **inputs: Any) -> Future[Result]:
         """Starts a run and returns at once. Inputs are copied, so the caller may change them."""

@@ -157,17 +157,17 @@ class ModelRun:
                 raise self._nothing_yet()
             return explain_stages(max(used, key=lambda pair: pair[0])[1], kept)
 
-    def report(self, runs: int | None = None) -> RunReport:
+    def report(self, runs: int | None = None, advice: bool = True) -> RunReport:
         """Returns where the time of the last runs of the model went, as medians: all graphs that a
         run goes through, and what the host does between them. See `Run.report`.
 
         runs: how many at most. None: all that are remembered, 32 through the same plans or fewer.
-            Runs that had to compile count only where there are no others.
+            Runs that had to compile count only where there are no others. advice: see there.
 
         Raises:
             PlanError: there was no run yet.
         """
-        return report_last(self._diary.history, runs)
+        return report_last(self._diary.history, runs, advice)
 
     def close(self) -> None:
         """Waits for its runs, those submitted too, and frees its memory on the devices; safe to

@@ -109,8 +109,8 @@ def check_objective(
     goal = Objective.of(given, where)
     if policy != "auto" and goal != LATENCY:
         raise PlanError(
-            f"[{where}] expected no objective with the policy {policy}, which only looks at latency, "
-            f'got {goal.name}; try policy="auto"'
+            f"[{where}] expected no objective with the policy {policy}, which weighs nothing, got "
+            f'{goal.name}; try policy="auto"'
         )
     return goal
 

@@ -60,14 +60,15 @@ class _Sum:
         self.measured_s = tuple(a + b for a, b in zip(before, measured_s, strict=True))
 
     def line(self, what: str) -> Line:
-        measured_s = statistics.median(self.measured_s)
+        measured_s = statistics.median_low(self.measured_s)
         return Line(what, self.predicted_s, measured_s, _part([self]))
 
 
 def lines_of(runs: Sequence[WholeRun], expected: Sequence[Prediction]) -> Lines:
-    """Returns medians of runs through the same plans, beside what was predicted.
+    """Returns medians of runs through the same plans, beside what was predicted; of an even number
+    of times the lower one in the middle, so that it is one that was measured.
 
-    expected: by graph. The run's own time is that of the run of median length.
+    expected: by graph.
     """
     devices: dict[str, _Sum] = {}
     ops: dict[tuple[str, str], _Sum] = {}

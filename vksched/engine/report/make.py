@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from ...errors import PlanError
 from ...plan.predict import Prediction, predict
 from ...units import format_seconds
+from .advice import advise
 from .lines import lines_of
 from .runs import GraphHistory, ModelHistory, WholeRun
 from .shares import Shares, shares_of, spans_of
@@ -19,8 +20,11 @@ OVER = 1.05
 """A device's own clock may say this much more than the host's for the same time."""
 
 
-def make_report(runs: Sequence[WholeRun]) -> RunReport:
-    """Returns the report of at least one run; all of them went through the same plans."""
+def make_report(runs: Sequence[WholeRun], advice: bool = False) -> RunReport:
+    """Returns the report of at least one run; all of them went through the same plans.
+
+    advice: whether to say which devices to remove or to add.
+    """
     middle = sorted(runs, key=lambda run: run.seconds)[(len(runs) - 1) // 2]
     expected = _expected(middle)
     lines = lines_of(runs, expected)
@@ -34,11 +38,12 @@ def make_report(runs: Sequence[WholeRun]) -> RunReport:
         len(middle.graphs),
         times,
         timeline,
+        advise(middle) if advice else None,
         tuple(_doubts(middle, times)),
     )
 
 
-def report_last(history: GraphHistory | ModelHistory, count: int | None = None) -> RunReport:
+def report_last(history: GraphHistory | ModelHistory, count: int | None, advice: bool) -> RunReport:
     """Returns the report of the last runs that are kept, all of them or `count`.
 
     Raises:
@@ -49,7 +54,7 @@ def report_last(history: GraphHistory | ModelHistory, count: int | None = None) 
     runs = history.last(count)
     if not runs:
         raise PlanError("[report] expected a run that has finished, got none; try run(...)")
-    return make_report(runs)
+    return make_report(runs, advice)
 
 
 def _expected(run: WholeRun) -> list[Prediction]:

@@ -18,8 +18,9 @@ from ...units import format_seconds
 from .lines import Line
 from .shares import Shares, TimeSpan
 
-LANES = ("busy", "copy", "wait")
+LANES = {"busy": "busy", "copy": "copy", "wait": "host wait"}
 """Those of each device, from top to bottom. A step of the host counts as busy."""
+GREY = "#e9e9e9", "#555555"
 PAIR, THICK = 30.0, 11.0
 """Heights of two bars side by side, and of one of them."""
 MOST_OPS = 12
@@ -33,12 +34,12 @@ def draw_report(
     told: str,
     times: Sequence[Shares],
     spans: Sequence[TimeSpan],
-    pairs: Sequence[tuple[str, int, Line]],
+    pairs: Sequence[tuple[str, int | None, Line]],
 ) -> str:
     """Returns the picture as SVG text; the same for the same values.
 
     told: a line below the title. times: of all devices; those without spans have no lanes. pairs:
-    what is drawn as two bars: a name, the number of its device's colour, the line.
+    what is drawn as two bars: a name, the number of its device's colour if it has one, the line.
     """
     rows = _rows(times, spans)
     middle = TOP + ROW * len(rows) + 60
@@ -50,7 +51,8 @@ def draw_report(
     add_text(root, MARGIN, middle - 8, "predicted (light) and measured (dark)", weight="bold")
     longest_s = max((max(p.predicted_s, p.measured_s) for _, _, p in pairs), default=0.0) or 1.0
     for at, (name, colour, line) in enumerate(pairs):
-        _draw_pair(root, middle + 6 + PAIR * at, name, colours_of(colour), line, longest_s)
+        colours = GREY if colour is None else colours_of(colour)
+        _draw_pair(root, middle + 6 + PAIR * at, name, colours, line, longest_s)
     return as_text(root)
 
 
@@ -61,11 +63,11 @@ def _rows(times: Sequence[Shares], spans: Sequence[TimeSpan]) -> list[Row]:
         bars.setdefault((span.device, lane), []).append(Bar(span.start_s, span.end_s, span.what))
     rows: list[Row] = []
     for number, share in enumerate(times):
-        for lane in LANES:
+        for lane, told in LANES.items():
             drawn = bars.get((share.device, lane), [])
             if drawn:
                 taken_s = sum(bar.finish_s - bar.start_s for bar in drawn)
-                note = f"{lane} {format_seconds(taken_s)}"
+                note = f"{told} {format_seconds(taken_s)}"
                 rows.append(Row(share.device, drawn, note, number))
     return rows
 

@@ -25,11 +25,23 @@ SPLITS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """What a plan was made with beside its policy; see `plan_graph`."""
+
+    overrides: tuple[tuple[str | int, str], ...] = ()
+    with_cpu: bool = False
+
+
+ANYTHING = Asked()
+
+
+@dataclass(frozen=True, slots=True)
 class GraphRun:
     """A run of one compiled graph. expected: of its plan, where that is known already."""
 
     plan: PlanValue
     stats: RunStats
+    asked: Asked = ANYTHING
     expected: Prediction | None = None
 
 
@@ -74,7 +86,8 @@ class GraphHistory:
     lock: what Python does in one step is enough.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, asked: Asked = ANYTHING) -> None:
+        self.asked = asked
         self._runs: deque[tuple[PlanValue, RunStats]] = deque(maxlen=RUNS)
 
     def add(self, plan: PlanValue, stats: RunStats) -> None:
@@ -96,7 +109,12 @@ class GraphHistory:
     def last(self, count: int | None = None) -> tuple[WholeRun, ...]:
         """Returns the last runs, all that are kept or `count` of them; none before the first."""
         runs = list(self._runs.copy())[-(count or 0) :]
-        return tuple(run_of(GraphRun(plan, stats)) for plan, stats in runs if plan is runs[-1][0])
+        newest = [self.graph_run(*run) for run in runs if run[0] is runs[-1][0]]
+        return tuple(map(run_of, newest))
+
+    def graph_run(self, plan: PlanValue, stats: RunStats) -> GraphRun:
+        """Returns a run of this graph."""
+        return GraphRun(plan, stats, self.asked)
 
 
 class ModelHistory:

@@ -18,11 +18,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import PlanError
+from ...plan.value import PlanValue
 from .runs import WholeRun
 
 HOST = "host"
 CLOSE = 1e-6
 """By what part of a run its shares may miss it: rounding."""
+KINDS = 4
+"""Ops that name a split."""
 Stretch = tuple[float, float]
 
 
@@ -68,8 +71,9 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class TimeSpan:
-    """A stretch of a run, in seconds from its start. kind: "busy", "copy" or "wait" of a device, or
-    "step" of the host between two graphs. what: the ops, or the split it was for.
+    """A stretch of a run, in seconds from its start. kind: "busy" of a device; "copy" or "wait" of
+    the host, for a device; "step" of the host between two graphs. what: the split with its ops, or
+    the split that it was for.
     """
 
     kind: str
@@ -92,7 +96,8 @@ def spans_of(run: WholeRun) -> tuple[TimeSpan, ...]:
     for number, graph in enumerate(run.graphs):
         within = f"graph {number + 1}, " if many else ""
         for work in graph.stats.splits:
-            add("busy", work.device, work.begin_s, work.end_s, f"{within}split {work.split}")
+            what = f"{within}split {work.split}: {_ops(graph.plan, work.split)}"
+            add("busy", work.device, work.begin_s, work.end_s, what)
         devices, splits = graph.plan.machine.devices, graph.plan.splits
         for kind, split, start_s, end_s in graph.stats.spans:
             name = devices[splits[split].device].name
@@ -100,6 +105,12 @@ def spans_of(run: WholeRun) -> tuple[TimeSpan, ...]:
     for step in run.steps:
         add("step", "cpu", step.start_s, step.end_s, step.op)
     return tuple(sorted(found, key=lambda span: (span.start_s, span.end_s)))
+
+
+def _ops(plan: PlanValue, split: int) -> str:
+    """Returns the kinds of ops of a split, the first ones of many."""
+    kinds = list(dict.fromkeys(plan.graph.nodes[node].op for node in plan.splits[split].nodes))
+    return ", ".join(kinds[:KINDS]) + (", ..." if len(kinds) > KINDS else "")
 
 
 def shares_of(run: WholeRun, spans: Sequence[TimeSpan]) -> tuple[Shares, ...]:

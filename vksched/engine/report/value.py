@@ -2,7 +2,7 @@
 
     lines.py   predicted beside measured: of the run, its devices, its ops --+
     shares.py  what each device did at each moment --------------------------+--> text, data,
-                                                                             |    picture
+    advice.py  which device to remove or to add -----------------------------+    picture
 
 Examples: tests/scheduler/test_report.py.
 """
@@ -16,6 +16,7 @@ from typing import Any
 
 from ...pictures.svg import save_picture
 from ...units import count_of, format_seconds
+from .advice import Advice
 from .lines import Line
 from .picture import MOST_OPS, draw_report
 from .shares import Shares, TimeSpan
@@ -28,7 +29,8 @@ class RunReport:
     run: from its start to its end. devices: on their own clocks, by name. ops: by device and op,
     the longest first. runs: how many the measured times are medians of. graphs: how many graphs a
     run goes through. times: what each device and the host did, and timeline: when; both of the run
-    of median length. notes: what does not fit together in these figures.
+    of median length. advice: devices to remove or to add; None where nobody asked. notes: what
+    does not fit together in these figures.
     """
 
     run: Line
@@ -38,6 +40,7 @@ class RunReport:
     graphs: int
     times: tuple[Shares, ...]
     timeline: tuple[TimeSpan, ...]
+    advice: Advice | None = None
     notes: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
@@ -50,6 +53,7 @@ class RunReport:
             "ops": [{"device": device, **asdict(line)} for device, line in self.ops],
             "times": [share.as_dict() for share in self.times],
             "timeline": [asdict(span) for span in self.timeline],
+            "advice": self.advice.as_dict() if self.advice is not None else None,
             "notes": list(self.notes),
         }
 
@@ -60,8 +64,9 @@ class RunReport:
             PlanError: the name does not end in .svg, or the file cannot be written.
         """
         colours = {share.device: number for number, share in enumerate(self.times)}
-        pairs = [(line.what, colours.get(line.what, 0), line) for line in (self.run, *self.devices)]
-        pairs += [(f"{op.what} on {d}", colours[d], op) for d, op in self.ops[:MOST_OPS]]
+        lines = self.run, *self.devices
+        pairs = [(line.what, colours.get(line.what), line) for line in lines]
+        pairs += [(f"{op.what} on {d}", colours.get(d), op) for d, op in self.ops[:MOST_OPS]]
         title = f"a run of {format_seconds(self.run.measured_s)}"
         told = "; ".join(self._told())
         save_picture(path, lambda: draw_report(title, told, self.times, self.timeline, pairs))
@@ -84,7 +89,8 @@ class RunReport:
 
     def lines(self) -> list[str]:
         """Returns what is told below the tables, a line each."""
-        return [*self._told(), *self.notes]
+        advised = self.advice.lines() if self.advice is not None else []
+        return [*self._told(), *advised, *self.notes]
 
     def _told(self) -> list[str]:
         out: list[str] = []

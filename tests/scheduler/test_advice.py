@@ -1,0 +1,184 @@
+"""Which devices a report says to remove or to add: by simulation, and over a margin only."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+import vksched as vs
+from vksched.engine.report.advice import AS_IT_IS, Advice, Choice, _cards, advise
+from vksched.engine.report.runs import Asked, GraphRun, WholeRun, run_of
+from vksched.machine.limits import Limits
+from vksched.runtime.stats import RunStats
+
+A, B = "null:0", "null:1"
+SHAPE = (64, 256)
+BYTES = 4.0 * SHAPE[0] * SHAPE[1]
+X = np.ones(SHAPE, np.float32)
+
+
+def scheduler(speeds: dict[str, float], policy: str = "auto") -> vs.Scheduler:
+    """Devices on which an op of one operand takes 1 us / speed, so that no CPU is faster."""
+    clock = vs.SimulatedClock()
+    devices = [
+        vs.NullDevice(
+            vs.DeviceSpec(
+                name,
+                "null",
+                flops_per_s=1e18,
+                bytes_per_s=2e6 * BYTES * speed,
+                submit_s=0.0,
+                round_s=0.0,
+            ),
+            clock,
+            vs.Link(1e7 * BYTES),
+        )
+        for name, speed in speeds.items()
+    ]
+    return vs.Scheduler(devices, trace=vs.Trace(clock), policy=policy, timeout_s=1e4)
+
+
+def chain(length: int = 4) -> vs.Tensor:
+    x = vs.input("x", SHAPE)
+    for number in range(length):
+        x = vs.exp(vs.softmax(x), name=f"n{number}")
+    return x
+
+
+def branches() -> vs.Tensor:
+    x = vs.input("x", SHAPE)
+    ends = [vs.softmax(vs.exp(vs.softmax(x + float(i)))) for i in range(2)]
+    return vs.matmul(ends[0][:1], vs.transpose(ends[1][:1]))
+
+
+def reported(sched: vs.Scheduler, outputs: vs.Tensor, **where: str) -> tuple[vs.Run, vs.RunReport]:
+    run = sched.compile(outputs, where or None)
+    run(x=X)
+    return run, run.report()
+
+
+def test_a_slow_device_is_advised_against_and_the_run_without_it_takes_that_long() -> None:
+    with scheduler({A: 1.0, B: 8.0}, policy="priority") as sched:
+        run, report = reported(sched, chain())
+    assert report.advice is not None and set(run.stats.device_seconds) == {A}  # type: ignore[union-attr]
+    best = report.advice.found[0]
+    assert best.what.startswith(f"without {A}") and report.run.measured_s > 5 * (best.seconds or 0)
+    with scheduler({B: 8.0}) as sched:
+        _, alone = reported(sched, chain())
+    assert alone.run.measured_s == pytest.approx(best.seconds)  # what was simulated comes true
+    told = [line for line in str(report).splitlines() if line.startswith(f"without {A}")]
+    assert len(told) == 1 and "instead of" in told[0] and ", by simulation" in told[0]
+    assert "devices are estimated, not measured" in told[0]
+
+
+def test_another_device_is_advised_where_two_would_share_the_work() -> None:
+    with scheduler({A: 1.0}) as sched:
+        _, report = reported(sched, branches())
+    assert report.advice is not None
+    best = report.advice.found[0]
+    assert best.what == f"with another {A}" and 0.25 < best.gain(report.advice.seconds) <= 0.5
+    with scheduler({A: 1.0, B: 1.0}) as sched:
+        _, two = reported(sched, branches())
+    assert two.run.measured_s == pytest.approx(best.seconds)
+    assert two.advice is not None and not two.advice.found
+
+
+def test_a_pin_to_a_slow_device_is_seen() -> None:
+    with scheduler({A: 8.0, B: 1.0}) as sched:
+        _, pinned = reported(sched, chain(), n1=B)
+        _, free = reported(sched, chain(5))
+    assert pinned.advice is not None and free.advice is not None
+    assert f"without {B}" in pinned.advice.found[0].what
+    assert not free.advice.found
+    assert free.lines() == [
+        "no device to remove or to add would make it faster by over 25 %, by simulation"
+    ]
+
+
+def test_of_equal_cards_one_is_suggested_and_none_that_the_cpu_plays() -> None:
+    with scheduler({A: 1.0, B: 1.0, "null:2": 2.0}) as sched:
+        plan = sched.compile(branches()).plan
+    equal = [spec.name for spec, _ in _cards(plan.machine)]
+    assert equal == [A, "null:2"]
+    played, *rest = plan.machine.devices
+    played = dataclasses.replace(played, limits=Limits(software=True))
+    machine = dataclasses.replace(plan.machine, devices=(played, *rest))
+    assert [spec.name for spec, _ in _cards(machine)] == [B, "null:2"]
+    lost = dataclasses.replace(rest[0], out_of_use="lost")
+    machine = dataclasses.replace(machine, devices=(played, lost, *rest[1:]))
+    assert [spec.name for spec, _ in _cards(machine)] == ["null:2"]
+
+
+def test_without_other_devices_nothing_is_said() -> None:
+    with vs.Scheduler(["cpu"]) as sched:
+        run = sched.compile(chain())
+        run(x=X)
+        report = run.report()
+    assert report.advice is not None and report.advice.choices == () == tuple(report.lines())
+
+
+def test_nobody_is_advised_who_did_not_ask() -> None:
+    with scheduler({A: 1.0}) as sched:
+        run, _ = reported(sched, branches())
+        report = run.report(advice=False)
+    assert report.advice is None and report.as_dict()["advice"] is None
+
+
+def test_graphs_of_a_run_add_up() -> None:
+    with scheduler({A: 1.0, B: 8.0}, policy="priority") as sched:
+        plans = [sched.compile(chain(n)).plan for n in (2, 4)]
+    stats = RunStats(0, 1.0, 0, 0, 0, 0, 0)
+    graphs = tuple(GraphRun(plan, stats) for plan in plans)
+    each = [advise(run_of(graph)) for graph in graphs]
+    both = advise(WholeRun(0.0, 1.0, (*graphs, graphs[0])))
+    assert both.seconds == pytest.approx(2 * each[0].seconds + each[1].seconds)
+    known = [{c.what: c.seconds or 0.0 for c in advice.choices} for advice in each]
+    assert {c.what for c in both.choices} == known[0].keys() == known[1].keys() - {AS_IT_IS}
+    for choice in both.choices:
+        assert choice.seconds == pytest.approx(2 * known[0][choice.what] + known[1][choice.what])
+
+
+def test_the_same_plan_is_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with scheduler({A: 1.0, B: 8.0}, policy="priority") as sched:
+        run, first = reported(sched, chain())
+        monkeypatch.setattr("vksched.engine.report.advice.compare_plan", None)
+        run(x=X)
+        assert run.report().advice == first.advice
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "gain", "worth"),
+    [
+        (True, True, 0.06, True),
+        (True, True, 0.04, False),
+        (True, False, 0.2, False),
+        (False, True, 0.2, False),
+        (False, False, 0.3, True),
+        (True, True, -1.0, False),
+    ],
+)
+def test_a_gain_has_to_be_over_the_margin(now: bool, then: bool, gain: float, worth: bool) -> None:
+    choice = Choice(f"without {B}", 2.0 * (1 - gain), then)
+    advice = Advice(2.0, now, (choice, Choice("cpu alone", None, True)))
+    assert advice.found == ((choice,) if worth else ())
+    data = json.loads(json.dumps(advice.as_dict()))
+    assert data["by"] == "simulation"
+    assert [each["worth_it"] for each in data["choices"]] == [worth, False]
+    assert data["choices"][0]["gain"] == pytest.approx(gain)
+    (line,) = advice.lines()
+    assert line.endswith(("by simulation", "estimated, not measured"))
+    assert ("estimated" in line) == (worth and not (now and then))
+
+
+def test_placements_of_the_caller_and_a_cpu_that_competes_are_kept() -> None:
+    with scheduler({A: 8.0, B: 1.0}) as sched:
+        run = sched.compile(chain(), {"n1": B})
+        run(x=X)
+        (last,) = run._compiled.history.last()
+    assert last.graphs[0].asked == Asked((("n1", B),), False)
+    free = advise(run_of(GraphRun(run.plan, last.graphs[0].stats)))
+    kept = advise(last)
+    assert free.seconds == kept.seconds  # both of the plan as it is
