@@ -19,7 +19,7 @@ BYTES = 4.0 * SHAPE[0] * SHAPE[1]
 """Of a value; a copy of it takes 1 s on the links here, and an op 1 s on a device."""
 
 
-def scheduler(a_slower: float = 1.0, b_slower: float = 1.0) -> vs.Scheduler:
+def scheduler(a_slower: float = 1.0, b_slower: float = 1.0, policy: str = "auto") -> vs.Scheduler:
     clock = vs.SimulatedClock()
     devices = [
         vs.NullDevice(
@@ -30,7 +30,7 @@ def scheduler(a_slower: float = 1.0, b_slower: float = 1.0) -> vs.Scheduler:
         )
         for name, slowdown in ((A, a_slower), (B, b_slower))
     ]
-    return vs.Scheduler(devices, trace=vs.Trace(clock), timeout_s=1e3, copies=1)
+    return vs.Scheduler(devices, trace=vs.Trace(clock), timeout_s=1e3, copies=1, policy=policy)
 
 
 def parts(run: vs.Run) -> dict[str, tuple[float, ...]]:
@@ -97,6 +97,27 @@ def test_a_copy_beside_work_is_no_copying() -> None:
     assert found[B] == seconds(1, 2, 0, 21)
     written = [s for s in spans if s.kind == "copy" and s.device == A]
     assert len(written) == 4 and sum(s.end_s - s.start_s for s in written) == pytest.approx(4)
+
+
+@pytest.mark.parametrize("policy", ["dynamic", "steal"])
+def test_runs_that_decide_where_pieces_go_have_reports_too(policy: str) -> None:
+    with scheduler(b_slower=2.0, policy=policy) as sched:
+        x = vs.input("x", SHAPE)
+        run = sched.compile([vs.exp(vs.softmax(x + float(i))) for i in range(4)])
+        for _ in range(3):
+            found = parts(run)
+        report = run.report()
+    assert report.runs == 1  # each run has a plan of its own
+    assert set(run.stats.device_seconds) == {A, B}  # type: ignore[union-attr]
+    for device in (A, B):
+        busy_s = run.stats.device_seconds[device]  # type: ignore[union-attr]
+        copied = [s for s in report.timeline if s.kind == "copy" and s.device == device]
+        assert found[device][0] == pytest.approx(busy_s)
+        assert found[device][1] > 0 and all(s.end_s - s.start_s == 1.0 for s in copied)
+    written = sum(len(split.copies_in) for split in run.plan.splits)
+    read = len(run.plan.crossings) + len(run.plan.graph.outputs)
+    assert found[HOST][1] == pytest.approx(written + read)  # 1 s each
+    assert found[HOST][2] > 0
 
 
 def test_a_device_without_work_is_idle_and_the_cpu_can_be_busy() -> None:

@@ -38,6 +38,7 @@ from .carrier import INTERRUPTED_S, Carrier, Results
 from .device import Device, Session, Times
 from .host.evaluate import Values
 from .record import Observers, Reporter, RunRecord
+from .stats import RunStats
 
 POLL_S = 50e-6
 """Between two questions whether one of several devices has ended its piece."""
@@ -87,20 +88,19 @@ class DynamicExecutor(Carrier):
         plan = plan_of(self.options, dispatch.tape, self.plan.policy, self.plan.notes)
         if check.wanted():
             fail_on(judge(verify_plan(plan), hands.told))
-        self._report(plan, run, hands, start, end)
-        return Results(outputs)
+        self.last_run = plan, self._report(plan, run, hands, start, end)
+        return Results(outputs, (), self.last_run)
 
     def _report(
         self, plan: DynamicPlan, run: RunRecord, hands: _Hands, start: float, end: float
-    ) -> None:
+    ) -> RunStats:
         """Tells of a run as of one of the plan that it turned out to be."""
         numbers = {sent.piece: split for split, sent in enumerate(hands.sent)}
         run.submitted_s = {numbers[piece]: s for piece, s in hands.submitted_s.items()}
         run.complete_s = {numbers[piece]: s for piece, s in hands.complete_s.items()}
         times = _Told([sent.times for sent in hands.sent])
         reporter = Reporter(plan, self._trace)
-        stats = reporter.report(run, dict.fromkeys(self._sessions, times), start, end)
-        self.last_run = plan, stats
+        return reporter.report(run, dict.fromkeys(self._sessions, times), start, end)
 
     def _describe(self, run: RunRecord) -> str:
         if run.split < 0:
@@ -134,12 +134,15 @@ class DynamicExecutor(Carrier):
 
 @dataclass(slots=True)
 class _Piece:
-    """A piece that was submitted. entries: what was copied in for it, as splits of its device."""
+    """A piece that was submitted. entries: what was copied in for it, as splits of its device.
+    number: how many were before it in this run.
+    """
 
     piece: int
     device: int
     split: int
     entries: tuple[int, ...]
+    number: int
     times: Times = (None, None)
 
 
@@ -187,6 +190,7 @@ class _Hands:
         start = self.now()
         if array is None:
             array = self._fetch(value, source)
+            start = self._keep("copy", self._of[source].number, start)
             self.run.crossing_bytes += self.options.graph.nodes[value].type.device_bytes
         else:
             self.run.input_bytes += array.nbytes
@@ -197,6 +201,7 @@ class _Hands:
         if value in there.entries:
             self._submit(device, there.entries[value])
             self._entries.setdefault(device, []).append(there.entries[value])
+        self._keep("copy", len(self.sent), start)
         if self.trace.active:
             name = self.options.machine.devices[device].name
             fields = {"node": value, "bytes": array.nbytes}
@@ -209,7 +214,7 @@ class _Hands:
         self.told.append(("submit", piece, device, HOST))
         self._submit(device, split)
         entries = tuple(self._entries.pop(device, ()))
-        self._of[piece] = _Piece(piece, device, split, entries)
+        self._of[piece] = _Piece(piece, device, split, entries, len(self.sent))
         self.sent.append(self._of[piece])
 
     def wait(self, heads: list[tuple[int, int]]) -> tuple[int, float]:
@@ -219,7 +224,7 @@ class _Hands:
         start = self.now()
         session, slot = self.sessions[known.device], self.run.slot
         session.wait(slot, known.split, self.timeout_s)
-        end = self.now()
+        end = self._keep("wait", known.number, start)
         self.told.append(("wait", piece, known.device, HOST))
         for split in (*known.entries, known.split):
             session.check(slot, split, self.run.ticket)
@@ -238,7 +243,7 @@ class _Hands:
 
     def output(self, node_id: int) -> NDArray:
         """Returns a result of its own memory."""
-        graph = self.options.graph
+        graph, start = self.options.graph, self.now()
         root = graph.root(node_id)
         values = Values(graph)
         for fed, given in self.run.feeds.items():
@@ -247,7 +252,15 @@ class _Hands:
             values[root] = self._fetch(root, self.options.makers[root])
         result = np.array(values[node_id], order="C", copy=True)
         self.run.output_bytes += result.nbytes
+        if root in self.options.makers:
+            self._keep("copy", self._of[self.options.makers[root]].number, start)
         return result
+
+    def _keep(self, kind: str, split: int, start: float) -> float:
+        """Keeps what the host did for the device of a split; returns when that ended: now."""
+        end = self.now()
+        self.run.spans.append((kind, split, start, end))
+        return end
 
     def _fetch(self, value: int, source: int) -> NDArray:
         device = self.run.device = self._of[source].device
