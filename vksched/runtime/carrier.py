@@ -30,12 +30,15 @@ class Retired(Exception):
     """The executor takes no runs any more; the one that it was asked for has not begun."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Results:
-    """outputs: as in `Graph.outputs`. kept: the next values of states, as in `Graph.kept`."""
+    """outputs: as in `Graph.outputs`. kept: the next values of states, as in `Graph.kept`. ran: the
+    plan of this very run and what it cost, once it is done.
+    """
 
     outputs: tuple[NDArray, ...]
     kept: tuple[NDArray, ...] = ()
+    ran: tuple[Plan, RunStats] | None = None
 
 
 class CommitFailed(Exception):
