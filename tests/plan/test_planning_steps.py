@@ -19,7 +19,7 @@ from vksched.bench.planning import random_graph, transformer
 from vksched.machine.limits import Limits
 from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan import planner
-from vksched.plan.make import by_cost, draft
+from vksched.plan.make import candidates, draft
 from vksched.plan.make.memory import Lifetime, MemoryUse
 
 SHAPE = (4, 16)
@@ -144,7 +144,7 @@ def steps(graph: str, machine: str, policy: str, count: int) -> tuple[float, int
 
 
 def check(graph: str, machine: str, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(by_cost, "LARGE", 0)  # so that both sizes are treated alike
+    monkeypatch.setattr(candidates, "LARGE", 0)  # so that both sizes are treated alike
     small, large = (steps(graph, machine, policy, count) for count in SIZES)
     each = [taken / (drafts if machine == "tight" else 1) for taken, drafts in (small, large)]
     assert max(small[1], large[1]) <= (MOST_DRAFTS if machine == "tight" else 1)

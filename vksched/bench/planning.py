@@ -25,7 +25,7 @@ import vksched as vs
 
 from ..machine.spec import DeviceSpec, Machine
 from ..plan import planner
-from ..plan.make import draft
+from ..plan.make import draft, weigh
 from .facts import Fact
 
 SIZES = (1_000, 10_000, 100_000)
@@ -173,7 +173,7 @@ def timed_stages(spent_s: dict[str, float]) -> Iterator[None]:
     """Adds up the time spent in each stage of the planner; what a stage calls counts as its own."""
     own = {
         (module, name): getattr(module, name)
-        for module in (planner, draft)
+        for module in (planner, draft, weigh)
         for name in STAGES
         if name in vars(module)
     }

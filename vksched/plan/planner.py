@@ -88,7 +88,7 @@ def plan_graph(
         chosen = Chosen()
         if policy == "auto":
             chosen = choose(support, overrides, with_cpu, goal, copies)
-        draft, spills = fitted(support, overrides, chosen.wishes)
+        draft, spills = chosen.fitted or fitted(support, overrides, None)
         count, why = most_copies(draft, copies, chosen.copies)
         about = (chosen.note,) if chosen.note else ()
         notes = (*about, *draft.notes, *spills, *why, *_slow(machine))

@@ -9,8 +9,10 @@ a wider one, and a single device has to win by it over the first one.
     candidates.py -> wishes -> weigh.py -> metrics of each --objective--> the best, by a margin
 
 Every candidate has all metrics, and an objective is no more than a way to compare them: latency has
-no path of its own. But only latency does without memory: a wish that a device has no room for goes
-to the next one, as in placement.py, which keeps pins and states as well.
+no path of its own. But only latency does without memory at first: a wish that a device has no room
+for goes to the next one, as in placement.py, which keeps pins and states as well. What wins is
+drafted to the end. Where its memory is short, it counts with the time that it takes then, and may
+lose. So the plan is never worse than one device alone.
 Complexity: O(edges * candidates). Examples: tests/plan/test_by_cost.py,
 tests/plan/test_plan_objectives.py.
 """
@@ -20,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...errors import OutOfMemory
 from ...machine.power import watts_of
 from ...machine.spec import Machine
 from ...schedule import Objective
@@ -28,8 +31,8 @@ from ...units import count_of
 from ..decision import Decision, Tradeoffs, value_text
 from ..support import Support
 from .candidates import Candidates
-from .placement import Overrides, Wishes
-from .weigh import Scale, Weighed
+from .placement import Overrides
+from .weigh import Fitted, Scale, Weighed
 
 MARGIN_MEASURED = 0.05
 """By this share a plan has to be better to win over a simpler one."""
@@ -39,12 +42,12 @@ MARGIN_ESTIMATED = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What won. wishes: for placement.py; None: the order of the devices. copies: runs under way at
-    once, where the caller leaves that open; None: as without a choice. decision: None where there
-    was nothing to weigh. note: for the user, "" without a choice.
+    """What won. fitted: its draft; None: the order of the devices decides. copies: runs under way
+    at once, where the caller leaves that open; None: as without a choice. decision: None where
+    there was nothing to weigh. note: for the user, "" without a choice.
     """
 
-    wishes: Wishes | None = None
+    fitted: Fitted | None = None
     copies: int | None = None
     decision: Decision | None = None
     note: str = ""
@@ -61,8 +64,11 @@ def choose(
     objective: Objective = LATENCY,
     copies: int | str = 1,
 ) -> Chosen:
-    """Returns the wishes of the best plan. with_cpu: the CPU competes; else it only takes what no
-    other device can. copies: as `plan_graph` takes them.
+    """Returns the best draft. with_cpu: the CPU competes; else it only takes what no other device
+    can. copies: as `plan_graph` takes them.
+
+    Raises:
+        OutOfMemory: no candidate fits.
     """
     devices = _competing(support.machine, with_cpu)
     quick = objective == LATENCY
@@ -72,10 +78,19 @@ def choose(
     if quick and ways.bound:
         return NO_CHOICE
     scale = Scale(support, overrides, copies, not quick)
-    found = [*scale.weigh(ways.singles(), needed=True), *scale.weigh(ways.spread(objective))]
-    won, decision = judge(found, objective, support.machine, devices)
-    note = _note(decision)
-    return Chosen(won.way.wishes, None if quick else won.candidate.copies, decision, note)
+    found = [*scale.weigh_singles(ways), *scale.weigh(ways.spread(objective))]
+    while True:
+        won, decision = judge(found, objective, support.machine, devices)
+        if won.fitted is not None:
+            break
+        at = found.index(won)
+        try:  # where memory is short it may take longer, and another one wins
+            found[at] = scale.fit(won)
+        except OutOfMemory:
+            del found[at]
+            if not any(each.way.device is not None for each in found):
+                raise
+    return Chosen(won.fitted, None if quick else won.candidate.copies, decision, _note(decision))
 
 
 def compare(
@@ -88,7 +103,7 @@ def compare(
     ways = Candidates(support, overrides, devices)
     scale = Scale(support, overrides, copies, True)
     every = Objective.of(dict.fromkeys(WORDS, 1.0))
-    found = [*scale.weigh(ways.singles(), needed=True), *scale.weigh(ways.spread(every))]
+    found = [*scale.weigh_singles(ways), *scale.weigh(ways.spread(every))]
     once: dict[object, Weighed] = {}
     for each in found:
         candidate = each.candidate

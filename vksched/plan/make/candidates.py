@@ -13,8 +13,8 @@ tests/plan/test_plan_objectives.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ...errors import PlanError
@@ -70,8 +70,8 @@ class Candidates:
 
     @property
     def bound(self) -> bool:
-        """Whether each node has one device only."""
-        return all(len(self.able(node.id)) == 1 for node in self.free_nodes())
+        """Whether there is nothing to choose, as the user has placed all nodes."""
+        return all(map(self.placed, self.free_nodes()))
 
     def singles(self) -> list[Way]:
         """Returns the devices that may take all that they can; of a large graph the first one and
@@ -82,10 +82,27 @@ class Candidates:
             wanted = [wanted[0], min(wanted[1:], key=self.total_s)]
         out: list[Way] = []
         for device in wanted:
-            rest = [d for d in range(len(self.names)) if d != device]
-            wishes = Wishes((device, *rest), {}, "")
-            out.append(Way(f"{SINGLE}{self.names[device]}", wishes, device))
+            out.append(self._single(device, range(len(self.names))))
         return out
+
+    def alone(self, device: int) -> Way:
+        """Returns the way that is left where there is no other device: what it cannot run or hold
+        goes to the CPU, not to the next device.
+        """
+        return self._single(device, (self.machine.cpu, *range(self.machine.cpu)))
+
+    def _single(self, device: int, then: Iterable[int]) -> Way:
+        order = (device, *(d for d in then if d != device))
+        return Way(f"{SINGLE}{self.names[device]}", Wishes(order, {}, ""), device)
+
+    def takes_all(self, device: int) -> bool:
+        """Whether a device can run, and has room for the weights of, all that is not placed."""
+        data, words = self.support.graph.data, self.support.graph.words
+        weights_bytes = WORD_BYTES * sum(words[weight] for weight in data)
+        roomy = weights_bytes <= self.machine.devices[device].memory_bytes
+        return (roomy or device == self.machine.cpu) and all(
+            device in self.able(n.id) or self.placed(n) for n in self.free_nodes()
+        )
 
     def spread(self, objective: Objective) -> Iterator[Way]:
         """Yields ways over several devices, each once."""
@@ -100,13 +117,14 @@ class Candidates:
 
     def _found(self, objective: Objective) -> Iterator[tuple[str, Sequence[str]]]:
         tasks, edges = self.tasks
-        problem = TaskGraph(tasks, edges)
+        problem, where = TaskGraph(tasks, edges), self.topology()
+        roomy = replace(where, memory_bytes={})
 
         def by(policy: str, goal: str | Objective = "latency") -> Iterator[tuple[str, list[str]]]:
             try:
-                found = schedule(problem, self.topology(), policy, goal)
-            except PlanError:  # not all of it fits: placement finds what stays in host memory
-                found = schedule(problem, self.topology(limited=False), policy, goal)
+                found = schedule(problem, where, policy, goal)
+            except PlanError:  # no room for all weights: placement leaves some in host memory
+                found = schedule(problem, roomy, policy, goal)
             word = goal if isinstance(goal, str) else goal.word or "the mix"
             name = found.policy if goal == "latency" else f"schedule for {word}"
             yield name, [found.device[task.name] for task in tasks]
@@ -155,7 +173,7 @@ class Candidates:
         if found is None:
             node, can = self.support.graph.nodes[node_id], self.support.can
             pin = self.pin(node)
-            if pin is not None and can(node, pin):
+            if pin is not None and self.placed(node):
                 found = (pin,)
             else:
                 found = tuple(d for d in self.devices if can(node, d)) or (self.machine.cpu,)
@@ -169,6 +187,11 @@ class Candidates:
             return self.pins.get(node.id)
         placed = [w for w in dict.fromkeys(graph.leaves_behind(node)) if w in self.pins]
         return self.pins[max(placed, key=lambda w: graph.words[w])] if placed else None
+
+    def placed(self, node: Node) -> bool:
+        """Whether a node has its device from the user, one that can run it."""
+        pin = self.pin(node)
+        return pin is not None and self.support.can(node, pin)
 
     def least_s(self, node: Node) -> float:
         """Returns the seconds of a node on the device that is fastest at it."""
@@ -197,7 +220,7 @@ class Candidates:
         graph, of_node = self.support.graph, dict[int, int]()
         for number, bundle in enumerate(self.bundles):
             of_node.update(dict.fromkeys(bundle.nodes, number))
-        held: set[int] = set()
+        held = set[int]().union(*(self.support.resident.values()))  # it takes no more room
         crossing: dict[tuple[int, int], dict[int, int]] = {}
         tasks: list[Task] = []
         results = {graph.root(node) for _, node in graph.outputs}
@@ -236,9 +259,9 @@ class Candidates:
         there = between(host, name).seconds(given_bytes) if given_bytes else 0.0
         return there + (between(name, host).seconds(taken_bytes) if taken_bytes else 0.0)
 
-    def topology(self, limited: bool = True) -> Topology:
+    def topology(self) -> Topology:
         """Returns the devices as `schedule` sees them: a value goes from device to host to device,
-        and where it arrives one more submission begins. limited: with the memory that they have.
+        and where it arrives one more submission begins.
         """
         links: dict[tuple[str, str], Link] = {}
         used = range(len(self.names))
@@ -247,9 +270,7 @@ class Candidates:
                 if a != b:
                     links[self.names[a], self.names[b]] = self.way(a, b)
         memory = {
-            spec.name: spec.memory_bytes
-            for spec in self.machine.devices
-            if limited and spec.kind != "cpu"
+            spec.name: spec.memory_bytes for spec in self.machine.devices if spec.kind != "cpu"
         }
         watts = {spec.name: watts_of(spec) for spec in self.machine.devices}
         return Topology(self.names, links, memory_bytes=memory, watts=watts)

@@ -116,6 +116,8 @@ class _Placer:
         self.wishes = wishes
         self.graph = support.graph
         self.machine = support.machine
+        self._gpus = wishes.order[: wishes.order.index(support.machine.cpu)]
+        """Devices that are asked before the CPU."""
         self.caps = caps
         self.device: dict[int, int] = {}
         self.rule: dict[int, str] = {}
@@ -252,7 +254,7 @@ class _Placer:
                 reasons.append(reason)
             if reasons:
                 self.passed_over[weight] = f", as {'; '.join(reasons)}"
-            full = any(self.support.can(node, d) for d in range(cpu))
+            full = any(self.support.can(node, d) for d in self._gpus)
         if home < cpu or full or not cpu or self.graph.nodes[weight].op == "state":
             self.homes[weight] = home
             self._take(home, weight)
@@ -287,7 +289,7 @@ class _Placer:
             return False
         intensity = sum(map(self.support.flops, together)) / moved
         others = (self.homes.get(w, cpu) for w in weights)
-        for device in (d for d in dict.fromkeys((*others, *range(cpu))) if d != cpu):
+        for device in (d for d in dict.fromkeys((*others, *self._gpus)) if d != cpu):
             spec, room = self.machine.devices[device], self._room[device]
             # a window in the device's own memory takes as much as the weight would
             fits = spec.windows_apart or (self.kept.keys() >= {*streamed} and 2 * moved <= room)

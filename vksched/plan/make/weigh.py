@@ -17,14 +17,16 @@ tests/plan/test_plan_objectives.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from ...errors import OutOfMemory
+from ...types import WORD_BYTES
 from ..decision import Candidate
 from ..metrics import period, weigh
 from ..simulate import Part, Program, make_program
 from ..support import Support
-from .candidates import Way
+from .candidates import Candidates, Way
 from .draft import Draft, make_draft, memory_of
 from .fit import check_host, fit, most_copies, wanted_copies
 from .placement import Caps, Overrides, Wishes, place
@@ -34,17 +36,20 @@ CLOSE = 1.01
 """A stream takes the fewest copies whose period is at most so many times the least."""
 
 
+Fitted = tuple[Draft, list[str]]
+"""A draft within the memory of every device, and for each that was too small why."""
+
+
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """A candidate with what it came from."""
+    """A candidate with what it came from. fitted: its draft, where memory was laid out."""
 
     way: Way
     candidate: Candidate
+    fitted: Fitted | None = None
 
 
-def fitted(
-    support: Support, overrides: Overrides, wishes: Wishes | None
-) -> tuple[Draft, list[str]]:
+def fitted(support: Support, overrides: Overrides, wishes: Wishes | None) -> Fitted:
     """Returns a draft within the memory of every device, and for each that was too small why."""
 
     def try_caps(caps: Caps) -> Draft:
@@ -70,22 +75,71 @@ class Scale:
     copies: int | str
     exact: bool
 
-    def weigh(self, ways: Iterable[Way], needed: bool = False) -> list[Weighed]:
-        """Returns what some candidates take, once for each number of copies that they may have.
-
-        Raises:
-            OutOfMemory: none of them fits, and one is needed.
+    def weigh(self, ways: Iterable[Way]) -> list[Weighed]:
+        """Returns what some candidates take, once for each number of copies that they may have;
+        those that fit.
         """
         out: list[Weighed] = []
-        refused: OutOfMemory | None = None
         for way in ways:
-            try:
+            with suppress(OutOfMemory):
                 out += self._exactly(way) if self.exact else [self._quickly(way)]
-            except OutOfMemory as error:
-                refused = error
-        if needed and refused is not None and not out:
-            raise refused
         return out
+
+    def weigh_singles(self, ways: Candidates) -> list[Weighed]:
+        """Returns what single devices take, each with others for the rest, and with the CPU.
+
+        Raises:
+            OutOfMemory: none of them fits.
+        """
+        out: list[Weighed] = []
+        for way in ways.singles():
+            assert way.device is not None
+            alone, found = ways.alone(way.device), self.weigh([way])
+            sure = all(map(self._surely_fits, found))
+            out += self._settle(found, ways)
+            if alone.wishes == way.wishes:
+                continue
+            if sure and not self.exact and ways.takes_all(way.device):
+                out += [replace(each, way=alone) for each in found]  # it comes to the same
+            else:
+                out += self._settle(self.weigh([alone]), ways)
+        if not out:
+            fitted(self.support, self.overrides, ways.singles()[0].wishes)
+        return out
+
+    def _settle(self, found: list[Weighed], ways: Candidates) -> list[Weighed]:
+        """Returns what candidates take where memory may be short, in a graph that is small enough
+        to find that out for all of them: it may be less, as the CPU takes over.
+        """
+        if self.exact or not ways.few or all(map(self._surely_fits, found)):
+            return found
+        out: list[Weighed] = []
+        for each in found:
+            with suppress(OutOfMemory):
+                out.append(self.fit(each))
+        return out
+
+    def _surely_fits(self, each: Weighed) -> bool:
+        """Whether its devices have room for all values at once, twice for those that cross."""
+        machine = self.support.machine
+        need_bytes = 2 * WORD_BYTES * sum(self.support.graph.words)
+        used = (machine.devices[machine.index(name)] for name in each.candidate.devices)
+        return all(need_bytes <= spec.memory_bytes for spec in used if spec.kind != "cpu")
+
+    def fit(self, each: Weighed) -> Weighed:
+        """Returns a candidate with its memory laid out, and with what it takes then.
+
+        Raises:
+            OutOfMemory: it does not fit.
+        """
+        found = fitted(self.support, self.overrides, each.way.wishes)
+        draft, spills = found
+        if not spills:
+            return replace(each, fitted=found)
+        program = self._program(draft.outlines, draft.final_waits)
+        used, copies = self._used(draft.outlines), each.candidate.copies
+        metrics = weigh(program, self.support.machine, copies)
+        return Weighed(each.way, Candidate(each.way.name, used, copies, metrics), found)
 
     def _quickly(self, way: Way) -> Weighed:
         support = self.support
@@ -100,7 +154,8 @@ class Scale:
         return Weighed(way, Candidate(way.name, used, copies, metrics))
 
     def _exactly(self, way: Way) -> list[Weighed]:
-        draft, _ = fitted(self.support, self.overrides, way.wishes)
+        found = fitted(self.support, self.overrides, way.wishes)
+        draft, _ = found
         program = self._program(draft.outlines, draft.final_waits)
         used = self._used(draft.outlines)
         counts = [most_copies(draft, self.copies)[0]]
@@ -111,7 +166,7 @@ class Scale:
         for copies in dict.fromkeys(counts):
             peak_bytes = max(memory.peak_bytes for memory in memory_of(draft, copies))
             metrics = weigh(program, self.support.machine, copies, peak_bytes)
-            out.append(Weighed(way, Candidate(way.name, used, copies, metrics)))
+            out.append(Weighed(way, Candidate(way.name, used, copies, metrics), found))
         return out
 
     def _program(self, outlines: Sequence[Outline], final_waits: tuple[int, ...]) -> Program:

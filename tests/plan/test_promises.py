@@ -1,0 +1,187 @@
+"""All promises of plans, for all policies, on drawn graphs and machines: the checks of verify and
+of happens-before, memory, pins, states, and that no plan by cost is slower than one device alone.
+
+VKSCHED_PLANS=2000 draws so many cases for each policy, as `make test-all` does.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from conftest import THOROUGH
+from drawn_plans import EVERY, Case, draw_case
+from graphs import assert_memory
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import vksched as vs
+from vksched.machine.links import Link, Links
+from vksched.machine.spec import DeviceSpec, Machine
+from vksched.plan.check.happens import check_plan
+from vksched.plan.make.by_cost import MARGIN_ESTIMATED, known
+from vksched.plan.make.candidates import LARGE
+from vksched.plan.make.placement import Wishes, resolve_overrides
+from vksched.plan.plan import Plan
+from vksched.plan.simulate import simulate
+
+PLANS = int(os.environ.get("VKSCHED_PLANS", "2000" if THOROUGH else "6"))
+PIECE = min(PLANS, 100)
+"""Cases in one test, so that no test is long."""
+ROUNDING = 1 + 1e-9
+RANDOM = settings(deadline=None, max_examples=25)
+
+pieces = pytest.mark.parametrize("first", range(0, PLANS, PIECE))
+
+
+def check(case: Case, plan: Plan, seed: int) -> None:
+    """Raises where a promise of a plan is broken."""
+    check_plan(plan.verify(), plan.copies + 1, seed)
+    assert_memory(plan)
+    devices, graph = plan.machine.devices, plan.graph
+    for pool in plan.machine.pools:
+        need = sum(plan.memory[d].needed_bytes for d in pool)
+        assert need <= min(devices[d].memory_bytes for d in pool)
+    for node_id, (device, _) in resolve_overrides(graph, plan.machine, case.overrides).items():
+        node, stays = graph.nodes[node_id], plan.placements[node_id].device == device
+        # what cannot be is told: a node that cannot run there, a weight that nothing reads there
+        assert stays or node.op == "input" or any(node.name in note for note in plan.notes), node
+    written = {node for node, state in graph.states.items() if node != state}
+    assert not written or plan.copies == 1
+    for device, there in (case.resident or {}).items():
+        for node_id in there & graph.states.keys():
+            assert plan.placements[node_id].device == device
+    for split in plan.splits:
+        assert not devices[split.device].out_of_use
+
+
+def drawn_wishes(case: Case, rng: np.random.Generator) -> Wishes:
+    """Returns a device for each node, drawn: what no schedule would ask for."""
+    order = tuple(int(d) for d in rng.permutation(len(case.machine.devices)))
+    on = {n.id: int(rng.integers(len(order))) for n in case.graph.ops if rng.random() < 0.8}
+    return Wishes(order, on, "drawn")
+
+
+# -- promises --------------------------------------------------------------------------------------
+
+
+@pieces
+@pytest.mark.parametrize("policy", EVERY)
+def test_plans_of_every_policy_keep_their_promises(policy: str, first: int) -> None:
+    for seed in range(first, first + PIECE):
+        case = draw_case(seed)
+        check(case, case.plan(policy), seed)
+
+
+@pieces
+def test_plans_of_any_wishes_keep_their_promises(first: int) -> None:
+    for seed in range(first, first + PIECE):
+        case = draw_case(seed)
+        check(case, case.follow(drawn_wishes(case, np.random.default_rng(seed))), seed)
+
+
+@RANDOM
+@given(st.integers(0, 1 << 32), st.integers(1, 12), st.sampled_from(["priority", "auto"]))
+def test_small_graphs_keep_them_and_are_planned_alike_twice(
+    seed: int, most: int, policy: str
+) -> None:
+    case = draw_case(seed, most)
+    one, two = case.plan(policy), case.plan(policy)
+    check(case, one, seed)
+    assert (one.splits, one.placements, one.memory) == (two.splits, two.placements, two.memory)
+
+
+# -- never worse -----------------------------------------------------------------------------------
+
+
+def check_no_single_is_faster(case: Case) -> None:
+    """A plan by cost takes at most what each device takes with the CPU and no other one. Where
+    costs are estimates the first device stays unless another one is faster by the margin.
+    """
+    assert len(case.graph.nodes) < LARGE
+    took_s = simulate(case.plan("auto")).seconds
+    margin = 1.0 if known(case.machine, case.competing) else 1 - MARGIN_ESTIMATED
+    for device in case.competing:
+        alone_s = simulate(case.alone(device)).seconds
+        assert margin * took_s <= alone_s * ROUNDING, case.machine.devices[device].name
+
+
+@pieces
+def test_no_plan_by_cost_is_slower_than_one_device_alone(first: int) -> None:
+    for seed in range(first, first + PIECE):
+        check_no_single_is_faster(draw_case(seed))
+
+
+@pieces
+def test_one_more_device_never_makes_a_plan_slower(first: int) -> None:
+    """The same as users see it: with devices taken away, and nothing placed on them."""
+    for seed in range(first, first + PIECE):
+        case = replace(draw_case(seed), overrides=(), resident=None)
+        if not known(case.machine, case.competing):
+            continue
+        took_s = simulate(case.plan("auto")).seconds
+        devices, cpu = case.machine.devices, case.machine.devices[-1]
+        for spec in (devices[d] for d in case.competing):
+            left = (spec,) if spec.kind == "cpu" else (spec, cpu)
+            fewer = replace(case, machine=Machine(left, case.machine.links))
+            alone_s = simulate(fewer.plan("priority")).seconds
+            assert took_s <= alone_s * ROUNDING, (seed, spec.name)
+
+
+# -- what was found --------------------------------------------------------------------------------
+
+
+def layers(count: int, width: int = 32) -> vs.Tensor:
+    x = vs.input("x", (width, width))
+    for i in range(count):
+        weight = vs.weight(np.zeros((width, width), np.float32), name=f"w{i}")
+        x = vs.matmul(x, weight, name=f"p{i}")
+    return x
+
+
+WEIGHT_BYTES = 4 * 32 * 32
+
+
+def two(flops_per_s: float = 1e9, cpu: float = 1e9, **first: object) -> Machine:
+    """Two devices, the first one as given, and the CPU."""
+    specs = [
+        DeviceSpec("null:0", "null", flops_per_s=1e9, bytes_per_s=1e9, **first),  # type: ignore[arg-type]
+        DeviceSpec("null:1", "null", flops_per_s=flops_per_s, bytes_per_s=flops_per_s),
+        DeviceSpec("cpu", "cpu", flops_per_s=cpu, bytes_per_s=cpu, submit_s=0.0),
+    ]
+    return Machine(tuple(specs), Links(default=Link(1e9, 1e-6)))
+
+
+def test_more_weights_are_placed_on_a_device_than_it_holds() -> None:
+    graph, _ = vs.build_graph(layers(4))
+    machine = two(memory_bytes=3 * WEIGHT_BYTES, page_bytes=2 * WEIGHT_BYTES)
+    case = Case(graph, machine, tuple((f"w{i}", "null:0") for i in range(4)))
+    check(case, case.plan("auto"), 0)
+
+
+def test_what_one_device_cannot_run_goes_to_the_cpu_where_the_other_one_is_slow() -> None:
+    y = layers(2)
+    graph, _ = vs.build_graph(vs.gather(y, np.arange(4, dtype=np.int32)))
+    picky = vs.DeviceSpec("", "").limits
+    machine = two(1e4, limits=replace(picky, storage_buffers=3))
+    case = Case(graph, machine)
+    plan = case.plan("auto")
+    assert "null:1" not in {machine.devices[s.device].name for s in plan.splits}
+    check_no_single_is_faster(case)
+
+
+def test_a_device_with_little_memory_is_weighed_as_it_is_then() -> None:
+    graph, _ = vs.build_graph(layers(8))
+    machine = two(3e8, memory_bytes=4 * WEIGHT_BYTES, page_bytes=2 * WEIGHT_BYTES, submit_s=0.0)
+    case = Case(graph, machine)
+    check_no_single_is_faster(case)
+    check(case, case.plan("auto"), 0)
+
+
+@pytest.mark.parametrize("seed", [14, 34, 43, 80, 114, 123, 147, 1053, 1100])
+def test_what_draws_have_found_stays_mended(seed: int) -> None:
+    case = draw_case(seed)
+    check(case, case.plan("auto"), seed)
+    check_no_single_is_faster(case)
