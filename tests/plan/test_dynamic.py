@@ -127,9 +127,9 @@ def test_what_the_host_did_too_early_is_found() -> None:
         assert isinstance(executor, DynamicExecutor)
         settle = vars(DynamicExecutor)["_report"]
 
-        def keep(self: DynamicExecutor, plan: DynamicPlan, *rest: object) -> None:
+        def keep(self: DynamicExecutor, plan: DynamicPlan, *rest: object) -> object:
             seen.extend((plan, list(rest[1].told)))  # type: ignore[attr-defined]
-            settle(self, plan, *rest)
+            return settle(self, plan, *rest)
 
         executor._report = keep.__get__(executor)  # type: ignore[method-assign]
         run(x=np.ones((128, 128), np.float32))

@@ -85,7 +85,7 @@ def test_wrong_overrides_are_clear_errors() -> None:
         make_plan(y, {"encoder.ub": A})
     with pytest.raises(vs.DeviceError, match="null:0, null:1, null:2, cpu, got 'gpu'"):
         make_plan(y, {"*": "gpu"})
-    with pytest.raises(vs.PlanError, match="policy of priority, auto, got 'best'"):
+    with pytest.raises(vs.PlanError, match="policy of priority, auto, dynamic, steal, got 'best'"):
         vs.plan_graph(vs.build_graph(y)[0], make_machine(), policy="best")
     with pytest.raises(vs.PlanError, match="at least 1 copy, got 0"):
         make_plan(y, copies=0)

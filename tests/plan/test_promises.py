@@ -21,6 +21,7 @@ import vksched as vs
 from vksched.machine.links import Link, Links
 from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.check.happens import check_plan
+from vksched.plan.dynamic.dispatch import POLICIES as DECIDE
 from vksched.plan.make.by_cost import MARGIN_ESTIMATED, known
 from vksched.plan.make.candidates import LARGE
 from vksched.plan.make.placement import Wishes, resolve_overrides
@@ -72,7 +73,11 @@ def drawn_wishes(case: Case, rng: np.random.Generator) -> Wishes:
 def test_plans_of_every_policy_keep_their_promises(policy: str, first: int) -> None:
     for seed in range(first, first + PIECE):
         case = draw_case(seed)
-        check(case, case.plan(policy), seed)
+        if policy in DECIDE and (case.graph.states or case.observed):
+            with pytest.raises(vs.PlanError, match=r'try policy="auto"'):
+                case.plan(policy)
+        else:
+            check(case, case.plan(policy), seed)
 
 
 @pieces

@@ -185,7 +185,8 @@ class _Maker:
         on: list[list[int]] = [[] for _ in pieces]
         for device in range(machine.cpu):
             wanted = [number for number in range(count) if device in able[number]]
-            wanted.sort(key=lambda number: (number in covered, number))
+            # what no other device may run comes first, then what no other one has
+            wanted.sort(key=lambda number: (len(able[number]) > 1, number in covered, number))
             held = self._most(pieces, wanted, device)
             if len(held) < len(wanted):
                 self.notes.append(
@@ -198,7 +199,27 @@ class _Maker:
         for number, devices in enumerate(on):
             if machine.cpu in able[number] or not devices:
                 devices.append(machine.cpu)
+        self._tell_moved(
+            {n: on[number] for number, piece in enumerate(pieces) for n in piece.nodes}
+        )
         return [tuple(devices) for devices in on]
+
+    def _tell_moved(self, on: Mapping[int, Sequence[int]]) -> None:
+        """Notes the nodes and weights that the user gave a device which does not get them."""
+        graph, moved = self.support.graph, dict[int, str]()
+        read: dict[int, set[int]] = {}
+        for node_id, devices in on.items():
+            node, pin = graph.nodes[node_id], self._pins.get(node_id)
+            if pin is not None and pin not in devices and self.support.can(node, pin):
+                moved[node_id] = ", which has no room for it"
+            for leaf in graph.leaves_read(node):
+                read.setdefault(leaf, set()).update(devices)
+        for leaf, devices_of in read.items():
+            if leaf in graph.data and self._pins.get(leaf, min(devices_of)) not in devices_of:
+                moved[leaf] = ", where nothing reads it"
+        for node_id, why in moved.items():
+            self.rules[node_id] += why
+            self.notes.append(f"{graph.nodes[node_id].name}: {self.rules[node_id]}")
 
     def _most(self, pieces: Sequence[Piece], wanted: list[int], device: int) -> list[int]:
         """Returns as many of the first pieces as a device has room for; devices that share a memory
