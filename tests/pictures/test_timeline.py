@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vksched.pictures.svg import CROSSING, colours_of
@@ -85,6 +85,7 @@ def test_nothing_and_no_time_are_drawn_too() -> None:
     assert [tip for *_, tip in bars_of(root)] == ["2 tasks: 0 s to 0 s"]
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0, 1e4), st.floats(0, 1e4)).map(sorted), min_size=1, max_size=40)
 )
@@ -94,6 +95,11 @@ def test_all_bars_are_inside_and_counted_once(times: list[list[float]]) -> None:
     assert all(LEFT <= x and x + width <= WIDTH - MARGIN + 0.52 for x, width, _ in found)
     counted = [tip.partition(":")[0] for *_, tip in found]
     assert sum(1 if name == "one" else int(name.split()[0]) for name in counted) == len(bars)
+
+
+def test_times_that_no_clock_tells_apart_are_drawn_as_none() -> None:
+    root = read(draw_timeline("", "", [Row("p", [Bar(0, 5e-324, "a"), Bar(0, 1e-16, "b")])]))
+    assert [tip.partition(":")[0] for *_, tip in bars_of(root)] == ["2 tasks"]
 
 
 def test_the_shortest_times_have_ticks() -> None:

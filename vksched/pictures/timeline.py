@@ -34,6 +34,8 @@ from .svg import (
 
 WIDTH, ROW, BAR = 960.0, 40.0, 24.0
 LEFT, MARGIN, TOP = 130.0, 16.0, 62.0
+LEAST_S = 1e-15
+"""What takes less takes no time at all."""
 MOST_LINES = 400
 """More lines from row to row would only be red."""
 
@@ -89,7 +91,8 @@ def draw_timeline(
     add_text(root, MARGIN, 22, title, weight="bold", size="12")
     add_text(root, MARGIN, 40, told)
     ends = [bar.finish_s for row in rows for bar in row.bars]
-    span_s = max([span_s, *ends, *(c.finish_s for c in crossings)]) or 1.0
+    span_s = max([span_s, *ends, *(c.finish_s for c in crossings)])
+    span_s = span_s if span_s > LEAST_S else 1.0
     scale = add_rows(root, rows, span_s, noun)
     if len(crossings) <= MOST_LINES:
         for crossing in crossings:
