@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from drawn_tasks import drawn
 
 from vksched.schedule import Link, Task, TaskGraph, Topology, policies, schedule
 from vksched.schedule.partial import GAPS, Partial
+from vksched.schedule.policies.heft import OTHER_RANKS, heft, rank_of
 from vksched.schedule.policies.peft import optimistic
 from vksched.schedule.problem import make_problem
 from vksched.schedule.ranks import downward, upward
+from vksched.schedule.simulate import simulate
 
 SECONDS = [
     (14, 16, 9),
@@ -46,6 +49,35 @@ def test_ranks_are_those_of_the_paper() -> None:
 @pytest.mark.parametrize(("policy", "makespan"), [("heft", 80), ("cpop", 86)])
 def test_makespans_are_those_of_the_paper(policy: str, makespan: float) -> None:
     assert schedule(PAPER, THREE, policy).verify().makespan_s == pytest.approx(makespan)
+
+
+@pytest.mark.parametrize(
+    ("by", "first"),
+    [
+        ("means", 11.0),
+        ("fastest", 7.0),
+        ("all links", 10.0),
+        ("half links", 9.5),
+        ("no links", 8.0),
+    ],
+)
+def test_ranks_count_devices_and_links_in_several_ways(by: str, first: float) -> None:
+    # two tasks of 2, 4 or 6 s; a transfer takes 3 s on six of nine pairs, and nothing on the others
+    seconds = {"p0": 2.0, "p1": 4.0, "p2": 6.0}
+    tasks = TaskGraph([Task("a", seconds), Task("b", seconds)], [("a", "b", 3)])
+    ranks = rank_of(make_problem(tasks, THREE), by)
+    assert ranks == pytest.approx([first, 2.0 if by == "fastest" else 4.0])
+
+
+def test_auto_begins_no_worse_than_heft_by_any_rank() -> None:
+    better = 0
+    for seed in range(8):
+        instance = drawn(seed, 40, 4)
+        problem = make_problem(*instance)
+        each = [simulate(problem, heft(problem, by)).makespan for by in ("means", *OTHER_RANKS)]
+        assert schedule(*instance, budget_s=0.02).makespan_s <= min(each) * (1 + 1e-9)
+        better += min(each) < each[0] * (1 - 1e-9)
+    assert better > 2  # or the other ranks would not be worth their time
 
 
 def test_auto_beats_all_policies_on_the_example() -> None:

@@ -3,7 +3,8 @@
     single, heft, fcp, ... --simulate--> the best --search--> schedule
 
 Policies come in the order of what they give for what they take, and as long as a share of the
-budget lasts; the first two always. A budget of 0 seconds gives the better of these two.
+budget lasts; the first two always. A budget of 0 seconds gives the better of these two. `heft` is
+asked by several ranks, for it is cheap, and each rank is best somewhere.
 
 Complexity: that of the budget, and of two policies. Examples: tests/schedule/test_auto.py.
 """
@@ -21,7 +22,8 @@ from .improve.search import search
 from .improve.steps import PER_S, steps_of
 from .memory import respecting_memory
 from .objectives import Objective, least_of, values_of
-from .policies import POLICIES, fastest, single
+from .policies import POLICIES, fastest, heft, single
+from .policies.heft import OTHER_RANKS
 from .problem import Problem
 from .simulate import Placed, simulate
 
@@ -41,6 +43,8 @@ ORDER = (
     "priority",
 )
 """Policies after `single`, those that earn most first."""
+AFTER = "mct"
+"""The policy behind which `heft` comes again, by other ranks."""
 SINGLES = 8
 """Single devices that are tried where not every device can do everything."""
 SHARE = 0.35
@@ -119,5 +123,9 @@ def _policies(
         for d in alone
     ]
     out += [(name, start, steps_of("heft", problem)) for name, start in STARTS if name in words]
-    out += [(name, POLICIES[name], steps_of(name, problem)) for name in ORDER]
+    for name in ORDER:
+        out.append((name, POLICIES[name], steps_of(name, problem)))
+        if name == AFTER:
+            cost = steps_of("heft", problem)
+            out += [("heft", partial(heft, by=rank), cost) for rank in OTHER_RANKS]
     return out

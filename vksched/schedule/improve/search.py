@@ -3,6 +3,8 @@
     schedule --kick--> worse --descent--> a local optimum --taken?--> schedule
                                                  '--- if shorter, or with a chance that falls
 
+At a few times the search goes back to the best schedule so far.
+
 A descent moves one critical task after the other to its best slot, until none shortens the longest
 way through it. A kick shifts a block of tasks that are connected to one device, or makes two tasks
 change devices. Blocks matter where transfers are long: there each task alone wants to stay where
@@ -33,6 +35,8 @@ BLOCKS = (1, 1, 2, 3, 5, 8)
 """Sizes of blocks."""
 CHAIN, TRIED = 0.5, 3
 """The chance that a kick shifts a chain where there is one, and the devices it tries."""
+RETURNS = (0.3, 0.5, 0.65, 0.8, 0.9)
+"""Parts of the budget after which the search goes on from the best schedule so far."""
 LONGER = 1e-9
 """Differences below this part are rounding."""
 
@@ -53,7 +57,13 @@ def search(
     elif problem.exclusive:
         local.load(found)
         now = best
+    returns = list(RETURNS)
     while local.steps < steps and best > bound * (1 + LONGER):
+        if returns and local.steps > returns[0] * steps:
+            del returns[0]
+            if now > best:
+                local.load(found)
+                now = best
         before = local.placed()
         kick(local, rng)
         descend(local, rng, steps)
