@@ -9,7 +9,7 @@ from drawn_tasks import Instance, drawn, instances, optimum
 from hypothesis import given, settings
 
 from vksched.schedule import Link, Task, TaskGraph, Topology, schedule
-from vksched.schedule.bounds import Bounds, area_bound, find_bounds
+from vksched.schedule.bounds import HINT, WEIGHTS, Bounds, area_bound, find_bounds
 from vksched.schedule.problem import make_problem
 
 
@@ -78,9 +78,24 @@ def test_bounds_are_under_the_optimum() -> None:
         assert bounds_of(tasks, where).value_s <= optimum(tasks, where)
 
 
-def test_without_scipy_weights_of_devices_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_scipy_weights_of_devices_say_what_to_install_where_it_matters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    tasks, where = drawn(1, 20, 3)
-    plan = schedule(tasks, where, "heft").verify()
-    assert plan.as_dict()["bounds_s"]["by"] == "weights of devices"
+    where = Topology(["p", "q"])
+    wide = TaskGraph([Task(f"t{i}", {"p": 1.0, "q": 2.0}) for i in range(9)])
+    plan = schedule(wide, where, "heft").verify()
+    assert plan.as_dict()["bounds_s"]["by"] == WEIGHTS + HINT
     assert plan.ratio >= 1.0
+    edges = [(f"t{i}", f"t{i + 1}", 0) for i in range(8)]
+    chain = TaskGraph(wide.tasks, edges)  # its path bounds it, whatever solves the area
+    assert schedule(chain, where, "heft").bounds.by == WEIGHTS
+
+
+def test_what_is_too_large_for_a_linear_program_asks_for_no_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    monkeypatch.setattr("vksched.schedule.bounds.CELLS", 3)
+    tasks = TaskGraph([Task(f"t{i}", {"p": 1.0 + i, "q": 2.0}) for i in range(9)])
+    assert schedule(tasks, Topology(["p", "q"]), "heft").bounds.by == WEIGHTS

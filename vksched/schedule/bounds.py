@@ -41,6 +41,8 @@ FULL = 2_000_000
 """Edges * devices * devices up to which each pair of devices is looked at for the path."""
 SHADE = 1e-9
 """By what part rounding of the linear program could put its value above the truth."""
+LINEAR, WEIGHTS = "linear program", "weights of devices"
+HINT = "; try pip install 'vksched[bounds]' for a linear program, whose bound may be higher"
 Table = NDArray[np.float64]
 
 
@@ -48,8 +50,9 @@ Table = NDArray[np.float64]
 class Bounds:
     """Lower bounds in seconds; those that the objective does not ask for are 0.
 
-    by: what the area came from, "linear program" or "weights of devices". peak_bytes, energy_j: of
-    what a device keeps, and of one run.
+    by: what the area came from, `LINEAR` or `WEIGHTS`; with `HINT` where only the lack of scipy
+    kept the largest bound from being a linear program's. peak_bytes, energy_j: of what a device
+    keeps, and of one run.
     """
 
     path_s: float = 0.0
@@ -83,10 +86,11 @@ def find_bounds(problem: Problem, objective: str = "latency", linear: bool = Tru
         area_s=area * (1 - SHADE),
         pinned_s=pinned_bound(problem) * (1 - SHADE),
         links_s=links_bound(problem) * (1 - SHADE),
-        by=by,
+        by=by.removesuffix(HINT),
         peak_bytes=peak_bound(problem),
     )
-    return replace(found, energy_j=energy_bound(problem, found.value_s) * (1 - SHADE))
+    found = replace(found, energy_j=energy_bound(problem, found.value_s) * (1 - SHADE))
+    return replace(found, by=by) if found.area_s == found.value_s else found
 
 
 def path_bound(problem: Problem) -> float:
@@ -177,12 +181,16 @@ def area_bound(problem: Problem, linear: bool = True) -> tuple[float, str]:
     rows, many = _kinds(problem)
     scale = float(np.where(np.isfinite(rows), rows, 0.0).max(initial=0.0))
     if scale <= 0.0:
-        return 0.0, "weights of devices"
+        return 0.0, WEIGHTS
+    by = WEIGHTS
     if linear and rows.size <= CELLS:
-        found = _linear(rows / scale, many)
+        try:
+            found = _linear(rows / scale, many)
+        except ImportError:
+            found, by = None, WEIGHTS + HINT
         if found is not None:
-            return found * scale, "linear program"
-    return _weighted(rows / scale, many) * scale, "weights of devices"
+            return found * scale, LINEAR
+    return _weighted(rows / scale, many) * scale, by
 
 
 def _kinds(problem: Problem) -> tuple[Table, Table]:
@@ -211,12 +219,14 @@ def _kinds(problem: Problem) -> tuple[Table, Table]:
 
 
 def _linear(rows: Table, many: Table) -> float | None:
-    """Returns the value of the linear program; None where scipy is missing or does not solve it."""
-    try:
-        from scipy.optimize import linprog
-        from scipy.sparse import coo_array
-    except ImportError:
-        return None
+    """Returns the value of the linear program; None where scipy does not solve it.
+
+    Raises:
+        ImportError: scipy is missing.
+    """
+    from scipy.optimize import linprog
+    from scipy.sparse import coo_array
+
     kinds, m = rows.shape
     can = np.isfinite(rows)
     row, column = np.nonzero(can)
