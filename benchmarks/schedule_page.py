@@ -1,4 +1,4 @@
-"""The tables and plots of schedules.py, for a terminal and for docs/scheduling/benchmark.md.
+"""The tables of schedules.py, for a terminal and for docs/scheduling/benchmark.md.
 
 The page keeps what people wrote; only what stands between `BEGIN` and `END` is replaced.
 """
@@ -13,17 +13,27 @@ from statistics import fmean
 import click
 from page import wrapped  # beside this file
 from rich.table import Table
-from schedule_measure import AUTO, OURS, SAGA, SINGLE, Row, goal_of, ratios_of, standings
+from schedule_measure import (
+    AUTO,
+    OURS,
+    SAGA,
+    SINGLE,
+    Row,
+    goal_of,
+    losses,
+    ratios_of,
+    standings,
+)
 
 BEGIN = "<!-- From here to the end mark: python benchmarks/schedules.py --write -->"
 END = "<!-- end -->"
-BINS = ((0.1, 0.32), (0.32, 1.0), (1.0, 3.2), (3.2, 10.0))
-"""Ratios of communication to computation that the plot puts together."""
-TIMED = (AUTO, "lookahead", "heft", SINGLE)
-"""Policies whose times are drawn."""
 MOST_FAMILIES = 3
-MOST_SHOWN = 2.0
-"""The worst ratio of the map of families; worse ones have the same colour."""
+BINS = (
+    ("ratio", "ratio", ((0.1, 0.5), (0.5, 2), (2, 10))),
+    ("speeds", "heterogeneity", ((1, 3), (3, 10), (10, 30))),
+    ("devices", "devices", ((2, 4), (4, 8), (8, 17))),
+)
+"""What instances are put together by: a word, the field of a row, and parts of its values."""
 
 
 def goals(rows: Sequence[Row]) -> list[str]:
@@ -80,11 +90,17 @@ def _cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     ]
 
 
-def markdown(rows: Sequence[Row], command: str, peer: str, pictures: Mapping[str, str]) -> str:
+def markdown(
+    rows: Sequence[Row],
+    command: str,
+    peer: str,
+    pictures: Mapping[str, str],
+    also: Mapping[str, Sequence[Row]] | None = None,
+) -> str:
     """Returns what stands between the marks of the page.
 
     command: that made the rows; peer: name and version of the other package; pictures: files by
-    caption.
+    caption; also: rows of more sets by what they are called.
     """
     both = [row for row in rows if row.consistent]
     alone = [row for row in rows if not row.consistent]
@@ -96,9 +112,12 @@ def markdown(rows: Sequence[Row], command: str, peer: str, pictures: Mapping[str
         "The fastest device is up to 30 times as fast as the slowest one. The mean transfer takes "
         "0.1 to 10 times the mean task. Every plan is checked by `verify`.",
         "",
-        "What `auto` reaches:",
+        "## What auto reaches",
         "",
         *(f"- {line}" for line in goals(both)),
+        "",
+        *_more_sets({MAIN: both, **(also or {})}),
+        "## Every policy and scheduler",
         "",
         "Ratios are those of the makespan to the best of all of saga's schedulers. `as good` "
         "counts the instances at or below 1. Times are CPU time of one plan. `no plan` counts "
@@ -107,25 +126,87 @@ def markdown(rows: Sequence[Row], command: str, peer: str, pictures: Mapping[str
         *_markdown_table(HEADINGS, _cells(both)),
         "",
     ]
-    for caption, name in pictures.items():
-        lines += [f"![{caption}]({name})", "", f"*{caption}*", ""]
-    lines += [
-        "Where each policy loses: the mean ratio by communication to computation, then by how many "
-        "times the fastest device is as fast as the slowest one; and the families of its worst "
-        "means.",
-        "",
-        *_markdown_table(*_by_kind(both)),
-    ]
     if alone:
         lines += [
-            "",
             f"{len(alone)} more instances are not consistent: a device is good at some kinds of "
             "tasks, bad at others, and cannot run some at all. Saga has no words for that. Here "
             "ratios are to the best of our own policies.",
             "",
             *_markdown_table(HEADINGS[1:], [cells[1:] for cells in _cells(alone)]),
+            "",
         ]
+    lines += [
+        "## Where each policy loses",
+        "",
+        "The mean ratio by communication to computation (`ratio`), by how many times the fastest "
+        "device is as fast as the slowest one (`speeds`), and by the number of devices:",
+        "",
+        *_markdown_table(*_by_kind(both)),
+        "",
+        "The families where a policy has its worst means, and its mean over all others than the "
+        "first of them:",
+        "",
+        *_markdown_table(*_by_family(both)),
+    ]
+    for caption, name in pictures.items():
+        lines += ["", f"![{caption}]({name})", "", f"*{caption}*"]
     return "\n".join(wrapped([*lines, ""]))
+
+
+MAIN = "the instances of this page"
+SETS = (
+    *("set", "schedulers", "instances", "as good", "share", "mean", "worst", "s, all"),
+    "slower half from, s",
+)
+LOST = ("set", "family", "tasks", "devices", "speeds", "ratio", "loses", "to")
+
+
+def _more_sets(sets: Mapping[str, Sequence[Row]]) -> list[str]:
+    """Returns how `auto` stands on each set, and where it loses; nothing without saga."""
+    cells, lost = [], []
+    for name, given in sets.items():
+        rows = [row for row in given if row.consistent]
+        goal = goal_of(rows)
+        if goal is None:
+            continue
+        ratios = ratios_of(rows, OURS, AUTO)
+        cells.append(
+            (
+                name,
+                str(len({run.policy for row in rows for run in row.runs if run.by == SAGA})),
+                str(len(rows)),
+                str(round(goal.share * len(rows))),
+                f"{goal.share:.1%}",
+                f"{goal.mean:.3f}",
+                f"{max(ratios):.3f}",
+                f"{goal.total_s:.1f}",
+                f"{goal.slow_s:.1f}" if math.isfinite(goal.slow_s) else "over the limit",
+            )
+        )
+        lost += [
+            (
+                name,
+                row.family,
+                str(row.tasks),
+                str(row.devices),
+                f"{row.heterogeneity:.1f}",
+                f"{row.ratio:.2f}",
+                f"{ratio - 1:.2%}",
+                who if who.count(",") < MOST_FAMILIES else f"{who.count(',') + 1} schedulers",
+            )
+            for ratio, row, who in losses(rows)
+        ]
+    if not cells:
+        return []
+    lines = [*_markdown_table(SETS, cells), ""]
+    if lost:
+        lines += [
+            "These are all instances where `auto` loses, and by how much:",
+            "",
+            *_markdown_table(LOST, lost),
+            "",
+        ]
+    return lines
 
 
 def _markdown_table(headings: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
@@ -137,37 +218,48 @@ def _markdown_table(headings: Sequence[str], cells: Sequence[Sequence[str]]) -> 
 
 
 def _by_kind(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Returns headings and cells: a line for each policy of ours."""
-    families = _grouped(rows, lambda row: row.family)
+    """Returns headings and cells: a line for each policy of ours, a column for each part."""
     parts = {
-        f"{word} {low:g} to {high:g}": [row for row in rows if low <= getattr(row, name) < high]
-        for word, name, bins in (
-            ("ratio", "ratio", ((0.1, 0.5), (0.5, 2), (2, 10))),
-            ("speeds", "heterogeneity", ((1, 3), (3, 10), (10, 30))),
-        )
+        _part(word, low, high): [row for row in rows if low <= getattr(row, name) < high]
+        for word, name, bins in BINS
         for low, high in bins
     }
     cells = []
-    for policy in _policies(rows):
-        means = [_mean(mine, policy) for mine in parts.values()]
-        worst = sorted(families, key=lambda name: -_mean(families[name], policy))[:MOST_FAMILIES]
-        names = ", ".join(f"{name} {_mean(families[name], policy):.2f}" for name in worst)
-        cells.append([policy, *("" if mean == 0 else f"{mean:.2f}" for mean in means), names])
-    return ["policy", *parts, "worst families"], cells
+    for policy in ours_in_order(rows):
+        means = [mean_of(mine, policy) for mine in parts.values()]
+        cells.append([policy, *("" if mean == 0 else f"{mean:.2f}" for mean in means)])
+    return ["policy", *parts], cells
 
 
-def _mean(rows: Sequence[Row], policy: str) -> float:
+def _by_family(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """Returns headings and cells: the worst families of each policy of ours."""
+    families, cells = grouped(rows, lambda row: row.family), []
+    for policy in ours_in_order(rows):
+        means = {name: mean_of(mine, policy) for name, mine in families.items()}
+        worst = sorted(means, key=lambda name: -means[name])[:MOST_FAMILIES]
+        rest = [row for row in rows if row.family not in worst[:1]]
+        names = ", ".join(f"{name} {means[name]:.2f}" for name in worst)
+        cells.append([policy, names, f"{mean_of(rest, policy):.2f}"])
+    return ["policy", "worst families", "mean without the first"], cells
+
+
+def _part(word: str, low: float, high: float) -> str:
+    """Returns the heading of a part; devices are whole numbers, so the last one is below high."""
+    return f"{word} {low:g} to {high - 1 if word == 'devices' else high:g}"
+
+
+def mean_of(rows: Sequence[Row], policy: str) -> float:
     """Returns the mean ratio of a policy of ours; 0 where there is no row."""
     return fmean(ratios_of(rows, OURS, policy) or [0.0])
 
 
-def _policies(rows: Sequence[Row]) -> list[str]:
+def ours_in_order(rows: Sequence[Row]) -> list[str]:
     """Returns our policies, `auto` first and one device last, the others by their mean."""
     found = [s.policy for s in standings(rows) if s.by == OURS]
     return sorted(found, key=lambda policy: (policy != AUTO, policy == SINGLE))
 
 
-def _grouped(rows: Sequence[Row], key: Callable[[Row], str]) -> dict[str, list[Row]]:
+def grouped(rows: Sequence[Row], key: Callable[[Row], str]) -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(key(row), []).append(row)
@@ -183,91 +275,3 @@ def insert(page: Path, text: str) -> None:
             f"[page] expected the marks {BEGIN} and {END} in {page}, got none; try to write them"
         )
     page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}", "utf-8")
-
-
-def plots(rows: Sequence[Row], folder: Path) -> dict[str, str]:
-    """Draws what there is into a folder; returns file names by caption."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise click.ClickException(
-            f"[page] expected matplotlib, got {error}; try pip install .[bench]"
-        ) from error
-    matplotlib.use("svg")
-    matplotlib.rcParams.update({"svg.hashsalt": "vksched", "svg.fonttype": "none"})
-    folder.mkdir(exist_ok=True)
-    both = [row for row in rows if row.consistent]
-    _draw_families(both, folder / "families.svg")
-    _draw_ratios(both, folder / "ratios.svg")
-    _draw_times(both, folder / "times.svg")
-    return {
-        "Where each policy loses: the mean ratio of its makespan to the best of saga's": (
-            "families.svg"
-        ),
-        "The mean ratio of makespans to the best of saga's, by communication to computation": (
-            "ratios.svg"
-        ),
-        "CPU time of a plan over tasks times devices; grey: the median of saga's": "times.svg",
-    }
-
-
-def _draw_families(rows: Sequence[Row], path: Path) -> None:
-    from matplotlib import pyplot
-
-    columns, families = _policies(rows), _grouped(rows, lambda row: row.family)
-    cells = [
-        [_mean(mine, policy) or float("nan") for policy in columns] for mine in families.values()
-    ]
-    size = (2.5 + 0.42 * len(columns), 1.6 + 0.24 * len(families))
-    figure, axes = pyplot.subplots(figsize=size, layout="constrained")
-    image = axes.imshow(cells, cmap="RdYlGn_r", vmin=2 - MOST_SHOWN, vmax=MOST_SHOWN, aspect="auto")
-    axes.set_xticks(range(len(columns)), columns, rotation=60, ha="right", fontsize="small")
-    axes.set_yticks(range(len(families)), list(families), fontsize="small")
-    for y, line in enumerate(cells):
-        for x, value in enumerate(line):
-            axes.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=6)
-    figure.colorbar(image, ax=axes, extend="max", shrink=0.6)
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
-
-
-def _draw_ratios(rows: Sequence[Row], path: Path) -> None:
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
-    axes.set_prop_cycle(color=pyplot.get_cmap("tab20").colors)
-    within = {b: [r for r in rows if b[0] <= r.ratio < b[1]] for b in BINS}
-    for policy in _policies(rows):
-        means = {b: mean for b, mine in within.items() if (mean := _mean(mine, policy))}
-        middles = [(low * high) ** 0.5 for low, high in means]
-        width = 2.5 if policy == AUTO else 1.2
-        axes.plot(middles, list(means.values()), "o-", label=policy, linewidth=width, markersize=4)
-    axes.axhline(1.0, color="grey", linestyle="--", linewidth=1)
-    axes.set(xscale="log", yscale="log", xlabel="communication to computation", ylabel="mean ratio")
-    axes.set_xticks([0.1, 0.3, 1, 3, 10], ["0.1", "0.3", "1", "3", "10"])
-    axes.set_yticks([1, 1.5, 2, 3, 5], ["1", "1.5", "2", "3", "5"])
-    axes.minorticks_off()
-    figure.legend(fontsize="small", loc="outside right upper")
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
-
-
-def _draw_times(rows: Sequence[Row], path: Path) -> None:
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    slow = [(r.tasks * r.devices, s) for r in rows if (s := r.slow_half_s) and math.isfinite(s)]
-    if slow:
-        axes.scatter(*zip(*slow, strict=True), color="grey", s=10, label="median of saga's")
-    for policy in TIMED:
-        points = [
-            (row.tasks * row.devices, run.seconds)
-            for row in rows
-            if (run := row.run_of(OURS, policy)) is not None and run.makespan_s is not None
-        ]
-        if points:
-            axes.scatter(*zip(*points, strict=True), s=8, label=policy)
-    axes.set(xscale="log", yscale="log", xlabel="tasks x devices", ylabel="seconds of CPU")
-    axes.legend(fontsize="small")
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)

@@ -1,7 +1,8 @@
 """The schedulers of the package anrg-saga, asked in a process of their own with a limit of time.
 
 Some of them take minutes for 50 tasks, and Python cannot stop a function. So a child process holds
-the package; it is ended when a scheduler runs over its limit, and a fresh one goes on.
+the package; it is ended when a scheduler runs over its limit, and a fresh one goes on. The limit is
+CPU time, so that saga loses no plans on a busy machine.
 
     parent: Instance --pipe--> child: saga.Network, saga.TaskGraph --schedule()--> starts and ends
 
@@ -34,6 +35,7 @@ import multiprocessing
 import os
 import random
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,6 +45,12 @@ from typing import Any
 
 START_S = 120.0
 """How long a child may take to begin: it imports saga."""
+BUSY = 20.0
+"""How many times its limit a scheduler may take by the wall's clock."""
+OVER = 87
+"""The exit code of a child whose scheduler ran over its limit."""
+LOOK_S = 0.05
+"""How often a child looks at its CPU time. A timer of the system would make that clock coarse."""
 PLAIN = (
     "BIL",
     "Cpop",
@@ -114,7 +122,7 @@ class Peers:
     """A child process with saga in it; use it in a `with` statement."""
 
     def __init__(self, limit_s: float) -> None:
-        """limit_s: what a scheduler may take, in seconds of the wall's clock."""
+        """limit_s: what a scheduler may take, in seconds of CPU."""
         self.limit_s = limit_s
         self._child: multiprocessing.process.BaseProcess | None = None
         self._pipe: Connection | None = None
@@ -133,13 +141,16 @@ class Peers:
             pipe.send(problem)
             self._known = problem
         pipe.send(name)
+        over = f"over {self.limit_s:g} s"
         try:
-            if pipe.poll(self.limit_s):
+            if pipe.poll(self.limit_s * BUSY):
                 answer: Answer = pipe.recv()
                 return answer
-            why = f"over {self.limit_s:g} s"
+            why = over
         except EOFError:
-            why = "the process ended"
+            assert self._child is not None
+            self._child.join(START_S)
+            why = over if self._child.exitcode == OVER else "the process ended"
         self.close()
         return Answer(why=why)
 
@@ -159,7 +170,7 @@ class Peers:
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
         with _environment("PYTHONHASHSEED", "0"):
-            self._child = context.Process(target=serve, args=(other,), daemon=True)
+            self._child = context.Process(target=serve, args=(other, self.limit_s), daemon=True)
             self._child.start()
         other.close()
         if not self._pipe.poll(START_S):
@@ -182,8 +193,11 @@ def _environment(name: str, value: str) -> Iterator[None]:
             os.environ[name] = before
 
 
-def serve(pipe: Connection) -> None:
-    """Answers what comes over the pipe, in the child: a problem is kept, a name is asked."""
+def serve(pipe: Connection, limit_s: float) -> None:
+    """Answers what comes over the pipe, in the child: a problem is kept, a name is asked.
+
+    limit_s: seconds of CPU after which a scheduler ends the process.
+    """
     logging.disable(logging.WARNING)
     import saga.schedulers
     import saga.schedulers.parametric.components  # noqa: F401
@@ -197,7 +211,26 @@ def serve(pipe: Connection) -> None:
                 problem = question
             else:
                 assert problem is not None
-                pipe.send(answer(question, problem))
+                with limited(limit_s):
+                    found = answer(question, problem)
+                pipe.send(found)
+
+
+@contextlib.contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Ends the process when it has taken so many seconds of CPU."""
+    done, end = threading.Event(), time.process_time() + seconds
+
+    def watch() -> None:
+        while not done.wait(LOOK_S):
+            if time.process_time() > end:
+                os._exit(OVER)
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
 
 
 def answer(name: str, problem: Problem) -> Answer:

@@ -28,8 +28,9 @@ from schedule_instances import (  # beside this file
     drawn_set,
 )
 from schedule_measure import Given, Row, Run, default_policies, losses, measure
-from schedule_page import as_table, goals, insert, markdown, plots
+from schedule_page import as_table, goals, insert, markdown
 from schedule_peers import PARAMETRIC, PLAIN, Peers, installed
+from schedule_plots import plots
 from schedule_workflows import families
 
 PAGE = Path(__file__).parent.parent / "docs" / "scheduling" / "benchmark.md"
@@ -86,12 +87,20 @@ def _wanted(text: str, known: Sequence[str], what: str) -> list[str]:
 @click.option("--policies", default="", help="Only these policies of vksched.")
 @click.option("--saga/--no-saga", default=True, help="Ask the package anrg-saga, too.")
 @click.option("--parametric", is_flag=True, help="Also the 72 schedulers that saga composes.")
-@click.option("--limit", default=5.0, show_default=True, help="Seconds for each one of saga's.")
+@click.option(
+    "--limit", default=5.0, show_default=True, help="Seconds of CPU for each one of saga's."
+)
 @click.option("--budget", type=float, help="Seconds for `auto`; its own default when not given.")
 @click.option("--seed", default=0, show_default=True, help="Of the instances, and of the policies.")
 @click.option("--json", "json_path", help="Write the rows as JSON to a file, or - for stdout.")
 @click.option("--from", "rows_path", type=click.Path(exists=True), help="Take rows of --json.")
 @click.option("--saga-from", "known", type=click.Path(exists=True), help="Rows with saga's runs.")
+@click.option(
+    "--also",
+    type=(str, click.Path(exists=True)),
+    multiple=True,
+    help="The name of another set and its rows, for the page; a name may be given again.",
+)
 @click.option("--write", is_flag=True, help="Write the page (needs matplotlib).")
 def main(
     quick: bool,
@@ -108,6 +117,7 @@ def main(
     json_path: str | None,
     rows_path: str | None,
     known: str | None,
+    also: Sequence[tuple[str, str]],
     write: bool,
 ) -> None:
     console = Console(stderr=json_path == "-")
@@ -152,7 +162,10 @@ def main(
             Path(json_path).write_text(text + "\n", "utf-8")
     if write:
         pictures = plots(rows, PAGE.parent)
-        insert(PAGE, markdown(rows, _command(), _peer(), pictures))
+        sets: dict[str, list[Row]] = {}
+        for name, path in also:
+            sets.setdefault(name, []).extend(_read(path))
+        insert(PAGE, markdown(rows, _command(), _peer(), pictures, sets))
 
 
 def tell(rows: Sequence[Row], console: Console) -> None:
@@ -184,10 +197,10 @@ def _read(path: str) -> list[Row]:
 
 def _command() -> str:
     given = [each for each in sys.argv[1:] if each != "--write"]
-    for option in ("--json", "--from", "--saga-from"):
-        if option in given:
+    for option, words in (("--json", 2), ("--from", 2), ("--saga-from", 2), ("--also", 3)):
+        while option in given:
             at = given.index(option)
-            del given[at : at + 2]
+            del given[at : at + words]
     return " ".join(["python benchmarks/schedules.py", *given])
 
 

@@ -23,6 +23,7 @@ try:
     import schedule_measure
     import schedule_page
     import schedule_peers
+    import schedule_plots
     import schedule_workflows
     import schedules
 finally:
@@ -320,9 +321,21 @@ def test_plots_and_tables_are_made_of_rows(tmp_path: Path) -> None:
         row(family, ours, ("Heft", 10.0, 1.0), ("ETF", 12.0, 3.0))
         for family, ours in (("lu", 8.0), ("fft", 12.0), ("lu", 10.0))
     ]
-    drawn = schedule_page.plots(rows, tmp_path / "made")
+    drawn = schedule_plots.plots(rows, tmp_path / "made")
     assert all((tmp_path / "made" / name).stat().st_size > 1000 for name in drawn.values())
     text = schedule_page.markdown(rows, "python benchmarks/schedules.py", "anrg-saga 2", drawn)
     assert "| vksched | auto | 2 of 3 | 1.000 | 1.20 |" in text
-    assert "| auto |  | 1.00 |  |  | 1.00 |  | fft 1.20, lu 0.90 |" in text
+    assert "| auto |  | 1.00 |  |  | 1.00 |  | 1.00 |  |  |" in text
+    assert "| auto | fft 1.20, lu 0.90 | 0.90 |" in text
     assert all(len(line) <= 100 or line.startswith(("|", "!")) for line in text.splitlines())
+
+
+def test_the_page_tells_of_more_sets_and_of_every_loss() -> None:
+    rows = [row("lu", 8.0, ("Heft", 10.0, 1.0)), row("fft", 12.0, ("Heft", 10.0, 1.0))]
+    more = [row("fft", 10.5, ("Heft", 10.0, 1.0), ("ETF", 10.0, 9.0)), row("lu", 1.0)]
+    text = schedule_page.markdown(rows, "here", "anrg-saga 2", {}, {"other seeds": more})
+    lines = text.splitlines()
+    assert "| the instances of this page | 1 | 2 | 1 | 50.0% | 1.000 | 1.200 | 4.0 | 2.0 |" in lines
+    assert "| other seeds | 2 | 2 | 0 | 0.0% | 1.050 | 1.050 | 2.0 | 5.0 |" in lines
+    assert "| the instances of this page | fft | 10 | 2 | 3.0 | 0.50 | 20.00% | Heft |" in lines
+    assert "| other seeds | fft | 10 | 2 | 3.0 | 0.50 | 5.00% | Heft, ETF |" in lines
