@@ -191,14 +191,20 @@ def _more_sets(sets: Mapping[str, Sequence[Row]]) -> list[str]:
                 str(row.devices),
                 f"{row.heterogeneity:.1f}",
                 f"{row.ratio:.2f}",
-                f"{ratio - 1:.2%}",
+                f"{ratio - 1:.2%}" if ratio > 1.0001 else "< 0.01%",
                 who if who.count(",") < MOST_FAMILIES else f"{who.count(',') + 1} schedulers",
             )
             for ratio, row, who in losses(rows)
         ]
     if not cells:
         return []
-    lines = [*_markdown_table(SETS, cells), ""]
+    lines = [
+        "The same for more sets. `schedulers` counts those of saga that were asked. `slower half "
+        "from` is what the fastest of their slower half took.",
+        "",
+        *_markdown_table(SETS, cells),
+        "",
+    ]
     if lost:
         lines += [
             "These are all instances where `auto` loses, and by how much:",
