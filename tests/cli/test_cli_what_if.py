@@ -42,7 +42,7 @@ def test_a_preset_tells_layers_time_and_each_device(
     assert re.search(r"layer\.0 \.\. probabilities +133  fast +\S+ us +144\.0 MiB", out)
     assert "one run, by simulation of estimates\n  fast works" in out
     for text in (
-        "fast: AMD Radeon RX 7900 XTX, by its data sheet",
+        "fast: AMD Radeon RX 7900 XTX, by its specification",
         "  without fast, small alone  ",
         "  without small, fast alone  ",
         "  cpu alone  ",
@@ -199,7 +199,7 @@ def test_presets_are_listed(capsys: pytest.CaptureFixture[str], show: Show) -> N
     assert code == 0 and err == ""
     for name in (*card_names(), *machine_names(), "pcie4x16", "ethernet10g"):
         assert name in out, name
-    assert "vendor's data sheet" in out
+    assert "public specifications" in out
     data = json.loads(call(capsys, "devices", "--presets", "--json")[1])
     assert [card["name"] for card in data["cards"]] == list(card_names())
     assert {machine["name"] for machine in data["machines"]} == set(machine_names())

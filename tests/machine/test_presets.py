@@ -31,8 +31,8 @@ DATA = ROOT / "vksched" / "machine" / "data"
 def test_a_card_has_figures_of_its_size(name: str) -> None:
     found = card(name)
     spec = found.spec()
-    assert found.source == "vendor's data sheet" and 2015 <= found.year <= 2030
-    assert spec.name == name and spec.kind == "null" and "by its data sheet" in spec.label
+    assert found.source == "public specifications" and 2015 <= found.year <= 2030
+    assert spec.name == name and spec.kind == "null" and "by its specification" in spec.label
     # on chips of these years no figure is beyond these
     assert 1e12 <= found.flops_per_s <= 2e14 and 3e10 <= found.bytes_per_s <= 4e12
     assert 4 * GIB <= found.memory_bytes <= 128 * GIB

@@ -1,7 +1,7 @@
 """Presets: cards and machines by name, from the figures that vendors print.
 
 Problem: "does adding this card help?" is asked before the card is there. Method: a file for each
-card in `data/cards`, with figures of its data sheet. What good kernels reach of these is a share,
+card in `data/cards`, with public figures of it. What good kernels reach of these is a share,
 the same for all cards, so that cards compare fairly. A machine in `data/machines` is written as
 users write theirs (files.py), and names cards.
 
@@ -30,7 +30,7 @@ from .ways import way
 PREFIX = "preset:"
 """What stands before the name of a preset, where a file could be named as well."""
 FLOPS_SHARE = 0.5
-"""Of the arithmetic of a data sheet: what kernels reach, by estimate."""
+"""Of the specified arithmetic: what kernels reach, by estimate."""
 BYTES_SHARE = 0.75
 """The same of the memory's bandwidth."""
 MEMORY_SHARE = 7 / 8
@@ -40,11 +40,11 @@ SUBMIT_S = 30e-6
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A card as its data sheet tells of it.
+    """A card as public specifications tell of it.
 
     flops_per_s: of float32, at most. bytes_per_s: of its memory, at most. link: the name of its
     own plug, as "pcie4x8". year: in which it came out. busy_watts: of the board; idle_watts: by
-    estimate, as data sheets have none. source: of the other figures. note: what a reader should
+    estimate, as specifications have none. source: of the other figures. note: what a reader should
     know of them.
     """
 
@@ -76,7 +76,7 @@ class Card:
         return DeviceSpec(
             name=name or self.name,
             kind="null",
-            label=f"{self.label}, by its data sheet",
+            label=f"{self.label}, by its specification",
             limits=self.limits,
             memory_bytes=memory_bytes,
             page_bytes=min(GIB, self.limits.max_buffer_bytes),
