@@ -77,13 +77,16 @@ def test_bodies_of_loops_belong_to_the_run() -> None:
         for _ in range(2):
             run(x=x, n=np.array(5))
         assert (run.report().graphs, run.report().runs) == (5, 1)
-        five = run.report().run
+        run_of_five = run.report()
+        five = run_of_five.run
         for _ in range(2):
             run(x=x, n=np.array(3))  # other plans: the runs before cannot be compared
         three = run.report()
         assert (three.graphs, three.runs) == (3, 2)
         assert three.run.measured_s == pytest.approx(0.6 * five.measured_s)
         assert three.run.predicted_s == pytest.approx(0.6 * five.predicted_s)
+        assert 0 < three.bound_s <= three.run.predicted_s  # of each turn of the loop
+        assert three.bound_s == pytest.approx(0.6 * run_of_five.bound_s)
 
 
 @quiet

@@ -93,7 +93,7 @@ def test_a_pin_to_a_slow_device_is_seen() -> None:
     assert pinned.advice is not None and free.advice is not None
     assert f"without {B}" in pinned.advice.found[0].what
     assert not free.advice.found
-    assert free.lines() == [
+    assert free.advice.lines() == [
         "no device to remove or to add would make it faster by over 25 %, by simulation"
     ]
 
@@ -117,7 +117,7 @@ def test_without_other_devices_nothing_is_said() -> None:
         run = sched.compile(chain())
         run(x=X)
         report = run.report()
-    assert report.advice is not None and report.advice.choices == () == tuple(report.lines())
+    assert report.advice is not None and report.advice.choices == () == tuple(report.advice.lines())
 
 
 def test_nobody_is_advised_who_did_not_ask() -> None:

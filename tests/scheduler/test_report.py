@@ -60,13 +60,14 @@ def test_a_report_has_the_run_its_devices_and_its_ops(run: vs.Run) -> None:
 def test_a_report_is_two_tables_and_plain_data(run: vs.Run) -> None:
     run(x=np.ones((64, 256), np.float32))
     report = run.report(advice=False)
-    expected, done = (table.splitlines() for table in str(report).split("\n\n"))
+    expected, done, told = (table.splitlines() for table in str(report).split("\n\n"))
     assert expected[0].split() == ["predicted", "measured", "ratio", "known"]
     assert [line.split()[0] for line in expected[1:]] == ["run", A, "exp", B, "softmax"]
     assert expected[2].split()[-3:] == ["1.00", "0", "%"]
     assert done[0].split() == ["busy", "copying", "waiting", "idle"]
     assert [line.split()[0] for line in done[1:]] == [A, B, "cpu", "host"]
     assert done[3].split()[-4:] == ["4.11", "ms", "100", "%"]
+    assert told == ["lower bound 2.62 ms: predicted at 1.05 times of it, measured at 1.57"]
     data = json.loads(json.dumps(report.as_dict()))
     assert data["run"]["measured_s"] == report.run.measured_s
     assert [line["what"] for line in data["devices"]] == [A, B]
@@ -74,6 +75,19 @@ def test_a_report_is_two_tables_and_plain_data(run: vs.Run) -> None:
     assert [each["device"] for each in data["times"]] == [A, B, "cpu", "host"]
     assert {each["kind"] for each in data["timeline"]} == {"busy", "copy", "wait"}
     assert (data["runs"], data["graphs"], data["notes"]) == (1, 1, [])
+
+
+def test_no_run_is_predicted_under_its_bound(run: vs.Run) -> None:
+    run(x=np.ones((64, 256), np.float32))
+    report = run.report(advice=False)
+    each_s = 2 * 4 * 64 * 256 / 1e8  # what an op reads and writes
+    assert report.bound_s == pytest.approx(2 * each_s)
+    assert report.of_bound is not None and 1.0 <= report.of_bound[0] < 1.1
+    assert report.of_bound[1] == pytest.approx(report.run.measured_s / report.bound_s)
+    data = report.as_dict()
+    assert (data["bound_s"], data["of_bound"]) == (report.bound_s, report.of_bound)
+    nothing = dataclasses.replace(report, bound_s=0.0)
+    assert nothing.of_bound is None and not any("bound" in line for line in nothing.lines())
 
 
 # -- several runs ----------------------------------------------------------------------------------

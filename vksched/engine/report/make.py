@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...errors import PlanError
+from ...plan.bound import find_bound
 from ...plan.predict import Prediction, predict
 from ...units import format_seconds
 from .advice import advise
@@ -38,6 +39,7 @@ def make_report(runs: Sequence[WholeRun], advice: bool = False) -> RunReport:
         len(middle.graphs),
         times,
         timeline,
+        sum(_bounds(middle)),
         advise(middle) if advice else None,
         tuple(_doubts(middle, times)),
     )
@@ -66,6 +68,15 @@ def _expected(run: WholeRun) -> list[Prediction]:
             known[key] = graph.expected or predict(graph.plan)
         out.append(known[key])
     return out
+
+
+def _bounds(run: WholeRun) -> list[float]:
+    """Returns for each graph of a run what no placement of its nodes would take less than."""
+    known: dict[int, float] = {}
+    for graph in run.graphs:
+        if id(graph.plan) not in known:
+            known[id(graph.plan)] = find_bound(graph.plan).latency_s
+    return [known[id(graph.plan)] for graph in run.graphs]
 
 
 def _doubts(run: WholeRun, times: Sequence[Shares]) -> list[str]:

@@ -29,7 +29,8 @@ class RunReport:
     run: from its start to its end. devices: on their own clocks, by name. ops: by device and op,
     the longest first. runs: how many the measured times are medians of. graphs: how many graphs a
     run goes through. times: what each device and the host did, and timeline: when; both of the run
-    of median length. advice: devices to remove or to add; None where nobody asked. notes: what
+    of median length. bound_s: no placement of the nodes on these devices is predicted to take less.
+    advice: devices to remove or to add; None where nobody asked. notes: what
     does not fit together in these figures.
     """
 
@@ -40,8 +41,16 @@ class RunReport:
     graphs: int
     times: tuple[Shares, ...]
     timeline: tuple[TimeSpan, ...]
+    bound_s: float = 0.0
     advice: Advice | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def of_bound(self) -> tuple[float, float] | None:
+        """How many times the bound a run is predicted to take, and takes; None where it is 0."""
+        if not self.bound_s:
+            return None
+        return self.run.predicted_s / self.bound_s, self.run.measured_s / self.bound_s
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the report as plain data that json.dumps takes."""
@@ -53,6 +62,8 @@ class RunReport:
             "ops": [{"device": device, **asdict(line)} for device, line in self.ops],
             "times": [share.as_dict() for share in self.times],
             "timeline": [asdict(span) for span in self.timeline],
+            "bound_s": self.bound_s,
+            "of_bound": self.of_bound,
             "advice": self.advice.as_dict() if self.advice is not None else None,
             "notes": list(self.notes),
         }
@@ -90,7 +101,16 @@ class RunReport:
     def lines(self) -> list[str]:
         """Returns what is told below the tables, a line each."""
         advised = self.advice.lines() if self.advice is not None else []
-        return [*self._told(), *advised, *self.notes]
+        return [*self._told(), *self._bound(), *advised, *self.notes]
+
+    def _bound(self) -> list[str]:
+        if self.of_bound is None:
+            return []
+        expected, taken = (f"{times:.3g}" for times in self.of_bound)
+        return [
+            f"lower bound {format_seconds(self.bound_s)}: predicted at {expected} times of it, "
+            f"measured at {taken}"
+        ]
 
     def _told(self) -> list[str]:
         out: list[str] = []
