@@ -33,7 +33,7 @@ def test_the_example_has_a_preset_and_a_card_by_hand() -> None:
     machine = load_machine(EXAMPLE)
     assert [d.name for d in machine.devices] == ["fast", "old", "cpu"]
     fast, old, cpu = machine.devices
-    assert fast.label == "AMD Radeon RX 7900 XTX, by its data sheet"
+    assert fast.label == "AMD Radeon RX 7900 XTX, by its specification"
     assert (old.kind, old.memory_bytes, old.flops_per_s) == ("null", 3.5 * GIB, 2.2e12)
     assert (old.bytes_per_s, old.submit_s, old.limits.shared_bytes) == (1.2e11, 4e-5, 32768)
     assert old.limits.max_local_size == (1024, 1024, 64) and old.limits.push_bytes == 128
