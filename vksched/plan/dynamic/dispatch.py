@@ -38,9 +38,11 @@ DEPTH = 2
 LOOK = 16
 """Ready pieces that are looked at for one decision, the most urgent ones."""
 GAIN = 0.5
-"""Of the way to what a piece showed of its device's speed."""
-FORGOTTEN = 0.01
+"""Of the way to what a piece showed of its device's speed; the first one counts as a whole."""
+FORGOTTEN = 0.002
 """Of what a device is slower than at its best, with each piece that another device ends."""
+SEVERAL = 3
+"""Pieces of a device that say what its best is; before, what was expected counts as that."""
 MOST = math.log(64.0)
 """A speed is at most so far from what was expected, as a logarithm."""
 
@@ -50,6 +52,7 @@ class Speeds:
 
     def __init__(self, devices: int) -> None:
         self._pace = [0.0] * devices
+        self._count = [0] * devices
         self._best = [math.inf] * devices
 
     def of(self, device: int) -> float:
@@ -61,11 +64,15 @@ class Speeds:
         if expected_s <= 0 or taken_s <= 0:
             return
         seen = max(-MOST, min(MOST, math.log(taken_s / expected_s)))
-        self._best[device] = min(self._best[device], seen)
-        self._pace[device] += GAIN * (seen - self._pace[device])
+        gain = GAIN if self._count[device] else 1.0
+        self._count[device] += 1
+        self._pace[device] += gain * (seen - self._pace[device])
+        self._best[device] = min(self._best[device], self._pace[device])
         for other, pace in enumerate(self._pace):
-            if other != device and pace > self._best[other]:
-                self._pace[other] -= FORGOTTEN * (pace - self._best[other])
+            # of a device that had few pieces nobody knows whether these were held up
+            best = self._best[other] if self._count[other] >= SEVERAL else 0.0
+            if other != device and pace > best:
+                self._pace[other] -= FORGOTTEN * (pace - best)
 
 
 @dataclass(frozen=True, slots=True)

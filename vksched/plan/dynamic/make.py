@@ -36,9 +36,9 @@ from ..support import Support
 from ..value import HOST, CopyIn, CopyOut, DeviceMemory, Placement, PlanValue, Span, Split
 from .options import Options, Piece, Recorded
 
-GRAINS = 48
+GRAINS = 24
 """Pieces of equal size that a graph would be cut into."""
-LEAST = 4.0
+LEAST = 8.0
 """A piece takes at least so many times longer than a submission, where the graph allows it."""
 
 
