@@ -135,6 +135,24 @@ def test_loading_is_compared_with_reading_and_copying(
         assert 0 < row["weight_bytes"] and row["model"] == "bert_mini"
 
 
+def test_models_are_measured_on_all_devices_beside_each_alone(
+    runner: CliRunner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import devices
+
+    from vksched.bench.together import Together
+
+    found = Together({"a": [2.0], "b": [3.0]}, [1.5], ["a", "b"])
+    monkeypatch.setattr(devices, "measure", lambda names, model, budget_s: found)
+    options = ["--devices", "a,b", "--case", "pipeline.py,GPT"]
+    assert devices.main([*options, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["value"] for row in rows] == [2.0, 3.0, 1.5] * 2
+    assert [row["ratio"] for row in rows[2::3]] == [0.75, 0.75]
+    assert {row["device"] for row in rows} == {"a + b"} and "pipeline.py" in rows[-1]["name"]
+    assert devices.main(options) == 0 and "beside a alone" in capsys.readouterr().out
+
+
 def test_predictions_become_a_page_and_a_table(
     runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -60,7 +60,12 @@ class Candidates:
         self.machine = support.machine
         self.names = [spec.name for spec in self.machine.devices]
         resolved = resolve_overrides(support.graph, self.machine, overrides)
-        self.pins = {node: device for node, (device, _) in resolved.items()}
+        graph = support.graph
+        self.pins = {
+            node: device
+            for node, (device, _) in resolved.items()
+            if graph.nodes[node].op not in ("input", "constant")  # they are where they are read
+        }
         self._able: dict[int, tuple[int, ...]] = {}
 
     @property
@@ -126,7 +131,8 @@ class Candidates:
             except PlanError:  # no room for all weights: placement leaves some in host memory
                 found = schedule(problem, roomy, policy, goal)
             word = goal if isinstance(goal, str) else goal.word or "the mix"
-            name = found.policy if goal == "latency" else f"schedule for {word}"
+            policy = found.policy.replace(SINGLE, "most on ")  # some of it is elsewhere
+            name = policy if goal == "latency" else f"schedule for {word}"
             yield name, [found.device[task.name] for task in tasks]
 
         for policy in POLICIES if self.few else POLICIES[:1]:

@@ -151,9 +151,9 @@ class _Placer:
     def _beside_streams(self, node: Node, device: int) -> bool:
         cap = self.caps.first[device]
         neighbours = (*self.support.operands[node.id], *self.support.readers[node.id])
-        return cap is not None and any(
-            self.device.get(n) == device and self._rank[n] >= cap for n in neighbours
-        )
+        if cap is None or cap == NONE:  # a state that lives there keeps nothing beside it
+            return False
+        return any(self.device.get(n) == device and self._rank[n] >= cap for n in neighbours)
 
     def _first_able(self, node: Node) -> int:
         return next(d for d in self.wishes.order if self.can(node, d))
@@ -324,11 +324,15 @@ class _Placer:
             if node_id != state:
                 self.put(node, self.device[state], f"writes {self.graph.nodes[state].name}")
             else:
-                home = self.homes.get(node_id)
-                if home is None or (
-                    node_id not in self.support.homes and self._cannot_hold(node_id, home)
-                ):
+                home, why = self.homes.get(node_id), None
+                if home is not None and node_id not in self.support.homes:
+                    why = self._cannot_hold(node_id, home)
+                if home is None or why is not None:
                     home = self._first_able(node)
+                    if why is not None and node_id in self.kept:
+                        name = self.machine.devices[home].name
+                        text = f"{self.kept[node_id]}, which cannot: {why}"
+                        self.notes.append(f"{node.name}: {text}; it lives on {name}")
                 self.put(node, home, "state" if node_id in self.homes else "first device with room")
             self.fixed.add(node_id)
 
