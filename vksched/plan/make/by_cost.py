@@ -138,13 +138,16 @@ def judge(
     spread = min(several, key=value, default=None)
     if spread is not None and value(spread) <= (1 - margin) * value(won):
         won = spread
+    told: dict[tuple[str, int], Weighed] = {}  # of what has one name the better one
+    for each in sorted(found, key=value):
+        told.setdefault((each.candidate.name, each.candidate.copies), each)
     return won, Decision(
         objective=objective,
         won=won.candidate,
         single=best.candidate,
         value=value(won),
         single_value=value(best),
-        candidates=tuple(each.candidate for each in found),
+        candidates=tuple(each.candidate for each in found if each in told.values()),
         margin=margin,
         measured=measured,
         watts_assumed=assumed,

@@ -14,7 +14,7 @@ tests/plan/test_plan_objectives.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from ...errors import PlanError

@@ -40,7 +40,7 @@ Fitted = tuple[Draft, list[str]]
 """A draft within the memory of every device, and for each that was too small why."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Weighed:
     """A candidate with what it came from. fitted: its draft, where memory was laid out."""
 
@@ -86,7 +86,8 @@ class Scale:
         return out
 
     def weigh_singles(self, ways: Candidates) -> list[Weighed]:
-        """Returns what single devices take, each with others for the rest, and with the CPU.
+        """Returns what single devices take, with others for the rest; for latency with the CPU for
+        the rest, too, as if there were no other device.
 
         Raises:
             OutOfMemory: none of them fits.
@@ -97,9 +98,9 @@ class Scale:
             alone, found = ways.alone(way.device), self.weigh([way])
             sure = all(map(self._surely_fits, found))
             out += self._settle(found, ways)
-            if alone.wishes == way.wishes:
+            if self.exact or alone.wishes == way.wishes:
                 continue
-            if sure and not self.exact and ways.takes_all(way.device):
+            if sure and ways.takes_all(way.device):
                 out += [replace(each, way=alone) for each in found]  # it comes to the same
             else:
                 out += self._settle(self.weigh([alone]), ways)
