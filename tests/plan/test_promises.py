@@ -30,7 +30,7 @@ from vksched.plan.plan import Plan
 from vksched.plan.simulate import simulate
 
 PLANS = int(os.environ.get("VKSCHED_PLANS", "2000" if THOROUGH else "6"))
-PIECE = min(PLANS, 100)
+PIECE = min(PLANS, 50)
 """Cases in one test, so that no test is long."""
 ROUNDING = 1 + 1e-9
 RANDOM = settings(deadline=None, max_examples=25)
