@@ -4,18 +4,13 @@ before the other.
 vksched plan examples/two_cards.py:build --machine examples/data/two_cards.json --svg plan.svg
 """
 
-from __future__ import annotations
-
-import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 import vksched as vs
 from vksched.engine.request import Request
-
-CARDS = Path(__file__).parent / "data" / "two_cards.json"
-LENGTH = 128
 
 
 def weight(rows: int, columns: int, name: str) -> vs.Tensor:
@@ -39,21 +34,20 @@ def layer(x: vs.Tensor, heads: int) -> vs.Tensor:
 
 def build(layers: int = 12, hidden: int = 512, heads: int = 8) -> vs.Tensor:
     """Returns the model: 144 MiB of weights, more than the first card has room for."""
-    x = vs.input("x", (LENGTH, hidden))
+    x = vs.input("x", (128, hidden))
     for i in range(layers):
         with vs.scope(f"layer.{i}"):
             x = layer(x, heads)
     return vs.softmax(x, name="probabilities")
 
 
-def large() -> vs.Tensor:
-    """Returns a model of 18 GiB. Nobody reads its weights, so they take no memory here."""
-    return build(layers=24, hidden=4096, heads=32)
+large = partial(build, layers=24, hidden=4096, heads=32)
+"""A model of 18 GiB. Nobody reads its weights, so they take no memory here."""
 
 
 def main() -> vs.Plan:
     """Returns the second plan; nothing is allocated."""
-    machine = vs.Machine.from_dict(json.loads(CARDS.read_text("utf-8")))
+    machine = vs.load_machine(str(Path(__file__).parent / "data" / "two_cards.json"))
     written = Request(vs.build_graph(build())[0], (), {})
     graph = written.optimized(machine).graph  # as a scheduler plans it
     fastest, plan = (vs.plan_graph(graph, machine, policy=p) for p in ("auto", "priority"))

@@ -122,14 +122,13 @@ class Candidates:
 
     def _found(self, objective: Objective) -> Iterator[tuple[str, Sequence[str]]]:
         tasks, edges = self.tasks
-        problem, where = TaskGraph(tasks, edges), self.topology()
-        roomy = replace(where, memory_bytes={})
+        problem = TaskGraph(tasks, edges)
 
         def by(policy: str, goal: str | Objective = "latency") -> Iterator[tuple[str, list[str]]]:
             try:
-                found = schedule(problem, where, policy, goal)
-            except PlanError:  # no room for all weights: placement leaves some in host memory
-                found = schedule(problem, roomy, policy, goal)
+                found = schedule(problem, self.topology(), policy, goal)
+            except PlanError:  # not all of it fits: placement finds what stays in host memory
+                found = schedule(problem, self.topology(limited=False), policy, goal)
             word = goal if isinstance(goal, str) else goal.word or "the mix"
             policy = found.policy.replace(SINGLE, "most on ")  # some of it is elsewhere
             name = policy if goal == "latency" else f"schedule for {word}"
@@ -265,9 +264,9 @@ class Candidates:
         there = between(host, name).seconds(given_bytes) if given_bytes else 0.0
         return there + (between(name, host).seconds(taken_bytes) if taken_bytes else 0.0)
 
-    def topology(self) -> Topology:
+    def topology(self, limited: bool = True) -> Topology:
         """Returns the devices as `schedule` sees them: a value goes from device to host to device,
-        and where it arrives one more submission begins.
+        and where it arrives one more submission begins. limited: with the memory that they have.
         """
         links: dict[tuple[str, str], Link] = {}
         used = range(len(self.names))
@@ -276,7 +275,9 @@ class Candidates:
                 if a != b:
                     links[self.names[a], self.names[b]] = self.way(a, b)
         memory = {
-            spec.name: spec.memory_bytes for spec in self.machine.devices if spec.kind != "cpu"
+            spec.name: spec.memory_bytes
+            for spec in self.machine.devices
+            if limited and spec.kind != "cpu"
         }
         watts = {spec.name: watts_of(spec) for spec in self.machine.devices}
         return Topology(self.names, links, memory_bytes=memory, watts=watts)
