@@ -74,7 +74,12 @@ def test_two_cards(capsys: pytest.CaptureFixture[str]) -> None:
     assert plan.device_of("layer.0.wide") == "small" and plan.device_of("layer.11.wide") == "large"
     said = capsys.readouterr().out
     assert len(plan.crossings) == 1 and "small is full" in said
-    command = ["plan", f"{two_cards.__file__}:build", "--machine", str(EXAMPLES / "data" / "two_cards.json")]
+    command = [
+        "plan",
+        f"{two_cards.__file__}:build",
+        "--machine",
+        str(EXAMPLES / "data" / "two_cards.json"),
+    ]
     fastest = CliRunner().invoke(main, command).output
     in_order = CliRunner().invoke(main, [*command, "--policy", "priority"]).output
     assert "single:large" in fastest and fastest.splitlines()[0] == said.splitlines()[0]
