@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from drawn_tasks import drawn
 
-from vksched.schedule import Link, Task, TaskGraph, Topology, policies, schedule
+from vksched.schedule import Link, Task, TaskGraph, Topology, auto, policies, schedule
 from vksched.schedule.partial import GAPS, Partial
 from vksched.schedule.policies.heft import OTHER_RANKS, heft, rank_of
 from vksched.schedule.policies.peft import optimistic
@@ -78,6 +78,17 @@ def test_auto_begins_no_worse_than_heft_by_any_rank() -> None:
         assert schedule(*instance, budget_s=0.02).makespan_s <= min(each) * (1 + 1e-9)
         better += min(each) < each[0] * (1 - 1e-9)
     assert better > 2  # or the other ranks would not be worth their time
+
+
+def test_auto_asks_other_ranks_only_while_its_budget_lasts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(auto, "heft", lambda problem, by: asked.append(by) or heft(problem, by))
+    schedule(*drawn(1, 40, 4), budget_s=0.0)
+    assert asked == []
+    schedule(*drawn(1, 40, 4), budget_s=0.02)
+    assert tuple(asked) == OTHER_RANKS
 
 
 def test_auto_beats_all_policies_on_the_example() -> None:

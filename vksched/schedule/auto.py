@@ -96,9 +96,11 @@ def _portfolio(
     """
     words = [word for word, _ in objective.weights]
     taken, found = 0.0, list[tuple[dict[str, float], str, Placed]]()
+    always = {"heft"}  # the first of that name
     for name, policy, cost in _policies(problem, words):
-        if found and name != "heft" and taken + cost > steps:
+        if found and name not in always and taken + cost > steps:
             continue
+        always.discard(name)
         placed = respecting_memory(problem, policy)
         values = values_of(problem, placed, simulate(problem, placed), words)
         taken += cost + problem.n + 0.3 * problem.edges
