@@ -27,6 +27,7 @@ from schedule_peers import Answer, Peers
 from vksched.errors import VkschedError
 from vksched.schedule import Schedule, Transfer, policies, schedule
 from vksched.schedule.make import make_schedule
+from vksched.schedule.objectives import Metrics
 from vksched.schedule.problem import make_problem
 from vksched.schedule.simulate import Placed
 
@@ -258,6 +259,7 @@ def plan_of(instance: Instance, name: str, found: Answer) -> Schedule:
     load = dict.fromkeys(where.devices, 0.0)
     for task in graph:
         load[device[task.name]] += task.cost_s[device[task.name]]
+    metrics = Metrics(max(found.finish_s), max(load.values()))
     return Schedule(
         tasks=graph,
         where=where,
@@ -268,8 +270,10 @@ def plan_of(instance: Instance, name: str, found: Answer) -> Schedule:
         start_s=dict(zip(names, found.start_s, strict=True)),
         finish_s=dict(zip(names, found.finish_s, strict=True)),
         transfers=tuple(transfers),
-        makespan_s=max(found.finish_s),
-        period_s=max(load.values()),
+        makespan_s=metrics.latency_s,
+        period_s=metrics.period_s,
+        metrics=metrics,
+        least=metrics.values,
         _problem=make_problem(graph, where),
     )
 

@@ -174,6 +174,18 @@ def test_plans_of_saga_are_plans_of_ours(peers: Any, name: str) -> None:
             assert again.makespan_s == pytest.approx(made.makespan_s)
 
 
+def test_what_another_scheduler_answers_is_a_plan_without_its_package() -> None:
+    instance = schedule_instances.draw("lu", FAMILIES["lu"], 20, 0, 0)
+    took = [work / instance.speed[0] for work in instance.shape.work]
+    ends = [sum(took[: i + 1]) for i in range(len(took))]  # one after the other on one device
+    starts = [0.0, *ends[:-1]]
+    found = schedule_peers.Answer((0,) * len(took), tuple(starts), tuple(ends), 0.1)
+    made = schedule_measure.plan_of(instance, "one device", found).verify()
+    assert made.makespan_s == made.period_s == made.value == pytest.approx(sum(took))
+    run = schedule_measure.checked(instance, "one device", found)
+    assert (run.by, run.makespan_s, run.why) == ("saga", made.makespan_s, "")
+
+
 @needs_saga
 def test_a_plan_that_starts_too_early_is_no_plan(peers: Any) -> None:
     instance = schedule_instances.draw("gaussian", FAMILIES["gaussian"], 30, 1, 0)
