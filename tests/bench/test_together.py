@@ -11,6 +11,7 @@ from conftest import DEVICE_SETS
 import vksched as vs
 from vksched.bench import report, together
 from vksched.bench.peers.specs import Spec
+from vksched.bench.prediction import Model
 from vksched.bench.together import Together, measure, together_facts
 from vksched.cli import main
 
@@ -36,7 +37,7 @@ def test_facts_tell_each_device_and_what_all_of_them_take(monkeypatch: pytest.Mo
 
 @pytest.mark.skipif(len(TWO) < 2, reason="no Vulkan device here")
 def test_a_small_model_is_measured_in_turns() -> None:
-    found = measure(TWO, SMALL, 0.0, calibrates=False)
+    found = measure(TWO, Model.of(SMALL), 0.0, calibrates=False)
     assert [*found.alone_s] == TWO and set(found.used) <= {*TWO}
     assert {len(rounds) for rounds in (*found.alone_s.values(), found.all_s)} == {together.ROUNDS}
     assert found.ratio > 0
@@ -44,7 +45,7 @@ def test_a_small_model_is_measured_in_turns() -> None:
 
 def test_one_device_is_not_enough() -> None:
     with pytest.raises(vs.GraphError, match="expected two devices for suite devices, got cpu; try"):
-        measure(["cpu"], SMALL, 0.0)
+        measure(["cpu"], Model.of(SMALL), 0.0)
 
 
 def test_the_command_prints_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

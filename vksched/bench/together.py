@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from ..errors import GraphError
 from ..scheduler import Scheduler
 from .facts import Fact
-from .models import NetworkRun
 from .peers.specs import Spec
-from .prediction import Model, calibrate
+from .prediction import Loaded, Model, calibrate
 
 ROUNDS = 9
 """At least so many, whatever the budget."""
@@ -59,19 +58,24 @@ def together_facts(devices: Sequence[str], spec: Spec, budget_s: float) -> Itera
     Raises:
         GraphError: there are not two devices.
     """
-    found, together = measure(devices, spec, budget_s), " + ".join(devices)
+    yield from facts_of(spec.name, devices, measure(devices, Model.of(spec), budget_s))
+
+
+def facts_of(model: str, devices: Sequence[str], found: Together) -> Iterator[Fact]:
+    """Yields what was measured of a model, as facts."""
+    together = " + ".join(devices)
     for name, rounds_s in found.alone_s.items():
-        yield Fact(together, f"{spec.name}: {name} alone", statistics.median(rounds_s), "s")
+        yield Fact(together, f"{model}: {name} alone", statistics.median(rounds_s), "s")
     all_s = statistics.median(found.all_s)
     note = f"work on {', '.join(found.used)}"
     if found.ratio > GOAL:
         note += f"; over {100 * (GOAL - 1):.0f} % slower"
-    name = f"{spec.name}: all by one plan, beside {found.fastest} alone"
+    name = f"{model}: all by one plan, beside {found.fastest} alone"
     yield Fact(together, name, all_s, "s", all_s / found.ratio, note)
 
 
 def measure(
-    devices: Sequence[str], spec: Spec, budget_s: float, calibrates: bool = True
+    devices: Sequence[str], model: Model, budget_s: float, calibrates: bool = True
 ) -> Together:
     """Measures a model on each device alone and on all of them, in turns. calibrates: whether the
     devices are measured with the calls of the model first; else plans count by what is known.
@@ -82,13 +86,13 @@ def measure(
             "try --devices A,B"
         )
     for device in devices if calibrates else ():
-        calibrate(device, Model.of(spec))
+        calibrate(device, model)
     with ExitStack() as stack:
 
-        def ready(names: Sequence[str]) -> NetworkRun:
-            sched = stack.enter_context(Scheduler(names, on_fault="raise"))
-            network = NetworkRun(sched, spec)
+        def ready(names: Sequence[str]) -> Loaded:
+            network = model.load(stack.enter_context(Scheduler(names, on_fault="raise")))
             stack.callback(network.close)
+            network.result()
             return network
 
         alone = {name: ready([name]) for name in devices}
@@ -98,6 +102,14 @@ def measure(
         end_s = time.perf_counter() + budget_s
         while len(all_s) < ROUNDS or time.perf_counter() < end_s:
             for name, network in alone.items():
-                taken[name].append(network.seconds())
-            all_s.append(both.seconds())
-        return Together(taken, all_s, sorted(both.devices))
+                taken[name].append(_seconds(network))
+            all_s.append(_seconds(both))
+        plan = both.compiled.plan
+        used = {plan.machine.devices[split.device].name for split in plan.splits}
+        return Together(taken, all_s, sorted(used))
+
+
+def _seconds(network: Loaded) -> float:
+    start = time.perf_counter()
+    network.result()
+    return time.perf_counter() - start

@@ -101,11 +101,15 @@ class Candidates:
         return Way(f"{SINGLE}{self.names[device]}", Wishes(order, {}, ""), device)
 
     def takes_all(self, device: int) -> bool:
-        """Whether a device can run, and has room for the weights of, all that is not placed."""
-        data, words = self.support.graph.data, self.support.graph.words
-        weights_bytes = WORD_BYTES * sum(words[weight] for weight in data)
+        """Whether a device can run, and has room for the weights of, all that is not placed, and
+        streams no weight that the user keeps in host memory: another device may do so.
+        """
+        graph, cpu = self.support.graph, self.machine.cpu
+        weights_bytes = WORD_BYTES * sum(graph.words[weight] for weight in graph.data)
         roomy = weights_bytes <= self.machine.devices[device].memory_bytes
-        return (roomy or device == self.machine.cpu) and all(
+        if any(at == cpu and graph.nodes[n].op == "weight" for n, at in self.pins.items()):
+            return False
+        return (roomy or device == cpu) and all(
             device in self.able(n.id) or self.placed(n) for n in self.free_nodes()
         )
 
