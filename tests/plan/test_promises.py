@@ -227,6 +227,13 @@ def test_a_device_with_little_memory_is_weighed_as_it_is_then() -> None:
     check(case, case.plan("auto"), 0)
 
 
+@pytest.mark.parametrize("policy", DECIDE)
+@pytest.mark.parametrize("seed", [107, 140])
+def test_a_weight_that_more_devices_have_than_asked_is_told(seed: int, policy: str) -> None:
+    case = draw_case(seed)
+    check(case, case.plan(policy), seed)
+
+
 @pytest.mark.parametrize("seed", [11, 14, 34, 43, 80, 123, 147, 234, 325, 432, 1100])
 def test_what_draws_have_found_stays_mended(seed: int) -> None:
     case = draw_case(seed)

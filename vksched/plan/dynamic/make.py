@@ -95,7 +95,11 @@ class _Maker:
         self.support = support
         self.machine = support.machine
         resolved = resolve_overrides(support.graph, self.machine, overrides)
-        self._pins = {node: device for node, (device, _) in resolved.items()}
+        self._pins = {
+            node: device
+            for node, (device, _) in resolved.items()
+            if support.graph.nodes[node].op not in ("input", "constant")  # they are where needed
+        }
         self.rules = {node: text for node, (_, text) in resolved.items()}
         self.notes: list[str] = []
         gpus = [d for d, s in enumerate(self.machine.devices) if s.kind != "cpu"]
@@ -108,6 +112,19 @@ class _Maker:
         held = self._fit(plain)
         each = zip(plain, held, strict=True)
         self.pieces = _ranked([replace(p, seconds=self._seconds(p, on)) for p, on in each])
+        self._tell_weights()
+
+    def _tell_weights(self) -> None:
+        """Tells of placed weights that other devices have, too, as ops there may read them."""
+        graph = self.support.graph
+        for weight in (n for n in self._pins if graph.nodes[n].op == "weight"):
+            readers = set(self.support.readers[weight])
+            having = {d for p in self.pieces if readers.intersection(p.nodes) for d in p.seconds}
+            others = sorted(having - {self._pins[weight]})
+            if others:
+                also = ", ".join(self.machine.devices[d].name for d in others)
+                name, rule = graph.nodes[weight].name, self.rules[weight]
+                self.notes.append(f"{name}: {rule}; also on {also}, for the ops there")
 
     # -- pieces ------------------------------------------------------------------------------------
 
