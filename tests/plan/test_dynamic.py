@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from conftest import THOROUGH
 from graphs import CPU, A, B, numpy_outputs, random_outputs
 from lazy import lazy_devices
 from test_by_cost import SLOW, branches, layers, machine, used
@@ -25,7 +26,8 @@ from vksched.plan.value import HOST
 from vksched.runtime.dynamic import DynamicExecutor, judge
 
 POLICIES = ("dynamic", "steal")
-WIDE = vs.plan_graph
+GRAPHS = 1000 if THOROUGH else 40
+"""With each policy; `make test-all` draws more."""
 
 
 def planned(
@@ -46,7 +48,7 @@ def options_of(made: DynamicPlan) -> Options:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(GRAPHS))
 def test_plans_of_random_graphs_keep_every_promise(seed: int, policy: str) -> None:
     rng = np.random.default_rng(seed)
     outputs = random_outputs(rng, int(rng.integers(3, 40)))

@@ -61,6 +61,8 @@ class DynamicExecutor(Carrier):
         super().__init__(plan, devices, trace, timeout_s, numbers, self.options.on)
         self.speeds = Speeds(len(plan.machine.devices))
         """How fast the devices are, as all runs so far showed."""
+        self._warm: set[tuple[int, int]] = set()
+        """Pieces that ran on a device: the first time pays for what drivers put off until then."""
         self.prepare(progress, self._make_session)
 
     def _make_session(self, index: int, progress: Progress | None) -> None:
@@ -72,7 +74,8 @@ class DynamicExecutor(Carrier):
             number, ticket = next(self._numbers), next(self._tickets) & 0xFFFFFFFF
         run = RunRecord(number, slot, ticket, feeds, observers, split=-1)
         dispatch = POLICIES[self.plan.policy](self.options, self.speeds)
-        hands = _Hands(self.options, self._sessions, run, self._trace, self._timeout_s)
+        about = self._trace, self._timeout_s, self._warm
+        hands = _Hands(self.options, self._sessions, run, *about)
         start = self._trace.clock.now()
         try:
             for run.device, session in self._sessions.items():
@@ -171,6 +174,7 @@ class _Hands:
     run: RunRecord
     trace: Trace
     timeout_s: float
+    warm: set[tuple[int, int]]
     sent: list[_Piece] = field(default_factory=list)
     submitted_s: dict[int, float] = field(default_factory=dict)
     complete_s: dict[int, float] = field(default_factory=dict)
@@ -204,7 +208,7 @@ class _Hands:
         self._keep("copy", len(self.sent), start)
         if self.trace.active:
             name = self.options.machine.devices[device].name
-            fields = {"node": value, "bytes": array.nbytes}
+            fields = {"node": value, "bytes": array.nbytes, "split": len(self.sent)}
             self.trace.emit(Event("copy", name, start, self.now(), self.run.number, fields))
 
     def submit(self, piece: int, device: int) -> None:
@@ -238,7 +242,11 @@ class _Hands:
         self._free_s[known.device] = end
         if self.trace.active:
             name = self.options.machine.devices[known.device].name
-            self.trace.emit(Event("wait", name, start, end, self.run.number, {"piece": piece}))
+            fields = {"split": known.number}
+            self.trace.emit(Event("wait", name, start, end, self.run.number, fields))
+        if (piece, known.device) not in self.warm:
+            self.warm.add((piece, known.device))
+            return piece, 0.0  # which says nothing
         return piece, own_s if own_s is not None else end - began_s
 
     def output(self, node_id: int) -> NDArray:

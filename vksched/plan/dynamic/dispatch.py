@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -38,11 +39,13 @@ DEPTH = 2
 LOOK = 16
 """Ready pieces that are looked at for one decision, the most urgent ones."""
 GAIN = 0.5
-"""Of the way to what a piece showed of its device's speed; the first one counts as a whole."""
+"""Of the way to what the last pieces showed of their device's speed."""
 FORGOTTEN = 0.002
 """Of what a device is slower than at its best, with each piece that another device ends."""
 SEVERAL = 3
-"""Pieces of a device that say what its best is; before, what was expected counts as that."""
+"""Last pieces of a device whose median counts, so that one that was held up changes nothing."""
+UNSURE = 0.02
+"""The same as FORGOTTEN, of a device that had fewer pieces; what was expected is its best then."""
 MOST = math.log(64.0)
 """A speed is at most so far from what was expected, as a logarithm."""
 
@@ -52,7 +55,7 @@ class Speeds:
 
     def __init__(self, devices: int) -> None:
         self._pace = [0.0] * devices
-        self._count = [0] * devices
+        self._last: list[deque[float]] = [deque(maxlen=SEVERAL) for _ in range(devices)]
         self._best = [math.inf] * devices
 
     def of(self, device: int) -> float:
@@ -64,15 +67,17 @@ class Speeds:
         if expected_s <= 0 or taken_s <= 0:
             return
         seen = max(-MOST, min(MOST, math.log(taken_s / expected_s)))
-        gain = GAIN if self._count[device] else 1.0
-        self._count[device] += 1
-        self._pace[device] += gain * (seen - self._pace[device])
-        self._best[device] = min(self._best[device], self._pace[device])
+        last = self._last[device]
+        last.append(seen)
+        self._pace[device] += GAIN * (sorted(last)[(len(last) - 1) // 2] - self._pace[device])
+        if len(last) == SEVERAL:
+            self._best[device] = min(self._best[device], self._pace[device])
         for other, pace in enumerate(self._pace):
             # of a device that had few pieces nobody knows whether these were held up
-            best = self._best[other] if self._count[other] >= SEVERAL else 0.0
+            few = len(self._last[other]) < SEVERAL
+            best, share = (0.0, UNSURE) if few else (self._best[other], FORGOTTEN)
             if other != device and pace > best:
-                self._pace[other] -= FORGOTTEN * (pace - best)
+                self._pace[other] -= share * (pace - best)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,7 @@ class Hands(Protocol):
 
     def wait(self, heads: list[tuple[int, int]]) -> tuple[int, float]:
         """Waits for one of some pieces, given with their devices; returns which one ended, and what
-        its device took for it.
+        its device took for it, 0 where that says nothing.
         """
 
 

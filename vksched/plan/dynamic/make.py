@@ -36,7 +36,7 @@ from ..support import Support
 from ..value import HOST, CopyIn, CopyOut, DeviceMemory, Placement, PlanValue, Span, Split
 from .options import Options, Piece, Recorded
 
-GRAINS = 24
+GRAINS = 14
 """Pieces of equal size that a graph would be cut into."""
 LEAST = 8.0
 """A piece takes at least so many times longer than a submission, where the graph allows it."""
@@ -59,17 +59,24 @@ def make_options(support: Support, overrides: Overrides, with_cpu: bool) -> Opti
         held = [number for number, piece in enumerate(pieces) if device in piece.seconds]
         if held:
             on[device] = record(support, pieces, held, device)
-    cpu = support.machine.cpu
-    if (
-        cpu in on
-        and on[cpu].plan.memory[cpu].peak_bytes > support.machine.devices[cpu].memory_bytes
-    ):
-        raise OutOfMemory(
-            f"[plan] expected at most {support.machine.devices[cpu].memory_bytes} bytes of free "
-            f"memory to be needed, got {on[cpu].plan.memory[cpu].peak_bytes} for the pieces of the "
-            "CPU; try smaller batches"
-        )
+    _check_host(support, on)
     return Options(graph, support.machine, pieces, makers, on, maker.rules, tuple(maker.notes))
+
+
+def _check_host(support: Support, on: Mapping[int, Recorded]) -> None:
+    """Raises OutOfMemory where the computer cannot hold what CPU and windows of devices take."""
+    machine, need = support.machine, 0
+    for device, recorded in on.items():
+        memory = recorded.plan.memory[device]
+        if device == machine.cpu:
+            need += memory.peak_bytes
+        elif machine.devices[device].windows_apart:
+            need += WORD_BYTES * sum(memory.windows)
+    if need > machine.devices[machine.cpu].memory_bytes:
+        raise OutOfMemory(
+            f"[plan] expected at most {machine.devices[machine.cpu].memory_bytes} bytes of free "
+            f"memory to be needed, got {need} for the CPU and for windows; try smaller batches"
+        )
 
 
 def _require_plain(support: Support) -> None:
