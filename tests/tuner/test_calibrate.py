@@ -215,6 +215,27 @@ def test_operands_that_nothing_computes_are_weights() -> None:
     assert weights == {"transpose": (0,), "matmul": (), "softmax": ()}
 
 
+@pytest.mark.parametrize(("most_bytes", "sets"), [(1 << 20, 4), (1 << 10, 1), (1 << 40, 24)])
+def test_sets_of_weights_take_no_more_memory_than_needed(
+    most_bytes: int, sets: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w, at = vs.weight(np.ones((256, 256), np.float32)), vs.input("at", (2,), "int32")
+    (wanted,) = wanted_of(vs.build_graph(vs.gather(w, at))[0], SPEC)
+    assert wanted.weights == (0,)
+    rig, found = simulated(SPEC), [0]
+    taken = rig._taken
+
+    def spied(graph: vs.Graph, *args: Any, **given: Any) -> Any:
+        large = [array for array in graph.data.values() if array.nbytes == w.type.host_bytes]
+        found.append(len(large))
+        return taken(graph, *args, **given)
+
+    monkeypatch.setattr("vksched.tuner.rig.COLD_BYTES", most_bytes, raising=False)
+    monkeypatch.setattr(rig, "_taken", spied)
+    rig.seconds(wanted.op, wanted.call, wanted.weights)
+    assert max(found) == sets
+
+
 @pytest.mark.parametrize("name", vulkan_names())
 def test_calls_on_vulkan_take_their_weights_in_turn(
     name: str, monkeypatch: pytest.MonkeyPatch

@@ -5,9 +5,10 @@
     n calls in n splits      waits for each: what the host does for a submission
 
 A call that comes again at once finds its weights in the cache and its threads awake. In a model it
-does not. So calls are measured with other calls between them, each with weights of its own:
+does not. So calls are measured with other calls between them, which take sets of weights in turn:
 
     call other call other call other   less   other other other
+    set 0      set 1      set 0                                     more sets than a cache holds
 
 Numpy and simulated devices are measured so throughout. Vulkan devices have their own rig for calls
 and transfers (rig_vulkan.py). Examples: tests/tuner/test_calibrate.py.
@@ -58,6 +59,10 @@ MOST_CALLS = 24
 """So many times at most."""
 SPAN_ROUNDS = 8
 """Runs of such a submission."""
+COLD_BYTES = 1 << 27
+"""Weights of a call are so many that no cache holds them."""
+SHARE = 8
+"""Of free memory, a part that sets of weights may take."""
 BLOCK = 1 << 16
 """Operands are these numbers again and again."""
 SEED = 11
@@ -111,19 +116,27 @@ class SessionRig:
         return Overheads(launch_s, start_s, around_s - fence_s, fence_s, run_s)
 
     def seconds(self, op: Op, call: Call, weights: Collection[int] = ()) -> float:
-        """Measures one call, its launch included. weights: positions of operands that each call
-        has its own of, as in a model.
+        """Measures one call, its launch included. weights: positions of operands that calls find in
+        memory, as in a model.
 
         Raises:
             VkschedError: it cannot be measured here. DeviceError: the device failed.
         """
-        once_s = self._taken(_graph_of(op, call, 1, weights), rounds=1).device_s
+        once_s = self._taken(_graph_of(op, call, 1), rounds=1).device_s
         times = max(1, min(MOST_CALLS, math.ceil(SPAN_S / max(once_s, LEAST_S))))
         if times not in self._others_s:
             self._others_s[times] = self._taken(_others(times), rounds=SPAN_ROUNDS).device_s
-        with_others = _graph_of(op, call, times, weights, apart=True)
+        sets = min(times, self._sets([call.inputs[position] for position in weights]))
+        with_others = _graph_of(op, call, times, weights, sets, apart=True)
         taken_s = self._taken(with_others, rounds=SPAN_ROUNDS).device_s
         return max(0.0, taken_s - self._others_s[times]) / times
+
+    def _sets(self, weights: Sequence[TensorType]) -> int:
+        """Returns how many sets of weights a call is measured with; together they take no more than
+        COLD_BYTES, unless one set does.
+        """
+        in_all = sum(type_.host_bytes for type_ in weights)
+        return max(1, min(COLD_BYTES, self.spec.memory_bytes // SHARE) // in_all) if in_all else 1
 
     def transfers(self, size_bytes: int) -> tuple[Transfer, Transfer | None]:
         """Measures a value that goes into the device's memory, and one that comes out of it; None
@@ -213,17 +226,26 @@ def _tiny(count: int) -> Graph:
 
 
 def _graph_of(
-    op: Op, call: Call, times: int, weights: Collection[int], apart: bool = False
+    op: Op,
+    call: Call,
+    times: int,
+    weights: Collection[int] = (),
+    sets: int = 1,
+    apart: bool = False,
 ) -> Graph:
-    """Returns a graph of one call, so many times, on numbers that lie on the device already. apart:
-    with other calls in between.
+    """Returns a graph of one call, so many times, on numbers that lie on the device already. sets:
+    of the operands in `weights`, which calls take in turn. apart: with other calls in between.
     """
     numbers = [numbers_of(op, i, type_) for i, type_ in enumerate(call.inputs)]
-    operands = [weight(array) for array in numbers]
+    first = [weight(array) for array in numbers]
+    others = [
+        [weight(numbers[i].copy()) if i in weights else x for i, x in enumerate(first)]
+        for _ in range(1, sets)
+    ]
+    operands = (first, *others)
     out: list[Tensor] = []
     for turn in range(times):
-        own = [weight(numbers[i].copy()) if i in weights else x for i, x in enumerate(operands)]
-        out.append(apply(op.name, own, call.attrs))
+        out.append(apply(op.name, operands[turn % sets], call.attrs))
         out += _between(turn) if apart else ()
     return build_graph(out)[0]
 

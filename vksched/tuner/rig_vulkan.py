@@ -25,17 +25,13 @@ from ..runtime.vulkan.device import VulkanDevice
 from ..trace import Clock
 from ..types import TensorType
 from .bench import CallBench
-from .rig import ROUNDS, TIMEOUT_S, SessionRig, Transfer, lower_quartile
+from .rig import COLD_BYTES, ROUNDS, SHARE, TIMEOUT_S, SessionRig, Transfer, lower_quartile
 
 ROUND_S = 0.004
 """Of one submission, in which short calls are repeated."""
 MOST_REPEATS = 40
-COLD_BYTES = 1 << 27
-"""Weights of a call are so many that no cache of a card holds them."""
 MOST_SETS = 128
 """As many calls are made; more sets would not be read."""
-SHARE = 8
-"""Of free memory, a part that sets of weights may take."""
 
 
 class VulkanRig(SessionRig):
