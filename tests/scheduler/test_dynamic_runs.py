@@ -96,6 +96,23 @@ def test_the_plan_of_a_run_says_what_it_did(policy: str) -> None:
         assert run.stats is not None and run.stats.crossing_bytes == run.plan.crossing_bytes
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_slow_device_does_not_change_the_pace_of_another_one(policy: str) -> None:
+    clock = vs.SimulatedClock()
+    slow, steady = null_devices(clock, 4e9, 1e9)
+    assert isinstance(slow, vs.NullDevice)
+    with vs.Scheduler(
+        [slow, steady], trace=vs.Trace(clock), policy=policy, optimize=False, timeout_s=1e6
+    ) as sched:
+        run = sched.compile(branches())
+        slow.slowdown = 6.0
+        for _ in range(20):
+            run(x=X)
+        assert {split.device for split in run.plan.splits} == {0, 1}
+        later = sched.compile(branches(count=2)).plan
+        assert later.machine.devices[1].costs.pace("matmul") in (None, 1.0)
+
+
 # -- faults ----------------------------------------------------------------------------------------
 
 

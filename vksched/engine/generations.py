@@ -256,7 +256,8 @@ class Compiled:
                     self.plan = results.ran[0]
             with self._changing:
                 self._faults.take_in(broken)
-            self._watch(executor)
+            if results.ran is not None:
+                self._watch(executor, *results.ran)
             if late is not None:
                 with self._changing:
                     self._faults.take_in(executor.take_faults())
@@ -271,12 +272,12 @@ class Compiled:
         while self._placed:
             self._states.release(self._placed.pop())
 
-    def _watch(self, executor: Carrier) -> None:
-        stats = executor.last_stats
-        if stats is None:
-            return
-        self._preparing.paces.see(executor.plan, stats)
-        too_slow = self._preparing.watchdog.see(executor.plan, stats)
+    def _watch(self, executor: Carrier, plan: Plan, stats: RunStats) -> None:
+        """Takes in what a run measured. plan: what it did, which may be another plan than that of
+        the executor, in which the same number is another split.
+        """
+        self._preparing.paces.see(plan, stats)
+        too_slow = self._preparing.watchdog.see(plan, stats)
         with self._changing:
             if executor is self._executor and self._quarantine.on_fault == "replay":
                 self._too_slow |= too_slow
