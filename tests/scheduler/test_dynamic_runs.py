@@ -19,6 +19,7 @@ from vksched.plan.dynamic.options import DynamicPlan
 from vksched.runtime.device import Device
 from vksched.runtime.dynamic import DynamicExecutor
 from vksched.runtime.faulty import KINDS
+from vksched.runtime.null import NullSession
 from vksched.runtime.slowed import SlowedDevice
 
 POLICIES = ("dynamic", "steal")
@@ -223,6 +224,46 @@ def test_memory_that_is_short_for_a_moment_is_planned_again() -> None:
             run = sched.compile(branches())
         assert np.allclose(run(x=X), wanted_of(run), rtol=1e-5)
         assert A in {run.plan.machine.devices[s.device].name for s in run.plan.splits}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("at", [1, 2, 3, 5, 8])
+def test_an_interrupt_before_a_submission_waits_for_those_before_it(
+    at: int, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = vs.SimulatedClock()
+    devices = null_devices(clock, 1e9, 1e9)
+    under_way: dict[NullSession, set[int]] = {}
+    left, submit, wait = [10**6], NullSession.submit, NullSession.wait
+
+    def interrupted(self: NullSession, slot: int, split: int, ticket: int) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        submit(self, slot, split, ticket)
+        under_way.setdefault(self, set()).add(split)
+
+    def spied(self: NullSession, slot: int, split: int, timeout_s: float) -> None:
+        wait(self, slot, split, timeout_s)
+        given = under_way.get(self, set())
+        if split in given:  # else its end was seen in the run before, and says nothing of this one
+            end_s = self._intervals[slot][split][1]
+            given -= {each for each in given if self._intervals[slot][each][1] <= end_s}
+
+    monkeypatch.setattr(NullSession, "submit", interrupted)
+    monkeypatch.setattr(NullSession, "wait", spied)
+    with vs.Scheduler(
+        devices, trace=vs.Trace(clock), policy=policy, optimize=False, timeout_s=1e6
+    ) as sched:
+        run = sched.compile(branches())
+        wanted = wanted_of(run)
+        assert np.array_equal(run(x=X), wanted)
+        left[0] = at
+        with pytest.raises(KeyboardInterrupt):
+            run(x=X)
+        assert not any(under_way.values())
+        left[0] = 10**6
+        assert np.array_equal(run(x=X), wanted)
 
 
 # -- a slowed wrapper ------------------------------------------------------------------------------

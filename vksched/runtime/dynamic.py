@@ -117,11 +117,14 @@ class DynamicExecutor(Carrier):
         under way. A device that has failed is not waited for again.
         """
         limit_s = min(INTERRUPTED_S, self._timeout_s) if interrupted else self._timeout_s
-        left = [device for device in hands.last if device not in self._failed]
+        left = {device for device, _ in hands.given} - self._failed
         try:
-            for device in left:
+            # each of them: an interrupt may have come before the last one was submitted
+            for device, split in hands.given:
+                if device in self._failed:
+                    continue
                 try:
-                    self._sessions[device].wait(hands.run.slot, hands.last[device], limit_s)
+                    self._sessions[device].wait(hands.run.slot, split, limit_s)
                 except DeviceError as error:
                     hands.run.device = device
                     self._fail(hands.run, error, blame=not interrupted)
@@ -178,8 +181,8 @@ class _Hands:
     sent: list[_Piece] = field(default_factory=list)
     submitted_s: dict[int, float] = field(default_factory=dict)
     complete_s: dict[int, float] = field(default_factory=dict)
-    last: dict[int, int] = field(default_factory=dict)
-    """By device, the last split that was submitted."""
+    given: list[tuple[int, int]] = field(default_factory=list)
+    """Devices with the splits that were submitted to them, or were about to be, in order."""
     told: list[Deed] = field(default_factory=list)
     _of: dict[int, _Piece] = field(default_factory=dict)
     _entries: dict[int, list[int]] = field(default_factory=dict)
@@ -277,7 +280,7 @@ class _Hands:
         return self.sessions[device].fetch(self.run.slot, value)
 
     def _submit(self, device: int, split: int) -> None:
-        self.last[device] = split
+        self.given.append((device, split))
         self.sessions[device].submit(self.run.slot, split, self.run.ticket)
 
     def _first(self, heads: list[tuple[int, int]]) -> int:
