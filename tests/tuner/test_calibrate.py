@@ -18,6 +18,7 @@ from vksched.machine.costs import Costs, Curve
 from vksched.machine.spec import DeviceSpec
 from vksched.ops.core.op import Call, Op
 from vksched.plan.cost import family_of, node_seconds
+from vksched.plan.make.memory import aligned
 from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.vulkan import probe
 from vksched.trace import SystemClock
@@ -234,6 +235,19 @@ def test_sets_of_weights_take_no_more_memory_than_needed(
     monkeypatch.setattr(rig, "_taken", spied)
     rig.seconds(wanted.op, wanted.call, wanted.weights)
     assert max(found) == sets
+
+
+@pytest.mark.parametrize("name", vulkan_names())
+def test_sets_of_weights_on_vulkan_fit_in_a_buffer(name: str) -> None:
+    from vksched.tuner.rig_vulkan import VulkanRig  # needs the native modules
+
+    with vs.Scheduler([name], tune=False) as sched:
+        rig = open_rig_of(*sched.devices, SystemClock())
+        assert isinstance(rig, VulkanRig)
+        rig.spec = replace(rig.spec, page_bytes=1 << 20)
+        for words in (1, 2097, 4033, 1 << 17, 1 << 18):
+            sets = rig._sets([vs.TensorType((words,), "float32")])
+            assert 1 <= sets and 4 * sets * aligned(words) <= 1 << 20
 
 
 @pytest.mark.parametrize("name", vulkan_names())

@@ -15,15 +15,15 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 
 from ..errors import UnsupportedOp
-from ..machine.spec import ALIGN_BYTES
 from ..ops.core.lower import choice_of
 from ..ops.core.op import Call, Op
+from ..plan.make.memory import aligned
 from ..runtime.device import Device
 from ..runtime.vulkan.buffers import Buffer
 from ..runtime.vulkan.context import Context, Recording
 from ..runtime.vulkan.device import VulkanDevice
 from ..trace import Clock
-from ..types import TensorType
+from ..types import WORD_BYTES, TensorType
 from .bench import CallBench
 from .rig import COLD_BYTES, ROUNDS, SHARE, TIMEOUT_S, SessionRig, Transfer, lower_quartile
 
@@ -55,13 +55,13 @@ class VulkanRig(SessionRig):
 
     def _sets(self, weights: Sequence[TensorType]) -> int:
         """Returns how many sets of weights a call is measured with."""
-        largest = max((type_.device_bytes for type_ in weights), default=0)
-        if not largest:
+        each = [WORD_BYTES * aligned(type_.words) for type_ in weights]
+        in_all = sum(each)
+        if not in_all:
             return 1
-        in_all = sum(type_.device_bytes for type_ in weights)
         room = min(
             self._vulkan.context.free_bytes() // SHARE // in_all,
-            self.spec.page_bytes // ALIGN_BYTES * ALIGN_BYTES // largest,
+            self.spec.page_bytes // max(each),
         )
         return max(1, min(math.ceil(COLD_BYTES / in_all), MOST_SETS, room))
 
