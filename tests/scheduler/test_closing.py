@@ -272,6 +272,41 @@ def test_ctrl_c_twice_leaves_what_may_be_at_work_alone(device: GatedDevice) -> N
     sched.close()
 
 
+class InterruptedCondition(threading.Condition):
+    """An interrupt comes before it is entered, once; nobody may wait."""
+
+    left = 0
+
+    def __enter__(self) -> bool:
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+        return super().__enter__()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        raise AssertionError("it would wait for ever")
+
+
+@pytest.mark.parametrize("policy", ["priority", "dynamic"])
+@pytest.mark.parametrize("at", [1, 2, 3])
+@pytest.mark.parametrize("whose", ["executor", "graph"])
+def test_ctrl_c_at_any_lock_leaves_nobody_waiting(whose: str, at: int, policy: str) -> None:
+    alone = vs.NullDevice(DeviceSpec("null:0", "null"), vs.SimulatedClock())
+    sched = vs.Scheduler([alone], policy=policy)
+    run = sched.compile(stepped(vs.input("x", X.shape), "a")[-1])
+    owner: Any = run._compiled._executor if whose == "executor" else run._compiled
+    owner._state = condition = InterruptedCondition()
+    interrupted = 0
+    for left in (at, 0):
+        condition.left = left
+        try:
+            assert np.array_equal(run(x=X), X + 1)
+        except KeyboardInterrupt:
+            interrupted += 1
+    assert interrupted == (whose == "executor" or at < 3)
+    sched.close()
+
+
 @pytest.mark.parametrize("backup", [True, False])
 def test_ctrl_c_before_a_device_got_its_commit_costs_neither_state_nor_device(
     device: GatedDevice, backup: bool

@@ -75,7 +75,8 @@ class Compiled:
         # What follows changes under this condition; it wakes those who wait for the end.
         self._state = threading.Condition()
         self._pool: ThreadPoolExecutor | None = None
-        self._under_way = 0
+        self._callers: set[int] = set()
+        """Threads in `run`, each of which alone takes itself out."""
         self._accepted: set[Future[Any]] = set()
         self._workers: set[int] = set()
         self._closing = False
@@ -96,14 +97,15 @@ class Compiled:
         """Runs once on the calling thread; the arrays must not change until it is done."""
         self._owner.require("the compiled graph")
         self.require_outside("run")
-        with self._state:
-            self._require_open()
-            self._under_way += 1
-        try:
+        me = threading.get_ident()
+        try:  # an interrupt may come between any two calls
+            with self._state:
+                self._require_open()
+                self._callers.add(me)
             return self._carry_out(feeds, observers)
         finally:
+            self._callers.discard(me)  # without the lock, which an interrupt may keep from it
             with self._state:
-                self._under_way -= 1
                 self._state.notify_all()
 
     def submit(
@@ -177,7 +179,7 @@ class Compiled:
             self._closer = True
         try:
             with self._state:
-                self._state.wait_for(lambda: not self._under_way and not self._accepted)
+                self._state.wait_for(lambda: not self._callers and not self._accepted)
             if self._pool is not None:
                 self._pool.shutdown(wait=False)  # it is empty; this may be its thread
             if self._executor is not None:

@@ -85,9 +85,8 @@ class Carrier:
         """What the last finished run did, and what it cost; None before the first."""
         # What follows changes under this condition; it wakes those who wait for a slot or the end.
         self._state = threading.Condition()
-        self._free_slots = list(range(plan.copies))
         self._threads: dict[int, int] = {}
-        """By slot in use the thread of its run."""
+        """By slot in use the thread of its run, which alone takes it out."""
         self._retired = False
         self._busy: set[int] = set()
         """Devices that may still work on this memory, as they did not end in time."""
@@ -129,26 +128,30 @@ class Carrier:
             RunCancelled: an observer said so. CommitFailed: the run is complete, but not its
                 states. DeviceError, IndexOutOfRange: it failed; no state has changed.
         """
-        with self._state:
-            while True:
-                if self._retired:
-                    raise Retired
-                if self._free_slots:
-                    break
-                self._state.wait()
-            slot = self._free_slots.pop(0)
-            if self._log:
-                self._log.acquire(slot)
-            self._threads[slot] = threading.get_ident()
-        try:
+        slot, me = -1, threading.get_ident()
+        try:  # an interrupt may come between any two calls
+            with self._state:
+                while True:
+                    if self._retired:
+                        raise Retired
+                    free = [s for s in range(self.plan.copies) if s not in self._threads]
+                    if free:
+                        break
+                    self._state.wait()
+                if self._log:
+                    self._log.acquire(free[0])
+                slot = free[0]
+                self._threads[slot] = me
             return self._run(slot, feeds, observers or {})
         finally:
-            with self._state:
-                if self._log:
-                    self._log.release(slot)
-                self._free_slots.append(slot)
-                del self._threads[slot]
-                self._state.notify_all()
+            if slot >= 0:
+                try:
+                    if self._log:
+                        self._log.release(slot)
+                finally:
+                    del self._threads[slot]  # without the lock, which an interrupt may keep from it
+                with self._state:
+                    self._state.notify_all()
 
     def take_faults(self) -> list[DeviceError]:
         """Returns the first failure of each device, each once; after `retire` there are no more."""
@@ -165,7 +168,7 @@ class Carrier:
         with self._state:
             self._retired = True
             self._state.notify_all()
-            self._state.wait_for(lambda: all(owner == me for owner in self._threads.values()))
+            self._state.wait_for(lambda: all(t == me for t in list(self._threads.values())))
             if self._threads:
                 return tuple(self._sessions.values())
             sessions, self._sessions = self._sessions, {}

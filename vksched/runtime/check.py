@@ -41,7 +41,7 @@ class Log:
         return _Watched(session, device, self)
 
     def acquire(self, slot: int) -> None:
-        """A run gets a slot; called in order with `release`, under the executor's lock."""
+        """A run gets a slot; called before anybody knows, as `release` is while it has the slot."""
         self.take([self._tell.acquire(slot, self._runs)])
         self._runs += 1
 
