@@ -47,7 +47,7 @@ def test_links_are_part_of_a_machine_as_data() -> None:
         ([{"between": ["a", "c"]}], 'expected "between"'),
         ([{"between": [["a"], "cpu"]}], 'expected "between"'),
         ([{"between": ["a", "cpu"], "speed": 1}], "no field 'speed'"),
-        ([{"between": ["a", "cpu"], "bytes_per_s": 0}], "expected a speed above 0"),
+        ([{"between": ["a", "cpu"], "bytes_per_s": 0}], "expected at least 1 byte a second"),
     ],
 )
 def test_links_that_are_wrong_are_refused(links: object, wanted: str) -> None:

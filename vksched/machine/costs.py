@@ -158,7 +158,7 @@ class Costs:
             given["paces"] = tuple(
                 sorted((str(op), _positive(pace)) for op, pace in data.get("paces", {}).items())
             )
-        except (TypeError, ValueError, AttributeError) as error:
+        except (TypeError, ValueError, OverflowError, AttributeError) as error:
             raise PlanError(f"[machine] expected {where} as Costs.as_dict gives, {error}") from None
         return Costs(**given)
 

@@ -38,7 +38,7 @@ from typing import Any
 from ..errors import PlanError
 from .links import Link
 from .presets import PREFIX, card, machine_data
-from .spec import GIB, DeviceSpec, Machine, spec_as_dict
+from .spec import GIB, DeviceSpec, Machine, as_number, spec_as_dict
 from .ways import slower, way
 
 UNITS = {
@@ -158,7 +158,7 @@ def _link(given: object, where: str) -> Link:
     _check_keys(given, LINK_KEYS, f"the link of {where}")
     figures = _in_units(given, f"the link of {where}")
     for key, value in figures.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+        if as_number(value) is None:
             raise PlanError(
                 f"[machine] expected a number of 0 or more as {key} of the link of {where}, got "
                 f"{value!r}"
@@ -176,9 +176,12 @@ def _in_units(given: Mapping[Any, Any], where: str) -> dict[str, Any]:
         if field in out or (factor is not None and field in given):
             raise PlanError(f"[machine] expected one of {key} and {field} for {where}, got both")
         if factor is not None:
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise PlanError(f"[machine] expected a number as {key} of {where}, got {value!r}")
-            value = int(value * factor) if field == "memory_bytes" else value * factor
+            number = as_number(value, factor)
+            if number is None:
+                raise PlanError(
+                    f"[machine] expected a number of 0 or more as {key} of {where}, got {value!r}"
+                )
+            value = int(number) if field == "memory_bytes" else number
         out[field] = value
     return out
 

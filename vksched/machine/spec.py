@@ -29,6 +29,9 @@ OFFLOAD_FLOPS_PER_BYTE = 16.0
 than the bus. Arithmetic per byte, not rows, as it means the same for every op and type.
 """
 
+LEAST_PER_S = 1.0
+"""Arithmetic or bytes of the slowest device and link; with less, seconds overflow."""
+
 SYNC = ("split", "level", "op")
 """What a device is given at once. "split": all of a split. "level": nodes of a split that do not
 depend on each other; "op": one node. With the latter two the host waits for each submission before
@@ -200,8 +203,13 @@ def spec_from_dict(data: object, where: str) -> DeviceSpec:
             f"[machine] expected a name and a kind of {', '.join(KINDS)} for {where}, got "
             f"{spec.name!r} and {spec.kind!r}"
         )
-    if not (spec.flops_per_s > 0 and spec.bytes_per_s > 0):
-        raise PlanError(f"[machine] expected speeds above 0 for {where}, got 0")
+    if min(spec.flops_per_s, spec.bytes_per_s) < LEAST_PER_S:
+        raise PlanError(
+            f"[machine] expected speeds of at least {LEAST_PER_S:g} a second for {where}, got "
+            f"{spec.flops_per_s:g} flops_per_s and {spec.bytes_per_s:g} bytes_per_s"
+        )
+    if not spec.slowdown > 0:
+        raise PlanError(f"[machine] expected a slowdown above 0 for {where}, got 0; try 1")
     if spec.busy_watts is not None and spec.busy_watts < (spec.idle_watts or 0.0):
         raise PlanError(
             f"[machine] expected busy_watts of at least idle_watts for {where}, got "
@@ -217,15 +225,23 @@ def _links(data: object, names: set[str]) -> Links:
         given = entry if isinstance(entry, Mapping) else {}
         ends = given.get("between")
         known = isinstance(ends, (list, tuple)) and [n for n in ends if n in sorted(names)]
-        if not isinstance(ends, (list, tuple)) or len(ends) != 2 or known != list(ends):
+        if (
+            not isinstance(ends, (list, tuple))
+            or len(ends) != 2
+            or known != list(ends)
+            or ends[0] == ends[1]
+        ):
             raise PlanError(
                 f'[machine] expected "between" with two of {", ".join(sorted(names))} in each of '
                 f"the links, got {entry!r}"
             )
         rest = {key: value for key, value in given.items() if key != "between"}
         link = _fill(Link(), rest, f"the link of {ends[0]} and {ends[1]}")
-        if not link.bytes_per_s > 0:
-            raise PlanError(f"[machine] expected a speed above 0 between {ends[0]} and {ends[1]}")
+        if link.bytes_per_s < LEAST_PER_S:
+            raise PlanError(
+                f"[machine] expected at least {LEAST_PER_S:g} byte a second between {ends[0]} and "
+                f"{ends[1]}, got {link.bytes_per_s:g}"
+            )
         out.append((ends[0], ends[1], link))
     return Links(tuple(out))
 
@@ -259,17 +275,38 @@ def _as_type(default: object, value: object, where: str) -> object:
     if isinstance(default, Choices) and isinstance(value, Mapping):
         if all(isinstance(word, str) for pair in value.items() for word in pair):
             return Choices(value)
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if isinstance(default, tuple) and isinstance(value, (list, tuple)):
         if len(value) == len(default):
             return tuple(_as_type(d, v, where) for d, v in zip(default, value, strict=True))
-    elif isinstance(default, float) and number and math.isfinite(value) and value >= 0:  # type: ignore[arg-type,operator]
-        return float(value)  # type: ignore[arg-type]
+    elif isinstance(default, float) and (number := as_number(value)) is not None:
+        return number
     elif isinstance(default, (bool, str)) and type(value) is type(default):
         return value
-    elif type(default) is int and type(value) is int and value >= 0:
+    elif type(default) is int and type(value) is int and as_number(value) is not None:
         return value
     if isinstance(default, Choices):
         raise PlanError(f"[machine] expected calls to names of variants as {where}, got {value!r}")
-    what = f"{len(default)} numbers" if isinstance(default, tuple) else type(default).__name__
-    raise PlanError(f"[machine] expected {what} of 0 or more as {where}, got {value!r}")
+    what = _WORDS.get(type(default), "a number of 0 or more")
+    if isinstance(default, tuple):
+        what = f"{len(default)} whole numbers of 0 or more"
+    raise PlanError(f"[machine] expected {what} as {where}, got {value!r}")
+
+
+_WORDS: dict[type, str] = {
+    str: "a text",
+    bool: "true or false",
+    int: "a whole number of 0 or more",
+}
+
+
+def as_number(value: object, factor: float = 1.0) -> float | None:
+    """Returns plain data as a number, times a factor; None for what is none, is below 0 or is not
+    finite then.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value) * factor
+    except OverflowError:  # a whole number of some hundred digits
+        return None
+    return number if 0 <= number < math.inf else None
