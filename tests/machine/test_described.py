@@ -102,6 +102,27 @@ def test_links_between_devices_by_name_and_by_figures() -> None:
     assert found.between("cpu", "a") == Link(WAYS["pcie4x8"].bytes_per_s, 1e-3)
 
 
+@pytest.mark.parametrize("ends", [["card", "cpu"], ["cpu", "card"]])
+@pytest.mark.parametrize("own", [{"preset": "rx6600"}, {"link": "pcie4x16"}])
+def test_a_link_that_is_named_replaces_the_devices_own_both_ways(
+    own: dict[str, object], ends: list[str]
+) -> None:
+    links = [{"between": ends, "gb_per_s": 1, "latency_us": 0}]
+    found = machine_of({"devices": [{**CARD, **own}], "links": links}).links
+    assert found.between("card", "cpu") == found.between("cpu", "card") == Link(1e9)
+
+
+def test_each_way_may_have_a_link_of_its_own() -> None:
+    links = [
+        {"between": ["card", "cpu"], "gb_per_s": 1},
+        {"between": ["cpu", "card"], "gb_per_s": 2},
+    ]
+    found = machine_of({"devices": [CARD], "links": links}).links
+    assert found.between("card", "cpu") == Link(1e9) and found.between("cpu", "card") == Link(2e9)
+    with pytest.raises(vs.PlanError, match="expected one link from card to cpu, got two"):
+        machine_of({"devices": [CARD], "links": [links[0], links[0]]})
+
+
 # -- what is refused -------------------------------------------------------------------------------
 
 

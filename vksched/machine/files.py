@@ -83,16 +83,16 @@ def machine_of(data: object) -> Machine:
     if not isinstance(about, str):
         raise PlanError(f"[machine] expected a text as about, got {about!r}")
     devices: list[Any] = []
-    links: list[Any] = []
+    given = data.get("links", [])
+    entries = given if isinstance(given, list) else [given]
+    links = [_link_entry(entry, f"link {number}") for number, entry in enumerate(entries)]
+    named = _ends(links)
     host = _host(data["devices"])
     for number, entry in enumerate(data["devices"]):
         for made, link in _devices(entry, f"device {number}"):
             devices.append(made)
-            if link is not None:
+            if link is not None and not named & {(made["name"], host), (host, made["name"])}:
                 links.append({"between": [made["name"], host], **asdict(link)})
-    given = data.get("links", [])
-    for number, entry in enumerate(given if isinstance(given, list) else [given]):
-        links.append(_link_entry(entry, f"link {number}"))
     rest = {key: value for key, value in data.items() if key not in ("about", "devices", "links")}
     for key in rest:
         near = _near(str(key), ("about", "devices", "links"))
@@ -144,6 +144,27 @@ def _link_entry(entry: object, where: str) -> object:
     rest = {k: v for k, v in entry.items() if k not in ("between", "link")}
     of_name = asdict(_link(entry["link"], where)) if "link" in entry else {}
     return {"between": entry.get("between"), **of_name, **_in_units(rest, where)}
+
+
+def _ends(links: Iterable[object]) -> set[tuple[str, str]]:
+    """Returns the pairs of devices that links name: there a device's own link does not count, in
+    neither direction.
+
+    Raises:
+        PlanError: one pair stands there twice.
+    """
+    out: set[tuple[str, str]] = set()
+    for link in links:
+        ends = link.get("between") if isinstance(link, Mapping) else None
+        if isinstance(ends, (list, tuple)) and len(ends) == 2:  # else from_dict tells what is wrong
+            pair = str(ends[0]), str(ends[1])
+            if pair in out:
+                raise PlanError(
+                    f"[machine] expected one link from {pair[0]} to {pair[1]}, got two; try one of "
+                    "them, or change its ends for the way back"
+                )
+            out.add(pair)
+    return out
 
 
 def _link(given: object, where: str) -> Link:
