@@ -244,6 +244,12 @@ def test_modules_are_found_from_the_current_folder(
         (["{}:x", "--machine", "{}"], 1, "cannot read .*model.py: JSONDecodeError"),
         (["{}:x", "--machine", "/no/such"], 1, "cannot read /no/such: No such file or directory"),
         (["{}:x", "--machine", "m.json", "--devices", "cpu"], 2, "exclude each other"),
+        (["{}:x", "--objectives", "--what-if", "-a"], 2, "--objectives and --what-if exclude"),
+        (["{}:x", "--objectives", "--node", "y"], 2, "--objectives and --node exclude"),
+        (["{}:x", "--objectives", "--svg", "x.svg"], 2, "--objectives and --svg exclude"),
+        (["{}:x", "--objectives", "--policy", "steal"], 2, "--objectives and --policy exclude"),
+        (["{}:x", "--objectives", "--objective", "energy"], 2, "and --objective exclude"),
+        (["{}:x", "--node", "y", "--what-if", "-a"], 2, "--node and --what-if exclude each other"),
     ],
 )
 def test_bad_input_is_one_line(

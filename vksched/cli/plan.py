@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -102,13 +102,26 @@ def plan(
 
     if devices is not None and machine_file is not None:
         raise click.UsageError("--devices and --machine exclude each other.")
+    if all_objectives:
+        others_given = {
+            "--what-if": what_ifs,
+            "--node": node,
+            "--svg": svg,
+            "--policy": policy != "auto",
+            "--objective": objective != "latency",
+        }
+        _refuse("--objectives", others_given)
+    elif node is not None:
+        _refuse("--node", {"--what-if": what_ifs})
     graph, remarks = load_graph(address, dims, shapes)
     machine, aliases, with_cpu = machine_of(devices, machine_file)
     wanted = feeds.parse_places(places)
     overrides = tuple((pattern, aliases.get(name, name)) for pattern, name in wanted.items())
     planner = Planner(graph, machine, overrides, policy, objective, copies, with_cpu)
     if all_objectives:
-        click.echo(_table(planner.tradeoffs(), as_json))
+        table = _table(planner.tradeoffs(), as_json)
+        _note(remarks)
+        click.echo(table)
         return
     found = planner(machine)
     others = None
@@ -118,9 +131,20 @@ def plan(
     if svg is not None:
         found.draw(svg)
         click.echo(f"wrote {svg}", err=True)
+    _note(remarks)
+    click.echo(text)
+
+
+def _refuse(option: str, others: Mapping[str, object]) -> None:
+    """Refuses what would be left out beside an option."""
+    given = [other for other, value in others.items() if value]
+    if given:
+        raise click.UsageError(f"{option} and {given[0]} exclude each other.")
+
+
+def _note(remarks: Sequence[str]) -> None:
     for remark in remarks:
         click.echo(f"note: {remark}", err=True)
-    click.echo(text)
 
 
 def _text(plan: Plan, node: str | None, as_json: bool, others: Comparison | None) -> str:
