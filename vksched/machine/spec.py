@@ -126,9 +126,10 @@ class Machine:
 
     def way(self, source: int, target: int) -> Link:
         """Returns the link from one device to another, which goes by the host's memory."""
-        names, host = [d.name for d in self.devices], self.cpu
-        legs = [self.links.between(names[source], names[host])] if source != host else []
-        legs += [self.links.between(names[host], names[target])] if target != host else []
+        devices, host = self.devices, self.cpu
+        between, name = self.links.between, devices[host].name
+        legs = [between(devices[source].name, name)] if source != host else []
+        legs += [between(name, devices[target].name)] if target != host else []
         if len(legs) == 1:
             return legs[0]
         slowness = sum(1 / leg.bytes_per_s for leg in legs)

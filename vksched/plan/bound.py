@@ -16,11 +16,9 @@ Complexity: edges * devices. Examples: tests/plan/test_plan_bound.py.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
-from ..machine.links import Link
 from ..machine.power import watts_of
 from ..machine.spec import Machine
 from ..schedule import Task, TaskGraph, Topology
@@ -122,20 +120,10 @@ def _competing(plan: PlanValue) -> frozenset[int]:
 def _topology(machine: Machine) -> Topology:
     names = [spec.name for spec in machine.devices]
     links = {
-        (a, b): host_way(machine, i, j)
+        (a, b): machine.way(i, j)
         for i, a in enumerate(names)
         for j, b in enumerate(names)
         if a != b
     }
     watts = {spec.name: watts_of(spec) for spec in machine.devices}
     return Topology(names, links, watts=watts)
-
-
-def host_way(machine: Machine, source: int, target: int) -> Link:
-    """Returns the way of a value from one device to another, by the host."""
-    names = [spec.name for spec in machine.devices]
-    cpu, between = machine.cpu, machine.links.between
-    legs = [between(names[source], names[cpu])] if source != cpu else []
-    legs += [between(names[cpu], names[target])] if target != cpu else []
-    slowness = sum(1 / leg.bytes_per_s for leg in legs)
-    return Link(1 / slowness if slowness else math.inf, sum(leg.latency_s for leg in legs))

@@ -24,7 +24,6 @@ from ...machine.power import watts_of
 from ...schedule import Objective, Task, TaskGraph, Topology, schedule
 from ...types import WORD_BYTES
 from .. import cost
-from ..bound import host_way
 from ..decision import SINGLE
 from ..support import Support
 from ..value import value_of
@@ -288,6 +287,6 @@ class Candidates:
 
     def way(self, a: int, b: int) -> Link:
         """Returns the link from one device to another by the host."""
-        link = host_way(self.machine, a, b)
+        link = self.machine.way(a, b)
         begins_s = cost.submission_seconds(self.machine.devices[b])
         return Link(link.bytes_per_s, link.latency_s + begins_s)
