@@ -148,14 +148,23 @@ def test_an_objective_is_a_word_weights_or_text() -> None:
     ) == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize("weight", [1 / 3, 0.1, 123456789.0, 1e-9, 2.0])
+def test_the_name_of_a_mix_stands_for_exactly_that_mix(weight: float) -> None:
+    mix = Objective.of({"latency": weight, "energy": 1})
+    assert Objective.of(mix.name) == mix
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         ({"objective": "speed"}, "known objective, got 'speed'; try one of latency, throughput"),
-        ({"objective": {"latency": -1}}, "weights of 0 or more"),
-        ({"objective": {"latency": 0}}, "one above 0"),
-        ({"objective": {}}, "one above 0"),
-        ({"objective": "latency=fast"}, "weights of 0 or more"),
+        ({"objective": {"latency": -1}}, "weights from 0 to 1e.100, got {'latency': -1}"),
+        ({"objective": {"latency": 0}}, "a weight above 0"),
+        ({"objective": {}}, "a weight above 0"),
+        ({"objective": "latency=fast"}, "weights from 0 to"),
+        ({"objective": {"latency": 1e308, "energy": 1e308}}, "weights from 0 to"),
+        ({"objective": {"latency": 10**400, "energy": 1}}, "weights from 0 to"),
+        ({"objective": "latency=1,energy=2,latency=3"}, "got 'latency' twice"),
         ({"objective": 3}, "or a mapping of them to weights, got 3"),
         ({"objective": "energy"}, "watts of every device for the objective energy, got none of p0"),
     ],

@@ -30,6 +30,8 @@ from .problem import Problem
 from .simulate import Placed, Times
 
 Measure = Callable[[Problem, Placed, Times], float]
+MOST_WEIGHT = 1e100
+"""Of a word in a mix: sums of larger ones are no numbers any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +75,17 @@ class Objective:
         "latency=1,energy=0.5".
 
         Raises:
-            PlanError: an unknown word, or a weight that is no number of 0 or more.
+            PlanError: a word that is unknown or stands there twice, or a weight that is no number
+                from 0 to MOST_WEIGHT.
         """
         if isinstance(given, Objective):
             return given
         if isinstance(given, str):
             pairs = [part.partition("=") for part in given.split(",")]
+            words = [word.strip() for word, _, _ in pairs]
+            twice = [word for word in words if words.count(word) > 1]
+            if twice:
+                raise PlanError(f"[{where}] expected each objective once, got {twice[0]!r} twice")
             given = {word.strip(): _number(text) if sign else 1.0 for word, sign, text in pairs}
         if not isinstance(given, Mapping):
             raise PlanError(
@@ -91,12 +98,16 @@ class Objective:
                 f"[{where}] expected a known objective, got {unknown[0]!r}; try one of "
                 f"{', '.join(WORDS)}"
             )
-        bad = [w for w in given.values() if not (isinstance(w, (int, float)) and 0 <= w < math.inf)]
-        kept = tuple((word, float(given[word])) for word in WORDS if given.get(word))
-        if bad or not kept:
+        bad = [
+            w for w in given.values() if not (isinstance(w, (int, float)) and 0 <= w <= MOST_WEIGHT)
+        ]
+        if bad:
             raise PlanError(
-                f"[{where}] expected weights of 0 or more, and one above 0, got {dict(given)!r}"
+                f"[{where}] expected weights from 0 to {MOST_WEIGHT:g}, got {dict(given)!r}"
             )
+        kept = tuple((word, float(given[word])) for word in WORDS if given.get(word))
+        if not kept:
+            raise PlanError(f"[{where}] expected a weight above 0, got {dict(given)!r}")
         return Objective(kept if len(kept) > 1 else ((kept[0][0], 1.0),))
 
     @property
@@ -104,7 +115,7 @@ class Objective:
         """The word, or all weights; `of` makes the same objective of it."""
         if self.word:
             return self.word
-        return ",".join(f"{word}={weight:g}" for word, weight in self.weights)
+        return ",".join(f"{word}={_text(weight)}" for word, weight in self.weights)
 
     @property
     def word(self) -> str:
@@ -136,6 +147,12 @@ def least_of(candidates: Iterable[Mapping[str, float]]) -> dict[str, float]:
             if 0 < value < least.get(word, math.inf):
                 least[word] = value
     return least
+
+
+def _text(weight: float) -> str:
+    """Returns the shortest text that stands for exactly this weight."""
+    short = f"{weight:g}"
+    return short if float(short) == weight else repr(weight)
 
 
 def _number(text: str) -> float:
