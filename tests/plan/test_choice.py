@@ -17,6 +17,7 @@ from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.plan import Plan
 from vksched.plan.planner import compare_objectives
 from vksched.plan.tell.choice import comparison_as_text, measured_share
+from vksched.units import format_seconds
 
 SHAPE = (128, 128)
 MEASURED = Costs(
@@ -84,6 +85,15 @@ def test_one_device_that_wins_tells_what_several_would_take() -> None:
     assert told["won"].startswith("single:null:1 on null:1: ")
     assert told["won"].endswith("; no single device is better")
     assert "over several devices" in told["beside"]
+
+
+def test_the_best_over_several_devices_is_told_whatever_its_copies() -> None:
+    made = plan(branches(), machine(1e9, 2e10), objective="throughput")
+    assert made.decision is not None and made.decision.won.single == "null:1"
+    several = [c for c in made.decision.candidates if not c.single]
+    periods = {c.metrics.period_s for c in several}
+    assert len({c.copies for c in several}) > 1 and len(periods) > 1
+    assert f", takes {format_seconds(min(periods))}; " in rows(made)["beside"]
 
 
 def test_a_first_device_that_estimates_do_not_beat_stays() -> None:

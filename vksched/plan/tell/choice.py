@@ -91,10 +91,10 @@ def _others(decision: Decision, needed: str) -> list[tuple[str, str]]:
     if not decision.objective.word:
         margin = _percent(decision.margin)
         return [("beside", f"no plan over several devices is better by {margin}, as needed")]
-    values = {c.name: c.metrics.values[decision.objective.word] for c in several}
-    name = min(values, key=lambda each: values[each])
-    text = value_text(decision.objective, values[name])
-    return [("beside", f"{name}, the best over several devices, takes {text}; {needed}")]
+    word = decision.objective.word
+    best = min(several, key=lambda c: c.metrics.values[word])  # copies of one name differ
+    text = value_text(decision.objective, best.metrics.values[word])
+    return [("beside", f"{best.name}, the best over several devices, takes {text}; {needed}")]
 
 
 def _takes(plan: PlanValue, metrics: Metrics) -> list[tuple[str, str]]:
