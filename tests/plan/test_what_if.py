@@ -259,3 +259,21 @@ def test_data_has_every_row() -> None:
     plan = found.rows[0].plan
     assert isinstance(plan, vs.Plan)
     assert data[0]["peak_bytes"][A] == plan.buffers()[A].peak_bytes > 0
+
+
+def test_a_device_that_a_policy_uses_though_it_is_slow_is_no_small_matter() -> None:
+    where = machine(SLOW / 10, 1e3 * SLOW)
+    graph, _ = vs.build_graph(branches(1, 2))
+    found = compare_plan(vs.plan_graph(graph, where, policy="priority"))
+    told = f"without {A} a run would take over 99 % less"
+    assert told in found.findings() and "over 99 % shorter" in found.as_text()
+
+
+def test_devices_that_are_out_of_use_are_not_asked_about() -> None:
+    where = machine(SLOW, FAST)
+    gone = replace(where.devices[1], out_of_use="it failed")
+    where = replace(where, devices=(where.devices[0], gone, where.devices[2]))
+    found = compare_plan(plan_of(branches(1, 2), where))
+    texts = ["as it is", f"without {A}", f"{A} alone", "cpu alone"]
+    assert [each.text for each in found.rows] == texts
+    assert not any(B in line for line in found.findings())

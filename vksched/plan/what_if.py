@@ -27,6 +27,7 @@ from ..machine.power import watts_of
 from ..machine.spec import Machine
 from ..schedule.objectives import LATENCY
 from ..units import format_joules, format_seconds
+from .make.by_cost import MARGIN_ESTIMATED, MARGIN_MEASURED
 from .metrics import energy, period
 from .planner import plan_graph
 from .query import buffers
@@ -146,20 +147,19 @@ class Comparison:
                 if abs(factor - 1) <= SAME:
                     found.append(f"{name} can be spared: a run takes as long without it")
                 elif factor < 1:
-                    found.append(
-                        f"without {name} a run would take {_percent(1 - factor)} less, too little "
-                        "to count on"
-                    )
+                    less = f"without {name} a run would take {_less(factor)} less"
+                    sure = 1 - factor > self._margin(row)
+                    found.append(less if sure else f"{less}, too little to count on")
                 else:
                     found.append(
                         f"{name} is worth its place: a run takes {_times(factor)} without it"
                     )
             elif row.kind == "alone" and factor is not None and factor < 1 - SAME:
-                found.append(f"on {row.text} a run would take {_percent(1 - factor)} less")
+                found.append(f"on {row.text} a run would take {_less(factor)} less")
             elif row.kind == "change" and factor is not None:
                 told = "changes nothing"
                 if factor < 1 - SAME:
-                    told = f"makes a run {_percent(1 - factor)} shorter"
+                    told = f"makes a run {_times(factor)}"
                 elif factor > 1 + SAME:
                     told = f"makes a run {_times(factor)}"
                 found.append(f"{row.text} {told}")
@@ -174,6 +174,11 @@ class Comparison:
             if assumed:
                 found.append(f"the watts of {_names(assumed)} are assumed")
         return tuple(found)
+
+    def _margin(self, row: Outcome) -> float:
+        """Returns the share by which a plan has to be better to count."""
+        guessed = row.estimated or self.rows[0].estimated
+        return MARGIN_ESTIMATED if guessed else MARGIN_MEASURED
 
     @property
     def _tells_energy(self) -> bool:
@@ -208,7 +213,7 @@ def compare(
     each: bool = True,
 ) -> Comparison:
     """Returns what a run takes on a machine, without each of its devices, with each alone, and
-    after some changes.
+    after some changes. A device that is out of use is asked about neither way.
 
     plan_on: makes the plan for a machine. pinned: devices that are asked about one by one although
     others are equal to them, as the caller has placed something there. each: False leaves out the
@@ -227,7 +232,8 @@ def compare(
             rows[at] = replace(rows[at], text=f"{rows[at].text}, {text}")
 
     if each:
-        groups = equal_devices(machine, pinned)
+        out_of_use = {spec.name for spec in machine.devices if spec.out_of_use}
+        groups = [g for g in equal_devices(machine, pinned) if g[0] not in out_of_use]
         for group in groups:
             add("without", group, f"without {_one_of(group)}", without(machine, group[-1]))
         for group in groups:
@@ -353,8 +359,13 @@ def _seconds(seconds: float | None) -> str:
 
 def _times(factor: float) -> str:
     if factor < 1:
-        return f"{_percent(1 - factor)} shorter"
+        return f"{_less(factor)} shorter"
     return f"{_percent(factor - 1)} longer" if factor < 2 else f"{factor:.3g} times as long"
+
+
+def _less(factor: float) -> str:
+    """Returns by how much a run gets shorter, which is never all of it."""
+    return "over 99 %" if 0 < factor < 0.005 else _percent(1 - factor)
 
 
 def _percent(share: float) -> str:
