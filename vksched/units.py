@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+ROUNDED = 0.9995
+"""From this part of a unit on three digits round up to 1 of it, and not to 1e+03 of the next."""
+
 
 def format_bytes(count: int) -> str:
     """Returns a number of bytes in the unit that suits it."""
     if count < 1024:
         return f"{count} B"
     for unit, size in (("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)):
-        if count < size * 1024 or unit == "GiB":
+        if round(count / size, 1) < 1024 or unit == "GiB":
             return f"{count / size:.1f} {unit}"
     raise AssertionError(count)
 
@@ -24,14 +27,14 @@ def format_share(need: int, room: int) -> str:
 def format_seconds(seconds: float) -> str:
     """Returns a time in the unit that suits it."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= size or unit == "us":
-            return f"{seconds / size:.3g} {unit}"
+        if seconds >= ROUNDED * size or unit == "us":
+            return f"{_digits(seconds / size)} {unit}"
     raise AssertionError(seconds)
 
 
 def format_moment(seconds: float) -> str:
     """Returns a point of time, 0 or more, in the unit that suits it: nanoseconds too."""
-    if 0 < seconds < 1e-6:
+    if 0 < seconds < ROUNDED * 1e-6:
         return f"{seconds / 1e-9:.3g} ns"
     return format_seconds(seconds) if seconds else "0 s"
 
@@ -39,9 +42,14 @@ def format_moment(seconds: float) -> str:
 def format_joules(joules: float) -> str:
     """Returns an energy in the unit that suits it."""
     for unit, size in (("kJ", 1e3), ("J", 1.0), ("mJ", 1e-3), ("uJ", 1e-6)):
-        if joules >= size or unit == "uJ":
-            return f"{joules / size:.3g} {unit}"
+        if joules >= ROUNDED * size or unit == "uJ":
+            return f"{_digits(joules / size)} {unit}"
     raise AssertionError(joules)
+
+
+def _digits(number: float) -> str:
+    """Returns a number with three digits, or all those of a whole number that has more."""
+    return f"{number:.0f}" if 999.5 <= number < 1e9 else f"{number:.3g}"
 
 
 def count_of(count: int, thing: str) -> str:
