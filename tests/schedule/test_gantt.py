@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -9,6 +10,7 @@ import pytest
 from drawn_tasks import drawn
 
 from vksched.errors import PlanError
+from vksched.machine.power import Watts
 from vksched.schedule import Link, Task, TaskGraph, Topology, schedule
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -73,3 +75,26 @@ def test_other_endings_and_folders_are_refused(tmp_path: Path) -> None:
         plan.draw("x.png")
     with pytest.raises(PlanError, match="cannot write"):
         plan.draw(tmp_path / "none" / "x.svg")
+
+
+@pytest.mark.parametrize(
+    ("objective", "told"),
+    [
+        ("latency", r"[\d.]+ s, [\d.]+ times the lower bound"),
+        ("throughput", r"[\d.]+ s, [\d.]+ s a run in a stream, [\d.]+ times the lower bound"),
+        ("energy", r"[\d.]+ s, [\d.]+ J, [\d.]+ times the lower bound"),
+        ("memory", r"[\d.]+ s, [\d.]+ KiB on the fullest device, [\d.]+ times the lower bound"),
+        # no bound is known of a mix
+        ("latency=1,energy=2", r"[\d.]+ s, [\d.]+ times the best of each for latency=1,energy=2"),
+    ],
+)
+def test_the_bound_is_that_of_what_the_objective_asks_for(
+    tmp_path: Path, objective: str, told: str
+) -> None:
+    tasks = TaskGraph([Task(f"t{i}", {"p": 1.0, "q": 2.0}, memory_bytes=4096) for i in range(5)])
+    where = Topology(["p", "q"], watts={"p": Watts(100.0, 10.0), "q": Watts(20.0, 1.0)})
+    plan = schedule(tasks, where, objective=objective)
+    plan.draw(tmp_path / "x.svg")
+    root = ET.parse(tmp_path / "x.svg").getroot()
+    texts = [text.text or "" for text in root.iter(f"{SVG}text")]
+    assert re.fullmatch(told, texts[1])

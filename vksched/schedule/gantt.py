@@ -11,7 +11,7 @@ import os
 
 from ..pictures.svg import save_picture
 from ..pictures.timeline import Bar, Crossing, Row, draw_timeline
-from ..units import format_moment
+from ..units import format_bytes, format_joules, format_moment
 from .result import ScheduleValue
 
 
@@ -27,9 +27,6 @@ def save_gantt(plan: ScheduleValue, path: str | os.PathLike[str]) -> None:
 def draw_gantt(plan: ScheduleValue) -> str:
     """Returns the picture of a schedule as SVG text; the same for the same schedule."""
     devices = plan.where.devices
-    told = f"{format_moment(plan.makespan_s)}, {plan.ratio:.3f} times the lower bound"
-    if plan.objective == "throughput":
-        told += f" ({format_moment(plan.period_s)} a run in a stream)"
     bars: dict[str, list[Bar]] = {device: [] for device in devices}
     for name, device in plan.device.items():
         bars[device].append(Bar(plan.start_s[name], plan.finish_s[name], name))
@@ -37,7 +34,7 @@ def draw_gantt(plan: ScheduleValue) -> str:
     number = {device: at for at, device in enumerate(devices)}
     return draw_timeline(
         f"{len(plan.tasks)} tasks on {len(devices)} devices by {plan.policy}",
-        told,
+        _told(plan),
         [Row(name, bars[name], f"{busy[name] / span_s:.0%} busy") for name in devices],
         [
             Crossing(
@@ -51,3 +48,22 @@ def draw_gantt(plan: ScheduleValue) -> str:
         ],
         span_s=plan.makespan_s,
     )
+
+
+def _told(plan: ScheduleValue) -> str:
+    """Returns how long a schedule takes, what its objective asks for, and how near that is to its
+    bound, where there is one.
+    """
+    word, value = plan.goal.word, plan.value
+    told = [format_moment(plan.makespan_s)]
+    if word == "throughput":
+        told.append(f"{format_moment(value)} a run in a stream")
+    elif word == "memory":
+        told.append(f"{format_bytes(round(value))} on the fullest device")
+    elif word == "energy":
+        told.append(format_joules(value))
+    elif not word:
+        told.append(f"{value:.3g} times the best of each for {plan.objective}")
+    if plan.lower_bound > 0:
+        told.append(f"{plan.ratio:.3f} times the lower bound")
+    return ", ".join(told)
