@@ -102,6 +102,7 @@ def test_a_first_device_that_estimates_do_not_beat_stays() -> None:
     told, decision = rows(made), made.decision
     assert decision is not None and decision.won.single == A and decision.single.single == B
     assert not decision.measured and decision.margin == 0.25 and decision.gain < 1
+    assert made.notes[0].endswith("; 1 other device would not make it faster by 25 %")
     assert told["alone"].endswith("25 % were needed to leave the first device")
     assert told["costs"] == "estimated, by work and rough speeds of devices"
 

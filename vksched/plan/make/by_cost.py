@@ -180,4 +180,5 @@ def _note(decision: Decision) -> str:
     if not others:
         return text
     worse = "faster" if objective.word in ("latency", "throughput") else "better"
-    return f"{text}; {count_of(others, 'other device')} would not make it {worse}"
+    more = f"{count_of(others, 'other device')} would not make it {worse}"
+    return f"{text}; {more} by {100 * decision.margin:.3g} %"
