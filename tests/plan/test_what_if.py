@@ -119,6 +119,12 @@ def test_of_many_equal_devices_it_is_told_how_many_are_enough() -> None:
     assert not any(line.startswith("2 of") for line in found.findings())
 
 
+def test_where_one_of_equal_devices_is_enough_two_are_not_told() -> None:
+    found = compare_plan(plan_of(branches(1, 4), machine(*[SLOW] * 5)))
+    enough = [line for line in found.findings() if "enough" in line]
+    assert enough == ["one of null:0 .. null:4 is enough: a run takes as long"]
+
+
 def test_64_machines_and_5000_nodes_are_planned() -> None:
     x = vs.input("x", (8192, 512))
     held = np.zeros((512, 512), np.float32)

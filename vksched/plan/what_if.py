@@ -191,7 +191,12 @@ class Comparison:
         least: dict[tuple[str, ...], str] = {}
         for row in self.rows:
             factor = self.factor(row)
-            if row.kind == "some" and factor is not None and factor <= 1 + SAME:
+            if factor is None or factor > 1 + SAME or len(row.devices) < 2:
+                continue
+            if row.kind == "alone":
+                name = _one_of(row.devices)
+                least.setdefault(row.devices, f"{name} is enough: a run takes as long")
+            elif row.kind == "some":
                 least.setdefault(row.devices, f"{row.text} are enough: a run takes as long")
         return list(least.values())
 
