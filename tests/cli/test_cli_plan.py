@@ -232,6 +232,12 @@ def test_modules_are_found_from_the_current_folder(
         (["{}:x", "--devices", "cpu", "--place", "y=cpu"], 1, "matches 'y', got none"),
         (["{}:x", "--devices", "cpu", "--place", "x=gpu"], 1, "one of cpu, got 'gpu'; try"),
         (["{}:x", "--devices", "cpu", "--copies", "0"], 1, "at least 1 copy"),
+        (
+            ["{}:x", "--devices", "cpu", "--objectives", "--copies", "0"],
+            1,
+            "at least 1 copy, got 0",
+        ),
+        (["{}:x", "--devices", "cpu", "--objectives", "--copies", "-1"], 1, "at least 1 copy"),
         (["{}:x", "--devices", "cpu", "--copies", "two"], 2, "not a valid integer"),
         (["{}:x", "--devices", "cpu", "--objective", "speed"], 1, "objective, got 'speed'; try"),
         (

@@ -243,3 +243,13 @@ def test_the_table_has_those_first_that_nothing_beats(seed: int) -> None:
     told = found.as_dict()
     assert [c["dominated"] for c in told["candidates"]] == [False] * len(front) + [True] * len(rest)
     assert sorted(w for c in told["candidates"] for w in c["picked_by"]) == sorted(WORDS)
+
+
+@pytest.mark.parametrize("copies", [0, -1, True, 1.5, "two"])
+def test_copies_that_are_no_number_of_runs_are_refused(copies: object) -> None:
+    graph, _ = build_graph(layers(2))
+    told = 'expected "auto" or at least 1 copy, got'
+    with pytest.raises(PlanError, match=told):
+        compare_objectives(graph, machine((1e9,)), copies=copies)  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match=told):
+        vs.plan_graph(graph, machine((1e9,)), copies=copies)  # type: ignore[arg-type]

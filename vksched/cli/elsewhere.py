@@ -68,7 +68,7 @@ class Planner:
             request.graph,
             self.base,
             overrides=request.overrides,
-            copies=self._copies or "auto",
+            copies="auto" if self._copies is None else self._copies,
             with_cpu=self._with_cpu,
         )
 

@@ -78,8 +78,7 @@ def plan_graph(
     goal = check_objective(objective, policy, "plan")
     if copies is None:
         copies = "auto" if goal.asks("throughput") else 1
-    if copies != "auto" and (not isinstance(copies, int) or copies < 1):
-        raise PlanError(f'[plan] expected "auto" or at least 1 copy, got {copies!r}')
+    _check_copies(copies)
     machine.verify()
     support = Support(graph, machine, resident, observed)
     with resting_collector(len(graph.nodes)):
@@ -129,10 +128,17 @@ def compare_objectives(
     Raises:
         As `plan_graph`.
     """
+    _check_copies(copies)
     machine.verify()
     support = Support(graph, machine)
     with resting_collector(len(graph.nodes)):
         return compare(support, overrides, with_cpu, copies)
+
+
+def _check_copies(copies: int | str) -> None:
+    count = isinstance(copies, int) and not isinstance(copies, bool) and copies >= 1
+    if copies != "auto" and not count:
+        raise PlanError(f'[plan] expected "auto" or at least 1 copy, got {copies!r}')
 
 
 def _expect(
