@@ -15,7 +15,9 @@ from test_simulate import drawn_graph, null_devices
 
 import vksched as vs
 from vksched.errors import OutOfMemory, PlanError
+from vksched.machine.costs import Costs
 from vksched.machine.links import Link
+from vksched.machine.spec import DeviceSpec
 from vksched.plan.check.happens import check_plan
 from vksched.plan.check.verify import verify_plan
 from vksched.plan.dynamic.dispatch import DEPTH, Dispatch, Earliest, Sent, Speeds, Stealing, Tape
@@ -89,6 +91,24 @@ def test_null_devices_do_what_is_simulated_at_the_same_times(seed: int, policy: 
         assert did == [(s.device, s.nodes, s.waits) for s in before.splits]
         for got, wanted in zip(results, numpy_outputs(before.graph, {"x": x}), strict=True):
             assert np.array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_the_host_takes_for_a_run_counts_once(policy: str) -> None:
+    clock, costs = vs.SimulatedClock(), Costs(run_s=1e-3, submit_s=1e-6, calls=1)
+    devices = [
+        vs.NullDevice(DeviceSpec(f"null:{i}", "null", submit_s=1e-5, costs=costs), clock)
+        for i in range(3)
+    ]
+    trace = vs.Trace(clock)
+    with vs.Scheduler(devices, trace=trace, optimize=False, policy=policy, tune=False) as sched:
+        run = sched.compile(vs.relu(vs.input("x", (16, 32))))
+        plan = run.plan
+        assert isinstance(plan, DynamicPlan)
+        expected = simulate_options(options_of(plan), policy)
+        run(x=np.ones((16, 32), np.float32))
+        assert run.stats is not None
+        assert run.stats.seconds == pytest.approx(expected.seconds, rel=1e-9)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

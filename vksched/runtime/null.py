@@ -103,9 +103,12 @@ class NullSession:
         self._tickets: list[dict[int, int]] = [{} for _ in range(plan.copies)]
         self._waited_until_s = [0.0] * plan.copies
         self._beside_s = {s.id: self._copies_s(s) for s in plan.splits}
-        used = {s.device for s in plan.splits}
-        runs_s = [plan.machine.devices[d].costs.run_s for d in used if d != index]
-        first = index == min(used, default=-1)  # what the host does for a run it does once
+        specs, used = plan.machine.devices, {s.device for s in plan.splits}
+        if plan.any_order:  # it tells of this device only, and any other one may take part
+            used = {d for d, spec in enumerate(specs) if not spec.out_of_use}
+        runs_s = [specs[d].costs.run_s for d in used if d != index]
+        # what the host does for a run it does once, at its first device
+        first = index == min(used, default=-1)
         self._run_s = max([device.spec.costs.run_s, *runs_s]) if first else 0.0
 
     def _copies_s(self, split: Split) -> float:
