@@ -168,6 +168,9 @@ def main(pytest_args: list[str]) -> int:
     # child runs, which have no Vulkan or take no layers, and files that are only read
     left_out = ("test_elsewhere", "test_setup", "test_setup_steps", "test_shader_stats")
     left_out += ("test_validate", "test_onnx_fuzz", "test_onnx_loader")
+    # many plans and schedules, for which nothing is opened
+    left_out += ("test_promises", "test_planning_steps", "test_dynamic", "test_plan_levels")
+    left_out += ("test_scale", "test_optimum", "test_schedules", "test_models_by_cost")
     pytest += [f"--ignore-glob=tests/*/{name}.py" for name in left_out]
     # Kompute alone, which has no barrier between dispatches to give: hazards by design
     pytest += [f"--deselect=tests/{BARE}"]
