@@ -34,7 +34,11 @@ network for pictures do; beyond that a cap keeps what stands before.
 """
 
 TRIES = 8
-"""Caps tried for a device before the best of them is taken."""
+"""Caps tried for a device before the best of them is taken; and peaks, each wider than the last
+one, before a cap is searched.
+"""
+FREE_TIMES = 2
+"""So often a device may be full before its cap is lowered by more than has to be."""
 
 
 def fit(support: Support, try_caps: Callable[[Caps], Draft]) -> tuple[Draft, list[str]]:
@@ -43,6 +47,7 @@ def fit(support: Support, try_caps: Callable[[Caps], Draft]) -> tuple[Draft, lis
     count = len(machine.devices)
     caps = Caps([None] * count, [range(0)] * count)
     reasons: dict[tuple[int, ...], str] = {}
+    times = dict.fromkeys(machine.pools, 0)
     draft = try_caps(caps)
     while True:
         full = next((pool for pool in machine.pools if not draft.fits(pool)), None)
@@ -50,9 +55,12 @@ def fit(support: Support, try_caps: Callable[[Caps], Draft]) -> tuple[Draft, lis
             break
         need, room = draft.need(full), draft.room(full)
         reasons.setdefault(full, f"it would take {format_share(need, room)}")
-        peak = _find_peak(draft, full, caps)
+        times[full] += 1
+        peak = _find_peak(draft, full, caps) if times[full] <= TRIES else None
         if peak is None:
-            draft = _search_cap(draft, full, caps, try_caps)
+            # what one turns away fills the other, and so on: each time a step four times as large
+            step = 4 ** max(0, times[full] - FREE_TIMES)
+            draft = _search_cap(draft, full, caps, step, try_caps)
         else:
             caps.peaks[full[0]] = peak
             draft = try_caps(caps)
@@ -101,25 +109,32 @@ def _find_peak(draft: Draft, pool: tuple[int, ...], caps: Caps) -> range | None:
 
 
 def _search_cap(
-    draft: Draft, pool: tuple[int, ...], caps: Caps, try_caps: Callable[[Caps], Draft]
+    draft: Draft,
+    pool: tuple[int, ...],
+    caps: Caps,
+    step: int,
+    try_caps: Callable[[Caps], Draft],
 ) -> Draft:
     """Lowers the cap of the devices of one memory, in place, until they fit, and not much further.
 
-    draft: one in which they do not. With NONE they take nothing but the states that live there.
+    draft: one in which they do not. step: by how many nodes at least. With NONE they take nothing
+    but the states that live there.
     """
     before, low, high = caps.first[pool[0]], NONE, len(draft.support.computed)
     if before is not None:
-        high = min(high, before)
+        high = max(low + 1, min(high, before - step + 1))
     found: Draft | None = None
     starts, weight_bytes = _weights_by_first_reader(draft, pool)
     tried = 0
     while found is None or (tried < TRIES and high - low > 1):
         need, room = draft.need(pool), draft.room(pool)
-        if found is draft and need >= WELL_FILLED * room:
+        if found is not None and (step > 1 or (found is draft and need >= WELL_FILLED * room)):
             break
         memories = [draft.memory[d] for d in pool]
         beside = need - sum(m.weight_bytes - m.resident_bytes for m in memories)
-        if beside < room and tried < TRIES // 2:
+        if step > 1 and not tried:
+            guess = high - 1
+        elif beside < room and tried < TRIES // 2:
             guess = starts[bisect_right(weight_bytes, room - beside)]
         else:
             guess = (low + high) // 2
