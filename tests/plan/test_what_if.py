@@ -220,6 +220,17 @@ def test_streams_are_told_where_a_plan_has_copies() -> None:
     )
 
 
+def test_streams_are_compared_where_plans_are_for_throughput() -> None:
+    chain = layers(8, vs.input("x", (WIDTH, WIDTH)))
+    found = compare_plan(plan_of(chain, machine(SLOW, 0.9 * SLOW), objective="throughput"))
+    both, alone = found.rows[0], row(found, f"without {B}")
+    assert found.in_stream and alone.seconds < both.seconds  # type: ignore[operator]
+    assert found.factor(alone) == alone.seconds_per_run / both.seconds_per_run > 1.3  # type: ignore[operator]
+    assert f"{B} is worth its place: a run in a stream takes" in found.findings()[1]
+    cpu = replace(row(found, "cpu alone"), seconds_per_run=None)  # one run after the other
+    assert found.factor(cpu) == cpu.seconds / both.seconds_per_run  # type: ignore[operator]
+
+
 def test_estimates_are_marked_and_measured_devices_are_not() -> None:
     base = machine(SLOW)
     known = replace(base.devices[0], costs=Costs(calls=1))

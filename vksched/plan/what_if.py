@@ -101,16 +101,32 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Machines beside each other; the first row is the machine as it is."""
+    """Machines beside each other; the first row is the machine as it is.
+
+    What is compared is one run, and the time between two results where plans are for throughput.
+    """
 
     rows: tuple[Outcome, ...]
 
+    @property
+    def in_stream(self) -> bool:
+        """Whether the time between two results of a stream is what is compared."""
+        plan = self.rows[0].plan
+        decision = plan.decision if plan else None
+        return decision is not None and decision.objective.name == "throughput"
+
     def factor(self, row: Outcome) -> float | None:
-        """Returns how many times as long a run takes as on the machine as it is; None where one of
-        the two does not fit.
+        """Returns how many times as long a run takes as on the machine as it is, in a stream where
+        plans are for throughput; None where one of the two does not fit.
         """
-        first = self.rows[0].seconds
-        return row.seconds / first if row.seconds is not None and first else None
+        first, seconds = self._compared(self.rows[0]), self._compared(row)
+        return seconds / first if seconds is not None and first else None
+
+    def _compared(self, row: Outcome) -> float | None:
+        """Returns the seconds that count; a plan without copies has one run after the other."""
+        if self.in_stream and row.seconds_per_run is not None:
+            return row.seconds_per_run
+        return row.seconds
 
     def as_dict(self) -> list[dict[str, Any]]:
         """Returns the rows as plain data that json.dumps takes."""
@@ -140,28 +156,26 @@ class Comparison:
     def findings(self) -> tuple[str, ...]:
         """Returns what the rows say, in sentences, each device and each change once."""
         found: list[str] = []
+        run = self._run
         for row in self.rows[1:]:
             factor = self.factor(row)
             if row.kind == "without" and factor is not None:
                 name = _one_of(row.devices)
                 if abs(factor - 1) <= SAME:
-                    found.append(f"{name} can be spared: a run takes as long without it")
+                    found.append(f"{name} can be spared: {run} takes as long without it")
                 elif factor < 1:
-                    less = f"without {name} a run would take {_less(factor)} less"
+                    less = f"without {name} {run} would take {_less(factor)} less"
                     sure = 1 - factor > self._margin(row)
                     found.append(less if sure else f"{less}, too little to count on")
                 else:
                     found.append(
-                        f"{name} is worth its place: a run takes {_times(factor)} without it"
+                        f"{name} is worth its place: {run} takes {_times(factor)} without it"
                     )
             elif row.kind == "alone" and factor is not None and factor < 1 - SAME:
-                found.append(f"on {row.text} a run would take {_less(factor)} less")
+                found.append(f"on {row.text} {run} would take {_less(factor)} less")
             elif row.kind == "change" and factor is not None:
-                told = "changes nothing"
-                if factor < 1 - SAME:
-                    told = f"makes a run {_times(factor)}"
-                elif factor > 1 + SAME:
-                    told = f"makes a run {_times(factor)}"
+                same = abs(factor - 1) <= SAME
+                told = "changes nothing" if same else f"makes {run} {_times(factor)}"
                 found.append(f"{row.text} {told}")
         found += self._enough()
         guessed = tuple(dict.fromkeys(name for row in self.rows for name in row.estimated))
@@ -181,6 +195,11 @@ class Comparison:
         return MARGIN_ESTIMATED if guessed else MARGIN_MEASURED
 
     @property
+    def _run(self) -> str:
+        """What sentences call that which is compared."""
+        return "a run in a stream" if self.in_stream else "a run"
+
+    @property
     def _tells_energy(self) -> bool:
         """Whether the watts of a device are known."""
         machines = [row.machine for row in self.rows]
@@ -189,15 +208,16 @@ class Comparison:
     def _enough(self) -> list[str]:
         """Returns how many of equal devices take no longer than all, of each kind."""
         least: dict[tuple[str, ...], str] = {}
+        run = self._run
         for row in self.rows:
             factor = self.factor(row)
             if factor is None or factor > 1 + SAME or len(row.devices) < 2:
                 continue
             if row.kind == "alone":
                 name = _one_of(row.devices)
-                least.setdefault(row.devices, f"{name} is enough: a run takes as long")
+                least.setdefault(row.devices, f"{name} is enough: {run} takes as long")
             elif row.kind == "some":
-                least.setdefault(row.devices, f"{row.text} are enough: a run takes as long")
+                least.setdefault(row.devices, f"{row.text} are enough: {run} takes as long")
         return list(least.values())
 
     def _change(self, row: Outcome) -> str:
