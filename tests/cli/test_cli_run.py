@@ -201,7 +201,8 @@ def test_devices_without_work_are_told_and_names_can_be_placed(
     first, second = vulkan_names()[:2]
     made_up = ("--random", "0") if command == "run" else ()
     args = (command, path, "--devices", f"{first},{second}", *made_up)
-    told = f"{second} has no work: what GPUs can run fits {first}; try --place PATTERN=DEVICE"
+    why = "no plan over more devices won by enough, by simulation"
+    told = f"{second} has no work: {why}; try --place PATTERN=DEVICE"
     assert told in data_of(capsys, *args)["notes"]
     assert f"note: {told}" in call(capsys, *args)[1]
     placed = data_of(capsys, *args, "--place", "y*=cpu", "--place", f"z*={second}")

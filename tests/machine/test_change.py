@@ -62,7 +62,7 @@ def test_changes_as_text() -> None:
         ("-smal", "expected one of fast, small, got 'smal'; try small"),
         ("-cpu", "cpu cannot be taken away: it runs what no other device can"),
         ("-fast,-fast", "expected one of small, got 'fast'"),
-        ("-fast,-small,-fast", "expected one of no devices, got 'fast'"),
+        ("-fast,-small,-fast", "expected a device to take away, got 'fast': there is only cpu"),
         ("fast", r"expected -DEVICE, \+preset:CARD or \+preset:CARD@LINK, got 'fast'"),
         ("+rx6600", "got '\\+rx6600'"),
         ("-", "got '-'"),

@@ -103,6 +103,7 @@ def test_a_first_device_that_estimates_do_not_beat_stays() -> None:
     assert decision is not None and decision.won.single == A and decision.single.single == B
     assert not decision.measured and decision.margin == 0.25 and decision.gain < 1
     assert made.notes[0].endswith("; 1 other device would not make it faster by 25 %")
+    assert "has no work" not in made.explain()  # the note says it already
     assert told["alone"].endswith("25 % were needed to leave the first device")
     assert told["costs"] == "estimated, by work and rough speeds of devices"
 
@@ -113,6 +114,8 @@ def test_a_plan_with_nothing_to_weigh_has_its_bound_all_the_same() -> None:
     assert rows(made)["won"] == "nothing to weigh: each node has one device"
     assert "no placement" in rows(made)["bound"]
     graph, _ = build_graph(branches(2))
+    in_runs = vs.plan_graph(graph, machine(1e9, 1e9), policy="dynamic")
+    assert rows(in_runs)["won"] == "no plan: each run decides again where its pieces go"
     kept = vs.plan_graph(graph, machine(1e9, 1e9), policy="priority")
     assert "by cost" not in kept.explain() and kept.as_dict()["by_cost"] is None
 

@@ -114,6 +114,9 @@ def _find(machine: Machine, name: str) -> None:
     if name not in names:
         near = difflib.get_close_matches(name, names, 1, 0.4)
         hint = f"; try {near[0]}" if near else ""
-        raise PlanError(
-            f"[what-if] expected one of {', '.join(names) or 'no devices'}, got {name!r}{hint}"
-        )
+        if not names:
+            raise PlanError(
+                f"[what-if] expected a device to take away, got {name!r}: there is only {host}; "
+                "try without it"
+            )
+        raise PlanError(f"[what-if] expected one of {', '.join(names)}, got {name!r}{hint}")

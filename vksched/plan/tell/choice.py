@@ -34,7 +34,7 @@ def choice_lines(plan: PlanValue) -> list[str]:
     metrics, bound, decision = plan_metrics(plan), find_bound(plan), plan.decision
     objective = decision.objective if decision else LATENCY
     takes = _takes(plan, metrics)
-    rows = [*_won(decision), *takes, ("bound", _bound(objective, metrics, bound))]
+    rows = [*_won(plan), *takes, ("bound", _bound(objective, metrics, bound))]
     rows.append(("costs", _costs(plan)))
     return [f"by cost, for {objective.name}:", *(f"  {word:6}  {text}" for word, text in rows)]
 
@@ -60,8 +60,11 @@ def choice_as_dict(plan: PlanValue) -> dict[str, Any] | None:
     }
 
 
-def _won(decision: Decision | None) -> list[tuple[str, str]]:
+def _won(plan: PlanValue) -> list[tuple[str, str]]:
     """Returns what won, and what the best single device takes or the best over several."""
+    decision = plan.decision
+    if decision is None and plan.policy in ("dynamic", "steal"):
+        return [("won", "no plan: each run decides again where its pieces go")]
     if decision is None:
         return [("won", "nothing to weigh: each node has one device")]
     won, single, objective = decision.won, decision.single, decision.objective

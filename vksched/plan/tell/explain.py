@@ -52,7 +52,10 @@ def explain_plan(plan: PlanValue, asking: Asking = PYTHON) -> str:
     choice = choice_lines(plan)
     if choice:
         lines += ["", *choice]
-    remarks = [*fallback_lines(plan), *plan.notes, *idle_lines([plan], asking)]
+    remarks = [*fallback_lines(plan), *plan.notes]
+    decision = plan.decision
+    if not (decision and decision.won.single and len(decision.devices) > 1):
+        remarks += idle_lines([plan], asking)  # else a note says what other devices would change
     if remarks:
         lines += ["", "notes:", *(f"  {remark}" for remark in remarks)]
     lines += ["", *_splits_lines(plan)]
@@ -68,8 +71,10 @@ def idle_lines(plans: Sequence[PlanValue], asking: Asking = PYTHON) -> list[str]
     if not idle:
         return []
     verb = "has" if len(idle) == 1 else "have"
-    fits = f"what GPUs can run fits {', '.join(working)}"
-    return [f"{', '.join(idle)} {verb} no work: {fits}; try {asking.place}"]
+    why = f"what GPUs can run fits {', '.join(working)}"
+    if all(plan.decision for plan in plans):
+        why = "no plan over more devices won by enough, by simulation"
+    return [f"{', '.join(idle)} {verb} no work: {why}; try {asking.place}"]
 
 
 def _totals(plan: PlanValue) -> str:
