@@ -137,12 +137,17 @@ def _cells(known: Mapping[str, Any]) -> list[str]:
     return [
         format_seconds(submission_s),
         format_seconds(beside.get("launch_s", 0.0)),
-        f"{known['flops_per_s'] / 1e9:.3g}",
-        f"{known['bytes_per_s'] / 1e9:.3g}",
+        _rate(known["flops_per_s"]),
+        _rate(known["bytes_per_s"]),
         _link(known["link_in"]),
         _link(known["link_out"]),
         str(len(known["samples"])),
     ]
+
+
+def _rate(per_s: float) -> str:
+    """Returns billions a second; "-" where no call was long enough to tell."""
+    return f"{per_s / 1e9:.3g}" if per_s else "-"
 
 
 def _link(link: Mapping[str, float] | None) -> str:

@@ -361,8 +361,9 @@ def _show(report: Mapping[str, Any], told: RunReport | None) -> None:
             f"; then {count_of(report['runs'] - 1, 'run')}: median "
             f"{format_seconds(report['median_s'])}, least {format_seconds(report['least_s'])}"
         )
+    waits = report["fences_waited"]
     click.echo(
-        f"{text}; in each {report['fences_waited']:g} fence waits, "
+        f"{text}; in each {waits:g} fence wait{'' if waits == 1 else 's'}, "
         f"{format_bytes(int(report['crossing_bytes']))} between devices"
     )
     click.echo()
