@@ -220,6 +220,16 @@ def test_streams_are_told_where_a_plan_has_copies() -> None:
     )
 
 
+def test_devices_that_can_be_spared_one_at_a_time_are_told_together() -> None:
+    where = machine(SLOW, SLOW)
+    named = replace(where.devices[1], label="another card")
+    where = replace(where, devices=(where.devices[0], named, where.devices[2]))
+    found = compare_plan(plan_of(layers(6, vs.input("x", (WIDTH, WIDTH))), where))
+    told = f"{A}, {B} can each be spared: a run takes as long without one of them"
+    assert [line for line in found.findings() if "spared" in line] == [told]
+    assert found.factor(row(found, "cpu alone")) > 2  # type: ignore[operator]
+
+
 def test_streams_are_compared_where_plans_are_for_throughput() -> None:
     chain = layers(8, vs.input("x", (WIDTH, WIDTH)))
     found = compare_plan(plan_of(chain, machine(SLOW, 0.9 * SLOW), objective="throughput"))

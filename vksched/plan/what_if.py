@@ -156,11 +156,17 @@ class Comparison:
     def findings(self) -> tuple[str, ...]:
         """Returns what the rows say, in sentences, each device and each change once."""
         found: list[str] = []
-        run = self._run
+        run, spared = self._run, self._spared
+        if len(spared) > 1:
+            found.append(
+                f"{_names(spared)} can each be spared: {run} takes as long without one of them"
+            )
         for row in self.rows[1:]:
             factor = self.factor(row)
             if row.kind == "without" and factor is not None:
                 name = _one_of(row.devices)
+                if len(spared) > 1 and name in spared:
+                    continue
                 if abs(factor - 1) <= SAME:
                     found.append(f"{name} can be spared: {run} takes as long without it")
                 elif factor < 1:
@@ -193,6 +199,17 @@ class Comparison:
         """Returns the share by which a plan has to be better to count."""
         guessed = row.estimated or self.rows[0].estimated
         return MARGIN_ESTIMATED if guessed else MARGIN_MEASURED
+
+    @property
+    def _spared(self) -> list[str]:
+        """The devices that are one of a kind, each of which makes no difference."""
+        rows = [r for r in self.rows[1:] if r.kind == "without" and len(r.devices) == 1]
+        factors = [self.factor(row) for row in rows]
+        return [
+            row.devices[0]
+            for row, factor in zip(rows, factors, strict=True)
+            if factor is not None and abs(factor - 1) <= SAME
+        ]
 
     @property
     def _run(self) -> str:
