@@ -260,6 +260,8 @@ def test_energy_counts_where_watts_are_known() -> None:
     devices = tuple(replace(spec, **watts) for spec in base.devices)
     where = replace(base, devices=devices)
     found = compare_plan(plan_of(chain, where))
+    made = plan_of(chain, machine(SLOW, SLOW), objective="energy")
+    assert "energy" in compare_plan(made).as_text().splitlines()[0]  # by assumed watts
     first, cpu = found.rows
     assert "energy" in found.as_text().splitlines()[0]
     assert not first.watts_assumed and compare_plan(plan_of(chain, base)).rows[0].watts_assumed

@@ -150,8 +150,8 @@ def _expect(
     several = sum(len(piece.seconds) > 1 for piece in options.pieces)
     notes = [
         f"{policy}: each run decides again; {several} of {count_of(len(options.pieces), 'piece')} "
-        f"may go to several devices, and a run takes about {format_seconds(expected.seconds)} by "
-        "simulation"
+        "may go to several devices; a run that decides takes about "
+        f"{format_seconds(expected.seconds)} by simulation"
     ]
     if isinstance(copies, int) and copies > 1:
         notes.append(f"copies: {copies} asked for, 1 made, as each run has all devices to itself")

@@ -111,9 +111,13 @@ class Comparison:
     @property
     def in_stream(self) -> bool:
         """Whether the time between two results of a stream is what is compared."""
+        return self._aim == "throughput"
+
+    @property
+    def _aim(self) -> str:
+        """The objective of the plans, "" for plans that weigh nothing."""
         plan = self.rows[0].plan
-        decision = plan.decision if plan else None
-        return decision is not None and decision.objective.name == "throughput"
+        return plan.decision.objective.name if plan and plan.decision else ""
 
     def factor(self, row: Outcome) -> float | None:
         """Returns how many times as long a run takes as on the machine as it is, in a stream where
@@ -218,9 +222,11 @@ class Comparison:
 
     @property
     def _tells_energy(self) -> bool:
-        """Whether the watts of a device are known."""
+        """Whether the watts of a device are known, or plans are for little energy."""
         machines = [row.machine for row in self.rows]
-        return any(d.busy_watts is not None for m in machines for d in m.devices)
+        return "energy" in self._aim or any(
+            d.busy_watts is not None for m in machines for d in m.devices
+        )
 
     def _enough(self) -> list[str]:
         """Returns how many of equal devices take no longer than all, of each kind."""
