@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +27,8 @@ needs_posix = pytest.mark.skipif(
     sys.platform == "win32", reason="Windows has no sh, no fifos and no modes of files"
 )
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells in /proc")
+
+LAYER_LINE = "Validation Layer Info - Logging validation error to "
 
 NUMPY_ONLY = {"nonzero"}
 """Ops that no device runs."""
@@ -50,6 +54,24 @@ DEVICE_SETS = device_sets()
 MULTI_SETS = {k: v for k, v in DEVICE_SETS.items() if len(v) > 1}
 FEWER_SETS = list(dict.fromkeys([*list(DEVICE_SETS)[:2], list(DEVICE_SETS)[-1]]))
 """Numpy, one Vulkan device, all of them."""
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _without_the_layers_line() -> Iterator[None]:
+    """Newer layers print where their messages go; no test of a child process means that line."""
+    run = subprocess.run
+
+    def quiet(*args: Any, **named: Any) -> Any:
+        done = run(*args, **named)
+        if isinstance(done.stdout, str):
+            lines = done.stdout.splitlines(keepends=True)
+            done.stdout = "".join(line for line in lines if not line.startswith(LAYER_LINE))
+        return done
+
+    with pytest.MonkeyPatch.context() as patch:
+        if "VK_LAYER_SETTINGS_PATH" in os.environ:
+            patch.setattr(subprocess, "run", quiet)
+        yield
 
 
 @pytest.fixture(params=list(DEVICE_SETS), scope="session")
