@@ -34,6 +34,8 @@ from .candidates import Candidates
 from .placement import Overrides
 from .weigh import Fitted, Scale, Weighed
 
+DIGITS = 9
+"""Of a value that count where candidates are compared; of equal ones the first wins."""
 MARGIN_MEASURED = 0.05
 """By this share a plan has to be better to win over a simpler one."""
 MARGIN_ESTIMATED = 0.25
@@ -122,7 +124,8 @@ def judge(
     least = least_of(each.candidate.metrics.values for each in found)
 
     def value(each: Weighed) -> float:
-        return objective.value(each.candidate.metrics.values, least)
+        # what differs in the last digits is equal, as sums of floats differ between Pythons
+        return float(f"{objective.value(each.candidate.metrics.values, least):.{DIGITS}g}")
 
     measured = known(machine, devices)
     assumed = any(watts_of(machine.devices[d]).assumed for d in range(len(machine.devices)))
