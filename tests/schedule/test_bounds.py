@@ -99,3 +99,10 @@ def test_what_is_too_large_for_a_linear_program_asks_for_no_package(
     monkeypatch.setattr("vksched.schedule.bounds.CELLS", 3)
     tasks = TaskGraph([Task(f"t{i}", {"p": 1.0 + i, "q": 2.0}) for i in range(9)])
     assert schedule(tasks, Topology(["p", "q"]), "heft").bounds.by == WEIGHTS
+
+
+def test_the_linear_program_is_exact_beside_a_device_that_is_much_slower() -> None:
+    costs = ({"p0": 1.0}, {"p0": 1.0, "p1": 1.0}, {"p0": 2.0, "p1": 3e-5})
+    tasks = TaskGraph([Task(f"t{i}", cost) for i, cost in enumerate(costs)])
+    exact, by = area_bound(make_problem(tasks, Topology(["p0", "p1"])))
+    assert exact == pytest.approx((1.0 + 1.0 + 3e-5) / 2, rel=1e-9) and by == "linear program"

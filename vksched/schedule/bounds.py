@@ -182,15 +182,15 @@ def area_bound(problem: Problem, linear: bool = True) -> tuple[float, str]:
     scale = float(np.where(np.isfinite(rows), rows, 0.0).max(initial=0.0))
     if scale <= 0.0:
         return 0.0, WEIGHTS
-    by = WEIGHTS
-    if linear and rows.size <= CELLS:
+    by, weighted = WEIGHTS, _weighted(rows / scale, many)
+    if linear and rows.size <= CELLS and weighted > 0.0:
         try:
-            found = _linear(rows / scale, many)
+            found = _linear(rows / scale, many, weighted)
         except ImportError:
             found, by = None, WEIGHTS + HINT
         if found is not None:
-            return found * scale, LINEAR
-    return _weighted(rows / scale, many) * scale, by
+            return max(found, weighted) * scale, LINEAR
+    return weighted * scale, by
 
 
 def _kinds(problem: Problem) -> tuple[Table, Table]:
@@ -218,8 +218,9 @@ def _kinds(problem: Problem) -> tuple[Table, Table]:
     return rows[first], np.bincount(where, many, len(groups)).astype(np.float64)
 
 
-def _linear(rows: Table, many: Table) -> float | None:
-    """Returns the value of the linear program; None where scipy does not solve it.
+def _linear(rows: Table, many: Table, about: float) -> float | None:
+    """Returns the value of the linear program; None where scipy does not solve it. about: what it
+    is near to, as the solver's tolerance is absolute.
 
     Raises:
         ImportError: scipy is missing.
@@ -231,20 +232,20 @@ def _linear(rows: Table, many: Table) -> float | None:
     can = np.isfinite(rows)
     row, column = np.nonzero(can)
     count = len(row)
+    unit = max(float(many.max()), 1e-300)
     goal = np.zeros(count + 1)
     goal[-1] = 1.0
     places = np.arange(count)
     load = coo_array(
         (
-            np.concatenate([rows[can], -np.ones(m)]),
+            np.concatenate([rows[can] * (unit / about), -np.ones(m)]),
             (np.concatenate([column, np.arange(m)]), np.append(places, np.full(m, count))),
         ),
         shape=(m, count + 1),
     )
     whole = coo_array((np.ones(count), (row, places)), shape=(kinds, count + 1))
-    unit = max(float(many.max()), 1e-300)
     found = linprog(goal, load, np.zeros(m), whole, many / unit, method="highs")
-    return float(found.fun) * unit if found.status == 0 else None
+    return float(found.fun) * about if found.status == 0 else None
 
 
 def _weighted(rows: Table, many: Table) -> float:
