@@ -825,7 +825,8 @@ LAYER = next((p for f in LAYERS if (p := f / "VkLayer_khronos_validation.json").
 def validated(barriers: str, code: bytes, index: int, folder: Path) -> str:
     """Runs the chain below under the layer with synchronization validation; returns its words."""
     assert LAYER is not None
-    version = json.loads(LAYER.read_text())["layer"]["api_version"]
+    manifest = LAYER.read_text()
+    version = json.loads(manifest)["layer"]["api_version"]
     old = tuple(map(int, version.split("."))) < (1, 3, 275)
     feature = "VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT"
     settings = [
@@ -834,6 +835,8 @@ def validated(barriers: str, code: bytes, index: int, folder: Path) -> str:
         "log_filename = stdout",
         f"enables = {feature}" if old else "validate_sync = true",
     ]
+    shaders = "syncval_shader_accesses_heuristic"  # newer layers look at storage buffers only then
+    settings += [f"{shaders} = true"] if json.dumps(shaders) in manifest else []
     text = "".join(f"khronos_validation.{line}\n" for line in settings)
     (folder / "vk_layer_settings.txt").write_text(text)
     (folder / "step.spv").write_bytes(code)
