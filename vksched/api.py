@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .autograd.recompute import checkpoint
+from .autograd.walk import grad, value_and_grad, vjp
 from .engine.report.value import RunReport
 from .engine.run import Run
 from .errors import (
@@ -9,6 +11,7 @@ from .errors import (
     DeviceLost,
     DeviceTimeout,
     DTypeError,
+    GradientError,
     GraphError,
     IndexOutOfRange,
     ModelFormatError,
@@ -54,6 +57,7 @@ __all__ = [
     "DeviceTimeout",
     "Event",
     "FaultyDevice",
+    "GradientError",
     "Graph",
     "GraphError",
     "IndexOutOfRange",
@@ -84,14 +88,18 @@ __all__ = [
     "VkschedError",
     "VkschedWarning",
     "build_graph",
+    "checkpoint",
     "constant",
     "devices",
+    "grad",
     "input",
     "load",
     "load_machine",
     "plan_graph",
     "scope",
     "state",
+    "value_and_grad",
+    "vjp",
     "weight",
     *_ops,
 ]

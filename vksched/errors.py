@@ -31,6 +31,10 @@ class GraphError(VkschedError, ValueError):
     """A graph is malformed: unknown names, duplicate names, an operand that comes too late."""
 
 
+class GradientError(VkschedError, ValueError):
+    """A gradient is asked for that does not exist, or whose rule is not known."""
+
+
 class ShaderError(VkschedError):
     """A shader is missing, stale, or was refused by a driver."""
 

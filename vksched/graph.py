@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -343,9 +343,9 @@ def build_graph(
             DTypeError: a next value of another type than its state.
     """
     named = _name_outputs(outputs)
-    order = _topological_order([tensor for _, tensor in named])
+    order = topological_order([tensor for _, tensor in named])
     if updates:
-        order = _topological_order([*order, *_assignments(updates)])
+        order = topological_order([*order, *_assignments(updates)])
     ids = {tensor: position for position, tensor in enumerate(order)}
     names = _unique_names(order)
     nodes = tuple(
@@ -393,10 +393,15 @@ def _name_outputs(outputs: Outputs) -> list[tuple[str, Tensor]]:
     return named
 
 
-def _topological_order(outputs: Sequence[Tensor]) -> list[Tensor]:
-    """Depth-first postorder without recursion: graphs are deeper than Python's stack."""
+def topological_order(
+    outputs: Sequence[Tensor], stop: Collection[Tensor] = frozenset()
+) -> list[Tensor]:
+    """Returns what outputs are made of, operands before users, by depth-first postorder without
+    recursion: graphs are deeper than Python's stack. stop: tensors left out, with what only they
+    are made of.
+    """
     order: list[Tensor] = []
-    done: set[Tensor] = set()
+    done: set[Tensor] = set(stop)
     stack: list[tuple[Tensor, bool]] = [(t, False) for t in reversed(outputs)]
     while stack:
         tensor, expanded = stack.pop()

@@ -17,8 +17,8 @@ from .epilogue import HALVES as HALVES_OF_EPILOGUES
 from .matmul import HALVES as HALVES_OF_MATMUL
 
 NAMES = """
-arg attention binary chain channel_norm conv create einsum elementwise epilogue index layout
-linear matmul norm pad pool random rearrange recurrent reduce resize sample scan scatter softmax
+arg attention binary chain channel_norm conv create einsum elementwise epilogue identity
+index layout linear matmul norm pad pool random rearrange recurrent reduce resize sample scan scatter softmax
 sort unary widen winograd
 """.split()
 FAMILIES: tuple[ModuleType, ...] = tuple(

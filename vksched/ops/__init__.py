@@ -108,6 +108,9 @@ from .moves.depth import (
     depth_to_space,
     space_to_depth,
 )
+from .moves.identity import (
+    stop_gradient,
+)
 from .moves.index import (
     embedding,
     gather,
@@ -454,6 +457,7 @@ __all__ = [
     "square",
     "squeeze",
     "stack",
+    "stop_gradient",
     "sub",
     "subtract",
     "swapaxes",

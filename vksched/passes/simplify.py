@@ -232,6 +232,7 @@ SIMPLER: dict[str, tuple[Rule, ...]] = {
     "ceil": (_same_twice,),
     "trunc": (_same_twice,),
     "positive": (_no_change,),
+    "stop_gradient": (_no_change,),
     "cast": (_no_change,),
     "bitcast": (_no_change,),
     "expand": (_no_change,),

@@ -278,6 +278,7 @@ RULES: dict[str, Rule] = {
     "sign": _each(lambda low, high: (-1, 1)),
     "cast": lambda known, inputs, attrs: known[0],
     "assign": lambda known, inputs, attrs: known[0],
+    "after": lambda known, inputs, attrs: known[0],
     "pad": _padded,
     "grid_sample": lambda known, inputs, attrs: _union((known[0], (0, 0))),
     "where": lambda known, inputs, attrs: _union(known[1:]),

@@ -38,6 +38,9 @@ IDENTITY_HINT = (
     "`==` and `!=` of tensors compare identity; try vs.equal, or vs.cast of a bool tensor"
 )
 
+BACKWARD = "backward"
+"""The innermost scope of what `grad` makes."""
+
 _scope: ContextVar[str] = ContextVar("vksched_scope", default="")
 
 
@@ -50,6 +53,19 @@ def scope(name: str) -> Iterator[None]:
     if not name:
         raise VkschedError("[scope] expected a name, got an empty string")
     token = _scope.set(f"{_scope.get()}{name}.")
+    try:
+        yield
+    finally:
+        _scope.reset(token)
+
+
+@contextmanager
+def backward_scope(tensor: Tensor) -> Iterator[None]:
+    """Names what is made inside as the backward pass of a tensor: that of "layer.0.h" is made in
+    the scope "layer.0.backward", wherever `grad` is called.
+    """
+    inside = tensor.name.rpartition(".")[0]
+    token = _scope.set(f"{inside}.{BACKWARD}." if inside else f"{BACKWARD}.")
     try:
         yield
     finally:

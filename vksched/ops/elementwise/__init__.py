@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import gradients as gradients
 from .activation import *  # noqa: F403
 from .binary import *  # noqa: F403
 from .pointwise import binary_types, unary_types

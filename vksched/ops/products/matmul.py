@@ -9,6 +9,7 @@ import numpy as np
 from ...errors import DTypeError, ShapeError
 from ...types import FLOAT32, INT32, UINT32, NDArray, TensorType, broadcast_shapes
 from ..core.attrs import Attrs
+from ..core.gradient import Pull, Pulled, gradient, sum_to
 from ..core.host import HostKernel
 from ..core.op import Kernel, Op, Work, register
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor, register_method
@@ -97,6 +98,23 @@ register(
         )
     )
 )
+
+
+@gradient("matmul")
+def _gradient(call: Pull) -> Pulled:
+    """of a: grad @ b^T; of b: a^T @ grad; each the other way round where it is read so."""
+    (a, b), g = call.inputs[:2], call.grad
+    turned_a, turned_b = call.attrs.as_bool("transpose_a"), call.attrs.as_bool("transpose_b")
+    if turned_a:
+        of_a = matmul(b, g, transpose_a=turned_b, transpose_b=True)
+    else:
+        of_a = matmul(g, b, transpose_b=not turned_b)
+    if turned_b:
+        of_b = matmul(g, a, transpose_a=True, transpose_b=turned_a)
+    else:
+        of_b = matmul(a, g, transpose_a=not turned_a)
+    of_bias = tuple(sum_to(g, bias.shape) for bias in call.inputs[2:])
+    return (sum_to(of_a, a.shape), sum_to(of_b, b.shape), *of_bias)
 
 
 def matmul(

@@ -13,11 +13,13 @@ import numpy as np
 from ...errors import DTypeError, ShapeError
 from ...types import BOOL, FLOAT32, INT32, UINT32, NDArray, TensorType, normalize_axes
 from ..core.attrs import Attrs, AttrValue
+from ..core.gradient import Pull, Pulled, gradient
 from ..core.host import HostKernel, Piece, rows_of_piece
 from ..core.op import Call, Op, Work, register
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from ..elementwise import log, sqrt
 from ..elementwise.half import computed_wide
+from ..moves.layout import expand
 from .reduction import reduction
 
 REDUCE_DTYPES: dict[str, tuple[str, ...]] = {
@@ -240,6 +242,23 @@ def _register(op: str) -> None:
 
 for _name in REDUCE_DTYPES:
     _register(_name)
+
+
+# -- gradients ---------------------------------------------------------------------------------
+
+
+def _spread(call: Pull, y: Tensor) -> Tensor:
+    """Returns a value of the result's shape in that of the operand, with what was reduced
+    repeated.
+    """
+    x, axes = call.inputs[0], call.attrs.as_ints("axes")
+    kept = tuple(1 if a in axes else s for a, s in enumerate(x.shape))
+    return expand(y.reshape(kept), x.shape)
+
+
+@gradient("reduce_sum")
+def _sum_gradient(call: Pull) -> Pulled:
+    return (_spread(call, call.grad),)
 
 
 # -- builders ----------------------------------------------------------------------------------

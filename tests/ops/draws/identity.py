@@ -1,0 +1,27 @@
+"""Draws of ops that change no value: any type and shape."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from vksched.cases.case import Case
+from vksched.types import NDArray
+
+from .common import Draw, Pick, array, shapes
+
+TYPES = ("float32", "float16", "int32", "bool")
+
+
+def _drawn(pick: Pick, dtype: str | None = None) -> NDArray:
+    return array(pick, dtype or pick(st.sampled_from(TYPES)), pick(shapes(8, 5)))
+
+
+def _after(pick: Pick) -> Case:
+    return Case("after", (_drawn(pick), _drawn(pick)), exact=True)
+
+
+def _stop(pick: Pick) -> Case:
+    return Case("stop_gradient", (_drawn(pick),), exact=True)
+
+
+DRAWS: dict[str, Draw] = {"after": _after, "stop_gradient": _stop}

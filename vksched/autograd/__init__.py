@@ -1,0 +1,1 @@
+"""Gradients as tensors of the same graph: the walk back, and recomputing on the way."""

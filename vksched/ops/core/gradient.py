@@ -1,0 +1,103 @@
+"""Gradient rules: how the gradient of a result becomes those of the operands, op by op.
+
+    x, w -> y = op(x, w) -> ... -> loss          forward, as the user wrote it
+    dx, dw <- rule(x, w, y, dy) <- ... <- 1      backward, made of the same ops
+
+A rule stands below the declaration of its op and returns tensors. So gradients are placed, fused,
+explained and run like all others, and gradients of gradients need nothing more. It is built for
+each call once, in time that does not depend on sizes. The walk from the loss to the operands is
+`vksched.autograd`; `vksched ops grad` compares each rule with central differences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...errors import VkschedError
+from ...types import FLOATS, Shape
+from .attrs import Attrs
+from .op import get_op
+from .tensor import Tensor, apply
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """What a rule sees: one call and the gradient of its result.
+
+    inputs: the operands. output: the result. grad: the gradient of the loss by the result; its
+    type is that of the result.
+    """
+
+    inputs: tuple[Tensor, ...]
+    output: Tensor
+    grad: Tensor
+    attrs: Attrs
+
+
+Pulled = tuple[Tensor | None, ...]
+"""For each operand the gradient of the loss by it, of the operand's type; None where the result
+does not depend on it smoothly, as on positions or masks of bools.
+"""
+Rule = Callable[[Pull], Pulled]
+
+_RULES: dict[str, Rule] = {}
+_REASONS: dict[str, str] = {}
+
+
+def gradient(*ops: str) -> Callable[[Rule], Rule]:
+    """Declares the decorated function as the gradient rule of ops."""
+
+    def declare(rule: Rule) -> Rule:
+        for op in ops:
+            _declare(op)
+            _RULES[op] = rule
+        return rule
+
+    return declare
+
+
+def no_gradient(reason: str, *ops: str) -> None:
+    """Declares that ops have no gradient, and why: a clause that follows the op's name in errors,
+    such as "gives positions". A gradient stops there.
+    """
+    for op in ops:
+        _declare(op)
+        _REASONS[op] = reason
+
+
+def _declare(op: str) -> None:
+    get_op(op)
+    if op in _RULES or op in _REASONS:
+        raise VkschedError(f"[gradient] {op!r} has two rules")
+
+
+def rule_of(op: str) -> Rule | None:
+    """Returns the rule of an op, or None."""
+    return _RULES.get(op)
+
+
+def why_no_gradient(op: str) -> str:
+    """Returns why a gradient stops at an op; "" where the op has a rule or nothing is declared."""
+    return _REASONS.get(op, "")
+
+
+# -- what rules are made of ----------------------------------------------------------------------
+
+
+def is_smooth(tensor: Tensor) -> bool:
+    """Returns whether a tensor can have a gradient: floats can, integers and bools cannot."""
+    return tensor.dtype in FLOATS
+
+
+def sum_to(grad: Tensor, shape: Shape) -> Tensor:
+    """Returns the gradient of an operand that was broadcast from a shape: the sum over what was
+    repeated.
+    """
+    if grad.shape == shape:
+        return grad
+    lead = grad.rank - len(shape)
+    repeated = (i + lead for i, n in enumerate(shape) if n == 1 and grad.shape[i + lead] != 1)
+    axes = (*range(lead), *repeated)
+    summed = apply("reduce_sum", (grad,), {"axes": axes, "keepdims": False}) if axes else grad
+    return summed if summed.shape == shape else summed.reshape(shape)
