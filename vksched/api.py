@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import optim
 from .autograd.recompute import checkpoint
 from .autograd.walk import grad, value_and_grad, vjp
 from .engine.report.value import RunReport
@@ -34,6 +35,8 @@ from .ops import *  # noqa: F403 - the op set, by its own __all__
 from .ops import __all__ as _ops
 from .ops.core.tensor import Tensor, constant, input, scope, weight
 from .ops.sources.state import state
+from .optim import initializers as init
+from .optim import losses
 from .plan.plan import Plan
 from .plan.planner import plan_graph
 from .runtime.faulty import FaultyDevice
@@ -92,9 +95,12 @@ __all__ = [
     "constant",
     "devices",
     "grad",
+    "init",
     "input",
     "load",
     "load_machine",
+    "losses",
+    "optim",
     "plan_graph",
     "scope",
     "state",

@@ -1,0 +1,90 @@
+"""States in files: a training goes on to the bit, and a file is whole or the older one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import vksched as vs
+from vksched.types import NDArray
+
+pytest.importorskip("safetensors")
+X = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
+T = np.random.default_rng(1).standard_normal((8, 2)).astype(np.float32)
+
+
+class Training:
+    """A small step on one device; its tensors are made anew each time."""
+
+    def __init__(self, sched: vs.Scheduler) -> None:
+        self.sched = sched
+        w = vs.state(vs.init.kaiming_normal((4, 2), name="w", fans=(4, 2)), "w")
+        loss = vs.reduce_sum((vs.input("x", (8, 4)) @ w - T) * (vs.input("x2", (8, 4)) @ w - T))
+        self.updates = vs.optim.adamw(w, vs.grad(loss, w), vs.optim.cosine(0.1, 20, warmup=3))
+        self.run = sched.compile(loss, updates=self.updates)
+
+    def steps(self, count: int) -> list[NDArray]:
+        return [self.run(x=X, x2=X) for _ in range(count)]
+
+    def values(self) -> dict[str, NDArray]:
+        return {state.name: self.sched.read(state) for state in self.updates}
+
+
+def test_a_training_goes_on_to_the_bit(tmp_path: Path) -> None:
+    path = tmp_path / "step.safetensors"
+    with vs.Scheduler(["cpu"]) as sched:
+        whole = Training(sched)
+        whole.steps(3)
+        vs.optim.save(path, sched, whole.updates)
+        expected, last = whole.steps(4), whole.values()
+    with vs.Scheduler(["cpu"]) as sched:
+        resumed = Training(sched)
+        vs.optim.load(path, sched, resumed.updates)
+        np.testing.assert_array_equal(resumed.steps(4), expected)
+        for name, value in resumed.values().items():
+            np.testing.assert_array_equal(value, last[name])
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_file_that_cannot_be_replaced_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "step.safetensors"
+    path.write_bytes(b"older")
+
+    def fail(*_: object) -> None:
+        raise OSError("no space")
+
+    with vs.Scheduler(["cpu"]) as sched:
+        training = Training(sched)
+        monkeypatch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="no space"):
+            vs.optim.save(path, sched, training.updates)
+    assert path.read_bytes() == b"older" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_files_that_do_not_fit_change_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "states.safetensors"
+    a, b = vs.state(np.ones(3, np.float32), "a"), vs.state(np.ones(2, np.float32), "b")
+    other = vs.state(np.ones(4, np.float32), "b")
+    with vs.Scheduler(["cpu"]) as sched:
+        vs.optim.save(path, sched, [a, b])
+        sched.write(a, np.zeros(3, np.float32))
+        for states, match in (
+            ([a, other], "expected b as float32"),
+            ([a], "with b, which no state has"),
+            ([a, b, vs.state(np.ones(1, np.float32), "c")], "without c"),
+        ):
+            with pytest.raises(vs.ModelFormatError, match=match):
+                vs.optim.load(path, sched, states)
+        np.testing.assert_array_equal(sched.read(a), 0)
+        path.write_bytes(path.read_bytes()[:20])
+        with pytest.raises(vs.ModelFormatError, match="expected a safetensors file"):
+            vs.optim.load(path, sched, [a, b])
+        with pytest.raises(vs.GraphError, match="two of 'b'"):
+            vs.optim.save(path, sched, [b, other])
+        with pytest.raises(vs.GraphError, match="expected states, got"):
+            vs.optim.save(path, sched, [vs.input("x", (2,))])

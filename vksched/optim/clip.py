@@ -1,0 +1,54 @@
+"""Clipping: gradients whose common norm is too large are made shorter together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import Any, overload
+
+from ..errors import GradientError
+from ..ops.core.tensor import Tensor
+from ..ops.elementwise import minimum, sqrt
+from ..ops.rows.reduce import reduce_sum_square
+from .common import Params, in_range
+
+
+def global_norm(grads: Params) -> Tensor:
+    """The Euclidean norm of all elements of some tensors together: a scalar."""
+    tensors = _listed("global_norm", grads)
+    total = reduce_sum_square(tensors[0])
+    for tensor in tensors[1:]:
+        total = total + reduce_sum_square(tensor)
+    return sqrt(total)
+
+
+@overload
+def clip_by_global_norm(grads: Tensor, limit: float) -> Tensor: ...
+@overload
+def clip_by_global_norm(grads: Mapping[Any, Tensor], limit: float) -> dict[Any, Tensor]: ...
+@overload
+def clip_by_global_norm(grads: Sequence[Tensor], limit: float) -> tuple[Tensor, ...]: ...
+def clip_by_global_norm(grads: Params, limit: float) -> Params:
+    """Gradients in the form that they come in, scaled so that their common norm is at most `limit`,
+    as torch.nn.utils.clip_grad_norm_: each times min(1, limit / (norm + 1e-6)).
+
+    Raises:
+        GradientError: there are none. ShapeError: a limit that is not above 0.
+    """
+    op = "clip_by_global_norm"
+    most = in_range(op, "limit", limit, 1e-30, inf)
+    scale = minimum(most / (global_norm(grads) + 1e-6), 1.0)
+    if isinstance(grads, Tensor):
+        return grads * scale
+    if isinstance(grads, Mapping):
+        return {key: grad * scale for key, grad in grads.items()}
+    return tuple(grad * scale for grad in grads)
+
+
+def _listed(op: str, grads: Params) -> list[Tensor]:
+    if isinstance(grads, Tensor):
+        return [grads]
+    tensors = list(grads.values() if isinstance(grads, Mapping) else grads)
+    if not tensors:
+        raise GradientError(f"[{op}] expected gradients, got none")
+    return tensors

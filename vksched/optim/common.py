@@ -1,0 +1,119 @@
+"""What optimizers share: parameters beside their gradients, the count of steps, the rate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import DTypeError, GradientError, ShapeError
+from ..ops.core.tensor import Tensor, as_tensor
+from ..ops.elementwise import add, cast
+from ..ops.sources.state import state
+from ..types import FLOAT32, as_float
+
+Params = Tensor | Sequence[Tensor] | Mapping[Any, Tensor]
+"""States, and their gradients in the same form."""
+Updates = dict[Tensor, Tensor]
+"""States to their next values, as `sched.compile(..., updates=)` takes them."""
+Rate = float | Tensor | Callable[[Tensor], Tensor]
+"""A learning rate: a number, a float32 scalar such as an input, or a function from the number of
+steps done so far, a float32 scalar, to one.
+"""
+
+
+def listed(op: str, params: Params, grads: Params) -> list[tuple[Tensor, Tensor]]:
+    """Returns each parameter with its gradient.
+
+    Raises:
+        GradientError: not of the same form, or a parameter that is no state or comes twice.
+        ShapeError, DTypeError: a gradient of another type than its parameter, or not float32.
+    """
+    if isinstance(params, Tensor):
+        params, grads = (params,), (grads,) if isinstance(grads, Tensor) else grads
+    if isinstance(params, Mapping):
+        if not isinstance(grads, Mapping) or params.keys() != grads.keys():
+            raise GradientError(
+                f"[{op}] expected gradients as a dict of the keys of params; try "
+                "vs.grad(loss, params)"
+            )
+        pairs = [(params[key], grads[key]) for key in params]
+    else:
+        if isinstance(grads, (Tensor, Mapping)) or len(params) != len(grads):
+            raise GradientError(
+                f"[{op}] expected a sequence of {len(params)} gradients, one for each parameter; "
+                "try vs.grad(loss, params)"
+            )
+        pairs = list(zip(params, grads, strict=True))
+    for param, grad in pairs:
+        if not isinstance(param, Tensor) or param.op != "state":
+            raise GradientError(
+                f"[{op}] expected states as params, got {param!r}; try vs.state(array, name)"
+            )
+        if param.dtype != FLOAT32:
+            raise DTypeError(
+                f"[{op}] expected parameters of float32, got {param.name}: {param.type}"
+            )
+        if not isinstance(grad, Tensor) or grad.type != param.type:
+            raise ShapeError(f"[{op}] expected a gradient of {param.type}, got {grad!r}")
+    if len({param for param, _ in pairs}) != len(pairs):
+        raise GradientError(f"[{op}] expected each parameter once")
+    return pairs
+
+
+def zeros_beside(param: Tensor, what: str) -> Tensor:
+    """Returns a state of zeros that belongs to a parameter, kept by the host if that is."""
+    made = state(np.zeros(param.shape, np.float32), what, backup=bool(param.attrs["backup"]))
+    made.name = f"{param.name}.{what}"  # beside the parameter, whatever the scope is here
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The count of steps: held, the state; number, that of this step as float32, 1 the first; rate,
+    the learning rate of this step.
+    """
+
+    held: Tensor
+    number: Tensor
+    rate: Tensor | float
+
+    @property
+    def updates(self) -> Updates:
+        return {self.held: add(self.held, 1)}
+
+
+def count_steps(op: str, rate: Rate, name: str) -> Steps:
+    """Returns a new count of steps, and the rate that belongs to it.
+
+    Raises:
+        DTypeError, ShapeError: the rate is no number, nor a float32 scalar, nor gives one.
+    """
+    held = state(np.zeros((), np.int32), f"{name}.steps")
+    done = cast(held, FLOAT32)
+    return Steps(held, add(done, 1.0), rate_of(op, rate, done))
+
+
+def rate_of(op: str, rate: Rate, done: Tensor) -> Tensor | float:
+    """Returns a learning rate as a number or a float32 scalar. done: steps before this one."""
+    if callable(rate) and not isinstance(rate, Tensor):
+        rate = as_tensor(rate(done), like=done)
+    if isinstance(rate, Tensor):
+        if rate.shape != () or rate.dtype != FLOAT32:
+            raise ShapeError(f"[{op}] expected a float32 scalar as lr, got {rate.type}")
+        return rate
+    return as_float(op, "lr", rate)
+
+
+def in_range(op: str, what: str, value: object, low: float, high: float) -> float:
+    """Returns a number of low..high, high left out.
+
+    Raises:
+        DTypeError: it is no number. ShapeError: it lies elsewhere.
+    """
+    number = as_float(op, what, value)
+    if not low <= number < high:
+        raise ShapeError(f"[{op}] expected {what} in {low}..{high}, got {value!r}")
+    return number

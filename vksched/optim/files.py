@@ -1,0 +1,115 @@
+"""States in files: what a training has reached, whole or not at all.
+
+A file is written beside its name, synced, and then takes that name in one step, so that a program
+that is stopped meanwhile leaves the older one. Format: safetensors, a state under its name.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..errors import GraphError, ModelFormatError, VkschedError
+from ..ops.core.tensor import Tensor
+from ..types import NDArray, numpy_dtype
+
+FORMAT = "vksched states 1"
+
+
+class Holder(Protocol):
+    """What holds states, such as a Scheduler."""
+
+    def read(self, state: Tensor) -> NDArray: ...
+
+    def write(self, state: Tensor, value: object) -> None: ...
+
+
+States = Mapping[Tensor, Any] | Iterable[Tensor]
+"""Updates, or states alone."""
+
+
+def save(path: str | os.PathLike[str], sched: Holder, states: States) -> None:
+    """Writes the present values of states to a safetensors file; an older one is replaced once the
+    new one is whole.
+
+    states: the updates that a graph was compiled with, or states in any form. Their names have to
+    differ.
+
+    Raises:
+        GraphError: two of one name, or none. StateLost: a value was on a device that failed.
+        OSError: the file cannot be written; an older one is as it was.
+    """
+    named = _named("save", states)
+    arrays = {name: sched.read(state) for name, state in named.items()}
+    target = Path(path)
+    content = _safetensors().numpy.save(arrays, metadata={"format": FORMAT})
+    handle, beside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, target)
+    except BaseException:
+        Path(beside).unlink(missing_ok=True)
+        raise
+
+
+def load(path: str | os.PathLike[str], sched: Holder, states: States) -> None:
+    """Gives states the values that `save` wrote, all of them or, after an error, none.
+
+    Raises:
+        ModelFormatError: it is no such file, or its names, shapes or types are others than those of
+            the states. OSError: it cannot be read.
+    """
+    named = _named("load", states)
+    content = Path(path).read_bytes()
+    library = _safetensors()
+    try:
+        arrays = library.numpy.load(content)
+    except (library.SafetensorError, ValueError, KeyError) as error:
+        raise ModelFormatError(f"[load] expected a safetensors file, got {path}: {error}") from None
+    missing, unknown = sorted(named.keys() - arrays.keys()), sorted(arrays.keys() - named.keys())
+    if missing or unknown:
+        raise ModelFormatError(
+            f"[load] expected a file with the names of the states, got {path}"
+            + (f" without {', '.join(missing[:5])}" if missing else "")
+            + (f" with {', '.join(unknown[:5])}, which no state has" if unknown else "")
+        )
+    for name, state in named.items():
+        array = arrays[name]
+        if array.shape != state.shape or array.dtype != numpy_dtype(state.dtype):
+            raise ModelFormatError(
+                f"[load] expected {name} as {state.type}, got {array.dtype} {array.shape} in {path}"
+            )
+    for name, state in named.items():
+        sched.write(state, arrays[name])
+
+
+def _named(op: str, states: States) -> dict[str, Tensor]:
+    out: dict[str, Tensor] = {}
+    for state in states:
+        if not isinstance(state, Tensor) or state.op != "state":
+            raise GraphError(f"[{op}] expected states, got {state!r}; try the updates")
+        if state.name in out:
+            raise GraphError(
+                f"[{op}] expected states of different names, got two of {state.name!r}; "
+                "try vs.state(array, name)"
+            )
+        out[state.name] = state
+    if not out:
+        raise GraphError(f"[{op}] expected states, got none")
+    return out
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.numpy
+    except ImportError as error:
+        raise VkschedError(
+            '[optim] saving and loading needs safetensors; try pip install "vksched[train]"'
+        ) from error
+    return safetensors

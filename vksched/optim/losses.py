@@ -1,0 +1,144 @@
+"""Losses: how far predictions are from targets, as functions of tensors.
+
+Each takes `reduction`: "mean" over all, "sum", or "none", which keeps the losses apart.
+"""
+
+from __future__ import annotations
+
+from ..errors import DTypeError, ShapeError
+from ..ops.core.tensor import Tensor, TensorLike, as_tensor
+from ..ops.elementwise import abs, cast, equal, log, minimum, softplus, square, where
+from ..ops.moves.index import take_along_axis
+from ..ops.moves.layout import expand_dims, squeeze
+from ..ops.rows.reduce import reduce_mean, reduce_sum
+from ..ops.rows.softmax import log_softmax
+from ..types import FLOATS, INT32, INT64, as_float, as_int, normalize_axis
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def _reduced(op: str, losses: Tensor, reduction: str) -> Tensor:
+    if reduction not in REDUCTIONS:
+        raise ShapeError(f"[{op}] expected a reduction of {REDUCTIONS}, got {reduction!r}")
+    if reduction == "none":
+        return losses
+    return reduce_mean(losses) if reduction == "mean" else reduce_sum(losses)
+
+
+def _pair(op: str, predicted: TensorLike, target: TensorLike) -> tuple[Tensor, Tensor]:
+    left = as_tensor(predicted)
+    right = as_tensor(target, like=left)
+    if left.shape != right.shape:
+        raise ShapeError(
+            f"[{op}] expected a target of shape {left.shape}, got {right.shape}; try vs.expand"
+        )
+    return left, right
+
+
+def mse(predicted: TensorLike, target: TensorLike, *, reduction: str = "mean") -> Tensor:
+    """(predicted - target)^2, as torch.nn.functional.mse_loss. Both of one shape."""
+    left, right = _pair("mse", predicted, target)
+    return _reduced("mse", square(left - right), reduction)
+
+
+def huber(
+    predicted: TensorLike, target: TensorLike, delta: float = 1.0, *, reduction: str = "mean"
+) -> Tensor:
+    """Half the square of the distance d up to delta, delta (d - delta / 2) beyond, as
+    torch.nn.functional.huber_loss. Both of one shape; delta above 0.
+    """
+    bend = as_float("huber", "delta", delta)
+    if not bend > 0:
+        raise ShapeError(f"[huber] expected a delta above 0, got {delta!r}")
+    left, right = _pair("huber", predicted, target)
+    distance = abs(left - right)
+    near = minimum(distance, bend)
+    return _reduced("huber", near * (distance - 0.5 * near), reduction)
+
+
+def binary_cross_entropy(
+    logits: TensorLike, target: TensorLike, *, reduction: str = "mean"
+) -> Tensor:
+    """-(t log p + (1 - t) log(1 - p)) of p = sigmoid(logits), as
+    torch.nn.functional.binary_cross_entropy_with_logits, without overflow.
+
+    target: floats 0..1 of the shape of the logits, or bools.
+    """
+    left = as_tensor(logits)
+    given = as_tensor(target, like=left if not isinstance(target, Tensor) else None)
+    left, right = _pair("binary_cross_entropy", left, cast(given, left.dtype))
+    return _reduced("binary_cross_entropy", softplus(left) - left * right, reduction)
+
+
+def kl_div(
+    log_probs: TensorLike, target: TensorLike, *, axis: int = -1, reduction: str = "mean"
+) -> Tensor:
+    """The divergence of target from predicted probabilities, sum(t (log t - log p)) along an axis,
+    as torch.nn.functional.kl_div with "batchmean" for "mean".
+
+    log_probs: logarithms, such as log_softmax gives. target: probabilities of the same shape; where
+    one is 0 it adds nothing.
+    """
+    left, right = _pair("kl_div", log_probs, target)
+    at = normalize_axis("kl_div", axis, left.rank)
+    absent = equal(right, 0.0)
+    known = log(where(absent, 1.0, right))
+    return _reduced("kl_div", reduce_sum(right * (known - left), at), reduction)
+
+
+def cross_entropy(
+    logits: TensorLike,
+    target: TensorLike,
+    *,
+    axis: int = -1,
+    smoothing: float = 0.0,
+    ignore: int | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """-log of the probability that softmax gives the right class, as
+    torch.nn.functional.cross_entropy.
+
+    logits: (..., classes, ...) with the classes along an axis. target: int32 or int64 positions of
+    the shape without that axis, or floats of the logits' shape, a distribution for each.
+    smoothing: the share of the target that is spread over all classes. ignore: a position that does
+    not count, neither in the sum nor in the mean.
+    """
+    op = "cross_entropy"
+    x = as_tensor(logits)
+    at = normalize_axis(op, axis, x.rank)
+    share = as_float(op, "smoothing", smoothing)
+    if not 0 <= share < 1:
+        raise ShapeError(f"[{op}] expected smoothing of 0 up to 1, got {smoothing!r}")
+    logs = log_softmax(x, at)
+    wanted = as_tensor(target)
+    if wanted.dtype in FLOATS:
+        if ignore is not None:
+            raise DTypeError(f"[{op}] expected integer targets beside ignore, got {wanted.type}")
+        _, wanted = _pair(op, x, wanted)
+        found = reduce_sum(wanted * logs, at)
+        return _reduced(op, -_smoothed(found, logs, at, share), reduction)
+    if wanted.dtype not in (INT32, INT64) or wanted.shape != (*x.shape[:at], *x.shape[at + 1 :]):
+        raise ShapeError(
+            f"[{op}] expected a target of int32 {(*x.shape[:at], *x.shape[at + 1 :])}, or of "
+            f"{x.dtype} {x.shape}, got {wanted.type}"
+        )
+    left_out = None if ignore is None else equal(wanted, as_int(op, "ignore", ignore))
+    legal = wanted if left_out is None else where(left_out, 0, wanted)
+    found = squeeze(take_along_axis(logs, expand_dims(legal, at), at), at)
+    losses = -_smoothed(found, logs, at, share)
+    if left_out is None:
+        return _reduced(op, losses, reduction)
+    counted = where(left_out, 0.0, losses)
+    if reduction != "mean":
+        return _reduced(op, counted, reduction)
+    return reduce_sum(counted) / reduce_sum(where(left_out, 0.0, 1.0))
+
+
+def _smoothed(found: Tensor, logs: Tensor, axis: int, share: float) -> Tensor:
+    """Returns the weighted logarithm when a share of the target is spread over all classes."""
+    if not share:
+        return found
+    return found * (1.0 - share) + reduce_mean(logs, axis) * share
+
+
+__all__ = ["binary_cross_entropy", "cross_entropy", "huber", "kl_div", "mse"]

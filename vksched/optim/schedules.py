@@ -1,0 +1,70 @@
+"""Learning rates over time: functions from the number of steps done, a float32 scalar, to a rate.
+
+rate │   ╭──╮            warmup: in equal parts from 0 up to the peak
+     │  ╱    ╲           then cosine or linear, down to the last rate
+     │ ╱      ╰──────    which stays
+     └─────────────── steps
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from ..errors import ShapeError
+from ..ops.core.tensor import Tensor
+from ..ops.elementwise import clip, cos, minimum
+from ..types import as_float, as_int
+
+Schedule = Callable[[Tensor], Tensor]
+
+
+def constant(rate: float, warmup: int = 0) -> Schedule:
+    """A rate that stays, after `warmup` steps that lead up to it: the first has rate / warmup."""
+    peak, rising = as_float("constant", "rate", rate), _steps("constant", "warmup", warmup)
+    return lambda done: _risen(done, rising) * peak
+
+
+def linear(peak: float, steps: int, last: float = 0.0, warmup: int = 0) -> Schedule:
+    """A rate that falls evenly from `peak` to `last` within `steps`, those of the warmup among
+    them, and stays there.
+    """
+    return _falling("linear", peak, steps, last, warmup, lambda part: 1.0 - part)
+
+
+def cosine(peak: float, steps: int, last: float = 0.0, warmup: int = 0) -> Schedule:
+    """A rate that falls along half a cosine from `peak` to `last` within `steps`, those of the
+    warmup among them, and stays there.
+
+    Source: Loshchilov and Hutter, SGDR, ICLR 2017.
+    """
+    return _falling(
+        "cosine", peak, steps, last, warmup, lambda part: 0.5 + 0.5 * cos(part * math.pi)
+    )
+
+
+def _falling(
+    op: str, peak: float, steps: int, last: float, warmup: int, shape: Callable[[Tensor], Tensor]
+) -> Schedule:
+    high, low = as_float(op, "peak", peak), as_float(op, "last", last)
+    rising, whole = _steps(op, "warmup", warmup), _steps(op, "steps", steps)
+    if whole <= rising:
+        raise ShapeError(f"[{op}] expected more steps than the {rising} of the warmup, got {steps}")
+
+    def rate(done: Tensor) -> Tensor:
+        part = clip((done - float(rising)) * (1.0 / (whole - rising)), 0.0, 1.0)
+        return _risen(done, rising) * (low + (high - low) * shape(part))
+
+    return rate
+
+
+def _risen(done: Tensor, rising: int) -> Tensor:
+    """Returns the share of the peak that a warmup has reached."""
+    return minimum((done + 1.0) * (1.0 / max(rising, 1)), 1.0)
+
+
+def _steps(op: str, what: str, value: int) -> int:
+    number = as_int(op, what, value)
+    if number < 0:
+        raise ShapeError(f"[{op}] expected {what} of 0 or more, got {value!r}")
+    return number

@@ -1,0 +1,48 @@
+"""Stochastic gradient descent, with momentum where it is wanted."""
+
+from __future__ import annotations
+
+from math import inf
+
+from ..ops.core.tensor import Tensor
+from .common import Params, Rate, Updates, count_steps, in_range, listed, zeros_beside
+
+
+def sgd(
+    params: Params,
+    grads: Params,
+    lr: Rate = 1e-2,
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    weight_decay: float = 0.0,
+    *,
+    name: str = "sgd",
+) -> Updates:
+    """The next values of parameters, as torch.optim.SGD:
+
+        g = grad + weight_decay * p
+        v = momentum * v + g
+        p = p - lr * v                  nesterov: p - lr * (g + momentum * v)
+
+    params: float32 states, alone, in a sequence or in a dict; grads: in the same form. lr: a
+    number, a float32 scalar or a function of the number of steps done. name: of its own states.
+
+    Returns:
+        updates for `sched.compile`, those of its own states among them.
+
+    Raises:
+        GradientError, ShapeError, DTypeError: parameters and gradients that do not belong together.
+    """
+    op = "sgd"
+    decay = in_range(op, "weight_decay", weight_decay, 0, inf)
+    kept = in_range(op, "momentum", momentum, 0, 1)
+    pairs, steps = listed(op, params, grads), count_steps(op, lr, name)
+    out: Updates = steps.updates
+    for param, grad in pairs:
+        slope: Tensor = grad + decay * param if decay else grad
+        if kept:
+            held = zeros_beside(param, f"{name}.velocity")
+            out[held] = velocity = kept * held + slope
+            slope = slope + kept * velocity if nesterov else velocity
+        out[param] = param - steps.rate * slope
+    return out
