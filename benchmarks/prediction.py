@@ -59,11 +59,11 @@ class ExampleRun:
         self.compiled = sched.compile(build())
         rng = np.random.default_rng(0)
         inputs = self.compiled.plan.graph.inputs
-        self._feeds = {n.name: rng.standard_normal(n.type.shape, np.float32) for n in inputs}
+        self.feeds = {n.name: rng.standard_normal(n.type.shape, np.float32) for n in inputs}
         self.result()
 
     def result(self) -> NDArray:
-        return np.asarray(self.compiled(**self._feeds))
+        return np.asarray(self.compiled(**self.feeds))
 
     def close(self) -> None:
         self.compiled.close()

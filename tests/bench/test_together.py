@@ -27,7 +27,7 @@ def test_the_fastest_device_is_that_of_medians_and_the_ratio_that_of_rounds() ->
 
 def test_facts_tell_each_device_and_what_all_of_them_take(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Together({"a": [2.0], "b": [3.0]}, [2.2], ["a", "b"])
-    monkeypatch.setattr(together, "measure", lambda *_: found)
+    monkeypatch.setattr(together, "measure", lambda *_, **__: found)
     alone, other, whole = together_facts(["a", "b"], SMALL, 0.0)
     assert (alone.value, other.value, whole.value) == (2.0, 3.0, 2.2)
     assert whole.name == "decoder: all by one plan, beside a alone" and whole.device == "a + b"
@@ -43,6 +43,16 @@ def test_a_small_model_is_measured_in_turns() -> None:
     assert found.ratio > 0
 
 
+@pytest.mark.skipif(len(TWO) < 2, reason="no Vulkan device here")
+def test_a_stream_is_measured_where_plans_are_for_throughput(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(together, "_seconds", None)
+    monkeypatch.setattr(together, "ROUNDS", 1)
+    found = measure(TWO, Model.of(SMALL), 0.0, False, objective="throughput=2")
+    assert len(found.all_s) == 1 and found.ratio > 0
+
+
 def test_one_device_is_not_enough() -> None:
     with pytest.raises(vs.GraphError, match="expected two devices for suite devices, got cpu; try"):
         measure(["cpu"], Model.of(SMALL), 0.0)
@@ -50,7 +60,7 @@ def test_one_device_is_not_enough() -> None:
 
 def test_the_command_prints_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Together({"cpu": [2.0], "other": [3.0]}, [2.0], ["cpu"])
-    monkeypatch.setattr(together, "measure", lambda *_: found)
+    monkeypatch.setattr(together, "measure", lambda *_, **__: found)
     monkeypatch.setattr(report, "measure_ceiling", lambda *_: pytest.fail("no ceilings are needed"))
     options = ["bench", "--suite", "devices", "--devices", "cpu", "--case", "ResNet-18"]
     said = CliRunner().invoke(main, options, catch_exceptions=False)

@@ -58,6 +58,21 @@ def test_an_objective_is_an_option_of_vulkan(software: str, relu: bytes) -> None
         ort.InferenceSession(relu, providers=[(VULKAN, {"objective": "speed"})])
 
 
+def test_a_policy_is_an_option_of_vulkan(software: str, relu: bytes) -> None:
+    ort = vksched.session
+    assert choose_devices([(software, {"policy": "priority"}), CPU]).policy == "priority"
+    assert choose_devices([("CUDAExecutionProvider", {"policy": "x"})]).policy == "auto"
+    for policy in ("priority", "dynamic"):
+        session = ort.InferenceSession(relu, providers=[(VULKAN, {"policy": policy})])
+        np.testing.assert_array_equal(session.run(None, {"x": X})[0], np.maximum(X, 0))
+        assert {plan.policy for plan in session.model_run.plans} == {policy}
+    with pytest.raises(Exception, match="expected a policy of .*, got 'best'"):
+        ort.InferenceSession(relu, providers=[(VULKAN, {"policy": "best"})])
+    both = {"policy": "priority", "objective": "energy"}
+    with pytest.raises(Exception, match="the policy priority, which weighs nothing, got energy"):
+        ort.InferenceSession(relu, providers=[(VULKAN, both)])
+
+
 def test_providers_can_be_changed(ort: ModuleType, relu: bytes) -> None:
     session = ort.InferenceSession(relu, providers=[CPU])
     session.set_providers([CPU])

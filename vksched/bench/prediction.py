@@ -41,9 +41,10 @@ LISTED = 6
 
 
 class Loaded(Protocol):
-    """A network compiled on one device, ready to run."""
+    """A network compiled on one device, ready to run. feeds: its inputs, by name."""
 
     compiled: Run
+    feeds: dict[str, NDArray]
 
     def result(self) -> NDArray:
         """Returns the result of one run."""

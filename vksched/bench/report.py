@@ -8,8 +8,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..errors import DeviceError, GraphError
+from ..errors import DeviceError, GraphError, PlanError
 from ..runtime.vulkan import probe
+from ..trace import warn_user
 from .ceiling import Ceiling, measure_ceiling
 from .facts import Fact
 from .models import model_facts
@@ -151,10 +152,14 @@ def run_suite(
     budget_s: float,
     tell: Tell = lambda _: None,
     advance: Callable[[Report], None] = lambda _: None,
+    *,
+    policy: str = "auto",
+    objective: str = "latency",
 ) -> Report:
     """Measures all cases on all devices, one device after the other.
 
-    advance: called after each case with what there is so far.
+    advance: called after each case with what there is so far. policy, objective: of the plans of
+    the suite "devices", as `Scheduler` takes them; the other suites use one device at a time.
     """
     report = Report(suite)
     if suite == "planning":
@@ -165,7 +170,11 @@ def run_suite(
     if suite == "devices":
         for spec in specs:
             tell(spec.name)
-            report.facts += together_facts([info.name for info in infos], spec, budget_s)
+            names = [info.name for info in infos]
+            try:
+                report.facts += [*together_facts(names, spec, budget_s, policy, objective)]
+            except PlanError as error:  # such as one that has states, by "dynamic"
+                warn_user(f"[bench] {spec.name} is left out: {error}")
             advance(report)
         return report
     for info in infos:

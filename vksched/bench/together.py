@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from ..errors import GraphError
+from ..schedule import Objective
 from ..scheduler import Scheduler
 from .facts import Fact
 from .peers.specs import Spec
@@ -24,14 +25,16 @@ from .prediction import Loaded, Model, calibrate
 
 ROUNDS = 9
 """At least so many, whatever the budget."""
+STREAM = 8
+"""So many runs are under way at once, or wait for that, where plans are for a stream."""
 GOAL = 1.05
 """Times the fastest device alone that all devices together may take."""
 
 
 @dataclass(frozen=True)
 class Together:
-    """Seconds of the runs of one model, by round. alone_s: of each device. used: the devices to
-    which the plan over all of them gives work.
+    """Seconds of the runs of one model, by round; of a stream those between two results. alone_s:
+    of each device. used: the devices to which the plan over all of them gives work.
     """
 
     alone_s: Mapping[str, Sequence[float]]
@@ -50,15 +53,23 @@ class Together:
         return statistics.median(a / b for a, b in zip(self.all_s, alone_s, strict=True))
 
 
-def together_facts(devices: Sequence[str], spec: Spec, budget_s: float) -> Iterator[Fact]:
+def together_facts(
+    devices: Sequence[str],
+    spec: Spec,
+    budget_s: float,
+    policy: str = "auto",
+    objective: str = "latency",
+) -> Iterator[Fact]:
     """Yields how long one model takes on each device alone, and on all of them by one plan.
 
-    budget_s: for the rounds. Calibration comes on top.
+    budget_s: for the rounds. Calibration comes on top. policy, objective: of all plans, as
+    `Scheduler` takes them; for throughput the time between two results of a stream is measured.
 
     Raises:
-        GraphError: there are not two devices.
+        GraphError: there are not two devices. PlanError: the policy cannot carry out the model.
     """
-    yield from facts_of(spec.name, devices, measure(devices, Model.of(spec), budget_s))
+    found = measure(devices, Model.of(spec), budget_s, policy=policy, objective=objective)
+    yield from facts_of(spec.name, devices, found)
 
 
 def facts_of(model: str, devices: Sequence[str], found: Together) -> Iterator[Fact]:
@@ -75,10 +86,16 @@ def facts_of(model: str, devices: Sequence[str], found: Together) -> Iterator[Fa
 
 
 def measure(
-    devices: Sequence[str], model: Model, budget_s: float, calibrates: bool = True
+    devices: Sequence[str],
+    model: Model,
+    budget_s: float,
+    calibrates: bool = True,
+    policy: str = "auto",
+    objective: str = "latency",
 ) -> Together:
     """Measures a model on each device alone and on all of them, in turns. calibrates: whether the
     devices are measured with the calls of the model first; else plans count by what is known.
+    policy, objective: of all plans; see `together_facts`.
     """
     if len(devices) < 2:
         raise GraphError(
@@ -90,7 +107,8 @@ def measure(
     with ExitStack() as stack:
 
         def ready(names: Sequence[str]) -> Loaded:
-            network = model.load(stack.enter_context(Scheduler(names, on_fault="raise")))
+            sched = Scheduler(names, policy, on_fault="raise", objective=objective)
+            network = model.load(stack.enter_context(sched))
             stack.callback(network.close)
             network.result()
             return network
@@ -99,11 +117,13 @@ def measure(
         both = ready(devices)
         taken: dict[str, list[float]] = {name: [] for name in devices}
         all_s: list[float] = []
+        in_stream = Objective.of(objective).word == "throughput"
+        seconds = _stream_seconds if in_stream else _seconds
         end_s = time.perf_counter() + budget_s
         while len(all_s) < ROUNDS or time.perf_counter() < end_s:
             for name, network in alone.items():
-                taken[name].append(_seconds(network))
-            all_s.append(_seconds(both))
+                taken[name].append(seconds(network))
+            all_s.append(seconds(both))
         plan = both.compiled.plan
         used = {plan.machine.devices[split.device].name for split in plan.splits}
         return Together(taken, all_s, sorted(used))
@@ -113,3 +133,11 @@ def _seconds(network: Loaded) -> float:
     start = time.perf_counter()
     network.result()
     return time.perf_counter() - start
+
+
+def _stream_seconds(network: Loaded) -> float:
+    """Returns the seconds between two results of a stream."""
+    start = time.perf_counter()
+    for future in [network.compiled.submit(**network.feeds) for _ in range(STREAM)]:
+        future.result()
+    return (time.perf_counter() - start) / STREAM

@@ -11,6 +11,7 @@ import click
 
 from ..errors import GraphError, VkschedError
 from . import feeds
+from .aims import DEFAULT, Aim, aim_options
 
 if TYPE_CHECKING:
     from ..bench.report import DeviceReport, Report
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     "beside each device alone.",
 )
 @feeds.devices_option
+@aim_options
 @click.option(
     "--peers",
     is_flag=False,
@@ -65,6 +67,7 @@ def bench(
     list_only: bool,
     output: str | None,
     as_json: bool,
+    aim: Aim,
 ) -> None:
     """Measure devices in rounds with other runtimes, and hold them against their own ceilings.
 
@@ -72,9 +75,13 @@ def bench(
     costs falls out. A model is run as by a user, from the host to the host. Getting ready does not
     count. Every result is first compared with numpy's: what is wrong gets no figure, and exit
     code 1.
+
+    --policy and --objective are for the suite devices: the others measure one device at a time.
     """
     if budget_s <= 0:
         raise GraphError(f"[bench] expected a budget of more than 0 seconds, got {budget_s}")
+    if aim != DEFAULT and suite != "devices":
+        raise click.UsageError("--policy and --objective need --suite devices.")
     from ..bench.report import find_devices, run_suite
     from ..bench.suites import specs_of
     from ..version import __version__
@@ -107,7 +114,11 @@ def bench(
                 _write(output, so_far)
 
         try:
-            report = run_suite(suite, specs, infos, wanted, pythons, budget_s, tell, advance)
+            report = run_suite(
+                *(suite, specs, infos, wanted, pythons, budget_s, tell, advance),
+                policy=aim.policy,
+                objective=aim.objective,
+            )
         except KeyboardInterrupt:
             if report is None:
                 raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from .aims import Aim
 from .machines import changes_of
 
 if TYPE_CHECKING:
@@ -28,16 +29,14 @@ class Planner:
         graph: Graph,
         base: Machine,
         overrides: Overrides,
-        policy: str,
-        objective: str,
+        aim: Aim,
         copies: int | str | None,
         with_cpu: bool,
     ) -> None:
         self.graph = graph
         self.base = base
         self.overrides = overrides
-        self._policy = policy
-        self._objective = objective
+        self._aim = aim
         self._copies = copies
         self._with_cpu = with_cpu
         self._requests: dict[object, Request] = {}
@@ -51,8 +50,8 @@ class Planner:
             self._plans[machine] = plan_graph(
                 request.graph,
                 machine,
-                policy=self._policy,
-                objective=self._objective,
+                policy=self._aim.policy,
+                objective=self._aim.objective,
                 overrides=request.overrides,
                 copies=self._copies,
                 with_cpu=self._with_cpu,

@@ -13,6 +13,7 @@ import click
 
 from ..errors import DeviceError, VkschedError
 from . import feeds
+from .aims import DEFAULT, Aim, aim_options
 from .machines import machine_of, machine_option
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ MOST_BODIES, MOST_OPS = 40, 6
 @feeds.model_argument
 @feeds.devices_option
 @machine_option
+@aim_options
 @feeds.place_option
 @feeds.dim_option
 @feeds.shape_option
@@ -57,6 +59,7 @@ def info(
     shapes: tuple[str, ...],
     inputs: tuple[str, ...],
     as_json: bool,
+    aim: Aim,
 ) -> None:
     """Tell what a model takes and gives, and where its ops would run; nothing is opened or run."""
     wanted = feeds.parse_places(places)
@@ -74,6 +77,7 @@ def info(
             feeds.parse_shapes(shapes),
             feeds.read_arrays(inputs, model),
             with_cpu,
+            aim,
         )
     report["notes"] += notes
     click.echo(json.dumps(report, indent=2)) if as_json else _show(report, model)
@@ -87,11 +91,12 @@ def describe(
     shapes: Mapping[str, tuple[int, ...]],
     arrays: Mapping[str, Any],
     with_cpu: bool = False,
+    aim: Aim = DEFAULT,
 ) -> dict[str, Any]:
     """Returns what there is to say of a model on a machine, as plain data.
 
     places: devices by pattern, which in a model of several stages may name what comes later.
-    with_cpu: the CPU competes with the other devices.
+    with_cpu: the CPU competes with the other devices. aim: how the plan is found, and what for.
     """
     from ..engine.request import Request
     from ..graph import build_graph
@@ -114,7 +119,8 @@ def describe(
         plan = plan_graph(
             request.graph,
             machine,
-            policy="auto",
+            policy=aim.policy,
+            objective=aim.objective,
             overrides=request.overrides,
             copies="auto",
             with_cpu=with_cpu,
@@ -125,6 +131,7 @@ def describe(
         "shapes": {name: list(shape) for name, shape in sizes.shapes.items()},
         "assumed": sizes.assumed,
         "size_options": options,
+        **aim.as_dict(),
         "ops": _ops(model.nodes, lowered, written, plan),
         "devices": _devices(machine, plan),
         "by_numpy": _by_numpy(plan) if plan else [],

@@ -16,6 +16,7 @@ import click
 
 from ..errors import VkschedError
 from . import feeds
+from .aims import DEFAULT, Aim, aim_options
 from .machines import machine_of, machine_option, what_if_option
 
 if TYPE_CHECKING:
@@ -42,22 +43,7 @@ def _copies(context: click.Context, option: click.Parameter, text: str | None) -
 @feeds.place_option
 @feeds.dim_option
 @feeds.shape_option
-@click.option(
-    "--policy",
-    type=click.Choice(["auto", "priority", "dynamic", "steal"]),
-    default="auto",
-    show_default=True,
-    help="auto: the best of simulated runs. priority: the devices in their order. dynamic, steal: "
-    "each run decides anew; the plan says what it is expected to do.",
-)
-@click.option(
-    "--objective",
-    default="latency",
-    show_default=True,
-    metavar="WORD",
-    help="What auto makes small: latency, throughput, memory, energy, or a mix with weights: "
-    "latency=1,energy=0.5.",
-)
+@aim_options
 @click.option(
     "--objectives",
     "all_objectives",
@@ -82,8 +68,7 @@ def plan(
     places: tuple[str, ...],
     dims: tuple[str, ...],
     shapes: tuple[str, ...],
-    policy: str,
-    objective: str,
+    aim: Aim,
     all_objectives: bool,
     copies: int | str | None,
     node: str | None,
@@ -107,8 +92,8 @@ def plan(
             "--what-if": what_ifs,
             "--node": node,
             "--svg": svg,
-            "--policy": policy != "auto",
-            "--objective": objective != "latency",
+            "--policy": aim.policy != DEFAULT.policy,
+            "--objective": aim.objective != DEFAULT.objective,
         }
         _refuse("--objectives", others_given)
     elif node is not None:
@@ -117,7 +102,7 @@ def plan(
     machine, aliases, with_cpu = machine_of(devices, machine_file)
     wanted = feeds.parse_places(places)
     overrides = tuple((pattern, aliases.get(name, name)) for pattern, name in wanted.items())
-    planner = Planner(graph, machine, overrides, policy, objective, copies, with_cpu)
+    planner = Planner(graph, machine, overrides, aim, copies, with_cpu)
     if all_objectives:
         table = _table(planner.tradeoffs(), as_json)
         _note(remarks)

@@ -8,6 +8,7 @@ import shlex
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from ..errors import GraphError, VkschedError
 from . import feeds
+from .aims import Aim, aim_options
 from .check import SMALLEST, TOLERANCE
 from .info import describe_model, hint_at, show_assumed, show_model
 from .report import PRINTED, report_option, show_report, write_report
@@ -24,6 +26,7 @@ from .verdict import Case, check_outputs, show_check
 if TYPE_CHECKING:
     from ..engine.report.value import RunReport
     from ..importers.onnx.model import Model
+    from ..scheduler import Scheduler
     from ..trace import Recorder
     from ..types import Progress
     from .meter import Meter
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 @feeds.dim_option
 @feeds.shape_option
 @feeds.devices_option
+@aim_options
 @feeds.place_option
 @click.option("--output-dir", metavar="FOLDER", help="Save the outputs there, as .npy.")
 @click.option("--repeat", default=1, show_default=True, help="Runs, the first of which compiles.")
@@ -72,6 +76,7 @@ def run(
     profile: str | None,
     report: str | None,
     as_json: bool,
+    aim: Aim,
 ) -> None:
     """Run an ONNX model and tell what came out, and what took how long.
 
@@ -83,8 +88,10 @@ def run(
         raise GraphError(f"[run] expected a tolerance of 0 or more, got {tolerance}")
     if report is not None:
         repeat = max(repeat, 2)  # the first one plans and uploads
-    wanted = feeds.parse_places(places)
+    where = Where(feeds.parse_devices(devices), feeds.parse_places(places), aim)
     if profile is not None:
+        if aim.policy in ("dynamic", "steal"):
+            raise click.UsageError(f"--profile and --policy {aim.policy} exclude each other.")
         feeds.check_folder(profile)
     from ..importers import load
     from ..trace import Recorder
@@ -95,15 +102,14 @@ def run(
         arrays = feeds.read_arrays(inputs, model)
         sizes = feeds.parse_dims(dims), feeds.parse_shapes(shapes)
         found, given = _inputs(model, arrays, sizes, seed)
-        names = feeds.parse_devices(devices)
         with hint_at(found["assumed"], found["size_options"]):
             outputs, times, told = measure(
-                model, given, names, wanted, repeat, recorder, progress, report is not None
+                model, given, where, repeat, recorder, progress, report is not None
             )
-        found.update(times)
+        found.update(aim.as_dict(), **times)
         if profile is not None:
             there = [row["name"] for row in found["devices"]]
-            found["ops"] = measure_ops(model, given, names, wanted, there, recorder)
+            found["ops"] = measure_ops(model, given, where, there, recorder)
             found["ops_measured"] = True
             recorder.save(profile)
             found["trace"] = profile
@@ -118,7 +124,7 @@ def run(
         if check_by is not None:
 
             def again(kept: Sequence[str]) -> Mapping[str, Any]:
-                return run_once(model.with_outputs(kept), given, names, wanted)
+                return run_once(model.with_outputs(kept), given, where)
 
             case = Case(model_file, model, given, outputs, again, tolerance)
             found.update(check_outputs(check_by, case))
@@ -165,11 +171,25 @@ def _inputs(
 # -- runs ----------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The devices of a model, None for the default ones, what shall be where, and the aim."""
+
+    devices: Sequence[str] | None
+    places: Mapping[str, str]
+    aim: Aim
+
+    def open(self, **options: Any) -> Scheduler:
+        """Returns a scheduler. options: more of its options."""
+        from ..scheduler import Scheduler
+
+        return Scheduler(self.devices, self.aim.policy, objective=self.aim.objective, **options)
+
+
 def measure(
     model: Model,
     given: Mapping[str, Any],
-    devices: Sequence[str] | None,
-    places: Mapping[str, str],
+    where: Where,
     repeat: int,
     recorder: Recorder,
     progress: Progress,
@@ -179,20 +199,19 @@ def measure(
     report of them, where one is wanted.
     """
     from ..plan.tell.explain import COMMAND, idle_lines
-    from ..scheduler import Scheduler
     from .meter import Meter
 
     meter, seconds = Meter(), []
-    with Scheduler(devices, trace=[meter, recorder]) as sched:
+    with where.open(trace=[meter, recorder]) as sched:
         start = time.perf_counter()
-        compiled = sched.compile(model, places, progress)
+        compiled = sched.compile(model, where.places, progress)
         for number in range(repeat):
             if number == 1:
                 meter.clear()
             outputs = compiled(**given)
             seconds.append(time.perf_counter() - start)
             if number == 0:
-                feeds.check_places(places, [plan.graph for plan in compiled.plans])
+                feeds.check_places(where.places, [plan.graph for plan in compiled.plans])
             start = time.perf_counter()
         labels = {d.name: d.spec.label for d in sched.devices}
         memory = _memory([plan.buffers() for plan in compiled.plans])
@@ -231,14 +250,12 @@ def measure(
 def run_once(
     model: Model,
     given: Mapping[str, Any],
-    devices: Sequence[str] | None,
-    places: Mapping[str, str],
+    where: Where,
 ) -> Mapping[str, Any]:
     """Returns the outputs of one run, with nothing measured."""
-    from ..scheduler import Scheduler
 
-    with Scheduler(devices) as sched:
-        return sched.compile(model, places)(**given)
+    with where.open() as sched:
+        return sched.compile(model, where.places)(**given)
 
 
 def _memory(plans: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
@@ -255,8 +272,7 @@ def _memory(plans: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
 def measure_ops(
     model: Model,
     given: Mapping[str, Any],
-    devices: Sequence[str] | None,
-    places: Mapping[str, str],
+    where: Where,
     there: Sequence[str],
     recorder: Recorder,
 ) -> list[dict[str, Any]]:
@@ -264,13 +280,12 @@ def measure_ops(
 
     there: the names of all devices, with the CPU's.
     """
-    from ..scheduler import Scheduler
     from ..trace import Trace
     from .meter import Meter
 
     meter, trace = Meter(), Trace()
-    with Scheduler(devices, trace=trace, sync=dict.fromkeys(there, "op")) as sched:
-        compiled = sched.compile(model, places)
+    with where.open(trace=trace, sync=dict.fromkeys(there, "op")) as sched:
+        compiled = sched.compile(model, where.places)
         compiled(**given)
         trace.add(meter)
         trace.add(recorder)

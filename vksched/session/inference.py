@@ -106,6 +106,7 @@ class InferenceSession:
             gpus or chosen.devices,  # beside GPUs the CPU provider takes what they cannot run
             trace=[self._recorder] if self._recorder is not None else [],
             optimize=level != GraphOptimizationLevel.ORT_DISABLE_ALL,
+            policy=chosen.policy,
             objective=chosen.objective,
         )
         try:

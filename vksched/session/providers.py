@@ -38,13 +38,14 @@ Provider = str | tuple[str, Mapping[str, Any]]
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """devices: as for vs.Scheduler. stands_for: providers of onnxruntime for which the default
-    Vulkan devices are taken. shown: those of them that the session says it runs on. objective: as
-    for vs.Scheduler.
+    Vulkan devices are taken. shown: those of them that the session says it runs on. policy,
+    objective: as for vs.Scheduler.
     """
 
     devices: tuple[str, ...] | None
     stands_for: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
+    policy: str = "auto"
     objective: str | Mapping[str, float] = "latency"
 
 
@@ -74,11 +75,11 @@ def choose_devices(
     """Returns the devices that providers stand for; None and an empty list for the default ones.
 
     "CPUExecutionProvider" is the cpu; "VulkanExecutionProvider" all default Vulkan devices, or that
-    of its option device_id; "vulkan:1" and "cpu" name a device; the option objective of Vulkan
-    devices says what plans make small, as that of vs.Scheduler does; another provider of
-    onnxruntime stands for the default Vulkan devices. Other names are skipped with a warning. Where
-    the user offers the cpu's provider for Vulkan, it stands for the default devices unless others
-    are named.
+    of its option device_id; "vulkan:1" and "cpu" name a device. The options policy and objective of
+    Vulkan devices say how plans are found and what they make small, as those of vs.Scheduler do.
+    Another provider of onnxruntime stands for the default Vulkan devices. Other names are skipped
+    with a warning. Where the user offers the cpu's provider for Vulkan, it stands for the default
+    devices unless others are named.
 
     Raises:
         DeviceError: what is given are no providers.
@@ -96,14 +97,14 @@ def choose_devices(
     foreign: list[str] = []
     wanted = offered()
     moved = False
-    objective: str | Mapping[str, float] = "latency"
+    aim: dict[str, Any] = {}
     for index, provider in enumerate(providers):
         name, own = provider if isinstance(provider, (tuple, list)) else (provider, {})
         given = {**(options[index] if options is not None else {}), **own}
         if not isinstance(name, str):
             raise DeviceError(f"[session] expected the name of a provider, got {name!r}")
         if name == VULKAN or name.startswith("vulkan:"):
-            objective = given.get("objective", objective)
+            aim |= {key: given[key] for key in ("policy", "objective") if key in given}
         if name in ON_CPU or name == "cpu":
             moved = moved or name in wanted
         elif name.startswith("vulkan:"):
@@ -120,10 +121,10 @@ def choose_devices(
             )
     if list(gpus) == [None] or (moved and not gpus):
         shown = tuple(name for name in foreign if name in wanted)
-        return Chosen(None, tuple(foreign), shown, objective)
+        return Chosen(None, tuple(foreign), shown, **aim)
     defaults = [i.name for i in probe.default_devices() if i.name != "cpu"] if None in gpus else []
     found = [name for gpu in gpus for name in ([gpu] if gpu is not None else defaults)]
-    return Chosen((*dict.fromkeys(found), "cpu"), tuple(foreign), (), objective)
+    return Chosen((*dict.fromkeys(found), "cpu"), tuple(foreign), (), **aim)
 
 
 def get_available_providers() -> list[str]:
