@@ -29,6 +29,7 @@ from vksched.plan.what_if import (
     with_device,
     without,
 )
+from vksched.units import format_bytes
 
 
 def plan_of(output: vs.Tensor, where: Machine, **more: object) -> vs.Plan:
@@ -234,11 +235,70 @@ def test_streams_are_compared_where_plans_are_for_throughput() -> None:
     chain = layers(8, vs.input("x", (WIDTH, WIDTH)))
     found = compare_plan(plan_of(chain, machine(SLOW, 0.9 * SLOW), objective="throughput"))
     both, alone = found.rows[0], row(found, f"without {B}")
-    assert found.in_stream and alone.seconds < both.seconds  # type: ignore[operator]
+    assert alone.seconds < both.seconds  # type: ignore[operator]
     assert found.factor(alone) == alone.seconds_per_run / both.seconds_per_run > 1.3  # type: ignore[operator]
     assert f"{B} is worth its place: a run in a stream takes" in found.findings()[1]
-    cpu = replace(row(found, "cpu alone"), seconds_per_run=None)  # one run after the other
-    assert found.factor(cpu) == cpu.seconds / both.seconds_per_run  # type: ignore[operator]
+    # one run after the other
+    one = compare_plan(plan_of(chain, machine(SLOW), objective="throughput", copies=1))
+    assert one.rows[0].seconds_per_run is None and "in a stream" in one.as_text().splitlines()[0]
+    assert one.as_dict()[0]["value"] == one.rows[0].seconds
+
+
+def test_bytes_are_compared_where_plans_are_for_memory() -> None:
+    chain = layers(8, vs.input("x", (WIDTH, WIDTH)))
+    where = machine(SLOW, SLOW / 4)
+    found = compare_plan(plan_of(chain, where, objective="memory"))
+    both, alone = found.rows[0], row(found, f"without {B}")
+    assert both.metrics is not None and alone.metrics is not None
+    peaks = both.metrics.peak_bytes, alone.metrics.peak_bytes
+    assert peaks[0] == max(both.peak_bytes.values())
+    assert found.factor(alone) == peaks[1] / peaks[0] > 1.3  # type: ignore[operator]
+    assert alone.seconds < both.seconds  # type: ignore[operator]
+    head, first, *_ = found.as_text().splitlines()
+    assert head.split() == ["one", "run", "peak", "change", "at", "work"]
+    assert format_bytes(int(peaks[0])) in first  # type: ignore[arg-type]
+    told = found.findings()
+    assert any(
+        line.startswith(f"{B} is worth its place: the fullest device holds") for line in told
+    )
+    assert any("more without it" in line or "times as much without" in line for line in told)
+    assert "the memory of cpu counts without weights, which are your arrays" in told
+    data = json.loads(json.dumps(found.as_dict()))
+    assert [data[0][key] for key in ("objective", "value", "factor")] == ["memory", peaks[0], 1.0]
+    assert "peak" not in compare_plan(plan_of(chain, where)).as_text().splitlines()[0]
+
+
+def test_joules_are_compared_where_plans_are_for_energy() -> None:
+    chain = layers(6, vs.input("x", (WIDTH, WIDTH)))
+    base = machine(SLOW, SLOW)
+    hungry = replace(base.devices[0], busy_watts=300.0, idle_watts=30.0)
+    frugal = replace(base.devices[1], busy_watts=30.0, idle_watts=3.0)
+    where = replace(base, devices=(hungry, frugal, base.devices[2]))
+    found = compare_plan(plan_of(chain, where, objective="energy"))
+    first, without_hungry = found.rows[0], row(found, f"without {A}")
+    assert set(first.busy) == {B} and first.seconds == without_hungry.seconds
+    factor = found.factor(without_hungry)
+    assert factor == without_hungry.energy_j / first.energy_j < 0.98  # type: ignore[operator]
+    told = next(line for line in found.findings() if line.startswith(f"without {A} a run would"))
+    assert " less energy" in told
+    assert any("as much energy without it" in line for line in found.findings())
+
+
+def test_a_mix_is_compared_with_the_machine_as_it_is() -> None:
+    chain = layers(6, vs.input("x", (WIDTH, WIDTH)))
+    mix = {"latency": 1, "memory": 1}
+    found = compare_plan(plan_of(chain, machine(SLOW, SLOW), objective=mix))
+    first, cpu = found.rows[0], row(found, "cpu alone")
+    assert first.metrics is not None and cpu.metrics is not None
+    wanted = [
+        cpu.metrics.latency_s / first.metrics.latency_s,
+        cpu.metrics.peak_bytes / first.metrics.peak_bytes,  # type: ignore[operator]
+    ]
+    assert found.factor(cpu) == pytest.approx(sum(wanted) / 2)
+    lines = found.as_text().splitlines()
+    assert lines[0].split() == ["one", "run", "peak", "mix", "change", "at", "work"]
+    (told,) = (line for line in lines if line.startswith("  cpu alone"))
+    assert found.as_dict()[0]["value"] == 1.0 and f"  {sum(wanted) / 2:.3g}  " in told
 
 
 def test_estimates_are_marked_and_measured_devices_are_not() -> None:

@@ -30,15 +30,28 @@ STEPS = 20_000
 
 def plan_metrics(plan: PlanValue) -> Metrics:
     """Returns what a plan takes."""
+    return measure_plan(plan)[0]
+
+
+def measure_plan(plan: PlanValue) -> tuple[Metrics, Simulation]:
+    """Returns what a plan takes, and the run of it that was simulated."""
     peak_bytes = max(memory.peak_bytes for memory in plan.memory)
-    return weigh(program_of(plan), plan.machine, plan.copies, peak_bytes)
+    program = program_of(plan)
+    one = run_program(program)
+    return weigh(program, plan.machine, plan.copies, peak_bytes, one), one
 
 
 def weigh(
-    program: Program, machine: Machine, copies: int, peak_bytes: float | None = None
+    program: Program,
+    machine: Machine,
+    copies: int,
+    peak_bytes: float | None = None,
+    one: Simulation | None = None,
 ) -> Metrics:
-    """Returns what a program takes. peak_bytes: None where its memory is not laid out."""
-    one = run_program(program)
+    """Returns what a program takes. peak_bytes: None where its memory is not laid out. one: a run
+    of it, where that is known.
+    """
+    one = one or run_program(program)
     period_s = one.seconds if copies == 1 else period(program, copies)
     return Metrics(one.seconds, period_s, peak_bytes, energy(machine, one))
 

@@ -9,9 +9,10 @@ about, and simulate a run of each plan, with nothing opened.
     one run        5 ms  19 ms    6 ms                                 5 ms
 
 Devices that are equal and stand side by side are asked about once, and how many of them are enough:
-2, 4, 8 and so on. Each row is a plan: its time is
-that of the policy, which takes a single device where several win too little. Complexity: a plan for
-each different device, twice. Examples: tests/plan/test_what_if.py.
+2, 4, 8 and so on. Each row is a plan: its time is that of the policy, which takes a single device
+where several win too little. The rows are compared by the number that the objective of the plans
+makes small. Complexity: a plan for each different device, twice. Examples:
+tests/plan/test_what_if.py.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from ..errors import OutOfMemory
 from ..machine.change import alone, changed, some, with_device, without
 from ..machine.power import watts_of
 from ..machine.spec import Machine
-from ..schedule.objectives import LATENCY
-from ..units import format_joules, format_seconds
-from .make.by_cost import MARGIN_ESTIMATED, MARGIN_MEASURED
-from .metrics import energy, period
+from ..schedule import Metrics
+from ..units import format_bytes, format_joules, format_seconds
+from .gauge import Gauge, less, objective_of, percent
+from .make.by_cost import margin_of
+from .metrics import measure_plan
 from .planner import plan_graph
 from .query import buffers
-from .simulate import program_of, run_program
 from .value import PlanValue
 
 __all__ = [
@@ -61,11 +62,10 @@ class Outcome:
     kind: "all" of the devices as they are, "without" one of `devices`, one of them "alone", "some"
     of them, or a "change". devices: several where they are equal and one stands for all. text: for
     a table.
-    seconds: of one run by simulation; None where the graph does not fit, why_not tells why.
-    seconds_per_run: the same in a stream, where the plan has several copies. busy: the share of a
-    run that each device works, of those that do. estimated: those of them that nobody has measured.
-    peak_bytes: what the plan takes of their memory. energy_j: of one run, idle devices included;
-    watts_assumed: whether nobody has given the watts of one of them.
+    metrics: of the plan by simulation; None where the graph does not fit, why_not tells why. busy:
+    the share of a run that each device works, of those that do. estimated: those of them that
+    nobody has measured. peak_bytes: what the plan takes of their memory. watts_assumed: whether
+    nobody has given the watts of a device.
     """
 
     kind: str
@@ -73,14 +73,28 @@ class Outcome:
     text: str
     machine: Machine
     plan: PlanValue | None
-    seconds: float | None
-    seconds_per_run: float | None
+    metrics: Metrics | None
     busy: Mapping[str, float]
     estimated: tuple[str, ...]
     peak_bytes: Mapping[str, int]
-    energy_j: float | None
     watts_assumed: bool = False
     why_not: str = ""
+
+    @property
+    def seconds(self) -> float | None:
+        """What one run takes."""
+        return self.metrics.latency_s if self.metrics is not None else None
+
+    @property
+    def seconds_per_run(self) -> float | None:
+        """The time between two results of a stream; None where the plan has one copy."""
+        several = self.plan is not None and self.plan.copies > 1
+        return self.metrics.period_s if self.metrics is not None and several else None
+
+    @property
+    def energy_j(self) -> float | None:
+        """The joules of one run, those of idle devices included."""
+        return self.metrics.energy_j if self.metrics is not None else None
 
     def as_dict(self) -> dict[str, Any]:
         """Returns it as plain data that json.dumps takes."""
@@ -103,50 +117,45 @@ class Outcome:
 class Comparison:
     """Machines beside each other; the first row is the machine as it is.
 
-    What is compared is one run, and the time between two results where plans are for throughput.
+    They are compared by the number that the objective of the plans makes small.
     """
 
     rows: tuple[Outcome, ...]
 
     @property
-    def in_stream(self) -> bool:
-        """Whether the time between two results of a stream is what is compared."""
-        return self._aim == "throughput"
-
-    @property
-    def _aim(self) -> str:
-        """The objective of the plans, "" for plans that weigh nothing."""
-        plan = self.rows[0].plan
-        return plan.decision.objective.name if plan and plan.decision else ""
+    def gauge(self) -> Gauge:
+        """What is compared."""
+        plans = [row.plan for row in self.rows if row.plan is not None and row.plan.decision]
+        return Gauge.of(objective_of(plans[0] if plans else None), self.rows[0].metrics)
 
     def factor(self, row: Outcome) -> float | None:
-        """Returns how many times as long a run takes as on the machine as it is, in a stream where
-        plans are for throughput; None where one of the two does not fit.
+        """Returns what a row takes as a multiple of what the machine as it is takes; None where one
+        of the two does not fit.
         """
-        first, seconds = self._compared(self.rows[0]), self._compared(row)
-        return seconds / first if seconds is not None and first else None
-
-    def _compared(self, row: Outcome) -> float | None:
-        """Returns the seconds that count; a plan without copies has one run after the other."""
-        if self.in_stream and row.seconds_per_run is not None:
-            return row.seconds_per_run
-        return row.seconds
+        return self.gauge.factor(row.metrics) if row.metrics is not None else None
 
     def as_dict(self) -> list[dict[str, Any]]:
-        """Returns the rows as plain data that json.dumps takes."""
-        return [{**row.as_dict(), "factor": self.factor(row)} for row in self.rows]
+        """Returns the rows as plain data that json.dumps takes. value: what the objective makes
+        small.
+        """
+        gauge = self.gauge
+        return [
+            {
+                **row.as_dict(),
+                "objective": gauge.objective.name,
+                "value": None if row.metrics is None else gauge.value(row.metrics),
+                "factor": self.factor(row),
+            }
+            for row in self.rows
+        ]
 
     def as_text(self) -> str:
         """Returns a table, and what follows from it."""
-        stream = any(row.seconds_per_run is not None for row in self.rows)
-        joules = self._tells_energy
-        more = [*(["in a stream"] if stream else []), *(["energy"] if joules else [])]
-        table = [["", "one run", *more, "change", "at work"]]
+        columns = self._columns()
+        table = [["", *columns, "change", "at work"]]
         for row in self.rows:
-            cells = [row.text, _seconds(row.seconds)]
-            cells += [_seconds(row.seconds_per_run)] if stream else []
-            cells += ["" if row.energy_j is None else format_joules(row.energy_j)] * joules
-            table.append([*cells, self._change(row), _at_work(row)])
+            cells = ["" if row.metrics is None else text(row.metrics) for text in columns.values()]
+            table.append([row.text, *cells, self._change(row), _at_work(row)])
         wide = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = [
             "  " + "  ".join(
@@ -157,14 +166,33 @@ class Comparison:
         ]  # fmt: skip
         return "\n".join([*lines, *(f"  {line}" for line in self.findings())])
 
+    def _columns(self) -> dict[str, Callable[[Metrics], str]]:
+        """Returns the columns of numbers: one run, what the objective makes small, and what plans
+        and machines are known to have beside that.
+        """
+        gauge = self.gauge
+        asks, head = gauge.objective.asks, gauge.words.head
+        columns: dict[str, Callable[[Metrics], str]] = {
+            "one run": lambda found: format_seconds(found.latency_s)
+        }
+        if asks("throughput") or any(row.seconds_per_run is not None for row in self.rows):
+            columns["in a stream"] = lambda found: format_seconds(found.period_s)
+        if asks("memory"):
+            columns["peak"] = lambda found: format_bytes(round(found.peak_bytes or 0))
+        if self._tells_energy:
+            columns["energy"] = lambda found: format_joules(found.energy_j or 0.0)
+        if head not in columns:  # a mix
+            columns[head] = lambda found: gauge.text(gauge.value(found))
+        return columns
+
     def findings(self) -> tuple[str, ...]:
         """Returns what the rows say, in sentences, each device and each change once."""
         found: list[str] = []
-        run, spared = self._run, self._spared
+        gauge, spared = self.gauge, self._spared
+        words = gauge.words
+        same = f"{words.what} {words.does} as {words.large}"
         if len(spared) > 1:
-            found.append(
-                f"{_names(spared)} can each be spared: {run} takes as long without one of them"
-            )
+            found.append(f"{_names(spared)} can each be spared: {same} without one of them")
         for row in self.rows[1:]:
             factor = self.factor(row)
             if row.kind == "without" and factor is not None:
@@ -172,37 +200,47 @@ class Comparison:
                 if len(spared) > 1 and name in spared:
                     continue
                 if abs(factor - 1) <= SAME:
-                    found.append(f"{name} can be spared: {run} takes as long without it")
+                    found.append(f"{name} can be spared: {same} without it")
                 elif factor < 1:
-                    less = f"without {name} {run} would take {_less(factor)} less"
+                    told = f"without {name} {self._would(factor)}"
                     sure = 1 - factor > self._margin(row)
-                    found.append(less if sure else f"{less}, too little to count on")
+                    found.append(told if sure else f"{told}, too little to count on")
                 else:
                     found.append(
-                        f"{name} is worth its place: {run} takes {_times(factor)} without it"
+                        f"{name} is worth its place: {words.what} {words.does} "
+                        f"{gauge.times(factor)} without it"
                     )
             elif row.kind == "alone" and factor is not None and factor < 1 - SAME:
-                found.append(f"on {row.text} {run} would take {_less(factor)} less")
+                found.append(f"on {row.text} {self._would(factor)}")
             elif row.kind == "change" and factor is not None:
-                same = abs(factor - 1) <= SAME
-                told = "changes nothing" if same else f"makes {run} {_times(factor)}"
+                changes = abs(factor - 1) > SAME
+                told = f"makes {words.made} {gauge.times(factor)}" if changes else "changes nothing"
                 found.append(f"{row.text} {told}")
-        found += self._enough()
+        found += self._enough(same)
         guessed = tuple(dict.fromkeys(name for row in self.rows for name in row.estimated))
         if guessed:
             verb = "is" if len(guessed) == 1 else "are"
             more = f" and {len(guessed) - 4} more" if len(guessed) > 4 else ""
             found.append(f"{', '.join(guessed[:4])}{more} {verb} estimated, not measured")
+        if gauge.objective.asks("memory"):
+            machine = self.rows[0].machine
+            host = machine.devices[machine.cpu].name
+            found.append(f"the memory of {host} counts without weights, which are your arrays")
         if self._tells_energy:
             assumed = [d.name for d in self.rows[0].machine.devices if watts_of(d).assumed]
             if assumed:
                 found.append(f"the watts of {_names(assumed)} are assumed")
         return tuple(found)
 
+    def _would(self, factor: float) -> str:
+        words = self.gauge.words
+        return f"{words.what} would {words.do} {less(factor)} {words.less}"
+
     def _margin(self, row: Outcome) -> float:
         """Returns the share by which a plan has to be better to count."""
-        guessed = row.estimated or self.rows[0].estimated
-        return MARGIN_ESTIMATED if guessed else MARGIN_MEASURED
+        first = self.rows[0]
+        assumed = row.watts_assumed or first.watts_assumed
+        return margin_of(self.gauge.objective, not (row.estimated or first.estimated), assumed)
 
     @property
     def _spared(self) -> list[str]:
@@ -216,31 +254,25 @@ class Comparison:
         ]
 
     @property
-    def _run(self) -> str:
-        """What sentences call that which is compared."""
-        return "a run in a stream" if self.in_stream else "a run"
-
-    @property
     def _tells_energy(self) -> bool:
         """Whether the watts of a device are known, or plans are for little energy."""
         machines = [row.machine for row in self.rows]
-        return "energy" in self._aim or any(
+        return self.gauge.objective.asks("energy") or any(
             d.busy_watts is not None for m in machines for d in m.devices
         )
 
-    def _enough(self) -> list[str]:
-        """Returns how many of equal devices take no longer than all, of each kind."""
+    def _enough(self, same: str) -> list[str]:
+        """Returns how many of equal devices take no more than all, of each kind."""
         least: dict[tuple[str, ...], str] = {}
-        run = self._run
         for row in self.rows:
             factor = self.factor(row)
             if factor is None or factor > 1 + SAME or len(row.devices) < 2:
                 continue
             if row.kind == "alone":
                 name = _one_of(row.devices)
-                least.setdefault(row.devices, f"{name} is enough: {run} takes as long")
+                least.setdefault(row.devices, f"{name} is enough: {same}")
             elif row.kind == "some":
-                least.setdefault(row.devices, f"{row.text} are enough: {run} takes as long")
+                least.setdefault(row.devices, f"{row.text} are enough: {same}")
         return list(least.values())
 
     def _change(self, row: Outcome) -> str:
@@ -249,7 +281,7 @@ class Comparison:
             return ""
         if factor is None:
             return "does not fit" if row.seconds is None else ""
-        return "the same" if abs(factor - 1) <= SAME else _times(factor)
+        return "the same" if abs(factor - 1) <= SAME else self.gauge.times(factor)
 
 
 def compare(
@@ -319,7 +351,7 @@ def compare_plan(
             plan.graph,
             machine,
             policy=plan.policy,
-            objective=plan.decision.objective if plan.decision else LATENCY,
+            objective=objective_of(plan),
             overrides=present(overrides, machine, plan.machine),
             copies=plan.copies,
             with_cpu=with_cpu,
@@ -346,10 +378,8 @@ def outcome(
         plan = plan_on(machine)
     except OutOfMemory as error:
         why = " ".join(str(error).split())
-        return Outcome(kind, devices, text, machine, None, None, None, {}, (), {}, None, False, why)
-    program = program_of(plan)
-    done = run_program(program)
-    stream_s = period(program, plan.copies) if plan.copies > 1 else None
+        return Outcome(kind, devices, text, machine, None, None, {}, (), {}, False, why)
+    metrics, done = measure_plan(plan)
     whole_s = done.seconds or 1.0
     at_work = {plan.machine.devices[split.device].name for split in plan.splits}
     return Outcome(
@@ -358,12 +388,10 @@ def outcome(
         text,
         machine,
         plan,
-        done.seconds,
-        stream_s,
+        metrics,
         {name: seconds / whole_s for name, seconds in done.busy_s.items() if name in at_work},
         tuple(d.name for d in machine.devices if d.name in at_work and not d.costs),
         {name: size.peak_bytes for name, size in buffers(plan).items() if name in at_work},
-        energy(machine, done),
         any(watts_of(spec).assumed for spec in machine.devices),
     )
 
@@ -401,28 +429,9 @@ def _names(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) < 4 else f"{names[0]} .. {names[-1]}"
 
 
-def _seconds(seconds: float | None) -> str:
-    return "" if seconds is None else format_seconds(seconds)
-
-
-def _times(factor: float) -> str:
-    if factor < 1:
-        return f"{_less(factor)} shorter"
-    return f"{_percent(factor - 1)} longer" if factor < 2 else f"{factor:.3g} times as long"
-
-
-def _less(factor: float) -> str:
-    """Returns by how much a run gets shorter, which is never all of it."""
-    return "over 99 %" if 0 < factor < 0.005 else _percent(1 - factor)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
-
-
 def _at_work(row: Outcome) -> str:
     if row.plan is None:
         return row.why_not
     if len(row.busy) > 3:
         return f"{len(row.busy)} devices"
-    return ", ".join(f"{name} {_percent(share)}" for name, share in row.busy.items())
+    return ", ".join(f"{name} {percent(share)}" for name, share in row.busy.items())

@@ -129,8 +129,8 @@ def judge(
 
     measured = known(machine, devices)
     assumed = any(watts_of(machine.devices[d]).assumed for d in range(len(machine.devices)))
-    sure = objective.word == "memory" or (measured and not (objective.asks("energy") and assumed))
-    margin = MARGIN_MEASURED if sure else MARGIN_ESTIMATED
+    margin = margin_of(objective, measured, assumed)
+    sure = margin == MARGIN_MEASURED
     singles = [each for each in found if each.way.device is not None]
     best = min(singles, key=value)
     first = [each for each in singles if each.way.device == singles[0].way.device]
@@ -156,6 +156,14 @@ def judge(
         watts_assumed=assumed,
         devices=tuple(machine.devices[d].name for d in devices),
     )
+
+
+def margin_of(objective: Objective, measured: bool, assumed: bool) -> float:
+    """Returns the share by which a plan has to be better; bytes are no estimates. measured: whether
+    the costs of the devices were. assumed: whether watts of one of them are.
+    """
+    sure = objective.word == "memory" or (measured and not (objective.asks("energy") and assumed))
+    return MARGIN_MEASURED if sure else MARGIN_ESTIMATED
 
 
 def known(machine: Machine, devices: Sequence[int]) -> bool:

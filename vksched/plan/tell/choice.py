@@ -16,10 +16,10 @@ from typing import Any
 
 from ...machine.power import watts_of
 from ...schedule import Metrics, Objective
-from ...schedule.objectives import LATENCY
 from ...units import format_bytes, format_joules, format_seconds
 from ..bound import Bound, find_bound
 from ..decision import Decision, Tradeoffs, value_text
+from ..gauge import objective_of
 from ..metrics import plan_metrics
 from ..predict import predict
 from ..value import PlanValue
@@ -31,8 +31,7 @@ def choice_lines(plan: PlanValue) -> list[str]:
     """Returns what a user should know of the choice; [] for a plan that weighs nothing."""
     if plan.policy == "priority":
         return []
-    metrics, bound, decision = plan_metrics(plan), find_bound(plan), plan.decision
-    objective = decision.objective if decision else LATENCY
+    metrics, bound, objective = plan_metrics(plan), find_bound(plan), objective_of(plan)
     takes = _takes(plan, metrics)
     rows = [*_won(plan), *takes, ("bound", _bound(objective, metrics, bound))]
     rows.append(("costs", _costs(plan)))
@@ -44,7 +43,7 @@ def choice_as_dict(plan: PlanValue) -> dict[str, Any] | None:
     if plan.policy == "priority":
         return None
     metrics, bound, decision = plan_metrics(plan), find_bound(plan), plan.decision
-    objective = decision.objective if decision else LATENCY
+    objective = objective_of(plan)
     least = bound.of(objective.word)
     share = _share(objective, metrics, bound)
     return {
