@@ -13,6 +13,8 @@ from vksched.engine.report.advice import AS_IT_IS, Advice, Choice, _cards, advis
 from vksched.engine.report.runs import Asked, GraphRun, WholeRun, run_of
 from vksched.machine.limits import Limits
 from vksched.runtime.stats import RunStats
+from vksched.schedule import Metrics, Objective
+from vksched.schedule.objectives import LATENCY
 
 A, B = "null:0", "null:1"
 SHAPE = (64, 256)
@@ -20,7 +22,9 @@ BYTES = 4.0 * SHAPE[0] * SHAPE[1]
 X = np.ones(SHAPE, np.float32)
 
 
-def scheduler(speeds: dict[str, float], policy: str = "auto") -> vs.Scheduler:
+def scheduler(
+    speeds: dict[str, float], policy: str = "auto", objective: str = "latency"
+) -> vs.Scheduler:
     """Devices on which an op of one operand takes 1 us / speed, so that no CPU is faster."""
     clock = vs.SimulatedClock()
     devices = [
@@ -38,7 +42,8 @@ def scheduler(speeds: dict[str, float], policy: str = "auto") -> vs.Scheduler:
         )
         for name, speed in speeds.items()
     ]
-    return vs.Scheduler(devices, trace=vs.Trace(clock), policy=policy, timeout_s=1e4)
+    trace = vs.Trace(clock)
+    return vs.Scheduler(devices, trace=trace, policy=policy, timeout_s=1e4, objective=objective)
 
 
 def chain(length: int = 4) -> vs.Tensor:
@@ -79,7 +84,7 @@ def test_another_device_is_advised_where_two_would_share_the_work() -> None:
         _, report = reported(sched, branches())
     assert report.advice is not None
     best = report.advice.found[0]
-    assert best.what == f"with another {A}" and 0.25 < best.gain(report.advice.seconds) <= 0.5
+    assert best.what == f"with another {A}" and 0.25 < report.advice.gain(best) <= 0.5
     with scheduler({A: 1.0, B: 1.0}) as sched:
         _, two = reported(sched, branches())
     assert two.run.measured_s == pytest.approx(best.seconds)
@@ -94,7 +99,7 @@ def test_a_pin_to_a_slow_device_is_seen() -> None:
     assert f"without {B}" in pinned.advice.found[0].what
     assert not free.advice.found
     assert free.advice.lines() == [
-        "no device to remove or to add would make it faster by over 25 %, by simulation"
+        "no device to remove or to add would make a run over 25 % shorter, by simulation"
     ]
 
 
@@ -134,7 +139,9 @@ def test_graphs_of_a_run_add_up() -> None:
     graphs = tuple(GraphRun(plan, stats) for plan in plans)
     each = [advise(run_of(graph)) for graph in graphs]
     both = advise(WholeRun(0.0, 1.0, (*graphs, graphs[0])))
-    assert both.seconds == pytest.approx(2 * each[0].seconds + each[1].seconds)
+    assert both.now.seconds == pytest.approx(
+        2 * (each[0].now.seconds or 0) + (each[1].now.seconds or 0)
+    )
     known = [{c.what: c.seconds or 0.0 for c in advice.choices} for advice in each]
     assert {c.what for c in both.choices} == known[0].keys() == known[1].keys() - {AS_IT_IS}
     for choice in both.choices:
@@ -161,8 +168,9 @@ def test_the_same_plan_is_simulated_once(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_a_gain_has_to_be_over_the_margin(now: bool, then: bool, gain: float, worth: bool) -> None:
-    choice = Choice(f"without {B}", 2.0 * (1 - gain), then)
-    advice = Advice(2.0, now, (choice, Choice("cpu alone", None, True)))
+    choice = Choice(f"without {B}", Metrics(2.0 * (1 - gain), 0.0), then)
+    others = choice, Choice("cpu alone", None, True)
+    advice = Advice(LATENCY, Choice(AS_IT_IS, Metrics(2.0, 0.0), now), others)
     assert advice.found == ((choice,) if worth else ())
     data = json.loads(json.dumps(advice.as_dict()))
     assert data["by"] == "simulation"
@@ -178,7 +186,67 @@ def test_placements_of_the_caller_and_a_cpu_that_competes_are_kept() -> None:
         run = sched.compile(chain(), {"n1": B})
         run(x=X)
         (last,) = run._compiled.history.last()
-    assert last.graphs[0].asked == Asked((("n1", B),), False)
+    assert last.graphs[0].asked == Asked((("n1", B),), False, "auto")
     free = advise(run_of(GraphRun(run.plan, last.graphs[0].stats)))
     kept = advise(last)
-    assert free.seconds == kept.seconds  # both of the plan as it is
+    assert free.now.seconds == kept.now.seconds  # both of the plan as it is
+
+
+# -- other objectives ------------------------------------------------------------------------------
+
+
+def test_in_a_stream_the_time_between_results_is_what_counts() -> None:
+    with scheduler({A: 1.0}, objective="throughput") as sched:
+        _, report = reported(sched, chain())
+    with scheduler({A: 1.0}) as sched:
+        _, alone = reported(sched, chain())
+    assert report.advice is not None and alone.advice is not None
+    assert not alone.advice.found  # one layer after the other: no card makes a run shorter
+    assert report.advice.objective.name == "throughput"
+    best = report.advice.found[0]
+    assert best.what == f"with another {A}" and report.advice.gain(best) == pytest.approx(0.5)
+    (line,) = report.advice.lines()
+    assert line.startswith(f"with another {A}: a run in a stream would take ")
+    with scheduler({A: 1.0, B: 1.0}, objective="throughput") as sched:
+        plan = sched.compile(chain()).plan
+    assert report.advice.value(best) == pytest.approx(plan.metrics.period_s)
+
+
+def test_for_memory_the_bytes_of_all_graphs_count() -> None:
+    weights = [vs.weight(np.full((256, 256), i, np.float32)) for i in range(6)]
+
+    def layers(count: int) -> vs.Tensor:
+        x = vs.input("x", SHAPE)
+        for weight in weights[:count]:
+            x = vs.softmax(x @ weight)
+        return x
+
+    with scheduler({A: 1.0}, objective="memory") as sched:
+        plans = [sched.compile(layers(n)).plan for n in (6, 4)]
+    stats = RunStats(0, 1.0, 0, 0, 0, 0, 0)
+    graphs = tuple(GraphRun(plan, stats) for plan in plans)
+    found = advise(WholeRun(0.0, 1.0, (*graphs, graphs[0])))
+    peaks = [plan.buffers()[A].peak_bytes for plan in plans]
+    assert found.objective.name == "memory" and found.value(found.now) == sum(peaks)
+    # nor is the CPU advised, whose weights count nothing
+    assert [choice.what for choice in found.choices] == [f"with another {A}"]
+    (line,) = found.lines()
+    assert line.startswith(f"with another {A}: the fullest device would hold ")
+    assert " instead of " in line and line.endswith(" less), by simulation")
+
+
+def test_for_energy_assumed_watts_are_told() -> None:
+    energy = Objective.of("energy")
+    now = Choice(AS_IT_IS, Metrics(1.0, 1.0, 0, 8.0), True)
+    then = Choice(f"without {B}", Metrics(4.0, 4.0, 0, 2.0), True, watts_assumed=True)
+    (line,) = Advice(energy, now, (then,)).lines()
+    assert line == (
+        f"without {B}: a run would take 2 J instead of 8 J (75 % less), by simulation; watts are "
+        "assumed"
+    )
+    little = Choice(f"without {B}", Metrics(1.0, 1.0, 0, 7.0), True)
+    assert Advice(energy, now, (little,)).found == (little,)
+    assert not Advice(energy, now, (dataclasses.replace(little, watts_assumed=True),)).found
+    assert Advice(energy, now, (dataclasses.replace(little, watts_assumed=True),)).lines() == [
+        "no device to remove or to add would make a run take over 25 % less energy, by simulation"
+    ]

@@ -10,7 +10,7 @@ import pytest
 from graphs import CPU, A, B, numpy_outputs
 
 import vksched as vs
-from vksched.engine.drift import BAND, MARGIN, Drift
+from vksched.engine.drift import BAND, MARGIN, Again, Drift
 from vksched.machine.costs import ANY
 from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.plan import Plan
@@ -278,3 +278,80 @@ def test_a_device_that_is_out_of_use_is_not_looked_at() -> None:
     alone.drift.begin(alone.plan(Machine((gone, *out.devices[1:]))), 0.0)
     alone.paces[A] = {ANY: 9.0}
     assert not alone.see()
+
+
+# -- objectives ------------------------------------------------------------------------------------
+
+
+def at_pace(pace: float) -> Machine:
+    """A device that takes ten times the watts of the next one, which runs at some pace."""
+    where = machine()
+    first = replace(where.devices[0], busy_watts=300.0, idle_watts=1.0)
+    second = replace(where.devices[1], busy_watts=30.0, idle_watts=1.0)
+    second = replace(second, costs=second.costs.at_pace({ANY: pace}))
+    return Machine((first, second, replace(where.devices[2], busy_watts=65.0, idle_watts=1.0)))
+
+
+def recovered(objective: str, then: str, pace: float, runs: int = 100) -> tuple[object, Plan, Plan]:
+    """Returns what a look finds where the second device was slow, and is so no more: why to plan
+    again, and both plans. then: what the new plan is made for.
+    """
+    graph, _ = vs.build_graph(branches(1, 8))
+    made: list[Plan] = []
+
+    def planned(where: Machine, wanted: str) -> Plan:
+        made.append(vs.plan_graph(graph, where, policy="auto", objective=wanted))
+        return made[-1]
+
+    drift = Drift(lambda _: {})
+    drift.begin(planned(at_pace(50.0), objective), 0.0)
+    drift.left, drift.runs = (B, pace / 50), runs
+    again = drift.look(at_pace(pace), lambda where: planned(where, then))
+    old, new = made
+    return again, replace(old, machine=at_pace(pace)), new
+
+
+def test_for_a_stream_the_time_between_results_decides() -> None:
+    again, old, new = recovered("throughput", "throughput", 1.0)
+    assert new.metrics.period_s < (1 - MARGIN) * old.metrics.period_s
+    assert new.metrics.latency_s > old.metrics.latency_s  # of one run nothing is saved
+    assert isinstance(again, Again) and again.objective == "throughput"
+    assert (again.before, again.after) == (old.metrics.period_s, new.metrics.period_s)
+    assert again.before_s == old.metrics.latency_s
+    assert "; a run in a stream takes about " in str(again)
+    assert recovered("latency", "throughput", 1.0)[0] is None  # that plan is no shorter
+
+
+def test_for_energy_joules_decide() -> None:
+    again, old, new = recovered("energy", "energy", 2.0)
+    assert new.metrics.energy_j < old.metrics.energy_j / 2  # type: ignore[operator]
+    assert new.metrics.latency_s > old.metrics.latency_s
+    assert isinstance(again, Again)
+    assert (again.before, again.after) == (old.metrics.energy_j, new.metrics.energy_j)
+    assert "J, with the plan before it " in str(again)
+
+
+def test_what_a_change_costs_counts_as_time_of_runs() -> None:
+    again, old, _ = recovered("energy", "energy", 2.0, runs=100)
+    assert isinstance(again, Again)
+    share = 1 - again.after / again.before
+    graph, _ = vs.build_graph(branches(1, 8))
+    for costs_s, taken in ((0.9, True), (1.1, False)):
+        drift = Drift(lambda _: {})
+        plan = vs.plan_graph(graph, at_pace(50.0), policy="auto", objective="energy")
+        drift.begin(plan, costs_s * share * old.metrics.latency_s * 100)
+        drift.left, drift.runs = (B, 0.04), 100
+        found = drift.look(
+            at_pace(2.0),
+            lambda where: vs.plan_graph(graph, where, policy="auto", objective="energy"),
+        )
+        assert (found is not None) is taken
+
+
+def test_bytes_do_not_depend_on_paces(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Stream(1e9, 9e8, objective="memory")
+    with stream.sched:
+        plan = stream.run.plan
+        monkeypatch.setattr(Drift, "look", lambda *_: pytest.fail("planning would be in vain"))
+        stream.runs(30, 8.0)
+        assert stream.run.plan is plan

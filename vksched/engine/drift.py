@@ -6,8 +6,10 @@ uploads weights again. Method: what a run measured goes into the paces of its de
 (runtime/pace.py). While these stay within a band around those that the plan was made with, nothing
 is done. When one leaves the band, present paces become the middle of the band, and the graph is
 planned again to see what that brings. The new plan is carried out only if both hold: by simulation
-at present paces it is faster by a margin, and so many more runs as there were so far would save
-more than the change costs.
+at present paces it is better by a margin, and so many more runs as there were so far would save
+more than the change costs. Better is what makes the objective of the plan small: of a stream the
+time between two results, of energy the joules of a run. What the change costs is time, so a share
+that is saved counts as this share of the runs' time. Bytes do not depend on paces.
 
     pace of gpu:0    1.0  1.1  1.0 | 1.4  1.7            2.2  2.9        3.4
     band of BAND     0.67 ....... 1.5  left: look    1.1 .... 2.6  left: look
@@ -28,24 +30,26 @@ from dataclasses import dataclass, replace
 from ..machine.costs import Costs
 from ..machine.spec import Machine
 from ..plan.cost import op_seconds
+from ..plan.gauge import Gauge, objective_of
+from ..plan.metrics import weigh
 from ..plan.plan import Plan
-from ..plan.simulate import simulate
+from ..plan.simulate import program_of
 from ..plan.value import PlanValue
 from ..runtime.pace import EVERY_S
 from ..runtime.stats import RunStats
-from ..units import format_seconds
+from ..schedule import Metrics, Objective
 
 BAND = 1.5
 """By how many times a device may be slower or faster than when its plan was made."""
 MARGIN = 0.1
-"""By this share a new plan has to be faster."""
+"""By this share a new plan has to be better."""
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
     """Why a graph is planned again. device: the one that left the band. ratio: how many times
     longer it takes than when it was planned. before_s, after_s: a run at present paces by the old
-    plan and by the new one.
+    plan and by the new one. objective: what both are for; before, after: what that makes small.
     """
 
     device: str
@@ -53,12 +57,17 @@ class Again:
     before_s: float
     after_s: float
     runs: int
+    objective: str
+    before: float
+    after: float
 
     def __str__(self) -> str:
+        gauge = Gauge.of(Objective.of(self.objective), None)
+        words = gauge.words
         return (
             f"planned again after run {self.runs}: {self.device} takes {self.ratio:.2g} times as "
-            f"long as before; a run takes about {format_seconds(self.after_s)}, with the plan "
-            f"before it {format_seconds(self.before_s)}"
+            f"long as before; {words.what} {words.does} about {gauge.text(self.after)}, with the "
+            f"plan before it {gauge.text(self.before)}"
         )
 
 
@@ -111,13 +120,18 @@ class Drift:
         if old is None or left is None:
             return None
         self._center(machine)
-        before_s = simulate(replace(old, machine=machine)).seconds
+        objective = objective_of(old)
+        before = _measure(replace(old, machine=machine), objective)
         new = planned(_with_slots(machine, old))
-        after_s = simulate(new).seconds
-        costs_s = max(self._costs_s, _upload_seconds(new))
-        if after_s > (1 - MARGIN) * before_s or (before_s - after_s) * self.runs < costs_s:
+        after, gauge = _measure(new, objective), Gauge.of(objective, before)
+        factor = gauge.factor(after)
+        if factor is None or factor > 1 - MARGIN:
             return None
-        return Again(*left, before_s, after_s, self.runs)
+        run_s = before.period_s if objective.word == "throughput" else before.latency_s
+        if (1 - factor) * run_s * self.runs < max(self._costs_s, _upload_seconds(new)):
+            return None
+        values = gauge.value(before), gauge.value(after)
+        return Again(*left, before.latency_s, after.latency_s, self.runs, objective.name, *values)
 
     def _center(self, machine: Machine) -> None:
         self._middle = {s.name: s.costs for s in machine.devices if not s.out_of_use}
@@ -131,6 +145,13 @@ class Drift:
             share * math.log((now.pace(op) or 1.0) / (middle.pace(op) or 1.0))
             for op, share in self._shares.items()
         )
+
+
+def _measure(plan: PlanValue, objective: Objective) -> Metrics:
+    """Returns what a plan takes; a stream is simulated only where that counts."""
+    copies = plan.copies if objective.asks("throughput") else 1
+    peak_bytes = max(memory.peak_bytes for memory in plan.memory)
+    return weigh(program_of(plan), plan.machine, copies, peak_bytes)
 
 
 def _shares(plan: PlanValue) -> dict[str, float]:

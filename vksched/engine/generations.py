@@ -87,7 +87,8 @@ class Compiled:
         """Threads that carry out a run."""
         self._placed: list[Plan] = []
         """Plans that count as users of their states."""
-        self.history = GraphHistory(Asked(request.overrides, preparing.opened.with_cpu))
+        asked = Asked(request.overrides, preparing.opened.with_cpu, preparing.copies)
+        self.history = GraphHistory(asked)
         """What the last finished runs cost."""
         self.plan: Plan
         """Where everything runs now."""

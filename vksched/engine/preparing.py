@@ -200,10 +200,16 @@ class Preparing:
                     )
 
     @property
+    def copies(self) -> int | str:
+        """How many runs of a graph may be under way; see `Scheduler`."""
+        return self._settings.copies
+
+    @property
     def _by_cost(self) -> bool:
-        """Whether plans follow what devices cost, so that their pace matters."""
+        """Whether plans follow what devices cost, so that their pace matters; bytes do not."""
         competing = len(self.opened.devices) - 1 + self.opened.with_cpu
-        return self._settings.policy == "auto" and competing > 1
+        by_pace = self._settings.policy == "auto" and self._settings.objective.word != "memory"
+        return by_pace and competing > 1
 
     def _spec(self, device: Device) -> DeviceSpec:
         """Returns what the planner may know of a device, with what the user asked of it."""

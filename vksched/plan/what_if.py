@@ -336,12 +336,13 @@ def compare_plan(
     *,
     with_cpu: bool = False,
     overrides: Sequence[tuple[str | int, str]] = (),
+    copies: int | str | None = None,
 ) -> Comparison:
     """Returns what a run of a plan's graph takes on its machine and on others: `compare` for a plan
     that is there already, whose time is the first row.
 
     with_cpu, overrides: as the plan was made with. An override that names a device which a machine
-    lacks is left out there.
+    lacks is left out there. copies: the same; None for as many as the plan has.
     """
 
     def plan_on(machine: Machine) -> PlanValue:
@@ -353,7 +354,7 @@ def compare_plan(
             policy=plan.policy,
             objective=objective_of(plan),
             overrides=present(overrides, machine, plan.machine),
-            copies=plan.copies,
+            copies=plan.copies if copies is None else copies,
             with_cpu=with_cpu,
         )
 

@@ -1,30 +1,34 @@
-"""Advice: which device to remove or to add, and what a run would take then, by simulation.
+"""Advice: which device to remove or to add, and what that would change, by simulation.
 
     run     plan of graph 1   plan of graph 2          one run
     as it is          3 ms              9 ms            12 ms
     without gpu:1     3 ms              4 ms             7 ms    --> advice: over the margin
     + another gpu:0   3 ms              9 ms            12 ms
 
-Each graph of a run is planned for each other machine, nothing is opened. The times of its graphs
-add up, as they run one after the other. What is told must be over the margin by which a plan has to
-win: the wider one where a device that works was never measured.
+Each graph of a run is planned for each other machine, nothing is opened. What counts is what the
+objective of the plans makes small. Seconds and joules of its graphs add up, as they run one after
+the other; so do their bytes on a device, as all of them are kept there. What is told must be over
+the margin by which a plan has to win: the wider one where a device that works was never measured.
 Complexity: a plan for each graph and change. Examples: tests/scheduler/test_advice.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from ...machine.change import with_device
 from ...machine.links import Link
 from ...machine.spec import DeviceSpec, Machine
-from ...plan.make.by_cost import MARGIN_ESTIMATED, MARGIN_MEASURED
+from ...plan.gauge import Gauge, objective_of, percent
+from ...plan.make.by_cost import margin_of
+from ...plan.query import buffers
 from ...plan.value import PlanValue
-from ...plan.what_if import Change, compare_plan
-from ...units import format_seconds
+from ...plan.what_if import Change, Outcome, compare_plan
+from ...schedule import Metrics, Objective
+from ...schedule.objectives import LATENCY
 from .runs import GraphRun, WholeRun
 
 AS_IT_IS = "as it is"
@@ -35,90 +39,152 @@ MOST = 3
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A run on other devices, by simulation. what: "without vulkan:1", "vulkan:0 alone", "with
-    another vulkan:0". seconds: None where a graph does not fit. measured: whether all devices that
-    work were measured.
+    another vulkan:0". metrics: None where a graph does not fit. measured: whether all devices that
+    work were measured. watts_assumed: whether nobody has given the watts of one of them.
     """
 
     what: str
-    seconds: float | None
+    metrics: Metrics | None
     measured: bool
+    watts_assumed: bool = False
 
-    def gain(self, now_s: float) -> float:
-        """Returns by what part a run gets shorter; below 0 it gets longer."""
-        return 1 - self.seconds / now_s if self.seconds is not None and now_s else 0.0
+    @property
+    def seconds(self) -> float | None:
+        """What one run takes."""
+        return self.metrics.latency_s if self.metrics is not None else None
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """seconds: of a run as it is, by simulation. choices: others, the fastest first."""
+    """objective: what the plans of the run are for. now: the run as it is, by simulation. choices:
+    others, the best first.
+    """
 
-    seconds: float
-    measured: bool
+    objective: Objective
+    now: Choice
     choices: tuple[Choice, ...]
 
     @property
     def found(self) -> tuple[Choice, ...]:
-        """The choices that are worth it: faster by more than the margin."""
-        return tuple(c for c in self.choices if c.gain(self.seconds) > self._margin(c))
+        """The choices that are worth it: better by more than the margin."""
+        return tuple(c for c in self.choices if self.gain(c) > self._margin(c))
+
+    def value(self, choice: Choice) -> float | None:
+        """Returns what the objective makes small; None where a graph does not fit."""
+        return self._gauge.value(choice.metrics) if choice.metrics is not None else None
+
+    def gain(self, choice: Choice) -> float:
+        """Returns by what part that gets smaller; below 0 it gets larger."""
+        factor = self._gauge.factor(choice.metrics) if choice.metrics is not None else None
+        return 1 - factor if factor is not None else 0.0
 
     def lines(self) -> list[str]:
         """Returns the advice as text; a line that says so where there is none."""
-        found = self.found[:MOST]
+        found, gauge = self.found[:MOST], self._gauge
+        words = gauge.words
         if not self.choices:
             return []
         if not found:
-            told = "no device to remove or to add would make it faster"
-            return [f"{told} by over {100 * self._least():.0f} %, by simulation"]
-        now = format_seconds(self.seconds)
+            least = percent(min(map(self._margin, self.choices)))
+            told = f"no device to remove or to add would make {words.made} over {least}"
+            return [f"{told} {words.smaller}, by simulation"]
+        now = gauge.text(self.value(self.now) or 0.0)
         return [
-            f"{each.what}: a run would take {format_seconds(each.seconds or 0.0)} instead of {now} "
-            f"({100 * each.gain(self.seconds):.0f} % less), by simulation"
-            + ("" if self._known(each) else "; devices are estimated, not measured")
+            f"{each.what}: {words.what} would {words.do} {gauge.text(self.value(each) or 0.0)} "
+            f"instead of {now} ({percent(self.gain(each))} less), by simulation"
+            + "".join(f"; {doubt}" for doubt in self._doubts(each))
             for each in found
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the advice as plain data: all choices, and which of them are worth it."""
+        """Returns the advice as plain data: all choices, and which of them are worth it.
+
+        value: what the objective makes small.
+        """
         worth = {each.what for each in self.found}
         return {
             "by": "simulation",
-            "seconds": self.seconds,
-            "measured": self.measured,
+            "objective": self.objective.name,
+            "seconds": self.now.seconds,
+            "value": self.value(self.now),
+            "measured": self.now.measured,
             "choices": [
-                {**asdict(c), "gain": c.gain(self.seconds), "worth_it": c.what in worth}
-                for c in self.choices
+                {
+                    "what": each.what,
+                    "seconds": each.seconds,
+                    "value": self.value(each),
+                    "measured": each.measured,
+                    "gain": self.gain(each),
+                    "worth_it": each.what in worth,
+                }
+                for each in self.choices
             ],
         }
 
+    @property
+    def _gauge(self) -> Gauge:
+        return Gauge.of(self.objective, self.now.metrics)
+
+    def _doubts(self, choice: Choice) -> list[str]:
+        """Returns what a figure rests on that nobody has measured; bytes are known."""
+        guessed = self.objective.word != "memory" and not self._known(choice)
+        assumed = self.objective.asks("energy") and choice.watts_assumed
+        told = {"devices are estimated, not measured": guessed, "watts are assumed": assumed}
+        return [text for text, holds in told.items() if holds]
+
     def _known(self, choice: Choice) -> bool:
-        return self.measured and choice.measured
+        return self.now.measured and choice.measured
 
     def _margin(self, choice: Choice) -> float:
-        return MARGIN_MEASURED if self._known(choice) else MARGIN_ESTIMATED
-
-    def _least(self) -> float:
-        return min(map(self._margin, self.choices), default=MARGIN_MEASURED)
+        assumed = self.now.watts_assumed or choice.watts_assumed
+        return margin_of(self.objective, self._known(choice), assumed)
 
 
-_Rows = Mapping[str, Choice]
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One graph of a run on some devices. peak_bytes: by device. on_cpu: all of it runs there."""
+
+    metrics: Metrics | None
+    peak_bytes: Mapping[str, int]
+    measured: bool
+    watts_assumed: bool
+    on_cpu: bool
+
+    @staticmethod
+    def of(row: Outcome) -> _Part:
+        sizes = buffers(row.plan) if row.plan is not None else {}
+        peaks = {name: held.peak_bytes for name, held in sizes.items()}
+        host = row.machine.devices[row.machine.cpu].name
+        return _Part(
+            row.metrics, peaks, not row.estimated, row.watts_assumed, {*row.busy} <= {host}
+        )
+
+
+_Rows = Mapping[str, _Part]
 _known: WeakKeyDictionary[PlanValue, _Rows] = WeakKeyDictionary()
 """By plan, as somebody may ask after each run; without the plans, which would keep each other."""
 
 
 def advise(run: WholeRun) -> Advice:
     """Returns what other devices would change for a run."""
-    tables = [_choices(graph) for graph in run.graphs]
-    whole = {
-        text: _sum(text, [table[text] for table in tables])
-        for text in (tables[0] if tables else {})
-        if all(text in table for table in tables)
-    }
-    now = whole.pop(AS_IT_IS, Choice(AS_IT_IS, 0.0, True))
-    others = sorted(whole.values(), key=lambda c: (c.seconds is None, c.seconds or 0.0, c.what))
-    return Advice(now.seconds or 0.0, now.measured, tuple(others))
+    weighed = [graph.plan for graph in run.graphs if graph.plan.decision is not None]
+    objective = objective_of(weighed[0]) if weighed else LATENCY
+    tables = [_rows(graph) for graph in run.graphs]
+    texts = [text for text in (tables[0] if tables else {}) if all(text in t for t in tables)]
+    parts = {text: [table[text] for table in tables] for text in texts}
+    now = _sum(AS_IT_IS, parts.pop(AS_IT_IS, []))
+    if objective.word == "memory":  # the CPU's weights count nothing, so it would always win
+        parts = {text: each for text, each in parts.items() if not all(p.on_cpu for p in each)}
+    advice = Advice(objective, now, tuple(_sum(text, each) for text, each in parts.items()))
+
+    def order(choice: Choice) -> tuple[bool, float, str]:
+        value = advice.value(choice)
+        return value is None, value or 0.0, choice.what
+
+    return replace(advice, choices=tuple(sorted(advice.choices, key=order)))
 
 
-def _choices(graph: GraphRun) -> _Rows:
+def _rows(graph: GraphRun) -> _Rows:
     plan = graph.plan
     found = _known.get(plan)
     if found is None:
@@ -128,9 +194,15 @@ def _choices(graph: GraphRun) -> _Rows:
             for spec, link in _cards(machine)
         ]
         asked = graph.asked
-        rows = compare_plan(plan, changes, with_cpu=asked.with_cpu, overrides=asked.overrides).rows
-        found = {row.text: Choice(row.text, row.seconds, not row.estimated) for row in rows}
-        found[AS_IT_IS] = replace(found.pop(rows[0].text), what=AS_IT_IS)
+        rows = compare_plan(
+            plan,
+            changes,
+            with_cpu=asked.with_cpu,
+            overrides=asked.overrides,
+            copies=asked.copies,
+        ).rows
+        found = {row.text: _Part.of(row) for row in rows[1:]}
+        found[AS_IT_IS] = _Part.of(rows[0])
         _known[plan] = found
     return found
 
@@ -153,7 +225,20 @@ def _is_software(spec: DeviceSpec) -> bool:
     return spec.limits.software
 
 
-def _sum(what: str, parts: Sequence[Choice]) -> Choice:
-    seconds = [part.seconds for part in parts if part.seconds is not None]
-    fits = len(seconds) == len(parts)
-    return Choice(what, sum(seconds) if fits else None, all(part.measured for part in parts))
+def _sum(what: str, parts: Sequence[_Part]) -> Choice:
+    """Returns what graphs take together. One that a run goes through twice is kept once."""
+    fitting = [part.metrics for part in parts if part.metrics is not None]
+    metrics = None
+    if len(fitting) == len(parts):
+        held: dict[str, int] = {}
+        for part in {id(part): part for part in parts}.values():
+            for name, size_bytes in part.peak_bytes.items():
+                held[name] = held.get(name, 0) + size_bytes
+        metrics = Metrics(
+            sum(each.latency_s for each in fitting),
+            sum(each.period_s for each in fitting),
+            max(held.values(), default=0),
+            sum(each.energy_j or 0.0 for each in fitting),
+        )
+    measured = all(part.measured for part in parts)
+    return Choice(what, metrics, measured, any(part.watts_assumed for part in parts))

@@ -26,10 +26,13 @@ SPLITS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a plan was made with beside its policy; see `plan_graph`."""
+    """What a plan was made with beside its policy; see `plan_graph`. copies: None for as
+    many as the plan has.
+    """
 
     overrides: tuple[tuple[str | int, str], ...] = ()
     with_cpu: bool = False
+    copies: int | str | None = None
 
 
 ANYTHING = Asked()
