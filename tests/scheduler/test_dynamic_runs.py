@@ -19,6 +19,7 @@ from vksched.plan.dynamic.options import DynamicPlan
 from vksched.runtime.device import Device
 from vksched.runtime.dynamic import DynamicExecutor
 from vksched.runtime.faulty import KINDS
+from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.null import NullSession
 from vksched.runtime.slowed import SlowedDevice
 
@@ -275,9 +276,10 @@ def share(run: vs.Run, name: str) -> float:
     return sum(run.plan.machine.devices[s.device].name == name for s in splits) / len(splits)
 
 
-def test_a_slowed_device_on_any_clock_ends_later() -> None:
-    with pytest.raises(DeviceError, match="other than the cpu"):
-        SlowedDevice("cpu")
+def test_the_cpu_cannot_be_slowed() -> None:
+    for cpu in ("cpu", CpuDevice(DeviceSpec("cpu", "cpu"))):
+        with pytest.raises(DeviceError, match=r"\[SlowedDevice\] expected .* other than the cpu"):
+            SlowedDevice(cpu)
 
 
 @pytest.mark.fewer_sets

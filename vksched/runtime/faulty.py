@@ -13,20 +13,17 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ..errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory
-from ..machine.links import Link
-from ..machine.spec import DeviceSpec
 from ..plan.value import CopyIn, PlanValue
 from ..types import NDArray, Progress
-from .device import Device, Session, Times
+from .device import Device, Session
 from .states import Item, StateStore
-from .vulkan import probe
-from .vulkan.opening import open_device
+from .wrapped import WrappedDevice, WrappedSession
 
 KINDS = ("lost", "timeout", "sequence", "memory", "error")
 CALLS = ("prepare", "stage", "submit", "wait", "check", "fetch", "states")
 
 
-class FaultyDevice:
+class FaultyDevice(WrappedDevice):
     """A device that works until a chosen call and fails from then on.
 
     device: a Vulkan device's name or any Device but the CPU. at: the number of the call that fails,
@@ -54,14 +51,7 @@ class FaultyDevice:
             )
         if kind in ("timeout", "sequence") and call != "submit":
             raise DeviceError(f'[FaultyDevice] expected call="submit" for {kind!r}, got {call!r}')
-        if isinstance(device, str):
-            info = probe.resolve(device)
-            if info.name == "cpu":
-                raise DeviceError("[FaultyDevice] expected a device other than the cpu, got cpu")
-            device = open_device(info, info.name)
-        if device.spec.kind == "cpu":
-            raise DeviceError("[FaultyDevice] expected a device other than the cpu, got cpu")
-        self.device = device
+        super().__init__(device)
         self.at = at
         self.kind = kind
         self.call = call
@@ -73,32 +63,14 @@ class FaultyDevice:
         self._lock = threading.Lock()
 
     @property
-    def name(self) -> str:
-        return self.device.name
-
-    @property
-    def spec(self) -> DeviceSpec:
-        return self.device.spec
-
-    @property
-    def link(self) -> Link | None:
-        return self.device.link
-
-    @property
     def states(self) -> StateStore:
         return FaultyStates(self)
-
-    def holds(self, key: object) -> bool:
-        return self.device.holds(key)
 
     def prepare(
         self, plan: PlanValue, index: int, progress: Progress | None = None
     ) -> FaultySession:
         self.meet("prepare")
         return FaultySession(self, self.device.prepare(plan, index, progress))
-
-    def close(self) -> None:
-        self.device.close()
 
     def meet(self, call: str) -> bool:
         """Counts a call; raises what it meets, or returns whether it is to be dropped."""
@@ -150,15 +122,12 @@ class FaultyStates:
         return self._states.keys()
 
 
-class FaultySession:
+class FaultySession(WrappedSession):
     """One plan's share of a device that fails on purpose."""
 
     def __init__(self, device: FaultyDevice, session: Session) -> None:
+        super().__init__(session)
         self._device = device
-        self._session = session
-
-    def begin(self, slot: int) -> None:
-        self._session.begin(slot)
 
     def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
         self._device.meet("stage")
@@ -172,9 +141,6 @@ class FaultySession:
         self._device.meet("wait")
         self._session.wait(slot, split, timeout_s)
 
-    def ends_s(self, slot: int, split: int) -> float | None:
-        return self._session.ends_s(slot, split)
-
     def check(self, slot: int, split: int, ticket: int) -> None:
         self._device.meet("check")
         self._session.check(slot, split, ticket)
@@ -182,9 +148,3 @@ class FaultySession:
     def fetch(self, slot: int, node: int) -> NDArray:
         self._device.meet("fetch")
         return self._session.fetch(slot, node)
-
-    def times_s(self, slot: int, split: int) -> Times:
-        return self._session.times_s(slot, split)
-
-    def close(self) -> None:
-        self._session.close()

@@ -13,18 +13,14 @@ from __future__ import annotations
 import math
 import time
 
-from ..errors import DeviceError, DeviceTimeout
-from ..machine.links import Link
-from ..machine.spec import DeviceSpec
-from ..plan.value import CopyIn, PlanValue
-from ..types import NDArray, Progress
+from ..errors import DeviceTimeout
+from ..plan.value import PlanValue
+from ..types import Progress
 from .device import Device, Session, Times
-from .states import StateStore
-from .vulkan import probe
-from .vulkan.opening import open_device
+from .wrapped import WrappedDevice, WrappedSession
 
 
-class SlowedDevice:
+class SlowedDevice(WrappedDevice):
     """A device whose submissions take longer.
 
     device: a Vulkan device's name or any Device with a real clock but the CPU. slowdown: at least
@@ -32,60 +28,27 @@ class SlowedDevice:
     """
 
     def __init__(self, device: str | Device, slowdown: float = 1.0) -> None:
-        if isinstance(device, str):
-            info = probe.resolve(device)
-            device = open_device(info, info.name) if info.name != "cpu" else device
-        if isinstance(device, str) or device.spec.kind == "cpu":
-            raise DeviceError("[SlowedDevice] expected a device other than the cpu, got cpu")
-        self.device = device
+        super().__init__(device)
         self.slowdown = slowdown
         self.free_s = -math.inf
         """When all that was submitted before seems to end."""
-
-    @property
-    def name(self) -> str:
-        return self.device.name
-
-    @property
-    def spec(self) -> DeviceSpec:
-        return self.device.spec
-
-    @property
-    def link(self) -> Link | None:
-        return self.device.link
-
-    @property
-    def states(self) -> StateStore:
-        return self.device.states
-
-    def holds(self, key: object) -> bool:
-        return self.device.holds(key)
 
     def prepare(
         self, plan: PlanValue, index: int, progress: Progress | None = None
     ) -> SlowedSession:
         return SlowedSession(self, self.device.prepare(plan, index, progress))
 
-    def close(self) -> None:
-        self.device.close()
 
-
-class SlowedSession:
+class SlowedSession(WrappedSession):
     """One plan's share of a device that is slower than it is."""
 
     def __init__(self, device: SlowedDevice, session: Session) -> None:
+        super().__init__(session)
         self._device = device
-        self._session = session
         self._slow: dict[tuple[int, int], float] = {}
         self._sent_s: dict[tuple[int, int], float] = {}
         """By slot and split that has not ended, when it was submitted; in that order."""
         self._ends_s: dict[tuple[int, int], float] = {}
-
-    def begin(self, slot: int) -> None:
-        self._session.begin(slot)
-
-    def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
-        self._session.stage(slot, copy, array)
 
     def submit(self, slot: int, split: int, ticket: int) -> None:
         self._ends_s.pop((slot, split), None)
@@ -106,12 +69,6 @@ class SlowedSession:
             return None
         return None if self._end(slot, split) > time.perf_counter() else -math.inf
 
-    def check(self, slot: int, split: int, ticket: int) -> None:
-        self._session.check(slot, split, ticket)
-
-    def fetch(self, slot: int, node: int) -> NDArray:
-        return self._session.fetch(slot, node)
-
     def times_s(self, slot: int, split: int) -> Times:
         taken_s, longest_s = self._session.times_s(slot, split)
         slow = self._slow.get((slot, split), 1.0)
@@ -119,9 +76,6 @@ class SlowedSession:
             None if taken_s is None else slow * taken_s,
             None if longest_s is None else slow * longest_s,
         )
-
-    def close(self) -> None:
-        self._session.close()
 
     def _end(self, slot: int, split: int) -> float:
         """Returns when a split that has really ended seems to end, and so all before it."""
