@@ -1,8 +1,9 @@
-"""Switches of the environment: what is on and what is off, and lists of names."""
+"""Switches of the environment: what is on and what is off, words, and lists of names."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from .errors import VkschedError
 
@@ -32,6 +33,21 @@ def is_on(name: str, default: bool = False) -> bool:
 
 def _words(meaning: bool) -> list[str]:
     return [word for word, means in _MEANINGS.items() if means is meaning]
+
+
+def word_of(name: str, known: Sequence[str]) -> str:
+    """Returns the word that a variable is set to; "" where it is not set, or empty.
+
+    Raises:
+        VkschedError: it is none of the known words.
+    """
+    value = os.environ.get(name, "").strip()
+    if value and value not in known:
+        raise VkschedError(
+            f"[environment] expected {name} to be {' or '.join(known)}, got {value!r}; try "
+            f"{name}={known[0]}, or leave it out"
+        )
+    return value
 
 
 def names_in(name: str) -> tuple[str, ...]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 
 import pytest
 
 import vksched as vs
+from vksched.machine import files
 from vksched.machine.files import load_machine, machine_of, read_yaml
 from vksched.machine.links import Link
 from vksched.machine.spec import GIB
@@ -267,3 +269,47 @@ def test_without_pyyaml_the_error_says_what_to_do(
         load_machine(tmp_path / "m.yaml")
     (tmp_path / "m.json").write_text(json.dumps({"devices": [CARD]}))
     assert load_machine(tmp_path / "m.json").devices[0].name == "card"
+
+
+@pytest.mark.parametrize("kind", ["sequences", "mappings"])
+def test_aliases_of_aliases_are_refused(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    lines = ["a0: &a0 [x, x]" if kind == "sequences" else "a0: &a0 {x: 1, y: 1}"]
+    for level in range(1, 40):  # 2**40 values in 40 lines
+        past = f"*a{level - 1}"
+        both = f"[{past}, {past}]" if kind == "sequences" else f"{{x: {past}, y: {past}}}"
+        lines.append(f"a{level}: &a{level} {both}")
+    path = yaml_file(tmp_path, "\n".join(lines))
+    with pytest.raises(vs.PlanError, match="line 1: expected at most 200,000 values, got more"):
+        load_machine(path)
+
+
+def test_files_that_are_too_long_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = '{"devices": [{"name": "a", "kind": "null"}]}'
+    path = tmp_path / "machine.json"
+    path.write_text(text)
+    monkeypatch.setattr(files, "MOST_JSON", len(text))
+    assert load_machine(path).devices[0].name == "a"
+    monkeypatch.setattr(files, "MOST_JSON", len(text) - 1)
+    with pytest.raises(vs.PlanError, match="expected at most 43 characters of a machine, got more"):
+        load_machine(path)
+
+
+def test_machines_of_too_many_devices_are_refused() -> None:
+    entry = {"name": "a", "count": 4096}
+    assert len(machine_of({"devices": [entry]}).devices) == 4096 + 1
+    with pytest.raises(vs.PlanError, match="expected at most 4096 devices, got more"):
+        machine_of({"devices": [entry, {**entry, "name": "b"}]})
+
+
+def test_what_is_infinite_is_a_word_in_files() -> None:
+    cards = [vs.DeviceSpec(name, "null", offload_flops_per_byte=math.inf) for name in "ab"]
+    links = vs.Links((("a", "cpu", vs.Link(math.inf, 1e-6)),))
+    machine = vs.Machine((*cards, vs.DeviceSpec("cpu", "cpu")), links)
+    text = json.dumps(machine.as_dict(), allow_nan=False)
+    assert '"offload_flops_per_byte": "infinite"' in text and '"bytes_per_s": "infinite"' in text
+    assert machine_of(json.loads(text)) == machine == vs.Machine.from_dict(json.loads(text))
+    with pytest.raises(vs.PlanError, match="a number of 0 or more as flops_per_s of device 0"):
+        machine_of({"devices": [{"name": "a", "flops_per_s": "infinite"}]})

@@ -14,9 +14,11 @@ from vksched.graph import build_graph
 from vksched.machine.costs import Costs, Curve
 from vksched.machine.links import Link, Links
 from vksched.machine.spec import DeviceSpec, Machine
+from vksched.plan.decision import times_text, value_text
 from vksched.plan.plan import Plan
 from vksched.plan.planner import compare_objectives
 from vksched.plan.tell.choice import comparison_as_text, measured_share
+from vksched.schedule import Objective
 from vksched.units import format_seconds
 
 SHAPE = (128, 128)
@@ -60,6 +62,24 @@ def rows(made: Plan) -> dict[str, str]:
     at = next(i for i, line in enumerate(lines) if line.startswith("by cost"))
     block = lines[at + 1 : lines.index("", at)]
     return {line.split()[0]: line.strip().partition(" ")[2].strip() for line in block}
+
+
+def test_what_the_caller_placed_is_told_as_placed() -> None:
+    made = plan(branches(), machine(1e9, 1e9), overrides=(("*", B),), objective="energy")
+    won = rows(made)["won"]
+    assert won.startswith(f"as placed on {B}: ") and "single:" not in won
+    assert made.notes[0].startswith("auto: as placed for energy takes about ")
+    assert made.decision is not None and made.decision.won.name == f"single:{A}"
+    half = plan(branches(), machine(1e9, 1e9), overrides=(("p0*", B),))
+    assert half.decision is not None and half.decision.won.label == half.decision.won.name
+
+
+def test_once_is_no_number_of_times() -> None:
+    assert times_text(1.0) == times_text(1.0004) == "as much"
+    assert times_text(1.01) == "1.01 times as much" and times_text(0.5) == "0.5 times as much"
+    mix = Objective.of("latency=1,memory=1")
+    assert value_text(mix, 1.0) == "the best of each metric"
+    assert value_text(mix, 1.25) == "1.25 times the best of each metric"
 
 
 def test_two_devices_beat_one_by_what_is_told() -> None:
@@ -141,7 +161,7 @@ def test_other_objectives_tell_their_own_numbers() -> None:
     told = rows(plan(branches(), where, objective="throughput"))
     assert " each in a stream of " in told["takes"] and " by area: " in told["bound"]
     told = rows(plan(branches(), where, objective={"latency": 1, "energy": 1}))
-    assert " times the best of each metric" in told["won"]
+    assert told["won"].endswith("the best of each metric")
 
 
 def test_a_single_device_that_is_too_small_names_who_has_the_rest() -> None:

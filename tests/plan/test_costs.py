@@ -25,6 +25,7 @@ from vksched.plan.cost import (
     split_seconds,
     submission_seconds,
 )
+from vksched.plan.make.by_cost import known
 from vksched.plan.planner import plan_graph
 from vksched.plan.tell.about import describe_node
 
@@ -137,6 +138,15 @@ def test_costs_are_values() -> None:
     assert again.pace("relu") == 2.0 and again.pace("exp") is None
     assert not Costs() and Costs() == Costs.from_dict({})
     assert costs.at_pace({"exp": 3.0}).pace("relu") is None
+
+
+def test_a_pace_alone_makes_no_device_measured() -> None:
+    paced = Costs().at_pace({"relu": 2.0})
+    assert not paced and Costs(calls=1).at_pace({"relu": 2.0})
+    machine = Machine((with_costs(paces=paced.paces), DeviceSpec("cpu", "cpu")))
+    assert Machine.from_dict(json.loads(json.dumps(machine.as_dict()))) == machine
+    real = tuple(replace(spec, kind="vulkan") for spec in machine.devices[:1])
+    assert not known(Machine((*real, machine.devices[1])), [0])
 
 
 def test_a_machine_keeps_its_costs_as_json() -> None:

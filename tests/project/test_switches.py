@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import vksched as vs
-from vksched.switches import is_on
+from vksched.switches import is_on, word_of
 from vksched.tuner.tuner import mode_of
 
 
@@ -42,4 +42,17 @@ def test_what_is_refused_says_what_is_expected(monkeypatch: pytest.MonkeyPatch) 
     assert str(refused.value) == (
         "[environment] expected VKSCHED_SOFTWARE to be 1 or 0, got 'maybe'; try one of 1, on, "
         "true, yes to switch it on, one of 0, off, false, no to switch it off, or leave it out"
+    )
+
+
+def test_a_word_that_is_not_known_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value, word in (("", ""), (" inprocess ", "inprocess")):
+        monkeypatch.setenv("VKSCHED_PROBE", value)
+        assert word_of("VKSCHED_PROBE", ("inprocess",)) == word
+    monkeypatch.setenv("VKSCHED_PROBE", "in-process")
+    with pytest.raises(vs.VkschedError) as refused:
+        word_of("VKSCHED_PROBE", ("inprocess",))
+    assert str(refused.value) == (
+        "[environment] expected VKSCHED_PROBE to be inprocess, got 'in-process'; try "
+        "VKSCHED_PROBE=inprocess, or leave it out"
     )

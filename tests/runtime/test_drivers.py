@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from test_devices import plain_environment
 
-from vksched.errors import DeviceError
+from vksched.errors import DeviceError, VkschedError
 from vksched.runtime.vulkan import binding, drivers, probe
 
 __all__ = ["plain_environment"]  # a fixture
@@ -113,6 +113,9 @@ def test_an_error_in_this_process_is_a_reason(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(binding, "describe_devices", fail)
     monkeypatch.setenv("VKSCHED_PROBE", "inprocess")
     assert drivers.ask_drivers().problem == "[devices] no instance: bad manifest"
+    monkeypatch.setenv("VKSCHED_PROBE", "1")
+    with pytest.raises(VkschedError, match="expected VKSCHED_PROBE to be inprocess, got '1'"):
+        drivers.ask_drivers()
     monkeypatch.setattr(binding, "available", lambda: "kp is not built")
     assert drivers.ask_drivers().problem == "kp is not built"
 

@@ -10,7 +10,6 @@ from ..errors import GraphError
 from .peers.specs import Spec
 
 SUITES = ("ops", "models", "overhead", "planning", "prediction", "devices")
-N16 = 1 << 24
 HALF = {"storage": "float16"}
 RESNET18 = (
     # channels, size, out, kernel, stride

@@ -90,7 +90,8 @@ class Costs:
         object.__setattr__(self, "_paces", dict(self.paces))
 
     def __bool__(self) -> bool:
-        return bool(self.calls or self.paces)
+        """Whether calls were measured: paces alone are factors on what is still an estimate."""
+        return bool(self.calls)
 
     def factor(self, kinds: Iterable[str], estimate_s: float) -> tuple[float, str]:
         """Returns the factor of a call by the first of some kinds that was measured, and which one

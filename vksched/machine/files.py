@@ -27,9 +27,10 @@ Examples: tests/machine/test_described.py.
 from __future__ import annotations
 
 import difflib
+import itertools
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, fields
 from os import PathLike
 from pathlib import Path
@@ -49,7 +50,11 @@ UNITS = {
 }
 """Other words for fields: how many of the field's unit one of theirs is."""
 MOST = 4096
-"""Devices of one entry."""
+"""Devices of one entry, and of a machine."""
+MOST_JSON, MOST_YAML = 1 << 28, 1 << 22
+"""Characters of a file. A printed plan of a large graph is long, YAML is written by hand."""
+MOST_NODES = 200_000
+"""Values of a YAML text; one that stands there by an alias counts each time."""
 DEVICE_KEYS = ("preset", "count", "link", "memory_gib", "tflops", "gb_per_s")
 LINK_KEYS = ("bytes_per_s", "latency_s", "gb_per_s", "latency_us")
 
@@ -91,6 +96,8 @@ def machine_of(data: object) -> Machine:
     for number, entry in enumerate(data["devices"]):
         for made, link in _devices(entry, f"device {number}"):
             devices.append(made)
+            if len(devices) > MOST:
+                raise PlanError(f"[machine] expected at most {MOST} devices, got more")
             if link is not None and not named & {(made["name"], host), (host, made["name"])}:
                 links.append({"between": [made["name"], host], **asdict(link)})
     rest = {key: value for key, value in data.items() if key not in ("about", "devices", "links")}
@@ -232,8 +239,13 @@ def _text(given: object, what: str) -> str:
 def _read(path: Path) -> object:
     """Returns the plain data of a file."""
     try:
-        text = path.read_text(encoding="utf-8")
-        if path.suffix.lower() in (".yaml", ".yml"):
+        is_yaml = path.suffix.lower() in (".yaml", ".yml")
+        most = MOST_YAML if is_yaml else MOST_JSON
+        with path.open(encoding="utf-8") as file:
+            text = file.read(most + 1)
+        if len(text) > most:
+            raise ValueError(f"expected at most {most:,} characters of a machine, got more")
+        if is_yaml:
             return read_yaml(text)
         return json.loads(text, object_pairs_hook=_once)
     except OSError as error:
@@ -263,7 +275,8 @@ def read_yaml(text: str) -> object:
     number, and "no" a text, as people expect who do not know the older rules.
 
     Raises:
-        PlanError: PyYAML is missing. ValueError: it is not YAML, or a key stands there twice.
+        PlanError: PyYAML is missing. ValueError: it is not YAML, a key stands there twice, or it
+            has over MOST_NODES values.
     """
     try:
         import yaml
@@ -276,18 +289,22 @@ def read_yaml(text: str) -> object:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
-    return None if root is None else _plain(root, ())
+    return None if root is None else _plain(root, (), itertools.count(1))
 
 
-def _plain(node: Any, above: tuple[object, ...]) -> object:
-    """Returns the plain data of a node of PyYAML. above: those that hold it."""
+def _plain(node: Any, above: tuple[object, ...], count: Iterator[int]) -> object:
+    """Returns the plain data of a node of PyYAML. above: those that hold it. count: of all nodes,
+    as few lines of aliases to aliases can stand for any number of them.
+    """
     line = node.start_mark.line + 1
+    if next(count) > MOST_NODES:
+        raise ValueError(f"line {line}: expected at most {MOST_NODES:,} values, got more")
     if any(node is each for each in above):
         raise ValueError(f"line {line}: a value holds itself")
     if not node.tag.startswith("tag:yaml.org") or "python" in node.tag:
         raise ValueError(f"line {line}: expected no tag, got {node.tag}")
     if node.id == "sequence":
-        return [_plain(item, (*above, node)) for item in node.value]
+        return [_plain(item, (*above, node), count) for item in node.value]
     if node.id == "mapping":
         out: dict[str, object] = {}
         for key, value in node.value:
@@ -295,7 +312,7 @@ def _plain(node: Any, above: tuple[object, ...]) -> object:
             if name is None or name in out:
                 twice = f"the key {name!r} stands there twice" if name else "a key is no text"
                 raise ValueError(f"line {key.start_mark.line + 1}: {twice}")
-            out[name] = _plain(value, (*above, node))
+            out[name] = _plain(value, (*above, node), count)
         return out
     word = str(node.value)
     if node.style is not None:  # in quotes, or a block

@@ -55,8 +55,9 @@ class DeviceSpec:
     windows_apart: what the host can see lies in the computer's memory, not in the device's own, as
     with a discrete card. sync: one of SYNC. offload_flops_per_byte: from how much arithmetic per
     byte of its weights in host memory on an op runs here, the weights streamed in for each run;
-    inf: never. out_of_use: why nothing may be placed here, as the device failed; "" for one that
-    works. costs: what was measured of its speed; `plan/cost.py` turns that into seconds.
+    inf, in files the word infinite: never. out_of_use: why nothing may be placed here, as the
+    device failed; "" for one that works. costs: what was measured of its speed; `plan/cost.py`
+    turns that into seconds.
     busy_watts, idle_watts: what it takes while it works, and while it does not; None: assumed by
     its kind, see power.py.
     """
@@ -150,7 +151,9 @@ class Machine:
         """Returns the machine as plain data; `from_dict` makes a machine of that."""
         out: dict[str, Any] = {"devices": [spec_as_dict(spec) for spec in self.devices]}
         if self.links.pairs:
-            out["links"] = [{"between": [a, b], **asdict(link)} for a, b, link in self.links.pairs]
+            out["links"] = [
+                {"between": [a, b], **_worded(asdict(link))} for a, b, link in self.links.pairs
+            ]
         return out
 
     @staticmethod
@@ -179,15 +182,23 @@ class Machine:
 
 
 KINDS = ("vulkan", "null", "cpu")
+INFINITE = "infinite"
+"""What stands for infinity in plain data, as JSON has no number for it."""
+UNBOUNDED = {"offload_flops_per_byte": DeviceSpec, "bytes_per_s": Link}
+"""The fields that may be infinite."""
+
+
+def _worded(fields_: dict[str, Any]) -> dict[str, Any]:
+    return {k: INFINITE if value == math.inf else value for k, value in fields_.items()}
 
 
 def spec_as_dict(spec: DeviceSpec) -> dict[str, Any]:
-    """Returns a device as plain data that json.dumps takes."""
-    out = asdict(spec)
+    """Returns a device as plain data that json.dumps takes; what is infinite as a word."""
+    out = _worded(asdict(spec))
     out["limits"] = {k: list(v) if isinstance(v, tuple) else v for k, v in out["limits"].items()}
     out["limits"]["tuned"] = dict(spec.limits.tuned)
     del out["costs"]
-    if spec.costs:
+    if spec.costs != Costs():
         out["costs"] = spec.costs.as_dict()
     return {key: value for key, value in out.items() if value is not None}
 
@@ -263,7 +274,9 @@ def _fill(defaults: _Record, data: object, where: str) -> _Record:
             close = difflib.get_close_matches(str(key), names, 1, 0.4)
             hint = close[0] if close else ", ".join(names)
             raise PlanError(f"[machine] {where} has no field {key!r}; try {hint}")
-        if not isinstance(names[key], (Limits, Costs)):
+        if value == INFINITE and UNBOUNDED.get(key) is type(defaults):
+            out[key] = math.inf
+        elif not isinstance(names[key], (Limits, Costs)):
             out[key] = _as_type(names[key], value, f"{key} of {where}")
     return replace(defaults, **out)
 

@@ -37,6 +37,11 @@ class Candidate:
         """The device that has all that it can, "" where several share the work."""
         return self.name[len(SINGLE) :] if self.name.startswith(SINGLE) else ""
 
+    @property
+    def label(self) -> str:
+        """The name for people; that of a device which has no work would only confuse."""
+        return "as placed" if self.single and self.single not in self.devices else self.name
+
     def as_dict(self) -> dict[str, Any]:
         """Returns it as plain data."""
         return {
@@ -150,4 +155,11 @@ def value_text(objective: Objective, value: float) -> str:
         return format_bytes(round(value))
     if objective.word == "energy":
         return format_joules(value)
-    return f"{value:.3g} times the best of each metric"
+    text = f"{value:.3g}"
+    return "the best of each metric" if text == "1" else f"{text} times the best of each metric"
+
+
+def times_text(factor: float) -> str:
+    """Returns how many times as much something is."""
+    text = f"{factor:.3g}"
+    return "as much" if text == "1" else f"{text} times as much"

@@ -183,7 +183,7 @@ def _note(decision: Decision) -> str:
     won, objective = decision.won, decision.objective
     goal = "" if objective == LATENCY else f" for {objective.name}"
     takes = value_text(objective, decision.value)
-    text = f"auto: {won.name}{goal} takes about {takes} by simulation"
+    text = f"auto: {won.label}{goal} takes about {takes} by simulation"
     if decision.value < decision.single_value:
         how = "fast" if objective.word in ("latency", "throughput") else "good"
         return f"{text}, {decision.gain:.3g} times as {how} as {decision.single.single} alone"

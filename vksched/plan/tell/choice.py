@@ -18,7 +18,7 @@ from ...machine.power import watts_of
 from ...schedule import Metrics, Objective
 from ...units import format_bytes, format_joules, format_seconds
 from ..bound import Bound, find_bound
-from ..decision import Decision, Tradeoffs, value_text
+from ..decision import Decision, Tradeoffs, times_text, value_text
 from ..gauge import objective_of
 from ..metrics import plan_metrics
 from ..predict import predict
@@ -67,19 +67,21 @@ def _won(plan: PlanValue) -> list[tuple[str, str]]:
     if decision is None:
         return [("won", "nothing to weigh: each node has one device")]
     won, single, objective = decision.won, decision.single, decision.objective
-    won_text = f"{won.name} on {', '.join(won.devices)}: {value_text(objective, decision.value)}"
+    won_text = f"{won.label} on {', '.join(won.devices)}: {value_text(objective, decision.value)}"
     rest = [name for name in single.devices if name != single.single]
     then = f" with the rest on {', '.join(rest)}" if rest else ""
-    alone = f"{single.single}, the best single device{then}, takes "
-    alone += value_text(objective, decision.single_value)
+    named = f"{single.single}, the best single device{then},"
+    if single.single not in single.devices:  # other devices have all of it
+        named = f"{', '.join(rest)}, as placed,"
+    alone = f"{named} takes {value_text(objective, decision.single_value)}"
     needed = f"{_percent(decision.margin)} were needed"
     if won == single:
         why = "no single device is better" if len(decision.devices) > 1 else "no other competes"
         return [("won", f"{won_text}; {why}"), *_others(decision, needed)]
     if won.single:
-        alone += f": {decision.gain:.3g} times as much; {needed} to leave the first device"
+        alone += f": {times_text(decision.gain)}; {needed} to leave the first device"
     else:
-        alone += f": {decision.gain:.3g} times as much; {needed}"
+        alone += f": {times_text(decision.gain)}; {needed}"
     return [("won", won_text), ("alone", alone)]
 
 
@@ -171,7 +173,7 @@ def comparison_as_text(comparison: Tradeoffs) -> str:
         metrics = each.metrics
         rows.append(
             [
-                each.name,
+                each.label,
                 ", ".join(each.devices),
                 str(each.copies),
                 format_seconds(metrics.latency_s),

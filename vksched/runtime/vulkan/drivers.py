@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import VkschedError
+from ...switches import word_of
 from ..fork import in_child
 from . import binding
 
@@ -105,7 +106,7 @@ def _ask_here() -> Answer:
 
 
 def _child_possible() -> bool:
-    if os.environ.get("VKSCHED_PROBE", "") == "inprocess":
+    if word_of("VKSCHED_PROBE", ("inprocess",)):
         return False
     # A frozen application would start itself again instead of Python.
     return bool(sys.executable) and not getattr(sys, "frozen", False)
