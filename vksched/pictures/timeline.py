@@ -42,11 +42,14 @@ MOST_LINES = 400
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Something that took time; its tooltip says its name and its times."""
+    """Something that took time; its tooltip says its name and its times. colour: its number; None
+    is that of the row.
+    """
 
     start_s: float
     finish_s: float
     name: str
+    colour: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,7 @@ def _draw_axis(root: ET.Element, span_s: float, scale: float, top: float, bottom
 def _draw_row(
     root: ET.Element, y: float, row: Row, colours: tuple[str, str], scale: float, noun: str
 ) -> None:
-    light, dark = colours
+    dark = colours[1]
     add_tip(add_rect(root, LEFT, y, WIDTH - LEFT - MARGIN, BAR, "#f6f6f6", "none"), row.name)
     add_text(root, MARGIN, y + 11, fit(row.name, LEFT - MARGIN - 6), weight="bold", fill=dark)
     if row.note:
@@ -135,9 +138,10 @@ def _draw_row(
     for bar in _joined(row.bars, scale, noun):
         x, width = LEFT + bar.start_s * scale, max((bar.finish_s - bar.start_s) * scale, 0.5)
         times = f"{format_moment(bar.start_s)} to {format_moment(bar.finish_s)}"
-        add_tip(add_rect(root, x, y, width, BAR, light, dark), f"{bar.name}: {times}")
+        fill, edge = colours if bar.colour is None else colours_of(bar.colour)
+        add_tip(add_rect(root, x, y, width, BAR, fill, edge), f"{bar.name}: {times}")
         if width > CHAR * 2:
-            add_text(root, x + 3, y + 15, fit(bar.name, width - 5), fill=dark)
+            add_text(root, x + 3, y + 15, fit(bar.name, width - 5), fill=edge)
 
 
 def _joined(bars: Sequence[Bar], scale: float, noun: str) -> Iterator[Bar]:
@@ -150,7 +154,7 @@ def _joined(bars: Sequence[Bar], scale: float, noun: str) -> Iterator[Bar]:
             upto += 1
         many = upto - at
         name = lane[at].name if many == 1 else count_of(many, noun)
-        yield Bar(start_s, max(bar.finish_s for bar in lane[at:upto]), name)
+        yield Bar(start_s, max(b.finish_s for b in lane[at:upto]), name, lane[at].colour)
         at = upto
 
 

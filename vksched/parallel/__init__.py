@@ -1,0 +1,1 @@
+"""One computation on several devices: in which order microbatches go through stages."""

@@ -1,0 +1,37 @@
+"""Pipeline schedules as data: which device does what, in which order.
+
+    device 0  F0 F1 F2 F3 .. .. B0 B1 B2 B3        F: forward, B: backward, .: it waits
+    device 1     F0 F1 F2 F3 B0 B1 B2 B3
+
+A model is cut into stages that follow each other, a batch into microbatches. While the second
+device works on the first microbatch, the first device works on the second one. A schedule is made
+by a small pure function from the number of devices and of microbatches, can be checked, simulated
+and drawn, and needs no graph and no device.
+"""
+
+from __future__ import annotations
+
+from .draw import draw_chart, save_chart
+from .dual import dualpipe
+from .fill import gpipe, one_f_one_b
+from .interleave import interleaved
+from .simulate import PhaseTimes, Simulated, simulate
+from .value import PHASES, Action, PipelineSchedule
+from .zero_bubble import zb_h1, zb_h2
+
+__all__ = [
+    "PHASES",
+    "Action",
+    "PhaseTimes",
+    "PipelineSchedule",
+    "Simulated",
+    "draw_chart",
+    "dualpipe",
+    "gpipe",
+    "interleaved",
+    "one_f_one_b",
+    "save_chart",
+    "simulate",
+    "zb_h1",
+    "zb_h2",
+]

@@ -1,0 +1,151 @@
+"""What a pipeline schedule is: for each device the actions that it does, in their order.
+
+What an action needs follows from its phase, and its place in the order from the schedule alone:
+
+    F of stage s      needs F of stage s - 1
+    B, I of stage s   need B or I of stage s + 1, and F of stage s
+    W of stage s      needs I of stage s
+
+B is the whole backward pass of a stage. I and W are its two parts: the gradients by what the stage
+is given, which the stage before waits for, and those by its weights, which nobody waits for.
+
+Complexity of all checks: actions. Examples: tests/parallel/test_pipeline_schedules.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from ...errors import PlanError
+
+FORWARD, BACKWARD, INPUTS, WEIGHTS = PHASES = ("F", "B", "I", "W")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Action:
+    """One phase of one stage for one microbatch."""
+
+    phase: str
+    stage: int
+    microbatch: int
+
+    def __str__(self) -> str:
+        return f"{self.phase}{self.microbatch}"
+
+
+@dataclass(frozen=True)
+class PipelineSchedule:
+    """orders: for each device its actions. stages, microbatches: how many there are. training:
+    whether there is a backward pass.
+    """
+
+    name: str
+    stages: int
+    microbatches: int
+    orders: tuple[tuple[Action, ...], ...]
+    training: bool = True
+
+    @property
+    def devices(self) -> int:
+        """How many devices it is for."""
+        return len(self.orders)
+
+    @cached_property
+    def device_of(self) -> dict[Action, int]:
+        """The device of each action."""
+        return {a: device for device, order in enumerate(self.orders) for a in order}
+
+    @cached_property
+    def weights_of(self) -> tuple[tuple[int, ...], ...]:
+        """For each device the stages whose weights it holds."""
+        return tuple(tuple(sorted({a.stage for a in order})) for order in self.orders)
+
+    @property
+    def weight_copies(self) -> float:
+        """How many times the weights of the model are held by all devices together."""
+        return sum(len(held) for held in self.weights_of) / self.stages
+
+    def needs(self, action: Action) -> Iterator[Action]:
+        """Yields the actions that one waits for, besides those before it on its device."""
+        stage, batch = action.stage, action.microbatch
+        if action.phase == FORWARD:
+            if stage > 0:
+                yield Action(FORWARD, stage - 1, batch)
+        elif action.phase == WEIGHTS:
+            yield Action(INPUTS, stage, batch)
+        else:
+            yield Action(FORWARD, stage, batch)
+            if stage + 1 < self.stages:
+                after = Action(INPUTS, stage + 1, batch)
+                yield after if after in self.device_of else Action(BACKWARD, stage + 1, batch)
+
+    def verify(self) -> PipelineSchedule:
+        """Returns the schedule after checking that each stage does each microbatch once and whole,
+        on one device, and that no two devices wait for each other.
+
+        Raises:
+            PlanError: it does not.
+        """
+        if sum(map(len, self.orders)) != len(self.device_of):
+            raise PlanError(f"[pipeline] {self.name} does an action twice")
+        for stage in range(self.stages):
+            for batch in range(self.microbatches):
+                self._verify_whole(stage, batch)
+        wanted = self.stages * self.microbatches
+        if sum(a.phase == FORWARD for a in self.device_of) != wanted:
+            raise PlanError(f"[pipeline] {self.name} has stages or microbatches that are not there")
+        for _ in self.in_order():
+            pass
+        return self
+
+    def _verify_whole(self, stage: int, batch: int) -> None:
+        there = "".join(p for p in PHASES if Action(p, stage, batch) in self.device_of)
+        if there not in (("FB", "FIW") if self.training else ("F",)):
+            raise PlanError(
+                f"[pipeline] {self.name} does {there or 'nothing'} of stage {stage} for "
+                f"microbatch {batch}"
+            )
+        if len({self.device_of[Action(p, stage, batch)] for p in there}) > 1:
+            raise PlanError(f"[pipeline] {self.name} parts stage {stage} of microbatch {batch}")
+
+    def in_order(self) -> Iterator[tuple[int, Action]]:
+        """Yields each device and action, none before what it needs.
+
+        Raises:
+            PlanError: devices wait for each other in a circle.
+        """
+        done: set[Action] = set()
+        at = [0] * self.devices
+        moved = True
+        while moved:
+            moved = False
+            for device, order in enumerate(self.orders):
+                while at[device] < len(order):
+                    action = order[at[device]]
+                    if not done.issuperset(self.needs(action)):
+                        break
+                    done.add(action)
+                    at[device] += 1
+                    moved = True
+                    yield device, action
+        stuck = [
+            f"device {d} before {o[i]} of stage {o[i].stage}"
+            for d, (o, i) in enumerate(zip(self.orders, at, strict=True))
+            if i < len(o)
+        ]
+        if stuck:
+            raise PlanError(f"[pipeline] {self.name} waits for ever: {', '.join(stuck)}")
+
+    def __str__(self) -> str:
+        return "\n".join(" ".join(map(str, order)) for order in self.orders)
+
+
+def check_counts(name: str, devices: int, microbatches: int) -> None:
+    """Raises PlanError unless there is a device and a microbatch."""
+    if devices < 1 or microbatches < 1:
+        raise PlanError(
+            f"[pipeline] expected devices and microbatches of 1 or more for {name}, got {devices} "
+            f"and {microbatches}"
+        )

@@ -1,0 +1,54 @@
+"""Zero bubble: the gradients by weights wait until a device would be idle.
+
+Nobody waits for W, so it fills gaps that I and F leave. H1 holds as many microbatches as 1F1B, p,
+and is idle for a third of its time, if F, I and W take the same. H2 begins more forward passes,
+holds up to 2 p - 1, and is never idle between its first action and its last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .value import FORWARD, INPUTS, WEIGHTS, Action, PipelineSchedule, check_counts
+
+
+def zb_h1(devices: int, microbatches: int) -> PipelineSchedule:
+    """Zero bubble with the memory of 1F1B: idle for (p - 1)(F + I - W).
+
+    Source: Qi, Wan, Huang and Lin, Zero bubble pipeline parallelism, ICLR 2024.
+    """
+    return _zero_bubble("zb-h1", devices, microbatches, lambda left: left, devices)
+
+
+def zb_h2(devices: int, microbatches: int) -> PipelineSchedule:
+    """Zero bubble with about twice the memory of 1F1B: idle for (p - 1)(F + I - 2 W), which is
+    nothing where all three take the same and there are 2 p - 1 microbatches or more.
+
+    Source: as `zb_h1`.
+    """
+    return _zero_bubble("zb-h2", devices, microbatches, lambda left: 2 * left - 1, 2 * devices - 1)
+
+
+def _zero_bubble(
+    name: str, devices: int, microbatches: int, first_of: Callable[[int], int], most: int
+) -> PipelineSchedule:
+    """first_of: (devices from one on) -> forward passes before its first I. most: microbatches
+    whose W is not done yet.
+    """
+    check_counts(name, devices, microbatches)
+    orders = []
+    for stage in range(devices):
+        begun = min(first_of(devices - stage), microbatches)
+        order = [Action(FORWARD, stage, i) for i in range(begun)]
+        ended = 0
+        for i in range(microbatches):
+            order.append(Action(INPUTS, stage, i))
+            if begun == microbatches or begun - ended == most:
+                order.append(Action(WEIGHTS, stage, ended))
+                ended += 1
+            if begun < microbatches:
+                order.append(Action(FORWARD, stage, begun))
+                begun += 1
+        order += [Action(WEIGHTS, stage, i) for i in range(ended, microbatches)]
+        orders.append(tuple(order))
+    return PipelineSchedule(name, devices, microbatches, tuple(orders))
