@@ -125,7 +125,7 @@ register(
 # -- slice -------------------------------------------------------------------------------------
 
 
-def _ranges(shape: tuple[int, ...], attrs: Attrs) -> list[range]:
+def slice_ranges(shape: tuple[int, ...], attrs: Attrs) -> list[range]:
     """The indices taken of each axis; stop None is kept apart, as -1 would mean another thing."""
     out = [range(size) for size in shape]
     stops = attrs["stops"]
@@ -139,12 +139,12 @@ def _ranges(shape: tuple[int, ...], attrs: Attrs) -> list[range]:
 
 
 def _slice_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
-    return TensorType(tuple(len(r) for r in _ranges(inputs[0].shape, attrs)), inputs[0].dtype)
+    return TensorType(tuple(len(r) for r in slice_ranges(inputs[0].shape, attrs)), inputs[0].dtype)
 
 
 def _slice_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     x = inputs[0]
-    for axis, taken in enumerate(_ranges(x.shape, attrs)):
+    for axis, taken in enumerate(slice_ranges(x.shape, attrs)):
         if len(taken) != x.shape[axis] or taken.step != 1:
             x = (
                 np.take(x, np.asarray(taken, np.intp), axis)
@@ -161,7 +161,7 @@ def _cut(x: NDArray, axis: int, taken: range) -> NDArray:
 def _slice_view(inputs: tuple[TensorType, ...], attrs: Attrs) -> int | None:
     """A slice is a view when the elements taken lie behind each other."""
     shape = inputs[0].shape
-    ranges = _ranges(shape, attrs)
+    ranges = slice_ranges(shape, attrs)
     offset, whole = 0, True
     for axis in range(len(shape) - 1, -1, -1):
         taken, stride = ranges[axis], contiguous_strides(shape)[axis]
@@ -173,7 +173,7 @@ def _slice_view(inputs: tuple[TensorType, ...], attrs: Attrs) -> int | None:
 
 
 def _slice_lower(call: Call) -> tuple[Dispatch, ...]:
-    ranges = _ranges(call.inputs[0].shape, call.attrs)
+    ranges = slice_ranges(call.inputs[0].shape, call.attrs)
     strides = contiguous_strides(call.inputs[0].shape)
     start = sum(r.start * s for r, s in zip(ranges, strides, strict=True) if len(r))
     steps = tuple(r.step * s for r, s in zip(ranges, strides, strict=True))
@@ -183,7 +183,7 @@ def _slice_lower(call: Call) -> tuple[Dispatch, ...]:
 
 def _slice_words(call: Call) -> Call | None:
     shape = call.inputs[0].shape
-    return as_words(call, _ranges(shape, call.attrs)[-1:] == [range(s) for s in shape[-1:]])
+    return as_words(call, slice_ranges(shape, call.attrs)[-1:] == [range(s) for s in shape[-1:]])
 
 
 register(
