@@ -7,14 +7,15 @@ import math
 import numpy as np
 
 from ...errors import DTypeError, ShapeError
-from ...types import FLOAT32, INT32, UINT32, NDArray, TensorType, broadcast_shapes
+from ...types import FLOAT32, INT32, UINT32, NDArray, Shape, TensorType, broadcast_shapes
 from ..core.attrs import Attrs
 from ..core.gradient import Pull, Pulled, gradient, sum_to
 from ..core.host import HostKernel
 from ..core.op import Kernel, Op, Work, register
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor, register_method
+from ..elementwise.binary import mul
 from ..elementwise.epilogue import with_epilogue
-from ..moves.layout import reshape
+from ..moves.layout import reshape, transpose
 from .matmul_kernels import (
     SHADERS,
     lower_product,
@@ -106,15 +107,44 @@ def _gradient(call: Pull) -> Pulled:
     (a, b), g = call.inputs[:2], call.grad
     turned_a, turned_b = call.attrs.as_bool("transpose_a"), call.attrs.as_bool("transpose_b")
     if turned_a:
-        of_a = matmul(b, g, transpose_a=turned_b, transpose_b=True)
+        of_a = _pulled(b, g, turned_b, True, a.shape)
     else:
-        of_a = matmul(g, b, transpose_b=not turned_b)
+        of_a = _pulled(g, b, False, not turned_b, a.shape)
     if turned_b:
-        of_b = matmul(g, a, transpose_a=True, transpose_b=turned_a)
+        of_b = _pulled(g, a, True, turned_a, b.shape)
     else:
-        of_b = matmul(a, g, transpose_a=not turned_a)
-    of_bias = tuple(sum_to(g, bias.shape) for bias in call.inputs[2:])
-    return (sum_to(of_a, a.shape), sum_to(of_b, b.shape), *of_bias)
+        of_b = _pulled(a, g, not turned_a, False, b.shape)
+    return (of_a, of_b, *(sum_to(g, bias.shape) for bias in call.inputs[2:]))
+
+
+def _pulled(left: Tensor, right: Tensor, turned_l: bool, turned_r: bool, shape: Shape) -> Tensor:
+    """Returns left @ right, summed over the batch that an operand of a shape was broadcast along.
+
+    An operand without a batch, as the weight of a linear layer, gets one product whose inner axis
+    holds the batch too, unless that copies more than the products of the batch would write.
+    """
+    rows, columns = shape[-2:]
+    inner = left.shape[-2] if turned_l else left.shape[-1]
+    batch = math.prod(broadcast_shapes("matmul", left.shape[:-2], right.shape[:-2]))
+    copied = left.size * (not turned_l) + right.size * turned_r
+    if batch != 1 and math.prod(shape[:-2]) == 1 and copied <= batch * rows * columns:
+        lines = (
+            reshape(_swap_last(t) if swap else t, (batch * inner, size))
+            for t, swap, size in ((left, not turned_l, rows), (right, turned_r, columns))
+        )
+        return reshape(matmul(*lines, transpose_a=True), shape)
+    if inner == 1:  # no sum: an elementwise op, which joins others
+        made = mul(
+            reshape(left, (*left.shape[:-2], rows, 1)),
+            reshape(right, (*right.shape[:-2], 1, columns)),
+        )
+    else:
+        made = matmul(left, right, transpose_a=turned_l, transpose_b=turned_r)
+    return sum_to(made, shape)
+
+
+def _swap_last(x: Tensor) -> Tensor:
+    return transpose(x, (*range(x.rank - 2), x.rank - 1, x.rank - 2))
 
 
 def matmul(

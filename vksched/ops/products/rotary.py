@@ -7,9 +7,13 @@ import numpy as np
 from ...errors import DTypeError, ShapeError
 from ...types import FLOAT32, NDArray, TensorType, as_float, as_int, check_made
 from ..core.attrs import Attrs, AttrValue
+from ..core.gradient import Pull, Pulled, gradient
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ..core.strides import spread
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor, constant
+from ..elementwise.unary import neg
+from ..moves.layout import slice_
+from ..rows.reduce import reduce_sum
 
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
@@ -71,6 +75,31 @@ register(
         work=_work,
     )
 )
+
+
+@gradient("rotary_embedding")
+def _gradient(call: Pull) -> Pulled:
+    """of x: turned back; of cos and sin: sums over the heads, and over the batch where they are the
+    same for each.
+    """
+    (x, cos, sin), g, turned = call.inputs, call.grad, call.attrs.as_int("turned")
+    of_x = apply("rotary_embedding", (g, cos, neg(sin)), call.attrs)
+    (x1, x2), (g1, g2) = (_halves(t, turned, call.attrs.as_bool("interleaved")) for t in (x, g))
+    of_cos, of_sin = g1 * x1 + g2 * x2, g2 * x1 - g1 * x2
+    return (
+        of_x,
+        *(
+            reduce_sum(t, (0, 1) if cache.rank == 2 else 1)
+            for t, cache in ((of_cos, cos), (of_sin, sin))
+        ),
+    )
+
+
+def _halves(x: Tensor, turned: int, interleaved: bool) -> tuple[Tensor, Tensor]:
+    """Returns the first and the second elements of all pairs."""
+    if interleaved:
+        return slice_(x, 0, turned, 3, 2), slice_(x, min(1, turned), turned, 3, 2)
+    return slice_(x, 0, turned // 2, 3), slice_(x, turned // 2, turned, 3)
 
 
 def rotary_embedding(
