@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from .nodes.elements import INTS, element_name, numpy_of
 from .nodes.names import joined_names
 from .nodes.values import HostType, HostValue, Value, type_of
 from .read.loader import OnnxFile
+from .tensors import ModelTensors, tensors_of
 
 if TYPE_CHECKING:
     from onnx import NodeProto, TypeProto, ValueInfoProto
@@ -139,6 +140,22 @@ class Model(ImportedModel):
         return FrameLowering(
             self.context, self.frame(), types, None if only_types else inputs
         ).run()
+
+    def tensors(
+        self, shapes: Mapping[str, Any] | None = None, trainable: str | Sequence[str] = ()
+    ) -> ModelTensors:
+        """Returns the model as tensors, to train it on or to write more graph with.
+
+        shapes: of inputs, by name, where the file leaves sizes open. trainable: names or patterns
+            of initializers of floats ("fc.*"), which become states that `vs.grad` and the
+            optimizers take; the others stay as they are.
+
+        Raises:
+            UnsupportedOp: the model is no single graph for these shapes. GraphError: a pattern that
+            names no such initializer. ShapeError: a size is not known, or does not fit.
+        """
+        types = self.input_types(shapes or {})
+        return tensors_of(self.context, self.frame(), types, trainable)
 
     def frame(self, given: frozenset[str] = frozenset()) -> Frame:
         """Returns the whole graph as something to lower. given: initializers to take as inputs."""

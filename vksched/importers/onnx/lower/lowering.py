@@ -122,7 +122,7 @@ class FrameLowering:
     todo: deque[NodeProto] = field(init=False)
     guards: dict[str, NDArray] = field(default_factory=dict)
     _constants: dict[int, tuple[NDArray, Tensor]] = field(default_factory=dict)
-    _inputs: dict[str, Tensor] = field(default_factory=dict)
+    inputs: dict[str, Tensor] = field(default_factory=dict)
     _slots: dict[str, Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -183,13 +183,13 @@ class FrameLowering:
             return self._constants[key][1]
         if value.slot is None or value.type is None:
             raise UnsupportedOp("a sequence or an optional as an operand")
-        if value.slot not in self._inputs:
+        if value.slot not in self.inputs:
             bound = value.type.bound
             bounds = (-bound, bound - 1) if bound else None
             held = storage(value.elem_type)
             self._slots[value.slot] = value
-            self._inputs[value.slot] = input(value.slot, value.shape, held, bounds)
-        return self._inputs[value.slot]
+            self.inputs[value.slot] = input(value.slot, value.shape, held, bounds)
+        return self.inputs[value.slot]
 
     def demand(self, value: Value) -> NDArray:
         """Returns the elements of a value, which become a guard where runs may differ in them.
@@ -365,7 +365,7 @@ class FrameLowering:
         """Ends the stage: what is still read is handed on in slots."""
         outputs: dict[str, Tensor] = {}
         elem_types: dict[str, int] = {}
-        slots = {(t, self._slots[s].elem_type): s for s, t in self._inputs.items()}
+        slots = {(t, self._slots[s].elem_type): s for s, t in self.inputs.items()}
         known = frozenset(name for name, value in self.env.items() if value.array is not None)
 
         def hand_on(name: str, value: Value) -> Value:
@@ -376,7 +376,7 @@ class FrameLowering:
                 return value
             # one Tensor may hold values of two element types, as after a cast that changes no bits
             slot = slots.setdefault((value.tensor, value.elem_type), name)
-            if slot == name and slot not in self._inputs:
+            if slot == name and slot not in self.inputs:
                 outputs[slot], elem_types[slot] = value.tensor, value.elem_type
             return Value(value.elem_type, slot=slot)
 

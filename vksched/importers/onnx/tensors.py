@@ -1,0 +1,91 @@
+"""An ONNX model as tensors to write more graph with: to train it on, to add a loss, to join it.
+
+    model.tensors({"x": (8, 3, 224, 224)}, trainable="fc.*")
+      .inputs["x"]   .outputs["logits"]   .params["fc.weight"]
+
+The model has to be one graph for these shapes, without stages that wait for values. What is
+trainable becomes a state with the initializer's name and value. All else stays a weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+
+from ...errors import GraphError, UnsupportedOp, close_text
+from ...ops.core.tensor import Tensor
+from ...ops.sources.state import state
+from .lower.context import ModelContext
+from .lower.lowering import Frame, FrameLowering, NeedsInputs
+from .nodes.elements import to_storage
+from .nodes.values import HostType, Value
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTensors:
+    """inputs: what a run has to be given. outputs: what the model computes. params: the states of
+    what is trainable. Each by the names of the file.
+    """
+
+    inputs: Mapping[str, Tensor]
+    outputs: Mapping[str, Tensor]
+    params: Mapping[str, Tensor]
+
+
+def tensors_of(
+    context: ModelContext,
+    frame: Frame,
+    types: Mapping[str, HostType],
+    trainable: str | Sequence[str],
+) -> ModelTensors:
+    """Returns the whole graph of a model as tensors, for inputs of some types; see
+    `Model.tensors`.
+    """
+    patterns = (trainable,) if isinstance(trainable, str) else tuple(trainable)
+    params = _params(frame.env, patterns)
+    env = {
+        name: replace(v, tensor=params[name], array=None) if name in params else v
+        for name, v in frame.env.items()
+    }
+    lowering = FrameLowering(context, replace(frame, env=env), types, None)
+    try:
+        lowered = lowering.run()
+    except NeedsInputs as error:
+        raise UnsupportedOp(
+            f"{error}, so it is no single graph; try sched.compile(model)"
+        ) from None
+    if lowered.step is not None or lowered.then is not None:
+        why = lowered.step.reason if lowered.step else "a later shape depends on computed values"
+        raise UnsupportedOp(
+            f"[model] expected a model that is one graph for these shapes, got stages: {why}; try "
+            "other shapes, or sched.compile(model)"
+        )
+    outputs: dict[str, Tensor] = {}
+    for name, result in zip(frame.outputs, lowered.results, strict=True):
+        made = lowered.outputs.get(result.slot or "")
+        outputs[name] = lowering.tensor(result) if made is None else made
+    inputs = {name: tensor for name, tensor in lowering.inputs.items() if tensor.op == "input"}
+    return ModelTensors(*map(MappingProxyType, (inputs, outputs, params)))
+
+
+def _params(env: Mapping[str, Value], patterns: Sequence[str]) -> dict[str, Tensor]:
+    """Returns a state for each initializer of floats that a pattern names."""
+    floats = {
+        name: value.array
+        for name, value in env.items()
+        if value.array is not None and value.array.dtype.kind == "f" and value.array.size
+    }
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in floats):
+            raise GraphError(
+                f"[model] expected names of initializers of floats as trainable, got {pattern!r}, "
+                f"which none has{close_text(pattern, floats)}"
+            )
+    out: dict[str, Tensor] = {}
+    for name, array in floats.items():
+        if any(fnmatchcase(name, pattern) for pattern in patterns):
+            out[name] = made = state(to_storage(array), name)
+            made.name = name
+    return out
