@@ -15,6 +15,21 @@ from vksched.types import NDArray
 Function = Callable[..., vs.Tensor]
 
 
+def run(
+    given: list[vs.Tensor], arrays: list[NDArray], results: Sequence[vs.Tensor]
+) -> list[NDArray]:
+    feeds = {t.name: a for t, a in zip(given, arrays, strict=True)}
+    with vs.Scheduler(["cpu"]) as sched:
+        made = sched.compile(tuple(results))(**feeds)
+    assert isinstance(made, tuple)
+    return list(made)
+
+
+def evaluated(function: Function, arrays: list[NDArray]) -> NDArray:
+    given = [vs.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(arrays)]
+    return run(given, arrays, [function(*given)])[0]
+
+
 def slopes(
     function: Function, *values: Sequence[float] | NDArray, dtype: str = "float32", order: int = 1
 ) -> list[NDArray]:
@@ -29,11 +44,8 @@ def slopes(
     for _ in range(order):
         ones = [np.ones(y.shape, y.dtype) for y in made]
         made = vs.vjp(made, ones, given, missing="zeros")
-    with vs.Scheduler(["cpu"]) as sched:
-        feeds = {f"x{i}": a for i, a in enumerate(arrays)}
-        results = sched.compile((result, *made))(**feeds)
-    assert isinstance(results, tuple)
-    return list(results[1:])
+    # the result is there so that each input is read
+    return run(given, arrays, (result, *made))[1:]
 
 
 def slope(
@@ -49,6 +61,21 @@ KINKS: dict[str, tuple[Function, list[float], list[float]]] = {
     "relu": (vs.relu, [-1, 0, 2], [0, 0, 1]),
     "abs": (vs.abs, [-1, 0, 2], [-1, 0, 1]),
     "clip": (lambda x: vs.clip(x, 0, 1), [-1, 0, 0.5, 1, 2], [0, 1, 1, 1, 0]),
+    "leaky_relu": (lambda x: vs.leaky_relu(x, 0.5), [-1, 0, 2], [0.5, 0.5, 1]),
+    "elu": (lambda x: vs.elu(x, 2.0), [0, 2], [2, 1]),
+    "celu": (vs.celu, [0, 2], [1, 1]),
+    "selu": (lambda x: vs.selu(x, 2.0, 3.0), [0, 2], [6, 3]),
+    "thresholded_relu": (vs.thresholded_relu, [0, 1, 2], [0, 0, 1]),
+    "hard_sigmoid": (lambda x: vs.hard_sigmoid(x, 0.25), [-2, 0, 2], [0, 0.25, 0]),
+    "hard_swish": (vs.hard_swish, [-4, -3, 0, 3, 4], [0, 0, 0.5, 1, 1]),
+    "relu6": (vs.relu6, [-1, 0, 3, 6, 7], [0, 1, 1, 1, 0]),
+    "prelu": (lambda x: vs.prelu(x, 0.5), [-1, 0, 2], [0.5, 0.5, 1]),
+    "round_float": (
+        lambda x: vs.round_float(x, 3, -6, 448.0, "largest"),
+        [-500, 1.01, 448, 449],
+        [0, 1, 1, 0],
+    ),
+    "round_float to inf": (lambda x: vs.round_float(x, 7, -126, 3e38), [1.001, -2.1], [1, 1]),
     "clip below": (lambda x: vs.clip(x, 0), [-1, 0, 2], [0, 1, 1]),
 }
 
@@ -66,6 +93,77 @@ def test_equal_operands_share(function: Function, of_a: list[float]) -> None:
     a, b = slopes(function, [3, 2, 1], [1, 2, 3])
     np.testing.assert_array_equal(a, of_a)
     np.testing.assert_array_equal(b, 1 - np.asarray(of_a))
+
+
+@pytest.mark.parametrize("op", ["floor", "ceil", "trunc", "round", "sign"])
+def test_steps_are_an_error(op: str) -> None:
+    x = vs.input("x", (2,))
+    with pytest.raises(vs.GradientError, match=f"{op}, which is flat wherever it is smooth"):
+        vs.grad(vs.reduce_sum(getattr(vs, op)(x)), x)
+
+
+def test_fractions_have_a_slope_beside_steps() -> None:
+    np.testing.assert_array_equal(slope(lambda x: (x - vs.floor(x)) * 3.0, [0.5, 1.25]), [3, 3])
+
+
+# -- away from kinks: central differences ----------------------------------------------------------
+
+X = [-1.7, -0.6, -0.2, 0.3, 0.8, 1.4]
+INSIDE = [-0.9, -0.4, 0.1, 0.7]
+ABOVE = [1e-3, 0.4, 1.6, 7.0]
+AROUND = [-4.2, -2.0, -0.5, 0.4, 2.5, 3.7]
+FUNCTIONS: dict[str, tuple[Function, tuple[list[float], ...]]] = {
+    **{
+        op: (getattr(vs, op), (X,))
+        for op in (
+            "neg positive abs square relu exp expm1 sin cos tan atan sinh cosh tanh asinh erf erfc "
+            "reciprocal sigmoid silu gelu mish softplus softsign elu celu selu leaky_relu"
+        ).split()
+    },
+    **{op: (getattr(vs, op), (INSIDE,)) for op in ("asin", "acos", "atanh", "log1p")},
+    **{op: (getattr(vs, op), (ABOVE,)) for op in ("sqrt", "rsqrt", "log", "log2", "log10")},
+    "acosh": (vs.acosh, ([1.1, 2.0, 9.0],)),
+    "gelu_tanh": (lambda x: vs.gelu(x, "tanh"), (AROUND,)),
+    "hard_swish": (vs.hard_swish, (AROUND,)),
+    "hard_sigmoid": (lambda x: vs.hard_sigmoid(x, 0.3, 0.4), (AROUND,)),
+    "thresholded_relu": (lambda x: vs.thresholded_relu(x, -1.0), (X,)),
+    "elu with alpha": (lambda x: vs.elu(x, 0.3), (X,)),
+    "celu with alpha": (lambda x: vs.celu(x, 0.3), (X,)),
+    "celu with alpha below 0": (lambda x: vs.celu(x, -1.5), (X,)),
+    "clip": (lambda x: vs.clip(x, -0.5, 1.0), (X,)),
+    **{
+        op: (getattr(vs, op), (AROUND, X))
+        for op in (
+            "add sub mul div remainder fmod maximum minimum atan2 hypot logaddexp copysign prelu"
+        ).split()
+    },
+    "pow": (vs.pow, (ABOVE, [-1.5, 0.5, 2.0, 0.0])),
+    "addcmul": (lambda x, a, b: vs.addcmul(x, a, b, 0.7), (X, AROUND, X)),
+}
+
+
+def differences(values: Callable[[list[NDArray]], NDArray], at: list[NDArray], i: int) -> NDArray:
+    """Returns the slopes of an elementwise function by one operand, all at once."""
+    step = 1e-6 * np.maximum(np.abs(at[i]), 0.01)
+    ahead, behind = (
+        values([v + s * step if k == i else v for k, v in enumerate(at)]) for s in (1, -1)
+    )
+    return np.asarray((ahead - behind) / (2 * step))
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_rules_agree_with_differences(name: str, order: int) -> None:
+    function, operands = FUNCTIONS[name]
+    at = [np.asarray(x, np.float64) for x in operands]
+
+    def values(arrays: list[NDArray]) -> NDArray:
+        if order == 1:
+            return evaluated(function, arrays)
+        return np.asarray(sum(slopes(function, *arrays, dtype="float64")))
+
+    for i, got in enumerate(slopes(function, *at, dtype="float64", order=order)):
+        np.testing.assert_allclose(got, differences(values, at, i), rtol=1e-6, atol=1e-7)
 
 
 # -- no NaN, no overflow -------------------------------------------------------------------------
@@ -107,6 +205,13 @@ TAILS: dict[str, tuple[Function, float, float]] = {
     "gelu": (vs.gelu, 0, 1),
     "gelu_tanh": (lambda x: vs.gelu(x, "tanh"), 0, 1),
     "tanh": (vs.tanh, 0, 0),
+    "mish": (vs.mish, 0, 1),
+    "softplus": (vs.softplus, 0, 1),
+    "softsign": (vs.softsign, 0, 0),
+    "erf": (vs.erf, 0, 0),
+    "elu": (vs.elu, 0, 1),
+    "celu": (lambda x: vs.celu(x, 0.01), 0, 1),
+    "logaddexp": (lambda x: vs.logaddexp(x, 0.0), 0, 1),
 }
 
 
@@ -114,9 +219,25 @@ TAILS: dict[str, tuple[Function, float, float]] = {
 @pytest.mark.parametrize("name", TAILS)
 def test_activations_far_from_0(name: str, dtype: str) -> None:
     function, left, right = TAILS[name]
-    far = float(np.finfo(dtype).max) * 0.9
-    np.testing.assert_array_equal(slope(function, [-far, far], dtype), [left, right])
-    np.testing.assert_array_equal(slope(function, [-far, far], dtype, order=2), [0, 0])
+    far = float(np.finfo(dtype).max) * 0.4
+    got = slope(function, [-far, far], dtype)
+    np.testing.assert_allclose(got, [left, right], atol=1e-8)
+    np.testing.assert_allclose(slope(function, [-far, far], dtype, order=2), [0, 0], atol=1e-8)
+
+
+def test_slopes_of_large_values_do_not_overflow() -> None:
+    x = np.asarray([-1e25, 1e25], np.float32)
+    np.testing.assert_allclose(slope(vs.asinh, x), 1e-25, rtol=1e-6)
+    np.testing.assert_allclose(slope(vs.acosh, x[1:]), 1e-25, rtol=1e-6)
+    of_a, of_b = slopes(vs.hypot, x, -x)
+    np.testing.assert_allclose([of_a, of_b], np.sqrt([[0.5] * 2] * 2) * [[-1, 1], [1, -1]], 1e-6)
+    of_a, of_b = slopes(vs.atan2, x, x)
+    np.testing.assert_allclose([of_a, of_b], [[-5e-26, 5e-26], [5e-26, -5e-26]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("function", [vs.hypot, vs.atan2])
+def test_angles_and_lengths_of_the_origin(function: Function) -> None:
+    np.testing.assert_array_equal(slopes(function, [0], [0]), [[0], [0]])
 
 
 # -- operands that repeat, types -------------------------------------------------------------------
@@ -140,6 +261,34 @@ def test_a_cast_passes_the_gradient_in_the_operands_type() -> None:
     got = slope(lambda x: vs.cast(x * 3.0, "float16") * 2.0, [1, 2])
     assert got.dtype == np.float32
     np.testing.assert_array_equal(got, [6, 6])
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2, 0)])
+def test_scalars_and_empty_operands(shape: tuple[int, ...]) -> None:
+    a, b = slopes(lambda a, b: vs.silu(a) * vs.hypot(a, b), np.ones(shape), np.ones(()))
+    assert a.shape == shape and b.shape == () and np.isfinite([*a.ravel(), b]).all()
+
+
+def test_float16_is_rounded_once() -> None:
+    x = np.asarray([300.0, -40.0], np.float16)
+    wide = x.astype(np.float64)
+    np.testing.assert_array_equal(slope(vs.atan, x, "float16"), (1 / (1 + wide**2)).astype("e"))
+    alike = slope(lambda x: vs.leaky_relu(x, 1e-30), x, "float16")
+    np.testing.assert_array_equal(alike, [1, 0])
+
+
+@pytest.mark.parametrize(
+    ("scale", "zero", "axis"), [(np.ones(3), 1, 1), (np.ones(()), [1, 2], 0), (np.ones(1), None, 0)]
+)
+def test_a_scale_of_narrow_weights_is_wanted(scale: NDArray, zero: object, axis: int) -> None:
+    stored = np.asarray([[1, -2, 3], [100, 5, -6]], np.int8)
+    point = None if zero is None else np.asarray(zero, np.int32)
+    c = np.asarray([[1, 2, 3], [4, 5, 6]], np.float32)
+    made = slopes(lambda s: vs.widen(vs.weight(stored), s, point, axis=axis) * c, scale)
+    offset = 0 if zero is None else np.reshape(point, (-1, 1)) if axis == 0 else point
+    terms = c * (stored - offset)
+    expected = terms.sum(0) if scale.size == 3 else terms.sum().reshape(scale.shape)
+    np.testing.assert_array_equal(made[0], expected)
 
 
 def test_a_cast_to_integers_stops_it() -> None:

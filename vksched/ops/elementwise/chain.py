@@ -25,6 +25,7 @@ import numpy as np
 from ...errors import ShapeError, UnsupportedOp
 from ...types import BOOL, FLOAT32, FLOATS, NDArray, TensorType, numpy_dtype
 from ..core.attrs import Attrs, AttrValue
+from ..core.gradient import no_gradient
 from ..core.host import HostKernel, cut_elements
 from ..core.lower import infer
 from ..core.op import OUTPUT, REGISTERS, Call, Dispatch, Kernel, Op, Steps, Work, get_op, register
@@ -320,3 +321,4 @@ SHADERS = (
 HOST = HostKernel(_compute, cut_elements)
 
 register(Op("chain", _infer, _reference, Kernel(SHADERS, _lower), work=_work, host=HOST))
+no_gradient("is made by passes, behind gradients", "chain")

@@ -14,27 +14,14 @@ import math
 from collections.abc import Callable
 
 from ...types import FLOAT16, FLOAT32, FLOAT64
-from ..core.gradient import Pull, Pulled, Rule, gradient, is_smooth, sum_to
+from ..core.gradient import Pull, Pulled, Rule, gradient, is_smooth, no_gradient, sum_to
 from ..core.tensor import Tensor
-from .activation import sigmoid
-from .binary import (
-    div,
-    equal,
-    logical_and,
-    maximum,
-    mul,
-    pow,
-)
+from .activation import sigmoid, softplus
+from .binary import div, equal, floor_divide, hypot, logical_and, maximum, minimum, mul, pow
 from .half import all_computed_wide
+from .pointwise import COMPARISONS, LEAST_NORMAL
 from .select import cast, clip, where
-from .unary import (
-    erf,
-    exp,
-    log,
-    neg,
-    sign,
-    square,
-)
+from .unary import abs, cos, cosh, erf, exp, log, neg, round, rsqrt, sign, sin, sinh, square, tanh
 
 
 def _broadcast(call: Pull, *grads: Tensor | None) -> Pulled:
@@ -86,16 +73,50 @@ def _silu_slope(x: Tensor, y: Tensor, g: Tensor) -> Tensor:
     return g * (s + y * (1.0 - s))
 
 
+def _mish_slope(x: Tensor, y: Tensor, g: Tensor) -> Tensor:
+    t = tanh(softplus(x))
+    return g * (t + x * sigmoid(x) * (1.0 - square(t)))
+
+
+def _softsign_slope(x: Tensor, y: Tensor, g: Tensor) -> Tensor:
+    divisor = abs(x) + 1.0
+    return g / divisor / divisor
+
+
+def _hard_swish_slope(x: Tensor, y: Tensor, g: Tensor) -> Tensor:
+    return where(x <= -3.0, 0.0, where(x < 3.0, g * (x * (1 / 3) + 0.5), g))
+
+
 _SLOPES: dict[str, Slope] = {
     "rsqrt": lambda x, y, g: g * -0.5 * y * y * y,
-    "reciprocal": lambda x, y, g: -(g * y * y),
+    "reciprocal": lambda x, y, g: neg(g * y * y),
     "square": lambda x, y, g: g * x * 2.0,
+    "expm1": lambda x, y, g: g * exp(x),
+    "log1p": lambda x, y, g: g / (x + 1.0),
+    "log2": lambda x, y, g: g / x * (1 / math.log(2)),
+    "log10": lambda x, y, g: g / x * (1 / math.log(10)),
+    "sin": lambda x, y, g: g * cos(x),
+    "cos": lambda x, y, g: neg(g * sin(x)),
+    "tan": lambda x, y, g: g * (square(y) + 1.0),
+    "asin": lambda x, y, g: g * rsqrt((1.0 - x) * (x + 1.0)),
+    "acos": lambda x, y, g: neg(g * rsqrt((1.0 - x) * (x + 1.0))),
+    "atan": lambda x, y, g: g / (square(x) + 1.0),
+    "sinh": lambda x, y, g: g * cosh(x),
+    "cosh": lambda x, y, g: g * sinh(x),
     "tanh": lambda x, y, g: g * (1.0 - square(y)),
+    "asinh": lambda x, y, g: g / hypot(x, 1.0),
+    "acosh": lambda x, y, g: g * rsqrt(x - 1.0) * rsqrt(x + 1.0),
+    "atanh": lambda x, y, g: g / ((1.0 - x) * (x + 1.0)),
     "erf": lambda x, y, g: g * (2 / math.sqrt(math.pi)) * exp(neg(square(x))),
+    "erfc": lambda x, y, g: g * (-2 / math.sqrt(math.pi)) * exp(neg(square(x))),
     "sigmoid": lambda x, y, g: g * (y * (1.0 - y)),
     "silu": _silu_slope,
     "gelu": _gelu_slope,
     "gelu_tanh": _gelu_tanh_slope,
+    "mish": _mish_slope,
+    "softplus": lambda x, y, g: g * sigmoid(x),
+    "softsign": _softsign_slope,
+    "hard_swish": _hard_swish_slope,
 }
 
 
@@ -111,6 +132,44 @@ for _op, _slope in _ONE_STEP.items():
     gradient(_op)(_one_step(_slope))
 for _op, _slope in _SLOPES.items():
     gradient(_op)(_several(_slope))
+
+
+# -- of one operand, with attributes -----------------------------------------------------------
+
+
+def _below(x: Tensor) -> Tensor:
+    """Returns exp(x), which does not overflow where x > 0 and it is not taken."""
+    return exp(minimum(x, 0.0))
+
+
+def _inside(y: Tensor, g: Tensor) -> Tensor:
+    """Returns g where 0 < y < 1, else 0."""
+    return where(logical_and(y > 0.0, y < 1.0), g, 0.0)
+
+
+_WITH_ALPHA: dict[str, Callable[[Tensor, Tensor, Tensor, float], Tensor]] = {
+    "elu": lambda x, y, g, alpha: where(x <= 0.0, g * alpha * _below(x), g),
+    "celu": lambda x, y, g, alpha: g * exp(minimum(x, 0.0) * (1 / alpha)),
+    "leaky_relu": lambda x, y, g, alpha: where(x <= 0.0, g * alpha, g),
+    "thresholded_relu": lambda x, y, g, alpha: where(x <= alpha, 0.0, g),
+    "hard_sigmoid": lambda x, y, g, alpha: _inside(y, g * alpha),
+}
+
+
+def _by_alpha(slope: Callable[[Tensor, Tensor, Tensor, float], Tensor]) -> Rule:
+    return lambda call: _wide(lambda x, y, g: (slope(x, y, g, call.attrs.as_float("alpha")),), call)
+
+
+for _op, _given in _WITH_ALPHA.items():
+    gradient(_op)(_by_alpha(_given))
+
+
+@gradient("selu")
+def _selu(call: Pull) -> Pulled:
+    alpha, gamma = call.attrs.as_float("alpha"), call.attrs.as_float("gamma")
+    return _wide(
+        lambda x, y, g: (where(x <= 0.0, g * (alpha * gamma) * _below(x), g * gamma),), call
+    )
 
 
 BELOW_ROOTS = {FLOAT16: 2e-4, FLOAT32: 1e-23, FLOAT64: 1e-23}
@@ -129,6 +188,17 @@ def _cast(call: Pull) -> Pulled:
     """Floats alone; that some digits are rounded away does not count."""
     (x,) = call.inputs
     return (cast(call.grad, x.dtype) if is_smooth(x) else None,)
+
+
+@gradient("round_float")
+def _round_float(call: Pull) -> Pulled:
+    """That of the cast to fewer digits that it stands for, not of its steps; flat where it is cut
+    to the largest.
+    """
+    if call.attrs["beyond"] != "largest":
+        return (call.grad,)
+    largest = call.attrs.as_float("largest")
+    return _wide(lambda x, y, g: (where(abs(x) > largest, 0.0, g),), call)
 
 
 # -- of several operands -----------------------------------------------------------------------
@@ -166,9 +236,58 @@ def _pow_slopes(a: Tensor, b: Tensor, y: Tensor, g: Tensor) -> tuple[Tensor, Ten
     return g * (b * pow(a, lower)), g * (y * log(base))
 
 
-@gradient("pow")
-def _pow(call: Pull) -> Pulled:
-    return _broadcast(call, *_wide(_pow_slopes, call))
+def _remainder_slopes(a: Tensor, b: Tensor, y: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """The quotient is flat."""
+    return g, neg(g * floor_divide(a, b))
+
+
+def _fmod_slopes(a: Tensor, b: Tensor, y: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    return g, neg(g * round((a - y) / b))
+
+
+def _atan2_slopes(a: Tensor, b: Tensor, y: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """b / (a^2 + b^2) and -a / (a^2 + b^2), by two divisions that do not overflow; 0 at (0, 0)."""
+    length = maximum(hypot(a, b), LEAST_NORMAL)
+    return g * (b / length) / length, neg(g * (a / length) / length)
+
+
+def _hypot_slopes(a: Tensor, b: Tensor, y: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    length = maximum(y, LEAST_NORMAL)  # 0 at (0, 0)
+    return g * (a / length), g * (b / length)
+
+
+def _logaddexp_slopes(a: Tensor, b: Tensor, y: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    return g * sigmoid(a - b), g * sigmoid(b - a)
+
+
+def _prelu_slopes(x: Tensor, slope: Tensor, y: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    below = x <= 0.0
+    return where(below, g * slope, g), where(below, g * x, 0.0)
+
+
+_TWO: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]] = {
+    "pow": _pow_slopes,
+    "remainder": _remainder_slopes,
+    "fmod": _fmod_slopes,
+    "atan2": _atan2_slopes,
+    "hypot": _hypot_slopes,
+    "logaddexp": _logaddexp_slopes,
+    "prelu": _prelu_slopes,
+}
+
+
+def _of_two(slopes: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]) -> Rule:
+    return lambda call: _broadcast(call, *_wide(slopes, call))
+
+
+for _op, _slopes in _TWO.items():
+    gradient(_op)(_of_two(_slopes))
+
+
+@gradient("copysign")
+def _copysign(call: Pull) -> Pulled:
+    """The sign of b is flat."""
+    return _broadcast(call, call.grad * (sign(call.inputs[0]) * sign(call.output)), None)
 
 
 def _shared(call: Pull, over: Tensor, under: Tensor) -> Pulled:
@@ -194,3 +313,40 @@ def _minimum(call: Pull) -> Pulled:
 def _where(call: Pull) -> Pulled:
     condition, g = call.inputs[0], call.grad
     return _broadcast(call, None, where(condition, g, 0.0), where(condition, 0.0, g))
+
+
+@gradient("addcmul")
+def _addcmul(call: Pull) -> Pulled:
+    value = call.attrs.as_float("value")
+    _, of_a, of_b = _wide(lambda x, a, b, y, g: (g, g * b * value, g * a * value), call)
+    return _broadcast(call, call.grad, of_a, of_b)
+
+
+# -- without a gradient ------------------------------------------------------------------------
+
+no_gradient(
+    "is flat wherever it is smooth", "floor", "ceil", "trunc", "round", "sign", "floor_divide"
+)
+no_gradient("gives the next float, whatever that is", "nextafter")
+no_gradient(
+    "gives bools",
+    *COMPARISONS,
+    "signbit",
+    "isnan",
+    "isinf",
+    "isfinite",
+    "logical_not",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+)
+no_gradient(
+    "works on bits",
+    "bitcast",
+    "bitwise_invert",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+    "bitwise_left_shift",
+    "bitwise_right_shift",
+)

@@ -15,10 +15,12 @@ import numpy as np
 from ...errors import DTypeError, ShapeError
 from ...types import FLOAT32, INT32, NARROW, NDArray, TensorType, normalize_axis, numpy_dtype
 from ..core.attrs import Attrs
+from ..core.gradient import Pull, Pulled, gradient, sum_to
 from ..core.host import HostKernel, Piece, cut_leading
 from ..core.op import OUTPUT, VIEW_ALIGN_WORDS, Call, Dispatch, Kernel, Op, register
 from ..core.quads import both_readings, launch_run, reading
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
+from .select import cast
 
 EXACT = 1 << 23
 """Zero points up to this size leave no integer of 16 bits that float32 does not hold."""
@@ -144,6 +146,17 @@ register(
         host=HostKernel(_host, _cut),
     )
 )
+
+
+@gradient("widen")
+def _gradient(call: Pull) -> Pulled:
+    """Of the scale alone: weights and zero points are integers."""
+    (x, *rest), axis = call.inputs, call.attrs.as_int("axis")
+    scale = rest[-1]
+    whole = cast(apply("widen", call.inputs[:-1], {"axis": axis}), FLOAT32)
+    along = tuple(n if a == axis and scale.size > 1 else 1 for a, n in enumerate(x.shape))
+    of_scale = sum_to(call.grad * whole, along).reshape(scale.shape)
+    return (*(None for _ in call.inputs[:-1]), of_scale)
 
 
 def widen(

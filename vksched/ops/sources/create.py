@@ -25,6 +25,7 @@ from ...types import (
     numpy_dtype,
 )
 from ..core.attrs import Attrs, AttrValue
+from ..core.gradient import no_gradient
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, no_words, register
 from ..core.quads import launch_run
 from ..core.strides import spread
@@ -151,6 +152,7 @@ _register("full", _full_reference, FILLS, _full_lower, _full_words)
 _register("eye", _eye_reference, ("eye",), _eye_lower)
 _register("arange", _ramp_reference, ("iota_float32", "iota_int32"), _ramp_lower)
 _register("linspace", _ramp_reference, ("iota_float32",), _ramp_lower)
+no_gradient("is made of nothing", "full", "eye", "arange", "linspace")
 
 
 # -- builders ----------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from ...types import (
     canonical_dtype,
 )
 from ..core.attrs import Attrs, AttrValue
+from ..core.gradient import no_gradient
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ..core.strides import spread
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor, constant
@@ -244,6 +245,7 @@ register(
         any_dtype=True,
     )
 )
+no_gradient("draws by a seed", "random_uniform", "random_normal", "random_integers", "bernoulli")
 
 
 # -- builders ----------------------------------------------------------------------------------

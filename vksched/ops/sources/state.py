@@ -13,6 +13,7 @@ import numpy as np
 from ...errors import DTypeError, IndexOutOfRange, ShapeError
 from ...types import NDArray, TensorType
 from ..core.attrs import Attrs, AttrValue
+from ..core.gradient import no_gradient
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, get_op, register, view_offset
 from ..core.quads import both_readings, launch_run, reading
 from ..core.tensor import Tensor, apply, bounds_attrs, from_array, leaf_infer, no_reference
@@ -63,6 +64,7 @@ register(
         stateful=True,
     )
 )
+no_gradient("comes behind all else of a run", "assign")
 
 
 def state(
