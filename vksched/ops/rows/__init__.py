@@ -1,1 +1,5 @@
 """Ops along an axis: reductions, norms, softmax, scans, sorting."""
+
+from __future__ import annotations
+
+from . import gradients as gradients

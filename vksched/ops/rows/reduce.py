@@ -247,7 +247,7 @@ for _name in REDUCE_DTYPES:
 # -- gradients ---------------------------------------------------------------------------------
 
 
-def _spread(call: Pull, y: Tensor) -> Tensor:
+def spread_back(call: Pull, y: Tensor) -> Tensor:
     """Returns a value of the result's shape in that of the operand, with what was reduced
     repeated.
     """
@@ -258,7 +258,7 @@ def _spread(call: Pull, y: Tensor) -> Tensor:
 
 @gradient("reduce_sum")
 def _sum_gradient(call: Pull) -> Pulled:
-    return (_spread(call, call.grad),)
+    return (spread_back(call, call.grad),)
 
 
 # -- builders ----------------------------------------------------------------------------------
