@@ -6,12 +6,19 @@ import math
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError
+from ...errors import DTypeError, GradientError, ShapeError
 from ...types import FLOAT32, INT32, NDArray, TensorType
 from ..core.attrs import Attrs
+from ..core.gradient import Pull, Pulled, gradient
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ..core.parts import element_parts
 from ..core.tensor import Tensor, apply, constant
+from ..elementwise.binary import mul
+from ..elementwise.select import where
+from ..moves.index import gather
+from ..moves.layout import reshape
+from ..sources.create import zeros
+from .reduce import reduce_sum
 
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
@@ -87,3 +94,61 @@ def resample(
     """
     taps = constant(np.asarray(indices, np.int32)), constant(np.asarray(weights, x.dtype))
     return apply("resample", (x, *taps), {"axis": axis}, name)
+
+
+def resample_transposed(
+    g: Tensor, indices: NDArray, weights: NDArray, axis: int, size: int
+) -> Tensor:
+    """result[o, j, n] = sum over all i, t with indices[i, t] = j of weights[i, t] * g[o, i, n]:
+    the transpose of `resample`, which is another one. Pairs of weight 0 may lie anywhere.
+
+    g: (..., out, ...), indices and weights: (out, taps) -> (..., size, ...).
+    """
+    shape = (*g.shape[:axis], size, *g.shape[axis + 1 :])
+    if math.prod(g.shape) == 0 or size == 0:
+        return zeros(shape, g.dtype)
+    pairs, there = _pairs_of_places(indices, weights != 0, size)
+    found = np.where(there, weights.reshape(-1)[pairs], 0)
+    return resample(g, pairs // indices.shape[1], found, axis)
+
+
+def _pairs_of_places(indices: NDArray, counts: NDArray, size: int) -> tuple[NDArray, NDArray]:
+    """Returns for each of `size` places the pairs (result, tap) that read it, by their numbers, and
+    which of these there are: (size, most) both.
+
+    counts: the pairs that read at all.
+    """
+    pairs = np.flatnonzero(counts)
+    places = indices.reshape(-1)[pairs]
+    order = np.argsort(places, kind="stable")
+    pairs, places = pairs[order], places[order]
+    each = np.bincount(places, minlength=size)
+    rank = np.arange(len(places)) - np.repeat(np.cumsum(each) - each, each)
+    table = np.zeros((size, max(1, int(each.max(initial=0)))), np.int64)
+    table[places, rank] = pairs
+    return table, np.arange(table.shape[1]) < each[:, None]
+
+
+@gradient("resample")
+def _pull(call: Pull) -> Pulled:
+    (x, indices, weights), g, axis = call.inputs, call.grad, call.attrs.as_int("axis")
+    if indices.data is None:
+        raise GradientError("[resample] expected indices that are constants; try vs.gather")
+    size, taps = x.shape[axis], indices.shape[1]
+    if g.size == 0 or taps == 0:
+        return zeros(x.shape, x.dtype), None, zeros(weights.shape, x.dtype)
+    places = np.clip(indices.data, 0, size - 1)
+    if weights.data is not None:
+        by_x = resample_transposed(g, places, weights.data, axis, size)
+    else:
+        pairs, there = _pairs_of_places(places, np.ones(places.shape, bool), size)
+        found = gather(reshape(weights, (weights.size,)), constant(pairs.astype(np.int32)))
+        turned = constant((pairs // taps).astype(np.int32)), where(constant(there), found, 0.0)
+        by_x = apply("resample", (g, *turned), {"axis": axis})
+    lead, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
+    taken = gather(x, constant(places.reshape(-1).astype(np.int32)), axis)
+    products = mul(
+        reshape(taken, (lead, len(places), taps, inner)),
+        reshape(g, (lead, len(places), 1, inner)),
+    )
+    return by_x, None, reduce_sum(products, (0, 3))

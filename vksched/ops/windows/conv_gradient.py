@@ -1,0 +1,146 @@
+"""Gradient rules of the convolutions, which are convolutions themselves.
+
+    y[i] = sum over k of w[k] * x[i * stride + k * dilation - begin]
+
+    by x: every y gives back to the places that its window read     -> conv_transpose of dy with w
+    by w: w[k] met x at steps of `stride`, one for each result y    -> conv of x with dy as weights,
+                                      stride and dilation exchanged, images and channels exchanged
+    by the bias: it was added to all results of its channel         -> a sum
+
+Places of x that no window reads are cut off before the second, and are the output padding of the
+first. All rules are of linear ops, so gradients of gradients come from the same ones. Examples:
+tests/autograd/test_rules_windows.py.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ...types import Shape
+from ..core.attrs import AttrValue
+from ..core.gradient import Pull, Pulled, gradient, no_gradient
+from ..core.tensor import Tensor, apply
+from ..moves.layout import reshape, slice_, transpose
+from ..products.matmul import matmul
+from ..rows.reduce import reduce_sum
+from .conv import conv
+from .conv_kernels import conv_window, transpose_window
+from .window import Window, extent
+from .winograd import winograd_conv, winograd_weights
+
+no_gradient(
+    "is what a pass makes of conv, after gradients are taken",
+    *(build.__name__ for build in (winograd_conv, winograd_weights)),
+)
+
+
+@gradient("conv")
+def _conv(call: Pull) -> Pulled:
+    x, w = call.inputs[:2]
+    g, groups = call.grad, call.attrs.as_int("groups")
+    window = conv_window((x.type, w.type), call.attrs)
+    made = (
+        _input_gradient(g, w, window, groups),
+        _weight_gradient(x, g, window, groups),
+        _bias_gradient(g),
+    )
+    return made[: len(call.inputs)]
+
+
+@gradient("conv_transpose")
+def _conv_transpose(call: Pull) -> Pulled:
+    x, w = call.inputs[:2]
+    g, groups = call.grad, call.attrs.as_int("groups")
+    window = transpose_window((x.type, w.type), call.attrs)
+    read, begin, end = _read_part(g, window, x.shape[2:])
+    by_x = conv(
+        read,
+        w,
+        stride=window.stride,
+        dilation=window.dilation,
+        padding=(*begin, *end),
+        groups=groups,
+    )
+    made = by_x, _weight_gradient(g, x, window, groups), _bias_gradient(g)
+    return made[: len(call.inputs)]
+
+
+def _bias_gradient(g: Tensor) -> Tensor:
+    return reduce_sum(g, (0, *range(2, g.rank)))
+
+
+def _input_gradient(g: Tensor, w: Tensor, window: Window, groups: int) -> Tensor:
+    """The gradient of a convolution's input: the transpose, padded at its end to that size."""
+    counts = g.shape[2:]
+    stride = tuple(s if n > 1 else 1 for s, n in zip(window.stride, counts, strict=True))
+    behind = tuple(  # places behind the last window; below 0 where it reaches over the end
+        size + first - r
+        for size, first, r in zip(window.sizes, window.begin, _reached(window, counts), strict=True)
+    )
+    attrs: dict[str, AttrValue] = {
+        "stride": stride,
+        "dilation": window.dilation,
+        "begin": window.begin,
+        "end": tuple(max(0, -b) for b in behind),
+        "groups": groups,
+        "output_padding": tuple(max(0, b) for b in behind),
+    }
+    return apply("conv_transpose", (g, w), attrs)
+
+
+def _weight_gradient(x: Tensor, g: Tensor, window: Window, groups: int) -> Tensor:
+    """The gradient of the weights that a window over x (N, groups * C, sizes) and results with the
+    gradient g (N, groups * R, counts) share: (groups * R, C, kernel).
+    """
+    read, begin, end = _read_part(x, window, g.shape[2:])
+    images, axes = x.shape[0], len(window.sizes)
+    channels, sizes = x.shape[1] // groups, read.shape[2:]
+    if _is_one_product(window, read.shape[2:], g.shape[2:], groups, (*begin, *end)):
+        matrices = (reshape(t, (*t.shape[:2], math.prod(sizes))) for t in (g, read))
+        rows, columns = (
+            reshape(transpose(m, (1, 0, 2)), (m.shape[1], images * m.shape[2])) for m in matrices
+        )
+        product = matmul(rows, columns, transpose_b=True)
+        return reshape(product, (*product.shape, *window.kernel))
+    # images of C with channels (groups, N); a group's weights are its gradients
+    split = reshape(read, (images, groups, channels, *sizes))
+    turned = transpose(split, (2, 1, 0, *range(3, 3 + axes)))
+    made = conv(
+        reshape(turned, (channels, groups * images, *sizes)),
+        transpose(g, (1, 0, *range(2, g.rank))),
+        stride=window.dilation,
+        dilation=window.stride,
+        padding=(*begin, *end),
+        groups=groups,
+    )
+    return transpose(made, (1, 0, *range(2, made.rank)))
+
+
+def _is_one_product(
+    window: Window, sizes: Shape, counts: Shape, groups: int, padding: Shape
+) -> bool:
+    """Whether every place that is read meets the one weight of its channels once."""
+    return groups == 1 and window.taps == 1 and sizes == counts and not any(padding)
+
+
+def _reached(window: Window, counts: Shape) -> Shape:
+    """Returns how many places of each padded axis lie before the end of its last window."""
+    return tuple(
+        (n - 1) * s + reach
+        for n, s, reach in zip(
+            counts, window.stride, extent(window.kernel, window.dilation), strict=True
+        )
+    )
+
+
+def _read_part(x: Tensor, window: Window, counts: Shape) -> tuple[Tensor, Shape, Shape]:
+    """Returns x without what lies behind its last window, and the padding by which that is where
+    all of them end.
+    """
+    reached = _reached(window, counts)
+    begin = tuple(min(b, r) for b, r in zip(window.begin, reached, strict=True))
+    kept = tuple(min(size, r - b) for size, r, b in zip(x.shape[2:], reached, begin, strict=True))
+    end = tuple(r - b - k for r, b, k in zip(reached, begin, kept, strict=True))
+    if kept != x.shape[2:]:
+        x = slice_(x, (0,) * len(kept), kept, range(2, x.rank))
+    return x, begin, end
