@@ -113,6 +113,7 @@ CONVS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "depthwise": ((2, 3, 6, 7), (3, 1, 3, 3), {"groups": 3, "stride": 2, "padding": 1}),
     "depthwise by two": ((2, 3, 6, 7), (6, 1, 3, 2), {"groups": 3, "dilation": 2}),
     "pointwise": ((2, 3, 4, 5), (4, 3, 1, 1), {}),
+    "pointwise, few places": ((3, 5, 2), (7, 5, 1), {}),
     "pointwise by steps": ((2, 3, 5, 6), (4, 3, 1, 1), {"stride": 2}),
     "more padding than window": ((1, 2, 3), (2, 2, 2), {"padding": 5, "stride": 4}),
     "whole": ((2, 3, 4, 5), (4, 3, 4, 5), {}),

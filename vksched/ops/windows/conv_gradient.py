@@ -96,12 +96,7 @@ def _weight_gradient(x: Tensor, g: Tensor, window: Window, groups: int) -> Tenso
     images, axes = x.shape[0], len(window.sizes)
     channels, sizes = x.shape[1] // groups, read.shape[2:]
     if _is_one_product(window, read.shape[2:], g.shape[2:], groups, (*begin, *end)):
-        matrices = (reshape(t, (*t.shape[:2], math.prod(sizes))) for t in (g, read))
-        rows, columns = (
-            reshape(transpose(m, (1, 0, 2)), (m.shape[1], images * m.shape[2])) for m in matrices
-        )
-        product = matmul(rows, columns, transpose_b=True)
-        return reshape(product, (*product.shape, *window.kernel))
+        return reshape(_one_product(read, g), (g.shape[1], channels, *window.kernel))
     # images of C with channels (groups, N); a group's weights are its gradients
     split = reshape(read, (images, groups, channels, *sizes))
     turned = transpose(split, (2, 1, 0, *range(3, 3 + axes)))
@@ -114,6 +109,19 @@ def _weight_gradient(x: Tensor, g: Tensor, window: Window, groups: int) -> Tenso
         groups=groups,
     )
     return transpose(made, (1, 0, *range(2, made.rank)))
+
+
+def _one_product(x: Tensor, g: Tensor) -> Tensor:
+    """The sum over images of g times x transposed: (rows, channels). Either the products of all
+    images are summed up, or both are turned for one product, whichever moves less.
+    """
+    matrices = [reshape(t, (*t.shape[:2], math.prod(t.shape[2:]))) for t in (g, x)]
+    if g.shape[0] * g.shape[1] * x.shape[1] <= g.size + x.size:
+        return reduce_sum(matmul(*matrices, transpose_b=True), 0)
+    rows, columns = (
+        reshape(transpose(m, (1, 0, 2)), (m.shape[1], m.shape[0] * m.shape[2])) for m in matrices
+    )
+    return matmul(rows, columns, transpose_b=True)
 
 
 def _is_one_product(
