@@ -172,6 +172,27 @@ def test_run_onnx(devices: list[str], capsys: pytest.CaptureFixture[str]) -> Non
     assert "digits" in capsys.readouterr().out
 
 
+@pytest.mark.fewer_sets
+def test_train_digits_follows_the_curve_of_torch(devices: list[str]) -> None:
+    pytest.importorskip("sklearn")
+    import train_digits
+
+    golden = json.loads((EXAMPLES / "data" / "train_digits_torch.json").read_text("utf-8"))
+    result = train_digits.train(devices[:2], 12, steps=len(golden))
+    np.testing.assert_allclose(result.losses, golden, atol=1e-3)
+    assert result.right > 0.9
+
+
+@pytest.mark.thorough
+def test_train_digits_learns(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("sklearn")
+    import train_digits
+
+    result = train_digits.main(["--devices", "cpu"])
+    assert result.right >= 0.97
+    assert "are told right, over cpu" in capsys.readouterr().out
+
+
 def test_observer(devices: list[str]) -> None:
     import observer
 

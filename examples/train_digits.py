@@ -1,0 +1,137 @@
+"""A small convolutional network learns handwritten digits, over two devices.
+
+    python examples/train_digits.py [--devices vulkan:0,vulkan:1] [--epochs 12] [--plot curve.svg]
+
+The data are the 1,797 scans of 8 x 8 pixels that come with scikit-learn. The first half of the
+network lies on one device and the second half on the other one; so do their backward passes, their
+parameters and what the optimizer keeps of them. `train_digits_torch.py` is the same in PyTorch.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from pick import pick_devices
+from rich.progress import Progress
+
+import vksched as vs
+from vksched.types import NDArray
+
+BATCH, SEED = 64, 0
+SHAPES = {
+    "body.0": (16, 1, 3, 3),
+    "body.1": (32, 16, 3, 3),
+    "head.0": (64, 32 * 4 * 4),
+    "head.1": (10, 64),
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """losses: of each step. right: the share of the held-out scans that are told right."""
+
+    losses: list[float]
+    right: float
+
+
+def load_digits() -> tuple[NDArray, NDArray, NDArray, NDArray]:
+    """Returns scans and classes to learn from, and those held out: every fifth."""
+    from sklearn import datasets
+
+    scans, classes = datasets.load_digits(return_X_y=True)
+    x = (scans.reshape(-1, 1, 8, 8) / 16).astype(np.float32)
+    held = np.arange(len(x)) % 5 == 0
+    return x[~held], classes[~held].astype(np.int32), x[held], classes[held].astype(np.int32)
+
+
+def first_values() -> dict[str, NDArray]:
+    """Returns what the parameters start with, the same on every machine."""
+    out: dict[str, NDArray] = {}
+    for name, shape in SHAPES.items():
+        out[f"{name}.w"] = vs.init.kaiming_normal(shape, name=f"{name}.w", seed=SEED)
+        out[f"{name}.b"] = np.zeros(shape[0], np.float32)
+    return out
+
+
+def network(x: vs.Tensor, params: dict[str, vs.Tensor]) -> vs.Tensor:
+    """Returns ten logits for each scan: (n, 1, 8, 8) -> (n, 10)."""
+    with vs.scope("body"):
+        h = vs.relu(vs.conv(x, params["body.0.w"], params["body.0.b"], padding=1))
+        h = vs.relu(vs.conv(h, params["body.1.w"], params["body.1.b"], padding=1))
+        h = vs.max_pool(h, 2)
+    with vs.scope("head"):
+        h = vs.flatten(h, 1)
+        h = vs.relu(vs.linear(h, params["head.0.w"], params["head.0.b"]))
+        return vs.linear(h, params["head.1.w"], params["head.1.b"])
+
+
+def batches(count: int, epochs: int) -> list[NDArray]:
+    """Returns the scans of each step, by their numbers: each epoch in another order."""
+    rng = np.random.default_rng(SEED)
+    out: list[NDArray] = []
+    for _ in range(epochs):
+        order = rng.permutation(count)
+        out += [order[i : i + BATCH] for i in range(0, count - BATCH + 1, BATCH)]
+    return out
+
+
+def train(devices: Sequence[str], epochs: int, steps: int | None = None) -> Result:
+    """Trains over one device or two, and tries what was learnt on the scans held out. steps: how
+    many of those of all epochs are done; None: all.
+    """
+    x, classes, held_x, held_classes = load_digits()
+    order = batches(len(x), epochs)
+    params = {name: vs.state(value, name) for name, value in first_values().items()}
+    logits = network(vs.input("x", (BATCH, 1, 8, 8)), params)
+    loss = vs.losses.cross_entropy(logits, vs.input("classes", (BATCH,), "int32", bounds=(0, 9)))
+    rate = vs.optim.cosine(2e-3, len(order), warmup=20)
+    updates = vs.optim.adamw(params, vs.grad(loss, params), rate)
+    told = vs.argmax(network(vs.input("x", held_x.shape), params), 1)
+    front, back = devices[0], devices[-1]
+    halves = {"body.*": front, "head.*": back}
+    losses, order = [], order[:steps]
+    with vs.Scheduler(devices) as sched, Progress(transient=True) as bars:
+        step = sched.compile(loss, updates=updates, placement=halves)
+        task = bars.add_task("training", total=len(order))
+        for chosen in order:
+            losses.append(float(step(x=x[chosen], classes=classes[chosen])))
+            bars.update(task, advance=1, description=f"loss {losses[-1]:.3f}")
+        right = sched.compile(told, placement=halves)(x=held_x) == held_classes
+    return Result(losses, float(np.mean(right)))
+
+
+def plot(losses: Sequence[float], path: str) -> None:
+    """Writes the loss curve as a picture."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4))
+    axes.plot(range(1, len(losses) + 1), losses)
+    axes.set(xlabel="step", ylabel="loss", yscale="log", title="Digits")
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def main(arguments: Sequence[str] | None = None) -> Result:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--devices", help="one or two, such as vulkan:0,vulkan:1")
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--plot", help="write the loss curve to this file (needs matplotlib)")
+    given = parser.parse_args(arguments)
+    devices = given.devices.split(",") if given.devices else pick_devices(2)
+    result = train(devices, given.epochs)
+    print(f"loss {result.losses[0]:.3f} at first, {np.mean(result.losses[-10:]):.4f} at the end")
+    print(f"{result.right:.1%} of the scans held out are told right, over {' and '.join(devices)}")
+    if given.plot:
+        plot(result.losses, given.plot)
+        print(f"wrote {given.plot}")
+    return result
+
+
+if __name__ == "__main__":
+    main()
