@@ -16,12 +16,21 @@ from ..core.attrs import Attrs, AttrValue
 from ..core.gradient import Pull, Pulled, gradient, is_smooth, sum_to
 from ..core.op import Op, Work, register
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
-from ..elementwise.binary import div, greater_equal, less_equal, logical_and, mul, not_equal, sub
+from ..elementwise.binary import (
+    div,
+    greater_equal,
+    less_equal,
+    logical_and,
+    logical_or,
+    mul,
+    not_equal,
+    sub,
+)
 from ..elementwise.half import all_computed_wide
 from ..elementwise.select import where
-from ..elementwise.unary import tanh
+from ..elementwise.unary import logical_not, tanh
 from ..moves.layout import reshape, transpose
-from ..rows.reduce import reduce_sum
+from ..rows.reduce import reduce_any, reduce_sum
 from ..rows.softmax import as_mask, softmax
 from ..sources.create import arange
 from .attention_host import HOST, attention_reference
@@ -131,7 +140,7 @@ def _pulled(
     bent = tanh(div(scores, softcap)) if softcap else None
     mask, seen = _masks(attrs, operands[3:], *shape[2:])
     weights = softmax(scores if bent is None else mul(bent, softcap), mask=mask)
-    if seen is not None:  # softmax of a row that sees nothing is NaN
+    if seen is not None:
         weights = where(seen, weights, 0.0)
     grad_rows = shared_rows(grad)
     of_weights = reshape(matmul(grad_rows, v, transpose_b=True), shape)
@@ -152,8 +161,9 @@ def _swapped(x: Tensor, turned: int) -> Tensor:
 def _masks(
     attrs: Attrs, given: tuple[Tensor, ...], queries: int, keys: int
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Returns the mask of a call with what lies outside its window, or None; and of which keys are
-    seen, or None where every query sees one.
+    """Returns the mask of a softmax, or None; and which keys are seen, or None where every query
+    sees one. A query that sees none gets a row of the mask that hides nothing, as its softmax would
+    be NaN, also in gradients of gradients.
     """
     low, high = seen_keys(attrs)
     sides: list[Tensor] = []
@@ -163,16 +173,18 @@ def _masks(
     ):
         if far:
             sides.append(compare(arange(keys), reshape(arange(bound, bound + queries), (-1, 1))))
-    window = reduce(logical_and, sides) if sides else None
-    if not given:
-        none_blind = high >= 0 and queries - 1 + low < keys
-        return window, None if none_blind else window
-    mask = given[0]
-    seen = not_equal(mask, -math.inf) if is_smooth(mask) else mask
-    if window is None:
-        return mask, seen
-    both = logical_and(seen, window)
-    return (where(window, mask, -math.inf) if is_smooth(mask) else both), both
+    if not given and high >= 0 and queries - 1 + low < keys:
+        return (reduce(logical_and, sides) if sides else None), None
+    mask = reshape(given[0], given[0].shape or (1,)) if given else None
+    added = mask if mask is not None and is_smooth(mask) else None
+    if mask is not None:
+        sides.append(mask if added is None else not_equal(mask, -math.inf))
+    seen = reduce(logical_and, sides)
+    sees = reduce_any(seen, -1, keepdims=True)
+    if added is None:
+        return logical_or(seen, logical_not(sees)), seen
+    hidden = where(sees, as_tensor(-math.inf, like=added), 0.0)
+    return where(seen, added, hidden), seen
 
 
 # -- builder -----------------------------------------------------------------------------------
