@@ -10,7 +10,7 @@ import pytest
 import vksched as vs
 from vksched.cases.attention import attention, by_length, rotary
 from vksched.cases.case import Case, bools, floats
-from vksched.cases.gradient import compare, gradient_graph
+from vksched.cases.gradient import compare, function_of
 from vksched.cases.matmul import attrs, swapped
 from vksched.ops.core.attrs import AttrValue
 from vksched.types import NDArray
@@ -46,13 +46,13 @@ def test_operands_of_a_product_are_broadcast(
 def ops_of(case: Case) -> list[str]:
     """The ops of the backward pass alone: what a gradient by all operands is made of."""
     forward = (case.op, "input", "constant")
-    return [n.op for n in gradient_graph(case)[0].nodes if n.op not in forward]
+    return [n.op for n in function_of(case).backward.nodes if n.op not in forward]
 
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_the_gradient_of_a_weight_is_one_product_over_the_whole_batch(turned: bool) -> None:
     x, w = floats(4, 6, 5), swapped(floats(5, 3), turned)
-    graph, _ = gradient_graph(Case("matmul", (x, w), attrs(False, turned)))
+    graph = function_of(Case("matmul", (x, w), attrs(False, turned))).backward
     nodes = {n.id: n for n in graph.nodes}
     products = [n for n in graph.nodes if n.op == "matmul"]
     assert "reduce_sum" not in {n.op for n in graph.nodes}

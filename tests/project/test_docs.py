@@ -22,7 +22,7 @@ README = ROOT / "README.md"
 CHANGES = ROOT / "CHANGELOG.md"
 PAGES = [README, *sorted(DOCS.rglob("*.md"))]
 WITH_EXAMPLES = (
-    *("README", "first-steps", "graphs", "states", "models", "faults", "traces"),
+    *("README", "first-steps", "graphs", "states", "training", "models", "faults", "traces"),
     *("scheduling", "what-if"),
 )
 """Pages whose Python runs as printed, one block after the other."""

@@ -226,9 +226,10 @@ def _pulled(
     if len(made) != len(types) or any(
         m is not None and m.type != t for m, t in zip(made, types, strict=True)
     ):
+        gave = ", ".join("None" if m is None else str(m.type) for m in made)
         raise GradientError(
-            f"[{what}] the rule of {tensor.op} gave {[m and m.type for m in made]} for operands "
-            f"{list(types)} (in {tensor.name}); the rule is wrong"
+            f"[{what}] the rule of {tensor.op} gave {gave} for operands of "
+            f"{', '.join(map(str, types))} (in {tensor.name}); the rule is wrong"
         )
     return made
 

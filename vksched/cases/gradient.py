@@ -3,14 +3,23 @@
     f(x) = sum(op(x) * c)                                      c: fixed random numbers
     <grad f, d>  against  (f(x + h d) - f(x - h d)) / 2 h      d: random, or one element
 
-Differences say nothing at a kink, such as relu at 0 or a tie of max: there those to the left and to
-the right differ, and the direction does not count. Time: a few evaluations of the op per direction.
+For the second order f is the sum of op's gradients, each times fixed random numbers.
+
+A direction that is off is halved until one element is left: is the rule wrong there, or do
+differences say nothing? They do not at a kink, such as relu at 0 or a tie of max, where those to
+the left and to the right differ; nor near a pole, where they change with the step. Such elements do
+not count, nor those whose gradient is infinite in truth, as sqrt's at 0.
+
+Time: two evaluations of f per direction, and some 2 log n where it is off. Examples:
+tests/autograd/test_rules.py, tests/autograd/test_wrong_rules.py.
 """
 
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -19,18 +28,30 @@ from ..graph import Graph, build_graph
 from ..ops.core.gradient import is_smooth, rule_of
 from ..ops.core.lower import compute
 from ..ops.core.op import THEN
-from ..ops.core.tensor import Tensor, apply, constant, input
-from ..types import FLOAT64, NDArray, canonical_dtype
+from ..ops.core.tensor import Tensor, apply, constant, input, weight
+from ..types import FLOAT32, FLOAT64, FLOATS, NARROW, NDArray, canonical_dtype, numpy_dtype
 from .case import Case
 
 STEP = 1e-5
 """h, of values near 1."""
-DIRECTIONS, ELEMENTS = 3, 4
-"""Of each operand: random directions, and its elements with the largest gradients."""
+DIRECTIONS, LARGEST_ELEMENTS, OTHER_ELEMENTS = 3, 4, 2
+"""Of each operand: random directions, elements with the largest gradients, and any elements."""
 TOLERANCE = 2e-6
 """Of differences beside the gradient, as a share of the largest of the terms."""
 KINK = 1e-3
 """Of differences to the left beside those to the right: from here on they belong to a kink."""
+NOISE = 1e-13
+"""Of a difference of two sums in float64, as a share of those terms that differ."""
+TELLING = 0.1
+"""Up to this share of a slope its noise leaves something to be told."""
+FINER = (1.0, 0.1, 1e-3, 1e-6)
+"""What steps are multiplied with at an element where the first one tells nothing."""
+MOST_KINKS = 6
+"""So many elements a direction may lose to kinks before it counts no more."""
+STEEPER = 1.5
+"""Both sides differ more by this with a smaller step near a pole, not at a kink."""
+GROWS = 1.2
+"""How much steeper a difference gets with a step of a hundredth, at least, at a singularity."""
 LARGEST = 40_000
 """Elements of operands and result, so that a case takes milliseconds."""
 
@@ -39,8 +60,9 @@ LARGEST = 40_000
 class Compared:
     """What the comparison of one case found.
 
-    directions: those that counted. kinks: those that did not. error: the largest difference, as a
-    share of the largest term. wrong: what is wrong, in words; empty where nothing is.
+    directions: those that counted. kinks: those that did not. error: the largest difference beyond
+    what float64 rounds, as a share of the largest term. wrong: what is wrong, in words; empty where
+    nothing is.
     """
 
     directions: int = 0
@@ -48,46 +70,139 @@ class Compared:
     error: float = 0.0
     wrong: str = ""
 
+    def __add__(self, other: Compared) -> Compared:
+        return Compared(
+            self.directions + other.directions,
+            self.kinks + other.kinks,
+            max(self.error, other.error),
+            self.wrong or other.wrong,
+        )
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of arrays and its gradients, as tensors.
+
+    results: its results, by name. gradients: by the name of each input that can have one. feeds: of
+    each input the array, "x0", "x1", ... those of the case. Of a result named n there is one
+    more, "c n": what it is multiplied with in the sum whose gradients these are.
+    """
+
+    inputs: Mapping[str, Tensor]
+    results: Mapping[str, Tensor]
+    gradients: Mapping[str, Tensor]
+    feeds: Mapping[str, NDArray]
+
+    @cached_property
+    def forward(self) -> Graph:
+        return build_graph(dict(self.results))[0]
+
+    @cached_property
+    def backward(self) -> Graph:
+        return build_graph(dict(self.gradients))[0]
+
+    def terms(self, feeds: Mapping[str, NDArray]) -> list[NDArray]:
+        """Returns what is added up: each result times what belongs to it."""
+        made = evaluate(self.forward, feeds)
+        with np.errstate(all="ignore"):
+            return [made[name] * feeds[f"c {name}"] for name in self.results]
+
+    @cached_property
+    def second(self) -> Function:
+        """The gradients as a function, whose gradients are of the second order."""
+        results = {f"d {name}": t for name, t in self.gradients.items()}
+        return _function(self.inputs, results, self.feeds)
+
+
+def why_not_compared(case: Case) -> str:
+    """Returns why a case cannot be compared: its op has no rule, or differences say nothing."""
+    if rule_of(case.op) is None:
+        return "the op has no rule"
+    if case.large or sum(a.size for a in case.inputs) > LARGEST:
+        return "it is large"
+    if THEN in case.attrs:
+        return "it is fused, and gradients are taken before that"
+    wide = in_float64(case)
+    floats = [a for a in wide.inputs if a.dtype.kind == "f"]
+    if not any(a.size for a in floats):
+        return "no operand has floats"
+    if not all(np.isfinite(a).all() for a in floats):
+        return "operands are not finite"
+    result = wide.expected()
+    if result.dtype != np.float64 or not result.size:
+        return "the result has no floats"
+    if result.size > LARGEST:
+        return "it is large"
+    return "" if np.isfinite(result).all() else "the result is not finite"
+
 
 def is_compared(case: Case) -> bool:
-    """Returns whether a case can be compared: its op has a rule, and all numbers are finite."""
-    if rule_of(case.op) is None or case.large or THEN in case.attrs:
-        return False  # gradients are taken before anything is fused
-    if not any(a.dtype.kind == "f" and a.size for a in case.inputs):
-        return False
-    if sum(a.size for a in case.inputs) > LARGEST:
-        return False
-    wide = in_float64(case)
-    if any(a.dtype.kind == "f" and not np.isfinite(a).all() for a in wide.inputs):
-        return False
-    result = wide.expected()
-    return (
-        result.dtype.kind == "f" and 0 < result.size <= LARGEST and bool(np.isfinite(result).all())
-    )
+    """Returns whether a case can be compared."""
+    return not why_not_compared(case)
 
 
 def in_float64(case: Case) -> Case:
-    """Returns a case with all its floats in float64."""
-    return case.as_dtypes({"float32": FLOAT64, "float16": FLOAT64})
+    """Returns a case with all its floats in float64, those that attributes name too."""
+    return _in_floats(case, FLOAT64)
 
 
-def gradient_graph(case: Case) -> tuple[Graph, tuple[int, ...]]:
-    """Returns a graph whose outputs are the gradients by the operands that can have one, and which
-    operands these are. Its inputs are x0, x1, ... and the gradient of the result, c.
+def in_float32(case: Case) -> Case:
+    """Returns a case with all its floats in float32, as devices compute them."""
+    return _in_floats(case, FLOAT32)
+
+
+def _in_floats(case: Case, dtype: str) -> Case:
+    attrs = {
+        name: dtype if name in ("to", "dtype") and value in FLOATS else value
+        for name, value in case.attrs.items()
+    }
+    return replace(case, attrs=attrs).as_dtypes(dict.fromkeys(FLOATS, dtype))
+
+
+def function_of(case: Case) -> Function:
+    """Returns the op of a case as a function of its operands.
+
+    Positions are constants, as their values decide what is legal.
+
+    Raises:
+        VkschedError: the op has no rule, or a wrong one.
     """
-    given = [input(f"x{i}", a.shape, canonical_dtype(a.dtype)) for i, a in enumerate(case.inputs)]
-    # operands that hold positions are known, as their values decide what is legal
-    tensors: list[Tensor] = [
-        t if is_smooth(t) else constant(a) for t, a in zip(given, case.inputs, strict=True)
-    ]
-    result = apply(case.op, tensors, case.attrs)
-    smooth = tuple(i for i, t in enumerate(tensors) if is_smooth(t))
-    wanted = {i: tensors[i] for i in smooth}
-    pulled = vjp(result, input("c", result.shape, result.dtype), wanted, missing="zeros")
-    return build_graph({f"g{i}": t for i, t in pulled.items()})[0], smooth
+    inputs: dict[str, Tensor] = {}
+    operands: list[Tensor] = []
+    feeds: dict[str, NDArray] = {}
+    for i, array in enumerate(case.inputs):
+        dtype = canonical_dtype(array.dtype, NARROW)
+        if dtype in NARROW:
+            operands.append(weight(array, f"x{i}"))
+        elif i in case.declaration.indices:
+            operands.append(constant(array))
+        else:
+            operands.append(input(f"x{i}", array.shape, dtype))
+            inputs[f"x{i}"], feeds[f"x{i}"] = operands[-1], array
+    seed = f"{case.op} {[a.shape for a in case.inputs]}"  # the same in each type
+    return _function(inputs, {"y": apply(case.op, operands, case.attrs)}, feeds, seed)
 
 
-def evaluate(graph: Graph, feeds: dict[str, NDArray]) -> dict[str, NDArray]:
+def _function(
+    inputs: Mapping[str, Tensor],
+    results: Mapping[str, Tensor],
+    feeds: Mapping[str, NDArray],
+    seed: str = "second order",
+) -> Function:
+    rng = np.random.default_rng(zlib.crc32(seed.encode()))
+    inputs, feeds, factors = dict(inputs), dict(feeds), []
+    smooth = {name: t for name, t in inputs.items() if is_smooth(t)}
+    for name, result in results.items():
+        factors.append(input(f"c {name}", result.shape, result.dtype))
+        inputs[f"c {name}"] = factors[-1]
+        # the same numbers in float32 and in float64
+        c = rng.standard_normal(result.shape).astype(np.float32)
+        feeds[f"c {name}"] = c.astype(numpy_dtype(result.dtype))
+    gradients = vjp(list(results.values()), factors, smooth, missing="zeros")
+    return Function(inputs, results, gradients, feeds)
+
+
+def evaluate(graph: Graph, feeds: Mapping[str, NDArray]) -> dict[str, NDArray]:
     """Returns the outputs of a graph by the numpy references alone."""
     values: dict[int, NDArray] = dict(graph.data)
     with np.errstate(all="ignore"):
@@ -100,71 +215,210 @@ def evaluate(graph: Graph, feeds: dict[str, NDArray]) -> dict[str, NDArray]:
     return {name: values[i] for name, i in graph.outputs}
 
 
-def feeds_of(case: Case) -> dict[str, NDArray]:
-    """Returns what a gradient graph of a case is given: its operands and c."""
-    result = case.result_type()
-    rng = np.random.default_rng(zlib.crc32(case.id.encode()))
-    c = rng.standard_normal(result.shape)
-    kind = next(a.dtype for a in case.inputs if a.dtype.kind == "f")
-    return {**{f"x{i}": a for i, a in enumerate(case.inputs)}, "c": c.astype(kind)}
-
-
 def compare(case: Case) -> Compared:
     """Compares the gradient rule of a case's op with central differences."""
-    wide = in_float64(case)
-    graph, smooth = gradient_graph(wide)
-    feeds = feeds_of(wide)
-    got = evaluate(graph, feeds)
+    return compare_function(function_of(in_float64(case)))
+
+
+def compare_second(case: Case) -> Compared:
+    """Compares the gradient of the rule itself with central differences of the rule."""
+    return compare_function(function_of(in_float64(case)).second)
+
+
+def compare_function(function: Function) -> Compared:
+    """Compares the gradients of a function of float64 with central differences."""
+    got = evaluate(function.backward, function.feeds)
     rng = np.random.default_rng(1)
     total = Compared()
-    for operand in smooth:
-        total = _merge(total, _compare_operand(wide, operand, got[f"g{operand}"], feeds["c"], rng))
+    for name, gradient in got.items():
+        found = _Differences(function, name, gradient).compare(rng)
+        total += replace(found, wrong=found.wrong and f"by {name}: {found.wrong}")
     return total
 
 
-def _merge(a: Compared, b: Compared) -> Compared:
-    return Compared(
-        a.directions + b.directions, a.kinks + b.kinks, max(a.error, b.error), a.wrong or b.wrong
-    )
+@dataclass(frozen=True, slots=True)
+class _Slope:
+    """Differences along one direction, beside the gradient's own slope: exact.
+
+    ahead, behind: to either side. noise: how far rounding may put each off. hidden: how much of it
+    rounding may hide where nothing seems to change.
+    """
+
+    exact: float
+    numeric: float
+    ahead: float
+    behind: float
+    noise: float
+    hidden: float
+
+    @property
+    def error(self) -> float:
+        """What rounding does not explain, as a share of the size; NaN where sums overflow."""
+        far = abs(self.numeric - self.exact) - self.noise
+        return max(0.0, far) / self.size if self.size else 0.0 if far <= 0 else np.inf
+
+    @property
+    def size(self) -> float:
+        return abs(self.exact) + abs(self.numeric)
+
+    @property
+    def tells(self) -> bool:
+        """Whether rounding leaves digits that tell something."""
+        return bool(self.hidden <= TELLING * self.size and np.isfinite(self.size))
+
+    @property
+    def apart(self) -> float:
+        """How far both sides differ: next to nothing where all is smooth."""
+        return abs(self.ahead - self.behind)
+
+    @property
+    def is_kink(self) -> bool:
+        """Whether both sides differ and the gradient is one between them."""
+        low, high = sorted((self.ahead, self.behind))
+        more = self.noise + KINK * self.apart
+        is_between = low - more <= self.exact <= high + more
+        return is_between and self.apart > KINK * (abs(low) + abs(high))
+
+    def is_steady(self, finer: _Slope) -> bool:
+        """Returns whether smaller steps neither come nearer to the gradient nor get steeper."""
+        moved, off = abs(self.numeric - finer.numeric), abs(self.numeric - self.exact)
+        is_pole = finer.apart > STEEPER * self.apart + self.noise + finer.noise
+        return not is_pole and moved <= min(off, abs(self.numeric)) / 4 + finer.noise
 
 
-def _compare_operand(
-    case: Case, operand: int, got: NDArray, c: NDArray, rng: np.random.Generator
-) -> Compared:
-    x = case.inputs[operand]
-    if got.shape != x.shape:
-        return Compared(wrong=f"operand {operand}: a gradient of {got.shape} for {x.shape}")
-    if not np.isfinite(got).all():
-        return Compared(wrong=f"operand {operand}: a gradient that is not finite")
-    count = DIRECTIONS if x.size else 0
-    directions: list[NDArray] = [np.asarray(rng.standard_normal(x.shape)) for _ in range(count)]
-    for at in np.argsort(-np.abs(got), axis=None)[:ELEMENTS]:
-        one = np.zeros(x.shape)
-        one.flat[at] = 1
-        directions.append(one)
-    total = Compared()
-    scale = max(1.0, float(np.abs(x).max(initial=0.0)))
-    for direction in directions:
-        step = STEP * scale
-        middle, right, left = (
-            float((_result(case, operand, x + s * step * direction) * c).sum()) for s in (0, 1, -1)
-        )
-        ahead, behind = (right - middle) / step, (middle - left) / step
-        numeric, exact = (right - left) / (2 * step), float((got * direction).sum())
-        size = float(np.abs(got * direction).sum()) + abs(numeric)
-        # what float64 can tell of a difference of sums of such a size
-        noise = 1e-15 * (abs(right) + abs(left) + float(np.abs(c).sum())) / step
-        error = abs(numeric - exact)
-        if error <= TOLERANCE * size + 50 * noise:
-            total = _merge(total, Compared(1, 0, error / size if size else 0.0))
-        elif not np.isfinite(numeric) or abs(ahead - behind) > KINK * size:
-            total = _merge(total, Compared(0, 1))
-        else:
-            text = f"operand {operand}: {exact:.6g} where differences give {numeric:.6g}"
-            return _merge(total, Compared(wrong=text))
-    return total
+class _Differences:
+    """Differences of a function along directions of one of its inputs, beside the gradient."""
+
+    def __init__(self, function: Function, name: str, got: NDArray) -> None:
+        self._function, self._name = function, name
+        self._x = function.feeds[name]
+        self._there = np.isfinite(got) if got.shape == self._x.shape else np.ones(got.shape, bool)
+        self._got = np.where(self._there, got, 0.0)
+        self._middle = function.terms(function.feeds)
+        factors = (function.feeds[f"c {name}"] for name in function.results)
+        most = max(float(np.abs(c).max(initial=0.0)) for c in factors)
+        # terms, and what they may be sums of themselves
+        self._added_up = sum(float(np.abs(term).sum()) for term in self._middle)
+        self._added_up += most * float(np.abs(self._x).max(initial=0.0))
+
+    def compare(self, rng: np.random.Generator) -> Compared:
+        if self._got.shape != self._x.shape:
+            return Compared(wrong=f"a gradient of {self._got.shape} for {self._x.shape}")
+        singular = np.flatnonzero(~self._there)
+        total = Compared(kinks=len(singular))
+        for at in singular[: 2 * LARGEST_ELEMENTS]:
+            if not self._is_singular(_unit(self._x, at)):
+                return Compared(wrong="no number where differences give one")
+        for direction in _directions(self._got, rng):
+            total += self._along(np.where(self._there, direction, 0.0))
+            if total.wrong:
+                break
+        return total
+
+    def _along(self, direction: NDArray) -> Compared:
+        """Compares one direction; where it is off, it looks for the element that is the reason, and
+        goes on without it where that is a kink.
+        """
+        kinks = 0
+        for _ in range(MOST_KINKS):
+            found = self._slope(direction)
+            if found.error <= TOLERANCE:
+                return Compared(1, kinks, found.error)
+            worst = self._worst(direction)
+            judged = self._element(worst)
+            if judged.wrong or np.count_nonzero(direction) <= 1:
+                return judged
+            kinks += judged.kinks
+            direction = np.where(_unit(direction, worst), 0.0, direction)
+        return Compared(0, kinks)
+
+    def _worst(self, direction: NDArray) -> int:
+        """Returns the element whose slope is off, found by halving."""
+        among = np.flatnonzero(direction)
+        while len(among) > 1:
+            halves = among[: len(among) // 2], among[len(among) // 2 :]
+            off = []
+            for half in halves:
+                part = np.zeros(direction.shape)
+                part.flat[half] = direction.flat[half]
+                found = self._slope(part)
+                off.append(np.nan_to_num(abs(found.numeric - found.exact), nan=np.inf))
+            among = halves[int(off[1] > off[0])]
+        return int(among[0]) if len(among) else 0
+
+    def _element(self, at: int) -> Compared:
+        """Compares one element, with several steps where the first tells nothing."""
+        unit = _unit(self._x, at)
+        own = abs(float(self._x.flat[at]))
+        scales = (0.0, own) if 0 < own < 1 else (0.0,)
+        told = False
+        for scale in scales:
+            tried = [self._slope(unit, finer, scale) for finer in FINER]
+            for slope, finer in zip(tried, [*tried[1:], None], strict=True):
+                if not slope.tells:
+                    continue
+                told = True
+                if slope.error <= TOLERANCE:
+                    return Compared(1, 0, slope.error)
+                if slope.is_kink:
+                    return Compared(0, 1)
+                if finer is not None and slope.is_steady(finer):
+                    text = f"{slope.exact:.6g} where differences give {slope.numeric:.6g}"
+                    return Compared(wrong=text)
+        return Compared(0, int(told))  # no kink where rounding hides all
+
+    def _slope(self, direction: NDArray, finer: float = 1.0, scale: float = 0.0) -> _Slope:
+        """Returns the slope along a direction, each element in units of its size.
+
+        finer: what steps are multiplied with. scale: the unit, where it is another.
+        """
+        units = np.maximum(np.abs(self._x), 1.0) if not scale else np.full(self._x.shape, scale)
+        step = STEP * finer
+        with np.errstate(all="ignore"):
+            direction = np.asarray(direction * units)
+            right, left = self._at(step * direction), self._at(-step * direction)
+            ahead = [a - b for a, b in zip(right, self._middle, strict=True)]
+            behind = [a - b for a, b in zip(self._middle, left, strict=True)]
+            changed = [
+                np.where((a != 0) | (b != 0), np.abs(t), 0.0).sum()
+                for a, b, t in zip(ahead, behind, self._middle, strict=True)
+            ]
+            to_right, to_left = (
+                sum(float(t.sum()) for t in side) / step for side in (ahead, behind)
+            )
+            return _Slope(
+                float((self._got * direction).sum()),
+                (to_right + to_left) / 2,
+                to_right,
+                to_left,
+                NOISE * float(sum(changed)) / step,
+                NOISE * self._added_up / step,
+            )
+
+    def _at(self, change: NDArray) -> list[NDArray]:
+        return self._function.terms({**self._function.feeds, self._name: self._x + change})
+
+    def _is_singular(self, direction: NDArray) -> bool:
+        """Returns whether a slope, to the right or to the left, has no limit."""
+        far, near = self._slope(direction), self._slope(direction, 0.01)
+        for one, other in ((far.ahead, near.ahead), (far.behind, near.behind)):
+            if not np.isfinite([one, other]).all() or abs(other) > GROWS * abs(one) > 0:
+                return True
+        return False
 
 
-def _result(case: Case, operand: int, x: NDArray) -> NDArray:
-    inputs = (*case.inputs[:operand], x, *case.inputs[operand + 1 :])
-    return Case(case.op, inputs, case.attrs).expected()
+def _directions(got: NDArray, rng: np.random.Generator) -> Iterator[NDArray]:
+    if not got.size:
+        return
+    for _ in range(DIRECTIONS):
+        yield np.asarray(rng.standard_normal(got.shape))
+    largest = np.argsort(-np.abs(got), axis=None)[:LARGEST_ELEMENTS]
+    others = rng.permutation(got.size)[:OTHER_ELEMENTS]
+    for at in dict.fromkeys([*largest, *others]):
+        yield _unit(got, at)
+
+
+def _unit(like: NDArray, at: int) -> NDArray:
+    one = np.zeros(like.shape)
+    one.flat[at] = 1
+    return one

@@ -15,6 +15,7 @@ from .. import ops
 from ..errors import UnsupportedOp
 from ..machine.limits import Limits
 from ..ops.core.bounds import bounds_of_data, bounds_of_result, fits
+from ..ops.core.gradient import rule_of, why_no_gradient
 from ..ops.core.lower import lower
 from ..ops.core.op import all_ops, computing_ops, get_op, view_offset
 from ..types import BOOL, DTYPES, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, NARROW, UINT32
@@ -38,13 +39,15 @@ WIDER = {FLOAT16: FLOAT32, FLOAT64: FLOAT32, INT64: INT32, UINT32: INT32}
 class Support:
     """One op. dtypes: what numpy computes. on: for each kind of device what its kernels compute.
 
-    gaps: (kind, type, reason), where some calls or all go to numpy.
+    gaps: (kind, type, reason), where some calls or all go to numpy. no_gradient: why it has no
+    gradient; empty where it has one.
     """
 
     op: str
     dtypes: tuple[str, ...]
     on: dict[str, tuple[str, ...]]
     gaps: tuple[tuple[str, str, str], ...]
+    no_gradient: str
 
 
 @cache
@@ -74,7 +77,8 @@ def _support_of(name: str, cases: list[Case]) -> Support:
             if not all(reasons):
                 on[kind].append(dtype)
     found = {kind: tuple(names) for kind, names in on.items()}
-    return Support(name, tuple(dtypes), found, tuple(gaps))
+    why = "" if rule_of(name) else why_no_gradient(name) or "has no rule yet"
+    return Support(name, tuple(dtypes), found, tuple(gaps), why)
 
 
 def _cases_of(cases: Iterable[Case], dtype: str) -> Iterable[Case]:
@@ -119,6 +123,7 @@ def as_dict() -> dict[str, Any]:
                 "op": s.op,
                 "numpy": list(s.dtypes),
                 **{kind: list(dtypes) for kind, dtypes in s.on.items()},
+                "no_gradient": s.no_gradient,
                 "gaps": [{"on": k, "dtype": d, "reason": r} for k, d, r in s.gaps],
             }
             for s in find_support()
@@ -153,6 +158,8 @@ the functions by family.
 - float16 is stored in 16 bits and computed in float32, by the kernels of float32.
 - The last column is what the cases meet. Other calls may be too large for a device, or for the
   buffers of one dispatch. `plan.explain()` says so.
+- "gradient" tells whether `vs.grad` goes through the op, and if not, why not.
+  [Training](training.md) is about gradients. `vksched ops grad` proves them on your devices.
 - "GPU", "CPU driver" and "Vulkan minimum" are limits as such devices have them. `vksched ops test`
   proves each op on your devices.
 {types}
@@ -165,10 +172,11 @@ def as_markdown() -> str:
     types = ", ".join(f"{short} {dtype}" for dtype, short in SHORT.items())
     types = textwrap.fill(f"- Types: {types}.", 100, subsequent_indent="  ")
     lines = [HEADER.format(types=types) + "## Ops", ""]
-    lines += ["| op | numpy | " + " | ".join(KINDS) + " | what goes to numpy |"]
-    lines += ["|" + " --- |" * (len(KINDS) + 3)]
+    lines += ["| op | numpy | " + " | ".join(KINDS) + " | gradient | what goes to numpy |"]
+    lines += ["|" + " --- |" * (len(KINDS) + 4)]
     for s in find_support():
-        cells = [_short(s.dtypes), *(_short(s.on[kind]) for kind in KINDS), _gaps(s)]
+        gradient = f"no: {s.no_gradient}" if s.no_gradient else "yes"
+        cells = [_short(s.dtypes), *(_short(s.on[kind]) for kind in KINDS), gradient, _gaps(s)]
         lines.append(f"| {s.op} | " + " | ".join(cells) + " |")
     lines += ["", "## Functions", "", "Graphs of the ops above.", ""]
     lines += ["| function | ops that its cases come to |", "| --- | --- |"]

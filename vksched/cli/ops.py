@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from ..errors import VkschedError
 from . import feeds
 
 if TYPE_CHECKING:
+    from ..cases.gradient_proof import Outcome as GradientOutcome
     from ..cases.measure import Timing
     from ..cases.proof import Outcome
     from ..cases.runner import Runner
@@ -93,6 +95,40 @@ def test(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, verbose
 @_op
 @_devices
 @_json
+@click.option("-v", "--verbose", is_flag=True, help="Name what is not compared, with the reasons.")
+def grad(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, verbose: bool) -> None:
+    """Compare the gradient rule of every op with differences, then the gradient on every device.
+
+    Central differences are taken of the cases of the op set, in float64 by numpy, and for a few
+    cases of the gradient itself: the second order. A device, the CPU too, computes the gradient in
+    float32. Error: the largest, as a share of the largest term, or on a device of the largest
+    gradient. Kinks: directions along which no derivative exists, such as at a tie of max.
+
+    Exit code 1 when a gradient is wrong.
+    """
+    from ..cases import gradient_proof as proof
+
+    cases, devices = proof.cases_of(names), _gradient_devices(wanted)
+    outcomes: list[GradientOutcome] = []
+    with _progress(as_json) as bar:
+        task = bar.add_task("cases", total=len(cases) * (1 + len(devices)))
+        runs = [proof.by_differences(cases), *(proof.on_device(d, cases) for d in devices)]
+        for outcome in chain.from_iterable(runs):
+            outcomes.append(outcome)
+            advance = int(outcome.by != proof.SECOND)
+            bar.update(task, advance=advance, description=f"{outcome.by} {outcome.op}")
+    if as_json:
+        click.echo(json.dumps(proof.as_dict(outcomes), indent=2))
+    else:
+        _show_gradients(outcomes, {} if names else proof.reasons(), verbose)
+    if any(outcome.wrong for outcome in outcomes):
+        raise SystemExit(1)
+
+
+@ops.command(context_settings=_settings)
+@_op
+@_devices
+@_json
 @click.option("--repeat", default=10, show_default=True, help="Submissions of each case.")
 def perf(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, repeat: int) -> None:
     """Time the largest case of each op on every Vulkan device or those named, beside numpy.
@@ -143,6 +179,16 @@ def _runners(stack: ExitStack, wanted: Iterable[str]) -> list[Runner]:
     return [Runner(d) for d in sched.devices if isinstance(d, VulkanDevice)]
 
 
+def _gradient_devices(wanted: Iterable[str]) -> list[str]:
+    """Returns the devices named, or all that can be used, software ones and the CPU too."""
+    from ..runtime.vulkan import probe
+
+    names = [name for text in wanted for name in feeds.parse_devices(text) or ()]
+    if names:
+        return [probe.resolve(name).name for name in names]
+    return [device.name for device in probe.survey().devices if device.usable]
+
+
 def _progress(quiet: bool) -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -188,6 +234,35 @@ def _show_outcomes(outcomes: list[Outcome], verbose: bool) -> None:
     wrong = sum(bool(o.error) for o in outcomes)
     more = "; -v names them, with the reasons" if taken and not verbose else ""
     click.echo(f"{len(outcomes)} cases: {right} right, {taken} taken by numpy, {wrong} wrong{more}")
+
+
+def _show_gradients(
+    outcomes: list[GradientOutcome], without: dict[str, str], verbose: bool
+) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from ..cases.gradient_proof import summary
+
+    table = _table("op", "by", "cases", "directions", "kinks", "largest error", "wrong")
+    for row in summary(outcomes):
+        error = f"{row.error:.0e}" if row.cases else ""
+        cells = (row.op, row.by, row.cases, row.directions or "", row.kinks or "", error, row.wrong)
+        table.add_row(*(Text(str(cell)) for cell in cells), style="red" if row.wrong else "")
+    Console(highlight=False).print(table)
+    for outcome in outcomes:
+        if outcome.wrong:
+            click.echo(f"wrong: {outcome.case} by {outcome.by}: {outcome.wrong}")
+        elif outcome.reason and verbose:
+            click.echo(f"not compared: {outcome.case} by {outcome.by}: {outcome.reason}")
+    for op, why in without.items() if verbose else ():
+        click.echo(f"no gradient: {op}, which {why or 'has no rule yet'}")
+    compared = sum(not outcome.reason for outcome in outcomes)
+    wrong = sum(bool(outcome.wrong) for outcome in outcomes)
+    parts = [f"{compared} comparisons: {compared - wrong} right, {wrong} wrong"]
+    parts += [f"{len(without)} ops have no gradient"] if without else []
+    parts += ["-v names what is not compared"] if not verbose else []
+    click.echo("; ".join(parts))
 
 
 def _show_timings(timings: list[Timing]) -> None:
