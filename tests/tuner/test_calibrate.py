@@ -22,7 +22,7 @@ from vksched.plan.make.memory import aligned
 from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.vulkan import probe
 from vksched.trace import SystemClock
-from vksched.tuner.calibrate import SIZES, Clocked, calibrate
+from vksched.tuner.calibrate import PASSES, SIZES, Clocked, calibrate
 from vksched.tuner.calibration import Calibration, Overheads, speeds_of
 from vksched.tuner.calibrator import open_rig_of
 from vksched.tuner.rig import SessionRig, Transfer
@@ -136,6 +136,48 @@ def test_overheads_and_links_come_before_calls() -> None:
     rig.asked.clear()
     calibrate(rig, wanted[:1], again, Clocked(), silent)
     assert rig.asked == [wanted[0].op.name]  # the rest is known
+
+
+class Disturbed(Scripted):
+    """A rig beside which another program works while some passes go on."""
+
+    def __init__(self, bad: Collection[int]) -> None:
+        super().__init__()
+        self.bad = bad
+
+    def seconds(self, op: Op, call: Call, weights: Collection[int] = ()) -> float:
+        number = self.asked.count(op.name)
+        return super().seconds(op, call, weights) * (8.0 if number in self.bad else 1.0)
+
+
+@pytest.mark.parametrize("bad", [(), (0,), (1, 4), (0, 1, 2)])
+def test_passes_that_were_disturbed_do_not_count(bad: tuple[int, ...]) -> None:
+    rig, known = Disturbed(bad), Calibration(speeds_of(SPEC))
+    wanted = wanted_of(small(), SPEC)
+    found = calibrate(rig, wanted, known, Clocked(), silent, passes=PASSES)
+    calls = [call.op.name for call in wanted]
+    assert rig.asked[-PASSES * len(calls) :] == PASSES * calls  # once for all before twice for one
+    quiet = calibrate(Disturbed(()), wanted, known, Clocked(), silent)
+    assert found.samples == quiet.samples
+    assert found.bytes_per_s == quiet.bytes_per_s > 0
+
+
+def test_a_budget_that_ends_in_a_pass_leaves_what_was_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig, known, budget = Disturbed((1,)), Calibration(speeds_of(SPEC)), Clocked()
+    wanted, told = wanted_of(small(), SPEC), list[tuple[int, int]]()
+
+    def tell(what: str, done: int, total: int) -> None:
+        told.append((done, total))
+        if done == len(wanted) + 1:
+            monkeypatch.setattr(budget, "budget_s", 0.0)
+
+    found = calibrate(rig, wanted, known, budget, tell, passes=PASSES)
+    assert sum(call.op.name in rig.asked for call in wanted) == len(wanted)
+    assert len(rig.asked) - 1 - len(SIZES) == len(wanted) + 2
+    assert found.samples == calibrate(Scripted(), wanted, known, Clocked(), silent).samples
+    assert all(done <= total for done, total in told) and told[-1][0] == told[-1][1]
 
 
 @pytest.mark.parametrize("error", [OutOfMemory("full"), UnsupportedOp("no")])

@@ -22,8 +22,10 @@ from test_tuner_search import Told
 
 import vksched as vs
 from vksched.cli.tune import _short
+from vksched.ops.core.lower import choice_of
 from vksched.ops.core.op import Call, Dispatch, Kernel, all_ops, get_op, no_variants
 from vksched.runtime.device import Device
+from vksched.runtime.vulkan.buffers import Buffer
 from vksched.runtime.vulkan.context import Recording
 from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.trace import VkschedWarning
@@ -32,6 +34,7 @@ from vksched.tuner import tuner as tuner_module
 from vksched.tuner.bench import BLOCK_WORDS, CallBench
 from vksched.tuner.calls import Tunable, calls_of, shader_hash, typical_graph
 from vksched.tuner.device_files import Identity
+from vksched.tuner.samples import wanted_of
 from vksched.tuner.search import GivenUp, search
 from vksched.tuner.store import Found, Store
 from vksched.tuner.tuner import FIRST_USE_S, Mode, Tuner, identity_of, mode_of
@@ -385,6 +388,32 @@ def test_bench_runs_every_variant_and_sees_one_that_writes_nothing(name: str) ->
     assert found is not None and found.seconds.keys() == set(known.names)
     assert found.dropped.keys() == {"nothing", "half"}
     assert all(seconds > 0 for seconds in found.seconds.values())
+
+
+class OnDirtyMemory(CallBench):
+    """A bench that gets memory in which a small integer was everywhere: subnormal floats."""
+
+    def _storage(self, words: int) -> Buffer:
+        buffer = super()._storage(words)
+        self._spread(np.full(BLOCK_WORDS, 3, np.uint32), buffer, buffer.words)
+        return buffer
+
+
+def test_scratch_holds_usual_numbers_whatever_was_there_before(name: str) -> None:
+    """Kernels read the rests of scratch tiles, too, and take far longer over subnormal numbers."""
+    x, w = vs.input("x", (1, 64, 14, 14)), vs.weight(np.ones((32, 64, 1, 1), np.float32))
+    graph = vs.build_graph(vs.conv(x, w, stride=2))[0]
+    with vs.Scheduler([name], tune=False) as sched:
+        device = sched.devices[0]
+        assert isinstance(device, VulkanDevice)
+        (conv,) = wanted_of(graph, device.spec)
+        with OnDirtyMemory(device, conv.op, conv.call) as bench:
+            bench.run(choice_of(conv.op, conv.call).variant, 1)
+            words = min(bench._scratch.words, BLOCK_WORDS)
+            assert words > 64, "this convolution has scratch"
+            bench._copy(bench._scratch, 0, bench._block, 0, words)
+            numbers = np.abs(bench._block.array[:words].view(np.float32))
+    assert not ((numbers != 0) & (numbers < np.finfo(np.float32).tiny)).any()
 
 
 def test_command_measures_keeps_and_forgets(

@@ -70,6 +70,7 @@ class CallBench:
             lowering = lower(self._op, replace(self._call, variant=variant))
             if lowering.scratch_words > self._scratch.words:
                 self._scratch = self._storage(lowering.scratch_words)
+                self._fill_scratch()
             self._lowerings[variant] = lowering
             self._poison()
         recording = self._recording
@@ -159,10 +160,21 @@ class CallBench:
             else:
                 most = 2 if type_.dtype == BOOL else 8
                 block = rng.integers(0, most, BLOCK_WORDS).astype(np.uint32)
-            self._block.array[:] = block
-            for start in range(0, self._words(index), BLOCK_WORDS):
-                words = min(BLOCK_WORDS, self._words(index) - start)
-                self._copy(self._block, 0, buffer, start, words)
+            self._spread(block, buffer, self._words(index))
+
+    def _fill_scratch(self) -> None:
+        """Kernels also read the rests of scratch tiles that nobody writes. Memory of the driver's
+        holds whatever was there. llvmpipe takes 20 times as long where that is subnormal numbers,
+        while a plan's scratch lies where values were.
+        """
+        block = np.random.default_rng(SEED).standard_normal(BLOCK_WORDS, np.float32)
+        self._spread(block.view(np.uint32), self._scratch, self._scratch.words)
+
+    def _spread(self, block: NDArray, buffer: Buffer, words: int) -> None:
+        """Fills a buffer with a block, again and again."""
+        self._block.array[:] = block
+        for start in range(0, words, BLOCK_WORDS):
+            self._copy(self._block, 0, buffer, start, min(BLOCK_WORDS, words - start))
 
     def _poison(self) -> None:
         """Makes a variant that writes nothing give a wrong result."""

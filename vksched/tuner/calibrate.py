@@ -1,10 +1,15 @@
 """Calibrate: measures one device within a budget, what matters most first.
 
     overheads --> transfers each way, by size --> calls, one after the other, while time is left
+                                                    pass 1: a b c d   pass 2: a b c d   ...
+
+Another program, or a processor that changes its speed, often makes calls longer for a tenth of a
+second or more. So there are several passes over all calls, and of a call's times the lower quartile
+counts: four passes of five have to be bad to spoil it.
 
 Every step gives a result that can be used alone. A call that would take half a second is not
-measured, nor is one that the device refuses. Complexity: one submission, or a few, for each call.
-Examples: tests/tuner/test_calibrate.py.
+measured, nor is one that the device refuses. Complexity: one submission, or a few, for each call
+and pass. Examples: tests/tuner/test_calibrate.py.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ from __future__ import annotations
 import datetime
 import math
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -23,7 +28,7 @@ from ..ops.core.op import Call, Op
 from ..plan.cost import COPY_IN, COPY_OUT, call_work, way_of
 from .calibration import Calibration, Overheads, Sample, fit_link, sample_of, speeds_of
 from .calls import shader_hash
-from .rig import Transfer
+from .rig import Transfer, lower_quartile
 from .samples import Wanted
 from .search import LONGEST_S
 
@@ -32,11 +37,13 @@ SIZES = (1 << 12, 1 << 16, 1 << 20, 1 << 23)
 
 SUBMISSIONS, TRANSFERS = FIRST_STEPS = (("submissions", ""), ("transfers", ""))
 """What is noted while these are measured, as op and bound are for a call."""
+PASSES = 5
+"""Over all calls, where time is left."""
 LONG_ENOUGH = 10
 """Times the launch: what is shorter says nothing of the device's rates."""
 
 Tell = Callable[[str, int, int], None]
-"""Called with (what, done, total), in calls."""
+"""Called with (what, done, total), in calls of all passes."""
 
 
 class Rig(Protocol):
@@ -85,10 +92,12 @@ def calibrate(
     budget: Clocked,
     tell: Tell,
     note: Note | None = None,
+    passes: int = 1,
 ) -> Calibration:
     """Returns what is known of a device with what was measured now.
 
     known: what needs no measuring: overheads and links that it has, and calls that are not wanted.
+    passes: how often each call is measured at most; once comes before twice for all of them.
 
     Raises:
         DeviceError: the device failed.
@@ -105,15 +114,13 @@ def calibrate(
         tell(f"{rig.name} transfers", 0, len(calls))
         _begin(note, TRANSFERS)
         found = _with_links(found, rig, budget)
+    taken = _taken(rig, calls, budget, tell, note, passes)
     samples: list[Sample] = []
     flops_per_s = bytes_per_s = 0.0
-    for number, call in enumerate(calls):
-        if budget.over:
-            break
-        tell(f"{rig.name} {call.op.name}", number, len(calls))
-        taken_s = _seconds(rig, call, note)
-        if taken_s is None:
+    for call, times in zip(calls, taken, strict=True):
+        if not times:
             continue
+        taken_s = lower_quartile(times)
         shaders = shader_hash(call.op.name) if rig.spec.kind == "vulkan" else ""
         samples.append(
             sample_of(
@@ -130,7 +137,7 @@ def calibrate(
         work = call_work(rig.spec, call.op, call.call)
         flops_per_s = max(flops_per_s, work.flops / taken_s)
         bytes_per_s = max(bytes_per_s, work.bytes_moved / taken_s)
-    tell(rig.name, len(calls), len(calls))
+    tell(rig.name, passes * len(calls), passes * len(calls))
     return known.plus(
         replace(
             found,
@@ -139,6 +146,31 @@ def calibrate(
             bytes_per_s=bytes_per_s,
         )
     )
+
+
+def _taken(
+    rig: Rig,
+    calls: Sequence[Wanted],
+    budget: Clocked,
+    tell: Tell,
+    note: Note | None,
+    passes: int,
+) -> list[list[float]]:
+    """Returns the seconds of each call, by pass; none of a call that cannot be measured, or that
+    the budget did not reach.
+    """
+    taken: list[list[float]] = [[] for _ in calls]
+    for done in range(passes):
+        for number, (call, times) in enumerate(zip(calls, taken, strict=True)):
+            if budget.over:
+                return taken
+            if len(times) < done:
+                continue  # it could not be measured
+            tell(f"{rig.name} {call.op.name}", done * len(calls) + number, passes * len(calls))
+            taken_s = _seconds(rig, call, note)
+            if taken_s is not None:
+                times.append(taken_s)
+    return taken
 
 
 def _begin(note: Note | None, what: tuple[str, str]) -> None:

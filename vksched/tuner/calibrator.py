@@ -26,7 +26,7 @@ from ..runtime.device import Device
 from ..runtime.host.threads import usable_cores
 from ..trace import Clock, Event, Trace
 from .attempts import Attempt
-from .calibrate import FIRST_STEPS, Clocked, Tell, calibrate
+from .calibrate import FIRST_STEPS, PASSES, Clocked, Tell, calibrate
 from .calibration import Calibration, speeds_of, through
 from .cost_store import CostStore
 from .device_files import Identity
@@ -141,7 +141,8 @@ class Calibrator:
     ) -> Calibration:
         """Measures a device within a budget; returns what is known of it then, and keeps it.
 
-        again: whether overheads and links are measured though they are known.
+        again: whether overheads and links are measured though they are known, and calls in several
+            passes, as somebody asked for all of this.
 
         Raises:
             DeviceError: the device failed; its `device` and `during` are set.
@@ -155,7 +156,8 @@ class Calibrator:
         attempt, failed = self._attempt(device.spec), False
         try:
             rig = self._open_rig(device, host, clock)
-            found = calibrate(rig, calls, base, budget, tell, attempt)
+            passes = PASSES if again else 1
+            found = calibrate(rig, calls, base, budget, tell, attempt, passes)
         except (OutOfMemory, DeviceTimeout):  # it works for somebody else; a run will see
             return known
         except DeviceError as error:
