@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from conftest import DEVICE_SETS
@@ -14,6 +15,8 @@ from vksched.bench.peers.specs import Spec
 from vksched.bench.prediction import Model
 from vksched.bench.together import Together, measure, together_facts
 from vksched.cli import main
+from vksched.engine.run import Run
+from vksched.types import NDArray
 
 DECODER = {"model": "gpt2_mini", "past": 8, "layers": 1, "width": 24, "words": 50}
 SMALL = Spec("decoder", "model", "models", DECODER)
@@ -51,6 +54,49 @@ def test_a_stream_is_measured_where_plans_are_for_throughput(
     monkeypatch.setattr(together, "ROUNDS", 1)
     found = measure(TWO, Model.of(SMALL), 0.0, False, objective="throughput=2")
     assert len(found.all_s) == 1 and found.ratio > 0
+
+
+class Timed:
+    """A network whose runs take given seconds of a clock."""
+
+    compiled: Run
+
+    def __init__(self, *taken_s: float) -> None:
+        self.taken_s, self.now_s = [*taken_s], 0.0
+
+    def result(self) -> NDArray:
+        self.now_s += self.taken_s.pop(0)
+        return np.zeros(1)
+
+    def close(self) -> None:
+        pytest.fail("others may want it")
+
+
+@pytest.mark.parametrize(
+    ("taken_s", "expected_s", "left"),
+    [
+        ((0.3, 0.1), 0.3, 1),  # a long run is a turn
+        ((0.03, 0.01, 0.02, 0.5), 0.02, 1),
+        ((0.009, *[0.001] * 60), 0.001, 18),  # the first one, slowed by others, does not count
+    ],
+)
+def test_a_turn_of_short_runs_has_several(
+    monkeypatch: pytest.MonkeyPatch, taken_s: tuple[float, ...], expected_s: float, left: int
+) -> None:
+    network = Timed(*taken_s)
+    monkeypatch.setattr(together.time, "perf_counter", lambda: network.now_s)
+    assert together._turn(network, together._seconds) == pytest.approx(expected_s)
+    assert abs(len(network.taken_s) - left) <= 1  # sums of a twentieth are not exact
+
+
+@pytest.mark.skipif(len(TWO) < 2, reason="no Vulkan device here")
+def test_the_order_of_turns_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(together, "_turn", lambda network, _: asked.append(network) or 1.0)
+    measure(TWO, Model.of(SMALL), 0.0, calibrates=False)
+    assert len({*asked}) == 3 and len(asked) == 3 * together.ROUNDS
+    rounds = [asked[at : at + 3] for at in range(0, len(asked), 3)]
+    assert rounds[1] == rounds[0][::-1] and rounds[2] == rounds[0]
 
 
 def test_one_device_is_not_enough() -> None:

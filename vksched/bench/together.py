@@ -1,18 +1,20 @@
 """Together: does one more device make a model slower? All devices by one plan, beside each alone.
 
     calibrate each device with the model's calls
-    round 1: gpu:0 alone, gpu:1 alone, both    round 2: gpu:0 alone, gpu:1 alone, both    ...
+    round 1: gpu:0 alone, gpu:1 alone, both    round 2: both, gpu:1 alone, gpu:0 alone    ...
 
 The plan over all devices is that of "auto", so it may leave a device without work. It should take
 at most `GOAL` times what the fastest device takes alone. All take turns, so that noise hits all
-alike. Examples: tests/bench/test_together.py.
+alike. Threads of a software device look for work for some milliseconds after a run, and slow the
+next one. So the order changes, and a turn of short runs has several, of which the median counts.
+Examples: tests/bench/test_together.py.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -27,6 +29,8 @@ ROUNDS = 9
 """At least so many, whatever the budget."""
 STREAM = 8
 """So many runs are under way at once, or wait for that, where plans are for a stream."""
+TURN_S = 0.05
+"""Of one turn at least; a long run is a turn by itself."""
 GOAL = 1.05
 """Times the fastest device alone that all devices together may take."""
 
@@ -120,13 +124,22 @@ def measure(
         in_stream = Objective.of(objective).word == "throughput"
         seconds = _stream_seconds if in_stream else _seconds
         end_s = time.perf_counter() + budget_s
+        turns = [*((alone[name], taken[name]) for name in devices), (both, all_s)]
         while len(all_s) < ROUNDS or time.perf_counter() < end_s:
-            for name, network in alone.items():
-                taken[name].append(seconds(network))
-            all_s.append(seconds(both))
+            for network, found in turns:
+                found.append(_turn(network, seconds))
+            turns.reverse()
         plan = both.compiled.plan
         used = {plan.machine.devices[split.device].name for split in plan.splits}
         return Together(taken, all_s, sorted(used))
+
+
+def _turn(network: Loaded, seconds: Callable[[Loaded], float]) -> float:
+    """Returns the seconds of a run, or of what else is measured: the median of those of a turn."""
+    runs_s = [seconds(network)]
+    while sum(runs_s) < TURN_S:
+        runs_s.append(seconds(network))
+    return statistics.median(runs_s)
 
 
 def _seconds(network: Loaded) -> float:
