@@ -43,11 +43,11 @@ class Planner:
         self._plans: dict[Machine, Plan] = {}
 
     def __call__(self, machine: Machine) -> Plan:
+        from ..engine.request import plan_request
         from ..plan.planner import plan_graph
 
-        if machine not in self._plans:
-            request = self._request(machine)
-            self._plans[machine] = plan_graph(
+        def planned(request: Request) -> Plan:
+            return plan_graph(
                 request.graph,
                 machine,
                 policy=self._aim.policy,
@@ -55,6 +55,13 @@ class Planner:
                 overrides=request.overrides,
                 copies=self._copies,
                 with_cpu=self._with_cpu,
+            )
+
+        if machine not in self._plans:
+            request = self._request(machine)
+            by_cost = self._aim.policy == "auto"
+            self._plans[machine] = (
+                plan_request(request, machine, planned) if by_cost else planned(request)
             )
         return self._plans[machine]
 

@@ -98,7 +98,7 @@ def describe(
     places: devices by pattern, which in a model of several stages may name what comes later.
     with_cpu: the CPU competes with the other devices. aim: how the plan is found, and what for.
     """
-    from ..engine.request import Request
+    from ..engine.request import Request, plan_request
     from ..graph import build_graph
     from ..importers.onnx.example import choose_shapes
     from ..plan.names import NameIndex
@@ -116,15 +116,20 @@ def describe(
         here = [p for p in places if names.matches(p) or (lowered.then is None and names.find(p))]
         overrides = tuple((pattern, places[pattern]) for pattern in here)
         request = Request(written, overrides, {}).optimized(machine)
-        plan = plan_graph(
-            request.graph,
-            machine,
-            policy=aim.policy,
-            objective=aim.objective,
-            overrides=request.overrides,
-            copies="auto",
-            with_cpu=with_cpu,
-        )
+
+        def planned(version: Request) -> Plan:
+            return plan_graph(
+                version.graph,
+                machine,
+                policy=aim.policy,
+                objective=aim.objective,
+                overrides=version.overrides,
+                copies="auto",
+                with_cpu=with_cpu,
+            )
+
+        by_cost = aim.policy == "auto"
+        plan = plan_request(request, machine, planned) if by_cost else planned(request)
         notes += [*plan.notes, *idle_lines([plan], COMMAND)]
     return {
         **describe_model(model),

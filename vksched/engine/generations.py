@@ -24,11 +24,14 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from ..errors import DeviceError, PlanError, VkschedError
 from ..plan.dynamic.options import DynamicPlan
 from ..plan.plan import Plan
+from ..plan.value import PlanValue
 from ..runtime.carrier import Carrier, CommitFailed, Retired, close_all
 from ..runtime.device import Session
 from ..runtime.fork import Owner
@@ -87,8 +90,10 @@ class Compiled:
         """Threads that carry out a run."""
         self._placed: list[Plan] = []
         """Plans that count as users of their states."""
+        self.graph = request.graph
+        """Whose ids callers give; a plan may have another version of it."""
         asked = Asked(request.overrides, preparing.opened.with_cpu, preparing.copies)
-        self.history = GraphHistory(asked)
+        self.history = GraphHistory(partial(_asked, request, asked))
         """What the last finished runs cost."""
         self.plan: Plan
         """Where everything runs now."""
@@ -239,7 +244,9 @@ class Compiled:
                     if not self._quarantine.reasons.keys().isdisjoint(executor.device_names):
                         raise Retired  # while this run waited for its turn
                     try:
-                        results, failed = executor.run(feeds, observers), None
+                        version = self._request.version(executor.plan.graph)
+                        given = version.own_ids(feeds), version.own_ids(observers or {})
+                        results, failed = executor.run(*given), None
                     except CommitFailed as failure:
                         results, late = failure.results, failure.cause
                         failed = dict.fromkeys(failure.devices, str(late) or repr(late))
@@ -342,3 +349,8 @@ class Compiled:
                 if not self._faults.may_replay(error):
                     self._faults.forget_memory()  # the next run tries again
                     raise
+
+
+def _asked(request: Request, asked: Asked, plan: PlanValue) -> Asked:
+    """Returns what a plan of a request was made with."""
+    return replace(asked, overrides=request.version(plan.graph).overrides)

@@ -73,7 +73,7 @@ class Graphs:
             run = Run(
                 entry.compiled,
                 make_packer(outputs, request.graph),
-                request.of_graph(entry.compiled.plan.graph).observers,
+                request.of_graph(entry.compiled.graph).observers,
                 lambda closed: self._forget(closed, key, entry),
             )
             entry.runs.append(run)

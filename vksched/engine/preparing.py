@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
@@ -36,7 +36,7 @@ from ..types import Progress
 from .devices import DeviceSet
 from .drift import Again, Drift
 from .faults import Faults, Quarantine
-from .request import Request
+from .request import Request, plan_request
 from .states import StateTable
 
 
@@ -105,15 +105,32 @@ class Preparing:
 
     def measure(self, request: Request, left_out: Mapping[str, str], small: bool) -> None:
         """Measures variants of the graph's kernels, as far as the tuner wants to, and then what a
-        plan by cost wants to know.
+        plan by cost wants to know. Then the same for the version of those devices that have work.
         """
         devices = [d for d in self.opened.devices if d.name not in left_out]
-        wanted = partial(self.plan, request, self.machine(left_out), small)
-        self._tuner.measure_graph(request.graph, devices, wanted, self.trace)
-        self._calibrator.measure_graph(request.graph, devices, self._spec, self.trace)
+        self._measure(request, devices, partial(self._plan, request, self.machine(left_out), small))
+        if self._by_cost and any(self._tuner.wants(device.spec) for device in devices):
+            plan = self.plan(request, self.machine(left_out), small)
+            if plan.graph is not request.graph:
+                working = {plan.machine.devices[split.device].name for split in plan.splits}
+                left = [d for d in devices[:-1] if d.name in working]
+                version = request.version(plan.graph)
+                self._measure(version, [*left, devices[-1]], lambda: plan)
 
     def plan(self, request: Request, machine: Machine, small: bool = False) -> Plan:
         """Returns the plan of a request. small: with one copy, as an allocation failed."""
+        if not self._by_cost:
+            return self._plan(request, machine, small)
+        return plan_request(request, machine, lambda each: self._plan(each, machine, small))
+
+    def _measure(
+        self, request: Request, devices: Sequence[Device], plan: Callable[[], Plan]
+    ) -> None:
+        self._tuner.measure_graph(request.graph, devices, plan, self.trace)
+        self._calibrator.measure_graph(request.graph, devices, self._spec, self.trace)
+
+    def _plan(self, request: Request, machine: Machine, small: bool) -> Plan:
+        """Returns the plan of a request as it is."""
         graph = request.graph
         resident = {
             index: frozenset(n for n, key in graph.keys.items() if device.holds(key))

@@ -1,18 +1,34 @@
-"""Request: what a caller wants compiled, checked, and what two requests have in common."""
+"""Request: what a caller wants compiled, checked, and what two requests have in common.
+
+Problem: passes make a graph lighter as far as devices allow, and a plan over several devices may
+leave some of them without work. What these do not allow should then cost nothing. Method: passes
+first make the graph for what all devices allow, so that each of them may run each node. Where the
+plan of that graph leaves devices idle, passes make it again for those at work, and it is planned
+again. The second plan is taken if no other device works in it.
+
+    written --passes: all devices--> lighter --plan--> gpu:1 works
+       `-----passes: gpu:1 alone---> lightest --plan--> gpu:1 works: taken
+
+So a plan with an idle device is that of the devices at work alone. Complexity: that of passes and
+plans, once more for each time that devices fall idle. Examples: tests/scheduler/test_idle.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from ..errors import PlanError
 from ..graph import Graph
+from ..machine.choices import Choices
 from ..machine.limits import Limits
 from ..machine.spec import DeviceSpec, Machine
 from ..ops.core.tensor import Tensor
 from ..passes import Wishes, optimize
 from ..plan.make.placement import resolve_overrides
 from ..plan.names import NameIndex
+from ..plan.plan import Plan
 from ..runtime.record import Observers
 from ..types import NDArray
 
@@ -20,32 +36,70 @@ Placements = Mapping[Tensor | str, str] | Mapping[str, str]
 """Tensors or name patterns to device names."""
 Observe = Mapping[Tensor | str, Callable[[str, NDArray], object]]
 """Tensors or name patterns to functions that are called with name and value."""
+Cards = tuple[frozenset[str], Limits | None]
+"""The names of some devices in use, without the CPU, and what all of them allow a kernel."""
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What is to be compiled."""
+    """What is to be compiled. written: the request that passes made this one of, None where they
+    did not. cards: what they made it for. moved: of another version of `written`, whose ids are
+    those of callers, the ids of inputs and observed values to the ids here.
+    """
 
     graph: Graph
     overrides: tuple[tuple[str | int, str], ...]
     observers: Observers
+    written: Request | None = None
+    cards: Cards = (frozenset(), None)
+    moved: Mapping[int, int] = field(default_factory=dict)
+    _versions: dict[Cards, Request] = field(default_factory=dict, repr=False)
 
     def key(self) -> object:
         """Returns a key; two requests with the same key share one compiled graph."""
         return (self.graph.key, self.overrides, frozenset(self.observers))
 
-    def optimized(self, machine: Machine) -> Request:
-        """Returns a request that takes less work on a machine and shows the same values."""
+    def optimized(self, machine: Machine, working: Collection[int] | None = None) -> Request:
+        """Returns a request that takes less work on a machine and shows the same values. working:
+        the devices that count; all by default.
+        """
         graph, devices = self.graph, machine.devices
         homes = resolve_overrides(graph, machine, self.overrides) if self.overrides else {}
+        chosen = _those(machine, working)
         wishes = Wishes(
             # a view stays as long as its root stays
             frozenset(graph.nodes[n].name for v in self.observers for n in (v, graph.root(v))),
             {graph.nodes[n].name: devices[device].name for n, (device, _) in homes.items()},
-            least_limits(machine),
-            min((d.memory_bytes for d in _in_use(machine)), default=0),
+            least_limits(chosen),
+            min((d.memory_bytes for d in _in_use(chosen)), default=0),
         )
-        return self.of_graph(optimize(graph, wishes))
+        made = self.of_graph(optimize(graph, wishes))
+        return replace(made, written=self, cards=_cards(chosen), _versions={})
+
+    def for_devices(self, machine: Machine, working: Collection[int]) -> Request:
+        """Returns the version of this request for what some devices of a machine allow; itself
+        where that is the same graph.
+        """
+        cards = _cards(_those(machine, working))
+        if self.written is None or cards[0] == self.cards[0]:
+            return self
+        if cards not in self._versions:
+            made = self.written.optimized(machine, working)
+            at = {**made.graph.merged, **{node.name: node.id for node in made.graph.nodes}}
+            ids = {*(node.id for node in self.graph.inputs), *self.observers}
+            moved = {n: at[self.graph.nodes[n].name] for n in ids}
+            self._versions[cards] = replace(made, moved=moved)
+        found = self._versions[cards]
+        return self if found.graph.key == self.graph.key else found
+
+    def version(self, graph: Graph) -> Request:
+        """Returns the version of this request that has a graph; itself by default."""
+        return next((v for v in [*self._versions.values()] if v.graph is graph), self)
+
+    def own_ids(self, given: Mapping[int, V]) -> Mapping[int, V]:
+        """Returns what callers gave for inputs or observed values by the ids of this version."""
+        return {self.moved[n]: value for n, value in given.items()} if self.moved else given
 
     def of_graph(self, graph: Graph) -> Request:
         """Returns the same request for what a pass has made of its graph."""
@@ -66,6 +120,27 @@ class Request:
         return {*self.observers, *(key for key, _ in self.overrides if isinstance(key, int))}
 
 
+def plan_request(request: Request, machine: Machine, planned: Callable[[Request], Plan]) -> Plan:
+    """Returns the plan of a request in the version for those devices that have work in it.
+
+    planned: plans a version on the machine.
+    """
+    plan, at_work = planned(request), set(range(len(machine.devices)))
+    version = request
+    while (working := {split.device for split in plan.splits}) < at_work:
+        at_work = working
+        lighter = request.for_devices(machine, working)
+        if lighter is version:
+            break
+        other = planned(lighter)
+        if not {split.device for split in other.splits} <= working:
+            break
+        names = ", ".join(machine.devices[device].name for device in sorted(working))
+        note = f"passes: for what {names} allows, as no other device has work"
+        plan, version = replace(other, notes=(*other.notes, note)), lighter
+    return plan
+
+
 def least_limits(machine: Machine) -> Limits | None:
     """Returns what all devices in use allow a kernel; None where there is only numpy."""
     limits = [d.limits for d in _in_use(machine)]
@@ -76,6 +151,20 @@ def least_limits(machine: Machine) -> Limits | None:
     software = [each for each in limits if each.software]
     lanes = min((each for each in software or limits), key=lambda each: each.subgroup_size)
     return replace(lanes, **least)
+
+
+def _those(machine: Machine, working: Collection[int] | None) -> Machine:
+    """Returns a machine of some of its devices."""
+    if working is None:
+        return machine
+    return replace(machine, devices=tuple(machine.devices[device] for device in sorted(working)))
+
+
+def _cards(machine: Machine) -> Cards:
+    """Returns what tells for which devices passes work; free memory and variants may change."""
+    limits = least_limits(machine)
+    names = frozenset(d.name for d in _in_use(machine))
+    return names, None if limits is None else replace(limits, tuned=Choices())
 
 
 _SIZES = ("max_invocations", "shared_bytes", "storage_buffers", "max_buffer_bytes")

@@ -46,7 +46,7 @@ class Run:
         self._observers = observers
         self._forget = forget
         self._closed = False
-        self._inputs = {node.name: node for node in compiled.plan.graph.inputs}
+        self._inputs = {node.name: node for node in compiled.graph.inputs}
 
     @property
     def plan(self) -> Plan:

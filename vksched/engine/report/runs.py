@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...plan.predict import Prediction
@@ -86,11 +87,11 @@ LARGE = SPLITS // RUNS
 
 class GraphHistory:
     """The last runs of one compiled graph, of its newest plan. Each run adds one, so that takes no
-    lock: what Python does in one step is enough.
+    lock: what Python does in one step is enough. asked: tells what a plan was made with.
     """
 
-    def __init__(self, asked: Asked = ANYTHING) -> None:
-        self.asked = asked
+    def __init__(self, asked: Callable[[PlanValue], Asked] = lambda _: ANYTHING) -> None:
+        self._asked = asked
         self._runs: deque[tuple[PlanValue, RunStats]] = deque(maxlen=RUNS)
 
     def add(self, plan: PlanValue, stats: RunStats) -> None:
@@ -117,7 +118,7 @@ class GraphHistory:
 
     def graph_run(self, plan: PlanValue, stats: RunStats) -> GraphRun:
         """Returns a run of this graph."""
-        return GraphRun(plan, stats, self.asked)
+        return GraphRun(plan, stats, self._asked(plan))
 
 
 class ModelHistory:
