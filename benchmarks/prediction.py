@@ -1,9 +1,11 @@
 """How well do the seconds hold that plans count by? Models on each device, predicted and measured.
 
     python benchmarks/prediction.py [--devices vulkan:0,cpu] [--case ResNet] [--page] [--json]
+    python benchmarks/prediction.py --page --results first.json,second.json
 
 Each device is calibrated with the calls of each model, 20 s at most. Then the model runs nine
-times. --page writes docs/performance/prediction.md.
+times. --page writes docs/performance/prediction.md. With --results nothing is measured: the page is
+that of earlier measurements, written by --json, so that they can be made one at a time.
 """
 
 from __future__ import annotations
@@ -45,9 +47,9 @@ of each model, predicts, and runs the model nine times. Figures are medians. A r
 over predicted; the goal is a run within {goal:.0f} %. "Device" is the time on the device's own
 clock. Below it stand the ops that take the longest, each in a submission of its own.
 
-Calibration and runs must have the machine for themselves. Calibration looks for what the device
-can do: it takes the lower quartile of its times. Where other programs run beside, runs take longer
-than predicted.
+Calibration and runs must have the machine for themselves. Calibration goes through the calls in
+passes and takes medians, of what the device can do in a moment: the lower quartile of some rounds.
+Where other programs run beside, runs take longer than predicted.
 
 """
 
@@ -119,14 +121,18 @@ def rows_of(found: Sequence[tuple[str, str, Predicted]]) -> list[tuple[str, ...]
 
 
 def as_page(
-    found: Sequence[tuple[str, str, Predicted]], labels: dict[str, str], load: float
+    found: Sequence[tuple[str, str, Predicted]], labels: dict[str, str], load: float | None
 ) -> str:
-    """Returns the page of the docs."""
-    busy = f"{load:.1f} programs wanted the {os.cpu_count()} cores before the first measurement."
+    """Returns the page of the docs. load: how many programs wanted a core before, if known."""
+    busy = ""
+    if load is not None:
+        busy = (
+            f"{load:.1f} programs wanted the {os.cpu_count()} cores before the first measurement. "
+        )
     near = sum(abs(one.run[1] / one.run[0] - 1) <= GOAL for _, _, one in found)
     lines = [INTRODUCTION.format(goal=100 * GOAL)]
     lines += [f"- {name}: {labels[name]}\n" for name in dict.fromkeys(d for d, _, _ in found)]
-    lines.append(f"\n{busy} {near} of {len(found)} runs are within {100 * GOAL:.0f} %.\n\n")
+    lines.append(f"\n{busy}{near} of {len(found)} runs are within {100 * GOAL:.0f} %.\n\n")
     lines.append(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n")
     lines += [f"| {' | '.join(row)} |\n" for row in rows_of(found)]
     return "".join(lines)
@@ -136,13 +142,14 @@ def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--case", help="only models with such names")
     parser.add_argument("--page", action="store_true", help=f"write {PAGE.name}")
+    parser.add_argument("--results", help="files written by --json, instead of measuring")
     given = parser.parse_args()
     known = {info.name: info.label for info in vs.devices()}
     names = given.devices.split(",") if given.devices else [*known]
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    found = measure_all(names, given.case)
+    found = read(given.results) if given.results else measure_all(names, given.case)
     if given.page:
-        PAGE.write_text(as_page(found, known, load), encoding="utf-8")
+        PAGE.write_text(as_page(found, known, None if given.results else load), encoding="utf-8")
     if given.json:
         print(json.dumps([_as_dict(*each) for each in found], indent=1))
         return
@@ -150,6 +157,27 @@ def main() -> None:
     for row in rows_of(found):
         table.add_row(*row)
     Console().print(table)
+
+
+def read(paths: str) -> list[tuple[str, str, Predicted]]:
+    """Returns what was measured before, device by device."""
+    rows = [row for path in paths.split(",") for row in json.loads(Path(path).read_text("utf-8"))]
+    order = {
+        device: number for number, device in enumerate(dict.fromkeys(r["device"] for r in rows))
+    }
+    rows.sort(key=lambda row: order[row["device"]])
+    return [
+        (
+            row["device"],
+            row["model"],
+            Predicted(
+                tuple(row["run"]),
+                tuple(row["on_device"]),
+                {op: tuple(seconds) for op, seconds in row["ops"].items()},
+            ),
+        )
+        for row in rows
+    ]
 
 
 def _as_dict(device: str, model: str, one: Predicted) -> dict[str, Any]:

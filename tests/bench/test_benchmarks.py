@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -178,6 +179,37 @@ def test_predictions_become_a_page_and_a_table(
     assert "1 of 2 runs are within 20 %" in text and "- cpu: numpy" in text
     assert "| cpu | ResNet-18 | run | 100 ms | 110 ms | 1.10 |" in text
     assert "|  |  | relu | 0 us | 100 us | - |" in text
+
+
+def test_a_page_of_predictions_is_made_of_earlier_results(
+    runner: CliRunner,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One model in each file, and on the page device by device."""
+    import prediction
+
+    from vksched.bench.prediction import Predicted
+
+    def measured(device: str, model: Any) -> Predicted:
+        number = 1 + len(model.name) + 100 * (device == "b")
+        return Predicted((0.1, number / 100), (0.05, number / 200), {"conv": (0.01, 0.02)})
+
+    monkeypatch.setattr(prediction, "measure", measured)
+    options, every = ["prediction.py", "--devices", "a,b"], ["ResNet", "pipeline"]
+    for case in every:
+        monkeypatch.setattr(sys, "argv", [*options, "--case", case, "--json"])
+        prediction.main()
+        (tmp_path / f"{case}.json").write_text(capsys.readouterr().out, "utf-8")
+    monkeypatch.setattr(prediction, "measure", lambda *_: pytest.fail("it was measured before"))
+    found = prediction.read(",".join(str(tmp_path / f"{case}.json") for case in every))
+    names = [(device, model) for device, model, _ in found]
+    assert names == [(d, m) for d in "ab" for m in ("ResNet-18", "pipeline.py")]
+    for device, model, one in found:
+        assert one == measured(device, prediction.models_of(model)[0])
+    text = prediction.as_page(found, {"a": "A", "b": "B"}, None)
+    assert "wanted the" not in text and "of 4 runs are within" in text
 
 
 def test_a_prediction_that_is_far_off_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from vksched.plan.make.memory import aligned
 from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.vulkan import probe
 from vksched.trace import SystemClock
-from vksched.tuner.calibrate import PASSES, SIZES, Clocked, calibrate
+from vksched.tuner.calibrate import MOST_PASSES, PASSES, SIZES, SPREAD_S, Clocked, calibrate
 from vksched.tuner.calibration import Calibration, Overheads, speeds_of
 from vksched.tuner.calibrator import open_rig_of
 from vksched.tuner.rig import SessionRig, Transfer
@@ -150,22 +150,39 @@ class Disturbed(Scripted):
         return super().seconds(op, call, weights) * (8.0 if number in self.bad else 1.0)
 
 
-@pytest.mark.parametrize("bad", [(), (0,), (1, 4), (0, 1, 2)])
-def test_passes_that_were_disturbed_do_not_count(bad: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("bad", [range(0), range(1), range(10, 20), range(0, MOST_PASSES, 3)])
+def test_passes_that_were_disturbed_do_not_count(bad: range) -> None:
     rig, known = Disturbed(bad), Calibration(speeds_of(SPEC))
     wanted = wanted_of(small(), SPEC)
-    found = calibrate(rig, wanted, known, Clocked(), silent, passes=PASSES)
+    found = calibrate(rig, wanted, known, Clocked(), silent, thorough=True)
     calls = [call.op.name for call in wanted]
-    assert rig.asked[-PASSES * len(calls) :] == PASSES * calls  # once for all before twice for one
+    asked = rig.asked[1 + len(SIZES) :]
+    assert len(asked) == MOST_PASSES * len(calls), "time hardly passes here"
+    assert asked == MOST_PASSES * calls, "once for all before twice for one"
     quiet = calibrate(Disturbed(()), wanted, known, Clocked(), silent)
     assert found.samples == quiet.samples
     assert found.bytes_per_s == quiet.bytes_per_s > 0
 
 
+@pytest.mark.parametrize(("pass_s", "passes"), [(0.75 * SPREAD_S, PASSES), (SPREAD_S / 8, 8)])
+def test_passes_go_on_until_there_are_enough_and_time_has_passed(
+    pass_s: float, passes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig, wanted = Scripted(), wanted_of(small(), SPEC)
+    calls = {call.op.name for call in wanted}
+
+    def spent_s(_: Clocked) -> float:
+        return sum(name in calls for name in rig.asked) * pass_s / len(wanted)
+
+    monkeypatch.setattr(Clocked, "spent_s", property(spent_s))
+    calibrate(rig, wanted, Calibration(speeds_of(SPEC)), Clocked(), silent, thorough=True)
+    assert sum(name in calls for name in rig.asked) == passes * len(wanted)
+
+
 def test_a_budget_that_ends_in_a_pass_leaves_what_was_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rig, known, budget = Disturbed((1,)), Calibration(speeds_of(SPEC)), Clocked()
+    rig, known, budget = Scripted(), Calibration(speeds_of(SPEC)), Clocked()
     wanted, told = wanted_of(small(), SPEC), list[tuple[int, int]]()
 
     def tell(what: str, done: int, total: int) -> None:
@@ -173,11 +190,11 @@ def test_a_budget_that_ends_in_a_pass_leaves_what_was_measured(
         if done == len(wanted) + 1:
             monkeypatch.setattr(budget, "budget_s", 0.0)
 
-    found = calibrate(rig, wanted, known, budget, tell, passes=PASSES)
+    found = calibrate(rig, wanted, known, budget, tell, thorough=True)
     assert sum(call.op.name in rig.asked for call in wanted) == len(wanted)
     assert len(rig.asked) - 1 - len(SIZES) == len(wanted) + 2
     assert found.samples == calibrate(Scripted(), wanted, known, Clocked(), silent).samples
-    assert all(done <= total for done, total in told) and told[-1][0] == told[-1][1]
+    assert all(done <= total for done, total in told) and told[-1] == (1, 1)
 
 
 @pytest.mark.parametrize("error", [OutOfMemory("full"), UnsupportedOp("no")])

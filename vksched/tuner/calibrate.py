@@ -3,9 +3,9 @@
     overheads --> transfers each way, by size --> calls, one after the other, while time is left
                                                     pass 1: a b c d   pass 2: a b c d   ...
 
-Another program, or a processor that changes its speed, often makes calls longer for a tenth of a
-second or more. So there are several passes over all calls, and of a call's times the lower quartile
-counts: four passes of five have to be bad to spoil it.
+Another program, or a processor that changes its speed, often makes calls longer for some tenths of
+a second. So there are passes over all calls for some seconds, and the median of a call's times
+counts: half of the passes have to be bad to spoil it.
 
 Every step gives a result that can be used alone. A call that would take half a second is not
 measured, nor is one that the device refuses. Complexity: one submission, or a few, for each call
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import statistics
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ from ..ops.core.op import Call, Op
 from ..plan.cost import COPY_IN, COPY_OUT, call_work, way_of
 from .calibration import Calibration, Overheads, Sample, fit_link, sample_of, speeds_of
 from .calls import shader_hash
-from .rig import Transfer, lower_quartile
+from .rig import Transfer
 from .samples import Wanted
 from .search import LONGEST_S
 
@@ -37,8 +38,8 @@ SIZES = (1 << 12, 1 << 16, 1 << 20, 1 << 23)
 
 SUBMISSIONS, TRANSFERS = FIRST_STEPS = (("submissions", ""), ("transfers", ""))
 """What is noted while these are measured, as op and bound are for a call."""
-PASSES = 5
-"""Over all calls, where time is left."""
+PASSES, MOST_PASSES, SPREAD_S = 5, 100, 2.0
+"""There are so many passes at least, where time is left, and at most until they took so long."""
 LONG_ENOUGH = 10
 """Times the launch: what is shorter says nothing of the device's rates."""
 
@@ -92,12 +93,12 @@ def calibrate(
     budget: Clocked,
     tell: Tell,
     note: Note | None = None,
-    passes: int = 1,
+    thorough: bool = False,
 ) -> Calibration:
     """Returns what is known of a device with what was measured now.
 
     known: what needs no measuring: overheads and links that it has, and calls that are not wanted.
-    passes: how often each call is measured at most; once comes before twice for all of them.
+    thorough: whether to measure in several passes; else there is one.
 
     Raises:
         DeviceError: the device failed.
@@ -114,13 +115,13 @@ def calibrate(
         tell(f"{rig.name} transfers", 0, len(calls))
         _begin(note, TRANSFERS)
         found = _with_links(found, rig, budget)
-    taken = _taken(rig, calls, budget, tell, note, passes)
+    taken = _taken(rig, calls, budget, tell, note, thorough)
     samples: list[Sample] = []
     flops_per_s = bytes_per_s = 0.0
     for call, times in zip(calls, taken, strict=True):
         if not times:
             continue
-        taken_s = lower_quartile(times)
+        taken_s = statistics.median(times)
         shaders = shader_hash(call.op.name) if rig.spec.kind == "vulkan" else ""
         samples.append(
             sample_of(
@@ -137,7 +138,7 @@ def calibrate(
         work = call_work(rig.spec, call.op, call.call)
         flops_per_s = max(flops_per_s, work.flops / taken_s)
         bytes_per_s = max(bytes_per_s, work.bytes_moved / taken_s)
-    tell(rig.name, passes * len(calls), passes * len(calls))
+    tell(rig.name, 1, 1)
     return known.plus(
         replace(
             found,
@@ -154,22 +155,26 @@ def _taken(
     budget: Clocked,
     tell: Tell,
     note: Note | None,
-    passes: int,
+    thorough: bool,
 ) -> list[list[float]]:
     """Returns the seconds of each call, by pass; none of a call that cannot be measured, or that
     the budget did not reach.
     """
     taken: list[list[float]] = [[] for _ in calls]
-    for done in range(passes):
+    least, most = (PASSES, MOST_PASSES) if thorough else (1, 1)
+    start_s, done = budget.spent_s, 0
+    while done < least or (done < most and budget.spent_s - start_s < SPREAD_S):
         for number, (call, times) in enumerate(zip(calls, taken, strict=True)):
             if budget.over:
                 return taken
             if len(times) < done:
                 continue  # it could not be measured
-            tell(f"{rig.name} {call.op.name}", done * len(calls) + number, passes * len(calls))
+            at = min(done, least - 1) * len(calls) + number
+            tell(f"{rig.name} {call.op.name}", at, least * len(calls))
             taken_s = _seconds(rig, call, note)
             if taken_s is not None:
                 times.append(taken_s)
+        done += 1
     return taken
 
 

@@ -26,7 +26,7 @@ from ..runtime.device import Device
 from ..runtime.host.threads import usable_cores
 from ..trace import Clock, Event, Trace
 from .attempts import Attempt
-from .calibrate import FIRST_STEPS, PASSES, Clocked, Tell, calibrate
+from .calibrate import FIRST_STEPS, Clocked, Tell, calibrate
 from .calibration import Calibration, speeds_of, through
 from .cost_store import CostStore
 from .device_files import Identity
@@ -156,8 +156,7 @@ class Calibrator:
         attempt, failed = self._attempt(device.spec), False
         try:
             rig = self._open_rig(device, host, clock)
-            passes = PASSES if again else 1
-            found = calibrate(rig, calls, base, budget, tell, attempt, passes)
+            found = calibrate(rig, calls, base, budget, tell, attempt, thorough=again)
         except (OutOfMemory, DeviceTimeout):  # it works for somebody else; a run will see
             return known
         except DeviceError as error:
