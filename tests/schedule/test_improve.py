@@ -9,7 +9,7 @@ from drawn_tasks import Instance, drawn, instances
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vksched.schedule import Task, TaskGraph, Topology, schedule
+from vksched.schedule import Link, Task, TaskGraph, Topology, schedule
 from vksched.schedule.improve.chains import Chains
 from vksched.schedule.improve.loads import Loads
 from vksched.schedule.improve.local import Local
@@ -176,6 +176,15 @@ def test_loads_are_those_of_the_devices_after_every_move() -> None:
     plan = schedule(*drawn(5, 50, 4), objective="throughput", budget_s=0.1)
     assert plan.period_s <= top
     assert plan.ratio <= 1.05
+
+
+def test_a_stream_whose_tasks_take_no_time_and_whose_transfers_do_is_scheduled() -> None:
+    # the largest load is that of a link; the device that is fullest by tasks may have none
+    where = Topology(["p", "q", "r"], default_link=Link(bandwidth=1.0))
+    tasks = [Task("a", {"q": 0.0}), Task("b", {"q": 0.0, "r": 0.0}), Task("c", {"r": 0.0})]
+    chain = TaskGraph(tasks, [("a", "b", 3), ("b", "c", 2)])
+    plan = schedule(chain, where, objective="throughput", links="exclusive", budget_s=0.1)
+    assert plan.verify().period_s in (2.0, 3.0)
 
 
 def test_throughput_fills_devices_evenly_where_latency_cannot() -> None:

@@ -40,6 +40,7 @@ def test_auto_finds_the_best_of_three_tasks() -> None:
     ("words", "told"),
     [
         ({"policy": "hefft"}, "try heft"),
+        ({"policy": None}, "known policy, got None; try auto"),
         ({"policy": "single:p7"}, "known device, got 'p7'; try p"),
         ({"objective": "speed"}, "known objective"),
         ({"links": "shared"}, "parallel or exclusive"),

@@ -28,6 +28,8 @@ def test_edges_given_twice_are_one_transfer() -> None:
         ([("a", "b", -1)], "0 or more bytes"),
         ([("a", "b", float("nan"))], "0 or more bytes"),
         ([("a", "b", float("inf"))], "0 or more bytes"),
+        ([("a", "b", 1, 5)], "producer, consumer and maybe bytes, got"),
+        ([("a",)], "producer, consumer and maybe bytes, got"),
         ([("a", "a", 1)], "no circle, got a -> a"),
         ([("a", "b", 1), ("b", "c", 1), ("c", "b", 1)], "no circle, got (b -> c -> b|c -> b -> c)"),
     ],
@@ -53,6 +55,7 @@ def test_tasks_that_are_none_are_refused() -> None:
         ({("p", "x"): Link()}, "links between p, q"),
         ({("p", "p"): Link()}, "between two devices"),
         ({("p", "q"): Link(bandwidth=0.0)}, "speed above 0"),
+        ({("p", "q"): Link(bandwidth=1e-320)}, "speed above 0"),
         ({("p", "q"): Link(latency_s=-1.0)}, "latency of 0 or more"),
     ],
 )

@@ -103,7 +103,7 @@ def find_policy(problem: Problem, policy: str) -> Callable[[Problem], Placed]:
     Raises:
         PlanError: there is none of that name.
     """
-    if policy.startswith(SINGLE):
+    if isinstance(policy, str) and policy.startswith(SINGLE):
         device = policy[len(SINGLE) :]
         if device not in problem.where.devices:
             raise PlanError(_unknown("device", device, list(problem.where.devices)))

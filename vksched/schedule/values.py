@@ -12,6 +12,7 @@ Complexity: linear in tasks, edges and links. Examples: tests/schedule/test_sche
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -76,6 +77,10 @@ class TaskGraph:
         full: list[tuple[str, str, float]] = []
         arcs: dict[tuple[int, int], float] = {}
         for edge in edges:
+            if len(edge) not in (2, 3):
+                raise GraphError(
+                    f"[tasks] expected edges of producer, consumer and maybe bytes, got {edge!r}"
+                )
             size = edge[2] if len(edge) == 3 else 0
             full.append((edge[0], edge[1], size))
             for end in edge[:2]:
@@ -186,7 +191,8 @@ class Topology:
                 raise PlanError(f"[topology] expected links between {known}, got {ends!r}")
             if ends[0] == ends[1]:
                 raise PlanError(f"[topology] expected links between two devices, got {ends!r}")
-            if not (link.bytes_per_s > 0 and 0 <= link.latency_s < math.inf):
+            # slower than that, a byte takes more seconds than there are numbers
+            if not (link.bytes_per_s >= sys.float_info.min and 0 <= link.latency_s < math.inf):
                 raise PlanError(
                     f"[topology] expected a speed above 0 and a latency of 0 or more for {ends!r}, "
                     f"got {link!r}"

@@ -85,6 +85,8 @@ class Loads:
         """Makes a task of the fullest device and another one change devices, if that helps."""
         top = int(self.load.argmax())
         tasks = np.nonzero(self.device == top)[0]
+        if not tasks.size:  # no task takes any time, only transfers do
+            return False
         t = int(rng.choice(tasks.tolist()))
         row = self._cost[self._kind[t]]
         other = self._cost[self._kind, top]
