@@ -175,6 +175,9 @@ def test_a_machine_keeps_its_costs_as_json() -> None:
         {"curves": {"relu/bytes": [[math.inf, 3]]}},
         {"curves": [1]},
         {"paces": {"relu": 0}},
+        {"launch_s": 1.0},
+        {"curves": {"relu/bytes": [[1, 2]]}},
+        {"curves": {"relu/bytes": [[1, 2]]}, "calls": 0},
     ],
 )
 def test_costs_that_say_nothing_sensible_are_refused(data: object) -> None:

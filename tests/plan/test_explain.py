@@ -227,6 +227,14 @@ def test_text_of_a_large_plan_is_a_screen_or_two() -> None:
     assert "  null:0: 500 nodes and weights" in lines
 
 
+def test_of_runs_that_decide_it_is_not_told_that_all_fits_one_device() -> None:
+    graph, _ = vs.build_graph(mlp(2)[0])
+    for policy in ("dynamic", "steal"):
+        text = vs.plan_graph(graph, make_machine(2), policy=policy).explain()
+        assert "null:1 has no work: each run decides again" in text
+        assert "what GPUs can run fits" not in text
+
+
 def test_gpus_behind_those_that_have_all_work_are_told() -> None:
     told = "null:1 has no work: what GPUs can run fits null:0; try "
     plan = make_plan(mlp(2)[0], machine=make_machine(2))

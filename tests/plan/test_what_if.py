@@ -90,6 +90,15 @@ def test_a_device_that_is_added_counts_by_its_speed_and_its_link() -> None:
     assert any(line.startswith("+near makes a run ") and "shorter" in line for line in told)
 
 
+def test_a_change_that_changes_nothing_has_its_place_in_the_table() -> None:
+    base = machine(SLOW)
+    card = DeviceSpec("card", "null", flops_per_s=FAST, bytes_per_s=FAST)
+    back = without(with_device(base, card), "card")
+    found = compare_plan(plan_of(branches(2, 2), base), [Change("+card,-card", back)])
+    assert row(found, "+card,-card") is found.rows[0]
+    assert "as it is, +card,-card" in found.as_text()
+
+
 def test_equal_devices_are_asked_about_once() -> None:
     asked: list[Machine] = []
     where = machine(SLOW, SLOW, SLOW, FAST, SLOW)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -280,6 +281,17 @@ def test_the_cpu_cannot_be_slowed() -> None:
     for cpu in ("cpu", CpuDevice(DeviceSpec("cpu", "cpu"))):
         with pytest.raises(DeviceError, match=r"\[SlowedDevice\] expected .* other than the cpu"):
             SlowedDevice(cpu)
+
+
+@pytest.mark.parametrize("times", [0, 0.5, -4.0, math.nan, math.inf, "4", None])
+def test_a_slowdown_is_a_number_of_at_least_1(times: float) -> None:
+    (device,) = null_devices(vs.SimulatedClock(), 1e9)
+    with pytest.raises(DeviceError, match="expected a slowdown of at least 1, got"):
+        SlowedDevice(device, slowdown=times)
+    slowed = SlowedDevice(device)
+    with pytest.raises(DeviceError, match="expected a slowdown of at least 1, got"):
+        slowed.slowdown = times
+    assert slowed.slowdown == 1.0
 
 
 @pytest.mark.fewer_sets

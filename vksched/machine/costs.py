@@ -151,6 +151,9 @@ class Costs:
             for name in _NUMBERS & data.keys():
                 given[name] = _number(data[name])
             given["calls"] = int(given.get("calls", 0))
+            unused = sorted((_NUMBERS | {"curves"}) & data.keys() - {"calls"})
+            if unused and not given["calls"]:  # then nothing counts as measured
+                raise ValueError(f"got {unused[0]} without calls; try calls: 1")
             given["when"] = str(data.get("when", ""))
             given["curves"] = tuple(
                 Curve(str(kind), _points(points))

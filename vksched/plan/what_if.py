@@ -308,7 +308,7 @@ def compare(
         if at is None:
             seen[other] = len(rows)
             rows.append(outcome(kind, devices, text, other, plan_on))
-        elif at:
+        elif at or kind == "change":  # what the caller asks about has its place, whatever it is
             rows[at] = replace(rows[at], text=f"{rows[at].text}, {text}")
 
     if each:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 
-from ..errors import DeviceTimeout
+from ..errors import DeviceError, DeviceTimeout
 from ..plan.value import PlanValue
 from ..types import Progress
 from .device import Device, Session, Times
@@ -25,13 +25,26 @@ class SlowedDevice(WrappedDevice):
 
     device: a Vulkan device's name or any Device with a real clock but the CPU. slowdown: at least
     1, how many times longer than they really do.
+
+    Raises:
+        DeviceError: the slowdown is below 1 or not finite, the device is the CPU, or there is none.
     """
 
     def __init__(self, device: str | Device, slowdown: float = 1.0) -> None:
+        self.slowdown = slowdown  # refused before anything is opened
         super().__init__(device)
-        self.slowdown = slowdown
         self.free_s = -math.inf
         """When all that was submitted before seems to end."""
+
+    @property
+    def slowdown(self) -> float:
+        return self._slowdown
+
+    @slowdown.setter
+    def slowdown(self, times: float) -> None:
+        if not (isinstance(times, (int, float)) and 1 <= times < math.inf):
+            raise DeviceError(f"[SlowedDevice] expected a slowdown of at least 1, got {times!r}")
+        self._slowdown = float(times)
 
     def prepare(
         self, plan: PlanValue, index: int, progress: Progress | None = None
@@ -53,7 +66,7 @@ class SlowedSession(WrappedSession):
     def submit(self, slot: int, split: int, ticket: int) -> None:
         self._ends_s.pop((slot, split), None)
         self._sent_s[slot, split] = time.perf_counter()
-        self._slow[slot, split] = max(1.0, self._device.slowdown)
+        self._slow[slot, split] = self._device.slowdown
         self._session.submit(slot, split, ticket)
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:

@@ -72,7 +72,9 @@ def idle_lines(plans: Sequence[PlanValue], asking: Asking = PYTHON) -> list[str]
         return []
     verb = "has" if len(idle) == 1 else "have"
     why = f"what GPUs can run fits {', '.join(working)}"
-    if all(plan.decision for plan in plans):
+    if any(plan.policy in ("dynamic", "steal") for plan in plans):
+        why = "each run decides again, and this is how that ends"
+    elif all(plan.decision for plan in plans):
         why = "no plan over more devices won by enough, by simulation"
     return [f"{', '.join(idle)} {verb} no work: {why}; try {asking.place}"]
 
