@@ -45,6 +45,8 @@ def test_auto_finds_the_best_of_three_tasks() -> None:
         ({"objective": "speed"}, "known objective"),
         ({"links": "shared"}, "parallel or exclusive"),
         ({"budget_s": -1.0}, "budget of 0 or more"),
+        ({"budget_s": float("nan")}, "budget of 0 or more"),
+        ({"budget_s": float("inf")}, "budget of 0 or more"),
     ],
 )
 def test_unknown_words_are_refused(words: dict[str, object], told: str) -> None:

@@ -9,6 +9,7 @@ Complexity: that of the policy. Examples: tests/schedule/test_make.py.
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ def schedule(
             f"[schedule] expected watts of every device for the objective {goal.name}, got none of "
             f"{without[0]}; try Topology(..., watts={{{without[0]!r}: Watts(busy, idle), ...}})"
         )
-    if budget_s is not None and not budget_s >= 0:
+    if budget_s is not None and not 0 <= budget_s < math.inf:  # a search of its own never ends
         raise PlanError(f"[schedule] expected a budget of 0 or more seconds, got {budget_s!r}")
     problem = make_problem(tasks, where, links)
     if policy == "auto":
