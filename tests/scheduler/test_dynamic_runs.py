@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,12 +18,12 @@ import vksched as vs
 from vksched.errors import DeviceError, IndexOutOfRange
 from vksched.machine.spec import DeviceSpec
 from vksched.plan.dynamic.options import DynamicPlan
-from vksched.runtime.device import Device
+from vksched.runtime.device import Device, Times
 from vksched.runtime.dynamic import DynamicExecutor
 from vksched.runtime.faulty import KINDS
 from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.null import NullSession
-from vksched.runtime.slowed import SlowedDevice
+from vksched.runtime.slowed import SlowedDevice, SlowedSession
 
 POLICIES = ("dynamic", "steal")
 GRAPHS = 30
@@ -292,6 +293,34 @@ def test_a_slowdown_is_a_number_of_at_least_1(times: float) -> None:
     with pytest.raises(DeviceError, match="expected a slowdown of at least 1, got"):
         slowed.slowdown = times
     assert slowed.slowdown == 1.0
+
+
+class EndedSession:
+    """A session all of whose splits have ended; each took so many seconds."""
+
+    def __init__(self, *taken_s: float) -> None:
+        self._taken_s = taken_s
+
+    def submit(self, slot: int, split: int, ticket: int) -> None:
+        pass
+
+    def ends_s(self, slot: int, split: int) -> float:
+        return -math.inf
+
+    def times_s(self, slot: int, split: int) -> Times:
+        return self._taken_s[split], self._taken_s[split]
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 4.0])
+def test_a_slowed_device_does_not_wait_until_the_host_asks(slowdown: float) -> None:
+    device = SlowedDevice(null_devices(vs.SimulatedClock(), 1e9)[0], slowdown)
+    session = SlowedSession(device, EndedSession(0.0, 0.0, 100.0))  # type: ignore[arg-type]
+    before_s = time.perf_counter()
+    for split in range(3):
+        session.submit(0, split, 1)
+    after_s = time.perf_counter()
+    assert session.ends_s(0, 2) is None  # only now does the host ask for any of them
+    assert before_s + 100 * slowdown <= device.free_s <= after_s + 100 * slowdown
 
 
 @pytest.mark.fewer_sets

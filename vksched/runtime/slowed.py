@@ -4,7 +4,8 @@ gets hot or another program takes its turn?
     SlowedDevice("vulkan:0", slowdown=4.0)       each submission seems to take four times as long
 
 The work is the wrapped device's own. Its submissions end later, one after the other, each by what
-it really took times the slowdown. `slowdown` may be set at any time, also while runs go on.
+it really took times the slowdown, whenever the host asks. Only without timestamps does what the
+host saw count. `slowdown` may be set at any time, also while runs go on.
 Examples: tests/scheduler/test_dynamic_runs.py, benchmarks/slowdown.py.
 """
 
@@ -102,9 +103,9 @@ class SlowedSession(WrappedSession):
     def _end_one(self, key: tuple[int, int]) -> None:
         sent_s = self._sent_s.pop(key)
         taken_s, _ = self._session.times_s(*key)
-        now_s = time.perf_counter()
-        if taken_s is None:  # a driver without timestamps: what the host saw
-            taken_s = now_s - max(sent_s, self._device.free_s)
         start_s = max(sent_s, self._device.free_s)
-        end_s = max(now_s, start_s + self._slow[key] * max(0.0, taken_s))
+        if taken_s is None:  # a driver without timestamps: what the host saw
+            taken_s = time.perf_counter() - start_s
+        # the clock says when the host asked; by then the next one may have been at work for long
+        end_s = start_s + self._slow[key] * max(0.0, taken_s)
         self._device.free_s = self._ends_s[key] = end_s
