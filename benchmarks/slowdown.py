@@ -2,12 +2,14 @@
 
     python benchmarks/slowdown.py [--devices vulkan:0,vulkan:1] [--null] [--runs 40] [--slowdown 4]
         [--repeats 3] [--json]
+    python benchmarks/slowdown.py --devices vulkan:1,cpu        numpy, too, but not as the first
 
 The first device takes `slowdown` times as long from the middle on: a null device on its simulated
 clock, a real one in a wrapper that lets its submissions end later. Each policy carries out the same
 stream. Beside it stands the plan that knew: for each half the fastest of the plans that never
-change, measured in that half alone. Streams take turns; of each the fastest of some repeats counts.
-Printed are seconds and ratios.
+change, measured in that half alone. No policy knows anything of the devices before: what was
+calibrated of one of them would help some policies more than others. Streams take turns; of each the
+fastest of some repeats counts. Printed are seconds and ratios.
 """
 
 from __future__ import annotations
@@ -57,17 +59,20 @@ GRAPHS: dict[str, Callable[[], vs.Tensor]] = {
 class Stage:
     """Devices whose first one can be slowed down, and their clock."""
 
-    devices: list[SlowedDevice | vs.NullDevice]
+    devices: list[SlowedDevice | vs.NullDevice | str]
     trace: vs.Trace
     now: Callable[[], float]
 
     def slow(self, slowdown: float) -> None:
-        self.devices[0].slowdown = slowdown
+        first = self.devices[0]
+        assert not isinstance(first, str)
+        first.slowdown = slowdown
 
 
 def open_stage(names: Sequence[str], null: bool) -> Stage:
     if not null:
-        return Stage([SlowedDevice(name) for name in names], vs.Trace(), time.perf_counter)
+        slowed = [name if name == "cpu" else SlowedDevice(name) for name in names]
+        return Stage(slowed, vs.Trace(), time.perf_counter)
     clock = vs.SimulatedClock()
     specs = [
         DeviceSpec(f"null:{i}", "null", flops_per_s=s, bytes_per_s=s, submit_s=2e-5)
@@ -86,7 +91,7 @@ def stream_s(
 ) -> float:
     """Returns the seconds of a run for each slowdown, after two that nobody counts."""
     stage = open_stage(names, null)
-    given = {"trace": stage.trace, "optimize": False, "copies": 1, "timeout_s": 1e3}
+    given = {"trace": stage.trace, "optimize": False, "copies": 1, "timeout_s": 1e3, "tune": False}
     with vs.Scheduler(stage.devices, policy=policy, **given) as sched:  # type: ignore[arg-type]
         at = {"*": sched.devices[int(place)].name} if place else None
         run = sched.compile(output, at)
@@ -107,9 +112,9 @@ def main() -> None:
     parser.add_argument("--slowdown", type=float, default=4.0)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
-    names = [] if options.null else vulkan_names(options)[:2]
-    if len(names) < 2 and not options.null:
-        raise SystemExit("expected two Vulkan devices; try --null")
+    names = options.devices.split(",") if options.devices else vulkan_names(options)[:2]
+    if not options.null and (len(names) != 2 or names[0] == "cpu"):
+        raise SystemExit("expected two devices, the first of them a Vulkan device; try --null")
     half = options.runs // 2
     rows: list[dict[str, object]] = []
     table = Table("graph", "knew", "dynamic", "steal", "auto", "ratio dynamic", "steal", "auto")

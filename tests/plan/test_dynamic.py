@@ -20,6 +20,7 @@ from vksched.machine.links import Link
 from vksched.machine.spec import DeviceSpec
 from vksched.plan.check.happens import check_plan
 from vksched.plan.check.verify import verify_plan
+from vksched.plan.dynamic.company import Company
 from vksched.plan.dynamic.dispatch import DEPTH, Dispatch, Earliest, Sent, Speeds, Stealing, Tape
 from vksched.plan.dynamic.options import DynamicPlan, Options, Piece
 from vksched.plan.dynamic.simulate import simulate_options
@@ -170,8 +171,8 @@ def test_what_the_host_did_too_early_is_found() -> None:
 
 def test_two_devices_with_room_for_a_part_each_have_all_together() -> None:
     size = 4 * 128 * 128
-    where = machine(SLOW, SLOW, cpu=1e6, memory_bytes=36 * size, page_bytes=4 * size)
-    made = planned(layers(8, vs.input("x", (128, 128))), where)
+    where = machine(SLOW, SLOW, cpu=1e6, memory_bytes=6 * size, page_bytes=size)
+    made = planned(layers(8, vs.input("x", (4, 128))), where)
     pieces = options_of(made).pieces
     assert all(where.cpu not in p.seconds for p in pieces)
     assert any(len(p.seconds) == 1 for p in pieces) and used(made) == {A, B}
@@ -195,6 +196,19 @@ def test_a_long_piece_is_cut_so_that_no_submission_is_too_long() -> None:
     where = machine(1e6, 1e4)
     pieces = options_of(planned(layers(4, vs.input("x", (128, 128))), where)).pieces
     assert all(len(p.nodes) == 1 for p in pieces)
+
+
+def test_what_nothing_can_run_beside_is_one_piece() -> None:
+    pieces = options_of(planned(branches(1, 12), machine(SLOW, SLOW))).pieces
+    assert len(pieces) == 1 and set(pieces[0].seconds) == {0, 1}
+    x = layers(4, vs.input("x", (128, 128)), "first.")
+    ends = [layers(4, x, f"b{i}.") for i in range(2)]
+    output = layers(4, vs.add(*ends), "last.")
+    pieces = options_of(planned(output, machine(SLOW, SLOW))).pieces
+    nodes = vs.build_graph(output)[0].nodes
+    names = [{nodes[n].name.split(".")[0] for n in piece.nodes} for piece in pieces]
+    assert sum("first" in found for found in names) == sum("last" in found for found in names) == 1
+    assert not any({"b0", "b1"} <= found for found in names)
 
 
 # -- what the user says ----------------------------------------------------------------------------
@@ -354,6 +368,71 @@ def test_a_tape_without_its_end_makes_no_sound_plan() -> None:
     with pytest.raises(PlanError, match="not complete"):
         verify_plan(plan_of(options, Tape(tape.sent, ()), "dynamic"))
     assert all(source == HOST or source >= 0 for s in tape.sent for _, source in s.brought)
+
+
+# -- one device alone ------------------------------------------------------------------------------
+
+
+def company_of_two() -> Company:
+    """Eight pieces, which take a second each on both devices."""
+    each = {0: 1.0, 1: 1.0}
+    options = by_hand([((), name, each) for name in "abcdefgh"])
+    made = planned(branches(2, 2), machine(SLOW, SLOW))
+    return Company(replace(options, on=options_of(made).on))
+
+
+def test_a_device_that_is_faster_alone_stays_alone_until_it_slows_down() -> None:
+    company, speeds = company_of_two(), Speeds(3)
+    assert company.choose(speeds) is None
+    company.see(99.0, cold=True)
+    assert company.choose(speeds) is None  # a first run says nothing
+    for _ in range(9):
+        company.see(20.0 if company.alone is None else 8.0)
+        assert company.choose(speeds) == 0
+    company.see(9.0)
+    company.see(12.0)
+    assert company.choose(speeds) == 0  # one run that was held up
+    company.see(32.0)
+    assert company.choose(speeds) is None
+    for _ in range(4):
+        speeds.see(0, 1.0, 4.0)
+    company.see(20.0)
+    assert company.choose(speeds) == 1
+
+
+def test_devices_that_help_each_other_stay_together() -> None:
+    company, speeds = company_of_two(), Speeds(3)
+    for _ in range(50):
+        company.see(4.0)
+        assert company.choose(speeds) is None
+
+
+def test_what_a_device_really_takes_alone_decides() -> None:
+    company, speeds, took = company_of_two(), Speeds(3), {None: 10.0, 0: 15.0}
+    chosen = []
+    for _ in range(500):
+        company.see(took[company.alone])
+        chosen.append(company.choose(speeds))
+    lost = sum(took[who] - 10.0 for who in chosen)
+    assert chosen[:3] == [0, 0, None] and chosen.count(0) > 2  # it is tried again,
+    assert lost < 0.03 * 500 * 10.0  # but rarely
+
+
+def test_together_is_tried_again_but_rarely() -> None:
+    company, speeds, took = company_of_two(), Speeds(3), {None: 20.0, 0: 8.0}
+    chosen = []
+    for _ in range(1000):
+        company.see(took[company.alone])
+        chosen.append(company.choose(speeds))
+    assert 2 <= chosen.count(None) < 0.03 * 1000 * 8.0 / 12.0
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_device_alone_gets_all_at_once(policy: str) -> None:
+    options = by_hand([((), name, {0: 1.0, 1: 9.0}) for name in "abcdefgh"])
+    dispatches: dict[str, type[Dispatch]] = {"dynamic": Earliest, "steal": Stealing}
+    dispatch = dispatches[policy](options, Speeds(3), 1)
+    assert [device for _, device in send(dispatch, 0.0)] == [1] * 8
 
 
 # -- a device that slows down ----------------------------------------------------------------------

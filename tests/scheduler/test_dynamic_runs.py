@@ -108,11 +108,13 @@ def test_a_slow_device_does_not_change_the_pace_of_another_one(policy: str) -> N
     with vs.Scheduler(
         [slow, steady], trace=vs.Trace(clock), policy=policy, optimize=False, timeout_s=1e6
     ) as sched:
-        run = sched.compile(branches())
+        run = sched.compile(branches(8))
         slow.slowdown = 6.0
+        together = 0
         for _ in range(20):
             run(x=X)
-        assert {split.device for split in run.plan.splits} == {0, 1}
+            together += {split.device for split in run.plan.splits} == {0, 1}
+        assert together >= 3
         later = sched.compile(branches(count=2)).plan
         assert later.machine.devices[1].costs.pace("matmul") in (None, 1.0)
 
@@ -134,7 +136,7 @@ def test_a_device_that_fails_leaves_the_others_working(kind: str, at: int, polic
     with vs.Scheduler(
         [faulty, second], trace=vs.Trace(clock), policy=policy, optimize=False
     ) as sched:
-        run = sched.compile(branches())
+        run = sched.compile(branches(16, 4))
         with pytest.warns(vs.VkschedWarning, match=f"{A} failed"):
             result = run(x=X)
         assert np.array_equal(result, wanted_of(run))
@@ -150,7 +152,7 @@ def test_loss_is_found_at_every_call(call: str) -> None:
     first, second = null_devices(clock, 1e9, 1e9)
     faulty = vs.FaultyDevice(first, at=1, call=call)
     with vs.Scheduler([faulty, second], policy="dynamic", optimize=False) as sched:
-        run = sched.compile(branches())
+        run = sched.compile(branches(16, 4) if call == "stage" else branches())
         with pytest.warns(vs.VkschedWarning, match=f"{A} failed in piece"):
             assert np.array_equal(run(x=X), wanted_of(run))
 
@@ -160,7 +162,7 @@ def test_raise_gives_the_error_to_the_caller() -> None:
     first, second = null_devices(clock, 1e9, 1e9)
     faulty = vs.FaultyDevice(first, at=3)
     with vs.Scheduler([faulty, second], policy="dynamic", on_fault="raise") as sched:
-        run = sched.compile(branches())
+        run = sched.compile(branches(16, 4))
         with pytest.raises(DeviceError, match="injected"):
             run(x=X)
 

@@ -27,6 +27,7 @@ from ..plan.check import events
 from ..plan.check.events import Narrator
 from ..plan.check.happens import Checker, Finding, fail_on
 from ..plan.check.verify import verify_plan
+from ..plan.dynamic.company import Company
 from ..plan.dynamic.dispatch import POLICIES, Speeds, carry_out
 from ..plan.dynamic.options import DynamicPlan, Options
 from ..plan.dynamic.tape import plan_of
@@ -61,6 +62,7 @@ class DynamicExecutor(Carrier):
         super().__init__(plan, devices, trace, timeout_s, numbers, self.options.on)
         self.speeds = Speeds(len(plan.machine.devices))
         """How fast the devices are, as all runs so far showed."""
+        self._company = Company(self.options)
         self._warm: set[tuple[int, int]] = set()
         """Pieces that ran on a device: the first time pays for what drivers put off until then."""
         self.prepare(progress, self._make_session)
@@ -73,7 +75,8 @@ class DynamicExecutor(Carrier):
         with self._state:
             number, ticket = next(self._numbers), next(self._tickets) & 0xFFFFFFFF
         run = RunRecord(number, slot, ticket, feeds, observers, split=-1)
-        dispatch = POLICIES[self.plan.policy](self.options, self.speeds)
+        alone = self._company.choose(self.speeds)
+        dispatch = POLICIES[self.plan.policy](self.options, self.speeds, alone)
         about = self._trace, self._timeout_s, self._warm
         hands = _Hands(self.options, self._sessions, run, *about)
         start = self._trace.clock.now()
@@ -88,6 +91,7 @@ class DynamicExecutor(Carrier):
             self._settle(hands, interrupted=not isinstance(error, Exception))
             raise
         end = self._trace.clock.now()
+        self._company.see(end - start, hands.cold)
         plan = plan_of(self.options, dispatch.tape, self.plan.policy, self.plan.notes)
         if check.wanted():
             fail_on(judge(verify_plan(plan), hands.told))
@@ -183,6 +187,8 @@ class _Hands:
     complete_s: dict[int, float] = field(default_factory=dict)
     given: list[tuple[int, int]] = field(default_factory=list)
     """Devices with the splits that were submitted to them, or were about to be, in order."""
+    cold: bool = False
+    """Whether a piece ran on a device for the first time."""
     told: list[Deed] = field(default_factory=list)
     _of: dict[int, _Piece] = field(default_factory=dict)
     _entries: dict[int, list[int]] = field(default_factory=dict)
@@ -249,6 +255,7 @@ class _Hands:
             self.trace.emit(Event("wait", name, start, end, self.run.number, fields))
         if (piece, known.device) not in self.warm:
             self.warm.add((piece, known.device))
+            self.cold = True
             return piece, 0.0  # which says nothing
         return piece, own_s if own_s is not None else end - began_s
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -36,6 +36,8 @@ from .options import Options
 
 DEPTH = 2
 """Pieces that a device has at once: one to work on and one to go on with."""
+DEEP = 16
+"""The same where one device gets all, as nothing is to be decided while it works."""
 LOOK = 16
 """Ready pieces that are looked at for one decision, the most urgent ones."""
 GAIN = 0.5
@@ -69,7 +71,8 @@ class Speeds:
         seen = max(-MOST, min(MOST, math.log(taken_s / expected_s)))
         last = self._last[device]
         last.append(seen)
-        self._pace[device] += GAIN * (sorted(last)[(len(last) - 1) // 2] - self._pace[device])
+        gain = GAIN if len(last) > 1 else 1.0  # what was expected may be no more than a guess
+        self._pace[device] += gain * (sorted(last)[(len(last) - 1) // 2] - self._pace[device])
         if len(last) == SEVERAL:
             self._best[device] = min(self._best[device], self._pace[device])
         for other, pace in enumerate(self._pace):
@@ -118,11 +121,14 @@ class Hands(Protocol):
 
 
 class Dispatch:
-    """One run's decisions. Subclasses say which piece is next."""
+    """One run's decisions. Subclasses say which piece is next. alone: a device that has all pieces
+    and gets them all.
+    """
 
-    def __init__(self, options: Options, speeds: Speeds) -> None:
+    def __init__(self, options: Options, speeds: Speeds, alone: int | None = None) -> None:
         self.options = options
         self.speeds = speeds
+        self._alone = alone
         self.device_of: dict[int, int] = {}
         self.complete: set[int] = set()
         self.tape = Tape()
@@ -194,12 +200,16 @@ class Dispatch:
 
     # -- estimates ---------------------------------------------------------------------------------
 
+    def places(self, piece: int) -> Collection[int]:
+        """Returns the devices that a piece may go to in this run."""
+        return self.options.pieces[piece].seconds if self._alone is None else (self._alone,)
+
     def expected_s(self, piece: int, device: int) -> float:
         return self.options.pieces[piece].seconds[device] * self.speeds.of(device)
 
     def may_go(self, piece: int, device: int) -> bool:
         """Whether a piece can go to a device now: a value from elsewhere must be complete."""
-        if len(self.queues[device]) >= DEPTH:
+        if len(self.queues[device]) >= (DEPTH if self._alone is None else DEEP):
             return False
         return all(m == HOST or m in self.complete for _, m in self.missing(piece, device))
 
@@ -231,9 +241,9 @@ class Dispatch:
 class Earliest(Dispatch):
     """One queue, in order of urgency."""
 
-    def __init__(self, options: Options, speeds: Speeds) -> None:
+    def __init__(self, options: Options, speeds: Speeds, alone: int | None = None) -> None:
         self._ready: list[tuple[float, int]] = []
-        super().__init__(options, speeds)
+        super().__init__(options, speeds, alone)
 
     def arrive(self, piece: int) -> None:
         insort(self._ready, (-self.options.pieces[piece].rank, piece))
@@ -244,7 +254,7 @@ class Earliest(Dispatch):
             piece = entry[1]
             end_s, device = min(
                 (self.finish_s(piece, device, now_s, free_s[device]), device)
-                for device in self.options.pieces[piece].seconds
+                for device in self.places(piece)
             )
             if self.may_go(piece, device):
                 self._ready.remove(entry)
@@ -256,18 +266,22 @@ class Earliest(Dispatch):
 class Stealing(Dispatch):
     """A queue of ready pieces for each device, each in order of urgency."""
 
-    def __init__(self, options: Options, speeds: Speeds) -> None:
+    def __init__(self, options: Options, speeds: Speeds, alone: int | None = None) -> None:
         self._ready: list[list[tuple[float, int]]] = [[] for _ in options.machine.devices]
-        super().__init__(options, speeds)
+        super().__init__(options, speeds, alone)
 
     def arrive(self, piece: int) -> None:
-        about, words = self.options.pieces[piece], self.options.graph.words
+        about, words, places = (
+            self.options.pieces[piece],
+            self.options.graph.words,
+            self.places(piece),
+        )
         has = {
             device: sum(words[v] for v in about.reads if (device, v) in self._there)
-            for device in about.seconds
+            for device in places
         }
-        done_s = {d: self.load_s(d) + self.expected_s(piece, d) for d in about.seconds}
-        home = min(about.seconds, key=lambda d: (-has[d], done_s[d], d))
+        done_s = {d: self.load_s(d) + self.expected_s(piece, d) for d in places}
+        home = min(places, key=lambda d: (-has[d], done_s[d], d))
         insort(self._ready[home], (-about.rank, piece))
 
     def load_s(self, device: int) -> float:
@@ -290,13 +304,12 @@ class Stealing(Dispatch):
 
     def _steal(self, thief: int, now_s: float) -> int | None:
         """Returns the piece that is cheapest to move to a device from the longest queue."""
-        pieces = self.options.pieces
         loads = sorted((-self.load_s(d), d) for d in range(len(self._ready)) if d != thief)
         for load, victim in loads:
             fits = [
                 (sum(self.moving_s(entry[1], thief)), entry)
                 for entry in self._ready[victim][:LOOK]
-                if thief in pieces[entry[1]].seconds and self.may_go(entry[1], thief)
+                if thief in self.places(entry[1]) and self.may_go(entry[1], thief)
             ]
             for _, entry in sorted(fits):
                 if self.finish_s(entry[1], thief, now_s, now_s) < now_s - load:

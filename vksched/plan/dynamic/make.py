@@ -1,10 +1,11 @@
 """Options of a graph: its pieces, and what each device records of them within its memory.
 
 Problem: nobody knows which pieces a device will run, nor in which order. Method: pieces are bundles
-of nodes, as for plans by cost. Values that go from piece to piece have a place of their own for the
-whole run. What lives inside of a piece shares its words with the insides of all others, as a queue
-does one after the other. A device without room for all takes first what no other one has, so that
-together they have as much as they can.
+of nodes, as for plans by cost. What nothing could run beside is not cut: a chain is one piece, as
+each cut would cost a submission and gain nothing. Values that go from piece to piece have a place
+of their own for the whole run. What lives inside of a piece shares its words with the insides of
+all others, as a queue does one after the other. Where a device has no room for all, pieces are
+smaller; it takes first what no other one has, so that together they have as much as they can.
 
     pages of a device   | h0 | h1 | h2 | y |   inside of any piece   |
     windows             | x in | h0 in | ...    h0 out | y out | ...
@@ -36,8 +37,10 @@ from ..support import Support
 from ..value import HOST, CopyIn, CopyOut, DeviceMemory, Placement, PlanValue, Span, Split
 from .options import Options, Piece, Recorded
 
-GRAINS = 14
-"""Pieces of equal size that a graph would be cut into."""
+GRAINS = 2
+"""Pieces of equal size for each device that a graph would be cut into."""
+FINE = 14
+"""The same for all devices together, where not each of them has room for all."""
 LEAST = 8.0
 """A piece takes at least so many times longer than a submission, where the graph allows it."""
 
@@ -114,8 +117,11 @@ class _Maker:
         self._devices = (*usable, self.machine.cpu) if with_cpu else tuple(usable)
         self._with_cpu = with_cpu
         self._known: dict[int, tuple[int, ...]] = {}
-        bundles = self._bundles()
-        plain = _pieces_of(support, bundles)
+        coarse = self._bundles(max(1, GRAINS * len(self._devices)))
+        coarse = self._cut_long(_joined(_pieces_of(support, coarse), coarse))
+        plain = _pieces_of(support, coarse)
+        if not self._all_fit(plain):
+            plain = _pieces_of(support, self._bundles(FINE))
         held = self._fit(plain)
         each = zip(plain, held, strict=True)
         self.pieces = _ranked([replace(p, seconds=self._seconds(p, on)) for p, on in each])
@@ -160,16 +166,19 @@ class _Maker:
         placed = [w for w in dict.fromkeys(graph.leaves_behind(node)) if w in self._pins]
         return self._pins[max(placed, key=lambda w: graph.words[w])] if placed else None
 
-    def _bundles(self) -> list[Bundle]:
+    def _bundles(self, grains: int) -> list[Bundle]:
         support = self.support
         seconds = {
             n.id: min(support.node_seconds(n.id, d) for d in self._able(n.id))
             for n in support.computed
         }
         submit_s = min(cost.submission_seconds(spec) for spec in self.machine.devices)
-        grain_s = max(sum(seconds.values()) / GRAINS, LEAST * submit_s)
+        grain_s = max(sum(seconds.values()) / grains, LEAST * submit_s)
         found = find_bundles(support, self._able, seconds, grain_s)
-        return [part for bundle in found for part in self._cut(bundle)]
+        return self._cut_long(found)
+
+    def _cut_long(self, bundles: Iterable[Bundle]) -> list[Bundle]:
+        return [part for bundle in bundles for part in self._cut(bundle)]
 
     def _cut(self, bundle: Bundle) -> Iterable[Bundle]:
         """Parts a bundle that would be a submission of too long on one of its devices."""
@@ -200,6 +209,12 @@ class _Maker:
         }
 
     # -- memory ------------------------------------------------------------------------------------
+
+    def _all_fit(self, pieces: Sequence[Piece]) -> bool:
+        """Whether each device has room for all pieces that it can run."""
+        able = [self._able(piece.nodes[0]) for piece in pieces]
+        wanted = {d: [n for n, on in enumerate(able) if d in on] for d in range(self.machine.cpu)}
+        return all(len(self._most(pieces, own, d)) == len(own) for d, own in wanted.items())
 
     def _fit(self, pieces: Sequence[Piece]) -> list[tuple[int, ...]]:
         """Returns the devices that have each piece."""
@@ -265,6 +280,30 @@ class _Maker:
             middle = (low + high) // 2
             low, high = (middle, high) if fits(middle) else (low, middle)
         return sorted(wanted[:low])
+
+
+def _joined(pieces: Sequence[Piece], bundles: Sequence[Bundle]) -> list[Bundle]:
+    """Returns bundles of which two that follow each other became one where no third one could run
+    beside either of them. pieces: what the bundles are, in topological order.
+    """
+    makers = {value: number for number, piece in enumerate(pieces) for value in piece.gives}
+    before = [0] * len(pieces)  # as bits: which ones it waits for
+    behind = [1] * len(pieces)  # how many wait for it, and itself
+    for number, piece in enumerate(pieces):
+        for maker in {makers[value] for value in piece.reads if value in makers}:
+            before[number] |= before[maker] | 1 << maker
+        for other in range(number):
+            behind[other] += before[number] >> other & 1
+    out: list[Bundle] = []
+    follows = False
+    for number, bundle in enumerate(bundles):
+        alone = before[number].bit_count() + behind[number] == len(pieces)
+        if follows and alone and out[-1].able == bundle.able:
+            out[-1] = Bundle((*out[-1].nodes, *bundle.nodes), bundle.able)
+        else:
+            out.append(bundle)
+        follows = alone
+    return out
 
 
 def _pieces_of(support: Support, bundles: Sequence[Bundle]) -> list[Piece]:
