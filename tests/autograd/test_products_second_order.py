@@ -10,10 +10,12 @@ from central_differences import check
 
 import vksched as vs
 from vksched.cases import einsum, linear, recurrent
-from vksched.cases.attention import rotary
-from vksched.cases.case import Case, FunctionCase, floats
+from vksched.cases.attention import attention, by_length, rotary
+from vksched.cases.case import Case, FunctionCase, bools, floats
 from vksched.cases.matmul import attrs, swapped
+from vksched.ops.core.attrs import AttrValue
 from vksched.ops.core.tensor import apply
+from vksched.types import NDArray
 
 FUNCTIONS = [
     case
@@ -40,10 +42,13 @@ def test_functions_that_are_made_of_products(case: FunctionCase) -> None:
 
 
 def second_order(case: Case) -> None:
-    check(
-        lambda *given: apply(case.op, given, case.attrs),
-        *(a.astype(np.float64) for a in case.inputs),
-    )
+    smooth = [i for i, a in enumerate(case.inputs) if a.dtype.kind == "f"]
+
+    def build(*given: vs.Tensor) -> vs.Tensor:
+        masks = [vs.constant(a) for a in case.inputs[len(given) :]]
+        return apply(case.op, [*given, *masks], case.attrs)
+
+    check(build, *(case.inputs[i].astype(np.float64) for i in smooth))
 
 
 @pytest.mark.parametrize("turned", [(a, b) for a in (False, True) for b in (False, True)])
@@ -59,3 +64,22 @@ def test_products(
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_rotations(interleaved: bool) -> None:
     second_order(rotary((2, 3, 4, 7), 6, (False, True), interleaved))
+
+
+OPTIONS: dict[str, dict[str, AttrValue]] = {
+    "plain": {},
+    "causal": {"right": 0},
+    "window": {"past": 2, "left": 3, "right": 1},
+    "blind rows": {"past": -1, "right": 0},
+    "softcap": {"softcap": 0.75, "scale": 1.5},
+}
+BLIND = bools(3, 7, seed=7) & (np.arange(3)[:, None] > 0)
+"""By which the first of three queries sees no key."""
+
+
+@pytest.mark.parametrize("mask", [None, BLIND, floats(1, 1, 7, seed=5)], ids=["", "bool", "float"])
+@pytest.mark.parametrize("option", OPTIONS)
+def test_attention(option: str, mask: NDArray | None) -> None:
+    case = attention((1, 4, 3, 4), (2, 7), 3, mask, **OPTIONS[option])
+    second_order(case)
+    second_order(by_length(case, (1, 1, 1, 1)))
