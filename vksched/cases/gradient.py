@@ -31,6 +31,7 @@ from ..ops.core.op import THEN
 from ..ops.core.tensor import Tensor, apply, constant, input, weight
 from ..types import FLOAT32, FLOAT64, FLOATS, NARROW, NDArray, canonical_dtype, numpy_dtype
 from .case import Case
+from .table import is_taken
 
 STEP = 1e-5
 """h, of values near 1."""
@@ -52,6 +53,8 @@ STEEPER = 1.5
 """Both sides differ more by this with a smaller step near a pole, not at a kink."""
 GROWS = 1.2
 """How much steeper a difference gets with a step of a hundredth, at least, at a singularity."""
+STRAIGHT_THROUGH = {"round_float"}
+"""Steps whose rule passes the gradient on, as quantized training wants it."""
 LARGEST = 40_000
 """Elements of operands and result, so that a case takes milliseconds."""
 
@@ -122,7 +125,11 @@ def why_not_compared(case: Case) -> str:
         return "it is large"
     if THEN in case.attrs:
         return "it is fused, and gradients are taken before that"
+    if case.op in STRAIGHT_THROUGH:
+        return "its rule takes rounding for the identity"
     wide = in_float64(case)
+    if not is_taken(wide):
+        return "the op takes no float64"
     floats = [a for a in wide.inputs if a.dtype.kind == "f"]
     if not any(a.size for a in floats):
         return "no operand has floats"
@@ -386,12 +393,14 @@ class _Differences:
             to_right, to_left = (
                 sum(float(t.sum()) for t in side) / step for side in (ahead, behind)
             )
+            exact, numeric = float((self._got * direction).sum()), (to_right + to_left) / 2
+            noise = NOISE * float(sum(changed))
             return _Slope(
-                float((self._got * direction).sum()),
-                (to_right + to_left) / 2,
+                exact,
+                numeric,
                 to_right,
                 to_left,
-                NOISE * float(sum(changed)) / step,
+                noise / step,
                 NOISE * self._added_up / step,
             )
 
