@@ -121,7 +121,7 @@ def test_equal_values_go_back_in_their_order() -> None:
         (vs.softmax, [5000, -5000], [1, 2], [0, 0]),
         (vs.log_softmax, [5000, -5000], [1, 2], [-2, 2]),
     ],
-    ids=str,
+    ids=lambda value: value.__name__ if callable(value) else str(value),
 )
 def test_where_a_quotient_would_not_do(
     build: Build, x: list[float], c: object, expected: list[float]
