@@ -194,7 +194,9 @@ def memory(problem: Problem, placed: Placed, times: Times) -> float:
 
 
 def energy(problem: Problem, placed: Placed, times: Times) -> float:
-    """Returns the joules of one run; watts that nobody has given count 0."""
+    """Returns the joules of one run; where the objective is another one, watts that nobody has
+    given count 0.
+    """
     out = 0.0
     watts = problem.where.watts
     for name, load in zip(problem.where.devices, loads(problem, placed), strict=True):

@@ -157,8 +157,8 @@ class Topology:
     """Devices, the links between them, their memory and their watts.
 
     links: a link for (a, b) serves both ways unless (b, a) is given too. default_link: of pairs
-    that are not named. memory_bytes: of devices whose memory is limited. watts: of devices, for the
-    objective "energy"; others count 0.
+    that are not named. memory_bytes: of devices whose memory is limited. watts: of devices. The
+    objective "energy" needs those of all; in `Schedule.metrics` others count 0.
 
     Raises:
         PlanError: names that are unknown or used twice, or a link that is no link.
