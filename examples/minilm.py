@@ -16,7 +16,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -120,8 +120,13 @@ class MiniLM:
         return vs.layer_norm(x, self._weight(name), self._weights[f"{name}.bias"], eps=eps)
 
 
-def load_minilm() -> MiniLM:
+Model = TypeVar("Model", bound=MiniLM)
+
+
+def load_minilm(kind: type[Model] = MiniLM) -> Model:
     """Reads the model from the installed package of its weights, which is not imported.
+
+    kind: MiniLM or a class made from it.
 
     Raises:
         vs.ModelFormatError: the package or what reads it is not there, or a file is broken.
@@ -130,7 +135,7 @@ def load_minilm() -> MiniLM:
     if spec is None or spec.origin is None:
         raise vs.ModelFormatError(f"[minilm] expected the package {PACKAGE}, got none; {REMEDY}")
     try:
-        return MiniLM(Path(spec.origin).parent / "model")
+        return kind(Path(spec.origin).parent / "model")
     except (ImportError, OSError, ValueError, KeyError) as error:
         raise vs.ModelFormatError(f"[minilm] cannot read the model: {error!r}; {REMEDY}") from error
 

@@ -193,6 +193,17 @@ def test_train_digits_learns(capsys: pytest.CaptureFixture[str]) -> None:
     assert "are told right, over cpu" in capsys.readouterr().out
 
 
+@needs_model
+def test_finetune_minilm_learns_its_label(capsys: pytest.CaptureFixture[str]) -> None:
+    import finetune_minilm
+
+    result = finetune_minilm.main(["--devices", "cpu", "--steps", "12"])
+    assert np.mean(result.losses[-3:]) < 0.5 * result.losses[0]
+    assert result.after > result.before
+    assert "37 thousand" in (finetune_minilm.__doc__ or "") and result.trained == 36_864
+    assert "after" in capsys.readouterr().out
+
+
 def test_observer(devices: list[str]) -> None:
     import observer
 
