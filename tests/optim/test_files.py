@@ -88,3 +88,30 @@ def test_files_that_do_not_fit_change_nothing(tmp_path: Path) -> None:
             vs.optim.save(path, sched, [b, other])
         with pytest.raises(vs.GraphError, match="expected states, got"):
             vs.optim.save(path, sched, [vs.input("x", (2,))])
+        with pytest.raises(vs.GraphError, match="expected the Scheduler second"):
+            vs.optim.save(path, sched.compile(a + 1.0), [a])  # type: ignore[arg-type]
+
+
+def test_states_come_alone_or_in_a_dict_into_files_that_others_may_read(tmp_path: Path) -> None:
+    path, plain = tmp_path / "states.safetensors", tmp_path / "plain"
+    plain.touch()
+    a = vs.state(np.ones(3, np.float32), "a")
+    with vs.Scheduler(["cpu"]) as sched:
+        vs.optim.save(path, sched, a)
+        assert path.stat().st_mode == plain.stat().st_mode
+        path.chmod(0o640)
+        sched.write(a, np.full(3, 2, np.float32))
+        vs.optim.save(path, sched, {"weight": a})
+        assert path.stat().st_mode & 0o777 == 0o640
+        sched.write(a, np.zeros(3, np.float32))
+        vs.optim.load(path, sched, {"weight": a})
+        np.testing.assert_array_equal(sched.read(a), 2)
+
+
+def test_paths_that_no_file_can_have_are_told(tmp_path: Path) -> None:
+    a = vs.state(np.ones(3, np.float32), "a")
+    with vs.Scheduler(["cpu"]) as sched:
+        with pytest.raises(FileNotFoundError, match="there is no .*none"):
+            vs.optim.save(tmp_path / "none" / "file", sched, a)
+        with pytest.raises(IsADirectoryError, match="got the folder"):
+            vs.optim.save(tmp_path, sched, a)

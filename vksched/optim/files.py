@@ -7,8 +7,10 @@ that is stopped meanwhile leaves the older one. Format: safetensors, a state und
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
+import stat
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,34 +29,40 @@ class Holder(Protocol):
     def write(self, state: Tensor, value: object) -> None: ...
 
 
-States = Mapping[Tensor, Any] | Iterable[Tensor]
-"""Updates, or states alone."""
+States = Tensor | Mapping[Any, Any] | Iterable[Tensor]
+"""Updates, or states alone: one, some, or those of a dict."""
 
 
 def save(path: str | os.PathLike[str], sched: Holder, states: States) -> None:
     """Writes the present values of states to a safetensors file; an older one is replaced once the
     new one is whole.
 
-    states: the updates that a graph was compiled with, or states in any form. Their names have to
-    differ.
+    sched: the Scheduler that keeps them. states: the updates that a graph was compiled with, or
+    states alone: one, a sequence, or a dict of them. Their names have to differ.
 
     Raises:
         GraphError: two of one name, or none. StateLost: a value was on a device that failed.
         OSError: the file cannot be written; an older one is as it was.
     """
-    named = _named("save", states)
+    _check_holder("save", sched)
+    named, target = _named("save", states), Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(f"[save] expected the path of a file, got the folder {target}")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"[save] expected a path in a folder, there is no {target.parent}")
     arrays = {name: sched.read(state) for name, state in named.items()}
-    target = Path(path)
     content = _safetensors().numpy.save(arrays, metadata={"format": FORMAT})
-    handle, beside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    beside = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with beside.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        with suppress(FileNotFoundError):  # who may read the older file may read the new one
+            beside.chmod(stat.S_IMODE(target.stat().st_mode))
         os.replace(beside, target)
     except BaseException:
-        Path(beside).unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
         raise
 
 
@@ -65,6 +73,7 @@ def load(path: str | os.PathLike[str], sched: Holder, states: States) -> None:
         ModelFormatError: it is no such file, or its names, shapes or types are others than those of
             the states. OSError: it cannot be read.
     """
+    _check_holder("load", sched)
     named = _named("load", states)
     content = Path(path).read_bytes()
     library = _safetensors()
@@ -90,6 +99,10 @@ def load(path: str | os.PathLike[str], sched: Holder, states: States) -> None:
 
 
 def _named(op: str, states: States) -> dict[str, Tensor]:
+    if isinstance(states, Tensor):
+        states = (states,)
+    elif isinstance(states, Mapping) and not any(isinstance(key, Tensor) for key in states):
+        states = states.values()
     out: dict[str, Tensor] = {}
     for state in states:
         if not isinstance(state, Tensor) or state.op != "state":
@@ -103,6 +116,11 @@ def _named(op: str, states: States) -> dict[str, Tensor]:
     if not out:
         raise GraphError(f"[{op}] expected states, got none")
     return out
+
+
+def _check_holder(op: str, sched: object) -> None:
+    if not callable(getattr(sched, "read", None)) or not callable(getattr(sched, "write", None)):
+        raise GraphError(f"[{op}] expected the Scheduler second, after the path, got {sched!r}")
 
 
 def _safetensors() -> Any:
