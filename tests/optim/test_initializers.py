@@ -31,5 +31,7 @@ def test_deviations_are_those_of_the_shape() -> None:
 def test_errors_say_what_was_expected() -> None:
     with pytest.raises(vs.ShapeError, match="try fans="):
         vs.init.kaiming_normal((5,), name="b")
+    with pytest.raises(vs.ShapeError, match="two numbers of 1 or more, got"):
+        vs.init.kaiming_normal((5, 5), name="b", fans=(0, 5))
     with pytest.raises(vs.ShapeError, match="parameter's name"):
         vs.init.normal((5,), name="")

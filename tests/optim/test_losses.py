@@ -120,5 +120,7 @@ def test_errors_say_what_was_expected() -> None:
     refused("a reduction of", lambda: vs.losses.mse(X, Y, reduction="all"))
     refused("a delta above 0", lambda: vs.losses.huber(X, Y, 0.0))
     refused("a target of int32 .5,.", lambda: vs.losses.cross_entropy(X, CLASSES[:3]))
-    refused("smoothing of 0", lambda: vs.losses.cross_entropy(X, CLASSES, smoothing=1.0))
+    refused(
+        "smoothing from 0 to below 1", lambda: vs.losses.cross_entropy(X, CLASSES, smoothing=1.0)
+    )
     refused("beside ignore", lambda: vs.losses.cross_entropy(X, SHARES, ignore=0))

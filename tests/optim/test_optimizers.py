@@ -164,9 +164,12 @@ def test_errors_say_what_does_not_belong_together() -> None:
     refused("a dict of the keys", lambda: vs.optim.adamw({"p": p}, {"q": g}))
     refused("a gradient of float32", lambda: vs.optim.sgd(p, vs.input("h", (4,))))
     refused("each parameter once", lambda: vs.optim.sgd([p, p], [g, g]))
-    refused("betas in 0", lambda: vs.optim.adamw(p, g, betas=(0.9, 1.0)))
+    refused("betas from 0 to below 1", lambda: vs.optim.adamw(p, g, betas=(0.9, 1.0)))
+    refused("two numbers as betas", lambda: vs.optim.lion(p, g, betas=(0.9,)))  # type: ignore[arg-type]
+    refused("numbers as betas", lambda: vs.optim.adam(p, g, betas=0.9))  # type: ignore[arg-type]
+    refused("lr of 0 or more, got -0.1", lambda: vs.optim.sgd(p, g, lr=-0.1))
     refused("a float32 scalar as lr", lambda: vs.optim.sgd(p, g, g))
     refused("parameters of float32", lambda: vs.optim.sgd(vs.state(np.ones(3, np.float16)), g))
     refused("got none", lambda: vs.optim.clip_by_global_norm([], 1.0))
-    refused("limit in", lambda: vs.optim.clip_by_global_norm(g, 0.0))
+    refused("limit of 1e-30 or more", lambda: vs.optim.clip_by_global_norm(g, 0.0))
     refused("more steps than", lambda: vs.optim.cosine(1.0, 5, warmup=5))

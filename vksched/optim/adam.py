@@ -7,7 +7,16 @@ from math import inf
 
 from ..ops.core.tensor import Tensor
 from ..ops.elementwise import expm1, rsqrt, sqrt, square
-from .common import Params, Rate, Updates, count_steps, in_range, listed, zeros_beside
+from .common import (
+    Params,
+    Rate,
+    Updates,
+    count_steps,
+    in_range,
+    listed,
+    two_betas,
+    zeros_beside,
+)
 
 
 def adam(
@@ -69,7 +78,7 @@ def _adam(
     apart: bool,
     name: str,
 ) -> Updates:
-    first, second = (in_range(op, "betas", beta, 0, 1) for beta in betas)
+    first, second = two_betas(op, betas)
     least = in_range(op, "eps", eps, 0, inf)
     decay = in_range(op, "weight_decay", weight_decay, 0, inf)
     pairs, steps = listed(op, params, grads), count_steps(op, lr, name)

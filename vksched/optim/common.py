@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from ..errors import DTypeError, GradientError, ShapeError
 from ..ops.core.tensor import Tensor, as_tensor
 from ..ops.elementwise import add, cast
 from ..ops.sources.state import state
-from ..types import FLOAT32, as_float
+from ..types import FLOAT32, as_float, as_floats
 
 Params = Tensor | Sequence[Tensor] | Mapping[Any, Tensor]
 """States, and their gradients in the same form."""
@@ -89,7 +90,8 @@ def count_steps(op: str, rate: Rate, name: str) -> Steps:
     """Returns a new count of steps, and the rate that belongs to it.
 
     Raises:
-        DTypeError, ShapeError: the rate is no number, nor a float32 scalar, nor gives one.
+        DTypeError, ShapeError: the rate is no number, nor a float32 scalar, nor gives one; or it is
+            a number below 0.
     """
     held = state(np.zeros((), np.int32), f"{name}.steps")
     done = cast(held, FLOAT32)
@@ -104,7 +106,7 @@ def rate_of(op: str, rate: Rate, done: Tensor) -> Tensor | float:
         if rate.shape != () or rate.dtype != FLOAT32:
             raise ShapeError(f"[{op}] expected a float32 scalar as lr, got {rate.type}")
         return rate
-    return as_float(op, "lr", rate)
+    return in_range(op, "lr", rate, 0, inf)
 
 
 def in_range(op: str, what: str, value: object, low: float, high: float) -> float:
@@ -115,5 +117,19 @@ def in_range(op: str, what: str, value: object, low: float, high: float) -> floa
     """
     number = as_float(op, what, value)
     if not low <= number < high:
-        raise ShapeError(f"[{op}] expected {what} in {low}..{high}, got {value!r}")
+        legal = f"of {low:g} or more" if high == inf else f"from {low:g} to below {high:g}"
+        raise ShapeError(f"[{op}] expected {what} {legal}, got {value!r}")
     return number
+
+
+def two_betas(op: str, values: object) -> tuple[float, float]:
+    """Returns the two weights of moments.
+
+    Raises:
+        DTypeError: they are no numbers. ShapeError: they are not two, or not of 0..1, 1 left out.
+    """
+    numbers = as_floats(op, "betas", values)
+    if len(numbers) != 2:
+        raise ShapeError(f"[{op}] expected two numbers as betas, got {values!r}")
+    first, second = (in_range(op, "betas", number, 0, 1) for number in numbers)
+    return first, second

@@ -53,7 +53,7 @@ def glorot_uniform(
     Source: Glorot and Bengio, Understanding the difficulty of training deep feedforward neural
     networks, AISTATS 2010.
     """
-    into, out_of = fans or fans_of("glorot_uniform", shape)
+    into, out_of = fans_of("glorot_uniform", shape, fans)
     end = as_float("glorot_uniform", "gain", gain) * math.sqrt(6.0 / (into + out_of))
     return uniform(shape, -end, end, name=name, seed=seed)
 
@@ -74,13 +74,22 @@ def kaiming_normal(
 
     Source: He, Zhang, Ren and Sun, Delving deep into rectifiers, ICCV 2015.
     """
-    into, _ = fans or fans_of("kaiming_normal", shape)
+    into, _ = fans_of("kaiming_normal", shape, fans)
     std = as_float("kaiming_normal", "gain", gain) / math.sqrt(into)
     return normal(shape, std, name=name, seed=seed)
 
 
-def fans_of(op: str, shape: Sizes) -> tuple[int, int]:
-    """Returns fan in and fan out of a weight (out, in, kernel ...)."""
+def fans_of(op: str, shape: Sizes, given: Sequence[int] | None = None) -> tuple[int, int]:
+    """Returns fan in and fan out, as given or those of a weight (out, in, kernel ...).
+
+    Raises:
+        ShapeError: the shape does not tell them, or those given are not two of 1 or more.
+    """
+    if given is not None:
+        fans = as_shape(given)
+        if len(fans) != 2 or 0 in fans:
+            raise ShapeError(f"[{op}] expected fans as two numbers of 1 or more, got {given!r}")
+        return fans[0], fans[1]
     sizes = as_shape(shape)
     if len(sizes) < 2 or 0 in sizes:
         raise ShapeError(f"[{op}] expected a weight (out, in, kernel ...), got {sizes}; try fans=")

@@ -5,7 +5,16 @@ from __future__ import annotations
 from math import inf
 
 from ..ops.elementwise import sign
-from .common import Params, Rate, Updates, count_steps, in_range, listed, zeros_beside
+from .common import (
+    Params,
+    Rate,
+    Updates,
+    count_steps,
+    in_range,
+    listed,
+    two_betas,
+    zeros_beside,
+)
 
 
 def lion(
@@ -35,7 +44,7 @@ def lion(
     Source: Chen and others, Symbolic discovery of optimization algorithms, NeurIPS 2023.
     """
     op = "lion"
-    first, second = (in_range(op, "betas", beta, 0, 1) for beta in betas)
+    first, second = two_betas(op, betas)
     decay = in_range(op, "weight_decay", weight_decay, 0, inf)
     pairs, steps = listed(op, params, grads), count_steps(op, lr, name)
     out: Updates = steps.updates

@@ -108,7 +108,7 @@ def cross_entropy(
     at = normalize_axis(op, axis, x.rank)
     share = as_float(op, "smoothing", smoothing)
     if not 0 <= share < 1:
-        raise ShapeError(f"[{op}] expected smoothing of 0 up to 1, got {smoothing!r}")
+        raise ShapeError(f"[{op}] expected smoothing from 0 to below 1, got {smoothing!r}")
     logs = log_softmax(x, at)
     wanted = as_tensor(target)
     if wanted.dtype in FLOATS:
