@@ -23,6 +23,7 @@ EXAMPLE = str(ROOT / "examples" / "two_cards.py")
 
 MODEL = """
 import sys
+from functools import partial
 import numpy as np
 import vksched as vs
 from beside import WIDTH
@@ -44,6 +45,9 @@ def build():
 
 def sized(batch):
     return vs.input("x", (batch,))
+
+
+four = partial(sized, 4)
 
 
 def broken():
@@ -217,7 +221,11 @@ def test_modules_are_found_from_the_current_folder(
         (["{}:x", "--dim", "n=3"], 2, "--dim and --shape are for ONNX models"),
         (["no.onnx", "--devices", "cpu"], 1, "no.onnx"),
         (["{}:"], 2, "expected MODULE:ATTRIBUTE"),
-        (["{}:nope"], 1, "model.py has no 'nope'; there is: x, w, hidden, Holder, build, sized"),
+        (
+            ["{}:nope"],
+            1,
+            "model.py has no 'nope'; there is: x, w, hidden, Holder, build, sized, four",
+        ),
         (["{}:hidden.nope"], 1, "has no 'hidden.nope'"),
         (["{}:number"], 1, "expected a Tensor, a sequence or a dict, got 3"),
         (["{}:nothing"], 1, "expected a Tensor, a sequence or a dict, got None"),

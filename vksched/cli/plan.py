@@ -8,6 +8,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -220,13 +221,14 @@ def load_outputs(address: str) -> Any:
 
 
 def _known(module: ModuleType) -> str:
-    """The names of a module that may be graphs: tensors, and what it defines itself."""
+    """The names of a module that may be graphs: tensors, and what it defines or binds itself."""
     from ..ops.core.tensor import Tensor
 
     return ", ".join(
         name
         for name, value in vars(module).items()
-        if isinstance(value, Tensor) or getattr(value, "__module__", "") == module.__name__
+        if isinstance(value, (Tensor, partial))
+        or getattr(value, "__module__", "") == module.__name__
     )
 
 

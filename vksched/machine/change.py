@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from ..errors import PlanError
 from .links import Link, Links
-from .presets import PREFIX, card
+from .presets import PREFIX, card, card_names
 from .spec import DeviceSpec, Machine
 from .ways import slower, way
 
@@ -93,6 +93,7 @@ def changed(machine: Machine, text: str) -> Machine:
         else:
             raise PlanError(
                 f"[what-if] expected -DEVICE, +{PREFIX}CARD or +{PREFIX}CARD@LINK, got {part!r}"
+                + _meant(machine, part)
             )
     return machine
 
@@ -101,6 +102,15 @@ def _only(machine: Machine, names: list[str]) -> Machine:
     devices = tuple(spec for spec in machine.devices if spec.name in names)
     pairs = tuple(pair for pair in machine.links.pairs if pair[0] in names and pair[1] in names)
     return Machine(devices, Links(pairs, machine.links.default)).verify()
+
+
+def _meant(machine: Machine, part: str) -> str:
+    """Returns the change that a text without its sign or its prefix may stand for, as advice."""
+    name = part.lstrip("+").partition("@")[0].removeprefix(PREFIX)
+    if name in card_names():
+        return f"; try +{PREFIX}{part.lstrip('+').removeprefix(PREFIX)}"
+    devices = [spec.name for at, spec in enumerate(machine.devices) if at != machine.cpu]
+    return f"; try -{part}" if part in devices else ""
 
 
 def _find(machine: Machine, name: str) -> None:
