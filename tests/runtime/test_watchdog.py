@@ -9,6 +9,7 @@ import pytest
 from graphs import SHAPE, A, B, source, steps
 
 import vksched as vs
+from vksched.machine.limits import Limits
 from vksched.machine.links import Link
 from vksched.machine.spec import DeviceSpec
 from vksched.runtime.stats import SplitStats
@@ -21,13 +22,23 @@ NODE_BYTES = 2 * 4 * SHAPE[0] * SHAPE[1]
 
 
 def slow_scheduler(
-    slowdown: float, node_s: float = 0.01, names: tuple[str, ...] = (A,), **given: Any
+    slowdown: float,
+    node_s: float = 0.01,
+    names: tuple[str, ...] = (A,),
+    limits: Limits | None = None,
+    **given: Any,
 ) -> tuple[vs.Scheduler, list[vs.NullDevice], vs.Recorder]:
     """Devices that the planner thinks take node_s for a node, and that take slowdown times that."""
     clock, recorder = vs.SimulatedClock(), vs.Recorder()
     devices = [
         vs.NullDevice(
-            DeviceSpec(name, "null", bytes_per_s=NODE_BYTES / node_s, submit_s=1e-4),
+            DeviceSpec(
+                name,
+                "null",
+                bytes_per_s=NODE_BYTES / node_s,
+                submit_s=1e-4,
+                limits=limits or Limits(),
+            ),
             clock,
             slowdown=slowdown if name == A else 1.0,
         )
@@ -66,6 +77,32 @@ def test_submissions_get_shorter_until_each_is_under_the_bound(slowdown: float) 
         (event,) = recorder.select("slow")
         assert event.device == A and event.fields["slowdown"] == pytest.approx(slowdown, rel=0.05)
         assert f"null:0 takes {event.fields['slowdown']:.3g} times as long" in run.plan.explain()
+
+
+def test_kernels_that_a_software_driver_translates_in_the_first_run_change_no_plan() -> None:
+    sched, devices, recorder = slow_scheduler(40.0, limits=Limits(software=True))
+    with sched:
+        run = sched.compile(chain())
+        plan = run.plan
+        run(x=X)
+        assert longest_s(run) > LONGEST_S
+        devices[0].slowdown = 1.0
+        for _ in range(3):
+            run(x=X)
+        assert run.plan is plan and not recorder.select("slow")
+
+
+def test_a_software_driver_that_stays_slow_is_judged_by_its_second_run() -> None:
+    sched, _, recorder = slow_scheduler(40.0, limits=Limits(software=True))
+    with sched:
+        run = sched.compile(chain())
+        plan = run.plan
+        for _ in range(2):
+            run(x=X)
+            assert run.plan is plan
+        run(x=X)
+        assert run.plan is not plan and longest_s(run) <= LONGEST_S
+        assert len(recorder.select("slow")) == 1
 
 
 @pytest.mark.parametrize("slowdown", [1.0, 4.0])

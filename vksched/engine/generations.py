@@ -66,6 +66,7 @@ class Compiled:
         self._quarantine = preparing.quarantine
         self._states = preparing.states
         self._owner = Owner()
+        self._watched: Plan | None = None  # a run by it has ended
         # What follows changes under this lock, which is held while a generation is prepared.
         self._changing = threading.RLock()
         self._executor: Carrier | None = None
@@ -283,11 +284,10 @@ class Compiled:
             self._states.release(self._placed.pop())
 
     def _watch(self, executor: Carrier, plan: Plan, stats: RunStats) -> None:
-        """Takes in what a run measured. plan: what it did, which may be another plan than that of
-        the executor, in which the same number is another split.
-        """
+        """Takes in what a run measured. plan: what it did, which may be not the executor's plan."""
         self._preparing.paces.see(plan, stats)
-        too_slow = self._preparing.watchdog.see(plan, stats)
+        first, self._watched = self._watched is not executor.plan, executor.plan
+        too_slow = self._preparing.watchdog.see(plan, stats, first)
         with self._changing:
             if executor is self._executor and self._quarantine.on_fault == "replay":
                 self._too_slow |= too_slow
