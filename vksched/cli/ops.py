@@ -101,8 +101,9 @@ def grad(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, verbose
 
     Central differences are taken of the cases of the op set, in float64 by numpy, and for a few
     cases of the gradient itself: the second order. A device, the CPU too, computes the gradient in
-    float32. Error: the largest, as a share of the largest term, or on a device of the largest
-    gradient. Kinks: directions along which no derivative exists, such as at a tie of max.
+    float32. Error: the largest beyond what float64 rounds, as a share of the largest term; on a
+    device all of it, as a share of the largest gradient. Kinks: directions along which no
+    derivative exists, such as at a tie of max.
 
     Exit code 1 when a gradient is wrong.
     """
