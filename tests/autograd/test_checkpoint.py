@@ -71,3 +71,5 @@ def test_results_may_be_several_and_arguments_nested() -> None:
 def test_what_returns_no_tensors_is_refused() -> None:
     with pytest.raises(vs.GradientError, match="returns tensors"):
         vs.checkpoint(lambda: None)()  # type: ignore[type-var]
+    with pytest.raises(vs.GradientError, match="a function of tensors"):
+        vs.checkpoint(vs.input("x", (2,)))  # type: ignore[type-var]

@@ -81,6 +81,18 @@ def test_positions_that_are_ignored_do_not_count() -> None:
     np.testing.assert_array_equal(apart[[1, 3]], 0)
 
 
+@pytest.mark.parametrize("wrong", [-1, 7, -8])
+def test_a_class_that_is_not_there_is_an_error_that_names_the_loss(wrong: int) -> None:
+    target = CLASSES.copy()
+    target[2] = wrong
+    for given in (target, vs.input("t", (5,), "int32")):
+        loss = vs.losses.cross_entropy(X, given)
+        with vs.Scheduler(["cpu"]) as sched:
+            run = sched.compile(loss)
+            with pytest.raises(vs.IndexOutOfRange, match="cross_entropy"):
+                run(**({} if given is target else {"t": target}))
+
+
 def test_large_logits_stay_finite() -> None:
     x = np.asarray([[1e4, -1e4], [-1e4, 1e4]], np.float32)
     assert value(vs.losses.cross_entropy(x, np.asarray([1, 1], np.int32))) == 1e4

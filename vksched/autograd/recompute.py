@@ -50,6 +50,9 @@ def checkpoint(function: Callable[P, R]) -> Callable[P, R]:
         them stay as they are.
     """
 
+    if not callable(function):
+        raise GradientError(f"[checkpoint] expected a function of tensors, got {function!r}")
+
     @wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         made = function(*args, **kwargs)

@@ -6,8 +6,8 @@ Each takes `reduction`: "mean" over all, "sum", or "none", which keeps the losse
 from __future__ import annotations
 
 from ..errors import DTypeError, ShapeError
-from ..ops.core.tensor import Tensor, TensorLike, as_tensor
-from ..ops.elementwise import abs, cast, equal, log, minimum, softplus, square, where
+from ..ops.core.tensor import Tensor, TensorLike, as_tensor, scope
+from ..ops.elementwise import abs, cast, equal, less, log, minimum, softplus, square, where
 from ..ops.moves.index import take_along_axis
 from ..ops.moves.layout import expand_dims, squeeze
 from ..ops.rows.reduce import reduce_mean, reduce_sum
@@ -102,6 +102,9 @@ def cross_entropy(
     the shape without that axis, or floats of the logits' shape, a distribution for each.
     smoothing: the share of the target that is spread over all classes. ignore: a position that does
     not count, neither in the sum nor in the mean.
+
+    Raises:
+        IndexOutOfRange: at a run, a position below 0 or beyond the last class.
     """
     op = "cross_entropy"
     x = as_tensor(logits)
@@ -123,8 +126,13 @@ def cross_entropy(
             f"{x.dtype} {x.shape}, got {wanted.type}"
         )
     left_out = None if ignore is None else equal(wanted, as_int(op, "ignore", ignore))
-    legal = wanted if left_out is None else where(left_out, 0, wanted)
-    found = squeeze(take_along_axis(logs, expand_dims(legal, at), at), at)
+    with scope(op):  # so that the error of a class that is not there names the loss
+        legal = wanted
+        low = wanted.attrs.get("low")
+        if not isinstance(low, int) or low < 0:  # -1 would be the last class
+            legal = where(less(legal, 0), x.shape[at], legal)
+        legal = legal if left_out is None else where(left_out, 0, legal)
+        found = squeeze(take_along_axis(logs, expand_dims(legal, at), at), at)
     losses = -_smoothed(found, logs, at, share)
     if left_out is None:
         return _reduced(op, losses, reduction)
