@@ -9,6 +9,8 @@ import pytest
 from central_differences import Build, check, gradients
 
 import vksched as vs
+from vksched.cases.gradient import evaluate
+from vksched.graph import build_graph
 from vksched.types import NDArray
 
 RNG = np.random.default_rng(11)
@@ -194,3 +196,16 @@ def test_positions_and_bools_stop_a_gradient() -> None:
         loss = vs.reduce_sum(vs.cast(made, "float32"))
         with pytest.raises(vs.GradientError, match=reason):
             vs.grad(loss, x)
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm"])
+def test_norms_without_eps_have_gradients_of_tiny_and_huge_rows(name: str) -> None:
+    """1 / size: the squares of such rows have no place in float32."""
+    row = np.linspace(-1, 2, 16, dtype=np.float32)
+    sizes = np.asarray([[1e-34], [1e-22], [1.0], [1e20], [1e36]], np.float32)
+    x = vs.input("x", (5, 16))
+    y = vs.reduce_sum(getattr(vs, name)(x, eps=0.0) * vs.constant(np.cos(row)))
+    graph = build_graph({"g": vs.grad(y, [x])[0]})[0]
+    got = evaluate(graph, {"x": row * sizes})["g"].astype(np.float64) * sizes
+    np.testing.assert_allclose(got, np.broadcast_to(got[2], got.shape), rtol=2e-4)
+    assert np.abs(got[2]).max() > 0.1

@@ -168,6 +168,50 @@ def test_rounding_does_not_count() -> None:
     assert found.wrong == "" and found.error < 1e-6
 
 
+FAR = Case("fmod", (floats(997) * 1e3, np.abs(floats(997, seed=1)) * 1e-3 + 1e-5))
+"""Differences over many jumps: quotients of a million and more."""
+
+
+def test_jumps_within_a_step_do_not_count(plant: Plant) -> None:
+    found = first_order(FAR)
+    assert found.wrong == "" and found.directions > 10
+    assert second_order(FAR).wrong == ""
+    plant("fmod", lambda call: (call.grad * 1.01, call.grad * 0.0))
+    assert "differences give" in first_order(FAR).wrong
+
+
+def test_jumps_nearer_than_any_step_have_no_second_order() -> None:
+    (x, y), attrs = FAR.inputs, FAR.attrs
+    found = second_order(Case("fmod", (x * 1e10, y), attrs))
+    assert found.reason == "the gradient has steps too near to each other" and not found.directions
+
+
+def test_steps_of_large_operands_are_as_long_as_they_seem(plant: Plant) -> None:
+    case = Case("sin", (np.linspace(1e6, 2e6, 97, dtype=np.float32),))
+    assert first_order(case).wrong == "" and first_order(case).directions > 0
+    plant("sin", lambda call: (call.grad * vs.cos(call.inputs[0]) * 1.001,))
+    assert "differences give" in first_order(case).wrong
+
+
+def test_terms_that_add_up_to_nothing_may_leave_their_rounding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a mask that is the same along the axis the gradient is 0."""
+    x, mask = floats(3, 50, 7), floats(7, seed=1)
+    case = Case("log_softmax", (x, mask), {"axis": 0, "kind": "log_softmax"})
+    (right,) = on_device("cpu", [case])
+    assert right.wrong == "" and right.reason == ""
+    real = gradient_proof._run
+
+    def changed(*args: object) -> dict[str, NDArray]:
+        made = real(*args)  # type: ignore[arg-type]
+        return {**made, "x1": made["x1"] + np.float32(1e-4)}
+
+    monkeypatch.setattr(gradient_proof, "_run", changed)
+    (found,) = on_device("cpu", [case])
+    assert found.wrong.startswith("by x1: ")
+
+
 @pytest.mark.parametrize(
     ("case", "why"),
     [

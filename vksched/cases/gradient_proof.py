@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from .gradient import (
     in_float32,
     in_float64,
     why_not_compared,
+    why_not_second,
 )
 from .proof import select
 from .table import CASES
@@ -41,11 +43,13 @@ SECOND_CASES = 3
 """Of each op."""
 OF_LARGEST, OF_VALUE = 1e-5, 1e-4
 """Errors that float32 may make: a share of the largest gradient, and one of the element's own."""
-ROUNDING, TRIALS, TIMES = 2.0**-23, 3, 16.0
-"""That of float32, which a slope of 1 has anyway. Where an error is larger, operands are changed by
-so little, so often. The gradient may be wrong by as much as it changes then, times this: near a
-pole no float32 knows better.
+BITS, TRIALS, TIMES = 23, 3, 16.0
+"""Digits that float32 keeps. Where an error is large, every value on the way is rounded so, so
+often. The gradient may be wrong by as much as it changes then, times this: near a pole no float32
+knows better, nor where large terms add up to nothing.
 """
+ROUNDING = 2.0**-BITS
+"""What a slope of 1 has anyway."""
 HUGE, TINY = 1e37, 1e-37
 """Nothing is said of gradients beyond the first; below the second a driver may give 0."""
 
@@ -119,6 +123,12 @@ def first_order(case: Case) -> Outcome:
 
 def second_order(case: Case) -> Outcome:
     """Returns the outcome of a case's gradient by differences of that; `first_order` had one."""
+    try:
+        reason = why_not_second(case)
+    except VkschedError as wrong:
+        return Outcome(case.op, case.id, SECOND, wrong=str(wrong))
+    if reason:
+        return Outcome(case.op, case.id, SECOND, reason=reason)
     return _outcome(case, SECOND, compare_second)
 
 
@@ -199,18 +209,29 @@ def _far(got: Mapping[str, NDArray], wide: Function) -> tuple[float, str]:
 
 
 def _changes(wide: Function, exact: Mapping[str, NDArray]) -> dict[str, NDArray]:
-    """Returns how much each gradient changes when operands change by a rounding."""
-    rng = np.random.default_rng(2)
+    """Returns how much each gradient changes when all values on the way to it are rounded."""
     most = {name: np.zeros(a.shape) for name, a in exact.items()}
+    rng = np.random.default_rng(2)
     for _ in range(TRIALS):
-        feeds = {
-            name: a * (1 + ROUNDING * rng.choice((-1, 1), a.shape)) if a.dtype.kind == "f" else a
-            for name, a in wide.feeds.items()
-        }
-        for name, changed in evaluate(wide.backward, feeds).items():
+        found = evaluate(wide.backward, wide.feeds, partial(_rounded, rng=rng))
+        for name, changed in found.items():
             with np.errstate(all="ignore"):
                 most[name] = np.maximum(most[name], np.abs(changed - exact[name]))
     return most
+
+
+def _rounded(array: NDArray, operands: tuple[NDArray, ...], rng: np.random.Generator) -> NDArray:
+    """Returns floats rounded to one of many grids. What an op only moves or picks stays, as masks
+    tell by its being equal, and what is equal in one array stays so.
+    """
+    if array.dtype.kind != "f":
+        return array
+    if operands and np.isin(array, np.concatenate([[0], *(o.ravel() for o in operands)])).all():
+        return array
+    grid = rng.uniform(1, 2)
+    with np.errstate(all="ignore"):
+        digits, exponents = np.frexp(array * grid)
+        return np.asarray(np.ldexp(np.rint(np.ldexp(digits, BITS)), exponents - BITS) / grid)
 
 
 @dataclasses.dataclass(slots=True)

@@ -1,8 +1,8 @@
 """Gradient rules of the ops along axes: reductions, scans, softmax, norms, sorting.
 
 g stands for the gradient of the result y. Rules of several steps run in float32 where the operands
-are float16. Sums of squares are as wide as the operands: rows whose squares leave the range of
-their type have gradients without digits, as in PyTorch.
+are float16. Sums of squares are as wide as the operands: where they leave the range of their type,
+gradients have no digits, as in PyTorch; only norms without eps are safe.
 Examples: tests/autograd/test_rules_rows.py.
 """
 
@@ -16,7 +16,8 @@ from ..core.tensor import Tensor, apply, as_tensor
 from ..elementwise.binary import equal
 from ..elementwise.half import all_computed_wide
 from ..elementwise.select import cast, where
-from ..elementwise.unary import exp, rsqrt, sign
+from ..elementwise.unary import abs, exp, rsqrt, sign
+from ..moves.identity import stop_gradient
 from ..moves.layout import reshape, transpose
 from ..moves.pad import pad
 from ..moves.scatter import scatter_elements
@@ -26,6 +27,7 @@ from . import sort as sort
 from .norm import layer_norm, rms_norm
 from .reduce import (
     reduce_logsumexp,
+    reduce_max,
     reduce_mean,
     reduce_sum,
     reduce_sum_square,
@@ -188,21 +190,30 @@ def _norm(call: Pull) -> Pulled:
 
     def build(g: Tensor, x: Tensor, *affine: Tensor, name: str | None) -> tuple[Tensor, ...]:
         axes = tuple(range(axis, x.rank))
-        if centered:
-            normed, spread = layer_norm(x, axis=axis, eps=eps), reduce_var(x, axes, True)
-        else:
-            share = 1 / max(1, math.prod(x.shape[axis:]))
-            normed = rms_norm(x, axis=axis, eps=eps)
-            spread = reduce_sum_square(x, axes, True) * share
+        norm = layer_norm if centered else rms_norm
+        normed = norm(x, axis=axis, eps=eps)
         h = g * affine[0] if scaled else g
         rest = h - normed * reduce_mean(h * normed, axes, True)
         if centered:
             rest = rest - reduce_mean(h, axes, True)
-        of_x = rest * rsqrt(spread + eps)
+        of_x = rest * _rate(x, axes, centered, eps)
         of_scale = (sum_to(g * normed, x.shape[axis:]),) if scaled else ()
         return of_x, *of_scale, *((sum_to(g, x.shape[axis:]),) if shifted else ())
 
     return all_computed_wide(build, operands, None)
+
+
+def _rate(x: Tensor, axes: tuple[int, ...], centered: bool, eps: float) -> Tensor:
+    """1 / sqrt(spread + eps). Without eps each row is brought to values of 1 first: squares of tiny
+    ones would be 0, and the gradient infinite.
+    """
+    top = None
+    if eps == 0:
+        top = stop_gradient(reduce_max(abs(x), axes, True))
+        x = x / top
+    share = 1 / max(1, math.prod(x.shape[axes[0] :]))
+    spread = reduce_var(x, axes, True) if centered else reduce_sum_square(x, axes, True) * share
+    return rsqrt(spread + eps) if top is None else rsqrt(spread) / top
 
 
 # -- sorting ----------------------------------------------------------------------
