@@ -259,3 +259,12 @@ def test_errors_of_host_kernels_name_the_node(monkeypatch: pytest.MonkeyPatch) -
         run = sched.compile(vs.exp(vs.input("x", (3,)), name="mine"))
         with pytest.raises(vs.ShapeError, match=r"\[exp\] broken \(in mine\)"):
             run(x=np.zeros(3, np.float32))
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(3, 0, 4), (3, 5, 0), (0, 5, 4)])
+def test_products_of_a_batch_may_be_empty(m: int, k: int, n: int) -> None:
+    a, b = vs.input("a", (2, m, k)), vs.input("b", (k, n))
+    given = {"a": np.ones((2, m, k), np.float32), "b": np.ones((k, n), np.float32)}
+    with vs.Scheduler(["cpu"]) as sched:
+        found = sched.compile(vs.matmul(a, b))(**given)
+    assert np.array_equal(found, np.zeros((2, m, n), np.float32))

@@ -68,7 +68,8 @@ def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     if b.ndim > 2 and b.size == math.prod(b.shape[-2:]):
         b = b.reshape(b.shape[-2:])
     if b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous and out.flags.c_contiguous:
-        np.matmul(a.reshape(-1, a.shape[-1]), b, out=out.reshape(-1, out.shape[-1]))
+        rows = math.prod(a.shape[:-1])  # -1 would not do for k or n of 0
+        np.matmul(a.reshape(rows, a.shape[-1]), b, out=out.reshape(rows, out.shape[-1]))
     else:
         np.matmul(a, b, out=out)
     if len(inputs) > 2:
