@@ -11,6 +11,7 @@ from graphs import CPU, A, B, C
 import vksched as vs
 from vksched.errors import PlanError
 from vksched.graph import build_graph
+from vksched.machine.files import load_machine
 from vksched.machine.links import Link, Links
 from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.check.happens import check_plan
@@ -103,6 +104,24 @@ def test_each_objective_takes_another_plan() -> None:
     for made in (fastest, stream, small, thrifty):
         assert made.decision is not None and made.notes[0].startswith("auto: ")
         assert plan_metrics(made) == made.metrics
+
+
+@pytest.mark.parametrize("objective", ["memory", {"memory": 1.0, "latency": 1e-3}])
+def test_weights_are_spread_where_a_run_is_shorter_than_a_submission(objective: object) -> None:
+    x = vs.input("x", (64, 512))
+    weights = [vs.weight(np.zeros((512, 512), np.float32), name=f"w{i}") for i in range(6)]
+    branches = [vs.relu(vs.matmul(x, w, name=f"p{i}")) for i, w in enumerate(weights)]
+    total = branches[0]
+    for branch in branches[1:]:
+        total = vs.add(total, branch)
+    laptop = load_machine("preset:laptop")
+    on = [(f"p{i}", "integrated" if i < 3 else "discrete") for i in range(6)]
+    graph, _ = build_graph(total)
+    by_hand = vs.plan_graph(graph, laptop, policy="priority", overrides=on)
+    made = plan(total, laptop, objective)
+    assert made.metrics.peak_bytes is not None and by_hand.metrics.peak_bytes is not None
+    assert made.metrics.peak_bytes <= by_hand.metrics.peak_bytes
+    assert {"integrated", "discrete"} <= used(made)
 
 
 def test_idle_watts_can_make_the_faster_device_the_thriftier_one() -> None:

@@ -69,10 +69,10 @@ class Case:
         if policy == "single":
             return self.alone(0)
         ways = self.ways()
-        tasks, edges = ways.tasks
+        tasks, edges = ways.cut.tasks
         where = replace(ways.topology(), memory_bytes={})  # placement keeps it
         found = schedule(TaskGraph(tasks, edges), where, policy)
-        return self.follow(ways.wish([found.device[task.name] for task in tasks]))
+        return self.follow(ways.cut.wish([found.device[task.name] for task in tasks]))
 
     def alone(self, device: int) -> Plan:
         """Returns the plan in which a device and the CPU do all that the user has not placed."""

@@ -1,11 +1,12 @@
 """Candidates: the ways to carry out a graph that by_cost.py compares.
 
     each device first, then the next ones --------------------------------> wishes
-    graph -> bundles -> tasks and links -> schedules, stages -> devices --> wishes
+    graph -> bundles -> cuts.py: tasks --> schedules, stages -> devices --> wishes
 
 For latency alone: single devices, and schedules of bundles by a few policies. Other objectives ask
 for more: schedules that are made for them, balanced stages for a stream, and stages that spread the
-bytes of weights. Of large graphs there are fewer, as each is split and simulated.
+bytes of weights. For memory a graph is cut by bytes, too: bundles that are worth a submission may
+be too large to spread. Of large graphs there are fewer, as each is split and simulated.
 
 Complexity: O(edges) and that of the schedules. Examples: tests/plan/test_by_cost.py,
 tests/plan/test_plan_objectives.py.
@@ -21,13 +22,13 @@ from ...errors import PlanError
 from ...graph import Node
 from ...machine.links import Link
 from ...machine.power import watts_of
-from ...schedule import Objective, Task, TaskGraph, Topology, schedule
+from ...schedule import Objective, TaskGraph, Topology, schedule
 from ...types import WORD_BYTES
 from .. import cost
 from ..decision import SINGLE
 from ..support import Support
-from ..value import value_of
-from .bundles import Bundle, find_bundles
+from .bundles import find_bundles
+from .cuts import Cut
 from .placement import Overrides, Wishes, resolve_overrides
 from .stages import find_stages
 
@@ -37,8 +38,6 @@ POLICIES = ("auto", "heft", "etf")
 """Schedules of bundles whose plans are simulated; of a large graph the first one."""
 GRAINS = 64
 """Bundles of equal size that a graph would be cut into."""
-RULE = "the best plan by simulation has it here"
-"""What `plan.explain()` says of a node that is where a candidate wants it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,61 +113,66 @@ class Candidates:
 
     def spread(self, objective: Objective) -> Iterator[Way]:
         """Yields ways over several devices, each once."""
-        if len(self.bundles) < 2 or len(self.devices) < 2:
+        if len(self.devices) < 2:
             return
-        known: set[tuple[str, ...]] = set()
-        for name, devices in self._found(objective):
-            key = tuple(devices)
-            if len(set(key)) > 1 and key not in known:
+        known: set[tuple[Cut, tuple[str, ...]]] = set()
+        for name, cut, devices in self._found(objective):
+            key = cut, tuple(devices)
+            if len(set(devices)) > 1 and key not in known:
                 known.add(key)
-                yield Way(name, self.wish(key))
+                yield Way(name, cut.wish(devices))
 
-    def _found(self, objective: Objective) -> Iterator[tuple[str, Sequence[str]]]:
-        tasks, edges = self.tasks
-        problem = TaskGraph(tasks, edges)
-
-        def by(policy: str, goal: str | Objective = "latency") -> Iterator[tuple[str, list[str]]]:
-            try:
-                found = schedule(problem, self.topology(), policy, goal)
-            except PlanError:  # not all of it fits: placement finds what stays in host memory
-                found = schedule(problem, self.topology(limited=False), policy, goal)
-            word = goal if isinstance(goal, str) else goal.word or "the mix"
-            policy = found.policy.replace(SINGLE, "most on ")  # some of it is elsewhere
-            name = policy if goal == "latency" else f"schedule for {word}"
-            yield name, [found.device[task.name] for task in tasks]
-
-        for policy in POLICIES if self.few else POLICIES[:1]:
-            yield from by(policy)
-        for word, _ in objective.weights:
-            if word != "latency":
-                yield from by("auto", word)
-        if not objective.word:
-            yield from by("auto", objective)
-        if objective.asks("throughput"):
-            yield from self._stages("stages", [task.cost_s for task in tasks], self.devices)
+    def _found(self, objective: Objective) -> Iterator[tuple[str, Cut, Sequence[str]]]:
+        cut = self.cut
+        if len(cut.bundles) > 1:
+            for policy in POLICIES if self.few else POLICIES[:1]:
+                yield self._by(cut, policy)
+            for word, _ in objective.weights:
+                if word not in ("latency", "memory"):
+                    yield self._by(cut, "auto", word)
+            if not objective.word:
+                yield self._by(cut, "auto", objective)
+            if objective.asks("throughput"):
+                seconds = [task.cost_s for task in cut.tasks[0]]
+                yield from self._stages("stages", cut, seconds, self.devices)
         if objective.asks("memory"):
-            gpus = [d for d in self.devices if d != self.machine.cpu]
-            held = [dict.fromkeys(task.cost_s, float(task.memory_bytes)) for task in tasks]
-            yield from self._stages("stages of equal bytes", held, gpus)
+            yield from self._for_memory()
+
+    def _for_memory(self) -> Iterator[tuple[str, Cut, Sequence[str]]]:
+        cut = self.cut_by_bytes
+        if len(cut.bundles) < 2:
+            return
+        yield self._by(self.cut if len(self.cut.bundles) > 1 else cut, "auto", "memory")
+        gpus = [d for d in self.devices if d != self.machine.cpu]
+        held = [dict.fromkeys(task.cost_s, float(task.memory_bytes)) for task in cut.tasks[0]]
+        yield from self._stages("stages of equal bytes", cut, held, gpus)
+
+    def _by(
+        self, cut: Cut, policy: str, goal: str | Objective = "latency"
+    ) -> tuple[str, Cut, list[str]]:
+        """Returns a schedule of bundles."""
+        tasks, edges = cut.tasks
+        problem = TaskGraph(tasks, edges)
+        try:
+            found = schedule(problem, self.topology(), policy, goal)
+        except PlanError:  # not all of it fits: placement finds what stays in host memory
+            found = schedule(problem, self.topology(limited=False), policy, goal)
+        word = goal if isinstance(goal, str) else goal.word or "the mix"
+        policy = found.policy.replace(SINGLE, "most on ")  # some of it is elsewhere
+        name = policy if goal == "latency" else f"schedule for {word}"
+        return name, cut, [found.device[task.name] for task in tasks]
 
     def _stages(
-        self, name: str, loads: Sequence[Mapping[str, float]], devices: Sequence[int]
-    ) -> Iterator[tuple[str, list[str]]]:
+        self, name: str, cut: Cut, loads: Sequence[Mapping[str, float]], devices: Sequence[int]
+    ) -> Iterator[tuple[str, Cut, list[str]]]:
         """Yields stages over the fastest two devices, and over all."""
         ranked = sorted(devices, key=self.total_s)
         for count in dict.fromkeys((min(2, len(ranked)), len(ranked))):
             found = find_stages(loads, [self.names[d] for d in ranked[:count]])
             if found is not None:
-                yield name if count == len(ranked) else f"{name} of {count}", found
+                yield name if count == len(ranked) else f"{name} of {count}", cut, found
 
-    def wish(self, devices: Sequence[str]) -> Wishes:
-        """Returns the wish for a device for each bundle."""
-        index = {name: number for number, name in enumerate(self.names)}
-        on = {n: index[d] for b, d in zip(self.bundles, devices, strict=True) for n in b.nodes}
-        order = (*self.devices, *(d for d in range(len(self.names)) if d not in self.devices))
-        return Wishes(order, on, RULE)
-
-    # -- a graph as tasks --------------------------------------------------------------------------
+    # -- nodes and bundles -------------------------------------------------------------------------
 
     def free_nodes(self) -> list[Node]:
         """Returns the nodes to be placed: states and what writes them stay together elsewhere."""
@@ -215,57 +219,29 @@ class Candidates:
         )
 
     @cached_property
-    def bundles(self) -> tuple[Bundle, ...]:
-        """The nodes that are placed as one, in topological order."""
+    def cut(self) -> Cut:
+        """The graph as bundles that are worth a submission each."""
         seconds = {n.id: self.least_s(n) for n in self.free_nodes()}
         total_s = sum(seconds.values())
         least_s = 2 * min(cost.submission_seconds(self.machine.devices[d]) for d in self.devices)
-        return find_bundles(self.support, self.able, seconds, max(total_s / GRAINS, least_s))
+        return self._cut(seconds, max(total_s / GRAINS, least_s))
 
     @cached_property
-    def tasks(self) -> tuple[list[Task], list[tuple[str, str, float]]]:
-        """Bundles as tasks, with what goes between them."""
-        graph, of_node = self.support.graph, dict[int, int]()
-        for number, bundle in enumerate(self.bundles):
-            of_node.update(dict.fromkeys(bundle.nodes, number))
-        held = set[int]().union(*(self.support.resident.values()))  # it takes no more room
-        crossing: dict[tuple[int, int], dict[int, int]] = {}
-        tasks: list[Task] = []
-        results = {graph.root(node) for _, node in graph.outputs}
-        for number, bundle in enumerate(self.bundles):
-            weights: set[int] = set()
-            given: dict[int, int] = {}
-            taken = sum(graph.words[n] * WORD_BYTES for n in results.intersection(bundle.nodes))
-            for node_id in bundle.nodes:
-                for operand in graph.nodes[node_id].inputs:
-                    root = graph.roots[operand]
-                    value = value_of(graph, operand, False)
-                    size_bytes = graph.words[value] * WORD_BYTES
-                    if root in of_node:
-                        if of_node[root] != number:
-                            crossing.setdefault((of_node[root], number), {})[value] = size_bytes
-                    elif root in graph.data:
-                        weights.add(root)
-                    else:
-                        given[value] = size_bytes
-            seconds = {
-                self.names[d]: sum(self.support.node_seconds(n, d) for n in bundle.nodes)
-                + self.host_s(d, sum(given.values()), taken)
-                for d in bundle.able
-            }
-            memory = sum(graph.words[w] * WORD_BYTES for w in weights - held)
+    def cut_by_bytes(self) -> Cut:
+        """The graph as bundles of equal bytes of weights: a submission may cost more than one of
+        them takes, as it costs no bytes.
+        """
+        graph = self.support.graph
+        held = set[int]().union(*(self.support.resident.values()))
+        sizes: dict[int, float] = {}
+        for node in self.free_nodes():
+            weights = {graph.roots[operand] for operand in node.inputs} & graph.data.keys() - held
+            sizes[node.id] = float(sum(graph.words[w] * WORD_BYTES for w in weights))
             held |= weights
-            tasks.append(Task(str(number), seconds, memory))
-        edges = [(str(a), str(b), float(sum(sizes.values()))) for (a, b), sizes in crossing.items()]
-        return tasks, edges
+        return self._cut(sizes, sum(sizes.values()) / GRAINS)
 
-    def host_s(self, device: int, given_bytes: float, taken_bytes: float) -> float:
-        """Returns what values of the caller take on their way to a device and back."""
-        if device == self.machine.cpu:
-            return 0.0
-        host, name, between = self.names[-1], self.names[device], self.machine.links.between
-        there = between(host, name).seconds(given_bytes) if given_bytes else 0.0
-        return there + (between(name, host).seconds(taken_bytes) if taken_bytes else 0.0)
+    def _cut(self, sizes: Mapping[int, float], grain: float) -> Cut:
+        return Cut(self.support, self.devices, find_bundles(self.support, self.able, sizes, grain))
 
     def topology(self, limited: bool = True) -> Topology:
         """Returns the devices as `schedule` sees them: a value goes from device to host to device,
