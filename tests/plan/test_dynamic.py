@@ -473,6 +473,20 @@ def test_a_stream_ends_within_a_third_more_than_the_plans_that_knew(
     assert took_s <= 1.3 * knew_s
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("sizes", [(1 << 30, 0), (0, 1 << 30), (100_000, 1 << 30)])
+def test_devices_that_say_different_things_of_one_memory_stay_within_it(
+    sizes: tuple[int, int], policy: str
+) -> None:
+    where = machine(SLOW, SLOW)
+    specs = zip(where.devices, sizes, strict=False)
+    odd = [replace(spec, memory_bytes=size, pool="p") for spec, size in specs]
+    made = planned(branches(4, 2), replace(where, devices=(*odd, where.devices[-1])), policy)
+    needed = [memory.needed_bytes for memory in made.memory]
+    large = sizes.index(1 << 30)
+    assert needed[large] and not needed[1 - large], "the larger one has all of it"
+
+
 # -- any order that the plan allows ----------------------------------------------------------------
 
 

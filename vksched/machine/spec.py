@@ -49,9 +49,10 @@ class DeviceSpec:
     and later cost models. round_s: the time of one round of a loop that waits for memory; numpy
     does not loop that way. slowdown: how many times longer than by these speeds everything takes,
     as measured.
-    pool: devices with the same name here share one memory, as a GPU opened twice does. own_buffers:
-    every value gets a buffer of its own, shared with none that lives at the same time:
-    synchronization validation sees whole buffers, and can then judge every barrier.
+    pool: devices with the same name here share one memory, as a GPU opened twice does; of different
+    memory_bytes the least of those that take some counts. own_buffers: every value gets a buffer of
+    its own, shared with none that lives at the same time: synchronization validation sees whole
+    buffers, and can then judge every barrier.
     windows_apart: what the host can see lies in the computer's memory, not in the device's own, as
     with a discrete card. sync: one of SYNC. offload_flops_per_byte: from how much arithmetic per
     byte of its weights in host memory on an op runs here, the weights streamed in for each run;

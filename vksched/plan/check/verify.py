@@ -365,7 +365,7 @@ def _check_capacity(plan: PlanValue, device: int) -> None:
     if not 0 <= memory.resident_bytes <= kept:
         raise _fail(f"{spec.name} holds {memory.resident_bytes} of {kept} bytes")
     shared = sum(plan.memory[d].needed_bytes for d in plan.machine.pool(device))
-    if shared > spec.memory_bytes:
+    if memory.needed_bytes and shared > spec.memory_bytes:
         raise _fail(f"{spec.name} needs {shared} of {spec.memory_bytes} bytes")
     for words in (*memory.activation_pages, *memory.inbox_pages, *memory.outbox_pages):
         if words * 4 > spec.page_bytes:

@@ -261,11 +261,8 @@ class _Maker:
             self.notes.append(f"{graph.nodes[node_id].name}: {self.rules[node_id]}")
 
     def _most(self, pieces: Sequence[Piece], wanted: list[int], device: int) -> list[int]:
-        """Returns as many of the first pieces as a device has room for; devices that share a memory
-        share it equally.
-        """
-        spec = self.machine.devices[device]
-        room = spec.memory_bytes // len(self.machine.pool(device))
+        """Returns as many of the first pieces as a device has room for."""
+        room = self._share_bytes(device)
 
         def fits(count: int) -> bool:
             if not count:
@@ -280,6 +277,15 @@ class _Maker:
             middle = (low + high) // 2
             low, high = (middle, high) if fits(middle) else (low, middle)
         return sorted(wanted[:low])
+
+    def _share_bytes(self, device: int) -> int:
+        """Returns what a device may take of its memory. Devices that share one share it equally.
+        Where they say different things of it, the least of those that use it counts: so those that
+        say less than half of the most use none.
+        """
+        sizes = {d: self.machine.devices[d].memory_bytes for d in self.machine.pool(device)}
+        sharing = [size for size in sizes.values() if 2 * size >= max(sizes.values())]
+        return min(sharing) // len(sharing) if sizes[device] in sharing else 0
 
 
 def _joined(pieces: Sequence[Piece], bundles: Sequence[Bundle]) -> list[Bundle]:
