@@ -11,6 +11,7 @@ from graphs import CPU, A, B, numpy_outputs
 
 import vksched as vs
 from vksched.graph import build_graph
+from vksched.machine.change import alone
 from vksched.machine.links import Link, Links
 from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.check.happens import check_plan
@@ -107,9 +108,23 @@ def test_no_plan_is_slower_than_the_best_device_alone(seed: int) -> None:
     made = plan(output, where, with_cpu=True)
     took_s = simulate(made).seconds
     for spec in where.devices:
-        alone = plan(output, where, "priority", overrides=[("*", spec.name)])
+        single = plan(output, where, "priority", overrides=[("*", spec.name)])
         # one device is left for another only where that is faster by a margin
-        assert took_s <= simulate(alone).seconds * 1.06, (spec.name, made.notes)
+        assert took_s <= simulate(single).seconds * 1.06, (spec.name, made.notes)
+
+
+@pytest.mark.parametrize("sizes", [(1 << 30, 0), (0, 1 << 30), (1 << 30, 100_000)])
+def test_a_device_that_has_no_room_in_a_shared_memory_costs_the_others_nothing(
+    sizes: tuple[int, int],
+) -> None:
+    where = machine(FAST, FAST)
+    specs = zip(where.devices, sizes, strict=False)
+    odd = [replace(spec, memory_bytes=size, pool="p") for spec, size in specs]
+    where = replace(where, devices=(*odd, where.devices[-1]))
+    output = layers(4, vs.input("x", (WIDTH, WIDTH)))
+    took_s = simulate(plan(output, where)).seconds
+    for name in (A, B):
+        assert took_s <= simulate(plan(output, alone(where, name))).seconds
 
 
 def test_what_is_placed_stays_and_numbers_are_numpys() -> None:

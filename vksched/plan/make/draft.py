@@ -56,8 +56,11 @@ class Draft:
         return sum(self.memory[d].needed_bytes for d in pool)
 
     def room(self, pool: Sequence[int]) -> int:
-        """Returns the bytes of a memory."""
-        return min(self.machine.devices[d].memory_bytes for d in pool)
+        """Returns the bytes of a memory: where its devices say different things, the least of those
+        that take something of it.
+        """
+        used = [d for d in pool if self.memory[d].needed_bytes] or pool
+        return min(self.machine.devices[d].memory_bytes for d in used)
 
     def fits(self, pool: Sequence[int]) -> bool:
         return self.need(pool) <= self.room(pool)
