@@ -165,6 +165,14 @@ def test_each_way_may_have_a_link_of_its_own() -> None:
         ({"link": {"latency_us": -1}}, "0 or more as latency_us of the link of device 0"),
         ({"kind": "gpu"}, "a kind of vulkan, null, cpu"),
         ({"limits": {"shared": 1}}, "limits of device 0 has no field 'shared'"),
+        ({"limits": {"max_invocations": 0}}, "max_invocations above 0 .* has at least 128$"),
+        ({"limits": {"max_local_size": [9, 9, 0]}}, r"max_local_size .* least \(128, 128, 64\)$"),
+        ({"limits": {"max_groups": [0, 1, 1]}}, r"max_groups above 0 .* 65535\)$"),
+        ({"limits": {"shared_bytes": 0}}, "shared_bytes above 0 .* at least 16384$"),
+        ({"limits": {"push_bytes": 0}}, "push_bytes above 0 for the limits of device 0, got 0; "),
+        ({"limits": {"storage_buffers": 0}}, "storage_buffers above 0 .* at least 4$"),
+        ({"limits": {"max_buffer_bytes": 0}}, "max_buffer_bytes above 0 .* at least 134217728$"),
+        ({"limits": {"subgroup_size": 0}}, "subgroup_size above 0 .* at least 1$"),
     ],
 )
 def test_wrong_devices_are_refused_with_a_hint(entry: dict[str, object], match: str) -> None:

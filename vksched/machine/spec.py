@@ -208,7 +208,7 @@ def spec_from_dict(data: object, where: str) -> DeviceSpec:
     """Returns a device from plain data."""
     spec = _fill(DeviceSpec("", ""), data, where)
     if isinstance(data, Mapping) and "limits" in data:
-        spec = replace(spec, limits=_fill(Limits(), data["limits"], f"the limits of {where}"))
+        spec = replace(spec, limits=_limits(data["limits"], f"the limits of {where}"))
     if isinstance(data, Mapping) and "costs" in data:
         spec = replace(spec, costs=Costs.from_dict(data["costs"], f"the costs of {where}"))
     if not spec.name or spec.kind not in KINDS:
@@ -229,6 +229,21 @@ def spec_from_dict(data: object, where: str) -> DeviceSpec:
             f"{spec.busy_watts:g} and {spec.idle_watts:g}"
         )
     return spec
+
+
+def _limits(data: object, where: str) -> Limits:
+    """Returns limits from plain data; with one of 0 no kernel could run."""
+    least = Limits()
+    limits = _fill(least, data, where)
+    for name in (field_.name for field_ in fields(Limits)):
+        given, known = getattr(limits, name), getattr(least, name)
+        many = given if isinstance(given, tuple) else (given,)
+        if any(type(each) is int and each < 1 for each in many):
+            raise PlanError(
+                f"[machine] expected {name} above 0 for {where}, got {given}; every device of "
+                f"Vulkan 1.1 has at least {known}"
+            )
+    return limits
 
 
 def _links(data: object, names: set[str]) -> Links:
