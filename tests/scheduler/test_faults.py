@@ -552,9 +552,29 @@ def test_bad_faults_are_refused() -> None:
         vs.FaultyDevice(simulated(1)[0], 0, "smoke")
     with pytest.raises(vs.DeviceError, match='call="submit"'):
         vs.FaultyDevice(simulated(1)[0], 0, "sequence", "fetch")
+    for at in ("timeout", -1, 0.5, float("nan")):
+        with pytest.raises(vs.DeviceError, match="whole number of 0 or more, or None, as at, got"):
+            vs.FaultyDevice(simulated(1)[0], at)  # type: ignore[arg-type]
+        with pytest.raises(vs.DeviceError, match="or None, as times, got"):
+            vs.FaultyDevice(simulated(1)[0], 0, times=at)  # type: ignore[arg-type]
+    works = vs.FaultyDevice(simulated(1)[0], None)
+    with pytest.raises(vs.DeviceError, match="as at, got 'now'"):
+        works.at = "now"  # type: ignore[assignment]
+    assert works.at is None
     for cpu in ("cpu", CpuDevice(DeviceSpec("cpu", "cpu"))):
         with pytest.raises(vs.DeviceError, match="other than the cpu"):
             vs.FaultyDevice(cpu, 0)
+
+
+@pytest.mark.parametrize("times", [0, -1, float("nan"), float("inf"), "x", None])
+def test_a_null_device_is_slowed_by_a_number_above_0(times: float) -> None:
+    spec = DeviceSpec("null:0", "null")
+    with pytest.raises(vs.DeviceError, match="expected a slowdown above 0, got"):
+        vs.NullDevice(spec, vs.SimulatedClock(), slowdown=times)
+    device = vs.NullDevice(spec, vs.SimulatedClock(), slowdown=0.5)
+    with pytest.raises(vs.DeviceError, match="expected a slowdown above 0, got"):
+        device.slowdown = times
+    assert device.slowdown == 0.5
 
 
 # -- drawn -----------------------------------------------------------------------------------------

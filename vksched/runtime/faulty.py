@@ -34,6 +34,10 @@ class FaultyDevice(WrappedDevice):
         "timeout": the submission is handed on, but no later wait sees its end. "sequence": the
         submission is dropped without a word. "memory": OutOfMemory. "error": another DeviceError.
     times: how many calls fail, None for all from the first on; one that is lost stays lost.
+
+    Raises:
+        DeviceError: a kind or a call that is unknown, or a number that is no whole number of 0 or
+            more; the device is the CPU, or there is none.
     """
 
     def __init__(
@@ -51,16 +55,24 @@ class FaultyDevice(WrappedDevice):
             )
         if kind in ("timeout", "sequence") and call != "submit":
             raise DeviceError(f'[FaultyDevice] expected call="submit" for {kind!r}, got {call!r}')
+        self.at = at  # refused before anything is opened
+        self.times = _count(times, "times")
         super().__init__(device)
-        self.at = at
         self.kind = kind
         self.call = call
-        self.times = times
         self.calls: Counter[str] = Counter()
         """How often each call was made, failed ones too."""
         self.failed = 0
         self._hung = False
         self._lock = threading.Lock()
+
+    @property
+    def at(self) -> int | None:
+        return self._at
+
+    @at.setter
+    def at(self, number: int | None) -> None:
+        self._at = _count(number, "at")
 
     @property
     def states(self) -> StateStore:
@@ -91,6 +103,16 @@ class FaultyDevice(WrappedDevice):
         if hit and self.kind == "error":
             raise DeviceError(f"[{call}] {self.name} failed (injected)")
         return hit and self.kind == "sequence"
+
+
+def _count(number: int | None, word: str) -> int | None:
+    """Returns a number of calls, or None."""
+    if number is None or (isinstance(number, int) and number >= 0):
+        return number
+    raise DeviceError(
+        f"[FaultyDevice] expected a whole number of 0 or more, or None, as {word}, got {number!r}; "
+        'try at=3, kind="lost"'
+    )
 
 
 class FaultyStates:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import threading
 
-from ..errors import DeviceLost, DeviceTimeout, PlanError
+from ..errors import DeviceError, DeviceLost, DeviceTimeout, PlanError
 from ..machine.links import Link
 from ..machine.spec import DeviceSpec
 from ..plan.cost import COPY_IN, COPY_OUT, copy_seconds, node_seconds
@@ -45,7 +45,11 @@ class NullDevice:
     """A simulated device. Devices that share a clock run beside each other on it.
 
     link: the way to the host, which the machine of a plan has; its default where none is given.
-    slowdown: how many times longer than its spec says its work takes.
+    slowdown: above 0, how many times longer than its spec says its work takes; may be set at any
+    time.
+
+    Raises:
+        DeviceError: the slowdown is not above 0 or not finite.
     """
 
     def __init__(
@@ -70,6 +74,16 @@ class NullDevice:
     @property
     def spec(self) -> DeviceSpec:
         return self._spec
+
+    @property
+    def slowdown(self) -> float:
+        return self._slowdown
+
+    @slowdown.setter
+    def slowdown(self, times: float) -> None:
+        if not (isinstance(times, (int, float)) and 0 < times < math.inf):
+            raise DeviceError(f"[NullDevice] expected a slowdown above 0, got {times!r}; try 1.0")
+        self._slowdown = float(times)
 
     def holds(self, key: object) -> bool:
         return self.states.holds(key)
