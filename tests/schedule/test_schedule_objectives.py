@@ -63,8 +63,11 @@ def test_the_numbers_are_in_the_plain_data() -> None:
         "peak_bytes": 20.0,
         "energy_j": 210.0,
     }
-    bare = Topology(["fast", "slow"])
-    assert schedule(tasks, bare).metrics.energy_j is None
+    for watts in ({}, {"fast": POWER["fast"]}):  # idle watts of the other one would be missing
+        some = Topology(["fast", "slow"], watts=watts)
+        plan = schedule(tasks, some, "single:fast")
+        assert plan.metrics.energy_j is None and "energy" not in plan.metrics.values
+        assert plan.as_dict()["metrics"]["energy_j"] is None
 
 
 def best_by_search(tasks: TaskGraph, where: Topology, word: str) -> float:

@@ -194,9 +194,7 @@ def memory(problem: Problem, placed: Placed, times: Times) -> float:
 
 
 def energy(problem: Problem, placed: Placed, times: Times) -> float:
-    """Returns the joules of one run; where the objective is another one, watts that nobody has
-    given count 0.
-    """
+    """Returns the joules of one run by the watts that are known."""
     out = 0.0
     watts = problem.where.watts
     for name, load in zip(problem.where.devices, loads(problem, placed), strict=True):
@@ -229,10 +227,11 @@ def values_of(
 
 
 def metrics_of(problem: Problem, placed: Placed, times: Times) -> Metrics:
-    """Returns all of a schedule; no energy where no device has watts."""
+    """Returns all of a schedule; no energy where a device has no watts."""
+    known = all(name in problem.where.watts for name in problem.where.devices)
     return Metrics(
         latency_s=times.makespan,
         period_s=throughput(problem, placed, times),
         peak_bytes=memory(problem, placed, times),
-        energy_j=energy(problem, placed, times) if problem.where.watts else None,
+        energy_j=energy(problem, placed, times) if known else None,
     )

@@ -158,7 +158,7 @@ class Topology:
 
     links: a link for (a, b) serves both ways unless (b, a) is given too. default_link: of pairs
     that are not named. memory_bytes: of devices whose memory is limited. watts: of devices. The
-    objective "energy" needs those of all; in `Schedule.metrics` others count 0.
+    objective "energy" and the energy of `Schedule.metrics` need those of all.
 
     Raises:
         PlanError: names that are unknown or used twice, or a link that is no link.
