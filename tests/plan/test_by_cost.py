@@ -127,6 +127,11 @@ def test_a_device_that_has_no_room_in_a_shared_memory_costs_the_others_nothing(
         assert took_s <= simulate(plan(output, alone(where, name))).seconds
 
 
+def test_devices_that_take_longer_than_schedules_count_are_planned() -> None:
+    for where in (machine(FAST, SLOW, slowdown=1e300), machine(FAST, SLOW, link=Link(1e9, 1e300))):
+        assert plan(branches(3, 2), where).explain()
+
+
 def test_what_is_placed_stays_and_numbers_are_numpys() -> None:
     output = branches(3, 2)
     graph, _ = build_graph(output)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
+import numpy as np
 import pytest
 
 from vksched.errors import GraphError, PlanError
-from vksched.schedule import Link, Task, TaskGraph, Topology, schedule
+from vksched.machine.power import Watts
+from vksched.schedule import Link, Task, TaskGraph, Topology, policies, schedule
 
 A, B, C = Task("a", {"p": 1.0}), Task("b", {"p": 2.0}), Task("c", {"p": 3.0})
 
@@ -70,6 +75,71 @@ def test_devices_that_are_none_are_refused() -> None:
             Topology(names)
     with pytest.raises(PlanError, match="bytes of memory for p, got 1 for 'x'"):
         Topology(["p"], memory_bytes={"x": 1})
+
+
+WRONG = [None, "1", [1.0], float("nan"), -1.0, 1e308, 10**400]
+"""No amount of anything: of the wrong type, or so large that sums of it are no numbers."""
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_amounts_that_are_none_are_refused(wrong: Any) -> None:
+    with pytest.raises(GraphError, match=r"^\[task\] expected 0 or more seconds for 'x' on 'p'"):
+        TaskGraph([Task("x", {"p": wrong})])
+    with pytest.raises(GraphError, match=r"^\[task\] expected memory_bytes of 0 or more for 'x'"):
+        Task("x", {"p": 1.0}, wrong)
+    with pytest.raises(GraphError, match=r"^\[tasks\] expected 0 or more bytes"):
+        TaskGraph([A, B], [("a", "b", wrong)])
+    with pytest.raises(PlanError, match=r"^\[topology\] expected a link .* latency of 0 or more"):
+        Topology(["p", "q"], {("p", "q"): Link(latency_s=wrong)})
+    with pytest.raises(PlanError, match=r"^\[topology\] expected busy watts"):
+        Topology(["p"], watts={"p": Watts(wrong)})
+    if wrong is not None:  # then auto takes its own
+        with pytest.raises(PlanError, match=r"^\[schedule\] expected a budget of 0 or more"):
+            schedule(TaskGraph([A]), Topology(["p"]), budget_s=wrong)
+
+
+@pytest.mark.parametrize("wrong", [None, "1", [1.0], float("nan"), -1.0])
+def test_memory_and_speeds_that_are_none_are_refused(wrong: Any) -> None:
+    with pytest.raises(PlanError, match=r"^\[topology\] expected 0 or more bytes of memory"):
+        Topology(["p"], memory_bytes={"p": wrong})
+    for base in (None, Link(wrong)):
+        with pytest.raises(PlanError, match=r"^\[topology\] expected a link with a speed above 0"):
+            Topology(["p", "q"], {("p", "q"): Link(wrong)}, default_link=base)
+    if not isinstance(wrong, float | str | None):
+        with pytest.raises(PlanError, match=r"^\[link\] expected bytes a second as bandwidth"):
+            Link(bandwidth=wrong)
+
+
+def test_values_of_wrong_types_are_refused() -> None:
+    with pytest.raises(PlanError, match="bytes a second as bandwidth, got 'fast'"):
+        Link(bandwidth="fast")  # type: ignore[arg-type]
+    wrong: Any
+    for wrong in (None, 1.0, ["p"]):
+        with pytest.raises(GraphError, match="a mapping of devices to seconds for 'x'"):
+            TaskGraph([Task("x", wrong)])
+        with pytest.raises(GraphError, match="producer, consumer and maybe bytes, got"):
+            TaskGraph([A, B], [wrong])
+        with pytest.raises(PlanError, match="a link with a speed above 0"):
+            Topology(["p", "q"], {("p", "q"): wrong})
+        with pytest.raises(PlanError, match="expected links between p, q, got"):
+            Topology(["p", "q"], {"p": Link()})  # type: ignore[dict-item]
+        with pytest.raises(PlanError, match="expected busy watts"):
+            Topology(["p"], watts={"p": wrong})
+        if wrong is not None:
+            with pytest.raises(PlanError, match="expected mappings as links, memory_bytes and"):
+                Topology(["p"], memory_bytes=wrong)
+
+
+def test_the_largest_amounts_make_a_schedule() -> None:
+    tasks = TaskGraph(
+        [Task(name, {"p": 1e60, "q": np.float32(1.0)}, int(1e60)) for name in "abc"],
+        [("a", "b", 1e60), ("a", "c", np.int64(3))],
+    )
+    link, watts = Link(1e-60, 1e60), {"p": Watts(1e60), "q": Watts(1e60, 1e60)}
+    where = Topology(["p", "q"], default_link=link, memory_bytes={"q": 2e60}, watts=watts)
+    for name in policies():
+        made = schedule(tasks, where, name).verify()
+        assert all(map(math.isfinite, made.metrics.values.values()))
 
 
 def test_a_link_serves_both_ways_unless_the_way_back_has_its_own() -> None:

@@ -8,12 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
 
+from ..errors import PlanError
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
     """What a transfer takes: latency_s + bytes / bytes_per_s.
 
     bytes_per_s: infinity is legal. bandwidth: another word for bytes_per_s, for the constructor.
+
+    Raises:
+        PlanError: the bandwidth is no number.
     """
 
     bytes_per_s: float = 8e9
@@ -21,8 +26,14 @@ class Link:
     bandwidth: InitVar[float | None] = None
 
     def __post_init__(self, bandwidth: float | None) -> None:
-        if bandwidth is not None:
+        if bandwidth is None:
+            return
+        try:
             object.__setattr__(self, "bytes_per_s", float(bandwidth))
+        except (TypeError, ValueError, OverflowError):
+            raise PlanError(
+                f"[link] expected bytes a second as bandwidth, got {bandwidth!r}; try 8e9"
+            ) from None
 
     def seconds(self, size_bytes: float) -> float:
         """Returns the time of one transfer."""

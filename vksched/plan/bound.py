@@ -16,7 +16,7 @@ Complexity: edges * devices. Examples: tests/plan/test_plan_bound.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..machine.power import watts_of
@@ -24,6 +24,7 @@ from ..machine.spec import Machine
 from ..schedule import Task, TaskGraph, Topology
 from ..schedule.bounds import find_bounds
 from ..schedule.problem import make_problem
+from ..schedule.values import MOST as MOST_AMOUNT
 from .support import Support
 from .value import PlanValue, value_of
 
@@ -90,7 +91,9 @@ def _tasks(plan: PlanValue) -> TaskGraph:
         )
         key = graph.signatures[node.id], able
         if key not in shared:  # tasks with one mapping share a row
-            shared[key] = {names[d]: support.node_seconds(node.id, d) for d in able}
+            shared[key] = {
+                names[d]: min(support.node_seconds(node.id, d), MOST_AMOUNT) for d in able
+            }
         tasks.append(Task(str(node.id), shared[key]))
     edges: dict[tuple[str, str], float] = {}
     for node_id in runs if len(runs) <= MOST else ():
@@ -120,10 +123,11 @@ def _competing(plan: PlanValue) -> frozenset[int]:
 def _topology(machine: Machine) -> Topology:
     names = [spec.name for spec in machine.devices]
     links = {
-        (a, b): machine.way(i, j)
+        (a, b): replace(way, latency_s=min(way.latency_s, MOST_AMOUNT))
         for i, a in enumerate(names)
         for j, b in enumerate(names)
         if a != b
+        for way in (machine.way(i, j),)
     }
     watts = {spec.name: watts_of(spec) for spec in machine.devices}
     return Topology(names, links, watts=watts)

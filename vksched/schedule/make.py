@@ -9,7 +9,6 @@ Complexity: that of the policy. Examples: tests/schedule/test_make.py.
 from __future__ import annotations
 
 import difflib
-import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from .policies import POLICIES, single
 from .problem import Problem, make_problem
 from .result import ScheduleValue, Transfer
 from .simulate import Placed, Times, simulate
-from .values import TaskGraph, Topology
+from .values import AT_MOST, TaskGraph, Topology, is_amount
 from .verify import verify
 
 SINGLE = "single:"
@@ -85,8 +84,11 @@ def schedule(
             f"[schedule] expected watts of every device for the objective {goal.name}, got none of "
             f"{without[0]}; try Topology(..., watts={{{without[0]!r}: Watts(busy, idle), ...}})"
         )
-    if budget_s is not None and not 0 <= budget_s < math.inf:  # a search of its own never ends
-        raise PlanError(f"[schedule] expected a budget of 0 or more seconds, got {budget_s!r}")
+    if budget_s is not None and not is_amount(budget_s):  # an endless search never ends
+        raise PlanError(
+            f"[schedule] expected a budget of 0 or more seconds, {AT_MOST}, got {budget_s!r}; "
+            "try 0.1"
+        )
     problem = make_problem(tasks, where, links)
     if policy == "auto":
         if budget_s is None:

@@ -12,13 +12,28 @@ Complexity: linear in tasks, edges and links. Examples: tests/schedule/test_sche
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from ..errors import GraphError, PlanError
 from ..machine.links import Link
 from ..machine.power import Watts
+
+MOST = 1e60
+"""Seconds, bytes, watts: what is made of larger ones, as joules are, may be no number any more."""
+LEAST_PER_S = 1e-60
+"""Bytes a second; slower than that, a transfer takes more seconds than there are numbers."""
+AT_MOST = f"at most {MOST:g}"
+
+
+def is_amount(value: object, most: float = MOST) -> bool:
+    """Whether a value is a number from 0 to the most."""
+    if isinstance(value, np.generic):
+        value = value.item()  # the most is no float32
+    return isinstance(value, (int, float)) and 0 <= value <= most
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +50,9 @@ class Task:
     memory_bytes: int = 0
 
     def __post_init__(self) -> None:
-        if not self.memory_bytes >= 0:
+        if not is_amount(self.memory_bytes):
             raise GraphError(
-                f"[task] expected memory_bytes of 0 or more for {self.name!r}, got "
+                f"[task] expected memory_bytes of 0 or more for {self.name!r}, {AT_MOST}, got "
                 f"{self.memory_bytes!r}"
             )
 
@@ -77,7 +92,7 @@ class TaskGraph:
         full: list[tuple[str, str, float]] = []
         arcs: dict[tuple[int, int], float] = {}
         for edge in edges:
-            if len(edge) not in (2, 3):
+            if not isinstance(edge, (tuple, list)) or len(edge) not in (2, 3):
                 raise GraphError(
                     f"[tasks] expected edges of producer, consumer and maybe bytes, got {edge!r}"
                 )
@@ -89,8 +104,8 @@ class TaskGraph:
                         f"[tasks] expected edges between tasks that are there, got {end!r} in "
                         f"{edge!r}"
                     )
-            if not 0 <= size < math.inf:
-                raise GraphError(f"[tasks] expected 0 or more bytes, got {edge!r}")
+            if not is_amount(size):
+                raise GraphError(f"[tasks] expected 0 or more bytes, {AT_MOST}, got {edge!r}")
             ends = index[edge[0]], index[edge[1]]
             arcs[ends] = arcs.get(ends, 0.0) + size
         object.__setattr__(self, "tasks", there)
@@ -112,11 +127,16 @@ def _check_costs(tasks: Sequence[Task]) -> None:
         if id(task.cost_s) in known:
             continue
         known.add(id(task.cost_s))
+        if not isinstance(task.cost_s, Mapping):
+            raise GraphError(
+                f"[task] expected a mapping of devices to seconds for {task.name!r}, got "
+                f"{task.cost_s!r}; try {{'gpu:0': 1e-3}}"
+            )
         for device, cost in task.cost_s.items():
-            if not 0 <= cost < math.inf:
+            if not is_amount(cost):
                 raise GraphError(
-                    f"[task] expected 0 or more seconds for {task.name!r} on {device!r}, got "
-                    f"{cost!r}; try to leave out a device that cannot run it"
+                    f"[task] expected 0 or more seconds for {task.name!r} on {device!r}, "
+                    f"{AT_MOST}, got {cost!r}; try to leave out a device that cannot run it"
                 )
 
 
@@ -184,32 +204,23 @@ class Topology:
         there = set(names)
         if not names or len(there) < len(names):
             raise PlanError(f"[topology] expected devices with a name each, got {known or 'none'}")
-        given = dict(links or {})
+        given, room, power = (_mapping(each) for each in (links, memory_bytes, watts))
         base = Link() if default_link is None else default_link
-        for ends, link in [*given.items(), (("default", "link"), base)]:
-            if link is not base and (ends[0] not in there or ends[1] not in there):
-                raise PlanError(f"[topology] expected links between {known}, got {ends!r}")
-            if ends[0] == ends[1]:
-                raise PlanError(f"[topology] expected links between two devices, got {ends!r}")
-            # slower than that, a byte takes more seconds than there are numbers
-            if not (link.bytes_per_s >= sys.float_info.min and 0 <= link.latency_s < math.inf):
-                raise PlanError(
-                    f"[topology] expected a speed above 0 and a latency of 0 or more for {ends!r}, "
-                    f"got {link!r}"
-                )
-        room = dict(memory_bytes or {})
+        _check_link(("default", "link"), base, known, {"default", "link"})
+        for ends, link in given.items():
+            _check_link(ends, link, known, there)
         for name, size in room.items():
-            if name not in there or not size >= 0:
+            if name not in there or not is_amount(size, math.inf):
                 raise PlanError(
                     f"[topology] expected 0 or more bytes of memory for {known}, got {size!r} for "
                     f"{name!r}"
                 )
-        power = dict(watts or {})
         for name, each in power.items():
-            if name not in there or not 0 <= each.idle <= each.busy < math.inf:
+            fits = isinstance(each, Watts) and is_amount(each.busy)
+            if name not in there or not fits or not is_amount(each.idle, each.busy):
                 raise PlanError(
-                    f"[topology] expected busy watts, and at most as many idle ones, for {known}, "
-                    f"got {each!r} for {name!r}"
+                    f"[topology] expected busy watts, {AT_MOST}, and at most as many idle ones, "
+                    f"for {known}, got {each!r} for {name!r}; try Watts(busy=150, idle=15)"
                 )
         object.__setattr__(self, "devices", names)
         object.__setattr__(self, "links", given)
@@ -233,3 +244,28 @@ class Topology:
         if (target, source) in self.links:
             return target, source
         return min((source, target), (target, source))
+
+
+def _mapping(given: object) -> dict[Any, Any]:
+    if given is None or isinstance(given, Mapping):
+        return dict(given or {})
+    raise PlanError(
+        f"[topology] expected mappings as links, memory_bytes and watts, got {given!r}; try "
+        "memory_bytes={'gpu:0': 8 << 30}"
+    )
+
+
+def _check_link(ends: object, link: object, known: str, there: set[str]) -> None:
+    """Raises a PlanError for what is no link between two of the devices that are there."""
+    pair = isinstance(ends, tuple) and len(ends) == 2
+    if not pair or ends[0] not in there or ends[1] not in there:  # type: ignore[index]
+        raise PlanError(f"[topology] expected links between {known}, got {ends!r}")
+    if ends[0] == ends[1]:  # type: ignore[index]
+        raise PlanError(f"[topology] expected links between two devices, got {ends!r}")
+    speed = link.bytes_per_s if isinstance(link, Link) else None
+    fast = is_amount(speed, math.inf) and float(speed or 0) >= LEAST_PER_S
+    if not isinstance(link, Link) or not fast or not is_amount(link.latency_s):
+        raise PlanError(
+            f"[topology] expected a link with a speed above 0, at least {LEAST_PER_S:g}, and a "
+            f"latency of 0 or more, {AT_MOST}, for {ends!r}, got {link!r}"
+        )

@@ -23,6 +23,7 @@ from ...graph import Node
 from ...machine.links import Link
 from ...machine.power import watts_of
 from ...schedule import Objective, TaskGraph, Topology, schedule
+from ...schedule.values import MOST as MOST_AMOUNT
 from ...types import WORD_BYTES
 from .. import cost
 from ..decision import SINGLE
@@ -265,4 +266,4 @@ class Candidates:
         """Returns the link from one device to another by the host."""
         link = self.machine.way(a, b)
         begins_s = cost.submission_seconds(self.machine.devices[b])
-        return Link(link.bytes_per_s, link.latency_s + begins_s)
+        return Link(link.bytes_per_s, min(link.latency_s + begins_s, MOST_AMOUNT))

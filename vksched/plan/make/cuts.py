@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from ...schedule import Task
+from ...schedule.values import MOST as MOST_AMOUNT
 from ...types import WORD_BYTES
 from ..support import Support
 from ..value import value_of
@@ -72,8 +73,9 @@ class Cut:
                     else:
                         given[value] = size_bytes
             seconds = {
-                self._names[d]: sum(self._support.node_seconds(n, d) for n in bundle.nodes)
-                + self._host_s(d, sum(given.values()), taken)
+                self._names[d]: min(
+                    self._seconds(bundle, d, sum(given.values()), taken), MOST_AMOUNT
+                )
                 for d in bundle.able
             }
             memory = sum(graph.words[w] * WORD_BYTES for w in weights - held)
@@ -81,6 +83,12 @@ class Cut:
             tasks.append(Task(str(number), seconds, memory))
         edges = [(str(a), str(b), float(sum(sizes.values()))) for (a, b), sizes in crossing.items()]
         return tasks, edges
+
+    def _seconds(
+        self, bundle: Bundle, device: int, given_bytes: float, taken_bytes: float
+    ) -> float:
+        own_s = sum(self._support.node_seconds(n, device) for n in bundle.nodes)
+        return min(own_s + self._host_s(device, given_bytes, taken_bytes), MOST_AMOUNT)
 
     def _host_s(self, device: int, given_bytes: float, taken_bytes: float) -> float:
         """Returns what values of the caller take on their way to a device and back."""
