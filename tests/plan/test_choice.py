@@ -186,6 +186,31 @@ def test_the_plain_data_says_the_same() -> None:
     assert found["watts_assumed"] and found["measured_share"] == measured_share(made)
 
 
+@pytest.mark.parametrize(
+    ("kind", "costs", "text"),
+    [
+        ("vulkan", Costs(), "estimated, by work and rough speeds of devices"),
+        ("null", Costs(), "estimated, by work and the speeds written down"),
+    ],
+)
+def test_the_table_and_the_plan_say_the_same_of_costs(kind: str, costs: Costs, text: str) -> None:
+    where = machine(1e9, 9e8, kind=kind, costs=costs)
+    graph, _ = build_graph(branches())
+    assert f"\nCosts are {text}; what is" in comparison_as_text(compare_objectives(graph, where))
+    assert rows(plan(branches(), where))["costs"] == text
+
+
+def test_the_table_tells_what_was_measured() -> None:
+    where, (graph, _) = machine(1e9, 9e8, costs=MEASURED), build_graph(branches())
+    assert "\nCosts are measured of every device; what" in comparison_as_text(
+        compare_objectives(graph, where)
+    )
+    first = replace(where.devices[0], costs=Costs())
+    some = replace(where, devices=(first, *where.devices[1:]))
+    text = comparison_as_text(compare_objectives(graph, some))
+    assert "\nCosts are measured of 1 device, else estimated, by work and the speeds" in text
+
+
 def test_the_table_of_objectives() -> None:
     graph, _ = build_graph(branches())
     text = comparison_as_text(compare_objectives(graph, machine(1e9, 9e8)))

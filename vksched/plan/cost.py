@@ -19,12 +19,23 @@ from dataclasses import dataclass, replace
 from ..errors import UnsupportedOp
 from ..graph import Graph, Node
 from ..machine.costs import ANY, BOUNDS
-from ..machine.spec import ALIGN_BYTES, DeviceSpec
+from ..machine.spec import ALIGN_BYTES, DeviceSpec, Machine
 from ..ops.core.lower import Lowering, choice_of, conversion_bytes, lower
 from ..ops.core.op import Call, Op, Work
 from ..ops.core.variants import Choice
 from ..types import FLOAT16
 from .value import PlanValue
+
+
+def written_down(machine: Machine) -> bool:
+    """Whether somebody gave the speeds of a machine, which is not here: none of it is hardware."""
+    return all(spec.kind != "vulkan" for spec in machine.devices)
+
+
+def estimated_text(machine: Machine) -> str:
+    """Returns, for the user, how seconds are known that nobody has measured."""
+    speeds = "the speeds written down" if written_down(machine) else "rough speeds of devices"
+    return f"estimated, by work and {speeds}"
 
 
 def why_not(spec: DeviceSpec, graph: Graph, node: Node) -> str | None:

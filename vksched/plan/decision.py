@@ -58,7 +58,8 @@ class Decision:
     single_value: what the objective asks for of both; of a mix relative to the best candidates.
     margin: the share by which a less simple candidate has to be better. measured: whether costs of
     devices were measured, or written down for a machine that is not here; estimates need the wider
-    margin. watts_assumed: whether watts of a device were. devices: those that competed.
+    margin. watts_assumed: whether watts of a device were. devices: those that competed. costs: how
+    the seconds are known, as text.
     """
 
     objective: Objective
@@ -71,6 +72,7 @@ class Decision:
     measured: bool
     watts_assumed: bool
     devices: tuple[str, ...]
+    costs: str = ""
 
     @property
     def gain(self) -> float:

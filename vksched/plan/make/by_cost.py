@@ -28,6 +28,7 @@ from ...machine.spec import Machine
 from ...schedule import Objective
 from ...schedule.objectives import LATENCY, WORDS, least_of
 from ...units import count_of
+from ..cost import estimated_text, written_down
 from ..decision import Decision, Tradeoffs, value_text
 from ..support import Support
 from .candidates import Candidates
@@ -155,7 +156,17 @@ def judge(
         measured=measured,
         watts_assumed=assumed,
         devices=tuple(machine.devices[d].name for d in devices),
+        costs=_costs(machine, devices),
     )
+
+
+def _costs(machine: Machine, devices: Sequence[int]) -> str:
+    """Returns how the seconds of devices are known."""
+    measured = [d for d in devices if machine.devices[d].costs]
+    if not measured:
+        return estimated_text(machine)
+    part = f"measured of {count_of(len(measured), 'device')}, else {estimated_text(machine)}"
+    return "measured of every device" if len(measured) == len(devices) else part
 
 
 def margin_of(objective: Objective, measured: bool, assumed: bool) -> float:
@@ -168,8 +179,7 @@ def margin_of(objective: Objective, measured: bool, assumed: bool) -> float:
 
 def known(machine: Machine, devices: Sequence[int]) -> bool:
     """Whether the costs were measured, or written down for a machine that is not here."""
-    written = all(spec.kind != "vulkan" for spec in machine.devices)
-    return written or all(machine.devices[d].costs for d in devices)
+    return written_down(machine) or all(machine.devices[d].costs for d in devices)
 
 
 def _competing(machine: Machine, with_cpu: bool) -> tuple[int, ...]:

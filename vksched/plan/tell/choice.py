@@ -18,6 +18,7 @@ from ...machine.power import watts_of
 from ...schedule import Metrics, Objective
 from ...units import format_bytes, format_joules, format_seconds
 from ..bound import Bound, find_bound
+from ..cost import estimated_text
 from ..decision import Decision, Tradeoffs, times_text, value_text
 from ..gauge import objective_of
 from ..metrics import plan_metrics
@@ -143,7 +144,7 @@ def _costs(plan: PlanValue) -> str:
     if share >= 1:
         return "measured"
     if share <= 0:
-        return "estimated, by work and rough speeds of devices"
+        return estimated_text(plan.machine)
     return f"{_percent(round(share, 3))} of the devices' seconds measured, the rest estimated"
 
 
@@ -188,12 +189,11 @@ def comparison_as_text(comparison: Tradeoffs) -> str:
     at = 1 + comparison.front
     if at < len(lines):
         lines.insert(at, "beaten in everything by one above:")
-    costs = "measured or written down" if decision.measured else "estimates"
     margins = sorted({each.margin for each in comparison.decisions.values()})
     lines += [
         "",
         "stream: the time between two results. peak: bytes on the fullest device, of all copies.",
-        f"Costs are {costs}; what is less simple has to be better by "
+        f"Costs are {decision.costs}; what is less simple has to be better by "
         f"{' or '.join(map(_percent, margins))}.",
     ]
     if decision.watts_assumed:
