@@ -1,4 +1,6 @@
-"""What most layout ops are made of: the strided copy (strided_copy.comp), and one word repeated."""
+"""What most layout ops are made of: the strided copy (strided_copy.comp), one word repeated, and a
+copy as it is.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from ..core.quads import both_readings, can_take_quads, launch_lines, launch_run
 from ..core.strides import collapse, pad
 
 COPIES, FILLS = both_readings(("strided_copy",)), both_readings(("fill",))
-"""Shaders of `copy_strided` and `fill_words`."""
+WHOLE_COPIES = both_readings(("copy",))
+"""Shaders of `copy_strided`, `fill_words` and `copy_words`."""
 
 
 def copy_strided(
@@ -63,3 +66,13 @@ def fill_words(operand: int, count: int, word: int, limits: Limits) -> Dispatch:
     groups, constants = launch_run(-(-count // 4), limits)
     push = (("count", count), ("value", word))
     return Dispatch(reading("fill", limits), (operand,), groups, push, constants)
+
+
+def copy_words(operand: int, call: Call) -> tuple[Dispatch, ...]:
+    """Copies an operand of the result's type to the result, word by word."""
+    words = call.output.words
+    if not words:
+        return ()
+    groups, constants = launch_run(-(-words // 4), call.limits)
+    shader = reading("copy", call.limits)
+    return (Dispatch(shader, (operand, OUTPUT), groups, (("count", words),), constants),)

@@ -4,12 +4,14 @@ after what.
 
 from __future__ import annotations
 
+from functools import partial
+
 from ...types import NDArray, TensorType
 from ..core.attrs import Attrs
 from ..core.gradient import Pull, Pulled, gradient, no_gradient
-from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
-from ..core.quads import both_readings, launch_run, reading
+from ..core.op import Kernel, Op, Work, register
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
+from .copies import WHOLE_COPIES, copy_words
 
 
 def _first(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
@@ -18,15 +20,6 @@ def _first(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 def _same(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return inputs[0]
-
-
-def _copy(call: Call) -> tuple[Dispatch, ...]:
-    words = call.output.words
-    if not words:
-        return ()
-    groups, constants = launch_run(-(-words // 4), call.limits)
-    shader = reading("copy", call.limits)
-    return (Dispatch(shader, (0, OUTPUT), groups, (("count", words),), constants),)
 
 
 register(
@@ -45,7 +38,7 @@ register(
         "after",
         _first,
         _same,
-        Kernel(both_readings(("copy",)), _copy, as_words=lambda call: call),
+        Kernel(WHOLE_COPIES, partial(copy_words, 0), as_words=lambda call: call),
         work=lambda inputs, output, attrs: Work(0.0, 2.0 * output.device_bytes),
         any_dtype=True,
     )

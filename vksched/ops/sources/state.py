@@ -6,6 +6,7 @@ all else of the run is done. Both work on memory that the plan does not reuse.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,9 @@ from ...errors import DTypeError, IndexOutOfRange, ShapeError
 from ...types import NDArray, TensorType
 from ..core.attrs import Attrs, AttrValue
 from ..core.gradient import no_gradient
-from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, get_op, register, view_offset
-from ..core.quads import both_readings, launch_run, reading
+from ..core.op import Kernel, Op, get_op, register, view_offset
 from ..core.tensor import Tensor, apply, bounds_attrs, from_array, leaf_infer, no_reference
+from ..moves.copies import WHOLE_COPIES, copy_words
 
 BACKUP_BYTES = 1 << 20
 """States up to this size are copied to the host after each run that changes them."""
@@ -35,15 +36,6 @@ def _assign_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return np.array(inputs[1], copy=True)
 
 
-def _lower_assign(call: Call) -> tuple[Dispatch, ...]:
-    words = call.output.words
-    if not words:
-        return ()
-    groups, constants = launch_run(-(-words // 4), call.limits)
-    shader = reading("copy", call.limits)
-    return (Dispatch(shader, (1, OUTPUT), groups, (("count", words),), constants),)
-
-
 register(
     Op(
         "state",
@@ -59,7 +51,7 @@ register(
         "assign",
         _infer_assign,
         _assign_reference,
-        Kernel(both_readings(("copy",)), _lower_assign, as_words=lambda call: call),
+        Kernel(WHOLE_COPIES, partial(copy_words, 1), as_words=lambda call: call),
         any_dtype=True,
         stateful=True,
     )
