@@ -64,6 +64,8 @@ def test_what_is_not_trainable_stays_a_weight() -> None:
 def test_errors_say_what_the_model_has() -> None:
     with pytest.raises(vs.GraphError, match=r"got 'fc.weigth', which none has.*fc.weight"):
         model().tensors({"x": (5, 4)}, trainable="fc.weigth")
+    with pytest.raises(vs.GraphError, match=r"shapes of inputs \['x'\], got 'batch'"):
+        model().tensors({"batch": 5})
     with pytest.raises(vs.ShapeError, match="a size for each dimension"):
         model().tensors()
 

@@ -74,7 +74,8 @@ def kl_div(
     log_probs: TensorLike, target: TensorLike, *, axis: int = -1, reduction: str = "mean"
 ) -> Tensor:
     """The divergence of target from predicted probabilities, sum(t (log t - log p)) along an axis,
-    as torch.nn.functional.kl_div with "batchmean" for "mean".
+    as torch.nn.functional.kl_div with "batchmean" for "mean" of matrices: the mean is over all axes
+    that are left.
 
     log_probs: logarithms, such as log_softmax gives. target: probabilities of the same shape; where
     one is 0 it adds nothing.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import DTypeError, GraphError, ShapeError, call_text, cast_text
+from ...errors import DTypeError, GraphError, ShapeError, call_text, cast_text, close_text
 from ...types import NDArray, Shape
 from ..base import ImportedModel
 from .lower.context import ModelContext
@@ -152,8 +152,15 @@ class Model(ImportedModel):
 
         Raises:
             UnsupportedOp: the model is no single graph for these shapes. GraphError: a pattern that
-            names no such initializer. ShapeError: a size is not known, or does not fit.
+            names no such initializer, or a shape of no input. ShapeError: a size is not known, or
+            does not fit.
         """
+        known = [value.name for value in self.inputs]
+        for name in shapes or {}:
+            if name not in known:
+                raise GraphError(
+                    f"[model] expected shapes of inputs {known}, got {name!r}{close_text(name, known)}"
+                )
         types = self.input_types(shapes or {})
         return tensors_of(self.context, self.frame(), types, trainable)
 
