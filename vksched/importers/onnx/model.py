@@ -158,9 +158,8 @@ class Model(ImportedModel):
         known = [value.name for value in self.inputs]
         for name in shapes or {}:
             if name not in known:
-                raise GraphError(
-                    f"[model] expected shapes of inputs {known}, got {name!r}{close_text(name, known)}"
-                )
+                hint = close_text(name, known)
+                raise GraphError(f"[model] expected shapes of inputs {known}, got {name!r}{hint}")
         types = self.input_types(shapes or {})
         return tensors_of(self.context, self.frame(), types, trainable)
 
