@@ -3,8 +3,9 @@
     y[i] = sum over k of w[k] * x[i * stride + k * dilation - begin]
 
     by x: every y gives back to the places that its window read     -> conv_transpose of dy with w
-    by w: w[k] met x at steps of `stride`, one for each result y    -> conv of x with dy as weights,
-                                      stride and dilation exchanged, images and channels exchanged
+    by w: w[k] met x at steps of `stride`, one for each result y    -> products of dy with slices of
+                                      x; of grouped ones a conv of x with dy as weights, in which
+                                      stride and dilation, images and channels are exchanged
     by the bias: it was added to all results of its channel         -> a sum
 
 Places of x that no window reads are cut off before the second, and are the output padding of the
@@ -16,17 +17,23 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from ...types import Shape
 from ..core.attrs import AttrValue
 from ..core.gradient import Pull, Pulled, gradient, no_gradient
 from ..core.tensor import Tensor, apply
-from ..moves.layout import reshape, slice_, transpose
+from ..moves.layout import concat, reshape, slice_, transpose
+from ..moves.pad import pad
 from ..products.matmul import matmul
 from ..rows.reduce import reduce_sum
 from .conv import conv
 from .conv_kernels import conv_window, transpose_window
 from .window import Window, extent
 from .winograd import winograd_conv, winograd_weights
+
+MOST_MET = 1 << 22
+"""Elements of x, repeated for some places of a window, that are laid out at once."""
 
 no_gradient(
     "is what a pass makes of conv, after gradients are taken",
@@ -97,6 +104,8 @@ def _weight_gradient(x: Tensor, g: Tensor, window: Window, groups: int) -> Tenso
     channels, sizes = x.shape[1] // groups, read.shape[2:]
     if _is_one_product(window, read.shape[2:], g.shape[2:], groups, (*begin, *end)):
         return reshape(_one_product(read, g), (g.shape[1], channels, *window.kernel))
+    if groups == 1:
+        return _by_products(read, g, window, (*begin, *end))
     # images of C with channels (groups, N); a group's weights are its gradients
     split = reshape(read, (images, groups, channels, *sizes))
     turned = transpose(split, (2, 1, 0, *range(3, 3 + axes)))
@@ -109,6 +118,31 @@ def _weight_gradient(x: Tensor, g: Tensor, window: Window, groups: int) -> Tenso
         groups=groups,
     )
     return transpose(made, (1, 0, *range(2, made.rank)))
+
+
+def _by_products(x: Tensor, g: Tensor, window: Window, padding: Shape) -> Tensor:
+    """The gradient of the weights as matrix products: for each place of the window, g times what
+    that place met of x. Places share a product as long as what they met together is not too large.
+    """
+    axes = len(window.sizes)
+    around = ((0, 0), (0, 0), *zip(padding[:axes], padding[axes:], strict=True))
+    whole = pad(x, around) if any(padding) else x
+    met = [_met(whole, place, window, g.shape[2:]) for place in np.ndindex(*window.kernel)]
+    together = max(1, MOST_MET // max(1, met[0].size))
+    parts = [met[i : i + together] for i in range(0, len(met), together)]
+    made = [_one_product(concat(part, 1) if len(part) > 1 else part[0], g) for part in parts]
+    rows = concat(made, 1) if len(made) > 1 else made[0]
+    split = reshape(rows, (g.shape[1], *window.kernel, x.shape[1]))
+    return transpose(split, (0, 1 + axes, *range(1, 1 + axes)))
+
+
+def _met(x: Tensor, place: Shape, window: Window, counts: Shape) -> Tensor:
+    """Returns what one place of the window met of x, padding included: (N, C, counts)."""
+    starts = tuple(p * d for p, d in zip(place, window.dilation, strict=True))
+    ends = tuple(
+        first + (n - 1) * s + 1 for first, n, s in zip(starts, counts, window.stride, strict=True)
+    )
+    return slice_(x, starts, ends, range(2, x.rank), window.stride)
 
 
 def _one_product(x: Tensor, g: Tensor) -> Tensor:
