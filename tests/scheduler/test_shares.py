@@ -104,8 +104,7 @@ def test_runs_that_decide_where_pieces_go_have_reports_too(policy: str) -> None:
     with scheduler(b_slower=2.0, policy=policy) as sched:
         x = vs.input("x", SHAPE)
         run = sched.compile([vs.exp(vs.softmax(x + float(i))) for i in range(4)])
-        for _ in range(3):
-            found = parts(run)
+        found = parts(run)  # later runs may find one device alone to be faster
         report = run.report()
     assert report.runs == 1  # each run has a plan of its own
     assert set(run.stats.device_seconds) == {A, B}  # type: ignore[union-attr]
