@@ -102,8 +102,6 @@ def _weight_gradient(x: Tensor, g: Tensor, window: Window, groups: int) -> Tenso
     read, begin, end = _read_part(x, window, g.shape[2:])
     images, axes = x.shape[0], len(window.sizes)
     channels, sizes = x.shape[1] // groups, read.shape[2:]
-    if _is_one_product(window, read.shape[2:], g.shape[2:], groups, (*begin, *end)):
-        return reshape(_one_product(read, g), (g.shape[1], channels, *window.kernel))
     if groups == 1:
         return _by_products(read, g, window, (*begin, *end))
     # images of C with channels (groups, N); a group's weights are its gradients
@@ -138,6 +136,8 @@ def _by_products(x: Tensor, g: Tensor, window: Window, padding: Shape) -> Tensor
 
 def _met(x: Tensor, place: Shape, window: Window, counts: Shape) -> Tensor:
     """Returns what one place of the window met of x, padding included: (N, C, counts)."""
+    if x.shape[2:] == counts and not any(place):
+        return x
     starts = tuple(p * d for p, d in zip(place, window.dilation, strict=True))
     ends = tuple(
         first + (n - 1) * s + 1 for first, n, s in zip(starts, counts, window.stride, strict=True)
@@ -156,13 +156,6 @@ def _one_product(x: Tensor, g: Tensor) -> Tensor:
         reshape(transpose(m, (1, 0, 2)), (m.shape[1], m.shape[0] * m.shape[2])) for m in matrices
     )
     return matmul(rows, columns, transpose_b=True)
-
-
-def _is_one_product(
-    window: Window, sizes: Shape, counts: Shape, groups: int, padding: Shape
-) -> bool:
-    """Whether every place that is read meets the one weight of its channels once."""
-    return groups == 1 and window.taps == 1 and sizes == counts and not any(padding)
 
 
 def _reached(window: Window, counts: Shape) -> Shape:
