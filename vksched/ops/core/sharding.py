@@ -1,0 +1,124 @@
+"""Sharding rules: the ways in which a call can be computed in parts, op by op.
+
+    y = matmul(x, w)         x: (m, k)  w: (k, n)  y: (m, n)
+
+    factor   x      w      y
+    m        axis 0 whole  axis 0         rows of x give rows of y
+    k        axis 1 axis 0 terms          the parts of y add up to y
+    n        whole  axis 1 axis 1         columns of w give columns of y
+
+A factor is one way. It says for each operand which of its axes is cut, and how the results of the
+parts make up the result. Parts are consecutive, of any sizes. What a rule does not offer is computed
+whole. Who chooses among the factors, and brings operands into the form that one needs, is
+`vksched.parallel`. Each factor of each case is proven by `tests/ops/test_sharding_rules.py`: the
+reference on the parts gives the parts of the reference.
+
+The idea of factors is that of Shardy's sharding rules (openxla.org/shardy).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from ...errors import VkschedError
+from ...types import TensorType
+from .attrs import Attrs, AttrValue
+from .op import get_op
+
+
+class Form(Enum):
+    """What a part holds of an operand or result that is not cut along an axis."""
+
+    WHOLE = "whole"
+    """All of it."""
+    TERMS = "terms"
+    """A value of the same type; the sum over the parts is the operand or result."""
+    MEAN = "mean"
+    """Of a result: a value of the same type; the mean over the parts, each weighted by its size,
+    is the result.
+    """
+    ANY = "any"
+    """Of an operand: its values do not matter, so each part reads what it has."""
+
+
+WHOLE, TERMS, MEAN, ANY = Form
+
+
+@dataclass(frozen=True, slots=True)
+class Sharded:
+    """The call that a rule is asked about."""
+
+    inputs: tuple[TensorType, ...]
+    output: TensorType
+    attrs: Attrs
+
+
+def same_attrs(start: int, size: int) -> Mapping[str, AttrValue]:
+    """The attributes of each part are those of the call."""
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """One way to compute a call in parts.
+
+    operands: for each operand the axis that is cut, from 0, or its form. result: likewise.
+    units: into how many equal pieces at most these axes can be cut: a part is a run of units. An
+        axis may be a multiple of it, as where one unit is a head of several columns. 0 where no
+        axis is cut: then there may be any number of parts.
+    attrs: (first unit, units) of a part -> the attributes in which it differs from the call.
+    """
+
+    operands: tuple[int | Form, ...]
+    result: int | Form
+    units: int = 0
+    attrs: Callable[[int, int], Mapping[str, AttrValue]] = same_attrs
+
+
+Rule = Callable[[Sharded], Iterable[Factor]]
+
+_RULES: dict[str, Rule] = {}
+_REASONS: dict[str, str] = {}
+
+
+def sharding(*ops: str) -> Callable[[Rule], Rule]:
+    """Declares the decorated function as the sharding rule of ops."""
+
+    def declare(rule: Rule) -> Rule:
+        for op in ops:
+            _declare(op)
+            _RULES[op] = rule
+        return rule
+
+    return declare
+
+
+def no_sharding(reason: str, *ops: str) -> None:
+    """Declares that ops are computed whole, and why: a clause that follows the op's name."""
+    for op in ops:
+        _declare(op)
+        _REASONS[op] = reason
+
+
+def _declare(op: str) -> None:
+    get_op(op)
+    if op in _RULES or op in _REASONS:
+        raise VkschedError(f"[sharding] {op!r} has two rules")
+
+
+def factors_of(op: str, call: Sharded) -> tuple[Factor, ...]:
+    """Returns the ways to compute a call in parts, those that cut into two parts and more."""
+    rule = _RULES.get(op)
+    return () if rule is None else tuple(f for f in rule(call) if f.units != 1)
+
+
+def has_sharding(op: str) -> bool:
+    """Returns whether an op has a rule."""
+    return op in _RULES
+
+
+def why_no_sharding(op: str) -> str:
+    """Returns why an op is computed whole; "" where it has a rule or nothing is declared."""
+    return _REASONS.get(op, "")
