@@ -6,6 +6,7 @@ all else of the run is done. Both work on memory that the plan does not reuse.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -57,6 +58,16 @@ register(
     )
 )
 no_gradient("comes behind all else of a run", "assign")
+
+
+@dataclass(frozen=True, slots=True)
+class StatePiece:
+    """A range of a state along an axis, which lives on a device of its own."""
+
+    state: Tensor
+    axis: int
+    start: int
+    size: int
 
 
 def state(

@@ -1,0 +1,150 @@
+"""Maker: a graph under construction that computes what another one does, in other pieces.
+
+The passes of this room walk over a graph as it was written, and emit nodes here. A node of the new
+graph may have a device and a turn; names of the old graph stay as long as one value has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+
+from ..graph import Graph, Node
+from ..ops.core.attrs import Attrs, AttrValue
+from ..ops.core.lower import infer
+from ..ops.core.op import get_op
+from ..types import NDArray, TensorType, numpy_dtype
+
+
+@dataclass(frozen=True)
+class Made:
+    """A new graph. homes: the device of nodes that have one. turns: likewise, by name."""
+
+    graph: Graph
+    homes: Mapping[int, str] = field(default_factory=dict)
+    turns: Mapping[str, int] = field(default_factory=dict)
+
+
+class Maker:
+    """The new graph as far as it is made."""
+
+    def __init__(self, old: Graph) -> None:
+        self.old = old
+        self._nodes: list[Node] = []
+        self._names: dict[str, int] = {}
+        self._reserved = {node.name for node in old.nodes}
+        self._data: dict[int, NDArray] = {}
+        self._keys: dict[int, object] = {}
+        self._initial: dict[int, NDArray] = {}
+        self._homes: dict[int, str] = {}
+        self._turns: dict[str, int] = {}
+        self._constants: dict[object, int] = {}
+
+    def __getitem__(self, node_id: int) -> Node:
+        """A node of the new graph."""
+        return self._nodes[node_id]
+
+    def home(self, node_id: int) -> str | None:
+        """Returns the device of a node of the new graph; None where it may be anywhere."""
+        return self._homes.get(node_id)
+
+    def emit(
+        self,
+        op: str,
+        inputs: Iterable[int],
+        attrs: Mapping[str, AttrValue],
+        name: str,
+        device: str | None = None,
+        turn: int | None = None,
+    ) -> int:
+        """Returns a new node. name: the name of a node of the old graph for the one that has its
+        value; any other one gets a number where it is taken.
+        """
+        operands, frozen = tuple(inputs), attrs if isinstance(attrs, Attrs) else Attrs(attrs)
+        types = tuple(self._nodes[i].type for i in operands)
+        type_ = infer(get_op(op), types, frozen)
+        made = self._add(op, operands, frozen, type_, name, device)
+        if turn is not None:
+            self._turns[self._nodes[made].name] = turn
+        return made
+
+    def leaf(self, node: Node, device: str | None = None) -> int:
+        """Returns the leaf of the new graph that stands for one of the old graph."""
+        made = self._add(node.op, (), node.attrs, node.type, node.name, device)
+        if node.id in self.old.data:
+            self._data[made] = self.old.data[node.id]
+        if node.id in self.old.initial:
+            self._initial[made] = self.old.initial[node.id]
+        if node.id in self.old.keys:
+            self._keys[made] = self.old.keys[node.id]
+        return made
+
+    def part_of_leaf(
+        self, node: Node, axis: int, start: int, size: int, name: str, key: object, device: str
+    ) -> int:
+        """Returns a leaf that holds a range of one of the old graph, along an axis."""
+        old = self.old.initial if node.op == "state" else self.old.data
+        cut = (slice(None),) * axis + (slice(start, start + size),)
+        array = np.ascontiguousarray(old[node.id][cut])
+        array.setflags(write=False)
+        type_ = TensorType(array.shape, node.type.dtype)
+        attrs = Attrs({**node.attrs, "shape": type_.shape})
+        made = self._add(node.op, (), attrs, type_, name, device)
+        (self._initial if node.op == "state" else self._data)[made] = array
+        self._keys[made] = key
+        return made
+
+    def scalar(self, value: float, dtype: str) -> int:
+        """Returns a constant of one element."""
+        array = np.asarray(value, numpy_dtype(dtype))
+        key = ("scalar", dtype, array.tobytes())
+        if key not in self._constants:
+            attrs = Attrs({"shape": (), "dtype": dtype})
+            made = self._add("constant", (), attrs, TensorType((), dtype), "scalar", None)
+            array.setflags(write=False)
+            self._data[made], self._keys[made] = array, key
+            self._constants[key] = made
+        return self._constants[key]
+
+    def finish(self, outputs: Mapping[str, int], merged: Mapping[str, int]) -> Made:
+        """Returns the graph. merged: for names of the old graph that no node has the one that
+        stands for it.
+        """
+        nodes = tuple(self._nodes)
+        kept = tuple(
+            n.inputs[1] for n in nodes if n.op == "assign" and nodes[n.inputs[0]].attrs["backup"]
+        )
+        gone = {name: at for name, at in merged.items() if name not in self._names}
+        graph = Graph(
+            nodes,
+            tuple(outputs.items()),
+            MappingProxyType(self._data),
+            MappingProxyType(self._keys),
+            MappingProxyType(self._initial),
+            kept,
+            gone,
+        )
+        return Made(graph.verify(), dict(self._homes), dict(self._turns))
+
+    def _add(
+        self,
+        op: str,
+        inputs: tuple[int, ...],
+        attrs: Attrs,
+        type_: TensorType,
+        name: str,
+        device: str | None,
+    ) -> int:
+        made, unique = len(self._nodes), name
+        count = 0
+        while unique in self._names or (count and unique in self._reserved):
+            count += 1
+            unique = f"{name}_{count}"
+        self._nodes.append(Node(made, op, inputs, attrs, type_, unique))
+        self._names[unique] = made
+        if device:
+            self._homes[made] = device
+        return made
