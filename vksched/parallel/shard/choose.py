@@ -150,13 +150,12 @@ class Sharder:
         """Yields ways in which an operand is cut already, be it for other devices."""
         call = self.values.call(node)
         for factor in factors:
+            if not factor.units:
+                yield from self._as_terms(node, factor)
+                continue
             for position, operand in enumerate(node.inputs):
-                held, axis = self.values.held[operand], factor.operands[position]
-                if axis is TERMS and held.terms and not factor.units:
-                    yield Way(factor, held.terms[0])
-                if not isinstance(axis, int):
-                    continue
-                for devices, cut in held.cuts:
+                axis = factor.operands[position]
+                for devices, cut in self.values.held[operand].cuts:
                     if cut.axis != axis:
                         continue
                     units = units_of(cut, factor, call.inputs[position].shape[axis])
@@ -164,6 +163,13 @@ class Sharder:
                         yield Way(factor, devices, units)
                     elif group and devices != group and factor.units >= len(group):
                         yield self._own(factor, group)
+
+    def _as_terms(self, node: Node, factor: Factor) -> Iterator[Way]:
+        """Yields the way in which all operands that may be terms are."""
+        held = [self.values.held[i].terms for i in node.inputs]
+        found = [h and h[0] for h, form in zip(held, factor.operands, strict=True) if form is TERMS]
+        if found and found[0] and len(set(found)) == 1:
+            yield Way(factor, found[0])
 
     def _seed(
         self, node: Node, section: Section, group: Devices, factors: Sequence[Factor]

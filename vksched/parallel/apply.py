@@ -1,0 +1,166 @@
+"""A config applied to a graph: what it says of names becomes devices, parts and an order of nodes.
+
+    graph + config --pipeline--> microbatches, stages, turns --shard--> parts on devices, what crosses
+
+The result computes the same. It is a graph like any other, with a device for each node that the
+config speaks of; plans, passes and checks know nothing of it. Examples: tests/parallel/test_apply.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from ..errors import PlanError
+from ..graph import Graph
+from ..machine.spec import Machine
+from .config.match import sections_of, unmatched
+from .config.value import AUTO, Config, Section, Shard
+from .maker import Made
+from .shard.choose import Sharder
+from .shard.layout import Cut, Devices
+
+TRIED: tuple[Shard | None, ...] = (
+    None,
+    Shard(axis=0, ratio=AUTO),
+    Shard(axis=1, ratio=AUTO),
+    Shard(weights="columns", ratio=AUTO),
+    Shard(weights="rows", ratio=AUTO),
+)
+"""What `shard: auto` chooses from."""
+FEW = 4
+"""Sections that `auto` weighs one by one; of more all take the same."""
+
+Pieces = Mapping[int, tuple[Devices, Cut] | None]
+"""States that have a layout already, by node: None for those that lie whole."""
+
+
+class Judge(Protocol):
+    """What plans of a machine cost."""
+
+    def seconds(self, graph: Graph, node: int, device: str) -> float:
+        """Returns the expected seconds of a node on a device."""
+
+    def run_seconds(self, made: Made) -> float:
+        """Returns the expected seconds of a run of a graph; infinite where it cannot run."""
+
+
+@dataclass(frozen=True)
+class Applied:
+    """graph: what is to be planned. overrides: node id to device name. turns: by node name, their
+    position in the order of a pipeline. notes: what was done. warnings: names that match nothing.
+    """
+
+    graph: Graph
+    overrides: tuple[tuple[int, str], ...] = ()
+    turns: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def apply_config(
+    graph: Graph,
+    config: Config,
+    machine: Machine,
+    judge: Judge,
+    shown: Collection[str] = (),
+    pieces: Pieces | None = None,
+) -> Applied:
+    """Returns a graph of the same results for what a config says.
+
+    machine: where it will run; devices that are out of use still take part. shown: names of nodes
+    that somebody wants to see whole, beside the outputs. pieces: layouts of states.
+
+    Raises:
+        PlanError: a device that is not there, or an axis that does not divide.
+    """
+    names = [node.name for node in graph.nodes]
+    sections = [_resolved(section, machine) for section in sections_of(names, config)]
+    warnings = tuple(unmatched(names, config))
+    wanted = [node.id for node in graph.nodes if node.name in shown]
+    work = _Work(graph, machine, judge, wanted, pieces or {})
+    chosen, notes = _choose(work, sections)
+    made = work.shard(chosen)
+    overrides = tuple(made.homes.items())
+    return Applied(made.graph, overrides, made.turns, tuple(notes), warnings)
+
+
+@dataclass(frozen=True)
+class _Work:
+    graph: Graph
+    machine: Machine
+    judge: Judge
+    shown: list[int]
+    pieces: Pieces
+
+    def seconds(self, node: int, device: str) -> float:
+        return self.judge.seconds(self.graph, node, device)
+
+    def shard(self, sections: list[Section | None]) -> Made:
+        pass_ = Sharder(self.graph, sections, self.machine, self, self.pieces, {})
+        return pass_.run(self.shown)
+
+
+def _resolved(section: Section | None, machine: Machine) -> Section | None:
+    """Returns a section whose devices are there; all but the CPU where it names none."""
+    if section is None:
+        return None
+    known = [spec.name for spec in machine.devices]
+    for device in section.devices:
+        if device not in known:
+            raise PlanError(
+                f"[config] {section.name}: expected devices of {', '.join(known)}, got {device}"
+            )
+    if section.devices or section.shard is None:
+        return section
+    return replace(section, devices=tuple(known[:-1]) or tuple(known))
+
+
+def _choose(work: _Work, sections: list[Section | None]) -> tuple[list[Section | None], list[str]]:
+    """Returns sections in which nothing is auto, and notes on what was found best."""
+    open_ = [s.name for s in dict.fromkeys(sections) if s and s.shard and s.shard.auto]
+    if not open_:
+        return sections, []
+    chosen: dict[str, Shard | None] = {}
+    groups = [[name] for name in open_] if len(open_) <= FEW else []
+    for group in [open_, *groups]:
+        chosen |= dict.fromkeys(group, _best(work, sections, chosen, group))
+    notes = [f"shard: auto of {name}: {_told(shard)}" for name, shard in chosen.items()]
+    return _with(sections, chosen), notes
+
+
+def _best(
+    work: _Work, sections: list[Section | None], chosen: dict[str, Shard | None], group: list[str]
+) -> Shard | None:
+    """Returns what is best for some sections, all others as they are chosen so far."""
+    found: list[tuple[float, int]] = []
+    for position, shard in enumerate(TRIED):
+        try:
+            made = work.shard(_with(sections, chosen | dict.fromkeys(group, shard)))
+        except PlanError:  # an axis that does not divide
+            continue
+        found.append((work.judge.run_seconds(made), position))
+    return TRIED[min(found)[1]]
+
+
+def _with(
+    sections: list[Section | None], chosen: Mapping[str, Shard | None]
+) -> list[Section | None]:
+    """Returns sections with what was chosen; one that is not cut runs anywhere among its devices,
+    and those that nothing was chosen for likewise.
+    """
+    out: list[Section | None] = []
+    for section in sections:
+        if section is None or section.shard is None or not section.shard.auto:
+            out.append(section)
+            continue
+        shard = chosen.get(section.name)
+        out.append(None if shard is None else replace(section, shard=shard))
+    return out
+
+
+def _told(shard: Shard | None) -> str:
+    if shard is None:
+        return "not cut"
+    return f"weights by {shard.weights}" if shard.weights else f"axis {shard.axis}"
