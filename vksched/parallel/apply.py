@@ -1,9 +1,10 @@
 """A config applied to a graph: what it says of names becomes devices, parts and an order of nodes.
 
-    graph + config --pipeline--> microbatches, stages, turns --shard--> parts on devices, what crosses
+    graph + config --pipeline--> microbatches, stages, turns --shard--> parts on devices
 
 The result computes the same. It is a graph like any other, with a device for each node that the
-config speaks of; plans, passes and checks know nothing of it. Examples: tests/parallel/test_apply.py.
+config speaks of; plans, passes and checks know nothing of it. Examples:
+tests/parallel/test_apply.py.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ...errors import VkschedError
-from ...types import TensorType
+from ...types import Shape, TensorType
 from .attrs import Attrs, AttrValue
-from .op import get_op
+from .op import THEN, get_op
 
 
 class Form(Enum):
@@ -111,7 +111,13 @@ def _declare(op: str) -> None:
 def factors_of(op: str, call: Sharded) -> tuple[Factor, ...]:
     """Returns the ways to compute a call in parts, those that cut into two parts and more."""
     rule = _RULES.get(op)
-    return () if rule is None else tuple(f for f in rule(call) if f.units != 1)
+    if rule is None or THEN in call.attrs:  # what follows in its kernel came after all cutting
+        return ()
+    return tuple(f for f in rule(call) if f.units > 1 or not _is_cut(f))
+
+
+def _is_cut(factor: Factor) -> bool:
+    return any(isinstance(form, int) for form in (*factor.operands, factor.result))
 
 
 def has_sharding(op: str) -> bool:
@@ -122,3 +128,55 @@ def has_sharding(op: str) -> bool:
 def why_no_sharding(op: str) -> str:
     """Returns why an op is computed whole; "" where it has a rule or nothing is declared."""
     return _REASONS.get(op, "")
+
+
+# -- what rules are made of ----------------------------------------------------------------------
+
+
+def broadcast_factors(call: Sharded) -> Iterable[Factor]:
+    """Yields a factor for each axis of the result of an elementwise op; what an operand repeats
+    along it is whole.
+    """
+    for axis, size in enumerate(call.output.shape):
+        yield Factor(tuple(aligned(t, call.output, axis) for t in call.inputs), axis, size)
+
+
+def aligned(operand: TensorType, result: TensorType, axis: int) -> int | Form:
+    """Returns the axis of an operand that is broadcast into an axis of the result."""
+    own = axis - (result.rank - operand.rank)
+    cut = own >= 0 and operand.shape[own] == result.shape[axis] != 1
+    return own if cut else WHOLE
+
+
+def linear_factors(call: Sharded, *operands: int) -> Iterable[Factor]:
+    """Yields for each named operand the factor in which it may be terms, all others whole: the op
+    is linear in it.
+    """
+    for each in operands:
+        forms = tuple(TERMS if i == each else WHOLE for i in range(len(call.inputs)))
+        yield Factor(forms, TERMS)
+
+
+def all_terms(call: Sharded) -> Factor:
+    """Returns the factor in which all operands are terms: the op is linear in all together."""
+    return Factor((TERMS,) * len(call.inputs), TERMS)
+
+
+def row_factors(call: Sharded, axes: Iterable[int]) -> Iterable[Factor]:
+    """Yields a factor for each of some axes that the first operand and the result share; the other
+    operands are whole.
+    """
+    rest = (WHOLE,) * (len(call.inputs) - 1)
+    for axis in axes:
+        yield Factor((axis, *rest), axis, call.output.shape[axis])
+
+
+def with_size(
+    shape: Shape, axis: int, scale: int = 1
+) -> Callable[[int, int], Mapping[str, AttrValue]]:
+    """Returns the attributes of parts of a result whose shape is an attribute."""
+
+    def attrs(start: int, units: int) -> Mapping[str, AttrValue]:
+        return {"shape": (*shape[:axis], units * scale, *shape[axis + 1 :])}
+
+    return attrs

@@ -11,5 +11,7 @@ from .select import CASTS as CASTS
 from .unary import *  # noqa: F403
 from .widen import *  # noqa: F403
 
+from . import sharding as sharding  # isort: skip - of the ops that are declared above
+
 UNARY: tuple[tuple[str, str], ...] = tuple(unary_types)
 BINARY: tuple[tuple[str, str], ...] = tuple(binary_types)

@@ -30,6 +30,7 @@ from ..core.host import HostKernel, cut_elements
 from ..core.lower import infer
 from ..core.op import OUTPUT, REGISTERS, Call, Dispatch, Kernel, Op, Steps, Work, get_op, register
 from ..core.quads import both_readings, launch_run, reading
+from ..core.sharding import no_sharding
 from ..core.strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
 from .pointwise import PARAMETERS, function_name
 
@@ -322,3 +323,4 @@ HOST = HostKernel(_compute, cut_elements)
 
 register(Op("chain", _infer, _reference, Kernel(SHADERS, _lower), work=_work, host=HOST))
 no_gradient("is made by passes, behind gradients", "chain")
+no_sharding("is made by passes, of ops that were cut before", "chain")

@@ -3,3 +3,4 @@
 from __future__ import annotations
 
 from . import gradients as gradients
+from . import sharding as sharding

@@ -1,1 +1,5 @@
 """Values that no operand gives: constants, ranges, random numbers, states."""
+
+from __future__ import annotations
+
+from . import sharding as sharding

@@ -1,0 +1,164 @@
+"""Sharding rules against the references: what the parts of a call give, put together, is what the
+call gives. Every factor of every case of the table is tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import vksched as vs
+from vksched.cases.case import Case
+from vksched.cases.table import CASES
+from vksched.ops.core.attrs import Attrs
+from vksched.ops.core.lower import infer
+from vksched.ops.core.op import computing_ops, get_op
+from vksched.ops.core.sharding import (
+    ANY,
+    MEAN,
+    TERMS,
+    WHOLE,
+    Factor,
+    Sharded,
+    factors_of,
+    has_sharding,
+    sharding,
+    why_no_sharding,
+)
+from vksched.types import NDArray, TensorType
+
+MOST = 200_000
+"""Elements of a result: larger cases say nothing more about a rule."""
+OPS = sorted({case.op for case in CASES if isinstance(case, Case) and has_sharding(case.op)})
+
+
+def sharded(case: Case) -> Sharded:
+    return Sharded(case.types, case.result_type(), Attrs(case.attrs))
+
+
+def in_parts(units: int, parts: int) -> list[int]:
+    """Units of uneven parts: the first one is the smallest."""
+    sizes = [max(1, units // (parts + 1))] * (parts - 1)
+    return [*sizes, units - sum(sizes)]
+
+
+def taken(array: NDArray, axis: int, begin: int, end: int) -> NDArray:
+    return np.ascontiguousarray(np.take(array, range(begin, end), axis))
+
+
+def operands(case: Case, factor: Factor, begin: int, end: int, part: int) -> list[NDArray]:
+    """What one part reads. Terms: the first part has the array, the others have zeros."""
+    out: list[NDArray] = []
+    for array, form in zip(case.inputs, factor.operands, strict=True):
+        if isinstance(form, int):
+            scale = array.shape[form] // factor.units
+            assert scale * factor.units == array.shape[form], "an axis is no multiple of its units"
+            out.append(taken(array, form, begin * scale, end * scale))
+        elif form is TERMS and part:
+            out.append(np.zeros_like(array))
+        else:
+            out.append(array)
+    return out
+
+
+def results(case: Case, factor: Factor, sizes: list[int]) -> Iterator[NDArray]:
+    op, begin = case.declaration, 0
+    for part, size in enumerate(sizes):
+        changed = factor.attrs(begin, size) if factor.units else {}
+        attrs = Attrs({**case.attrs, **changed})
+        arrays = operands(case, factor, begin, begin + size, part)
+        given = tuple(TensorType(a.shape, t.dtype) for a, t in zip(arrays, case.types, strict=True))
+        made = np.asarray(op.reference(tuple(arrays), attrs))
+        assert infer(op, given, attrs).shape == made.shape
+        yield made
+        begin += size
+
+
+def together(factor: Factor, made: list[NDArray], sizes: list[int]) -> NDArray:
+    if isinstance(factor.result, int):
+        return np.concatenate(made, factor.result)
+    if factor.result is MEAN and factor.units:
+        total = sum(sizes)
+        return np.sum([m * np.float32(s / total) for m, s in zip(made, sizes, strict=True)], 0)
+    return np.sum(made, axis=0, dtype=made[0].dtype)
+
+
+def prove(case: Case, factor: Factor, parts: int) -> None:
+    sizes = in_parts(factor.units, parts) if factor.units else [0] * parts
+    with np.errstate(all="ignore"):
+        whole = np.asarray(case.declaration.reference(case.inputs, Attrs(case.attrs)))
+        got = together(factor, list(results(case, factor, sizes)), sizes)
+    assert got.shape == whole.shape
+    assert got.dtype == whole.dtype
+    if whole.dtype.kind != "f":
+        np.testing.assert_array_equal(got, whole)
+        return
+    finite = np.abs(whole[np.isfinite(whole)])
+    scale = float(finite.max()) if finite.size else 1.0
+    np.testing.assert_allclose(got, whole, rtol=1e-3, atol=2e-6 * max(scale, 1e-3))
+
+
+def is_telling(case: Case, factor: Factor) -> bool:
+    """Whether a sum of terms can be told from the whole: of infinities it cannot."""
+    if isinstance(factor.result, int):
+        return True
+    return all(a.dtype.kind != "f" or bool((np.abs(a) < 1e4).all()) for a in case.inputs)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_parts_give_the_whole(op: str) -> None:
+    tried = 0
+    for case in CASES:
+        if not isinstance(case, Case) or case.op != op or case.result_type().size > MOST:
+            continue
+        for factor in factors_of(op, sharded(case)):
+            for parts in (2, 3):
+                if (factor.units == 0 or factor.units >= parts) and is_telling(case, factor):
+                    try:
+                        prove(case, factor, parts)
+                    except Exception as error:
+                        raise AssertionError(f"{case.id} {case.attrs} {factor} {parts}") from error
+                    tried += 1
+    assert tried or op in ("bitcast", "after")
+
+
+def test_every_op_has_a_rule_or_a_reason() -> None:
+    for op in computing_ops():
+        assert has_sharding(op) != bool(why_no_sharding(op)), op
+
+
+def test_an_op_has_one_rule() -> None:
+    with pytest.raises(vs.VkschedError, match="two rules"):
+        sharding("matmul")(lambda call: ())
+
+
+def factors(op: str, *shapes: tuple[int, ...], **attrs: object) -> set[tuple[object, object, int]]:
+    types = tuple(TensorType(shape) for shape in shapes)
+    made = Attrs(attrs)  # type: ignore[arg-type]
+    call = Sharded(types, infer(get_op(op), types, made), made)
+    return {(f.operands, f.result, f.units) for f in factors_of(op, call)}
+
+
+def test_the_rule_of_a_product_is_rows_terms_and_columns() -> None:
+    found = factors("matmul", (4, 6), (6, 8), transpose_a=False, transpose_b=False)
+    assert found == {
+        ((0, WHOLE), 0, 4),
+        ((1, 0), TERMS, 6),
+        ((WHOLE, 1), 1, 8),
+        ((TERMS, WHOLE), TERMS, 0),
+        ((WHOLE, TERMS), TERMS, 0),
+    }
+
+
+def test_a_reshape_is_cut_by_heads() -> None:
+    apart = factors("reshape", (2, 5, 12), shape=(2, 5, 4, 3))
+    assert {((0,), 0, 2), ((1,), 1, 5), ((2,), 2, 4)} <= apart
+    joined = factors("reshape", (2, 5, 4, 3), shape=(2, 5, 12))
+    assert ((2,), 2, 4) in joined
+    assert factors("reshape", (6, 4), shape=(4, 6)) == {((0,), 0, 2), ((TERMS,), TERMS, 0)}
+
+
+def test_an_event_may_lie_in_any_layout() -> None:
+    assert ((0, ANY), 0, 3) in factors("after", (3,), (7, 7))

@@ -1,0 +1,76 @@
+"""Sharding rules of elementwise ops: every axis can be cut. Examples:
+tests/ops/test_sharding_rules.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...types import FLOATS
+from ..core.sharding import (
+    TERMS,
+    WHOLE,
+    Factor,
+    Sharded,
+    aligned,
+    all_terms,
+    broadcast_factors,
+    linear_factors,
+    sharding,
+)
+from .pointwise import binary_types, unary_types
+
+LINEAR = ("add", "sub", "neg", "positive", "mul", "div")
+
+
+@sharding(*sorted({op for op, _ in (*unary_types, *binary_types)} - {*LINEAR}))
+def _elementwise(call: Sharded) -> Iterable[Factor]:
+    return broadcast_factors(call)
+
+
+@sharding("addcmul", "bitcast")
+def _like_elementwise(call: Sharded) -> Iterable[Factor]:
+    return broadcast_factors(call)
+
+
+@sharding("add", "sub", "neg", "positive")
+def _sums(call: Sharded) -> Iterable[Factor]:
+    yield from broadcast_factors(call)
+    yield all_terms(call)
+
+
+@sharding("mul")
+def _mul(call: Sharded) -> Iterable[Factor]:
+    yield from broadcast_factors(call)
+    yield from linear_factors(call, 0, 1)
+
+
+@sharding("div")
+def _div(call: Sharded) -> Iterable[Factor]:
+    yield from broadcast_factors(call)
+    if call.output.dtype in FLOATS:
+        yield from linear_factors(call, 0)
+
+
+@sharding("cast")
+def _cast(call: Sharded) -> Iterable[Factor]:
+    yield from broadcast_factors(call)
+    if call.inputs[0].dtype in FLOATS and call.output.dtype in FLOATS:
+        yield all_terms(call)
+
+
+@sharding("where")
+def _where(call: Sharded) -> Iterable[Factor]:
+    yield from broadcast_factors(call)
+    yield Factor((WHOLE, TERMS, TERMS), TERMS)
+
+
+@sharding("widen")
+def _widen(call: Sharded) -> Iterable[Factor]:
+    """The scales, and what is added, belong to one axis, or to none."""
+    own, scales = call.attrs.get("axis"), call.inputs[1:]
+    for axis, size in enumerate(call.output.shape):
+        form = 0 if axis == own else WHOLE
+        if axis != own or all(t.shape == (size,) for t in scales):
+            first = aligned(call.inputs[0], call.output, axis)
+            yield Factor((first, *(form for _ in scales)), axis, size)

@@ -1,0 +1,73 @@
+"""Sharding rules of products: rows, columns, and the axis that is summed over. Examples:
+tests/ops/test_sharding_rules.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...types import TensorType
+from ..core.sharding import (
+    TERMS,
+    WHOLE,
+    Factor,
+    Form,
+    Sharded,
+    aligned,
+    linear_factors,
+    sharding,
+)
+from . import attention as attention
+from . import matmul as matmul
+from . import rotary as rotary
+
+
+@sharding("matmul")
+def _matmul(call: Sharded) -> Iterable[Factor]:
+    a, b, *bias = call.inputs
+    flipped, turned = call.attrs.as_bool("transpose_a"), call.attrs.as_bool("transpose_b")
+    rows, inner = (a.rank - 1, a.rank - 2) if flipped else (a.rank - 2, a.rank - 1)
+    depth, columns = (b.rank - 1, b.rank - 2) if turned else (b.rank - 2, b.rank - 1)
+    rank, whole = call.output.rank, (WHOLE,) * len(bias)
+    for axis in range(rank - 2):
+        size = call.output.shape[axis]
+        forms = tuple(_batch(t, axis, call.output) for t in (a, b))
+        yield Factor((*forms, *whole), axis, size)
+    yield Factor((rows, WHOLE, *whole), rank - 2, a.shape[rows])
+    yield Factor((WHOLE, columns, *[0 for _ in bias]), rank - 1, b.shape[columns])
+    if not bias:
+        yield Factor((inner, depth), TERMS, a.shape[inner])
+        yield from linear_factors(call, 0, 1)
+
+
+def _batch(operand: TensorType, axis: int, result: TensorType) -> int | Form:
+    own = axis - (result.rank - operand.rank)
+    return own if own >= 0 and operand.shape[own] == result.shape[axis] != 1 else WHOLE
+
+
+@sharding("attention")
+def _attention(call: Sharded) -> Iterable[Factor]:
+    """Examples, heads by those of k, and rows of q where nothing depends on their number."""
+    q, k, _, *masks = call.inputs
+    flags = call.attrs["by_length"]
+    assert isinstance(flags, tuple)
+    heads = [2 if flag else 1 for flag in flags]
+    lengths = [1 if flag else 2 for flag in flags]
+    scores = TensorType((q.shape[0], q.shape[heads[0]], q.shape[lengths[0]], k.shape[lengths[1]]))
+
+    def of_masks(axis: int) -> list[int | Form]:
+        return [aligned(mask, scores, axis) for mask in masks]
+
+    yield Factor((0, 0, 0, *of_masks(0)), 0, q.shape[0])
+    yield Factor((*heads[:3], *of_masks(1)), heads[3], k.shape[heads[1]])
+    if call.attrs["left"] == call.attrs["right"] == -1:
+        forms = lengths[0], WHOLE, WHOLE, *of_masks(2)
+        yield Factor(forms, lengths[3], q.shape[lengths[0]])
+
+
+@sharding("rotary_embedding")
+def _rotary(call: Sharded) -> Iterable[Factor]:
+    x, *caches = call.inputs
+    yield Factor((0, *(0 if c.rank == 3 else WHOLE for c in caches)), 0, x.shape[0])
+    yield Factor((1, *(WHOLE for _ in caches)), 1, x.shape[1])
+    yield Factor((2, *(c.rank - 2 for c in caches)), 2, x.shape[2])
