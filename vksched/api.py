@@ -33,7 +33,7 @@ from .machine.links import Link, Links
 from .machine.spec import DeviceSpec, Machine
 from .ops import *  # noqa: F403 - the op set, by its own __all__
 from .ops import __all__ as _ops
-from .ops.core.tensor import Tensor, constant, input, scope, weight
+from .ops.core.tensor import Tensor, constant, input, scope, signal, weight
 from .ops.sources.state import state
 from .optim import initializers as init
 from .optim import losses
@@ -103,6 +103,7 @@ __all__ = [
     "optim",
     "plan_graph",
     "scope",
+    "signal",
     "state",
     "value_and_grad",
     "vjp",

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
+from .engine.configuring import Configuring
 from .engine.devices import DeviceSet
 from .engine.faults import ON_FAULT, Quarantine
 from .engine.function import Build, Function
@@ -21,6 +23,7 @@ from .graph import Outputs, Updates
 from .importers.base import ImportedModel
 from .machine.spec import Machine
 from .ops.core.tensor import Tensor
+from .parallel.config.read import read_config
 from .plan.plan import Plan
 from .plan.planner import STATIC, check_objective
 from .runtime.device import Device
@@ -78,6 +81,8 @@ class Scheduler:
         nobody has measured are measured when they are compiled, for at most 3 s in all. True
         measures whatever is missing, on CPU drivers too; a number does so for at most so many
         seconds in all. False: the best guess, and nothing is read or measured.
+    config: a YAML file or a dict that says of signals (`vs.signal`) where they run, how they are
+        cut over several devices, and in which order; docs/config.md. It never changes the math.
     """
 
     def __init__(
@@ -93,6 +98,7 @@ class Scheduler:
         optimize: bool = True,
         tune: str | bool | float = "auto",
         objective: str | Mapping[str, float] = "latency",
+        config: str | PathLike[str] | Mapping[str, Any] | None = None,
     ) -> None:
         if copies != "auto" and (not isinstance(copies, int) or copies < 1):
             raise PlanError(f'[Scheduler] expected copies of "auto" or 1 and more, got {copies!r}')
@@ -102,6 +108,7 @@ class Scheduler:
         if on_fault not in ON_FAULT:
             raise PlanError(f"[Scheduler] expected on_fault of {ON_FAULT}, got {on_fault!r}")
         mode = mode_of(tune)
+        told = None if config is None else read_config(config)
         self.trace = as_trace(trace)
         self._lock = threading.RLock()
         self._closed = False
@@ -136,7 +143,11 @@ class Scheduler:
                 Watchdog(self.trace),
                 self.trace,
             )
-            self._graphs = Graphs(self._preparing)
+            configuring = None
+            if told is not None:
+                about = self._preparing.machine, policy, self._opened.with_cpu
+                configuring = Configuring(told, self._states, *about)
+            self._graphs = Graphs(self._preparing, configuring)
         except BaseException:
             self._opened.close()
             raise

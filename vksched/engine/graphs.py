@@ -20,6 +20,7 @@ from ..plan.plan import Plan
 from ..plan.tell.fallback import warn_of_fallbacks
 from ..runtime.fork import Owner
 from ..types import Progress
+from .configuring import Configuring
 from .generations import Compiled
 from .preparing import Preparing
 from .request import Observe, Placements, Request, find_observers
@@ -37,12 +38,14 @@ class _Entry:
 class Graphs:
     """The compiled graphs of one scheduler.
 
-    told: the fallbacks that a warning was given for. lock: held while a graph is compiled, else
+    configuring: applies the config of the scheduler, where there is one. told: the fallbacks that a
+    warning was given for. lock: held while a graph is compiled, else
     only for moments.
     """
 
-    def __init__(self, preparing: Preparing) -> None:
+    def __init__(self, preparing: Preparing, configuring: Configuring | None = None) -> None:
         self.preparing = preparing
+        self.configuring = configuring
         self.told: set[str] = set()
         self.lock = threading.RLock()
         self.owner = Owner()
@@ -157,7 +160,10 @@ class Graphs:
             raise DeviceError("[compile] the scheduler is closed; make a new one")
         graph, ids = build_graph(outputs, updates)
         overrides = self._overrides(placement or {}, ids)
-        return Request(graph, tuple(overrides), find_observers(graph, ids, observe or {}))
+        request = Request(graph, tuple(overrides), find_observers(graph, ids, observe or {}))
+        if self.configuring is None:
+            return request
+        return self.configuring.apply(request, self.preparing.opened.resolve)
 
     def _overrides(
         self, placement: Placements, ids: Mapping[Tensor, int]

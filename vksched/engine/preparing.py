@@ -147,6 +147,8 @@ class Preparing:
             observed=request.observers.keys(),
             with_cpu=self.opened.with_cpu,
         )
+        if request.notes:
+            plan = replace(plan, notes=(*request.notes, *plan.notes))
         if not small:
             return plan
         note = "copies: 1 made, as a device ran out of memory"

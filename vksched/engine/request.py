@@ -45,7 +45,8 @@ V = TypeVar("V")
 class Request:
     """What is to be compiled. written: the request that passes made this one of, None where they
     did not. cards: what they made it for. moved: of another version of `written`, whose ids are
-    those of callers, the ids of inputs and observed values to the ids here.
+    those of callers, the ids of inputs and observed values to the ids here. turns: names of nodes
+    to their positions in the order of a pipeline. notes: on what a config has done.
     """
 
     graph: Graph
@@ -54,11 +55,14 @@ class Request:
     written: Request | None = None
     cards: Cards = (frozenset(), None)
     moved: Mapping[int, int] = field(default_factory=dict)
+    turns: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     _versions: dict[Cards, Request] = field(default_factory=dict, repr=False)
 
     def key(self) -> object:
         """Returns a key; two requests with the same key share one compiled graph."""
-        return (self.graph.key, self.overrides, frozenset(self.observers))
+        turns = tuple(self.turns.items())
+        return (self.graph.key, self.overrides, frozenset(self.observers), turns)
 
     def optimized(self, machine: Machine, working: Collection[int] | None = None) -> Request:
         """Returns a request that takes less work on a machine and shows the same values. working:
@@ -113,7 +117,8 @@ class Request:
         observers: dict[int, tuple[Callable[[str, NDArray], object], ...]] = {}
         for n, functions in self.observers.items():
             observers[moved[n]] = (*observers.get(moved[n], ()), *functions)
-        return Request(graph, overrides, dict(sorted(observers.items())))
+        observed = dict(sorted(observers.items()))
+        return Request(graph, overrides, observed, turns=self.turns, notes=self.notes)
 
     def _named(self) -> set[int]:
         """The nodes that the request means by themselves, not by a pattern."""

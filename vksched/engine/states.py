@@ -6,8 +6,10 @@ of it when its device fails.
                               v
                   last copy of the host, or lost: StateLost until it is written
 
-One run that uses states goes on at a time, whatever graph it belongs to. Examples:
-tests/scheduler/test_states.py.
+One run that uses states goes on at a time, whatever graph it belongs to. A state may lie in pieces,
+each with a home of its own; who reads it gets it whole. The first graph that uses it decides that,
+until nobody uses it any more. Examples: tests/scheduler/test_states.py,
+tests/scheduler/test_state_pieces.py.
 """
 
 from __future__ import annotations
@@ -22,12 +24,14 @@ import numpy as np
 from ..errors import DeviceError, DTypeError, GraphError, PlanError, ShapeError, StateLost
 from ..graph import Graph
 from ..ops.core.tensor import Tensor, convert
-from ..ops.sources.state import check_values
+from ..ops.sources.state import StatePiece, check_values
 from ..plan.plan import Plan
 from ..runtime.device import Device
 from ..types import NDArray, numpy_dtype
 
 _NO_TURN = nullcontext()
+Key = Tensor | StatePiece
+"""A state that lies whole, or a piece of one."""
 
 
 class StateTable:
@@ -40,10 +44,12 @@ class StateTable:
         self._running = False
         self._lock = threading.RLock()
         """For what follows; never held while a run goes on."""
-        self._copies: dict[Tensor, NDArray] = {}
+        self._copies: dict[Key, NDArray] = {}
         """Values of states that live nowhere, and good copies of those that live somewhere."""
-        self._lost: dict[Tensor, str] = {}
-        self._users: Counter[Tensor] = Counter()
+        self._lost: dict[Key, str] = {}
+        self._users: Counter[Key] = Counter()
+        self._pieces: dict[Tensor, tuple[StatePiece, ...]] = {}
+        """Of each state that lies in pieces these, in order."""
         self._failed: set[str] = set()
         """Devices whose states were taken away."""
 
@@ -57,11 +63,7 @@ class StateTable:
         """
         self._require_state("read", state)
         with self._turn, self._lock:
-            value, home = self._value(state), self._home(state)
-            if home is None:
-                return np.array(value, copy=True)
-            with _blaming(home):
-                return home.states.read(state)
+            return self._whole(state)
 
     def write(self, state: Tensor, value: object) -> None:
         """Gives a state a value; one that was lost can be used again."""
@@ -73,31 +75,44 @@ class StateTable:
                     f"[write] expected no run under way, got an observer of one, which writes "
                     f"{state.name!r}"
                 )
-            home = self._home(state)
-            if home is not None:
-                # until it is written: an interrupted write leaves neither value
-                self._lost[state] = "a write was not completed"
-                self._copies.pop(state, None)
-                with _blaming(home):
-                    home.states.write(state, array)
-            self._copies[state] = array
-            self._lost.pop(state, None)
+            keys = self._keys(state)
+            homes = [self._home(key) for key in keys]
+            if any(homes):
+                # until all is written: an interrupted write leaves neither value
+                for key in keys:
+                    self._lost[key] = "a write was not completed"
+                    self._copies.pop(key, None)
+            for key, home in zip(keys, homes, strict=True):
+                part = _part(key, array)
+                if home is not None:
+                    with _blaming(home):
+                        home.states.write(key, part)
+                self._copies[key] = part
+            for key in keys:
+                self._lost.pop(key, None)
 
     def drop(self, state: Tensor) -> None:
         """Forgets a state's value and frees its memory; it starts anew when it is used again."""
         self._require_state("drop", state)
         with self._lock:
-            if self._users[state]:
+            if self._is_used(state):
                 raise PlanError(
                     f"[drop] expected a state that no compiled graph uses, got {state.name!r}; try "
                     "run.close() first"
                 )
-            for device in self._devices():
-                device.states.remove(state)
-            self._copies.pop(state, None)
-            self._lost.pop(state, None)
+            self._forget(state)
 
     # -- for compiled graphs -----------------------------------------------------------------------
+
+    def lie(self, state: Tensor) -> tuple[tuple[StatePiece, str | None], ...] | None:
+        """Returns how a state lies that somebody uses: its pieces with the names of their devices,
+        none where it lies whole. None where a graph is free to choose.
+        """
+        with self._lock:
+            if not self._is_used(state):
+                return None
+            homes = [(piece, self._home(piece)) for piece in self._pieces.get(state, ())]
+            return tuple((piece, home.name if home else None) for piece, home in homes)
 
     def running(self, graph: Graph) -> AbstractContextManager[None]:
         """While a run of a graph goes on; waits for another one that uses states.
@@ -128,6 +143,7 @@ class StateTable:
             StateLost: the value of one is not known. OutOfMemory: there is no room for one.
         """
         with self._lock:
+            self._part(plan)
             for device, memory in zip(devices, plan.memory, strict=True):
                 keys = [_key(plan.graph, state) for state in memory.states]
                 new = [(key, self._value(key)) for key in keys if not device.states.holds(key)]
@@ -192,7 +208,7 @@ class StateTable:
         with self._lock:
             self._failed.add(name)
             for key in device.states.keys():
-                assert isinstance(key, Tensor)
+                assert isinstance(key, (Tensor, StatePiece))
                 if key not in self._copies:
                     self._lost.setdefault(key, f"it lived on {device.name}, which failed")
                 device.states.remove(key)
@@ -205,18 +221,83 @@ class StateTable:
 
     # -- helpers -----------------------------------------------------------------------------------
 
-    def _home(self, state: Tensor) -> Device | None:
-        return next((d for d in self._devices() if d.states.holds(state)), None)
+    def _home(self, key: Key) -> Device | None:
+        return next((d for d in self._devices() if d.states.holds(key)), None)
 
-    def _value(self, state: Tensor) -> NDArray:
-        if state in self._lost:
+    def _keys(self, state: Tensor) -> tuple[Key, ...]:
+        return self._pieces.get(state) or (state,)
+
+    def _is_used(self, state: Tensor) -> bool:
+        return any(self._users[key] for key in self._keys(state))
+
+    def _value(self, key: Key) -> NDArray:
+        if key in self._lost:
             raise StateLost(
-                f"[state] the value of {state.name!r} is lost: {self._lost[state]}; try "
+                f"[state] the value of {_named(key)} is lost: {self._lost[key]}; try "
                 "sched.write(state, value), and vs.state(..., backup=True) to keep a copy"
             )
-        found = self._copies.get(state, state.data)
-        assert found is not None, state
+        found = self._copies.get(key)
+        if found is None:
+            initial = (key.state if isinstance(key, StatePiece) else key).data
+            assert initial is not None, key
+            found = _part(key, initial)
         return found
+
+    def _whole(self, state: Tensor) -> NDArray:
+        """Returns a copy of a state's value, put together of its pieces."""
+        parts: list[NDArray] = []
+        for key in self._keys(state):
+            value, home = self._value(key), self._home(key)
+            if home is None:
+                parts.append(np.array(value, copy=True))
+            else:
+                with _blaming(home):
+                    parts.append(home.states.read(key))
+        pieces = self._pieces.get(state)
+        return np.concatenate(parts, pieces[0].axis) if pieces else parts[0]
+
+    def _part(self, plan: Plan) -> None:
+        """Brings the states of a plan into the pieces in which it has them.
+
+        Raises:
+            PlanError: a graph that is compiled has one in others.
+        """
+        wanted: dict[Tensor, tuple[StatePiece, ...]] = {}
+        for key in _states(plan):
+            whole = key.state if isinstance(key, StatePiece) else key
+            more = (key,) if isinstance(key, StatePiece) else ()
+            wanted[whole] = (*wanted.get(whole, ()), *more)
+        for state, found in wanted.items():
+            pieces = tuple(sorted(found, key=lambda piece: piece.start))
+            if self._pieces.get(state, ()) == pieces:
+                continue
+            if self._is_used(state):
+                raise PlanError(
+                    f"[state] expected {state.name!r} in {len(pieces) or 'no'} pieces, got it in "
+                    f"{len(self._pieces.get(state, ())) or 'none'} by another graph; try to close "
+                    "that run, or the same config for both"
+                )
+            self._cut(state, pieces)
+
+    def _cut(self, state: Tensor, pieces: tuple[StatePiece, ...]) -> None:
+        lost = next((self._lost[key] for key in self._keys(state) if key in self._lost), None)
+        value = None if lost is not None else self._whole(state)
+        self._forget(state)
+        if pieces:
+            self._pieces[state] = pieces
+        for key in self._keys(state):
+            if value is None:
+                self._lost[key] = lost or ""
+            else:
+                self._copies[key] = _part(key, value)
+
+    def _forget(self, state: Tensor) -> None:
+        for key in self._keys(state):
+            for device in self._devices():
+                device.states.remove(key)
+            self._copies.pop(key, None)
+            self._lost.pop(key, None)
+        self._pieces.pop(state, None)
 
     def _require_state(self, what: str, state: object) -> None:
         if not isinstance(state, Tensor) or state.op != "state":
@@ -257,11 +338,26 @@ def _out_of_use(device: Device, error: DeviceError) -> DeviceError:
     return out
 
 
-def _key(graph: Graph, node_id: int) -> Tensor:
+def _key(graph: Graph, node_id: int) -> Key:
     key = graph.keys[node_id]
-    assert isinstance(key, Tensor)
+    assert isinstance(key, (Tensor, StatePiece))
     return key
 
 
-def _states(plan: Plan) -> list[Tensor]:
+def _named(key: Key) -> str:
+    if isinstance(key, Tensor):
+        return repr(key.name)
+    end = key.start + key.size
+    return f"{key.state.name!r}, {key.start}..{end - 1} of axis {key.axis},"
+
+
+def _part(key: Key, array: NDArray) -> NDArray:
+    """Returns what a key stands for of the whole value."""
+    if isinstance(key, Tensor):
+        return array
+    cut = (slice(None),) * key.axis + (slice(key.start, key.start + key.size),)
+    return np.ascontiguousarray(array[cut])
+
+
+def _states(plan: Plan) -> list[Key]:
     return [_key(plan.graph, s) for s in dict.fromkeys(plan.graph.states.values())]

@@ -127,7 +127,9 @@ class Maker:
             kept,
             gone,
         )
-        return Made(graph.verify(), dict(self._homes), dict(self._turns))
+        # a view is where that lies which it shows
+        homes = {i: device for i, device in self._homes.items() if i not in graph.views}
+        return Made(graph.verify(), homes, dict(self._turns))
 
     def _add(
         self,

@@ -60,6 +60,27 @@ def scope(name: str) -> Iterator[None]:
 
 
 @contextmanager
+def signal(name: str) -> Iterator[None]:
+    """A scope that a config may speak of (docs/config.md); without a config no more than that.
+
+    `with vs.signal("encoder.0"):` names a value "h" made inside "encoder.0.h". Signals nest, and
+    may decorate a function.
+
+    Raises:
+        VkschedError: a name that a config could not tell from others: empty, with *, ? or [, or
+            with a dot at an end.
+    """
+    clear = isinstance(name, str) and name.strip(".") == name and not set(name) & set("*?[")
+    if not clear or not name:
+        raise VkschedError(
+            f"[signal] expected a name without *, ? and [, and without dots at its ends, got "
+            f'{name!r}; try "encoder.0"'
+        )
+    with scope(name):
+        yield
+
+
+@contextmanager
 def backward_scope(tensor: Tensor) -> Iterator[None]:
     """Names what is made inside as the backward pass of a tensor: that of "layer.0.h" is made in
     the scope "layer.0.backward", wherever `grad` is called.

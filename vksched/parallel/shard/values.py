@@ -281,6 +281,7 @@ class Values:
         node, out = self.graph.nodes[value], list[int]()
         for part, (device, (begin, end)) in enumerate(zip(devices, cut.ranges(), strict=True)):
             source = self.whole(value, device, devices)
+            # a range of an input that is no view of it is cut by the host, so that it alone crosses
             there = self.host if node.op == "input" else self.maker.home(source)
             about = cut.axis, begin, end, f"{node.name}.part@{part}"
             out.append(self._slice(source, *about, there))

@@ -1,0 +1,136 @@
+"""Configuring: a config applied to each graph before it is planned, with what plans would cost.
+
+    request --config, machine, where states lie--> request of parts, devices and turns
+
+Examples: tests/parallel/test_config_run.py.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from ..errors import OutOfMemory, VkschedError
+from ..graph import Graph
+from ..machine.spec import Machine
+from ..ops.core.tensor import Tensor
+from ..parallel.apply import Applied, Pieces, apply_config
+from ..parallel.config.value import Config
+from ..parallel.maker import Made
+from ..parallel.shard.layout import Cut, Devices
+from ..plan.cost import node_seconds
+from ..plan.names import NameIndex
+from ..plan.planner import plan_graph
+from ..plan.simulate import simulate
+from ..trace import VkschedWarning
+from .request import Request
+from .states import StateTable
+
+
+class Costs:
+    """What plans for one machine cost, as `parallel.apply.Judge` asks for it."""
+
+    def __init__(self, machine: Machine, policy: str, with_cpu: bool) -> None:
+        self._machine = machine
+        self._policy = policy
+        self._with_cpu = with_cpu
+        self._known: dict[tuple[int, str], float] = {}
+
+    def seconds(self, graph: Graph, node: int, device: str) -> float:
+        """Returns the expected seconds of a node on a device."""
+        key = graph.signatures[node], device
+        if key not in self._known:
+            spec = self._machine.devices[self._machine.index(device)]
+            self._known[key] = node_seconds(spec, graph, graph.nodes[node])
+        return self._known[key]
+
+    def run_seconds(self, made: Made) -> float:
+        """Returns the expected seconds of a run of a graph; infinite where it cannot run."""
+        try:
+            plan = plan_graph(
+                made.graph,
+                self._machine,
+                policy=self._policy,
+                overrides=tuple(made.homes.items()),
+                with_cpu=self._with_cpu,
+            )
+        except OutOfMemory:
+            return math.inf
+        return simulate(plan).seconds
+
+
+class Configuring:
+    """Applies one config to requests. warned: what a warning was given for."""
+
+    def __init__(
+        self,
+        config: Config,
+        states: StateTable,
+        machine: Callable[[], Machine],
+        policy: str,
+        with_cpu: bool,
+    ) -> None:
+        self._config = config
+        self._states = states
+        self._machine = machine
+        self._policy = policy
+        self._with_cpu = with_cpu
+        self._warned: set[str] = set()
+
+    def apply(self, request: Request, resolve: Callable[[str], str]) -> Request:
+        """Returns a request that computes the same as the config says. resolve: turns names of
+        devices into those of the machine.
+        """
+        graph, machine = request.graph, self._machine()
+        config = _resolved(self._config, resolve)
+        shown = {graph.nodes[n].name for n in request.observers}
+        applied = self._applied(graph, config, machine, shown)
+        for text in applied.warnings:
+            if text not in self._warned:
+                self._warned.add(text)
+                warnings.warn(text, VkschedWarning, stacklevel=5)
+        made = request.of_graph(applied.graph)
+        names = NameIndex(applied.graph, "placement")
+        placed = [(n, device) for key, device in made.overrides for n in names.find(key)]
+        overrides = (*applied.overrides, *placed)
+        return replace(made, overrides=overrides, turns=applied.turns, notes=applied.notes)
+
+    def _applied(
+        self, graph: Graph, config: Config, machine: Machine, shown: Collection[str]
+    ) -> Applied:
+        costs = Costs(machine, self._policy, self._with_cpu)
+        return apply_config(graph, config, machine, costs, shown, self._pieces(graph))
+
+    def _pieces(self, graph: Graph) -> Pieces:
+        """Returns the layouts of states that some graph uses."""
+        out: dict[int, tuple[Devices, Cut] | None] = {}
+        for node_id in graph.initial:
+            state = graph.keys[node_id]
+            assert isinstance(state, Tensor)
+            lies = self._states.lie(state)
+            if lies is None:
+                continue
+            if not lies:
+                out[node_id] = None
+                continue
+            homes = tuple(home or "" for _, home in lies)
+            pieces = [piece for piece, _ in lies]
+            out[node_id] = homes, Cut(pieces[0].axis, tuple(piece.size for piece in pieces))
+        return out
+
+
+def _resolved(config: Config, resolve: Callable[[str], str]) -> Config:
+    """Returns a config with the names that devices have in the machine."""
+    sections = {}
+    for name, section in config.sections.items():
+        try:
+            devices = tuple(resolve(device) for device in section.devices)
+        except VkschedError as error:
+            raise type(error)(f"{error} (in {config.source}, {name})") from error
+        sections[name] = replace(section, devices=devices)
+    pipeline = config.pipeline
+    if pipeline is not None:
+        pipeline = replace(pipeline, devices=tuple(resolve(d) for d in pipeline.devices))
+    return replace(config, sections=sections, pipeline=pipeline)
