@@ -146,6 +146,7 @@ class Preparing:
             resident=resident,
             observed=request.observers.keys(),
             with_cpu=self.opened.with_cpu,
+            turns=request.turns,
         )
         if request.notes:
             plan = replace(plan, notes=(*request.notes, *plan.notes))

@@ -71,10 +71,13 @@ class Request:
         graph, devices = self.graph, machine.devices
         homes = resolve_overrides(graph, machine, self.overrides) if self.overrides else {}
         chosen = _those(machine, working)
+        placed = {graph.nodes[n].name: devices[device].name for n, (device, _) in homes.items()}
+        # nodes of different turns stay apart as those of different devices do
+        apart = {name: f"{placed.get(name, '')} {turn}" for name, turn in self.turns.items()}
         wishes = Wishes(
             # a view stays as long as its root stays
             frozenset(graph.nodes[n].name for v in self.observers for n in (v, graph.root(v))),
-            {graph.nodes[n].name: devices[device].name for n, (device, _) in homes.items()},
+            placed | apart,
             least_limits(chosen),
             min((d.memory_bytes for d in _in_use(chosen)), default=0),
         )

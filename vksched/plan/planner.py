@@ -52,6 +52,7 @@ def plan_graph(
     resident: Mapping[int, frozenset[int]] | None = None,
     observed: Collection[int] = (),
     with_cpu: bool = False,
+    turns: Mapping[str, int] | None = None,
 ) -> Plan:
     """Returns a verified plan that keeps every device within its memory.
 
@@ -68,7 +69,8 @@ def plan_graph(
     resident: for a device the weights, constants and states, by node id, that are there already.
     observed: node ids of computed values that are handed out as soon as they are there; what comes
     after them waits. with_cpu: with "auto" the CPU competes with the others; else it takes only
-    what they cannot.
+    what they cannot. turns: names of nodes to positions in an order that each device keeps, as far
+    as what nodes read allows; for policies that plan beforehand.
 
     Raises:
         PlanError: unknown policy or objective, an objective other than latency for "priority",
@@ -80,7 +82,12 @@ def plan_graph(
         copies = "auto" if goal.asks("throughput") else 1
     _check_copies(copies)
     machine.verify()
-    support = Support(graph, machine, resident, observed)
+    if turns and policy not in STATIC:
+        raise PlanError(
+            f"[plan] expected a policy of {', '.join(STATIC)} for a given order, got {policy}, "
+            "which decides while a run goes on"
+        )
+    support = Support(graph, machine, resident, observed, turns)
     with resting_collector(len(graph.nodes)):
         if policy not in STATIC:
             return verify_plan(_expect(support, policy, overrides, with_cpu, copies))

@@ -27,12 +27,14 @@ class Support:
         machine: Machine,
         resident: Mapping[int, frozenset[int]] | None = None,
         observed: Collection[int] = (),
+        turns: Mapping[str, int] | None = None,
     ) -> None:
         self.graph = graph
         self.observed = tuple(sorted(set(observed)))
         self.observed_roots = frozenset(graph.root(value) for value in observed)
         self.machine = machine
         self.resident = resident or {}
+        self._turns = turns or {}
         self.homes: Mapping[int, int] = {
             node: device
             for device, nodes in self.resident.items()
@@ -132,6 +134,30 @@ class Support:
     def computed(self) -> tuple[Node, ...]:
         """The nodes that run: neither leaves nor views."""
         return tuple(n for n in self.graph.ops if n.id not in self.graph.views)
+
+    @cached_property
+    def turns(self) -> tuple[int, ...]:
+        """For each node its turn in the order that the caller asks for; all 0 where there is none.
+
+        A node without one takes that of its operands, the latest, or that of its first reader. None
+        comes before what it reads.
+        """
+        count = len(self.graph.nodes)
+        if not self._turns:
+            return (0,) * count
+        given = [self._turns.get(node.name) for node in self.graph.nodes]
+        for node in self.computed:
+            before = [t for p in self.operands[node.id] if (t := given[p]) is not None]
+            if given[node.id] is None:
+                given[node.id] = max(before, default=None)
+        for node in reversed(self.computed):
+            if given[node.id] is None:
+                after = [t for r in self.readers[node.id] if (t := given[r]) is not None]
+                given[node.id] = min(after, default=0)
+        turns = [turn or 0 for turn in given]
+        for node in self.computed:
+            turns[node.id] = max([turns[node.id], *(turns[p] for p in self.operands[node.id])])
+        return tuple(turns)
 
     @cached_property
     def operands(self) -> tuple[tuple[int, ...], ...]:

@@ -6,8 +6,10 @@ largest number of crossings on a path to it. Nodes of one device and one depth f
 is cyclefree by construction; within it the ancestors of what crosses go first, as a split of their
 own, so that the other device can start. A split is cut in parts where it takes its device too long,
 where a weight is streamed in, so that this lies there no longer than needed, behind a value that
-the user wants to see, and where the device's `sync` asks for it. The splits stand in the order in
-which what they wait for is done, by rough estimates; those that write states stand last.
+the user wants to see, and where the device's `sync` asks for it. Where the caller gives nodes
+turns, those of one turn form splits of their own, and a device has its turns in order. The splits
+stand in the order in which what they wait for is done, by rough estimates; those that write states
+stand last.
 
     gpu:0   a0 -> a1 ----------> a4        depth 0: {a0, a1} early, {a2} late     depth 2: {a4}
              \\-> a2     \\        ^
@@ -162,20 +164,23 @@ def _group(
                 deepest = max(deepest, depth[source] + (device[source] != here))
         depth[node.id] = deepest
     early: set[int] = set()
+    turns = support.turns
     for node in reversed(computed):
-        here, own = device[node.id], depth[node.id]
+        here, own = device[node.id], (turns[node.id], depth[node.id])
         for reader in support.readers[node.id]:
-            if device[reader] != here or (reader in early and depth[reader] == own):
+            if device[reader] != here or (
+                reader in early and (turns[reader], depth[reader]) == own
+            ):
                 early.add(node.id)
                 break
-    buckets: dict[tuple[int, bool, int], list[int]] = {}
+    buckets: dict[tuple[int, int, bool, int], list[int]] = {}
     for node in computed:
-        key = (depth[node.id], node.id not in early, device[node.id])
+        key = (turns[node.id], depth[node.id], node.id not in early, device[node.id])
         buckets.setdefault(key, []).append(node.id)
     return [
         part
         for key in sorted(buckets)
-        for part in _cut(support, key[2], _by_level(support, buckets[key]), in_host)
+        for part in _cut(support, key[3], _by_level(support, buckets[key]), in_host)
     ]
 
 
