@@ -33,7 +33,8 @@ from .machine.links import Link, Links
 from .machine.spec import DeviceSpec, Machine
 from .ops import *  # noqa: F403 - the op set, by its own __all__
 from .ops import __all__ as _ops
-from .ops.core.tensor import Tensor, constant, input, scope, signal, weight
+from .ops.core.scope import scope, signal
+from .ops.core.tensor import Tensor, constant, input, weight
 from .ops.sources.state import state
 from .optim import initializers as init
 from .optim import losses

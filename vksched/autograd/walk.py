@@ -16,7 +16,8 @@ from typing import TypeVar, overload
 from ..errors import DTypeError, GradientError, ShapeError, VkschedError
 from ..graph import topological_order
 from ..ops.core.gradient import Pull, is_smooth, rule_of, why_no_gradient
-from ..ops.core.tensor import Tensor, TensorLike, as_tensor, backward_scope
+from ..ops.core.scope import backward_scope
+from ..ops.core.tensor import Tensor, TensorLike, as_tensor
 from ..ops.sources.create import ones_like, zeros_like
 from .recompute import Recomputed
 
@@ -74,7 +75,7 @@ def value_and_grad(
             f"[grad] expected a loss of one element, got {loss.type}; try vs.reduce_mean, "
             "or vs.vjp for gradients by several"
         )
-    with backward_scope(loss):
+    with backward_scope(loss.name):
         one = ones_like(loss)
     return loss, _arranged(wrt, _pull_back((loss,), (one,), _listed(wrt), missing, "grad"))
 
@@ -202,7 +203,7 @@ def _between(order: Sequence[Tensor], wrt: tuple[Tensor, ...]) -> set[Tensor]:
 
 
 def _add(grads: dict[Tensor, Tensor], tensor: Tensor, pulled: Tensor) -> None:
-    with backward_scope(tensor):
+    with backward_scope(tensor.name):
         grads[tensor] = grads[tensor] + pulled if tensor in grads else pulled
 
 
@@ -217,7 +218,7 @@ def _pulled(
             "around it, or other ops"
         )
     inputs, output = recomputed.values_for(tensor, gradient)
-    with backward_scope(tensor):
+    with backward_scope(tensor.name):
         try:
             made = rule(Pull(inputs, output, gradient, tensor.attrs))
         except VkschedError as error:

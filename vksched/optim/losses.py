@@ -6,7 +6,8 @@ Each takes `reduction`: "mean" over all, "sum", or "none", which keeps the losse
 from __future__ import annotations
 
 from ..errors import DTypeError, ShapeError
-from ..ops.core.tensor import Tensor, TensorLike, as_tensor, scope
+from ..ops.core.scope import scope
+from ..ops.core.tensor import Tensor, TensorLike, as_tensor
 from ..ops.elementwise import abs, cast, equal, less, log, minimum, softplus, square, where
 from ..ops.moves.index import take_along_axis
 from ..ops.moves.layout import expand_dims, squeeze

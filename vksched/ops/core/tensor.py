@@ -5,8 +5,6 @@ here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any, Union
 
 import numpy as np
@@ -31,66 +29,13 @@ from ...types import (
 from .attrs import Attrs, AttrValue
 from .lower import infer
 from .op import Op, get_op, register
+from .scope import current_scope
 
 TensorLike = Union["Tensor", NDArray, bool, int, float, Sequence[Any]]
 
 IDENTITY_HINT = (
     "`==` and `!=` of tensors compare identity; try vs.equal, or vs.cast of a bool tensor"
 )
-
-BACKWARD = "backward"
-"""The innermost scope of what `grad` makes."""
-
-_scope: ContextVar[str] = ContextVar("vksched_scope", default="")
-
-
-@contextmanager
-def scope(name: str) -> Iterator[None]:
-    """Prefixes the names of what is made inside, so that placement patterns can address it.
-
-    `with vs.scope("layer.0"):` names a weight "w" made inside "layer.0.w".
-    """
-    if not name:
-        raise VkschedError("[scope] expected a name, got an empty string")
-    token = _scope.set(f"{_scope.get()}{name}.")
-    try:
-        yield
-    finally:
-        _scope.reset(token)
-
-
-@contextmanager
-def signal(name: str) -> Iterator[None]:
-    """A scope that a config may speak of (docs/config.md); without a config no more than that.
-
-    `with vs.signal("encoder.0"):` names a value "h" made inside "encoder.0.h". Signals nest, and
-    may decorate a function.
-
-    Raises:
-        VkschedError: a name that a config could not tell from others: empty, with *, ? or [, or
-            with a dot at an end.
-    """
-    clear = isinstance(name, str) and name.strip(".") == name and not set(name) & set("*?[")
-    if not clear or not name:
-        raise VkschedError(
-            f"[signal] expected a name without *, ? and [, and without dots at its ends, got "
-            f'{name!r}; try "encoder.0"'
-        )
-    with scope(name):
-        yield
-
-
-@contextmanager
-def backward_scope(tensor: Tensor) -> Iterator[None]:
-    """Names what is made inside as the backward pass of a tensor: that of "layer.0.h" is made in
-    the scope "layer.0.backward", wherever `grad` is called.
-    """
-    inside = tensor.name.rpartition(".")[0]
-    token = _scope.set(f"{inside}.{BACKWARD}." if inside else f"{BACKWARD}.")
-    try:
-        yield
-    finally:
-        _scope.reset(token)
 
 
 class Tensor:
@@ -112,7 +57,7 @@ class Tensor:
         self.inputs = inputs
         self.attrs = attrs
         self.type = type
-        self.name = _scope.get() + (name or op)
+        self.name = current_scope() + (name or op)
         self._named = name is not None
         self.data = data
 
@@ -315,7 +260,7 @@ def apply(
     try:
         result = infer(declared, types, frozen)
     except VkschedError as error:
-        where = f"{_scope.get()}{name or op}({', '.join(map(str, types))})"
+        where = f"{current_scope()}{name or op}({', '.join(map(str, types))})"
         raise type(error)(f"{error} (in {where})") from None
     return Tensor(op, tuple(inputs), frozen, result, name)
 

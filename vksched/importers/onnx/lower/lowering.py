@@ -26,7 +26,8 @@ import numpy as np
 from onnx import NodeProto
 
 from ....errors import ModelFormatError, UnsupportedOp, VkschedError
-from ....ops.core.tensor import Tensor, input, scope
+from ....ops.core.scope import scope
+from ....ops.core.tensor import Tensor, input
 from ....types import MAX_RANK, NDArray
 from ..nodes.elements import SAME, storage
 from ..nodes.host import add_host_node, describe
