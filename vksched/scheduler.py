@@ -146,7 +146,7 @@ class Scheduler:
             configuring = None
             if told is not None:
                 about = self._preparing.machine, policy, self._opened.with_cpu
-                configuring = Configuring(told, self._states, *about)
+                configuring = Configuring(told, self._states.lie, *about)
             self._graphs = Graphs(self._preparing, configuring)
         except BaseException:
             self._opened.close()

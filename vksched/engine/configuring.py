@@ -2,20 +2,21 @@
 
     request --config, machine, where states lie--> request of parts, devices and turns
 
-Examples: tests/parallel/test_config_run.py.
+Examples: tests/scheduler/test_config_run.py.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from ..errors import OutOfMemory, VkschedError
 from ..graph import Graph
 from ..machine.spec import Machine
 from ..ops.core.tensor import Tensor
+from ..ops.sources.state import StatePiece
 from ..parallel.apply import Applied, Pieces, apply_config
 from ..parallel.config.value import Config
 from ..parallel.maker import Made
@@ -26,7 +27,9 @@ from ..plan.planner import plan_graph
 from ..plan.simulate import simulate
 from ..trace import VkschedWarning
 from .request import Request
-from .states import StateTable
+
+Lie = Callable[[Tensor], "Sequence[tuple[StatePiece, str | None]] | None"]
+"""Tells the pieces of a state that somebody uses, with the names of their devices."""
 
 
 class Costs:
@@ -55,6 +58,7 @@ class Costs:
                 policy=self._policy,
                 overrides=tuple(made.homes.items()),
                 with_cpu=self._with_cpu,
+                turns=made.turns,
             )
         except OutOfMemory:
             return math.inf
@@ -62,22 +66,23 @@ class Costs:
 
 
 class Configuring:
-    """Applies one config to requests. warned: what a warning was given for."""
+    """Applies one config to requests. lie: how states lie. known: names that
+    need no warning."""
 
     def __init__(
         self,
         config: Config,
-        states: StateTable,
+        lie: Lie,
         machine: Callable[[], Machine],
         policy: str,
         with_cpu: bool,
     ) -> None:
         self._config = config
-        self._states = states
+        self._lie = lie
         self._machine = machine
         self._policy = policy
         self._with_cpu = with_cpu
-        self._warned: set[str] = set()
+        self._known: set[str] = set()
 
     def apply(self, request: Request, resolve: Callable[[str], str]) -> Request:
         """Returns a request that computes the same as the config says. resolve: turns names of
@@ -87,15 +92,21 @@ class Configuring:
         config = _resolved(self._config, resolve)
         shown = {graph.nodes[n].name for n in request.observers}
         applied = self._applied(graph, config, machine, shown)
-        for text in applied.warnings:
-            if text not in self._warned:
-                self._warned.add(text)
-                warnings.warn(text, VkschedWarning, stacklevel=5)
+        self._warn(applied.warnings)
         made = request.of_graph(applied.graph)
         names = NameIndex(applied.graph, "placement")
         placed = [(n, device) for key, device in made.overrides for n in names.find(key)]
         overrides = (*applied.overrides, *placed)
         return replace(made, overrides=overrides, turns=applied.turns, notes=applied.notes)
+
+    def _warn(self, unmatched: Mapping[str, str]) -> None:
+        """Warns of each name once, unless it has matched something before."""
+        for name, text in unmatched.items():
+            if name not in self._known:
+                warnings.warn(text, VkschedWarning, stacklevel=6)
+        self._known.update(self._config.sections)
+        if self._config.pipeline is not None:
+            self._known.update(self._config.pipeline.stages)
 
     def _applied(
         self, graph: Graph, config: Config, machine: Machine, shown: Collection[str]
@@ -109,7 +120,7 @@ class Configuring:
         for node_id in graph.initial:
             state = graph.keys[node_id]
             assert isinstance(state, Tensor)
-            lies = self._states.lie(state)
+            lies = self._lie(state)
             if lies is None:
                 continue
             if not lies:

@@ -4,7 +4,7 @@
 
 The result computes the same. It is a graph like any other, with a device for each node that the
 config speaks of; plans, passes and checks know nothing of it. Examples:
-tests/parallel/test_apply.py.
+tests/parallel/test_shard.py.
 """
 
 from __future__ import annotations
@@ -50,14 +50,15 @@ class Judge(Protocol):
 @dataclass(frozen=True)
 class Applied:
     """graph: what is to be planned. overrides: node id to device name. turns: by node name, their
-    position in the order of a pipeline. notes: what was done. warnings: names that match nothing.
+    position in the order of a pipeline. notes: what was done. warnings: by the names of the config
+    that match nothing.
     """
 
     graph: Graph
     overrides: tuple[tuple[int, str], ...] = ()
     turns: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    warnings: Mapping[str, str] = field(default_factory=dict)
 
 
 def apply_config(
@@ -78,7 +79,7 @@ def apply_config(
     """
     names = [node.name for node in graph.nodes]
     sections = [_resolved(section, machine) for section in sections_of(names, config)]
-    warnings = tuple(unmatched(names, config))
+    warnings = unmatched(names, config)
     wanted = [node.id for node in graph.nodes if node.name in shown]
     work = _Work(graph, machine, judge, wanted, pieces or {})
     chosen, notes = _choose(work, sections)

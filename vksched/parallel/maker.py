@@ -6,8 +6,8 @@ graph may have a device and a turn; names of the old graph stay as long as one v
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -109,27 +109,45 @@ class Maker:
             self._constants[key] = made
         return self._constants[key]
 
-    def finish(self, outputs: Mapping[str, int], merged: Mapping[str, int]) -> Made:
-        """Returns the graph. merged: for names of the old graph that no node has the one that
-        stands for it.
+    def finish(
+        self, outputs: Mapping[str, int], shown: Iterable[int], old: Mapping[str, Sequence[int]]
+    ) -> Made:
+        """Returns the graph without what nobody needs. shown: nodes that stay. old: for names of
+        the old graph the nodes that have a part of the value, the best one first.
         """
-        nodes = tuple(self._nodes)
+        wanted = [*outputs.values(), *shown]
+        ids = {i: at for at, i in enumerate(self._living(wanted))}
+        nodes = tuple(
+            replace(self._nodes[i], id=at, inputs=tuple(ids[n] for n in self._nodes[i].inputs))
+            for i, at in ids.items()
+        )
         kept = tuple(
             n.inputs[1] for n in nodes if n.op == "assign" and nodes[n.inputs[0]].attrs["backup"]
         )
-        gone = {name: at for name, at in merged.items() if name not in self._names}
+        there = {node.name for node in nodes}
+        found = {name: next((ids[i] for i in some if i in ids), None) for name, some in old.items()}
         graph = Graph(
             nodes,
-            tuple(outputs.items()),
-            MappingProxyType(self._data),
-            MappingProxyType(self._keys),
-            MappingProxyType(self._initial),
+            tuple((name, ids[i]) for name, i in outputs.items()),
+            MappingProxyType({ids[i]: v for i, v in self._data.items() if i in ids}),
+            MappingProxyType({ids[i]: v for i, v in self._keys.items() if i in ids}),
+            MappingProxyType({ids[i]: v for i, v in self._initial.items() if i in ids}),
             kept,
-            gone,
+            {n: at for n, at in found.items() if at is not None and n not in there},
         )
         # a view is where that lies which it shows
-        homes = {i: device for i, device in self._homes.items() if i not in graph.views}
-        return Made(graph.verify(), homes, dict(self._turns))
+        homes = {ids[i]: d for i, d in self._homes.items() if i in ids}
+        homes = {i: device for i, device in homes.items() if i not in graph.views}
+        turns = {name: turn for name, turn in self._turns.items() if name in there}
+        return Made(graph.verify(), homes, turns)
+
+    def _living(self, wanted: Iterable[int]) -> list[int]:
+        """Returns in their order the nodes that something wanted is made of, or that are kept."""
+        alive = set(wanted)
+        for node in reversed(self._nodes):
+            if node.op in ("input", "assign") or node.id in alive:
+                alive.update((node.id, *node.inputs))
+        return sorted(alive)
 
     def _add(
         self,

@@ -13,7 +13,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
-from ...ops.core.tensor import BACKWARD
+from ...ops.core.scope import BACKWARD
 from .value import Config, Section
 
 WILD = "*?["
@@ -45,7 +45,7 @@ def is_backward(name: str) -> bool:
     return BACKWARD in name.split(".")[:-1]
 
 
-def unmatched(names: Sequence[str], config: Config) -> list[str]:
+def unmatched(names: Sequence[str], config: Config) -> dict[str, str]:
     """Returns for each section and stage that speaks of nothing a warning with the nearest name."""
     wanted = [(name, section.line) for name, section in config.sections.items()]
     if config.pipeline is not None:
@@ -55,14 +55,14 @@ def unmatched(names: Sequence[str], config: Config) -> list[str]:
         ]
     scopes = list(_scopes(names))
     linked = {section.backward for section in config.sections.values()}
-    out: list[str] = []
+    out: dict[str, str] = {}
     for key, line in wanted:
         if key in linked or any(covers(key, name) for name in names):
             continue
         where = f"{config.source}, line {line}" if line else config.source
         near = difflib.get_close_matches(key, scopes, 1, 0.0)
         told = f"; the nearest name is {near[0]}" if near else "; no value here has a signal"
-        out.append(f"{where}: {key} matches nothing in this graph{told}")
+        out[key] = f"{where}: {key} matches nothing in this graph{told}"
     return out
 
 

@@ -11,8 +11,8 @@ one wins.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 AUTO = "auto"
 COLUMNS, ROWS = WEIGHTS = ("columns", "rows")
@@ -79,3 +79,24 @@ class Config:
     sections: Mapping[str, Section] = field(default_factory=dict)
     pipeline: Pipeline | None = None
     source: str = "config"
+
+    def without(self, gone: Collection[str]) -> Config:
+        """Returns what is left of the config where some devices are not there. A signal that has
+        no device left may run anywhere.
+        """
+        sections = {name: _without(each, gone) for name, each in self.sections.items()}
+        pipeline = self.pipeline
+        if pipeline is not None:
+            left = tuple(device for device in pipeline.devices if device not in gone)
+            pipeline = replace(pipeline, devices=left)
+        return replace(self, sections=sections, pipeline=pipeline)
+
+
+def _without(section: Section, gone: Collection[str]) -> Section:
+    if not any(device in gone for device in section.devices):
+        return section
+    kept = [i for i, device in enumerate(section.devices) if device not in gone]
+    devices, shard = tuple(section.devices[i] for i in kept), section.shard
+    if shard is not None and isinstance(shard.ratio, tuple) and shard.ratio:
+        shard = replace(shard, ratio=tuple(shard.ratio[i] for i in kept))
+    return replace(section, devices=devices, shard=shard if devices else None)

@@ -25,7 +25,7 @@ from ..config.value import AUTO, COLUMNS, Section, Shard
 from ..maker import Made, Maker
 from .layout import Cut, Devices, Way, divides, shares, units_of
 from .prices import Prices
-from .values import SMALL, Values, in_new
+from .values import SMALL, Values
 
 
 class Pace(Protocol):
@@ -73,14 +73,10 @@ class Sharder:
             elif node.id not in values.lazy:
                 self._visit(node)
         outputs = {name: self._shown(i) for name, i in self.graph.outputs}
-        for node_id in shown:
-            self._shown(node_id)
-        everything = range(len(self.graph.nodes))
-        merged = in_new(values, everything)
-        merged.update(
-            (name, merged[self.graph.nodes[at].name]) for name, at in self.graph.merged.items()
-        )
-        return self.maker.finish(outputs, merged)
+        seen = [self._shown(node_id) for node_id in shown]
+        old = {node.name: values.held[node.id].nodes() for node in self.graph.nodes}
+        old |= {name: values.held[at].nodes() for name, at in self.graph.merged.items()}
+        return self.maker.finish(outputs, seen, old)
 
     def _shown(self, node_id: int) -> int:
         """Returns the node that is all of a value, put together by the host if nobody else has."""

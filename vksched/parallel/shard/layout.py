@@ -4,7 +4,7 @@
     cut      each device has a range of one axis
     terms    each device has a value of the same type; their sum is the value
 
-Sizes are in elements along the axis. Examples: tests/parallel/test_layout.py.
+Sizes are in elements along the axis. Examples: tests/parallel/test_shard.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Only what crosses counts, as all else of a conversion is small beside it. Weights and constants are
 where they are needed, and so are parts of states that nothing else has asked for yet. Examples:
-tests/parallel/test_choose.py.
+tests/parallel/test_shard.py.
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ class Prices:
             return 0.0
         if value in values.lazy and not node.declaration.leaf and node.op != "state":
             return sum(self.whole(i, device, group) for i in node.inputs)
-        if held.whole:
+        if held.whole and not values.gathers(value, device):
             homes = [self.home(i, key) for key, i in held.whole.items()]
             return min(self.crossing(home, device, size_bytes) for home in homes)
         if values.is_free(value):
             return self.crossing(None, device, size_bytes * (1 - 1 / len(group)))
         if held.cuts:
-            (devices, cut), _ = next(iter(held.cuts.items()))
+            cuts = held.cuts
+            devices, cut = next((key for key in cuts if device in key[0]), next(iter(cuts)))
             return self._ranges(devices, cut.sizes, device, size_bytes)
         if held.terms:
             devices = held.terms[0]

@@ -8,19 +8,21 @@
 What depends on weights and states alone is made where it is needed, in the layout that is needed.
 A state is kept in the layout in which it is needed first. All of it are ordinary nodes, and what
 crosses does so by the copies of the plan. Complexity: O(devices^2) nodes for a conversion.
-Examples: tests/parallel/test_values.py.
+Examples: tests/parallel/test_shard.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...graph import Graph, Node
-from ...ops.core.sharding import ANY, Sharded, factors_of
+from ...ops.core.attrs import Attrs
+from ...ops.core.sharding import ANY, TERMS, Sharded, factors_of
 from ...ops.sources.state import StatePiece
 from ..maker import Maker
 from .layout import Cut, Devices, Way, shares, units_of
+from .moves import Moves
 
 SMALL = 1024
 """Elements: smaller values are added up on one device, and states of that size are kept whole."""
@@ -36,11 +38,10 @@ class Held:
     cuts: dict[tuple[Devices, Cut], tuple[int, ...]] = field(default_factory=dict)
     terms: tuple[Devices, tuple[int, ...]] | None = None
 
-    def any_node(self) -> int | None:
-        """Returns a node that shows where the value is; None where it is not made."""
+    def nodes(self) -> list[int]:
+        """Returns the nodes that are the value or parts of it, the best to show it first."""
         ids = [*self.whole.values(), *(i for parts in self.cuts.values() for i in parts)]
-        ids += self.terms[1] if self.terms else ()
-        return ids[0] if ids else None
+        return [*ids, *(self.terms[1] if self.terms else ())]
 
 
 class Values:
@@ -60,6 +61,7 @@ class Values:
     ) -> None:
         self.graph = graph
         self.maker = maker
+        self._moves = Moves(maker)
         self.host = host
         self.held = [Held() for _ in graph.nodes]
         self.lazy = _made_of_parameters(graph)
@@ -99,9 +101,9 @@ class Values:
         if value in self.lazy and not node.declaration.leaf and node.op != "state":
             inputs = [self.whole(i, device, group) for i in node.inputs]
             made = self.maker.emit(node.op, inputs, node.attrs, node.name, device)
-        elif held.whole:
+        elif held.whole and not self.gathers(value, device):
             return next(iter(held.whole.values()))
-        elif node.op == "state":
+        elif node.op == "state" and not held.cuts:
             return self._whole_state(node, device, group)
         elif node.declaration.leaf:
             device, made = None, self.maker.leaf(node)
@@ -111,6 +113,11 @@ class Values:
             made, device = self._summed(value, device)
         held.whole[device] = made
         return made
+
+    def gathers(self, value: int, device: str | None) -> bool:
+        """Whether a device puts a value together that it has a range of: fewer bytes cross then."""
+        leaf = self.graph.nodes[value].declaration.leaf
+        return not leaf and any(device in devices for devices, _ in self.held[value].cuts)
 
     def cut(self, value: int, devices: Devices, cut: Cut) -> tuple[int, ...]:
         """Returns the nodes that are the ranges of a value on devices."""
@@ -204,7 +211,19 @@ class Values:
                     return ids
         if held.terms is not None and held.terms[0] == way.devices and way.takes_terms(position):
             return held.terms[1]
+        if way.factor.operands[position] is TERMS and way.units:
+            return self._as_terms(value, way.devices)
         return tuple(self.whole(value, device, way.devices) for device in way.devices)
+
+    def _as_terms(self, value: int, devices: Devices) -> tuple[int, ...]:
+        """Returns a value as terms of which all but the first are zeros."""
+        node = self.graph.nodes[value]
+        attrs = Attrs({"shape": node.type.shape, "value": 0.0, "dtype": node.type.dtype})
+        zeros = [
+            self.maker.emit("full", (), attrs, f"{node.name}.zeros@{part}", device)
+            for part, device in enumerate(devices[1:], 1)
+        ]
+        return (self.whole(value, devices[0], devices), *zeros)
 
     def _weighted(self, node: Node, way: Way, made: list[int]) -> tuple[int, ...]:
         if not way.is_mean:
@@ -271,11 +290,13 @@ class Values:
             (source, other), ids = next(iter(held.cuts.items()))
             ranges = [(i, d, r) for i, d, r in zip(ids, source, other.ranges(), strict=True)]
             return tuple(
-                self._range_of(node, ranges, other.axis, cut.axis, begin_end, part, device)
+                self._moves.range_of(
+                    ranges, other.axis, cut.axis, begin_end, f"{node.name}.part@{part}", device
+                )
                 for part, (device, begin_end) in enumerate(zip(devices, cut.ranges(), strict=True))
             )
         assert held.terms is not None
-        return self._scattered(node, held.terms, devices, cut)
+        return self._moves.scattered(node.name, held.terms, devices, cut)
 
     def _from_whole(self, value: int, devices: Devices, cut: Cut) -> tuple[int, ...]:
         node, out = self.graph.nodes[value], list[int]()
@@ -284,50 +305,16 @@ class Values:
             # a range of an input that is no view of it is cut by the host, so that it alone crosses
             there = self.host if node.op == "input" else self.maker.home(source)
             about = cut.axis, begin, end, f"{node.name}.part@{part}"
-            out.append(self._slice(source, *about, there))
-        return tuple(out)
-
-    def _range_of(
-        self,
-        node: Node,
-        ranges: Sequence[tuple[int, str, tuple[int, int]]],
-        source_axis: int,
-        axis: int,
-        wanted: tuple[int, int],
-        part: int,
-        device: str,
-    ) -> int:
-        """Returns a range along one axis of a value that is cut along the same or another one."""
-        found: list[int] = []
-        for one, there, (begin, end) in ranges:
-            name = f"{node.name}.part@{part}"
-            if source_axis != axis:
-                found.append(self._slice(one, axis, *wanted, name, there))
-                continue
-            low, high = max(begin, wanted[0]), min(end, wanted[1])
-            if low < high:
-                found.append(self._slice(one, axis, low - begin, high - begin, name, there))
-        return self._concat(found, source_axis, f"{node.name}.part@{part}", device)
-
-    def _scattered(
-        self, node: Node, terms: tuple[Devices, tuple[int, ...]], devices: Devices, cut: Cut
-    ) -> tuple[int, ...]:
-        """Returns the ranges of a sum, each added up where it is wanted."""
-        out: list[int] = []
-        for part, (device, (begin, end)) in enumerate(zip(devices, cut.ranges(), strict=True)):
-            name = f"{node.name}.term@{part}"
-            found = [
-                self._slice(term, cut.axis, begin, end, name, there)
-                for there, term in zip(*terms, strict=True)
-            ]
-            out.append(self._add(found, f"{node.name}.sum@{part}", device))
+            out.append(self._moves.slice(source, *about, there))
         return tuple(out)
 
     def _gather(self, value: int, device: str | None) -> tuple[int, str | None]:
         node = self.graph.nodes[value]
-        (devices, cut), ids = next(iter(self.held[value].cuts.items()))
-        there = device or devices[0]
-        return self._concat(ids, cut.axis, node.name, there), there
+        cuts = self.held[value].cuts
+        # of several cuts one that the device has a range of: all others have to cross
+        devices, cut = next((key for key in cuts if device in key[0]), next(iter(cuts)))
+        there, ids = device or devices[0], cuts[devices, cut]
+        return self._moves.concat(ids, cut.axis, node.name, there), there
 
     def _summed(self, value: int, device: str | None) -> tuple[int, str | None]:
         held, node = self.held[value], self.graph.nodes[value]
@@ -338,26 +325,7 @@ class Values:
             self.cut(value, devices, cut)
             return self._gather(value, device)
         there = device or devices[0]
-        return self._add(ids, node.name, there), there
-
-    def _slice(
-        self, source: int, axis: int, begin: int, end: int, name: str, device: str | None
-    ) -> int:
-        if (begin, end) == (0, self.maker[source].type.shape[axis]):
-            return source
-        attrs = {"axes": (axis,), "starts": (begin,), "stops": (end,), "steps": (1,)}
-        return self.maker.emit("slice", (source,), attrs, name, device)
-
-    def _concat(self, ids: Sequence[int], axis: int, name: str, device: str) -> int:
-        if len(ids) == 1:
-            return ids[0]
-        return self.maker.emit("concat", ids, {"axis": axis}, name, device)
-
-    def _add(self, ids: Sequence[int], name: str, device: str) -> int:
-        total = ids[0]
-        for i in ids[1:]:
-            total = self.maker.emit("add", (total, i), {}, name, device)
-        return total
+        return self._moves.add(ids, node.name, there), there
 
 
 def _made_of_parameters(graph: Graph) -> frozenset[int]:
@@ -367,9 +335,3 @@ def _made_of_parameters(graph: Graph) -> frozenset[int]:
         if node.op != "input" and node.op != "assign" and out.issuperset(node.inputs):
             out.add(node.id)
     return frozenset(out)
-
-
-def in_new(values: Values, ids: Iterable[int]) -> dict[str, int]:
-    """Returns for the names of old nodes the node of the new graph that stands for each."""
-    found = {values.graph.nodes[i].name: values.held[i].any_node() for i in ids}
-    return {name: at for name, at in found.items() if at is not None}
