@@ -22,8 +22,8 @@ README = ROOT / "README.md"
 CHANGES = ROOT / "CHANGELOG.md"
 PAGES = [README, *sorted(DOCS.rglob("*.md"))]
 WITH_EXAMPLES = (
-    *("README", "first-steps", "graphs", "states", "training", "models", "faults", "traces"),
-    *("scheduling", "what-if"),
+    *("README", "first-steps", "graphs", "states", "training", "config", "models", "faults"),
+    *("traces", "scheduling", "what-if"),
 )
 """Pages whose Python runs as printed, one block after the other."""
 WIDTH = 100

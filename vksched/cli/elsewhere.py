@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .aims import Aim
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from ..engine.request import Request
     from ..graph import Graph
     from ..machine.spec import Machine
+    from ..parallel.config.value import Config
     from ..plan.decision import Tradeoffs
     from ..plan.plan import Plan
     from ..plan.what_if import Comparison
@@ -21,7 +23,8 @@ Overrides = tuple[tuple[str | int, str], ...]
 
 class Planner:
     """Plans one graph for any machine, as a scheduler with these options would. base: the machine
-    whose devices the overrides name.
+    whose devices the overrides name. config: where signals run, as for a scheduler,
+    with names of devices that `resolve` turns into those of the machine.
     """
 
     def __init__(
@@ -32,6 +35,8 @@ class Planner:
         aim: Aim,
         copies: int | str | None,
         with_cpu: bool,
+        config: Config | None = None,
+        resolve: Callable[[str], str] = str,
     ) -> None:
         self.graph = graph
         self.base = base
@@ -39,6 +44,8 @@ class Planner:
         self._aim = aim
         self._copies = copies
         self._with_cpu = with_cpu
+        self._config = config
+        self._resolve = resolve
         self._requests: dict[object, Request] = {}
         self._plans: dict[Machine, Plan] = {}
 
@@ -55,14 +62,14 @@ class Planner:
                 overrides=request.overrides,
                 copies=self._copies,
                 with_cpu=self._with_cpu,
+                turns=request.turns,
             )
 
         if machine not in self._plans:
             request = self._request(machine)
             by_cost = self._aim.policy == "auto"
-            self._plans[machine] = (
-                plan_request(request, machine, planned) if by_cost else planned(request)
-            )
+            plan = plan_request(request, machine, planned) if by_cost else planned(request)
+            self._plans[machine] = replace(plan, notes=(*request.notes, *plan.notes))
         return self._plans[machine]
 
     def tradeoffs(self) -> Tradeoffs:
@@ -87,10 +94,26 @@ class Planner:
 
         overrides = present(self.overrides, machine, self.base)
         rooms = [spec.memory_bytes for spec in machine.devices if spec.kind != "cpu"]
-        key = least_limits(machine), min(rooms, default=0), overrides
+        key: tuple[object, ...] = least_limits(machine), min(rooms, default=0), overrides
+        if self._config is not None:  # shares are by what the devices cost
+            key = (*key, machine)
         if key not in self._requests:
-            self._requests[key] = Request(self.graph, overrides, {}).optimized(machine)
+            request = Request(self.graph, overrides, {})
+            if self._config is not None:
+                request = self._configured(request, machine, self._config)
+            self._requests[key] = request.optimized(machine)
         return self._requests[key]
+
+    def _configured(self, request: Request, machine: Machine, config: Config) -> Request:
+        from ..engine.configuring import Configuring
+
+        about = (lambda: machine), self._aim.policy, self._with_cpu
+        here = {spec.name for spec in machine.devices}
+        gone = {spec.name for spec in self.base.devices if spec.name not in here}
+        names = {d for section in config.sections.values() for d in section.devices}
+        names.update(config.pipeline.devices if config.pipeline else ())
+        left = config.without({name for name in names if self._resolve(name) in gone})
+        return Configuring(left, lambda _: None, *about).apply(request, self._resolve)
 
 
 def compare_machines(planner: Planner, what_ifs: Sequence[str]) -> Comparison:

@@ -58,6 +58,12 @@ def _copies(context: click.Context, option: click.Parameter, text: str | None) -
     help="Runs that can be under way at once, or auto. [default: 1; auto for throughput and "
     "--objectives]",
 )
+@click.option(
+    "--config",
+    "config_file",
+    metavar="FILE.yaml",
+    help="Where signals run and how they are cut, as for vs.Scheduler(config=).",
+)
 @click.option("--node", metavar="NAME", help="Tell all of one node, or of those a pattern matches.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
 @click.option("--svg", metavar="FILE.svg", help="Draw the plan into a file, too.")
@@ -72,6 +78,7 @@ def plan(
     aim: Aim,
     all_objectives: bool,
     copies: int | str | None,
+    config_file: str | None,
     node: str | None,
     as_json: bool,
     svg: str | None,
@@ -79,11 +86,12 @@ def plan(
     """Plan a graph and explain it; nothing is opened, allocated or run.
 
     The attribute is a Tensor, a sequence or a dict of them, or a function without arguments that
-    returns one of these.
+    returns one of these, or such outputs and the updates of a training step, as a pair.
 
     With --machine or --what-if it tells as well where each layer runs, how long a run takes by
     simulation, and how long without each device, on each alone, and after each change.
     """
+    from ..parallel.config.read import read_config
     from .elsewhere import Planner, compare_machines
 
     if devices is not None and machine_file is not None:
@@ -93,6 +101,7 @@ def plan(
             "--what-if": what_ifs,
             "--node": node,
             "--svg": svg,
+            "--config": config_file,
             "--policy": aim.policy != DEFAULT.policy,
             "--objective": aim.objective != DEFAULT.objective,
         }
@@ -103,7 +112,12 @@ def plan(
     machine, aliases, with_cpu = machine_of(devices, machine_file)
     wanted = feeds.parse_places(places)
     overrides = tuple((pattern, aliases.get(name, name)) for pattern, name in wanted.items())
-    planner = Planner(graph, machine, overrides, aim, copies, with_cpu)
+    config = None if config_file is None else read_config(config_file)
+
+    def resolve(name: str) -> str:
+        return aliases.get(name, name)
+
+    planner = Planner(graph, machine, overrides, aim, copies, with_cpu, config, resolve)
     if all_objectives:
         table = _table(planner.tradeoffs(), as_json)
         _note(remarks)
@@ -171,7 +185,7 @@ def load_graph(
     if Path(address).suffix != ".onnx":
         if dims or shapes:
             raise click.UsageError("--dim and --shape are for ONNX models.")
-        return build_graph(load_outputs(address))[0], []
+        return build_graph(*_with_updates(load_outputs(address)))[0], []
     from ..importers import load
     from ..importers.onnx.example import choose_shapes
     from .info import hint_at, lower_model
@@ -189,6 +203,13 @@ def load_graph(
     if lowered.then is not None:
         notes.append("only the first stage is planned; what depends on its values comes later")
     return build_graph(lowered.outputs)[0], [*notes, *said]
+
+
+def _with_updates(value: Any) -> tuple[Any, Any]:
+    """Returns outputs and updates: a pair whose second part maps states to their next values."""
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Mapping):
+        return value
+    return value, None
 
 
 def load_outputs(address: str) -> Any:
