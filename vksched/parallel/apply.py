@@ -9,16 +9,17 @@ tests/parallel/test_shard.py.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from ..errors import PlanError
 from ..graph import Graph
 from ..machine.spec import Machine
 from .config.match import sections_of, unmatched
 from .config.value import AUTO, Config, Section, Shard
+from .judge import Judge
 from .maker import Made
+from .pipeline.arrange import Arranged, arrange, matching, stage_devices
 from .shard.choose import Sharder
 from .shard.layout import Cut, Devices
 
@@ -35,16 +36,6 @@ FEW = 4
 
 Pieces = Mapping[int, tuple[Devices, Cut] | None]
 """States that have a layout already, by node: None for those that lie whole."""
-
-
-class Judge(Protocol):
-    """What plans of a machine cost."""
-
-    def seconds(self, graph: Graph, node: int, device: str) -> float:
-        """Returns the expected seconds of a node on a device."""
-
-    def run_seconds(self, made: Made) -> float:
-        """Returns the expected seconds of a run of a graph; infinite where it cannot run."""
 
 
 @dataclass(frozen=True)
@@ -78,14 +69,65 @@ def apply_config(
         PlanError: a device that is not there, or an axis that does not divide.
     """
     names = [node.name for node in graph.nodes]
-    sections = [_resolved(section, machine) for section in sections_of(names, config)]
     warnings = unmatched(names, config)
     wanted = [node.id for node in graph.nodes if node.name in shown]
-    work = _Work(graph, machine, judge, wanted, pieces or {})
-    chosen, notes = _choose(work, sections)
+    found = _in_time(graph, config, machine, judge, wanted)
+    notes: list[str] = []
+    if found is None:
+        work = _Work(graph, machine, judge, wanted, pieces or {}, {})
+        sections = [_resolved(section, machine) for section in sections_of(names, config)]
+    else:
+        work = _after(found.made, graph, machine, judge, wanted, pieces or {})
+        sections = _placed(found.made, config, machine)
+        notes.append(found.note)
+    chosen, told = _choose(work, sections)
     made = work.shard(chosen)
     overrides = tuple(made.homes.items())
-    return Applied(made.graph, overrides, made.turns, tuple(notes), warnings)
+    return Applied(made.graph, overrides, made.turns, (*notes, *told), warnings)
+
+
+def _in_time(
+    graph: Graph, config: Config, machine: Machine, judge: Judge, shown: list[int]
+) -> Arranged | None:
+    """Returns the graph as a pipeline, if the config has one for it."""
+    pipeline = config.pipeline and matching(config.pipeline, (n.name for n in graph.nodes))
+    if pipeline is None:
+        return None
+    known = [spec.name for spec in machine.devices]
+    _check_devices("pipeline", pipeline.devices, known)
+    sections = {
+        name: resolved.devices
+        for name, section in config.sections.items()
+        if (resolved := _resolved(section, machine)) is not None
+    }
+    return arrange(graph, pipeline, stage_devices(pipeline, sections, known), judge, shown)
+
+
+def _after(
+    made: Made, old: Graph, machine: Machine, judge: Judge, shown: list[int], pieces: Pieces
+) -> _Work:
+    """Returns what is to be done with a graph of microbatches, in its own ids."""
+    graph = made.graph
+    by_name = {node.name: node.id for node in graph.nodes} | dict(graph.merged)
+    by_key = {old.keys[node]: layout for node, layout in pieces.items()}
+    lie = {n: by_key[graph.keys[n]] for n in graph.initial if graph.keys[n] in by_key}
+    wanted = [by_name[old.nodes[n].name] for n in shown]
+    return _Work(graph, machine, judge, wanted, lie, made.turns)
+
+
+def _placed(made: Made, config: Config, machine: Machine) -> list[Section | None]:
+    """Returns the sections of a graph of microbatches: a node stays on the device of its stage,
+    unless its section cuts it.
+    """
+    nodes = made.graph.nodes
+    found = sections_of([node.name for node in nodes], config)
+    out = [_resolved(section, machine) for section in found]
+    for node, device in made.homes.items():
+        section = out[node]
+        if section is None or section.shard is None:
+            name = section.name if section else config.source
+            out[node] = Section(name, (device,))
+    return out
 
 
 @dataclass(frozen=True)
@@ -95,12 +137,13 @@ class _Work:
     judge: Judge
     shown: list[int]
     pieces: Pieces
+    turns: Mapping[str, int]
 
     def seconds(self, node: int, device: str) -> float:
         return self.judge.seconds(self.graph, node, device)
 
     def shard(self, sections: list[Section | None]) -> Made:
-        pass_ = Sharder(self.graph, sections, self.machine, self, self.pieces, {})
+        pass_ = Sharder(self.graph, sections, self.machine, self, self.pieces, self.turns)
         return pass_.run(self.shown)
 
 
@@ -109,14 +152,18 @@ def _resolved(section: Section | None, machine: Machine) -> Section | None:
     if section is None:
         return None
     known = [spec.name for spec in machine.devices]
-    for device in section.devices:
-        if device not in known:
-            raise PlanError(
-                f"[config] {section.name}: expected devices of {', '.join(known)}, got {device}"
-            )
+    _check_devices(section.name, section.devices, known)
     if section.devices or section.shard is None:
         return section
     return replace(section, devices=tuple(known[:-1]) or tuple(known))
+
+
+def _check_devices(name: str, devices: Iterable[str], known: Sequence[str]) -> None:
+    for device in devices:
+        if device not in known:
+            raise PlanError(
+                f"[config] {name}: expected devices of {', '.join(known)}, got {device}"
+            )
 
 
 def _choose(work: _Work, sections: list[Section | None]) -> tuple[list[Section | None], list[str]]:
