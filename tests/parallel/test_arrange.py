@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_shard import MACHINE, applied, check, mlp, random
+from test_shard import MACHINE, applied, check, mlp, plain_mlp, random
 
 import vksched as vs
+from tests.support.evaluated import evaluate
 from vksched.parallel.pipeline import (
     PhaseTimes,
     PipelineSchedule,
@@ -46,8 +47,14 @@ def pipeline(stages: int, devices: list[str], schedule: str, batches: int = 4) -
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_gradients_are_those_of_the_whole_batch(schedule: str) -> None:
     stages, devices = SCHEDULES[schedule]
-    feeds, loss, updates = mlp(24, 32, stages)
-    made = check(pipeline(stages, devices, schedule), feeds, loss, updates)
+    feeds, loss, params = plain_mlp(24, 32, stages)
+    grads = vs.grad(loss, params)
+    config = pipeline(stages, devices, schedule)
+    graph, made = applied(config, {"loss": loss, **grads})
+    wanted, got = evaluate(graph, feeds), evaluate(made.graph, feeds)
+    for (name, old), (_, new) in zip(graph.outputs, made.graph.outputs, strict=True):
+        scale = np.abs(wanted[old]).max()
+        np.testing.assert_allclose(got[new], wanted[old], 1e-5, 1e-5 * scale, err_msg=name)
     assert made.notes[0].startswith("pipeline: ")
     relus = [n for n in made.graph.nodes if n.op == "relu"]
     assert len(relus) == 4 * stages

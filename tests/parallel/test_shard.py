@@ -75,8 +75,10 @@ def random(seed: int, *shape: int) -> NDArray:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def mlp(batch: int, width: int, layers: int) -> tuple[dict[str, NDArray], vs.Tensor, Any]:
-    """Feeds, loss and updates of a network with residual layers in signals layer.0 and on."""
+def plain_mlp(
+    batch: int, width: int, layers: int
+) -> tuple[dict[str, NDArray], vs.Tensor, dict[str, vs.Tensor]]:
+    """Feeds, loss and parameters of a network with residual layers in signals layer.0 and on."""
     x, target = vs.input("x", (batch, width)), vs.input("target", (batch, width))
     params: dict[str, vs.Tensor] = {}
     h = x
@@ -88,6 +90,12 @@ def mlp(batch: int, width: int, layers: int) -> tuple[dict[str, NDArray], vs.Ten
             h = h + vs.relu(h @ a + c) @ b
     loss = vs.losses.mse(h, target)
     feeds = {"x": random(1, batch, width), "target": random(2, batch, width)}
+    return feeds, loss, params
+
+
+def mlp(batch: int, width: int, layers: int) -> tuple[dict[str, NDArray], vs.Tensor, Any]:
+    """Feeds, loss and updates of that network."""
+    feeds, loss, params = plain_mlp(batch, width, layers)
     return feeds, loss, vs.optim.adamw(params, vs.grad(loss, params), lr=1e-3)
 
 

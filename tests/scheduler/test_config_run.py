@@ -86,6 +86,25 @@ def test_training_on_two_vulkan_devices(two_devices: list[str]) -> None:
     close(train(opened, both([d.name for d in opened], {"axis": 0, "ratio": [2, 1]})))
 
 
+def pipelined(devices: list[str], schedule: str) -> dict[str, Any]:
+    """Both layers as stages."""
+    stages = ["layer.0", "layer.1"]
+    about = {"stages": stages, "microbatches": 4, "schedule": schedule, "devices": devices}
+    return {"pipeline": about}
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero-bubble", "dualpipe", "auto"])
+def test_pipelines(schedule: str) -> None:
+    devices = cards()
+    close(train(devices, pipelined([d.name for d in devices[:2]], schedule)))
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h2"])
+def test_a_pipeline_of_two_vulkan_devices(two_devices: list[str], schedule: str) -> None:
+    opened = named_devices(two_devices[:2])
+    close(train(opened, pipelined([d.name for d in opened], schedule)))
+
+
 def test_a_layer_a_device() -> None:
     devices = cards()
     names = [d.name for d in devices]
@@ -185,12 +204,14 @@ def submissions(index: int, config: Any) -> int:
 
 
 @pytest.mark.parametrize(
-    ("shard", "kind"), [({"axis": 0}, "lost"), ({"weights": "columns"}, "error")], ids=str
+    ("shard", "kind"),
+    [({"axis": 0}, "lost"), ({"weights": "columns"}, "error"), ("1f1b", "lost")],
+    ids=str,
 )
 @pytest.mark.parametrize("index", [0, 1])
 def test_faults_at_every_submission(shard: Any, kind: str, index: int) -> None:
     names = [d.name for d in cards()][:2]
-    config = both(names, shard)
+    config = pipelined(names, shard) if isinstance(shard, str) else both(names, shard)
     count = submissions(index, config)
     assert count >= RUNS
     for at in range(1, count + 1):
