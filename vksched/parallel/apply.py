@@ -188,6 +188,8 @@ def _best(
         try:
             made = work.shard(_with(sections, chosen | dict.fromkeys(group, shard)))
         except PlanError:  # an axis that does not divide
+            if shard is None:  # of another section
+                raise
             continue
         found.append((work.judge.run_seconds(made), position))
     return TRIED[min(found)[1]]
