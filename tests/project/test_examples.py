@@ -7,8 +7,10 @@ import importlib
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -193,6 +195,55 @@ def test_train_digits_learns(capsys: pytest.CaptureFixture[str]) -> None:
     assert "are told right, over cpu" in capsys.readouterr().out
 
 
+GPT_CONFIGS = sorted(path.name for path in (EXAMPLES / "data").glob("gpt_*.yaml"))
+
+
+def null_pair() -> list[Any]:
+    clock = vs.SimulatedClock()
+    return [vs.NullDevice(vs.DeviceSpec(f"null:{i}", "null"), clock) for i in range(2)]
+
+
+def same_losses(
+    monkeypatch: pytest.MonkeyPatch, devices: Callable[[], list[Any]], steps: int
+) -> None:
+    import train_gpt
+
+    monkeypatch.setattr(train_gpt, "write", lambda *_: "")
+    plain = train_gpt.train(devices()[:1], steps).losses
+    assert len(GPT_CONFIGS) == 3 and plain[-1] < plain[0] - 1
+    for name in GPT_CONFIGS:
+        config = str(EXAMPLES / "data" / name)
+        cut = train_gpt.train(devices(), steps, config)
+        np.testing.assert_allclose(cut.losses, plain, atol=1e-3, err_msg=name)
+        assert len(cut.busy) == len(devices()), name
+
+
+def test_train_gpt_has_the_same_losses_with_each_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    import train_gpt
+
+    for name, value in {"WIDTH": 32, "LENGTH": 16, "BATCH": 12}.items():
+        monkeypatch.setattr(train_gpt, name, value)
+    same_losses(monkeypatch, null_pair, 12)
+
+
+@pytest.mark.thorough
+def test_train_gpt_has_the_same_losses_for_fifty_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = list(MULTI_SETS.values())[-1] if MULTI_SETS else []
+    same_losses(monkeypatch, lambda: real or null_pair(), 50)
+
+
+@pytest.mark.thorough
+def test_train_gpt_writes_words(capsys: pytest.CaptureFixture[str]) -> None:
+    import train_gpt
+
+    result = train_gpt.main(["--devices", "cpu"])
+    known = set(train_gpt.BOOK.read_text("utf-8").split())
+    written = result.written.split()
+    assert result.losses[-1] < 1.8
+    assert sum(word in known for word in written) > 0.7 * len(written)
+    assert "And " in capsys.readouterr().out
+
+
 @needs_model
 def test_finetune_minilm_learns_its_label(capsys: pytest.CaptureFixture[str]) -> None:
     import finetune_minilm
@@ -214,7 +265,7 @@ def test_observer(devices: list[str]) -> None:
 
 def test_examples_are_short() -> None:
     whole = {"semantic_search.py", "minilm.py", "export_minilm.py"}
-    whole |= {"train_digits.py", "finetune_minilm.py"}
+    whole |= {"train_digits.py", "train_gpt.py", "finetune_minilm.py"}
     for path in sorted(EXAMPLES.glob("*.py")):
         lines = len(path.read_text("utf-8").splitlines())
         assert path.name in whole or lines < 60, (path.name, lines)
