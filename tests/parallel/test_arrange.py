@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
 import pytest
-from test_shard import MACHINE, applied, check, mlp, plain_mlp, random
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_shard import MACHINE, SHARDS, applied, check, mlp, plain_mlp, random
 
 import vksched as vs
 from tests.support.evaluated import evaluate
@@ -196,7 +197,27 @@ def test_idle_shares_are_those_of_the_papers(schedule: PipelineSchedule, bubble:
     assert simulate(schedule, EQUAL).bubble_share == pytest.approx(bubble, abs=1e-9)
 
 
-def test_drawn_stages_and_batches() -> None:
-    for stages, batches, schedule in itertools.product((1, 2, 3), (1, 2, 6), ("1f1b", "zb-h2")):
-        feeds, loss, updates = mlp(12, 16, stages)
-        check(pipeline(stages, ["g0", "g1", "g2"], schedule, batches), feeds, loss, updates)
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.integers(1, 4),
+    st.sampled_from((1, 2, 3, 4, 6, 12)),
+    st.sampled_from(sorted(SCHEDULES)),
+    st.lists(st.sampled_from(("g0", "g1", "g2")), min_size=1, max_size=3, unique=True),
+    st.lists(st.sampled_from((None, None, *SHARDS)), min_size=4, max_size=4),
+)
+def test_drawn_pipelines_change_no_result(
+    stages: int, batches: int, schedule: str, devices: list[str], shards: list[Any]
+) -> None:
+    # of any schedule, with stages that are cut themselves
+    feeds, loss, updates = mlp(12, 16, stages)
+    config = pipeline(stages, devices, schedule, batches)
+    for i, shard in enumerate(shards[:stages]):
+        if shard is not None:
+            config[f"layer.{i}"] = {"devices": ["g0", "g1"], "shard": shard}
+    try:
+        made = check(config, feeds, loss, updates)
+    except vs.PlanError as error:
+        refused = ("which cannot be cut so", "expected an even number", "try devices: [a, b]")
+        assert any(part in str(error) for part in refused), error
+        return
+    assert made.notes[0].startswith("pipeline: ")

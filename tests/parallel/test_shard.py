@@ -67,7 +67,7 @@ def check(
     assert was.keys() == now.keys()
     for key, value in was.items():
         np.testing.assert_allclose(now[key], value, 2e-4, 2e-5, err_msg=key.name)
-    plan_graph(made.graph, MACHINE, overrides=made.overrides)  # verified
+    plan_graph(made.graph, MACHINE, overrides=made.overrides, turns=made.turns)  # verified
     return made
 
 

@@ -175,6 +175,31 @@ def test_states_lie_in_pieces_and_move_as_a_whole() -> None:
         assert np.abs(sched.read(params["up0"])).max() > 0
 
 
+def test_a_report_counts_the_bytes_of_sums() -> None:
+    # gradients to where they are added up, and the new weights back: as much as a ring takes
+    devices = cards()
+    names, (loss, params, updates) = [d.name for d in devices], model()
+    with vs.Scheduler(devices, config=both(names, {"axis": 0})) as sched:
+        step = sched.compile(loss, updates=updates)
+        step(**FEEDS)
+        report = step.report()
+    weights = sum(4 * param.size for param in params.values())
+    assert [each.device for each in report.sent] == names
+    for each in report.sent:
+        assert each.sums_bytes == pytest.approx(2 / 3 * weights, rel=0.01)
+        assert each.all_bytes == pytest.approx(4 / 3 * weights, rel=0.01)
+        assert each.line() in str(report)
+    assert report.as_dict()["sent"][0]["sums_bytes"] == report.sent[0].sums_bytes
+
+
+def test_a_report_of_one_device_tells_of_no_bytes() -> None:
+    loss, _, updates = model()
+    with vs.Scheduler(cards()[:1]) as sched:
+        step = sched.compile(loss, updates=updates)
+        step(**FEEDS)
+        assert step.report().sent == ()
+
+
 def test_states_in_pieces_are_saved_and_loaded_whole(tmp_path: Path) -> None:
     pytest.importorskip("safetensors")
     file = tmp_path / "step.safetensors"

@@ -67,7 +67,10 @@ def test_a_report_is_two_tables_and_plain_data(run: vs.Run) -> None:
     assert done[0].split() == ["busy", "copying", "waiting", "idle"]
     assert [line.split()[0] for line in done[1:]] == [A, B, "cpu", "host"]
     assert done[3].split()[-4:] == ["4.11", "ms", "100", "%"]
-    assert told == ["lower bound 2.62 ms: predicted at 1.05 times of it, measured at 1.57"]
+    assert told == [
+        "lower bound 2.62 ms: predicted at 1.05 times of it, measured at 1.57",
+        f"{A} hands 64.0 KiB on to other devices",
+    ]
     data = json.loads(json.dumps(report.as_dict()))
     assert data["run"]["measured_s"] == report.run.measured_s
     assert [line["what"] for line in data["devices"]] == [A, B]

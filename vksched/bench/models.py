@@ -79,11 +79,17 @@ class Math:
     def add(self, a: Tensor, b: Tensor) -> Tensor:
         return a + b
 
-    def attention(self, q: Tensor, k: Tensor, v: Tensor, batch: int, heads: int) -> Tensor:
+    def attention(
+        self, q: Tensor, k: Tensor, v: Tensor, batch: int, heads: int, causal: bool = False
+    ) -> Tensor:
         def split(x: Tensor) -> Tensor:
             return transpose(reshape(x, (batch, -1, heads, x.shape[1] // heads)), (0, 2, 1, 3))
 
-        return reshape(transpose(attention(split(q), split(k), split(v)), (0, 2, 1, 3)), q.shape)
+        seen = attention(split(q), split(k), split(v), causal=causal)
+        return reshape(transpose(seen, (0, 2, 1, 3)), q.shape)
+
+    def causal_attention(self, q: Tensor, k: Tensor, v: Tensor, batch: int, heads: int) -> Tensor:
+        return self.attention(q, k, v, batch, heads, causal=True)
 
     def mean(self, x: Tensor, batch: int) -> Tensor:
         return reduce_mean(reshape(x, (batch, -1, x.shape[1])), 1)

@@ -97,7 +97,8 @@ class Configuring:
         names = NameIndex(applied.graph, "placement")
         placed = [(n, device) for key, device in made.overrides for n in names.find(key)]
         overrides = (*applied.overrides, *placed)
-        return replace(made, overrides=overrides, turns=applied.turns, notes=applied.notes)
+        done = replace(made, overrides=overrides, turns=applied.turns)
+        return replace(done, notes=applied.notes, sums=applied.sums)
 
     def _warn(self, unmatched: Mapping[str, str]) -> None:
         """Warns of each name once, unless it has matched something before."""

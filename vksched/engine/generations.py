@@ -93,7 +93,7 @@ class Compiled:
         """Plans that count as users of their states."""
         self.graph = request.graph
         """Whose ids callers give; a plan may have another version of it."""
-        asked = Asked(request.overrides, preparing.opened.with_cpu, preparing.copies)
+        asked = Asked(request.overrides, preparing.opened.with_cpu, preparing.copies, request.sums)
         self.history = GraphHistory(partial(_asked, request, asked))
         """What the last finished runs cost."""
         self.plan: Plan

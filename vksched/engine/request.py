@@ -46,7 +46,8 @@ class Request:
     """What is to be compiled. written: the request that passes made this one of, None where they
     did not. cards: what they made it for. moved: of another version of `written`, whose ids are
     those of callers, the ids of inputs and observed values to the ids here. turns: names of nodes
-    to their positions in the order of a pipeline. notes: on what a config has done.
+    to their positions in the order of a pipeline. notes: on what a config has done. sums: names of
+    nodes that are terms or results of sums over devices.
     """
 
     graph: Graph
@@ -57,6 +58,7 @@ class Request:
     moved: Mapping[int, int] = field(default_factory=dict)
     turns: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    sums: frozenset[str] = frozenset()
     _versions: dict[Cards, Request] = field(default_factory=dict, repr=False)
 
     def key(self) -> object:
@@ -121,7 +123,8 @@ class Request:
         for n, functions in self.observers.items():
             observers[moved[n]] = (*observers.get(moved[n], ()), *functions)
         observed = dict(sorted(observers.items()))
-        return Request(graph, overrides, observed, turns=self.turns, notes=self.notes)
+        made = Request(graph, overrides, observed, turns=self.turns)
+        return replace(made, notes=self.notes, sums=self.sums)
 
     def _named(self) -> set[int]:
         """The nodes that the request means by themselves, not by a pattern."""

@@ -42,7 +42,7 @@ Pieces = Mapping[int, tuple[Devices, Cut] | None]
 class Applied:
     """graph: what is to be planned. overrides: node id to device name. turns: by node name, their
     position in the order of a pipeline. notes: what was done. warnings: by the names of the config
-    that match nothing.
+    that match nothing. sums: names of nodes that are terms or results of sums over devices.
     """
 
     graph: Graph
@@ -50,6 +50,7 @@ class Applied:
     turns: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     warnings: Mapping[str, str] = field(default_factory=dict)
+    sums: frozenset[str] = frozenset()
 
 
 def apply_config(
@@ -83,7 +84,7 @@ def apply_config(
     chosen, told = _choose(work, sections)
     made = work.shard(chosen)
     overrides = tuple(made.homes.items())
-    return Applied(made.graph, overrides, made.turns, (*notes, *told), warnings)
+    return Applied(made.graph, overrides, made.turns, (*notes, *told), warnings, made.sums)
 
 
 def _in_time(

@@ -21,11 +21,14 @@ from ..types import NDArray, TensorType, numpy_dtype
 
 @dataclass(frozen=True)
 class Made:
-    """A new graph. homes: the device of nodes that have one. turns: likewise, by name."""
+    """A new graph. homes: the device of nodes that have one. turns: likewise, by name. sums: names
+    of nodes that are terms or results of sums over devices.
+    """
 
     graph: Graph
     homes: Mapping[int, str] = field(default_factory=dict)
     turns: Mapping[str, int] = field(default_factory=dict)
+    sums: frozenset[str] = frozenset()
 
 
 class Maker:
@@ -42,6 +45,7 @@ class Maker:
         self._homes: dict[int, str] = {}
         self._turns: dict[str, int] = {}
         self._constants: dict[object, int] = {}
+        self._sums: set[int] = set()
 
     def __getitem__(self, node_id: int) -> Node:
         """A node of the new graph."""
@@ -97,6 +101,10 @@ class Maker:
         self._keys[made] = key
         return made
 
+    def note_sum(self, ids: Iterable[int]) -> None:
+        """Remembers nodes as terms or results of sums over devices."""
+        self._sums.update(ids)
+
     def scalar(self, value: float, dtype: str) -> int:
         """Returns a constant of one element."""
         array = np.asarray(value, numpy_dtype(dtype))
@@ -139,7 +147,8 @@ class Maker:
         homes = {ids[i]: d for i, d in self._homes.items() if i in ids}
         homes = {i: device for i, device in homes.items() if i not in graph.views}
         turns = {name: turn for name, turn in self._turns.items() if name in there}
-        return Made(graph.verify(), homes, turns)
+        sums = frozenset(self._nodes[i].name for i in self._sums if i in ids)
+        return Made(graph.verify(), homes, turns, sums)
 
     def _living(self, wanted: Iterable[int]) -> list[int]:
         """Returns in their order the nodes that something wanted is made of, or that are kept."""

@@ -46,6 +46,9 @@ class Builder(Protocol[V]):
     def attention(self, q: V, k: V, v: V, batch: int, heads: int) -> V:
         """Of rows that hold their heads side by side; batch: sequences that know each other not."""
 
+    def causal_attention(self, q: V, k: V, v: V, batch: int, heads: int) -> V:
+        """The same, of rows that see those of their sequence up to themselves."""
+
     def mean(self, x: V, batch: int) -> V:
         """The mean of the rows of each sequence."""
 
@@ -138,16 +141,40 @@ def gpt2_mini(
     return b.linear(x, table, None)
 
 
+def gpt2_text(
+    b: Builder[V],
+    batch: int = 4,
+    tokens: int = 64,
+    layers: int = 6,
+    width: int = 384,
+    words: int = 50257,
+) -> V:
+    """ids (batch x tokens) -> (batch x tokens, words): what follows each token, as in training."""
+    w = _Weights()
+    table = w.table(words, width)
+    ids = np.random.default_rng(1).integers(0, words, batch * tokens).astype(np.int32)
+    x = b.embed(b.input("ids", ids), table)
+    for _ in range(layers):
+        h = b.layer_norm(x, w.scale(width), w.bias(width))
+        q, k, v = (b.linear(h, w(width, width), w.bias(width)) for _ in range(3))
+        seen = b.causal_attention(q, k, v, batch, 6)
+        x = b.add(x, b.linear(seen, w(width, width), w.bias(width)))
+        h = b.layer_norm(x, w.scale(width), w.bias(width))
+        x = b.add(x, _block(b, w, h, width))
+    return b.linear(x, table, None)
+
+
 NETWORKS: Mapping[str, Callable[..., Any]] = {
     "minilm": minilm,
     "resnet18": resnet18,
     "gpt2_mini": gpt2_mini,
+    "gpt2_text": gpt2_text,
 }
 
 
 def build(params: Mapping[str, Any], builder: Builder[V]) -> V:
     """Returns the result of the network of that name and of these sizes."""
-    sizes = {key: value for key, value in params.items() if key != "model"}
+    sizes = {key: value for key, value in params.items() if key not in ("model", "phase")}
     result: V = NETWORKS[params["model"]](builder, **sizes)
     return result
 
@@ -194,7 +221,9 @@ class Numbers:
     def add(self, a: Array, b: Array) -> Array:
         return np.asarray(a + b)
 
-    def attention(self, q: Array, k: Array, v: Array, batch: int, heads: int) -> Array:
+    def attention(
+        self, q: Array, k: Array, v: Array, batch: int, heads: int, causal: bool = False
+    ) -> Array:
         width: int = q.shape[1]
         self.flops += 4.0 * q.size * (k.shape[0] // batch)
 
@@ -202,8 +231,13 @@ class Numbers:
             return np.asarray(x.reshape(batch, -1, heads, width // heads).transpose(0, 2, 1, 3))
 
         scores = split(q) @ np.swapaxes(split(k), -1, -2) * np.float32((width // heads) ** -0.5)
+        if causal:
+            scores = scores + np.triu(np.full(scores.shape[-2:], -np.inf, np.float32), 1)
         seen = functions.softmax(scores) @ split(v)
         return np.asarray(seen.transpose(0, 2, 1, 3).reshape(q.shape))
+
+    def causal_attention(self, q: Array, k: Array, v: Array, batch: int, heads: int) -> Array:
+        return self.attention(q, k, v, batch, heads, causal=True)
 
     def mean(self, x: Array, batch: int) -> Array:
         return np.asarray(x.reshape(batch, -1, x.shape[1]).mean(1))

@@ -24,6 +24,11 @@ NMSE = {"float32": 1e-7, "float16": 1e-6}
 """The largest normalised squared error of a right result, by what holds the operands; that of
 Winograd's method is about 1e-10.
 """
+MODEL, TRAINING = WHOLE = "model", "training"
+"""Kinds of cases that are networks. Of a training the result is the mean square of the network's
+result; `phase` is "forward" or "step", which also takes a step of SGD with RATE.
+"""
+RATE = 1e-6
 MODEL_NMSE = 1e-6
 """The same of a whole model, in which some take GELU by tanh."""
 
@@ -55,7 +60,7 @@ class Spec:
 
 def most_error(spec: Spec) -> float:
     """Returns the largest normalised squared error of a right result."""
-    return MODEL_NMSE if spec.kind == "model" else NMSE[spec.get("storage", "float32")]
+    return MODEL_NMSE if spec.kind in WHOLE else NMSE[spec.get("storage", "float32")]
 
 
 # -- operands --------------------------------------------------------------------------------------
@@ -64,7 +69,7 @@ def most_error(spec: Spec) -> float:
 def shapes_of(spec: Spec) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of the operands by name."""
     kind = spec.kind
-    if kind == "model":
+    if kind in WHOLE:
         return {name: array.shape for name, array in computed(spec.params)[1].feeds.items()}
     if kind == "matmul":
         m, k, n = spec["m"], spec["k"], spec["n"]
@@ -96,7 +101,7 @@ def shapes_of(spec: Spec) -> dict[str, tuple[int, ...]]:
 
 def arrays_of(spec: Spec) -> Arrays:
     """Returns the operands, the same for the same case everywhere."""
-    if spec.kind == "model":
+    if spec.kind in WHOLE:
         return dict(computed(spec.params)[1].feeds)
     rng = np.random.default_rng(zlib.crc32(spec.name.encode()))
     out: Arrays = {}
@@ -117,8 +122,10 @@ def arrays_of(spec: Spec) -> Arrays:
 
 def expected_of(spec: Spec, arrays: Arrays) -> Array:
     """Returns the result by numpy."""
-    if spec.kind == "model":
+    if spec.kind == MODEL:
         return computed(spec.params)[0]
+    if spec.kind == TRAINING:
+        return np.asarray(np.square(computed(spec.params)[0]).mean())
     x, kind = arrays["x0"], spec.kind
     if x.dtype == np.float16:
         x = x.astype(np.float32)
@@ -177,8 +184,8 @@ def side_of(spec: Spec) -> int:
 def result_shape(spec: Spec) -> tuple[int, ...]:
     """Returns the shape of the result."""
     kind = spec.kind
-    if kind == "model":
-        return computed(spec.params)[0].shape
+    if kind in WHOLE:
+        return computed(spec.params)[0].shape if kind == MODEL else ()
     if kind == "matmul":
         return (*((spec["batch"],) if spec.get("batch") else ()), spec["m"], spec["n"])
     if kind == "reduce":
@@ -211,7 +218,7 @@ def work_of(spec: Spec) -> tuple[float, float]:
     Convolutions count as if computed directly. What a run of `chain` does is counted per op, of a
     model its products and their weights.
     """
-    if spec.kind == "model":
+    if spec.kind in WHOLE:
         numbers = computed(spec.params)[1]
         return numbers.flops, numbers.weight_bytes
     sizes = {name: float(np.prod(shape)) for name, shape in shapes_of(spec).items()}

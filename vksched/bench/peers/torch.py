@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional
 
-from .specs import EPSILON, Array, Arrays, Spec
+from .specs import EPSILON, MODEL, TRAINING, Array, Arrays, Spec
+from .torch_networks import training
 from .wire import Job, Skip, Timed, repeats
 
 REDUCTIONS: dict[str, Callable[..., Any]] = {"sum": torch.sum, "max": torch.amax}
@@ -39,16 +41,20 @@ class TorchPeer:
             self._device = torch.device("cpu")
 
     def prepare(self, spec: Spec, arrays: Arrays) -> Job:
-        if spec.kind == "model":
+        if spec.kind == MODEL:
             raise Skip("no model is written for it here")
-        v = {
-            n: torch.from_numpy(np.ascontiguousarray(a)).to(self._device) for n, a in arrays.items()
-        }
-        function = _function(spec, v)
+        if spec.kind == TRAINING:
+            function, mode = training(spec, self._device), nullcontext
+        else:
+            v = {
+                n: torch.from_numpy(np.ascontiguousarray(a)).to(self._device)
+                for n, a in arrays.items()
+            }
+            function, mode = _function(spec, v), torch.inference_mode
         count = spec["ops"] if spec.kind == "chain" else 1
 
         def call(times: int = 1) -> Any:
-            with torch.inference_mode():
+            with mode():
                 for _ in range(times):
                     out = function()
                 if self._cuda:

@@ -14,6 +14,7 @@ from ...units import format_seconds
 from .advice import advise
 from .lines import lines_of
 from .runs import GraphHistory, ModelHistory, WholeRun
+from .sent import sent_of
 from .shares import Shares, shares_of, spans_of
 from .value import RunReport
 
@@ -42,6 +43,7 @@ def make_report(runs: Sequence[WholeRun], advice: bool = False) -> RunReport:
         sum(_bounds(middle)),
         advise(middle) if advice else None,
         tuple(_doubts(middle, times)),
+        sent_of(middle),
     )
 
 

@@ -28,12 +28,13 @@ SPLITS = 20_000
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What a plan was made with beside its policy; see `plan_graph`. copies: None for as
-    many as the plan has.
+    many as the plan has. sums: names of nodes that are terms or results of sums over devices.
     """
 
     overrides: tuple[tuple[str | int, str], ...] = ()
     with_cpu: bool = False
     copies: int | str | None = None
+    sums: frozenset[str] = frozenset()
 
 
 ANYTHING = Asked()

@@ -2,7 +2,8 @@
 
     lines.py   predicted beside measured: of the run, its devices, its ops --+
     shares.py  what each device did at each moment --------------------------+--> text, data,
-    advice.py  which device to remove or to add -----------------------------+    picture
+    sent.py    what devices hand on to each other ---------------------------+    picture
+    advice.py  which device to remove or to add -----------------------------+
 
 Examples: tests/scheduler/test_report.py.
 """
@@ -19,6 +20,7 @@ from ...units import count_of, format_seconds
 from .advice import Advice
 from .lines import Line
 from .picture import MOST_OPS, draw_report
+from .sent import Sent
 from .shares import Shares, TimeSpan
 
 
@@ -31,7 +33,7 @@ class RunReport:
     run goes through. times: what each device and the host did, and timeline: when; both of the run
     of median length. bound_s: no placement of the nodes on these devices is predicted to take less.
     advice: devices to remove or to add; None where nobody asked. notes: what
-    does not fit together in these figures.
+    does not fit together in these figures. sent: what each device hands on to others in a run.
     """
 
     run: Line
@@ -44,6 +46,7 @@ class RunReport:
     bound_s: float = 0.0
     advice: Advice | None = None
     notes: tuple[str, ...] = ()
+    sent: tuple[Sent, ...] = ()
 
     @property
     def of_bound(self) -> tuple[float, float] | None:
@@ -66,6 +69,7 @@ class RunReport:
             "of_bound": self.of_bound,
             "advice": self.advice.as_dict() if self.advice is not None else None,
             "notes": list(self.notes),
+            "sent": [asdict(each) for each in self.sent],
         }
 
     def draw(self, path: str | os.PathLike[str]) -> None:
@@ -101,7 +105,8 @@ class RunReport:
     def lines(self) -> list[str]:
         """Returns what is told below the tables, a line each."""
         advised = self.advice.lines() if self.advice is not None else []
-        return [*self._told(), *self._bound(), *advised, *self.notes]
+        sent = [each.line() for each in self.sent]
+        return [*self._told(), *self._bound(), *sent, *advised, *self.notes]
 
     def _bound(self) -> list[str]:
         if self.of_bound is None:

@@ -125,13 +125,21 @@ def _by_products(x: Tensor, g: Tensor, window: Window, padding: Shape) -> Tensor
     axes = len(window.sizes)
     around = ((0, 0), (0, 0), *zip(padding[:axes], padding[axes:], strict=True))
     whole = pad(x, around) if any(padding) else x
-    met = [_met(whole, place, window, g.shape[2:]) for place in np.ndindex(*window.kernel)]
+    places = math.prod(g.shape[2:])
+    met = [
+        reshape(_met(whole, place, window, g.shape[2:]), (*x.shape[:2], 1, places))
+        for place in np.ndindex(*window.kernel)
+    ]
     together = max(1, MOST_MET // max(1, met[0].size))
-    parts = [met[i : i + together] for i in range(0, len(met), together)]
-    made = [_one_product(concat(part, 1) if len(part) > 1 else part[0], g) for part in parts]
-    rows = concat(made, 1) if len(made) > 1 else made[0]
-    split = reshape(rows, (g.shape[1], *window.kernel, x.shape[1]))
-    return transpose(split, (0, 1 + axes, *range(1, 1 + axes)))
+    made: list[Tensor] = []
+    for first in range(0, len(met), together):  # the places of a channel beside each other
+        part = met[first : first + together]
+        columns = concat(part, 2) if len(part) > 1 else part[0]
+        rows = _one_product(reshape(columns, (x.shape[0], x.shape[1] * len(part), places)), g)
+        made.append(reshape(rows, (g.shape[1], x.shape[1], len(part))))
+    return reshape(
+        concat(made, 2) if len(made) > 1 else made[0], (g.shape[1], x.shape[1], *window.kernel)
+    )
 
 
 def _met(x: Tensor, place: Shape, window: Window, counts: Shape) -> Tensor:
