@@ -46,9 +46,6 @@ class Builder(Protocol[V]):
     def attention(self, q: V, k: V, v: V, batch: int, heads: int) -> V:
         """Of rows that hold their heads side by side; batch: sequences that know each other not."""
 
-    def causal_attention(self, q: V, k: V, v: V, batch: int, heads: int) -> V:
-        """The same, of rows that see those of their sequence up to themselves."""
-
     def mean(self, x: V, batch: int) -> V:
         """The mean of the rows of each sequence."""
 
@@ -61,6 +58,13 @@ class Builder(Protocol[V]):
 
     def pool(self, x: V) -> V:
         """The mean of each channel, as one row."""
+
+
+class TextBuilder(Builder[V], Protocol[V]):
+    """A builder of networks that read whole texts, as in training."""
+
+    def causal_attention(self, q: V, k: V, v: V, batch: int, heads: int) -> V:
+        """Attention of rows that see those of their sequence up to themselves."""
 
 
 class _Weights:
@@ -142,7 +146,7 @@ def gpt2_mini(
 
 
 def gpt2_text(
-    b: Builder[V],
+    b: TextBuilder[V],
     batch: int = 4,
     tokens: int = 64,
     layers: int = 6,
