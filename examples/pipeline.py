@@ -30,7 +30,7 @@ def network() -> vs.Tensor:
 
 
 def main(devices: Sequence[str] | None = None) -> dict[int, list[NDArray]]:
-    """Returns the results by number of copies; they are all the same."""
+    """Returns the results by number of copies; they agree."""
     rng = np.random.default_rng(1)
     batches = [rng.standard_normal((64, WIDTH), dtype=np.float32) for _ in range(BATCHES)]
     y, results, first_s = network(), {}, 0.0

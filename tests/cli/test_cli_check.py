@@ -121,12 +121,15 @@ def test_a_wrong_result_is_exit_code_1(
 
 
 def deep(layers: int, size: int) -> tuple[str, dict[str, Any]]:
-    """A network that quantises in each layer, and saturates: its zero points are ties."""
+    """A network that quantises in each layer, and saturates: its zero points are ties.
+
+    Weights have 7 bits: onnxruntime adds pairs of products in 16 bits on processors without VNNI.
+    """
     rng = np.random.default_rng(0)
     lines, given, last = [], {}, "x"
     for i in range(layers):
-        given[f"w{i}"] = rng.integers(-127, 128, (size, size)).astype(np.int8)
-        given[f"s{i}"] = np.float32(3 / (73 * np.sqrt(size)))
+        given[f"w{i}"] = rng.integers(-64, 65, (size, size)).astype(np.int8)
+        given[f"s{i}"] = np.float32(3 / (37 * np.sqrt(size)))
         lines += [
             f"q{i}, c{i}, z{i} = DynamicQuantizeLinear({last})",
             f"m{i} = MatMulInteger(q{i}, w{i}, z{i})",

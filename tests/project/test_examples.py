@@ -135,7 +135,8 @@ def test_pipeline(devices: list[str], capsys: pytest.CaptureFixture[str]) -> Non
     for got in results.values():
         assert len(got) == pipeline.BATCHES
         for one, other in zip(got, results[1], strict=True):
-            assert np.array_equal(one, other)
+            # BLAS shares its threads among callers, and rounds by the number that it gets
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
     assert capsys.readouterr().out.count("batches/s") == 4
 
 
