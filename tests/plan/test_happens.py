@@ -63,12 +63,17 @@ def with_copies(plan: Plan, copies: int) -> Plan:
 
 
 def state_plan(rng: np.random.Generator, *devices: int) -> Plan:
-    """States that are read, written, shown and exchanged, on drawn devices where none are given."""
+    """States that are read, written, shown and exchanged, on drawn devices where none are given;
+    of m and w the next values may be written in place.
+    """
     x = vs.input("x", (4, 16))
     a, b, c = (vs.state(np.zeros((4, 16), np.float32), name=name) for name in "abc")
     y = vs.add(vs.mul(a, x, name="y"), b, name="z")
-    outputs = [vs.exp(y, name="e"), vs.reshape(c, (64,), name="flat")]
-    graph, _ = vs.build_graph(outputs, updates={a: y, b: a, c: vs.tanh(c, name="t")})
+    m, w = (vs.state(np.zeros((4, 16), np.float32), name, backup=False) for name in "mw")
+    mean = vs.add(vs.mul(m, 0.5, name="half"), x, name="mean")
+    outputs = [vs.exp(y, name="e"), vs.reshape(c, (64,), name="flat"), vs.exp(w, name="old")]
+    updates = {a: y, b: a, c: vs.tanh(c, name="t"), m: mean, w: vs.sub(w, mean, name="new")}
+    graph, _ = vs.build_graph(outputs, updates=updates)
     machine = make_machine(3)
     placed = [n for n in graph.ops if n.op not in ("assign", "reshape")]
     where = devices or tuple(rng.integers(0, 4, len(placed)))
@@ -619,11 +624,13 @@ def test_states_run_in_order(checked: None) -> None:
         plan = state_plan(np.random.default_rng(seed))
         executor = executor_of(plan, seed=seed)
         x = np.full((4, 16), 0.5, np.float32)
-        a = b = np.zeros((4, 16), np.float32)
+        a = b = m = w = np.zeros((4, 16), np.float32)
         for _ in range(3):
-            got, _ = executor.run({plan.graph.inputs[0].id: x}).outputs
+            got, _, old = executor.run({plan.graph.inputs[0].id: x}).outputs
             a, b = a * x + b, a
-            assert np.array_equal(got, np.exp(a))
+            assert np.array_equal(got, np.exp(a)) and np.array_equal(old, np.exp(w))
+            m = m * np.float32(0.5) + x
+            w = w - m
         executor.close()
 
 

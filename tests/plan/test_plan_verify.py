@@ -226,17 +226,17 @@ def stateful() -> Plan:
     """A value that is shown, a weight on another device, states that are read and two that are
     written; of float16, which is computed in scratch memory.
 
-        split 0 on A   a = x + idle, shown          split 2 on B   d = a * w
-        split 1 on A   b = a * one, c = b + two     split 3 on A   one = b, two = c
+        split 0 on A   a = x + idle, shown          split 1 on A   b = a * one, c = sums (b + two)
+        split 2 on B   d = a * w                    split 3 on A   one = b, two = c
     """
     zeros = np.zeros(SHAPE, np.float16)
     idle, one, two = (vs.state(zeros, name, backup=False) for name in ("idle", "one", "two"))
     a = vs.add(vs.input("x", SHAPE, "float16"), idle, name="a")
     b = vs.mul(a, one, name="b")
-    c = vs.add(b, two, name="c")
+    c = vs.cumsum(vs.add(b, two, name="bare"), axis=1, name="c")
     d = vs.mul(a, vs.weight(zeros, "w"), name="d")
     graph, ids = vs.build_graph(d, updates={one: b, two: c})
-    overrides = [("[abc]", A), ("[wd]", B)]
+    overrides = [("[abc]", A), ("bare", A), ("[wd]", B)]
     plan = vs.plan_graph(graph, make_machine(), overrides=overrides, observed=[ids[a]])
     return check_plan(plan)
 

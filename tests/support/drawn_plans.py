@@ -238,7 +238,10 @@ def draw_graph(rng: np.random.Generator, count: int) -> Graph:
     shares = np.array([share for share, _ in KINDS])
     for kind in rng.choice(len(KINDS), count, p=shares / shares.sum()):
         ops.pool.append(KINDS[kind][1](ops, ops.take()))
-    updates = {held: vs.add(square(ops.take()), 1.0) for held in ops.states if rng.random() < 0.7}
+    updates: dict[vs.Tensor, vs.Tensor] = {}
+    for held in (held for held in ops.states if rng.random() < 0.7):
+        others = [1.0, held, *updates.values()]  # of the last two, some can be written in place
+        updates[held] = vs.add(square(ops.take()), others[ops.below(len(others))])
     ends = [t for t in ops.pool if t not in ops.used and t.op != "input"] or ops.pool[-1:]
     more = [ops.take() for _ in range(ops.below(3))]
     graph, _ = vs.build_graph([*dict.fromkeys([*ends, *more])], updates)

@@ -302,9 +302,11 @@ def numpy_outputs(graph: Graph, feeds: Mapping[str, NDArray]) -> list[NDArray]:
 
 def lifetimes(plan: Plan, device: int) -> dict[int, tuple[int, int]]:
     """First and last item of each value on a device, scratch memory among them, found anew from
-    splits and operands; of states nothing, as they outlive the run.
+    splits and operands; of states and what is written in their place nothing, as they outlive the
+    run.
     """
-    values = {v for d, v in plan.locations if d == device and v not in plan.graph.states}
+    apart = plan.graph.states.keys() | plan.in_place.keys()
+    values = {v for d, v in plan.locations if d == device and v not in apart}
     found: dict[int, tuple[int, int]] = {}
     time = 0
     for split in (s for s in plan.splits if s.device == device):

@@ -164,7 +164,12 @@ class LazySession:
         if beside is not None:
             words(self.activations[slot], beside)[:] = GARBAGE
         result = evaluate_node(graph, node_id, tuple(self._value(slot, i) for i in node.inputs))
-        write_words(words(self.activations[slot], self._span(node_id)), result)
+        state = self.plan.in_place.get(node_id)
+        if state is not None:
+            held = self.device.states.view(graph.keys[state])
+            held[...] = result.reshape(held.shape)
+        else:
+            write_words(words(self.activations[slot], self._span(node_id)), result)
 
     def _span(self, node_id: int) -> Span:
         return self.plan.locations[self.index, node_id]
@@ -177,6 +182,10 @@ class LazySession:
             return values[node_id]
         if root in graph.states and plan.placements[root].device == self.index:
             values[root] = self.device.states.view(graph.keys[root])
+            return values[node_id]
+        if root in plan.in_place:
+            held = self.device.states.view(graph.keys[plan.in_place[root]])
+            values[root] = held.reshape(graph.nodes[root].type.shape)
             return values[node_id]
         span = plan.locations.get((self.index, node_id))
         if span is None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from ..graph import Graph
 from ..machine.spec import Machine
 from . import cost
-from .value import HOST, PlanValue, value_of
+from .value import HOST, PlanValue, commits, value_of
 
 Entering = Sequence[tuple[int, int]]
 """Values that a split copies in, with the split that each comes from, or HOST."""
@@ -30,13 +30,17 @@ Entering = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A split before its times are known: what plans and drafts of plans both have."""
+    """A split before its times are known: what plans and drafts of plans both have.
+
+    commits: whether it gives states their next values.
+    """
 
     device: int
     nodes: tuple[int, ...]
     entering: Entering
     leaving: Sequence[int]
     waits: tuple[int, ...]
+    commits: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +145,7 @@ def program_of(plan: PlanValue) -> Program:
             [(c.node, c.source) for c in s.copies_in],
             [c.node for c in s.copies_out],
             s.waits,
+            commits(plan.graph, s.nodes, s.in_place),
         )
         for s in plan.splits
     ]
@@ -201,9 +206,9 @@ def make_program(
         device = made_on.get(graph.root(node))
         if device is not None:
             fetched_s += leaves_s(value_of(graph, node, False), device)
-    commits = sum(any(nodes[n].op == "assign" for n in part.nodes) for part in parts)
     run_s = max((machine.devices[part.device].costs.run_s for part in parts), default=0.0)
-    return Program(names, tuple(steps), commits, fetched_s, final_waits, run_s)
+    written = sum(part.commits for part in parts)
+    return Program(names, tuple(steps), written, fetched_s, final_waits, run_s)
 
 
 def host_seconds(machine: Machine, device: int, way: str, size_bytes: int) -> float:

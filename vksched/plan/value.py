@@ -12,7 +12,7 @@ people ask of a plan: explain, draw, verify. Examples: tests/plan/test_plan.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -74,6 +74,8 @@ class Split:
     levels: the length of the longest chain of these items in which each needs the one before: no
         order needs fewer barriers. inner_barriers: those inside nodes of several dispatches.
     observed: values that the user sees once this split is complete; the next one waits for that.
+    in_place: (value, state) for each value that is written into the memory of the state that it is
+        the next value of; nothing is left to do for the state's own `assign`.
     """
 
     id: int
@@ -86,6 +88,7 @@ class Split:
     levels: int = 0
     inner_barriers: int = 0
     observed: tuple[int, ...] = ()
+    in_place: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +131,8 @@ class PlanValue:
     locations: (device, node) -> activation span, for each value that is in that device's memory,
     the results of its own nodes and copies of others; not for leaves that are weights, nor for
     views (but see CopyIn: a part of a tensor that crosses on its own is a value of its own there).
-    A state and the node that writes it have the same. Under (device, scratch_of(node)) the scratch
-    memory of a node, alive while it runs.
+    A state, what writes it and a value that is written in its place have the same. Under (device,
+    scratch_of(node)) the scratch memory of a node, alive while it runs.
     final_waits: splits for which the host waits before it hands the outputs to the caller.
     decision: what the plan was chosen from, by cost; None where nothing was weighed.
     any_order: the splits are what one device has recorded; a run submits some of them, in any
@@ -168,8 +171,17 @@ class PlanValue:
     @cached_property
     def commits(self) -> tuple[Split, ...]:
         """The splits that write states, which stand last."""
-        nodes = self.graph.nodes
-        return tuple(s for s in self.splits if any(nodes[n].op == "assign" for n in s.nodes))
+        return tuple(s for s in self.splits if commits(self.graph, s.nodes, s.in_place))
+
+    @cached_property
+    def in_place(self) -> Mapping[int, int]:
+        """For each value that is written into a state's memory as its next value, the state."""
+        return {value: state for split in self.splits for value, state in split.in_place}
+
+    def state_at(self, device: int, span: Span) -> int | None:
+        """Returns the state in whose memory a span lies; None where it is activation memory."""
+        number = span.page - len(self.memory[device].activation_pages)
+        return None if number < 0 else self.memory[device].states[number]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -180,6 +192,22 @@ class PlanValue:
 def scratch_of(node_id: int) -> int:
     """Returns the number that stands for a node's scratch memory; its own inverse."""
     return -1 - node_id
+
+
+def commits(graph: Graph, nodes: Iterable[int], in_place: Collection[tuple[int, int]]) -> bool:
+    """Whether a split gives states their next values."""
+    return bool(in_place) or any(graph.nodes[n].op == "assign" for n in nodes)
+
+
+def may_lie_over(graph: Graph, value: int, state: int) -> bool:
+    """Whether a node may write its result where a state lies that it reads, or does not."""
+    node = graph.nodes[value]
+    if not node.declaration.in_place or graph.words[value] != graph.words[state]:
+        return False
+    read = [i for i in node.inputs if graph.root(i) == state]
+    return all(
+        graph.nodes[i].type == node.type and graph.views.get(i, (state, 0))[1] == 0 for i in read
+    )
 
 
 def value_of(graph: Graph, operand: int, same_device: bool) -> int:

@@ -160,6 +160,8 @@ class NullSession:
 
     def submit(self, slot: int, split: int, ticket: int) -> None:
         device, graph = self._device, self._plan.graph
+        if self._tickets[slot].get(split) == ticket:  # an interrupt came: it is under way
+            return
         device.submissions += 1
         spec, nodes = device.spec, self._plan.splits[split].nodes
         device.clock.advance_to(device.clock.now() + spec.costs.submit_s)

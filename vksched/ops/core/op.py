@@ -195,6 +195,10 @@ class Op:
     """Declared by an importer for nodes of a file that no op of ours expresses; CPU only."""
     host: HostKernel | None = None
     """How the CPU backend runs it, where that can be better than the reference."""
+    in_place: bool = False
+    """Each element of the result needs that element alone of the operands of its shape, and kernels
+    read it before they write: the result may lie where such an operand does.
+    """
     gap: str = ""
     """Why no device but the CPU runs it; empty where there is a kernel or every call is a view."""
 

@@ -321,6 +321,7 @@ SHADERS = (
 
 HOST = HostKernel(_compute, cut_elements)
 
-register(Op("chain", _infer, _reference, Kernel(SHADERS, _lower), work=_work, host=HOST))
+_KERNEL = Kernel(SHADERS, _lower)
+register(Op("chain", _infer, _reference, _KERNEL, work=_work, host=HOST, in_place=True))
 no_gradient("is made by passes, behind gradients", "chain")
 no_sharding("is made by passes, of ops that were cut before", "chain")

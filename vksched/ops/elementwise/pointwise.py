@@ -174,7 +174,8 @@ def declare_unary(
     if parameters:
         PARAMETERS[op] = values_of
     host = HostKernel(run, cut_elements)
-    register(Op(op, infer, reference, kernel, view=view if same else None, host=host))
+    seen = view if same else None
+    register(Op(op, infer, reference, kernel, view=seen, host=host, in_place=True))
 
 
 def unary(op: str, x: TensorLike, name: str | None, **parameters: AttrValue) -> Tensor:
@@ -254,4 +255,5 @@ def declare_binary(
         f"binary_{function_name(op, dtype)}" for dtype in allowed if dtype in ALL
     )
     kernel = Kernel(both_readings(shaders), partial(_lower_binary, op))
-    register(Op(op, infer, reference, kernel, any_dtype=any_dtype, host=_host(compute)))
+    host = _host(compute)
+    register(Op(op, infer, reference, kernel, any_dtype=any_dtype, host=host, in_place=True))

@@ -297,7 +297,14 @@ def _where_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 _WHERE_KERNEL = Kernel(both_readings(("where",)), lambda call: _lower_ternary("where", call))
 register(
-    Op("where", _where_infer, _where_reference, _WHERE_KERNEL, host=in_pieces(_where_reference))
+    Op(
+        "where",
+        _where_infer,
+        _where_reference,
+        _WHERE_KERNEL,
+        host=in_pieces(_where_reference),
+        in_place=True,
+    )
 )
 
 
@@ -339,6 +346,7 @@ register(
         _addcmul_reference,
         _ADDCMUL_KERNEL,
         host=in_pieces(_addcmul_reference),
+        in_place=True,
     )
 )
 

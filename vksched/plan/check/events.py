@@ -15,7 +15,7 @@ Complexity: O(items) once per plan, O(1) per event. Examples: tests/plan/test_ha
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -233,6 +233,9 @@ class Narrator:
         """What is read where a node of a device reads a value."""
         graph, plan = self.plan.graph, self.plan
         root, offset = graph.views.get(node_id, (node_id, 0))
+        if root in plan.in_place:
+            written = self._state(device, plan.in_place[root], offset, graph.words[node_id])
+            return (replace(written, node=root),)
         if root in graph.data and (device == self._cpu or root in plan.memory[device].weights):
             return (Access(("weight", device, root), 0, 1, root),)
         if device == self._cpu:
@@ -255,12 +258,15 @@ class Narrator:
     def _written(self, device: int, node_id: int, split: int) -> tuple[Access, ...]:
         if device == self._cpu:
             return (self._value(node_id, split),)
-        spans = ((v, self.plan.locations.get((device, v))) for v in (node_id, scratch_of(node_id)))
-        return tuple(
-            self._words("activation", device, span, value, split)
-            for value, span in spans
-            if span is not None or value == node_id
-        )
+        span = self.plan.locations.get((device, node_id))
+        own: tuple[Access, ...] = (self._words("activation", device, span, node_id, split),)
+        if node_id in self.plan.in_place:
+            own = self._read(device, node_id)
+        beside = scratch_of(node_id)
+        scratch = self.plan.locations.get((device, beside))
+        if scratch is None:
+            return own
+        return (*own, self._words("activation", device, scratch, beside, split))
 
     def _given_out(self, node: int, split: int, device: int | None = None) -> Access:
         here = self.plan.splits[split].device if device is None else device

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -265,9 +265,10 @@ class Checker:
 
     def _check_read(self, piece: _Piece, reader: _Actor, known: Sequence[int]) -> Finding | None:
         writer, wanted = piece.written, reader.access
-        shared = wanted.memory[0] in SHARED
+        # a weight, or a state's old value, and not what was written in its place
+        before = wanted.memory[0] in SHARED and wanted.memory[2] == wanted.node
         if writer is None:
-            if shared:  # it holds what was there before the first run
+            if before:
                 return None
             what = f"{self._what(reader)} reads {self._where(reader)}, which nothing has written"
             missing = f"a write of {self._value(wanted)} before"
@@ -275,7 +276,7 @@ class Checker:
         if known[writer.agent] < writer.time:
             return self._race(writer, reader)
         found = writer.access
-        if shared:  # a state holds what the run before it wrote
+        if before:
             if writer.event.run != reader.event.run:
                 return None
             what = f"{self._what(reader)} reads {self._value(wanted)} after {self._what(writer)}"
@@ -296,6 +297,8 @@ class Checker:
         """The invocations of a dispatch run in no order: one may write what another has to read."""
         one = writer.access
         for two in writer.item.reads:
+            if one.memory[0] == "state" and replace(two, node=one.node) == one:
+                continue  # each element needs itself alone, which `verify` has seen to
             if one.memory == two.memory and max(one.start, two.start) < min(one.end, two.end):
                 what = f"{self._what(writer)} writes over its own operand in {self._where(writer)}"
                 return [Finding("race", writer.event.slot, what, "memory of its own")]

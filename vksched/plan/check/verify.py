@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from ...errors import PlanError
-from ...graph import Node
+from ...graph import Graph, Node
 from .. import cost
-from ..value import HOST, PlanValue, Span, Split, scratch_of
+from ..value import HOST, PlanValue, Span, Split, commits, may_lie_over, scratch_of
 from ..words import Owners, WordSet
 
 AnyPlan = TypeVar("AnyPlan", bound=PlanValue)
@@ -91,7 +91,12 @@ def _check_nodes(plan: PlanValue, calls: _Calls) -> None:
             reason = calls.why_not(split.device, graph.nodes[node_id])
             if reason is not None:
                 raise _fail(f"{graph.nodes[node_id].name} cannot run where it is placed: {reason}")
-    needed = {n.id for n in graph.ops if n.id not in graph.views}
+    in_place = set(plan.in_place.values())
+    needed = {
+        n.id
+        for n in graph.ops
+        if n.id not in graph.views and not (n.op == "assign" and graph.states[n.id] in in_place)
+    }
     if needed != set(seen):
         missing = [graph.nodes[n].name for n in sorted(needed ^ set(seen))]
         raise _fail(f"nodes that run too often or never: {missing}")
@@ -173,21 +178,51 @@ def _from_host(plan: PlanValue, node_id: int) -> bool:
 
 
 def _check_commit(plan: PlanValue, split: Split, is_complete: Callable[[int], bool]) -> None:
-    """A split that writes states does nothing else, and starts when all others are complete."""
+    """A split that writes states does nothing else, but for what cannot fail and is needed there
+    alone, and starts when all others are complete.
+    """
     graph = plan.graph
-    writers = [n for n in split.nodes if graph.states and graph.nodes[n].op == "assign"]
-    if not writers:
+    if not commits(graph, split.nodes, split.in_place):
         return
-    others = [n for n in split.nodes if n not in graph.states]
+    _check_in_place(plan, split)
+    writers = [n for n in split.nodes if graph.nodes[n].op == "assign"]
+    given = {graph.root(out.node) for out in split.copies_out}
+    others = [
+        n
+        for n in split.nodes
+        if n not in graph.states and (n in given or not graph.nodes[n].declaration.in_place)
+    ]
     if others:
         raise _fail(f"split {split.id} writes states and runs {graph.nodes[others[0]].name}")
     for node_id in writers:
         if plan.placements[graph.states[node_id]].device != split.device:
             raise _fail(f"{graph.nodes[node_id].name} writes a state of another device")
     for other in plan.splits:
-        commits = any(graph.nodes[n].op == "assign" for n in other.nodes)
-        if not commits and (other.id > split.id or not is_complete(other.id)):
+        last = commits(graph, other.nodes, other.in_place)
+        if not last and (other.id > split.id or not is_complete(other.id)):
             raise _fail(f"split {split.id} writes states before split {other.id} is complete")
+
+
+def _check_in_place(plan: PlanValue, split: Split) -> None:
+    """A value that is written over its state is its next one, no other's, and nobody else's."""
+    graph, own = plan.graph, set(split.nodes)
+    given = {v for s in plan.splits for v in s.observed} | {out.node for out in split.copies_out}
+    given = {graph.root(v) for v in (*given, *graph.kept, *(v for _, v in graph.outputs))}
+    for value, state in split.in_place:
+        name = graph.nodes[value].name
+        nexts = {s for n, s in graph.states.items() if n != s and _next(graph, n) == value}
+        if value not in own or nexts != {state}:
+            raise _fail(f"{name} is written over {graph.nodes[state].name}, which is another's")
+        if split.device == plan.machine.cpu or not may_lie_over(graph, value, state):
+            raise _fail(f"{name} cannot be written over {graph.nodes[state].name}")
+        if plan.placements[state].device != split.device:
+            raise _fail(f"{name} writes a state of another device")
+        if value in given:
+            raise _fail(f"{name} is given out, but lies where its state does")
+
+
+def _next(graph: Graph, assign: int) -> int:
+    return graph.root(graph.nodes[assign].inputs[1])
 
 
 def _check_present(
@@ -227,7 +262,8 @@ def _check_words(plan: PlanValue, device: int, calls: _Calls) -> None:
         kind = "activation" if value >= 0 else "scratch"
         words = graph.words[value] if value >= 0 else calls.scratch_words(device, node)
         _check_span(node, words, span, pages, kind)
-        held = state_spans.get(graph.states.get(value, -1))  # elsewhere it is a copy
+        state = graph.states.get(value, plan.in_place.get(value, -1))
+        held = state_spans.get(state)  # elsewhere it is a copy
         if (held is None) != (span.page < len(memory.activation_pages)):
             raise _fail(f"{_name(plan, value)} is not in the memory of its kind")
         if held is not None and span != held:
@@ -247,6 +283,8 @@ def _check_words(plan: PlanValue, device: int, calls: _Calls) -> None:
         for value in (*(value for value, _ in operands), *results):
             last[value] = clock
     owners = Owners()
+    for state, span in state_spans.items():
+        owners.take(span, state)
     clock = 0
     for split in splits:
         items = len(split.copies_in) + len(split.nodes) + len(split.copies_out)
@@ -260,8 +298,10 @@ def _check_words(plan: PlanValue, device: int, calls: _Calls) -> None:
             sources, targets = [span for _, span in operands], [spans[v] for v in results]
             for taker, target in zip(results, targets, strict=True):
                 for value in owners.take(target, taker):
-                    # what the item itself holds, operands and scratch, is needed until it ends
-                    if value != taker and last.get(value, -1) >= clock:
+                    # what the item itself holds, operands and scratch, is needed until it ends,
+                    # but for the state that it gives its next value
+                    until = clock + (value == graph.states.get(taker, plan.in_place.get(taker)))
+                    if value != taker and last.get(value, -1) >= until:
                         names = _name(plan, taker), _name(plan, value)
                         raise _fail(f"{names[0]} is written over {names[1]}, which is still needed")
             if writes.meets(*sources, *targets) or reads.meets(*targets):

@@ -108,7 +108,8 @@ def make_draft(
         page_words, own = spec.page_bytes // 4, spec.own_buffers
         spans[device], pages = assign_memory(program, page_words, own, tight)
         page_of = {state: len(pages) + number for number, state in enumerate(states)}
-        for node_id, state in graph.states.items() if states else ():
+        in_place = [pair for outline in here for pair in outline.in_place]
+        for node_id, state in (*graph.states.items(), *in_place) if states else ():
             if state in page_of:
                 spans[device][node_id] = Span(page_of[state], 0, graph.words[state])
         entering = [(v, graph.words[v]) for o in here for v, _ in o.entering]
@@ -196,4 +197,5 @@ def _make_split(draft: Draft, number: int, outline: Outline) -> Split:
             [draft.support.inner_barriers(graph.nodes[n], here) for n in outline.nodes]
         ),
         observed=outline.observed,
+        in_place=outline.in_place,
     )

@@ -76,7 +76,7 @@ class MemoryUse:
         first: dict[int, int] = {}
         last: dict[int, int] = {}
         parts: list[int] = []
-        scratch: list[int] = []
+        scratch: dict[int, int] = {}
         item = start = 0
         for outline in outlines:
             if outline.device != device:
@@ -86,16 +86,17 @@ class MemoryUse:
                 first[value] = last[value] = item
                 parts.append(start)
                 item += 1
+            in_place = dict(outline.in_place)
             for node_id in outline.nodes:
                 for operand in nodes[node_id].inputs:
                     value = operand if operand in first else roots[operand]
                     if value in first:
                         start = max(start, first[value] + 1)
                         last[value] = item
-                if node_id not in graph.states:  # these have memory of their own
+                if node_id not in graph.states and node_id not in in_place:  # which lie apart
                     first[node_id] = last[node_id] = item
                 if support.scratch_words(nodes[node_id], device):
-                    scratch.append(node_id)
+                    scratch[node_id] = item
                 parts.append(start)
                 item += 1
             for value in outline.leaving:
@@ -111,9 +112,9 @@ class MemoryUse:
             v: -(-nodes[v].type.host_bytes // WORD_BYTES) if on_host else graph.words[v]
             for v in first
         }
-        for node_id in scratch:
+        for node_id, item in scratch.items():
             beside = scratch_of(node_id)
-            first[beside] = last[beside] = first[node_id]
+            first[beside] = last[beside] = item
             self.words[beside] = support.scratch_words(nodes[node_id], device)
         self.first, self.last = first, last
         self._born, self._dying = [0] * len(parts), [0] * len(parts)

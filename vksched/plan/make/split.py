@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from ...machine.spec import Machine
 from ..support import Support
 from ..value import HOST, Placement, value_of
+from .in_place import InPlace, find_in_place
 
 SUBMISSION_S = 0.5
 """Estimated seconds of one submission: drivers kill one after about two; estimates are rough."""
@@ -41,7 +42,7 @@ All that a submission copies in is there from its start.
 @dataclass(frozen=True, slots=True)
 class Outline:
     """A split before memory is known. entering: (value, source split or HOST). leaving: values.
-    observed: values that the user asked to see once it has run.
+    observed: values that the user asked to see once it has run. in_place: see `Split`.
     """
 
     device: int
@@ -50,6 +51,7 @@ class Outline:
     leaving: tuple[int, ...]
     waits: tuple[int, ...]
     observed: tuple[int, ...] = ()
+    in_place: tuple[tuple[int, int], ...] = ()
 
 
 def split_graph(
@@ -60,7 +62,8 @@ def split_graph(
     roots = graph.roots
     device = {n.id: placements[n.id].device for n in support.computed}
     in_host = {w.id: w.type.device_bytes for w in graph.weights if placements[w.id].device == cpu}
-    commits = _commits(support, device)
+    in_place = find_in_place(support, device, in_host)
+    commits = _commits(support, device, in_place)
     groups = _by_ready_time(support, device, _group(support, device, in_host, commits))
     run = len(groups)
     groups += commits
@@ -111,6 +114,7 @@ def split_graph(
             tuple(leaving[i]),
             waits[i],
             tuple(observed[i]),
+            tuple((n, in_place.states[n]) for n in nodes if n in in_place.states),
         )
         for i, nodes in enumerate(groups)
     )
@@ -128,21 +132,32 @@ def _read_whole(support: Support, device: Mapping[int, int]) -> set[tuple[int, i
     }
 
 
-def _commits(support: Support, device: dict[int, int]) -> list[tuple[int, ...]]:
-    """Returns the splits that put the next values of states in their places, one per device.
+def _commits(
+    support: Support, device: dict[int, int], in_place: InPlace
+) -> list[tuple[int, ...]]:
+    """Returns the splits that give states their next values, one per device.
 
-    They stand at the end: a run that fails before has changed no state. States that nothing else
-    reads are named there, too.
+    They stand at the end: a run that fails before has changed no state. First come nodes that write
+    in place, then copies of the other values. States that nothing else reads are named there, too.
     """
     graph = support.graph
     read = {graph.root(output) for _, output in graph.outputs} | support.observed_roots
-    commits: dict[int, list[int]] = {}
+    commits: dict[int, tuple[list[int], list[int], list[int]]] = {}
+    written, moved = set(in_place.states.values()), set(in_place.order)
     for node_id, state in graph.states.items():
-        readers = support.readers[node_id]
-        only_written = all(graph.nodes[r].op == "assign" for r in readers) and state not in read
-        if node_id != state or (readers and only_written):
-            commits.setdefault(device[state], []).append(node_id)
-    return [tuple(sorted(nodes)) for nodes in commits.values()]
+        held, _, copied = commits.setdefault(device[state], ([], [], []))
+        if node_id != state and state not in written:
+            copied.append(node_id)
+        readers = support.readers[node_id] if node_id == state and state not in read else ()
+        if readers and all(
+            graph.nodes[r].op == "assign" or (r in moved and device[r] == device[state])
+            for r in readers
+        ):
+            held.append(node_id)
+    for node_id in in_place.order:
+        commits[device[node_id]][1].append(node_id)
+    parts = [(sorted(held), nodes, sorted(copied)) for held, nodes, copied in commits.values()]
+    return [(*held, *nodes, *copied) for held, nodes, copied in parts if nodes or copied]
 
 
 def _group(
@@ -155,7 +170,7 @@ def _group(
     those of the commits.
     """
     apart = {node_id for nodes in commits for node_id in nodes}
-    computed = [node for node in support.computed if node.id not in apart]
+    computed = [n for n in support.computed if n.id not in apart and n.op != "assign"]
     depth: dict[int, int] = {}
     for node in computed:
         here, deepest = device[node.id], 0

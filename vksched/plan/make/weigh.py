@@ -26,6 +26,7 @@ from ..decision import Candidate
 from ..metrics import period, weigh
 from ..simulate import Part, Program, make_program
 from ..support import Support
+from ..value import commits
 from .candidates import Candidates, Way
 from .draft import Draft, make_draft, memory_of
 from .fit import check_host, fit, most_copies, wanted_copies
@@ -172,7 +173,17 @@ class Scale:
 
     def _program(self, outlines: Sequence[Outline], final_waits: tuple[int, ...]) -> Program:
         support = self.support
-        parts = [Part(o.device, o.nodes, o.entering, o.leaving, o.waits) for o in outlines]
+        parts = [
+            Part(
+                o.device,
+                o.nodes,
+                o.entering,
+                o.leaving,
+                o.waits,
+                commits(support.graph, o.nodes, o.in_place),
+            )
+            for o in outlines
+        ]
         return make_program(
             support.graph, support.machine, parts, final_waits, support.node_seconds
         )

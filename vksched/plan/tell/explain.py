@@ -175,6 +175,8 @@ def _split_lines(plan: PlanValue, split: Split) -> list[str]:
     text = ", ".join(f"{op} x{count}" if count > 1 else op for op, count in counts.items())
     run = f"{count_of(len(split.nodes), 'node')} with {count_of(len(split.barriers), 'barrier')}"
     lines.append(f"  run  {run}: {text}")
+    written = [(v, f" in place of {graph.nodes[s].name}") for v, s in split.in_place]
+    lines += listed("over", written)
     lines += listed("out", [(c.node, "") for c in split.copies_out])
     return lines + listed("seen", [(v, " by an observer") for v in split.observed])
 
@@ -351,6 +353,7 @@ def _split_as_dict(plan: PlanValue, split: Split) -> dict[str, Any]:
         "inner_barriers": split.inner_barriers,
         "levels": split.levels,
         "observed": _node_names(plan, split.observed),
+        "in_place": _node_names(plan, [value for value, _ in split.in_place]),
     }
 
 

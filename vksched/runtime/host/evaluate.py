@@ -129,6 +129,9 @@ def run_split(
                 operands = tuple([values[i] for i in node.inputs])
                 values[node_id] = evaluate(graph, node_id, operands)
                 del operands
+                if node_id in plan.in_place:
+                    key = graph.keys[plan.in_place[node_id]]
+                    states.write(key, values[node_id].reshape(states.view(key).shape))
             for gone in dead.get(node_id, ()):
                 values.drop(gone)
 

@@ -77,6 +77,13 @@ class _Commands:
         self.parts[-1].begin()
         self.parts[-1].barrier("device", "device")
         self._copied = self._dispatched = False
+        self._taken_s = 0.0
+
+    def make_room(self, seconds: float) -> None:
+        """Begins another recording where drivers may not allow one for so much more work."""
+        if self._dispatched and self._taken_s + seconds > SUBMISSION_S:
+            self.next_part()
+        self._taken_s += seconds
 
     def copy(self, source: _Place, target: _Place, words: int) -> None:
         if words:
@@ -193,12 +200,8 @@ class Recorder:
     ) -> None:
         lowering, seconds = self._lower(node_id)
         each_s = seconds / max(1, len(lowering.dispatches))
-        taken_s = 0.0
         for position, dispatch in enumerate(lowering.dispatches):
-            taken_s += each_s
-            if position and taken_s > SUBMISSION_S:
-                commands.next_part()
-                taken_s = each_s
+            commands.make_room(each_s)
             # Dispatches of a node write different words, and status words only collect bits: no
             # hazard, but validation with own buffers would see one.
             apart = self._spec.own_buffers and (position or STATUS in dispatch.operands)
@@ -259,9 +262,9 @@ class Recorder:
         span = own or self._plan.locations.get((self._index, root))
         if own is not None:
             offset = 0
-        if span is not None and span.page >= len(slot.activations):
-            key = self._graph.keys[self._graph.states[root]]
-            buffer, held = self._states.place(key)
+        state = self._plan.state_at(self._index, span) if span is not None else None
+        if state is not None:
+            buffer, held = self._states.place(self._graph.keys[state])
             return _Place(buffer, held.offset + offset)
         if span is not None:
             return _Place(slot.activations[span.page], span.offset + offset)

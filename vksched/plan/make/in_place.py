@@ -1,0 +1,172 @@
+"""In place: which next values of states are written where the state lies, without a copy.
+
+Problem: a state keeps its old value until the run cannot fail any more, so its next value lies
+elsewhere and is copied at the end: memory and time for all parameters and moments of a training.
+Method: the last nodes of an update, such as `w - rate * mean`, run in the split that writes states,
+which starts when all else is complete. There they may write over what they read, if nobody reads
+the old value after them.
+
+    run     ... -> gradient                       | wait for all
+    commit  mean  = 0.9 mean + 0.1 gradient       in the memory of mean
+            step  = rate mean                     in memory of its own, as it is no state's value
+            w     = w - step                      in the memory of w
+
+A value stays out of it if anybody else is to get it: the caller, the host's backup of the state, or
+another device. Complexity: O(edges) for optimizers, times the values that have to be copied after
+all at worst. Examples: tests/plan/test_in_place.py.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..support import Support
+from ..value import may_lie_over
+
+
+@dataclass(frozen=True, slots=True)
+class InPlace:
+    """order: the nodes that run in splits that write states, before copies. states: for each of
+    them that is written in place its state.
+    """
+
+    order: tuple[int, ...] = ()
+    states: Mapping[int, int] = field(default_factory=dict)
+
+
+def find_in_place(
+    support: Support, device: Mapping[int, int], in_host: Mapping[int, int]
+) -> InPlace:
+    """Returns which nodes run in the splits that write states.
+
+    device: of each node that runs. in_host: weights in host memory.
+    """
+    able = _Able(support, device, in_host)
+    states = able.next_values()
+    while states:
+        nodes = able.inside(states)
+        states = {n: s for n, s in states.items() if n in nodes}
+        order = _order(support, nodes, states)
+        if len(order) == len(nodes):
+            return InPlace(tuple(order), states)
+        # some need each other's old values: one of them is copied
+        blocked = max(n for n in states if n not in order)
+        del states[blocked]
+    return InPlace()
+
+
+class _Able:
+    """What may run in a split that writes states: it cannot fail, and nobody else needs it."""
+
+    def __init__(
+        self, support: Support, device: Mapping[int, int], in_host: Mapping[int, int]
+    ) -> None:
+        graph = support.graph
+        self._support, self._device, self._in_host = support, device, in_host
+        given = {graph.root(v) for _, v in graph.outputs} | set(map(graph.root, graph.kept))
+        self._given = given | support.observed_roots
+
+    def next_values(self) -> dict[int, int]:
+        """Returns the values that may lie over the state that they are the next value of."""
+        graph, found, several = self._support.graph, dict[int, int](), set[int]()
+        for node_id, state in graph.states.items():
+            if node_id == state:
+                continue
+            value = graph.root(graph.nodes[node_id].inputs[1])
+            several |= {value} & found.keys()
+            here = self._device[state]
+            if self._device.get(value) != here or not may_lie_over(graph, value, state):
+                continue
+            if self._may_move(value):
+                found[value] = state
+        return {value: state for value, state in found.items() if value not in several}
+
+    def inside(self, states: Mapping[int, int]) -> set[int]:
+        """Returns those of these values, and of what is made of them, that nobody else needs."""
+        support, device = self._support, self._device
+        readers = support.readers
+        found, reached = set(states), list(states)
+        for value in reached:  # which grows
+            for reader in readers[value]:
+                if reader not in found and self._may_move(reader):
+                    found.add(reader)
+                    reached.append(reader)
+
+        def leaves(value: int) -> bool:
+            return any(
+                device[r] != device[value]
+                if r in found
+                else support.graph.states.get(r, -1) != states.get(value, -2)
+                for r in readers[value]
+            )
+
+        left = [value for value in found if leaves(value)]
+        while left:
+            value = left.pop()
+            if value in found:
+                found.remove(value)
+                operands = support.operands[value]
+                left += [p for p in operands if p in found and leaves(p)]
+        self._add_made_of_states(found)
+        return found
+
+    def _add_made_of_states(self, found: set[int]) -> None:
+        """Adds what is made of states for these alone: it need not live beside them until then."""
+        support, words = self._support, self._support.graph.words
+        reached = list(found)
+        for value in reached:  # which grows
+            for operand in support.operands[value]:
+                if operand in found or operand not in self._device or not self._may_move(operand):
+                    continue
+                parts = [p for p in support.operands[operand] if p not in support.graph.states]
+                here = self._device[operand]
+                own = all(r in found and self._device[r] == here for r in support.readers[operand])
+                if own and sum(words[p] for p in parts) < words[operand]:
+                    found.add(operand)
+                    reached.append(operand)
+
+    def _may_move(self, node_id: int) -> bool:
+        support, spec = self._support, self._support.machine.devices[self._device[node_id]]
+        return (
+            support.graph.nodes[node_id].declaration.in_place
+            and spec.kind != "cpu"  # where a copy cannot fail, and computing can
+            and spec.sync == "split"
+            and node_id not in self._given
+            and self._in_host.keys().isdisjoint(support.operands[node_id])
+        )
+
+
+def _order(support: Support, nodes: set[int], states: Mapping[int, int]) -> list[int]:
+    """Returns an order in which each node comes behind what it reads, and who writes over a state
+    behind those that read it; without the nodes for which there is none.
+
+    Those that wait for nothing stand together, without barriers between them. Where nodes have
+    results beside the states, each is followed by its readers, so that few of them live at once.
+    """
+    waits: dict[int, int] = {}
+    after: dict[int, list[int]] = {node_id: [] for node_id in nodes}
+    for node_id in nodes:
+        before = {p for p in support.operands[node_id] if p in nodes}
+        if node_id in states:
+            before |= {r for r in support.readers[states[node_id]] if r in nodes and r != node_id}
+        for other in before:
+            after[other].append(node_id)
+        waits[node_id] = len(before)
+    ready = deque(sorted(node_id for node_id, count in waits.items() if not count))
+    beside = len(nodes) > len(states)
+    out: list[int] = []
+    while ready:
+        node_id = ready.popleft()
+        out.append(node_id)
+        freed: list[int] = []
+        for other in sorted(after[node_id]):
+            waits[other] -= 1
+            if not waits[other]:
+                freed.append(other)
+        if beside:
+            ready.extendleft(reversed(freed))
+        else:
+            ready.extend(freed)
+    return out
