@@ -1,0 +1,1 @@
+"""GGUF files: language models with their vocabularies and weights."""

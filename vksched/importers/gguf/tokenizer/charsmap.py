@@ -1,0 +1,75 @@
+"""The table of replacements of sentencepiece: of each longest match, its normal form.
+
+The table is a trie in one array of 32-bit entries (Kanda: Space- and time-efficient string
+dictionaries, 2018), then the replacements, each with a zero byte behind it.
+
+    entry: 31: holds a value | 10-30: base | 9: base is shifted by 8 | 8: has a value | 0-7: byte
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....errors import ModelFormatError
+from .fields import PREFIX
+
+
+class CharacterMap:
+    """Replaces text by the table of a file."""
+
+    def __init__(self, data: bytes) -> None:
+        size = int.from_bytes(data[:4], "little") if len(data) >= 4 else 0
+        if len(data) < 4 or size % 4 or size + 4 >= len(data):
+            raise _wrong("a table and texts", f"{len(data)} bytes of which {size} are the table")
+        self._trie: list[int] = np.frombuffer(data, "<u4", size // 4, 4).tolist()
+        self._texts = data[4 + size :]
+
+    def replace(self, text: str) -> str:
+        data = text.encode()
+        out: list[bytes] = []
+        at, size = 0, len(data)
+        while at < size:
+            length, found = self._find(data, at)
+            if length:
+                out.append(found)
+                at += length
+                continue
+            end = at + 1
+            while end < size and data[end] & 0xC0 == 0x80:
+                end += 1
+            out.append(data[at:end])
+            at = end
+        return b"".join(out).decode("utf-8", "replace")
+
+    def _find(self, data: bytes, start: int) -> tuple[int, bytes]:
+        """Returns the length of the longest match, 0 for none, and what replaces it."""
+        trie = self._trie
+        length = value = 0
+        try:
+            node = _base(trie[0])
+            for at in range(start, len(data)):
+                byte = data[at]
+                node ^= byte
+                entry = trie[node]
+                if byte == 0 or entry & 0x800000FF != byte:
+                    break
+                node ^= _base(entry)
+                if entry >> 8 & 1:
+                    length, value = at - start + 1, trie[node] & 0x7FFFFFFF
+        except IndexError:
+            raise _wrong("entries within the table", "one outside of it") from None
+        if not length:
+            return 0, b""
+        end = self._texts.find(b"\0", value)
+        if value >= len(self._texts) or end < 0:
+            raise _wrong("replacements that end within the table", f"one at {value}")
+        return length, self._texts[value:end]
+
+
+def _base(entry: int) -> int:
+    return (entry >> 10) << ((entry & 1 << 9) >> 6)
+
+
+def _wrong(expected: str, got: str) -> ModelFormatError:
+    key = f"{PREFIX}precompiled_charsmap"
+    return ModelFormatError(f"[gguf] expected {expected} in {key}, got {got}")

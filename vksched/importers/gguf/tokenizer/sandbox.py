@@ -1,0 +1,360 @@
+"""Runs a chat template, which a stranger wrote, within limits.
+
+jinja2's sandbox keeps a template away from Python. It bounds neither time nor memory, so the parsed
+template is changed before it is compiled:
+
+    for x in y        -> for x in y|count          each turn is a step, and looks at the clock
+    a ~ b, [a, b]     -> [a, b]|concat, ...|made   what a template makes is measured
+    text              -> {{ "text" }}              output is counted before it is joined
+
+Filters and methods of texts are those that templates use. Loops that call themselves are refused.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from jinja2 import TemplateError, nodes, pass_context
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Context, Undefined
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
+
+from ....errors import ModelFormatError
+
+MOST_SOURCE = 1 << 20
+"""Characters of a template."""
+MOST_OUTPUT = 1 << 24
+"""Characters that a template writes in one rendering, captured blocks included."""
+MOST_SIZE = 1 << 22
+"""Characters of one value that a template makes."""
+MOST_ELEMENTS = 1 << 17
+"""Of one value that a template makes, inner ones included."""
+MOST_STEPS = 300_000
+"""Turns of loops and calls in one rendering."""
+MOST_SECONDS = 5.0
+MOST_BITS = 4096
+"""Of a whole number that a template makes."""
+
+_NAME = "<chat template>"
+_FILTERS = (
+    "abs attr capitalize count d default dictsort e escape first float forceescape format groupby "
+    "indent int items join last length list lower map max min reject rejectattr replace reverse "
+    "round safe select selectattr sort string sum title trim unique upper wordcount"
+).split()
+_METHODS = frozenset(
+    "capitalize count endswith find format index isalnum isalpha isascii isdecimal isdigit islower "
+    "isnumeric isspace isupper join lower lstrip partition removeprefix removesuffix replace rfind "
+    "rindex rpartition rsplit rstrip split splitlines startswith strip swapcase title upper".split()
+)
+"""Of texts."""
+_WIDE = re.compile(r"[0-9]{4}|%[^a-zA-Z%]*\*|\{[^}]*\{")
+"""A format that makes texts of thousands of characters, or takes the width from elsewhere."""
+
+
+class _Budget(threading.local):
+    """What is left in this thread's rendering."""
+
+    steps = 0
+    output = 0
+    until = 0.0
+
+    def start(self) -> None:
+        self.steps, self.output = MOST_STEPS, MOST_OUTPUT
+        self.until = time.monotonic() + MOST_SECONDS
+
+    def step(self, count: int = 1) -> None:
+        self.steps -= count
+        if self.steps < 0:
+            raise SecurityError(f"expected at most {MOST_STEPS} turns of loops and calls, got more")
+        if time.monotonic() > self.until:
+            raise SecurityError(f"expected at most {MOST_SECONDS:g} seconds, it takes longer")
+
+    def write(self, count: int) -> None:
+        self.output -= count
+        if self.output < 0:
+            raise SecurityError(f"expected at most {MOST_OUTPUT} characters of output, got more")
+
+
+_budget = _Budget()
+
+
+def _size(value: object) -> int:
+    """Returns characters and elements of a value, inner ones included, within the limits."""
+    total, elements, rest = 0, 0, [value]
+    while rest:
+        each = rest.pop()
+        elements += 1
+        if isinstance(each, (str, bytes)):
+            total += len(each)
+        elif isinstance(each, Mapping):
+            rest.extend(each.keys())
+            rest.extend(each.values())
+        elif isinstance(each, (list, tuple, set, frozenset)):
+            rest.extend(each)
+        elif isinstance(each, int) and each.bit_length() > MOST_BITS:
+            raise SecurityError(f"expected whole numbers of at most {MOST_BITS} bits, got more")
+        if total > MOST_SIZE:
+            raise SecurityError(f"expected values of at most {MOST_SIZE} characters, got more")
+        if elements + len(rest) > MOST_ELEMENTS:
+            raise SecurityError(f"expected values of at most {MOST_ELEMENTS} elements, got more")
+    return total + elements
+
+
+def _made(value: Any) -> Any:
+    _size(value)
+    return value
+
+
+@pass_context
+def _made_filter(_: Context, value: Any) -> Any:
+    return _made(value)
+
+
+@pass_context
+def _count_filter(_: Context, values: Iterable[Any]) -> Iterator[Any]:
+    if isinstance(values, Undefined):
+        values = iter(values)
+    return _counted(values)
+
+
+def _counted(values: Iterable[Any]) -> Iterator[Any]:
+    for each in values:
+        _budget.step()
+        yield each
+
+
+@pass_context
+def _concat_filter(_: Context, values: list[Any]) -> str:
+    _size(values)
+    return "".join(map(str, values))
+
+
+@pass_context
+def _finalize(_: Context, value: Any) -> Any:
+    _budget.write(_size(value))
+    return value
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    if indent is not None and not 0 <= int(indent) <= 16:
+        raise SecurityError(f"expected an indent from 0 to 16, got {indent}")
+    _size(value)
+    text = json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+    return str(_made(text))
+
+
+def _replace(value: Any, old: Any, new: Any, count: int | None = None) -> str:
+    text, old, new = (str(_made(each)) for each in (value, old, new))
+    most = text.count(old) if count is None or count < 0 else min(text.count(old), count)
+    if len(text) + most * len(new) > MOST_SIZE:
+        raise SecurityError(f"expected texts of at most {MOST_SIZE} characters, got more")
+    return text.replace(old, new, -1 if count is None else count)
+
+
+def _join(values: Any, d: str = "", attribute: str | None = None) -> str:
+    found = list(_counted(values))
+    if attribute is not None:
+        found = [each[attribute] if isinstance(each, Mapping) else each for each in found]
+    if _size(found) + len(found) * len(d) > MOST_SIZE:
+        raise SecurityError(f"expected texts of at most {MOST_SIZE} characters, got more")
+    return str(d).join(map(str, found))
+
+
+def _indent(text: Any, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
+    lead = width if isinstance(width, str) else " " * min(max(int(width), 0), 1000)
+    lines = str(_made(text)).split("\n")
+    if len(lines) * len(lead) > MOST_SIZE:
+        raise SecurityError(f"expected texts of at most {MOST_SIZE} characters, got more")
+    kept = [lead + line if line or blank else line for line in lines[1:]]
+    return "\n".join([(lead if first else "") + lines[0], *kept])
+
+
+def _range(*limits: int) -> range:
+    out = range(*limits)
+    _budget.step(len(out))
+    return out
+
+
+def _raise(message: object) -> str:
+    raise TemplateError(str(message)[:500])
+
+
+def _now(form: str) -> str:
+    if len(form) > 100 or _WIDE.search(form):
+        raise SecurityError(f"expected a short format of a date, got {form[:100]!r}")
+    return datetime.datetime.now().strftime(form)
+
+
+class _Generation(Extension):
+    """{% generation %} marks what a model is trained on; here it does nothing."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _Limits(NodeTransformer):
+    """Puts measures into a parsed template."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:
+        if node.recursive:
+            raise SecurityError("expected loops that do not call themselves")
+        self.generic_visit(node)
+        node.iter = _filtered(node.iter, "count_steps")
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        self.generic_visit(node)
+        return _filtered(nodes.List(node.nodes, lineno=node.lineno), "concat_texts")
+
+    def visit_List(self, node: nodes.List) -> nodes.Node:
+        self.generic_visit(node)
+        return _filtered(node, "measured")
+
+    visit_Dict = visit_List
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
+        self.generic_visit(node)
+        return _filtered(node, "measured") if node.ctx == "load" else node
+
+    def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Node:
+        return nodes.Const(node.data, lineno=node.lineno)
+
+
+def _filtered(node: Any, name: str) -> nodes.Filter:
+    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+    def __init__(self) -> None:
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            finalize=_finalize,
+            extensions=[_Generation, loopcontrols],
+            cache_size=0,
+        )
+        self.filters = {each: self.filters[each] for each in _FILTERS}
+        self.filters |= {
+            "tojson": _to_json,
+            "replace": _replace,
+            "join": _join,
+            "indent": _indent,
+            "format": _format,
+            "measured": _made_filter,
+            "count_steps": _count_filter,
+            "concat_texts": _concat_filter,
+        }
+        self.globals = {
+            "range": _range,
+            "dict": dict,
+            "namespace": self.globals["namespace"],
+            "joiner": self.globals["joiner"],
+            "raise_exception": _raise,
+            "strftime_now": _now,
+        }
+
+    def call(self, context: Context, obj: Any, /, *args: Any, **values: Any) -> Any:
+        _budget.step()
+        owner = getattr(obj, "__self__", None)
+        if isinstance(owner, str):
+            for each in ("_loop_vars", "_block_vars"):
+                values.pop(each, None)
+            name = obj.__name__
+            if name == "replace":
+                return _replace(owner, *args, **values)
+            if name == "join":
+                return _join(args[0], owner)
+        return _made(super().call(context, obj, *args, **values))
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if operator == "**" and not (abs(left) <= MOST_BITS and abs(right) <= 64):
+            raise SecurityError("expected small numbers of a power")
+        if operator == "%" and isinstance(left, str):
+            return _format(left, *(right if isinstance(right, tuple) else (right,)))
+        if operator == "*":
+            for one, other in ((left, right), (right, left)):
+                if isinstance(one, int) and isinstance(other, (str, list, tuple)):
+                    if one > 0 and _size(other) * one > MOST_SIZE:
+                        raise SecurityError(f"expected values of at most {MOST_SIZE} characters")
+        return _made(super().call_binop(context, operator, left, right))
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        if isinstance(obj, str) and attr not in _METHODS:
+            return False
+        if isinstance(obj, (bytes, bytearray, int, float)):
+            return False
+        return super().is_safe_attribute(obj, attr, value)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        owner = getattr(value, "__self__", None)
+        if isinstance(owner, str) and _WIDE.search(owner):
+            raise SecurityError(f"expected a format without wide fields, got {owner[:60]!r}")
+        return super().wrap_str_format(value)
+
+
+def _format(form: Any, *args: Any, **values: Any) -> str:
+    if _WIDE.search(str(form)):
+        raise SecurityError(f"expected a format without wide fields, got {str(form)[:60]!r}")
+    _size([form, args, values])
+    return str(_made(str(form) % (values or args)))
+
+
+def compile_template(source: str) -> Callable[[Mapping[str, Any]], str]:
+    """Returns what renders a template; raises ModelFormatError where it cannot be compiled."""
+    if len(source) > MOST_SOURCE:
+        raise ModelFormatError(
+            f"[chat template] expected at most {MOST_SOURCE} characters, got {len(source)}"
+        )
+    environment = _Environment()
+    _budget.start()
+    try:
+        tree = _Limits().visit(environment.parse(source))
+        code = environment.compile(tree, _NAME, _NAME)
+        template = environment.template_class.from_code(
+            environment, code, environment.make_globals(None)
+        )
+    except Exception as error:
+        raise _wrong(error) from error
+
+    def render(values: Mapping[str, Any]) -> str:
+        _budget.start()
+        try:
+            return template.render(values)
+        except Exception as error:
+            raise _wrong(error) from error
+
+    return render
+
+
+def _wrong(error: Exception) -> ModelFormatError:
+    line = getattr(error, "lineno", None)
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == _NAME:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    where = "" if line is None else f", line {line}"
+    kind = "" if isinstance(error, TemplateError) else f"{type(error).__name__}: "
+    return ModelFormatError(f"[chat template{where}] {kind}{str(error)[:500]}")

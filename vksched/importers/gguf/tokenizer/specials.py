@@ -1,0 +1,60 @@
+"""Finds tokens in texts that no algorithm may cut, such as <|im_start|>."""
+
+from __future__ import annotations
+
+from .vocabulary import CONTROL, UNKNOWN, USER_DEFINED, Vocabulary
+
+_SPACES = " \t\n\v\f\r"
+
+
+class Specials:
+    """Takes a text apart at its special tokens, longer names first.
+
+    Tokens that a user may write are always found. Control tokens and the unknown one are found
+    where asked for. name, pre: of the model, by which some tokens take spaces beside them away.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, name: str, pre: str, architecture: str) -> None:
+        tokens = vocabulary.tokens
+        listed = vocabulary.of_type(CONTROL, USER_DEFINED, UNKNOWN)
+        listed.sort(key=lambda each: -len(tokens[each].encode("utf-8", "replace")))
+        self._listed = [
+            (each, tokens[each], vocabulary.types[each] == USER_DEFINED) for each in listed
+        ]
+        self._left: set[int] = set()
+        self._right: set[int] = set()
+        if pre in ("jina-v2-de", "jina-v2-es", "jina-v2-code") or architecture in (
+            "nomic-bert-moe",
+            "jina-bert-v3",
+        ):
+            self._left = {vocabulary.ids[each] for each in ("<mask>",) if each in vocabulary.ids}
+        elif "phi-3" in name.lower() or "phi3" in name.lower():
+            kept = {"<unk>", "<s>", "<|endoftext|>"}
+            self._right = {each for each, text, _ in self._listed if text not in kept}
+            self._right |= {vocabulary.ids[each] for each in ("</s>",) if each in vocabulary.ids}
+        elif "modern-bert" in name.lower():
+            self._left = {vocabulary.ids[each] for each in ("[MASK]",) if each in vocabulary.ids}
+
+    def split(self, text: str, control: bool) -> list[str | int]:
+        """Returns pieces of text, and numbers of the tokens between them."""
+        pieces: list[str | int] = [text] if text else []
+        for token, name, always in self._listed:
+            if (always or control) and name in text:
+                pieces = [part for each in pieces for part in self._cut(each, token, name)]
+        return pieces
+
+    def _cut(self, piece: str | int, token: int, name: str) -> list[str | int]:
+        if isinstance(piece, int) or name not in piece:
+            return [piece]
+        out: list[str | int] = []
+        parts = piece.split(name)
+        for number, part in enumerate(parts):
+            if number and token in self._right:
+                part = part.lstrip(_SPACES)
+            if number + 1 < len(parts) and token in self._left:
+                part = part.rstrip(_SPACES)
+            if part:
+                out.append(part)
+            if number + 1 < len(parts):
+                out.append(token)
+        return out

@@ -1,0 +1,148 @@
+"""Texts to the numbers a model reads, and back."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Mapping
+
+from ....errors import ModelFormatError, close_text
+from .byte_pair import BytePair, find_pre
+from .fields import PREFIX, Fields
+from .sentence_piece import SentencePiece
+from .specials import Specials
+from .unigram import Unigram
+from .vocabulary import CONTROL, UNKNOWN, USER_DEFINED, Algorithm, Vocabulary, read_vocabulary
+from .word_piece import WordPiece
+
+MODELS = ("gpt2", "gemma4", "llama", "t5", "bert")
+"""Of tokenizers, as `tokenizer.ggml.model` names them."""
+
+
+class Tokenizer:
+    """The tokenizer of a GGUF file, made from its metadata alone.
+
+    It gives what llama.cpp gives. `decode` differs in one thing: it never takes spaces away before
+    a full stop or an apostrophe, so that text comes back as it was.
+
+    Raises:
+        ModelFormatError: the metadata are not those of a tokenizer, or of none that is known.
+        VkschedError: the tokenizers package is missing.
+    """
+
+    def __init__(self, metadata: Mapping[str, object]) -> None:
+        fields = Fields(metadata)
+        model = fields.text("model")
+        if model not in MODELS:
+            raise ModelFormatError(
+                f"[gguf] expected one of {', '.join(MODELS)} in {PREFIX}model, "
+                f"got {model and model[:60]!r}{close_text(model or '', MODELS)}"
+            )
+        self.vocabulary: Vocabulary = read_vocabulary(fields, model)
+        roles = self.vocabulary.roles
+        begin, end, separate, prefix = False, False, False, False
+        self._algorithm: Algorithm
+        if model in ("gpt2", "gemma4"):
+            pre = find_pre(fields, model)
+            begin, separate = pre.begin, pre.separate
+            self._algorithm = BytePair(self.vocabulary, fields, pre)
+        elif model == "llama":
+            begin = prefix = True
+            self._algorithm = SentencePiece(self.vocabulary)
+        elif model == "t5":
+            end = True
+            self._algorithm = Unigram(self.vocabulary, fields)
+        else:
+            begin = separate = True
+            self._algorithm = WordPiece(self.vocabulary, fields)
+        prefix = fields.flag("add_space_prefix", prefix)
+        self._prefix = prefix and model == "llama"
+        self._strip = prefix or model == "bert"
+        self._specials = Specials(
+            self.vocabulary,
+            str(metadata.get("general.name", "")),
+            fields.text("pre") or "",
+            str(metadata.get("general.architecture", "")),
+        )
+        begin = fields.flag("add_bos_token", begin) or model == "gemma4"
+        end = fields.flag("add_eos_token", end)
+        separate = fields.flag("add_sep_token", separate)
+        if model == "bert":
+            begin, end, separate = True, False, True
+        self._before = [roles["bos"]] if begin and "bos" in roles else []
+        self._behind = [roles["eos"]] if end and "eos" in roles else []
+        if separate and not end and "seperator" in roles:
+            self._behind = [roles["seperator"]]
+
+    @property
+    def size(self) -> int:
+        """The number of tokens."""
+        return len(self.vocabulary.tokens)
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """The tokens that end an answer."""
+        return self.vocabulary.ends
+
+    def role(self, name: str) -> int | None:
+        """Returns the token of a role: "bos", "eos", "eot", "unknown", "padding", "mask"."""
+        return self.vocabulary.roles.get(name)
+
+    def encode(self, text: str, *, special: bool = False, bos: bool = False) -> list[int]:
+        """Returns the tokens of a text.
+
+        special: names of control tokens in the text mean these tokens; give it for the text of a
+            chat template, not for what a user wrote. bos: adds what the model wants to see at the
+            beginning and the end.
+        """
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        out: list[int] = list(self._before) if bos else []
+        after_special = True
+        for piece in self._specials.split(text, special):
+            if isinstance(piece, int):
+                out.append(piece)
+            else:
+                lead = " " if self._prefix and after_special else ""
+                out.extend(self._algorithm.encode(lead + piece))
+            after_special = isinstance(piece, int)
+        return out + self._behind if bos else out
+
+    def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
+        """Returns the text of tokens; special: with the names of control tokens."""
+        decoder = StreamDecoder(self, special=special)
+        return "".join(map(decoder.add, ids)) + decoder.end()
+
+    def bytes_of(self, token: int, *, special: bool = False) -> bytes:
+        """Returns what a token stands for, which may be a part of a character."""
+        if not 0 <= token < self.size:
+            raise ModelFormatError(f"[gguf] expected a token below {self.size}, got {token}")
+        kind = self.vocabulary.types[token]
+        if kind in (CONTROL, UNKNOWN) and not special:
+            return b""
+        if kind in (CONTROL, UNKNOWN, USER_DEFINED):
+            return self.vocabulary.tokens[token].encode("utf-8", "replace")
+        return self._algorithm.bytes_of(token)
+
+    def strips_first_space(self) -> bool:
+        """Returns whether encoding puts a space before a text."""
+        return self._strip
+
+
+class StreamDecoder:
+    """Turns tokens into text as they come, in whole characters."""
+
+    def __init__(self, tokenizer: Tokenizer, *, special: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._special = special
+        self._strip = tokenizer.strips_first_space()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, token: int) -> str:
+        """Returns the characters that are complete with this token, often none."""
+        data = self._tokenizer.bytes_of(token, special=self._special)
+        if self._strip and data:
+            data, self._strip = data.removeprefix(b" "), False
+        return self._decoder.decode(data)
+
+    def end(self) -> str:
+        """Returns what is left; bytes that are no character become U+FFFD."""
+        return self._decoder.decode(b"", True)
