@@ -21,8 +21,8 @@ MODELS = ("gpt2", "gemma4", "llama", "t5", "bert")
 class Tokenizer:
     """The tokenizer of a GGUF file, made from its metadata alone.
 
-    It gives what llama.cpp gives. `decode` differs in one thing: it never takes spaces away before
-    a full stop or an apostrophe, so that text comes back as it was.
+    It gives what llama.cpp gives, and what the model was trained with where both differ. `decode`
+    never takes spaces away before a full stop or an apostrophe, so that text comes back as it was.
 
     Raises:
         ModelFormatError: the metadata are not those of a tokenizer, or of none that is known.

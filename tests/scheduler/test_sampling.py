@@ -1,0 +1,91 @@
+"""The next token from the scores of a model, against probabilities worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vksched.models.sampling import Sampling
+
+ALL = Sampling(temperature=1, top_k=0, top_p=1, min_p=0)
+LOGITS = np.log([0.5, 0.3, 0.15, 0.05])
+
+
+def drawn(sampling: Sampling, count: int = 4000) -> np.ndarray:
+    found = [sampling.choose(LOGITS, [0] * place) for place in range(count)]
+    return np.bincount(found, minlength=4) / count
+
+
+def test_draws_have_the_probabilities_of_the_scores() -> None:
+    np.testing.assert_allclose(drawn(ALL), [0.5, 0.3, 0.15, 0.05], atol=0.03)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "kept"),
+    [
+        (Sampling(1, top_k=2, top_p=1, min_p=0), [0, 1]),
+        (Sampling(1, top_k=0, top_p=0.79, min_p=0), [0, 1]),
+        (Sampling(1, top_k=0, top_p=0.81, min_p=0), [0, 1, 2]),
+        (Sampling(1, top_k=0, top_p=0, min_p=0), [0]),
+        (Sampling(1, top_k=0, top_p=1, min_p=0.29), [0, 1, 2]),
+        (Sampling(1, top_k=0, top_p=1, min_p=1), [0]),
+        (Sampling(100, top_k=3, top_p=0.6, min_p=0), [0, 1]),
+    ],
+)
+def test_filters_keep_the_likely_tokens(sampling: Sampling, kept: list[int]) -> None:
+    assert np.flatnonzero(drawn(sampling, 400)).tolist() == kept
+
+
+def test_temperature_comes_last() -> None:
+    flat = drawn(Sampling(1000, top_k=0, top_p=0.79, min_p=0))
+    np.testing.assert_allclose(flat, [0.5, 0.5, 0, 0], atol=0.04)
+
+
+def test_no_temperature_takes_the_largest_score() -> None:
+    assert Sampling(0).choose(np.array([1.0, 3.0, 3.0])) == 1
+
+
+def test_a_penalty_makes_repeats_less_likely() -> None:
+    once = Sampling(0, repeat_penalty=2)
+    assert once.choose(np.array([3.0, 2.0, -1.0]), [0]) == 1
+    assert once.choose(np.array([-3.0, -4.0, -7.0]), [0]) == 1
+    assert Sampling(0, repeat_penalty=2, repeat_last=1).choose(np.array([3.0, 2.0]), [0, 1]) == 0
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 2**64 - 1), place=st.integers(0, 50), size=st.integers(1, 40))
+def test_a_seed_and_a_place_give_one_token(seed: int, place: int, size: int) -> None:
+    logits = np.random.default_rng(seed).normal(size=size).astype(np.float32)
+    sampling = Sampling(seed=seed, repeat_penalty=1.1)
+    tokens = [each % size for each in range(place)]
+    first = sampling.choose(logits, tokens)
+    assert 0 <= first < size
+    assert sampling.choose(logits, tokens) == first
+
+
+def test_places_and_seeds_differ() -> None:
+    for change in (lambda each: (each, 1), lambda each: (1, each)):
+        pairs = [change(each) for each in range(200)]
+        found = {Sampling(1, 0, 1, 0, seed=s).choose(LOGITS, [0] * p) for s, p in pairs}
+        assert len(found) > 2
+
+
+def test_scores_of_minus_infinity_are_never_taken() -> None:
+    logits = np.array([-np.inf, 0.0, -np.inf])
+    assert {ALL.choose(logits, [0] * place) for place in range(50)} == {1}
+
+
+@pytest.mark.parametrize(
+    "values", [{"temperature": -1}, {"top_p": 1.1}, {"top_k": -1}, {"min_p": float("nan")}]
+)
+def test_numbers_outside_of_their_range_are_errors(values: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=r"\[sampling\] expected"):
+        Sampling(**values)
+
+
+@pytest.mark.parametrize("logits", [[], [[1.0]], [1.0, np.nan]])
+def test_scores_that_are_none_are_errors(logits: list[float]) -> None:
+    with pytest.raises(ValueError, match="one score for each token"):
+        ALL.choose(np.array(logits))

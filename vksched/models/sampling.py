@@ -1,0 +1,100 @@
+"""Chooses the next token of a text from the scores a model gave.
+
+    logits -> repeat penalty -> top-k -> top-p -> min-p -> temperature -> a draw
+
+The order is llama.cpp's. A draw depends on the seed and the token's place alone, so a text that is
+gone on with after a fault is the same text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are chosen.
+
+    temperature: 0 takes the largest score. top_k: of so many tokens, 0 for all. top_p: of the most
+    likely ones that have this probability together. min_p: of those with this part of the largest
+    probability. repeat_penalty: divides the scores of the last `repeat_last` tokens; 1 for none.
+
+    Raises:
+        ValueError: a number is outside of its range.
+    """
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repeat_penalty: float = 1.0
+    repeat_last: int = 64
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("temperature", 0, 1e6),
+            ("top_k", 0, 1 << 31),
+            ("top_p", 0, 1),
+            ("min_p", 0, 1),
+            ("repeat_penalty", 1e-3, 1e3),
+            ("repeat_last", 0, 1 << 31),
+            ("seed", 0, (1 << 64) - 1),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ValueError(
+                    f"[sampling] expected {name} from {low:g} to {high:g}, got {value}"
+                )
+
+    def choose(self, logits: np.ndarray[Any, Any], tokens: Sequence[int] = ()) -> int:
+        """Returns the next token.
+
+        logits: (tokens,), one score for each. tokens: the text so far; its length is the place of
+            the draw.
+        """
+        scores = np.asarray(logits, np.float64).copy()
+        if scores.ndim != 1 or not len(scores) or np.isnan(scores).any():
+            raise ValueError("[sampling] expected one score for each token, without NaN")
+        self._penalize(scores, tokens)
+        if self.temperature == 0:
+            return int(np.argmax(scores))
+        ids = np.argsort(-scores, kind="stable")
+        if self.top_k:
+            ids = ids[: self.top_k]
+        kept = scores[ids]
+        if self.top_p < 1:
+            reached = np.cumsum(_softmax(kept)) >= self.top_p
+            kept = kept[: int(np.argmax(reached)) + 1 if reached.any() else len(kept)]
+        if self.min_p > 0:
+            kept = kept[kept >= kept[0] + np.log(self.min_p)]
+        chances = np.cumsum(_softmax(kept / self.temperature))
+        draw = _uniform(self.seed, len(tokens)) * chances[-1]
+        return int(ids[min(int(np.searchsorted(chances, draw, "right")), len(kept) - 1)])
+
+    def _penalize(self, scores: Floats, tokens: Sequence[int]) -> None:
+        if self.repeat_penalty == 1 or not self.repeat_last:
+            return
+        seen = sorted(set(tokens[-self.repeat_last :]))
+        of_seen = scores[seen]
+        scores[seen] = np.where(
+            of_seen > 0, of_seen / self.repeat_penalty, of_seen * self.repeat_penalty
+        )
+
+
+def _softmax(scores: Floats) -> Floats:
+    with np.errstate(invalid="ignore"):
+        powers = np.exp(scores - scores.max())
+    powers = np.where(np.isnan(powers), 1.0, powers)
+    return np.asarray(powers / powers.sum())
+
+
+def _uniform(seed: int, place: int) -> float:
+    """Returns a number below 1 that depends on both alone, by Philox (Salmon et al., 2011)."""
+    return float(np.random.Generator(np.random.Philox(key=seed, counter=place)).random())
