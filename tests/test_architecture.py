@@ -49,7 +49,8 @@ FAMILIES = [
 ]
 """Of ops: each family builds on those before it."""
 ROOMS = {
-    "importers": [("base",), ("onnx",)],
+    "importers": [("base", "files"), ("onnx", "gguf")],
+    "importers/gguf": [("read",), ("hyper",), ("architectures",), ("model",)],
     "importers/onnx": [("nodes",), ("rules",), ("read", "lower"), ("model",), ("example",)],
     "plan": [
         ("value", "names", "words"),
@@ -170,6 +171,7 @@ def test_no_file_lies_loose() -> None:
     assert {path.name for path in (PACKAGE / "importers").glob("*.py")} == {
         "__init__.py",
         "base.py",
+        "files.py",
     }
     assert {path.name for path in TESTS.glob("*.py")} == {"conftest.py", "test_architecture.py"}
     assert not list((TESTS.parent / "shaders").glob("*.comp"))

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from .errors import DeviceError, GraphError, VkschedError
-from .importers import load, require_onnx
+from .importers import load_onnx, require_onnx
 from .runtime.vulkan import probe
 from .scheduler import Scheduler
 from .types import Shape
@@ -148,7 +148,7 @@ class VkschedBackend(Backend):
     def is_compatible(cls, model: ModelProto, device: str = DEFAULT_DEVICE, **kwargs: Any) -> bool:
         """Returns whether a model is valid: then it runs, on the CPU where no device can."""
         try:
-            load(model)
+            load_onnx(model)
         except VkschedError:
             return False
         return cls.supports_device(device)
@@ -175,7 +175,7 @@ class VkschedBackend(Backend):
         """
         _sweep()
         options = {name: kwargs[name] for name in ("placement", "limit") if name in kwargs}
-        loaded = load(model)
+        loaded = load_onnx(model)
         return VkschedRep(_schedulers.get(_names(device)).compile(loaded, **options))
 
     @classmethod

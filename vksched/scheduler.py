@@ -231,7 +231,11 @@ class Scheduler:
         from .importers.onnx.model import Model  # needs the onnx package, which is an extra
         from .models.run import ModelRun
 
-        assert isinstance(outputs, Model)
+        if not isinstance(outputs, Model):
+            raise GraphError(
+                f"[compile] expected tensors or an ONNX model, got {outputs!r}; try its tensors: "
+                "model.logits(vs.input('ids', (1, 8), 'int32'))"
+            )
         if more:
             raise GraphError("[compile] expected a model without updates and observe")
 

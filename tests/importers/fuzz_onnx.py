@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from mutants import LIMIT_S, NO_MEMORY, SPARE_BYTES, Watch, left_behind
 from onnx import helper
 
 from vksched.errors import VkschedError
@@ -33,40 +34,7 @@ if TYPE_CHECKING:
     from vksched import Scheduler
     from vksched.importers.onnx.model import Model
 
-SPARE_BYTES = 512 << 20
-LIMIT_S = 10
 RUN_LIMIT_S = 3
-NO_MEMORY = ("MemoryError", "bad_alloc", "Unable to allocate", "allocate memory")
-
-
-class Watch:
-    """Collects the files that are opened outside a folder while it is armed."""
-
-    def __init__(self, folder: Path) -> None:
-        # The CPU backend looks there for what other programs take of the cores.
-        self._allowed = (f"{folder.resolve()}{os.sep}", f"/proc/stat{os.sep}")
-        self._code = tuple(f"{p}{os.sep}" for p in {sys.prefix, sys.base_prefix, *sys.path} if p)
-        self.armed = False
-        self.outside: list[str] = []
-        sys.addaudithook(self._hook)
-
-    def _hook(self, event: str, args: tuple[object, ...]) -> None:
-        if not self.armed or event != "open" or isinstance(args[0], int):
-            return
-        path = os.path.abspath(os.fsdecode(args[0]))  # type: ignore[arg-type]
-        is_code = path.endswith((".py", ".pyc", ".so")) and path.startswith(self._code)
-        if not is_code and not f"{path}{os.sep}".startswith(self._allowed):
-            self.outside.append(path)
-
-
-def left_behind(folder: Path) -> str:
-    """Returns the maps and descriptors that a process has in a folder."""
-    maps = [
-        line for line in Path("/proc/self/maps").read_text().splitlines() if str(folder) in line
-    ]
-    links = [f"/proc/self/fd/{n}" for n in os.listdir("/proc/self/fd")]
-    opened = [os.readlink(link) for link in links if os.path.islink(link)]
-    return " ".join(maps + [o for o in opened if o.startswith(str(folder))])
 
 
 def make_folder(folder: Path, files: dict[str, int]) -> None:

@@ -12,43 +12,11 @@ from pathlib import Path
 
 import pytest
 from conftest import needs_linux
+from mutants import TESTS, read_mutants
 
 MUTANTS = int(os.environ.get("VKSCHED_MUTANTS", "5000"))
 SEED = os.environ.get("VKSCHED_MUTANTS_SEED", "1")
 PARTS = 4
-TESTS = Path(__file__).parent
-
-
-def read_mutants(first: int, count: int) -> tuple[list[str], int, int, int]:
-    """Returns what went wrong, and how many mutants were read, were refused, and ran.
-
-    A process that ends at a mutant is followed by one that starts behind it.
-    """
-    wrong: list[str] = []
-    loaded = refused = ran = 0
-    end = first + count
-    while first < end:
-        command = [sys.executable, str(TESTS / "fuzz_onnx.py"), "--run", "--seed", SEED]
-        command += ["--first", str(first), "--count", str(end - first)]
-        paths = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
-        env = {**os.environ, "PYTHONPATH": paths, "MALLOC_ARENA_MAX": "2"}
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", env=env, check=False
-        )
-        lines = done.stdout.splitlines()
-        loaded += lines.count("loaded")
-        ran += lines.count("ran well")
-        refused += sum(line.startswith("refused") for line in lines)
-        wrong += [line for line in lines if line.startswith("BAD")]
-        if done.returncode in (0, 1) and f"read up to {end}" in lines:
-            break
-        started = [line for line in lines if line.startswith("mutant")]
-        assert started, f"the process did not start: {done.stderr}"
-        wrong.append(f"{started[-1]}: exit status {done.returncode}, {done.stderr[-300:]}")
-        first = int(started[-1].split()[1]) + 1
-        if len(wrong) > 20:
-            break
-    return wrong, loaded, refused, ran
 
 
 @needs_linux
@@ -56,7 +24,7 @@ def read_mutants(first: int, count: int) -> tuple[list[str], int, int, int]:
 @pytest.mark.parametrize("part", range(PARTS))
 def test_mutants_load_or_are_refused(part: int) -> None:
     first, end = (MUTANTS * p // PARTS for p in (part, part + 1))
-    wrong, loaded, refused, ran = read_mutants(first, end - first)
+    wrong, loaded, refused, ran = read_mutants("fuzz_onnx.py", SEED, first, end - first, "--run")
     assert not wrong, "\n".join(wrong)
     assert loaded + refused == end - first
     assert ran > 0.4 * loaded
@@ -66,7 +34,7 @@ def test_mutants_load_or_are_refused(part: int) -> None:
 @needs_linux
 def test_the_watch_sees_what_it_is_for(tmp_path: Path) -> None:
     code = (
-        "import mmap, os, sys\nfrom pathlib import Path\nfrom fuzz_onnx import Watch, left_behind\n"
+        "import mmap, os, sys\nfrom pathlib import Path\nfrom mutants import Watch, left_behind\n"
         "folder = Path(sys.argv[1])\nwatch = Watch(folder)\nwatch.armed = True\n"
         "(folder / 'in').write_bytes(b'1')\nassert not watch.outside\n"
         "open('/etc/passwd').close()\nassert watch.outside == ['/etc/passwd'], watch.outside\n"

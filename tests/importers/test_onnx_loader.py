@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import mmap
 import os
 import subprocess
@@ -14,8 +13,10 @@ import numpy as np
 import onnx
 import pytest
 from conftest import needs_linux, needs_posix
+from mutants import maps_of
 from onnx import TensorProto, helper, numpy_helper, parser
 
+import vksched.importers.files
 from vksched.errors import ModelFormatError
 from vksched.importers.onnx.read import check, files, tensors, wire
 from vksched.importers.onnx.read.loader import OnnxFile, read_onnx
@@ -51,15 +52,6 @@ def refused(source: object, *parts: str) -> None:
         read_onnx(source)  # type: ignore[arg-type]
     for part in parts:
         assert part in str(caught.value)
-
-
-def maps_of(path: Path) -> int:
-    """Counts this process's maps and descriptors of files in a folder."""
-    gc.collect()
-    maps = Path("/proc/self/maps").read_text().count(str(path))
-    descriptors = [f"/proc/self/fd/{n}" for n in os.listdir("/proc/self/fd")]
-    links = [os.readlink(d) for d in descriptors if os.path.islink(d)]
-    return maps + sum(str(path) in link for link in links)
 
 
 def base_of(array: np.ndarray) -> object:
@@ -192,7 +184,7 @@ def test_many_external_files_do_not_take_all_descriptors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "MAX_MAPS", 1)
-    monkeypatch.setattr(files, "LEAST_MAPPED_BYTES", 0)
+    monkeypatch.setattr(vksched.importers.files, "LEAST_MAPPED_BYTES", 0)
     folder = files.Folder(tmp_path)
     for name in "ab":
         (tmp_path / name).write_bytes(name.encode() * 9)

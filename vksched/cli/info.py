@@ -64,10 +64,10 @@ def info(
     """Tell what a model takes and gives, and where its ops would run; nothing is opened or run."""
     wanted = feeds.parse_places(places)
     with feeds.collected_warnings() as notes:
-        from ..importers import load
+        from ..importers import load_onnx
 
         with feeds.progress_bars(as_json) as progress:
-            model = load(model_file, progress)
+            model = load_onnx(model_file, progress)
         machine, aliases, with_cpu = machine_of(devices, machine_file)
         report = describe(
             model,

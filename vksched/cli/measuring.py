@@ -77,12 +77,12 @@ def _first_stage(
 ) -> list[Graph]:
     """Returns the graph of a model's first stage, if it has one."""
     from ..graph import build_graph
-    from ..importers import load
+    from ..importers import load_onnx
     from ..importers.onnx.example import choose_shapes
     from ..passes import optimize
     from .info import hint_at, lower_model
 
-    model = load(file)
+    model = load_onnx(file)
     sizes = choose_shapes(model, {}, dims, shapes)
     with hint_at(sizes.assumed, feeds.size_options(model, sizes)):
         lowered, _ = lower_model(model, sizes.shapes, {})

@@ -186,12 +186,12 @@ def load_graph(
         if dims or shapes:
             raise click.UsageError("--dim and --shape are for ONNX models.")
         return build_graph(*_with_updates(load_outputs(address)))[0], []
-    from ..importers import load
+    from ..importers import load_onnx
     from ..importers.onnx.example import choose_shapes
     from .info import hint_at, lower_model
 
     with feeds.collected_warnings() as said:
-        model = load(address)
+        model = load_onnx(address)
         sizes = choose_shapes(model, {}, feeds.parse_dims(dims), feeds.parse_shapes(shapes))
         options = feeds.size_options(model, sizes)
         with hint_at(sizes.assumed, options):

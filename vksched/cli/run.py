@@ -93,12 +93,12 @@ def run(
         if aim.policy in ("dynamic", "steal"):
             raise click.UsageError(f"--profile and --policy {aim.policy} exclude each other.")
         feeds.check_folder(profile)
-    from ..importers import load
+    from ..importers import load_onnx
     from ..trace import Recorder
 
     recorder = Recorder()
     with feeds.collected_warnings() as notes, feeds.progress_bars(as_json) as progress:
-        model = load(model_file, progress)
+        model = load_onnx(model_file, progress)
         arrays = feeds.read_arrays(inputs, model)
         sizes = feeds.parse_dims(dims), feeds.parse_shapes(shapes)
         found, given = _inputs(model, arrays, sizes, seed)

@@ -1,31 +1,48 @@
-"""Importers: model files as graphs of vksched ops. All but this file needs the `onnx` extra."""
+"""Importers: model files as graphs of vksched ops. Each format needs an extra: `onnx` or `gguf`."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeGuard
 
 from ..errors import VkschedError
 from ..types import Progress
+from .files import open_model
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from .gguf.model import LanguageModel
     from .onnx.model import Model
 
 
 def load(
     source: str | os.PathLike[str] | bytes | ModelProto, progress: Progress | None = None
-) -> Model:
-    """Reads an ONNX model, whose weights stay in the file until they are used.
+) -> Model | LanguageModel:
+    """Reads an ONNX or a GGUF model, whose weights stay in the file until they are used.
 
-    source: a path, the bytes of a file, or an onnx.ModelProto; external data is only found for a
-        path.
+    source: a path, the bytes of a file, or an onnx.ModelProto; external data, and the other parts
+        of a GGUF model in parts, are only found for a path.
 
     Raises:
-        ModelFormatError: it is no valid model; the message names the node that is wrong.
-        VkschedError: the onnx package is missing.
+        ModelFormatError: it is no valid model; the message names the node, key or tensor that is
+            wrong.
+        VkschedError: the package of the format is missing.
     """
+    if not _is_gguf(source):
+        return load_onnx(source, progress)
+    require_gguf()
+    from .gguf.model import LanguageModel
+    from .gguf.read.loader import read_gguf
+
+    return LanguageModel(read_gguf(source))
+
+
+def load_onnx(
+    source: str | os.PathLike[str] | bytes | ModelProto, progress: Progress | None = None
+) -> Model:
+    """Reads an ONNX model, as `load` does; other files are refused."""
     require_onnx()
     from .onnx.model import Model
     from .onnx.read.loader import read_onnx
@@ -41,3 +58,23 @@ def require_onnx() -> None:
         raise VkschedError(
             '[onnx] expected the onnx package, got none; try pip install "vksched[onnx]"'
         ) from error
+
+
+def require_gguf() -> None:
+    """Raises VkschedError where the gguf package is missing."""
+    try:
+        import gguf  # noqa: F401
+    except ImportError as error:
+        raise VkschedError(
+            '[gguf] expected the gguf package, got none; try pip install "vksched[gguf]"'
+        ) from error
+
+
+def _is_gguf(source: object) -> TypeGuard[str | os.PathLike[str] | bytes]:
+    """Whether a model is read as GGUF: by its first bytes, or as it is called so."""
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return bytes(source[:4]) == b"GGUF"
+    if not isinstance(source, (str, os.PathLike)):
+        return False
+    path = Path(source)
+    return path.suffix == ".gguf" or bytes(open_model(path, "onnx")[:4]) == b"GGUF"

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DTypeError, GraphError, ModelFormatError, dict_text
-from ..importers import load
+from ..importers import load_onnx
 from ..scheduler import Scheduler
 from ..trace import Recorder
 from .binding import IOBinding
@@ -365,7 +365,7 @@ def _load(source: Any, path: str | None) -> Model:
             f"[session] expected a model file at {path!r}, got no such file"
         )
     with translated(loading=True):
-        return load(source)
+        return load_onnx(source)
 
 
 def _close(run: ModelRun, scheduler: Scheduler) -> None:

@@ -1,1 +1,1 @@
-"""GGUF files: language models with their vocabularies and weights."""
+"""GGUF: language models as llama.cpp writes them. Needs the `gguf` extra."""

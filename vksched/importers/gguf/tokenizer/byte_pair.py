@@ -100,7 +100,7 @@ def _build(vocabulary: Vocabulary, merges: list[tuple[str, str]], pre: Pre) -> L
         from tokenizers import Regex, Tokenizer, models, pre_tokenizers
     except ImportError as error:
         raise VkschedError(
-            '[gguf] expected the tokenizers package, got none; try pip install "vksched[llm]"'
+            '[gguf] expected the tokenizers package, got none; try pip install "vksched[gguf]"'
         ) from error
     library = Tokenizer(
         models.BPE(

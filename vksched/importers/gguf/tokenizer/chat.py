@@ -23,7 +23,7 @@ class ChatTemplate:
             from .sandbox import compile_template
         except ImportError as error:
             raise VkschedError(
-                '[gguf] expected the jinja2 package, got none; try pip install "vksched[llm]"'
+                '[gguf] expected the jinja2 package, got none; try pip install "vksched[gguf]"'
             ) from error
         self.source = source
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}

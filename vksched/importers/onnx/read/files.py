@@ -1,5 +1,5 @@
-"""Opens a model file and the external data beside it: regular files only, mapped, and for external
-data never one outside the model's folder, whatever the model says.
+"""Opens the external data beside a model file: never a file outside the model's folder, whatever
+the model says.
 
 Where a path leads is decided by the opening itself: every part of it is opened from the folder
 before it and without following links, so nothing can be exchanged between check and use. Windows
@@ -9,21 +9,17 @@ cannot open from a folder: there every part is looked at before and after the op
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import stat
 from contextlib import ExitStack
 from pathlib import Path
 
 from ....errors import ModelFormatError
+from ...files import FLAGS, content_of, opened
 
 MAX_MAPS = 256
 """A map holds a file descriptor, of which a process has some 1,000; files beyond are read."""
-LEAST_MAPPED_BYTES = 1 << 16
-"""Files up to this size are read, not mapped."""
 
-_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)  # opening a fifo does not wait then
-_FLAGS |= getattr(os, "O_BINARY", 0)  # Windows would change the ends of lines
 _FROM_FOLDERS = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
 _JUNCTION = 0xA0000003
 """Windows' mark of a folder that leads elsewhere."""
@@ -72,7 +68,8 @@ class Folder:
         try:
             with ExitStack() as stack:
                 file = _opened_below(stack, self._path, parts)
-                return _content(file, location, where, len(self._files) < MAX_MAPS)
+                mapped = len(self._files) < MAX_MAPS
+                return content_of(file, location, f"[onnx] {where}", mapped)
         except OSError as error:
             link = error.errno in (errno.ELOOP, errno.ENOTDIR)
             raise ModelFormatError(
@@ -95,30 +92,13 @@ def parts_of(location: str, windows: bool = os.sep == "\\") -> list[str] | None:
     return parts or ["."]
 
 
-def open_model(path: Path) -> memoryview:
-    """Returns the bytes of a model file, mapped.
-
-    Raises:
-        ModelFormatError: there is none, or it is not a regular file.
-    """
-    try:
-        with ExitStack() as stack:
-            file = _opened(stack, path, _FLAGS, None)
-            return _content(file, str(path), "model", True)
-    except (OSError, ValueError) as error:
-        said = error.strerror if isinstance(error, OSError) else error
-        raise ModelFormatError(
-            f"[onnx] expected a model file at {str(path)!r}, got {said}"
-        ) from None
-
-
 def _opened_below(stack: ExitStack, folder: Path, parts: list[str]) -> int:
     if not _FROM_FOLDERS:
         return _opened_and_looked_at(stack, folder, parts)
-    at = _opened(stack, folder, _FLAGS | os.O_DIRECTORY, None)
+    at = opened(stack, folder, FLAGS | os.O_DIRECTORY, None)
     for part in parts[:-1]:
-        at = _opened(stack, part, _FLAGS | os.O_DIRECTORY | os.O_NOFOLLOW, at)
-    return _opened(stack, parts[-1], _FLAGS | os.O_NOFOLLOW, at)
+        at = opened(stack, part, FLAGS | os.O_DIRECTORY | os.O_NOFOLLOW, at)
+    return opened(stack, parts[-1], FLAGS | os.O_NOFOLLOW, at)
 
 
 def _opened_and_looked_at(stack: ExitStack, folder: Path, parts: list[str]) -> int:
@@ -132,25 +112,7 @@ def _opened_and_looked_at(stack: ExitStack, folder: Path, parts: list[str]) -> i
         return about
 
     look()
-    file = _opened(stack, ends[-1], _FLAGS, None)
+    file = opened(stack, ends[-1], FLAGS, None)
     if not os.path.samestat(look(), os.fstat(file)):
         raise OSError(errno.ELOOP, "a link")
     return file
-
-
-def _opened(stack: ExitStack, path: Path | str, flags: int, folder: int | None) -> int:
-    file = os.open(path, flags) if folder is None else os.open(path, flags, dir_fd=folder)
-    stack.callback(os.close, file)
-    return file
-
-
-def _content(file: int, name: str, where: str, mapped: bool) -> memoryview:
-    about = os.fstat(file)
-    if not stat.S_ISREG(about.st_mode):
-        raise ModelFormatError(
-            f"[onnx] {where}: expected a regular file, got something else at {name!r}"
-        )
-    if mapped and about.st_size > LEAST_MAPPED_BYTES:
-        return memoryview(mmap.mmap(file, about.st_size, access=mmap.ACCESS_READ))
-    with open(file, "rb", closefd=False) as stream:
-        return memoryview(stream.read(about.st_size))

@@ -21,9 +21,10 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from ....errors import ModelFormatError, NotOnnx
 from ....types import NDArray, Progress
+from ...files import open_model
 from ..nodes.bodies import LocalFunction, find_functions
 from .check import check_model
-from .files import Folder, open_model
+from .files import Folder
 from .infer import check_inference
 from .local_functions import inline_functions
 from .tensors import TensorReader, text
@@ -106,7 +107,7 @@ def _content(source: Source) -> memoryview:
             ) from None
     if isinstance(source, (bytes, bytearray, memoryview)):
         return memoryview(source).cast("B").toreadonly()
-    return open_model(Path(source))
+    return open_model(Path(source), "onnx")
 
 
 def _arrays(

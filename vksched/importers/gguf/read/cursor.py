@@ -1,0 +1,102 @@
+"""Cursor: numbers and strings of a file, one after another, and none behind its end."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+
+from ....errors import ModelFormatError
+from ....types import NDArray
+
+_LENGTH = struct.Struct("<Q")
+
+
+class Cursor:
+    """Reads a file from front to back. All numbers are little-endian.
+
+    data: the whole file. at: how many bytes are read so far.
+    """
+
+    def __init__(self, data: memoryview) -> None:
+        self.data = data
+        self.at = 0
+
+    @property
+    def left(self) -> int:
+        """How many bytes are not read yet."""
+        return len(self.data) - self.at
+
+    def take(self, size: int, what: str) -> memoryview:
+        """Returns the next bytes.
+
+        Raises:
+            ModelFormatError: the file ends before.
+        """
+        if size > self.left:
+            raise ModelFormatError(
+                f"[gguf] {what}: expected {size} bytes from byte {self.at}, got a file of "
+                f"{len(self.data)} bytes; try to get it again, as it is cut off or damaged"
+            )
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+    def number(self, code: str, what: str) -> Any:
+        """Returns a number. code: as in Python's struct: "I", "Q", "f"."""
+        layout = struct.Struct(f"<{code}")
+        return layout.unpack(self.take(layout.size, what))[0]
+
+    def numbers(self, dtype: str, count: int, what: str) -> NDArray:
+        """Returns numbers as a read-only view of the file."""
+        wanted = np.dtype(dtype).newbyteorder("<")
+        return np.frombuffer(self.take(count * wanted.itemsize, what), wanted)
+
+    def count(self, least_bytes: int, most: int, what: str) -> int:
+        """Returns a number of things that follow.
+
+        least_bytes: each of them takes so many bytes at least. most: so many are taken.
+
+        Raises:
+            ModelFormatError: there are more than that, or than the rest of the file can hold.
+        """
+        found = int(self.number("Q", what))
+        if found > min(most, self.left // least_bytes):
+            raise ModelFormatError(
+                f"[gguf] {what}: expected at most {min(most, self.left // least_bytes)} with "
+                f"{self.left} bytes left of the file, got {found}; the file is cut off or damaged"
+            )
+        return found
+
+    def name(self, most_bytes: int, what: str) -> str:
+        """Returns a string of UTF-8.
+
+        Raises:
+            ModelFormatError: it is empty, longer, or no UTF-8.
+        """
+        size = self.count(1, most_bytes, f"{what}, length of its name")
+        raw = bytes(self.take(size, what))
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError:
+            text = ""
+        if not text:
+            raise ModelFormatError(f"[gguf] {what}: expected a name in UTF-8, got {raw[:40]!r}")
+        return text
+
+    def texts(self, count: int, what: str) -> list[str]:
+        """Returns strings. Bytes that are no UTF-8 come as `surrogateescape` makes them: pieces of
+        a vocabulary may be parts of a letter.
+        """
+        out, data, at, end = [], self.data, self.at, len(self.data)
+        for number in range(count):
+            start = at + _LENGTH.size
+            at = start + (_LENGTH.unpack_from(data, at)[0] if start <= end else 0)
+            if at > end:
+                raise ModelFormatError(
+                    f"[gguf] {what}: expected {count} strings, got {number} and one that ends "
+                    f"behind byte {end}, the last of the file; it is cut off or damaged"
+                )
+            out.append(str(data[start:at], "utf-8", "surrogateescape"))
+        self.at = at
+        return out

@@ -1,0 +1,205 @@
+"""Reads a GGUF file, or all parts of a model that was split, as a GgufFile.
+
+    "GGUF" | version | count of tensors | count of keys | metadata | what tensors there are | data
+
+Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. A file is not trusted: whatever
+is wrong is a ModelFormatError that names the key or tensor, before anything is made of it. Weights
+stay in the file, which is mapped and must not be changed while its tensors live.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from reprlib import repr as shortened
+from types import MappingProxyType
+from typing import TypeGuard
+
+from gguf.constants import GGUF_DEFAULT_ALIGNMENT, Keys
+
+from ....errors import ModelFormatError
+from ...files import open_model
+from .cursor import Cursor
+from .limits import MAX_ALIGNMENT, MAX_KEYS, MAX_PARTS, MAX_TENSORS
+from .metadata import LEAST_KEY_BYTES, Value, read_metadata
+from .tensors import LEAST_INFO_BYTES, GgufTensor, read_tensors
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+_PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
+
+Source = str | os.PathLike[str] | bytes
+
+
+@dataclass(frozen=True, eq=False)
+class GgufFile:
+    """A checked file, or all parts of one.
+
+    metadata: that of the first part. tensors: those of all parts, by name, in the order of the
+    file. parts: the paths; none of bytes. file_bytes: of all parts.
+    """
+
+    version: int
+    metadata: Mapping[str, Value]
+    tensors: Mapping[str, GgufTensor]
+    parts: tuple[Path, ...]
+    file_bytes: int
+
+    @property
+    def path(self) -> Path | None:
+        """The first part."""
+        return self.parts[0] if self.parts else None
+
+
+@dataclass(frozen=True)
+class _Part:
+    version: int
+    metadata: dict[str, Value]
+    tensors: dict[str, GgufTensor]
+    file_bytes: int
+
+
+def read_gguf(source: Source) -> GgufFile:
+    """Reads and checks a model.
+
+    source: the bytes of a file, or its path; for a model in parts the path of any of them.
+
+    Raises:
+        ModelFormatError: a file cannot be read, or is not valid.
+    """
+    try:
+        return _read(source)
+    except ModelFormatError as error:
+        failure = str(error)
+    # A new error, as the frames of the old one would keep the file mapped.
+    raise ModelFormatError(failure)
+
+
+def _read(source: Source) -> GgufFile:
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        found = _read_part(memoryview(source).cast("B").toreadonly())
+        if _split_number(found, Keys.Split.LLM_KV_SPLIT_COUNT, 1) > 1:
+            raise ModelFormatError(
+                "[gguf] expected a whole model, got the bytes of a part of one; try its path"
+            )
+        return _joined([found], ())
+    path = Path(source).absolute()
+    found = _read_part(open_model(path, "gguf"))
+    count = _split_number(found, Keys.Split.LLM_KV_SPLIT_COUNT, 1)
+    if count <= 1:
+        return _joined([found], (path,))
+    paths = _paths_of_parts(path, count)
+    parts = [found if p == path else _read_part(open_model(p, "gguf")) for p in paths]
+    for number, (part, place) in enumerate(zip(parts, paths, strict=True)):
+        _check_part(part, place.name, number, count)
+    return _joined(parts, tuple(paths))
+
+
+def _read_part(data: memoryview) -> _Part:
+    cursor = Cursor(data)
+    version = _read_version(cursor)
+    tensors = cursor.count(LEAST_INFO_BYTES, MAX_TENSORS, "count of tensors")
+    keys = cursor.count(LEAST_KEY_BYTES, MAX_KEYS, "count of keys")
+    metadata = read_metadata(cursor, keys)
+    alignment = metadata.get(Keys.General.ALIGNMENT, GGUF_DEFAULT_ALIGNMENT)
+    if not _is_whole(alignment, MAX_ALIGNMENT) or alignment & (alignment - 1) or not alignment:
+        raise ModelFormatError(
+            f"[gguf] key {Keys.General.ALIGNMENT!r}: expected a power of two up to "
+            f"{MAX_ALIGNMENT}, got {shortened(alignment)}"
+        )
+    return _Part(version, metadata, read_tensors(cursor, tensors, alignment), len(data))
+
+
+def _read_version(cursor: Cursor) -> int:
+    begin = bytes(cursor.data[: len(MAGIC)])
+    if begin != MAGIC:
+        raise ModelFormatError(f"[gguf] expected a file that begins with {MAGIC!r}, got {begin!r}")
+    cursor.take(len(MAGIC), "header")
+    version = int(cursor.number("I", "version"))
+    if version and not version & 0xFFFF:
+        raise ModelFormatError(
+            "[gguf] expected a little-endian file, got a big-endian one; try to convert the model "
+            "again, without --bigendian"
+        )
+    if version not in VERSIONS:
+        raise ModelFormatError(
+            f"[gguf] expected version 2 or 3 of the format, got {version}; try to convert the "
+            "model again"
+        )
+    return version
+
+
+# -- parts ---------------------------------------------------------------------------------------
+
+
+def _split_number(part: _Part, key: str, default: int) -> int:
+    """Returns a number of a model in parts, `default` of another one."""
+    value = part.metadata.get(key, default)
+    if not _is_whole(value, MAX_TENSORS):
+        raise ModelFormatError(
+            f"[gguf] key {key!r}: expected a number of 0 to {MAX_TENSORS}, got {shortened(value)}"
+        )
+    return value
+
+
+def _paths_of_parts(path: Path, count: int) -> list[Path]:
+    named = _PART.fullmatch(path.name)
+    if named is None or int(named[3]) != count or not 1 <= int(named[2]) <= count:
+        raise ModelFormatError(
+            f"[gguf] expected a part of {count} with a name such as model-00001-of-{count:05}.gguf"
+            f", got {path.name!r}; try to give all parts the names that they were made with"
+        )
+    if count > MAX_PARTS:
+        raise ModelFormatError(f"[gguf] expected a model of at most {MAX_PARTS} parts, got {count}")
+    return [path.with_name(f"{named[1]}-{n:05}-of-{count:05}.gguf") for n in range(1, count + 1)]
+
+
+def _check_part(part: _Part, name: str, number: int, count: int) -> None:
+    """Raises ModelFormatError where a file is another part than its name says."""
+    for key, wanted in (
+        (Keys.Split.LLM_KV_SPLIT_NO, number),
+        (Keys.Split.LLM_KV_SPLIT_COUNT, count),
+    ):
+        found = part.metadata.get(key)
+        if not _is_whole(found, MAX_PARTS) or found != wanted:
+            raise ModelFormatError(
+                f"[gguf] {name}: expected {wanted} as {key!r}, got {shortened(found)}; try to "
+                "get this part again"
+            )
+
+
+def _joined(parts: list[_Part], paths: tuple[Path, ...]) -> GgufFile:
+    first, tensors = parts[0], dict[str, GgufTensor]()
+    for number, part in enumerate(parts):
+        if part.version != first.version:
+            raise ModelFormatError(
+                f"[gguf] {paths[number].name}: expected version {first.version} of the format as "
+                f"in the first part, got {part.version}"
+            )
+        for name, tensor in part.tensors.items():
+            if name in tensors:
+                raise ModelFormatError(
+                    f"[gguf] {paths[number].name}: expected each tensor in one part, got {name!r} "
+                    "in two"
+                )
+            tensors[name] = tensor
+    wanted = _split_number(first, Keys.Split.LLM_KV_SPLIT_TENSORS_COUNT, len(tensors))
+    if wanted != len(tensors):
+        raise ModelFormatError(
+            f"[gguf] expected {wanted} tensors in all parts, as the first one says, got "
+            f"{len(tensors)}; the parts are not of one model"
+        )
+    return GgufFile(
+        first.version,
+        MappingProxyType(first.metadata),
+        MappingProxyType(tensors),
+        paths,
+        sum(part.file_bytes for part in parts),
+    )
+
+
+def _is_whole(value: object, most: int) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most

@@ -1,0 +1,153 @@
+"""What a GGUF file says of its tensors, and the part of the file that each of them is.
+
+    for each:  name | rank | sizes, the innermost first | type | offset        then, aligned: data
+
+An element type has blocks: so many elements of a row in so many bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
+from ....errors import ModelFormatError
+from ....types import NDArray, Shape
+from .cursor import Cursor
+from .dequantize import dequantize
+from .limits import MAX_NAME_BYTES, MAX_RANK
+
+LEAST_INFO_BYTES = 8 + 1 + 4 + 4 + 8
+"""Of what is said of a tensor."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class GgufTensor:
+    """A tensor of a file, as it lies there.
+
+    shape: as numpy has it, the innermost axis last. type: the element type as ggml names it,
+    "Q4_K". data: the bytes, a read-only view of the file.
+    """
+
+    name: str
+    shape: Shape
+    type: str
+    data: memoryview
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes in the file."""
+        return len(self.data)
+
+    def __repr__(self) -> str:
+        return f"<GgufTensor {self.name}: {self.type} {self.shape}, {self.nbytes} bytes>"
+
+    def to_numpy(self) -> NDArray:
+        """Returns the elements as float32: a view of the file where they are that, else new.
+
+        Raises:
+            ModelFormatError: the type is none of weights.
+        """
+        return dequantize(self.name, self.type, self.shape, self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class _Info:
+    name: str
+    shape: Shape
+    type: GGMLQuantizationType
+    start: int
+    """Counted from where data begins."""
+    size_bytes: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size_bytes
+
+
+def read_tensors(cursor: Cursor, count: int, alignment: int) -> dict[str, GgufTensor]:
+    """Returns the tensors of a file by name.
+
+    Raises:
+        ModelFormatError: a name comes twice, a type is unknown, sizes are no blocks, or data is not
+            within the file, not aligned, or shared.
+    """
+    infos: dict[str, _Info] = {}
+    for number in range(count):
+        info = _read_info(cursor, f"tensor {number}", alignment)
+        if info.name in infos:
+            raise ModelFormatError(
+                f"[gguf] tensor {number}: expected each name once, got {info.name!r} again"
+            )
+        infos[info.name] = info
+    begin = -(-cursor.at // alignment) * alignment
+    _check_places(list(infos.values()), len(cursor.data) - begin)
+    return {
+        info.name: GgufTensor(
+            info.name,
+            info.shape,
+            info.type.name,
+            cursor.data[begin + info.start : begin + info.end].toreadonly(),
+        )
+        for info in infos.values()
+    }
+
+
+def _read_info(cursor: Cursor, what: str, alignment: int) -> _Info:
+    name = cursor.name(MAX_NAME_BYTES, what)
+    what = f"tensor {name!r}"
+    rank = cursor.number("I", f"{what}, rank")
+    if not 1 <= rank <= MAX_RANK:
+        raise ModelFormatError(f"[gguf] {what}: expected a rank of 1 to {MAX_RANK}, got {rank}")
+    shape = tuple(cursor.numbers("u8", rank, f"{what}, sizes").tolist()[::-1])
+    if 0 in shape:
+        raise ModelFormatError(f"[gguf] {what}: expected sizes of 1 or more, got {shape}")
+    kind = _type(cursor.number("I", f"{what}, type"), what)
+    elements, block_bytes = GGML_QUANT_SIZES[kind]
+    if shape[-1] % elements:
+        raise ModelFormatError(
+            f"[gguf] {what}: expected rows of whole blocks of {elements} elements of {kind.name}, "
+            f"got shape {shape}"
+        )
+    start = cursor.number("Q", f"{what}, offset")
+    if start % alignment:
+        raise ModelFormatError(
+            f"[gguf] {what}: expected an offset that is a multiple of {alignment}, got {start}"
+        )
+    return _Info(name, shape, kind, start, math.prod(shape) // elements * block_bytes)
+
+
+def _type(number: int, what: str) -> GGMLQuantizationType:
+    try:
+        kind = GGMLQuantizationType(number)
+    except ValueError:
+        raise ModelFormatError(
+            f"[gguf] {what}: expected an element type that the gguf package knows, got number "
+            f"{number}; try a newer gguf package, or another file of this model"
+        ) from None
+    return kind
+
+
+def _check_places(infos: list[_Info], data_bytes: int) -> None:
+    """Raises ModelFormatError where tensors lie outside the file or on each other."""
+    before: _Info | None = None
+    for info in sorted(infos, key=lambda info: info.start):
+        if info.end > data_bytes:
+            raise ModelFormatError(
+                f"[gguf] tensor {info.name!r}: expected {info.size_bytes} bytes of "
+                f"{info.type.name} {info.shape} from byte {info.start} of the data, got a file "
+                f"with {max(0, data_bytes)} bytes of data; try to get it again, as it is cut off "
+                "or damaged"
+            )
+        if before is not None and info.start < before.end:
+            raise ModelFormatError(
+                f"[gguf] tensor {info.name!r}: expected data of its own, got some that is also of "
+                f"{before.name!r}"
+            )
+        before = info
