@@ -1,0 +1,233 @@
+"""Logits of language models from GGUF files, on every set of devices, equal those of numpy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Scheds
+from gguf_files import Draft, Key, ValueType
+from gguf_models import Tiny, logits_of, write
+
+import vksched as vs
+from vksched.errors import GraphError, ModelFormatError, ShapeError
+from vksched.importers.gguf.model import LanguageModel
+
+LLAMA = Tiny()
+QWEN2 = Tiny("qwen2", biases=True)
+QWEN3 = Tiny("qwen3", head_norms=True, tied=True, head_size=64, turned=64)
+MODELS = {
+    "llama F32": LLAMA,
+    "llama F16 tied": Tiny(kind="F16", tied=True),
+    "llama Q8_0": Tiny(kind="Q8_0"),
+    "llama Q4_K, Llama 3.1's positions": Tiny(kind="Q4_K", slowed=True, base=500000.0),
+    "llama, few turned, linear": Tiny(turned=16, linear=4.0, kv_heads=8),
+    "llama, wide heads": Tiny(heads=4, kv_heads=1, head_size=96, turned=96, layers=1),
+    "llama with biases": Tiny(biases=True, layers=1),
+    "qwen2 F32": QWEN2,
+    "qwen2 Q5_0": replace(QWEN2, kind="Q5_0"),
+    "qwen3 F32": QWEN3,
+    "qwen3 Q4_0": replace(QWEN3, kind="Q4_0", tied=False),
+}
+
+
+def loaded(path: Path) -> LanguageModel:
+    model = vs.load(path)
+    assert isinstance(model, LanguageModel)
+    return model
+
+
+def made(tiny: Tiny, folder: Path, seed: int = 0) -> LanguageModel:
+    path = folder / "tiny.gguf"
+    write(tiny, path, np.random.default_rng(seed))
+    return loaded(path)
+
+
+def compare(tiny: Tiny, sched: vs.Scheduler, folder: Path) -> None:
+    """Asserts that logits of two texts are those of numpy."""
+    rng = np.random.default_rng(tiny.layers)
+    weights = write(tiny, folder / "tiny.gguf", rng)
+    model = loaded(folder / "tiny.gguf")
+    ids = rng.integers(0, tiny.vocabulary, (2, 11), np.int32)
+    wanted = np.stack([logits_of(tiny, weights, row) for row in ids])
+    got = sched.compile(model.logits(vs.input("ids", (2, 11), "int32")))(ids=ids)
+    assert wanted.std() > 0.5
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_equal_those_of_numpy(name: str, tmp_path: Path) -> None:
+    with vs.Scheduler(["cpu"]) as sched:
+        compare(MODELS[name], sched, tmp_path)
+
+
+@pytest.mark.fewer_sets
+@pytest.mark.parametrize("name", ["llama Q4_K, Llama 3.1's positions", "qwen2 Q5_0", "qwen3 F32"])
+def test_so_they_do_on_devices(name: str, scheds: Scheds, tmp_path: Path) -> None:
+    compare(replace(MODELS[name], layers=1), scheds[0], tmp_path)
+
+
+@pytest.mark.fewer_sets
+@pytest.mark.parametrize("tiny", [LLAMA, QWEN3], ids=["llama", "qwen3"])
+def test_positions_may_be_given(tiny: Tiny, scheds: Scheds, tmp_path: Path) -> None:
+    model = made(replace(tiny, layers=1), tmp_path)
+    ids = np.arange(10, dtype=np.int32).reshape(2, 5)
+    places = vs.input("places", (2, 5), "int32")
+    given = vs.input("ids", (2, 5), "int32")
+    outputs = {"given": model.logits(given, places), "plain": model.logits(given)}
+    run = scheds[0].compile(outputs)
+    got = run(ids=ids, places=np.tile(np.arange(5, dtype=np.int32), (2, 1)))
+    np.testing.assert_allclose(got["given"], got["plain"], rtol=1e-4, atol=1e-5)
+    # Only distances count, and within a text alone.
+    moved = run(ids=ids, places=np.arange(5, dtype=np.int32) + np.int32([[3], [40]]))
+    np.testing.assert_allclose(moved["given"], got["plain"], rtol=2e-3, atol=2e-4)
+    wide = run(ids=ids, places=np.tile(2 * np.arange(5, dtype=np.int32), (2, 1)))
+    assert np.abs(wide["given"] - got["plain"]).max() > 0.01
+
+
+def test_two_graphs_share_weights_and_layers_have_names(tmp_path: Path) -> None:
+    model = made(LLAMA, tmp_path)
+    with vs.scope("llm"):
+        graphs = [vs.build_graph(model.logits(vs.input("ids", (1, n), "int32")))[0] for n in (3, 4)]
+    weights = [[n for n in g.nodes if n.op == "weight"] for g in graphs]
+    assert [n.name for n in weights[0]] == [n.name for n in weights[1]]
+    assert {n.name for n in weights[0]} == set(model.file.tensors)
+    assert any(n.name.startswith("llm.blk.1.") and n.op == "attention" for n in graphs[0].nodes)
+
+
+def test_a_model_tells_its_sizes(tmp_path: Path) -> None:
+    model = made(replace(QWEN3, kind="Q8_0"), tmp_path)
+    hyper = model.hyper
+    assert (model.name, model.architecture) == ("tiny", "qwen3")
+    assert (hyper.layers, hyper.width, hyper.vocabulary, hyper.context) == (2, 256, 61, 64)
+    assert (hyper.heads, hyper.kv_heads, hyper.key_length) == ((8, 8), (2, 2), 64)
+    assert (hyper.rope.base, hyper.rope.dims, hyper.rope.scaling) == (10000, 64, "none")
+    assert model.parameters == sum(t.size for t in model.file.tensors.values()) > 1_000_000
+    assert model.parameter_bytes < 1.2 * model.parameters
+
+
+# What is refused
+
+
+def changed(draft: Draft, name: str, kind: ValueType | None, given: object = None) -> Draft:
+    """Returns a file with another value of a key, or without it."""
+    kept = replace(draft, keys=tuple(key for key in draft.keys if key.name != name))
+    inner = ValueType.INT32 if kind == ValueType.ARRAY else None
+    return kept if kind is None else kept.with_key(name, kind, given, inner)
+
+
+def sized(architecture: str = "llama") -> Draft:
+    draft = Draft().with_key("general.architecture", ValueType.STRING, architecture)
+    for name, number in (
+        ("block_count", 2),
+        ("context_length", 64),
+        ("embedding_length", 32),
+        ("attention.head_count", 4),
+        ("vocab_size", 7),
+    ):
+        draft = draft.with_key(f"{architecture}.{name}", ValueType.UINT32, number)
+    eps = f"{architecture}.attention.layer_norm_rms_epsilon"
+    return draft.with_key(eps, ValueType.FLOAT32, 1e-5)
+
+
+def hyper_of(draft: Draft) -> object:
+    model = vs.load(draft.packed())
+    assert isinstance(model, LanguageModel)
+    return model.hyper
+
+
+def test_numbers_may_differ_from_layer_to_layer() -> None:
+    draft = changed(sized(), "llama.attention.head_count", ValueType.ARRAY, [4, 2])
+    hyper = hyper_of(draft)
+    assert (hyper.heads, hyper.kv_heads, hyper.key_length) == ((4, 2), (4, 2), 8)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "given", "parts"),
+    [
+        ("general.architecture", None, None, ("'general.architecture'", "got None")),
+        ("llama.block_count", None, None, ("key 'llama.block_count'", "architecture 'llama'")),
+        ("llama.block_count", ValueType.UINT32, 1 << 31, ("whole number of 1 to 4096",)),
+        ("llama.block_count", ValueType.BOOL, True, ("got True",)),
+        ("llama.block_count", ValueType.ARRAY, [2, 2], ("'llama.block_count'", "array")),
+        ("llama.embedding_length", ValueType.INT32, -1, ("'llama.embedding_length'", "got -1")),
+        ("llama.attention.head_count", ValueType.ARRAY, [4, 4, 4], ("2 whole numbers",)),
+        ("llama.attention.head_count", ValueType.ARRAY, [4, -4], ("2 whole numbers", "-4")),
+        ("llama.attention.head_count", ValueType.UINT32, 0, ("whole number of 1 to",)),
+        ("llama.attention.head_count", ValueType.STRING, "4", ("got '4'",)),
+        ("llama.vocab_size", None, None, ("'llama.vocab_size'", "got none")),
+        ("llama.rope.freq_base", ValueType.FLOAT32, float("nan"), ("a number over 0", "nan")),
+        ("llama.rope.scaling.type", ValueType.UINT8, 1, ("a word", "got 1")),
+        (
+            *("llama.attention.layer_norm_rms_epsilon", None, None),
+            ("'llama.attention.layer_norm_epsilon'",),
+        ),
+    ],
+)
+def test_wrong_keys_are_named(
+    name: str, kind: ValueType | None, given: object, parts: tuple[str, ...]
+) -> None:
+    with pytest.raises(ModelFormatError) as caught:
+        hyper_of(changed(sized(), name, kind, given))
+    for part in ("[gguf] ", *parts):
+        assert part in str(caught.value)
+
+
+IDS = vs.input("ids", (1, 4), "int32")
+
+
+def refused(model: LanguageModel, *parts: str) -> None:
+    with pytest.raises(ModelFormatError) as caught:
+        model.logits(IDS)
+    for part in ("[gguf] ", *parts):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("tiny", "parts"),
+    [
+        (Tiny("mamba9"), ("one of the architectures llama, ", "got 'mamba9'")),
+        (Tiny("qwen2"), ("a tensor 'blk.0.attn_q.bias' of shape (256,), got none",)),
+        (Tiny("qwen3"), ("'blk.0.attn_q_norm.weight' of shape (32,)",)),
+        (Tiny(head_norms=True), ("uses, got also 'blk.0.attn_q_norm.weight'", "and 1 more")),
+    ],
+)
+def test_tensors_that_are_missing_or_unknown_are_named(
+    tiny: Tiny, parts: tuple[str, ...], tmp_path: Path
+) -> None:
+    refused(made(tiny, tmp_path), *parts)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "given", "parts"),
+    [
+        ("llama.expert_count", ValueType.UINT32, 8, ("expert_count", "expected 0, got 8")),
+        ("llama.rope.scaling.type", ValueType.STRING, "yarn", ("none or linear", "got 'yarn'")),
+        ("llama.rope.dimension_count", ValueType.UINT32, 7, ("even number", "with 7")),
+        ("llama.vocab_size", ValueType.UINT32, 9, ("'token_embd.weight' of shape (9, 32)",)),
+    ],
+)
+def test_what_an_architecture_does_not_know_is_refused(
+    name: str, kind: ValueType, given: object, parts: tuple[str, ...]
+) -> None:
+    draft = sized().with_tensor("token_embd.weight", (7, 32), 0, bytes(7 * 32 * 4))  # type: ignore[arg-type]
+    model = vs.load(changed(draft, name, kind, given).packed())
+    assert isinstance(model, LanguageModel)
+    refused(model, *parts)
+
+
+def test_ids_are_a_batch_of_tokens(tmp_path: Path) -> None:
+    model = made(LLAMA, tmp_path)
+    for shape, dtype in (((4,), "int32"), ((1, 65), "int32"), ((1, 4), "float32")):
+        with pytest.raises(ShapeError, match=r"ids \(b, n\) of int32, n at most 64"):
+            model.logits(vs.input("ids", shape, dtype))
+    with vs.Scheduler(["cpu"]) as sched, pytest.raises(GraphError, match="try its tensors: "):
+        sched.compile(model)
+
+
+def test_a_name_that_is_no_text_is_that_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(Draft((Key("general.name", ValueType.UINT8, b"\1"),)).packed())
+    assert loaded(path).name == "m"

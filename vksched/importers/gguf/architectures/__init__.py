@@ -1,0 +1,27 @@
+"""Architectures: how each family of language models computes logits, one short file each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ....errors import ModelFormatError
+from .decoder import Decoder
+from .llama import LLAMA
+from .qwen import QWEN2, QWEN3
+
+KNOWN: Mapping[str, Decoder] = {"llama": LLAMA, "qwen2": QWEN2, "qwen3": QWEN3}
+"""By the name that files have for them."""
+
+
+def architecture(name: str) -> Decoder:
+    """Returns how models of an architecture compute.
+
+    Raises:
+        ModelFormatError: it is not known.
+    """
+    if name not in KNOWN:
+        raise ModelFormatError(
+            f"[gguf] expected one of the architectures {', '.join(KNOWN)}, got {name!r}; "
+            "`vksched info` tells what is in the file"
+        )
+    return KNOWN[name]

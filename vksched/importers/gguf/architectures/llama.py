@@ -1,0 +1,10 @@
+"""llama, and what is the same network under its name: Mistral, TinyLlama, SmolLM.
+
+Source: https://arxiv.org/abs/2302.13971
+"""
+
+from __future__ import annotations
+
+from .decoder import Decoder
+
+LLAMA = Decoder(interleaved=True)
