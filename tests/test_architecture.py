@@ -50,7 +50,13 @@ FAMILIES = [
 """Of ops: each family builds on those before it."""
 ROOMS = {
     "importers": [("base", "files"), ("onnx", "gguf")],
-    "importers/gguf": [("read", "tokenizer"), ("hyper",), ("weights",), ("architectures",), ("model",)],
+    "importers/gguf": [
+        ("read", "tokenizer"),
+        ("hyper",),
+        ("weights",),
+        ("architectures",),
+        ("model",),
+    ],
     "importers/onnx": [("nodes",), ("rules",), ("read", "lower"), ("model",), ("example",)],
     "plan": [
         ("value", "names", "words"),

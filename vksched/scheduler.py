@@ -228,14 +228,15 @@ class Scheduler:
         more: object,
     ) -> ModelRun:
         """Returns what compiles a model for the shapes of its calls; now where all are fixed."""
+        if outputs.format != "onnx":
+            raise GraphError(
+                f"[compile] expected tensors or an ONNX model, got {outputs!r}; try its tensors: "
+                'model.logits(vs.input("ids", (1, 8), "int32"))'
+            )
         from .importers.onnx.model import Model  # needs the onnx package, which is an extra
         from .models.run import ModelRun
 
-        if not isinstance(outputs, Model):
-            raise GraphError(
-                f"[compile] expected tensors or an ONNX model, got {outputs!r}; try its tensors: "
-                "model.logits(vs.input('ids', (1, 8), 'int32'))"
-            )
+        assert isinstance(outputs, Model)
         if more:
             raise GraphError("[compile] expected a model without updates and observe")
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import resource
 import signal
 import sys
@@ -31,6 +32,7 @@ CORPUS = {"all": all_kinds(), "part": part(0, 2, 3, ["a", "b"]), "one": part(0, 
 def read(path: Path) -> str:
     """Reads one file and all that is in it; returns how that ended."""
     import vksched as vs
+    from vksched.cli.language import describe_language_model
     from vksched.errors import ModelFormatError
 
     try:
@@ -39,6 +41,7 @@ def read(path: Path) -> str:
         if any(word in str(error) for word in NO_MEMORY):
             raise
         return f"refused {error}"[:300]
+    json.dumps(describe_language_model(model))  # type: ignore[arg-type]
     for tensor in model.file.tensors.values():  # type: ignore[union-attr]
         try:
             tensor.to_numpy()

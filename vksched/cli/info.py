@@ -1,4 +1,4 @@
-"""`vksched info`: what an ONNX model is, and what would run where, with nothing allocated."""
+"""`vksched info`: what a model is, and what would run where, with nothing allocated."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from ..errors import DeviceError, VkschedError
 from . import feeds
 from .aims import DEFAULT, Aim, aim_options
+from .language import show_language_model
 from .machines import machine_of, machine_option
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ MOST_BODIES, MOST_OPS = 40, 6
 
 
 @click.command()
-@feeds.model_argument
+@click.argument("model_file", metavar="MODEL.onnx|MODEL.gguf")
 @feeds.devices_option
 @machine_option
 @aim_options
@@ -50,7 +52,9 @@ MOST_BODIES, MOST_OPS = 40, 6
 @feeds.shape_option
 @feeds.input_option
 @click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
+@click.pass_context
 def info(
+    context: click.Context,
     model_file: str,
     devices: str | None,
     machine_file: str | None,
@@ -61,11 +65,18 @@ def info(
     as_json: bool,
     aim: Aim,
 ) -> None:
-    """Tell what a model takes and gives, and where its ops would run; nothing is opened or run."""
+    """Tell what a model takes and gives, and where its ops would run; nothing is opened or run.
+
+    Of a GGUF model it tells what is in the file.
+    """
+    from ..importers import is_gguf, load_onnx
+
+    if is_gguf(model_file):
+        _check_options(context)
+        show_language_model(model_file, as_json)
+        return
     wanted = feeds.parse_places(places)
     with feeds.collected_warnings() as notes:
-        from ..importers import load_onnx
-
         with feeds.progress_bars(as_json) as progress:
             model = load_onnx(model_file, progress)
         machine, aliases, with_cpu = machine_of(devices, machine_file)
@@ -81,6 +92,17 @@ def info(
         )
     report["notes"] += notes
     click.echo(json.dumps(report, indent=2)) if as_json else _show(report, model)
+
+
+def _check_options(context: click.Context) -> None:
+    """Raises a UsageError where options are given that are for ONNX models."""
+    for parameter in context.command.params:
+        given = context.get_parameter_source(parameter.name or "")
+        if (
+            parameter.opts[0] not in ("model_file", "--json")
+            and given == ParameterSource.COMMANDLINE
+        ):
+            raise click.UsageError(f"{parameter.opts[0]} is for ONNX models.")
 
 
 def describe(

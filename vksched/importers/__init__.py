@@ -30,8 +30,11 @@ def load(
             wrong.
         VkschedError: the package of the format is missing.
     """
-    if not _is_gguf(source):
-        return load_onnx(source, progress)
+    return load_gguf(source) if is_gguf(source) else load_onnx(source, progress)
+
+
+def load_gguf(source: str | os.PathLike[str] | bytes) -> LanguageModel:
+    """Reads a GGUF model, as `load` does; other files are refused."""
     require_gguf()
     from .gguf.model import LanguageModel
     from .gguf.read.loader import read_gguf
@@ -70,8 +73,8 @@ def require_gguf() -> None:
         ) from error
 
 
-def _is_gguf(source: object) -> TypeGuard[str | os.PathLike[str] | bytes]:
-    """Whether a model is read as GGUF: by its first bytes, or as it is called so."""
+def is_gguf(source: object) -> TypeGuard[str | os.PathLike[str] | bytes]:
+    """Whether `load` takes a model as GGUF: by its first bytes, or as it is called so."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         return bytes(source[:4]) == b"GGUF"
     if not isinstance(source, (str, os.PathLike)):

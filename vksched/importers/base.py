@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 
 class ImportedModel:
-    """What a scheduler compiles besides tensors: a model of a file."""
+    """What a scheduler compiles besides tensors: a model of a file. format: that of the file."""
+
+    format: ClassVar[str]

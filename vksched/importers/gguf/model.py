@@ -18,6 +18,8 @@ from .weights import Weights
 class LanguageModel(ImportedModel):
     """A model of a GGUF file. name: what the file says, else the name of the file."""
 
+    format = "gguf"
+
     def __init__(self, file: GgufFile) -> None:
         self.file = file
         named = file.metadata.get("general.name")

@@ -63,6 +63,8 @@ class Model(ImportedModel):
     opsets: the version of each domain that it imports. defaults: initializers that are inputs, too.
     """
 
+    format = "onnx"
+
     def __init__(self, file: OnnxFile) -> None:
         self.file = file
         model = file.model
