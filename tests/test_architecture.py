@@ -52,7 +52,7 @@ ROOMS = {
     "importers": [("base", "files"), ("onnx", "gguf")],
     "importers/gguf": [
         ("read", "tokenizer"),
-        ("hyper",),
+        ("hyper", "cache"),
         ("weights",),
         ("architectures",),
         ("model",),

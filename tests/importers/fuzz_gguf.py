@@ -2,11 +2,11 @@
 
     python tests/importers/fuzz_gguf.py --seed 1 --first 0 --count 1000
 
-What loads is described, and its tensors become float32. A line is printed for each mutant before it
-is read, and one more where that was not as it should be. Allowed is to load, or to be refused with
-a ModelFormatError; not a crash, not more than `LIMIT_S`, not more memory than `SPARE_BYTES` and 100
-times the file, no file opened outside the model's folder, no map or descriptor left of a load that
-failed.
+What loads is described, its tensors become float32, and a model becomes a graph. A line is printed
+for each mutant before it is read, and one more where that was not as it should be. Allowed is to
+load, or to be refused with a ModelFormatError; not a crash, not more than `LIMIT_S`, not more
+memory than `SPARE_BYTES` and 100 times the file, no file opened outside the model's folder, no map
+or descriptor left of a load that failed.
 """
 
 from __future__ import annotations
@@ -21,19 +21,24 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from gguf_files import all_kinds, part
+from gguf_files import all_kinds, part, small_model
 from gguf_mutations import mutant
 from mutants import LIMIT_S, NO_MEMORY, Watch, left_behind
 
 SPARE_BYTES = 64 << 20
-CORPUS = {"all": all_kinds(), "part": part(0, 2, 3, ["a", "b"]), "one": part(0, 1, 1, ["a"])}
+CORPUS = {
+    "all": all_kinds(),
+    "model": small_model(),
+    "part": part(0, 2, 3, ["a", "b"]),
+    "one": part(0, 1, 1, ["a"]),
+}
 
 
 def read(path: Path) -> str:
     """Reads one file and all that is in it; returns how that ended."""
     import vksched as vs
     from vksched.cli.language import describe_language_model
-    from vksched.errors import ModelFormatError
+    from vksched.errors import ModelFormatError, ShapeError
 
     try:
         model = vs.load(path)
@@ -47,6 +52,12 @@ def read(path: Path) -> str:
             tensor.to_numpy()
         except ModelFormatError:
             continue  # of a type that is no weight
+    try:
+        model.logits(vs.input("ids", (1, 4), "int32"))  # type: ignore[union-attr]
+        model.step(model.cache(8), 2)  # type: ignore[union-attr]
+        print("written as a graph")
+    except (ModelFormatError, ShapeError):
+        pass  # of another architecture, or of other sizes
     return "loaded"
 
 

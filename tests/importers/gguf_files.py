@@ -134,6 +134,28 @@ def all_kinds() -> Draft:
     return draft
 
 
+def small_model() -> Draft:
+    """Returns a llama of one layer, whose weights are zeros."""
+    draft = Draft().with_key("general.architecture", ValueType.STRING, "llama")
+    for name, number in (
+        *(("block_count", 1), ("context_length", 16), ("embedding_length", 16)),
+        *(("attention.head_count", 2), ("attention.head_count_kv", 1), ("vocab_size", 7)),
+        ("feed_forward_length", 32),
+    ):
+        draft = draft.with_key(f"llama.{name}", ValueType.UINT32, number)
+    eps = "llama.attention.layer_norm_rms_epsilon"
+    draft = draft.with_key(eps, ValueType.FLOAT32, 1e-5)
+    for name, shape in (
+        *(("token_embd", (7, 16)), ("output_norm", (16,)), ("blk.0.attn_norm", (16,))),
+        *(("blk.0.attn_q", (16, 16)), ("blk.0.attn_k", (8, 16)), ("blk.0.attn_v", (8, 16))),
+        *(("blk.0.attn_output", (16, 16)), ("blk.0.ffn_norm", (16,))),
+        *(("blk.0.ffn_gate", (32, 16)), ("blk.0.ffn_up", (32, 16)), ("blk.0.ffn_down", (16, 32))),
+    ):
+        raw = bytes(4 * int(np.prod(shape)))
+        draft = draft.with_tensor(f"{name}.weight", shape, Type.F32, raw)
+    return draft
+
+
 def part(number: int, count: int, total: int | None = None, tensors: Sequence[str] = ()) -> Draft:
     """Returns a part of a model, with tensors of four float32 each."""
     draft = Draft()

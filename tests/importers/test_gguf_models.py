@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Scheds
-from gguf_files import Draft, Key, ValueType
+from gguf_files import Draft, Key, Type, ValueType, small_model
 from gguf_models import Tiny, logits_of, write
 
 import vksched as vs
-from vksched.errors import GraphError, ModelFormatError, ShapeError
+from vksched.errors import GraphError, IndexOutOfRange, ModelFormatError, ShapeError
 from vksched.importers.gguf.model import LanguageModel
 
 LLAMA = Tiny()
@@ -71,20 +71,31 @@ def test_so_they_do_on_devices(name: str, scheds: Scheds, tmp_path: Path) -> Non
 
 @pytest.mark.fewer_sets
 @pytest.mark.parametrize("tiny", [LLAMA, QWEN3], ids=["llama", "qwen3"])
-def test_positions_may_be_given(tiny: Tiny, scheds: Scheds, tmp_path: Path) -> None:
-    model = made(replace(tiny, layers=1), tmp_path)
-    ids = np.arange(10, dtype=np.int32).reshape(2, 5)
-    places = vs.input("places", (2, 5), "int32")
-    given = vs.input("ids", (2, 5), "int32")
-    outputs = {"given": model.logits(given, places), "plain": model.logits(given)}
-    run = scheds[0].compile(outputs)
-    got = run(ids=ids, places=np.tile(np.arange(5, dtype=np.int32), (2, 1)))
-    np.testing.assert_allclose(got["given"], got["plain"], rtol=1e-4, atol=1e-5)
-    # Only distances count, and within a text alone.
-    moved = run(ids=ids, places=np.arange(5, dtype=np.int32) + np.int32([[3], [40]]))
-    np.testing.assert_allclose(moved["given"], got["plain"], rtol=2e-3, atol=2e-4)
-    wide = run(ids=ids, places=np.tile(2 * np.arange(5, dtype=np.int32), (2, 1)))
-    assert np.abs(wide["given"] - got["plain"]).max() > 0.01
+def test_a_text_may_be_read_in_steps(tiny: Tiny, scheds: Scheds, tmp_path: Path) -> None:
+    tiny = replace(tiny, layers=1)
+    weights = write(tiny, tmp_path / "tiny.gguf", np.random.default_rng(1))
+    model = loaded(tmp_path / "tiny.gguf")
+    ids = np.arange(3, 15, dtype=np.int32)
+    wanted = logits_of(tiny, weights, ids)
+    cache = model.cache(16)
+    steps = {n: model.step(cache, n) for n in (1, 8)}
+    runs = {n: scheds[0].compile(s.logits, updates=s.updates) for n, s in steps.items()}
+
+    def read(run: vs.Run, tokens: int, start: int, count: int) -> None:
+        given = np.full((1, tokens), 60, np.int32)  # what is no token of the text changes nothing
+        given[0, :count] = ids[start : start + count]
+        got = run(ids=given, start=np.int32(start), count=np.int32(count))
+        assert got.shape == (1, tiny.vocabulary)
+        np.testing.assert_allclose(got[0], wanted[start + count - 1], rtol=1e-4, atol=1e-4)
+
+    read(runs[8], 8, 0, 5)
+    for at in (5, 6):
+        read(runs[1], 1, at, 1)
+    read(runs[8], 8, 7, 4)
+    read(runs[1], 1, 11, 1)
+    read(runs[8], 8, 2, 3)  # a text may go back
+    with pytest.raises(IndexOutOfRange):
+        read(runs[8], 8, 9, 3)
 
 
 def test_two_graphs_share_weights_and_layers_have_names(tmp_path: Path) -> None:
@@ -158,7 +169,8 @@ def test_numbers_may_differ_from_layer_to_layer() -> None:
         ("llama.attention.head_count", ValueType.UINT32, 0, ("whole number of 1 to",)),
         ("llama.attention.head_count", ValueType.STRING, "4", ("got '4'",)),
         ("llama.vocab_size", None, None, ("'llama.vocab_size'", "got none")),
-        ("llama.rope.freq_base", ValueType.FLOAT32, float("nan"), ("a number over 0", "nan")),
+        ("llama.rope.freq_base", ValueType.FLOAT32, float("nan"), ("a float32 over 0", "nan")),
+        ("llama.rope.freq_base", ValueType.FLOAT64, 1e-39, ("a float32 over 0",)),
         ("llama.rope.scaling.type", ValueType.UINT8, 1, ("a word", "got 1")),
         (
             *("llama.attention.layer_norm_rms_epsilon", None, None),
@@ -200,6 +212,13 @@ def test_tensors_that_are_missing_or_unknown_are_named(
     refused(made(tiny, tmp_path), *parts)
 
 
+def test_speeds_of_pairs_are_over_0(tmp_path: Path) -> None:
+    draft = small_model().with_tensor("rope_freqs.weight", (4,), Type.F32, bytes(16))
+    model = vs.load(draft.packed())
+    assert isinstance(model, LanguageModel)
+    refused(model, "tensor 'rope_freqs.weight': expected numbers over 0")
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "given", "parts"),
     [
@@ -212,7 +231,7 @@ def test_tensors_that_are_missing_or_unknown_are_named(
 def test_what_an_architecture_does_not_know_is_refused(
     name: str, kind: ValueType, given: object, parts: tuple[str, ...]
 ) -> None:
-    draft = sized().with_tensor("token_embd.weight", (7, 32), 0, bytes(7 * 32 * 4))  # type: ignore[arg-type]
+    draft = sized().with_tensor("token_embd.weight", (7, 32), Type.F32, bytes(7 * 32 * 4))
     model = vs.load(changed(draft, name, kind, given).packed())
     assert isinstance(model, LanguageModel)
     refused(model, *parts)
@@ -223,6 +242,11 @@ def test_ids_are_a_batch_of_tokens(tmp_path: Path) -> None:
     for shape, dtype in (((4,), "int32"), ((1, 65), "int32"), ((1, 4), "float32")):
         with pytest.raises(ShapeError, match=r"ids \(b, n\) of int32, n at most 64"):
             model.logits(vs.input("ids", shape, dtype))
+    for length in (0, 65):
+        with pytest.raises(ShapeError, match="a cache of 1 to 64 tokens"):
+            model.cache(length)
+    with pytest.raises(ShapeError, match="1 to 8 tokens as the cache has, got 9"):
+        model.step(model.cache(8), 9)
     with vs.Scheduler(["cpu"]) as sched, pytest.raises(GraphError, match="try its tensors: "):
         sched.compile(model)
 

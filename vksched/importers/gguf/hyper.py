@@ -6,7 +6,6 @@ ModelFormatError that names the key.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from reprlib import repr as shortened
@@ -19,6 +18,7 @@ from .read.metadata import Value
 
 MAX_LAYERS = 1 << 12
 MAX_SIZE = (1 << 31) - 1
+_FLOAT32 = np.finfo(np.float32)
 EMBEDDING = "token_embd.weight"
 
 
@@ -145,12 +145,12 @@ class _Keys:
         raise self._wrong(name, f"a whole number of {least} to {most}", value)
 
     def real(self, name: str, default: float | None = None) -> float:
-        """Returns a number over 0."""
+        """Returns a number over 0 that float32 holds."""
         value = self._get(name, default)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            if math.isfinite(value) and value > 0:
+            if _FLOAT32.tiny <= value <= _FLOAT32.max:
                 return float(value)
-        raise self._wrong(name, "a number over 0", value)
+        raise self._wrong(name, "a float32 over 0", value)
 
     def text(self, name: str, default: str) -> str:
         """Returns a word."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import cached_property
 
 from ...errors import ShapeError
-from ...ops.core.tensor import Tensor
+from ...ops.core.tensor import Tensor, input
 from ...types import INT32
 from ..base import ImportedModel
 from .architectures import architecture
-from .architectures.decoder import Attend
+from .architectures.decoder import WholeText
+from .cache import CachedText, KeyValueCache, Step
 from .hyper import Hyper, architecture_of, read_hyper
 from .read.loader import GgufFile
 from .weights import Weights
@@ -50,14 +51,10 @@ class LanguageModel(ImportedModel):
         """The bytes of these in the file."""
         return sum(tensor.nbytes for tensor in self.file.tensors.values())
 
-    def logits(
-        self, ids: Tensor, positions: Tensor | None = None, attend: Attend | None = None
-    ) -> Tensor:
-        """Returns the logits of what follows each token of a prompt, as a tensor to compile.
+    def logits(self, ids: Tensor) -> Tensor:
+        """Returns the logits of what follows each token of texts, as a tensor to compile.
 
-        ids: (b, n) int32 -> (b, n, vocabulary). positions: of the tokens, int32 (n,) or (b, n),
-        under the context's length; by default 0, 1, ... attend: computes the attention of a layer,
-        by default that of each token to itself and those before it.
+        ids: (b, n) int32 -> (b, n, vocabulary).
 
         Raises:
             ModelFormatError: the architecture is not known, or the file is not as it should be.
@@ -68,4 +65,28 @@ class LanguageModel(ImportedModel):
             raise ShapeError(
                 f"[model] expected ids (b, n) of int32, n at most {hyper.context}, got {ids.type}"
             )
-        return found.logits(hyper, self.weights, ids, positions, attend)
+        return found.logits(hyper, self.weights, ids, WholeText(ids.shape[1]))
+
+    def cache(self, length: int) -> KeyValueCache:
+        """Returns room for the keys and values of a text of so many tokens, for `step`."""
+        if not 0 < length <= self.hyper.context:
+            raise ShapeError(
+                f"[model] expected a cache of 1 to {self.hyper.context} tokens, got {length}"
+            )
+        return KeyValueCache(length)
+
+    def step(self, cache: KeyValueCache, tokens: int) -> Step:
+        """Returns a call that reads so many more tokens of a text, as tensors to compile with its
+        updates. All steps of a cache share its states.
+
+        Inputs of a run: ids, (1, tokens) of int32; start, how many tokens came before; count, how
+        many of `ids` are tokens of the text, as those behind may be anything.
+        """
+        if not 0 < tokens <= cache.length:
+            raise ShapeError(
+                f"[model] expected 1 to {cache.length} tokens as the cache has, got {tokens}"
+            )
+        text = CachedText(cache, tokens)
+        ids = input("ids", (1, tokens), INT32)
+        logits = architecture(self.architecture).logits(self.hyper, self.weights, ids, text)
+        return Step(logits, text.updates)

@@ -9,9 +9,8 @@ a layer:  x -> norm -> q, k, v -> turned by position -> attention -> output --+-
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol
 
 from ....errors import ModelFormatError
 from ....ops import (
@@ -31,10 +30,39 @@ from ..hyper import EMBEDDING, Hyper
 from ..weights import Weights
 from .positions import angle_tables
 
-Attend: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""Attention of a layer: its number, q (b, heads, n, d), k and v (b, kv_heads, n, d), turned by
-position -> (b, heads, n, d). What keeps keys and values from call to call stands here.
-"""
+
+class Text(Protocol):
+    """The text that the tokens of a call belong to.
+
+    length: of the text at most. positions: of the tokens in it, (n,); None: 0, 1, ... last: whose
+    logits are wanted, as an index of the tokens; None: those of all.
+    """
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def positions(self) -> Tensor | None: ...
+
+    @property
+    def last(self) -> Tensor | None: ...
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Returns the attention of a layer. q: (b, heads, n, d), k, v: (b, kv_heads, n, d), turned
+        by position -> (b, heads, n, d).
+        """
+
+
+@dataclass(frozen=True)
+class WholeText:
+    """A text that is given from its first token on. Each token sees itself and those before it."""
+
+    length: int
+    positions: None = None
+    last: None = None
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attention(q, k, v, causal=True)
 
 
 @dataclass(frozen=True)
@@ -49,19 +77,10 @@ class Decoder:
     biases: bool = False
     head_norms: bool = False
 
-    def logits(
-        self,
-        hyper: Hyper,
-        weights: Weights,
-        ids: Tensor,
-        positions: Tensor | None = None,
-        attend: Attend | None = None,
-    ) -> Tensor:
-        """Returns the logits of what follows each token.
+    def logits(self, hyper: Hyper, weights: Weights, ids: Tensor, text: Text) -> Tensor:
+        """Returns the logits of what follows each token, or the last one.
 
-        ids: (b, n) int32 -> (b, n, vocabulary). positions: of the tokens, int32 (n,) or (b, n),
-        under the context's length; by default 0, 1, ... attend: by default each token sees itself
-        and those before it.
+        ids: (b, n) int32 -> (b, n, vocabulary) or (b, vocabulary).
 
         Raises:
             ModelFormatError: the file has other tensors than this architecture.
@@ -71,12 +90,7 @@ class Decoder:
                 f"[gguf] key '{hyper.architecture}.expert_count': expected 0, got {hyper.experts}: "
                 "layers of experts are not supported in this architecture"
             )
-        call = _Call(self, hyper, weights, attend or _attend_causal)
-        return call.logits(ids, positions)
-
-
-def _attend_causal(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return attention(q, k, v, causal=True)
+        return _Call(self, hyper, weights, text).logits(ids)
 
 
 @dataclass
@@ -86,12 +100,12 @@ class _Call:
     style: Decoder
     hyper: Hyper
     weights: Weights
-    attend: Attend
+    text: Text
     angles: tuple[Tensor, Tensor] = field(init=False)
 
-    def logits(self, ids: Tensor, positions: Tensor | None) -> Tensor:
+    def logits(self, ids: Tensor) -> Tensor:
         hyper, shape = self.hyper, (self.hyper.vocabulary, self.hyper.width)
-        self.angles = self._angles(ids.shape[1], positions)
+        self.angles = self._angles()
         table = self.weights.take(EMBEDDING, shape)
         with scope("token_embd"):
             x = embedding(table, ids)
@@ -100,6 +114,8 @@ class _Call:
                 x = x + self._attention(layer, self._norm(x, f"blk.{layer}.attn_norm"))
                 x = x + self._feed_forward(layer, self._norm(x, f"blk.{layer}.ffn_norm"))
         with scope("output"):
+            if self.text.last is not None:
+                x = gather(x, self.text.last, axis=1)
             own = "output.weight" in self.weights
             head = self.weights.take("output.weight", shape) if own else table
             logits = linear(self._norm(x, "output_norm"), head)
@@ -112,7 +128,7 @@ class _Call:
         q = self._heads(layer, x, "q", heads, hyper.key_length)
         k = self._heads(layer, x, "k", shared, hyper.key_length)
         v = self._heads(layer, x, "v", shared, hyper.value_length)
-        seen = transpose(self.attend(layer, self._turned(q), self._turned(k), v), (0, 2, 1, 3))
+        seen = transpose(self.text.attend(layer, self._turned(q), self._turned(k), v), (0, 2, 1, 3))
         joined = reshape(seen, (*x.shape[:2], heads * hyper.value_length))
         return self._product(joined, f"blk.{layer}.attn_output", hyper.width)
 
@@ -147,14 +163,14 @@ class _Call:
         scale = self.weights.take(f"{name}.weight", (x.shape[-1],))
         return rms_norm(x, scale, eps=self.hyper.eps)
 
-    def _angles(self, length: int, positions: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _angles(self) -> tuple[Tensor, Tensor]:
         """Returns cos and sin of the angles of all tokens."""
         slowed = None
         if "rope_freqs.weight" in self.weights:
             half = (self.hyper.rope.dims // 2,)
             slowed = self.weights.take("rope_freqs.weight", half).data
-        rows = length if positions is None else self.hyper.context
-        cos, sin = map(constant, angle_tables(self.hyper, slowed, rows))
+        cos, sin = map(constant, angle_tables(self.hyper, slowed, self.text.length))
+        positions = self.text.positions
         if positions is None:
             return cos, sin
         return gather(cos, positions), gather(sin, positions)

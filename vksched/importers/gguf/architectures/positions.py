@@ -27,6 +27,8 @@ def angle_tables(hyper: Hyper, slowed: NDArray | None, length: int) -> tuple[NDA
     if rope.scaling == "linear":
         rates /= rope.factor
     if slowed is not None:
+        if not (slowed > 0).all():
+            raise ModelFormatError("[gguf] tensor 'rope_freqs.weight': expected numbers over 0")
         rates /= slowed
     angles = np.arange(length, dtype=np.float64)[:, None] * rates
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
