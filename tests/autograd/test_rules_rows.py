@@ -7,9 +7,12 @@ import math
 import numpy as np
 import pytest
 from central_differences import Build, check, gradients
+from conftest import vulkan_names
 
 import vksched as vs
 from vksched.cases.gradient import evaluate
+from vksched.cases.gradient_proof import on_device
+from vksched.cases.table import CASES
 from vksched.graph import build_graph
 from vksched.types import NDArray
 
@@ -209,3 +212,12 @@ def test_norms_without_eps_have_gradients_of_tiny_and_huge_rows(name: str) -> No
     got = evaluate(graph, {"x": row * sizes})["g"].astype(np.float64) * sizes
     np.testing.assert_allclose(got, np.broadcast_to(got[2], got.shape), rtol=2e-4)
     assert np.abs(got[2]).max() > 0.1
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm"])
+def test_norms_with_a_tiny_eps_have_gradients_on_each_device(name: str) -> None:
+    """Also where a driver has no numbers below 1e-38, as SwiftShader."""
+    cases = [case for case in CASES if case.op == name and case.name == "small eps"]
+    assert cases
+    for device in ("cpu", *vulkan_names()):
+        assert [found.wrong for found in on_device(device, cases)] == [""], device

@@ -2,7 +2,7 @@
 
 g stands for the gradient of the result y. Rules of several steps run in float32 where the operands
 are float16. Sums of squares are as wide as the operands: where they leave the range of their type,
-gradients have no digits, as in PyTorch; only norms without eps are safe.
+gradients have no digits, as in PyTorch; only norms with no eps or a tiny one are safe.
 Examples: tests/autograd/test_rules_rows.py.
 """
 
@@ -13,10 +13,10 @@ import math
 from ...types import BOOL
 from ..core.gradient import Pull, Pulled, gradient, is_smooth, no_gradient, sum_to
 from ..core.tensor import Tensor, apply, as_tensor
-from ..elementwise.binary import equal
+from ..elementwise.binary import equal, maximum
 from ..elementwise.half import all_computed_wide
 from ..elementwise.select import cast, where
-from ..elementwise.unary import abs, exp, rsqrt, sign
+from ..elementwise.unary import abs, exp, rsqrt, sign, square
 from ..moves.identity import stop_gradient
 from ..moves.layout import reshape, transpose
 from ..moves.pad import pad
@@ -38,6 +38,9 @@ from .scan import cumprod, cumsum
 
 no_gradient("gives positions", "argmax", "argmin", "argsort", "nonzero")
 no_gradient("gives bools", "reduce_any", "reduce_all")
+
+TINY_EPS = 1e-30
+"""Beside a larger one, squares that some drivers take for 0 do not count."""
 
 # -- reductions ----------------------------------------------------------------------------------
 
@@ -204,16 +207,16 @@ def _norm(call: Pull) -> Pulled:
 
 
 def _rate(x: Tensor, axes: tuple[int, ...], centered: bool, eps: float) -> Tensor:
-    """1 / sqrt(spread + eps). Without eps each row is brought to values of 1 first: squares of tiny
-    ones would be 0, and the gradient infinite.
+    """1 / sqrt(spread + eps). Beside a tiny eps each row is brought to values of 1 first: squares of
+    tiny ones would be 0, at the latest where a driver has no numbers below 1e-38.
     """
-    top = None
-    if eps == 0:
-        top = stop_gradient(reduce_max(abs(x), axes, True))
+    tiny = eps < TINY_EPS
+    if tiny:
+        top = stop_gradient(maximum(reduce_max(abs(x), axes, True), math.sqrt(eps)))
         x = x / top
     share = 1 / max(1, math.prod(x.shape[axes[0] :]))
     spread = reduce_var(x, axes, True) if centered else reduce_sum_square(x, axes, True) * share
-    return rsqrt(spread + eps) if top is None else rsqrt(spread) / top
+    return rsqrt(spread + square(math.sqrt(eps) / top)) / top if tiny else rsqrt(spread + eps)
 
 
 # -- sorting ----------------------------------------------------------------------
