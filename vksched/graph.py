@@ -422,7 +422,11 @@ def _unique_names(order: Sequence[Tensor]) -> dict[Tensor, str]:
     for tensor in order:
         if tensor.named:
             if tensor.name in taken:
-                raise GraphError(f"[graph] two tensors are named {tensor.name!r}; try another name")
+                more = ", or another name= for one of two optimizers"
+                raise GraphError(
+                    f"[graph] two tensors are named {tensor.name!r}; try another name"
+                    + more * (tensor.op == "state")
+                )
             taken.add(tensor.name)
             names[tensor] = tensor.name
     counters: dict[str, int] = {}

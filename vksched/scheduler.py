@@ -18,7 +18,7 @@ from .engine.preparing import Preparing, Settings
 from .engine.request import Observe, Placements
 from .engine.run import Run
 from .engine.states import StateTable
-from .errors import GraphError, PlanError
+from .errors import DeviceError, GraphError, PlanError
 from .graph import Outputs, Updates
 from .importers.base import ImportedModel
 from .machine.spec import Machine
@@ -282,20 +282,29 @@ class Scheduler:
         """Returns a state's value as the last run left it; waits for a run that uses states.
 
         Raises:
-            StateLost: it was on a device that failed, and there was no copy.
+            StateLost: it was on a device that failed, and there was no copy. DeviceError: the
+                scheduler is closed.
         """
-        self._owner.require("the scheduler")
+        self._require_open("read")
         return self._states.read(state)
 
     def write(self, state: Tensor, value: object) -> None:
         """Gives a state a value; waits for a run that uses states."""
-        self._owner.require("the scheduler")
+        self._require_open("write")
         self._states.write(state, value)
 
     def drop(self, state: Tensor) -> None:
         """Frees a state that no compiled graph uses; used again, it starts with its first value."""
-        self._owner.require("the scheduler")
+        self._require_open("drop")
         self._states.drop(state)
+
+    def _require_open(self, what: str) -> None:
+        self._owner.require("the scheduler")
+        if self._closed:
+            raise DeviceError(
+                f"[{what}] expected a state of an open scheduler, got one whose scheduler is "
+                f"closed; try to {what} it inside the scheduler's `with`"
+            )
 
     def synchronize(self) -> None:
         """Waits until every run submitted so far is done, or has failed; its future tells which."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import needs_posix
 
 import vksched as vs
 from vksched.types import NDArray
@@ -106,6 +107,77 @@ def test_states_come_alone_or_in_a_dict_into_files_that_others_may_read(tmp_path
         sched.write(a, np.zeros(3, np.float32))
         vs.optim.load(path, sched, {"weight": a})
         np.testing.assert_array_equal(sched.read(a), 2)
+
+
+def test_states_are_written_as_they_read_however_they_lie_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / "states.safetensors"
+    a, x = vs.state(np.zeros((2, 3), np.float32), "a"), vs.input("x", (3, 2))
+    with vs.Scheduler(["cpu"]) as sched:
+        run = sched.compile(vs.reduce_sum(x), updates={a: vs.transpose(x)})
+        run(x=np.arange(6, dtype=np.float32).reshape(3, 2))
+        vs.optim.save(path, sched, a)
+        sched.write(a, np.zeros((2, 3), np.float32))
+        vs.optim.load(path, sched, a)
+        np.testing.assert_array_equal(sched.read(a), [[0, 2, 4], [1, 3, 5]])
+
+
+def test_states_of_a_file_are_of_one_moment(tmp_path: Path) -> None:
+    """While submitted runs go on, each state would be of another one."""
+    path = tmp_path / "states.safetensors"
+    states = [vs.state(np.zeros(50_000, np.float32), f"s{i}") for i in range(6)]
+    with vs.Scheduler(["cpu"]) as sched:
+        run = sched.compile(vs.reduce_sum(states[0]), updates={s: s + 1.0 for s in states})
+        futures = [run.submit() for _ in range(20)]
+        vs.optim.save(path, sched, states)
+        for future in futures:
+            future.result()
+        futures = [run.submit() for _ in range(20)]
+        vs.optim.load(path, sched, states)
+        assert {float(sched.read(s)[0]) for s in states} == {20}
+
+
+def test_values_out_of_bounds_change_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "states.safetensors"
+    a, free = vs.state(np.ones(3, np.float32), "a"), vs.state(np.int32(77), "b")
+    bound = vs.state(np.int32(1), "b", bounds=(0, 3))
+    with vs.Scheduler(["cpu"]) as sched:
+        vs.optim.save(path, sched, [a, free])
+        sched.write(a, np.zeros(3, np.float32))
+        with pytest.raises(vs.IndexOutOfRange, match="values in 0..3 for 'b'"):
+            vs.optim.load(path, sched, [a, bound])
+        assert not sched.read(a).any()
+
+
+def test_a_closed_scheduler_has_no_states(tmp_path: Path) -> None:
+    a = vs.state(np.zeros(3, np.float32), "a", backup=False)
+    with vs.Scheduler(["cpu"]) as sched:
+        sched.compile(vs.reduce_sum(a), updates={a: a + 1.0})()
+    with pytest.raises(vs.DeviceError, match="inside the scheduler's `with`"):
+        vs.optim.save(tmp_path / "states.safetensors", sched, a)
+    assert not list(tmp_path.iterdir())
+
+
+@needs_posix
+def test_links_and_devices_stay(tmp_path: Path) -> None:
+    a, latest, pipe = vs.state(np.ones(3, np.float32), "a"), tmp_path / "latest", tmp_path / "pipe"
+    latest.symlink_to(tmp_path / "step.7")
+    os.mkfifo(pipe)
+    with vs.Scheduler(["cpu"]) as sched:
+        vs.optim.save(latest, sched, a)
+        vs.optim.save(latest, sched, a)
+        with pytest.raises(FileExistsError, match="a plain file to replace"):
+            vs.optim.save(pipe, sched, a)
+    assert latest.is_symlink() and (tmp_path / "step.7").is_file() and pipe.is_fifo()
+
+
+def test_names_that_no_file_can_have_are_told(tmp_path: Path) -> None:
+    kept, a = vs.state(np.ones(3, np.float32), "__metadata__"), vs.state(np.ones(3, np.float32))
+    with vs.Scheduler(["cpu"]) as sched:
+        with pytest.raises(vs.GraphError, match="another name than '__metadata__'"):
+            vs.optim.save(tmp_path / "file", sched, kept)
+        vs.optim.save(tmp_path / ("n" * 250), sched, a)
+        with pytest.raises(vs.GraphError, match="expected states, got None"):
+            vs.optim.save(tmp_path / "file", sched, None)  # type: ignore[arg-type]
 
 
 def test_paths_that_no_file_can_have_are_told(tmp_path: Path) -> None:

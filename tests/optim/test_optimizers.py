@@ -169,7 +169,29 @@ def test_errors_say_what_does_not_belong_together() -> None:
     refused("numbers as betas", lambda: vs.optim.adam(p, g, betas=0.9))  # type: ignore[arg-type]
     refused("lr of 0 or more, got -0.1", lambda: vs.optim.sgd(p, g, lr=-0.1))
     refused("a float32 scalar as lr", lambda: vs.optim.sgd(p, g, g))
+    refused("a finite number as lr, got nan", lambda: vs.optim.sgd(p, g, lambda done: math.nan))
+    refused("expected parameters, got none", lambda: vs.optim.sgd({}, {}))
+    refused("grads as a Tensor", lambda: vs.optim.lion([p], None))  # type: ignore[arg-type]
+    refused("a momentum above 0", lambda: vs.optim.sgd(p, g, nesterov=True))
+    refused("expected text as name", lambda: vs.optim.sgd(p, g, name=""))
+    refused("expected Tensors as grads", lambda: vs.optim.global_norm([None]))  # type: ignore[list-item]
     refused("parameters of float32", lambda: vs.optim.sgd(vs.state(np.ones(3, np.float16)), g))
     refused("got none", lambda: vs.optim.clip_by_global_norm([], 1.0))
     refused("limit of 1e-30 or more", lambda: vs.optim.clip_by_global_norm(g, 0.0))
     refused("more steps than", lambda: vs.optim.cosine(1.0, 5, warmup=5))
+
+
+def test_two_optimizers_need_two_names() -> None:
+    p, q = vs.state(np.ones(3, np.float32), "p"), vs.state(np.ones(3, np.float32), "q")
+    g = vs.input("g", (3,))
+    first = vs.optim.adamw(p, g)
+    with vs.Scheduler(["cpu"]) as sched:
+        with pytest.raises(vs.GraphError, match="another name= for one of two optimizers"):
+            sched.compile(vs.reduce_sum(g), updates={**first, **vs.optim.adamw(q, g)})
+
+
+def test_gradients_may_come_one_after_the_other() -> None:
+    p, g = vs.state(np.ones(3, np.float32), "p"), vs.input("g", (3,))
+    clipped = vs.optim.clip_by_global_norm((each for each in (g, g)), 1.0)  # type: ignore[call-overload]
+    assert len(clipped) == 2
+    assert p in vs.optim.sgd((each for each in (p,)), iter(clipped[:1]))  # type: ignore[arg-type]

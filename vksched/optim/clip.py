@@ -10,7 +10,7 @@ from ..errors import GradientError
 from ..ops.core.tensor import Tensor
 from ..ops.elementwise import minimum, sqrt
 from ..ops.rows.reduce import reduce_sum_square
-from .common import Params, in_range
+from .common import Params, in_range, sequence
 
 
 def global_norm(grads: Params) -> Tensor:
@@ -37,18 +37,22 @@ def clip_by_global_norm(grads: Params, limit: float) -> Params:
     """
     op = "clip_by_global_norm"
     most = in_range(op, "limit", limit, 1e-30, inf)
-    scale = minimum(most / (global_norm(grads) + 1e-6), 1.0)
+    tensors = _listed(op, grads)
+    scale = minimum(most / (global_norm(tensors) + 1e-6), 1.0)
+    shorter = tuple(grad * scale for grad in tensors)
     if isinstance(grads, Tensor):
-        return grads * scale
-    if isinstance(grads, Mapping):
-        return {key: grad * scale for key, grad in grads.items()}
-    return tuple(grad * scale for grad in grads)
+        return shorter[0]
+    return dict(zip(grads, shorter, strict=True)) if isinstance(grads, Mapping) else shorter
 
 
-def _listed(op: str, grads: Params) -> list[Tensor]:
+def _listed(op: str, grads: Params) -> tuple[Tensor, ...]:
     if isinstance(grads, Tensor):
-        return [grads]
-    tensors = list(grads.values() if isinstance(grads, Mapping) else grads)
+        return (grads,)
+    listed = grads.values() if isinstance(grads, Mapping) else grads
+    tensors = sequence(op, "grads", listed)
     if not tensors:
         raise GradientError(f"[{op}] expected gradients, got none")
+    for tensor in tensors:
+        if not isinstance(tensor, Tensor):
+            raise GradientError(f"[{op}] expected Tensors as grads, got {tensor!r}")
     return tensors

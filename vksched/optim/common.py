@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
 import numpy as np
 
-from ..errors import DTypeError, GradientError, ShapeError
-from ..ops.core.tensor import Tensor, as_tensor
+from ..errors import DTypeError, GradientError, GraphError, ShapeError
+from ..ops.core.tensor import Tensor
 from ..ops.elementwise import add, cast
 from ..ops.sources.state import state
 from ..types import FLOAT32, as_float, as_floats
@@ -29,7 +29,7 @@ def listed(op: str, params: Params, grads: Params) -> list[tuple[Tensor, Tensor]
     """Returns each parameter with its gradient.
 
     Raises:
-        GradientError: not of the same form, or a parameter that is no state or comes twice.
+        GradientError: not of the same form, none, or a parameter that is no state or comes twice.
         ShapeError, DTypeError: a gradient of another type than its parameter, or not float32.
     """
     if isinstance(params, Tensor):
@@ -42,12 +42,16 @@ def listed(op: str, params: Params, grads: Params) -> list[tuple[Tensor, Tensor]
             )
         pairs = [(params[key], grads[key]) for key in params]
     else:
-        if isinstance(grads, (Tensor, Mapping)) or len(params) != len(grads):
+        found = sequence(op, "params", params)
+        given = () if isinstance(grads, (Tensor, Mapping)) else sequence(op, "grads", grads)
+        if len(found) != len(given):
             raise GradientError(
-                f"[{op}] expected a sequence of {len(params)} gradients, one for each parameter; "
+                f"[{op}] expected a sequence of {len(found)} gradients, one for each parameter; "
                 "try vs.grad(loss, params)"
             )
-        pairs = list(zip(params, grads, strict=True))
+        pairs = list(zip(found, given, strict=True))
+    if not pairs:
+        raise GradientError(f"[{op}] expected parameters, got none")
     for param, grad in pairs:
         if not isinstance(param, Tensor) or param.op != "state":
             raise GradientError(
@@ -62,6 +66,19 @@ def listed(op: str, params: Params, grads: Params) -> list[tuple[Tensor, Tensor]
     if len({param for param, _ in pairs}) != len(pairs):
         raise GradientError(f"[{op}] expected each parameter once")
     return pairs
+
+
+def sequence(op: str, what: str, values: object) -> tuple[Any, ...]:
+    """Returns what an iterable has. what: names it in the error.
+
+    Raises:
+        GradientError: it is none.
+    """
+    if isinstance(values, Iterable):
+        return tuple(values)
+    raise GradientError(
+        f"[{op}] expected {what} as a Tensor, or as a sequence or dict of them, got {values!r}"
+    )
 
 
 def zeros_beside(param: Tensor, what: str) -> Tensor:
@@ -91,8 +108,10 @@ def count_steps(op: str, rate: Rate, name: str) -> Steps:
 
     Raises:
         DTypeError, ShapeError: the rate is no number, nor a float32 scalar, nor gives one; or it is
-            a number below 0.
+            a number below 0. GraphError: the name is empty, or no text.
     """
+    if not isinstance(name, str) or not name:
+        raise GraphError(f"[{op}] expected text as name, got {name!r}")
     held = state(np.zeros((), np.int32), f"{name}.steps")
     done = cast(held, FLOAT32)
     return Steps(held, add(done, 1.0), rate_of(op, rate, done))
@@ -101,7 +120,7 @@ def count_steps(op: str, rate: Rate, name: str) -> Steps:
 def rate_of(op: str, rate: Rate, done: Tensor) -> Tensor | float:
     """Returns a learning rate as a number or a float32 scalar. done: steps before this one."""
     if callable(rate) and not isinstance(rate, Tensor):
-        rate = as_tensor(rate(done), like=done)
+        rate = rate(done)
     if isinstance(rate, Tensor):
         if rate.shape != () or rate.dtype != FLOAT32:
             raise ShapeError(f"[{op}] expected a float32 scalar as lr, got {rate.type}")

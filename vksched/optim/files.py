@@ -14,8 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from ..errors import GraphError, ModelFormatError, VkschedError
 from ..ops.core.tensor import Tensor
+from ..ops.sources.state import check_values
 from ..types import NDArray, numpy_dtype
 
 FORMAT = "vksched states 1"
@@ -28,6 +31,8 @@ class Holder(Protocol):
 
     def write(self, state: Tensor, value: object) -> None: ...
 
+    def synchronize(self) -> None: ...
+
 
 States = Tensor | Mapping[Any, Any] | Iterable[Tensor]
 """Updates, or states alone: one, some, or those of a dict."""
@@ -35,7 +40,8 @@ States = Tensor | Mapping[Any, Any] | Iterable[Tensor]
 
 def save(path: str | os.PathLike[str], sched: Holder, states: States) -> None:
     """Writes the present values of states to a safetensors file; an older one is replaced once the
-    new one is whole.
+    new one is whole. All are of one moment: runs submitted so far end first. No other thread may
+    submit some meanwhile.
 
     sched: the Scheduler that keeps them. states: the updates that a graph was compiled with, or
     states alone: one, a sequence, or a dict of them. Their names have to differ.
@@ -45,14 +51,19 @@ def save(path: str | os.PathLike[str], sched: Holder, states: States) -> None:
         OSError: the file cannot be written; an older one is as it was.
     """
     _check_holder("save", sched)
-    named, target = _named("save", states), Path(path)
+    named, library = _named("save", states), _safetensors()
+    target = Path(os.path.realpath(path))  # where a link leads to; the link stays
     if target.is_dir():
         raise IsADirectoryError(f"[save] expected the path of a file, got the folder {target}")
+    if target.exists() and not target.is_file():
+        raise FileExistsError(f"[save] expected a plain file to replace, got {target}")
     if not target.parent.is_dir():
         raise FileNotFoundError(f"[save] expected a path in a folder, there is no {target.parent}")
-    arrays = {name: sched.read(state) for name, state in named.items()}
-    content = _safetensors().numpy.save(arrays, metadata={"format": FORMAT})
-    beside = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+    sched.synchronize()
+    # row by row: the library writes memory as it lies
+    arrays = {name: np.asarray(sched.read(state), order="C") for name, state in named.items()}
+    content = library.numpy.save(arrays, metadata={"format": FORMAT})
+    beside = target.with_name(f".{target.name[:40]}.{secrets.token_hex(8)}")
     try:
         with beside.open("xb") as file:
             file.write(content)
@@ -67,11 +78,14 @@ def save(path: str | os.PathLike[str], sched: Holder, states: States) -> None:
 
 
 def load(path: str | os.PathLike[str], sched: Holder, states: States) -> None:
-    """Gives states the values that `save` wrote, all of them or, after an error, none.
+    """Gives states the values that `save` wrote, all of them or, where a file does not fit, none.
+    Runs submitted so far end first.
 
     Raises:
         ModelFormatError: it is no such file, or its names, shapes or types are others than those of
-            the states. OSError: it cannot be read.
+            the states. IndexOutOfRange: a value lies outside the bounds of its state. OSError: it
+            cannot be read. DeviceError: a device failed on the way; some states have their new
+            value by then, so load again.
     """
     _check_holder("load", sched)
     named = _named("load", states)
@@ -94,6 +108,8 @@ def load(path: str | os.PathLike[str], sched: Holder, states: States) -> None:
             raise ModelFormatError(
                 f"[load] expected {name} as {state.type}, got {array.dtype} {array.shape} in {path}"
             )
+        check_values(state, array)
+    sched.synchronize()
     for name, state in named.items():
         sched.write(state, arrays[name])
 
@@ -103,6 +119,8 @@ def _named(op: str, states: States) -> dict[str, Tensor]:
         states = (states,)
     elif isinstance(states, Mapping) and not any(isinstance(key, Tensor) for key in states):
         states = states.values()
+    if not isinstance(states, Iterable):
+        raise GraphError(f"[{op}] expected states, got {states!r}; try the updates")
     out: dict[str, Tensor] = {}
     for state in states:
         if not isinstance(state, Tensor) or state.op != "state":
@@ -110,8 +128,10 @@ def _named(op: str, states: States) -> dict[str, Tensor]:
         if state.name in out:
             raise GraphError(
                 f"[{op}] expected states of different names, got two of {state.name!r}; "
-                "try vs.state(array, name)"
+                "try vs.state(array, name), or another name= for one of two optimizers"
             )
+        if state.name == "__metadata__":
+            raise GraphError(f"[{op}] expected another name than {state.name!r}, which files have")
         out[state.name] = state
     if not out:
         raise GraphError(f"[{op}] expected states, got none")

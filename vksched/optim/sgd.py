@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
+from ..errors import ShapeError
 from ..ops.core.tensor import Tensor
 from .common import Params, Rate, Updates, count_steps, in_range, listed, zeros_beside
 
@@ -36,6 +37,8 @@ def sgd(
     op = "sgd"
     decay = in_range(op, "weight_decay", weight_decay, 0, inf)
     kept = in_range(op, "momentum", momentum, 0, 1)
+    if nesterov and not kept:
+        raise ShapeError(f"[{op}] expected a momentum above 0 beside nesterov, got {momentum!r}")
     pairs, steps = listed(op, params, grads), count_steps(op, lr, name)
     out: Updates = steps.updates
     for param, grad in pairs:

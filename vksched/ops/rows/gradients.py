@@ -207,8 +207,8 @@ def _norm(call: Pull) -> Pulled:
 
 
 def _rate(x: Tensor, axes: tuple[int, ...], centered: bool, eps: float) -> Tensor:
-    """1 / sqrt(spread + eps). Beside a tiny eps each row is brought to values of 1 first: squares of
-    tiny ones would be 0, at the latest where a driver has no numbers below 1e-38.
+    """1 / sqrt(spread + eps). Beside a tiny eps each row is brought to values of 1 first: squares
+    of tiny ones would be 0, at the latest where a driver has no numbers below 1e-38.
     """
     tiny = eps < TINY_EPS
     if tiny:
