@@ -12,12 +12,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import numpy as np
 from pick import pick_devices
 from rich.progress import Progress
 
 import vksched as vs
+from vksched.pictures.svg import add_text, as_text, new_picture, save_picture
 from vksched.types import NDArray
 
 BATCH, SEED = 64, 0
@@ -103,32 +106,39 @@ def train(devices: Sequence[str], epochs: int, steps: int | None = None) -> Resu
     return Result(losses, float(np.mean(right)))
 
 
-def plot(losses: Sequence[float], path: str) -> None:
-    """Writes the loss curve as a picture."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4))
-    axes.plot(range(1, len(losses) + 1), losses)
-    axes.set(xlabel="step", ylabel="loss", yscale="log", title="Digits")
-    figure.savefig(path)
-    pyplot.close(figure)
+def draw(losses: Sequence[float]) -> str:
+    """Returns the loss curve as an SVG; a step up is ten times the loss."""
+    logs = np.log10(np.maximum(losses, 1e-6))
+    low, high = int(np.floor(logs.min())), int(np.ceil(logs.max() + 1e-9))
+    picture = new_picture(640, 360, "Digits: loss of each step")
+    for power in range(low, high + 1):
+        y = 320 - 290 * (power - low) / (high - low)
+        ET.SubElement(picture, "path", d=f"M60 {y:.1f}H620", stroke="#dddddd")
+        add_text(picture, 52, y + 3, f"{10.0**power:g}", anchor="end")
+    xs = 60 + 560 * np.arange(len(losses)) / max(len(losses) - 1, 1)
+    ys = 320 - 290 * (logs - low) / (high - low)
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs, ys, strict=True))
+    ET.SubElement(picture, "polyline", points=points, fill="none", stroke="#0072b2")
+    add_text(picture, 340, 345, f"loss of steps 1 to {len(losses)}", anchor="middle")
+    return as_text(picture)
 
 
 def main(arguments: Sequence[str] | None = None) -> Result:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--devices", help="one or two, such as vulkan:0,vulkan:1")
     parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--plot", help="write the loss curve to this file (needs matplotlib)")
+    parser.add_argument("--plot", help="draw the loss curve into this .svg file")
     given = parser.parse_args(arguments)
+    if given.epochs < 1:
+        parser.error(f"expected --epochs of 1 or more, got {given.epochs}")
+    if given.plot and not (given.plot.endswith(".svg") and Path(given.plot).parent.is_dir()):
+        parser.error(f"expected --plot as an .svg file in a folder that exists, got {given.plot}")
     devices = given.devices.split(",") if given.devices else pick_devices(2)
     result = train(devices, given.epochs)
     print(f"loss {result.losses[0]:.3f} at first, {np.mean(result.losses[-10:]):.4f} at the end")
     print(f"{result.right:.1%} of the scans held out are told right, over {' and '.join(devices)}")
     if given.plot:
-        plot(result.losses, given.plot)
+        save_picture(given.plot, lambda: draw(result.losses))
         print(f"wrote {given.plot}")
     return result
 

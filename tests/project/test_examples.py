@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -184,6 +185,9 @@ def test_train_digits_follows_the_curve_of_torch(devices: list[str]) -> None:
     result = train_digits.train(devices[:2], 12, steps=len(golden))
     np.testing.assert_allclose(result.losses, golden, atol=1e-3)
     assert result.right > 0.9
+    picture = ET.fromstring(train_digits.draw(result.losses))
+    (curve,) = picture.iter("{http://www.w3.org/2000/svg}polyline")
+    assert len(curve.attrib["points"].split()) == len(golden)
 
 
 @pytest.mark.thorough
