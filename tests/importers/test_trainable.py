@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 import vksched as vs
 from vksched.importers.onnx.model import Model
@@ -68,6 +68,35 @@ def test_errors_say_what_the_model_has() -> None:
         model().tensors({"batch": 5})
     with pytest.raises(vs.ShapeError, match="a size for each dimension"):
         model().tensors()
+
+
+def scaled(*more: NodeProto, **weights: NDArray) -> Model:
+    """x times w, and what more nodes make of s: y."""
+    nodes = [helper.make_node("Mul", ["x", "w"], ["s"]), *more]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    arrays = [numpy_helper.from_array(a, n) for n, a in {"w": W[:1], **weights}.items()]
+    graph = helper.make_graph(nodes, "scaled", inputs, outputs, arrays)
+    opset = [helper.make_opsetid("", 17)]
+    return vs.load(helper.make_model(graph, opset_imports=opset, ir_version=8))
+
+
+def test_constants_are_trainable_by_their_own_names_alone() -> None:
+    two = numpy_helper.from_array(np.asarray(2, np.float32))
+    constant = helper.make_node("Constant", [], ["p[0]"], value=two)
+    made = scaled(constant, helper.make_node("Pow", ["s", "p[0]"], ["y"]))
+    assert sorted(made.tensors(trainable="*").params) == ["w"]
+    assert sorted(made.tensors(trainable=["p[0]"]).params) == ["p[0]"]
+
+
+def test_what_shapes_depend_on_is_not_trainable() -> None:
+    scales = np.asarray([1, 2], np.float32)
+    made = scaled(helper.make_node("Resize", ["s", "", "scales"], ["y"], name="up"), scales=scales)
+    with pytest.raises(vs.GraphError, match="got 'scales' of Resize node 'up'"):
+        made.tensors(trainable="*")
+    assert sorted(made.tensors(trainable="w").params) == ["w"]
+    with pytest.raises(vs.GraphError, match="as trainable, got None"):
+        made.tensors(trainable=None)  # type: ignore[arg-type]
 
 
 def test_a_model_of_stages_is_refused() -> None:

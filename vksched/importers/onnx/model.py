@@ -150,12 +150,12 @@ class Model(ImportedModel):
 
         shapes: of inputs, by name, where the file leaves sizes open. trainable: names or patterns
             of initializers of floats ("fc.*"), which become states that `vs.grad` and the
-            optimizers take; the others stay as they are.
+            optimizers take, or names of constant nodes; the others stay as they are.
 
         Raises:
             UnsupportedOp: the model is no single graph for these shapes. GraphError: a pattern that
-            names no such initializer, or a shape of no input. ShapeError: a size is not known, or
-            does not fit.
+            names no such initializer, or one on which a shape depends; or a shape of no input.
+            ShapeError: a size is not known, or does not fit.
         """
         known = [value.name for value in self.inputs]
         for name in shapes or {}:
@@ -163,7 +163,7 @@ class Model(ImportedModel):
                 hint = close_text(name, known)
                 raise GraphError(f"[model] expected shapes of inputs {known}, got {name!r}{hint}")
         types = self.input_types(shapes or {})
-        return tensors_of(self.context, self.frame(), types, trainable)
+        return tensors_of(self.context, self.frame(), types, trainable, self._env)
 
     def frame(self, given: frozenset[str] = frozenset()) -> Frame:
         """Returns the whole graph as something to lower. given: initializers to take as inputs."""

@@ -9,7 +9,7 @@ trainable becomes a state with the initializer's name and value. All else stays 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from ...ops.sources.state import state
 from .lower.context import ModelContext
 from .lower.lowering import Frame, FrameLowering, NeedsInputs
 from .nodes.elements import to_storage
+from .nodes.host import describe
 from .nodes.values import HostType, Value
 
 
@@ -39,12 +40,12 @@ def tensors_of(
     frame: Frame,
     types: Mapping[str, HostType],
     trainable: str | Sequence[str],
+    initializers: Collection[str],
 ) -> ModelTensors:
     """Returns the whole graph of a model as tensors, for inputs of some types; see
-    `Model.tensors`.
+    `Model.tensors`. initializers: their names; other values of the file are constant nodes.
     """
-    patterns = (trainable,) if isinstance(trainable, str) else tuple(trainable)
-    params = _params(frame.env, patterns)
+    params = _params(frame.env, trainable, initializers)
     env = {
         name: replace(v, tensor=params[name], array=None) if name in params else v
         for name, v in frame.env.items()
@@ -56,6 +57,13 @@ def tensors_of(
         raise UnsupportedOp(
             f"{error}, so it is no single graph; try sched.compile(model)"
         ) from None
+    for node in lowered.then.nodes[:1] if lowered.then else ():
+        for name in node.input:
+            if name in params:
+                raise GraphError(
+                    f"[model] expected trainable initializers on which no shape depends, got "
+                    f"{name!r} of {describe(node)}; try the names of others"
+                )
     if lowered.step is not None or lowered.then is not None:
         why = lowered.step.reason if lowered.step else "a later shape depends on computed values"
         raise UnsupportedOp(
@@ -70,22 +78,34 @@ def tensors_of(
     return ModelTensors(*map(MappingProxyType, (inputs, outputs, params)))
 
 
-def _params(env: Mapping[str, Value], patterns: Sequence[str]) -> dict[str, Tensor]:
-    """Returns a state for each initializer of floats that a pattern names."""
+def _params(
+    env: Mapping[str, Value], trainable: str | Sequence[str], initializers: Collection[str]
+) -> dict[str, Tensor]:
+    """Returns a state for each initializer of floats that a pattern names, and for each constant
+    node that is named itself: those that "*" would find are exponents and the like.
+    """
+    patterns = (trainable,) if isinstance(trainable, str) else trainable
+    if not isinstance(patterns, Collection) or not all(isinstance(p, str) for p in patterns):
+        raise GraphError(
+            f"[model] expected names or patterns of initializers as trainable, got {trainable!r}"
+        )
     floats = {
         name: value.array
         for name, value in env.items()
         if value.array is not None and value.array.dtype.kind == "f" and value.array.size
     }
+    wanted: set[str] = set()
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in floats):
+        like = [name for name in floats if name in initializers and fnmatchcase(name, pattern)]
+        if pattern not in floats and not like:
             raise GraphError(
                 f"[model] expected names of initializers of floats as trainable, got {pattern!r}, "
                 f"which none has{close_text(pattern, floats)}"
             )
+        wanted.update([pattern] if pattern in floats else like)
     out: dict[str, Tensor] = {}
     for name, array in floats.items():
-        if any(fnmatchcase(name, pattern) for pattern in patterns):
+        if name in wanted:
             out[name] = made = state(to_storage(array), name)
             made.name = name
     return out
