@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 import vksched as vs
@@ -111,6 +113,7 @@ CASES += [
     elements("at once", bools(5, 7), picks(7, 5, 999), bools(5, 999, seed=2), 1),
 ]
 
+_UNEVEN = np.minimum(tuples((37,), 401), tuples((37,), 401, seed=5))
 _ND: list[tuple[Shape, Shape, int]] = [  # data, rows, depth
     ((1,), (1,), 1),
     ((7,), (), 1),
@@ -138,6 +141,13 @@ CASES += [
 ]
 CASES += [
     nd("", typed(t, 5, 7), tuples((5,), 9), typed(t, 9, 7, seed=2), how)
+    for t in NUMBERS
+    for how in SCATTER_CODES
+]
+CASES += [  # numpy takes whole rows: many targets with a first update, few with a tenth
+    replace(
+        nd("wide rows", typed(t, 37, 67), _UNEVEN, typed(t, 401, 67, seed=2), how), exact=True
+    )
     for t in NUMBERS
     for how in SCATTER_CODES
 ]
