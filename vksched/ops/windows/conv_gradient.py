@@ -2,14 +2,16 @@
 
     y[i] = sum over k of w[k] * x[i * stride + k * dilation - begin]
 
-    by x: every y gives back to the places that its window read     -> conv_transpose of dy with w
+    by x: every y gives back to the places that its window read     -> conv_transpose of dy with w,
+                                      or, with steps of 1, a conv of dy with w turned round, for
+                                      which devices have faster kernels
     by w: w[k] met x at steps of `stride`, one for each result y    -> products of dy with slices of
                                       x; of grouped ones a conv of x with dy as weights, in which
                                       stride and dilation, images and channels are exchanged
     by the bias: it was added to all results of its channel         -> a sum
 
 Places of x that no window reads are cut off before the second, and are the output padding of the
-first. All rules are of linear ops, so gradients of gradients come from the same ones. Examples:
+transpose. All rules are of linear ops, so gradients of gradients come from the same ones. Examples:
 tests/autograd/test_rules_windows.py.
 """
 
@@ -25,6 +27,7 @@ from ..core.gradient import Pull, Pulled, gradient, no_gradient
 from ..core.tensor import Tensor, apply
 from ..moves.layout import concat, reshape, slice_, transpose
 from ..moves.pad import pad
+from ..moves.rearrange import flip
 from ..products.matmul import matmul
 from ..rows.reduce import reduce_sum
 from .conv import conv
@@ -80,6 +83,15 @@ def _input_gradient(g: Tensor, w: Tensor, window: Window, groups: int) -> Tensor
     """The gradient of a convolution's input: the transpose, padded at its end to that size."""
     counts = g.shape[2:]
     stride = tuple(s if n > 1 else 1 for s, n in zip(window.stride, counts, strict=True))
+    reach = extent(window.kernel, window.dilation)
+    before = [r - 1 - first for r, first in zip(reach, window.begin, strict=True)]
+    after = [
+        size - n + first for size, n, first in zip(window.sizes, counts, window.begin, strict=True)
+    ]
+    if max(stride) == 1 and min(*before, *after) >= 0 and 0 not in window.sizes:
+        turned = _turned(w, groups)
+        padding = (*before, *after)
+        return conv(g, turned, dilation=window.dilation, padding=padding, groups=groups)
     behind = tuple(  # places behind the last window; below 0 where it reaches over the end
         size + first - r
         for size, first, r in zip(window.sizes, window.begin, _reached(window, counts), strict=True)
@@ -93,6 +105,17 @@ def _input_gradient(g: Tensor, w: Tensor, window: Window, groups: int) -> Tensor
         "output_padding": tuple(max(0, b) for b in behind),
     }
     return apply("conv_transpose", (g, w), attrs)
+
+
+def _turned(w: Tensor, groups: int) -> Tensor:
+    """Returns weights (groups * R, C, kernel) from the last place of the kernel to the first, as
+    those of R channels to C: (groups * C, R, kernel).
+    """
+    results, channels, *kernel = w.shape
+    axes = [axis for axis, size in enumerate(kernel, 3) if size > 1]
+    split = reshape(w, (groups, results // groups, channels, *kernel))
+    turned = transpose(flip(split, axes) if axes else split, (0, 2, 1, *range(3, 3 + len(kernel))))
+    return reshape(turned, (groups * channels, results // groups, *kernel))
 
 
 def _weight_gradient(x: Tensor, g: Tensor, window: Window, groups: int) -> Tensor:
