@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import vksched as vs
+from vksched.cases.gradient import evaluate
 from vksched.types import NDArray
 
 X = np.asarray([[0.5, -1.0, 2.0], [1.5, 0.25, -0.75]], np.float32)
@@ -113,3 +114,29 @@ def test_a_deep_graph_needs_no_stack() -> None:
         h = -h
     graph, _ = vs.build_graph(vs.grad(vs.reduce_sum(h), x))
     assert sum(n.op == "neg" for n in graph.nodes) == 3000
+
+
+def test_gradients_of_slices_side_by_side_become_one_concat() -> None:
+    x = vs.input("x", (2, 9))
+    parts = vs.split(x, 3, 1)
+    loss = vs.reduce_sum(vs.exp(parts[0]) * parts[1] + vs.square(parts[2]))
+    of_x = vs.grad(loss, x)
+    ops = [node.op for node in vs.build_graph(of_x)[0].nodes]
+    assert ops.count("concat") == 1 and not {"pad", "add"} & {*ops}
+    value = np.random.default_rng(4).standard_normal((2, 9))
+    a, b, c = np.split(value, 3, 1)
+    got = evaluate(vs.build_graph({"g": of_x})[0], {"x": value})["g"]
+    np.testing.assert_allclose(got, np.concatenate([np.exp(a) * b, np.exp(a), 2 * c], 1))
+
+
+def test_gradients_of_slices_that_overlap_or_lie_apart_are_added() -> None:
+    x, value = vs.input("x", (7,)), np.arange(7.0)
+    for slices in ([(0, 4), (3, 7)], [(0, 2), (4, 7)], [(1, 3), (3, 5)], [(0, 3), (3, 7), (0, 7)]):
+        loss = vs.reduce_sum(vs.square(x[slices[0][0] : slices[0][1]]))
+        wanted = np.zeros(7)
+        wanted[slice(*slices[0])] += 2 * value[slice(*slices[0])]
+        for start, end in slices[1:]:
+            loss = loss + vs.reduce_sum(vs.square(x[start:end]))
+            wanted[start:end] += 2 * value[start:end]
+        got = evaluate(vs.build_graph({"g": vs.grad(loss, x)})[0], {"x": value})["g"]
+        np.testing.assert_allclose(got, wanted, err_msg=str(slices))

@@ -18,6 +18,8 @@ from ..graph import topological_order
 from ..ops.core.gradient import Pull, is_smooth, rule_of, why_no_gradient
 from ..ops.core.scope import backward_scope
 from ..ops.core.tensor import Tensor, TensorLike, as_tensor
+from ..ops.moves.layout import concat
+from ..ops.moves.pad import pad
 from ..ops.sources.create import ones_like, zeros_like
 from .recompute import Recomputed
 
@@ -204,7 +206,39 @@ def _between(order: Sequence[Tensor], wrt: tuple[Tensor, ...]) -> set[Tensor]:
 
 def _add(grads: dict[Tensor, Tensor], tensor: Tensor, pulled: Tensor) -> None:
     with backward_scope(tensor.name):
-        grads[tensor] = grads[tensor] + pulled if tensor in grads else pulled
+        grads[tensor] = _sum(grads[tensor], pulled) if tensor in grads else pulled
+
+
+def _sum(a: Tensor, b: Tensor) -> Tensor:
+    """Two gradients together. Those of neighbouring slices, with zeros around, are put side by
+    side: so those of a split become one concat.
+    """
+    for first, second in ((a, b), (b, a)):
+        at, behind = _along(first), _along(second)
+        if at and behind and at[0] == behind[0]:
+            (axis, begin, _), (_, start, left) = at, behind
+            x, y = first.inputs[0], second.inputs[0]
+            if begin + x.shape[axis] == start:
+                whole = concat([*_parts(x, axis), *_parts(y, axis)], axis)
+                return pad(whole, ((begin, left),), axes=[axis]) if begin or left else whole
+    return a + b
+
+
+def _parts(x: Tensor, axis: int) -> tuple[Tensor, ...]:
+    return x.inputs if x.op == "concat" and x.attrs["axis"] == axis else (x,)
+
+
+def _along(grad: Tensor) -> tuple[int, int, int] | None:
+    """Returns the axis along which a gradient is one of a slice, and how many zeros there are
+    before and behind that; None where it is none of one axis.
+    """
+    if grad.op != "pad" or grad.attrs["value"] != 0:
+        return None
+    pads = list(zip(grad.attrs.as_ints("begins"), grad.attrs.as_ints("ends"), strict=True))
+    padded = [axis for axis, around in enumerate(pads) if any(around)]
+    if len(padded) != 1 or min(pads[padded[0]]) < 0:
+        return None
+    return padded[0], *pads[padded[0]]
 
 
 def _pulled(
