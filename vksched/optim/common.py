@@ -91,12 +91,12 @@ def zeros_beside(param: Tensor, what: str) -> Tensor:
 @dataclass(frozen=True, slots=True)
 class Steps:
     """The count of steps: held, the state; number, that of this step as float32, 1 the first; rate,
-    the learning rate of this step.
+    the learning rate of this step, one tensor for all parameters.
     """
 
     held: Tensor
     number: Tensor
-    rate: Tensor | float
+    rate: Tensor
 
     @property
     def updates(self) -> Updates:
@@ -117,15 +117,15 @@ def count_steps(op: str, rate: Rate, name: str) -> Steps:
     return Steps(held, add(done, 1.0), rate_of(op, rate, done))
 
 
-def rate_of(op: str, rate: Rate, done: Tensor) -> Tensor | float:
-    """Returns a learning rate as a number or a float32 scalar. done: steps before this one."""
+def rate_of(op: str, rate: Rate, done: Tensor) -> Tensor:
+    """Returns a learning rate as a float32 scalar. done: steps before this one."""
     if callable(rate) and not isinstance(rate, Tensor):
         rate = rate(done)
     if isinstance(rate, Tensor):
         if rate.shape != () or rate.dtype != FLOAT32:
             raise ShapeError(f"[{op}] expected a float32 scalar as lr, got {rate.type}")
         return rate
-    return in_range(op, "lr", rate, 0, inf)
+    return as_tensor(in_range(op, "lr", rate, 0, inf), like=done)
 
 
 def in_range(op: str, what: str, value: object, low: float, high: float) -> float:
