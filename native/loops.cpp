@@ -86,13 +86,18 @@ struct Erf {
 };
 
 struct Gelu {
-    INLINED float of(float x)
+    // 2 (1 - Phi(2 h)) exp(2 h^2)
+    INLINED float tail(float h)
     {
         constexpr float above[] = {23.61601338f, 34.08407392f, 22.45761536f, 6.38226608f};
         constexpr float below[] = {23.61602178f, 71.76895394f, 89.76562072f, 56.2526436f, 16.0f};
+        return polynomial(above, h) / polynomial(below, h);
+    }
+
+    INLINED float of(float x)
+    {
         const float size = std::fabs(0.5f * x), h = clipped(size, 1e4f);
-        const float tail = h * polynomial(above, h) / polynomial(below, h);
-        return (0.5f * x + size) - tail * exponential(-2.0f * h * h);
+        return (0.5f * x + size) - h * tail(h) * exponential(-2.0f * h * h);
     }
 };
 
@@ -101,6 +106,28 @@ struct GeluTanh {
     {
         const float u = x * (0.79788456f + 0.035677408f * x * x);
         return x / (1.0f + exponential(-2.0f * u));
+    }
+};
+
+// Of -|x| first; both sides together are 1.
+struct GeluSlope {
+    INLINED float of(float x)
+    {
+        const float size = std::fabs(x), h = clipped(0.5f * size, 1e4f);
+        const float tail = 0.5f * Gelu::tail(h) - 0.39894228f * 2.0f * h;
+        const float part = tail * exponential(-2.0f * h * h);
+        return x > 0 ? 1.0f - part : x == x ? part : x;
+    }
+};
+
+struct GeluTanhSlope {
+    INLINED float of(float x)
+    {
+        constexpr float k = 1.59576912f, cubic = 0.0713548163f;
+        const float z = clipped(std::fabs(x), 20.0f), q = cubic * z * z;
+        const float e = exponential(-z * (q + k)), s = 1.0f / (1.0f + e);
+        const float rise = s * z * (3.0f * q + k);
+        return x < 0 ? e * s * (1.0f - rise) : s + e * s * rise;
     }
 };
 
@@ -210,6 +237,9 @@ struct Ways {
 const std::map<std::string, Ways> functions{{"erf", {over<Erf>, over_wide<Erf>}},
                                             {"gelu", {over<Gelu>, over_wide<Gelu>}},
                                             {"gelu_tanh", {over<GeluTanh>, over_wide<GeluTanh>}},
+                                            {"gelu_slope", {over<GeluSlope>, over_wide<GeluSlope>}},
+                                            {"gelu_tanh_slope",
+                                             {over<GeluTanhSlope>, over_wide<GeluTanhSlope>}},
                                             {"sigmoid", {over<Sigmoid>, over_wide<Sigmoid>}},
                                             {"silu", {over<Silu>, over_wide<Silu>}}};
 

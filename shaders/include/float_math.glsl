@@ -140,6 +140,25 @@ float gelu_tanh(float x) {
     return x * sigmoid(1.5957691216 * (x + 0.044715 * x * x * x)); // (1 + tanh(u)) / 2 = sigmoid(2 u)
 }
 
+// Phi(x) + x phi(x).
+float gelu_erf_slope(float x) {
+    const float z = abs(x) * 0.70710678119;
+    const float c = mix(erfc_positive(z), 0.0, z > 10.0);
+    const float near = clamp(x, -20.0, 20.0); // beyond them phi is 0
+    const float slope = 0.5 * mix(2.0 - c, c, x < 0.0) + near * 0.39894228040 * safe_exp(-0.5 * near * near);
+    return mix(slope, x, is_nan(x));
+}
+
+// s + s (1 - s) x u' for x s, s = sigmoid(u); beyond 20 it is flat. 1 - s by itself, as it has few digits where s is near 1.
+float gelu_tanh_slope(float x) {
+    const float z = min(abs(x), 20.0);
+    const float q = 0.0713548162 * z * z;
+    const float e = safe_exp(-z * (q + 1.5957691216));
+    const float s = 1.0 / (1.0 + e);
+    const float rise = s * z * (3.0 * q + 1.5957691216);
+    return mix(mix(s + e * s * rise, e * s * (1.0 - rise), x < 0.0), x, is_nan(x));
+}
+
 float safe_max(float a, float b) { return mix(mix(b, a, a > b), a, is_nan(a)); } // b where it is NaN
 
 float safe_min(float a, float b) { return mix(mix(b, a, a < b), a, is_nan(a)); } // b where it is NaN

@@ -277,6 +277,16 @@ uint gelu_tanh_float32(uint word, uint alpha_word, uint beta_word) {
     return floatBitsToUint(gelu_tanh(x));
 }
 
+uint gelu_slope_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return floatBitsToUint(gelu_erf_slope(x));
+}
+
+uint gelu_tanh_slope_float32(uint word, uint alpha_word, uint beta_word) {
+    const float x = uintBitsToFloat(word);
+    return floatBitsToUint(gelu_tanh_slope(x));
+}
+
 uint silu_float32(uint word, uint alpha_word, uint beta_word) {
     const float x = uintBitsToFloat(word);
     return floatBitsToUint(x * sigmoid(x));

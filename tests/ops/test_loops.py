@@ -71,6 +71,18 @@ def computed(op: str, *inputs: NDArray, **attrs: AttrValue) -> NDArray:
     return out
 
 
+@pytest.mark.parametrize("op", ["gelu_slope", "gelu_tanh_slope"])
+def test_slopes_have_their_digits(op: str, way: str) -> None:
+    """Of the largest: they are 0 somewhere. Special values too."""
+    x = np.concatenate([np.linspace(-12, 12, 40001), np.geomspace(1e-30, 1e3, 2001), [3e38]])
+    x = np.concatenate([x, -x, [0.0, -0.0, np.inf, -np.inf, np.nan]]).astype(np.float32)
+    got, declared = computed(op, x), all_ops()[op]
+    want = declared.reference((x.astype(np.float64),), Attrs({}))
+    assert np.allclose(got, want, rtol=0, atol=5e-7, equal_nan=True)
+    tail = (x > -8) & (x < -5)
+    assert np.allclose(got[tail], want[tail], rtol=4e-5, atol=0)
+
+
 @pytest.mark.parametrize(("op", "tolerance"), FUNCTIONS)
 def test_small_results_keep_their_digits(op: str, tolerance: float, way: str) -> None:
     """Over all magnitudes, relative to the result; special values too."""

@@ -107,6 +107,7 @@ UNARY += [
     row(op, _HUGE, "huge")
     for op in (
         *("tanh", "erf", "erfc", "gelu", "gelu_tanh", "silu", "sigmoid", "softplus", "mish"),
+        *("gelu_slope", "gelu_tanh_slope"),
         *("softsign", "hard_swish", "hard_sigmoid", "elu", "selu", "celu", "expm1", "atan"),
         *("asinh", "sinh", "cosh", "square"),
     )

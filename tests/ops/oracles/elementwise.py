@@ -122,6 +122,16 @@ def gelu_tanh(x: NDArray) -> NDArray:
     return x * scipy_special.expit(2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))
 
 
+def _gelu(x: NDArray) -> NDArray:
+    return x * scipy_special.ndtr(x)
+
+
+def slope_by_differences(function: Callable[[NDArray], NDArray], x: NDArray) -> NDArray:
+    """The slope of a function that is straight far from 0, by central differences."""
+    near = np.clip(x, -30, 30)
+    return (function(near + 1e-6) - function(near - 1e-6)) / 2e-6
+
+
 def with_attrs(compute: Callable[..., float], *names: str) -> Oracle:
     """A function of a value and attributes, in Python's floats."""
     return lambda case: elementwise(lambda x: compute(x, *(case.attrs[n] for n in names)))(case)
@@ -190,8 +200,10 @@ ORACLES: dict[str, Oracle] = {
     "bitwise_invert": elementwise(lambda x: not x if isinstance(x, bool) else ~x),
     "logical_not": by_onnx("Not"),
     "cast": cast,
-    "gelu": in_double(lambda x: x * scipy_special.ndtr(x)),
+    "gelu": in_double(_gelu),
     "gelu_tanh": in_double(gelu_tanh),
+    "gelu_slope": in_double(lambda x: slope_by_differences(_gelu, x)),
+    "gelu_tanh_slope": in_double(lambda x: slope_by_differences(gelu_tanh, x)),
     "sigmoid": in_double(scipy_special.expit),
     "silu": in_double(lambda x: x * scipy_special.expit(x)),
     "softplus": in_double(lambda x: -scipy_special.log_expit(-x)),

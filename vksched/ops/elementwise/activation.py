@@ -13,8 +13,12 @@ from .select import clip
 from .special import (
     gelu_into,
     gelu_reference,
+    gelu_slope_into,
+    gelu_slope_reference,
     gelu_tanh_into,
     gelu_tanh_reference,
+    gelu_tanh_slope_into,
+    gelu_tanh_slope_reference,
     sigmoid_into,
     silu_into,
 )
@@ -42,6 +46,8 @@ _PLAIN = {
     "silu": lambda x: x * _sigmoid(x),
     "gelu": gelu_reference,
     "gelu_tanh": gelu_tanh_reference,
+    "gelu_slope": gelu_slope_reference,
+    "gelu_tanh_slope": gelu_tanh_slope_reference,
     "mish": lambda x: x * np.tanh(_softplus(x)),
     "softplus": _softplus,
     "softsign": lambda x: x / (1 + np.abs(x)),
@@ -54,6 +60,8 @@ _INTO = {
         ("silu", silu_into),
         ("gelu", gelu_into),
         ("gelu_tanh", gelu_tanh_into),
+        ("gelu_slope", gelu_slope_into),
+        ("gelu_tanh_slope", gelu_tanh_slope_into),
     )
 }
 for _name, _compute in _PLAIN.items():

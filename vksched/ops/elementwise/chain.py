@@ -48,6 +48,7 @@ UNARY = (
     "neg_float32", "abs_float32", "relu_float32", "clip_float32", "square_float32", "sqrt_float32",
     "rsqrt_float32", "reciprocal_float32", "exp_float32", "log_float32", "tanh_float32",
     "sigmoid_float32", "silu_float32", "erf_float32", "gelu_float32", "gelu_tanh_float32",
+    "gelu_slope_float32", "gelu_tanh_slope_float32",
     "softplus_float32", "mish_float32", "elu_float32", "leaky_relu_float32",
     "hard_sigmoid_float32", "hard_swish_float32", "expm1_float32", "log1p_float32", "sin_float32",
     "cos_float32", "floor_float32", "ceil_float32", "round_float32", "trunc_float32",

@@ -19,9 +19,9 @@ from ..core.tensor import Tensor
 from .activation import sigmoid, softplus
 from .binary import div, equal, floor_divide, hypot, logical_and, maximum, minimum, mul, pow
 from .half import all_computed_wide
-from .pointwise import COMPARISONS, LEAST_NORMAL
+from .pointwise import COMPARISONS, LEAST_NORMAL, unary
 from .select import cast, clip, where
-from .unary import abs, cos, cosh, erf, exp, log, neg, round, rsqrt, sign, sin, sinh, square, tanh
+from .unary import abs, cos, cosh, exp, log, neg, round, rsqrt, sign, sin, sinh, square, tanh
 
 
 def _broadcast(call: Pull, *grads: Tensor | None) -> Pulled:
@@ -54,18 +54,20 @@ _ONE_STEP: dict[str, Slope] = {
 }
 
 
-def _gelu_slope(x: Tensor, y: Tensor, g: Tensor) -> Tensor:
-    """Phi(x) + x phi(x)."""
-    density = exp(square(x) * -0.5) * (1 / math.sqrt(2 * math.pi))
-    return g * (erf(x * math.sqrt(0.5)) * 0.5 + 0.5 + x * density)
+def _gelu_bend(x: Tensor, y: Tensor, g: Tensor) -> Tensor:
+    """phi(x) (2 - x^2), of the slope; beyond 40 phi is 0 in float64."""
+    q = square(clip(x, -40.0, 40.0))
+    return g * (exp(q * -0.5) * (2.0 - q) * (1 / math.sqrt(2 * math.pi)))
 
 
-def _gelu_tanh_slope(x: Tensor, y: Tensor, g: Tensor) -> Tensor:
-    """Of x sigmoid(u), u = 2 sqrt(2 / pi) (x + 0.044715 x^3); beyond 20 it is flat in float64."""
+def _gelu_tanh_bend(x: Tensor, y: Tensor, g: Tensor) -> Tensor:
+    """Of s + s (1 - s) x u' with s = sigmoid(u), u = 2 sqrt(2 / pi) (x + 0.044715 x^3); beyond 20
+    it is flat in float64.
+    """
     z, k = clip(x, -20.0, 20.0), 2 * math.sqrt(2 / math.pi)
-    q = square(z)
-    s = sigmoid(z * (q * (0.044715 * k) + k))
-    return g * (s + s * (1.0 - s) * z * (q * (3 * 0.044715 * k) + k))
+    q = square(z) * (0.044715 * k)
+    s, rise = sigmoid(z * (q + k)), q * 3.0 + k
+    return g * (s * (1.0 - s) * (rise * 2.0 + q * 6.0 + (1.0 - s * 2.0) * z * square(rise)))
 
 
 def _silu_slope(x: Tensor, y: Tensor, g: Tensor) -> Tensor:
@@ -111,8 +113,10 @@ _SLOPES: dict[str, Slope] = {
     "erfc": lambda x, y, g: g * (-2 / math.sqrt(math.pi)) * exp(neg(square(x))),
     "sigmoid": lambda x, y, g: g * (y * (1.0 - y)),
     "silu": _silu_slope,
-    "gelu": _gelu_slope,
-    "gelu_tanh": _gelu_tanh_slope,
+    "gelu": lambda x, y, g: g * unary("gelu_slope", x, None),
+    "gelu_tanh": lambda x, y, g: g * unary("gelu_tanh_slope", x, None),
+    "gelu_slope": _gelu_bend,
+    "gelu_tanh_slope": _gelu_tanh_bend,
     "mish": _mish_slope,
     "softplus": lambda x, y, g: g * sigmoid(x),
     "softsign": _softsign_slope,

@@ -73,8 +73,7 @@ def gelu_reference(x: NDArray) -> NDArray:
     if x.dtype == np.float64:
         return np.asarray(0.5 * x * _erfc(-x / np.sqrt(2)))
     wide = x.astype(np.float64)
-    c = _erfc_positive(np.abs(wide) / np.sqrt(2))
-    return np.asarray(0.5 * wide * np.where(wide < 0, c, 2 - c), x.dtype)
+    return np.asarray(0.5 * wide * _tail(wide), x.dtype)
 
 
 def gelu_tanh_reference(x: NDArray) -> NDArray:
@@ -82,6 +81,28 @@ def gelu_tanh_reference(x: NDArray) -> NDArray:
     wide = x.astype(np.float64)
     u = np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)
     return np.asarray(wide / (1 + np.exp(-2 * u)), x.dtype)
+
+
+def gelu_slope_reference(x: NDArray) -> NDArray:
+    """Phi(x) + x phi(x); beyond 40 phi is 0 in float64."""
+    wide = x.astype(np.float64)
+    tail = _erfc(-wide / np.sqrt(2)) if x.dtype == np.float64 else _tail(wide)
+    near = np.clip(wide, -40, 40)
+    return np.asarray(0.5 * tail + near * np.exp(-0.5 * near**2) / np.sqrt(2 * np.pi), x.dtype)
+
+
+def gelu_tanh_slope_reference(x: NDArray) -> NDArray:
+    """s + s (1 - s) x u' with s = sigmoid(u) = gelu_tanh(x) / x; flat beyond 20 in float64."""
+    wide = np.clip(x.astype(np.float64), -20, 20)
+    k, q = 2 * np.sqrt(2 / np.pi), wide * wide
+    s = 1 / (1 + np.exp(-k * wide * (1 + 0.044715 * q)))
+    return np.asarray(s + s * (1 - s) * wide * k * (1 + 3 * 0.044715 * q), x.dtype)
+
+
+def _tail(x: NDArray) -> NDArray:
+    """Returns 2 Phi(x) of numbers that were float32."""
+    c = _erfc_positive(np.abs(x) / np.sqrt(2))
+    return np.where(x < 0, c, 2 - c)
 
 
 # -- float32 at speed --------------------------------------------------------------------------
@@ -145,18 +166,57 @@ def gelu_into(x: NDArray, out: NDArray) -> None:
     np.multiply(x, 0.5, out=out)
     half = np.abs(out)
     out += half  # max(x, 0), from which the tail of the normal distribution goes
+    tail, growth = _tail_into(half)
+    tail *= half
+    tail /= growth
+    out -= tail
+
+
+def _tail_into(half: NDArray) -> tuple[NDArray, NDArray]:
+    """Returns 2 (1 - Phi(2 h)) exp(2 h^2) and exp(2 h^2); cuts h off where it overflows."""
     if not half.max(initial=0) < _TAIL_END:
         np.minimum(half, _TAIL_END, out=half)  # beyond it the polynomials overflow, late
     tail, below = np.empty_like(half), np.empty_like(half)
     _horner(half, _TAIL_ABOVE, tail)
-    tail *= half
     _horner(half, _TAIL_BELOW, below)
     tail /= below
-    half *= half
-    half *= 2
-    np.exp(half, out=half)
-    tail /= half
-    out -= tail
+    np.multiply(half, half, out=below)
+    below *= 2
+    np.exp(below, out=below)
+    return tail, below
+
+
+def gelu_slope_into(x: NDArray, out: NDArray) -> None:
+    """Phi(x) + x phi(x) of float32, that of -|x| first; both together are 1."""
+    np.multiply(x, 0.5, out=out)
+    half = np.abs(out)
+    tail, growth = _tail_into(half)
+    tail *= 0.5
+    half *= 2 / math.sqrt(2 * math.pi)
+    tail -= half  # of -|x|
+    tail /= growth
+    np.subtract(1, tail, out=out, where=x > 0)
+    np.copyto(out, tail, where=~(x > 0))
+
+
+def gelu_tanh_slope_into(x: NDArray, out: NDArray) -> None:
+    """s + s (1 - s) x u' of float32, with s of |x|, as 1 - s has few digits where s is near 1."""
+    k, z = 2 * math.sqrt(2 / math.pi), np.minimum(np.abs(x), 20)
+    q = z * z
+    q *= -0.044715 * k
+    e = q - k
+    e *= z
+    np.exp(e, out=e)
+    s = 1 / (e + 1)
+    q *= -3
+    q += k
+    q *= z
+    q *= s  # the rise
+    e *= s
+    below = e * (1 - q)
+    q *= e
+    np.add(s, q, out=out)
+    np.copyto(out, below, where=x < 0)
 
 
 def gelu_tanh_into(x: NDArray, out: NDArray) -> None:
