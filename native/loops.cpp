@@ -3,6 +3,7 @@
 //
 //   run("gelu", x, out)                                        out[i] = gelu(x[i])
 //   norm(x, scale, shift, out, columns, eps, centered=True)    layer norm of rows
+//   norm_gradient(g, x, scale, out, columns, eps, centered)    the gradient by its rows
 //
 // Plain loops that compilers turn into vectors; on x86 twice, as most processors have wider ones
 // than a build for all of them may use. No other module is needed. What the formulas of functions
@@ -168,7 +169,8 @@ INLINED double mean(const float* x, size_t count)
     return total / static_cast<double>(count);
 }
 
-INLINED void norm_row(const Norm& norm, const float* x, float* out)
+// Returns what differences from the mean were divided by.
+INLINED float norm_row(const Norm& norm, const float* x, float* out)
 {
     const double centre = norm.centered ? mean<false>(x, norm.columns) : 0;
     const float most = static_cast<float>(centre), rest = static_cast<float>(centre - most);
@@ -185,10 +187,44 @@ INLINED void norm_row(const Norm& norm, const float* x, float* out)
             value += norm.shift[at];
         out[at] = value;
     }
+    return spread;
+}
+
+// The gradient of such a norm by its row: (h - mean(h) - n mean(h n)) * rate with h = g * scale.
+INLINED void norm_gradient_row(const Norm& norm, const float* g, const float* x, float* out)
+{
+    const float spread =
+        norm_row({1, norm.columns, nullptr, nullptr, norm.eps, norm.centered}, x, out);
+    constexpr size_t lanes = 8;
+    double slopes[lanes] = {}, along[lanes] = {}, slope = 0, share = 0;
+    // exact in float64: a row along which h is flat gives 0
+    const auto h = [&](size_t at) {
+        return norm.scale ? static_cast<double>(g[at]) * norm.scale[at] : g[at];
+    };
+    size_t at = 0;
+    for (; at + lanes <= norm.columns; at += lanes)
+        for (size_t lane = 0; lane < lanes; ++lane) {
+            slopes[lane] += h(at + lane);
+            along[lane] += h(at + lane) * out[at + lane];
+        }
+    for (; at < norm.columns; ++at) {
+        slopes[0] += h(at);
+        along[0] += h(at) * out[at];
+    }
+    for (size_t lane = 0; lane < lanes; ++lane) {
+        slope += slopes[lane];
+        share += along[lane];
+    }
+    const double count = static_cast<double>(norm.columns);
+    const double middle = norm.centered ? slope / count : 0, part = share / count;
+#pragma GCC ivdep
+    for (at = 0; at < norm.columns; ++at)
+        out[at] = static_cast<float>((h(at) - middle - out[at] * part) / spread);
 }
 
 using Loop = void (*)(const float*, float*, size_t);
 using NormLoop = void (*)(const Norm&, const float*, float*);
+using GradientLoop = void (*)(const Norm&, const float*, const float*, float*);
 
 template <class F>
 INLINED void each_value(const float* x, float* out, size_t count)
@@ -204,6 +240,14 @@ INLINED void each_row(const Norm& norm, const float* x, float* out)
         norm_row(norm, x + row * norm.columns, out + row * norm.columns);
 }
 
+INLINED void each_gradient(const Norm& norm, const float* g, const float* x, float* out)
+{
+    for (size_t row = 0; row < norm.rows; ++row) {
+        const size_t at = row * norm.columns;
+        norm_gradient_row(norm, g + at, x + at, out + at);
+    }
+}
+
 // Each loop twice: for all processors, and for those with wide vectors.
 template <class F>
 void over(const float* x, float* out, size_t count)
@@ -212,6 +256,11 @@ void over(const float* x, float* out, size_t count)
 }
 
 void norm_rows(const Norm& norm, const float* x, float* out) { each_row(norm, x, out); }
+
+void gradient_rows(const Norm& norm, const float* g, const float* x, float* out)
+{
+    each_gradient(norm, g, x, out);
+}
 
 #ifdef WIDE
 template <class F>
@@ -222,11 +271,17 @@ WIDE void over_wide(const float* x, float* out, size_t count)
 
 WIDE void norm_rows_wide(const Norm& norm, const float* x, float* out) { each_row(norm, x, out); }
 
+WIDE void gradient_rows_wide(const Norm& norm, const float* g, const float* x, float* out)
+{
+    each_gradient(norm, g, x, out);
+}
+
 const bool has_wide = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #else
 template <class F>
 constexpr Loop over_wide = over<F>;
 constexpr NormLoop norm_rows_wide = norm_rows;
+constexpr GradientLoop gradient_rows_wide = gradient_rows;
 const bool has_wide = false;
 #endif
 
@@ -282,6 +337,16 @@ void run(const std::string& name, const py::buffer& x, const py::buffer& out, bo
     loop(static_cast<const float*>(from.ptr), static_cast<float*>(to.ptr), to.size);
 }
 
+// The values of an operand with one for each column; null without it.
+const float* of_columns(const py::object& given, py::buffer_info& kept, size_t columns)
+{
+    if (given.is_none())
+        return nullptr;
+    kept = floats(py::cast<py::buffer>(given));
+    require(static_cast<size_t>(kept.size) == columns, "expected a value for each column");
+    return static_cast<const float*>(kept.ptr);
+}
+
 void norm(const py::buffer& x, const py::object& scale, const py::object& shift,
           const py::buffer& out, size_t columns, double eps, bool centered, bool wide)
 {
@@ -289,23 +354,36 @@ void norm(const py::buffer& x, const py::object& scale, const py::object& shift,
     require(from.size == to.size, "expected as many values in the result as in the operand");
     require(columns > 0 && to.size % columns == 0, "expected whole rows");
     py::buffer_info scales, shifts; // kept until the loop has ended
-    const auto of_columns = [&](const py::object& given, py::buffer_info& kept) -> const float* {
-        if (given.is_none())
-            return nullptr;
-        kept = floats(py::cast<py::buffer>(given));
-        require(static_cast<size_t>(kept.size) == columns, "expected a value for each column");
-        return static_cast<const float*>(kept.ptr);
-    };
     Norm told{};
     told.rows = to.size / columns;
     told.columns = columns;
-    told.scale = of_columns(scale, scales);
-    told.shift = of_columns(shift, shifts);
+    told.scale = of_columns(scale, scales, columns);
+    told.shift = of_columns(shift, shifts, columns);
     told.eps = eps;
     told.centered = centered;
     const NormLoop loop = wide && has_wide ? norm_rows_wide : norm_rows;
     py::gil_scoped_release unlocked;
     loop(told, static_cast<const float*>(from.ptr), static_cast<float*>(to.ptr));
+}
+
+void norm_gradient(const py::buffer& g, const py::buffer& x, const py::object& scale,
+                   const py::buffer& out, size_t columns, double eps, bool centered, bool wide)
+{
+    const py::buffer_info slopes = floats(g), from = floats(x), to = floats(out, true);
+    require(from.size == to.size && slopes.size == to.size,
+            "expected as many values in the result as in the operands");
+    require(columns > 0 && to.size % columns == 0, "expected whole rows");
+    py::buffer_info scales; // kept until the loop has ended
+    Norm told{};
+    told.rows = to.size / columns;
+    told.columns = columns;
+    told.scale = of_columns(scale, scales, columns);
+    told.eps = eps;
+    told.centered = centered;
+    const GradientLoop loop = wide && has_wide ? gradient_rows_wide : gradient_rows;
+    py::gil_scoped_release unlocked;
+    loop(told, static_cast<const float*>(slopes.ptr), static_cast<const float*>(from.ptr),
+         static_cast<float*>(to.ptr));
 }
 
 } // namespace
@@ -318,4 +396,7 @@ PYBIND11_MODULE(loops, m)
     m.def("run", &run, py::arg("name"), py::arg("x"), py::arg("out"), py::arg("wide") = true);
     m.def("norm", &norm, py::arg("x"), py::arg("scale"), py::arg("shift"), py::arg("out"),
           py::arg("columns"), py::arg("eps"), py::arg("centered"), py::arg("wide") = true);
+    m.def("norm_gradient", &norm_gradient, py::arg("g"), py::arg("x"), py::arg("scale"),
+          py::arg("out"), py::arg("columns"), py::arg("eps"), py::arg("centered"),
+          py::arg("wide") = true);
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import strategies as st
 
 from vksched.cases.case import Case
@@ -29,4 +30,19 @@ def _norm(op: str) -> Draw:
     return draw
 
 
-DRAWS: dict[str, Draw] = {op: _norm(op) for op in ("layer_norm", "rms_norm")}
+def _gradient(pick: Pick) -> Case:
+    norm = _norm(pick(st.sampled_from(("layer_norm", "rms_norm"))))(pick)
+    x, scale = norm.inputs[0], norm.inputs[1:2] if norm.attrs["scaled"] else ()
+    if x[(0,) * int(norm.attrs["axis"])].size <= 2:  # type: ignore[arg-type]
+        x, scale = np.zeros_like(x), ()  # norms of so few are flat elsewhere: all digits cancel
+    # the same for a gradient along the row
+    g = array(pick, "float32", x.shape) * np.resize(np.float32([1, -2, 0.5, 3, -1]), x.shape)
+    attrs = {name: value for name, value in norm.attrs.items() if name != "shifted"}
+    attrs["scaled"] = bool(scale)
+    return Case("norm_gradient", (g, x, *scale), attrs)
+
+
+DRAWS: dict[str, Draw] = {
+    **{op: _norm(op) for op in ("layer_norm", "rms_norm")},
+    "norm_gradient": _gradient,
+}

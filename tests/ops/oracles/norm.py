@@ -31,7 +31,26 @@ def rms_norm(case: Case) -> NDArray:
     return np.asarray(value * case.inputs[1] if case.attrs["scaled"] else value, np.float32)
 
 
+def norm_gradient(case: Case) -> NDArray:
+    """The product with the matrix of derivatives of each row, written out."""
+    g, x = (value.astype(np.float64) for value in case.inputs[:2])
+    columns = int(np.prod(x.shape[int(case.attrs["axis"]) :]))  # type: ignore[arg-type]
+    rows, out = x.reshape(-1, columns) if x.size else x, np.empty_like(x)
+    scale = case.inputs[2].reshape(-1) if case.attrs["scaled"] else 1.0
+    made = out.reshape(-1, max(1, columns))
+    for number, row in enumerate(rows if x.size else ()):
+        centered = case.attrs["kind"] == "layer_norm"
+        with np.errstate(all="ignore"):
+            away = row - row.mean() if centered else row
+            length = np.sqrt(np.mean(away**2) + case.attrs["eps"])  # type: ignore[operator]
+            h = g.reshape(-1, columns)[number] * scale
+            through = h / length - away * (away @ h) / (columns * length**3)
+        made[number] = through - through.mean() if centered else through
+    return np.asarray(out, np.float32)
+
+
 ORACLES: dict[str, Oracle] = {
     "layer_norm": layer_norm,
     "rms_norm": rms_norm,
+    "norm_gradient": norm_gradient,
 }

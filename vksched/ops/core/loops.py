@@ -56,6 +56,24 @@ def norm(
     return True
 
 
+def norm_gradient(
+    g: NDArray,
+    x: NDArray,
+    scale: NDArray | None,
+    out: NDArray,
+    columns: int,
+    eps: float,
+    centered: bool,
+) -> bool:
+    """Writes the gradient of such norms by their rows; returns False where numpy has to."""
+    operands = (g, x) if scale is None else (g, x, scale)
+    plain = all(v.flags.c_contiguous and v.flags.aligned for v in operands)
+    if not (plain and _takes(x, out) and g.dtype == np.float32):
+        return False
+    native.norm_gradient(g, x, scale, out, columns, eps, centered)
+    return True
+
+
 def _takes(x: NDArray, out: NDArray) -> bool:
     plain = out.flags.c_contiguous and out.flags.aligned
     return native is not None and plain and x.dtype == out.dtype == np.float32

@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 
 from ...types import BOOL
+from ..core.attrs import Attrs
 from ..core.gradient import Pull, Pulled, gradient, is_smooth, no_gradient, sum_to
 from ..core.tensor import Tensor, apply, as_tensor
 from ..elementwise.binary import equal, maximum
 from ..elementwise.half import all_computed_wide
 from ..elementwise.select import cast, where
-from ..elementwise.unary import abs, exp, rsqrt, sign, square
+from ..elementwise.unary import abs, exp, neg, rsqrt, sign, square
 from ..moves.identity import stop_gradient
 from ..moves.layout import reshape, transpose
 from ..moves.pad import pad
@@ -25,6 +26,7 @@ from . import arg as arg
 from . import softmax as softmax
 from . import sort as sort
 from .norm import layer_norm, rms_norm
+from .norm_gradient import norm_gradient
 from .reduce import (
     reduce_logsumexp,
     reduce_max,
@@ -184,24 +186,47 @@ def _log_softmax(call: Pull) -> Pulled:
 
 @gradient("layer_norm", "rms_norm")
 def _norm(call: Pull) -> Pulled:
-    """By n, the row normed: (h - mean(h) - n * mean(h * n)) * rate with h = g * scale and rate =
-    1 / sqrt(spread + eps); mean(h) for layer norm only.
-    """
+    """That by the row is an op of its own; by the scale g times the row normed, by the shift g."""
     attrs, operands = call.attrs, (call.grad, *call.inputs)
-    eps, axis, centered = attrs.as_float("eps"), attrs.as_int("axis"), attrs["kind"] == "layer_norm"
     scaled, shifted = attrs.as_bool("scaled"), attrs.as_bool("shifted")
 
     def build(g: Tensor, x: Tensor, *affine: Tensor, name: str | None) -> tuple[Tensor, ...]:
-        axes = tuple(range(axis, x.rank))
-        norm = layer_norm if centered else rms_norm
-        normed = norm(x, axis=axis, eps=eps)
-        h = g * affine[0] if scaled else g
-        rest = h - normed * reduce_mean(h * normed, axes, True)
-        if centered:
-            rest = rest - reduce_mean(h, axes, True)
-        of_x = rest * _rate(x, axes, centered, eps)
-        of_scale = (sum_to(g * normed, x.shape[axis:]),) if scaled else ()
-        return of_x, *of_scale, *((sum_to(g, x.shape[axis:]),) if shifted else ())
+        row = x.shape[attrs.as_int("axis") :]
+        of_x = norm_gradient(g, x, affine[0] if scaled else None, attrs)
+        of_scale = (sum_to(g * _normed(x, attrs), row),) if scaled else ()
+        return of_x, *of_scale, *((sum_to(g, row),) if shifted else ())
+
+    return all_computed_wide(build, operands, None)
+
+
+def _normed(x: Tensor, attrs: Attrs) -> Tensor:
+    norm = layer_norm if attrs["kind"] == "layer_norm" else rms_norm
+    return norm(x, axis=attrs.as_int("axis"), eps=attrs.as_float("eps"))
+
+
+@gradient("norm_gradient")
+def _norm_gradient(call: Pull) -> Pulled:
+    """With u, the gradient of the result y, and p(v) = norm_gradient(v, x), which is symmetric:
+    p(u) by h; by x -p(rate (u mean(h n) + h mean(u n))) - rate n mean(u y), as n and the rate
+    depend on x.
+    """
+    attrs, operands = call.attrs, (call.grad, call.output, *call.inputs)
+    eps, scaled = attrs.as_float("eps"), attrs.as_bool("scaled")
+
+    def build(
+        u: Tensor, y: Tensor, g: Tensor, x: Tensor, *scale: Tensor, name: str | None
+    ) -> tuple[Tensor, ...]:
+        axes = tuple(range(attrs.as_int("axis"), x.rank))
+        normed = _normed(x, attrs)
+        rate = _rate(x, axes, attrs["kind"] == "layer_norm", eps)
+        h = g * scale[0] if scaled else g
+        of_normed = u * reduce_mean(h * normed, axes, True) + h * reduce_mean(u * normed, axes, True)
+        of_x = norm_gradient(of_normed * rate, x, None, attrs)
+        of_x = neg(of_x + normed * (rate * reduce_mean(u * y, axes, True)))
+        of_h = norm_gradient(u, x, None, attrs)
+        if not scaled:
+            return of_h, of_x
+        return of_h * scale[0], of_x, sum_to(of_h * g, scale[0].shape)
 
     return all_computed_wide(build, operands, None)
 

@@ -116,10 +116,23 @@ def _normed(rows: NDArray, eps: NDArray, centered: bool) -> tuple[NDArray, NDArr
     return rows / np.sqrt(spread), spread
 
 
-def _norm_again(rows: NDArray, eps: float, centered: bool) -> NDArray:
-    """Returns rows normed whose squares leave their type: multiplied by powers of two before."""
+def _norm_again(rows: NDArray, eps: float, centered: bool) -> tuple[NDArray, NDArray]:
+    """Returns rows normed whose squares leave their type, and what their differences from the mean
+    were multiplied by: rows are multiplied by powers of two before.
+    """
     by = _powers(rows, eps)
-    return _normed(rows * by, rows.dtype.type(eps) * by * by, centered)[0]
+    normed, spread = _normed(rows * by, rows.dtype.type(eps) * by * by, centered)
+    return normed, by / np.sqrt(spread)
+
+
+def norm_rows(rows: NDArray, eps: float, centered: bool) -> tuple[NDArray, NDArray]:
+    """Returns rows normed, and what the differences from their mean were multiplied by."""
+    normed, spread = _normed(rows, np.asarray(eps, rows.dtype), centered)
+    rate = 1 / np.sqrt(spread)
+    lost = _lost(spread)[:, 0]
+    if lost.any():
+        normed[lost], rate[lost] = _norm_again(rows[lost], eps, centered)
+    return normed, rate
 
 
 def _norm_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
@@ -128,11 +141,7 @@ def _norm_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
         return x
     columns = math.prod(x.shape[attrs.as_int("axis") :])
     eps, centered = attrs.as_float("eps"), attrs.as_str("kind") == "layer_norm"
-    rows = x.reshape(-1, columns)
-    normed, spread = _normed(rows, np.asarray(eps, x.dtype), centered)
-    lost = _lost(spread)[:, 0]
-    if lost.any():
-        normed[lost] = _norm_again(rows[lost], eps, centered)
+    normed, _ = norm_rows(x.reshape(-1, columns), eps, centered)
     return _affine(normed.reshape(x.shape), inputs, attrs)
 
 
@@ -172,7 +181,7 @@ def _norm_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     np.sqrt(spread, out=spread)
     line /= spread
     if lost.any():
-        line[lost] = _norm_again(x[lost], eps, centered)
+        line[lost], _ = _norm_again(x[lost], eps, centered)
     if scale is not None:
         line *= scale.reshape(-1)
     if shift is not None:

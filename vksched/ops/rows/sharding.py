@@ -21,6 +21,7 @@ from ..core.sharding import (
 )
 from . import arg as arg
 from . import norm as norm
+from . import norm_gradient as norm_gradient
 from . import reduce as reduce
 from . import resample as resample
 from . import scan as scan
@@ -39,6 +40,14 @@ def _softmax(call: Sharded) -> Iterable[Factor]:
 @sharding("layer_norm", "rms_norm")
 def _norm(call: Sharded) -> Iterable[Factor]:
     return row_factors(call, range(call.attrs.as_int("axis")))
+
+
+@sharding("norm_gradient")
+def _norm_gradient(call: Sharded) -> Iterable[Factor]:
+    whole = (WHOLE,) * (len(call.inputs) - 2)
+    for axis in range(call.attrs.as_int("axis")):
+        yield Factor((axis, axis, *whole), axis, call.output.shape[axis])
+    yield from linear_factors(call, 0)
 
 
 @sharding("sort", "argsort")
