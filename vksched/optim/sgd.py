@@ -6,6 +6,7 @@ from math import inf
 
 from ..errors import ShapeError
 from ..ops.core.tensor import Tensor
+from ..ops.elementwise import addcmul
 from .common import Params, Rate, Updates, count_steps, in_range, listed, zeros_beside
 
 
@@ -43,9 +44,13 @@ def sgd(
     out: Updates = steps.updates
     for param, grad in pairs:
         slope: Tensor = grad + decay * param if decay else grad
+        velocity: Tensor | None = None
         if kept:
             held = zeros_beside(param, f"{name}.velocity")
-            out[held] = velocity = kept * held + slope
+            velocity = out[held] = kept * held + slope
             slope = slope + kept * velocity if nesterov else velocity
-        out[param] = param - steps.rate * slope
+        if slope is grad or slope is velocity:  # both are values of their own
+            out[param] = addcmul(param, steps.rate, slope, -1.0)
+        else:  # passes make one node of it and of what makes the slope
+            out[param] = param - steps.rate * slope
     return out

@@ -21,7 +21,7 @@ from ...types import (
     numpy_dtype,
 )
 from ..core.attrs import Attrs, AttrValue
-from ..core.host import in_pieces
+from ..core.host import HostKernel, cut_elements, in_pieces
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, register
 from ..core.quads import both_readings, can_take_quads, launch_lines, reading
 from ..core.strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
@@ -334,6 +334,13 @@ def _addcmul_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return np.asarray(x + attrs.as_float("value") * a * b, x.dtype)
 
 
+def _addcmul_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    """The operands were broadcast; one that was a single number costs no pass."""
+    if out.size:
+        x, a, b = (v if any(v.strides) else v[(0,) * v.ndim] for v in inputs)
+        np.add(x, x.dtype.type(attrs.as_float("value")) * a * b, out=out)
+
+
 def _addcmul_lower(call: Call) -> tuple[Dispatch, ...]:
     return _lower_ternary("addcmul_float32", call, call.attrs.as_float("value"))
 
@@ -345,7 +352,7 @@ register(
         _addcmul_infer,
         _addcmul_reference,
         _ADDCMUL_KERNEL,
-        host=in_pieces(_addcmul_reference),
+        host=HostKernel(_addcmul_host, cut_elements),
         in_place=True,
     )
 )

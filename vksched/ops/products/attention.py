@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import reduce
 
 from ...errors import DTypeError, ShapeError
-from ...types import BOOL, FLOAT32, TensorType, as_float, as_int, broadcast_shapes
+from ...types import BOOL, FLOAT32, Shape, TensorType, as_float, as_int, broadcast_shapes
 from ..core.attrs import Attrs, AttrValue
 from ..core.gradient import Pull, Pulled, gradient, is_smooth, sum_to
 from ..core.op import Op, Work, register
@@ -133,25 +133,29 @@ def _pulled(
     scale, softcap = attrs.as_float("scale"), attrs.as_float("softcap")
 
     def shared_rows(x: Tensor) -> Tensor:
-        return reshape(x, (x.shape[0], shared, rows, x.shape[3]))
+        return _shaped(x, (x.shape[0], shared, rows, x.shape[3]))
 
     scaled = shared_rows(mul(q, scale))
-    scores = reshape(matmul(scaled, k, transpose_b=True), shape)
+    scores = _shaped(matmul(scaled, k, transpose_b=True), shape)
     bent = tanh(div(scores, softcap)) if softcap else None
     mask, seen = _masks(attrs, operands[3:], *shape[2:])
     weights = softmax(scores if bent is None else mul(bent, softcap), mask=mask)
     if seen is not None:
         weights = where(seen, weights, 0.0)
     grad_rows = shared_rows(grad)
-    of_weights = reshape(matmul(grad_rows, v, transpose_b=True), shape)
+    of_weights = _shaped(matmul(grad_rows, v, transpose_b=True), shape)
     of_masked = mul(weights, sub(of_weights, reduce_sum(mul(grad, output), -1, keepdims=True)))
     of_scores = of_masked if bent is None else mul(of_masked, sub(1.0, mul(bent, bent)))
     score_rows = shared_rows(of_scores)
-    of_q = mul(reshape(matmul(score_rows, k), q.shape), scale)
+    of_q = mul(_shaped(matmul(score_rows, k), q.shape), scale)
     of_k = matmul(score_rows, scaled, transpose_a=True)
     of_v = matmul(shared_rows(weights), grad_rows, transpose_a=True)
     made = (_swapped(t, turn) for t, turn in zip((of_q, of_k, of_v), turned, strict=True))
     return (*made, *(sum_to(of_masked, m.shape) for m in operands[3:] if is_smooth(m)))
+
+
+def _shaped(x: Tensor, shape: Shape) -> Tensor:
+    return x if x.shape == shape else reshape(x, shape)
 
 
 def _swapped(x: Tensor, turned: int) -> Tensor:

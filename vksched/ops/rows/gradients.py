@@ -220,8 +220,8 @@ def _norm_gradient(call: Pull) -> Pulled:
         normed = _normed(x, attrs)
         rate = _rate(x, axes, attrs["kind"] == "layer_norm", eps)
         h = g * scale[0] if scaled else g
-        of_normed = u * reduce_mean(h * normed, axes, True) + h * reduce_mean(u * normed, axes, True)
-        of_x = norm_gradient(of_normed * rate, x, None, attrs)
+        share, along = (reduce_mean(each * normed, axes, True) for each in (h, u))
+        of_x = norm_gradient((u * share + h * along) * rate, x, None, attrs)
         of_x = neg(of_x + normed * (rate * reduce_mean(u * y, axes, True)))
         of_h = norm_gradient(u, x, None, attrs)
         if not scaled:

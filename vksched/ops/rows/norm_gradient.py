@@ -65,7 +65,7 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     rest = h - normed * (h * normed).mean(axis=1, keepdims=True)
     if centered:
         rest -= h.mean(axis=1, keepdims=True)
-    return np.asarray(rest * rate, x.dtype).reshape(x.shape)
+    return np.asarray((rest * rate).reshape(x.shape), x.dtype)
 
 
 def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
