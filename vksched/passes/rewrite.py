@@ -21,7 +21,7 @@ import numpy as np
 from ..graph import INLINE_BYTES, Graph, Node
 from ..ops.core.attrs import Attrs, AttrValue
 from ..ops.core.lower import infer
-from ..ops.core.op import get_op
+from ..ops.core.op import Op, get_op
 from ..types import NDArray, TensorType, canonical_dtype
 from .wishes import Wishes
 
@@ -138,13 +138,23 @@ class Rewriter:
             fresh = before <= made
             if fresh and self._nodes[made].name != node.name:
                 self._rename(made, node.name)
-            if not fresh or len(self._nodes) != before + 1:
+            self._new.append(made)
+            alone = fresh and len(self._nodes) == before + 1
+            pending = self._pending[node.id]
+            if alone and pending and self._is_same(self._nodes[made], node):
+                self._readers[made] = pending  # it reads what the old one read
+                continue
+            if not alone:
                 self._changed = True
-            self._count(made, self._pending[node.id])
+            self._count(made, pending)
             for operand in node.inputs:  # it is no node of the old graph that reads them now
                 self._count(self._new[operand], -1)
-            self._new.append(made)
         return self._finish() if self._changed else old
+
+    def _is_same(self, made: Node, node: Node) -> bool:
+        """Whether a new node reads what stands for the operands of an old one."""
+        new = self._new
+        return made.inputs == tuple([new[i] for i in node.inputs])
 
     def _count(self, node_id: int, times: int) -> None:
         """Counts readers. Only what is read itself reads its operands: what a rule has emitted does
@@ -160,12 +170,15 @@ class Rewriter:
                 changes += [(i, each) for i in self._nodes[node_id].inputs]
 
     def _visit(self, node: Node, rules: Sequence[Rule]) -> int:
-        old = self._old
-        if node.declaration.leaf or node.op == "state":
-            array = old.data.get(node.id)
-            return self._leaf(node.op, node.attrs, node.type, node.name, array, self._key_of(node))
-        operands = tuple([self._new[i] for i in node.inputs])
-        seen = Node(len(self._nodes), node.op, operands, node.attrs, node.type, node.name)
+        declared, old = node.declaration, self._old
+        if declared.leaf or node.op == "state":
+            array, key = old.data.get(node.id), old.keys.get(node.id)
+            return self._leaf(node.op, node.attrs, node.type, node.name, array, key)
+        new, made = self._new, len(self._nodes)
+        operands = tuple([new[i] for i in node.inputs])
+        seen = node
+        if made != node.id or operands != node.inputs:
+            seen = Node(made, node.op, operands, node.attrs, node.type, node.name)
         observed = node.name in self._observed
         if self._whole or not observed:
             for rule in rules:
@@ -174,10 +187,12 @@ class Rewriter:
                     assert self._nodes[found].type == node.type, (node, self._nodes[found])
                     self._changed = True
                     return found
-        return self._emit(node.op, operands, node.attrs, node.type, node.name, alone=observed)
-
-    def _key_of(self, node: Node) -> object:
-        return self._old.keys.get(node.id)
+        twin = self._twin(declared, operands, node.attrs, observed)
+        if twin is not None:
+            return twin
+        if len(self._nodes) != made:  # a rule has emitted something and thought better of it
+            return self._append(node.op, operands, node.attrs, node.type, node.name)
+        return self._add(seen)
 
     def _emit(
         self,
@@ -188,15 +203,24 @@ class Rewriter:
         name: str,
         alone: bool = False,
     ) -> int:
-        """alone: it is no other node's twin, though others may be its."""
-        declared = get_op(op)
-        key = (op, operands, attrs, self._made_home)
-        if not (declared.stateful or declared.foreign):
-            twin = None if alone else self._equal.get(key)
-            if twin is not None:
-                return twin
-            self._equal[key] = len(self._nodes)
-        return self._append(op, operands, attrs, type_, name)
+        twin = self._twin(get_op(op), operands, attrs, alone)
+        return self._append(op, operands, attrs, type_, name) if twin is None else twin
+
+    def _twin(
+        self, declared: Op, operands: tuple[int, ...], attrs: Attrs, alone: bool
+    ) -> int | None:
+        """Returns the same call that is there already; else the next node is known as this call.
+
+        alone: it is no other node's twin, though others may be its.
+        """
+        if declared.stateful or declared.foreign:
+            return None
+        key, following = (declared.name, operands, attrs, self._made_home), len(self._nodes)
+        if alone:
+            self._equal[key] = following
+            return None
+        found = self._equal.setdefault(key, following)
+        return None if found == following else found
 
     def _leaf(
         self,
@@ -226,10 +250,13 @@ class Rewriter:
         made = len(self._nodes)
         if not name:
             name = self._free_name(f"{self._made_of}.{op}")
-        self._nodes.append(Node(made, op, operands, attrs, type_, name))
+        return self._add(Node(made, op, operands, attrs, type_, name))
+
+    def _add(self, node: Node) -> int:
+        self._nodes.append(node)
         self._readers.append(0)
         self._home.append(self._made_home)
-        return made
+        return node.id
 
     def _rename(self, node_id: int, name: str) -> None:
         n = self._nodes[node_id]
@@ -265,7 +292,9 @@ class Rewriter:
             if alive[node.id]:
                 place[node.id] = len(nodes)
                 inputs = tuple([place[i] for i in node.inputs])
-                nodes.append(Node(len(nodes), node.op, inputs, node.attrs, node.type, node.name))
+                if node.id != len(nodes) or inputs != node.inputs:
+                    node = Node(len(nodes), node.op, inputs, node.attrs, node.type, node.name)
+                nodes.append(node)
         stand = self._stand_ins(place)
         merged = {name: stand[i] for name, i in old.merged.items()}
         for node in old.nodes:

@@ -18,12 +18,13 @@ class Attrs(Mapping[str, AttrValue]):
     Equal are those that are written alike: 0.0 and -0.0, or 1 and True, are not.
     """
 
-    __slots__ = ("_items", "_text")
+    __slots__ = ("_hash", "_items", "_text")
 
     def __init__(self, items: Mapping[str, AttrValue] | None = None) -> None:
         plain = {name: _plain(value) for name, value in (items or {}).items()}
         self._items: tuple[tuple[str, AttrValue], ...] = tuple(sorted(plain.items()))
         self._text = ""
+        self._hash: int | None = None
 
     def __getitem__(self, key: str) -> AttrValue:
         for name, value in self._items:
@@ -38,7 +39,12 @@ class Attrs(Mapping[str, AttrValue]):
         return len(self._items)
 
     def __hash__(self) -> int:
-        return hash(repr(self))
+        if self._hash is None:
+            self._hash = hash(repr(self))
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[Attrs], tuple[dict[str, AttrValue]]]:
+        return Attrs, (dict(self._items),)  # text has another hash in another process
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Attrs) and repr(self) == repr(other))
