@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DTypeError, GradientError, GraphError, ShapeError
-from ..ops.core.tensor import Tensor
+from ..ops.core.tensor import Tensor, as_tensor
 from ..ops.elementwise import add, cast
 from ..ops.sources.state import state
 from ..types import FLOAT32, as_float, as_floats
