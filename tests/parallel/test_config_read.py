@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 import yaml
 
@@ -41,11 +42,46 @@ BAD = {
     "no stages": ("pipeline: {microbatches: 2}", "expected stages in pipeline, got none"),
     "no microbatches": ("pipeline: {stages: [a], microbatches: 0}", "expected 1 microbatch or"),
     "schedule": ("pipeline: {stages: [a], microbatches: 1, schedule: 1f1}", "try 1f1b"),
+    "axis of microbatches": (
+        "pipeline: {stages: [a], microbatches: 1, axis: -1}",
+        "expected pipeline.axis of 0 or more, got -1",
+    ),
+    "half": ("pipeline: {stages: [a], microbatches: 2.5}", "expected a whole number"),
+    "a part of a ratio": ("a: {devices: [x, y], shard: {axis: 0, ratio: ²:1}}", "got ²:1; try 3:1"),
     "no mapping": ("[a, b]", "expected names of signals, got [a, b]"),
 }
 """What the schema refuses as well."""
 
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n"
+    for before, name in zip("abcdefghi", "bcdefghij", strict=True)
+)
+"""Ten thousand million values of ten lines."""
+
 BAD_LINKS = {
+    "digits of another script": (
+        "pipeline: {stages: [a], microbatches: ٤}",
+        "expected a whole number",
+    ),
+    "a ratio of no devices": (
+        "a: {shard: {axis: 0, ratio: 3:1}}",
+        "expected devices of a beside its ratio, got none; try auto",
+    ),
+    "a number in quotes": (
+        "pipeline: {stages: [a], microbatches: '4'}",
+        "expected a whole number as pipeline.microbatches, got '4'",
+    ),
+    "more digits than a number has": (
+        f"pipeline: {{stages: [a], microbatches: {'9' * 5000}}}",
+        "expected a whole number as pipeline.microbatches, got 999",
+    ),
+    "a type of its own": ("a: !card {devices: [cpu]}", "expected plain values, got the type !card"),
+    "a bomb": (BOMB, "expected at most 100000 values, aliases repeated"),
+    "in itself": ("a: &a {devices: *a}", "expected a few levels of YAML, got too many"),
+    "deep": (f"a: {'[' * 9000}{']' * 9000}", "expected a few levels of YAML, got too many"),
+    "large": ("a: {}\n" * 90_000, "expected at most 262144 characters, got more"),
+    "two documents": ("a: {}\n---\nb: {}", "line 2: expected YAML, got but found another"),
+    "a mapping as a name": ("{a: 1}: {}", "line 1: expected a name, got a mapping"),
     "ratio of three": (
         "a: {devices: [x, y], shard: {axis: 0, ratio: [3, 1, 1]}}",
         "expected a ratio for each of the 2 devices of a, got [3, 1, 1]; try auto",
@@ -142,6 +178,40 @@ def test_reader_and_schema_know_the_same_words() -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(vs.PlanError, match=r"expected a readable YAML file, got .*no\.yaml"):
         read_config(tmp_path / "no.yaml")
+
+
+@pytest.mark.parametrize("name", [".", "x\0y", "x" * 5000], ids=["folder", "zero", "long"])
+def test_names_of_no_file(name: str) -> None:
+    with pytest.raises(vs.PlanError, match="expected a readable YAML file"):
+        read_config(name)
+
+
+def test_a_file_of_bytes(tmp_path: Path) -> None:
+    file = tmp_path / "train.yaml"
+    file.write_bytes(b"\x00\xff\xfe")
+    with pytest.raises(vs.PlanError, match="expected a readable YAML file"):
+        read_config(file)
+    with pytest.raises(vs.PlanError):
+        read_config("/dev/zero")
+
+
+def test_aliases_stand_for_what_they_name(tmp_path: Path) -> None:
+    config = config_of("a: &x {devices: [cpu]}\nb: *x\n", tmp_path)
+    assert config.sections["b"].devices == ("cpu",)
+
+
+def test_dicts_that_are_no_configs() -> None:
+    inside: dict[str, Any] = {}
+    inside["a"] = inside
+    with pytest.raises(vs.PlanError, match="expected a few levels of a dict, got too many"):
+        read_config(inside)
+    with pytest.raises(vs.PlanError, match="expected 1 once, got it again"):
+        read_config({1: {}, "1": {}})
+    for wrong in (3, None, b"train.yaml", ["a"]):
+        with pytest.raises(vs.PlanError, match="expected a file name or a dict"):
+            read_config(wrong)  # type: ignore[arg-type]
+    given = {"a": {"devices": ("x", "y"), "shard": {"axis": np.int64(0), "ratio": (3, 1)}}}
+    assert read_config(given).sections["a"].shard == Shard(axis=0, ratio=(3, 1))
 
 
 def test_an_empty_file_says_nothing(tmp_path: Path) -> None:

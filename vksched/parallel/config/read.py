@@ -12,6 +12,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,14 @@ from typing import Any
 from ...errors import PlanError
 from .value import AUTO, SCHEDULES, WEIGHTS, Config, Pipeline, Section, Shard
 
-MOST = 1 << 20
+MOST = 1 << 18
 """Characters of a file."""
+MOST_ITEMS = 100_000
+"""Values of a file; an alias counts as all that it stands for."""
+SHOWN = 80
+"""Characters of a value that an error shows."""
 PIPELINE = "pipeline"
+WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 KEYS = {
     "section": ("devices", "shard", "backward"),
     "shard": ("axis", "weights", "ratio"),
@@ -50,29 +56,39 @@ def read_config(given: str | PathLike[str] | Mapping[str, Any] | Config) -> Conf
     if isinstance(given, Config):
         return given
     if isinstance(given, Mapping):
-        return _Reader("config").config(_plain(given))
+        try:
+            return _Reader("config").config(_plain(given))
+        except RecursionError:
+            raise PlanError("[config] expected a few levels of a dict, got too many") from None
     if not isinstance(given, (str, PathLike)):
         raise PlanError(f"[config] expected a file name or a dict, got {given!r}")
     name = Path(given).name
     try:
-        text = Path(given).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        with Path(given).open(encoding="utf-8") as file:
+            text = file.read(MOST + 1)
+    except (OSError, ValueError) as error:  # no file, or no text
         raise PlanError(f"[config] expected a readable YAML file, got {given}: {error}") from error
     if len(text) > MOST:
-        raise PlanError(f"[config] {name}: expected at most {MOST} characters, got {len(text)}")
+        raise PlanError(f"[config] {name}: expected at most {MOST} characters, got more")
     return _Reader(name).config(_parse(text, name))
 
 
 def _plain(value: object) -> Item:
     if isinstance(value, Mapping):
+        names = [str(key) for key in value]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise PlanError(f"[config] expected {twice} once, got it again")
         return Item({str(key): _plain(each) for key, each in value.items()}, 0)
     if isinstance(value, (list, tuple)):
         return Item([_plain(each) for each in value], 0)
-    return Item(value, 0)
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        return Item(value, 0)
+    return Item(int(value), 0)
 
 
 def _parse(text: str, name: str) -> Item:
-    """Returns the items of a YAML text, without aliases and own types."""
+    """Returns the items of a YAML text, with aliases as what they stand for, without own types."""
     try:
         import yaml
     except ImportError:
@@ -82,7 +98,7 @@ def _parse(text: str, name: str) -> Item:
         ) from None
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
-        return Item({}, 1) if root is None else _item(root, name)
+        return Item({}, 1) if root is None else _Tree(name).item(root)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f", line {mark.line + 1}"
@@ -92,26 +108,48 @@ def _parse(text: str, name: str) -> Item:
         raise PlanError(f"[config] {name}: expected a few levels of YAML, got too many") from None
 
 
-def _item(node: Any, name: str) -> Item:
-    line = node.start_mark.line + 1
-    if node.id == "mapping":
-        out: dict[str, Item] = {}
-        for key, value in node.value:
-            where = f"[config] {name}, line {key.start_mark.line + 1}"
+class _Tree:
+    """What turns YAML nodes into items, no more of them than MOST_ITEMS."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._count = 0
+
+    def item(self, node: Any) -> Item:
+        """Returns the item of a node."""
+        line = node.start_mark.line + 1
+        where = f"[config] {self._name}, line {line}"
+        self._count += 1
+        if self._count > MOST_ITEMS:
+            raise PlanError(f"{where}: expected at most {MOST_ITEMS} values, aliases repeated")
+        if not node.tag.startswith("tag:yaml.org,2002:"):
+            raise PlanError(f"{where}: expected plain values, got the type {node.tag[:SHOWN]}")
+        if node.id == "mapping":
+            return Item(dict(self._entry(*pair) for pair in self._pairs(node)), line)
+        if node.id == "sequence":
+            return Item([self.item(each) for each in node.value], line)
+        return Item(_scalar(node), line)
+
+    def _pairs(self, node: Any) -> list[tuple[Any, Any]]:
+        """Returns the keys and values of a mapping whose keys are names, each once."""
+        names: set[str] = set()
+        for key, _ in node.value:
+            where = f"[config] {self._name}, line {key.start_mark.line + 1}"
             if key.id != "scalar":
                 raise PlanError(f"{where}: expected a name, got a {key.id}")
-            if key.value in out:
+            if key.value in names:
                 raise PlanError(f"{where}: expected {key.value} once, got it again")
-            out[key.value] = Item(_item(value, name).value, key.start_mark.line + 1)
-        return Item(out, line)
-    if node.id == "sequence":
-        return Item([_item(each, name) for each in node.value], line)
-    return Item(_scalar(node), line)
+            names.add(key.value)
+        return list(node.value)
+
+    def _entry(self, key: Any, value: Any) -> tuple[str, Item]:
+        """Returns a name and its item, which has the line of the name."""
+        return key.value, Item(self.item(value).value, key.start_mark.line + 1)
 
 
 def _scalar(node: Any) -> object:
     """Returns a plain whole number as one, all else as text: 3:1 is no time of day here."""
-    if node.style is None and re.fullmatch(r"[+-]?\d+", node.value):
+    if node.style is None and WHOLE.fullmatch(node.value):
         return int(node.value)
     return node.value if node.value or node.style else None
 
@@ -175,13 +213,15 @@ class _Reader:
         parts = item.value
         if isinstance(parts, str):
             parts = [
-                Item(int(t) if t.strip().isdigit() else t, item.line) for t in parts.split(":")
+                Item(int(t) if WHOLE.fullmatch(t) else t, item.line) for t in parts.split(":")
             ]
         whole = isinstance(parts, list) and len(parts) > 0
         if not whole or not all(_is_whole(p.value) and p.value > 0 for p in parts):
             raise self.error(
                 item, f"auto or whole numbers as {name}.shard.ratio", _shown(item), "3:1"
             )
+        if not devices:
+            raise self.error(item, f"devices of {name} beside its ratio", "none", AUTO)
         if len(parts) != devices:
             raise self.error(
                 item, f"a ratio for each of the {devices} devices of {name}", _shown(item), AUTO
@@ -202,6 +242,8 @@ class _Reader:
         if "schedule" in keys:
             schedule = self.one_of(keys["schedule"], f"{PIPELINE}.schedule", SCHEDULES)
         axis = self.whole(keys["axis"], f"{PIPELINE}.axis") if "axis" in keys else 0
+        if axis < 0:
+            raise self.error(keys["axis"], f"{PIPELINE}.axis of 0 or more", str(axis), "0")
         devices = (
             self.names(keys["devices"], f"{PIPELINE}.devices", True) if "devices" in keys else ()
         )
@@ -288,8 +330,15 @@ def _shown(item: Item) -> str:
     if isinstance(item.value, dict):
         return "a mapping"
     if isinstance(item.value, list):
-        return f"[{', '.join(_shown(each) for each in item.value)}]"
-    return "nothing" if item.value is None else str(item.value)
+        parts = (_shown(each) for each in item.value[:SHOWN])
+        return _short(f"[{', '.join(parts)}]")
+    if isinstance(item.value, str) and WHOLE.fullmatch(item.value):
+        return repr(item.value)  # in quotes, as it is no number here
+    return "nothing" if item.value is None else _short(str(item.value))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
