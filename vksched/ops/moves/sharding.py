@@ -61,7 +61,7 @@ def _expand(call: Sharded) -> Iterable[Factor]:
 def _reshape(call: Sharded) -> Iterable[Factor]:
     """Axes that become one, or come of one, are cut along the first of them."""
     before, after = call.inputs[0].shape, call.output.shape
-    for first, last in _groups(before, after):
+    for first, last in groups(before, after):
         (own, inner), (new, inside) = _major(before, *first), _major(after, *last)
         if own is None or new is None:
             continue
@@ -74,7 +74,7 @@ def _reshape(call: Sharded) -> Iterable[Factor]:
 Axes = tuple[int, int]
 
 
-def _groups(before: tuple[int, ...], after: tuple[int, ...]) -> Iterator[tuple[Axes, Axes]]:
+def groups(before: tuple[int, ...], after: tuple[int, ...]) -> Iterator[tuple[Axes, Axes]]:
     """Yields the shortest runs of axes, as begin and end, that hold as many elements in both."""
     if 0 in before:
         return

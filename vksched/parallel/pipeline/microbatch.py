@@ -19,16 +19,19 @@ from ...ops.core.attrs import Attrs
 from ...ops.core.sharding import ANY, TERMS, Factor, Sharded, factors_of
 from ..maker import Made, Maker
 from ..shard.layout import Cut, Way, units_of
+from .regroup import regroup
 
 
 @dataclass
 class _Value:
     """A value of the graph as written. whole: its node. cut: the axis and sizes of its parts.
-    parts: a node for each microbatch.
+    outer: in how many blocks of that axis each part has a run (`regroup.py`). parts: a node for
+    each microbatch.
     """
 
     whole: int | None = None
     cut: Cut | None = None
+    outer: int = 1
     parts: tuple[int, ...] = ()
 
     def nodes(self) -> list[int]:
@@ -39,12 +42,15 @@ class _Value:
 @dataclass(frozen=True)
 class Batches:
     """How a graph falls into microbatches. ways: of each node that is computed in parts. added_up:
-    those of them whose results are added up. cut_inputs: inputs that are cut.
+    those of them whose results are added up. outers: of those whose parts are several runs, how
+    many. reads: likewise of what they read.
     """
 
     count: int
     ways: Mapping[int, Way]
     added_up: frozenset[int]
+    outers: Mapping[int, int]
+    reads: Mapping[int, int]
 
 
 @dataclass(frozen=True)
@@ -66,9 +72,7 @@ def find_batches(graph: Graph, count: int, axis: int, first: Callable[[str], boo
 
 
 class _Finder:
-    """One walk over a graph. forms: of each value its cut, WHOLE, or JOINED for what is known only
-    after all microbatches.
-    """
+    """One walk over a graph. joined: values that are known only after all microbatches."""
 
     def __init__(self, graph: Graph, count: int, axis: int, first: Callable[[str], bool]) -> None:
         self.graph = graph
@@ -76,6 +80,8 @@ class _Finder:
         self.axis = axis
         self.length = self._length(first)
         self.cuts: dict[int, Cut] = {}
+        self.outers: dict[int, int] = {}
+        self.reads: dict[int, int] = {}
         self.joined: set[int] = set()
         self.ways: dict[int, Way] = {}
         self.added_up: set[int] = set()
@@ -101,7 +107,8 @@ class _Finder:
                 self.joined.add(node.id)
             else:
                 self.cuts[node.id] = cut
-        return Batches(self.count, self.ways, frozenset(self.added_up))
+        added_up = frozenset(self.added_up)
+        return Batches(self.count, self.ways, added_up, self.outers, self.reads)
 
     def _length(self, first: Callable[[str], bool]) -> int:
         """Returns how many examples a batch has."""
@@ -127,11 +134,25 @@ class _Finder:
         seeds = [i for i in node.inputs if self._is_seed(i)]
         if not bound and not seeds:
             return None
+        if node.op == "reshape":
+            return self._regrouped(node, call)
         for factor in factors_of(node.op, call):
             way = self._fits(node, call, factor, bound)
             if way is not None:
                 return way
         return None
+
+    def _regrouped(self, node: Node, call: Sharded) -> Way | None:
+        """Returns the way of a reshape; its parts may be several runs before it, or after it."""
+        (operand,) = node.inputs
+        axis = self.cuts[operand].axis if operand in self.cuts else self.axis
+        shapes, outer = (call.inputs[0].shape, call.output.shape), self.outers.get(operand, 1)
+        found = regroup(*shapes, axis, outer, self.count)
+        if found is None:
+            return None
+        if found.outer > 1:
+            self.outers[node.id] = found.outer
+        return Way(found.factor, ("",) * self.count, (1,) * self.count)
 
     def _is_seed(self, value: int) -> bool:
         node = self.graph.nodes[value]
@@ -140,6 +161,7 @@ class _Finder:
 
     def _fits(self, node: Node, call: Sharded, factor: Factor, bound: Sequence[int]) -> Way | None:
         units: set[tuple[int, ...]] = set()
+        outers: set[int] = set()
         for position, operand in enumerate(node.inputs):
             form, cut = factor.operands[position], self.cuts.get(operand)
             if form is ANY:
@@ -157,15 +179,25 @@ class _Finder:
             if found is None:
                 return None
             units.add(found)
-        if len(units) != 1:
+            if operand in self.cuts or not bound:
+                outers.add(self.outers.get(operand, 1))
+        if len(units) != 1 or len(outers) > 1:
             return None
-        return Way(factor, ("",) * self.count, units.pop())
+        way, outer = Way(factor, ("",) * self.count, units.pop()), max(outers, default=1)
+        if outer > 1:
+            size = way.units[0]
+            if size % outer or factor.attrs(0, size) != factor.attrs(size, size):
+                return None  # a run is no whole number of units, or not alike everywhere
+            self.reads[node.id] = outer
+            if isinstance(factor.result, int):
+                self.outers[node.id] = outer
+        return way
 
     def _mixes(self, node: Node) -> str:
         return (
             f"[config] pipeline: expected nodes that compute each example alone, got {node.name}, "
             f"a {node.op}, which mixes the examples of a batch (axis {self.axis} of the inputs); "
-            "try no pipeline, or microbatches: 1"
+            "try no pipeline"
         )
 
 
@@ -204,8 +236,8 @@ class Batcher:
         for part, units in enumerate(way.units):
             slot = self._slots(node.id, part)
             inputs = [
-                self._operand(i, position, part, way, call)
-                for position, i in enumerate(node.inputs)
+                self._operand(node.id, position, part, way, call)
+                for position in range(len(node.inputs))
             ]
             attrs = {**node.attrs, **way.factor.attrs(first, units)}
             name = f"{node.name}~{part}"
@@ -213,10 +245,12 @@ class Batcher:
             first += units
         cut, value = way.result(call), self._values[node.id]
         value.parts, value.cut = tuple(made), cut
+        value.outer = self._batches.outers.get(node.id, 1)
         if cut is None:
             value.whole = self._added(node, way, made)
 
-    def _operand(self, value_id: int, position: int, part: int, way: Way, call: Sharded) -> int:
+    def _operand(self, reader: int, position: int, part: int, way: Way, call: Sharded) -> int:
+        value_id = self._graph.nodes[reader].inputs[position]
         value, cut = self._values[value_id], way.operand(call, position)
         if value.parts and value.cut is not None:
             return value.parts[part]
@@ -224,15 +258,23 @@ class Batcher:
         if cut is None:
             first = part == 0 or way.factor.operands[position] is not TERMS
             return value.whole if first else self._zeros(value_id, part)
-        begin, size = cut.starts[part], cut.sizes[part]
-        attrs = {
-            "axes": (cut.axis,),
-            "starts": (begin,),
-            "stops": (begin + size,),
-            "steps": (1,),
-        }
         name = f"{self._graph.nodes[value_id].name}~{part}"
-        return self._maker.emit("slice", (value.whole,), attrs, name)
+        return self._range(value.whole, cut, part, self._batches.reads.get(reader, 1), name)
+
+    def _range(self, whole: int, cut: Cut, part: int, outer: int, name: str) -> int:
+        """Returns a part of a whole value: a range of an axis, or of each of its blocks."""
+        axis, begin, size = cut.axis, cut.starts[part] // outer, cut.sizes[part] // outer
+        shape, ends = self._maker[whole].type.shape, (cut.sizes[part],)
+        before, after = shape[:axis], shape[axis + 1 :]
+        if outer > 1:
+            blocks = (*before, outer, shape[axis] // outer, *after)
+            whole = self._maker.emit("reshape", (whole,), {"shape": blocks}, f"{name}.blocks")
+            axis += 1
+        attrs = {"axes": (axis,), "starts": (begin,), "stops": (begin + size,), "steps": (1,)}
+        if outer == 1:
+            return self._maker.emit("slice", (whole,), attrs, name)
+        runs = self._maker.emit("slice", (whole,), attrs, f"{name}.runs")
+        return self._maker.emit("reshape", (runs,), {"shape": (*before, *ends, *after)}, name)
 
     def _zeros(self, value_id: int, part: int) -> int:
         """Returns what stands for a value that the first microbatch has added already."""
@@ -264,6 +306,18 @@ class Batcher:
         value, node = self._values[value_id], self._graph.nodes[value_id]
         if value.whole is None:
             assert value.cut is not None
-            attrs = {"axis": value.cut.axis}
-            value.whole = self._maker.emit("concat", value.parts, attrs, node.name)
+            value.whole = self._joined(value.parts, value.cut.axis, value.outer, node)
         return value.whole
+
+    def _joined(self, parts: Sequence[int], axis: int, outer: int, node: Node) -> int:
+        """Puts parts behind each other, block by block where each has several runs."""
+        if outer == 1:
+            return self._maker.emit("concat", parts, {"axis": axis}, node.name)
+        runs: list[int] = []
+        for number, part in enumerate(parts):
+            shape = self._maker[part].type.shape
+            blocks = (*shape[:axis], outer, shape[axis] // outer, *shape[axis + 1 :])
+            name = f"{node.name}.runs~{number}"
+            runs.append(self._maker.emit("reshape", (part,), {"shape": blocks}, name))
+        whole = self._maker.emit("concat", runs, {"axis": axis + 1}, f"{node.name}.blocks")
+        return self._maker.emit("reshape", (whole,), {"shape": node.type.shape}, node.name)

@@ -1,0 +1,47 @@
+"""Where examples are after a reshape, if axes around theirs become one with it, or come apart.
+
+    (time 2, batch 4)  --reshape-->  (8,)         0 1 2 3 | 4 5 6 7
+     microbatch 0 of 2:                           x x     | x x          two runs, not one
+
+A microbatch may then be several runs of an axis, one in each of `outer` blocks. What computes each
+element of that axis alone, or adds them up, does not mind: their order within a part is the same in
+all operands. Complexity: O(axes). Examples: tests/parallel/test_microbatch.py.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ...ops.core.sharding import Factor, with_size
+from ...ops.moves.sharding import groups
+
+
+@dataclass(frozen=True, slots=True)
+class Regrouped:
+    """The way of a reshape, and into how many blocks its result's axis falls."""
+
+    factor: Factor
+    outer: int
+
+
+def regroup(
+    before: tuple[int, ...], after: tuple[int, ...], axis: int, outer: int, count: int
+) -> Regrouped | None:
+    """Returns how a reshape of `count` equal parts of an axis gives parts of the result; None where
+    they are no equal runs of one of its axes.
+
+    axis, outer: of the operand, cut in each of so many blocks.
+    """
+    for (first, last), (begin, end) in groups(before, after):
+        if not first <= axis < last:
+            continue
+        blocks = math.prod(before[first:axis]) * outer
+        run = math.prod(before[axis:last]) // outer // count  # elements of a part in each block
+        for new in reversed(range(begin, end)):
+            around, inside = math.prod(after[begin:new]), math.prod(after[new + 1 : end])
+            if blocks % around or run % inside or after[new] % (blocks // around * count):
+                continue
+            attrs = with_size(after, new, after[new] // count)
+            return Regrouped(Factor((axis,), new, count, attrs), blocks // around)
+    return None
