@@ -12,8 +12,6 @@ from test_executor import null_devices
 from test_state_faults import faulty, named_devices
 
 import vksched as vs
-from vksched.machine.spec import DeviceSpec
-from vksched.parallel.pipeline import gpipe, one_f_one_b, simulate, zb_h1, zb_h2
 from vksched.runtime.device import Device
 from vksched.types import NDArray
 
@@ -245,44 +243,3 @@ def test_faults_at_every_submission(shard: Any, kind: str, index: int) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", vs.VkschedWarning)
             close(train(faulty(cards(), index, kind=kind, at=at), config))
-
-
-@pytest.mark.parametrize("batches", [6, 12])
-@pytest.mark.parametrize(
-    ("schedule", "made"),
-    [("gpipe", gpipe), ("1f1b", one_f_one_b), ("zb-h1", zb_h1), ("zb-h2", zb_h2)],
-    ids=lambda v: v if isinstance(v, str) else "",
-)
-def test_devices_are_idle_as_the_formulas_say(schedule: str, made: Any, batches: int) -> None:
-    # three equal stages whose F, I and W are a product each, on cards without latency
-    clock, stages, width = vs.SimulatedClock(), 3, 64
-    spec = {"flops_per_s": 1e9, "bytes_per_s": 1e15, "submit_s": 0.0}
-    devices: list[Device] = [
-        vs.NullDevice(DeviceSpec(f"n{i}", "null", **spec), clock, vs.Link(1e18))  # type: ignore[arg-type]
-        for i in range(stages)
-    ]
-    x = vs.input("x", (16 * batches, width))
-    params: Params = {"x": x}
-    h = x
-    for i in range(stages):
-        with vs.signal(f"s.{i}"):
-            w = params[f"w{i}"] = vs.weight(np.eye(width, dtype=np.float32), "w")
-            h = h @ w
-    about = {
-        "stages": [f"s.{i}" for i in range(stages)],
-        "microbatches": batches,
-        "schedule": schedule,
-        "devices": [d.name for d in devices],
-    }
-    with vs.Scheduler(devices, config={"pipeline": about}) as sched:
-        step = sched.compile(vs.grad(vs.reduce_sum(h * h), params))
-        xs = np.ones(x.shape, np.float32)
-        step(x=xs)
-        begin = clock.now()
-        step(x=xs)
-        took = clock.now() - begin
-    product_s = 2 * 16 * width * width / 1e9
-    # a B that is no I and W hands its gradient on before it goes on with that of its weight
-    early = 0 if schedule.startswith("zb") else stages - 1
-    wanted = simulate(made(stages, batches)).makespan_s - early
-    assert took == pytest.approx(wanted * product_s, rel=0.03)
