@@ -22,6 +22,7 @@ from .maker import Made
 from .pipeline.arrange import Arranged, arrange, matching, stage_devices
 from .shard.choose import Sharder
 from .shard.layout import Cut, Devices
+from .shard.steps import find_steps
 
 TRIED: tuple[Shard | None, ...] = (
     None,
@@ -145,7 +146,8 @@ class _Work:
 
     def shard(self, sections: list[Section | None]) -> Made:
         pass_ = Sharder(self.graph, sections, self.machine, self, self.pieces, self.turns)
-        return pass_.run(self.shown)
+        made = pass_.run(self.shown)
+        return replace(made, turns=find_steps(made))
 
 
 def _resolved(section: Section | None, machine: Machine) -> Section | None:
