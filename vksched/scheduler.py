@@ -301,10 +301,8 @@ class Scheduler:
     def _require_open(self, what: str) -> None:
         self._owner.require("the scheduler")
         if self._closed:
-            raise DeviceError(
-                f"[{what}] expected a state of an open scheduler, got one whose scheduler is "
-                f"closed; try to {what} it inside the scheduler's `with`"
-            )
+            why = "expected an open scheduler, got a closed one"
+            raise DeviceError(f"[{what}] {why}; try to {what} the state inside its `with`")
 
     def synchronize(self) -> None:
         """Waits until every run submitted so far is done, or has failed; its future tells which."""
