@@ -27,7 +27,7 @@ from shader_loops import Loop, busy_loops
 ROOT = Path(__file__).resolve().parent.parent
 CHILD = Path(__file__).resolve().parent / "vulkan_pipelines.py"
 _FOR_CPU_DRIVERS = (
-    *("matmul_lanes_", "matmul_rows_", "matmul_register_"),
+    *("matmul_lanes_", "matmul_rows_", "matmul_register_", "packed_rows_"),
     *("attention_lanes_", "norm_lanes", "softmax_lanes"),
     *("reduce_quads_", "reduce_across_", "reduce_wide_", "norm_blocks", "transpose_tiles"),
 )

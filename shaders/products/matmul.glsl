@@ -1,6 +1,6 @@
 // What the matmul algorithms share: buffers, push block, where the matrices of a batch lie, and the stored value.
 // T is the element type, T4 four of them, LOAD what one access of a or b reads: T, T4, or float16 packed in words; of these
-// HALF is defined. Sizes and strides count elements. A long k is done in parts, one dispatch after the other; all but the
+// HALF is defined. LOAD_OF_B: that of b, where it is another one. Sizes and strides count elements. A long k is done in parts, one dispatch after the other; all but the
 // first have `adds` 1 and add to the result.
 // a: (batch, m, k) and b: (batch, k, n) by strides, result: (batch, m, n), contiguous but for rows of result_row elements.
 // bias, by has_bias: 1: (n), one value per column; 2: (bias_rows, a multiple of m), one per row of all matrices in turn.
@@ -10,6 +10,9 @@
 const uint PER_WORD = 2u;
 #else
 const uint PER_WORD = 1u;
+#endif
+#ifndef LOAD_OF_B
+#define LOAD_OF_B LOAD
 #endif
 #ifdef FOURS
 #define RESIDUAL RESULT
@@ -22,7 +25,7 @@ const uint PER_WORD = 1u;
 #endif
 #endif
 layout(set = 0, binding = 0) readonly buffer A { LOAD a[]; };
-layout(set = 0, binding = 1) readonly buffer B { LOAD b[]; };
+layout(set = 0, binding = 1) readonly buffer B { LOAD_OF_B b[]; };
 layout(set = 0, binding = 2) readonly buffer Bias { RESULT bias[]; };
 layout(set = 0, binding = 3) buffer Result { RESULT result[]; };
 layout(set = 0, binding = 4) readonly buffer Residual { RESIDUAL residual[]; } beside;

@@ -173,6 +173,10 @@ from .products.linear import (
 from .products.matmul import (
     matmul,
 )
+from .products.packed import (
+    packed,
+    unpack,
+)
 from .products.recurrent import (
     gru,
     lstm,
@@ -398,6 +402,7 @@ __all__ = [
     "ones",
     "ones_like",
     "outer",
+    "packed",
     "pad",
     "permute_dims",
     "positive",
@@ -472,6 +477,7 @@ __all__ = [
     "tril",
     "triu",
     "trunc",
+    "unpack",
     "unsqueeze",
     "unstack",
     "vecdot",

@@ -2,6 +2,7 @@
 
     simplify: folds constants, makes equal calls one, drops nodes without effect or readers
     recognise: makes one op of small ones: attention, norms, activations, a bias
+    read_packed: lets products and look-ups read weights of few bits as they are
     convolve: gives convolutions with known weights the form that takes fewest products
     fuse_chains: makes one node of elementwise ops behind each other
     fuse_epilogues: makes elementwise ops behind a product or convolution a part of it
@@ -30,6 +31,7 @@ from .convolve import convolve
 from .epilogues import fuse_epilogues
 from .fold import fold_constants
 from .norms import add_bias, scale_norm, shift_norm, to_norm
+from .packed import read_packed
 from .rewrite import Rewriter, Rule, Rules, rewrite
 from .simplify import SIMPLER
 from .wishes import Wishes
@@ -73,7 +75,7 @@ def recognise(graph: Graph, wishes: Wishes) -> Graph:
     return rewrite(graph, PATTERNS, wishes)
 
 
-PASSES: tuple[Pass, ...] = (simplify, recognise, convolve, fuse_chains, fuse_epilogues)
+PASSES: tuple[Pass, ...] = (simplify, recognise, read_packed, convolve, fuse_chains, fuse_epilogues)
 """In the order in which they run."""
 
 

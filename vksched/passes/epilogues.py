@@ -22,13 +22,20 @@ from ..ops.core.attrs import Attrs
 from ..ops.core.lower import lower
 from ..ops.core.op import THEN, Call, get_op
 from ..ops.elementwise.chain import Step, program_of
-from ..ops.elementwise.epilogue import BUFFERS, FUNCTIONS, steps_of, takes_residual, then
+from ..ops.elementwise.epilogue import (
+    BUFFERS,
+    FUNCTIONS,
+    OF_MATRICES,
+    steps_of,
+    takes_residual,
+    then,
+)
 from ..types import FLOAT16, FLOAT32
 from .chains import word_of
 from .rewrite import Rewriter, rewrite
 from .wishes import Wishes
 
-PRODUCTS = ("matmul", "conv", "winograd_conv")
+PRODUCTS = (*OF_MATRICES, "conv", "winograd_conv")
 OPS = frozenset(name.removesuffix("_float32") for name in FUNCTIONS)
 EXPONENTIAL = frozenset(("tanh", "sigmoid", "silu", "gelu", "gelu_tanh"))
 LEAST_LANES = 8

@@ -39,6 +39,8 @@ FUNCTIONS = frozenset(
     )
 )
 """Those of shaders/include/epilogue.glsl."""
+OF_MATRICES = ("matmul", "linear_packed")
+"""Ops whose results are rows of matrices; others make images."""
 BUFFERS = 6
 """What a kernel binds at most with a residual."""
 
@@ -105,7 +107,7 @@ def steps_of(result: TensorType, attrs: Attrs) -> Steps:
 
 def takes_residual(op: str, result: TensorType) -> bool:
     """Whether kernels can read a residual: in fours, of rows of matrices or planes of images."""
-    row = result.shape[-1] if op == "matmul" else math.prod(result.shape[2:])
+    row = result.shape[-1] if op in OF_MATRICES else math.prod(result.shape[2:])
     return row % 4 == 0
 
 

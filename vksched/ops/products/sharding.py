@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...types import TensorType
+from ..core.attrs import AttrValue
 from ..core.sharding import (
     TERMS,
     WHOLE,
@@ -19,7 +20,9 @@ from ..core.sharding import (
 )
 from . import attention as attention
 from . import matmul as matmul
+from . import packed as packed
 from . import rotary as rotary
+from .blocks import TILE
 
 
 @sharding("matmul")
@@ -71,3 +74,30 @@ def _rotary(call: Sharded) -> Iterable[Factor]:
     yield Factor((0, *(0 if c.rank == 3 else WHOLE for c in caches)), 0, x.shape[0])
     yield Factor((1, *(WHOLE for _ in caches)), 1, x.shape[1])
     yield Factor((2, *(c.rank - 2 for c in caches)), 2, x.shape[2])
+
+
+@sharding("unpack")
+def _unpack(call: Sharded) -> Iterable[Factor]:
+    """Rows, and whole tiles of them."""
+    rank, columns = call.output.rank, call.output.shape[-1]
+    for axis, size in enumerate(call.output.shape[:-1]):
+        yield Factor((axis,), axis, size)
+    if columns % TILE == 0:
+        yield Factor((rank - 1,), rank - 1, columns // TILE, _columns)
+
+
+def _columns(start: int, units: int) -> dict[str, AttrValue]:
+    return {"columns": units * TILE}
+
+
+@sharding("linear_packed")
+def _linear_packed(call: Sharded) -> Iterable[Factor]:
+    x, _, *bias = call.inputs
+    last, whole = x.rank - 1, (WHOLE,) * len(bias)
+    for axis in range(last):
+        yield Factor((axis, WHOLE, *whole), axis, x.shape[axis])
+    yield Factor((WHOLE, 0, *[0 for _ in bias]), last, call.output.shape[-1])
+    if not bias:
+        if x.shape[-1] % TILE == 0:
+            yield Factor((last, 1), TERMS, x.shape[-1] // TILE)
+        yield from linear_factors(call, 0)

@@ -1,0 +1,37 @@
+#version 450
+// result[r, c] = scale * code + shift: the values of weights of few bits (packed.glsl).
+// b: (rows, row_words), result: (rows, columns), columns a multiple of 32.
+// One group takes a run of neighbouring quads of results (quads.glsl).
+// Source: ggml's ggml-quants.c.
+#extension GL_GOOGLE_include_directive : require
+#ifdef WORDS_64
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#endif
+layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
+layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
+#include "quads.glsl"
+
+layout(set = 0, binding = 0) readonly buffer B { PAIR b[]; };
+SINGLE_WORDS(0, readonly, b)
+layout(set = 0, binding = 1) writeonly buffer Result { WORDS result[]; };
+layout(push_constant) uniform Push {
+    uint b_offset;
+    uint result_offset;
+    uint rows;
+    uint columns;
+    uint row_words;
+};
+#include "packed.glsl"
+
+void main() {
+    const uint width = columns / 4u;
+    const uint quads = rows * width;
+    const uint run = run_of_group(quads);
+    const uint end = end_of_run(quads, run);
+    for (uint quad = first_of_run(run); quad < end; quad += gl_WorkGroupSize.x) {
+        const uint row = quad / width;
+        const uint along = quad - row * width;
+        const Run own = run_of(b_offset + row * row_words, along / 8u);
+        result[result_offset / 4u + quad] = stored(floatBitsToUint(values_of(own, along % 8u)));
+    }
+}

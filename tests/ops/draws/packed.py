@@ -1,0 +1,36 @@
+"""Draws of weights of few bits: any format, rows of one block and of several, few rows of x."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from vksched.cases.case import Case
+from vksched.cases.packed import words
+from vksched.ops.products.blocks import FORMATS
+from vksched.types import NDArray
+
+from .common import Draw, Pick, array
+
+
+def _words(pick: Pick) -> tuple[str, NDArray, int]:
+    name = pick(st.sampled_from(list(FORMATS)))
+    kind = FORMATS[name]
+    columns = kind.values * pick(st.integers(1, 3 if kind.values > 32 else 17))
+    return name, words(name, pick(st.integers(1, 9)), columns, pick(st.integers(0, 99))), columns
+
+
+def _unpack(pick: Pick) -> Case:
+    name, held, columns = _words(pick)
+    return Case("unpack", (held,), {"format": name, "columns": columns}, exact=True)
+
+
+def _linear(pick: Pick) -> Case:
+    name, held, columns = _words(pick)
+    lead = pick(st.lists(st.integers(1, 5), min_size=1, max_size=3))
+    inputs = [array(pick, "float32", (*lead, columns)), held]
+    if pick(st.booleans()):
+        inputs.append(array(pick, "float32", (len(held),)))
+    return Case("linear_packed", tuple(inputs), {"format": name})
+
+
+DRAWS: dict[str, Draw] = {"unpack": _unpack, "linear_packed": _linear}

@@ -1,0 +1,50 @@
+"""Oracle of weights of few bits: `gguf.quants`, which reads the blocks that words were made of."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from vksched.cases.case import Case, FunctionCase
+from vksched.cases.packed import BLOCKS, words
+from vksched.ops.products.blocks import FORMATS
+from vksched.types import NDArray
+
+from .common import FunctionOracle, Oracle
+from .epilogue import with_epilogue
+
+
+def values(name: str, words: NDArray) -> NDArray:
+    """The values of words that the case table made."""
+    gguf = pytest.importorskip("gguf")
+    made = BLOCKS[name, words.tobytes()]
+    with np.errstate(all="ignore"):
+        numbers = gguf.quants.dequantize(made, gguf.GGMLQuantizationType(FORMATS[name].number))
+    return np.asarray(numbers).reshape(len(made), -1)
+
+
+def unpack(case: Case) -> NDArray:
+    (words,), columns = case.inputs, case.attrs["columns"]
+    if not words.size:
+        return np.zeros((*words.shape[:-1], columns), np.float32)
+    rows = words.reshape(-1, words.shape[-1])
+    return values(case.attrs["format"], rows).reshape(*words.shape[:-1], columns)
+
+
+def linear_packed(case: Case) -> NDArray:
+    x, words, *bias = case.inputs
+    weight = values(case.attrs["format"], words).astype(np.float64)
+    made = np.einsum("...k,nk->...n", x.astype(np.float64), weight)
+    return np.asarray(made + (bias[0] if bias else 0)).astype(np.float32)
+
+
+ORACLES: dict[str, Oracle] = {"unpack": unpack, "linear_packed": with_epilogue(linear_packed)}
+
+
+def tied(case: FunctionCase) -> NDArray:
+    (x,), name = case.inputs, case.name
+    weight = values(name, words(name, 5, 512)).astype(np.float64)
+    return np.asarray(x @ weight.T + weight.sum(-1)).astype(np.float32)
+
+
+FUNCTION_ORACLES: dict[str, FunctionOracle] = {"packed": tied}

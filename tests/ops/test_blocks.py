@@ -1,0 +1,58 @@
+"""Block formats: the words hold what the file holds, in about its size, whoever repacks them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from vksched.cases.packed import blocks
+from vksched.ops.products.blocks import FORMATS, repack, unpacked
+
+LARGER = {"q6_K": 54 * 4 / 210, "q3_K": 28 * 4 / 110, "q2_K": 22 * 4 / 84}
+"""Formats whose words take more than the file, and how much."""
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_format_is_that_of_the_library(name: str) -> None:
+    gguf = pytest.importorskip("gguf")
+    kind = FORMATS[name]
+    type_ = gguf.GGMLQuantizationType(kind.number)
+    assert type_.name.lower() == name.lower()
+    assert gguf.GGML_QUANT_SIZES[type_] == (kind.values, kind.block_bytes)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("columns", [256, 768, 4096])
+def test_all_bits_of_blocks_mean_the_same(name: str, columns: int) -> None:
+    gguf = pytest.importorskip("gguf")
+    kind = FORMATS[name]
+    rng = np.random.default_rng(columns)
+    raw = rng.integers(0, 256, (3, kind.row_bytes(columns)), np.uint8)
+    with np.errstate(all="ignore"):
+        expected = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType(kind.number))
+        got = unpacked(name, repack(name, raw, (3, columns)), columns)
+    numbers = ~np.isnan(expected)
+    assert np.array_equal(np.isnan(got), ~numbers)
+    assert np.array_equal(got[numbers].view(np.uint32), expected[numbers].view(np.uint32))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_words_take_as_much_as_the_file(name: str) -> None:
+    raw = blocks(name, 4, 2048)
+    words = repack(name, raw, (4, 2048))
+    assert words.nbytes == pytest.approx(raw.nbytes * LARGER.get(name, 1.0))
+    assert words.shape[1] % 2 == 0
+
+
+def test_threads_repack_as_one_does() -> None:
+    raw = blocks("q4_K", 300, 4096)  # some pieces
+    whole = repack("q4_K", raw, (300, 4096))
+    rows = [repack("q4_K", raw[i : i + 1], (1, 4096)) for i in range(300)]
+    assert np.array_equal(whole, np.concatenate(rows))
+
+
+def test_blocks_may_be_any_bytes() -> None:
+    raw = blocks("q5_0", 3, 96)
+    expected = repack("q5_0", raw, (3, 96))
+    for given in (raw.tobytes(), memoryview(raw.tobytes()), raw.reshape(3, -1)[:, :].view(np.int8)):
+        assert np.array_equal(repack("q5_0", given, (3, 96)), expected)

@@ -1,0 +1,82 @@
+"""Weights of few bits: products and look-ups read the bits, other readers get the floats."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import vksched as vs
+from vksched.cases.packed import blocks
+from vksched.graph import Graph
+from vksched.ops.products.blocks import FORMATS, repack, unpacked
+from vksched.passes import optimize
+
+N, K = 12, 512
+
+
+def weight(name: str = "q4_K") -> vs.Tensor:
+    return vs.packed(blocks(name, N, K), name, (N, K), name="w")
+
+
+def floats_of(name: str = "q4_K") -> np.ndarray:
+    return unpacked(name, repack(name, blocks(name, N, K), (N, K)), K)
+
+
+def ops_of(*made: vs.Tensor) -> list[str]:
+    graph: Graph = optimize(vs.build_graph(list(made))[0])
+    return [node.op for node in graph.ops]
+
+
+X = vs.input("x", (2, 3, K))
+IDS = vs.input("ids", (4,), "int32")
+
+
+def test_products_read_the_bits() -> None:
+    assert ops_of(vs.linear(X, weight(), np.ones(N, np.float32))) == ["linear_packed"]
+    assert ops_of(X @ vs.transpose(weight(), (1, 0))) == ["linear_packed"]
+    assert ops_of(vs.linear(vs.input("x", (K,)), weight()))[1] == "linear_packed"
+
+
+def test_rows_are_picked_before_they_are_unpacked() -> None:
+    assert ops_of(vs.embedding(weight(), IDS)) == ["gather", "unpack"]
+
+
+def test_other_readers_get_the_floats() -> None:
+    assert ops_of(vs.matmul(vs.input("x", (2, N)), weight())) == ["unpack", "matmul"]
+    assert ops_of(vs.gather(weight(), IDS, 1)) == ["unpack", "gather"]
+    assert ops_of(vs.relu(weight())) == ["unpack", "relu"]
+
+
+def test_a_table_may_be_tied() -> None:
+    w = weight()
+    found = ops_of(vs.linear(vs.embedding(w, IDS), w))
+    assert found == ["gather", "unpack", "linear_packed"]
+
+
+@pytest.mark.parametrize("name", ("q8_0", "q4_0", "q4_K", "q6_K"))
+@pytest.mark.parametrize("rows", (1, 11))
+def test_results_are_those_of_the_floats(devices: list[str], name: str, rows: int) -> None:
+    x = np.random.default_rng(rows).standard_normal((rows, K)).astype(np.float32)
+    ids, w = np.array([3, -1, 0, 11], np.int32), weight(name)
+    made = vs.relu(vs.linear(vs.input("x", x.shape), w)), vs.embedding(w, IDS)
+    with vs.Scheduler(devices) as sched:
+        product, picked = sched.compile(list(made))(x=x, ids=ids)
+    values = floats_of(name)
+    np.testing.assert_allclose(product, np.maximum(x @ values.T, 0), 1e-4, 1e-4)
+    np.testing.assert_array_equal(picked, values[ids])
+
+
+def test_gradients_go_through_to_x(devices: list[str]) -> None:
+    x, given = vs.input("x", (3, K)), np.full((3, K), 0.01, np.float32)
+    grad = vs.grad(vs.reduce_sum(vs.square(vs.linear(x, weight())), None), x)
+    with vs.Scheduler(devices) as sched:
+        got = sched.compile(grad)(x=given)
+    values = floats_of()
+    np.testing.assert_allclose(got, 2 * (given @ values.T) @ values, 1e-3, 1e-3)
+
+
+def test_every_format_is_held_in_its_own_size() -> None:
+    for name in FORMATS:
+        graph = optimize(vs.build_graph(vs.linear(X, weight(name)))[0])
+        (held,) = graph.weights
+        assert held.type.device_bytes <= 1.05 * blocks(name, N, K).nbytes

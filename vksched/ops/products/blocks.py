@@ -1,0 +1,405 @@
+"""Block formats of GGUF files, and how their weights lie on devices: in words, row by row.
+
+    row     tile | tile | tile | last tile, shorter     a tile holds 256 values
+    tile    head | high bits | low bits                 all of them whole words
+    run     32 values of a tile: a part of each, in which value 4 i + c is entry i of column c
+
+A value is scale * code (+ shift). Codes are cut into low bits (2, 4 or 8) and high bits (0, 1, 2).
+Of each, a run has four columns of eight entries, entry 0 in the lowest bits: a kernel takes four
+neighbours by one shift of four words. The head holds the scales, as few bits as in the file. So a
+weight is as large as in its file, up to 3 % (q2_K 5 %), where a head is filled up to two words, and
+up to a head for rows that are no multiple of 256. Rows start at multiples of two words.
+
+Sources: ggml's ggml-quants.c; `gguf.quants`, the oracle. Examples: tests/ops/test_blocks.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...errors import DTypeError, ShapeError
+from ...types import NDArray
+from ..core.host import rows_of_piece
+
+TILE = 256
+"""Values of a tile."""
+RUN = 32
+"""Values of a run."""
+RUNS = TILE // RUN
+HALF_RUN = 16
+"""Values that share a scale in some formats."""
+_COLUMNS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+"""By the bits of an entry, what holds the eight entries of a column."""
+
+Parts = tuple[NDArray, NDArray]
+"""Of blocks, (..., bytes): the codes (..., values), and the head's words (..., words)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFormat:
+    """One format, as data.
+
+    values, block_bytes: of a block in the file. low, high: bits of a code. head: words of a tile.
+    zero: what is subtracted from a code, which is never negative. shifts: whether values have a
+    shift. table: the values that codes stand for, where they are not numbers themselves. number:
+    ggml's, of the type.
+    split: takes blocks apart. scales: the head's words (..., words) -> scale and shift of each half
+    run, (..., 16); the shift is None where there is none.
+    """
+
+    name: str
+    number: int
+    values: int
+    block_bytes: int
+    low: int
+    high: int
+    head: int
+    split: Callable[[NDArray], Parts]
+    scales: Callable[[NDArray], tuple[NDArray, NDArray | None]]
+    zero: int = 0
+    shifts: bool = False
+    table: tuple[int, ...] = ()
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether codes are held in two's complement, and need no subtraction."""
+        return self.zero == 1 << (self.low - 1) and not self.high
+
+    @property
+    def tile_words(self) -> int:
+        """Words of a whole tile."""
+        return self.head + RUNS * (self.high + self.low)
+
+    def row_words(self, columns: int) -> int:
+        """Returns the words of a row of so many values."""
+        tiles = -(-columns // TILE)
+        return tiles * self.tile_words - (tiles * TILE - columns) // RUN * self.low
+
+    def row_bytes(self, columns: int) -> int:
+        """Returns the bytes of a row in the file."""
+        return columns // self.values * self.block_bytes
+
+
+def format_of(name: object) -> BlockFormat:
+    """Returns a format by its name.
+
+    Raises:
+        DTypeError: there is none.
+    """
+    if not isinstance(name, str) or name not in FORMATS:
+        raise DTypeError(f"[format] expected one of {', '.join(FORMATS)}, got {name!r}")
+    return FORMATS[name]
+
+
+def repack(name: str, blocks: Any, shape: tuple[int, int]) -> NDArray:
+    """Returns the words of a weight, uint32 (rows, words), from its blocks as files hold them, by
+    several threads.
+
+    blocks: the bytes of the rows, one after the other. shape: (rows, columns) of values.
+    """
+    kind = format_of(name)
+    if len(shape) != 2:
+        raise ShapeError(f"[repack] expected two sizes, got {shape}; try a matrix for each")
+    rows, columns = shape
+    check_columns(kind, columns)
+    given = blocks if isinstance(blocks, np.ndarray) else np.frombuffer(blocks, np.uint8)
+    raw: NDArray = np.ascontiguousarray(given).reshape(-1).view(np.uint8)
+    if raw.size != rows * kind.row_bytes(columns):
+        raise ShapeError(
+            f"[repack] expected {rows * kind.row_bytes(columns)} bytes for {shape} of {name}, got "
+            f"{raw.size}"
+        )
+    raw = raw.reshape(rows, -1, kind.block_bytes)
+    words: NDArray = np.empty((rows, kind.row_words(columns)), np.uint32)
+    step = rows_of_piece(rows, rows * columns)
+
+    def some(start: int) -> None:
+        words[start : start + step] = _repacked(kind, raw[start : start + step], columns)
+
+    starts = range(0, rows, step)
+    if len(starts) < 2:
+        list(map(some, starts))
+    else:
+        with ThreadPoolExecutor(min(len(starts), os.cpu_count() or 1)) as pool:
+            list(pool.map(some, starts))
+    return words
+
+
+def _repacked(kind: BlockFormat, raw: NDArray, columns: int) -> NDArray:
+    """Returns the words of some rows: (rows, blocks, bytes) -> (rows, words)."""
+    rows, tiles, each = len(raw), -(-columns // TILE), TILE // kind.values
+    missing = tiles * each - raw.shape[1]
+    if missing:  # blocks of zeros fill the last tile, and are cut off below
+        raw = np.concatenate([raw, np.zeros((rows, missing, kind.block_bytes), np.uint8)], axis=1)
+    codes, head = kind.split(raw.reshape(rows, tiles, each, kind.block_bytes))
+    if kind.is_signed:
+        codes = codes ^ np.uint8(kind.zero)
+    codes = codes.reshape(rows, tiles, RUNS, 8, 4)
+    parts = [head]
+    if kind.high:
+        parts.append(_packed(codes >> np.uint8(kind.low), kind.high))
+    parts.append(_packed(codes & np.uint8((1 << kind.low) - 1), kind.low))
+    words = np.concatenate(parts, axis=-1, dtype=np.uint32, casting="unsafe")
+    return words.reshape(rows, -1)[:, : kind.row_words(columns)]
+
+
+def unpacked(name: str, words: NDArray, columns: int) -> NDArray:
+    """Returns the values of words, float32 (..., columns): as `gguf.quants` computes them, to the
+    bit.
+    """
+    kind = format_of(name)
+    lead, tiles = words.shape[:-1], -(-columns // TILE)
+    rows = words.reshape(-1, words.shape[-1])
+    filled: NDArray = np.zeros((len(rows), tiles * kind.tile_words), np.uint32)
+    filled[:, : rows.shape[1]] = rows
+    filled = filled.reshape(len(rows), tiles, kind.tile_words)
+    low = kind.head + RUNS * kind.high
+    codes = _entries(filled[..., low:], kind.low)
+    if kind.high:
+        codes = codes | _entries(filled[..., kind.head : low], kind.high) << np.uint8(kind.low)
+    if kind.is_signed:
+        codes = codes ^ np.uint8(kind.zero)
+    if kind.table:
+        numbers = np.asarray(kind.table, np.float32)[codes]
+    else:
+        numbers = codes.astype(np.float32) - np.float32(kind.zero)
+    numbers = numbers.reshape(len(rows), tiles, TILE // HALF_RUN, HALF_RUN)
+    scale, shift = kind.scales(filled[..., : kind.head])
+    numbers *= scale[..., None]
+    if shift is not None:
+        numbers += shift[..., None]
+    values = numbers.reshape(len(rows), tiles * TILE)[:, :columns]
+    return np.ascontiguousarray(values).reshape(*lead, columns)
+
+
+def check_columns(kind: BlockFormat, columns: int) -> None:
+    """Raises ShapeError unless a row is of whole blocks."""
+    if columns <= 0 or columns % kind.values:
+        raise ShapeError(
+            f"[{kind.name}] expected rows of a multiple of {kind.values} values, got {columns}"
+        )
+
+
+def _packed(entries: NDArray, bits: int) -> NDArray:
+    """Returns the columns of runs as words: (..., runs, 8, 4) -> (..., words)."""
+    columns = np.zeros((*entries.shape[:-2], 4), _COLUMNS[bits])
+    for i in range(8):
+        columns |= entries[..., i, :].astype(columns.dtype) << columns.dtype.type(bits * i)
+    words: NDArray = columns.reshape(*entries.shape[:-3], -1).view(np.uint32)
+    return words
+
+
+def _entries(words: NDArray, bits: int) -> NDArray:
+    """Returns what `_packed` packed: (..., words) -> uint8 (..., runs, 8, 4)."""
+    columns = np.ascontiguousarray(words).view(_COLUMNS[bits])
+    columns = columns.reshape(*words.shape[:-1], RUNS, 4)
+    out = np.empty((*columns.shape[:-1], 8, 4), np.uint8)
+    for i in range(8):
+        out[..., i, :] = columns >> columns.dtype.type(bits * i)
+    out &= np.uint8((1 << bits) - 1)
+    return out
+
+
+# -- blocks of a file ----------------------------------------------------------------------------
+
+
+def _nibbles(parts: NDArray) -> NDArray:
+    """The lower halves of a part's bytes, then the upper ones: (..., bytes) -> (..., 2 bytes)."""
+    return np.concatenate([parts & np.uint8(15), parts >> np.uint8(4)], axis=-1)
+
+
+def _bits(parts: NDArray, bits: int) -> NDArray:
+    """The lowest bits of a part's bytes, then the next: (..., bytes) -> (..., 8 / bits * bytes)."""
+    mask = np.uint8((1 << bits) - 1)
+    return np.concatenate([parts >> np.uint8(s) & mask for s in range(0, 8, bits)], axis=-1)
+
+
+def _as_words(parts: NDArray) -> NDArray:
+    """(..., blocks, bytes) of a tile -> (..., words)."""
+    words: NDArray = np.ascontiguousarray(parts).reshape(*parts.shape[:-2], -1).view(np.uint32)
+    return words
+
+
+def _of_32(scale_bytes: int, low: int, high: bool = False) -> Callable[[NDArray], Parts]:
+    """Blocks of 32 values: scales of so many bytes each, high bits in a word, and low bits."""
+
+    def split(raw: NDArray) -> Parts:
+        at = scale_bytes + 4 * high
+        codes = raw[..., at:] ^ np.uint8(128) if low == 8 else _nibbles(raw[..., at:])
+        if high:
+            bits = np.unpackbits(raw[..., scale_bytes:at], axis=-1, bitorder="little")
+            codes = codes | bits << np.uint8(4)
+        return codes, _as_words(raw[..., :scale_bytes])
+
+    return split
+
+
+def _six_bits(raw: NDArray) -> tuple[NDArray, NDArray]:
+    """Scales and minima of q4_K and q5_K: (..., 12) bytes -> (..., 8) each."""
+    d, m, both = raw[..., :4], raw[..., 4:8], raw[..., 8:]
+    scales = np.concatenate([d & 63, both & 15 | d >> 2 & 48], axis=-1)
+    return scales, np.concatenate([m & 63, both >> 4 | m >> 2 & 48], axis=-1)
+
+
+def _shifted(parts: NDArray, bits: int) -> NDArray:
+    """Joins numbers to a word, the first in its lowest bits: (..., n) -> (...)."""
+    shifts = np.arange(parts.shape[-1], dtype=np.uint32) * np.uint32(bits)
+    joined: NDArray = np.bitwise_or.reduce(parts.astype(np.uint32) << shifts, axis=-1)
+    return joined
+
+
+def _split_k45(raw: NDArray) -> Parts:
+    """q4_K and q5_K. Head: both scales of all, low bits of 8 scales, of 8 minima, high bits."""
+    block = raw[..., 0, :]
+    five = block.shape[-1] > 144
+    codes = _nibbles(block[..., 16 + 32 * five :].reshape(*block.shape[:-1], 4, 32))
+    codes = codes.reshape(*block.shape[:-1], 8, 32)
+    if five:
+        high = _bits(block[..., 16:48], 1).reshape(codes.shape)
+        codes = codes | high << np.uint8(4)
+    scales, minima = _six_bits(block[..., 4:16])
+    words = (
+        *(block[..., :4].copy().view(np.uint32)[..., 0], _shifted(scales & 15, 4)),
+        *(_shifted(minima & 15, 4), _shifted(scales >> 4 | minima >> 4 << 2, 4)),
+    )
+    return codes, np.stack(words, axis=-1)
+
+
+def _split_q6_k(raw: NDArray) -> Parts:
+    """Head: 16 scales of 8 bits, then the scale of all, a word, and one to fill up."""
+    block = raw[..., 0, :]
+    lead = block.shape[:-1]
+    low = _nibbles(block[..., :128].reshape(*lead, 2, 64))
+    high = _bits(block[..., 128:192].reshape(*lead, 2, 32), 2)
+    head = np.zeros((*lead, 24), np.uint8)
+    head[..., :18] = block[..., 192:]
+    return low | high << np.uint8(4), head.view(np.uint32)
+
+
+def _split_q2_k(raw: NDArray) -> Parts:
+    """Head: 16 scales and minima of 4 bits each, those of all, and a word to fill up."""
+    block = raw[..., 0, :]
+    head = np.zeros((*block.shape[:-1], 24), np.uint8)
+    head[..., :16], head[..., 16:20] = block[..., :16], block[..., 80:]
+    return _bits(block[..., 16:80].reshape(*block.shape[:-1], 2, 32), 2), head.view(np.uint32)
+
+
+def _split_q3_k(raw: NDArray) -> Parts:
+    """Head: low bits of 16 scales, their high bits, and the scale of all."""
+    block = raw[..., 0, :]
+    lead = block.shape[:-1]
+    low = _bits(block[..., 32:96].reshape(*lead, 2, 32), 2).reshape(*lead, 8, 32)
+    high = _bits(block[..., :32], 1).reshape(*lead, 8, 32)
+    scales = _nibbles(block[..., 96:104])
+    words = (
+        *(_shifted(scales[..., :8], 4), _shifted(scales[..., 8:], 4)),
+        *(_shifted(_bits(block[..., 104:108], 2), 2), _shifted(block[..., 108:], 8)),
+    )
+    return low | high << np.uint8(2), np.stack(words, axis=-1)
+
+
+def _split_iq4_xs(raw: NDArray) -> Parts:
+    """Head: the scale of all and high bits of 8 scales, then their low bits."""
+    block = raw[..., 0, :]
+    codes = _nibbles(block[..., 8:].reshape(*block.shape[:-1], 8, 16))
+    return codes, block[..., :8].copy().view(np.uint32)
+
+
+# -- heads ---------------------------------------------------------------------------------------
+
+Scales = tuple[NDArray, "NDArray | None"]
+
+
+def _twice(of_runs: NDArray) -> NDArray:
+    return np.repeat(of_runs, 2, axis=-1)
+
+
+def _wide(halves: NDArray) -> NDArray:
+    """float16 as bits -> float32."""
+    return halves.astype(np.uint16).view(np.float16).astype(np.float32)
+
+
+def _each(word: NDArray, bits: int, count: int = 8) -> NDArray:
+    """Takes numbers of a word apart: (...) -> (..., count)."""
+    shifts = np.arange(count, dtype=np.uint32) * np.uint32(bits)
+    parts: NDArray = word[..., None] >> shifts & np.uint32((1 << bits) - 1)
+    return parts
+
+
+def _halves(head: NDArray) -> Scales:
+    return _twice(np.ascontiguousarray(head).view(np.float16).astype(np.float32)), None
+
+
+def _pairs(head: NDArray) -> Scales:
+    return _twice(_wide(head & 0xFFFF)), _twice(_wide(head >> 16))
+
+
+def _scales_k45(head: NDArray) -> Scales:
+    high = _each(head[..., 3], 4)
+    scales = _each(head[..., 1], 4) | (high & 3) << 4
+    minima = _each(head[..., 2], 4) | high >> 2 << 4
+    both = _wide(head[..., :1] & 0xFFFF), _wide(head[..., :1] >> 16)
+    scale, least = (a * b.astype(np.float32) for a, b in zip(both, (scales, minima), strict=True))
+    return _twice(scale), -_twice(least)
+
+
+def _scales_q6_k(head: NDArray) -> Scales:
+    scales = np.ascontiguousarray(head[..., :4]).view(np.int8).astype(np.float32)
+    return scales * _wide(head[..., 4:5] & 0xFFFF), None
+
+
+def _scales_q2_k(head: NDArray) -> Scales:
+    both = np.ascontiguousarray(head[..., :4]).view(np.uint8)
+    scale, least = _wide(head[..., 4:5] & 0xFFFF), _wide(head[..., 4:5] >> 16)
+    minima = (both >> np.uint8(4)).astype(np.float32)
+    return scale * (both & np.uint8(15)).astype(np.float32), -(least * minima)
+
+
+def _scales_q3_k(head: NDArray) -> Scales:
+    low = np.concatenate([_each(head[..., 0], 4), _each(head[..., 1], 4)], axis=-1)
+    scales = (low | _each(head[..., 2], 2, 16) << 4).astype(np.float32) - np.float32(32)
+    return _wide(head[..., 3:4] & 0xFFFF) * scales, None
+
+
+def _scales_iq4_xs(head: NDArray) -> Scales:
+    scales = _each(head[..., 1], 4) | _each(head[..., 0] >> 16, 2) << 4
+    scale = _wide(head[..., :1] & 0xFFFF)
+    return _twice(scale * (scales.astype(np.float32) - np.float32(32))), None
+
+
+def _scales_mxfp4(head: NDArray) -> Scales:
+    """Powers of two, halved, as the table holds doubles: 2^(e - 128)."""
+    powers = np.ascontiguousarray(head).view(np.uint8).astype(np.uint32)
+    small = np.uint32(0x00200000) << np.minimum(powers, 1)
+    bits = np.where(powers < 2, small, (np.maximum(powers, 1) - 1) << np.uint32(23))
+    return _twice(bits.astype(np.uint32).view(np.float32)), None
+
+
+_IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+_E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+
+FORMATS: dict[str, BlockFormat] = {
+    made.name: made
+    for made in (
+        BlockFormat("q8_0", 8, 32, 34, 8, 0, 4, _of_32(2, 8), _halves, zero=128),
+        BlockFormat("q4_0", 2, 32, 18, 4, 0, 4, _of_32(2, 4), _halves, zero=8),
+        BlockFormat("q4_1", 3, 32, 20, 4, 0, 8, _of_32(4, 4), _pairs, shifts=True),
+        BlockFormat("q5_0", 6, 32, 22, 4, 1, 4, _of_32(2, 4, True), _halves, zero=16),
+        BlockFormat("q5_1", 7, 32, 24, 4, 1, 8, _of_32(4, 4, True), _pairs, shifts=True),
+        BlockFormat("q2_K", 10, 256, 84, 2, 0, 6, _split_q2_k, _scales_q2_k, shifts=True),
+        BlockFormat("q3_K", 11, 256, 110, 2, 1, 4, _split_q3_k, _scales_q3_k, zero=4),
+        BlockFormat("q4_K", 12, 256, 144, 4, 0, 4, _split_k45, _scales_k45, shifts=True),
+        BlockFormat("q5_K", 13, 256, 176, 4, 1, 4, _split_k45, _scales_k45, shifts=True),
+        BlockFormat("q6_K", 14, 256, 210, 4, 2, 6, _split_q6_k, _scales_q6_k, zero=32),
+        BlockFormat("iq4_nl", 20, 32, 18, 4, 0, 4, _of_32(2, 4), _halves, table=_IQ4),
+        BlockFormat("iq4_xs", 23, 256, 136, 4, 0, 2, _split_iq4_xs, _scales_iq4_xs, table=_IQ4),
+        BlockFormat("mxfp4", 39, 32, 17, 4, 0, 2, _of_32(1, 4), _scales_mxfp4, table=_E2M1),
+    )
+}
+"""By name."""

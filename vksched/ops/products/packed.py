@@ -1,0 +1,277 @@
+"""Weights of few bits, held as a file has them: the values that they stand for, and products.
+
+    words uint32, 4.5 bits a value -> unpack -> float32 -> any op
+    x, words -> linear_packed -> x @ unpack(words).T, without the float32 between
+
+`packed` makes such a weight a tensor of floats for all ops. A pass finds the products of one and
+makes each a `linear_packed` (vksched/passes/packed.py). Layout of the words: blocks.py.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...errors import DTypeError, ShapeError
+from ...types import FLOAT32, UINT32, NDArray, TensorType
+from ..core.attrs import Attrs
+from ..core.gradient import Pull, Pulled, gradient, no_gradient, sum_to
+from ..core.host import HostKernel, rows_of_piece
+from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, register
+from ..core.quads import both_readings, has_lanes, launch_run, reading
+from ..core.strides import LOOP_STEPS
+from ..core.tensor import Tensor, apply, as_tensor, weight
+from ..elementwise.epilogue import with_epilogue
+from ..elementwise.select import cast
+from .blocks import FORMATS, RUN, BlockFormat, check_columns, format_of, repack, unpacked
+from .matmul import matmul
+from .matmul_kernels import BIAS_PER_COLUMN, MOST_FEW, SHADERS, product
+
+# -- unpack --------------------------------------------------------------------------------------
+
+
+def _check_words(op: str, words: TensorType, kind: BlockFormat, columns: int) -> None:
+    check_columns(kind, columns)
+    if words.dtype != UINT32:
+        raise DTypeError(f"[{op}] expected words of uint32, got {words.dtype}; try vs.packed")
+    if words.rank == 0 or words.shape[-1] != kind.row_words(columns):
+        raise ShapeError(
+            f"[{op}] expected rows of {kind.row_words(columns)} words for {columns} values of "
+            f"{kind.name}, got {words.shape}"
+        )
+
+
+def _unpack_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    (words,), columns = inputs, attrs.as_int("columns")
+    _check_words("unpack", words, format_of(attrs["format"]), columns)
+    return TensorType((*words.shape[:-1], columns), FLOAT32)
+
+
+def _unpack_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    return unpacked(str(attrs["format"]), inputs[0], attrs.as_int("columns"))
+
+
+def _unpack_lower(call: Call) -> tuple[Dispatch, ...]:
+    (words,) = call.inputs
+    if not call.output.size:
+        return ()
+    return (_unpack(call, 0, OUTPUT, math.prod(words.shape[:-1]), call.output.shape[-1]),)
+
+
+def _unpack(call: Call, source: int, target: int, rows: int, columns: int) -> Dispatch:
+    kind = format_of(call.attrs["format"])
+    push = (("rows", rows), ("columns", columns), ("row_words", kind.row_words(columns)))
+    groups, constants = launch_run(rows * columns // 4, call.limits)
+    shader = reading(f"unpack_{kind.name.lower()}", call.limits)
+    return Dispatch(shader, (source, target), groups, push, constants)
+
+
+UNPACK_SHADERS = both_readings(f"unpack_{name.lower()}" for name in FORMATS)
+
+register(
+    Op(
+        "unpack",
+        _unpack_infer,
+        _unpack_reference,
+        Kernel(UNPACK_SHADERS, _unpack_lower),
+        any_dtype=True,
+        widens=True,
+    )
+)
+no_gradient("reads words, which are no numbers", "unpack")
+
+
+def unpack(words: Tensor, format: str, columns: int, *, name: str | None = None) -> Tensor:
+    """The values of weights of few bits, as `vs.repack` lays them out.
+
+    words: uint32 (..., row words) -> float32 (..., columns). format: as "q4_K".
+    """
+    return apply("unpack", (as_tensor(words),), {"format": format, "columns": columns}, name)
+
+
+def packed(
+    blocks: Any, format: str, shape: tuple[int, int], *, name: str | None = None
+) -> Tensor:
+    """A weight of few bits as a file has it: a tensor of floats, held in the file's own size.
+
+    blocks: the bytes of a GGUF tensor. format: as "q4_K". shape: (n, k) of values -> float32
+    (n, k). `vs.linear(x, packed(...))` and `vs.matmul(..., transpose_b=True)` read the bits
+    themselves, `vs.gather` along axis 0 unpacks the rows that it picks. Other ops get all values,
+    made in each run.
+    """
+    words = weight(repack(format, blocks, shape), name and f"{name}.words")
+    return unpack(words, format, shape[1], name=name)
+
+
+# -- linear_packed -------------------------------------------------------------------------------
+
+FEW = {"few 1": 1, "few 4": 4}
+"""Variants for GPUs: rows of a group."""
+FEW_LOCAL = (32, 4)
+"""Invocations of a group, along k and of fours of columns."""
+ROWS = {"rows 1": 1, "rows 4": 4}
+"""Variants for CPU drivers: rows of a subgroup."""
+WHOLE = "unpack"
+"""The variant that unpacks into scratch memory, for an ordinary product: where rows are many."""
+SCRATCH_BYTES = 16 << 20
+"""Of the values that are unpacked at a time."""
+
+
+def _linear_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    x, words, *bias = inputs
+    if x.dtype != FLOAT32 or any(t.dtype != FLOAT32 for t in bias):
+        raise DTypeError(f"[linear_packed] expected x and bias of float32, got {x.dtype}")
+    if x.rank < 2 or words.rank != 2:
+        raise ShapeError(f"[linear_packed] expected matrices, got {x.shape} and {words.shape}")
+    _check_words("linear_packed", words, format_of(attrs["format"]), x.shape[-1])
+    if bias and bias[0].shape != words.shape[:1]:
+        raise ShapeError(
+            f"[linear_packed] expected a bias of shape {words.shape[:1]}, got {bias[0].shape}"
+        )
+    return TensorType((*x.shape[:-1], words.shape[0]), FLOAT32)
+
+
+def _linear_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    x, words, *bias = inputs
+    values = unpacked(str(attrs["format"]), words, x.shape[-1])
+    made = np.matmul(x, values.T.astype(x.dtype))
+    return np.asarray(made + bias[0] if bias else made)
+
+
+def _linear_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    """Some columns of the result at a time, of whose weights the values fit a cache."""
+    x, words, *bias = inputs
+    columns = x.shape[-1]
+    flat, made = x.reshape(-1, columns), out.reshape(-1, out.shape[-1])
+    step = rows_of_piece(len(words), len(words) * columns)
+    for start in range(0, len(words), step):
+        values = unpacked(str(attrs["format"]), words[start : start + step], columns)
+        made[:, start : start + step] = flat @ values.T
+    if bias:
+        out += bias[0]
+
+
+def _linear_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
+    moved = sum(t.device_bytes for t in inputs) + output.device_bytes
+    return Work(2.0 * inputs[0].shape[-1] * output.size, float(moved))
+
+
+def _rows(call: Call) -> int:
+    return math.prod(call.output.shape[:-1])
+
+
+def _variants(call: Call) -> tuple[str, ...]:
+    if not call.output.size:
+        return ()
+    m, limits = _rows(call), call.limits
+    if m > MOST_FEW:
+        return (WHOLE,)
+    if not limits.software:
+        return "few 1" if m == 1 else "few 4", WHOLE
+    n = call.output.shape[-1]
+    if not has_lanes(limits, (4, 8)) or call.inputs[0].shape[-1] > LOOP_STEPS * RUN:
+        return (WHOLE,)
+    if -(-n // (4 * limits.subgroup_size)) > limits.max_groups[1] or m > limits.max_groups[0]:
+        return (WHOLE,)
+    return "rows 1" if m == 1 else "rows 4", WHOLE
+
+
+def _step(call: Call) -> int:
+    """Returns how many rows of the weight are unpacked at a time: a multiple of four."""
+    n, k = call.output.shape[-1], call.inputs[0].shape[-1]
+    most = min(SCRATCH_BYTES, call.limits.max_buffer_bytes) // (4 * k) // 4 * 4
+    return min(n, max(4, most))
+
+
+def _scratch(call: Call) -> tuple[int, ...]:
+    if call.variant != WHOLE:
+        return ()
+    return (_step(call) * call.inputs[0].shape[-1],)
+
+
+def _linear_lower(call: Call) -> tuple[Dispatch, ...]:
+    if not call.output.size:
+        return ()
+    if call.variant == WHOLE:
+        return _unpack_first(call)
+    m, n, k = _rows(call), call.output.shape[-1], call.inputs[0].shape[-1]
+    kind, bias, limits = format_of(call.attrs["format"]), len(call.inputs) > 2, call.limits
+    push = (
+        *(("batches", 1), ("n", n), ("a_row", k), ("a_column", 1)),
+        *(("b_row", 1), ("b_column", kind.row_words(k)), ("batch_sizes", (1, 1, 1))),
+        *(("a_batch", (0, 0, 0, 0)), ("b_batch", (0, 0, 0, 0)), ("result_row", n)),
+        *(("bias_rows", 0), ("m", m), ("k", k)),
+        *(("has_bias", BIAS_PER_COLUMN * bias), ("adds", 0)),
+    )
+    most, operands = limits.max_groups, (0, 1, 2 if bias else 0, OUTPUT)
+    if call.variant in FEW:
+        rows, (x, y) = FEW[call.variant], FEW_LOCAL
+        groups = min(-(-n // (4 * y)), most[0]), min(-(-m // rows), most[1]), 1
+        constants = ("LOCAL_X", x), ("LOCAL_Y", y), ("ROWS", rows)
+        shader = f"packed_few_{kind.name.lower()}"
+        return (Dispatch(shader, operands, groups, push, constants),)
+    rows, lanes = ROWS[call.variant], limits.subgroup_size
+    groups = -(-m // rows), -(-n // (4 * lanes)), 1
+    shader = reading(f"packed_rows_{rows}_{kind.name.lower()}", limits)
+    return (Dispatch(shader, operands, groups, push, (("LOCAL_X", lanes),)),)
+
+
+def _unpack_first(call: Call) -> tuple[Dispatch, ...]:
+    """Unpacks some rows of the weight into scratch memory, makes their product, and so on."""
+    x, words, *bias = call.inputs
+    m, n, k = _rows(call), call.output.shape[-1], x.shape[-1]
+    row_words, step = words.shape[-1], _step(call)
+    out: list[Dispatch] = []
+    for start in range(0, n, step):
+        count = min(step, n - start)
+        made = _unpack(call, 1, SCRATCH, count, k)
+        out.append(replace(made, shifts=(start * row_words, 0), barrier=bool(out)))
+        part = Call(
+            (TensorType((m, k)), TensorType((count, k)), *(TensorType((count,)) for _ in bias)),
+            TensorType((m, count)),
+            Attrs({"transpose_a": False, "transpose_b": True}),
+            call.limits,
+        )
+        for at, one in enumerate(product(part, result_row=n)):
+            a, b, c, result = one.shifts
+            shifts = a, b, c + start * bool(bias), result + start
+            operands = 0, SCRATCH, 2 if bias else 0, OUTPUT
+            out.append(
+                replace(one, operands=operands, shifts=shifts, barrier=one.barrier or not at)
+            )
+    return tuple(out)
+
+
+LINEAR_SHADERS = (
+    *(f"packed_few_{name.lower()}" for name in FORMATS),
+    *both_readings(f"packed_rows_{rows}_{name.lower()}" for rows in (1, 4) for name in FORMATS),
+)
+
+register(
+    with_epilogue(
+        Op(
+            "linear_packed",
+            _linear_infer,
+            _linear_reference,
+            Kernel(
+                (*LINEAR_SHADERS, *UNPACK_SHADERS, *SHADERS),
+                _linear_lower,
+                _scratch,
+                variants=_variants,
+            ),
+            work=_linear_work,
+            host=HostKernel(_linear_host),
+        )
+    )
+)
+
+
+@gradient("linear_packed")
+def _linear_gradient(call: Pull) -> Pulled:
+    """Of x and the bias: the words are no numbers."""
+    x, words, *bias = call.inputs
+    values = cast(unpack(words, str(call.attrs["format"]), x.shape[-1]), x.dtype)
+    return (matmul(call.grad, values), None, *(sum_to(call.grad, b.shape) for b in bias))

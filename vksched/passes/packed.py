@@ -1,0 +1,44 @@
+"""Packed: what reads weights of few bits reads the bits, not the floats that they stand for.
+
+    matmul(x, unpack(words), transpose_b)     is     linear_packed(x, words)
+    gather(unpack(words), ids)                is     unpack(gather(words, ids))
+
+The floats of other readers stay, made in each run. Examples: tests/passes/test_packed.py.
+"""
+
+from __future__ import annotations
+
+from ..graph import Graph, Node
+from ..types import FLOAT32
+from .rewrite import Rewriter, rewrite
+from .wishes import Wishes
+
+
+def read_packed(graph: Graph, wishes: Wishes) -> Graph:
+    """Makes products and look-ups of weights of few bits read these themselves."""
+    return rewrite(graph, {"matmul": (_product,), "gather": (_look_up,)}, wishes)
+
+
+def _packed(r: Rewriter, value: int) -> Node | None:
+    """Returns what unpacks a matrix, where it is at the home of the node that is looked at."""
+    node = r[value]
+    return node if node.op == "unpack" and node.type.rank == 2 and r.shares_home(value) else None
+
+
+def _product(r: Rewriter, node: Node) -> int | None:
+    x, weight, *bias = node.inputs
+    unpack, attrs = _packed(r, weight), node.attrs
+    if unpack is None or node.type.dtype != FLOAT32 or not attrs.as_bool("transpose_b"):
+        return None
+    if attrs.as_bool("transpose_a"):
+        return None
+    given = {"format": unpack.attrs["format"]}
+    return r.emit("linear_packed", (x, *unpack.inputs, *bias), given)
+
+
+def _look_up(r: Rewriter, node: Node) -> int | None:
+    table, ids = node.inputs
+    unpack = _packed(r, table)
+    if unpack is None or node.attrs.as_int("axis") != 0:
+        return None
+    return r.emit("unpack", (r.emit("gather", (*unpack.inputs, ids), node.attrs),), unpack.attrs)
