@@ -1,16 +1,23 @@
 // Weights of few bits, as vksched/ops/products/blocks.py lays them out: rows of tiles of 256 values, each a head with scales and
 // then the high and low bits of eight runs of 32. One format is defined, as Q4_K.
 // The shader has such a weight as b, of PAIRs of words, and SINGLE_WORDS of it.
-// HEAD: words of a head. LOW, HIGH: bits of codes. ZERO: what is subtracted from them. SIGNED: they are in two's complement.
+// HEAD: words of a head. LOW, HIGH: bits of codes. ZERO: what is subtracted from them. SIGNED: they are in two's complement, so
+// that nothing needs to be; SIGN_BITS make them others.
+// MASKS: for drivers that take long over shifts (SwiftShader).
 // TABLE: four words of numbers of 8 bits, for which codes stand. SHIFTS: values are scale * code + shift.
 #if defined(Q8_0)
 #define HEAD 4u
 #define LOW 8
+#define ZERO 128
+#define SIGNED
+#define SIGN_BITS 0x80808080u
 #define SCALES_OF_RUNS
 #elif defined(Q4_0)
 #define HEAD 4u
 #define LOW 4
+#define ZERO 8
 #define SIGNED
+#define SIGN_BITS 0x88888888u
 #define SCALES_OF_RUNS
 #elif defined(Q4_1)
 #define HEAD 8u
@@ -157,6 +164,12 @@ Run run_of(uint row, uint number) {
     run.low = uvec4(x.x, y.x, z.x, w.x);
     run.more = uvec4(x.y, y.y, z.y, w.y);
 #endif
+#if defined(MASKS) && defined(SIGNED)
+    run.low ^= SIGN_BITS;
+#if LOW == 8
+    run.more ^= SIGN_BITS;
+#endif
+#endif
     return run;
 }
 
@@ -172,9 +185,26 @@ ivec4 numbers_of(uvec4 codes) {
 }
 #endif
 
+#ifdef MASKS
+// Entry i of four columns, of so many bits: those of the word itself, as a number, which a power of two makes smaller.
+vec4 entries_of(uvec4 columns, uint bits, uint i) {
+    const uint last = uint(bits * (i + 1u) == 32u); // its highest bit would be a sign
+    const uint from = bits * (i - last);
+    return vec4(ivec4(columns >> bits * last & ((1u << bits) - 1u) << from)) * uintBitsToFloat(127u - from << 23);
+}
+#endif
+
 // Codes 4 * i to 4 * i + 3 of a run, as numbers.
 vec4 codes_of(Run run, uint i) {
+#if defined(MASKS) && !defined(TABLE)
 #if LOW == 8
+    return entries_of(i < 4u ? run.low : run.more, 8u, i & 3u) - float(ZERO);
+#elif HIGH > 0
+    return entries_of(run.low, LOW, i) + entries_of(run.high, HIGH, i) * float(1u << LOW) - float(ZERO);
+#else
+    return entries_of(run.low, LOW, i) - float(ZERO);
+#endif
+#elif LOW == 8
     return vec4(ivec4((i < 4u ? run.low : run.more) << 24u - 8u * (i & 3u)) >> 24);
 #elif defined(SIGNED)
     return vec4(ivec4(run.low << 28u - 4u * i) >> 28);

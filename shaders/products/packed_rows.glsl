@@ -13,6 +13,7 @@ layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 #define LANES 8u
 #else
 #define LANES 4u
+#define MASKS
 #endif
 #define T float
 #define T4 vec4

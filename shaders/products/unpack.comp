@@ -1,7 +1,8 @@
 #version 450
 // result[r, c] = scale * code + shift: the values of weights of few bits (packed.glsl).
 // b: (rows, row_words), result: (rows, columns), columns a multiple of 32.
-// One group takes a run of neighbouring quads of results (quads.glsl).
+// One group takes a run of neighbouring steps, each of EACH quads of results (quads.glsl): 1, or all 8 of a run of the weight, so
+// that CPU drivers read its scales once.
 // Source: ggml's ggml-quants.c.
 #extension GL_GOOGLE_include_directive : require
 #ifdef WORDS_64
@@ -9,6 +10,7 @@
 #endif
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
+layout(constant_id = 3) const uint EACH = 1;
 #include "quads.glsl"
 
 layout(set = 0, binding = 0) readonly buffer B { PAIR b[]; };
@@ -25,13 +27,16 @@ layout(push_constant) uniform Push {
 
 void main() {
     const uint width = columns / 4u;
-    const uint quads = rows * width;
-    const uint run = run_of_group(quads);
-    const uint end = end_of_run(quads, run);
-    for (uint quad = first_of_run(run); quad < end; quad += gl_WorkGroupSize.x) {
+    const uint steps = rows * width / EACH;
+    const uint run = run_of_group(steps);
+    const uint end = end_of_run(steps, run);
+    for (uint step = first_of_run(run); step < end; step += gl_WorkGroupSize.x) {
+        const uint quad = step * EACH;
         const uint row = quad / width;
         const uint along = quad - row * width;
         const Run own = run_of(b_offset + row * row_words, along / 8u);
-        result[result_offset / 4u + quad] = stored(floatBitsToUint(values_of(own, along % 8u)));
+        for (uint i = 0u; i < EACH; ++i) {
+            result[result_offset / 4u + quad + i] = stored(floatBitsToUint(values_of(own, along % 8u + i)));
+        }
     }
 }

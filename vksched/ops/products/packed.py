@@ -64,7 +64,9 @@ def _unpack_lower(call: Call) -> tuple[Dispatch, ...]:
 def _unpack(call: Call, source: int, target: int, rows: int, columns: int) -> Dispatch:
     kind = format_of(call.attrs["format"])
     push = (("rows", rows), ("columns", columns), ("row_words", kind.row_words(columns)))
-    groups, constants = launch_run(rows * columns // 4, call.limits)
+    each = RUN // 4 if call.limits.software else 1
+    groups, constants = launch_run(rows * columns // (4 * each), call.limits)
+    constants += (("EACH", each),)
     shader = reading(f"unpack_{kind.name.lower()}", call.limits)
     return Dispatch(shader, (source, target), groups, push, constants)
 
