@@ -10,6 +10,7 @@ makes each a `linear_packed` (vksched/passes/packed.py). Layout of the words: bl
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from ...errors import DTypeError, ShapeError
 from ...types import FLOAT32, UINT32, NDArray, TensorType
 from ..core.attrs import Attrs
 from ..core.gradient import Pull, Pulled, gradient, no_gradient, sum_to
-from ..core.host import HostKernel, rows_of_piece
+from ..core.host import HostKernel, Piece, rows_of_piece
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, register
 from ..core.quads import both_readings, has_lanes, launch_run, reading
 from ..core.strides import LOOP_STEPS
@@ -143,17 +144,23 @@ def _linear_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return np.asarray(made + bias[0] if bias else made)
 
 
-def _linear_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+def _linear_cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
     """Some columns of the result at a time, of whose weights the values fit a cache."""
     x, words, *bias = inputs
-    columns = x.shape[-1]
-    flat, made = x.reshape(-1, columns), out.reshape(-1, out.shape[-1])
-    step = rows_of_piece(len(words), len(words) * columns)
-    for start in range(0, len(words), step):
-        values = unpacked(str(attrs["format"]), words[start : start + step], columns)
-        made[:, start : start + step] = flat @ values.T
-    if bias:
-        out += bias[0]
+    n, columns = words.shape[0], x.shape[-1]
+    rows = math.prod(out.shape[:-1])
+    flat, made = x.reshape(rows, columns), out.reshape(rows, n)
+    step = rows_of_piece(n, n * columns)
+    for start in range(0, n, step):
+        part = slice(start, start + step)
+        yield (flat, words[part], *(b[part] for b in bias)), made[:, part]
+
+
+def _linear_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    for (x, words, *bias), part in _linear_cut(inputs, attrs, out):
+        part[...] = x @ unpacked(str(attrs["format"]), words, x.shape[-1]).T
+        if bias:
+            part += bias[0]
 
 
 def _linear_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
@@ -265,7 +272,7 @@ register(
                 variants=_variants,
             ),
             work=_linear_work,
-            host=HostKernel(_linear_host),
+            host=HostKernel(_linear_host, _linear_cut),
         )
     )
 )
