@@ -13,9 +13,10 @@ from ..machine.choices import Choices
 from ..machine.spec import DeviceSpec
 from ..ops.core.lower import choice_of, key_of
 from ..ops.core.op import Call, Op, get_op
-from ..ops.core.tensor import Tensor, input
+from ..ops.core.tensor import Tensor, apply, input
 from ..ops.moves.layout import transpose
 from ..ops.products.attention import attention
+from ..ops.products.blocks import format_of
 from ..ops.products.matmul import matmul
 from ..ops.rows.norm import layer_norm, rms_norm
 from ..ops.rows.reduce import reduce_sum
@@ -23,7 +24,7 @@ from ..ops.rows.softmax import softmax
 from ..ops.windows.conv import conv
 from ..plan.cost import call_of, why_not
 from ..runtime.vulkan.shaders import load_manifest
-from ..types import FLOAT16, FLOAT32
+from ..types import FLOAT16, FLOAT32, UINT32
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,9 @@ def typical_graph() -> Graph:
         outputs.append(matmul(some(m, k), some(k, n), some(n)))
         outputs.append(matmul(some(m, k), some(n, k), transpose_b=True))
     outputs.append(matmul(some(1, 4096, dtype=FLOAT16), some(4096, 4096, dtype=FLOAT16)))
+    for m, name in ((1, "q4_K"), (4, "q4_K"), (1, "q8_0")):
+        words = some(2048, format_of(name).row_words(2048), dtype=UINT32)
+        outputs.append(apply("linear_packed", (some(m, 2048), words), {"format": name}))
     outputs.append(matmul(some(37, 512), some(512, 2048)))
     outputs.append(matmul(some(255, 255), some(255, 255)))
     outputs.append(matmul(some(1000, 1000), some(1000, 1000)))
