@@ -81,23 +81,18 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
         yield (*operands, *inputs[2:]), part
 
 
-def _variants(call: Call) -> tuple[str, ...]:
-    columns = _columns(call.attrs, call.output.shape)
-    rows = call.output.size // max(columns, 1)
-    return row_variants(columns, rows, False, PASSES, call.limits)
-
-
 def _lower(call: Call) -> tuple[Dispatch, ...]:
     if call.output.size == 0:
         return ()
     columns = _columns(call.attrs, call.output.shape)
     rows = call.output.size // columns
     check_row(OP, columns, PASSES, call)
-    groups, constants = launch_rows(columns, rows, False, call.variant, call.limits)
+    (way,) = row_variants(columns, rows, False, PASSES, call.limits)
+    groups, constants = launch_rows(columns, rows, False, way, call.limits)
     scaled = call.attrs.as_bool("scaled")
     constants += (("CENTERED", int(_is_centered(call.attrs))), ("HAS_GAMMA", int(scaled)))
     push = (("rows", rows), ("columns", columns), ("eps", call.attrs.as_float("eps")))
-    shader = OP + f"_{GROUP}" * (call.variant == GROUP)
+    shader = OP + f"_{GROUP}" * (way == GROUP)
     return (Dispatch(shader, (0, 1, 2 if scaled else 1, OUTPUT), groups, push, constants),)
 
 
@@ -105,7 +100,7 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
     return Work(14.0 * output.size, 3.0 * output.device_bytes)
 
 
-_KERNEL = Kernel((OP, f"{OP}_{GROUP}"), _lower, variants=_variants)
+_KERNEL = Kernel((OP, f"{OP}_{GROUP}"), _lower)
 register(Op(OP, _infer, _reference, _KERNEL, work=_work, host=HostKernel(_host, _cut)))
 
 
