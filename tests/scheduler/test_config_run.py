@@ -230,7 +230,14 @@ def submissions(index: int, config: Any) -> int:
 
 @pytest.mark.parametrize(
     ("shard", "kind"),
-    [({"axis": 0}, "lost"), ({"weights": "columns"}, "error"), ("1f1b", "lost")],
+    [
+        ({"axis": 0}, "lost"),
+        ({"weights": "columns"}, "error"),
+        ("1f1b", "lost"),
+        pytest.param({"weights": "rows", "ratio": "3:1"}, "lost", marks=pytest.mark.thorough),
+        pytest.param("zb-h2", "error", marks=pytest.mark.thorough),
+        pytest.param("dualpipe", "lost", marks=pytest.mark.thorough),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("index", [0, 1])
