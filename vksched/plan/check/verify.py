@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from ...errors import PlanError
-from ...graph import Graph, Node
+from ...graph import Node
 from .. import cost
 from ..value import HOST, PlanValue, Span, Split, commits, may_lie_over, scratch_of
 from ..words import Owners, WordSet
@@ -208,10 +208,13 @@ def _check_in_place(plan: PlanValue, split: Split) -> None:
     graph, own = plan.graph, set(split.nodes)
     given = {v for s in plan.splits for v in s.observed} | {out.node for out in split.copies_out}
     given = {graph.root(v) for v in (*given, *graph.kept, *(v for _, v in graph.outputs))}
+    states_of: dict[int, list[int]] = {}
+    for node_id, state in graph.states.items() if split.in_place else ():
+        if node_id != state:
+            states_of.setdefault(graph.root(graph.nodes[node_id].inputs[1]), []).append(state)
     for value, state in split.in_place:
         name = graph.nodes[value].name
-        nexts = {s for n, s in graph.states.items() if n != s and _next(graph, n) == value}
-        if value not in own or nexts != {state}:
+        if value not in own or states_of.get(value) != [state]:
             raise _fail(f"{name} is written over {graph.nodes[state].name}, which is another's")
         if split.device == plan.machine.cpu or not may_lie_over(graph, value, state):
             raise _fail(f"{name} cannot be written over {graph.nodes[state].name}")
@@ -219,10 +222,6 @@ def _check_in_place(plan: PlanValue, split: Split) -> None:
             raise _fail(f"{name} writes a state of another device")
         if value in given:
             raise _fail(f"{name} is given out, but lies where its state does")
-
-
-def _next(graph: Graph, assign: int) -> int:
-    return graph.root(graph.nodes[assign].inputs[1])
 
 
 def _check_present(

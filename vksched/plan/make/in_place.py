@@ -12,8 +12,8 @@ the old value after them.
             w     = w - step                      in the memory of w
 
 A value stays out of it if anybody else is to get it: the caller, the host's backup of the state, or
-another device. Complexity: O(edges) for optimizers, times the values that have to be copied after
-all at worst. Examples: tests/plan/test_in_place.py.
+another device; or if states need each other's old values. Complexity: O(edges). Examples:
+tests/plan/test_in_place.py.
 """
 
 from __future__ import annotations
@@ -48,12 +48,10 @@ def find_in_place(
     while states:
         nodes = able.inside(states)
         states = {n: s for n, s in states.items() if n in nodes}
-        order = _order(support, nodes, states)
-        if len(order) == len(nodes):
+        order, copied = _order(support, nodes, states)
+        if not copied:
             return InPlace(tuple(order), states)
-        # some need each other's old values: one of them is copied
-        blocked = max(n for n in states if n not in order)
-        del states[blocked]
+        states = {n: s for n, s in states.items() if n not in copied}  # what is left has an order
     return InPlace()
 
 
@@ -115,15 +113,18 @@ class _Able:
     def _add_made_of_states(self, found: set[int]) -> None:
         """Adds what is made of states for these alone: it need not live beside them until then."""
         support, words = self._support, self._support.graph.words
-        reached = list(found)
+        reached, missing = list(found), dict[int, set[int]]()
         for value in reached:  # which grows
             for operand in support.operands[value]:
                 if operand in found or operand not in self._device or not self._may_move(operand):
                     continue
                 parts = [p for p in support.operands[operand] if p not in support.graph.states]
-                here = self._device[operand]
-                own = all(r in found and self._device[r] == here for r in support.readers[operand])
-                if own and sum(words[p] for p in parts) < words[operand]:
+                if sum(words[p] for p in parts) >= words[operand]:
+                    continue
+                left = missing.setdefault(operand, set(support.readers[operand]))
+                if self._device[value] == self._device[operand]:
+                    left.discard(value)
+                if not left:
                     found.add(operand)
                     reached.append(operand)
 
@@ -138,35 +139,90 @@ class _Able:
         )
 
 
-def _order(support: Support, nodes: set[int], states: Mapping[int, int]) -> list[int]:
+def _order(
+    support: Support, nodes: set[int], states: Mapping[int, int]
+) -> tuple[list[int], set[int]]:
     """Returns an order in which each node comes behind what it reads, and who writes over a state
-    behind those that read it; without the nodes for which there is none.
+    behind those that read it; and those for which there is no such place, whose values have to be
+    copied.
 
     Those that wait for nothing stand together, without barriers between them. Where nodes have
     results beside the states, each is followed by its readers, so that few of them live at once.
     """
-    waits: dict[int, int] = {}
-    after: dict[int, list[int]] = {node_id: [] for node_id in nodes}
-    for node_id in nodes:
-        before = {p for p in support.operands[node_id] if p in nodes}
-        if node_id in states:
-            before |= {r for r in support.readers[states[node_id]] if r in nodes and r != node_id}
-        for other in before:
-            after[other].append(node_id)
-        waits[node_id] = len(before)
-    ready = deque(sorted(node_id for node_id, count in waits.items() if not count))
+    waits = _Waits(support, nodes, states)
+    ready = deque(sorted(n for n in nodes if waits.is_free(n)))
     beside = len(nodes) > len(states)
     out: list[int] = []
-    while ready:
-        node_id = ready.popleft()
-        out.append(node_id)
-        freed: list[int] = []
-        for other in sorted(after[node_id]):
-            waits[other] -= 1
-            if not waits[other]:
-                freed.append(other)
+    copied: set[int] = set()
+    while len(out) < len(nodes):
+        if not ready:
+            ready.append(waits.break_circle())
+            copied.add(ready[0])
+        out.append(ready.popleft())
+        freed = waits.place(out[-1])
         if beside:
             ready.extendleft(reversed(freed))
         else:
             ready.extend(freed)
-    return out
+    return out, copied
+
+
+class _Waits:
+    """What nodes still wait for: behind, what they read; over, who reads what they write over."""
+
+    def __init__(self, support: Support, nodes: set[int], states: Mapping[int, int]) -> None:
+        self._behind: dict[int, set[int]] = {}
+        self._over: dict[int, set[int]] = {}
+        self._after: dict[int, list[int]] = {node_id: [] for node_id in nodes}
+        for node_id in nodes:
+            behind = {p for p in support.operands[node_id] if p in nodes}
+            readers = support.readers[states[node_id]] if node_id in states else ()
+            over = {r for r in readers if r in nodes and r != node_id} - behind
+            self._behind[node_id], self._over[node_id] = behind, over
+            for other in (*behind, *over):
+                self._after[other].append(node_id)
+        self._left = sorted(nodes)
+        self._placed: set[int] = set()
+        self._path: dict[int, None] = {}
+        """Nodes of which each waits for the next one; kept, so that no way is gone twice."""
+
+    def is_free(self, node_id: int) -> bool:
+        return not self._behind[node_id] and not self._over[node_id]
+
+    def place(self, node_id: int) -> list[int]:
+        """Returns the nodes that waited for this one alone."""
+        self._placed.add(node_id)
+        freed: list[int] = []
+        for other in sorted(self._after[node_id]):
+            if not self.is_free(other):
+                self._behind[other].discard(node_id)
+                self._over[other].discard(node_id)
+                if self.is_free(other):
+                    freed.append(other)
+        return freed
+
+    def break_circle(self) -> int:
+        """Returns a node that is to write over nothing, as it waits for others that wait for it;
+        now it waits no more.
+        """
+        path, left = self._path, self._left
+        while path and next(reversed(path)) in self._placed:
+            path.popitem()
+        while not path:
+            if left[-1] in self._placed:
+                left.pop()
+            else:
+                path[left[-1]] = None
+        last = next(reversed(path))
+        while (before := next(iter(self._behind[last] or self._over[last]))) not in path:
+            path[before] = None
+            last = before
+        circle = [last]
+        while circle[-1] != before:
+            path.popitem()
+            circle.append(next(reversed(path)))
+        path.popitem()
+        # who reads nothing of the others was found by what it writes over
+        blocked = max(node_id for node_id in circle if not self._behind[node_id])
+        self._over[blocked].clear()
+        return blocked
