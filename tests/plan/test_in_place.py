@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -104,6 +105,25 @@ def exchanged() -> Graph:
     return vs.build_graph(vs.exp(w), updates=new)[0]
 
 
+def all_of_all() -> Graph:
+    """Several circles go through each of them."""
+    u, v, w = held("u"), held("v"), held("w")
+    new = {
+        u: vs.addcmul(u, v, w, name="new u"),
+        v: vs.addcmul(v, w, u, name="new v"),
+        w: vs.addcmul(w, u, v, name="new w"),
+    }
+    return vs.build_graph(vs.exp(w), updates=new)[0]
+
+
+def behind_a_circle() -> Graph:
+    """Only who is part of the circle is copied, not who waits for one of it."""
+    v, w, z = held("v"), held("w"), held("z")
+    new = vs.add(v, w, name="new v")
+    updates = {v: new, w: vs.sub(w, v, name="new w"), z: vs.sub(z, new, name="new z")}
+    return vs.build_graph(vs.exp(w), updates=updates)[0]
+
+
 def for_two_states() -> Graph:
     v, w = held("v"), held("w")
     new = vs.add(v, w, name="new")
@@ -123,6 +143,8 @@ def transposed() -> Graph:
         (not_by_elements, []),
         (spread, ["of w", "of row"]),
         (exchanged, ["new v"]),
+        (all_of_all, ["new u"]),
+        (behind_a_circle, ["new v", "new z"]),
         (for_two_states, []),
     ],
 )
@@ -275,6 +297,65 @@ def test_drawn_updates_give_what_numpy_gives(data: st.DataObject) -> None:
     null = [vs.NullDevice(spec, clock) for spec in make_machine().devices[:-1]]
     output = pool[0] + vs.exp(data.draw(st.sampled_from(pool)))
     run_both(null, output, updates, states)  # type: ignore[arg-type]
+
+
+def null_devices(count: int) -> list[vs.NullDevice]:
+    clock = vs.SimulatedClock()
+    return [vs.NullDevice(spec, clock) for spec in make_machine(count).devices[:-1]]
+
+
+def test_a_view_that_numpy_makes_of_a_state_keeps_its_old_value() -> None:
+    """Of a transpose numpy makes no copy, and both states are written before the run ends."""
+    one, two = np.arange(16, dtype=np.float32).reshape(4, 4), np.ones((4, 4), np.float32)
+    a, b = vs.state(one, "a", backup=False), vs.state(two, "b", backup=False)
+    for devices in (["cpu"], null_devices(1)):
+        with vs.Scheduler(devices) as sched:
+            run = sched.compile(vs.exp(a), updates={a: vs.transpose(b), b: vs.transpose(a)})
+            run()
+            assert np.array_equal(sched.read(a), two.T) and np.array_equal(sched.read(b), one.T)
+
+
+def test_another_device_gets_the_old_value_of_a_state() -> None:
+    a, b = held("a"), held("b")
+    new_a, new_b = vs.add(a, 1.0, name="new a"), vs.add(b, a, name="new b")
+    devices = null_devices(2)
+    first, second = (device.name for device in devices)
+    places = {"a": first, "new a": first, "b": second, "new b": second}
+    with vs.Scheduler(devices) as sched:
+        run = sched.compile(vs.exp(b), placement=places, updates={a: new_a, b: new_b})
+        assert set(in_place(run.plan)) == {"new a", "new b"}
+        for _ in range(3):
+            run()
+        assert np.all(sched.read(a) == 3) and np.all(sched.read(b) == 0 + 1 + 2)
+
+
+def test_a_value_may_be_longer_within_its_last_word(devices: list[str]) -> None:
+    state, x = vs.state(np.zeros(7, np.float16), "s", backup=False), vs.input("x", (8,), "float16")
+    given = np.arange(8, dtype=np.float16)
+    for names in (devices, null_devices(1)):
+        with vs.Scheduler(names) as sched:
+            run = sched.compile(vs.flip(state), updates={state: vs.add(x, x)[:7]})
+            run(x=given)
+            assert np.array_equal(sched.read(state), 2 * given[:7])
+
+
+def updates_of(count: int, exchanged: bool) -> Graph:
+    x, updates = vs.input("x", SHAPE), dict[vs.Tensor, vs.Tensor]()
+    for number in range(count):
+        v, w = held(f"v{number}"), held(f"w{number}")
+        updates |= {v: v + w, w: w - v} if exchanged else {v: v - x, w: w + x}
+    return vs.build_graph(vs.exp(x), updates=updates)[0]
+
+
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_the_effort_grows_with_the_states(exchanged: bool) -> None:
+    calls: list[int] = []
+    for count in (100, 400):
+        graph, profile = updates_of(count, exchanged), cProfile.Profile()
+        plan = profile.runcall(vs.plan_graph, graph, make_machine(1), overrides=[("*", A)])
+        profile.runcall(plan.verify)
+        calls.append(sum(entry.callcount for entry in profile.getstats()))
+    assert calls[1] < 5 * calls[0]
 
 
 def test_a_split_that_is_asked_for_again_runs_once() -> None:

@@ -64,16 +64,15 @@ class HostStates:
         return np.array(self._arrays[key], copy=True)
 
     def view(self, key: object) -> NDArray:
-        """Returns a state's own array, which the next `write` changes."""
+        """Returns a state's value without a copy; the next `write` leaves it as it is: results that
+        numpy makes as views of it, and what another device is still to get, stay right.
+        """
         if key not in self._arrays:
             raise DeviceLost("[state] expected a state, got none: its device failed meanwhile")
         return self._arrays[key]
 
     def write(self, key: object, array: NDArray) -> None:
-        if key in self._arrays:
-            np.copyto(self._arrays[key], array)
-        else:  # its device failed meanwhile
-            self._arrays[key] = np.array(array, copy=True)
+        self._arrays[key] = np.array(array, copy=True)
 
     def remove(self, key: object) -> None:
         self._arrays.pop(key, None)

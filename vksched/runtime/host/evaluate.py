@@ -130,8 +130,10 @@ def run_split(
                 values[node_id] = evaluate(graph, node_id, operands)
                 del operands
                 if node_id in plan.in_place:
-                    key = graph.keys[plan.in_place[node_id]]
-                    states.write(key, values[node_id].reshape(states.view(key).shape))
+                    state = graph.nodes[plan.in_place[node_id]]
+                    # it may be longer by elements that share its last word
+                    own = values[node_id].ravel()[: state.type.size]
+                    states.write(graph.keys[state.id], own.reshape(state.type.shape))
             for gone in dead.get(node_id, ()):
                 values.drop(gone)
 
