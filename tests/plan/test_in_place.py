@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cProfile
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,8 @@ from vksched.graph import Graph
 from vksched.plan.check.happens import check_plan
 from vksched.plan.plan import Plan
 from vksched.plan.value import Span
+from vksched.runtime.host.evaluate import Values
+from vksched.runtime.null import NullSession
 from vksched.types import NDArray
 
 SHAPE = (8, 64)
@@ -327,6 +330,39 @@ def test_another_device_gets_the_old_value_of_a_state() -> None:
         for _ in range(3):
             run()
         assert np.all(sched.read(a) == 3) and np.all(sched.read(b) == 0 + 1 + 2)
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_an_interrupted_commit_is_carried_out_whole(
+    after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mean, w, x = held("mean"), held("w"), vs.input("x", SHAPE)
+    new = mean * 0.5 + x
+    drop, calls = Values.drop, itertools.count(1)
+
+    def interrupted(values: Values, node: int) -> None:
+        if next(calls) == after:
+            raise KeyboardInterrupt
+        drop(values, node)
+
+    with vs.Scheduler(null_devices(1)) as sched:
+        run = sched.compile(vs.exp(x), updates={mean: new, w: w - new})
+        assert len(in_place(run.plan)) == 2
+        run(x=X)
+        commit = run.plan.splits[-1].id
+        real = NullSession.submit
+
+        def submit(session: NullSession, slot: int, split: int, ticket: int) -> None:
+            with monkeypatch.context() as patch:
+                if split == commit:
+                    patch.setattr(Values, "drop", interrupted)
+                real(session, slot, split, ticket)
+
+        monkeypatch.setattr(NullSession, "submit", submit)
+        with pytest.raises(KeyboardInterrupt):
+            run(x=X)
+        np.testing.assert_allclose(sched.read(mean), 1.5 * X, rtol=1e-6)
+        np.testing.assert_allclose(sched.read(w), -2.5 * X, rtol=1e-6)
 
 
 def test_a_value_may_be_longer_within_its_last_word(devices: list[str]) -> None:

@@ -95,6 +95,20 @@ class NullDevice:
         return None
 
 
+class _Later:
+    """The states as one split sees them, with what it writes, until that is put in its place."""
+
+    def __init__(self, states: HostStates) -> None:
+        self._states = states
+        self.written: dict[object, NDArray] = {}
+
+    def view(self, key: object) -> NDArray:
+        return self._states.view(key)
+
+    def write(self, key: object, array: NDArray) -> None:
+        self.written[key] = array
+
+
 class NullSession:
     """One plan's share of a simulated device."""
 
@@ -171,12 +185,19 @@ class NullSession:
         start = max(device.clock.now(), device.busy_until_s)
         device.busy_until_s = start + duration
         self._intervals[slot][split] = (start, start + duration)
-        self._tickets[slot][split] = ticket
         if self._has_operands(slot, split):
             # else one was dropped, and there is nothing to compute with: the check will tell
-            run_split(
-                self._plan, self._plan.splits[split], self._values[slot], self._dead, device.states
-            )
+            self._compute(slot, split)
+        self._tickets[slot][split] = ticket
+
+    def _compute(self, slot: int, split: int) -> None:
+        """An interrupt leaves a split that writes over what it reads as if it had not begun."""
+        values, states = self._values[slot], _Later(self._device.states)
+        if self._plan.splits[split].in_place:
+            values = values.copy()
+        run_split(self._plan, self._plan.splits[split], values, self._dead, states)
+        self._device.states.add(states.written.items())
+        self._values[slot] = values
 
     def _has_operands(self, slot: int, split: int) -> bool:
         graph, values, nodes = self._plan.graph, self._values[slot], self._plan.splits[split].nodes

@@ -58,7 +58,7 @@ class HostStates:
         return key in self._arrays
 
     def add(self, items: Iterable[Item]) -> None:
-        self._arrays.update((key, np.array(array, copy=True)) for key, array in items)
+        self._arrays.update({key: np.array(array, copy=True) for key, array in items})
 
     def read(self, key: object) -> NDArray:
         return np.array(self._arrays[key], copy=True)

@@ -101,6 +101,12 @@ class Values:
             return array
         raise PlanError(f"[run] {self._graph.nodes[node_id].name} is not there when it is needed")
 
+    def copy(self) -> Values:
+        """Returns the same arrays, to be dropped on their own."""
+        out = Values(self._graph)
+        out._arrays.update(self._arrays)
+        return out
+
     def drop(self, node_id: int) -> None:
         self._arrays.pop(node_id, None)
 
