@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import vksched as vs
 from vksched.graph import Graph
 from vksched.plan.check.happens import check_plan
+from vksched.plan.make.in_place import InPlace
 from vksched.plan.plan import Plan
 from vksched.plan.value import Span
 from vksched.runtime.host.evaluate import Values
@@ -76,6 +77,31 @@ def test_adamw_keeps_no_second_copy_of_parameters_and_moments() -> None:
     own = 8 * 96 * 96 * 4
     assert memory.state_bytes >= 3 * own
     assert memory.peak_bytes - memory.state_bytes < 1.4 * own, "gradients, and little else"
+
+
+def null_devices(count: int) -> list[vs.NullDevice]:
+    clock = vs.SimulatedClock()
+    return [vs.NullDevice(spec, clock) for spec in make_machine(count).devices[:-1]]
+
+
+def test_what_is_made_of_several_values_does_not_keep_them_until_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each weight is used twice: its gradient is a sum, which one chain adds and applies."""
+    params = {f"w{i}": vs.state(np.ones((96, 96), np.float32), backup=False) for i in range(8)}
+    h = vs.input("x", (2, 96))
+    for w in params.values():
+        h = vs.tanh(vs.tanh(h @ w) @ w)
+    loss = vs.reduce_sum(h)
+    grads = vs.grad(loss, params)
+    updates = {w: w - grads[name] * 0.1 for name, w in params.items()}
+    peaks: list[int] = []
+    for copied in (False, True):
+        if copied:
+            monkeypatch.setattr("vksched.plan.make.split.find_in_place", lambda *_: InPlace())
+        with vs.Scheduler(null_devices(1)) as sched:
+            peaks.append(sched.compile(loss, updates=updates).plan.memory[0].peak_bytes)
+    assert peaks[0] <= peaks[1]
 
 
 def given_out() -> Graph:
@@ -300,11 +326,6 @@ def test_drawn_updates_give_what_numpy_gives(data: st.DataObject) -> None:
     null = [vs.NullDevice(spec, clock) for spec in make_machine().devices[:-1]]
     output = pool[0] + vs.exp(data.draw(st.sampled_from(pool)))
     run_both(null, output, updates, states)  # type: ignore[arg-type]
-
-
-def null_devices(count: int) -> list[vs.NullDevice]:
-    clock = vs.SimulatedClock()
-    return [vs.NullDevice(spec, clock) for spec in make_machine(count).devices[:-1]]
 
 
 def test_a_view_that_numpy_makes_of_a_state_keeps_its_old_value() -> None:

@@ -12,8 +12,9 @@ the old value after them.
             w     = w - step                      in the memory of w
 
 A value stays out of it if anybody else is to get it: the caller, the host's backup of the state, or
-another device; or if states need each other's old values. Complexity: O(edges). Examples:
-tests/plan/test_in_place.py.
+another device; or if states need each other's old values; or if it is made of more than itself,
+such as the sum of several gradients, as all of that would have to live until the end. Complexity:
+O(edges). Examples: tests/plan/test_in_place.py.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ from dataclasses import dataclass, field
 
 from ..support import Support
 from ..value import may_lie_over
+
+FEW_WORDS = 4096
+"""So many words more may live until the end for a value that is written in place, without regard to
+its size.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,8 @@ class _Able:
         self._support, self._device, self._in_host = support, device, in_host
         given = {graph.root(v) for _, v in graph.outputs} | set(map(graph.root, graph.kept))
         self._given = given | support.observed_roots
+        assigned = {graph.nodes[n].inputs[1] for n, s in graph.states.items() if n != s}
+        self._lasting = self._given | set(map(graph.root, assigned))
 
     def next_values(self) -> dict[int, int]:
         """Returns the values that may lie over the state that they are the next value of."""
@@ -100,7 +108,7 @@ class _Able:
                 for r in readers[value]
             )
 
-        left = [value for value in found if leaves(value)]
+        left = [value for value in found if leaves(value) or self._holds_much(value, found)]
         while left:
             value = left.pop()
             if value in found:
@@ -109,6 +117,15 @@ class _Able:
                 left += [p for p in operands if p in found and leaves(p)]
         self._add_made_of_states(found)
         return found
+
+    def _holds_much(self, value: int, found: set[int]) -> bool:
+        """Whether what a node reads of the run, and what need not live until the end otherwise, is
+        more than a copy of its result.
+        """
+        words, states = self._support.graph.words, self._support.graph.states
+        apart = (p for p in self._support.operands[value] if p in self._device and p not in found)
+        held = sum(words[p] for p in apart if p not in states and p not in self._lasting)
+        return held > words[value] + max(words[value] // 4, FEW_WORDS)
 
     def _add_made_of_states(self, found: set[int]) -> None:
         """Adds what is made of states for these alone: it need not live beside them until then."""
