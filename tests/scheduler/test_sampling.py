@@ -78,7 +78,15 @@ def test_scores_of_minus_infinity_are_never_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [{"temperature": -1}, {"top_p": 1.1}, {"top_k": -1}, {"min_p": float("nan")}]
+    "values",
+    [
+        {"temperature": -1},
+        {"top_p": 1.1},
+        {"top_k": -1},
+        {"min_p": float("nan")},
+        {"top_k": 2.5},
+        {"seed": 1.5},
+    ],
 )
 def test_numbers_outside_of_their_range_are_errors(values: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"\[sampling\] expected"):
@@ -89,3 +97,9 @@ def test_numbers_outside_of_their_range_are_errors(values: dict[str, float]) -> 
 def test_scores_that_are_none_are_errors(logits: list[float]) -> None:
     with pytest.raises(ValueError, match="one score for each token"):
         ALL.choose(np.array(logits))
+
+
+@pytest.mark.parametrize("token", [-1, 3])
+def test_tokens_without_a_score_are_errors(token: int) -> None:
+    with pytest.raises(ValueError, match=rf"expected tokens below 3, got {token}"):
+        Sampling(repeat_penalty=1.1).choose(np.zeros(3), [0, token])

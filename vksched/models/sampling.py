@@ -26,7 +26,7 @@ class Sampling:
     probability. repeat_penalty: divides the scores of the last `repeat_last` tokens; 1 for none.
 
     Raises:
-        ValueError: a number is outside of its range.
+        ValueError: a number is outside of its range, or not whole where it counts something.
     """
 
     temperature: float = 0.8
@@ -52,6 +52,8 @@ class Sampling:
                 raise ValueError(
                     f"[sampling] expected {name} from {low:g} to {high:g}, got {value}"
                 )
+            if name in ("top_k", "repeat_last", "seed") and not hasattr(value, "__index__"):
+                raise ValueError(f"[sampling] expected {name} as a whole number, got {value}")
 
     def choose(self, logits: np.ndarray[Any, Any], tokens: Sequence[int] = ()) -> int:
         """Returns the next token.
@@ -82,6 +84,9 @@ class Sampling:
         if self.repeat_penalty == 1 or not self.repeat_last:
             return
         seen = sorted(set(tokens[-self.repeat_last :]))
+        if seen and not 0 <= seen[0] <= seen[-1] < len(scores):
+            wrong = seen[-1] if seen[0] >= 0 else seen[0]
+            raise ValueError(f"[sampling] expected tokens below {len(scores)}, got {wrong}")
         of_seen = scores[seen]
         scores[seen] = np.where(
             of_seen > 0, of_seen / self.repeat_penalty, of_seen * self.repeat_penalty
