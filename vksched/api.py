@@ -31,6 +31,8 @@ from .machine.costs import Costs
 from .machine.files import load_machine
 from .machine.links import Link, Links
 from .machine.spec import DeviceSpec, Machine
+from .models.chat import Chat
+from .models.sampling import Sampling
 from .ops import *  # noqa: F403 - the op set, by its own __all__
 from .ops import __all__ as _ops
 from .ops.core.scope import scope, signal
@@ -52,6 +54,7 @@ from .trace import Event, Recorder, Trace, VkschedWarning
 from .types import TensorType
 
 __all__ = [
+    "Chat",
     "Costs",
     "DTypeError",
     "DeviceError",
@@ -79,6 +82,7 @@ __all__ = [
     "RunCancelled",
     "RunReport",
     "RunStats",
+    "Sampling",
     "Scheduler",
     "ShaderError",
     "ShapeError",

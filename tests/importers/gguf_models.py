@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -66,8 +68,10 @@ class Tiny:
         return out
 
 
-def write(tiny: Tiny, path: Path, rng: np.random.Generator) -> dict[str, NDArray]:
-    """Writes a model; returns its weights as they are in the file, in float32."""
+def write(
+    tiny: Tiny, path: Path, rng: np.random.Generator, more: Mapping[str, Any] | None = None
+) -> dict[str, NDArray]:
+    """Writes a model, and more keys; returns its weights as they are in the file, in float32."""
     writer = gguf.GGUFWriter(path, tiny.architecture)
     writer.add_block_count(tiny.layers)
     writer.add_context_length(64)
@@ -84,6 +88,9 @@ def write(tiny: Tiny, path: Path, rng: np.random.Generator) -> dict[str, NDArray
     if tiny.linear != 1:
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(tiny.linear)
+    adders = {str: writer.add_string, list: writer.add_array, int: writer.add_uint32}
+    for key, value in (more or {}).items():
+        adders[type(value)](key, value)
     weights: dict[str, NDArray] = {}
     for name, shape in tiny.shapes().items():
         kind = Type[tiny.kind] if len(shape) == 2 else Type.F32

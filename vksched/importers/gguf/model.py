@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from ...errors import ShapeError
+from ...errors import ModelFormatError, ShapeError
 from ...ops.core.tensor import Tensor, input
 from ...types import INT32
 from ..base import ImportedModel
@@ -13,6 +13,8 @@ from .architectures.decoder import WholeText
 from .cache import CachedText, KeyValueCache, Step
 from .hyper import Hyper, architecture_of, read_hyper
 from .read.loader import GgufFile
+from .tokenizer.chat import ChatTemplate
+from .tokenizer.tokenizer import Tokenizer
 from .weights import Weights
 
 
@@ -40,6 +42,27 @@ class LanguageModel(ImportedModel):
     def hyper(self) -> Hyper:
         """Its sizes and numbers."""
         return read_hyper(self.file)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """What turns texts into tokens, as the file describes it."""
+        return Tokenizer(self.file.metadata)
+
+    @cached_property
+    def chat_template(self) -> ChatTemplate:
+        """What writes a conversation as a text for the model."""
+        source = self.file.metadata.get("tokenizer.chat_template")
+        if not isinstance(source, str):
+            raise ModelFormatError(
+                "[gguf] expected a chat template in the file, got none; try a text as the prompt"
+            )
+        vocabulary = self.tokenizer.vocabulary
+        roles = {
+            f"{role}_token": vocabulary.tokens[vocabulary.roles[role]]
+            for role in ("bos", "eos")
+            if role in vocabulary.roles
+        }
+        return ChatTemplate(source, **roles)
 
     @property
     def parameters(self) -> int:

@@ -1,0 +1,200 @@
+"""Answers of language models: the tokens of numpy, on every device, also where devices fail."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Scheds
+from gguf_models import Tiny, logits_of, write
+from test_executor import null_devices
+from tiny_vocabularies import byte_pair
+
+import vksched as vs
+from vksched.errors import ModelFormatError, ShapeError, VkschedError
+from vksched.importers.gguf.model import LanguageModel
+from vksched.models import reader
+from vksched.types import NDArray
+
+TINY = Tiny(layers=1, vocabulary=261)
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}"
+    "<|im_start|>"
+)
+GREEDY = vs.Sampling(temperature=0)
+PROMPT = "hello, hey"
+
+
+def tokens_of_file() -> dict[str, object]:
+    return {**byte_pair(), "tokenizer.chat_template": TEMPLATE}
+
+
+def made(folder: Path, seed: int = 0) -> tuple[LanguageModel, dict[str, NDArray]]:
+    rng = np.random.default_rng(seed)
+    weights = write(TINY, folder / "tiny.gguf", rng, tokens_of_file())
+    model = vs.load(folder / "tiny.gguf")
+    assert isinstance(model, LanguageModel)
+    return model, weights
+
+
+def greedy(weights: dict[str, NDArray], prompt: Sequence[int], n: int) -> list[int]:
+    """Returns the most likely tokens, each after all of the text before it."""
+    text = list(prompt)
+    for _ in range(n):
+        token = int(logits_of(TINY, weights, np.array(text))[-1].argmax())
+        if token == 260:
+            break
+        text.append(token)
+    return text[len(prompt) :]
+
+
+@pytest.mark.fewer_sets
+def test_greedy_tokens_are_those_of_numpy(scheds: Scheds, tmp_path: Path) -> None:
+    model, weights = made(tmp_path)
+    chat = vs.Chat(scheds[0], model)
+    assert chat.ctx == 64
+    messages = [{"role": "user", "content": PROMPT}]
+    for prompt in (PROMPT, PROMPT * 3, messages):
+        answer = chat.generate(prompt, n=8, sampling=GREEDY)
+        text = "".join(answer)
+        assert list(answer.tokens) == greedy(weights, answer.prompt, 8)
+        assert answer.ended == ("length" if len(answer.tokens) == 8 else "end")
+        assert text == model.tokenizer.decode(answer.tokens)
+
+
+class Counted(reader.Reader):
+    """Notes the steps that it runs."""
+
+    sizes: list[int]
+
+    def _run(self, size: int) -> vs.Run:
+        self.sizes.append(size)
+        return super()._run(size)
+
+
+def test_prompts_run_in_a_few_steps_and_only_what_is_new_is_read(tmp_path: Path) -> None:
+    model, weights = made(tmp_path)
+    with vs.Scheduler(["cpu"]) as sched:
+        read = Counted(sched, model, 52)
+        text = list(np.random.default_rng(3).integers(0, 256, 50))
+
+        def check(text: Sequence[int], *sizes: int) -> None:
+            read.sizes = []
+            wanted = logits_of(TINY, weights, np.array(text))[-1]
+            np.testing.assert_allclose(read.read(text), wanted, rtol=1e-3, atol=1e-3)
+            assert read.sizes == list(sizes) and read.tokens == list(text)
+
+        check(text[:13], 8, 8)
+        check(text[:14], 1)
+        check(text[:14], 1)  # the last token is read again for its logits
+        check(text[:33], 32)  # 19 new ones
+        check([*text[:20], 7, 8], 1, 1)  # goes on from where it differs
+        check(text, 32)  # 20 + 32 tokens just fit
+        check([9, *text[1:49]], 32, 8, 8, 1)  # another 32 do not fit
+
+
+def test_a_context_that_is_full_ends_the_answer(tmp_path: Path) -> None:
+    model, weights = made(tmp_path)
+    with vs.Scheduler(["cpu"]) as sched:
+        chat = vs.Chat(sched, model, ctx=12)
+        answer = chat.generate(PROMPT, n=64, sampling=GREEDY)
+        list(answer)
+        assert answer.ended == "context" and len(answer.prompt) + len(answer.tokens) == 13
+        assert list(answer.tokens) == greedy(weights, answer.prompt, len(answer.tokens))
+        with pytest.raises(ShapeError, match="a prompt of 1 to 12 tokens, got 18"):
+            chat.generate(PROMPT * 3)
+        with pytest.raises(ShapeError, match="got 0"):
+            chat.generate("")
+        with pytest.raises(ShapeError, match="a cache of 1 to 64 tokens"):
+            vs.Chat(sched, model, ctx=65)
+
+
+def test_an_answer_may_be_stopped_and_only_one_is_under_way(tmp_path: Path) -> None:
+    model, weights = made(tmp_path)
+    with vs.Scheduler(["cpu"]) as sched:
+        chat = vs.Chat(sched, model)
+        first = chat.generate(PROMPT, sampling=GREEDY)
+        next(first)
+        errors: list[Exception] = []
+
+        def second() -> None:
+            try:
+                list(chat.generate(PROMPT))
+            except VkschedError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join()
+        assert "expected one answer at a time" in str(errors[0])
+        first.close()
+        assert first.ended == "closed" and list(first) == []
+        dropped = chat.generate(PROMPT, sampling=GREEDY)
+        next(dropped)
+        del dropped  # ends it
+        again = chat.generate(PROMPT, n=6, sampling=GREEDY)
+        list(again)
+        assert list(again.tokens) == greedy(weights, again.prompt, 6)
+        never = chat.generate(PROMPT)
+        never.close()
+        assert never.ended == "closed"
+
+
+def test_pieces_are_whole_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = made(tmp_path)
+    script = iter("häh€".encode())
+    monkeypatch.setattr(vs.Sampling, "choose", lambda *_: next(script, 260))
+    with vs.Scheduler(["cpu"]) as sched:
+        answer = vs.Chat(sched, model).generate(PROMPT)
+        assert list(answer) == ["h", "ä", "h", "€"] and answer.ended == "end"
+
+
+def answer_with(at: int | None, index: int, folder: Path) -> tuple[list[int], vs.FaultyDevice, int]:
+    """Returns the tokens where a device is lost at a submission, the device, losses of states."""
+    model, _ = made(folder)
+    devices = null_devices(2)[1]
+    names = [device.name for device in devices]
+    devices[index] = faulty = vs.FaultyDevice(devices[index], at=at, times=1)
+    lost = 0
+
+    class Watched(vs.Scheduler):
+        def write(self, state: vs.Tensor, value: object) -> None:
+            nonlocal lost
+            lost += 1
+            super().write(state, value)
+
+    with warnings.catch_warnings(), Watched(devices) as sched:
+        warnings.simplefilter("ignore", vs.VkschedWarning)
+        placement = {"blk.*": names[0], "output*": names[1]}
+        answer = vs.Chat(sched, model, placement=placement).generate(PROMPT, 6, GREEDY)
+        list(answer)
+        assert (names[index] in sched.quarantined) == (at is not None)
+    return list(answer.tokens), faulty, lost
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_an_answer_survives_devices(index: int, tmp_path: Path) -> None:
+    wanted, counter, _ = answer_with(None, index, tmp_path)
+    count = counter.calls["submit"]
+    assert count > 3
+    losses = []
+    for at in sorted({0, 1, count // 2, count - 1}):
+        got, _, lost = answer_with(at, index, tmp_path)
+        assert got == wanted
+        losses.append(lost)
+    assert any(losses) == (index == 0), "keys and values lie on the first device"
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    write(TINY, tmp_path / "bare.gguf", np.random.default_rng(0))
+    write(TINY, tmp_path / "plain.gguf", np.random.default_rng(0), byte_pair())
+    with vs.Scheduler(["cpu"]) as sched:
+        with pytest.raises(ModelFormatError, match=r"tokenizer\.ggml\.model"):
+            vs.Chat(sched, vs.load(tmp_path / "bare.gguf"))
+        chat = vs.Chat(sched, vs.load(tmp_path / "plain.gguf"))
+        with pytest.raises(ModelFormatError, match="expected a chat template in the file"):
+            chat.generate([{"role": "user", "content": PROMPT}])

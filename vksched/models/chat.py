@@ -1,0 +1,170 @@
+"""Chat: a language model that answers, piece by piece."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..errors import ShapeError, VkschedError
+from ..types import Progress
+from .reader import Compiles, Reader
+from .sampling import Sampling
+
+if TYPE_CHECKING:
+    from ..engine.request import Placements
+    from ..importers.gguf.model import LanguageModel
+
+CONTEXT = 4096
+
+Prompt = str | Sequence[Mapping[str, object]]
+"""A text to go on with, or messages of a conversation, each with "role" and "content"."""
+
+
+@dataclass
+class _Made:
+    """What there is of an answer. Who drops an Answer ends it: so nothing in it refers to it."""
+
+    prompt: list[int]
+    tokens: list[int] = field(default_factory=list)
+    ended: str = ""
+
+
+class Answer(Iterator[str]):
+    """The pieces of text of an answer, in whole characters, as they come."""
+
+    def __init__(self, pieces: Generator[str, None, None], made: _Made) -> None:
+        self._pieces = pieces
+        self._made = made
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """The tokens that the model read."""
+        return tuple(self._made.prompt)
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The tokens of the answer so far."""
+        return tuple(self._made.tokens)
+
+    @property
+    def ended(self) -> str:
+        """Why no more comes: "end", the model ended its answer; "length", there are as many tokens
+        as were asked for; "context", the text is as long as the context; "closed", it was stopped,
+        or failed. "" before.
+        """
+        return self._made.ended
+
+    def __next__(self) -> str:
+        return next(self._pieces)
+
+    def close(self) -> None:
+        """Stops the answer; the chat is free for the next one."""
+        self._pieces.close()
+        self._made.ended = self._made.ended or "closed"
+
+
+class Chat:
+    """A language model on the devices of a scheduler, with room for one text.
+
+    model: of a GGUF file, by `vs.load`. ctx: how many tokens a prompt and its answer may have
+    together; at most, and without it, 4,096 or the model's context where that is less.
+    placement, progress: as for `Scheduler.compile`.
+
+    A prompt that begins like the text before it, as the next turn of a conversation does, is read
+    from where it differs. Answers come one at a time, from any thread.
+
+    Raises:
+        ModelFormatError: the file has no tokenizer, or one that is not known.
+        ShapeError: ctx is not a number of tokens that the model can read.
+    """
+
+    def __init__(
+        self,
+        scheduler: Compiles,
+        model: LanguageModel,
+        ctx: int | None = None,
+        *,
+        placement: Placements | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.model = model
+        self.tokenizer = model.tokenizer
+        self.ctx = min(CONTEXT, model.hyper.context) if ctx is None else ctx
+        self._reader = Reader(scheduler, model, self.ctx, placement, progress)
+        self._busy = threading.Lock()
+
+    def prepare(self) -> None:
+        """Compiles all steps now, which otherwise are compiled as prompts first need them."""
+        with self._alone():
+            self._reader.prepare()
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Returns the tokens of a text, or of messages as the model's template writes them."""
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt, bos=True)
+        text = self.model.chat_template.render(prompt)
+        bos = self.tokenizer.role("bos")
+        begun = bos is not None and text.startswith(self.tokenizer.vocabulary.tokens[bos])
+        return self.tokenizer.encode(text, special=True, bos=not begun)
+
+    def generate(self, prompt: Prompt, n: int = 256, sampling: Sampling | None = None) -> Answer:
+        """Returns an iterator of the pieces of an answer of at most n tokens.
+
+        Raises:
+            ShapeError: the prompt has no tokens, or more than ctx. VkschedError, as pieces are
+                asked for: another answer is under way.
+        """
+        tokens = self.encode(prompt)
+        if not 0 < len(tokens) <= self.ctx:
+            raise ShapeError(
+                f"[chat] expected a prompt of 1 to {self.ctx} tokens, got {len(tokens)}; try a "
+                "shorter prompt or a larger ctx"
+            )
+        made = _Made(tokens)
+        chats = not isinstance(prompt, str)
+        return Answer(self._pieces(made, n, sampling or Sampling(), chats), made)
+
+    def _pieces(
+        self, made: _Made, n: int, sampling: Sampling, chats: bool
+    ) -> Generator[str, None, None]:
+        from ..importers.gguf.tokenizer.tokenizer import StreamDecoder
+
+        decoder, text = StreamDecoder(self.tokenizer), list(made.prompt)
+        for token in () if chats else text:
+            decoder.add(token)  # what goes on with a text keeps its first space
+        with self._alone():
+            try:
+                while len(made.tokens) < n and len(text) <= self.ctx:
+                    logits = self._reader.read(text)
+                    token = sampling.choose(logits, text)
+                    if token in self.tokenizer.ends:
+                        made.ended = "end"
+                        break
+                    text.append(token)
+                    made.tokens.append(token)
+                    if piece := decoder.add(token):
+                        yield piece
+                else:
+                    made.ended = "length" if len(made.tokens) >= n else "context"
+                if piece := decoder.end():
+                    yield piece
+            finally:
+                made.ended = made.ended or "closed"
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """An answer may be waiting for who reads it, maybe this very thread: so a second one is
+        refused instead of kept waiting.
+        """
+        if not self._busy.acquire(blocking=False):
+            raise VkschedError(
+                "[chat] expected one answer at a time, got a second while one is under way; try "
+                "to close the first, or a Chat of its own"
+            )
+        try:
+            yield
+        finally:
+            self._busy.release()

@@ -1,0 +1,117 @@
+"""Reads texts with a language model: each token once, in steps of a few sizes.
+
+text, as tokens --common beginning with what was read--> rest --steps of 128, 32, 8, 1--> logits
+                                                                    |
+a device is lost, and keys and values with it --> all of the text again, on what is left
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from ..errors import StateLost
+from ..types import NDArray, Progress
+
+if TYPE_CHECKING:
+    from ..engine.request import Observe, Placements
+    from ..engine.run import Run
+    from ..graph import Outputs, Updates
+    from ..importers.gguf.model import LanguageModel
+    from ..ops.core.tensor import Tensor
+    from ..runtime.device import Device
+
+SIZES = (1, 8, 32, 128)
+"""Of steps, in tokens. Each is a graph, compiled when it is first used."""
+
+
+class Compiles(Protocol):
+    """What is used of a scheduler."""
+
+    @property
+    def devices(self) -> tuple[Device, ...]: ...
+
+    def compile(
+        self,
+        outputs: Outputs,
+        placement: Placements | None = None,
+        progress: Progress | None = None,
+        *,
+        updates: Updates | None = None,
+        observe: Observe | None = None,
+    ) -> Run: ...
+
+    def write(self, state: Tensor, value: object) -> None: ...
+
+
+class Reader:
+    """A text and what follows it; a text that begins like the one before goes on from there.
+
+    tokens: the text whose keys and values are kept. length: how many tokens fit.
+    """
+
+    def __init__(
+        self,
+        scheduler: Compiles,
+        model: LanguageModel,
+        length: int,
+        placement: Placements | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.tokens: list[int] = []
+        self.length = length
+        self._scheduler = scheduler
+        self._model = model
+        self._cache = model.cache(length)
+        self._how = placement, progress
+        self._sizes = [size for size in SIZES if size <= length]
+        self._runs: dict[int, Run] = {}
+
+    def prepare(self) -> None:
+        """Compiles all steps now."""
+        for size in self._sizes:
+            self._run(size)
+
+    def read(self, text: Sequence[int]) -> NDArray:
+        """Returns the logits of what follows a text, (vocabulary,).
+
+        Where devices fail and take keys and values with them, the text is read again.
+        """
+        for _ in self._scheduler.devices:
+            try:
+                return self._read(text)
+            except StateLost:
+                self._forget()
+        return self._read(text)
+
+    def _read(self, text: Sequence[int]) -> NDArray:
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(self.tokens, text, strict=False))
+        start = min(sum(1 for _ in same), len(text) - 1)
+        del self.tokens[start:]
+        logits: Any = None
+        while (start := len(self.tokens)) < len(text):
+            rest = len(text) - start
+            # Half of a step at least is text; what it writes behind the text must fit as well.
+            size = max(s for s in self._sizes if s <= 2 * rest and start + s <= self.length)
+            part = list(text[start : start + size])
+            ids = np.zeros((1, size), np.int32)
+            ids[0, : len(part)] = part
+            logits = self._run(size)(ids=ids, start=start, count=len(part))
+            self.tokens += part
+        return np.asarray(logits[0])
+
+    def _run(self, size: int) -> Run:
+        if size not in self._runs:
+            step = self._model.step(self._cache, size)
+            how = self._how
+            self._runs[size] = self._scheduler.compile(step.logits, *how, updates=step.updates)
+        return self._runs[size]
+
+    def _forget(self) -> None:
+        """Makes all states usable again, with nothing in them."""
+        self.tokens.clear()
+        for state in self._cache.states.values():
+            self._scheduler.write(state, np.zeros(state.shape, np.float32))
