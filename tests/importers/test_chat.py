@@ -12,12 +12,14 @@ import pytest
 from conftest import Scheds
 from gguf_models import Tiny, logits_of, write
 from test_executor import null_devices
+from test_state_faults import named_devices
 from tiny_vocabularies import byte_pair
 
 import vksched as vs
 from vksched.errors import ModelFormatError, ShapeError, VkschedError
 from vksched.importers.gguf.model import LanguageModel
 from vksched.models import reader
+from vksched.runtime.device import Device
 from vksched.types import NDArray
 
 TINY = Tiny(layers=1, vocabulary=261)
@@ -153,10 +155,11 @@ def test_pieces_are_whole_characters(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert list(answer) == ["h", "ä", "h", "€"] and answer.ended == "end"
 
 
-def answer_with(at: int | None, index: int, folder: Path) -> tuple[list[int], vs.FaultyDevice, int]:
+def answer_with(
+    at: int | None, index: int, folder: Path, devices: list[Device]
+) -> tuple[list[int], vs.FaultyDevice, int]:
     """Returns the tokens where a device is lost at a submission, the device, losses of states."""
     model, _ = made(folder)
-    devices = null_devices(2)[1]
     names = [device.name for device in devices]
     devices[index] = faulty = vs.FaultyDevice(devices[index], at=at, times=1)
     lost = 0
@@ -178,15 +181,22 @@ def answer_with(at: int | None, index: int, folder: Path) -> tuple[list[int], vs
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_an_answer_survives_devices(index: int, tmp_path: Path) -> None:
-    wanted, counter, _ = answer_with(None, index, tmp_path)
+    wanted, counter, _ = answer_with(None, index, tmp_path, null_devices(2)[1])
     count = counter.calls["submit"]
     assert count > 3
     losses = []
     for at in sorted({0, 1, count // 2, count - 1}):
-        got, _, lost = answer_with(at, index, tmp_path)
+        got, _, lost = answer_with(at, index, tmp_path, null_devices(2)[1])
         assert got == wanted
         losses.append(lost)
     assert any(losses) == (index == 0), "keys and values lie on the first device"
+
+
+def test_so_it_does_on_vulkan(two_devices: list[str], tmp_path: Path) -> None:
+    wanted, counter, _ = answer_with(None, 0, tmp_path, named_devices(two_devices))
+    at = counter.calls["submit"] // 2
+    got, _, lost = answer_with(at, 0, tmp_path, named_devices(two_devices))
+    assert got == wanted and lost
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
