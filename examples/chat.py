@@ -29,6 +29,14 @@ def find_model() -> Path:
     raise click.ClickException(f"expected the package {PACKAGE}, got none; {REMEDY}")
 
 
+def next_line() -> str:
+    """Returns what was typed; "" at the end."""
+    try:
+        return input("> ").strip()
+    except EOFError:
+        return ""
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--ask", help="Answer this alone.")
 @click.option("--devices", "named", help="As in vulkan:0,vulkan:1. Default: two of those here.")
@@ -45,7 +53,7 @@ def main(ask: str | None, named: str | None, model: Path | None, n: int) -> None
             chat = vs.Chat(sched, llm, min(1024, llm.hyper.context), placement=placement)
             click.echo(f"{llm.name}: {layers} layers on {' and '.join(devices)}", err=True)
             messages: list[dict[str, object]] = []
-            while question := ask or click.prompt(">", prompt_suffix=" ", default="").strip():
+            while question := ask or next_line():
                 messages.append({"role": "user", "content": question})
                 pieces = []
                 for piece in chat.generate(messages, n, vs.Sampling(temperature=0)):
