@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -47,6 +49,12 @@ def test_no_temperature_takes_the_largest_score() -> None:
     assert Sampling(0).choose(np.array([1.0, 3.0, 3.0])) == 1
 
 
+@pytest.mark.filterwarnings("error")
+def test_next_to_no_temperature_takes_the_largest_score() -> None:
+    chosen = [Sampling(1e-320).choose(np.array([1.0, 3.0, 2.9]), [0] * n) for n in range(20)]
+    assert chosen == [1] * 20
+
+
 def test_a_penalty_makes_repeats_less_likely() -> None:
     once = Sampling(0, repeat_penalty=2)
     assert once.choose(np.array([3.0, 2.0, -1.0]), [0]) == 1
@@ -86,14 +94,15 @@ def test_scores_of_minus_infinity_are_never_taken() -> None:
         {"min_p": float("nan")},
         {"top_k": 2.5},
         {"seed": 1.5},
+        {"temperature": "warm"},
     ],
 )
-def test_numbers_outside_of_their_range_are_errors(values: dict[str, float]) -> None:
+def test_numbers_outside_of_their_range_are_errors(values: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"\[sampling\] expected"):
         Sampling(**values)
 
 
-@pytest.mark.parametrize("logits", [[], [[1.0]], [1.0, np.nan]])
+@pytest.mark.parametrize("logits", [[], [[1.0]], [1.0, np.nan], [-np.inf, -np.inf]])
 def test_scores_that_are_none_are_errors(logits: list[float]) -> None:
     with pytest.raises(ValueError, match="one score for each token"):
         ALL.choose(np.array(logits))

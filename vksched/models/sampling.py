@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -48,9 +49,9 @@ class Sampling:
             ("seed", 0, (1 << 64) - 1),
         ):
             value = getattr(self, name)
-            if not low <= value <= high:
+            if not (isinstance(value, Real) and low <= value <= high):
                 raise ValueError(
-                    f"[sampling] expected {name} from {low:g} to {high:g}, got {value}"
+                    f"[sampling] expected {name} from {low:g} to {high:g}, got {value!r}"
                 )
             if name in ("top_k", "repeat_last", "seed") and not hasattr(value, "__index__"):
                 raise ValueError(f"[sampling] expected {name} as a whole number, got {value}")
@@ -62,8 +63,10 @@ class Sampling:
             the draw.
         """
         scores = np.asarray(logits, np.float64).copy()
-        if scores.ndim != 1 or not len(scores) or np.isnan(scores).any():
-            raise ValueError("[sampling] expected one score for each token, without NaN")
+        if scores.ndim != 1 or not scores.max(initial=-np.inf) > -np.inf:
+            raise ValueError(
+                "[sampling] expected one score for each token, one over -inf and none NaN"
+            )
         self._penalize(scores, tokens)
         if self.temperature == 0:
             return int(np.argmax(scores))
@@ -76,7 +79,9 @@ class Sampling:
             kept = kept[: int(np.argmax(reached)) + 1 if reached.any() else len(kept)]
         if self.min_p > 0:
             kept = kept[kept >= kept[0] + np.log(self.min_p)]
-        chances = np.cumsum(_softmax(kept / self.temperature))
+        with np.errstate(over="ignore", invalid="ignore"):
+            warmed = np.where(kept == kept[0], 0.0, (kept - kept[0]) / self.temperature)
+        chances = np.cumsum(_softmax(warmed))
         draw = _uniform(self.seed, len(tokens)) * chances[-1]
         return int(ids[min(int(np.searchsorted(chances, draw, "right")), len(kept) - 1)])
 
