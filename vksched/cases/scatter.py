@@ -145,9 +145,7 @@ CASES += [
     for how in SCATTER_CODES
 ]
 CASES += [  # numpy takes whole rows: many targets with a first update, few with a tenth
-    replace(
-        nd("wide rows", typed(t, 37, 67), _UNEVEN, typed(t, 401, 67, seed=2), how), exact=True
-    )
+    replace(nd("wide rows", typed(t, 37, 67), _UNEVEN, typed(t, 401, 67, seed=2), how), exact=True)
     for t in NUMBERS
     for how in SCATTER_CODES
 ]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -49,7 +48,7 @@ class Sampling:
             ("seed", 0, (1 << 64) - 1),
         ):
             value = getattr(self, name)
-            if not (isinstance(value, Real) and low <= value <= high):
+            if not (isinstance(value, (int, float)) and low <= value <= high):
                 raise ValueError(
                     f"[sampling] expected {name} from {low:g} to {high:g}, got {value!r}"
                 )

@@ -212,9 +212,7 @@ class _Reader:
             return AUTO
         parts = item.value
         if isinstance(parts, str):
-            parts = [
-                Item(int(t) if WHOLE.fullmatch(t) else t, item.line) for t in parts.split(":")
-            ]
+            parts = [Item(int(t) if WHOLE.fullmatch(t) else t, item.line) for t in parts.split(":")]
         whole = isinstance(parts, list) and len(parts) > 0
         if not whole or not all(_is_whole(p.value) and p.value > 0 for p in parts):
             raise self.error(

@@ -132,9 +132,7 @@ def _read_whole(support: Support, device: Mapping[int, int]) -> set[tuple[int, i
     }
 
 
-def _commits(
-    support: Support, device: dict[int, int], in_place: InPlace
-) -> list[tuple[int, ...]]:
+def _commits(support: Support, device: dict[int, int], in_place: InPlace) -> list[tuple[int, ...]]:
     """Returns the splits that give states their next values, one per device.
 
     They stand at the end: a run that fails before has changed no state. First come nodes that write

@@ -14,6 +14,7 @@ from .vocabulary import BYTE, SPACE, Vocabulary
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
 
+
 def _letters() -> dict[str, int]:
     """Returns the byte that each letter of a byte-level token stands for."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]

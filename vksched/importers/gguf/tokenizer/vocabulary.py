@@ -129,8 +129,10 @@ def _ends(ids: dict[str, int], types: list[int], roles: dict[str, int]) -> froze
     for each in SHOWN:
         if each in ids:
             types[ids[each]] = USER_DEFINED
-    calls = {"<|return|>", "<|call|>"} <= ids.keys() or "<|flush|>" in ids and (
-        "<|call|>" in ids or "<|calls|>" in ids
+    calls = (
+        {"<|return|>", "<|call|>"} <= ids.keys()
+        or "<|flush|>" in ids
+        and ("<|call|>" in ids or "<|calls|>" in ids)
     )
     if calls and "<|end|>" in ids:
         ends.discard(ids["<|end|>"])
