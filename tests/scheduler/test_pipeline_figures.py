@@ -21,6 +21,7 @@ from vksched.parallel.pipeline import (
 )
 from vksched.plan.value import DeviceMemory
 from vksched.runtime.device import Device
+from vksched.runtime.host.cpu import CpuDevice
 
 WIDTH, ROWS = 16, 64
 MADE = {
@@ -33,9 +34,9 @@ MADE = {
 }
 
 
-def cards(count: int, clock: vs.SimulatedClock) -> list[Device]:
+def cards(count: int, clock: vs.SimulatedClock, **more: int) -> list[Device]:
     """Equal cards that are not there, without latency."""
-    spec = {"flops_per_s": 1e9, "bytes_per_s": 1e15, "submit_s": 0.0}
+    spec = {"flops_per_s": 1e9, "bytes_per_s": 1e15, "submit_s": 0.0, **more}
     return [
         vs.NullDevice(DeviceSpec(f"n{i}", "null", **spec), clock, vs.Link(1e18))  # type: ignore[arg-type]
         for i in range(count)
@@ -132,3 +133,14 @@ def test_dualpipe_holds_each_weight_twice() -> None:
         found = memory(schedule, 8, DEPTH)
         assert [m.weight_bytes for m in found] == pytest.approx([copies * weights] * 4, rel=0.02)
         assert all(m.peak_bytes >= m.weight_bytes + 4 * sum(m.activation_pages) for m in found)
+
+
+@pytest.mark.parametrize(("memory_bytes", "taken"), [(2 << 20, "zb-h1"), (110_000, "1f1b")])
+def test_auto_takes_what_memory_suffices_for(memory_bytes: int, taken: str) -> None:
+    # what a card has no room for goes to the CPU, which is slow here
+    opened = cards(3, vs.SimulatedClock(), memory_bytes=memory_bytes)
+    slow = CpuDevice(DeviceSpec("cpu", "cpu", flops_per_s=1e7, bytes_per_s=1e15))
+    _, h, weights, config = layers("auto", opened, 6, 1)
+    with vs.Scheduler([*opened, slow], config=config) as sched:
+        plan = sched.compile(vs.grad(vs.reduce_sum(h * h), weights)).plan
+    assert [note for note in plan.notes if note.startswith(f"pipeline: {taken}, 3 stages")]

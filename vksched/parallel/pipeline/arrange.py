@@ -63,14 +63,7 @@ def arrange(
     training = any(place.phase == BACKWARD for place in places.values())
     work = _Work(graph, batches, phases, devices, shown)
     found = _schedules(pipeline, devices, training)
-    best = [simulate(schedule, times) for schedule in found]
-    if pipeline.schedule == AUTO:
-        best.sort(key=lambda simulated: simulated.makespan_s)
-    for simulated in best:
-        made = work.made(simulated)
-        # the last one is taken as it is: where memory does not suffice, planning says so
-        if simulated is best[-1] or judge.run_seconds(made) < math.inf:
-            break
+    made, simulated = work.best([simulate(schedule, times) for schedule in found], judge)
     return Arranged(made, simulated, _told(simulated, pipeline))
 
 
@@ -81,6 +74,24 @@ class _Work:
     phases: Mapping[int, Place]
     devices: Sequence[str]
     shown: Sequence[int]
+
+    def best(self, found: Sequence[Simulated], judge: Judge) -> tuple[Made, Simulated]:
+        """Returns the schedule whose plan takes the shortest, which may be another one where memory
+        is tight. No plan is made of one that takes longer by itself than the best plan so far.
+        """
+        first, *others = sorted(found, key=lambda simulated: simulated.makespan_s)
+        best = self.made(first), first
+        if not others:
+            return best
+        least_s = judge.run_seconds(best[0])
+        for simulated in others:
+            if simulated.makespan_s >= least_s:
+                break
+            made = self.made(simulated)
+            # where memory suffices for none, planning says so of the last one, which holds least
+            if (run_s := judge.run_seconds(made)) < least_s or least_s == math.inf:
+                best, least_s = (made, simulated), run_s
+        return best
 
     def made(self, simulated: Simulated) -> Made:
         """Returns the graph in the order of a schedule."""
@@ -108,7 +119,7 @@ def _workers(schedule: PipelineSchedule, devices: Sequence[str]) -> Sequence[str
 def _schedules(
     pipeline: Pipeline, devices: Sequence[str], training: bool
 ) -> list[PipelineSchedule]:
-    """Returns the schedules that come into question, the best one first where that is known."""
+    """Returns the schedules that come into question."""
     count, batches = len(devices), pipeline.microbatches
     if not training:
         return [gpipe(count, batches, training=False)]
