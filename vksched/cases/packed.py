@@ -170,7 +170,7 @@ ERRORS = [
     ErrorCase(lambda: vs.packed(blocks("q4_0", 2, 64), "q4_0", (2, 96)), vs.ShapeError, "bytes"),
     ErrorCase(lambda: vs.packed(b"", "q4_K", (2, 96)), vs.ShapeError, "multiple of 256"),
     ErrorCase(
-        lambda: vs.packed(blocks("q4_0", 2, 64), "q4_0", (2,)),  # type: ignore[arg-type]
+        lambda: vs.packed(blocks("q4_0", 2, 64), "q4_0", (64,)),
         vs.ShapeError,
         "two sizes",
     ),

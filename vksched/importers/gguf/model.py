@@ -1,4 +1,4 @@
-"""LanguageModel: a GGUF file, whose weights become float32 when they are used."""
+"""LanguageModel: a GGUF file as tensors, whose weights are read when they are used."""
 
 from __future__ import annotations
 

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from contextvars import Context
 
+from gguf.constants import GGMLQuantizationType
+
 from ...errors import ModelFormatError
 from ...ops.core.tensor import Tensor, weight
+from ...ops.products.blocks import numbered
+from ...ops.products.packed import packed
 from .read.loader import GgufFile
+from .read.tensors import GgufTensor
 
 
 class Weights:
-    """Makes float32 weights of a file's tensors when they are asked for; all graphs share them."""
+    """Makes weights of a file's tensors when they are asked for; all graphs share them. Matrices
+    keep the type of the file where products read it (vs.packed); all else becomes float32.
+    """
 
     def __init__(self, file: GgufFile) -> None:
         self._tensors = file.tensors
@@ -30,7 +37,7 @@ class Weights:
             got = "none" if tensor is None else str(tensor.shape)
             raise ModelFormatError(f"[gguf] expected a tensor {name!r} of shape {shape}, got {got}")
         if name not in self._made:
-            self._made[name] = Context().run(weight, tensor.to_numpy(), name)
+            self._made[name] = Context().run(_made, tensor)
         return self._made[name]
 
     def require_all(self, architecture: str) -> None:
@@ -44,3 +51,10 @@ class Weights:
                 f"[gguf] expected tensors that architecture {architecture!r} uses, got also "
                 f"{', '.join(map(repr, left[:3]))}{more}"
             )
+
+
+def _made(tensor: GgufTensor) -> Tensor:
+    kind = numbered(GGMLQuantizationType[tensor.type])
+    if kind is None or len(tensor.shape) < 2 or tensor.shape[-1] % kind.values:
+        return weight(tensor.to_numpy(), tensor.name)
+    return packed(tensor.data, kind.name, tensor.shape, name=tensor.name)

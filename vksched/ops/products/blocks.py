@@ -15,6 +15,7 @@ Sources: ggml's ggml-quants.c; `gguf.quants`, the oracle. Examples: tests/ops/te
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import DTypeError, ShapeError
-from ...types import NDArray
+from ...types import NDArray, Shape
 from ..core.host import rows_of_piece
 
 TILE = 256
@@ -97,16 +98,21 @@ def format_of(name: object) -> BlockFormat:
     return FORMATS[name]
 
 
-def repack(name: str, blocks: Any, shape: tuple[int, int]) -> NDArray:
-    """Returns the words of a weight, uint32 (rows, words), from its blocks as files hold them, by
+def numbered(number: int) -> BlockFormat | None:
+    """Returns the format of a type that ggml has under a number; None where there is none."""
+    return next((kind for kind in FORMATS.values() if kind.number == number), None)
+
+
+def repack(name: str, blocks: Any, shape: Shape) -> NDArray:
+    """Returns the words of a weight, uint32 (..., words), from its blocks as files hold them, by
     several threads.
 
-    blocks: the bytes of the rows, one after the other. shape: (rows, columns) of values.
+    blocks: the bytes of the rows, one after the other. shape: (..., columns) of values.
     """
     kind = format_of(name)
-    if len(shape) != 2:
-        raise ShapeError(f"[repack] expected two sizes, got {shape}; try a matrix for each")
-    rows, columns = shape
+    if len(shape) < 2:
+        raise ShapeError(f"[repack] expected two sizes or more, got {shape}; try (1, columns)")
+    rows, columns = math.prod(shape[:-1]), shape[-1]
     check_columns(kind, columns)
     given = blocks if isinstance(blocks, np.ndarray) else np.frombuffer(blocks, np.uint8)
     raw: NDArray = np.ascontiguousarray(given).reshape(-1).view(np.uint8)
@@ -128,7 +134,7 @@ def repack(name: str, blocks: Any, shape: tuple[int, int]) -> NDArray:
     else:
         with ThreadPoolExecutor(min(len(starts), os.cpu_count() or 1)) as pool:
             list(pool.map(some, starts))
-    return words
+    return words.reshape(*shape[:-1], -1)
 
 
 def _repacked(kind: BlockFormat, raw: NDArray, columns: int) -> NDArray:

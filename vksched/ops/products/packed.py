@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import DTypeError, ShapeError
-from ...types import FLOAT32, UINT32, NDArray, TensorType
+from ...types import FLOAT32, UINT32, NDArray, Shape, TensorType
 from ..core.attrs import Attrs
 from ..core.gradient import Pull, Pulled, gradient, no_gradient, sum_to
 from ..core.host import HostKernel, Piece, rows_of_piece
@@ -95,18 +95,16 @@ def unpack(words: Tensor, format: str, columns: int, *, name: str | None = None)
     return apply("unpack", (as_tensor(words),), {"format": format, "columns": columns}, name)
 
 
-def packed(
-    blocks: Any, format: str, shape: tuple[int, int], *, name: str | None = None
-) -> Tensor:
+def packed(blocks: Any, format: str, shape: Shape, *, name: str | None = None) -> Tensor:
     """A weight of few bits as a file has it: a tensor of floats, held in the file's own size.
 
-    blocks: the bytes of a GGUF tensor. format: as "q4_K". shape: (n, k) of values -> float32
-    (n, k). `vs.linear(x, packed(...))` and `vs.matmul(..., transpose_b=True)` read the bits
-    themselves, `vs.gather` along axis 0 unpacks the rows that it picks. Other ops get all values,
-    made in each run.
+    blocks: the bytes of a GGUF tensor. format: as "q4_K". shape: (..., n, k) of values -> float32
+    (..., n, k). Of a matrix (n, k), `vs.linear(x, packed(...))` and
+    `vs.matmul(..., transpose_b=True)` read the bits themselves, `vs.gather` along axis 0 unpacks
+    the rows that it picks. Other ops get all values, made in each run.
     """
     words = weight(repack(format, blocks, shape), name and f"{name}.words")
-    return unpack(words, format, shape[1], name=name)
+    return unpack(words, format, shape[-1], name=name)
 
 
 # -- linear_packed -------------------------------------------------------------------------------
