@@ -8,33 +8,17 @@
 // Plain loops that compilers turn into vectors; on x86 twice, as most processors have wider ones
 // than a build for all of them may use. No other module is needed. What the formulas of functions
 // are good for says vksched/ops/elementwise/special.py; NaN stays NaN. Examples: tests/ops/test_loops.py.
-#include "platform.hpp"
+#include "loops.hpp"
 
-#include <pybind11/pybind11.h>
-
-#include <array>
 #include <cmath>
-#include <cstdint>
-#include <cstring>
 #include <map>
 #include <string>
-
-namespace py = pybind11;
 
 #if defined(__x86_64__)
 #define WIDE __attribute__((target("avx2,fma")))
 #endif
 
 namespace {
-
-template <class To, class From>
-INLINED To bits_as(From value)
-{
-    static_assert(sizeof(To) == sizeof(From), "of one size");
-    To made;
-    std::memcpy(&made, &value, sizeof made);
-    return made;
-}
 
 template <size_t N>
 INLINED float polynomial(const float (&coefficients)[N], float x)
@@ -298,33 +282,6 @@ const std::map<std::string, Ways> functions{{"erf", {over<Erf>, over_wide<Erf>}}
                                             {"sigmoid", {over<Sigmoid>, over_wide<Sigmoid>}},
                                             {"silu", {over<Silu>, over_wide<Silu>}}};
 
-void require(bool holds, const char* expected)
-{
-    if (!holds)
-        throw py::value_error(expected);
-}
-
-// Whether a buffer's format is this machine's float32, which Python spells in several ways.
-bool is_float(const std::string& format)
-{
-    constexpr uint16_t one = 1;
-    const char own = bits_as<std::array<uint8_t, 2>>(one)[0] ? '<' : '>';
-    return format == "f" || format == "@f" || format == "=f" || format == std::string{own, 'f'};
-}
-
-py::buffer_info floats(const py::buffer& given, bool writable = false)
-{
-    py::buffer_info info = given.request(writable);
-    py::ssize_t expected = sizeof(float);
-    bool dense = true;
-    for (py::ssize_t axis = info.ndim; axis-- > 0; expected *= info.shape[axis])
-        dense = dense && (info.shape[axis] == 1 || info.strides[axis] == expected);
-    const bool aligned = reinterpret_cast<uintptr_t>(info.ptr) % alignof(float) == 0;
-    require(is_float(info.format) && aligned && (dense || info.size == 0),
-            "expected contiguous, aligned float32");
-    return info;
-}
-
 void run(const std::string& name, const py::buffer& x, const py::buffer& out, bool wide)
 {
     const auto found = functions.find(name);
@@ -399,4 +356,5 @@ PYBIND11_MODULE(loops, m)
     m.def("norm_gradient", &norm_gradient, py::arg("g"), py::arg("x"), py::arg("scale"),
           py::arg("out"), py::arg("columns"), py::arg("eps"), py::arg("centered"),
           py::arg("wide") = true);
+    add_packed(m);
 }

@@ -1,4 +1,4 @@
-"""What takes numpy many passes over float32, in one: native/loops.cpp.
+"""What takes numpy many passes over float32, in one: native/loops*.cpp.
 
 Set-up builds it beside Kompute's modules; it needs neither them nor Vulkan. Without it numpy takes
 its passes. Examples: tests/ops/test_loops.py.
@@ -67,21 +67,50 @@ def norm_gradient(
 ) -> bool:
     """Writes the gradient of such norms by their rows; returns False where numpy has to."""
     operands = (g, x) if scale is None else (g, x, scale)
-    plain = all(v.flags.c_contiguous and v.flags.aligned for v in operands)
-    if not (plain and _takes(x, out) and g.dtype == np.float32):
+    if not (_lie_plain(*operands) and _takes(x, out) and g.dtype == np.float32):
         return False
     native.norm_gradient(g, x, scale, out, columns, eps, centered)
     return True
 
 
+def linear_packed(
+    format: str, x: NDArray, words: NDArray, bias: NDArray | None, out: NDArray
+) -> bool:
+    """Writes x @ values.T (+ bias) of a weight of few bits; returns False where numpy has to.
+
+    x: (m, k), words: (n, words of a row), bias: (n,), out: (m, n), of which rows may lie apart.
+    """
+    if not (has_packed(format) and _lie_plain(words) and x.dtype == out.dtype == np.float32):
+        return False
+    shift = None if bias is None else np.require(bias, np.float32, ["C", "A"])
+    native.linear_packed(format, np.require(x, np.float32, ["C", "A"]), words, shift, out)
+    return True
+
+
+def unpack(format: str, words: NDArray, out: NDArray) -> bool:
+    """Writes the values of a weight of few bits, (n, k); returns False where numpy has to."""
+    if not (has_packed(format) and _lie_plain(words)):
+        return False
+    native.unpack(format, words, out)
+    return True
+
+
+def has_packed(format: str) -> bool:
+    """Whether there are native loops for weights of a format."""
+    return native is not None and format in getattr(native, "packed_formats", ())
+
+
 def _takes(x: NDArray, out: NDArray) -> bool:
-    plain = out.flags.c_contiguous and out.flags.aligned
-    return native is not None and plain and x.dtype == out.dtype == np.float32
+    return native is not None and _lie_plain(out) and x.dtype == out.dtype == np.float32
+
+
+def _lie_plain(*arrays: NDArray) -> bool:
+    return all(v.flags.c_contiguous and v.flags.aligned for v in arrays)
 
 
 def _laid_out(x: NDArray, out: NDArray) -> NDArray:
     """Returns an operand as loops read it: where it lies anyhow, its copy in the result."""
-    if x.flags.c_contiguous and x.flags.aligned:
+    if _lie_plain(x):
         return x
     np.copyto(out, x)
     return out

@@ -18,6 +18,7 @@ import numpy as np
 
 from ...errors import DTypeError, ShapeError
 from ...types import FLOAT32, UINT32, NDArray, Shape, TensorType
+from ..core import loops
 from ..core.attrs import Attrs
 from ..core.gradient import Pull, Pulled, gradient, no_gradient, sum_to
 from ..core.host import HostKernel, Piece, rows_of_piece
@@ -142,23 +143,46 @@ def _linear_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return np.asarray(made + bias[0] if bias else made)
 
 
+NATIVE_FEW = 8
+"""Rows of x up to which native loops read the bits themselves."""
+NATIVE_PIECE = 4
+"""How many times as many values as numpy's pieces have those of native loops, which are faster."""
+
+
 def _linear_cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
     """Some columns of the result at a time, of whose weights the values fit a cache."""
-    x, words, *bias = inputs
-    n, columns = words.shape[0], x.shape[-1]
-    rows = math.prod(out.shape[:-1])
-    flat, made = x.reshape(rows, columns), out.reshape(rows, n)
-    step = rows_of_piece(n, n * columns)
+    (x, words, *bias), made = _flat(inputs, out)
+    n = words.shape[0]
+    few = len(x) <= NATIVE_FEW and loops.has_packed(str(attrs["format"]))
+    step = rows_of_piece(n, n * x.shape[-1] // (NATIVE_PIECE if few else 1))
     for start in range(0, n, step):
         part = slice(start, start + step)
-        yield (flat, words[part], *(b[part] for b in bias)), made[:, part]
+        yield (x, words[part], *(b[part] for b in bias)), made[:, part]
+
+
+def _flat(inputs: tuple[NDArray, ...], out: NDArray) -> tuple[tuple[NDArray, ...], NDArray]:
+    """Returns a call with x and the result as matrices."""
+    x, *rest = inputs
+    rows = math.prod(out.shape[:-1])
+    return (x.reshape(rows, x.shape[-1]), *rest), out.reshape(rows, out.shape[-1])
 
 
 def _linear_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
-    for (x, words, *bias), part in _linear_cut(inputs, attrs, out):
-        part[...] = x @ unpacked(str(attrs["format"]), words, x.shape[-1]).T
-        if bias:
-            part += bias[0]
+    name = str(attrs["format"])
+    (x, words, *bias), made = _flat(inputs, out) if out.ndim != 2 else (inputs, out)
+    few = len(x) <= NATIVE_FEW
+    if few and loops.linear_packed(name, x, words, bias[0] if bias else None, made):
+        return
+    step = rows_of_piece(len(words), len(words) * x.shape[-1])
+    values: NDArray = np.empty((step, x.shape[-1]), np.float32)
+    for start in range(0, len(words), step):
+        rows = words[start : start + step]
+        own = values[: len(rows)]
+        if not loops.unpack(name, rows, own):
+            own = unpacked(name, rows, x.shape[-1])
+        np.matmul(x, own.T, out=made[:, start : start + step])
+    if bias:
+        made += bias[0]
 
 
 def _linear_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:

@@ -1,0 +1,54 @@
+// What the files of the CPU backend's loops share: operands as numpy hands them over.
+//
+//   loops.cpp           the module; functions of one value and norms
+//   loops_packed.cpp    products of weights of few bits, by packed_ways.hpp
+#pragma once
+
+#include "platform.hpp"
+
+#include <pybind11/pybind11.h>
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+namespace py = pybind11;
+
+template <class To, class From>
+INLINED To bits_as(From value)
+{
+    static_assert(sizeof(To) == sizeof(From), "of one size");
+    To made;
+    std::memcpy(&made, &value, sizeof made);
+    return made;
+}
+
+inline void require(bool holds, const char* expected)
+{
+    if (!holds)
+        throw py::value_error(expected);
+}
+
+// Whether a buffer's format is this machine's float32, which Python spells in several ways.
+inline bool is_float(const std::string& format)
+{
+    constexpr uint16_t one = 1;
+    const char own = bits_as<std::array<uint8_t, 2>>(one)[0] ? '<' : '>';
+    return format == "f" || format == "@f" || format == "=f" || format == std::string{own, 'f'};
+}
+
+inline py::buffer_info floats(const py::buffer& given, bool writable = false)
+{
+    py::buffer_info info = given.request(writable);
+    py::ssize_t expected = sizeof(float);
+    bool dense = true;
+    for (py::ssize_t axis = info.ndim; axis-- > 0; expected *= info.shape[axis])
+        dense = dense && (info.shape[axis] == 1 || info.strides[axis] == expected);
+    const bool aligned = reinterpret_cast<uintptr_t>(info.ptr) % alignof(float) == 0;
+    require(is_float(info.format) && aligned && (dense || info.size == 0),
+            "expected contiguous, aligned float32");
+    return info;
+}
+
+void add_packed(py::module_& m);

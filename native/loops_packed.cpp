@@ -1,0 +1,191 @@
+// Loops over weights of few bits, whose words vksched/ops/products/blocks.py lays out:
+//
+//   linear_packed("q4_K", x, words, bias, out)    out = x @ values.T (+ bias), for few rows of x
+//   unpack("q4_K", words, out)                    the values
+//
+// Written in the vectors that GCC and Clang have for all processors; GCC compiles them twice for x86.
+// Without such a compiler there are none, and numpy does it. Examples: tests/ops/test_packed_loops.py.
+#include "loops.hpp"
+
+#include <map>
+#include <vector>
+
+#if defined(__GNUC__) && defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector) && __has_builtin(__builtin_convertvector)
+#define HAS_VECTORS
+#endif
+#endif
+
+#ifdef HAS_VECTORS
+namespace {
+
+constexpr uint32_t TILE = 256, RUN = 32, RUNS = 8, SUMS = 16;
+
+typedef uint32_t Four __attribute__((vector_size(16)));
+
+// Rows of a weight, and where their products go. bias: null without.
+struct Packed {
+    const uint32_t* words;
+    size_t rows, row_words, columns;
+    const float* bias;
+    size_t out_row;
+};
+
+// How heads hold scales: two float16 in a word; a scale and a shift in a word; numbers of six bits
+// times two float16; 16 numbers of eight bits times one.
+enum Scales { HALVES, PAIRS, SIX_BITS, EIGHT_BITS };
+
+template <uint32_t LOW, uint32_t HIGH, uint32_t HEAD, int32_t ZERO, Scales KIND>
+struct Format {
+    static constexpr uint32_t low = LOW, high = HIGH, head = HEAD;
+    static constexpr int32_t zero = ZERO;
+    static constexpr Scales kind = KIND;
+    static constexpr bool shifts = KIND == PAIRS || KIND == SIX_BITS;
+    static constexpr bool is_signed = HIGH == 0 && ZERO == 1 << (LOW - 1); // in two's complement
+    static constexpr uint32_t parts = KIND == EIGHT_BITS ? 16 : 8; // of a tile, each with a scale
+};
+
+template <class Format>
+constexpr uint32_t words_of()
+{
+    return Format::head + RUNS * (Format::low + Format::high);
+}
+
+using Loop = void (*)(const Packed&, const float*, size_t, float*);
+
+struct Loops {
+    Loop linear, unpack;
+    uint32_t low, tile_words;
+};
+
+// clang-format off
+#define FORMATS(F) \
+    F("q8_0", 8, 0, 4, 128, HALVES) F("q4_0", 4, 0, 4, 8, HALVES) F("q5_0", 4, 1, 4, 16, HALVES) \
+    F("q4_1", 4, 0, 8, 0, PAIRS) F("q5_1", 4, 1, 8, 0, PAIRS) \
+    F("q4_K", 4, 0, 4, 0, SIX_BITS) F("q5_K", 4, 1, 4, 0, SIX_BITS) \
+    F("q6_K", 4, 2, 6, 32, EIGHT_BITS)
+#define LOOPS_OF(NAME, LOW, ...) \
+    {NAME, {linear<Format<LOW, __VA_ARGS__>>, unpack<Format<LOW, __VA_ARGS__>>, \
+            LOW, words_of<Format<LOW, __VA_ARGS__>>()}},
+// clang-format on
+
+namespace plain {
+#include "packed_ways.hpp"
+const std::map<std::string, Loops> all{FORMATS(LOOPS_OF)};
+} // namespace plain
+
+#if defined(__x86_64__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+namespace wider {
+#include "packed_ways.hpp"
+const std::map<std::string, Loops> all{FORMATS(LOOPS_OF)};
+} // namespace wider
+#pragma GCC pop_options
+
+const bool has_wider = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#else
+namespace wider = plain;
+const bool has_wider = false;
+#endif
+
+const Loops& loops_of(const std::string& name, bool wide)
+{
+    const auto& loops = wide && has_wider ? wider::all : plain::all;
+    const auto found = loops.find(name);
+    if (found == loops.end())
+        throw py::key_error(name);
+    return found->second;
+}
+
+py::list names()
+{
+    py::list made;
+    for (const auto& [name, loops] : plain::all)
+        made.append(name);
+    return made;
+}
+
+// Words of a row: the last tile ends with its last run.
+size_t row_words_of(const std::string& name, size_t columns)
+{
+    const Loops& loops = loops_of(name, false);
+    const size_t tiles = (columns + TILE - 1) / TILE;
+    return tiles * loops.tile_words - (tiles * TILE - columns) / RUN * loops.low;
+}
+
+// A matrix of 32 bits whose rows have no gaps.
+struct Matrix {
+    explicit Matrix(const py::buffer& given, bool whole, bool writable = false)
+      : info(given.request(writable))
+    {
+        const bool kind = whole ? info.format == "I" || info.format == "L" : is_float(info.format);
+        require(kind && info.itemsize == 4 && info.ndim == 2
+                    && (info.shape[1] < 2 || info.strides[1] == 4)
+                    && (info.shape[0] < 2 || (info.strides[0] >= 0 && info.strides[0] % 4 == 0))
+                    && reinterpret_cast<uintptr_t>(info.ptr) % 4 == 0,
+                "expected a matrix of 32 bits, aligned, with rows without gaps");
+    }
+    size_t rows() const { return info.shape[0]; }
+    size_t columns() const { return info.shape[1]; }
+    size_t row() const { return rows() < 2 ? columns() : info.strides[0] / 4; }
+    py::buffer_info info;
+};
+
+Packed packed(const Matrix& words, size_t columns)
+{
+    require(columns % RUN == 0, "expected whole runs");
+    Packed made{};
+    made.words = static_cast<const uint32_t*>(words.info.ptr);
+    made.rows = words.rows();
+    made.row_words = words.row();
+    made.columns = columns;
+    return made;
+}
+
+void linear_packed(const std::string& name, const py::buffer& x, const py::buffer& words,
+                   const py::object& bias, const py::buffer& out, bool wide)
+{
+    const Matrix from(x, false), weight(words, true), to(out, false, true);
+    require(from.row() == from.columns() && to.rows() == from.rows()
+                && to.columns() == weight.rows(),
+            "expected x (m, k) without gaps, n rows of words and a result (m, n)");
+    Packed told = packed(weight, from.columns());
+    require(weight.columns() == row_words_of(name, told.columns), "expected other rows of words");
+    told.out_row = to.row();
+    py::buffer_info shift;
+    if (!bias.is_none()) {
+        shift = floats(py::cast<py::buffer>(bias));
+        require(static_cast<size_t>(shift.size) == told.rows, "expected a bias for each row");
+        told.bias = static_cast<const float*>(shift.ptr);
+    }
+    const Loop loop = loops_of(name, wide).linear;
+    py::gil_scoped_release unlocked;
+    loop(told, static_cast<const float*>(from.info.ptr), from.rows(),
+         static_cast<float*>(to.info.ptr));
+}
+
+void unpack(const std::string& name, const py::buffer& words, const py::buffer& out, bool wide)
+{
+    const Matrix weight(words, true), to(out, false, true);
+    require(to.row() == to.columns() && to.rows() == weight.rows(), "expected a result (n, k)");
+    const Packed told = packed(weight, to.columns());
+    require(weight.columns() == row_words_of(name, told.columns), "expected other rows of words");
+    const Loop loop = loops_of(name, wide).unpack;
+    py::gil_scoped_release unlocked;
+    loop(told, nullptr, 0, static_cast<float*>(to.info.ptr));
+}
+
+} // namespace
+
+void add_packed(py::module_& m)
+{
+    m.attr("packed_formats") = names();
+    m.def("linear_packed", &linear_packed, py::arg("format"), py::arg("x"), py::arg("words"),
+          py::arg("bias"), py::arg("out"), py::arg("wide") = true);
+    m.def("unpack", &unpack, py::arg("format"), py::arg("words"), py::arg("out"),
+          py::arg("wide") = true);
+}
+#else
+void add_packed(py::module_& m) { m.attr("packed_formats") = py::list(); }
+#endif

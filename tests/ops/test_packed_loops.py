@@ -1,0 +1,131 @@
+"""Products of weights of few bits on the CPU: native loops, as processors with wide vectors and as
+others take them, and numpy where these are not built.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vksched.cases.packed import blocks
+from vksched.ops.core import loops
+from vksched.ops.core.attrs import Attrs
+from vksched.ops.core.op import get_op
+from vksched.ops.products.blocks import FORMATS, repack, unpacked
+from vksched.types import NDArray
+
+native: Any = loops.native
+NATIVE = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_K", "q5_K", "q6_K")
+needs_native = pytest.mark.skipif(
+    not loops.has_packed("q4_K"), reason="the native loops are not built"
+)
+
+
+def held(name: str, rows: int, columns: int) -> tuple[NDArray, NDArray]:
+    """Returns the words of a weight, and its values."""
+    words = repack(name, blocks(name, rows, columns), (rows, columns))
+    return words, unpacked(name, words, columns)
+
+
+def lengths(name: str) -> tuple[int, ...]:
+    """One block, rows that end within a tile, several tiles."""
+    each = FORMATS[name].values
+    return each, each * (9 if each == 32 else 3), 2560
+
+
+def check(got: NDArray, x: NDArray, values: NDArray, bias: NDArray | float = 0.0) -> None:
+    """Asserts that a product is exact but for some roundings of the largest part of a sum."""
+    wanted = x.astype(np.float64) @ values.T.astype(np.float64) + bias
+    most = np.abs(x) @ np.abs(values.T)
+    assert (np.abs(got - wanted) <= 1e-6 * most + 1e-6).all()
+
+
+@needs_native
+def test_there_are_loops_for_common_formats() -> None:
+    assert sorted(native.packed_formats) == sorted(NATIVE)
+
+
+@needs_native
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize("name", NATIVE)
+def test_loops_are_exact(name: str, wide: bool) -> None:
+    rng = np.random.default_rng(0)
+    for columns in lengths(name):
+        words, values = held(name, 13, columns)
+        out = np.empty((13, columns), np.float32)
+        native.unpack(name, words, out, wide)
+        np.testing.assert_allclose(out, values, 1e-6, 1e-6)
+        for rows in (1, 3, 4, 7):
+            x = rng.standard_normal((rows, columns), np.float32)
+            bias = rng.standard_normal(13, np.float32)
+            room = np.full((rows, 17), np.nan, np.float32)  # of which a part is the result
+            native.linear_packed(name, x, words, bias, room[:, 2:15], wide)
+            check(room[:, 2:15], x, values, bias)
+            assert np.isnan(room[:, :2]).all() and np.isnan(room[:, 15:]).all()
+
+
+@needs_native
+@pytest.mark.parametrize("wide", [True, False])
+def test_all_bits_of_scales_mean_the_same(wide: bool) -> None:
+    halves = np.arange(1 << 16, dtype=np.uint16)
+    raw = np.zeros((1 << 16, 34), np.uint8)
+    raw[:, :2], raw[:, 2:] = halves.view(np.uint8).reshape(-1, 2), 1
+    words = repack("q8_0", raw, (1 << 16, 32))
+    out = np.empty((1 << 16, 32), np.float32)
+    native.unpack("q8_0", words, out, wide)
+    with np.errstate(all="ignore"):
+        wanted = halves.view(np.float16).astype(np.float32)
+    np.testing.assert_array_equal(out, np.repeat(wanted[:, None], 32, 1))
+
+
+@needs_native
+def test_wrong_operands_are_refused() -> None:
+    words, _ = held("q4_0", 3, 64)
+    x, out = np.zeros((2, 64), np.float32), np.zeros((2, 3), np.float32)
+    with pytest.raises(KeyError):
+        native.linear_packed("q4_7", x, words, None, out)
+    for given in (
+        (x[:, :32], words, None, out),
+        (x.astype(np.float64), words, None, out),
+        (x, words[:, :-1], None, out),
+        (x, words.view(np.int32), None, out),
+        (x, words[:2], None, out),
+        (x, words, np.zeros(2, np.float32), out),
+        (x, words, None, out[:1]),
+        (x, words, None, np.zeros((3, 2), np.float32).T),
+    ):
+        with pytest.raises(ValueError, match="expected"):
+            native.linear_packed("q4_0", *given)
+    with pytest.raises(ValueError, match="expected"):
+        native.unpack("q4_0", words, np.zeros((3, 96), np.float32))
+    out.flags.writeable = False
+    with pytest.raises((ValueError, BufferError)):
+        native.linear_packed("q4_0", x, words, None, out)
+
+
+@pytest.mark.parametrize("way", ["native", "numpy"])
+@pytest.mark.parametrize("name", [*NATIVE, "q2_K", "mxfp4"])
+def test_calls_in_pieces_are_the_whole(
+    name: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way == "numpy":
+        monkeypatch.setattr(loops, "native", None)
+    host = get_op("linear_packed").host
+    assert host is not None
+    rng = np.random.default_rng(0)
+    words, values = held(name, 2100, 512)
+    bias = rng.standard_normal(2100, np.float32)
+    for lead in ((1,), (2, 3), (11,), (3, 1, 5)):
+        x = rng.standard_normal((*lead, 512), np.float32)
+        out = np.empty((*lead, 2100), np.float32)
+        given, attrs = (x, words, bias), Attrs({"format": name})
+        host.compute(given, attrs, out)
+        pieces = np.full_like(out, np.nan)
+        cut = list(host.cut(given, attrs, pieces))
+        assert len(cut) > 1
+        for inputs, part in cut:
+            host.compute(inputs, attrs, part)
+        check(out.reshape(-1, 2100), x.reshape(-1, 512), values, bias)
+        check(pieces.reshape(-1, 2100), x.reshape(-1, 512), values, bias)
