@@ -21,8 +21,10 @@ import tempfile
 import traceback
 from pathlib import Path
 
+import language
 from gguf_files import all_kinds, part, small_model
 from gguf_mutations import mutant
+from language.convert import draft
 from mutants import LIMIT_S, NO_MEMORY, Watch, left_behind
 
 SPARE_BYTES = 64 << 20
@@ -31,6 +33,7 @@ CORPUS = {
     "model": small_model(),
     "part": part(0, 2, 3, ["a", "b"]),
     "one": part(0, 1, 1, ["a"]),
+    **{name: draft(language.load(name)) for name in ("gemma2", "phi3_short", "gpt2")},
 }
 
 

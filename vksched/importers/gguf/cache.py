@@ -13,7 +13,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...ops import arange, attention, less_equal, reshape, scatter_nd, transpose
+from ...ops import (
+    arange,
+    attention,
+    greater,
+    less_equal,
+    logical_and,
+    reshape,
+    scatter_nd,
+    transpose,
+)
 from ...ops.core.tensor import Tensor, input
 from ...ops.sources.state import state
 from ...types import INT32
@@ -61,10 +70,25 @@ class CachedText:
         self._rows = reshape(self.positions, (tokens, 1))
         self._seen = less_equal(arange(cache.length), self._rows)
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Returns the attention of q to the keys and values up to its position."""
+    def attend(
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        scale: float,
+        softcap: float = 0.0,
+        window: int = 0,
+    ) -> Tensor:
+        """Returns the attention of q to the keys and values up to its position, or to the last ones
+        of them where there is a window.
+        """
         keys, values = self._put(f"blk.{layer}.keys", k), self._put(f"blk.{layer}.values", v)
-        return attention(q, keys, values, mask=self._seen)
+        seen = self._seen
+        if window:
+            seen = logical_and(seen, greater(arange(self.length), self._rows - window))
+        return attention(q, keys, values, mask=seen, scale=scale, softcap=softcap)
 
     def _put(self, name: str, new: Tensor) -> Tensor:
         """Returns (1, heads, length, size): what is kept with new ones (1, heads, n, size)."""

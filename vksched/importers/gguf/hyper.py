@@ -25,20 +25,26 @@ EMBEDDING = "token_embd.weight"
 @dataclass(frozen=True)
 class Rope:
     """Rotary positions. dims: so many of each head are turned. scaling: "none", "linear", "yarn" or
-    another way to reach beyond the context of training, by `factor`.
+    another way to reach beyond the context of training, by `factor`. original: the tokens of that
+    context. attention_factor: of cosines and sines, where texts are longer. window_base: the base
+    in layers with a window, 0 where it is the same.
     """
 
     base: float
     dims: int
     scaling: str
     factor: float
+    original: int
+    attention_factor: float
+    window_base: float
 
 
 @dataclass(frozen=True)
 class Hyper:
     """width: of the hidden state. heads, kv_heads, feed_forward: for each layer. eps: of norms.
-    window: so many keys are seen, 0 where all are. experts: of each layer, `experts_used` at a
-    time; 0 where layers have none.
+    window: so many keys are seen, 0 where all are. scale: of scores, 0 where it follows from the
+    size of heads. softcap, output_softcap: of scores and of logits, 0 where they have none.
+    experts: of each layer, `experts_used` at a time; 0 where layers have none.
     """
 
     architecture: str
@@ -54,6 +60,9 @@ class Hyper:
     eps: float
     rope: Rope
     window: int
+    scale: float
+    softcap: float
+    output_softcap: float
     experts: int
     experts_used: int
 
@@ -100,6 +109,9 @@ def read_hyper(file: GgufFile) -> Hyper:
         eps=keys.real(eps if keys.has(eps) else "attention.layer_norm_epsilon"),
         rope=_read_rope(keys, key_length),
         window=keys.whole("attention.sliding_window", 0, least=0),
+        scale=keys.real("attention.scale", 0.0),
+        softcap=keys.real("attn_logit_softcapping", 0.0),
+        output_softcap=keys.real("final_logit_softcapping", 0.0),
         experts=keys.whole("expert_count", 0, least=0),
         experts_used=keys.whole("expert_used_count", 0, least=0),
     )
@@ -113,6 +125,9 @@ def _read_rope(keys: _Keys, key_length: int) -> Rope:
         dims=keys.whole("rope.dimension_count", key_length),
         scaling=keys.text("rope.scaling.type", "none" if factor == 1 else "linear"),
         factor=factor,
+        original=keys.whole("rope.scaling.original_context_length", keys.whole("context_length")),
+        attention_factor=keys.real("rope.scaling.attn_factor", 1.0),
+        window_base=keys.real("rope.freq_base_swa", 0.0),
     )
 
 
@@ -147,6 +162,8 @@ class _Keys:
     def real(self, name: str, default: float | None = None) -> float:
         """Returns a number over 0 that float32 holds."""
         value = self._get(name, default)
+        if default is not None and not self.has(name):
+            return default
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             if _FLOAT32.tiny <= value <= _FLOAT32.max:
                 return float(value)

@@ -9,7 +9,7 @@ from ...ops.core.tensor import Tensor, input
 from ...types import INT32
 from ..base import ImportedModel
 from .architectures import architecture
-from .architectures.decoder import WholeText
+from .architectures.text import WholeText
 from .cache import CachedText, KeyValueCache, Step
 from .hyper import Hyper, architecture_of, read_hyper
 from .read.loader import GgufFile

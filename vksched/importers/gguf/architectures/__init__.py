@@ -6,10 +6,21 @@ from collections.abc import Mapping
 
 from ....errors import ModelFormatError
 from .decoder import Decoder
+from .gemma import GEMMA2, GEMMA3
+from .gpt2 import GPT2
 from .llama import LLAMA
+from .phi import PHI3
 from .qwen import QWEN2, QWEN3
 
-KNOWN: Mapping[str, Decoder] = {"llama": LLAMA, "qwen2": QWEN2, "qwen3": QWEN3}
+KNOWN: Mapping[str, Decoder] = {
+    "llama": LLAMA,
+    "qwen2": QWEN2,
+    "qwen3": QWEN3,
+    "gemma2": GEMMA2,
+    "gemma3": GEMMA3,
+    "phi3": PHI3,
+    "gpt2": GPT2,
+}
 """By the name that files have for them."""
 
 

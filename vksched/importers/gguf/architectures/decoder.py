@@ -2,67 +2,58 @@
 
 ids -> embedding -> layers -> norm -> logits
 
-a layer:  x -> norm -> q, k, v -> turned by position -> attention -> output --+-> norm -> ...
-          '-------------------------------------------------------------------'
-          ... -> silu(gate) * up -> down -> added again
+a layer:  x -> norm -> q, k, v -> turned by position -> attention -> output -> norm --+-> ...
+          '---------------------------------------------------------------------------'
+          ... -> norm -> activation(gate) * up -> down -> norm -> added again
+
+Which norms there are differs, and the gate may be missing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Protocol
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
 
 from ....errors import ModelFormatError
 from ....ops import (
-    attention,
+    add,
     embedding,
     gather,
+    gelu,
+    layer_norm,
     linear,
     reshape,
     rms_norm,
     rotary_embedding,
     silu,
+    split,
+    tanh,
     transpose,
 )
 from ....ops.core.scope import scope
 from ....ops.core.tensor import Tensor, constant
+from ....types import NDArray
 from ..hyper import EMBEDDING, Hyper
 from ..weights import Weights
 from .positions import angle_tables
+from .text import Text
 
-
-class Text(Protocol):
-    """The text that the tokens of a call belong to.
-
-    length: of the text at most. positions: of the tokens in it, (n,); None: 0, 1, ... last: whose
-    logits are wanted, as an index of the tokens; None: those of all.
-    """
-
-    @property
-    def length(self) -> int: ...
-
-    @property
-    def positions(self) -> Tensor | None: ...
-
-    @property
-    def last(self) -> Tensor | None: ...
-
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Returns the attention of a layer. q: (b, heads, n, d), k, v: (b, kv_heads, n, d), turned
-        by position -> (b, heads, n, d).
-        """
+Activation = Callable[[Tensor], Tensor]
+GELU_TANH: Activation = partial(gelu, approximate="tanh")
 
 
 @dataclass(frozen=True)
-class WholeText:
-    """A text that is given from its first token on. Each token sees itself and those before it."""
+class Norms:
+    """The names of the norms of what enters attention or a feed-forward part, and of what leaves
+    it; "" where there is none.
+    """
 
-    length: int
-    positions: None = None
-    last: None = None
-
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attention(q, k, v, causal=True)
+    before: str = ""
+    after: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,12 +61,34 @@ class Decoder:
     """A family of decoders.
 
     interleaved: positions turn elements 2 i and 2 i + 1 of a head as a pair, not i and i + d / 2.
-    biases: q, k and v have them. head_norms: each head of q and k is normed.
+    learned_positions: a vector is added to each token instead.
+    biases: names of products that must have them; others have them where the file has.
+    head_norms: each head of q and k is normed. layer_norms: norms have a mean and a shift.
+    gated: an activation of one product is a factor of another one.
+    joined: the tensors that hold several: "attn_qkv", and "ffn_up" with the gate before it.
+    scaled_embedding: embeddings are multiplied by the root of the width.
+    capped: scores and logits have soft caps.
+    full_every: so many layers follow each other of which only the last sees all tokens, where the
+    file has a window; 0: all layers have it. window_base: the rotary base in layers with a window,
+    where the file does not say; they are not scaled. 0: as in others.
+    scale_by_width: models of so many layers scale scores by the width and heads, not by key_length.
     """
 
-    interleaved: bool
-    biases: bool = False
+    interleaved: bool = False
+    learned_positions: bool = False
+    biases: Sequence[str] = ()
     head_norms: bool = False
+    layer_norms: bool = False
+    attention_norms: Norms = Norms("attn_norm")
+    feed_forward_norms: Norms = Norms("ffn_norm")
+    activation: Activation = silu
+    gated: bool = True
+    joined: Sequence[str] = ()
+    scaled_embedding: bool = False
+    capped: bool = False
+    full_every: int = 0
+    window_base: float = 0.0
+    scale_by_width: int = 0
 
     def logits(self, hyper: Hyper, weights: Weights, ids: Tensor, text: Text) -> Tensor:
         """Returns the logits of what follows each token, or the last one.
@@ -90,6 +103,11 @@ class Decoder:
                 f"[gguf] key '{hyper.architecture}.expert_count': expected 0, got {hyper.experts}: "
                 "layers of experts are not supported in this architecture"
             )
+        if self.capped and not (hyper.softcap and hyper.output_softcap):
+            raise ModelFormatError(
+                f"[gguf] expected the keys '{hyper.architecture}.attn_logit_softcapping' and "
+                "'.final_logit_softcapping', got none; try to convert the model again"
+            )
         return _Call(self, hyper, weights, text).logits(ids)
 
 
@@ -101,76 +119,155 @@ class _Call:
     hyper: Hyper
     weights: Weights
     text: Text
-    angles: tuple[Tensor, Tensor] = field(init=False)
+    angles: dict[bool, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def logits(self, ids: Tensor) -> Tensor:
         hyper, shape = self.hyper, (self.hyper.vocabulary, self.hyper.width)
-        self.angles = self._angles()
-        table = self.weights.take(EMBEDDING, shape)
-        with scope("token_embd"):
-            x = embedding(table, ids)
+        x = self._embedded(ids)
         for layer in range(hyper.layers):
             with scope(f"blk.{layer}"):
-                x = x + self._attention(layer, self._norm(x, f"blk.{layer}.attn_norm"))
-                x = x + self._feed_forward(layer, self._norm(x, f"blk.{layer}.ffn_norm"))
+                x = self._layer(layer, x)
         with scope("output"):
             if self.text.last is not None:
                 x = gather(x, self.text.last, axis=1)
             own = "output.weight" in self.weights
-            head = self.weights.take("output.weight", shape) if own else table
+            head = self.weights.take("output.weight" if own else EMBEDDING, shape)
             logits = linear(self._norm(x, "output_norm"), head)
+            if hyper.output_softcap:
+                logits = tanh(logits / hyper.output_softcap) * hyper.output_softcap
         self.weights.require_all(hyper.architecture)
         return logits
 
-    def _attention(self, layer: int, x: Tensor) -> Tensor:
+    def _embedded(self, ids: Tensor) -> Tensor:
         hyper = self.hyper
-        heads, shared = hyper.heads[layer], hyper.kv_heads[layer]
-        q = self._heads(layer, x, "q", heads, hyper.key_length)
-        k = self._heads(layer, x, "k", shared, hyper.key_length)
-        v = self._heads(layer, x, "v", shared, hyper.value_length)
-        seen = transpose(self.text.attend(layer, self._turned(q), self._turned(k), v), (0, 2, 1, 3))
-        joined = reshape(seen, (*x.shape[:2], heads * hyper.value_length))
+        table = self.weights.take(EMBEDDING, (hyper.vocabulary, hyper.width))
+        with scope("token_embd"):
+            x = embedding(table, ids)
+            if self.style.scaled_embedding:
+                x = x * math.sqrt(hyper.width)
+        if self.style.learned_positions:
+            with scope("position_embd"):
+                x = x + self._positions(ids.shape[1])
+        return x
+
+    def _positions(self, tokens: int) -> Tensor:
+        """Returns the vectors of the tokens' positions, (tokens, width)."""
+        hyper, at = self.hyper, self.text.positions
+        table = self.weights.take("position_embd.weight", (hyper.context, hyper.width))
+        return table[:tokens] if at is None else gather(table, at)
+
+    def _layer(self, layer: int, x: Tensor) -> Tensor:
+        for norms, part in (
+            (self.style.attention_norms, self._attention),
+            (self.style.feed_forward_norms, self._feed_forward),
+        ):
+            made = part(layer, self._norm(x, f"blk.{layer}.{norms.before}") if norms.before else x)
+            x = add(x, self._norm(made, f"blk.{layer}.{norms.after}") if norms.after else made)
+        return x
+
+    # -- attention -------------------------------------------------------------------------------
+
+    def _attention(self, layer: int, x: Tensor) -> Tensor:
+        hyper, window = self.hyper, self._window(layer)
+        q, k, v = self._queries_keys_values(layer, x)
+        if not self.style.learned_positions:
+            q, k = (self._turned(each, window > 0) for each in (q, k))
+        how = {"scale": self._scale(layer), "softcap": hyper.softcap}
+        seen = transpose(self.text.attend(layer, q, k, v, window=window, **how), (0, 2, 1, 3))
+        joined = reshape(seen, (*x.shape[:2], hyper.heads[layer] * hyper.value_length))
         return self._product(joined, f"blk.{layer}.attn_output", hyper.width)
 
-    def _heads(self, layer: int, x: Tensor, which: str, heads: int, size: int) -> Tensor:
-        """Returns queries, keys or values as (b, heads, n, size)."""
-        name = f"blk.{layer}.attn_{which}"
-        flat = self._product(x, name, heads * size, biased=self.style.biases)
-        apart = reshape(flat, (*x.shape[:2], heads, size))
-        if self.style.head_norms and which != "v":
-            apart = self._norm(apart, f"{name}_norm")
-        return transpose(apart, (0, 2, 1, 3))
+    def _window(self, layer: int) -> int:
+        every = self.style.full_every
+        return 0 if every and (layer + 1) % every == 0 else self.hyper.window
 
-    def _turned(self, x: Tensor) -> Tensor:
-        cos, sin = self.angles
+    def _scale(self, layer: int) -> float:
+        hyper = self.hyper
+        by_width = hyper.layers == self.style.scale_by_width
+        size = hyper.width / hyper.heads[layer] if by_width else hyper.key_length
+        return hyper.scale or 1 / math.sqrt(size)
+
+    def _queries_keys_values(self, layer: int, x: Tensor) -> tuple[Tensor, ...]:
+        """Returns each as (b, heads, n, size)."""
+        hyper, name = self.hyper, f"blk.{layer}.attn_"
+        heads, shared = hyper.heads[layer], hyper.kv_heads[layer]
+        shapes = {
+            "q": (heads, hyper.key_length),
+            "k": (shared, hyper.key_length),
+            "v": (shared, hyper.value_length),
+        }
+        sizes = [count * size for count, size in shapes.values()]
+        if "attn_qkv" in self.style.joined:
+            flat = split(self._product(x, f"{name}qkv", sum(sizes)), sizes, -1)
+        else:
+            flat = tuple(
+                self._product(x, name + which, size)
+                for which, size in zip(shapes, sizes, strict=True)
+            )
+        out = []
+        for which, part in zip(shapes, flat, strict=True):
+            apart = reshape(part, (*x.shape[:2], *shapes[which]))
+            if self.style.head_norms and which != "v":
+                apart = self._norm(apart, f"{name}{which}_norm")
+            out.append(transpose(apart, (0, 2, 1, 3)))
+        return tuple(out)
+
+    def _turned(self, x: Tensor, windowed: bool) -> Tensor:
+        if windowed not in self.angles:
+            self.angles[windowed] = self._angles(windowed)
+        cos, sin = self.angles[windowed]
         dims = self.hyper.rope.dims
         return rotary_embedding(x, cos, sin, interleaved=self.style.interleaved, rotary_dim=dims)
 
-    def _feed_forward(self, layer: int, x: Tensor) -> Tensor:
-        inner, name = self.hyper.feed_forward[layer], f"blk.{layer}.ffn"
-        gate = silu(self._product(x, f"{name}_gate", inner))
-        up = self._product(x, f"{name}_up", inner)
-        return self._product(gate * up, f"{name}_down", self.hyper.width)
-
-    def _product(self, x: Tensor, name: str, size: int, biased: bool = False) -> Tensor:
-        """Returns x times a weight, plus its bias where the file has one. biased: it must."""
-        weight = self.weights.take(f"{name}.weight", (size, x.shape[-1]))
-        biased = biased or f"{name}.bias" in self.weights
-        shift = self.weights.take(f"{name}.bias", (size,)) if biased else None
-        return linear(x, weight, shift)
-
-    def _norm(self, x: Tensor, name: str) -> Tensor:
-        scale = self.weights.take(f"{name}.weight", (x.shape[-1],))
-        return rms_norm(x, scale, eps=self.hyper.eps)
-
-    def _angles(self) -> tuple[Tensor, Tensor]:
-        """Returns cos and sin of the angles of all tokens."""
+    def _angles(self, windowed: bool) -> tuple[Tensor, Tensor]:
+        """Returns cos and sin of the angles of all tokens, in layers with a window or without."""
+        rope, length = self.hyper.rope, self.text.length
+        if windowed and (base := rope.window_base or self.style.window_base):
+            rope = replace(rope, base=base, scaling="none", factor=1.0)
         slowed = None
         if "rope_freqs.weight" in self.weights:
-            half = (self.hyper.rope.dims // 2,)
-            slowed = self.weights.take("rope_freqs.weight", half).data
-        cos, sin = map(constant, angle_tables(self.hyper, slowed, self.text.length))
+            slowed = self._slowed("rope_freqs.weight")
+        elif "rope_factors_long.weight" in self.weights:
+            short, long = map(self._slowed, (f"rope_factors_{w}.weight" for w in ("short", "long")))
+            slowed = long if length > rope.original else short
+        cos, sin = map(constant, angle_tables(self.hyper, rope, slowed, length))
         positions = self.text.positions
         if positions is None:
             return cos, sin
         return gather(cos, positions), gather(sin, positions)
+
+    def _slowed(self, name: str) -> NDArray:
+        """Returns what the speed of each pair is divided by."""
+        found = np.asarray(self.weights.take(name, (self.hyper.rope.dims // 2,)).data)
+        if not (found > 0).all():
+            raise ModelFormatError(f"[gguf] tensor {name!r}: expected numbers over 0")
+        return found
+
+    # -- feed forward, products, norms -----------------------------------------------------------
+
+    def _feed_forward(self, layer: int, x: Tensor) -> Tensor:
+        inner, name = self.hyper.feed_forward[layer], f"blk.{layer}.ffn"
+        activation, gated = self.style.activation, self.style.gated
+        if "ffn_up" in self.style.joined:
+            gate, up = split(self._product(x, f"{name}_up", 2 * inner), 2, -1)
+            between = activation(gate) * up
+        elif gated:
+            gate = activation(self._product(x, f"{name}_gate", inner))
+            between = gate * self._product(x, f"{name}_up", inner)
+        else:
+            between = activation(self._product(x, f"{name}_up", inner))
+        return self._product(between, f"{name}_down", self.hyper.width)
+
+    def _product(self, x: Tensor, name: str, size: int) -> Tensor:
+        """Returns x times a weight, plus its bias where the file has one or must."""
+        weight = self.weights.take(f"{name}.weight", (size, x.shape[-1]))
+        biased = name.rpartition(".")[2] in self.style.biases or f"{name}.bias" in self.weights
+        shift = self.weights.take(f"{name}.bias", (size,)) if biased else None
+        return linear(x, weight, shift)
+
+    def _norm(self, x: Tensor, name: str) -> Tensor:
+        size, eps = x.shape[-1:], self.hyper.eps
+        scale = self.weights.take(f"{name}.weight", size)
+        if self.style.layer_norms:
+            return layer_norm(x, scale, self.weights.take(f"{name}.bias", size), eps=eps)
+        return rms_norm(x, scale, eps=eps)

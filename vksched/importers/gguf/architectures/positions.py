@@ -6,10 +6,12 @@ import numpy as np
 
 from ....errors import ModelFormatError
 from ....types import NDArray
-from ..hyper import Hyper
+from ..hyper import Hyper, Rope
 
 
-def angle_tables(hyper: Hyper, slowed: NDArray | None, length: int) -> tuple[NDArray, NDArray]:
+def angle_tables(
+    hyper: Hyper, rope: Rope, slowed: NDArray | None, length: int
+) -> tuple[NDArray, NDArray]:
     """Returns cos and sin of the angles at positions 0, 1, ..., each (length, dims / 2).
 
     slowed: what the speed of each pair is divided by, as Llama 3.1 has it in its file.
@@ -17,7 +19,6 @@ def angle_tables(hyper: Hyper, slowed: NDArray | None, length: int) -> tuple[NDA
     Raises:
         ModelFormatError: positions are scaled in a way that is not known.
     """
-    rope = hyper.rope
     if rope.scaling not in ("none", "linear") or rope.dims % 2:
         raise ModelFormatError(
             f"[gguf] key '{hyper.architecture}.rope.scaling.type': expected none or linear with an "
@@ -27,8 +28,7 @@ def angle_tables(hyper: Hyper, slowed: NDArray | None, length: int) -> tuple[NDA
     if rope.scaling == "linear":
         rates /= rope.factor
     if slowed is not None:
-        if not (slowed > 0).all():
-            raise ModelFormatError("[gguf] tensor 'rope_freqs.weight': expected numbers over 0")
         rates /= slowed
     angles = np.arange(length, dtype=np.float64)[:, None] * rates
-    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    cos, sin = (rope.attention_factor * turn(angles) for turn in (np.cos, np.sin))
+    return cos.astype(np.float32), sin.astype(np.float32)

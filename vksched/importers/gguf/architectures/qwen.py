@@ -7,5 +7,5 @@ from __future__ import annotations
 
 from .decoder import Decoder
 
-QWEN2 = Decoder(interleaved=False, biases=True)
-QWEN3 = Decoder(interleaved=False, head_norms=True)
+QWEN2 = Decoder(biases=("attn_q", "attn_k", "attn_v"))
+QWEN3 = Decoder(head_norms=True)

@@ -1,0 +1,66 @@
+"""Tiny language models with the logits that the package `transformers` has for them.
+
+`export.py` wrote `golden/*.json`: the settings of a model, its tensors, a text, and the logits of
+it. Weights are made from the names of tensors, so none are stored. `convert.py` writes them as a
+GGUF file.
+
+    golden = load("gemma2")
+    write(golden, path)
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vksched.types import NDArray
+
+FOLDER = Path(__file__).parent / "golden"
+NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
+
+
+@dataclass(frozen=True)
+class Golden:
+    """architecture: as GGUF files name it. config: as transformers has it. ids: (n,) tokens.
+    wanted: (n, vocabulary) logits, or (n, width) hidden states of an encoder.
+    """
+
+    name: str
+    architecture: str
+    config: dict[str, Any]
+    tensors: dict[str, tuple[int, ...]]
+    ids: NDArray
+    wanted: NDArray
+
+    def weights(self) -> dict[str, NDArray]:
+        """Returns the weights as transformers has them."""
+        return {name: values(name, shape) for name, shape in self.tensors.items()}
+
+
+def load(name: str) -> Golden:
+    """Returns a model by its name in the folder."""
+    kept = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
+    return Golden(
+        name,
+        kept["architecture"],
+        kept["config"],
+        {tensor: tuple(shape) for tensor, shape in kept["tensors"].items()},
+        np.array(kept["ids"], np.int32),
+        np.array([row.split() for row in kept["wanted"]], np.float32),
+    )
+
+
+def values(name: str, shape: tuple[int, ...]) -> NDArray:
+    """Returns the weights of a tensor: what a counter gives that its name is the key of."""
+    raw = np.random.Philox(key=zlib.crc32(name.encode())).random_raw(math.prod(shape))
+    even = ((raw >> np.uint64(40)) / 2.0**23 - 1).astype(np.float32).reshape(shape)
+    if len(shape) == 1:
+        return 0.4 * even if name.endswith("bias") else 1 + 0.4 * even
+    # Embeddings are of about 1, and so is what a product makes of them.
+    return 1.7 * even if "emb" in name or "wte" in name else even * 2 / math.sqrt(min(shape[-2:]))

@@ -1,0 +1,119 @@
+"""Writes a model of `transformers` as a GGUF file: what converters do, for the tests' tiny models.
+
+The names of tensors are those of the package `gguf`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from gguf_files import Draft, Type, ValueType
+
+from vksched.types import NDArray
+
+from . import Golden
+
+Settings = Mapping[str, Any]
+KEYS = {
+    "block_count": ("num_hidden_layers", "n_layer"),
+    "context_length": ("max_position_embeddings", "n_positions"),
+    "embedding_length": ("hidden_size", "n_embd"),
+    "attention.head_count": ("num_attention_heads", "n_head"),
+    "attention.head_count_kv": ("num_key_value_heads",),
+    "attention.key_length": ("head_dim",),
+    "attention.value_length": ("head_dim",),
+    "attention.layer_norm_rms_epsilon": ("rms_norm_eps",),
+    "attention.layer_norm_epsilon": ("layer_norm_epsilon", "layer_norm_eps"),
+    "attention.sliding_window": ("sliding_window",),
+    "attn_logit_softcapping": ("attn_logit_softcapping",),
+    "final_logit_softcapping": ("final_logit_softcapping",),
+    "feed_forward_length": ("intermediate_size", "n_inner"),
+    "rope.freq_base": ("rope_theta",),
+    "vocab_size": ("vocab_size",),
+}
+"""Of the file, and what they are called in settings."""
+GEMMA_NORM = re.compile(r"norm\.weight$")
+TURNED = re.compile(r"self_attn\.([qk])_proj\.(weight|bias)$")
+TRANSPOSED = re.compile(r"(c_attn|c_proj|c_fc)\.weight$")
+
+
+def write(golden: Golden, path: Path) -> None:
+    """Writes a model with its weights in float32."""
+    writer = gguf.GGUFWriter(path, golden.architecture)
+    for key, value in _keys(golden.architecture, golden.config):
+        add = writer.add_float32 if isinstance(value, float) else writer.add_uint32
+        add(key, value)
+    for name, array in _tensors(golden):
+        writer.add_tensor(name, array)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def draft(golden: Golden) -> Draft:
+    """Returns the same file in its parts, for tests that change them."""
+    made = Draft().with_key("general.architecture", ValueType.STRING, golden.architecture)
+    for key, value in _keys(golden.architecture, golden.config):
+        kind = ValueType.FLOAT32 if isinstance(value, float) else ValueType.UINT32
+        made = made.with_key(key, kind, value)
+    for name, array in _tensors(golden):
+        made = made.with_tensor(name, array.shape, Type.F32, array.tobytes())
+    return made
+
+
+def _keys(architecture: str, config: Settings) -> Iterator[tuple[str, Any]]:
+    for key, names in KEYS.items():
+        found = next((config[name] for name in names if config.get(name) is not None), None)
+        if found is not None:
+            yield f"{architecture}.{key}", found
+    scaling = config.get("rope_scaling") or {}
+    if "long_factor" in scaling:
+        original = config["original_max_position_embeddings"]
+        longer = np.log(config["max_position_embeddings"] / original)
+        yield f"{architecture}.rope.scaling.original_context_length", original
+        factor = float(np.sqrt(1 + longer / np.log(original)))
+        yield f"{architecture}.rope.scaling.attn_factor", factor
+
+
+def _tensors(golden: Golden) -> Iterator[tuple[str, NDArray]]:
+    """Yields the tensors of the file."""
+    config, layers = golden.config, golden.config.get("num_hidden_layers") or 0
+    layers = layers or golden.config["n_layer"]
+    arch = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}[golden.architecture]
+    names = gguf.get_tensor_name_map(arch, layers)
+    for name, array in golden.weights().items():
+        found = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert found is not None, name
+        if not found.endswith((".weight", ".bias")):
+            found += ".weight"
+        yield found, np.ascontiguousarray(_turned(golden, name, array))
+    for which in ("long", "short"):
+        if factors := (config.get("rope_scaling") or {}).get(f"{which}_factor"):
+            yield f"rope_factors_{which}.weight", np.array(factors, np.float32)
+
+
+def _turned(golden: Golden, name: str, array: NDArray) -> NDArray:
+    """Returns a tensor as files have it, where it is another than in transformers."""
+    architecture, config = golden.architecture, golden.config
+    if architecture == "llama" and (found := TURNED.search(name)):
+        key = "num_attention_heads" if found[1] == "q" else "num_key_value_heads"
+        return interleave(array, config[key])
+    if architecture.startswith("gemma") and GEMMA_NORM.search(name):
+        return array + 1
+    if architecture == "gpt2" and TRANSPOSED.search(name):
+        return array.T
+    return array
+
+
+def interleave(array: NDArray, heads: int) -> NDArray:
+    """Returns rows of which those that positions turn as a pair lie beside each other, not half of
+    a head apart.
+    """
+    apart = array.reshape(heads, 2, -1, *array.shape[1:])
+    return apart.swapaxes(1, 2).reshape(array.shape)

@@ -1,0 +1,104 @@
+"""Logits of tiny models of each architecture equal those of the package `transformers`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import language
+import numpy as np
+import pytest
+from conftest import Scheds
+from gguf_files import Draft
+from language.convert import draft, write
+
+import vksched as vs
+from vksched.errors import ModelFormatError
+from vksched.importers.gguf.model import LanguageModel
+from vksched.types import NDArray
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+
+
+def made(golden: language.Golden, folder: Path) -> LanguageModel:
+    path = folder / "tiny.gguf"
+    write(golden, path)
+    model = vs.load(path)
+    assert isinstance(model, LanguageModel)
+    return model
+
+
+def whole(sched: vs.Scheduler, model: LanguageModel, ids: NDArray) -> NDArray:
+    """Returns the logits of a text that is given at once, among others."""
+    texts = np.stack([(ids + 5) % model.hyper.vocabulary, ids])
+    run = sched.compile(model.logits(vs.input("ids", texts.shape, "int32")))
+    return np.asarray(run(ids=texts)[1])
+
+
+def in_steps(sched: vs.Scheduler, model: LanguageModel, ids: NDArray) -> NDArray:
+    """Returns the logits that steps of several sizes end with, by position."""
+    cache, runs = model.cache(len(ids) + 3), {}
+    for size in (1, 8):
+        step = model.step(cache, size)
+        runs[size] = sched.compile(step.logits, updates=step.updates)
+    out = np.full((len(ids), model.hyper.vocabulary), np.nan, np.float32)
+    start = 0
+    for size, count in ((8, 5), (1, 1), (8, 7), *((1, 1),) * (len(ids) - 13)):
+        given = np.zeros((1, size), np.int32)
+        given[0, :count] = ids[start : start + count]
+        start += count
+        out[start - 1] = runs[size](ids=given, start=start - count, count=count)[0]
+    return out
+
+
+def compare(name: str, sched: vs.Scheduler, folder: Path) -> None:
+    golden = language.load(name)
+    model = made(golden, folder)
+    assert golden.wanted.std() > 0.5
+    np.testing.assert_allclose(whole(sched, model, golden.ids), golden.wanted, **CLOSE)
+    ends = in_steps(sched, model, golden.ids)
+    known = ~np.isnan(ends[:, 0])
+    assert known.sum() == len(golden.ids) - 10
+    np.testing.assert_allclose(ends[known], golden.wanted[known], **CLOSE)
+
+
+@pytest.mark.parametrize("name", language.NAMES)
+def test_logits_equal_those_of_transformers(name: str, tmp_path: Path) -> None:
+    with vs.Scheduler(["cpu"]) as sched:
+        compare(name, sched, tmp_path)
+
+
+@pytest.mark.fewer_sets
+@pytest.mark.parametrize("name", ["gemma2", "phi3_long", "gpt2"])
+def test_so_they_do_on_devices(name: str, scheds: Scheds, tmp_path: Path) -> None:
+    compare(name, scheds[0], tmp_path)
+
+
+# What is refused
+
+
+def without(draft: Draft, *names: str) -> Draft:
+    """Returns a file without some keys or tensors."""
+    keys = tuple(key for key in draft.keys if key.name not in names)
+    return replace(draft, keys=keys, infos=tuple(i for i in draft.infos if i.name not in names))
+
+
+@pytest.mark.parametrize(
+    ("name", "missing", "parts"),
+    [
+        ("gemma2", "gemma2.attn_logit_softcapping", ("'gemma2.attn_logit_softcapping'", "none")),
+        ("gemma2", "blk.1.post_ffw_norm.weight", ("'blk.1.post_ffw_norm.weight' of shape (32,)",)),
+        ("gemma3", "blk.0.attn_k_norm.weight", ("'blk.0.attn_k_norm.weight' of shape (16,)",)),
+        ("phi3", "blk.0.attn_qkv.weight", ("'blk.0.attn_qkv.weight' of shape (64, 32), got none",)),
+        ("phi3_long", "rope_factors_short.weight", ("'rope_factors_short.weight' of shape (4,)",)),
+        ("gpt2", "blk.0.ffn_up.bias", ("'blk.0.ffn_up.bias' of shape (48,), got none",)),
+        ("gpt2", "position_embd.weight", ("'position_embd.weight' of shape (64, 32)",)),
+    ],
+)
+def test_what_a_file_lacks_is_named(name: str, missing: str, parts: tuple[str, ...]) -> None:
+    model = vs.load(without(draft(language.load(name)), missing).packed())
+    assert isinstance(model, LanguageModel)
+    with pytest.raises(ModelFormatError) as caught:
+        model.logits(vs.input("ids", (1, 4), "int32"))
+    for part in ("[gguf] ", *parts):
+        assert part in str(caught.value)

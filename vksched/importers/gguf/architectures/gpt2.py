@@ -1,0 +1,17 @@
+"""GPT 2: layer norms, biases everywhere, learned positions, and no gate.
+
+Source: Radford et al., Language Models are Unsupervised Multitask Learners, 2019
+"""
+
+from __future__ import annotations
+
+from .decoder import GELU_TANH, Decoder
+
+GPT2 = Decoder(
+    learned_positions=True,
+    biases=("attn_qkv", "attn_output", "ffn_up", "ffn_down"),
+    layer_norms=True,
+    activation=GELU_TANH,
+    gated=False,
+    joined=("attn_qkv",),
+)

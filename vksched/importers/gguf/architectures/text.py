@@ -1,0 +1,67 @@
+"""Text: what the tokens of a call belong to, and so what each of them sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from ....ops import attention
+from ....ops.core.tensor import Tensor
+
+
+class Text(Protocol):
+    """The text that the tokens of a call belong to.
+
+    length: of the text at most. positions: of the tokens in it, (n,); None: 0, 1, ... last: whose
+    logits are wanted, as an index of the tokens; None: those of all.
+    """
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def positions(self) -> Tensor | None: ...
+
+    @property
+    def last(self) -> Tensor | None: ...
+
+    def attend(
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        scale: float,
+        softcap: float = 0.0,
+        window: int = 0,
+    ) -> Tensor:
+        """Returns the attention of a layer. q: (b, heads, n, d), k, v: (b, kv_heads, n, d), turned
+        by position -> (b, heads, n, d).
+
+        scale, softcap: as in `vs.attention`. window: a token sees so many, itself among them; 0:
+        all.
+        """
+
+
+@dataclass(frozen=True)
+class WholeText:
+    """A text that is given from its first token on. Each token sees itself and those before it."""
+
+    length: int
+    positions: None = None
+    last: None = None
+
+    def attend(
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        scale: float,
+        softcap: float = 0.0,
+        window: int = 0,
+    ) -> Tensor:
+        sides = window - 1 if window else None, None
+        return attention(q, k, v, causal=True, window=sides, scale=scale, softcap=softcap)
