@@ -69,7 +69,7 @@ def test_logits_equal_those_of_transformers(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.fewer_sets
-@pytest.mark.parametrize("name", ["gemma2", "phi3_long", "gpt2"])
+@pytest.mark.parametrize("name", ["gemma2", "phi3_long", "gpt2", "qwen2moe"])
 def test_so_they_do_on_devices(name: str, scheds: Scheds, tmp_path: Path) -> None:
     compare(name, scheds[0], tmp_path)
 
@@ -92,6 +92,9 @@ def without(draft: Draft, *names: str) -> Draft:
         ("phi3", "blk.0.attn_qkv.weight", ("'blk.0.attn_qkv.weight' of shape (64, 32), got none",)),
         ("phi3_long", "rope_factors_short.weight", ("'rope_factors_short.weight' of shape (4,)",)),
         ("gpt2", "blk.0.ffn_up.bias", ("'blk.0.ffn_up.bias' of shape (48,), got none",)),
+        ("qwen3moe", "blk.1.ffn_down_exps.weight", ("'blk.1.ffn_down_exps.weight' of shape (8, ",)),
+        ("qwen3moe", "qwen3moe.expert_used_count", ("'qwen3moe.expert_used_count'",)),
+        ("qwen2moe", "blk.0.ffn_gate_inp_shexp.weight", ("'blk.0.ffn_gate_inp_shexp.weight'",)),
         ("gpt2", "position_embd.weight", ("'position_embd.weight' of shape (64, 32)",)),
     ],
 )

@@ -32,11 +32,16 @@ KEYS = {
     "attention.sliding_window": ("sliding_window",),
     "attn_logit_softcapping": ("attn_logit_softcapping",),
     "final_logit_softcapping": ("final_logit_softcapping",),
+    "expert_count": ("num_experts", "num_local_experts"),
+    "expert_used_count": ("num_experts_per_tok",),
+    "expert_feed_forward_length": ("moe_intermediate_size",),
+    "expert_shared_feed_forward_length": ("shared_expert_intermediate_size",),
     "feed_forward_length": ("intermediate_size", "n_inner"),
     "rope.freq_base": ("rope_theta",),
     "vocab_size": ("vocab_size",),
 }
 """Of the file, and what they are called in settings."""
+EXPERT = re.compile(r"\.experts\.(\d+)\.")
 GEMMA_NORM = re.compile(r"norm\.weight$")
 TURNED = re.compile(r"self_attn\.([qk])_proj\.(weight|bias)$")
 TRANSPOSED = re.compile(r"(c_attn|c_proj|c_fc)\.weight$")
@@ -87,7 +92,7 @@ def _tensors(golden: Golden) -> Iterator[tuple[str, NDArray]]:
     layers = layers or golden.config["n_layer"]
     arch = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}[golden.architecture]
     names = gguf.get_tensor_name_map(arch, layers)
-    for name, array in golden.weights().items():
+    for name, array in _stacked(golden.weights()).items():
         found = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert found is not None, name
         if not found.endswith((".weight", ".bias")):
@@ -96,6 +101,18 @@ def _tensors(golden: Golden) -> Iterator[tuple[str, NDArray]]:
     for which in ("long", "short"):
         if factors := (config.get("rope_scaling") or {}).get(f"{which}_factor"):
             yield f"rope_factors_{which}.weight", np.array(factors, np.float32)
+
+
+def _stacked(weights: Mapping[str, NDArray]) -> dict[str, NDArray]:
+    """Returns weights with those of a layer's experts as one."""
+    out: dict[str, NDArray] = {}
+    several: dict[str, list[NDArray]] = {}
+    for name, array in weights.items():
+        if (found := EXPERT.search(name)) is None:
+            out[name] = array
+        else:
+            several.setdefault(name.replace(found[0], ".experts."), []).append(array)
+    return out | {name: np.stack(arrays) for name, arrays in several.items()}
 
 
 def _turned(golden: Golden, name: str, array: NDArray) -> NDArray:
@@ -108,7 +125,7 @@ def _turned(golden: Golden, name: str, array: NDArray) -> NDArray:
         return array + 1
     if architecture == "gpt2" and TRANSPOSED.search(name):
         return array.T
-    return array
+    return array[0] if name.endswith("shared_expert_gate.weight") else array
 
 
 def interleave(array: NDArray, heads: int) -> NDArray:

@@ -58,6 +58,8 @@ FACTORS = {
 PHI = {"pad_token_id": 0, "original_max_position_embeddings": 24}
 GPT = {"vocab_size": 37, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "n_inner": 48}
 
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+
 RECIPES = {
     "llama": Recipe("llama", "Llama"),
     "llama_window": Recipe("llama", "Mistral", {"sliding_window": WINDOW}),
@@ -72,6 +74,9 @@ RECIPES = {
     "phi3": Recipe("phi3", "Phi3", {**PHI, "sliding_window": WINDOW}),
     "phi3_short": Recipe("phi3", "Phi3", {**PHI, "rope_scaling": FACTORS}),
     "phi3_long": Recipe("phi3", "Phi3", {**PHI, "rope_scaling": FACTORS}, tokens=30),
+    "llama_experts": Recipe("llama", "Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen2moe": Recipe("qwen2moe", "Qwen2Moe", {**EXPERTS, "shared_expert_intermediate_size": 40}),
+    "qwen3moe": Recipe("qwen3moe", "Qwen3Moe", {**EXPERTS, "head_dim": 16, "norm_topk_prob": True}),
     "gpt2": Recipe("gpt2", "GPT2", {"layer_norm_epsilon": 1e-5}, common=GPT),
 }
 

@@ -44,7 +44,8 @@ class Hyper:
     """width: of the hidden state. heads, kv_heads, feed_forward: for each layer. eps: of norms.
     window: so many keys are seen, 0 where all are. scale: of scores, 0 where it follows from the
     size of heads. softcap, output_softcap: of scores and of logits, 0 where they have none.
-    experts: of each layer, `experts_used` at a time; 0 where layers have none.
+    experts: of each layer, `experts_used` at a time; 0 where layers have none. expert_inner: the
+    size between their products; shared_inner: that of one which all tokens have.
     """
 
     architecture: str
@@ -65,6 +66,8 @@ class Hyper:
     output_softcap: float
     experts: int
     experts_used: int
+    expert_inner: int
+    shared_inner: int
 
 
 def architecture_of(file: GgufFile) -> str:
@@ -94,6 +97,8 @@ def read_hyper(file: GgufFile) -> Hyper:
     heads = keys.per_layer("attention.head_count", layers)
     head_width = width // max(1, *heads)
     key_length = keys.whole("attention.key_length", head_width)
+    feed_forward = keys.per_layer("feed_forward_length", layers, (0,) * layers)
+    experts = keys.whole("expert_count", 0, least=0)
     eps = "attention.layer_norm_rms_epsilon"
     return Hyper(
         architecture=keys.architecture,
@@ -105,15 +110,17 @@ def read_hyper(file: GgufFile) -> Hyper:
         kv_heads=keys.per_layer("attention.head_count_kv", layers, heads),
         key_length=key_length,
         value_length=keys.whole("attention.value_length", head_width),
-        feed_forward=keys.per_layer("feed_forward_length", layers, (0,) * layers),
+        feed_forward=feed_forward,
         eps=keys.real(eps if keys.has(eps) else "attention.layer_norm_epsilon"),
         rope=_read_rope(keys, key_length),
         window=keys.whole("attention.sliding_window", 0, least=0),
         scale=keys.real("attention.scale", 0.0),
         softcap=keys.real("attn_logit_softcapping", 0.0),
         output_softcap=keys.real("final_logit_softcapping", 0.0),
-        experts=keys.whole("expert_count", 0, least=0),
-        experts_used=keys.whole("expert_used_count", 0, least=0),
+        experts=experts,
+        experts_used=keys.whole("expert_used_count", most=experts) if experts else 0,
+        expert_inner=keys.whole("expert_feed_forward_length", max(feed_forward), least=0),
+        shared_inner=keys.whole("expert_shared_feed_forward_length", 0, least=0),
     )
 
 

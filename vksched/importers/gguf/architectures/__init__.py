@@ -10,12 +10,14 @@ from .gemma import GEMMA2, GEMMA3
 from .gpt2 import GPT2
 from .llama import LLAMA
 from .phi import PHI3
-from .qwen import QWEN2, QWEN3
+from .qwen import QWEN2, QWEN2_MOE, QWEN3
 
 KNOWN: Mapping[str, Decoder] = {
     "llama": LLAMA,
     "qwen2": QWEN2,
+    "qwen2moe": QWEN2_MOE,
     "qwen3": QWEN3,
+    "qwen3moe": QWEN3,
     "gemma2": GEMMA2,
     "gemma3": GEMMA3,
     "phi3": PHI3,

@@ -29,6 +29,7 @@ from ....ops import (
     reshape,
     rms_norm,
     rotary_embedding,
+    sigmoid,
     silu,
     split,
     tanh,
@@ -39,6 +40,7 @@ from ....ops.core.tensor import Tensor, constant
 from ....types import NDArray
 from ..hyper import EMBEDDING, Hyper
 from ..weights import Weights
+from .experts import Experts
 from .positions import angle_tables
 from .text import Text
 
@@ -72,6 +74,8 @@ class Decoder:
     file has a window; 0: all layers have it. window_base: the rotary base in layers with a window,
     where the file does not say; they are not scaled. 0: as in others.
     scale_by_width: models of so many layers scale scores by the width and heads, not by key_length.
+    renormed_experts: the weights of the experts that a token has sum to 1. shared_expert: one more
+    reads all tokens, by a gate of its own.
     """
 
     interleaved: bool = False
@@ -89,6 +93,8 @@ class Decoder:
     full_every: int = 0
     window_base: float = 0.0
     scale_by_width: int = 0
+    renormed_experts: bool = True
+    shared_expert: bool = False
 
     def logits(self, hyper: Hyper, weights: Weights, ids: Tensor, text: Text) -> Tensor:
         """Returns the logits of what follows each token, or the last one.
@@ -98,11 +104,6 @@ class Decoder:
         Raises:
             ModelFormatError: the file has other tensors than this architecture.
         """
-        if hyper.experts:
-            raise ModelFormatError(
-                f"[gguf] key '{hyper.architecture}.expert_count': expected 0, got {hyper.experts}: "
-                "layers of experts are not supported in this architecture"
-            )
         if self.capped and not (hyper.softcap and hyper.output_softcap):
             raise ModelFormatError(
                 f"[gguf] expected the keys '{hyper.architecture}.attn_logit_softcapping' and "
@@ -246,17 +247,41 @@ class _Call:
     # -- feed forward, products, norms -----------------------------------------------------------
 
     def _feed_forward(self, layer: int, x: Tensor) -> Tensor:
-        inner, name = self.hyper.feed_forward[layer], f"blk.{layer}.ffn"
-        activation, gated = self.style.activation, self.style.gated
+        name = f"blk.{layer}.ffn"
+        if f"{name}_gate_inp.weight" in self.weights:
+            return self._experts(name, x)
+        return self._gated(x, name, "", self.hyper.feed_forward[layer])
+
+    def _gated(self, x: Tensor, name: str, kind: str, inner: int) -> Tensor:
+        """Returns what products named after a kind make of x, as "blk.0.ffn_up_shexp"."""
+        activation = self.style.activation
         if "ffn_up" in self.style.joined:
-            gate, up = split(self._product(x, f"{name}_up", 2 * inner), 2, -1)
+            gate, up = split(self._product(x, f"{name}_up{kind}", 2 * inner), 2, -1)
             between = activation(gate) * up
-        elif gated:
-            gate = activation(self._product(x, f"{name}_gate", inner))
-            between = gate * self._product(x, f"{name}_up", inner)
+        elif self.style.gated:
+            gate = activation(self._product(x, f"{name}_gate{kind}", inner))
+            between = gate * self._product(x, f"{name}_up{kind}", inner)
         else:
-            between = activation(self._product(x, f"{name}_up", inner))
-        return self._product(between, f"{name}_down", self.hyper.width)
+            between = activation(self._product(x, f"{name}_up{kind}", inner))
+        return self._product(between, f"{name}_down{kind}", self.hyper.width)
+
+    def _experts(self, name: str, x: Tensor) -> Tensor:
+        hyper, style, width = self.hyper, self.style, self.hyper.width
+        count, inner = hyper.experts, hyper.expert_inner
+        gate, up = (
+            self.weights.take(f"{name}_{which}_exps.weight", (count, inner, width))
+            for which in ("gate", "up")
+        )
+        down = self.weights.take(f"{name}_down_exps.weight", (count, width, inner))
+        experts = Experts(
+            gate, up, down, hyper.experts_used, style.renormed_experts, style.activation
+        )
+        mixed = experts.mix(x, self._product(x, f"{name}_gate_inp", count))
+        if not style.shared_expert:
+            return mixed
+        opened = self.weights.take(f"{name}_gate_inp_shexp.weight", (width,))
+        shared = self._gated(x, name, "_shexp", hyper.shared_inner)
+        return mixed + shared * sigmoid(linear(x, reshape(opened, (1, width))))
 
     def _product(self, x: Tensor, name: str, size: int) -> Tensor:
         """Returns x times a weight, plus its bias where the file has one or must."""

@@ -1,4 +1,5 @@
-"""llama, and what is the same network under its name: Mistral, TinyLlama, SmolLM.
+"""llama, and what is the same network under its name: Mistral, TinyLlama, SmolLM, and Mixtral with
+its experts.
 
 Source: https://arxiv.org/abs/2302.13971
 """

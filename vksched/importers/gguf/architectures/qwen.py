@@ -1,11 +1,15 @@
-"""Qwen 2 and 2.5, with biases of queries, keys and values; Qwen 3, with norms of their heads.
+"""Qwen 2 and 2.5, with biases of queries, keys and values; Qwen 3, with norms of their heads. Both
+come with experts, too; in Qwen 2 one more of them reads all tokens.
 
 Sources: https://arxiv.org/abs/2407.10671, https://arxiv.org/abs/2505.09388
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .decoder import Decoder
 
 QWEN2 = Decoder(biases=("attn_q", "attn_k", "attn_v"))
+QWEN2_MOE = replace(QWEN2, renormed_experts=False, shared_expert=True)
 QWEN3 = Decoder(head_norms=True)

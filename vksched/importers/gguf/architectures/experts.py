@@ -1,0 +1,67 @@
+"""Layers of experts: each token is read by a few feed-forward parts of many, chosen by a product.
+
+x -> router -> the best of all experts, and their weights
+      |            '-- few tokens: the experts' matrices are picked, and read by no other token
+      '--------------- many: all experts read all tokens; the weight of what was not chosen is 0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ....ops import gather, matmul, reduce_sum, reshape, scatter_elements, softmax, topk, zeros
+from ....ops.core.tensor import Tensor
+
+PICKED_COSTS = 2
+"""So many times what one of all costs, as a picked matrix is written and read again."""
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The matrices of a layer.
+
+    gate, up: (experts, inner, width). down: (experts, width, inner). used: experts of a token.
+    renormed: their weights are divided by their sum.
+    """
+
+    gate: Tensor
+    up: Tensor
+    down: Tensor
+    used: int
+    renormed: bool
+    activation: Callable[[Tensor], Tensor]
+
+    def mix(self, x: Tensor, scores: Tensor) -> Tensor:
+        """Returns the weighted sum of what the chosen experts make of each token.
+
+        x: (b, n, width), scores: (b, n, experts) -> (b, n, width).
+        """
+        experts, _, width = self.gate.shape
+        rows = x.shape[0] * x.shape[1]
+        flat = reshape(x, (rows, width))
+        chances = reshape(softmax(scores), (rows, experts))
+        weights, chosen = topk(chances, self.used)
+        if self.renormed:
+            weights = weights / reduce_sum(weights, -1, keepdims=True)
+        few = PICKED_COSTS * rows * self.used <= experts
+        mixed = self._picked(flat, weights, chosen) if few else self._all(flat, weights, chosen)
+        return reshape(mixed, x.shape)
+
+    def _picked(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        """Each token is a row, times matrices of its own. (rows, width) -> (rows, width)."""
+        rows, width = x.shape
+        row = reshape(x, (rows, 1, 1, width))
+        gate, up = (
+            matmul(row, gather(table, chosen), transpose_b=True) for table in (self.gate, self.up)
+        )
+        made = matmul(self.activation(gate) * up, gather(self.down, chosen), transpose_b=True)
+        return reduce_sum(reshape(made, (rows, self.used, width)) * weights[:, :, None], 1)
+
+    def _all(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        """All tokens are a matrix, times that of each expert. (rows, width) -> (rows, width)."""
+        rows, experts = x.shape[0], self.gate.shape[0]
+        shares = scatter_elements(zeros((rows, experts)), chosen, weights, axis=-1)
+        gate, up = (matmul(x[None], table, transpose_b=True) for table in (self.gate, self.up))
+        made = matmul(self.activation(gate) * up, self.down, transpose_b=True)
+        return reduce_sum(made * shares.T[:, :, None], 0)
