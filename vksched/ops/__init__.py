@@ -156,6 +156,7 @@ from .moves.scatter import (
     scatter_elements,
     scatter_nd,
 )
+from .moves.write_rows import write_rows
 from .products.attention import (
     attention,
 )
@@ -483,6 +484,7 @@ __all__ = [
     "vecdot",
     "where",
     "widen",
+    "write_rows",
     "zeros",
     "zeros_like",
 ]

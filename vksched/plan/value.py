@@ -202,11 +202,34 @@ def commits(graph: Graph, nodes: Iterable[int], in_place: Collection[tuple[int, 
 def may_lie_over(graph: Graph, value: int, state: int) -> bool:
     """Whether a node may write its result where a state lies that it reads, or does not."""
     node = graph.nodes[value]
-    if not node.declaration.in_place or graph.words[value] != graph.words[state]:
+    how = node.declaration.in_place
+    if how is None or graph.words[value] != graph.words[state]:
         return False
-    read = [i for i in node.inputs if graph.root(i) == state]
+    read = [i for i, operand in enumerate(node.inputs) if graph.root(operand) == state]
+    if how.kept is not None and read != [how.kept]:
+        return False
     return all(
-        graph.nodes[i].type == node.type and graph.views.get(i, (state, 0))[1] == 0 for i in read
+        graph.nodes[i].type == node.type and graph.views.get(i, (state, 0))[1] == 0
+        for i in (node.inputs[position] for position in read)
+    )
+
+
+def numpy_may_write(graph: Graph, value: int, state: int, readers: Iterable[int]) -> bool:
+    """Whether numpy may change a state's array into its next value: that cannot fail, and nothing
+    that lives longer is a view of the array.
+
+    readers: the nodes that read the state. Only host kernels write what they make elsewhere.
+    """
+    how = graph.nodes[value].declaration.in_place
+    return (
+        how is not None
+        and how.write is not None
+        and all(
+            reader == value
+            or reader in graph.states
+            or graph.nodes[reader].declaration.host is not None
+            for reader in readers
+        )
     )
 
 

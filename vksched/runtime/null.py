@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
 
 from ..errors import DeviceError, DeviceLost, DeviceTimeout, PlanError
 from ..machine.links import Link
@@ -103,9 +104,14 @@ class _Later:
         self.written: dict[object, NDArray] = {}
 
     def view(self, key: object) -> NDArray:
-        return self._states.view(key)
+        return self.written.get(key, self._states.view(key))
 
     def write(self, key: object, array: NDArray) -> None:
+        self.written[key] = array
+
+    def change(self, key: object, write: Callable[[NDArray], None]) -> None:
+        array = self.view(key).copy()
+        write(array)
         self.written[key] = array
 
 

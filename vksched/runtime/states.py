@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import numpy as np
@@ -47,6 +47,8 @@ class HostValues(Protocol):
 
     def write(self, key: object, array: NDArray) -> None: ...
 
+    def change(self, key: object, write: Callable[[NDArray], None]) -> None: ...
+
 
 class HostStates:
     """States as numpy arrays, for the cpu and null devices."""
@@ -58,7 +60,7 @@ class HostStates:
         return key in self._arrays
 
     def add(self, items: Iterable[Item]) -> None:
-        self._arrays.update({key: np.array(array, copy=True) for key, array in items})
+        self._arrays.update({key: np.array(array, order="C") for key, array in items})
 
     def read(self, key: object) -> NDArray:
         return np.array(self._arrays[key], copy=True)
@@ -72,7 +74,13 @@ class HostStates:
         return self._arrays[key]
 
     def write(self, key: object, array: NDArray) -> None:
-        self._arrays[key] = np.array(array, copy=True)
+        self._arrays[key] = np.array(array, order="C")
+
+    def change(self, key: object, write: Callable[[NDArray], None]) -> None:
+        """Changes a state's array where it lies; the plan knows that nothing left is a view of it.
+        write: what cannot fail.
+        """
+        write(self._arrays[key])
 
     def remove(self, key: object) -> None:
         self._arrays.pop(key, None)

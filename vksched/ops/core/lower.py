@@ -189,7 +189,12 @@ def _lower_halves(kernel: Kernel, call: Call) -> Lowering:
         elif any(operand in dispatch.operands for dispatch in inner):
             before += _convert("half_unpack", operand, place[operand], type_.size, call.limits)
     inner = tuple(
-        replace(d, operands=tuple(place.get(o, o) for o in d.operands), barrier=d.barrier or not i)
+        replace(
+            d,
+            operands=tuple(place.get(o, o) for o in d.operands),
+            barrier=d.barrier or not i,
+            apart=False,  # unpacked, the two are never one place
+        )
         for i, d in enumerate(inner)
     )
     return Lowering((*before, *inner, *(replace(d, barrier=True) for d in after)), tuple(scratch))

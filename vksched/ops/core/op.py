@@ -54,6 +54,8 @@ class Dispatch:
     shifts: words added to the operands' offsets, for a dispatch that covers a part of its tensors.
     barrier: this dispatch reads what an earlier dispatch of the same node wrote, or writes where
         one read or wrote.
+    apart: it copies the operand that the op keeps (see `InPlace`) to the result; where the two are
+        one place it is left out.
     partial: its results are parts of sums, to which later dispatches add.
     steps: those of the chain or epilogue that the shader carries.
     """
@@ -65,6 +67,7 @@ class Dispatch:
     constants: tuple[tuple[str, int], ...] = ()
     shifts: tuple[int, ...] = ()
     barrier: bool = False
+    apart: bool = False
     partial: bool = False
     steps: Steps = Steps()
 
@@ -160,6 +163,21 @@ def elementwise_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: 
 
 
 @dataclass(frozen=True, slots=True)
+class InPlace:
+    """How the result of an op may lie where an operand does. Nothing of such an op can fail.
+
+    kept: the operand of which all that the op does not write stays as it is; no other one may lie
+        there. None: any operand of the result's shape, as each element of the result needs that
+        element alone of those, and kernels read it before they write.
+    write: (operands, attrs, array) -> None: how numpy writes the result into an array that holds
+        operand `kept`, without memory of its own. None: numpy cannot.
+    """
+
+    kept: int | None = None
+    write: Callable[[tuple[NDArray, ...], Attrs, NDArray], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Op:
     """One op, declared once.
 
@@ -195,10 +213,8 @@ class Op:
     """Declared by an importer for nodes of a file that no op of ours expresses; CPU only."""
     host: HostKernel | None = None
     """How the CPU backend runs it, where that can be better than the reference."""
-    in_place: bool = False
-    """Each element of the result needs that element alone of the operands of its shape, and kernels
-    read it before they write: the result may lie where such an operand does.
-    """
+    in_place: InPlace | None = None
+    """Whether the result may lie where an operand does."""
     gap: str = ""
     """Why no device but the CPU runs it; empty where there is a kernel or every call is a view."""
 

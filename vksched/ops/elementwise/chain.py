@@ -28,7 +28,19 @@ from ..core.attrs import Attrs, AttrValue
 from ..core.gradient import no_gradient
 from ..core.host import HostKernel, cut_elements
 from ..core.lower import infer
-from ..core.op import OUTPUT, REGISTERS, Call, Dispatch, Kernel, Op, Steps, Work, get_op, register
+from ..core.op import (
+    OUTPUT,
+    REGISTERS,
+    Call,
+    Dispatch,
+    InPlace,
+    Kernel,
+    Op,
+    Steps,
+    Work,
+    get_op,
+    register,
+)
 from ..core.quads import both_readings, launch_run, reading
 from ..core.sharding import no_sharding
 from ..core.strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
@@ -323,6 +335,6 @@ SHADERS = (
 HOST = HostKernel(_compute, cut_elements)
 
 _KERNEL = Kernel(SHADERS, _lower)
-register(Op("chain", _infer, _reference, _KERNEL, work=_work, host=HOST, in_place=True))
+register(Op("chain", _infer, _reference, _KERNEL, work=_work, host=HOST, in_place=InPlace()))
 no_gradient("is made by passes, behind gradients", "chain")
 no_sharding("is made by passes, of ops that were cut before", "chain")

@@ -25,7 +25,7 @@ from ...types import (
 )
 from ..core.attrs import Attrs, AttrValue
 from ..core.host import HostKernel, cut_elements
-from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, register
+from ..core.op import OUTPUT, Call, Dispatch, InPlace, Kernel, Op, register
 from ..core.quads import both_readings, can_take_quads, launch_lines, launch_run, reading
 from ..core.strides import broadcast_strides, collapse, pad
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
@@ -175,7 +175,7 @@ def declare_unary(
         PARAMETERS[op] = values_of
     host = HostKernel(run, cut_elements)
     seen = view if same else None
-    register(Op(op, infer, reference, kernel, view=seen, host=host, in_place=True))
+    register(Op(op, infer, reference, kernel, view=seen, host=host, in_place=InPlace()))
 
 
 def unary(op: str, x: TensorLike, name: str | None, **parameters: AttrValue) -> Tensor:
@@ -256,4 +256,4 @@ def declare_binary(
     )
     kernel = Kernel(both_readings(shaders), partial(_lower_binary, op))
     host = _host(compute)
-    register(Op(op, infer, reference, kernel, any_dtype=any_dtype, host=host, in_place=True))
+    register(Op(op, infer, reference, kernel, any_dtype=any_dtype, host=host, in_place=InPlace()))

@@ -22,7 +22,7 @@ from ...types import (
 )
 from ..core.attrs import Attrs, AttrValue
 from ..core.host import HostKernel, cut_elements, in_pieces
-from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, register
+from ..core.op import OUTPUT, Call, Dispatch, InPlace, Kernel, Op, register
 from ..core.quads import both_readings, can_take_quads, launch_lines, reading
 from ..core.strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor, binary, convert, register_method
@@ -303,7 +303,7 @@ register(
         _where_reference,
         _WHERE_KERNEL,
         host=in_pieces(_where_reference),
-        in_place=True,
+        in_place=InPlace(),
     )
 )
 
@@ -353,7 +353,7 @@ register(
         _addcmul_reference,
         _ADDCMUL_KERNEL,
         host=HostKernel(_addcmul_host, cut_elements),
-        in_place=True,
+        in_place=InPlace(),
     )
 )
 

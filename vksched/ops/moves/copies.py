@@ -68,11 +68,12 @@ def fill_words(operand: int, count: int, word: int, limits: Limits) -> Dispatch:
     return Dispatch(reading("fill", limits), (operand,), groups, push, constants)
 
 
-def copy_words(operand: int, call: Call) -> tuple[Dispatch, ...]:
-    """Copies an operand of the result's type to the result, word by word."""
+def copy_words(operand: int, call: Call, apart: bool = False) -> tuple[Dispatch, ...]:
+    """Copies an operand of the result's type to the result, word by word. apart: see `Dispatch`."""
     words = call.output.words
     if not words:
         return ()
     groups, constants = launch_run(-(-words // 4), call.limits)
     shader = reading("copy", call.limits)
-    return (Dispatch(shader, (operand, OUTPUT), groups, (("count", words),), constants),)
+    push = (("count", words),)
+    return (Dispatch(shader, (operand, OUTPUT), groups, push, constants, apart=apart),)

@@ -20,13 +20,14 @@ from ...types import INT32, numpy_dtype
 from ..core.attrs import AttrValue
 from ..core.gradient import Pull, Pulled, gradient, sum_to
 from ..core.tensor import Tensor, apply, as_tensor, constant
-from ..elementwise.binary import equal, mul
+from ..elementwise.binary import equal, greater_equal, less, logical_and, mul
 from ..elementwise.select import cast, where
-from .index import gather_elements, gather_nd, one_hot
+from .index import gather, gather_elements, gather_nd, one_hot
 from .layout import concat, expand, reshape, slice_, slice_ranges, transpose
 from .pad import pad
-from .rearrange import flip, roll, tril, triu
+from .rearrange import flip, moveaxis, roll, tril, triu
 from .scatter import scatter_elements, scatter_nd
+from .write_rows import write_rows
 
 
 def _full(shape: Sequence[int], value: int, dtype: str) -> Tensor:
@@ -164,6 +165,35 @@ def _one_hot(call: Pull) -> Pulled:
         for on in (0, 1)
     ]
     return None, concat([reshape(s, (1,)) for s in sums])
+
+
+# -- rows ----------------------------------------------------------------------------------------
+
+
+@gradient("write_rows")
+def _write_rows(call: Pull) -> Pulled:
+    """Rows that were left out have no gradient."""
+    (data, rows, start), g, axis = call.inputs, call.grad, call.attrs.as_int("axis")
+    size, many = data.shape[axis], rows.shape[axis]
+    kept = write_rows(g, _zeros(rows), start, axis)
+    if not size or not many:
+        return kept, _zeros(rows), None
+    numbers: dict[str, AttrValue] = {"start": 0, "step": 1, "dtype": INT32}
+    steps = apply("arange", (), {"shape": (many,), **numbers})
+    first = cast(start, INT32)
+    at = reshape(first, (-1, 1)) + steps
+    inside = logical_and(greater_equal(at, 0), less(at, size))
+    at = where(inside, at, 0)
+    if start.rank:
+        turned = gather_nd(moveaxis(g, axis, 1), reshape(at, (*at.shape, 1)), 1)
+        taken = moveaxis(turned, 1, axis)
+    else:
+        taken = gather(g, reshape(at, (many,)), axis)
+    shape = [1] * rows.rank
+    shape[axis] = many
+    if start.rank:
+        shape[0] = start.shape[0]
+    return kept, where(reshape(inside, shape), taken, as_tensor(0.0, like=g)), None
 
 
 # -- scatter -------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from . import index as index
 from . import pad as pad
 from . import rearrange as rearrange
 from . import scatter as scatter
+from . import write_rows as write_rows
 from .layout import slice_ranges
 
 
@@ -194,3 +195,12 @@ def _scatter_nd(call: Sharded) -> Iterable[Factor]:
     if call.attrs["reduction"] == "add":
         for axis in range(lead):
             yield Factor((TERMS, axis, axis), TERMS, indices.shape[axis])
+
+
+@sharding("write_rows")
+def _write_rows(call: Sharded) -> Iterable[Factor]:
+    (data, _, start), along = call.inputs, call.attrs.as_int("axis")
+    for axis, size in enumerate(data.shape):
+        if axis != along:
+            yield Factor((axis, axis, 0 if axis < start.rank else WHOLE), axis, size)
+    yield Factor((TERMS, TERMS, WHOLE), TERMS)

@@ -18,7 +18,7 @@ from typing import TypeVar
 from ...errors import PlanError
 from ...graph import Node
 from .. import cost
-from ..value import HOST, PlanValue, Span, Split, commits, may_lie_over, scratch_of
+from ..value import HOST, PlanValue, Span, Split, commits, may_lie_over, numpy_may_write, scratch_of
 from ..words import Owners, WordSet
 
 AnyPlan = TypeVar("AnyPlan", bound=PlanValue)
@@ -190,7 +190,7 @@ def _check_commit(plan: PlanValue, split: Split, is_complete: Callable[[int], bo
     others = [
         n
         for n in split.nodes
-        if n not in graph.states and (n in given or not graph.nodes[n].declaration.in_place)
+        if n not in graph.states and (n in given or graph.nodes[n].declaration.in_place is None)
     ]
     if others:
         raise _fail(f"split {split.id} writes states and runs {graph.nodes[others[0]].name}")
@@ -216,12 +216,25 @@ def _check_in_place(plan: PlanValue, split: Split) -> None:
         name = graph.nodes[value].name
         if value not in own or states_of.get(value) != [state]:
             raise _fail(f"{name} is written over {graph.nodes[state].name}, which is another's")
-        if split.device == plan.machine.cpu or not may_lie_over(graph, value, state):
+        if not may_lie_over(graph, value, state):
             raise _fail(f"{name} cannot be written over {graph.nodes[state].name}")
+        if split.device == plan.machine.cpu:
+            _check_written_by_numpy(plan, value, state, given)
         if plan.placements[state].device != split.device:
             raise _fail(f"{name} writes a state of another device")
         if value in given:
             raise _fail(f"{name} is given out, but lies where its state does")
+
+
+def _check_written_by_numpy(plan: PlanValue, value: int, state: int, given: set[int]) -> None:
+    """No view of the array of a state is left when numpy changes it."""
+    graph, cpu = plan.graph, plan.machine.cpu
+    readers = {n.id for n in graph.ops if state in map(graph.root, n.inputs)} - graph.views.keys()
+    if not numpy_may_write(graph, value, state, readers) or state in given:
+        raise _fail(f"numpy cannot write {graph.nodes[value].name} where its state lies")
+    for reader in readers:
+        if plan.placements[reader].device != cpu:
+            raise _fail(f"{graph.nodes[reader].name} may read {graph.nodes[state].name} too late")
 
 
 def _check_present(

@@ -4,12 +4,13 @@ Problem: a state keeps its old value until the run cannot fail any more, so its 
 elsewhere and is copied at the end: memory and time for all parameters and moments of a training.
 Method: the last nodes of an update, such as `w - rate * mean`, run in the split that writes states,
 which starts when all else is complete. There they may write over what they read, if nobody reads
-the old value after them.
+the old value after them. An op that changes a part of an operand writes no more than that part.
 
     run     ... -> gradient                       | wait for all
     commit  mean  = 0.9 mean + 0.1 gradient       in the memory of mean
             step  = rate mean                     in memory of its own, as it is no state's value
             w     = w - step                      in the memory of w
+            cache = cache with rows at start      these rows, in the memory of cache
 
 A value stays out of it if anybody else is to get it: the caller, the host's backup of the state, or
 another device; or if states need each other's old values; or if it is made of more than itself,
@@ -24,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..support import Support
-from ..value import may_lie_over
+from ..value import may_lie_over, numpy_may_write
 
 FEW_WORDS = 4096
 """So many words more may live until the end for a value that is written in place, without regard to
@@ -85,7 +86,7 @@ class _Able:
             here = self._device[state]
             if self._device.get(value) != here or not may_lie_over(graph, value, state):
                 continue
-            if self._may_move(value):
+            if self._may_move(value) or self._numpy_may_write(value, state):
                 found[value] = state
         return {value: state for value, state in found.items() if value not in several}
 
@@ -148,11 +149,20 @@ class _Able:
     def _may_move(self, node_id: int) -> bool:
         support, spec = self._support, self._support.machine.devices[self._device[node_id]]
         return (
-            support.graph.nodes[node_id].declaration.in_place
+            support.graph.nodes[node_id].declaration.in_place is not None
             and spec.kind != "cpu"  # where a copy cannot fail, and computing can
             and spec.sync == "split"
             and node_id not in self._given
             and self._in_host.keys().isdisjoint(support.operands[node_id])
+        )
+
+    def _numpy_may_write(self, value: int, state: int) -> bool:
+        support, here = self._support, self._device[value]
+        return (
+            support.machine.devices[here].kind == "cpu"
+            and self._given.isdisjoint((value, state))
+            and all(self._device[r] == here for r in support.readers[state])
+            and numpy_may_write(support.graph, value, state, support.readers[state])
         )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 
@@ -72,6 +73,11 @@ class _Gate:
         with self._lock:
             if self._open:
                 self._states.write(key, array)
+
+    def change(self, key: object, write: Callable[[NDArray], None]) -> None:
+        with self._lock:
+            if self._open:
+                self._states.change(key, write)
 
     def shut(self) -> None:
         with self._lock:

@@ -133,15 +133,33 @@ def run_split(
                 states.write(graph.keys[node.inputs[0]], values[node.inputs[1]])
             else:
                 operands = tuple([values[i] for i in node.inputs])
-                values[node_id] = evaluate(graph, node_id, operands)
-                del operands
                 if node_id in plan.in_place:
-                    state = graph.nodes[plan.in_place[node_id]]
-                    # it may be longer by elements that share its last word
-                    own = values[node_id].ravel()[: state.type.size]
-                    states.write(graph.keys[state.id], own.reshape(state.type.shape))
+                    values[node_id] = _next_value(plan, node, operands, states, evaluate)
+                else:
+                    values[node_id] = evaluate(graph, node_id, operands)
+                del operands
             for gone in dead.get(node_id, ()):
                 values.drop(gone)
+
+
+def _next_value(
+    plan: PlanValue,
+    node: Node,
+    operands: tuple[NDArray, ...],
+    states: HostValues,
+    evaluate: Evaluate,
+) -> NDArray:
+    """Gives a state its next value, which the plan has in its place, and returns that."""
+    how, state = node.declaration.in_place, plan.graph.nodes[plan.in_place[node.id]]
+    key = plan.graph.keys[state.id]
+    if how is not None and (write := how.write) is not None:
+        shape = node.type.shape
+        states.change(key, lambda array: write(operands, node.attrs, array.reshape(shape)))
+        return states.view(key).reshape(shape)
+    value = evaluate(plan.graph, node.id, operands)
+    # it may be longer by elements that share its last word
+    states.write(key, value.ravel()[: state.type.size].reshape(state.type.shape))
+    return value
 
 
 def last_uses(plan: PlanValue, device: int) -> dict[int, tuple[int, ...]]:

@@ -201,6 +201,8 @@ class Recorder:
         lowering, seconds = self._lower(node_id)
         each_s = seconds / max(1, len(lowering.dispatches))
         for position, dispatch in enumerate(lowering.dispatches):
+            if dispatch.apart and node_id in self._plan.in_place:
+                continue
             commands.make_room(each_s)
             # Dispatches of a node write different words, and status words only collect bits: no
             # hazard, but validation with own buffers would see one.

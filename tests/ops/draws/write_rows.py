@@ -1,0 +1,26 @@
+"""Draws of write_rows."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from vksched.cases.case import Case
+
+from .common import Draw, Pick, array, shapes
+
+
+def _write_rows(pick: Pick) -> Case:
+    shape = pick(shapes(4, 6, 1, 1))
+    axis = pick(st.integers(0, len(shape) - 1))
+    many = pick(st.integers(0, 7))
+    batched = axis > 0 and pick(st.booleans())
+    count = shape[0] if batched else 1
+    start = np.asarray([pick(st.integers(-8, 8)) for _ in range(count)], np.int32)
+    dtype = pick(st.sampled_from(("float32", "int32", "float16")))
+    rows = (*shape[:axis], many, *shape[axis + 1 :])
+    inputs = (array(pick, dtype, shape), array(pick, dtype, rows))
+    return Case("write_rows", (*inputs, start if batched else start[0]), {"axis": axis})
+
+
+DRAWS: dict[str, Draw] = {"write_rows": _write_rows}

@@ -1,0 +1,30 @@
+"""Oracle of write_rows: row by row."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vksched.cases.case import Case
+from vksched.types import NDArray
+
+from .common import Oracle
+
+
+def write_rows(case: Case) -> NDArray:
+    data, rows, start = case.inputs
+    axis = case.attrs["axis"]
+    assert isinstance(axis, int)
+    out = np.moveaxis(np.array(data), axis, 0)
+    new = np.moveaxis(rows, axis, 0)
+    for row in range(new.shape[0]):
+        if start.ndim == 0:
+            if 0 <= int(start) + row < out.shape[0]:
+                out[int(start) + row] = new[row]
+            continue
+        for batch, first in enumerate(start):
+            if 0 <= int(first) + row < out.shape[0]:
+                out[int(first) + row, batch] = new[row, batch]
+    return np.moveaxis(out, 0, axis)
+
+
+ORACLES: dict[str, Oracle] = {"write_rows": write_rows}

@@ -1,0 +1,165 @@
+"""Rows of a state that are written where it lies: planned, checked, and right on every device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from graphs import A, B, make_machine, node_id
+
+import vksched as vs
+from vksched.graph import Graph
+from vksched.plan.check.happens import check_plan
+from vksched.plan.plan import Plan
+
+SHAPE = (3, 64, 8)
+
+
+def null_devices() -> list[vs.NullDevice]:
+    clock = vs.SimulatedClock()
+    return [vs.NullDevice(spec, clock) for spec in make_machine(1).devices[:-1]]
+
+
+def cache(dtype: type = np.float32) -> vs.Tensor:
+    return vs.state(np.zeros(SHAPE, dtype), "cache", backup=False)
+
+
+def written(held: vs.Tensor, name: str = "new") -> vs.Tensor:
+    start = vs.input("start", (), "int32", bounds=(0, SHAPE[1] - 2))
+    return vs.write_rows(held, vs.input("rows", (3, 2, 8), held.dtype), start, axis=1, name=name)
+
+
+def graph_of(output: vs.Tensor, held: vs.Tensor) -> Graph:
+    return vs.build_graph(output, updates={held: written(held)})[0]
+
+
+def plan_of(graph: Graph, where: str = A) -> Plan:
+    plan = vs.plan_graph(graph, make_machine(), overrides=[("*", where)])
+    return check_plan(plan).verify()
+
+
+def in_place(plan: Plan) -> list[str]:
+    return [plan.graph.nodes[value].name for split in plan.splits for value, _ in split.in_place]
+
+
+@pytest.mark.parametrize("where", [A, "cpu"])
+def test_rows_are_written_where_the_state_lies(where: str) -> None:
+    held = cache()
+    plan = plan_of(graph_of(vs.exp(held), held), where)
+    assert in_place(plan) == ["new"]
+    assert not any(plan.graph.nodes[n].op == "assign" for n in plan.splits[-1].nodes)
+    assert node_id(plan, "new") in plan.splits[-1].nodes, "when all else is complete"
+
+
+def test_a_state_that_is_seen_by_more_than_rows_is_copied() -> None:
+    held = cache()
+    whole = vs.write_rows(held, vs.flip(held), vs.input("start", (), "int32"), axis=1, name="new")
+    assert in_place(plan_of(vs.build_graph(vs.exp(held), updates={held: whole})[0])) == ["new"]
+    own = vs.write_rows(held, held[:, :2], 3, axis=1, name="new")
+    for where in (A, "cpu"):
+        plan = plan_of(vs.build_graph(vs.exp(held), updates={held: own})[0], where)
+        assert in_place(plan) == ([] if where == "cpu" else ["new"]), "a slice is a copy on A"
+    other = vs.write_rows(vs.input("x", SHAPE), held[:, :2], 3, axis=1, name="new")
+    assert not in_place(plan_of(vs.build_graph(vs.exp(held), updates={held: other})[0]))
+    shown = written(held)
+    assert not in_place(plan_of(vs.build_graph(shown, updates={held: shown})[0]))
+
+
+def test_numpy_keeps_the_old_value_for_views_of_it() -> None:
+    held = cache()
+    for output in (vs.transpose(held), vs.transpose(held).reshape(-1) + 1.0):
+        plan = plan_of(graph_of(output, held), "cpu")
+        assert not in_place(plan)
+    with vs.Scheduler(["cpu"]) as sched:
+        run = sched.compile(vs.transpose(held), updates={held: written(held)})
+        seen = run(rows=np.ones((3, 2, 8), np.float32), start=5)
+        assert not np.any(seen) and sched.read(held).sum() == 48
+        given = sched.compile(held, updates={held: written(held)})
+        before = given(rows=np.zeros((3, 2, 8), np.float32), start=5)
+        assert before.sum() == 48 and sched.read(held).sum() == 0
+
+
+def test_a_plan_in_which_numpy_writes_under_a_view_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = cache()
+    graph = graph_of(vs.transpose(held), held)
+    monkeypatch.setattr("vksched.plan.make.in_place.numpy_may_write", lambda *_: True)
+    with pytest.raises(vs.PlanError, match="numpy cannot write new where its state lies"):
+        vs.plan_graph(graph, make_machine(), overrides=[("*", "cpu")]).verify()
+
+
+def test_a_plan_that_writes_before_the_rest_is_complete_is_refused() -> None:
+    held = cache()
+    plan = plan_of(graph_of(vs.exp(held), held))
+    commit = plan.splits[-1]
+    wrong = replace(plan, splits=(*plan.splits[:-1], replace(commit, waits=())))
+    with pytest.raises(vs.PlanError, match="before split 0 is complete"):
+        wrong.verify()
+    with pytest.raises(vs.PlanError, match="a wait for split 0"):
+        check_plan(wrong)
+
+
+def test_another_device_reads_the_old_rows() -> None:
+    held = cache()
+    graph = vs.build_graph(vs.exp(held, name="seen"), updates={held: written(held)})[0]
+    places = {n.name: A for n in graph.nodes} | {"seen": B}
+    plan = vs.plan_graph(graph, make_machine(), overrides=list(places.items()))
+    assert in_place(check_plan(plan).verify()) == ["new"]
+    on_cpu = vs.plan_graph(graph, make_machine(), overrides=[("*", "cpu"), ("seen", A)])
+    assert not in_place(check_plan(on_cpu).verify()), "numpy hands out the array itself"
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_runs_write_what_numpy_writes(devices: list[str], dtype: type) -> None:
+    rng = np.random.default_rng(0)
+    for names in (devices, ["cpu"], null_devices()):
+        held, expected = cache(dtype), np.zeros(SHAPE, dtype)
+        with vs.Scheduler(names) as sched:
+            run = sched.compile(vs.flip(held), updates={held: written(held)})
+            seen = sched.compile(vs.exp(held), updates={held: written(held)})
+            assert in_place(seen.plan) == ["new"]
+            for step in range(6):
+                rows = rng.standard_normal((3, 2, 8)).astype(dtype)
+                out = (run, seen)[step % 2](rows=rows, start=9 * step)
+                wanted = np.flip(expected) if step % 2 == 0 else np.exp(expected)
+                np.testing.assert_allclose(out, wanted, rtol=2e-3)
+                expected[:, 9 * step : 9 * step + 2] = rows
+                assert np.array_equal(sched.read(held), expected)
+
+
+def test_rows_of_half_words_are_written_too(devices: list[str]) -> None:
+    """A row of five float16 begins in the middle of a word: all of the state is packed again."""
+    held = vs.state(np.ones((7, 5), np.float16), "odd", backup=False)
+    start = vs.input("start", (), "int32")
+    new = vs.write_rows(held, vs.input("rows", (2, 5), "float16"), start)
+    with vs.Scheduler(devices) as sched:
+        run = sched.compile(vs.exp(held), updates={held: new})
+        assert run.plan.in_place
+        run(rows=np.full((2, 5), 3, np.float16), start=3)
+        assert sched.read(held).sum() == 25 + 30
+
+
+@pytest.mark.parametrize("kind", ["lost", "error", "memory", "sequence"])
+@pytest.mark.parametrize("at", range(6))
+def test_a_run_that_fails_leaves_whole_rows(kind: str, at: int) -> None:
+    """The state has the rows of the runs that came through, or is lost, whatever fails."""
+    faulty = vs.FaultyDevice(null_devices()[0], None, kind)
+    held, expected = cache(), np.zeros(SHAPE, np.float32)
+    with vs.Scheduler([faulty]) as sched:
+        run = sched.compile(vs.exp(held), updates={held: written(held)})
+        faulty.at = faulty.calls["submit"] + at
+        for step in range(3):
+            rows = np.full((3, 2, 8), step + 1, np.float32)
+            try:
+                run(rows=rows, start=4 * step)
+            except vs.VkschedError:
+                break
+            expected[:, 4 * step : 4 * step + 2] = rows
+        else:
+            assert faulty.failed or at >= 6
+        try:
+            assert np.array_equal(sched.read(held), expected)
+        except vs.StateLost:
+            assert faulty.failed
