@@ -181,10 +181,10 @@ def _pull_back(
     for tensor in reversed(order):
         if tensor not in grads or why_no_gradient(tensor.op):
             continue
-        if any(i in on_path for i in tensor.inputs):
-            for operand, pulled in zip(
-                tensor.inputs, _pulled(tensor, grads[tensor], recomputed, what), strict=True
-            ):
+        wanted = tuple(i in on_path for i in tensor.inputs)
+        if any(wanted):
+            made = _pulled(tensor, grads[tensor], wanted, recomputed, what)
+            for operand, pulled in zip(tensor.inputs, made, strict=True):
                 if pulled is not None and operand in on_path:
                     _add(grads, operand, pulled)
     if missing == "error":
@@ -242,7 +242,7 @@ def _along(grad: Tensor) -> tuple[int, int, int] | None:
 
 
 def _pulled(
-    tensor: Tensor, gradient: Tensor, recomputed: Recomputed, what: str
+    tensor: Tensor, gradient: Tensor, wanted: tuple[bool, ...], recomputed: Recomputed, what: str
 ) -> tuple[Tensor | None, ...]:
     """Returns what the rule of a call gives for each operand."""
     rule = rule_of(tensor.op)
@@ -254,7 +254,7 @@ def _pulled(
     inputs, output = recomputed.values_for(tensor, gradient)
     with backward_scope(tensor.name):
         try:
-            made = rule(Pull(inputs, output, gradient, tensor.attrs))
+            made = rule(Pull(inputs, output, gradient, tensor.attrs, wanted))
         except VkschedError as error:
             raise type(error)(f"{error} (in the gradient of {tensor.name})") from error
     types = tuple(t.type for t in tensor.inputs)

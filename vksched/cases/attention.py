@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 import vksched as vs
 
 from ..ops.core.attrs import AttrValue
+from ..ops.core.tensor import apply
 from ..types import NDArray
 from .case import Case, ErrorCase, FunctionCase, bools, floats
 
@@ -171,6 +174,34 @@ CASES = [
 ]
 
 
+def of_gradient(case: Case) -> Case:
+    """The gradients of a case of attention whose operands have the heads before the length."""
+    output = case.expected()
+    arrays = (*case.inputs[:3], floats(*output.shape, seed=9), output, *case.inputs[3:])
+    return Case("attention_gradient", arrays, gradient_attributes(case.attrs), case.name)
+
+
+def gradient_attributes(attrs: Mapping[str, AttrValue]) -> dict[str, AttrValue]:
+    return {name: attrs[name] for name in ("scale", "softcap", "past", "left", "right")}
+
+
+def is_plain(case: Case) -> bool:
+    """Whether a case has gradients by the formula, with digits: hidden keys that are not finite
+    count there, and where one score is far above the others its terms cancel.
+    """
+    operands = (*case.inputs[:3], *(np.maximum(m, -3e38) for m in case.inputs[3:]))
+    turned = case.attrs["by_length"] != (0, 0, 0, 0) or case.attrs["none_seen_is_nan"]
+    far = case.name == "far apart"
+    return not (turned or far or case.large) and all(np.isfinite(x).all() for x in operands)
+
+
+CASES += [of_gradient(case) for case in CASES if is_plain(case)]
+CASES += [
+    of_gradient(attention((1, 2, 600, 8), (1, 1000), 12, mask, name, right=0, past=400))
+    for mask, name in ((None, "chunks of a head"), (bias(600, 1000), "chunks of a head, mask"))
+]
+
+
 def rotary(
     x: tuple[int, int, int, int],
     turned: int,
@@ -228,6 +259,12 @@ def build(*shapes: tuple[int, ...], **keywords: object) -> vs.Tensor:
     return vs.attention(*(vs.input(f"x{i}", s) for i, s in enumerate(shapes)), **keywords)  # type: ignore[arg-type]
 
 
+def pull(q: tuple[int, ...], g: tuple[int, ...], dtype: str) -> vs.Tensor:
+    given = [vs.input(f"x{i}", s) for i, s in enumerate((q, _K, _K, g))]
+    operands = [*given, vs.input("o", q, dtype)]
+    return apply("attention_gradient", operands, gradient_attributes(attributes(1)))
+
+
 def turn(x: tuple[int, ...], cos: tuple[int, ...], **keywords: object) -> vs.Tensor:
     given = (vs.input("x", x), vs.input("c", cos), vs.input("s", cos))
     return vs.rotary_embedding(*given, **keywords)  # type: ignore[arg-type]
@@ -258,6 +295,8 @@ ERRORS = [
     ErrorCase(lambda: build(_Q, _K, _K, softcap=-1.0), vs.DTypeError, "softcap of 0 or more"),
     ErrorCase(lambda: build(_Q, _K, _K, heads=2), vs.ShapeError, "2 heads"),
     ErrorCase(lambda: build((2, 3, 8), (2, 3, 8), (2, 3, 8), heads=3), vs.ShapeError, "3 heads"),
+    ErrorCase(lambda: pull(_Q, _K, "float32"), vs.ShapeError, "a gradient of"),
+    ErrorCase(lambda: pull(_Q, _Q, "int32"), vs.DTypeError, "a result of float32"),
     ErrorCase(lambda: turn((2, 3, 8), (3, 4)), vs.ShapeError, "batch, heads, length"),
     ErrorCase(lambda: turn((1, 2, 3, 8), (4, 4)), vs.ShapeError, "cos and sin of shape"),
     ErrorCase(lambda: turn((1, 2, 3, 8), (3, 4), rotary_dim=10), vs.ShapeError, "even rotary_dim"),

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from vksched.cases.attention import attributes, by_length, rotary
+from vksched.cases.attention import attributes, by_length, of_gradient, rotary
 from vksched.cases.case import Case
 
 from .common import Draw, Pick, array
 
 
 def _attention(pick: Pick) -> Case:
+    turns = tuple(pick(st.integers(0, 1)) for _ in range(4))
+    return by_length(_by_heads(pick), turns)
+
+
+def _gradient(pick: Pick) -> Case:
+    return of_gradient(_by_heads(pick))
+
+
+def _by_heads(pick: Pick) -> Case:
     batch, shared, share = (pick(st.integers(1, 3)) for _ in range(3))
     queries, keys = pick(st.integers(0, 20)), pick(st.integers(0, 90))
     depth, columns = (pick(st.sampled_from((*range(21), 4, 8, 32))) for _ in range(2))
@@ -27,9 +36,7 @@ def _attention(pick: Pick) -> Case:
     attrs = attributes(depth, softcap=pick(st.sampled_from((0.0, 2.0))))
     attrs |= {"past": pick(st.integers(-5, 50))}
     attrs |= {side: pick(st.integers(-1, 9)) for side in ("left", "right")}
-    case = Case("attention", tuple(inputs), attrs)
-    turns = tuple(pick(st.integers(0, 1)) for _ in range(4))
-    return by_length(case, turns)
+    return Case("attention", tuple(inputs), attrs)
 
 
 def _rotary(pick: Pick) -> Case:
@@ -39,4 +46,8 @@ def _rotary(pick: Pick) -> Case:
     return rotary((batch, heads, length, depth), turned, batched, pick(st.booleans()))
 
 
-DRAWS: dict[str, Draw] = {"attention": _attention, "rotary_embedding": _rotary}
+DRAWS: dict[str, Draw] = {
+    "attention": _attention,
+    "attention_gradient": _gradient,
+    "rotary_embedding": _rotary,
+}

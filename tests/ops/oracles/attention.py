@@ -83,10 +83,7 @@ def by_rows(arrays: list[NDArray], attrs: Any, none: float = 0.0) -> NDArray:
     mask = np.broadcast_to(arrays[3] if len(arrays) > 3 else 0.0, (*q.shape[:3], keys))
     for b, h, i in np.ndindex(batches, heads, queries):
         group = h * k.shape[1] // heads
-        first = i + attrs["past"] - attrs["left"] if attrs["left"] >= 0 else 0
-        last = i + attrs["past"] + attrs["right"] if attrs["right"] >= 0 else keys - 1
-        kept = mask[b, h, i] if mask.dtype == bool else mask[b, h, i] != -math.inf
-        seen = [j for j in range(max(first, 0), min(last + 1, keys)) if kept[j]]
+        seen = seen_keys(attrs, mask[b, h, i], i)
         if not seen:
             out[b, h, i] = none
             continue
@@ -103,6 +100,47 @@ def by_rows(arrays: list[NDArray], attrs: Any, none: float = 0.0) -> NDArray:
             there = weights != 0
             out[b, h, i] = weights[there] @ v[b, group, seen][there]
     return out
+
+
+def gradient(case: Case) -> NDArray:
+    """Query by query, by the matrix of derivatives of its softmax, written out."""
+    q, k, v, g, _, *masks = (x if x.dtype == bool else x.astype(np.float64) for x in case.inputs)
+    attrs: Any = case.attrs
+    (batches, heads, queries, _), (shared, keys, _) = q.shape, v.shape[1:]
+    parts = [np.zeros_like(x) for x in (q, k, v)]
+    mask = np.broadcast_to(masks[0] if masks else 0.0, (*q.shape[:3], keys))
+    cap = attrs["softcap"]
+    for b, h, i in np.ndindex(batches, heads, queries):
+        group = h * shared // heads
+        seen = seen_keys(attrs, mask[b, h, i], i)
+        if not seen:
+            continue
+        scores = k[b, group, seen] @ q[b, h, i] * attrs["scale"]
+        slope = np.full(len(seen), attrs["scale"])
+        if cap:
+            slope /= np.cosh(scores / cap) ** 2
+            scores = cap * np.tanh(scores / cap)
+        scores = scores + (0 if mask.dtype == bool else mask[b, h, i, seen])
+        p = scipy_special.softmax(scores)
+        jacobian = np.diag(p) - np.outer(p, p)
+        ds = jacobian @ (v[b, group, seen] @ g[b, h, i]) * slope
+        parts[0][b, h, i] = ds @ k[b, group, seen]
+        parts[1][b, group, seen] += np.outer(ds, q[b, h, i])
+        parts[2][b, group, seen] += np.outer(p, g[b, h, i])
+    out = np.zeros(case.result_type().shape, np.float32)
+    for of, part in zip(out, parts, strict=True):
+        if part.size:
+            flat = part.reshape(*of.shape[:2], -1)
+            of[..., : flat.shape[2]] = flat
+    return out
+
+
+def seen_keys(attrs: Any, mask: NDArray, query: int) -> list[int]:
+    """The keys that a query sees, of so many as its mask has."""
+    first = query + attrs["past"] - attrs["left"] if attrs["left"] >= 0 else 0
+    last = query + attrs["past"] + attrs["right"] if attrs["right"] >= 0 else mask.size - 1
+    kept = mask if mask.dtype == bool else mask != -math.inf
+    return [j for j in range(max(first, 0), min(last + 1, mask.size)) if kept[j]]
 
 
 def joined(case: FunctionCase) -> NDArray:
@@ -148,5 +186,9 @@ def cached(case: FunctionCase) -> NDArray:
     return turn(x, np.cos(angles), np.sin(angles), 4, False)
 
 
-ORACLES: dict[str, Oracle] = {"attention": attention, "rotary_embedding": rotary}
+ORACLES: dict[str, Oracle] = {
+    "attention": attention,
+    "attention_gradient": gradient,
+    "rotary_embedding": rotary,
+}
 FUNCTION_ORACLES: dict[str, FunctionOracle] = {"attention": joined, "rotary_cache": cached}

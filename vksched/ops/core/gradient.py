@@ -26,13 +26,14 @@ class Pull:
     """What a rule sees: one call and the gradient of its result.
 
     inputs: the operands. output: the result. grad: the gradient of the loss by the result; its
-    type is that of the result.
+    type is that of the result. wanted: for each operand whether its gradient is used.
     """
 
     inputs: tuple[Tensor, ...]
     output: Tensor
     grad: Tensor
     attrs: Attrs
+    wanted: tuple[bool, ...]
 
 
 Pulled = tuple[Tensor | None, ...]

@@ -8,39 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import reduce
 
 from ...errors import DTypeError, ShapeError
-from ...types import BOOL, FLOAT32, Shape, TensorType, as_float, as_int, broadcast_shapes
+from ...types import BOOL, FLOAT32, TensorType, as_float, as_int, broadcast_shapes
 from ..core.attrs import Attrs, AttrValue
-from ..core.gradient import Pull, Pulled, gradient, is_smooth, sum_to
 from ..core.op import Op, Work, register
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
-from ..elementwise.binary import (
-    div,
-    greater_equal,
-    less_equal,
-    logical_and,
-    logical_or,
-    mul,
-    not_equal,
-    sub,
-)
-from ..elementwise.half import all_computed_wide
-from ..elementwise.select import where
-from ..elementwise.unary import logical_not, tanh
-from ..moves.layout import reshape, transpose
-from ..rows.reduce import reduce_any, reduce_sum
-from ..rows.softmax import as_mask, softmax
-from ..sources.create import arange
+from ..moves.layout import reshape
+from ..rows.softmax import as_mask
 from .attention_host import HOST, attention_reference
-from .attention_kernels import KERNEL, UNBOUNDED, by_heads, seen_keys
-from .matmul import matmul
+from .attention_kernels import KERNEL, UNBOUNDED, by_heads
 
 # -- types and values --------------------------------------------------------------------------
 
 
-def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+def infer_attention(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     q, k, v = inputs[:3]
     if any(t.dtype != FLOAT32 for t in (q, k, v)):
         got = " and ".join(t.dtype for t in (q, k, v))
@@ -87,108 +69,13 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
 register(
     Op(
         "attention",
-        _infer,
+        infer_attention,
         attention_reference,
         KERNEL,
         work=_work,
         host=HOST,
     )
 )
-
-
-# -- gradient ----------------------------------------------------------------------------------
-
-
-@gradient("attention")
-def _gradient(call: Pull) -> Pulled:
-    """The weights are made again, as they are not kept; of float16 in float32, as in the op."""
-    mask = call.inputs[3:]
-    added = tuple(m for m in mask if is_smooth(m))
-
-    def build(*tensors: Tensor, name: str | None) -> tuple[Tensor, ...]:
-        *operands, output, grad = tensors
-        return _pulled(call.attrs, (*operands, *mask)[:4], output, grad)
-
-    operands = (*call.inputs[:3], *added, call.output, call.grad)
-    made = all_computed_wide(build, operands, None)
-    return (*made, None) if len(added) < len(mask) else made
-
-
-def _pulled(
-    attrs: Attrs, operands: tuple[Tensor, ...], output: Tensor, grad: Tensor
-) -> tuple[Tensor, ...]:
-    """Returns the gradients of q, k, v and a mask that is added.
-
-    weights p = softmax(s), result o = p v:
-        dv = p^T do,  ds = p (do v^T - sum(do o)),  dq = ds k scale,  dk = ds^T q scale
-
-    Queries that share a head of k and v are rows of one matrix, so that products sum over them.
-    Keys and values must be finite where they are hidden, too.
-    """
-    *turned, turn_result = attrs.as_ints("by_length")
-    q, k, v = (_swapped(t, turn) for t, turn in zip(operands[:3], turned, strict=True))
-    output, grad = _swapped(output, turn_result), _swapped(grad, turn_result)
-    shape, shared = (*q.shape[:3], k.shape[2]), k.shape[1]
-    rows = q.shape[1] // max(1, shared) * q.shape[2]
-    scale, softcap = attrs.as_float("scale"), attrs.as_float("softcap")
-
-    def shared_rows(x: Tensor) -> Tensor:
-        return _shaped(x, (x.shape[0], shared, rows, x.shape[3]))
-
-    scaled = shared_rows(mul(q, scale))
-    scores = _shaped(matmul(scaled, k, transpose_b=True), shape)
-    bent = tanh(div(scores, softcap)) if softcap else None
-    mask, seen = _masks(attrs, operands[3:], *shape[2:])
-    weights = softmax(scores if bent is None else mul(bent, softcap), mask=mask)
-    if seen is not None:
-        weights = where(seen, weights, 0.0)
-    grad_rows = shared_rows(grad)
-    of_weights = _shaped(matmul(grad_rows, v, transpose_b=True), shape)
-    of_masked = mul(weights, sub(of_weights, reduce_sum(mul(grad, output), -1, keepdims=True)))
-    of_scores = of_masked if bent is None else mul(of_masked, sub(1.0, mul(bent, bent)))
-    score_rows = shared_rows(of_scores)
-    of_q = mul(_shaped(matmul(score_rows, k), q.shape), scale)
-    of_k = matmul(score_rows, scaled, transpose_a=True)
-    of_v = matmul(shared_rows(weights), grad_rows, transpose_a=True)
-    made = (_swapped(t, turn) for t, turn in zip((of_q, of_k, of_v), turned, strict=True))
-    return (*made, *(sum_to(of_masked, m.shape) for m in operands[3:] if is_smooth(m)))
-
-
-def _shaped(x: Tensor, shape: Shape) -> Tensor:
-    return x if x.shape == shape else reshape(x, shape)
-
-
-def _swapped(x: Tensor, turned: int) -> Tensor:
-    return transpose(x, (0, 2, 1, 3)) if turned else x
-
-
-def _masks(
-    attrs: Attrs, given: tuple[Tensor, ...], queries: int, keys: int
-) -> tuple[Tensor | None, Tensor | None]:
-    """Returns the mask of a softmax, or None; and which keys are seen, or None where every query
-    sees one. A query that sees none gets a row of the mask that hides nothing, as its softmax would
-    be NaN, also in gradients of gradients.
-    """
-    low, high = seen_keys(attrs)
-    sides: list[Tensor] = []
-    for far, compare, bound in (
-        (low > 1 - queries, greater_equal, low),
-        (high < keys - 1, less_equal, high),
-    ):
-        if far:
-            sides.append(compare(arange(keys), reshape(arange(bound, bound + queries), (-1, 1))))
-    if not given and high >= 0 and queries - 1 + low < keys:
-        return (reduce(logical_and, sides) if sides else None), None
-    mask = reshape(given[0], given[0].shape or (1,)) if given else None
-    added = mask if mask is not None and is_smooth(mask) else None
-    if mask is not None:
-        sides.append(mask if added is None else not_equal(mask, -math.inf))
-    seen = reduce(logical_and, sides)
-    sees = reduce_any(seen, -1, keepdims=True)
-    if added is None:
-        return logical_or(seen, logical_not(sees)), seen
-    hidden = where(sees, as_tensor(-math.inf, like=added), 0.0)
-    return where(seen, added, hidden), seen
 
 
 # -- builder -----------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ scores = q @ k^T -> scale, softcap, mask -> exp -> times v, over the total of ea
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -118,29 +118,40 @@ def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         scores *= softcap
     if len(inputs) > 3 and inputs[3].dtype != bool:
         scores += inputs[3]
+    hidden = hidden_keys(attrs, inputs[3:], 0, q.shape[2], keys)
+    to_weights(scores, hidden, attrs.as_bool("none_seen_is_nan"))
+    # before the product, as values may be as large or small as float32 holds
+    np.matmul(scores, v, out=_swapped(out, turn_result))
+
+
+def to_weights(scores: NDArray, hidden: Iterable[NDArray], none_seen_is_nan: bool = False) -> None:
+    """Makes weights of scores, in place. hidden: what says which do not count."""
     plain = -_PLAIN_SCORES < scores.min() <= scores.max() < _PLAIN_SCORES
-    for hidden in _hidden(inputs, attrs, q.shape[2], keys):
-        np.copyto(scores, -np.inf, where=hidden)
+    for each in hidden:
+        np.copyto(scores, -np.inf, where=each)
     if not plain:
-        largest = np.fmax.reduce(scores, axis=3, keepdims=True)
+        largest = np.fmax.reduce(scores, axis=-1, keepdims=True)
         largest[~(largest > -np.inf)] = 0
         scores -= largest
     np.exp(scores, out=scores)
     total = sum_rows(scores)
-    if not attrs.as_bool("none_seen_is_nan"):
+    if not none_seen_is_nan:
         total[total == 0] = 1
-    scores /= total  # before the product, as values may be as large or small as float32 holds
-    np.matmul(scores, v, out=_swapped(out, turn_result))
+    scores /= total
 
 
-def _hidden(inputs: tuple[NDArray, ...], attrs: Attrs, rows: int, keys: int) -> Iterator[NDArray]:
-    """Yields what says which scores do not count: by their place, and by the mask."""
+def hidden_keys(
+    attrs: Attrs, masks: tuple[NDArray, ...], start: int, rows: int, keys: int
+) -> Iterator[NDArray]:
+    """Yields what says which scores do not count: by their place, and by the mask. start: the
+    query of the first row.
+    """
     low, high = seen_keys(attrs)
-    if low > 1 - rows or high < keys - 1:
-        ahead = np.arange(keys) - np.arange(rows)[:, None]
+    if low > 1 - (start + rows) or high < keys - 1 - start:
+        ahead = np.arange(keys) - np.arange(start, start + rows)[:, None]
         yield (ahead < low) | (ahead > high)
-    if len(inputs) > 3:
-        yield ~inputs[3] if inputs[3].dtype == bool else np.isneginf(inputs[3])
+    for mask in masks:
+        yield ~mask if mask.dtype == bool else np.isneginf(mask)
 
 
 HOST = HostKernel(_compute)  # in one piece, as products have threads of their own

@@ -267,6 +267,7 @@ def product(
     bias_rows: int = 0,
     result_row: int = 0,
     packed: tuple[bool, bool] = (False, False),
+    adds: bool = False,
 ) -> tuple[Dispatch, ...]:
     """Returns the dispatches of a product inside another op, by the fastest kernel that needs no
     scratch memory.
@@ -280,15 +281,16 @@ def product(
         matrices in turn; 0: it has one for each column.
     result_row: words from row to row of a result of which this product computes some columns.
     packed: whether a and b lie as `pack` leaves them.
+    adds: to what lies there.
     """
     if call.output.size == 0:
         return ()
     fitting = variants if any(packed) else _in_place
-    return _product(chosen("matmul", fitting, call), bias_rows, result_row, packed)
+    return _product(chosen("matmul", fitting, call), bias_rows, result_row, packed, adds)
 
 
 def _product(
-    call: Call, bias_rows: int, result_row: int, packed: tuple[bool, bool]
+    call: Call, bias_rows: int, result_row: int, packed: tuple[bool, bool], adds: bool = False
 ) -> tuple[Dispatch, ...]:
     if call.output.size == 0:
         return ()
@@ -322,7 +324,7 @@ def _product(
         ("b_batch", pad(strides[1], 4)),
         *(("result_row", result_row or n), ("bias_rows", bias_rows)),
     )
-    whole = len(parts) == 1 and not bias_rows and (result_row or n) % 4 == 0
+    whole = len(parts) == 1 and not (adds or bias_rows) and (result_row or n) % 4 == 0
     shader, tile, constants = _algorithm(call, a.along_k, not b.along_k, whole)
     most = call.limits.max_groups
     across, down = -(-n // tile[0]), -(-min(m, rows) // tile[1])
@@ -338,7 +340,7 @@ def _product(
             (
                 *layout,
                 *(("m", min(rows, m - row)), ("k", min(PART_K, k - start))),
-                *(("has_bias", bias * (start == 0)), ("adds", int(start > 0))),
+                *(("has_bias", bias * (start == 0)), ("adds", int(adds or start > 0))),
             ),
             constants,
             shifts=(

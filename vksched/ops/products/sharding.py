@@ -19,6 +19,7 @@ from ..core.sharding import (
     sharding,
 )
 from . import attention as attention
+from . import attention_rules as attention_rules
 from . import matmul as matmul
 from . import packed as packed
 from . import rotary as rotary
@@ -66,6 +67,16 @@ def _attention(call: Sharded) -> Iterable[Factor]:
     if call.attrs["left"] == call.attrs["right"] == -1:
         forms = lengths[0], WHOLE, WHOLE, *of_masks(2)
         yield Factor(forms, lengths[3], q.shape[lengths[0]])
+
+
+@sharding("attention_gradient")
+def _attention_gradient(call: Sharded) -> Iterable[Factor]:
+    """Examples, and heads by those of k."""
+    q, k = call.inputs[:2]
+    scores = TensorType((*q.shape[:3], k.shape[2]))
+    for axis, units in ((0, q.shape[0]), (1, k.shape[1])):
+        masks = (aligned(mask, scores, axis) for mask in call.inputs[5:])
+        yield Factor((*(axis,) * 5, *masks), axis + 1, units)
 
 
 @sharding("rotary_embedding")
