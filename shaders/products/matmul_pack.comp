@@ -1,7 +1,7 @@
 #version 450
 // result = x, matrices of rows x columns, each widened to padded_rows x padded_columns by zeros.
 // x: (matrices, rows, columns), result: (matrices, padded_rows, padded_columns), padded_columns a multiple of four.
-// One invocation copies four neighbours, striding over them by the size of the whole dispatch.
+// One invocation copies RUN neighbouring fours of a line, and strides on by the size of the whole dispatch.
 // Source: none.
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
@@ -18,18 +18,25 @@ layout(push_constant) uniform Push {
     uint padded_columns;
 };
 
-uint load(uint matrix, uint row, uint column) {
-    return row < rows && column < columns ? x[x_offset + (matrix * rows + row) * columns + column] : 0u;
-}
+const uint RUN = 16u;
 
 void main() {
     const uint fours = padded_columns / 4u;
+    const uint runs = (fours + RUN - 1u) / RUN;
     const uint stride = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
-    for (uint i = gl_GlobalInvocationID.x; i < matrices * padded_rows * fours; i += stride) {
-        const uint line = i / fours, column = i % fours * 4u;
-        const uint matrix = line / padded_rows, row = line % padded_rows;
-        uvec4 values;
-        for (uint j = 0u; j < 4u; ++j) values[j] = load(matrix, row, column + j);
-        result[result_offset / 4u + i] = values;
+    for (uint item = gl_GlobalInvocationID.x; item < matrices * padded_rows * runs; item += stride) {
+        const uint line = item / runs, first = (item - line * runs) * RUN;
+        const uint matrix = line / padded_rows, row = line - matrix * padded_rows;
+        const uint there = row < rows ? columns : 0u; // of a line of x, none in one that is added
+        const uint from = x_offset + (matrix * rows + row) * columns;
+        const uint to = result_offset / 4u + line * fours;
+        for (uint four = first; four < min(first + RUN, fours); ++four) {
+            uvec4 values = uvec4(0u);
+            for (uint j = 0u; j < 4u; ++j) {
+                const uint column = four * 4u + j;
+                if (column < there) values[j] = x[from + column];
+            }
+            result[to + four] = values;
+        }
     }
 }

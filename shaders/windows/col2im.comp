@@ -6,7 +6,7 @@
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-layout(constant_id = 3) const uint HAS_BIAS = 0;
+layout(constant_id = 12) const uint HAS_BIAS = 0;
 #include "window.glsl"
 layout(set = 0, binding = 0) readonly buffer Columns { T columns[]; };
 layout(set = 0, binding = 1) readonly buffer Bias { T bias[]; };
@@ -18,29 +18,33 @@ layout(push_constant) uniform Push {
     uint x_sizes[3];
     uint result_sizes[3];
     uint kernel[3];
-    uint stride[3];
-    uint dilation[3];
     uint begin[3];
     uint rows;
     uint first_item;
     uint last_item;
 };
+#include "reach.glsl"
 
 void compute_item(uint item) {
     uint row; // of all images
     const uvec3 at = split_place(item, AXES(result_sizes), row);
     const uint volume = x_sizes[0] * x_sizes[1] * x_sizes[2];
-    uint first = columns_offset + row * kernel[0] * kernel[1] * kernel[2] * volume;
+    const uint first = columns_offset + row * kernel[0] * kernel[1] * kernel[2] * volume;
+    Reach over_z = REACHED_Z(at.x);
+    const Reach of_line = REACHED_Y(at.y);
+    const Reach of_place = REACHED_X(at.z);
     T total = T(0);
-    for (uint kz = 0u; kz < kernel[0]; ++kz) {
-        const uint z = source_place(at.x + begin[0] - kz * dilation[0], stride[0]);
-        for (uint ky = 0u; ky < kernel[1]; ++ky) {
-            const uint y = source_place(at.y + begin[1] - ky * dilation[1], stride[1]);
-            const bool line_inside = z < x_sizes[0] && y < x_sizes[1];
-            const uint line = (z * x_sizes[1] + y) * x_sizes[2];
-            for (uint kx = 0u; kx < kernel[2]; ++kx, first += volume) {
-                const uint along = source_place(at.z + begin[2] - kx * dilation[2], stride[2]);
-                if (line_inside && along < x_sizes[2]) total += columns[first + line + along];
+    for (; over_z.step < kernel[0]; over_z.step += over_z.every, over_z.place -= over_z.back) {
+        Reach over_y = of_line;
+        for (; over_y.step < kernel[1]; over_y.step += over_y.every, over_y.place -= over_y.back) {
+            const bool line_inside = over_z.place < x_sizes[0] && over_y.place < x_sizes[1];
+            const uint line = first + (over_z.place * x_sizes[1] + over_y.place) * x_sizes[2];
+            const uint tap = (over_z.step * kernel[1] + over_y.step) * kernel[2];
+            Reach over_x = of_place;
+            for (; over_x.step < kernel[2]; over_x.step += over_x.every, over_x.place -= over_x.back) {
+                if (line_inside && over_x.place < x_sizes[2]) {
+                    total += columns[line + over_x.place + (tap + over_x.step) * volume];
+                }
             }
         }
     }

@@ -6,9 +6,9 @@
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-layout(constant_id = 3) const uint HAS_BIAS = 0;
-layout(constant_id = 4) const uint ADDS = 0;
-layout(constant_id = 5) const uint ONE_ROW = 0;
+layout(constant_id = 12) const uint HAS_BIAS = 0;
+layout(constant_id = 13) const uint ADDS = 0;
+layout(constant_id = 14) const uint ONE_ROW = 0;
 #include "conv.glsl"
 
 const uint BLOCK = ONE_ROW != 0u ? 1u : 4u;
@@ -18,14 +18,16 @@ T4 load_w(uvec4 at) {
     return T4(w[at.x], w[at.y], w[at.z], w[at.w]);
 }
 
-// The place of x that a result meets at a step of the window along one axis; outside of x where there is none.
-uint place_of(uint axis, uint at, uint step) {
+#include "reach.glsl"
 #if TRANSPOSED
-    return source_place(at + begin[axis] - step * dilation[axis], stride[axis]);
+#define REACH_Z REACHED_Z
+#define REACH_Y REACHED_Y
+#define REACH_X REACHED_X
 #else
-    return at * stride[axis] + step * dilation[axis] - begin[axis];
+#define REACH_Z(at) Reach(0u, (at) * stride[0] - begin[0], 1u, -dilation[0])
+#define REACH_Y(at) Reach(0u, (at) * stride[1] - begin[1], 1u, -dilation[1])
+#define REACH_X(at) Reach(0u, (at) * stride[2] - begin[2], 1u, -dilation[2])
 #endif
-}
 
 void compute_item(uint item) {
     uint rest;
@@ -49,21 +51,23 @@ void compute_item(uint item) {
     const uvec4 w_first = w_group + in_group * w_row + start * w_channel;
 
     T4 sums = T4(0);
-    uint tap = 0u;
-    for (uint kz = 0u; kz < kernel[0]; ++kz) {
-        const uint z = place_of(0u, to.x, kz);
-        for (uint ky = 0u; ky < kernel[1]; ++ky) {
-            const uint y = place_of(1u, to.y, ky);
-            const uint line = (z * x_sizes[1] + y) * x_sizes[2];
-            const bool line_inside = z < x_sizes[0] && y < x_sizes[1];
-            for (uint kx = 0u; kx < kernel[2]; ++kx, ++tap) {
-                const uint along = place_of(2u, to.z, kx);
-                const bool inside = line_inside && along < x_sizes[2];
+    Reach over_z = REACH_Z(to.x);
+    const Reach of_line = REACH_Y(to.y);
+    const Reach of_place = REACH_X(to.z);
+    for (; over_z.step < kernel[0]; over_z.step += over_z.every, over_z.place -= over_z.back) {
+        Reach over_y = of_line;
+        for (; over_y.step < kernel[1]; over_y.step += over_y.every, over_y.place -= over_y.back) {
+            const bool line_inside = over_z.place < x_sizes[0] && over_y.place < x_sizes[1];
+            const uint line = x_first + (over_z.place * x_sizes[1] + over_y.place) * x_sizes[2];
+            const uint tap = (over_z.step * kernel[1] + over_y.step) * kernel[2];
+            Reach over_x = of_place;
+            for (; over_x.step < kernel[2]; over_x.step += over_x.every, over_x.place -= over_x.back) {
+                const bool inside = line_inside && over_x.place < x_sizes[2];
 #if TRANSPOSED
                 if (!inside) continue;
 #endif
-                uint x_at = x_first + line + along;
-                uvec4 w_at = w_first + tap;
+                uint x_at = line + over_x.place;
+                uvec4 w_at = w_first + tap + over_x.step;
                 T4 part = T4(0); // a sum of sums loses less to rounding
                 for (uint channel = start; channel < end; ++channel) {
                     const T value = inside ? x[x_at] : T(0); // 0 is a value: times infinity it is NaN

@@ -14,12 +14,14 @@ uvec3 split_place(uint index, uvec3 sizes, out uint rest) {
     return place;
 }
 
-// The place whose window of a transposed convolution has `scaled` as its multiple by the stride; far outside where there is
-// none. Below 0, scaled has wrapped to far outside itself.
-uint source_place(uint scaled, uint step) {
-    const uint place = scaled / step;
-    return place * step == scaled ? place : 0xffffffffu;
-}
+// Steps of a window along one axis, each `every` after the one before, and the place that each meets, `back` before that of
+// the one before. Places below 0 wrap to far outside.
+struct Reach {
+    uint step;
+    uint place;
+    uint every;
+    uint back;
+};
 
 #define AXES(values) uvec3(values[0], values[1], values[2])
 #define FOR_EACH_ITEM(item) \

@@ -9,9 +9,7 @@ from ...machine.limits import Limits
 from ...types import Shape, TensorType
 from ..core.attrs import Attrs
 from ..core.op import Call, Dispatch
-from ..core.strides import (
-    spread,
-)
+from ..core.strides import spread
 
 
 def matrices(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[int, int, int, int]:

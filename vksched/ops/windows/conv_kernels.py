@@ -105,7 +105,20 @@ def _push(call: Call, window: Window) -> Push:
     )
 
 
-def _direct(op: str, shader: str, call: Call, window: Window) -> tuple[Dispatch, ...]:
+def _reach(window: Window) -> tuple[tuple[str, int], ...]:
+    """The constants of shaders/windows/reach.glsl."""
+    every = (s // math.gcd(s, d) for s, d in zip(window.stride, window.dilation, strict=True))
+    named = {"STRIDE": window.stride, "DILATION": window.dilation, "EVERY": tuple(every)}
+    return tuple(
+        (f"{name}_{axis}", value)
+        for name, values in named.items()
+        for axis, value in zip("ZYX", three(values), strict=True)
+    )
+
+
+def _direct(
+    shader: str, call: Call, window: Window, reach: tuple[tuple[str, int], ...] = ()
+) -> tuple[Dispatch, ...]:
     """One invocation sums up four rows of a group, or the only one; channels in parts where a CPU
     driver's loops would end early.
     """
@@ -124,12 +137,16 @@ def _direct(op: str, shader: str, call: Call, window: Window) -> tuple[Dispatch,
             _operands(call),
             launch.groups,
             (*push, *launch.push, ("start", start), ("end", min(start + most, parts.channels))),
-            (*_constants(call, start == 0), ("ADDS", int(start > 0)), ("ONE_ROW", int(one_row))),
+            (
+                *_constants(call, start == 0),
+                *(("ADDS", int(start > 0)), ("ONE_ROW", int(one_row))),
+                *reach,
+            ),
             barrier=launch.barrier or start > 0,
             partial=start + most < parts.channels,
         )
         for start in starts
-        for launch in launches(op, items, window.rounds(most), limits)
+        for launch in launches(shader, items, window.rounds(most), limits)
     )
 
 
@@ -372,7 +389,7 @@ def lower_conv(call: Call) -> tuple[Dispatch, ...]:
         return _depthwise_3x3(call, window)
     if call.variant == DEPTHWISE:
         return _depthwise(call, window)
-    return _direct("conv", "conv", call, window)
+    return _direct("conv", call, window)
 
 
 def conv_rounds(call: Call) -> int:
@@ -429,9 +446,8 @@ def _folded(call: Call, window: Window) -> tuple[Dispatch, ...]:
     volume, rows = math.prod(sizes), parts.rows * parts.taps
     results = math.prod(call.output.shape[1:])
     push = (
-        *window.push(),
-        ("x_sizes", three(sizes)),
-        ("result_sizes", three(call.output.shape[2:])),
+        *(("kernel", three(window.kernel)), ("begin", three(window.begin, 0))),
+        *(("x_sizes", three(sizes)), ("result_sizes", three(call.output.shape[2:]))),
         ("rows", parts.groups * parts.rows),
     )
     out: list[Dispatch] = []
@@ -454,7 +470,7 @@ def _folded(call: Call, window: Window) -> tuple[Dispatch, ...]:
                 (SCRATCH, *_operands(call)[2:]),
                 launch.groups,
                 (*push, *launch.push),
-                _constants(call),
+                (*_constants(call), *_reach(window)),
                 shifts=(0, 0, image * results),
                 barrier=True,
             )
@@ -472,7 +488,7 @@ def lower_transpose(call: Call) -> tuple[Dispatch, ...]:
     window = transpose_window(call.inputs, call.attrs)
     if _transpose_images(call):
         return _folded(call, window)
-    return _direct("conv_transpose", "conv_transpose", call, window)
+    return _direct("conv_transpose", call, window, _reach(window))
 
 
 def transpose_rounds(call: Call) -> int:
