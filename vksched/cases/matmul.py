@@ -59,8 +59,19 @@ IN_FOURS += [
     for lead, bias in (((), ()), ((3,), (floats(48, seed=2),)), ((2, 3), ()))
     for tb in (False, True)
 ]
+# k in parts, of operands that several tiles read
+LONG_K = [
+    Case(
+        "matmul",
+        (swapped(floats(128, k), ta), floats(k, 132, seed=1), floats(132, seed=2)),
+        attrs(ta),
+        f"long k {k} t{int(ta)}",
+    )
+    for k, ta in ((2048, False), (2051, True))
+]
 CASES = [
     *IN_FOURS,
+    *LONG_K,
     *(
         Case(
             "matmul",

@@ -44,6 +44,10 @@ GUESSED_COLUMNS = 32
 """Of which a product has a multiple on a GPU, as far as `step_cost` knows: none was measured."""
 PART_K = LOOP_STEPS
 """Steps along k of one dispatch; a longer k is several."""
+CACHED_K = 512
+"""Those on a CPU driver where k is long: what they read of both operands stays in a cache, from
+which other tiles of the result take it.
+"""
 LEAST_REUSE = 16
 """Rows and columns of a result from which packing its operands pays."""
 
@@ -304,17 +308,18 @@ def _product(
         tuple(s * m * (result_row or n) for s in contiguous_strides(batch)),
     ]
     sizes, strides = collapse(batch, given)
-    inner = _inner_axes(sizes, 2.0 * m * n * min(k, PART_K), call.limits)
+    part = _part_of_k(call, m, n, k)
+    inner = _inner_axes(sizes, 2.0 * m * n * min(k, part), call.limits)
     shifts = [(at_a, at_b, out) for at_a, at_b, out in peel(sizes, strides, inner)]
     sizes, strides = sizes[:inner], tuple(s[:inner] for s in strides)
-    parts = range(0, max(k, 1), PART_K)
+    parts = range(0, max(k, 1), part)
     if len(shifts) * len(parts) > MAX_DISPATCHES:
         raise UnsupportedOp(
             f"[matmul] broadcasting to {batch} needs {len(shifts) * len(parts)} dispatches, "
             f"over {MAX_DISPATCHES}; try expand"
         )
     batches = math.prod(sizes)
-    rows = _rows_of_dispatch(m, 2.0 * n * min(k, PART_K) * batches, batches, call.limits)
+    rows = _rows_of_dispatch(m, 2.0 * n * min(k, part) * batches, batches, call.limits)
     bias = (BIAS_PER_ROW if bias_rows else BIAS_PER_COLUMN) if len(call.inputs) > 2 else 0
     layout = (
         *(("batches", batches), ("n", n)),
@@ -339,7 +344,7 @@ def _product(
             groups,
             (
                 *layout,
-                *(("m", min(rows, m - row)), ("k", min(PART_K, k - start))),
+                *(("m", min(rows, m - row)), ("k", min(part, k - start))),
                 *(("has_bias", bias * (start == 0)), ("adds", int(adds or start > 0))),
             ),
             constants,
@@ -350,12 +355,21 @@ def _product(
                 (out + row * (result_row or n)) // per_word,
             ),
             barrier=start > 0,
-            partial=start + PART_K < k,
+            partial=start + part < k,
         )
         for start in parts
         for at_a, at_b, out in shifts
         for row in range(0, m, rows)
     )
+
+
+def _part_of_k(call: Call, m: int, n: int, k: int) -> int:
+    """Returns the steps along k of one dispatch: few on a CPU driver, where several tiles read the
+    same, and the result is smaller than what they read, and so costs little to add to.
+    """
+    long = call.limits.software and call.output.dtype != FLOAT16 and k >= 4 * CACHED_K
+    shared = 2 * TALLEST_TILE <= min(m, n) and m * n <= (m + n) * CACHED_K
+    return CACHED_K if long and shared else PART_K
 
 
 def _inner_axes(sizes: tuple[int, ...], flops: float, limits: Limits) -> int:
