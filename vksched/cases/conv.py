@@ -8,6 +8,7 @@ import numpy as np
 
 import vksched as vs
 
+from ..ops.windows.turn_kernels import turn_kernels
 from ..types import NDArray, Shape
 from .case import Case, ErrorCase, floats, ints
 
@@ -206,6 +207,19 @@ CASES += [
     ),
 ]
 
+CASES += [
+    Case("turn_kernels", (made(*shape),), {"groups": groups}, f"of {groups}")
+    for shape, groups, made in (
+        ((1, 1, 1), 1, floats),
+        ((5, 3, 7), 1, floats),
+        ((6, 5, 3, 2), 2, ints),
+        ((9, 1, 3, 3), 9, floats),
+        ((17, 70, 2, 1, 3), 1, floats),
+        ((80, 9, 3, 3), 5, floats),
+        ((0, 3, 2), 1, floats),
+    )
+]
+
 
 def refused(
     op: str,
@@ -226,9 +240,14 @@ def refused(
     return ErrorCase(build, error, match)
 
 
+def _odd_groups() -> object:
+    return turn_kernels(vs.input("w", (3, 2, 3)), 2)
+
+
 BOTH = ("conv", "conv_transpose")
 _X, _W = (1, 2, 5), (2, 2, 3)
 ERRORS = [
+    ErrorCase(_odd_groups, vs.ShapeError, "2 groups divide"),
     *(
         refused(op, vs.ShapeError, match, (x, w), **more)
         for op in BOTH

@@ -94,8 +94,16 @@ def _draw_winograd_conv(pick: Pick) -> Case:
     return followed(pick, winograd_call(x, w, "draw", tile, bias, begin, end))
 
 
+def _draw_turn_kernels(pick: Pick) -> Case:
+    groups, channels, rows = _channels(pick)
+    kernel = (pick(FEW) for _ in range(pick(FEW)))
+    w = array(pick, pick(st.sampled_from(["float32", "int32"])), (groups * rows, channels, *kernel))
+    return Case("turn_kernels", (w,), {"groups": groups}, "draw")
+
+
 DRAWS: dict[str, Draw] = {
     **{op: _draw(op) for op in ("conv", "conv_transpose")},
+    "turn_kernels": _draw_turn_kernels,
     "winograd_conv": _draw_winograd_conv,
     "winograd_weights": _draw_winograd_weights,
 }

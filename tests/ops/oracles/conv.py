@@ -117,6 +117,19 @@ def conv_transpose(case: Case) -> NDArray:
     return finish(case, out, inputs, "ConvTranspose", **extra)
 
 
+def turn_kernels(case: Case) -> NDArray:
+    """Every weight, one after the other."""
+    (w,), groups = case.inputs, int(case.attrs["groups"])  # type: ignore[arg-type]
+    lines, channels, *kernel = w.shape
+    rows = lines // groups
+    out = np.zeros((groups * channels, rows, *kernel), w.dtype)
+    for line, channel, *place in np.ndindex(*w.shape):
+        group, row = divmod(line, rows)
+        turned = tuple(size - 1 - at for size, at in zip(kernel, place, strict=True))
+        out[(group * channels + channel, row, *turned)] = w[(line, channel, *place)]
+    return out
+
+
 def toom_cook(tile: int) -> NDArray:
     """The points of three weights: their polynomial's values at 0, 1, -1 (2, -2) and infinity, each
     divided by the product of its distances to the others; the one at 0 with a plus.
@@ -154,4 +167,5 @@ ORACLES: dict[str, Oracle] = {
     "winograd_weights": winograd_weights,
     "conv": with_epilogue(conv),
     "conv_transpose": conv_transpose,
+    "turn_kernels": turn_kernels,
 }

@@ -27,11 +27,11 @@ from ..core.gradient import Pull, Pulled, gradient, no_gradient
 from ..core.tensor import Tensor, apply
 from ..moves.layout import concat, reshape, slice_, transpose
 from ..moves.pad import pad
-from ..moves.rearrange import flip
 from ..products.matmul import matmul
 from ..rows.reduce import reduce_sum
 from .conv import conv
 from .conv_kernels import conv_window, transpose_window
+from .turn_kernels import turn_kernels
 from .window import Window, extent
 from .winograd import winograd_conv, winograd_weights
 
@@ -89,7 +89,7 @@ def _input_gradient(g: Tensor, w: Tensor, window: Window, groups: int) -> Tensor
         size - n + first for size, n, first in zip(window.sizes, counts, window.begin, strict=True)
     ]
     if max(stride) == 1 and min(*before, *after) >= 0 and 0 not in window.sizes:
-        turned = _turned(w, groups)
+        turned = turn_kernels(w, groups)
         padding = (*before, *after)
         return conv(g, turned, dilation=window.dilation, padding=padding, groups=groups)
     behind = tuple(  # places behind the last window; below 0 where it reaches over the end
@@ -105,17 +105,6 @@ def _input_gradient(g: Tensor, w: Tensor, window: Window, groups: int) -> Tensor
         "output_padding": tuple(max(0, b) for b in behind),
     }
     return apply("conv_transpose", (g, w), attrs)
-
-
-def _turned(w: Tensor, groups: int) -> Tensor:
-    """Returns weights (groups * R, C, kernel) from the last place of the kernel to the first, as
-    those of R channels to C: (groups * C, R, kernel).
-    """
-    results, channels, *kernel = w.shape
-    axes = [axis for axis, size in enumerate(kernel, 3) if size > 1]
-    split = reshape(w, (groups, results // groups, channels, *kernel))
-    turned = transpose(flip(split, axes) if axes else split, (0, 2, 1, *range(3, 3 + len(kernel))))
-    return reshape(turned, (groups * channels, results // groups, *kernel))
 
 
 def _weight_gradient(x: Tensor, g: Tensor, window: Window, groups: int) -> Tensor:

@@ -21,6 +21,7 @@ from ..core.sharding import (
 from . import conv as conv
 from . import pool as pool
 from . import sample as sample
+from . import turn_kernels as turn_kernels
 from . import winograd as winograd
 
 
@@ -36,6 +37,17 @@ def _conv(call: Sharded) -> Iterable[Factor]:
 @sharding("conv_transpose")
 def _conv_transpose(call: Sharded) -> Iterable[Factor]:
     return _conv_factors(call, 1, 0)
+
+
+@sharding("turn_kernels")
+def _turn_kernels(call: Sharded) -> Iterable[Factor]:
+    rows, channels = call.inputs[0].shape[:2]
+    groups = call.attrs.as_int("groups")
+    if groups > 1:
+        yield Factor((0,), 0, groups, _groups)
+    else:
+        yield Factor((0,), 1, rows)
+        yield Factor((1,), 0, channels)
 
 
 def _conv_factors(call: Sharded, out: int, into: int) -> Iterable[Factor]:
