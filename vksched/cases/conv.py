@@ -8,7 +8,9 @@ import numpy as np
 
 import vksched as vs
 
+from ..ops.windows.depthwise_weights import depthwise_weights
 from ..ops.windows.turn_kernels import turn_kernels
+from ..ops.windows.window import Window
 from ..types import NDArray, Shape
 from .case import Case, ErrorCase, floats, ints
 
@@ -169,6 +171,16 @@ TRANSPOSE: list[Row] = [
     ),
     ("groups", (2, 6, 4, 5), (6, 3, 3, 3), True, {"groups": 3, "stride": 2}),
     ("depthwise", (2, 5, 4, 5), (5, 1, 4, 4), True, {"groups": 5, "stride": 2, "padding": 1}),
+    (
+        *("depthwise times 3", (2, 2, 3, 9), (2, 3, 3, 4), False),
+        {"groups": 2, "stride": (1, 3), "dilation": (2, 2), "padding": 1, "output_padding": (0, 2)},
+    ),
+    (
+        *("depthwise both", (1, 3, 5, 13), (3, 1, 3, 3), True),
+        {"groups": 3, "stride": 4, "dilation": (1, 6)},
+    ),
+    ("depthwise 1d", (2, 3, 41), (3, 1, 5), False, {"groups": 3, "padding": 2}),
+    ("depthwise 3d", (1, 2, 3, 4, 5), (2, 1, 2, 2, 3), True, {"groups": 2, "stride": (1, 2, 3)}),
     ("many", (1, 2, 31, 33), (2, 9, 2, 2), False, {"stride": 2}),
     ("product", (2, 16, 5, 7), (16, 8, 4, 4), True, {"stride": 2, "padding": 1}),
     ("product groups", (3, 32, 9), (32, 8, 3), True, {"groups": 2, "stride": 3, "dilation": 2}),
@@ -240,6 +252,37 @@ def refused(
     return ErrorCase(build, error, match)
 
 
+def sums(x: Shape, rows: int, kernel: Shape, name: str, **more: Any) -> Case:
+    """The gradient of a depthwise convolution's weights, of rows for each channel."""
+    w = vs.input("w", (x[1] * rows, 1, *kernel))
+    made = vs.conv(vs.input("x", x), w, groups=x[1], **more)
+    attrs = {k: v for k, v in made.attrs.items() if k != "groups"} | {"kernel": kernel}
+    return Case("depthwise_weights", (floats(*x), floats(*made.shape, seed=1)), attrs, name)
+
+
+CASES += [
+    sums((1, 1, 1), 1, (1,), "one"),
+    sums((2, 3, 17), 1, (4,), "1d", stride=2),
+    sums((2, 5, 11, 13), 1, (3, 3), "2d", padding=1),
+    sums((3, 2, 12, 9), 3, (2, 5), "2d", stride=(2, 1), dilation=(1, 2), padding=(0, 1, 3, 4)),
+    sums((1, 3, 9, 12), 2, (3, 2), "strides as dilations", stride=2, dilation=2, padding=2),
+    sums((2, 2, 4, 5, 6), 1, (2, 3, 3), "3d", padding=1),
+    sums((2, 70, 30, 31), 1, (3, 3), "many", padding=1),
+    sums((0, 2, 5), 1, (2,), "no images"),
+]
+
+
+def _no_multiple() -> object:
+    w = Window((5,), (2,), (1,), (1,), (0,), (0,))
+    return depthwise_weights(vs.input("x", (2, 3, 5)), vs.input("g", (2, 4, 4)), w, (0, 0))
+
+
+def _integers() -> object:
+    w = Window((5,), (2,), (1,), (1,), (0,), (0,))
+    x, g = vs.input("x", (2, 3, 5), "int32"), vs.input("g", (2, 3, 4), "int32")
+    return depthwise_weights(x, g, w, (0, 0))
+
+
 def _odd_groups() -> object:
     return turn_kernels(vs.input("w", (3, 2, 3)), 2)
 
@@ -247,6 +290,8 @@ def _odd_groups() -> object:
 BOTH = ("conv", "conv_transpose")
 _X, _W = (1, 2, 5), (2, 2, 3)
 ERRORS = [
+    ErrorCase(_no_multiple, vs.ShapeError, "a multiple of 3, 4"),
+    ErrorCase(_integers, vs.DTypeError, "expected float32, got int32"),
     ErrorCase(_odd_groups, vs.ShapeError, "2 groups divide"),
     *(
         refused(op, vs.ShapeError, match, (x, w), **more)

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from vksched.cases.case import Case
-from vksched.cases.conv import call
+from vksched.cases.conv import call, sums
 from vksched.cases.winograd import call as winograd_call
 from vksched.ops.windows.winograd import TILES
 
@@ -94,6 +94,14 @@ def _draw_winograd_conv(pick: Pick) -> Case:
     return followed(pick, winograd_call(x, w, "draw", tile, bias, begin, end))
 
 
+def _draw_depthwise_weights(pick: Pick) -> Case:
+    axes = pick(st.integers(1, 3))
+    more = window(pick, axes)
+    kernel = tuple(pick(st.integers(1, 6 - axes)) for _ in range(axes))
+    x = (pick(st.integers(0, 3)), pick(FEW), *spatial(pick, more, kernel))
+    return sums(x, pick(FEW), kernel, "draw", **more)
+
+
 def _draw_turn_kernels(pick: Pick) -> Case:
     groups, channels, rows = _channels(pick)
     kernel = (pick(FEW) for _ in range(pick(FEW)))
@@ -103,6 +111,7 @@ def _draw_turn_kernels(pick: Pick) -> Case:
 
 DRAWS: dict[str, Draw] = {
     **{op: _draw(op) for op in ("conv", "conv_transpose")},
+    "depthwise_weights": _draw_depthwise_weights,
     "turn_kernels": _draw_turn_kernels,
     "winograd_conv": _draw_winograd_conv,
     "winograd_weights": _draw_winograd_weights,

@@ -130,6 +130,27 @@ def turn_kernels(case: Case) -> NDArray:
     return out
 
 
+def depthwise_weights(case: Case) -> NDArray:
+    """scipy's correlation of each image with the gradients, spread by the stride."""
+    x, g = wide(case)
+    attrs: Any = case.attrs
+    out = np.zeros(case.expected().shape, x.dtype)
+    padded = np.pad(x, ((0, 0), (0, 0), *zip(attrs["begin"], attrs["end"], strict=True)))
+    taps = tuple(slice(None, None, d) for d in attrs["dilation"])
+    read = tuple(
+        slice((n - 1) * s + (k - 1) * d + 1)
+        for n, s, k, d in zip(
+            g.shape[2:], attrs["stride"], out.shape[2:], attrs["dilation"], strict=True
+        )
+    )
+    per_channel = g.shape[1] // x.shape[1]
+    for image, row in np.ndindex(*g.shape[:2]):
+        stretched = spread(g[image : image + 1, row : row + 1], attrs["stride"])[0, 0]
+        met = padded[(image, row // per_channel, *read)]
+        out[row, 0] += signal.correlate(met, stretched, "valid", "direct")[taps]
+    return out.astype(case.inputs[0].dtype)
+
+
 def toom_cook(tile: int) -> NDArray:
     """The points of three weights: their polynomial's values at 0, 1, -1 (2, -2) and infinity, each
     divided by the product of its distances to the others; the one at 0 with a plus.
@@ -167,5 +188,6 @@ ORACLES: dict[str, Oracle] = {
     "winograd_weights": winograd_weights,
     "conv": with_epilogue(conv),
     "conv_transpose": conv_transpose,
+    "depthwise_weights": depthwise_weights,
     "turn_kernels": turn_kernels,
 }

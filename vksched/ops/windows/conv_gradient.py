@@ -6,7 +6,8 @@
                                       or, with steps of 1, a conv of dy with w turned round, for
                                       which devices have faster kernels
     by w: w[k] met x at steps of `stride`, one for each result y    -> products of dy with slices of
-                                      x; of grouped ones a conv of x with dy as weights, in which
+                                      x; of depthwise ones sums of their own (depthwise_weights);
+                                      of other groups a conv of x with dy as weights, in which
                                       stride and dilation, images and channels are exchanged
     by the bias: it was added to all results of its channel         -> a sum
 
@@ -31,10 +32,13 @@ from ..products.matmul import matmul
 from ..rows.reduce import reduce_sum
 from .conv import conv
 from .conv_kernels import conv_window, transpose_window
+from .depthwise_weights import depthwise_weights, window_of
 from .turn_kernels import turn_kernels
 from .window import Window, extent
 from .winograd import winograd_conv, winograd_weights
 
+_MOST_ROWS = 4
+"""Rows of a channel from which on products serve a depthwise convolution better."""
 MOST_MET = 1 << 22
 """Elements of x, repeated for some places of a window, that are laid out at once."""
 
@@ -73,6 +77,21 @@ def _conv_transpose(call: Pull) -> Pulled:
     )
     made = by_x, _weight_gradient(g, x, window, groups), _bias_gradient(g)
     return made[: len(call.inputs)]
+
+
+@gradient("depthwise_weights")
+def _depthwise_weights(call: Pull) -> Pulled:
+    (x, g), w = call.inputs, call.grad
+    window, groups = window_of((x.type, g.type), call.attrs), x.shape[1]
+    by_g = conv(
+        x,
+        w,
+        stride=window.stride,
+        dilation=window.dilation,
+        padding=(*window.begin, *window.end),
+        groups=groups,
+    )
+    return _input_gradient(g, w, window, groups), by_g
 
 
 def _bias_gradient(g: Tensor) -> Tensor:
@@ -116,6 +135,8 @@ def _weight_gradient(x: Tensor, g: Tensor, window: Window, groups: int) -> Tenso
     channels, sizes = x.shape[1] // groups, read.shape[2:]
     if groups == 1:
         return _by_products(read, g, window, (*begin, *end))
+    if channels == 1 and g.shape[1] < _MOST_ROWS * groups and g.size:
+        return depthwise_weights(read, g, window, (*begin, *end))
     # images of C with channels (groups, N); a group's weights are its gradients
     split = reshape(read, (images, groups, channels, *sizes))
     turned = transpose(split, (2, 1, 0, *range(3, 3 + axes)))

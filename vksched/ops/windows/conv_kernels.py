@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ...errors import UnsupportedOp
-from ...types import FLOAT32, TensorType
+from ...types import FLOAT32, Shape, TensorType
 from ..core.attrs import Attrs
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch
 from ..core.strides import LOOP_STEPS, MAX_DISPATCHES
@@ -439,12 +439,19 @@ def _transpose_images(call: Call) -> int:
     return max(1, min(call.output.shape[0], room // words))
 
 
+def _items_apart(shape: Shape, window: Window) -> int:
+    """Returns how many blocks of results, each a stride apart along the last axis, there are."""
+    stride = window.stride[-1]
+    return math.prod(shape[:-1]) * stride * -(-shape[-1] // (_BLOCK * stride))
+
+
 def _folded(call: Call, window: Window) -> tuple[Dispatch, ...]:
     """w times x as one product, whose values are then added up where windows meet."""
     parts, most, dtype = _sum(call), _transpose_images(call), call.output.dtype
     total, channels, *sizes = call.inputs[0].shape
     volume, rows = math.prod(sizes), parts.rows * parts.taps
     results = math.prod(call.output.shape[1:])
+    items = _items_apart(call.output.shape[1:], window)
     push = (
         *(("kernel", three(window.kernel)), ("begin", three(window.begin, 0))),
         *(("x_sizes", three(sizes)), ("result_sizes", three(call.output.shape[2:]))),
@@ -474,11 +481,30 @@ def _folded(call: Call, window: Window) -> tuple[Dispatch, ...]:
                 shifts=(0, 0, image * results),
                 barrier=True,
             )
-            for launch in launches("conv_transpose", images * results, window.rounds(), call.limits)
+            for launch in launches(
+                "conv_transpose", images * items, window.rounds(_BLOCK), call.limits
+            )
         )
     if len(out) > MAX_DISPATCHES:
         raise UnsupportedOp(f"[conv_transpose] it needs more than {MAX_DISPATCHES} dispatches")
     return tuple(out)
+
+
+def _depthwise_transpose(call: Call, window: Window) -> tuple[Dispatch, ...]:
+    """One invocation computes four results a stride apart along the last axis."""
+    items = _items_apart(call.output.shape, window)
+    push = (*_push(call, window), ("start", 0), ("end", 1))
+    return tuple(
+        Dispatch(
+            f"conv_transpose_depthwise_{call.output.dtype}",
+            _operands(call),
+            launch.groups,
+            (*push, *launch.push),
+            (*_constants(call), *_reach(window)),
+            barrier=launch.barrier,
+        )
+        for launch in launches("conv_transpose", items, window.rounds(_BLOCK), call.limits)
+    )
 
 
 def lower_transpose(call: Call) -> tuple[Dispatch, ...]:
@@ -488,6 +514,8 @@ def lower_transpose(call: Call) -> tuple[Dispatch, ...]:
     window = transpose_window(call.inputs, call.attrs)
     if _transpose_images(call):
         return _folded(call, window)
+    if _sum(call).channels == 1 and _sum(call).rows < _BLOCK:
+        return _depthwise_transpose(call, window)
     return _direct("conv_transpose", call, window, _reach(window))
 
 
@@ -508,6 +536,10 @@ def transpose_scratch(call: Call) -> tuple[int, ...]:
 
 
 TRANSPOSE_SHADERS = (
-    *(f"{kind}_{dtype}" for kind in ("conv_transpose", "col2im") for dtype in ("float32", "int32")),
+    *(
+        f"{kind}_{dtype}"
+        for kind in ("conv_transpose", "conv_transpose_depthwise", "col2im")
+        for dtype in ("float32", "int32")
+    ),
     *matmul.SHADERS,
 )

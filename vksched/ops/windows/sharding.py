@@ -19,6 +19,7 @@ from ..core.sharding import (
     sharding,
 )
 from . import conv as conv
+from . import depthwise_weights as depthwise_weights
 from . import pool as pool
 from . import sample as sample
 from . import turn_kernels as turn_kernels
@@ -37,6 +38,14 @@ def _conv(call: Sharded) -> Iterable[Factor]:
 @sharding("conv_transpose")
 def _conv_transpose(call: Sharded) -> Iterable[Factor]:
     return _conv_factors(call, 1, 0)
+
+
+@sharding("depthwise_weights")
+def _depthwise_weights(call: Sharded) -> Iterable[Factor]:
+    images, channels = call.inputs[0].shape[:2]
+    yield Factor((1, 1), 0, channels)
+    yield Factor((0, 0), TERMS, images)
+    yield from linear_factors(call, 0, 1)
 
 
 @sharding("turn_kernels")
