@@ -6,9 +6,7 @@
                                       or, with steps of 1, a conv of dy with w turned round, for
                                       which devices have faster kernels
     by w: w[k] met x at steps of `stride`, one for each result y    -> products of dy with slices of
-                                      x; of depthwise ones sums of their own (depthwise_weights);
-                                      of other groups a conv of x with dy as weights, in which
-                                      stride and dilation, images and channels are exchanged
+                                      x; of depthwise ones sums of their own (depthwise_weights)
     by the bias: it was added to all results of its channel         -> a sum
 
 Places of x that no window reads are cut off before the second, and are the output padding of the
@@ -131,47 +129,34 @@ def _weight_gradient(x: Tensor, g: Tensor, window: Window, groups: int) -> Tenso
     gradient g (N, groups * R, counts) share: (groups * R, C, kernel).
     """
     read, begin, end = _read_part(x, window, g.shape[2:])
-    images, axes = x.shape[0], len(window.sizes)
-    channels, sizes = x.shape[1] // groups, read.shape[2:]
-    if groups == 1:
-        return _by_products(read, g, window, (*begin, *end))
-    if channels == 1 and g.shape[1] < _MOST_ROWS * groups and g.size:
-        return depthwise_weights(read, g, window, (*begin, *end))
-    # images of C with channels (groups, N); a group's weights are its gradients
-    split = reshape(read, (images, groups, channels, *sizes))
-    turned = transpose(split, (2, 1, 0, *range(3, 3 + axes)))
-    made = conv(
-        reshape(turned, (channels, groups * images, *sizes)),
-        transpose(g, (1, 0, *range(2, g.rank))),
-        stride=window.dilation,
-        dilation=window.stride,
-        padding=(*begin, *end),
-        groups=groups,
-    )
-    return transpose(made, (1, 0, *range(2, made.rank)))
+    padding = (*begin, *end)
+    if x.shape[1] == groups and g.shape[1] < _MOST_ROWS * groups and g.size:
+        return depthwise_weights(read, g, window, padding)
+    return _by_products(read, g, window, padding, groups)
 
 
-def _by_products(x: Tensor, g: Tensor, window: Window, padding: Shape) -> Tensor:
+def _by_products(x: Tensor, g: Tensor, window: Window, padding: Shape, groups: int) -> Tensor:
     """The gradient of the weights as matrix products: for each place of the window, g times what
     that place met of x. Places share a product as long as what they met together is not too large.
     """
     axes = len(window.sizes)
     around = ((0, 0), (0, 0), *zip(padding[:axes], padding[axes:], strict=True))
     whole = pad(x, around) if any(padding) else x
-    places = math.prod(g.shape[2:])
+    images, places, channels = x.shape[0], math.prod(g.shape[2:]), x.shape[1] // groups
+    rows = reshape(g, (images, groups, g.shape[1] // groups, places))
     met = [
-        reshape(_met(whole, place, window, g.shape[2:]), (*x.shape[:2], 1, places))
+        reshape(_met(whole, place, window, g.shape[2:]), (images, groups, channels, 1, places))
         for place in np.ndindex(*window.kernel)
     ]
     together = max(1, MOST_MET // max(1, met[0].size))
     made: list[Tensor] = []
     for first in range(0, len(met), together):  # the places of a channel beside each other
         part = met[first : first + together]
-        columns = concat(part, 2) if len(part) > 1 else part[0]
-        rows = _one_product(reshape(columns, (x.shape[0], x.shape[1] * len(part), places)), g)
-        made.append(reshape(rows, (g.shape[1], x.shape[1], len(part))))
+        columns = concat(part, 3) if len(part) > 1 else part[0]
+        columns = reshape(columns, (images, groups, channels * len(part), places))
+        made.append(reshape(_summed(rows, columns), (g.shape[1], channels, len(part))))
     return reshape(
-        concat(made, 2) if len(made) > 1 else made[0], (g.shape[1], x.shape[1], *window.kernel)
+        concat(made, 2) if len(made) > 1 else made[0], (g.shape[1], channels, *window.kernel)
     )
 
 
@@ -186,17 +171,19 @@ def _met(x: Tensor, place: Shape, window: Window, counts: Shape) -> Tensor:
     return slice_(x, starts, ends, range(2, x.rank), window.stride)
 
 
-def _one_product(x: Tensor, g: Tensor) -> Tensor:
-    """The sum over images of g times x transposed: (rows, channels). Either the products of all
-    images are summed up, or both are turned for one product, whichever moves less.
+def _summed(rows: Tensor, columns: Tensor) -> Tensor:
+    """The sum over images of rows (N, groups, R, places) times columns (N, groups, C, places)
+    transposed: (groups, R, C). Either the products of all images are summed up, or both are turned
+    for one product, whichever moves less.
     """
-    matrices = [reshape(t, (*t.shape[:2], math.prod(t.shape[2:]))) for t in (g, x)]
-    if g.shape[0] * g.shape[1] * x.shape[1] <= g.size + x.size:
-        return reduce_sum(matmul(*matrices, transpose_b=True), 0)
-    rows, columns = (
-        reshape(transpose(m, (1, 0, 2)), (m.shape[1], m.shape[0] * m.shape[2])) for m in matrices
+    images, groups, _, places = rows.shape
+    if rows.size * columns.shape[2] <= places * (rows.size + columns.size):
+        return reduce_sum(matmul(rows, columns, transpose_b=True), 0)
+    turned = (
+        reshape(transpose(t, (1, 2, 0, 3)), (groups, t.shape[2], images * places))
+        for t in (rows, columns)
     )
-    return matmul(rows, columns, transpose_b=True)
+    return matmul(*turned, transpose_b=True)
 
 
 def _reached(window: Window, counts: Shape) -> Shape:
