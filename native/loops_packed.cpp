@@ -16,6 +16,11 @@
 #endif
 #endif
 
+#if defined(__x86_64__) && !defined(__clang__)
+#define COMPILED_TWICE
+#include <immintrin.h>
+#endif
+
 #ifdef HAS_VECTORS
 namespace {
 
@@ -31,9 +36,9 @@ struct Packed {
     size_t out_row;
 };
 
-// How heads hold scales: two float16 in a word; a scale and a shift in a word; numbers of six bits
-// times two float16; 16 numbers of eight bits times one.
-enum Scales { HALVES, PAIRS, SIX_BITS, EIGHT_BITS };
+// Values are float16 or bfloat16; or how heads hold scales: two float16 in a word; a scale and a
+// shift in a word; numbers of six bits times two float16; 16 numbers of eight bits times one.
+enum Scales { FLOATS, BFLOATS, HALVES, PAIRS, SIX_BITS, EIGHT_BITS };
 
 template <uint32_t LOW, uint32_t HIGH, uint32_t HEAD, int32_t ZERO, Scales KIND>
 struct Format {
@@ -60,6 +65,7 @@ struct Loops {
 
 // clang-format off
 #define FORMATS(F) \
+    F("f16", 16, 0, 0, 0, FLOATS) F("bf16", 16, 0, 0, 0, BFLOATS) \
     F("q8_0", 8, 0, 4, 128, HALVES) F("q4_0", 4, 0, 4, 8, HALVES) F("q5_0", 4, 1, 4, 16, HALVES) \
     F("q4_1", 4, 0, 8, 0, PAIRS) F("q5_1", 4, 1, 8, 0, PAIRS) \
     F("q4_K", 4, 0, 4, 0, SIX_BITS) F("q5_K", 4, 1, 4, 0, SIX_BITS) \
@@ -74,16 +80,18 @@ namespace plain {
 const std::map<std::string, Loops> all{FORMATS(LOOPS_OF)};
 } // namespace plain
 
-#if defined(__x86_64__) && !defined(__clang__)
+#ifdef COMPILED_TWICE
 #pragma GCC push_options
-#pragma GCC target("avx2,fma")
+#pragma GCC target("avx2,fma,f16c")
+#define HAS_F16C
 namespace wider {
 #include "packed_ways.hpp"
 const std::map<std::string, Loops> all{FORMATS(LOOPS_OF)};
 } // namespace wider
 #pragma GCC pop_options
 
-const bool has_wider = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+const bool has_wider = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")
+    && __builtin_cpu_supports("f16c");
 #else
 namespace wider = plain;
 const bool has_wider = false;

@@ -6,6 +6,7 @@ constexpr uint32_t LANES = 8;
 typedef float Floats __attribute__((vector_size(4 * LANES)));
 typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
 typedef int32_t Whole __attribute__((vector_size(4 * LANES)));
+typedef uint16_t Shorts __attribute__((vector_size(2 * LANES)));
 
 constexpr uint32_t VECTORS = RUN / LANES; // of a run
 
@@ -50,12 +51,31 @@ INLINED Floats wide(const Words& halves)
     return (Floats)((Words)scaled | special | (halves & 0x8000u) << 16);
 }
 
+INLINED Floats from_float16(const Shorts& bits)
+{
+#ifdef HAS_F16C
+    return (Floats)_mm256_cvtph_ps((__m128i)bits);
+#else
+    return wide(__builtin_convertvector(bits, Words));
+#endif
+}
+
 // The codes of run `number` of a tile, in order.
 template <class Format>
 INLINED void read_codes(const uint32_t* tile, uint32_t number, Floats (&codes)[VECTORS])
 {
     constexpr uint32_t low = Format::low, high = Format::high;
     const uint32_t* own = tile + Format::head + RUNS * high + number * low;
+    if constexpr (Format::kind == FLOATS || Format::kind == BFLOATS) {
+        for (uint32_t at = 0; at < VECTORS; ++at) {
+            const Shorts bits = loaded<Shorts>(own + at * LANES / 2);
+            if constexpr (Format::kind == FLOATS)
+                codes[at] = from_float16(bits);
+            else
+                codes[at] = (Floats)(__builtin_convertvector(bits, Words) << 16);
+        }
+        return;
+    }
     Words columns{}, later{}, above{};
     if (low == 8) {
         const Four x = loaded<Four>(own), y = loaded<Four>(own + 4);
@@ -108,7 +128,10 @@ INLINED Words numbers(uint32_t word, uint32_t bits)
 template <class Format>
 INLINED void read_scales(const uint32_t* tile, Parts& parts)
 {
-    if (Format::kind == HALVES) {
+    if (Format::kind == FLOATS || Format::kind == BFLOATS) {
+        for (float& scale : parts.scale)
+            scale = 1;
+    } else if (Format::kind == HALVES) {
         Words made{};
         for (uint32_t run = 0; run < RUNS; ++run)
             made[run] = tile[run / 2] >> 16 * (run % 2) & 0xffffu;

@@ -5,7 +5,12 @@
 // that nothing needs to be; SIGN_BITS make them others.
 // MASKS: for drivers that take long over shifts (SwiftShader).
 // TABLE: four words of numbers of 8 bits, for which codes stand. SHIFTS: values are scale * code + shift.
-#if defined(Q8_0)
+// FLOATS: values are floats of 16 bits, in order, without a head.
+#if defined(F16) || defined(BF16)
+#define HEAD 0u
+#define LOW 16
+#define FLOATS
+#elif defined(Q8_0)
 #define HEAD 4u
 #define LOW 8
 #define ZERO 128
@@ -81,6 +86,7 @@ const uint TILE_WORDS = HEAD + 8u * (LOW + HIGH);
 
 // 32 values: columns of eight entries, entry 0 in the lowest bits. scale and shift: of the first 16 values, and of the others.
 struct Run {
+    uint at; // of FLOATS: where they start
     uvec4 low;
     uvec4 more; // of LOW 8 the entries from 4 on
     uvec4 high;
@@ -106,7 +112,9 @@ float half_of(uint word) {
 
 void read_scales(inout Run run, uint at, uint number) {
     run.shift = vec2(0.0);
-#if defined(SCALES_OF_RUNS)
+#if defined(FLOATS)
+    run.scale = vec2(1.0);
+#elif defined(SCALES_OF_RUNS)
     run.scale = vec2(half_of(one_word(at + number / 2u) >> 16u * (number & 1u)));
 #elif defined(Q4_1) || defined(Q5_1)
     const uint both = one_word(at + number);
@@ -155,7 +163,9 @@ Run run_of(uint row, uint number) {
     run.high = columns_of(two_words(at + HEAD + 2u * own));
 #endif
     const uint low = at + HEAD + 8u * HIGH + LOW * own;
-#if LOW == 2
+#if defined(FLOATS)
+    run.at = low;
+#elif LOW == 2
     run.low = columns_of(two_words(low));
 #elif LOW == 4
     run.low = uvec4(two_words(low), two_words(low + 2u));
@@ -196,7 +206,13 @@ vec4 entries_of(uvec4 columns, uint bits, uint i) {
 
 // Codes 4 * i to 4 * i + 3 of a run, as numbers.
 vec4 codes_of(Run run, uint i) {
-#if defined(MASKS) && !defined(TABLE)
+#if defined(F16)
+    const uvec2 two = two_words(run.at + 2u * i);
+    return vec4(unpackHalf2x16(two.x), unpackHalf2x16(two.y));
+#elif defined(BF16)
+    const uvec2 two = two_words(run.at + 2u * i);
+    return uintBitsToFloat(uvec4(two.x << 16, two.x & 0xffff0000u, two.y << 16, two.y & 0xffff0000u));
+#elif defined(MASKS) && !defined(TABLE)
 #if LOW == 8
     return entries_of(i < 4u ? run.low : run.more, 8u, i & 3u) - float(ZERO);
 #elif HIGH > 0
@@ -223,6 +239,9 @@ vec4 codes_of(Run run, uint i) {
 
 // Values 4 * i to 4 * i + 3 of a run.
 vec4 values_of(Run run, uint i) {
+#ifdef FLOATS
+    return codes_of(run, i);
+#endif
     const uint side = i / 4u;
     const vec4 values = codes_of(run, i) * run.scale[side];
 #ifdef SHIFTS

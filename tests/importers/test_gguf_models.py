@@ -28,6 +28,7 @@ MODELS = {
     "llama with biases": Tiny(biases=True, layers=1),
     "qwen2 F32": QWEN2,
     "qwen2 Q5_0": replace(QWEN2, kind="Q5_0"),
+    "qwen2 BF16": replace(QWEN2, kind="BF16"),
     "qwen3 F32": QWEN3,
     "qwen3 Q4_0": replace(QWEN3, kind="Q4_0", tied=False),
 }
@@ -64,13 +65,15 @@ def test_logits_equal_those_of_numpy(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.fewer_sets
-@pytest.mark.parametrize("name", ["llama Q4_K, Llama 3.1's positions", "qwen2 Q5_0", "qwen3 F32"])
+@pytest.mark.parametrize(
+    "name", ["llama F16 tied", "llama Q4_K, Llama 3.1's positions", "qwen2 Q5_0", "qwen3 F32"]
+)
 def test_so_they_do_on_devices(name: str, scheds: Scheds, tmp_path: Path) -> None:
     compare(replace(MODELS[name], layers=1), scheds[0], tmp_path)
 
 
 @pytest.mark.fewer_sets
-@pytest.mark.parametrize("kind", ["Q8_0", "Q4_K"])
+@pytest.mark.parametrize("kind", ["F16", "Q8_0", "Q4_K"])
 def test_weights_take_what_the_file_takes(kind: str, scheds: Scheds, tmp_path: Path) -> None:
     tiny = replace(QWEN3, kind=kind, vocabulary=2003)
     model, length = made(tiny, tmp_path), 3

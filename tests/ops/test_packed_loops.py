@@ -17,7 +17,7 @@ from vksched.ops.products.blocks import FORMATS, repack, unpacked
 from vksched.types import NDArray
 
 native: Any = loops.native
-NATIVE = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_K", "q5_K", "q6_K")
+NATIVE = ("f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_K", "q5_K", "q6_K")
 needs_native = pytest.mark.skipif(
     not loops.has_packed("q4_K"), reason="the native loops are not built"
 )
@@ -31,7 +31,7 @@ def held(name: str, rows: int, columns: int) -> tuple[NDArray, NDArray]:
 
 def lengths(name: str) -> tuple[int, ...]:
     """One block, rows that end within a tile, several tiles."""
-    each = FORMATS[name].values
+    each = FORMATS[name].step
     return each, each * (9 if each == 32 else 3), 2560
 
 

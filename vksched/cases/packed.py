@@ -15,13 +15,13 @@ from ..types import NDArray
 from .case import Case, ErrorCase, FunctionCase, floats, ints
 
 SCALES: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys(("q8_0", "q4_0", "q5_0", "iq4_nl", "iq4_xs"), (0,)),
+    **dict.fromkeys(("f16", "q8_0", "q4_0", "q5_0", "iq4_nl", "iq4_xs"), (0,)),
     **dict.fromkeys(("q4_1", "q5_1", "q4_K", "q5_K"), (0, 2)),
     "q2_K": (80, 82),
     "q3_K": (108,),
     "q6_K": (208,),
 }
-"""Where a block holds float16; mxfp4 has a power of two in its first byte."""
+"""Where a block holds float16; mxfp4 has a power of two in its first byte, bf16 is one number."""
 BLOCKS: dict[tuple[str, bytes], NDArray] = {}
 """The blocks that words were made of, which the oracle reads."""
 
@@ -36,6 +36,8 @@ def blocks(name: str, rows: int, columns: int, seed: int = 0) -> NDArray:
         made[..., at : at + 2] = scales[..., None].view(np.uint8)
     if name == "mxfp4":
         made[..., 0] = rng.integers(120, 126, made.shape[:2])
+    if name == "bf16":
+        made[..., 1] = 0x3D | made[..., 1] & 0x80
     return made
 
 
@@ -60,11 +62,14 @@ NO_INFINITY = (0x2C00, 0x7E01, 0x0001, 0x83FF, 0x0000, 0x8000, 0x7BFF, 0xAC00)
 
 def wild(name: str, scales: tuple[int, ...] = ANY_SCALE) -> NDArray:
     """Words of eight rows with unusual scales."""
-    made = blocks(name, 8, FORMATS[name].values)
+    made = blocks(name, 8, FORMATS[name].step)
     for at in SCALES.get(name, ()):
         made[..., at : at + 2] = np.array(scales, np.uint16)[:, None, None].view(np.uint8)
     if name == "mxfp4":
         made[..., 0] = np.array([2, 3, 255, 254, 128, 127, 126, 4])[:, None]
+    if name == "bf16":
+        wild = (0x7F80, 0xFF80, 0x7FC1, 0x0001, 0x8000, 0x0000, 0x7F7F, 0x0080)
+        made[..., :] = np.array(wild, np.uint16)[:, None, None].view(np.uint8)
     return words_of(name, made)
 
 
@@ -88,11 +93,11 @@ def linear(
     return Case("linear_packed", inputs, {"format": name}, f"{name} {what}".strip())
 
 
-FIRST = ("q8_0", "q4_0", "q4_K", "q6_K")
+FIRST = ("f16", "q8_0", "q4_0", "q4_K", "q6_K")
 """Formats that have more cases, one of each kind of layout."""
 CASES: list[Case] = [
     *(
-        unpack(name, words(name, rows, count * kind.values), count * kind.values)
+        unpack(name, words(name, rows, count * kind.step), count * kind.step)
         for name, kind in FORMATS.items()
         for rows, count in ((1, 1), (13, 3), (71, 1))
     ),
@@ -103,7 +108,7 @@ CASES: list[Case] = [
     ),
     *(
         unpack(name, words(name, 5, 32 * count), 32 * count, "ends within a tile")
-        for name in ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "mxfp4")
+        for name in ("f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "mxfp4")
         for count in (9, 18, 31)
     ),
     *(
@@ -113,9 +118,9 @@ CASES: list[Case] = [
     ),
     unpack("q4_K", words("q4_K", 1, 512)[0], 512, "a row"),
     unpack("q4_K", words("q4_K", 1, 512)[:0], 512, "no rows"),
-    *(unpack(name, wild(name), FORMATS[name].values, "wild", exact=False) for name in FORMATS),
+    *(unpack(name, wild(name), FORMATS[name].step, "wild", exact=False) for name in FORMATS),
     *(
-        linear(name, (m, count * kind.values), n, bias)
+        linear(name, (m, count * kind.step), n, bias)
         for name, kind in FORMATS.items()
         for m, n, count, bias in ((1, 37, 3, True), (3, 36, 2, False))
     ),
@@ -129,7 +134,7 @@ CASES: list[Case] = [
     ),
     *(linear(name, (2, 32 * 18), 20, True, "ends within a tile") for name in ("q8_0", "q4_1")),
     *(
-        linear(name, (m, FORMATS[name].values), 8, False, f"wild {m}", wild(name, NO_INFINITY))
+        linear(name, (m, FORMATS[name].step), 8, False, f"wild {m}", wild(name, NO_INFINITY))
         for name in FIRST
         for m in (1, 3, 17)
     ),

@@ -55,6 +55,6 @@ class Weights:
 
 def _made(tensor: GgufTensor) -> Tensor:
     kind = numbered(GGMLQuantizationType[tensor.type])
-    if kind is None or len(tensor.shape) < 2 or tensor.shape[-1] % kind.values:
+    if kind is None or len(tensor.shape) < 2 or tensor.shape[-1] % kind.step:
         return weight(tensor.to_numpy(), tensor.name)
     return packed(tensor.data, kind.name, tensor.shape, name=tensor.name)

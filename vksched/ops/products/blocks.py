@@ -8,7 +8,8 @@ A value is scale * code (+ shift). Codes are cut into low bits (2, 4 or 8) and h
 Of each, a run has four columns of eight entries, entry 0 in the lowest bits: a kernel takes four
 neighbours by one shift of four words. The head holds the scales, as few bits as in the file. So a
 weight is as large as in its file, up to 3 % (q2_K 5 %), where a head is filled up to two words, and
-up to a head for rows that are no multiple of 256. Rows start at multiples of two words.
+up to a head for rows that are no multiple of 256. Rows start at multiples of two words. Of f16 and
+bf16 a run is its 32 values, in order: the file's bytes are the words.
 
 Sources: ggml's ggml-quants.c; `gguf.quants`, the oracle. Examples: tests/ops/test_blocks.py.
 """
@@ -43,15 +44,11 @@ Parts = tuple[NDArray, NDArray]
 
 
 @dataclass(frozen=True, slots=True)
-class BlockFormat:
+class Format:
     """One format, as data.
 
-    values, block_bytes: of a block in the file. low, high: bits of a code. head: words of a tile.
-    zero: what is subtracted from a code, which is never negative. shifts: whether values have a
-    shift. table: the values that codes stand for, where they are not numbers themselves. number:
-    ggml's, of the type.
-    split: takes blocks apart. scales: the head's words (..., words) -> scale and shift of each half
-    run, (..., 16); the shift is None where there is none.
+    number: ggml's, of the type. values, block_bytes: of a block in the file. low, high: bits of a
+    code. head: words of a tile.
     """
 
     name: str
@@ -61,16 +58,11 @@ class BlockFormat:
     low: int
     high: int
     head: int
-    split: Callable[[NDArray], Parts]
-    scales: Callable[[NDArray], tuple[NDArray, NDArray | None]]
-    zero: int = 0
-    shifts: bool = False
-    table: tuple[int, ...] = ()
 
     @property
-    def is_signed(self) -> bool:
-        """Whether codes are held in two's complement, and need no subtraction."""
-        return self.zero == 1 << (self.low - 1) and not self.high
+    def step(self) -> int:
+        """Rows have a multiple of so many values."""
+        return max(self.values, RUN)
 
     @property
     def tile_words(self) -> int:
@@ -86,8 +78,95 @@ class BlockFormat:
         """Returns the bytes of a row in the file."""
         return columns // self.values * self.block_bytes
 
+    def words_of(self, raw: NDArray, columns: int) -> NDArray:
+        """Returns the words of rows, (rows, words), of their bytes, (rows, bytes)."""
+        raise NotImplementedError
 
-def format_of(name: object) -> BlockFormat:
+    def values_of(self, words: NDArray, columns: int) -> NDArray:
+        """Returns the values of rows, float32 (rows, columns), of their words."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class FloatFormat(Format):
+    """Floats of 16 bits, two in a word: a row has the bytes of the file.
+
+    widen: their bits, uint16 -> float32.
+    """
+
+    widen: Callable[[NDArray], NDArray]
+
+    def words_of(self, raw: NDArray, columns: int) -> NDArray:
+        return raw.view(np.uint32)
+
+    def values_of(self, words: NDArray, columns: int) -> NDArray:
+        return self.widen(np.ascontiguousarray(words).view(np.uint16))
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFormat(Format):
+    """Codes in blocks that share scales.
+
+    split: takes blocks apart. scales: the head's words (..., words) -> scale and shift of each half
+    run, (..., 16); the shift is None where there is none. zero: what is subtracted from a code,
+    which is never negative. shifts: whether values have a shift. table: the values that codes stand
+    for, where they are not numbers themselves.
+    """
+
+    split: Callable[[NDArray], Parts]
+    scales: Callable[[NDArray], tuple[NDArray, NDArray | None]]
+    zero: int = 0
+    shifts: bool = False
+    table: tuple[int, ...] = ()
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether codes are held in two's complement, and need no subtraction."""
+        return self.zero == 1 << (self.low - 1) and not self.high
+
+    def words_of(self, raw: NDArray, columns: int) -> NDArray:
+        rows, tiles, each = len(raw), -(-columns // TILE), TILE // self.values
+        blocks = raw.reshape(rows, -1, self.block_bytes)
+        missing = tiles * each - blocks.shape[1]
+        if missing:  # blocks of zeros fill the last tile, and are cut off below
+            none = np.zeros((rows, missing, self.block_bytes), np.uint8)
+            blocks = np.concatenate([blocks, none], axis=1)
+        codes, head = self.split(blocks.reshape(rows, tiles, each, self.block_bytes))
+        if self.is_signed:
+            codes = codes ^ np.uint8(self.zero)
+        codes = codes.reshape(rows, tiles, RUNS, 8, 4)
+        parts = [head]
+        if self.high:
+            parts.append(_packed(codes >> np.uint8(self.low), self.high))
+        parts.append(_packed(codes & np.uint8((1 << self.low) - 1), self.low))
+        words = np.concatenate(parts, axis=-1, dtype=np.uint32, casting="unsafe")
+        return words.reshape(rows, -1)[:, : self.row_words(columns)]
+
+    def values_of(self, words: NDArray, columns: int) -> NDArray:
+        tiles = -(-columns // TILE)
+        filled: NDArray = np.zeros((len(words), tiles * self.tile_words), np.uint32)
+        filled[:, : words.shape[1]] = words
+        filled = filled.reshape(len(words), tiles, self.tile_words)
+        low = self.head + RUNS * self.high
+        codes = _entries(filled[..., low:], self.low)
+        if self.high:
+            above = _entries(filled[..., self.head : low], self.high)
+            codes = codes | above << np.uint8(self.low)
+        if self.is_signed:
+            codes = codes ^ np.uint8(self.zero)
+        if self.table:
+            numbers = np.asarray(self.table, np.float32)[codes]
+        else:
+            numbers = codes.astype(np.float32) - np.float32(self.zero)
+        numbers = numbers.reshape(len(words), tiles, TILE // HALF_RUN, HALF_RUN)
+        scale, shift = self.scales(filled[..., : self.head])
+        numbers *= scale[..., None]
+        if shift is not None:
+            numbers += shift[..., None]
+        return numbers.reshape(len(words), tiles * TILE)[:, :columns]
+
+
+def format_of(name: object) -> Format:
     """Returns a format by its name.
 
     Raises:
@@ -98,7 +177,7 @@ def format_of(name: object) -> BlockFormat:
     return FORMATS[name]
 
 
-def numbered(number: int) -> BlockFormat | None:
+def numbered(number: int) -> Format | None:
     """Returns the format of a type that ggml has under a number; None where there is none."""
     return next((kind for kind in FORMATS.values() if kind.number == number), None)
 
@@ -121,12 +200,14 @@ def repack(name: str, blocks: Any, shape: Shape) -> NDArray:
             f"[repack] expected {rows * kind.row_bytes(columns)} bytes for {shape} of {name}, got "
             f"{raw.size}"
         )
-    raw = raw.reshape(rows, -1, kind.block_bytes)
+    raw = raw.reshape(rows, -1)
+    if isinstance(kind, FloatFormat):
+        return kind.words_of(raw, columns).reshape(*shape[:-1], -1)
     words: NDArray = np.empty((rows, kind.row_words(columns)), np.uint32)
     step = rows_of_piece(rows, rows * columns)
 
     def some(start: int) -> None:
-        words[start : start + step] = _repacked(kind, raw[start : start + step], columns)
+        words[start : start + step] = kind.words_of(raw[start : start + step], columns)
 
     starts = range(0, rows, step)
     if len(starts) < 2:
@@ -137,58 +218,19 @@ def repack(name: str, blocks: Any, shape: Shape) -> NDArray:
     return words.reshape(*shape[:-1], -1)
 
 
-def _repacked(kind: BlockFormat, raw: NDArray, columns: int) -> NDArray:
-    """Returns the words of some rows: (rows, blocks, bytes) -> (rows, words)."""
-    rows, tiles, each = len(raw), -(-columns // TILE), TILE // kind.values
-    missing = tiles * each - raw.shape[1]
-    if missing:  # blocks of zeros fill the last tile, and are cut off below
-        raw = np.concatenate([raw, np.zeros((rows, missing, kind.block_bytes), np.uint8)], axis=1)
-    codes, head = kind.split(raw.reshape(rows, tiles, each, kind.block_bytes))
-    if kind.is_signed:
-        codes = codes ^ np.uint8(kind.zero)
-    codes = codes.reshape(rows, tiles, RUNS, 8, 4)
-    parts = [head]
-    if kind.high:
-        parts.append(_packed(codes >> np.uint8(kind.low), kind.high))
-    parts.append(_packed(codes & np.uint8((1 << kind.low) - 1), kind.low))
-    words = np.concatenate(parts, axis=-1, dtype=np.uint32, casting="unsafe")
-    return words.reshape(rows, -1)[:, : kind.row_words(columns)]
-
-
 def unpacked(name: str, words: NDArray, columns: int) -> NDArray:
     """Returns the values of words, float32 (..., columns): as `gguf.quants` computes them, to the
     bit.
     """
-    kind = format_of(name)
-    lead, tiles = words.shape[:-1], -(-columns // TILE)
-    rows = words.reshape(-1, words.shape[-1])
-    filled: NDArray = np.zeros((len(rows), tiles * kind.tile_words), np.uint32)
-    filled[:, : rows.shape[1]] = rows
-    filled = filled.reshape(len(rows), tiles, kind.tile_words)
-    low = kind.head + RUNS * kind.high
-    codes = _entries(filled[..., low:], kind.low)
-    if kind.high:
-        codes = codes | _entries(filled[..., kind.head : low], kind.high) << np.uint8(kind.low)
-    if kind.is_signed:
-        codes = codes ^ np.uint8(kind.zero)
-    if kind.table:
-        numbers = np.asarray(kind.table, np.float32)[codes]
-    else:
-        numbers = codes.astype(np.float32) - np.float32(kind.zero)
-    numbers = numbers.reshape(len(rows), tiles, TILE // HALF_RUN, HALF_RUN)
-    scale, shift = kind.scales(filled[..., : kind.head])
-    numbers *= scale[..., None]
-    if shift is not None:
-        numbers += shift[..., None]
-    values = numbers.reshape(len(rows), tiles * TILE)[:, :columns]
-    return np.ascontiguousarray(values).reshape(*lead, columns)
+    values = format_of(name).values_of(words.reshape(-1, words.shape[-1]), columns)
+    return np.ascontiguousarray(values).reshape(*words.shape[:-1], columns)
 
 
-def check_columns(kind: BlockFormat, columns: int) -> None:
+def check_columns(kind: Format, columns: int) -> None:
     """Raises ShapeError unless a row is of whole blocks."""
-    if columns <= 0 or columns % kind.values:
+    if columns <= 0 or columns % kind.step:
         raise ShapeError(
-            f"[{kind.name}] expected rows of a multiple of {kind.values} values, got {columns}"
+            f"[{kind.name}] expected rows of a multiple of {kind.step} values, got {columns}"
         )
 
 
@@ -390,9 +432,17 @@ def _scales_mxfp4(head: NDArray) -> Scales:
 _IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 _E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 
-FORMATS: dict[str, BlockFormat] = {
+
+def _from_bfloat16(bits: NDArray) -> NDArray:
+    made: NDArray = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return made
+
+
+FORMATS: dict[str, Format] = {
     made.name: made
     for made in (
+        FloatFormat("f16", 1, 1, 2, 16, 0, 0, _wide),
+        FloatFormat("bf16", 30, 1, 2, 16, 0, 0, _from_bfloat16),
         BlockFormat("q8_0", 8, 32, 34, 8, 0, 4, _of_32(2, 8), _halves, zero=128),
         BlockFormat("q4_0", 2, 32, 18, 4, 0, 4, _of_32(2, 4), _halves, zero=8),
         BlockFormat("q4_1", 3, 32, 20, 4, 0, 8, _of_32(4, 4), _pairs, shifts=True),

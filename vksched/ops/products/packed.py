@@ -28,14 +28,14 @@ from ..core.strides import LOOP_STEPS
 from ..core.tensor import Tensor, apply, as_tensor, weight
 from ..elementwise.epilogue import with_epilogue
 from ..elementwise.select import cast
-from .blocks import FORMATS, RUN, BlockFormat, check_columns, format_of, repack, unpacked
+from .blocks import FORMATS, RUN, Format, check_columns, format_of, repack, unpacked
 from .matmul import matmul
 from .matmul_kernels import BIAS_PER_COLUMN, MOST_FEW, SHADERS, product
 
 # -- unpack --------------------------------------------------------------------------------------
 
 
-def _check_words(op: str, words: TensorType, kind: BlockFormat, columns: int) -> None:
+def _check_words(op: str, words: TensorType, kind: Format, columns: int) -> None:
     check_columns(kind, columns)
     if words.dtype != UINT32:
         raise DTypeError(f"[{op}] expected words of uint32, got {words.dtype}; try vs.packed")
@@ -99,10 +99,10 @@ def unpack(words: Tensor, format: str, columns: int, *, name: str | None = None)
 def packed(blocks: Any, format: str, shape: Shape, *, name: str | None = None) -> Tensor:
     """A weight of few bits as a file has it: a tensor of floats, held in the file's own size.
 
-    blocks: the bytes of a GGUF tensor. format: as "q4_K". shape: (..., n, k) of values -> float32
-    (..., n, k). Of a matrix (n, k), `vs.linear(x, packed(...))` and
-    `vs.matmul(..., transpose_b=True)` read the bits themselves, `vs.gather` along axis 0 unpacks
-    the rows that it picks. Other ops get all values, made in each run.
+    blocks: the bytes of a GGUF tensor. format: as "q4_K", also "f16" and "bf16". shape:
+    (..., n, k) of values -> float32 (..., n, k). Of a matrix (n, k), `vs.linear(x, packed(...))`
+    and `vs.matmul(..., transpose_b=True)` read the bits themselves, `vs.gather` along axis 0
+    unpacks the rows that it picks. Other ops get all values, made in each run.
     """
     words = weight(repack(format, blocks, shape), name and f"{name}.words")
     return unpack(words, format, shape[-1], name=name)
