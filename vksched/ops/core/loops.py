@@ -83,7 +83,7 @@ def linear_packed(
     if not (has_packed(format) and _lie_plain(words) and x.dtype == out.dtype == np.float32):
         return False
     shift = None if bias is None else np.require(bias, np.float32, ["C", "A"])
-    native.linear_packed(format, np.require(x, np.float32, ["C", "A"]), words, shift, out)
+    native.linear_packed(format, np.require(x, None, ["C", "A"]), words, shift, out)
     return True
 
 

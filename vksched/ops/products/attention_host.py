@@ -107,9 +107,10 @@ def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     if not few or not np.isfinite(v).all():
         out[...] = attention_reference(inputs, attrs)
         return
-    if share > 1:
-        k, v = np.repeat(k, share, axis=1), np.repeat(v, share, axis=1)
-    scores = np.matmul(q, k.swapaxes(2, 3))
+    # heads that share keys and values are as many more rows of one product
+    together = (*k.shape[:2], share * q.shape[2])
+    scores = np.matmul(q.reshape(*together, q.shape[3]), k.swapaxes(2, 3))
+    scores = scores.reshape(*q.shape[:3], keys)
     scores *= q.dtype.type(attrs.as_float("scale"))
     if attrs.as_float("softcap"):
         softcap = q.dtype.type(attrs.as_float("softcap"))
@@ -121,7 +122,8 @@ def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     hidden = hidden_keys(attrs, inputs[3:], 0, q.shape[2], keys)
     to_weights(scores, hidden, attrs.as_bool("none_seen_is_nan"))
     # before the product, as values may be as large or small as float32 holds
-    np.matmul(scores, v, out=_swapped(out, turn_result))
+    made = np.matmul(scores.reshape(*together, keys), v)
+    _swapped(out, turn_result)[...] = made.reshape(*q.shape[:3], v.shape[3])
 
 
 def to_weights(scores: NDArray, hidden: Iterable[NDArray], none_seen_is_nan: bool = False) -> None:
