@@ -72,6 +72,10 @@ FUNCTIONS = [
         for bias in ((), (floats(5, seed=2),))
     ),
     *(
+        FunctionCase("linear", vs.linear, (floats(3, 4), halves(5, 4, seed=1), *bias), "mixed")
+        for bias in ((), (floats(5, seed=2),), (halves(5, seed=2),))
+    ),
+    *(
         FunctionCase("outer", vs.outer, (floats(*a), floats(*b, seed=1)))
         for a, b in (((3,), (4,)), ((2, 3), (4,)), ((), (3,)), ((0,), (3,)))
     ),

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ...errors import DTypeError, ShapeError
-from ...types import FLOAT32, INT32, UINT32, NDArray, Shape, TensorType, broadcast_shapes
+from ...types import FLOAT16, FLOAT32, INT32, UINT32, NDArray, Shape, TensorType, broadcast_shapes
 from ..core.attrs import Attrs
 from ..core.gradient import Pull, Pulled, gradient, sum_to
 from ..core.host import HostKernel
@@ -15,6 +15,7 @@ from ..core.op import Kernel, Op, Work, register
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor, register_method
 from ..elementwise.binary import mul
 from ..elementwise.epilogue import with_epilogue
+from ..elementwise.select import cast
 from ..moves.layout import reshape, transpose
 from .matmul_kernels import (
     SHADERS,
@@ -157,7 +158,8 @@ def matmul(
     transpose_b: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """a @ b (+ bias), as numpy.matmul, for float32, int32 and uint32 (which wrap).
+    """a @ b (+ bias), as numpy.matmul, for float32, int32 and uint32 (which wrap); float16 beside
+    float32 is taken for that.
 
     a: (..., m, k), b: (..., k, n), bias: (n,) -> (..., m, n); leading axes broadcast. transpose_a,
     transpose_b: the operand's last two axes are read the other way round, at no cost. An operand of
@@ -194,7 +196,9 @@ def _apply(
     transpose_b: bool,
     name: str | None,
 ) -> Tensor:
-    inputs = (a, b) if bias is None else (a, b, as_tensor(bias, like=a))
+    inputs = [a, b] if bias is None else [a, b, as_tensor(bias, like=a)]
+    if {t.dtype for t in inputs} == {FLOAT16, FLOAT32}:  # as of weights of 16 bits
+        inputs = [cast(t, FLOAT32) if t.dtype == FLOAT16 else t for t in inputs]
     attrs = {"transpose_a": bool(transpose_a), "transpose_b": bool(transpose_b)}
     return apply("matmul", inputs, attrs, name)
 
