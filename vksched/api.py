@@ -32,6 +32,7 @@ from .machine.files import load_machine
 from .machine.links import Link, Links
 from .machine.spec import DeviceSpec, Machine
 from .models.chat import Chat
+from .models.embedder import Embedder
 from .models.sampling import Sampling
 from .ops import *  # noqa: F403 - the op set, by its own __all__
 from .ops import __all__ as _ops
@@ -62,6 +63,7 @@ __all__ = [
     "DeviceLost",
     "DeviceSpec",
     "DeviceTimeout",
+    "Embedder",
     "Event",
     "FaultyDevice",
     "GradientError",

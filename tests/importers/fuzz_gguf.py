@@ -33,7 +33,10 @@ CORPUS = {
     "model": small_model(),
     "part": part(0, 2, 3, ["a", "b"]),
     "one": part(0, 1, 1, ["a"]),
-    **{name: draft(language.load(name)) for name in ("gemma2", "phi3_short", "gpt2", "qwen2moe")},
+    **{
+        name: draft(language.load(name))
+        for name in ("gemma2", "phi3_short", "gpt2", "qwen2moe", "bert")
+    },
 }
 
 
@@ -55,12 +58,17 @@ def read(path: Path) -> str:
             tensor.to_numpy()
         except ModelFormatError:
             continue  # of a type that is no weight
-    try:
-        model.logits(vs.input("ids", (1, 4), "int32"))  # type: ignore[union-attr]
-        model.step(model.cache(8), 2)  # type: ignore[union-attr]
-        print("written as a graph")
-    except (ModelFormatError, ShapeError):
-        pass  # of another architecture, or of other sizes
+    ids, counts = vs.input("ids", (1, 4), "int32"), vs.input("counts", (1,), "int32")
+    for write in (
+        lambda: model.logits(ids),  # type: ignore[union-attr]
+        lambda: model.step(model.cache(8), 2),  # type: ignore[union-attr]
+        lambda: model.embeddings(ids, counts, "mean"),  # type: ignore[union-attr]
+    ):
+        try:
+            write()
+            print("written as a graph")
+        except (ModelFormatError, ShapeError):
+            pass  # of another architecture, or of other sizes
     return "loaded"
 
 

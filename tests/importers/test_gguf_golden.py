@@ -62,7 +62,10 @@ def compare(name: str, sched: vs.Scheduler, folder: Path) -> None:
     np.testing.assert_allclose(ends[known], golden.wanted[known], **CLOSE)
 
 
-@pytest.mark.parametrize("name", language.NAMES)
+ENCODERS = ("bert",)
+
+
+@pytest.mark.parametrize("name", [name for name in language.NAMES if name not in ENCODERS])
 def test_logits_equal_those_of_transformers(name: str, tmp_path: Path) -> None:
     with vs.Scheduler(["cpu"]) as sched:
         compare(name, sched, tmp_path)

@@ -12,6 +12,7 @@ from ..errors import VkschedError
 from .bench import bench
 from .calibrate import calibrate
 from .devices import devices
+from .embed import embed
 from .generate import chat, generate
 from .info import info
 from .ops import ops
@@ -73,6 +74,7 @@ main.add_command(bench)
 main.add_command(calibrate)
 main.add_command(chat)
 main.add_command(devices)
+main.add_command(embed)
 main.add_command(generate)
 main.add_command(info)
 main.add_command(ops)

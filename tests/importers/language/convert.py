@@ -6,7 +6,7 @@ The names of tensors are those of the package `gguf`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,18 +41,25 @@ KEYS = {
     "vocab_size": ("vocab_size",),
 }
 """Of the file, and what they are called in settings."""
+KINDS = {float: ValueType.FLOAT32, int: ValueType.UINT32, bool: ValueType.BOOL}
 EXPERT = re.compile(r"\.experts\.(\d+)\.")
 GEMMA_NORM = re.compile(r"norm\.weight$")
 TURNED = re.compile(r"self_attn\.([qk])_proj\.(weight|bias)$")
 TRANSPOSED = re.compile(r"(c_attn|c_proj|c_fc)\.weight$")
 
 
-def write(golden: Golden, path: Path) -> None:
-    """Writes a model with its weights in float32."""
+def write(golden: Golden, path: Path, more: Settings | None = None) -> None:
+    """Writes a model with its weights in float32, and more keys."""
     writer = gguf.GGUFWriter(path, golden.architecture)
-    for key, value in _keys(golden.architecture, golden.config):
-        add = writer.add_float32 if isinstance(value, float) else writer.add_uint32
-        add(key, value)
+    adders: dict[type, Callable[..., None]] = {
+        float: writer.add_float32,
+        int: writer.add_uint32,
+        bool: writer.add_bool,
+        str: writer.add_string,
+        list: writer.add_array,
+    }
+    for key, value in (*_keys(golden.architecture, golden.config), *(more or {}).items()):
+        adders[type(value)](key, value)
     for name, array in _tensors(golden):
         writer.add_tensor(name, array)
     writer.write_header_to_file()
@@ -65,8 +72,7 @@ def draft(golden: Golden) -> Draft:
     """Returns the same file in its parts, for tests that change them."""
     made = Draft().with_key("general.architecture", ValueType.STRING, golden.architecture)
     for key, value in _keys(golden.architecture, golden.config):
-        kind = ValueType.FLOAT32 if isinstance(value, float) else ValueType.UINT32
-        made = made.with_key(key, kind, value)
+        made = made.with_key(key, KINDS[type(value)], value)
     for name, array in _tensors(golden):
         made = made.with_tensor(name, array.shape, Type.F32, array.tobytes())
     return made
@@ -77,6 +83,10 @@ def _keys(architecture: str, config: Settings) -> Iterator[tuple[str, Any]]:
         found = next((config[name] for name in names if config.get(name) is not None), None)
         if found is not None:
             yield f"{architecture}.{key}", found
+    if types := config.get("type_vocab_size"):
+        yield f"{architecture}.attention.causal", False
+        yield f"{architecture}.pooling_type", int(gguf.PoolingType.MEAN)
+        yield "tokenizer.ggml.token_type_count", types
     scaling = config.get("rope_scaling") or {}
     if "long_factor" in scaling:
         original = config["original_max_position_embeddings"]

@@ -58,6 +58,11 @@ FACTORS = {
 PHI = {"pad_token_id": 0, "original_max_position_embeddings": 24}
 GPT = {"vocab_size": 37, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "n_inner": 48}
 
+BERT = {
+    **{key: value for key, value in COMMON.items() if key[:8] not in ("num_key_", "rms_norm")},
+    "layer_norm_eps": 1e-12,
+    "type_vocab_size": 2,
+}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 
 RECIPES = {
@@ -78,6 +83,7 @@ RECIPES = {
     "qwen2moe": Recipe("qwen2moe", "Qwen2Moe", {**EXPERTS, "shared_expert_intermediate_size": 40}),
     "qwen3moe": Recipe("qwen3moe", "Qwen3Moe", {**EXPERTS, "head_dim": 16, "norm_topk_prob": True}),
     "gpt2": Recipe("gpt2", "GPT2", {"layer_norm_epsilon": 1e-5}, common=GPT),
+    "bert": Recipe("bert", "Bert", common=BERT),
 }
 
 
@@ -87,7 +93,10 @@ def main() -> None:
         torch.manual_seed(0)
         config = getattr(transformers, f"{recipe.kind}Config")(**recipe.config)
         config._attn_implementation = "eager"
-        model = transformers.AutoModelForCausalLM.from_config(config).eval()
+        if recipe.kind == "Bert":
+            model = transformers.BertModel(config, add_pooling_layer=False).eval()
+        else:
+            model = transformers.AutoModelForCausalLM.from_config(config).eval()
         tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
         own = dict(model.named_parameters())
         tensors = {key: tuple(value.shape) for key, value in own.items() if key not in tied}
@@ -96,7 +105,7 @@ def main() -> None:
                 own[key].copy_(torch.tensor(values(key, shape)))
             size = recipe.config["vocab_size"]
             ids = [(7 * at * at + 3 * at + 5) % size for at in range(recipe.tokens)]
-            wanted = model(input_ids=torch.tensor([ids])).logits[0].numpy()
+            wanted = model(input_ids=torch.tensor([ids]))[0][0].numpy()
         kept = {
             "architecture": recipe.architecture,
             "config": _settings(recipe, config),

@@ -19,7 +19,9 @@ from .read.metadata import Value
 MAX_LAYERS = 1 << 12
 MAX_SIZE = (1 << 31) - 1
 _FLOAT32 = np.finfo(np.float32)
-EMBEDDING = "token_embd.weight"
+EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
+POOLINGS = ("", "mean", "cls", "last", "rank")
+"""By the numbers that files have for them."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,9 @@ class Hyper:
     window: so many keys are seen, 0 where all are. scale: of scores, 0 where it follows from the
     size of heads. softcap, output_softcap: of scores and of logits, 0 where they have none.
     experts: of each layer, `experts_used` at a time; 0 where layers have none. expert_inner: the
-    size between their products; shared_inner: that of one which all tokens have.
+    size between their products; shared_inner: that of one which all tokens have. causal: no token
+    sees those behind it. pooling: how an encoder makes one vector of those of all tokens, of
+    `POOLINGS`; "" where the file does not say.
     """
 
     architecture: str
@@ -68,6 +72,9 @@ class Hyper:
     experts_used: int
     expert_inner: int
     shared_inner: int
+    causal: bool
+    pooling: str
+    token_types: int
 
 
 def architecture_of(file: GgufFile) -> str:
@@ -121,6 +128,9 @@ def read_hyper(file: GgufFile) -> Hyper:
         experts_used=keys.whole("expert_used_count", most=experts) if experts else 0,
         expert_inner=keys.whole("expert_feed_forward_length", max(feed_forward), least=0),
         shared_inner=keys.whole("expert_shared_feed_forward_length", 0, least=0),
+        causal=keys.flag("attention.causal", True),
+        pooling=POOLINGS[keys.whole("pooling_type", 0, least=0, most=len(POOLINGS) - 1)],
+        token_types=_Keys("tokenizer.ggml", file.metadata).whole("token_type_count", 1),
     )
 
 
@@ -175,6 +185,13 @@ class _Keys:
             if _FLOAT32.tiny <= value <= _FLOAT32.max:
                 return float(value)
         raise self._wrong(name, "a float32 over 0", value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Returns whether something is so."""
+        value = self._get(name, default)
+        if isinstance(value, bool):
+            return value
+        raise self._wrong(name, "true or false", value)
 
     def text(self, name: str, default: str) -> str:
         """Returns a word."""

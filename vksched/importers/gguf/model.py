@@ -5,13 +5,16 @@ from __future__ import annotations
 from functools import cached_property
 
 from ...errors import ModelFormatError, ShapeError
+from ...ops.core.scope import scope
 from ...ops.core.tensor import Tensor, input
 from ...types import INT32
 from ..base import ImportedModel
 from .architectures import architecture
-from .architectures.text import WholeText
+from .architectures.network import Network
+from .architectures.text import PaddedTexts, Text, WholeText
 from .cache import CachedText, KeyValueCache, Step
 from .hyper import Hyper, architecture_of, read_hyper
+from .pooling import WAYS, pooled
 from .read.loader import GgufFile
 from .tokenizer.chat import ChatTemplate
 from .tokenizer.tokenizer import Tokenizer
@@ -83,12 +86,59 @@ class LanguageModel(ImportedModel):
             ModelFormatError: the architecture is not known, or the file is not as it should be.
             ShapeError: ids are no batch of tokens, or more than the model's context.
         """
-        found, hyper = architecture(self.architecture), self.hyper
+        network = self._network(WholeText(self._tokens_of(ids)))
+        return network.logits(ids)
+
+    def embeddings(self, ids: Tensor, counts: Tensor, pooling: str | None = None) -> Tensor:
+        """Returns a vector of length 1 of each text, as a tensor to compile.
+
+        ids: (b, n) int32, counts: (b,) int32, how many of its tokens are those of a text ->
+        (b, width). pooling: "mean", "cls" or "last" token; by default as the file says.
+
+        Raises:
+            ModelFormatError: the architecture is not known, or the file is not as it should be.
+            ShapeError: ids are no batch of tokens, or more than the model's context; or there is
+                no such pooling.
+        """
+        way = self.pooling(pooling)
+        length = self._tokens_of(ids)
+        if counts.shape != ids.shape[:1] or counts.dtype != INT32:
+            raise ShapeError(f"[model] expected counts (b,) of int32, got {counts.type}")
+        family, hyper = architecture(self.architecture), self.hyper
+        causal = hyper.causal and not family.encoder
+        if hyper.window and not causal:
+            raise ModelFormatError(
+                f"[gguf] key '{hyper.architecture}.attention.sliding_window': expected 0 in an "
+                f"encoder, got {hyper.window}"
+            )
+        hidden = self._network(PaddedTexts(length, counts, causal)).hidden(ids)
+        with scope("pooling"):
+            return pooled(hidden, counts, way)
+
+    def pooling(self, asked: str | None = None) -> str:
+        """Returns how one vector of a text is made: as asked, or as the file says.
+
+        Raises:
+            ShapeError: neither says so.
+        """
+        way = asked or self.hyper.pooling
+        if way not in WAYS:
+            raise ShapeError(
+                f"[model] expected a pooling of {', '.join(WAYS)}, got {way or 'none in the file'}"
+            )
+        return way
+
+    def _network(self, text: Text) -> Network:
+        return Network(architecture(self.architecture), self.hyper, self.weights, text)
+
+    def _tokens_of(self, ids: Tensor) -> int:
+        """Returns how many tokens there are in each row."""
+        hyper = self.hyper
         if ids.rank != 2 or ids.dtype != INT32 or ids.shape[1] > hyper.context:
             raise ShapeError(
                 f"[model] expected ids (b, n) of int32, n at most {hyper.context}, got {ids.type}"
             )
-        return found.logits(hyper, self.weights, ids, WholeText(ids.shape[1]))
+        return ids.shape[1]
 
     def cache(self, length: int) -> KeyValueCache:
         """Returns room for the keys and values of a text of so many tokens, for `step`."""
@@ -111,5 +161,5 @@ class LanguageModel(ImportedModel):
             )
         text = CachedText(cache, tokens)
         ids = input("ids", (1, tokens), INT32)
-        logits = architecture(self.architecture).logits(self.hyper, self.weights, ids, text)
+        logits = self._network(text).logits(ids)
         return Step(logits, text.updates)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextvars import Context
 
 from gguf.constants import GGMLQuantizationType
@@ -40,11 +41,11 @@ class Weights:
             self._made[name] = Context().run(_made, tensor)
         return self._made[name]
 
-    def require_all(self, architecture: str) -> None:
-        """Raises ModelFormatError where a tensor of the file was never taken: what is not known
-        would be left out of the computation.
+    def require_all(self, architecture: str, besides: Sequence[str] = ()) -> None:
+        """Raises ModelFormatError where a tensor of the file was never taken, besides some: what is
+        not known would be left out of the computation.
         """
-        left = [name for name in self._tensors if name not in self._made]
+        left = [name for name in self._tensors if name not in (*self._made, *besides)]
         if left:
             more = f" and {len(left) - 3} more" if len(left) > 3 else ""
             raise ModelFormatError(

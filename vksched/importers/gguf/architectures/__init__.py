@@ -1,18 +1,19 @@
-"""Architectures: how each family of language models computes logits, one short file each."""
+"""Architectures: what sets each family of language models apart, one short file each."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from ....errors import ModelFormatError
-from .decoder import Decoder
+from .bert import BERT, NOMIC_BERT
+from .family import Family
 from .gemma import GEMMA2, GEMMA3
 from .gpt2 import GPT2
 from .llama import LLAMA
 from .phi import PHI3
 from .qwen import QWEN2, QWEN2_MOE, QWEN3
 
-KNOWN: Mapping[str, Decoder] = {
+KNOWN: Mapping[str, Family] = {
     "llama": LLAMA,
     "qwen2": QWEN2,
     "qwen2moe": QWEN2_MOE,
@@ -22,12 +23,14 @@ KNOWN: Mapping[str, Decoder] = {
     "gemma3": GEMMA3,
     "phi3": PHI3,
     "gpt2": GPT2,
+    "bert": BERT,
+    "nomic-bert": NOMIC_BERT,
 }
 """By the name that files have for them."""
 
 
-def architecture(name: str) -> Decoder:
-    """Returns how models of an architecture compute.
+def architecture(name: str) -> Family:
+    """Returns what sets models of an architecture apart.
 
     Raises:
         ModelFormatError: it is not known.

@@ -9,12 +9,12 @@ Sources: https://arxiv.org/abs/2408.00118, https://arxiv.org/abs/2503.19786
 
 from __future__ import annotations
 
-from .decoder import GELU_TANH, Decoder, Norms
+from .family import GELU_TANH, Family, Norms
 
 _ATTENTION = Norms(before="attn_norm", after="post_attention_norm")
 _FEED_FORWARD = Norms(before="ffn_norm", after="post_ffw_norm")
 
-GEMMA2 = Decoder(
+GEMMA2 = Family(
     attention_norms=_ATTENTION,
     feed_forward_norms=_FEED_FORWARD,
     activation=GELU_TANH,
@@ -23,7 +23,7 @@ GEMMA2 = Decoder(
     full_every=2,
     scale_by_width=46,
 )
-GEMMA3 = Decoder(
+GEMMA3 = Family(
     head_norms=True,
     attention_norms=_ATTENTION,
     feed_forward_norms=_FEED_FORWARD,

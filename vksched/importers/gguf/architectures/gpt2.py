@@ -5,9 +5,9 @@ Source: Radford et al., Language Models are Unsupervised Multitask Learners, 201
 
 from __future__ import annotations
 
-from .decoder import GELU_TANH, Decoder
+from .family import GELU_TANH, Family
 
-GPT2 = Decoder(
+GPT2 = Family(
     learned_positions=True,
     biases=("attn_qkv", "attn_output", "ffn_up", "ffn_down"),
     layer_norms=True,

@@ -6,6 +6,6 @@ Source: https://arxiv.org/abs/2302.13971
 
 from __future__ import annotations
 
-from .decoder import Decoder
+from .family import Family
 
-LLAMA = Decoder(interleaved=True)
+LLAMA = Family(interleaved=True)

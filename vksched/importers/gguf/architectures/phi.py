@@ -6,6 +6,6 @@ Source: https://arxiv.org/abs/2404.14219
 
 from __future__ import annotations
 
-from .decoder import Decoder
+from .family import Family
 
-PHI3 = Decoder(joined=("attn_qkv", "ffn_up"))
+PHI3 = Family(joined=("attn_qkv", "ffn_up"))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .decoder import Decoder
+from .family import Family
 
-QWEN2 = Decoder(biases=("attn_q", "attn_k", "attn_v"))
+QWEN2 = Family(biases=("attn_q", "attn_k", "attn_v"))
 QWEN2_MOE = replace(QWEN2, renormed_experts=False, shared_expert=True)
-QWEN3 = Decoder(head_norms=True)
+QWEN3 = Family(head_norms=True)

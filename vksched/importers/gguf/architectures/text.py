@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from ....ops import attention
+from ....ops import arange, attention, less, reshape
 from ....ops.core.tensor import Tensor
 
 
@@ -65,3 +65,34 @@ class WholeText:
     ) -> Tensor:
         sides = window - 1 if window else None, None
         return attention(q, k, v, causal=True, window=sides, scale=scale, softcap=softcap)
+
+
+@dataclass(frozen=True)
+class PaddedTexts:
+    """Texts of which each has `counts` tokens, (b,) int32, and what fills it up to `length`.
+
+    causal: no token sees those behind it; else each sees all of its text.
+    """
+
+    length: int
+    counts: Tensor
+    causal: bool
+    positions: None = None
+    last: None = None
+
+    def attend(
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        scale: float,
+        softcap: float = 0.0,
+        window: int = 0,
+    ) -> Tensor:
+        if self.causal:  # what fills a text is behind it
+            whole = WholeText(self.length)
+            return whole.attend(layer, q, k, v, scale=scale, softcap=softcap, window=window)
+        seen = less(arange(self.length), reshape(self.counts, (-1, 1, 1, 1)))
+        return attention(q, k, v, mask=seen, scale=scale, softcap=softcap)

@@ -1,36 +1,31 @@
-"""Decoder: the network that most language models are, with what sets its families apart as data.
+"""Network: what most language models are; a Family tells them apart.
 
-ids -> embedding -> layers -> norm -> logits
+ids -> embedding -> layers -> norm -> hidden states -> logits
 
 a layer:  x -> norm -> q, k, v -> turned by position -> attention -> output -> norm --+-> ...
           '---------------------------------------------------------------------------'
           ... -> norm -> activation(gate) * up -> down -> norm -> added again
 
-Which norms there are differs, and the gate may be missing.
+Which norms there are differs, some are of the sum, and the gate may be missing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import numpy as np
 
 from ....errors import ModelFormatError
 from ....ops import (
-    add,
     embedding,
     gather,
-    gelu,
     layer_norm,
     linear,
     reshape,
     rms_norm,
     rotary_embedding,
     sigmoid,
-    silu,
     split,
     tanh,
     transpose,
@@ -38,118 +33,91 @@ from ....ops import (
 from ....ops.core.scope import scope
 from ....ops.core.tensor import Tensor, constant
 from ....types import NDArray
-from ..hyper import EMBEDDING, Hyper
+from ..hyper import EMBEDDING, OUTPUT, Hyper
 from ..weights import Weights
 from .experts import Experts
+from .family import Family
 from .positions import angle_tables
 from .text import Text
 
-Activation = Callable[[Tensor], Tensor]
-GELU_TANH: Activation = partial(gelu, approximate="tanh")
-
-
-@dataclass(frozen=True)
-class Norms:
-    """The names of the norms of what enters attention or a feed-forward part, and of what leaves
-    it; "" where there is none.
-    """
-
-    before: str = ""
-    after: str = ""
-
-
-@dataclass(frozen=True)
-class Decoder:
-    """A family of decoders.
-
-    interleaved: positions turn elements 2 i and 2 i + 1 of a head as a pair, not i and i + d / 2.
-    learned_positions: a vector is added to each token instead.
-    biases: names of products that must have them; others have them where the file has.
-    head_norms: each head of q and k is normed. layer_norms: norms have a mean and a shift.
-    gated: an activation of one product is a factor of another one.
-    joined: the tensors that hold several: "attn_qkv", and "ffn_up" with the gate before it.
-    scaled_embedding: embeddings are multiplied by the root of the width.
-    capped: scores and logits have soft caps.
-    full_every: so many layers follow each other of which only the last sees all tokens, where the
-    file has a window; 0: all layers have it. window_base: the rotary base in layers with a window,
-    where the file does not say; they are not scaled. 0: as in others.
-    scale_by_width: models of so many layers scale scores by the width and heads, not by key_length.
-    renormed_experts: the weights of the experts that a token has sum to 1. shared_expert: one more
-    reads all tokens, by a gate of its own.
-    """
-
-    interleaved: bool = False
-    learned_positions: bool = False
-    biases: Sequence[str] = ()
-    head_norms: bool = False
-    layer_norms: bool = False
-    attention_norms: Norms = Norms("attn_norm")
-    feed_forward_norms: Norms = Norms("ffn_norm")
-    activation: Activation = silu
-    gated: bool = True
-    joined: Sequence[str] = ()
-    scaled_embedding: bool = False
-    capped: bool = False
-    full_every: int = 0
-    window_base: float = 0.0
-    scale_by_width: int = 0
-    renormed_experts: bool = True
-    shared_expert: bool = False
-
-    def logits(self, hyper: Hyper, weights: Weights, ids: Tensor, text: Text) -> Tensor:
-        """Returns the logits of what follows each token, or the last one.
-
-        ids: (b, n) int32 -> (b, n, vocabulary) or (b, vocabulary).
-
-        Raises:
-            ModelFormatError: the file has other tensors than this architecture.
-        """
-        if self.capped and not (hyper.softcap and hyper.output_softcap):
-            raise ModelFormatError(
-                f"[gguf] expected the keys '{hyper.architecture}.attn_logit_softcapping' and "
-                "'.final_logit_softcapping', got none; try to convert the model again"
-            )
-        return _Call(self, hyper, weights, text).logits(ids)
-
 
 @dataclass
-class _Call:
+class Network:
     """One graph that is written."""
 
-    style: Decoder
+    family: Family
     hyper: Hyper
     weights: Weights
     text: Text
     angles: dict[bool, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def logits(self, ids: Tensor) -> Tensor:
+        """Returns the logits of what follows each token, or the last one.
+
+        ids: (b, n) int32 -> (b, n, vocabulary) or (b, vocabulary).
+
+        Raises:
+            ModelFormatError: the network is an encoder, or the file has other tensors than it.
+        """
         hyper, shape = self.hyper, (self.hyper.vocabulary, self.hyper.width)
-        x = self._embedded(ids)
-        for layer in range(hyper.layers):
-            with scope(f"blk.{layer}"):
-                x = self._layer(layer, x)
+        if not hyper.causal or self.family.encoder:
+            raise ModelFormatError(
+                f"[gguf] expected a model that goes on with texts, got an encoder, "
+                f"{hyper.architecture!r}; try vs.Embedder or `vksched embed`"
+            )
+        x = self._layers(ids)
         with scope("output"):
             if self.text.last is not None:
                 x = gather(x, self.text.last, axis=1)
-            own = "output.weight" in self.weights
-            head = self.weights.take("output.weight" if own else EMBEDDING, shape)
-            logits = linear(self._norm(x, "output_norm"), head)
+            own = OUTPUT in self.weights
+            head = self.weights.take(OUTPUT if own else EMBEDDING, shape)
+            logits = linear(self._norm(x, self.family.output_norm), head)
             if hyper.output_softcap:
                 logits = tanh(logits / hyper.output_softcap) * hyper.output_softcap
         self.weights.require_all(hyper.architecture)
         return logits
 
-    def _embedded(self, ids: Tensor) -> Tensor:
+    def hidden(self, ids: Tensor) -> Tensor:
+        """Returns what the last layer, and its norm, make of each token.
+
+        ids: (b, n) int32 -> (b, n, width).
+
+        Raises:
+            ModelFormatError: the file has other tensors than the network.
+        """
+        x = self._layers(ids)
+        with scope("output"):
+            x = self._norm(x, self.family.output_norm)
+        self.weights.require_all(self.hyper.architecture, besides=(OUTPUT,))
+        return x
+
+    def _layers(self, ids: Tensor) -> Tensor:
         hyper = self.hyper
+        if self.family.capped and not (hyper.softcap and hyper.output_softcap):
+            raise ModelFormatError(
+                f"[gguf] expected the keys '{hyper.architecture}.attn_logit_softcapping' and "
+                "'.final_logit_softcapping', got none; try to convert the model again"
+            )
+        x = self._embedded(ids)
+        for layer in range(hyper.layers):
+            with scope(f"blk.{layer}"):
+                x = self._layer(layer, x)
+        return x
+
+    def _embedded(self, ids: Tensor) -> Tensor:
+        hyper, family = self.hyper, self.family
         table = self.weights.take(EMBEDDING, (hyper.vocabulary, hyper.width))
         with scope("token_embd"):
             x = embedding(table, ids)
-            if self.style.scaled_embedding:
+            if family.scaled_embedding:
                 x = x * math.sqrt(hyper.width)
-        if self.style.learned_positions:
+        if family.token_types:
+            shape = hyper.token_types, hyper.width
+            x = x + self.weights.take("token_types.weight", shape)[0]
+        if family.learned_positions:
             with scope("position_embd"):
                 x = x + self._positions(ids.shape[1])
-        return x
+        return self._norm(x, family.embedding_norm)
 
     def _positions(self, tokens: int) -> Tensor:
         """Returns the vectors of the tokens' positions, (tokens, width)."""
@@ -159,11 +127,14 @@ class _Call:
 
     def _layer(self, layer: int, x: Tensor) -> Tensor:
         for norms, part in (
-            (self.style.attention_norms, self._attention),
-            (self.style.feed_forward_norms, self._feed_forward),
+            (self.family.attention_norms, self._attention),
+            (self.family.feed_forward_norms, self._feed_forward),
         ):
-            made = part(layer, self._norm(x, f"blk.{layer}.{norms.before}") if norms.before else x)
-            x = add(x, self._norm(made, f"blk.{layer}.{norms.after}") if norms.after else made)
+            before, after, both = (
+                name and f"blk.{layer}.{name}" for name in (norms.before, norms.after, norms.sum)
+            )
+            made = part(layer, self._norm(x, before))
+            x = self._norm(x + self._norm(made, after), both)
         return x
 
     # -- attention -------------------------------------------------------------------------------
@@ -171,7 +142,7 @@ class _Call:
     def _attention(self, layer: int, x: Tensor) -> Tensor:
         hyper, window = self.hyper, self._window(layer)
         q, k, v = self._queries_keys_values(layer, x)
-        if not self.style.learned_positions:
+        if not self.family.learned_positions:
             q, k = (self._turned(each, window > 0) for each in (q, k))
         how = {"scale": self._scale(layer), "softcap": hyper.softcap}
         seen = transpose(self.text.attend(layer, q, k, v, window=window, **how), (0, 2, 1, 3))
@@ -179,12 +150,12 @@ class _Call:
         return self._product(joined, f"blk.{layer}.attn_output", hyper.width)
 
     def _window(self, layer: int) -> int:
-        every = self.style.full_every
+        every = self.family.full_every
         return 0 if every and (layer + 1) % every == 0 else self.hyper.window
 
     def _scale(self, layer: int) -> float:
         hyper = self.hyper
-        by_width = hyper.layers == self.style.scale_by_width
+        by_width = hyper.layers == self.family.scale_by_width
         size = hyper.width / hyper.heads[layer] if by_width else hyper.key_length
         return hyper.scale or 1 / math.sqrt(size)
 
@@ -198,7 +169,7 @@ class _Call:
             "v": (shared, hyper.value_length),
         }
         sizes = [count * size for count, size in shapes.values()]
-        if "attn_qkv" in self.style.joined:
+        if "attn_qkv" in self.family.joined:
             flat = split(self._product(x, f"{name}qkv", sum(sizes)), sizes, -1)
         else:
             flat = tuple(
@@ -208,7 +179,7 @@ class _Call:
         out = []
         for which, part in zip(shapes, flat, strict=True):
             apart = reshape(part, (*x.shape[:2], *shapes[which]))
-            if self.style.head_norms and which != "v":
+            if self.family.head_norms and which != "v":
                 apart = self._norm(apart, f"{name}{which}_norm")
             out.append(transpose(apart, (0, 2, 1, 3)))
         return tuple(out)
@@ -218,12 +189,12 @@ class _Call:
             self.angles[windowed] = self._angles(windowed)
         cos, sin = self.angles[windowed]
         dims = self.hyper.rope.dims
-        return rotary_embedding(x, cos, sin, interleaved=self.style.interleaved, rotary_dim=dims)
+        return rotary_embedding(x, cos, sin, interleaved=self.family.interleaved, rotary_dim=dims)
 
     def _angles(self, windowed: bool) -> tuple[Tensor, Tensor]:
         """Returns cos and sin of the angles of all tokens, in layers with a window or without."""
         rope, length = self.hyper.rope, self.text.length
-        if windowed and (base := rope.window_base or self.style.window_base):
+        if windowed and (base := rope.window_base or self.family.window_base):
             rope = replace(rope, base=base, scaling="none", factor=1.0)
         slowed = None
         if "rope_freqs.weight" in self.weights:
@@ -254,11 +225,11 @@ class _Call:
 
     def _gated(self, x: Tensor, name: str, kind: str, inner: int) -> Tensor:
         """Returns what products named after a kind make of x, as "blk.0.ffn_up_shexp"."""
-        activation = self.style.activation
-        if "ffn_up" in self.style.joined:
+        activation = self.family.activation
+        if "ffn_up" in self.family.joined:
             gate, up = split(self._product(x, f"{name}_up{kind}", 2 * inner), 2, -1)
             between = activation(gate) * up
-        elif self.style.gated:
+        elif self.family.gated:
             gate = activation(self._product(x, f"{name}_gate{kind}", inner))
             between = gate * self._product(x, f"{name}_up{kind}", inner)
         else:
@@ -266,7 +237,7 @@ class _Call:
         return self._product(between, f"{name}_down{kind}", self.hyper.width)
 
     def _experts(self, name: str, x: Tensor) -> Tensor:
-        hyper, style, width = self.hyper, self.style, self.hyper.width
+        hyper, family, width = self.hyper, self.family, self.hyper.width
         count, inner = hyper.experts, hyper.expert_inner
         gate, up = (
             self.weights.take(f"{name}_{which}_exps.weight", (count, inner, width))
@@ -274,10 +245,10 @@ class _Call:
         )
         down = self.weights.take(f"{name}_down_exps.weight", (count, width, inner))
         experts = Experts(
-            gate, up, down, hyper.experts_used, style.renormed_experts, style.activation
+            gate, up, down, hyper.experts_used, family.renormed_experts, family.activation
         )
         mixed = experts.mix(x, self._product(x, f"{name}_gate_inp", count))
-        if not style.shared_expert:
+        if not family.shared_expert:
             return mixed
         opened = self.weights.take(f"{name}_gate_inp_shexp.weight", (width,))
         shared = self._gated(x, name, "_shexp", hyper.shared_inner)
@@ -286,13 +257,16 @@ class _Call:
     def _product(self, x: Tensor, name: str, size: int) -> Tensor:
         """Returns x times a weight, plus its bias where the file has one or must."""
         weight = self.weights.take(f"{name}.weight", (size, x.shape[-1]))
-        biased = name.rpartition(".")[2] in self.style.biases or f"{name}.bias" in self.weights
+        biased = name.rpartition(".")[2] in self.family.biases or f"{name}.bias" in self.weights
         shift = self.weights.take(f"{name}.bias", (size,)) if biased else None
         return linear(x, weight, shift)
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
+        """Returns x by a norm of the file, or as it is where the norm has no name."""
+        if not name:
+            return x
         size, eps = x.shape[-1:], self.hyper.eps
         scale = self.weights.take(f"{name}.weight", size)
-        if self.style.layer_norms:
+        if self.family.layer_norms:
             return layer_norm(x, scale, self.weights.take(f"{name}.bias", size), eps=eps)
         return rms_norm(x, scale, eps=eps)
