@@ -9,7 +9,7 @@ import language
 import numpy as np
 import pytest
 from conftest import Scheds
-from gguf_files import Draft
+from gguf_files import Draft, Type
 from language.convert import draft, write
 
 import vksched as vs
@@ -75,6 +75,21 @@ def test_logits_equal_those_of_transformers(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["gemma2", "phi3_long", "gpt2", "qwen2moe"])
 def test_so_they_do_on_devices(name: str, scheds: Scheds, tmp_path: Path) -> None:
     compare(name, scheds[0], tmp_path)
+
+
+@pytest.mark.parametrize("name", ["qwen2moe", "gemma2", "phi3"])
+def test_weights_of_few_bits_are_those_values(name: str, tmp_path: Path) -> None:
+    golden, logits = language.load(name), []
+    with vs.Scheduler(["cpu"]) as sched:
+        for rounded in (False, True):
+            path = tmp_path / f"{rounded}.gguf"
+            write(golden, path, kind=Type.Q8_0, rounded=rounded)
+            model = vs.load(path)
+            assert isinstance(model, LanguageModel)
+            logits.append((whole(sched, model, golden.ids), in_steps(sched, model, golden.ids)))
+    for got, wanted in zip(*logits, strict=True):
+        np.testing.assert_allclose(got, wanted, **CLOSE)
+    assert abs(logits[0][0] - golden.wanted).max() > 1e-3
 
 
 # What is refused

@@ -41,6 +41,17 @@ def test_rows_are_picked_before_they_are_unpacked() -> None:
     assert ops_of(vs.embedding(weight(), IDS)) == ["gather", "unpack"]
 
 
+def test_matrices_are_picked_before_they_are_unpacked(devices: list[str]) -> None:
+    several = vs.packed(blocks("q8_0", 2 * N, K), "q8_0", (6, 4, K))
+    assert ops_of(vs.gather(several, IDS)) == ["gather", "unpack"]
+    assert ops_of(vs.matmul(X, several[:2], transpose_b=True))[-1] == "matmul"
+    ids = np.array([5, 0, 0, 3], np.int32)
+    with vs.Scheduler(devices) as sched:
+        got = sched.compile(vs.gather(several, IDS))(ids=ids)
+    wanted = unpacked("q8_0", repack("q8_0", blocks("q8_0", 2 * N, K), (2 * N, K)), K)
+    np.testing.assert_array_equal(got, wanted.reshape(6, 4, K)[ids])
+
+
 def test_other_readers_get_the_floats() -> None:
     assert ops_of(vs.matmul(vs.input("x", (2, N)), weight())) == ["unpack", "matmul"]
     assert ops_of(vs.gather(weight(), IDS, 1)) == ["unpack", "gather"]

@@ -20,9 +20,9 @@ def read_packed(graph: Graph, wishes: Wishes) -> Graph:
 
 
 def _packed(r: Rewriter, value: int) -> Node | None:
-    """Returns what unpacks a matrix, where it is at the home of the node that is looked at."""
+    """Returns what unpacks a weight, where it is at the home of the node that is looked at."""
     node = r[value]
-    return node if node.op == "unpack" and node.type.rank == 2 and r.shares_home(value) else None
+    return node if node.op == "unpack" and r.shares_home(value) else None
 
 
 def _product(r: Rewriter, node: Node) -> int | None:
@@ -30,7 +30,7 @@ def _product(r: Rewriter, node: Node) -> int | None:
     unpack, attrs = _packed(r, weight), node.attrs
     if unpack is None or node.type.dtype != FLOAT32 or not attrs.as_bool("transpose_b"):
         return None
-    if attrs.as_bool("transpose_a"):
+    if unpack.type.rank != 2 or attrs.as_bool("transpose_a"):
         return None
     given = {"format": unpack.attrs["format"]}
     return r.emit("linear_packed", (x, *unpack.inputs, *bias), given)

@@ -48,8 +48,16 @@ TURNED = re.compile(r"self_attn\.([qk])_proj\.(weight|bias)$")
 TRANSPOSED = re.compile(r"(c_attn|c_proj|c_fc)\.weight$")
 
 
-def write(golden: Golden, path: Path, more: Settings | None = None) -> None:
-    """Writes a model with its weights in float32, and more keys."""
+def write(
+    golden: Golden,
+    path: Path,
+    more: Settings | None = None,
+    kind: Type = Type.F32,
+    rounded: bool = False,
+) -> None:
+    """Writes a model, and more keys. kind: of weights whose rows are whole blocks; others are of
+    float32. rounded: so are these, with the values that they have as this kind.
+    """
     writer = gguf.GGUFWriter(path, golden.architecture)
     adders: dict[type, Callable[..., None]] = {
         float: writer.add_float32,
@@ -61,7 +69,12 @@ def write(golden: Golden, path: Path, more: Settings | None = None) -> None:
     for key, value in (*_keys(golden.architecture, golden.config), *(more or {}).items()):
         adders[type(value)](key, value)
     for name, array in _tensors(golden):
-        writer.add_tensor(name, array)
+        if array.ndim < 2 or array.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]:
+            writer.add_tensor(name, array)
+        elif rounded:
+            writer.add_tensor(name, gguf.dequantize(gguf.quantize(array, kind), kind))
+        else:
+            writer.add_tensor(name, gguf.quantize(array, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
