@@ -14,6 +14,8 @@ from language.convert import draft, write
 
 import vksched as vs
 from vksched.errors import ModelFormatError
+from vksched.importers.gguf import architectures
+from vksched.importers.gguf.architectures.gemma import GEMMA2, GEMMA3
 from vksched.importers.gguf.model import LanguageModel
 from vksched.types import NDArray
 
@@ -62,13 +64,25 @@ def compare(name: str, sched: vs.Scheduler, folder: Path) -> None:
     np.testing.assert_allclose(ends[known], golden.wanted[known], **CLOSE)
 
 
-ENCODERS = ("bert",)
+BESIDES = ("bert", "gemma2_large")
+"""An encoder, and what the largest model of a family does."""
 
 
-@pytest.mark.parametrize("name", [name for name in language.NAMES if name not in ENCODERS])
+@pytest.mark.parametrize("name", [name for name in language.NAMES if name not in BESIDES])
 def test_logits_equal_those_of_transformers(name: str, tmp_path: Path) -> None:
     with vs.Scheduler(["cpu"]) as sched:
         compare(name, sched, tmp_path)
+
+
+def test_the_largest_gemma_scales_scores_by_the_width(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers = language.load("gemma2_large").config["num_hidden_layers"]
+    assert (GEMMA2.scale_by_width, GEMMA3.scale_by_width) == (46, 62)
+    known = {**architectures.KNOWN, "gemma2": replace(GEMMA2, scale_by_width=layers)}
+    monkeypatch.setattr(architectures, "KNOWN", known)
+    with vs.Scheduler(["cpu"]) as sched:
+        compare("gemma2_large", sched, tmp_path)
 
 
 @pytest.mark.fewer_sets

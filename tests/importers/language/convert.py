@@ -41,7 +41,12 @@ KEYS = {
     "vocab_size": ("vocab_size",),
 }
 """Of the file, and what they are called in settings."""
-KINDS = {float: ValueType.FLOAT32, int: ValueType.UINT32, bool: ValueType.BOOL}
+KINDS = {
+    float: ValueType.FLOAT32,
+    int: ValueType.UINT32,
+    bool: ValueType.BOOL,
+    str: ValueType.STRING,
+}
 EXPERT = re.compile(r"\.experts\.(\d+)\.")
 GEMMA_NORM = re.compile(r"norm\.weight$")
 TURNED = re.compile(r"self_attn\.([qk])_proj\.(weight|bias)$")
@@ -101,6 +106,9 @@ def _keys(architecture: str, config: Settings) -> Iterator[tuple[str, Any]]:
         yield f"{architecture}.pooling_type", int(gguf.PoolingType.MEAN)
         yield "tokenizer.ggml.token_type_count", types
     scaling = config.get("rope_scaling") or {}
+    if scaling.get("rope_type") == "linear":
+        yield f"{architecture}.rope.scaling.type", "linear"
+        yield f"{architecture}.rope.scaling.factor", scaling["factor"]
     if "long_factor" in scaling:
         original = config["original_max_position_embeddings"]
         longer = np.log(config["max_position_embeddings"] / original)

@@ -50,6 +50,13 @@ class Recipe:
 
 
 GEMMA = {"head_dim": 16, "sliding_window": WINDOW, "hidden_activation": "gelu_pytorch_tanh"}
+GEMMA3 = {
+    **GEMMA,
+    "query_pre_attn_scalar": 16,
+    "num_hidden_layers": 7,
+    "rope_theta": 1e6,
+    "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+}
 FACTORS = {
     "type": "longrope",
     "short_factor": [1.0, 1.1, 1.3, 1.5],
@@ -70,12 +77,10 @@ RECIPES = {
     "llama_window": Recipe("llama", "Mistral", {"sliding_window": WINDOW}),
     "qwen2": Recipe("qwen2", "Qwen2"),
     "qwen3": Recipe("qwen3", "Qwen3", {"head_dim": 16, "tie_word_embeddings": True}),
+    "gemma": Recipe("gemma", "Gemma", {"head_dim": 16, "hidden_activation": "gelu_pytorch_tanh"}),
     "gemma2": Recipe("gemma2", "Gemma2", {**GEMMA, "query_pre_attn_scalar": 16}),
-    "gemma3": Recipe(
-        "gemma3",
-        "Gemma3Text",
-        {**GEMMA, "query_pre_attn_scalar": 16, "num_hidden_layers": 7, "rope_theta": 1e6},
-    ),
+    "gemma2_large": Recipe("gemma2", "Gemma2", {**GEMMA, "query_pre_attn_scalar": 8}),
+    "gemma3": Recipe("gemma3", "Gemma3Text", GEMMA3),
     "phi3": Recipe("phi3", "Phi3", {**PHI, "sliding_window": WINDOW}),
     "phi3_short": Recipe("phi3", "Phi3", {**PHI, "rope_scaling": FACTORS}),
     "phi3_long": Recipe("phi3", "Phi3", {**PHI, "rope_scaling": FACTORS}, tokens=30),

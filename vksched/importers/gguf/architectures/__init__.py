@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ....errors import ModelFormatError
 from .bert import BERT, NOMIC_BERT
 from .family import Family
-from .gemma import GEMMA2, GEMMA3
+from .gemma import GEMMA, GEMMA2, GEMMA3
 from .gpt2 import GPT2
 from .llama import LLAMA
 from .phi import PHI3
@@ -19,6 +19,7 @@ KNOWN: Mapping[str, Family] = {
     "qwen2moe": QWEN2_MOE,
     "qwen3": QWEN3,
     "qwen3moe": QWEN3,
+    "gemma": GEMMA,
     "gemma2": GEMMA2,
     "gemma3": GEMMA3,
     "phi3": PHI3,
