@@ -1,0 +1,139 @@
+"""Layers divided over devices: never worse than any other way, by trying them all."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from vksched.models.layers.divide import PARTS, WRITTEN, Division, Experts, Layer, Place, divide
+
+INF = float("inf")
+HOST = Place(INF)
+NUMBERS = itertools.count(100)
+
+
+def layer(
+    write_s: tuple[float, ...], size: int = 10, read_s: tuple[float, ...] = (), **more: object
+) -> Layer:
+    cached = {"weights": {f"{next(NUMBERS)}": size}, "cache_bytes": 1, "work_bytes": 0, **more}
+    return Layer("blk", write_s=write_s, read_s=read_s or write_s, **cached)  # type: ignore[arg-type]
+
+
+def where(division: Division) -> str:
+    """The device of each layer, as a text: "001"."""
+    return "".join(map(str, division.devices))
+
+
+def seconds_of(
+    layers: Sequence[Layer], places: Sequence[Place], devices: Sequence[int]
+) -> float | None:
+    """Returns what one way takes, written out; None where it has no room."""
+    host, total, loads = len(places) - 1, 0.0, dict.fromkeys(devices, 0.0)
+    runs = [(d, list(run)) for d, run in itertools.groupby(range(len(layers)), devices.__getitem__)]
+    gpus = [d for d, _ in runs if d != host]
+    if len(set(gpus)) < len(gpus):
+        return None
+    for device, run in runs:
+        mine = [layers[i] for i in run]
+        held = {key: size for each in mine for key, size in each.weights.items()}
+        need = sum(held.values()) + sum(each.cache_bytes + each.work_bytes for each in mine)
+        place, write_s, read_s = places[device], places[device].write_s, places[device].read_s
+        for each in reversed(mine):
+            write_s, read_s = write_s + each.write_s[device], read_s + each.read_s[device]
+            if need > place.room_bytes and each.experts:
+                need -= each.experts.size_bytes
+                write_s += each.experts.write_s[device]
+                read_s += each.experts.read_s[device]
+        if need > place.room_bytes:
+            return None
+        total += WRITTEN * write_s + read_s
+        loads[device] += read_s
+    return total + (PARTS - 1) * max(loads.values())
+
+
+def ways(layers: Sequence[Layer], places: Sequence[Place]) -> Iterator[tuple[set[int], float]]:
+    for devices in itertools.product(range(len(places)), repeat=len(layers)):
+        seconds = seconds_of(layers, places, devices)
+        if seconds is not None and seconds < INF:
+            yield set(devices), seconds
+
+
+def drawn(seed: int, experts: bool) -> tuple[list[Layer], list[Place]]:
+    rng = np.random.default_rng(seed)
+    count, gpus = int(rng.integers(2, 6)), int(rng.integers(1, 4))
+    speeds = rng.uniform(0.2, 2, gpus + 1)
+    shared = {"table": int(rng.integers(1, 20))}
+    layers = []
+    for i in range(count):
+        size = int(rng.integers(1, 20))
+        write, read = (tuple(speeds * size * rng.uniform(0.5, 2, gpus + 1)) for _ in range(2))
+        able = [rng.random() > 0.1 or d == gpus for d in range(gpus + 1)]
+        write = tuple(s if can else INF for s, can in zip(write, able, strict=True))
+        apart = Experts(size // 2, tuple(speeds), tuple(2 * speeds)) if experts else None
+        weights = {str(i): size} | (shared if i in (0, count - 1) else {})
+        layers.append(Layer(f"{i}", weights, int(rng.integers(0, 5)), 1, write, read, apart))
+    rooms = rng.integers(5, 60, gpus)
+    places = [Place(float(r), *map(float, rng.uniform(0, 3, 2))) for r in rooms]
+    return layers, [*places, Place(INF, 0.5, 0.5)]
+
+
+@pytest.mark.parametrize("experts", [False, True])
+@pytest.mark.parametrize("seed", range(60))
+def test_no_way_takes_less(seed: int, experts: bool) -> None:
+    layers, places = drawn(seed, experts)
+    host = len(places) - 1
+    found = divide(layers, places, competes=True, margin=0.0)
+    every = list(ways(layers, places))
+    assert found.seconds == pytest.approx(min(seconds for _, seconds in every))
+    assert found.seconds == pytest.approx(seconds_of(layers, places, found.devices))
+    only = divide(layers, places, competes=False, margin=0.0)
+    best = min((seconds for used, seconds in every if host not in used), default=None)
+    if best is not None:
+        assert only.seconds == pytest.approx(best) and host not in only.devices
+    else:
+        assert only == found
+
+
+def test_a_second_card_is_used_where_memory_or_time_asks_for_it() -> None:
+    layers = [layer((1.0, 1.0, 9.0), 10)] * 4
+    layers = [replace(each, weights={str(i): 10}) for i, each in enumerate(layers)]
+    roomy, crossing = Place(100), 0.1
+
+    def division(first: Place, second: Place, margin: float = 0.05) -> str:
+        return where(divide(layers, [first, second, HOST], False, margin))
+
+    assert division(roomy, replace(roomy, write_s=crossing)) == "0000"
+    assert division(Place(25), roomy) == "1111"
+    assert division(Place(25), Place(25)) == "0011"
+    assert division(Place(15), Place(25)) in ("0112", "1102", "2011", "2110", "0211", "1120")
+    slow_prompt = [replace(each, read_s=(64.0, 64.0, 900.0)) for each in layers]
+    both = divide(slow_prompt, [roomy, roomy, HOST], False, 0.05)
+    assert where(both) in ("0011", "1100"), "a prompt takes half as long on two"
+
+
+def test_a_device_that_cannot_run_a_layer_keeps_no_other_from_it() -> None:
+    able, never = layer((1.0, 2.0, 9.0)), layer((INF, INF, 9.0))
+    places = [Place(100), Place(100), HOST]
+    assert where(divide([able] * 3, places, False, 0.0)) == "000"
+    assert where(divide([layer((INF, 2.0, 9.0))] * 3, places, False, 0.0)) == "111"
+    assert where(divide([able, never, able], places, False, 0.0)) in ("020", "021", "120")
+    assert where(divide([never] * 3, places, False, 0.0)) == "222"
+
+
+def test_experts_go_to_the_host_first_and_those_of_the_last_layers() -> None:
+    apart = Experts(8, (0.5, 0.0), (0.5, 0.0))
+    layers = [layer((1.0, 4.0), experts=apart, weights={str(i): 10}) for i in range(4)]
+
+    def division(room: int) -> tuple[str, int]:
+        found = divide(layers, [Place(room), HOST], False, 0.0)
+        return where(found), found.stretches[0].experts
+
+    assert division(44) == ("0000", 4)
+    assert division(36) == ("0000", 3)
+    assert division(27) == ("0000", 1)
+    assert division(12) == ("0000", 0)
+    assert division(11)[0].count("1") == 1

@@ -1,0 +1,1 @@
+"""Layers of a language model over devices: what each takes, and where each lies."""
