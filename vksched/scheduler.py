@@ -61,8 +61,7 @@ class Scheduler:
         or a mix, as {"latency": 1, "energy": 0.5}; docs/plans.md tells what each one is.
     copies: how many runs of a graph may be under way at once, each with memory of its own; "auto"
         gives two when a graph spans several devices, else one; for throughput as many as make a
-        stream faster.
-        Where the model leaves room for fewer there are fewer, and `plan.explain()` says so.
+        stream faster; fewer where there is no room, as `plan.explain()` says then.
     timeout_s: how long a run may wait for one submission before its device counts as failed.
     trace: a sink for the events of what happens, such as vs.Recorder(), a list of sinks, or a
         vs.Trace, which has a clock of its own; `Recorder.save` writes them for Perfetto.
@@ -108,6 +107,7 @@ class Scheduler:
         if on_fault not in ON_FAULT:
             raise PlanError(f"[Scheduler] expected on_fault of {ON_FAULT}, got {on_fault!r}")
         mode = mode_of(tune)
+        self.policy = policy
         told = None if config is None else read_config(config)
         self.trace = as_trace(trace)
         self._lock = threading.RLock()
@@ -118,6 +118,7 @@ class Scheduler:
         self._states = StateTable(lambda: self._opened.devices)
         try:
             self._opened.open(devices)
+            self.with_cpu = self._opened.with_cpu  # the CPU competes: it is named, or nothing is
             settings = Settings(
                 policy=policy,
                 objective=goal,
@@ -275,7 +276,6 @@ class Scheduler:
         of these and a dict of updates of states. Weights and states belong outside of it.
         bounds: of integer inputs, as in `vs.input`. limit: how many shapes are kept.
         """
-
         return Function(build, self._graphs, placement, bounds or {}, limit)
 
     def read(self, state: Tensor) -> NDArray:

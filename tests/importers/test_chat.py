@@ -43,11 +43,13 @@ def made(folder: Path, seed: int = 0) -> tuple[LanguageModel, dict[str, NDArray]
     return model, weights
 
 
-def greedy(weights: dict[str, NDArray], prompt: Sequence[int], n: int) -> list[int]:
+def greedy(
+    weights: dict[str, NDArray], prompt: Sequence[int], n: int, tiny: Tiny = TINY
+) -> list[int]:
     """Returns the most likely tokens, each after all of the text before it."""
     text = list(prompt)
     for _ in range(n):
-        token = int(logits_of(TINY, weights, np.array(text))[-1].argmax())
+        token = int(logits_of(tiny, weights, np.array(text))[-1].argmax())
         if token == 260:
             break
         text.append(token)
@@ -165,10 +167,10 @@ def answer_with(
     lost = 0
 
     class Watched(vs.Scheduler):
-        def write(self, state: vs.Tensor, value: object) -> None:
+        def drop(self, state: vs.Tensor) -> None:
             nonlocal lost
             lost += 1
-            super().write(state, value)
+            super().drop(state)
 
     with warnings.catch_warnings(), Watched(devices) as sched:
         warnings.simplefilter("ignore", vs.VkschedWarning)

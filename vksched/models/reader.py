@@ -2,12 +2,13 @@
 
 text, as tokens --common beginning with what was read--> rest --steps of 128, 32, 8, 1--> logits
                                                                     |
-a device is lost, and keys and values with it --> all of the text again, on what is left
+a device is lost, and keys and values with it --> layers are placed anew on what is left,
+                                                  all of the text again
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from ..errors import StateLost
 from ..types import NDArray, Progress
+from .layers.place import Places, place_layers
 
 if TYPE_CHECKING:
     from ..engine.request import Observe, Placements
@@ -28,7 +30,7 @@ SIZES = (1, 8, 32, 128)
 """Of steps, in tokens. Each is a graph, compiled when it is first used."""
 
 
-class Compiles(Protocol):
+class Compiles(Places, Protocol):
     """What is used of a scheduler."""
 
     @property
@@ -44,13 +46,17 @@ class Compiles(Protocol):
         observe: Observe | None = None,
     ) -> Run: ...
 
-    def write(self, state: Tensor, value: object) -> None: ...
+    @property
+    def quarantined(self) -> Mapping[str, str]: ...
+
+    def drop(self, state: Tensor) -> None: ...
 
 
 class Reader:
     """A text and what follows it; a text that begins like the one before goes on from there.
 
-    tokens: the text whose keys and values are kept. length: how many tokens fit.
+    tokens: the text whose keys and values are kept. length: how many tokens fit. placement: what
+    the user gives; None: where layers take least, which is decided when the first step is compiled.
     """
 
     def __init__(
@@ -66,9 +72,12 @@ class Reader:
         self._scheduler = scheduler
         self._model = model
         self._cache = model.cache(length)
-        self._how = placement, progress
+        self._given = self.placement = placement
+        self._progress = progress
         self._sizes = [size for size in SIZES if size <= length]
         self._runs: dict[int, Run] = {}
+        self._without: set[str] = set()
+        """Devices that had failed when the first of these was compiled."""
 
     def prepare(self) -> None:
         """Compiles all steps now."""
@@ -78,8 +87,11 @@ class Reader:
     def read(self, text: Sequence[int]) -> NDArray:
         """Returns the logits of what follows a text, (vocabulary,).
 
-        Where devices fail and take keys and values with them, the text is read again.
+        Where devices fail, layers are placed anew, and the text is read again.
         """
+        gone = set(self._scheduler.quarantined)
+        if self._given is None and self._runs and gone != self._without:
+            self._forget()
         for _ in self._scheduler.devices:
             try:
                 return self._read(text)
@@ -105,13 +117,22 @@ class Reader:
 
     def _run(self, size: int) -> Run:
         if size not in self._runs:
+            if not self._runs:
+                self._without = set(self._scheduler.quarantined)
+            if self.placement is None:
+                about = self._model, self._cache, self._sizes
+                self.placement = place_layers(self._scheduler, *about)
             step = self._model.step(self._cache, size)
-            how = self._how
+            how = self.placement, self._progress
             self._runs[size] = self._scheduler.compile(step.logits, *how, updates=step.updates)
         return self._runs[size]
 
     def _forget(self) -> None:
-        """Makes all states usable again, with nothing in them."""
-        self.tokens.clear()
+        """Gives up all that was compiled, with keys and values."""
+        for run in self._runs.values():
+            run.close()
         for state in self._cache.states.values():
-            self._scheduler.write(state, np.zeros(state.shape, np.float32))
+            self._scheduler.drop(state)
+        self.tokens.clear()
+        self._runs.clear()
+        self.placement = self._given

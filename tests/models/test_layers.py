@@ -1,0 +1,181 @@
+"""Layers of language models on several devices: where they lie, what crosses, what is lost."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf_models import Tiny, write
+from test_chat import GREEDY, PROMPT, TEMPLATE, greedy
+from tiny_vocabularies import byte_pair
+
+import vksched as vs
+from vksched.importers.gguf.model import LanguageModel
+from vksched.machine.limits import Limits
+from vksched.machine.spec import MIB, DeviceSpec, Machine
+from vksched.models.layers.place import Layout, lay_out
+from vksched.models.reader import Reader
+from vksched.plan.value import HOST
+from vksched.runtime.device import Device
+from vksched.types import NDArray
+
+SIZES = (1, 8, 32)
+LIMITS = Limits(storage_buffers=8)
+CPU = DeviceSpec("cpu", "cpu", flops_per_s=1e9, bytes_per_s=1e9)
+TINY = Tiny(layers=4, vocabulary=261)
+"""Layers of 2.2 MiB, 0.1 MiB of keys and values, 0.3 MiB each for embedding and output."""
+
+
+def made(folder: Path, tiny: Tiny = TINY) -> tuple[LanguageModel, dict[str, NDArray]]:
+    tokens = {**byte_pair(), "tokenizer.chat_template": TEMPLATE}
+    weights = write(tiny, folder / "tiny.gguf", np.random.default_rng(0), tokens)
+    model = vs.load(folder / "tiny.gguf")
+    assert isinstance(model, LanguageModel)
+    return model, weights
+
+
+def cards(*mib: float, **spec: float) -> list[DeviceSpec]:
+    return [
+        DeviceSpec(f"null:{i}", "null", limits=LIMITS, memory_bytes=int(size * MIB), **spec)  # type: ignore[arg-type]
+        for i, size in enumerate(mib)
+    ]
+
+
+def layout(model: LanguageModel, *specs: DeviceSpec) -> Layout:
+    return lay_out(model, model.cache(64), SIZES, Machine((*specs, CPU)))
+
+
+def where(found: Layout) -> str:
+    return "".join(map(str, found.division.devices))
+
+
+def devices_of(*specs: DeviceSpec) -> list[Device]:
+    clock = vs.SimulatedClock()
+    return [vs.NullDevice(spec, clock) for spec in specs]
+
+
+def test_layers_lie_where_they_fit_and_take_least(tmp_path: Path) -> None:
+    model, _ = made(tmp_path)
+    assert where(layout(model, *cards(40, 40))) == "000000"
+    slow, fast = cards(40, 40)
+    assert where(layout(model, slow, replace(fast, bytes_per_s=4e10))) == "111111"
+    both = where(layout(model, *cards(7, 7)))
+    assert set(both) == {"0", "1"} and list(both) == sorted(both)
+    rest = where(layout(model, *cards(4, 4)))
+    assert set(rest) == {"0", "1", "2"}, "what has no room is on the CPU"
+    assert where(layout(model, *cards(0.1, 40))) == "111111"
+    assert where(layout(model, *cards(0.1))) == "111111"
+
+
+def test_a_device_that_cannot_run_the_model_keeps_it_from_no_other(tmp_path: Path) -> None:
+    model, _ = made(tmp_path)
+    unable, able = cards(40, 40)
+    unable = replace(unable, page_bytes=1 << 16)
+    assert where(layout(model, unable, able)) == "111111"
+    assert where(layout(model, replace(unable, out_of_use="it failed"), able)) == "111111"
+    twice = [replace(spec, pool="one", memory_bytes=7 * MIB) for spec in (able, unable)]
+    twice[1] = replace(able, name="null:2", pool="one", memory_bytes=7 * MIB)
+    assert set(where(layout(model, *twice))) == {"0", "2"}, "two names of one memory are one device"
+
+
+def test_memory_is_as_planned_and_all_steps_have_one_placement(tmp_path: Path) -> None:
+    model, _ = made(tmp_path)
+    specs = cards(7, 7)
+    cache = model.cache(64)
+    found = lay_out(model, cache, SIZES, Machine((*specs, CPU)))
+    work = [0, 0]
+    with vs.Scheduler(devices_of(*specs)) as sched:
+        for size in SIZES:
+            step = model.step(cache, size)
+            run = sched.compile(step.logits, found.placement, updates=step.updates)
+            for stretch in found.division.stretches:
+                memory = run.plan.memory[stretch.device]
+                assert memory.state_bytes == found.cache_bytes(stretch)
+                assert found.weight_bytes(stretch) <= memory.weight_bytes
+                assert memory.weight_bytes < found.weight_bytes(stretch) + 16384, "tables of angles"
+                work[stretch.device] += memory.peak_bytes - memory.weight_bytes - memory.state_bytes
+            assert run.plan.memory[2].states == () and not run.plan.memory[2].weights
+    for stretch in found.division.stretches:
+        held = found.weight_bytes(stretch) + found.cache_bytes(stretch) + work[stretch.device]
+        assert held <= specs[stretch.device].memory_bytes
+
+
+def test_only_hidden_states_and_angles_cross_for_a_token(tmp_path: Path) -> None:
+    model, _ = made(tmp_path)
+    cache = model.cache(64)
+    found = lay_out(model, cache, SIZES, Machine((*cards(7, 7), CPU)))
+    with vs.Scheduler(devices_of(*cards(7, 7))) as sched:
+        step = model.step(cache, 1)
+        plan = sched.compile(step.logits, found.placement, updates=step.updates).plan
+    crossing = [
+        plan.graph.nodes[copy.node]
+        for split in plan.splits
+        for copy in split.copies_in
+        if copy.source != HOST
+    ]
+    assert [n.type.shape for n in crossing].count((1, 1, TINY.width)) == 1
+    assert all(n.type.size in (TINY.width, TINY.turned // 2, 1, 64) for n in crossing)
+    assert sum(n.type.device_bytes for n in crossing) < 2048
+
+
+def answered(
+    folder: Path, specs: list[DeviceSpec], index: int = 0, at: int | None = None
+) -> tuple[list[int], vs.FaultyDevice, int]:
+    """Returns the tokens where a device is lost at a submission, the device, losses of states."""
+    model, _ = made(folder)
+    devices = devices_of(*specs)
+    devices[index] = faulty = vs.FaultyDevice(devices[index], at=at, times=1)
+    lost = 0
+
+    class Watched(vs.Scheduler):
+        def drop(self, state: vs.Tensor) -> None:
+            nonlocal lost
+            lost += 1
+            super().drop(state)
+
+    with warnings.catch_warnings(), Watched(devices) as sched:
+        warnings.simplefilter("ignore", vs.VkschedWarning)
+        answer = vs.Chat(sched, model).generate(PROMPT, 6, GREEDY)
+        list(answer)
+    return list(answer.tokens), faulty, lost
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_an_answer_survives_each_device_of_an_automatic_placement(
+    index: int, tmp_path: Path
+) -> None:
+    model, weights = made(tmp_path)
+    specs = cards(7, 7)
+    wanted, counter, _ = answered(tmp_path, specs, index)
+    assert wanted == greedy(weights, model.tokenizer.encode(PROMPT, bos=True), 6, TINY)
+    count = counter.calls["submit"]
+    assert count > 6, "both devices have layers"
+    for at in sorted({0, count // 3, count // 2, count - 1}):
+        got, _, lost = answered(tmp_path, specs, index, at)
+        assert got == wanted
+        assert lost or at == count - 1, "keys and values lie on both"
+
+
+def test_layers_are_placed_anew_for_what_is_left(tmp_path: Path) -> None:
+    model, weights = made(tmp_path)
+    fast, slow = cards(7, 7, bytes_per_s=1e12), cards(0, 0, 40, bytes_per_s=1e9)
+    devices = devices_of(*fast, *slow[2:])
+    devices[1] = lost = vs.FaultyDevice(devices[1], at=None, times=1)
+    with warnings.catch_warnings(), vs.Scheduler(devices) as sched:
+        warnings.simplefilter("ignore", vs.VkschedWarning)
+        reader = Reader(sched, model, 64)
+        text = model.tokenizer.encode(PROMPT, bos=True)
+
+        def used() -> set[str]:
+            reader.prepare()
+            return set((reader.placement or {}).values())
+
+        reader.read(text)
+        assert used() == {"null:0", "null:1"}
+        lost.at = lost.calls["submit"]
+        text += greedy(weights, text, 1, TINY)
+        assert [int(reader.read(text).argmax())] == greedy(weights, text, 1, TINY)
+        assert set(sched.quarantined) == {"null:1"} and used() == {"null:0", "null:2"}

@@ -1,0 +1,203 @@
+"""Measure: what each layer of a language model takes on each device of a machine.
+
+    step of 1 token, step of a prompt's part --passes--> nodes by layer --plan/cost.py--> seconds
+                                                '--> weights, keys and values: bytes
+
+Layers are told by the names of nodes: "token_embd", "blk.0", "blk.1", ..., "output". Nodes of no
+layer, as angles and masks are, count as nothing. A node that a device cannot run counts as on the
+CPU, with the way there and back. Complexity: that of the passes, and of a plan, for each of the two
+steps. Examples: tests/models/test_layers.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ...engine.request import Request
+from ...graph import Graph, Node
+from ...machine.spec import DeviceSpec, Machine
+from ...plan import cost
+from ...plan.make.memory import aligned
+from ...plan.plan import Plan
+from ...plan.planner import plan_graph
+from ...plan.support import Support
+from ...types import WORD_BYTES
+from .divide import Experts, Layer, Place
+
+EXPERTS = "_exps"
+"""In the names of weights that experts have."""
+USED_SHARE = 0.98
+"""Of a device's memory: pages are not filled to the end."""
+ROOMY_BYTES = 1 << 60
+FIRST, BETWEEN, LAST = "token_embd", "blk", "output"
+"""How the names of layers begin."""
+_LAYER = re.compile(rf"({FIRST}|{BETWEEN}\.\d+|{LAST})[._]")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """layers: in their order. places: the devices of the machine, the host last."""
+
+    layers: tuple[Layer, ...]
+    places: tuple[Place, ...]
+
+
+def measure_layers(write: Graph, read: Graph, sizes: Sequence[int], machine: Machine) -> Measured:
+    """Returns what layers take.
+
+    write: the step of one token. read: the largest of the steps, whose sizes in tokens, from 1 on,
+    are all that will be compiled.
+    """
+    writing, reading = _Step(write, machine), _Step(read, machine)
+    times = sum(sizes[1:]) / sizes[-1]
+    work_bytes = writing.shared_bytes + times * reading.shared_bytes
+    layers = [
+        Layer(
+            name,
+            writing.weights(name),
+            writing.cache_bytes(name),
+            round(writing.kept_bytes(name) + (len(sizes) - 1) * reading.kept_bytes(name)),
+            writing.seconds(name),
+            reading.seconds(name),
+            _experts(name, writing, reading),
+        )
+        for name in writing.layers
+    ]
+    places = [
+        Place(
+            USED_SHARE * spec.memory_bytes - work_bytes if spec.kind != "cpu" else float("inf"),
+            writing.stretch_s(device),
+            reading.stretch_s(device),
+        )
+        for device, spec in enumerate(machine.devices)
+    ]
+    return Measured(tuple(layers), tuple(places))
+
+
+def _experts(name: str, writing: _Step, reading: _Step) -> Experts | None:
+    size_bytes = sum(b for key, b in writing.weights(name).items() if EXPERTS in key)
+    if not size_bytes:
+        return None
+    return Experts(size_bytes, writing.experts_s(name), reading.experts_s(name))
+
+
+class _Step:
+    """One step on a machine."""
+
+    def __init__(self, graph: Graph, machine: Machine) -> None:
+        self.graph = Request(graph, (), {}).optimized(machine).graph
+        self.machine = machine
+        self._support = Support(self.graph, machine)
+        self._plan = _planned(self.graph, machine)
+        self._written = frozenset(self._plan.in_place.values())
+        found: dict[str, list[Node]] = {}
+        for node in self._support.computed:
+            in_place = node.op == "assign" and self.graph.states[node.id] in self._written
+            if (layer := _LAYER.match(node.name)) and not in_place:
+                found.setdefault(layer[1], []).append(node)
+        self.layers = {name: found[name] for name in sorted(found, key=_position)}
+        """The nodes that run of each layer, but those of states that are written in place."""
+
+    def weights(self, name: str) -> dict[str, int]:
+        """Returns the bytes of a layer's weights by their names."""
+        graph = self.graph
+        read = {leaf for node in self.layers[name] for leaf in graph.leaves_read(node)}
+        return {graph.nodes[w].name: self._bytes(w) for w in sorted(read & graph.data.keys())}
+
+    def cache_bytes(self, name: str) -> int:
+        """Returns the bytes of its keys and values."""
+        return sum(map(self._bytes, self._states(name)))
+
+    def kept_bytes(self, name: str) -> int:
+        """Returns the bytes of next values of these, where they are not written in place."""
+        return sum(self._bytes(s) for s in self._states(name) if s not in self._written)
+
+    @property
+    def shared_bytes(self) -> int:
+        """The bytes that a run takes on a device beside what is of layers."""
+        memory = self._plan.memory[0]
+        held = {key: size for name in self.layers for key, size in self.weights(name).items()}
+        kept = sum(map(self.kept_bytes, self.layers))
+        return max(0, memory.peak_bytes - sum(held.values()) - memory.state_bytes - kept)
+
+    def seconds(self, name: str) -> tuple[float, ...]:
+        """Returns by device what the nodes of a layer take."""
+        devices = range(len(self.machine.devices))
+        return tuple(sum(self._node_s(n, d) for n in self.layers[name]) for d in devices)
+
+    def experts_s(self, name: str) -> tuple[float, ...]:
+        """Returns by device how much longer a layer takes whose experts are in host memory: on the
+        CPU, or streamed in for each run where that is what a plan does.
+        """
+        nodes = [node for node in self.layers[name] if self._expert_bytes(node)]
+        return tuple(
+            sum(self._apart_s(node, device) for node in nodes)
+            + (self._visit_s(device) if nodes else 0.0)
+            for device in range(len(self.machine.devices))
+        )
+
+    def stretch_s(self, device: int) -> float:
+        """Returns what a stretch of layers takes beside them: hidden states come and go."""
+        return cost.submission_seconds(self.machine.devices[device]) + self._way_s(device)
+
+    def _node_s(self, node: Node, device: int) -> float:
+        if self._support.can(node, device):
+            return self._support.node_seconds(node.id, device)
+        return self._support.node_seconds(node.id, self.machine.cpu) + self._visit_s(device)
+
+    def _apart_s(self, node: Node, device: int) -> float:
+        spec, cpu = self.machine.devices[device], self.machine.cpu
+        size_bytes = self._expert_bytes(node)
+        if device == cpu:
+            return 0.0
+        if self._support.flops(node) >= spec.offload_flops_per_byte * size_bytes:
+            names = self.machine.devices[cpu].name, spec.name
+            return size_bytes / self.machine.links.between(*names).bytes_per_s
+        return self._support.node_seconds(node.id, cpu) - self._node_s(node, device)
+
+    def _visit_s(self, device: int) -> float:
+        """Returns what it takes to leave a device for the CPU and to come back."""
+        specs = self.machine.devices
+        both = cost.submission_seconds(specs[device]) + cost.submission_seconds(specs[-1])
+        return both + self._way_s(device)
+
+    def _way_s(self, device: int) -> float:
+        """Returns what hidden states take on their way to a device and back."""
+        if device == self.machine.cpu:
+            return 0.0
+        here, host = self.machine.devices[device].name, self.machine.devices[-1].name
+        between, size_bytes = self.machine.links.between, self._hidden_bytes
+        return between(host, here).seconds(size_bytes) + between(here, host).seconds(size_bytes)
+
+    def _expert_bytes(self, node: Node) -> int:
+        graph = self.graph
+        names = ((w, graph.nodes[w].name) for w in graph.leaves_behind(node))
+        return sum(self._bytes(w) for w, name in names if EXPERTS in name)
+
+    @cached_property
+    def _hidden_bytes(self) -> int:
+        return self.layers[FIRST][-1].type.device_bytes
+
+    def _states(self, name: str) -> list[int]:
+        return [node.id for node in self.layers[name] if node.op == "state"]
+
+    def _bytes(self, value: int) -> int:
+        return aligned(self.graph.words[value]) * WORD_BYTES
+
+
+def _position(name: str) -> tuple[int, int]:
+    """Returns where a layer stands among all."""
+    first, _, number = name.partition(".")
+    return (FIRST, BETWEEN, LAST).index(first), int(number or 0)
+
+
+def _planned(graph: Graph, machine: Machine) -> Plan:
+    """Returns the plan of a step on the first device that works, had it all the memory."""
+    working = [spec for spec in machine.devices[:-1] if not spec.out_of_use]
+    roomy: list[DeviceSpec] = [
+        replace(spec, memory_bytes=ROOMY_BYTES, pool="") for spec in working[:1]
+    ]
+    return plan_graph(graph, Machine((*roomy, machine.devices[-1])), policy="priority")

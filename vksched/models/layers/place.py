@@ -1,0 +1,116 @@
+"""Place: the devices of a language model's layers, decided once for all of its steps.
+
+    machine, model --measure.py--> layers, places --divide.py--> division --> placement
+                                                                   '--> who lies where, in bytes
+
+The placement is one as a user writes it, for `Scheduler.compile`. It has the same names for all
+steps, so no weight and no state moves between them. Examples: tests/models/test_layers.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from ...graph import build_graph
+from ...machine.spec import Machine
+from ...plan.make.by_cost import MARGIN_ESTIMATED, MARGIN_MEASURED, known
+from .divide import Division, Layer, Stretch, divide
+from .measure import BETWEEN, EXPERTS, Measured, measure_layers
+
+if TYPE_CHECKING:
+    from ...importers.gguf.cache import KeyValueCache
+    from ...importers.gguf.model import LanguageModel
+
+NO_ROOM = float("-inf")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the layers of a model lie on a machine."""
+
+    machine: Machine
+    layers: tuple[Layer, ...]
+    division: Division
+
+    @property
+    def placement(self) -> dict[str, str]:
+        """Name patterns to device names, as for `Scheduler.compile`."""
+        out: dict[str, str] = {}
+        names = [spec.name for spec in self.machine.devices]
+        for stretch in self.division.stretches:
+            for number in range(stretch.start, stretch.end):
+                name = self.layers[number].name
+                joint = "." if name.startswith(BETWEEN) else ""
+                out[f"{name}{joint}*"] = names[stretch.device]
+                if number >= stretch.experts and self.layers[number].experts:
+                    out[f"{name}.*{EXPERTS}*"] = names[-1]
+        return out
+
+    def weight_bytes(self, stretch: Stretch) -> int:
+        """Returns the bytes of the weights of a stretch, less those of experts on the host."""
+        mine = self.layers[stretch.start : stretch.end]
+        held: dict[str, int] = {}
+        for layer in mine:
+            held.update(layer.weights)
+        away = self.layers[stretch.experts : stretch.end]
+        return sum(held.values()) - sum(each.experts.size_bytes for each in away if each.experts)
+
+    def cache_bytes(self, stretch: Stretch) -> int:
+        """Returns the bytes of the keys and values of a stretch."""
+        return sum(layer.cache_bytes for layer in self.layers[stretch.start : stretch.end])
+
+
+class Places(Protocol):
+    """What is used of a scheduler."""
+
+    policy: str
+    with_cpu: bool
+
+    @property
+    def machine(self) -> Machine: ...
+
+
+def place_layers(
+    scheduler: Places, model: LanguageModel, cache: KeyValueCache, sizes: Sequence[int]
+) -> dict[str, str]:
+    """Returns the placement of a model's layers; empty where there is nothing to decide, as only
+    the CPU works, or where the policy is not to look for the fastest way.
+    """
+    machine = scheduler.machine
+    if scheduler.policy != "auto" or all(spec.out_of_use for spec in machine.devices[:-1]):
+        return {}
+    return lay_out(model, cache, sizes, machine, scheduler.with_cpu).placement
+
+
+def lay_out(
+    model: LanguageModel,
+    cache: KeyValueCache,
+    sizes: Sequence[int],
+    machine: Machine,
+    with_cpu: bool = False,
+) -> Layout:
+    """Returns where the layers of a model shall lie.
+
+    sizes: of the steps that will be compiled, in tokens, from 1 on. with_cpu: the CPU competes with
+    other devices; else it takes only what they cannot.
+    """
+    steps = (model.step(cache, size) for size in (1, sizes[-1]))
+    write, read = (build_graph(step.logits, step.updates)[0] for step in steps)
+    measured = measure_layers(write, read, sizes, machine)
+    return Layout(machine, measured.layers, decide(measured, machine, with_cpu))
+
+
+def decide(measured: Measured, machine: Machine, with_cpu: bool) -> Division:
+    """Returns the division that takes least on the devices that work, one for each memory."""
+    usable = [
+        next((d for d in pool if not machine.devices[d].out_of_use), None) for pool in machine.pools
+    ]
+    places = [
+        place if d == machine.cpu or d in usable else replace(place, room_bytes=NO_ROOM)
+        for d, place in enumerate(measured.places)
+    ]
+    sure = known(machine, [d for d in usable if d is not None])
+    margin = MARGIN_MEASURED if sure else MARGIN_ESTIMATED
+    return divide(measured.layers, places, with_cpu, margin)
