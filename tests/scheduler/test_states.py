@@ -33,6 +33,23 @@ def test_a_run_reads_what_the_one_before_wrote(devices: list[str]) -> None:
         assert (sched.read(held) == 4).all()
 
 
+def test_what_a_state_starts_with_is_copied_where_somebody_can_write_it(
+    devices: list[str],
+) -> None:
+    fixed, free = np.zeros((3, 4), np.float32), np.zeros((3, 4), np.float32)
+    fixed.flags.writeable = False
+    seen = free.view()
+    seen.flags.writeable = False
+    shared = [np.shares_memory(vs.state(array).data, array) for array in (fixed, free, seen)]
+    assert shared == [True, False, False]
+    held = vs.state(fixed)
+    with vs.Scheduler(devices) as sched:
+        run = sched.compile({"old": held}, updates={held: held + 1})
+        assert [int(run()["old"].sum()) for _ in range(3)] == [0, 12, 24]
+        sched.write(held, np.ones((3, 4), np.float32))
+        assert (run()["old"] == 1).all() and not fixed.any()
+
+
 @pytest.mark.parametrize(
     "dtype", ["float32", "float16", "int32", "uint32", "bool", "int64", "float64"]
 )

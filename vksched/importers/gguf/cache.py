@@ -39,6 +39,7 @@ class KeyValueCache:
         """Returns a state (length, heads, size)."""
         if name not in self.states:
             empty = np.zeros((self.length, heads, size), np.float32)
+            empty.flags.writeable = False  # so it is not copied, and takes no memory
             self.states[name] = Context().run(state, empty, name, backup=False)
         return self.states[name]
 

@@ -415,19 +415,24 @@ def constant(value: Any, name: str | None = None) -> Tensor:
     return from_array("constant", value, name)
 
 
+def _is_fixed(value: object) -> bool:
+    """Whether nobody can write an array: it is read-only, and a view of no other one."""
+    return isinstance(value, np.ndarray) and value.flags.owndata and not value.flags.writeable
+
+
 def from_array(
     op: str,
     value: Any,
     name: str | None,
     more: Callable[[TensorType], Mapping[str, AttrValue]] = lambda type_: {},
 ) -> Tensor:
-    """Makes a leaf that holds an array: not copied for a weight, as these are large. more: further
-    attributes.
+    """Makes a leaf that holds an array: not copied for a weight, as these are large, nor where
+    nobody can write it. more: further attributes.
     """
     if name is not None and not isinstance(name, str):
         raise VkschedError(f"[{op}] expected a name, got {name!r}")
     try:
-        array = np.asarray(value) if op == "weight" else np.array(value)
+        array = np.asarray(value) if op == "weight" or _is_fixed(value) else np.array(value)
     except (ValueError, TypeError) as error:
         raise DTypeError(f"[{op}] expected numbers of one shape, got {value!r}: {error}") from None
     if not isinstance(value, (np.ndarray, np.generic)):
