@@ -99,8 +99,9 @@ def test_memory_is_as_planned_and_all_steps_have_one_placement(tmp_path: Path) -
                 work[stretch.device] += memory.peak_bytes - memory.weight_bytes - memory.state_bytes
             assert run.plan.memory[2].states == () and not run.plan.memory[2].weights
     for stretch in found.division.stretches:
-        held = found.weight_bytes(stretch) + found.cache_bytes(stretch) + work[stretch.device]
-        assert held <= specs[stretch.device].memory_bytes
+        assert work[stretch.device] <= 1.01 * found.work_bytes(stretch)
+        held = found.weight_bytes(stretch) + found.cache_bytes(stretch)
+        assert held + found.work_bytes(stretch) <= specs[stretch.device].memory_bytes
 
 
 def test_only_hidden_states_and_angles_cross_for_a_token(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ..importers.onnx.example import Sizes
     from ..importers.onnx.model import Model
 
+WIDE = 200
+"""Columns of a file."""
 model_argument = click.argument("model_file", metavar="MODEL.onnx")
 devices_option = click.option(
     "--devices", metavar="A,B", help="Use these devices; the CPU is always last."
@@ -223,9 +225,12 @@ def table(*columns: str, left: int = 1) -> Any:
     return made
 
 
-def print_table(made: Any) -> None:
-    """Prints a table, and an empty line behind it."""
+def print_table(made: Any, wide: bool = False) -> None:
+    """Prints a table, and an empty line behind it. wide: in a file its lines are not folded."""
     from rich.console import Console
 
-    Console(highlight=False).print(made)
+    console = Console(highlight=False)
+    if wide and not console.is_terminal:
+        console = Console(highlight=False, width=WIDE)
+    console.print(made)
     click.echo()

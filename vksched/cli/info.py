@@ -51,6 +51,9 @@ MOST_BODIES, MOST_OPS = 40, 6
 @feeds.dim_option
 @feeds.shape_option
 @feeds.input_option
+@click.option(
+    "--ctx", type=click.IntRange(1), help="Of a GGUF model: tell where such a context fits."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
 @click.pass_context
 def info(
@@ -62,19 +65,24 @@ def info(
     dims: tuple[str, ...],
     shapes: tuple[str, ...],
     inputs: tuple[str, ...],
+    ctx: int | None,
     as_json: bool,
     aim: Aim,
 ) -> None:
     """Tell what a model takes and gives, and where its ops would run; nothing is opened or run.
 
-    Of a GGUF model it tells what is in the file.
+    Of a GGUF model it tells what is in the file. With --ctx, --devices or --machine it tells as
+    well what of it fits where, and how fast it will be, with and without each device.
     """
     from ..importers import is_gguf, load_onnx
 
     if is_gguf(model_file):
-        _check_options(context)
-        show_language_model(model_file, as_json)
+        given = _check_options(context)
+        place = {"devices", "machine_file", "ctx"} & given
+        show_language_model(model_file, as_json, (devices, machine_file, ctx) if place else None)
         return
+    if ctx is not None:
+        raise click.UsageError("--ctx is for GGUF models.")
     wanted = feeds.parse_places(places)
     with feeds.collected_warnings() as notes:
         with feeds.progress_bars(as_json) as progress:
@@ -94,15 +102,16 @@ def info(
     click.echo(json.dumps(report, indent=2)) if as_json else _show(report, model)
 
 
-def _check_options(context: click.Context) -> None:
-    """Raises a UsageError where options are given that are for ONNX models."""
+def _check_options(context: click.Context) -> set[str]:
+    """Returns which options are given. Raises a UsageError for those that are for ONNX models."""
+    given: set[str] = set()
     for parameter in context.command.params:
-        given = context.get_parameter_source(parameter.name or "")
-        if (
-            parameter.opts[0] not in ("model_file", "--json")
-            and given == ParameterSource.COMMANDLINE
-        ):
-            raise click.UsageError(f"{parameter.opts[0]} is for ONNX models.")
+        name = parameter.name or ""
+        if context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
+            given.add(name)
+            if name not in ("model_file", "devices", "machine_file", "ctx", "as_json"):
+                raise click.UsageError(f"{parameter.opts[0]} is for ONNX models.")
+    return given
 
 
 def describe(

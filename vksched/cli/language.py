@@ -17,12 +17,25 @@ if TYPE_CHECKING:
     from ..importers.gguf.read.loader import GgufFile
 
 
-def show_language_model(model_file: str, as_json: bool) -> None:
-    """Prints what there is to say of a model."""
-    from ..importers import load_gguf
+Place = tuple[str | None, str | None, int | None]
+"""Devices, a machine file, and a context in tokens, as the user gives them."""
 
-    report = describe_language_model(load_gguf(model_file))
-    click.echo(json.dumps(report, indent=2)) if as_json else _show(report)
+
+def show_language_model(model_file: str, as_json: bool, place: Place | None = None) -> None:
+    """Prints what there is to say of a model. place: where it shall fit."""
+    from ..importers import load_gguf
+    from .fitting import Fitting
+
+    model = load_gguf(model_file)
+    report = describe_language_model(model)
+    fitting = None if place is None else Fitting(model, *place)
+    if as_json:
+        more = {} if fitting is None else {"fitting": fitting.as_dict()}
+        click.echo(json.dumps({**report, **more}, indent=2))
+        return
+    _show(report)
+    if fitting is not None:
+        fitting.show()
 
 
 def describe_language_model(model: LanguageModel) -> dict[str, Any]:

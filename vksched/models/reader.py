@@ -30,6 +30,11 @@ SIZES = (1, 8, 32, 128)
 """Of steps, in tokens. Each is a graph, compiled when it is first used."""
 
 
+def sizes_of(length: int) -> list[int]:
+    """Returns the sizes of steps that fit into a text of so many tokens."""
+    return [size for size in SIZES if size <= length]
+
+
 class Compiles(Places, Protocol):
     """What is used of a scheduler."""
 
@@ -74,7 +79,7 @@ class Reader:
         self._cache = model.cache(length)
         self._given = self.placement = placement
         self._progress = progress
-        self._sizes = [size for size in SIZES if size <= length]
+        self._sizes = sizes_of(length)
         self._runs: dict[int, Run] = {}
         self._without: set[str] = set()
         """Devices that had failed when the first of these was compiled."""

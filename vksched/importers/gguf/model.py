@@ -18,7 +18,7 @@ from .pooling import WAYS, pooled
 from .read.loader import GgufFile
 from .tokenizer.chat import ChatTemplate
 from .tokenizer.tokenizer import Tokenizer
-from .weights import Weights
+from .weights import HollowWeights, Weights
 
 
 class LanguageModel(ImportedModel):
@@ -32,6 +32,12 @@ class LanguageModel(ImportedModel):
         self.name = named if isinstance(named, str) else ""
         self.name = self.name or (file.path.stem if file.path else "model")
         self.weights = Weights(file)
+
+    def hollow(self) -> LanguageModel:
+        """Returns the model with weights that have nothing in them, for plans: none is read."""
+        made = LanguageModel(self.file)
+        made.weights = HollowWeights(self.file)
+        return made
 
     def __repr__(self) -> str:
         return f"<LanguageModel {self.name}: {self.parameters:,} parameters>"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextvars import Context
 
+import numpy as np
 from gguf.constants import GGMLQuantizationType
 
 from ...errors import ModelFormatError
 from ...ops.core.tensor import Tensor, weight
-from ...ops.products.blocks import numbered
-from ...ops.products.packed import packed
+from ...ops.products.blocks import BlockFormat, numbered
+from ...ops.products.packed import packed, unpack
 from .read.loader import GgufFile
 from .read.tensors import GgufTensor
 
@@ -38,8 +39,14 @@ class Weights:
             got = "none" if tensor is None else str(tensor.shape)
             raise ModelFormatError(f"[gguf] expected a tensor {name!r} of shape {shape}, got {got}")
         if name not in self._made:
-            self._made[name] = Context().run(_made, tensor)
+            self._made[name] = Context().run(self._make, tensor)
         return self._made[name]
+
+    def _make(self, tensor: GgufTensor) -> Tensor:
+        kind = _packed_as(tensor)
+        if kind is None:
+            return weight(tensor.to_numpy(), tensor.name)
+        return packed(tensor.data, kind.name, tensor.shape, name=tensor.name)
 
     def require_all(self, architecture: str, besides: Sequence[str] = ()) -> None:
         """Raises ModelFormatError where a tensor of the file was never taken, besides some: what is
@@ -54,8 +61,25 @@ class Weights:
             )
 
 
-def _made(tensor: GgufTensor) -> Tensor:
+class HollowWeights(Weights):
+    """Weights of the same types and sizes, for plans: nothing of the file is read, and no memory
+    taken, as nobody reads them.
+    """
+
+    def _make(self, tensor: GgufTensor) -> Tensor:
+        kind, shape = _packed_as(tensor), tensor.shape
+        if kind is None:
+            # the few vectors may be divided by
+            array = np.zeros(shape, np.float32) if len(shape) > 1 else np.ones(shape, np.float32)
+            return weight(array, tensor.name)
+        words = np.zeros((*shape[:-1], kind.row_words(shape[-1])), np.uint32)
+        held = weight(words, f"{tensor.name}.words")
+        return unpack(held, kind.name, shape[-1], name=tensor.name)
+
+
+def _packed_as(tensor: GgufTensor) -> BlockFormat | None:
+    """Returns the format in which a tensor is held; None where it becomes float32."""
     kind = numbered(GGMLQuantizationType[tensor.type])
     if kind is None or len(tensor.shape) < 2 or tensor.shape[-1] % kind.step:
-        return weight(tensor.to_numpy(), tensor.name)
-    return packed(tensor.data, kind.name, tensor.shape, name=tensor.name)
+        return None
+    return kind

@@ -11,6 +11,7 @@ steps. Examples: tests/models/test_layers.py.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -39,10 +40,13 @@ _LAYER = re.compile(rf"({FIRST}|{BETWEEN}\.\d+|{LAST})[._]")
 
 @dataclass(frozen=True)
 class Measured:
-    """layers: in their order. places: the devices of the machine, the host last."""
+    """layers: in their order. places: the devices of the machine, the host last. shared_bytes: what
+    all steps together take of a device beside what is of layers.
+    """
 
     layers: tuple[Layer, ...]
     places: tuple[Place, ...]
+    shared_bytes: int
 
 
 def measure_layers(write: Graph, read: Graph, sizes: Sequence[int], machine: Machine) -> Measured:
@@ -53,7 +57,9 @@ def measure_layers(write: Graph, read: Graph, sizes: Sequence[int], machine: Mac
     """
     writing, reading = _Step(write, machine), _Step(read, machine)
     times = sum(sizes[1:]) / sizes[-1]
-    work_bytes = writing.shared_bytes + times * reading.shared_bytes
+    shared_bytes = round(
+        len(sizes) * writing.table_bytes + writing.flow_bytes + times * reading.flow_bytes
+    )
     layers = [
         Layer(
             name,
@@ -68,13 +74,13 @@ def measure_layers(write: Graph, read: Graph, sizes: Sequence[int], machine: Mac
     ]
     places = [
         Place(
-            USED_SHARE * spec.memory_bytes - work_bytes if spec.kind != "cpu" else float("inf"),
+            math.inf if spec.kind == "cpu" else USED_SHARE * spec.memory_bytes - shared_bytes,
             writing.stretch_s(device),
             reading.stretch_s(device),
         )
         for device, spec in enumerate(machine.devices)
     ]
-    return Measured(tuple(layers), tuple(places))
+    return Measured(tuple(layers), tuple(places), shared_bytes)
 
 
 def _experts(name: str, writing: _Step, reading: _Step) -> Experts | None:
@@ -116,12 +122,17 @@ class _Step:
         return sum(self._bytes(s) for s in self._states(name) if s not in self._written)
 
     @property
-    def shared_bytes(self) -> int:
-        """The bytes that a run takes on a device beside what is of layers."""
-        memory = self._plan.memory[0]
+    def table_bytes(self) -> int:
+        """The bytes of constants and weights that are of no layer, such as angles."""
         held = {key: size for name in self.layers for key, size in self.weights(name).items()}
-        kept = sum(map(self.kept_bytes, self.layers))
-        return max(0, memory.peak_bytes - sum(held.values()) - memory.state_bytes - kept)
+        return self._plan.memory[0].weight_bytes - sum(held.values())
+
+    @property
+    def flow_bytes(self) -> int:
+        """The bytes of what a run computes on a device, less `kept_bytes`, and of what crosses."""
+        memory = self._plan.memory[0]
+        held = memory.weight_bytes + memory.state_bytes + sum(map(self.kept_bytes, self.layers))
+        return max(0, memory.peak_bytes - held) + 2 * self._crossing_bytes
 
     def seconds(self, name: str) -> tuple[float, ...]:
         """Returns by device what the nodes of a layer take."""
@@ -180,6 +191,16 @@ class _Step:
     @cached_property
     def _hidden_bytes(self) -> int:
         return self.layers[FIRST][-1].type.device_bytes
+
+    @cached_property
+    def _crossing_bytes(self) -> int:
+        """What a stretch gets: hidden states, and what is of no layer and is read by all of them,
+        as angles are.
+        """
+        mine = {node.id for nodes in self.layers.values() for node in nodes}
+        read = {i for n in mine for i in self._support.operands[n] if i not in mine}
+        others = (n.id for n in self._support.computed if n.id in read)
+        return self._hidden_bytes + sum(map(self._bytes, others))
 
     def _states(self, name: str) -> list[int]:
         return [node.id for node in self.layers[name] if node.op == "state"]

@@ -31,8 +31,13 @@ class Layout:
     """Where the layers of a model lie on a machine."""
 
     machine: Machine
-    layers: tuple[Layer, ...]
+    measured: Measured
     division: Division
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """All layers, in their order."""
+        return self.measured.layers
 
     @property
     def placement(self) -> dict[str, str]:
@@ -60,6 +65,11 @@ class Layout:
     def cache_bytes(self, stretch: Stretch) -> int:
         """Returns the bytes of the keys and values of a stretch."""
         return sum(layer.cache_bytes for layer in self.layers[stretch.start : stretch.end])
+
+    def work_bytes(self, stretch: Stretch) -> int:
+        """Returns the bytes that all steps take beside these."""
+        mine = self.layers[stretch.start : stretch.end]
+        return self.measured.shared_bytes + sum(layer.work_bytes for layer in mine)
 
 
 class Places(Protocol):
@@ -99,7 +109,7 @@ def lay_out(
     steps = (model.step(cache, size) for size in (1, sizes[-1]))
     write, read = (build_graph(step.logits, step.updates)[0] for step in steps)
     measured = measure_layers(write, read, sizes, machine)
-    return Layout(machine, measured.layers, decide(measured, machine, with_cpu))
+    return Layout(machine, measured, decide(measured, machine, with_cpu))
 
 
 def decide(measured: Measured, machine: Machine, with_cpu: bool) -> Division:

@@ -1,0 +1,168 @@
+"""Forecast: what of a language model fits where, and how fast it will be, with nothing loaded.
+
+    model without content, machine --place.py--> layout --plan of each step--> simulated runs
+                                                           '--> bytes          '--> tokens a second
+
+Other machines, without a card or with that one alone, are asked about as `what_if.py` does it.
+Complexity: that of a layout and two plans for each machine. Examples:
+tests/cli/test_cli_fitting.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...engine.request import Request, plan_request
+from ...errors import OutOfMemory
+from ...graph import Graph, build_graph
+from ...machine.spec import Machine
+from ...plan.plan import Plan
+from ...plan.planner import plan_graph
+from ...plan.simulate import simulate
+from ...plan.what_if import Change, Comparison, compare
+from .divide import Stretch
+from .measure import measure_layers
+from .place import Layout, decide
+
+if TYPE_CHECKING:
+    from ...importers.gguf.model import LanguageModel
+
+
+@dataclass(frozen=True)
+class Held:
+    """Layers on a device, in bytes. first, last: their names. away: those whose experts are on the
+    host. work_bytes: of all steps. capacity_bytes: what plans may use of the device.
+    """
+
+    device: str
+    first: str
+    last: str
+    layers: int
+    away: int
+    weight_bytes: int
+    cache_bytes: int
+    work_bytes: int
+    capacity_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weight_bytes + self.cache_bytes + self.work_bytes
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """Tokens a second: those that are written one after the other, those of a prompt."""
+
+    written: float
+    read: float
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What is expected of a model on one machine. notes: of its plans."""
+
+    held: tuple[Held, ...]
+    speeds: Speeds
+    notes: tuple[str, ...]
+
+
+class Forecaster:
+    """Tells of a model with a context of `ctx` tokens on any machine. sizes: of the steps that will
+    be compiled, in tokens, from 1 on. with_cpu: the CPU competes with other devices.
+    """
+
+    def __init__(
+        self, model: LanguageModel, ctx: int, sizes: Sequence[int], with_cpu: bool = False
+    ) -> None:
+        hollow = model.hollow()
+        cache = hollow.cache(ctx)
+        steps = (hollow.step(cache, size) for size in (1, sizes[-1]))
+        self._write, self._read = (build_graph(s.logits, s.updates)[0] for s in steps)
+        self._sizes = tuple(sizes)
+        self._with_cpu = with_cpu
+        self._known: list[tuple[Machine, Layout, tuple[Plan, Plan]]] = []
+
+    def compare(self, machine: Machine, changes: Sequence[Change] = ()) -> Comparison:
+        """Returns what a written token takes with and without each device."""
+        return compare(machine, lambda each: self._planned(each)[1][0], changes)
+
+    def forecast(self, machine: Machine) -> Forecast | None:
+        """Returns what is expected on a machine; None where the model does not fit."""
+        try:
+            layout, plans = self._planned(machine)
+        except OutOfMemory:
+            return None
+        written, read = (simulate(plan).seconds for plan in plans)
+        return Forecast(
+            tuple(_held(layout, stretch) for stretch in layout.division.stretches),
+            Speeds(1 / written, self._sizes[-1] / read),
+            tuple(dict.fromkeys(note for plan in plans for note in plan.notes)),
+        )
+
+    def _planned(self, machine: Machine) -> tuple[Layout, tuple[Plan, Plan]]:
+        for known, layout, plans in self._known:
+            if known == machine:
+                return layout, plans
+        measured = measure_layers(self._write, self._read, self._sizes, machine)
+        layout = Layout(machine, measured, decide(measured, machine, self._with_cpu))
+        plans = self._plan(self._write, layout), self._plan(self._read, layout)
+        self._known.append((machine, layout, plans))
+        return layout, plans
+
+    def _plan(self, graph: Graph, layout: Layout) -> Plan:
+        """Returns the plan of a step as a scheduler makes it."""
+        request = Request(graph, tuple(layout.placement.items()), {}).optimized(layout.machine)
+
+        def planned(version: Request) -> Plan:
+            return plan_graph(
+                version.graph,
+                layout.machine,
+                policy="auto",
+                overrides=version.overrides,
+                copies="auto",
+                with_cpu=self._with_cpu,
+            )
+
+        return plan_request(request, layout.machine, planned)
+
+
+def _held(layout: Layout, stretch: Stretch) -> Held:
+    spec = layout.machine.devices[stretch.device]
+    experts = [layout.layers[n].experts for n in range(stretch.experts, stretch.end)]
+    return Held(
+        spec.name,
+        layout.layers[stretch.start].name,
+        layout.layers[stretch.end - 1].name,
+        stretch.end - stretch.start,
+        sum(each is not None for each in experts),
+        layout.weight_bytes(stretch),
+        layout.cache_bytes(stretch),
+        layout.work_bytes(stretch),
+        spec.memory_bytes,
+    )
+
+
+def as_dict(forecast: Forecast) -> dict[str, Any]:
+    """Returns it as plain data that json.dumps takes."""
+    return {
+        "devices": [
+            {
+                "device": held.device,
+                "first": held.first,
+                "last": held.last,
+                "layers": held.layers,
+                "layers_without_experts": held.away,
+                "weight_bytes": held.weight_bytes,
+                "cache_bytes": held.cache_bytes,
+                "work_bytes": held.work_bytes,
+                "total_bytes": held.total_bytes,
+                "capacity_bytes": held.capacity_bytes,
+            }
+            for held in forecast.held
+        ],
+        "written_per_s": forecast.speeds.written,
+        "read_per_s": forecast.speeds.read,
+        "notes": list(forecast.notes),
+    }
