@@ -35,6 +35,7 @@ class Tiny:
     linear: float = 1.0
     base: float = 10000.0
     eps: float = 1e-5
+    context: int = 64
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Returns the shapes of all tensors by name."""
@@ -74,7 +75,7 @@ def write(
     """Writes a model, and more keys; returns its weights as they are in the file, in float32."""
     writer = gguf.GGUFWriter(path, tiny.architecture)
     writer.add_block_count(tiny.layers)
-    writer.add_context_length(64)
+    writer.add_context_length(tiny.context)
     writer.add_embedding_length(tiny.width)
     writer.add_head_count(tiny.heads)
     writer.add_head_count_kv(tiny.kv_heads)

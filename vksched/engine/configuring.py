@@ -97,7 +97,7 @@ class Configuring:
         names = NameIndex(applied.graph, "placement")
         placed = [(n, device) for key, device in made.overrides for n in names.find(key)]
         overrides = (*applied.overrides, *placed)
-        done = replace(made, overrides=overrides, turns=applied.turns)
+        done = replace(made, overrides=overrides, turns=applied.turns or made.turns)
         return replace(done, notes=applied.notes, sums=applied.sums)
 
     def _warn(self, unmatched: Mapping[str, str]) -> None:

@@ -23,7 +23,7 @@ from ..types import Progress
 from .configuring import Configuring
 from .generations import Compiled
 from .preparing import Preparing
-from .request import Observe, Placements, Request, find_observers
+from .request import Observe, Placements, Request, find_observers, find_turns
 from .run import Run, make_packer
 
 
@@ -160,7 +160,12 @@ class Graphs:
             raise DeviceError("[compile] the scheduler is closed; make a new one")
         graph, ids = build_graph(outputs, updates)
         overrides = self._overrides(placement or {}, ids)
-        request = Request(graph, tuple(overrides), find_observers(graph, ids, observe or {}))
+        request = Request(
+            graph,
+            tuple(overrides),
+            find_observers(graph, ids, observe or {}),
+            turns=find_turns(graph, ids),
+        )
         if self.configuring is None:
             return request
         return self.configuring.apply(request, self.preparing.opened.resolve)

@@ -185,6 +185,11 @@ def _in_use(machine: Machine) -> list[DeviceSpec]:
     return [d for d in machine.devices if d.kind != "cpu" and not d.out_of_use]
 
 
+def find_turns(graph: Graph, ids: Mapping[Tensor, int]) -> dict[str, int]:
+    """Returns the turns of nodes by name, as they were computed in some. ids: of their tensors."""
+    return {graph.nodes[i].name: t.turn for t, i in ids.items() if t.turn is not None}
+
+
 def find_observers(graph: Graph, ids: Mapping[Tensor, int], observe: Observe) -> Observers:
     """Returns the functions to call, by the id of the node that the caller wants to see."""
     if not isinstance(observe, Mapping):

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 SIZES = (1, 8, 32, 128)
 """Of steps, in tokens. Each is a graph, compiled when it is first used."""
+LONGER = (4, 16)
+"""Parts of longer steps, each of as many tokens as the largest size: while one device reads a part,
+the next one reads the part before it.
+"""
 
 
 def sizes_of(length: int) -> list[int]:
@@ -61,7 +65,7 @@ class Reader:
     """A text and what follows it; a text that begins like the one before goes on from there.
 
     tokens: the text whose keys and values are kept. length: how many tokens fit. placement: what
-    the user gives; None: where layers take least, which is decided when the first step is compiled.
+    the user gives; None: where layers take least, decided before the first step is compiled.
     """
 
     def __init__(
@@ -79,13 +83,15 @@ class Reader:
         self._cache = model.cache(length)
         self._given = self.placement = placement
         self._progress = progress
-        self._sizes = sizes_of(length)
-        self._runs: dict[int, Run] = {}
+        self._sizes: list[int] = []
+        """Of the steps, once it is decided where layers lie."""
         self._without: set[str] = set()
-        """Devices that had failed when the first of these was compiled."""
+        """Devices that had failed by then."""
+        self._runs: dict[int, Run] = {}
 
     def prepare(self) -> None:
         """Compiles all steps now."""
+        self._decide()
         for size in self._sizes:
             self._run(size)
 
@@ -95,7 +101,7 @@ class Reader:
         Where devices fail, layers are placed anew, and the text is read again.
         """
         gone = set(self._scheduler.quarantined)
-        if self._given is None and self._runs and gone != self._without:
+        if self._given is None and self._sizes and gone != self._without:
             self._forget()
         for _ in self._scheduler.devices:
             try:
@@ -108,11 +114,11 @@ class Reader:
         same = takewhile(lambda pair: pair[0] == pair[1], zip(self.tokens, text, strict=False))
         start = min(sum(1 for _ in same), len(text) - 1)
         del self.tokens[start:]
+        self._decide()
         logits: Any = None
         while (start := len(self.tokens)) < len(text):
             rest = len(text) - start
-            # Half of a step at least is text; what it writes behind the text must fit as well.
-            size = max(s for s in self._sizes if s <= 2 * rest and start + s <= self.length)
+            size = max(s for s in self._sizes if self._suits(s, rest, self.length - start))
             part = list(text[start : start + size])
             ids = np.zeros((1, size), np.int32)
             ids[0, : len(part)] = part
@@ -120,14 +126,31 @@ class Reader:
             self.tokens += part
         return np.asarray(logits[0])
 
+    def _suits(self, size: int, rest: int, room: int) -> bool:
+        """Whether a step is good for what is left of a text: half of it at least is text, or some
+        of its last part; and what it writes behind the text fits as well.
+        """
+        part = SIZES[-1]
+        least = size - part + 1 if size > part else size / 2
+        return least <= rest and size <= room
+
+    def _decide(self) -> None:
+        """Finds where layers lie, where that is open, and which steps there are."""
+        if self._sizes:
+            return
+        self._without = set(self._scheduler.quarantined)
+        self._sizes = sizes_of(self.length)
+        if self._given is None:
+            layout = place_layers(self._scheduler, self._model, self._cache, self._sizes)
+            self.placement = layout.placement if layout else {}
+            part = SIZES[-1]
+            longer = (n for n in LONGER if n * part <= self.length)
+            self._sizes += [n * part for n in longer if layout and layout.flows(n, self.length)]
+
     def _run(self, size: int) -> Run:
         if size not in self._runs:
-            if not self._runs:
-                self._without = set(self._scheduler.quarantined)
-            if self.placement is None:
-                about = self._model, self._cache, self._sizes
-                self.placement = place_layers(self._scheduler, *about)
-            step = self._model.step(self._cache, size)
+            parts = max(1, size // SIZES[-1])
+            step = self._model.step(self._cache, size, parts)
             how = self.placement, self._progress
             self._runs[size] = self._scheduler.compile(step.logits, *how, updates=step.updates)
         return self._runs[size]
@@ -140,4 +163,4 @@ class Reader:
             self._scheduler.drop(state)
         self.tokens.clear()
         self._runs.clear()
-        self.placement = self._given
+        self._sizes.clear()

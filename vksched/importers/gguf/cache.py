@@ -16,6 +16,7 @@ import numpy as np
 from ...ops import (
     arange,
     attention,
+    concat,
     greater,
     less_equal,
     logical_and,
@@ -23,9 +24,8 @@ from ...ops import (
     scatter_nd,
     transpose,
 )
-from ...ops.core.tensor import Tensor, input
+from ...ops.core.tensor import Tensor
 from ...ops.sources.state import state
-from ...types import INT32
 
 
 class KeyValueCache:
@@ -56,20 +56,32 @@ class Step:
 
 
 class CachedText:
-    """A text of which `tokens` more are given at a time; keys and values of those before are kept.
+    """A part of a step: `tokens` of a text, behind those of the parts before it. Keys and values of
+    all tokens before the step are kept.
 
+    start: how many tokens these are. last: whose logits are wanted, as an index of this part.
     updates: fills while a graph is written.
     """
 
-    def __init__(self, cache: KeyValueCache, tokens: int) -> None:
+    def __init__(
+        self,
+        cache: KeyValueCache,
+        tokens: int,
+        start: Tensor,
+        last: Tensor,
+        before: CachedText | None = None,
+    ) -> None:
         self._cache = cache
         self.length = cache.length
-        start = input("start", (), INT32, bounds=(0, cache.length - tokens))
-        self.positions = start + arange(tokens)
-        self.last = input("count", (), INT32, bounds=(1, tokens)) - 1
+        self.last = last
+        self._end: int = tokens + (before._end if before else 0)
+        self.positions = start + arange(self._end - tokens, self._end)
         self.updates: dict[Tensor, Tensor] = {}
-        self._rows = reshape(self.positions, (tokens, 1))
-        self._seen = less_equal(arange(cache.length), self._rows)
+        self._new: dict[str, list[Tensor]] = {}
+        self._before = before
+        self._rows = reshape(start + arange(self._end), (self._end, 1))
+        self._own_rows = reshape(self.positions, (tokens, 1))
+        self._seen = less_equal(arange(cache.length), self._own_rows)
 
     def attend(
         self,
@@ -88,13 +100,18 @@ class CachedText:
         keys, values = self._put(f"blk.{layer}.keys", k), self._put(f"blk.{layer}.values", v)
         seen = self._seen
         if window:
-            seen = logical_and(seen, greater(arange(self.length), self._rows - window))
+            seen = logical_and(seen, greater(arange(self.length), self._own_rows - window))
         return attention(q, keys, values, mask=seen, scale=scale, softcap=softcap)
 
     def _put(self, name: str, new: Tensor) -> Tensor:
-        """Returns (1, heads, length, size): what is kept with new ones (1, heads, n, size)."""
-        _, heads, tokens, size = new.shape
+        """Returns (1, heads, length, size): what is kept with all of the step up to here. new: of
+        this part, (1, heads, n, size).
+        """
+        _, heads, _, size = new.shape
         kept = self._cache.state(name, heads, size)
-        rows = reshape(transpose(new, (0, 2, 1, 3)), (tokens, heads, size))
+        before = self._before._new[name] if self._before else []
+        self._new[name] = [*before, transpose(new, (0, 2, 1, 3))]
+        every = concat(self._new[name], axis=1) if before else self._new[name][0]
+        rows = reshape(every, (self._end, heads, size))
         self.updates[kept] = scatter_nd(kept, self._rows, rows)
         return transpose(reshape(self.updates[kept], (1, *kept.shape)), (0, 2, 1, 3))

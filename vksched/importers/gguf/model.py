@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import cached_property
 
 from ...errors import ModelFormatError, ShapeError
-from ...ops.core.scope import scope
+from ...ops.core.scope import scope, turn
 from ...ops.core.tensor import Tensor, input
 from ...types import INT32
 from ..base import ImportedModel
@@ -154,18 +155,29 @@ class LanguageModel(ImportedModel):
             )
         return KeyValueCache(length)
 
-    def step(self, cache: KeyValueCache, tokens: int) -> Step:
+    def step(self, cache: KeyValueCache, tokens: int, parts: int = 1) -> Step:
         """Returns a call that reads so many more tokens of a text, as tensors to compile with its
         updates. All steps of a cache share its states.
 
         Inputs of a run: ids, (1, tokens) of int32; start, how many tokens came before; count, how
         many of `ids` are tokens of the text, as those behind may be anything.
+        parts: equal ones, which are computed in turns, so that they flow through several devices as
+        a pipeline. The last of the `count` tokens must be in the last part.
         """
-        if not 0 < tokens <= cache.length:
+        if not 0 < tokens <= cache.length or parts < 1 or tokens % parts:
             raise ShapeError(
-                f"[model] expected 1 to {cache.length} tokens as the cache has, got {tokens}"
+                f"[model] expected 1 to {cache.length} tokens as the cache has, got {tokens}, to "
+                f"be cut in equal parts, got {parts}"
             )
-        text = CachedText(cache, tokens)
+        each = tokens // parts
         ids = input("ids", (1, tokens), INT32)
-        logits = self._network(text).logits(ids)
+        start = input("start", (), INT32, bounds=(0, cache.length - tokens))
+        last = input("count", (), INT32, bounds=(tokens - each + 1, tokens)) - (tokens - each + 1)
+        text: CachedText | None = None
+        for part in range(parts):
+            with turn(part) if parts > 1 else nullcontext():
+                text = CachedText(cache, each, start, last, text)
+                mine = ids[:, part * each : (part + 1) * each] if parts > 1 else ids
+                logits = self._network(text).logits(mine)
+        assert text is not None
         return Step(logits, text.updates)

@@ -22,7 +22,7 @@ from ...plan.plan import Plan
 from ...plan.planner import plan_graph
 from ...plan.simulate import simulate
 from ...plan.what_if import Change, Comparison, compare
-from .divide import Stretch
+from .divide import PARTS, Stretch
 from .measure import measure_layers
 from .place import Layout, decide
 
@@ -80,6 +80,7 @@ class Forecaster:
         cache = hollow.cache(ctx)
         steps = (hollow.step(cache, size) for size in (1, sizes[-1]))
         self._write, self._read = (build_graph(s.logits, s.updates)[0] for s in steps)
+        self._ctx = ctx
         self._sizes = tuple(sizes)
         self._with_cpu = with_cpu
         self._known: list[tuple[Machine, Layout, tuple[Plan, Plan]]] = []
@@ -94,10 +95,12 @@ class Forecaster:
             layout, plans = self._planned(machine)
         except OutOfMemory:
             return None
-        written, read = (simulate(plan).seconds for plan in plans)
+        written, read = (simulate(plan) for plan in plans)
+        parts = PARTS if layout.flows(PARTS, self._ctx) else 1
+        read_s = read.seconds + (parts - 1) * max(read.busy_s.values())
         return Forecast(
             tuple(_held(layout, stretch) for stretch in layout.division.stretches),
-            Speeds(1 / written, self._sizes[-1] / read),
+            Speeds(1 / written.seconds, parts * self._sizes[-1] / read_s),
             tuple(dict.fromkeys(note for plan in plans for note in plan.notes)),
         )
 

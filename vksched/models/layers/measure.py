@@ -41,12 +41,15 @@ _LAYER = re.compile(rf"({FIRST}|{BETWEEN}\.\d+|{LAST})[._]")
 @dataclass(frozen=True)
 class Measured:
     """layers: in their order. places: the devices of the machine, the host last. shared_bytes: what
-    all steps together take of a device beside what is of layers.
+    all steps together take of a device beside what is of layers. tokens: of a part of a prompt.
+    hidden_bytes: of its hidden states.
     """
 
     layers: tuple[Layer, ...]
     places: tuple[Place, ...]
     shared_bytes: int
+    tokens: int
+    hidden_bytes: int
 
 
 def measure_layers(write: Graph, read: Graph, sizes: Sequence[int], machine: Machine) -> Measured:
@@ -80,7 +83,8 @@ def measure_layers(write: Graph, read: Graph, sizes: Sequence[int], machine: Mac
         )
         for device, spec in enumerate(machine.devices)
     ]
-    return Measured(tuple(layers), tuple(places), shared_bytes)
+    about = sizes[-1], reading.hidden_bytes
+    return Measured(tuple(layers), tuple(places), shared_bytes, *about)
 
 
 def _experts(name: str, writing: _Step, reading: _Step) -> Experts | None:
@@ -180,7 +184,7 @@ class _Step:
         if device == self.machine.cpu:
             return 0.0
         here, host = self.machine.devices[device].name, self.machine.devices[-1].name
-        between, size_bytes = self.machine.links.between, self._hidden_bytes
+        between, size_bytes = self.machine.links.between, self.hidden_bytes
         return between(host, here).seconds(size_bytes) + between(here, host).seconds(size_bytes)
 
     def _expert_bytes(self, node: Node) -> int:
@@ -189,7 +193,7 @@ class _Step:
         return sum(self._bytes(w) for w, name in names if EXPERTS in name)
 
     @cached_property
-    def _hidden_bytes(self) -> int:
+    def hidden_bytes(self) -> int:
         return self.layers[FIRST][-1].type.device_bytes
 
     @cached_property
@@ -200,7 +204,7 @@ class _Step:
         mine = {node.id for nodes in self.layers.values() for node in nodes}
         read = {i for n in mine for i in self._support.operands[n] if i not in mine}
         others = (n.id for n in self._support.computed if n.id in read)
-        return self._hidden_bytes + sum(map(self._bytes, others))
+        return self.hidden_bytes + sum(map(self._bytes, others))
 
     def _states(self, name: str) -> list[int]:
         return [node.id for node in self.layers[name] if node.op == "state"]

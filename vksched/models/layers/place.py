@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from ...importers.gguf.model import LanguageModel
 
 NO_ROOM = float("-inf")
+PREPARE_S = 0.015
+"""To compile a layer of one part of a long prompt: planning, mostly."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,8 @@ class Layout:
     @property
     def placement(self) -> dict[str, str]:
         """Name patterns to device names, as for `Scheduler.compile`."""
-        out: dict[str, str] = {}
         names = [spec.name for spec in self.machine.devices]
+        out = {"*": names[self.division.stretches[0].device]}
         for stretch in self.division.stretches:
             for number in range(stretch.start, stretch.end):
                 name = self.layers[number].name
@@ -71,6 +73,36 @@ class Layout:
         mine = self.layers[stretch.start : stretch.end]
         return self.measured.shared_bytes + sum(layer.work_bytes for layer in mine)
 
+    def flows(self, parts: int, length: int) -> bool:
+        """Whether it pays to compile a step of so many parts, which flow through the devices: it
+        saves more at its first use than it takes to be compiled, and what it keeps has room.
+
+        length: of the cache, in tokens.
+        """
+        loads: dict[int, float] = {}
+        for stretch in self.division.stretches:
+            loads[stretch.device] = loads.get(stretch.device, 0.0) + stretch.read_s
+        saved_s = (parts - 1) * (sum(loads.values()) - max(loads.values()))
+        return saved_s > PREPARE_S * parts * len(self.layers) and all(
+            self._room_bytes(stretch) >= self._parts_bytes(stretch, parts, length)
+            for stretch in self.division.stretches
+        )
+
+    def _room_bytes(self, stretch: Stretch) -> float:
+        """Returns what a stretch leaves free on its device."""
+        place = self.measured.places[stretch.device]
+        mine = self.layers[stretch.start : stretch.end]
+        held = self.weight_bytes(stretch) + self.cache_bytes(stretch)
+        return place.room_bytes - held - sum(layer.work_bytes for layer in mine)
+
+    def _parts_bytes(self, stretch: Stretch, parts: int, length: int) -> float:
+        """Returns what parts take: new keys and values, alone and together, hidden states that
+        come and go, and what a part takes alone.
+        """
+        share = parts * self.measured.tokens / length
+        hidden_bytes = 4 * parts * self.measured.hidden_bytes
+        return 2 * share * self.cache_bytes(stretch) + hidden_bytes + self.measured.shared_bytes
+
 
 class Places(Protocol):
     """What is used of a scheduler."""
@@ -84,14 +116,14 @@ class Places(Protocol):
 
 def place_layers(
     scheduler: Places, model: LanguageModel, cache: KeyValueCache, sizes: Sequence[int]
-) -> dict[str, str]:
-    """Returns the placement of a model's layers; empty where there is nothing to decide, as only
+) -> Layout | None:
+    """Returns where the layers of a model shall lie; None where there is nothing to decide, as only
     the CPU works, or where the policy is not to look for the fastest way.
     """
     machine = scheduler.machine
     if scheduler.policy != "auto" or all(spec.out_of_use for spec in machine.devices[:-1]):
-        return {}
-    return lay_out(model, cache, sizes, machine, scheduler.with_cpu).placement
+        return None
+    return lay_out(model, cache, sizes, machine, scheduler.with_cpu)
 
 
 def lay_out(

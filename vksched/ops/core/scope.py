@@ -1,4 +1,6 @@
-"""Scopes: prefixes of the names of values, by which placements and configs speak of them."""
+"""Scopes: prefixes of the names of values, by which placements and configs speak of them; and
+turns, the places of values in an order.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,8 @@ RESERVED = {"pipeline": "is a key of configs", BACKWARD: "is what grad makes"}
 """Names that no signal has, and why."""
 
 _scopes: ContextVar[tuple[str, ...]] = ContextVar("vksched_scopes", default=())
+
+_turn: ContextVar[int | None] = ContextVar("vksched_turn", default=None)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -93,6 +97,24 @@ class signal(scope):
                     f'try "encoder.0"'
                 )
         super().__init__(name)
+
+
+def current_turn() -> int | None:
+    """Returns the turn of what is computed now; None where it has none."""
+    return _turn.get()
+
+
+@contextmanager
+def turn(number: int) -> Iterator[None]:
+    """Gives what is computed inside a turn: each device carries out turns in their order, and hands
+    on what others need of one before it begins the next one. So parts of a graph that each go
+    through several devices flow as a pipeline.
+    """
+    token = _turn.set(number)
+    try:
+        yield
+    finally:
+        _turn.reset(token)
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from ...types import (
 from .attrs import Attrs, AttrValue
 from .lower import infer
 from .op import Op, get_op, register
-from .scope import current_scope
+from .scope import current_scope, current_turn
 
 TensorLike = Union["Tensor", NDArray, bool, int, float, Sequence[Any]]
 
@@ -41,7 +41,7 @@ IDENTITY_HINT = (
 class Tensor:
     """The result of an op, an input or a weight. Compared and hashed by identity."""
 
-    __slots__ = ("__weakref__", "_named", "attrs", "data", "inputs", "name", "op", "type")
+    __slots__ = ("__weakref__", "_named", "attrs", "data", "inputs", "name", "op", "turn", "type")
     __array_ufunc__ = None  # numpy leaves `array + tensor` to __radd__
 
     def __init__(
@@ -60,6 +60,7 @@ class Tensor:
         self.name = current_scope() + (name or op)
         self._named = name is not None
         self.data = data
+        self.turn = current_turn() if inputs else None
 
     @property
     def named(self) -> bool:

@@ -412,6 +412,7 @@ class _Placer:
 def _apply_overrides(placer: _Placer, overrides: Overrides) -> None:
     """Puts nodes where the user wants them, or says why not; weights get their homes."""
     resolved = resolve_overrides(placer.graph, placer.machine, overrides)
+    heeded = {text for n, (_, text) in resolved.items() if placer.graph.nodes[n].op != "input"}
     for node_id, (device, text) in resolved.items():
         target = placer.graph.nodes[node_id]
         if target.op in ("weight", "state"):
@@ -423,7 +424,7 @@ def _apply_overrides(placer: _Placer, overrides: Overrides) -> None:
             placer._take(device, target.id)
         elif target.id in placer._rank:
             _override(placer, target, device, text)
-        elif target.op == "input":
+        elif target.op == "input" and text not in heeded:
             placer.notes.append(f"{text}: an input goes wherever it is read; place its readers")
 
 

@@ -1,0 +1,116 @@
+"""Long prompts in parts: the same logits, and devices that work on several parts at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Scheds
+from gguf_models import Tiny, logits_of, write
+
+import vksched as vs
+from vksched.importers.gguf.model import LanguageModel
+from vksched.machine.limits import Limits
+from vksched.machine.spec import MIB, DeviceSpec
+from vksched.models import reader
+from vksched.models.layers import divide
+from vksched.models.reader import Reader
+from vksched.plan.simulate import simulate
+from vksched.types import NDArray
+
+TINY = Tiny(layers=2, vocabulary=61)
+
+
+def made(folder: Path, tiny: Tiny = TINY) -> tuple[LanguageModel, dict[str, NDArray]]:
+    weights = write(tiny, folder / "tiny.gguf", np.random.default_rng(0))
+    model = vs.load(folder / "tiny.gguf")
+    assert isinstance(model, LanguageModel)
+    return model, weights
+
+
+@pytest.mark.fewer_sets
+def test_parts_have_the_logits_of_the_whole(scheds: Scheds, tmp_path: Path) -> None:
+    model, weights = made(tmp_path)
+    text = np.random.default_rng(1).integers(0, 61, (1, 32)).astype(np.int32)
+    wanted = logits_of(TINY, weights, text[0])
+    cache = model.cache(40)
+    step, one = model.step(cache, 24, parts=3), model.step(cache, 1)
+    run = scheds[0].compile(step.logits, updates=step.updates)
+    after = scheds[0].compile(one.logits, updates=one.updates)
+    for begin, count in ((0, 17), (0, 24), (5, 20), (8, 24)):
+        for at in range(begin if begin != 5 else 0):  # what came before, a token at a time
+            after(ids=text[:, at : at + 1], start=at, count=1)
+        got = run(ids=text[:, begin : begin + 24], start=begin, count=count)
+        np.testing.assert_allclose(got[0], wanted[begin + count - 1], rtol=1e-3, atol=1e-3)
+    got = after(ids=text[:, 20:21], start=20, count=1)
+    np.testing.assert_allclose(got[0], wanted[20], rtol=1e-3, atol=1e-3)
+
+
+def small(**sizes: int) -> Tiny:
+    return Tiny(**{"width": 64, "heads": 2, "kv_heads": 2, "inner": 128, "context": 256} | sizes)
+
+
+def cards(count: int, mib: float, **spec: float) -> tuple[vs.SimulatedClock, list[vs.NullDevice]]:
+    """Cards whose arithmetic takes long enough for a pipeline to pay."""
+    clock, limits = vs.SimulatedClock(), Limits(storage_buffers=8)
+    speeds = {"flops_per_s": 1e6, "bytes_per_s": 1e9, "memory_bytes": int(mib * MIB)} | spec
+    specs = [DeviceSpec(f"null:{i}", "null", limits=limits, **speeds) for i in range(count)]
+    return clock, [vs.NullDevice(each, clock) for each in specs]
+
+
+def prompt_s(model: LanguageModel, count: int, parts: int) -> float:
+    """Returns what a prompt takes on as many cards, on the clock that they share."""
+    clock, devices = cards(count, 64)
+    layers = {f"blk.{i}.*": f"null:{count * (i + 1) // 10}" for i in range(9)}
+    placement = {"*": "null:0", "output*": f"null:{count - 1}", **layers}
+    with vs.Scheduler(list(devices), trace=vs.Trace(clock, [])) as sched:
+        step = model.step(model.cache(8 * parts), 8 * parts, parts)
+        run = sched.compile(step.logits, placement, updates=step.updates)
+        assert {split.device for split in run.plan.splits if split.nodes} >= set(range(count))
+        run(ids=np.zeros((1, 8 * parts), np.int32), start=0, count=8 * parts)
+        taken_s = clock.now()
+        assert taken_s == pytest.approx(simulate(run.plan).seconds)
+    return taken_s
+
+
+def test_two_devices_read_a_long_prompt_1_8_times_as_fast(tmp_path: Path) -> None:
+    model, _ = made(tmp_path, small(layers=9))
+    assert prompt_s(model, 1, 16) > 1.8 * prompt_s(model, 2, 16)
+    assert prompt_s(model, 1, 4) > 1.5 * prompt_s(model, 2, 4)
+    whole_s = prompt_s(model, 1, 1)
+    assert prompt_s(model, 2, 1) == pytest.approx(whole_s, rel=0.05), "one part flows nowhere"
+
+
+class Counted(Reader):
+    """Notes the steps that it runs."""
+
+    sizes: list[int]
+
+    def _run(self, size: int) -> vs.Run:
+        self.sizes.append(size)
+        return super()._run(size)
+
+
+def test_long_prompts_flow_where_that_pays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "SIZES", (1, 8))
+    monkeypatch.setattr(divide, "WRITTEN", 1)  # prompts count for more
+    tiny = small(layers=3)
+    model, weights = made(tmp_path, tiny)
+    text = list(np.random.default_rng(2).integers(0, 61, 150))
+
+    def check(devices: list[vs.NullDevice], *sizes: int) -> None:
+        with vs.Scheduler(list(devices)) as sched:
+            read = Counted(sched, model, 160)
+            read.sizes = []
+            wanted = logits_of(tiny, weights, np.array(text))[-1]
+            np.testing.assert_allclose(read.read(text), wanted, rtol=1e-3, atol=1e-3)
+            assert read.sizes == list(sizes)
+
+    check(cards(2, 64)[1], 128, 8, 8, 8)
+    text = text[:123]
+    check(cards(2, 64)[1], 128)
+    text = text[:120]
+    check(cards(2, 64)[1], 32, 32, 32, 8, 8, 8)
+    check(cards(2, 64, flops_per_s=1e12)[1], *[8] * 15)
+    check(cards(1, 64)[1], *[8] * 15)
