@@ -28,8 +28,8 @@ from ...plan.support import Support
 from ...types import WORD_BYTES
 from .divide import Experts, Layer, Place
 
-EXPERTS = "_exps"
-"""In the names of weights that experts have."""
+EXPERTS, INSIDE = "_exps", "experts"
+"""What is in the names of weights of experts, and the scope of what is computed with them."""
 USED_SHARE = 0.98
 """Of a device's memory: pages are not filled to the end."""
 ROOMY_BYTES = 1 << 60
@@ -144,13 +144,12 @@ class _Step:
         return tuple(sum(self._node_s(n, d) for n in self.layers[name]) for d in devices)
 
     def experts_s(self, name: str) -> tuple[float, ...]:
-        """Returns by device how much longer a layer takes whose experts are in host memory: on the
-        CPU, or streamed in for each run where that is what a plan does.
-        """
-        nodes = [node for node in self.layers[name] if self._expert_bytes(node)]
+        """Returns by device how much longer a layer takes whose experts are on the CPU."""
+        inside = f"{name}.{INSIDE}."
+        nodes = [node for node in self.layers[name] if node.name.startswith(inside)]
+        on_cpu_s = sum(self._node_s(node, self.machine.cpu) for node in nodes)
         return tuple(
-            sum(self._apart_s(node, device) for node in nodes)
-            + (self._visit_s(device) if nodes else 0.0)
+            on_cpu_s - sum(self._node_s(n, device) for n in nodes) + self._visit_s(device)
             for device in range(len(self.machine.devices))
         )
 
@@ -162,16 +161,6 @@ class _Step:
         if self._support.can(node, device):
             return self._support.node_seconds(node.id, device)
         return self._support.node_seconds(node.id, self.machine.cpu) + self._visit_s(device)
-
-    def _apart_s(self, node: Node, device: int) -> float:
-        spec, cpu = self.machine.devices[device], self.machine.cpu
-        size_bytes = self._expert_bytes(node)
-        if device == cpu:
-            return 0.0
-        if self._support.flops(node) >= spec.offload_flops_per_byte * size_bytes:
-            names = self.machine.devices[cpu].name, spec.name
-            return size_bytes / self.machine.links.between(*names).bytes_per_s
-        return self._support.node_seconds(node.id, cpu) - self._node_s(node, device)
 
     def _visit_s(self, device: int) -> float:
         """Returns what it takes to leave a device for the CPU and to come back."""
@@ -186,11 +175,6 @@ class _Step:
         here, host = self.machine.devices[device].name, self.machine.devices[-1].name
         between, size_bytes = self.machine.links.between, self.hidden_bytes
         return between(host, here).seconds(size_bytes) + between(here, host).seconds(size_bytes)
-
-    def _expert_bytes(self, node: Node) -> int:
-        graph = self.graph
-        names = ((w, graph.nodes[w].name) for w in graph.leaves_behind(node))
-        return sum(self._bytes(w) for w, name in names if EXPERTS in name)
 
     @cached_property
     def hidden_bytes(self) -> int:

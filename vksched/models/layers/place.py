@@ -17,7 +17,7 @@ from ...graph import build_graph
 from ...machine.spec import Machine
 from ...plan.make.by_cost import MARGIN_ESTIMATED, MARGIN_MEASURED, known
 from .divide import Division, Layer, Stretch, divide
-from .measure import BETWEEN, EXPERTS, Measured, measure_layers
+from .measure import BETWEEN, EXPERTS, INSIDE, Measured, measure_layers
 
 if TYPE_CHECKING:
     from ...importers.gguf.cache import KeyValueCache
@@ -52,7 +52,7 @@ class Layout:
                 joint = "." if name.startswith(BETWEEN) else ""
                 out[f"{name}{joint}*"] = names[stretch.device]
                 if number >= stretch.experts and self.layers[number].experts:
-                    out[f"{name}.*{EXPERTS}*"] = names[-1]
+                    out[f"{name}.{INSIDE}.*"] = out[f"{name}.*{EXPERTS}*"] = names[-1]
         return out
 
     def weight_bytes(self, stretch: Stretch) -> int:

@@ -247,7 +247,9 @@ class Network:
         experts = Experts(
             gate, up, down, hyper.experts_used, family.renormed_experts, family.activation
         )
-        mixed = experts.mix(x, self._product(x, f"{name}_gate_inp", count))
+        scores = self._product(x, f"{name}_gate_inp", count)
+        with scope("experts"):
+            mixed = experts.mix(x, scores)
         if not family.shared_expert:
             return mixed
         opened = self.weights.take(f"{name}_gate_inp_shexp.weight", (width,))

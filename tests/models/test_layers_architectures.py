@@ -1,0 +1,76 @@
+"""Layers of each architecture on two devices; experts that have no room are on the CPU."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import language
+import numpy as np
+import pytest
+from test_gguf_golden import CLOSE, made
+from test_layers import CPU, cards, devices_of
+
+import vksched as vs
+from vksched.machine.spec import MIB, DeviceSpec, Machine
+from vksched.models.layers.forecast import Forecaster
+from vksched.models.layers.measure import USED_SHARE
+from vksched.models.layers.place import Layout, lay_out
+from vksched.models.reader import Reader
+
+SIZES = (1, 8, 32)
+
+
+def room_bytes(found: Layout) -> float:
+    """What a model takes of the device that it lies on."""
+    (stretch,) = found.division.stretches
+    return found.weight_bytes(stretch) + found.cache_bytes(stretch) + found.work_bytes(stretch)
+
+
+def with_room(size_bytes: float, count: int = 1) -> list[DeviceSpec]:
+    return cards(*[size_bytes / USED_SHARE / MIB] * count)
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gpt2", "phi3", "qwen2moe", "qwen3moe"])
+def test_logits_on_two_cards_that_hold_a_part_each(name: str, tmp_path: Path) -> None:
+    golden = language.load(name)
+    model = made(golden, tmp_path)
+    whole = lay_out(model, model.cache(32), SIZES, Machine((*cards(64), CPU)))
+    shared = whole.measured.shared_bytes
+    specs = with_room(shared + 0.9 * (room_bytes(whole) - shared), 2)
+    with warnings.catch_warnings(), vs.Scheduler(devices_of(*specs)) as sched:
+        warnings.simplefilter("ignore", vs.VkschedWarning)  # few tokens pick experts by numpy
+        reader = Reader(sched, model, 32)
+        for count in (5, 6, len(golden.ids)):
+            got = reader.read([int(token) for token in golden.ids[:count]])
+            np.testing.assert_allclose(got, golden.wanted[count - 1], **CLOSE)
+        assert set((reader.placement or {}).values()) >= {"null:0", "null:1"}
+
+
+def test_experts_go_to_the_cpu_first(tmp_path: Path) -> None:
+    golden = language.load("qwen3moe")
+    model = made(golden, tmp_path)
+    whole = lay_out(model, model.cache(32), SIZES, Machine((*cards(64), CPU)))
+    experts = [layer.experts.size_bytes if layer.experts else 0 for layer in whole.layers]
+    assert experts[0] == experts[-1] == 0 and min(experts[1:-1]) > 0
+    slow = replace(CPU, bytes_per_s=1e7, flops_per_s=1e7)
+    specs = with_room(room_bytes(whole) - 0.9 * experts[-2])
+    found = lay_out(model, model.cache(32), SIZES, Machine((*specs, slow)))
+    (stretch,) = found.division.stretches
+    assert (stretch.device, stretch.experts) == (0, len(experts) - 2)
+    last = whole.layers[-2].name
+    on_host = {pattern for pattern, device in found.placement.items() if device == "cpu"}
+    assert on_host == {f"{last}.*_exps*", f"{last}.experts.*"}
+    with warnings.catch_warnings(), vs.Scheduler(devices_of(*specs)) as sched:
+        warnings.simplefilter("ignore", vs.VkschedWarning)
+        step = model.step(model.cache(32), 8)
+        run = sched.compile(step.logits, found.placement, updates=step.updates)
+        nodes, memory = run.plan.graph.nodes, run.plan.memory
+        on_cpu = {nodes[w].name for w in memory[1].weights if nodes[w].type.rank == 3}
+        assert on_cpu == {f"{last}.ffn_{which}_exps.weight" for which in ("gate", "up", "down")}
+        assert memory[0].peak_bytes <= specs[0].memory_bytes
+        got = run(ids=golden.ids[None, :8].astype(np.int32), start=0, count=8)
+        np.testing.assert_allclose(got[0], golden.wanted[7], **CLOSE)
+    told = Forecaster(model, 32, SIZES).forecast(Machine((*specs, slow)))
+    assert told is not None and [held.away for held in told.held] == [1]
