@@ -13,8 +13,8 @@ and weights in weights, as in a model: no pass can compute anything before the r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,8 +39,11 @@ from ..ops.core.tensor import Tensor, weight
 from ..ops.sources.state import state
 from ..scheduler import Scheduler
 from .models import NetworkRun
-from .peers.specs import EPSILON, Array, Arrays, Spec, arrays_of
+from .peers.specs import EPSILON, LANGUAGE, Array, Arrays, Spec, arrays_of
 from .peers.wire import repeats, sample_for
+
+if TYPE_CHECKING:
+    from .language.reading import LanguageRun, Model
 
 MOST_BYTES = 1 << 28
 """What the operands of all calls of a submission may take."""
@@ -123,6 +126,10 @@ def _seconds(run: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
+def _others(devices: Collection[str]) -> str:
+    return f"{', '.join(sorted(devices))} takes a part of it" if devices else ""
+
+
 class Ours:
     """vksched on one device; see `rounds.Runner`."""
 
@@ -135,13 +142,20 @@ class Ours:
         self._plain = Scheduler([device], on_fault="raise", optimize=False)
         self.device = self._sched.devices[0]
         self._device = self.device.name
-        self._pair: _Pair | NetworkRun | None = None
+        self._wholes = {"model": self._model, LANGUAGE: self._reading}
+        self._pair: _Pair | NetworkRun | LanguageRun | None = None
+        self._language: Model | None = None
 
     def prepare(self, spec: Spec) -> dict[str, Any]:
         """Returns the result beside numpy's, and makes the case ready to run."""
         self.drop()
-        if spec.kind == "model":
-            return self._model(spec)
+        if spec.kind in self._wholes:
+            try:
+                return self._wholes[spec.kind](spec)
+            except (UnsupportedOp, OutOfMemory) as error:
+                return {"skip": str(error)}
+            except VkschedError as error:
+                return {"error": str(error)}
         arrays = arrays_of(spec)
         try:
             got, where = self._result(spec, arrays)
@@ -159,15 +173,22 @@ class Ours:
         return {"result": got, "note": f"{calls} calls" if calls > 1 else ""}
 
     def _model(self, spec: Spec) -> dict[str, Any]:
-        try:
-            self._pair = run = NetworkRun(self._sched, spec)
-            answer = {"result": run.result(), "bytes": run.memory_bytes}
-        except (UnsupportedOp, OutOfMemory) as error:
-            return {"skip": str(error)}
-        except VkschedError as error:
-            return {"error": str(error)}
-        other = ", ".join(sorted(run.devices - {self._device}))
-        return {**answer, "note": f"{other} takes a part of it" if other else ""}
+        self._pair = run = NetworkRun(self._sched, spec)
+        answer = {"result": run.result(), "bytes": run.memory_bytes}
+        return {**answer, "note": _others(run.devices - {self._device})}
+
+    def _reading(self, spec: Spec) -> dict[str, Any]:
+        from .language.reading import LanguageRun, Model
+
+        def opened() -> Model:
+            return Model(self._device, spec["file"], spec["context"])
+
+        if self._language is None or self._language.file != spec["file"]:
+            self._forget_language()
+            self._language = opened()
+        self._pair = run = LanguageRun(spec, self._language, opened)
+        result = run.result()
+        return {"result": result, "bytes": run.memory_bytes, "note": _others(run.elsewhere)}
 
     def _for(self, spec: Spec) -> Scheduler:
         return self._plain if spec.kind == "chain" and not spec.get("fused") else self._sched
@@ -210,7 +231,13 @@ class Ours:
             self._pair.close()
             self._pair = None
 
+    def _forget_language(self) -> None:
+        if self._language is not None:
+            self._language.close()
+            self._language = None
+
     def close(self) -> None:
         self.drop()
+        self._forget_language()
         self._plain.close()
         self._sched.close()

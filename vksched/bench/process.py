@@ -22,13 +22,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .peers.specs import Spec
+from .peers.specs import LANGUAGE, Spec
 from .peers.wire import OWNED
 
 FOLDER = Path(__file__).resolve().parent
 START_LIMIT_S, PREPARE_LIMIT_S, MEASURE_LIMIT_S = 60.0, 120.0, 120.0
-PREPARE_MODEL_LIMIT_S = 240.0
-"""Some compile for minutes, once for all devices (peers/iree.py)."""
+SLOW_LIMITS_S = {"model": 240.0, LANGUAGE: 900.0}
+"""By kind of case. Some compile models for minutes, once for all devices (peers/iree.py). A prompt
+of 512 tokens takes a software device minutes.
+"""
 RESTARTS = 3
 _START = (
     "import runpy, sys; folder = sys.argv.pop(1); sys.path[0] = folder; "
@@ -62,6 +64,7 @@ class PeerProcess:
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
         self._starts = 0
+        self._limit_s = MEASURE_LIMIT_S
         try:
             self.start()
         except BaseException:
@@ -162,15 +165,16 @@ class PeerProcess:
                 self.start()
             except PeerFailed as error:
                 return {"error": str(error)}
-        limit_s = PREPARE_MODEL_LIMIT_S if spec.kind == "model" else PREPARE_LIMIT_S
+        self._limit_s = SLOW_LIMITS_S.get(spec.kind, MEASURE_LIMIT_S)
         try:
-            return self.ask({"do": "prepare", "spec": spec.as_dict()}, limit_s)
+            request = {"do": "prepare", "spec": spec.as_dict()}
+            return self.ask(request, SLOW_LIMITS_S.get(spec.kind, PREPARE_LIMIT_S))
         except PeerFailed as error:
             return {"error": str(error)}
 
     def measure(self, seconds: float) -> list[float]:
         """Returns the seconds of a call, several times; raises PeerFailed."""
-        answer = self.ask({"do": "measure", "seconds": seconds}, MEASURE_LIMIT_S + seconds)
+        answer = self.ask({"do": "measure", "seconds": seconds}, self._limit_s + seconds)
         samples = answer.get("seconds")
         good = isinstance(samples, list) and samples
         if not good or not all(isinstance(s, (int, float)) and s > 0 for s in samples or ()):

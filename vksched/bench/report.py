@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..errors import DeviceError, GraphError, PlanError
@@ -13,10 +13,11 @@ from ..runtime.vulkan import probe
 from ..trace import warn_user
 from .ceiling import Ceiling, measure_ceiling
 from .facts import Fact
+from .language.starts import start_facts
 from .models import model_facts
 from .ours import Ours
 from .overhead import overhead_facts
-from .peers.specs import Spec, work_of
+from .peers.specs import Spec, reported, work_of
 from .planning import planning_facts
 from .prediction import prediction_facts
 from .process import PeerFailed, PeerProcess
@@ -27,7 +28,9 @@ from .together import together_facts
 FORMAT = 1
 VULKAN_PEERS = ("ncnn", "iree", "wgpu", "kp", "torch")
 CPU_PEERS = ("numpy", "torch", "onnxruntime")
-PEERS = tuple(dict.fromkeys((*VULKAN_PEERS, *CPU_PEERS)))
+LANGUAGE_PEERS = ("llama.cpp",)
+"""Of language models, on all devices."""
+PEERS = tuple(dict.fromkeys((*VULKAN_PEERS, *CPU_PEERS, *LANGUAGE_PEERS)))
 FLOORS = ("kp",)
 """No runtimes but the device's own measure: shown, and not among those to beat."""
 INSTALL = {
@@ -38,6 +41,7 @@ INSTALL = {
     "numpy": "pip install numpy",
     "torch": "pip install torch",
     "onnxruntime": "pip install onnxruntime onnx",
+    "llama.cpp": "pip install llama-cpp-python, built with -DGGML_VULKAN=on",
 }
 
 Tell = Callable[[str], None]
@@ -177,25 +181,55 @@ def run_suite(
                 warn_user(f"[bench] {spec.name} is left out: {error}")
             advance(report)
         return report
-    for info in infos:
-        with _runners(info, peers, pythons, tell) as (device, runners):
-            report.devices.append(device)
-            for spec in fitting(specs, info.type) if suite != "prediction" else ():
-                result = measure_case(info.name, spec, runners, budget_s, tell=tell)
-                report.results.append(result)
+    with _readiness(suite, specs) as ready:
+        for info in infos:
+            there = _peers_of(suite, info)
+            found = [name for name in peers if name in there]
+            with _runners(info, found, pythons, tell) as (device, runners):
+                report.devices.append(device)
+                for spec in fitting(specs, info.type) if suite != "prediction" else ():
+                    tell(f"{info.name} {spec.name}: what is expected")
+                    made = ready(spec)
+                    result = measure_case(info.name, made, runners, budget_s, tell=tell)
+                    report.results.append(replace(result, spec=reported(made)))
+                    advance(report)
+            known = pythons if "onnxruntime" in peers else ()
+            for name, facts in _facts_of(suite, info.name, specs, known, ready).items():
+                tell(f"{info.name} {name}")
+                report.facts += facts
                 advance(report)
-        known = pythons if "onnxruntime" in peers else ()
-        for name, facts in _facts_of(suite, info.name, specs, known).items():
-            tell(f"{info.name} {name}")
-            report.facts += facts
-            advance(report)
     return report
 
 
+def _peers_of(suite: str, info: probe.DeviceInfo) -> Sequence[str]:
+    if suite == "llm":
+        return LANGUAGE_PEERS
+    return CPU_PEERS if info.name == "cpu" else VULKAN_PEERS
+
+
+@contextmanager
+def _readiness(suite: str, specs: Sequence[Spec]) -> Iterator[Callable[[Spec], Spec]]:
+    """Yields what makes cases ready, by the files that they need."""
+    if suite != "llm":
+        yield lambda spec: spec
+        return
+    from .language.cases import Cases  # needs an extra
+
+    with closing(Cases(specs)) as cases:
+        yield cases.ready
+
+
 def _facts_of(
-    suite: str, device: str, specs: Sequence[Spec], pythons: Sequence[str]
+    suite: str,
+    device: str,
+    specs: Sequence[Spec],
+    pythons: Sequence[str],
+    ready: Callable[[Spec], Spec],
 ) -> dict[str, Iterator[Fact]]:
     """Returns what a suite measures beside cases, by name."""
+    if suite == "llm":
+        loads = [spec for spec in specs if spec["phase"] == "load"]
+        return {f"{s.name}: starts": start_facts(device, ready(s)) for s in loads}
     if suite == "models":
         return {f"{spec.name}: its kernels": model_facts(device, spec, pythons) for spec in specs}
     if suite == "prediction":
@@ -216,8 +250,6 @@ def _runners(
         runners: list[Runner] = [ours]
         about = {"name": info.label, "uuid": info.uuid, "index": info.index, "type": info.type}
         for name in peers:
-            if name not in (CPU_PEERS if info.name == "cpu" else VULKAN_PEERS):
-                continue
             tell(f"{info.name} starts {name}")
             try:
                 peer = PeerProcess(name, about, (*pythons, sys.executable))

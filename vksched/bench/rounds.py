@@ -185,7 +185,7 @@ def _prepare(runner: Runner, spec: Spec) -> Figure:
     error = answer.get("nmse")
     if "result" in answer:
         error = nmse_of(answer["result"], expected_of(spec, arrays_of(spec)))
-    most = most_error(spec)
+    most = most_error(spec, runner.name)
     if not isinstance(error, float) or not error <= most:  # NaN too
         figure.reason = f"wrong result: normalised squared error {error}, not {most:g} or less"
         figure.wrong = True

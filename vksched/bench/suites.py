@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..errors import GraphError
+from ..importers import require_gguf
 from .peers.specs import Spec
 
-SUITES = ("ops", "models", "overhead", "planning", "prediction", "devices")
+SUITES = ("ops", "models", "overhead", "planning", "prediction", "devices", "llm")
 HALF = {"storage": "float16"}
 RESNET18 = (
     # channels, size, out, kernel, stride
@@ -94,30 +96,42 @@ def _models() -> Iterator[Spec]:
         yield Spec(label, "model", "models", params)
 
 
-def specs_of(suite: str, pattern: str | None = None) -> list[Spec]:
+def specs_of(
+    suite: str, pattern: str | None = None, models: Sequence[str | Path] = ()
+) -> list[Spec]:
     """Returns the cases of a suite that `matches` chooses; planning has none.
 
+    models: files of the suite "llm", instead of random models.
+
     Raises:
-        GraphError: there is no such suite or case.
+        GraphError: there is no such suite or case. ModelFormatError: a file is no language model.
     """
-    made = {
+    made: dict[str, Callable[[], Iterator[Spec]]] = {
         "ops": _ops,
         "overhead": _overhead,
         "models": _models,
         "planning": _none,
         "prediction": _models,
         "devices": _models,
+        "llm": lambda: _llm(models),
     }
     if suite not in made:
         raise GraphError(f"[bench] expected a suite of {', '.join(SUITES)}, got {suite!r}")
     every = list(made[suite]())
     names = {spec.name for spec in every}
     found = [spec for spec in every if matches(spec.name, pattern, names)]
-    if suite in ("ops", "models", "prediction", "devices") and not found:
+    if suite not in ("overhead", "planning") and not found:
         raise GraphError(
             f"[bench] no case of suite {suite} matches {pattern!r}; try --list, which names them"
         )
     return found
+
+
+def _llm(models: Sequence[str | Path]) -> Iterator[Spec]:
+    require_gguf()
+    from .language.cases import language_specs
+
+    return language_specs(models)
 
 
 def _none() -> Iterator[Spec]:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     help="ops: single calls. models: whole networks, beside the sum of their kernels, with memory. "
     "overhead: tiny ops, a run of nothing, uploads. planning: time per node. prediction: whole "
     "networks, beside what plans count by. devices: whole networks on all devices by one plan, "
-    "beside each device alone.",
+    "beside each device alone. llm: language models, random ones of each element type or --model, "
+    "in tokens a second.",
 )
 @feeds.devices_option
 @aim_options
@@ -45,6 +46,14 @@ if TYPE_CHECKING:
     metavar="PATH",
     help="A Python that has peers, tried before this one; may be repeated.",
 )
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE.gguf",
+    help="For --suite llm: this model instead of random ones; may be repeated.",
+)
 @click.option("--case", "pattern", metavar="PATTERN,...", help="Only cases with such names.")
 @click.option(
     "--budget",
@@ -62,6 +71,7 @@ def bench(
     devices: str | None,
     peers: str | None,
     pythons: tuple[str, ...],
+    models: tuple[str, ...],
     pattern: str | None,
     budget_s: float,
     list_only: bool,
@@ -82,11 +92,13 @@ def bench(
         raise GraphError(f"[bench] expected a budget of more than 0 seconds, got {budget_s}")
     if aim != DEFAULT and suite != "devices":
         raise click.UsageError("--policy and --objective need --suite devices.")
+    if models and suite != "llm":
+        raise click.UsageError("--model needs --suite llm.")
     from ..bench.report import find_devices, run_suite
     from ..bench.suites import specs_of
     from ..version import __version__
 
-    specs = specs_of(suite, pattern)
+    specs = specs_of(suite, pattern, models)
     if output is not None:
         feeds.check_folder(output)
     wanted = _parse_peers(peers)
@@ -224,9 +236,12 @@ def _print(table: Any) -> None:
 
 
 def _figures(results: Sequence[Result], device: DeviceReport) -> Any:
+    from ..bench.peers.specs import tokens_of
     from ..bench.report import rates
 
-    columns = ("case", "", "median", "spread", "GFLOP/s", "GB/s", "of ceiling", "")
+    reads = any(tokens_of(result.spec) for result in results)
+    more = ("tokens/s", "memory") if reads else ()
+    columns = ("case", "", "median", "spread", "GFLOP/s", "GB/s", "of ceiling", *more, "")
     table = feeds.table(*columns, left=2)
     for result in results:
         for number, figure in enumerate(result.figures):
@@ -243,9 +258,20 @@ def _figures(results: Sequence[Result], device: DeviceReport) -> Any:
                 f"{flops:.3g}",
                 f"{moved:.3g}",
                 f"{100 * share:.0f} % {_bound(result, device)}",
+                *(_reading(result, figure) if reads else ()),
                 figure.note,
             )
     return table
+
+
+def _reading(result: Result, figure: Figure) -> tuple[str, str]:
+    """Returns tokens a second, and memory."""
+    from ..bench.peers.specs import tokens_of
+    from ..units import format_bytes
+
+    tokens = tokens_of(result.spec) / (figure.seconds or 1.0)
+    memory = figure.memory_bytes
+    return f"{tokens:.3g}" if tokens else "", "" if memory is None else format_bytes(int(memory))
 
 
 def _bound(result: Result, device: DeviceReport) -> str:

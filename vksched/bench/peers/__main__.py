@@ -5,13 +5,18 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from typing import Any
 
 from .wire import serve
 
 
+def _module(name: str) -> Any:
+    return importlib.import_module(f"{__package__}.{name.replace('.', '_')}")
+
+
 def main() -> None:
     name, device = sys.argv[1], json.loads(sys.argv[2])
-    serve(lambda: importlib.import_module(f"{__package__}.{name}").open_peer(device))
+    serve(lambda: _module(name).open_peer(device))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,16 @@ result; `phase` is "forward" or "step", which also takes a step of SGD with RATE
 RATE = 1e-6
 MODEL_NMSE = 1e-6
 """The same of a whole model, in which some take GELU by tanh."""
+LANGUAGE = "language"
+"""The kind of cases that read a text with a language model; language/cases.py tells of them."""
+GENERATED = 32
+"""Tokens that are read one by one behind a text, before the text goes back to where it was."""
+LOCAL = ("file", "expected")
+"""Of such a case: its file, and that of the logits that should come."""
+LANGUAGE_NMSE = 1e-4
+"""Of the logits of a language model."""
+ROUGH_NMSE = {"llama.cpp": 0.1}
+"""The same, by runner, of those that make 8-bit integers of what is multiplied by weights."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +68,15 @@ class Spec:
         return Spec(data["name"], data["kind"], data["group"], data["params"])
 
 
-def most_error(spec: Spec) -> float:
-    """Returns the largest normalised squared error of a right result."""
+def reported(spec: Spec) -> Spec:
+    """Returns a case as a report has it, without what lies in a folder of this run."""
+    return replace(spec, params={k: v for k, v in spec.params.items() if k not in LOCAL})
+
+
+def most_error(spec: Spec, runner: str = "") -> float:
+    """Returns the largest normalised squared error of a runner's right result."""
+    if spec.kind == LANGUAGE:
+        return ROUGH_NMSE.get(runner, LANGUAGE_NMSE)
     return MODEL_NMSE if spec.kind in WHOLE else NMSE[spec.get("storage", "float32")]
 
 
@@ -103,6 +120,8 @@ def arrays_of(spec: Spec) -> Arrays:
     """Returns the operands, the same for the same case everywhere."""
     if spec.kind in WHOLE:
         return dict(computed(spec.params)[1].feeds)
+    if spec.kind == LANGUAGE:
+        return {"ids": text_of(spec["vocabulary"], spec["tokens"] + GENERATED)}
     rng = np.random.default_rng(zlib.crc32(spec.name.encode()))
     out: Arrays = {}
     for name, shape in shapes_of(spec).items():
@@ -117,6 +136,14 @@ def arrays_of(spec: Spec) -> Arrays:
     return out
 
 
+def text_of(vocabulary: int, length: int) -> Array:
+    """Returns the text of all cases of language models, as tokens (length,): a longer one begins
+    like a shorter one. The first tokens of a vocabulary are left out: some end a text.
+    """
+    rng = np.random.default_rng(zlib.crc32(LANGUAGE.encode()))
+    return rng.integers(3, min(vocabulary, 8000), length).astype(np.int32)
+
+
 # -- results ---------------------------------------------------------------------------------------
 
 
@@ -124,6 +151,8 @@ def expected_of(spec: Spec, arrays: Arrays) -> Array:
     """Returns the result by numpy."""
     if spec.kind == MODEL:
         return computed(spec.params)[0]
+    if spec.kind == LANGUAGE:
+        return np.asarray(np.load(spec["expected"]))
     if spec.kind == TRAINING:
         return np.asarray(np.square(computed(spec.params)[0]).mean())
     x, kind = arrays["x0"], spec.kind
@@ -218,6 +247,8 @@ def work_of(spec: Spec) -> tuple[float, float]:
     Convolutions count as if computed directly. What a run of `chain` does is counted per op, of a
     model its products and their weights.
     """
+    if spec.kind == LANGUAGE:
+        return spec.get("flops", 0.0), spec.get("bytes", 0.0)
     if spec.kind in WHOLE:
         numbers = computed(spec.params)[1]
         return numbers.flops, numbers.weight_bytes
@@ -237,3 +268,10 @@ def work_of(spec: Spec) -> tuple[float, float]:
     else:
         flops = sizes["x0"] if kind != "transpose" else 0.0
     return flops, moved
+
+
+def tokens_of(spec: Spec) -> int:
+    """Returns how many tokens of a text a call reads; 0 of what reads none."""
+    if spec.kind != LANGUAGE or spec["phase"] == "load":
+        return 0
+    return int(spec["tokens"]) if spec["phase"] == "prompt" else 1

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from .specs import Array, Arrays, Spec, arrays_of, expected_of, nmse_of
+from .specs import LANGUAGE, Array, Arrays, Spec, arrays_of, expected_of, nmse_of
 
 OWNED = "VKSCHED_BENCH_OWNED"
 """Set for a worker that is to end with the thread that starts it."""
@@ -123,7 +123,8 @@ def serve(open_peer: Callable[[], Peer]) -> None:
                 job = peer.prepare(spec, arrays)
                 far = nmse_of(job.result(), expected_of(spec, arrays))
                 say({"nmse": far, "note": job.note, "bytes": job.memory_bytes})
-                job.sample()
+                if spec.kind != LANGUAGE:  # whose result is a sample, of up to minutes
+                    job.sample()
             elif request["do"] == "measure" and job is not None:
                 say({"seconds": sample_for(job.sample, request["seconds"])})
             else:

@@ -1,0 +1,119 @@
+"""Random language models as GGUF files: llamas of 27 M parameters, of each element type.
+
+A weight of blocks is made of random bytes. Only the scales of a block are set, so that the values
+have the spread of a trained layer. So no quantiser is needed, and the same seed gives the same
+file. The files have no vocabulary: texts are given as tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as Type
+
+from ...types import NDArray
+
+SEED = 22
+SCALES: dict[str, dict[int, float]] = {
+    "Q8_0": {0: 1.0},
+    "Q4_0": {0: 1.0},
+    "Q4_K": {0: 1.0, 2: 7.5},
+    "Q5_K": {0: 1.0, 2: 15.5},
+    "Q6_K": {208: 1.0},
+}
+"""By type, the bytes of a block at which a float16 scale begins, and its share of the first: those
+of minima make the mean of all values 0.
+"""
+TYPES = ("F32", "F16", *SCALES)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of a llama. inner: of the layers between; context: in tokens."""
+
+    layers: int = 6
+    width: int = 512
+    heads: int = 8
+    kv_heads: int = 4
+    inner: int = 1536
+    vocabulary: int = 8192
+    context: int = 4096
+
+    @property
+    def head_size(self) -> int:
+        return self.width // self.heads
+
+    def shapes(self) -> Iterator[tuple[str, tuple[int, ...], float]]:
+        """Yields name, shape and spread of each weight."""
+        keys, by_width = self.kv_heads * self.head_size, self.width**-0.5
+        yield "token_embd.weight", (self.vocabulary, self.width), 1.0
+        for layer in range(self.layers):
+            for name, shape, spread in (
+                ("attn_norm", (self.width,), 0.1),
+                ("attn_q", (self.width, self.width), 1.5 * by_width),
+                ("attn_k", (keys, self.width), 1.5 * by_width),
+                ("attn_v", (keys, self.width), by_width),
+                ("attn_output", (self.width, self.width), by_width),
+                ("ffn_norm", (self.width,), 0.1),
+                ("ffn_gate", (self.inner, self.width), by_width),
+                ("ffn_up", (self.inner, self.width), by_width),
+                ("ffn_down", (self.width, self.inner), self.inner**-0.5),
+            ):
+                yield f"blk.{layer}.{name}.weight", shape, spread
+        yield "output_norm.weight", (self.width,), 0.1
+        yield "output.weight", (self.vocabulary, self.width), 3 * by_width
+
+
+def write_model(path: Path, kind: str, sizes: Sizes | None = None, seed: int = SEED) -> None:
+    """Writes a random llama whose matrices are of an element type of TYPES."""
+    sizes, rng = sizes or Sizes(), np.random.default_rng(seed)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name(f"random {kind}")
+    writer.add_context_length(sizes.context)
+    writer.add_embedding_length(sizes.width)
+    writer.add_block_count(sizes.layers)
+    writer.add_feed_forward_length(sizes.inner)
+    writer.add_head_count(sizes.heads)
+    writer.add_head_count_kv(sizes.kv_heads)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(sizes.head_size)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_vocab_size(sizes.vocabulary)
+    writer.add_tokenizer_model("no_vocab")
+    for name, shape, spread in sizes.shapes():
+        if len(shape) == 1:
+            writer.add_tensor(name, 1 + np.float32(spread) * rng.standard_normal(shape, np.float32))
+        elif kind in SCALES:
+            writer.add_tensor(name, blocks_of(kind, shape, spread, rng), raw_dtype=Type[kind])
+        else:
+            drawn = np.float32(spread) * rng.standard_normal(shape, np.float32)
+            writer.add_tensor(name, drawn.astype({"F32": np.float32, "F16": np.float16}[kind]))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def blocks_of(
+    kind: str, shape: tuple[int, ...], spread: float, rng: np.random.Generator
+) -> NDArray:
+    """Returns the bytes of a random weight: (rows, bytes of a row). Its values have about mean 0
+    and the standard deviation `spread`.
+    """
+    elements, size_bytes = gguf.GGML_QUANT_SIZES[Type[kind]]
+    count = shape[0] * shape[1] // elements
+    blocks = rng.integers(0, 256, (count, size_bytes), np.uint8)
+    _set_scales(kind, blocks, 1e-3)
+    some = gguf.dequantize(blocks[: min(count, 1 << 10)], Type[kind])
+    _set_scales(kind, blocks, 1e-3 * spread / float(some.std()))
+    return blocks.reshape(shape[0], -1)
+
+
+def _set_scales(kind: str, blocks: NDArray, scale: float) -> None:
+    for start, share in SCALES[kind].items():
+        value = np.array([scale * share], np.float16)
+        blocks[:, start : start + 2] = value.view(np.uint8)

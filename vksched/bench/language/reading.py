@@ -1,0 +1,133 @@
+"""vksched on the cases of language models: a reader as a chat has it, on one device.
+
+What a case reads is in `language/cases.py`. All cases of a model share one reader: a text that
+begins like the one before it is read from where it differs, so the 2,048 tokens before a token are
+read once, and do not count.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...importers import load_gguf
+from ...models.reader import Reader
+from ...scheduler import Scheduler
+from ...types import NDArray
+from ..peers.specs import GENERATED, Spec, arrays_of
+
+
+class Noting:
+    """A scheduler that notes which graphs it compiles."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self.runs: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scheduler, name)
+
+    def compile(self, *args: Any, **more: Any) -> Any:
+        run: Any = self._scheduler.compile(*args, **more)
+        self.runs.append(run)
+        return run
+
+
+class Model:
+    """A language model on one device, with a reader."""
+
+    def __init__(self, device: str, file: str, context: int) -> None:
+        self.file = file
+        self._device = device
+        self._scheduler = Scheduler([device], on_fault="raise")
+        try:
+            self._noting: Any = Noting(self._scheduler)
+            self.reader = Reader(self._noting, load_gguf(file), context)
+        except BaseException:
+            self._scheduler.close()
+            raise
+
+    @property
+    def memory_bytes(self) -> float:
+        """What all its graphs take on the device: weights and states, which they share, and what
+        each has for itself.
+        """
+        shared, own = 0, 0
+        for run in self._noting.runs:
+            found = run.plan.buffers()[self._device]
+            weights = found.weight_bytes  # the CPU's plan does not count them, the user has them
+            kept = found.state_bytes + (0 if self._device == "cpu" else weights)
+            shared = max(shared, weights + found.state_bytes)
+            own += max(0, found.peak_bytes - kept)
+        return float(shared + own)
+
+    @property
+    def elsewhere(self) -> frozenset[str]:
+        """The other devices that take a part of it."""
+        plans = [run.plan for run in self._noting.runs]
+        used = {p.machine.devices[split.device].name for p in plans for split in p.splits}
+        return frozenset(used) - {self._device}
+
+    def close(self) -> None:
+        self._scheduler.close()
+
+
+@dataclass
+class LanguageRun:
+    """One case, ready to run. open: makes the model ready anew, for loads. memory_bytes, elsewhere:
+    of the model, since the last call.
+    """
+
+    spec: Spec
+    model: Model
+    open: Callable[[], Model]
+    memory_bytes: float = 0.0
+    elsewhere: frozenset[str] = frozenset()
+    _turn: int = 0
+
+    def __post_init__(self) -> None:
+        self._text = [int(token) for token in arrays_of(self.spec)["ids"]]
+        self._tokens = int(self.spec["tokens"])
+
+    def result(self) -> NDArray:
+        """Returns the logits that follow, computed as they are when measured."""
+        self._turn = 0
+        return self._read()[0]
+
+    def seconds(self) -> float:
+        """Returns the seconds of one call."""
+        return self._read()[1]
+
+    def _read(self) -> tuple[NDArray, float]:
+        phase, text = self.spec["phase"], self._text[: self._tokens]
+        if phase == "load":
+            start = time.perf_counter()
+            model = self.open()
+            logits = model.reader.read(text)
+            seconds = time.perf_counter() - start
+            self._look_at(model)
+            model.close()
+            return np.array(logits), seconds
+        reader = self.model.reader
+        if phase == "prompt":
+            reader.read([text[0] + 1])  # nothing of the text is kept
+        else:
+            if self._turn == 0:
+                reader.read(text)
+            text = self._text[: self._tokens + self._turn + 1]
+            self._turn = (self._turn + 1) % GENERATED
+        start = time.perf_counter()
+        logits = reader.read(text)
+        seconds = time.perf_counter() - start
+        self._look_at(self.model)
+        return np.array(logits), seconds
+
+    def _look_at(self, model: Model) -> None:
+        self.memory_bytes, self.elsewhere = model.memory_bytes, model.elsewhere
+
+    def close(self) -> None:
+        """The model stays for the next case."""

@@ -1,0 +1,80 @@
+"""Starts: how soon a language model gives its first token, in a process of its own.
+
+    first start:   the folder of caches is empty
+    second start:  it has what the first one left
+
+Beside stands a plain read of the file, by the same process. What counts is from opening devices and
+file to the logits after one token; modules are imported before. Examples: tests/bench/test_llm.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ...errors import VkschedError
+from ...trace import warn_user
+from ..facts import Fact
+from ..peers.specs import Spec
+
+SECOND = 3
+"""So many second starts, of which the median counts."""
+GOAL = 3.0
+"""Times a plain read that a second start may take."""
+CACHES = ("VKSCHED_CACHE", "XDG_CACHE_HOME", "MESA_SHADER_CACHE_DIR")
+PROGRAM = """
+import json, sys, time
+from vksched.bench.language.reading import Model
+device, file, context = sys.argv[1], sys.argv[2], int(sys.argv[3])
+def read():
+    start = time.perf_counter()
+    with open(file, "rb") as opened:
+        while opened.read(1 << 24):
+            pass
+    return time.perf_counter() - start
+plain = min(read() for _ in range(3))
+start = time.perf_counter()
+model = Model(device, file, context)
+opened = time.perf_counter()
+model.reader.read([5])
+ready = time.perf_counter()
+model.reader.read([5, 6])
+token = time.perf_counter()
+print(json.dumps({"plain": plain, "open": opened - start, "start": ready - start,
+                  "token": token - ready}))
+"""
+
+
+def start_facts(device: str, spec: Spec) -> Iterator[Fact]:
+    """Yields how long the first and the second start of a model take on a device."""
+    with TemporaryDirectory(prefix="vksched-bench-") as caches:
+        try:
+            first, *later = [_start(device, spec, caches) for _ in range(1 + SECOND)]
+        except VkschedError as error:
+            warn_user(str(error))
+            return
+    model = spec.name.removesuffix(" load")
+    name = f"{model}: {{}} start, beside a plain read of the file"
+    yield Fact(device, name.format("first"), first["start"], "s", first["plain"])
+    seconds, plain = (statistics.median(one[key] for one in later) for key in ("start", "plain"))
+    note = f"{seconds - statistics.median(o['open'] for o in later):.2g} s of it to compile and run"
+    if seconds > GOAL * plain:
+        note += f"; over {GOAL:g} times"
+    yield Fact(device, name.format("second"), seconds, "s", plain, note)
+
+
+def _start(device: str, spec: Spec, caches: str) -> Mapping[str, Any]:
+    command = [sys.executable, "-c", PROGRAM, device, spec["file"], str(spec["context"])]
+    env = {**os.environ, **dict.fromkeys(CACHES, caches)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = done.stderr.strip().splitlines()[-1:] or ["no reason was given"]
+        raise VkschedError(f"[bench] {spec.name} does not start on {device}: {said[0]}")
+    found: Mapping[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found

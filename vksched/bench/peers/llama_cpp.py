@@ -1,0 +1,222 @@
+"""llama.cpp on the CPU or on one Vulkan device, through the package llama_cpp.
+
+Its libraries are those of the package, or those in the folder LLAMA_CPP_LIB_PATH. It reads the
+tokens that vksched reads, in as large a context. On the CPU it has as many threads as the process
+may use, or half of these where it is faster so, as its threads wait by spinning. What else there is
+to choose is as it is by default: keys and values in float16, 512 tokens of a prompt at a time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .specs import GENERATED, LANGUAGE, Array, Arrays, Spec
+from .wire import Job, Skip
+
+VISIBLE = "GGML_VK_VISIBLE_DEVICES"
+"""Read when the library is loaded. Without it, llama.cpp looks for no software devices."""
+BUFFER = re.compile(r"(\S+) +(?:model|KV|compute|output|RS) buffer size *= *([\d.]+) MiB")
+"""A line of its log that tells what it allocates, and where."""
+ALL_LAYERS = 999
+
+
+def threads() -> int:
+    """Returns how many threads this process may use at once."""
+    found = getattr(os, "sched_getaffinity", None)
+    return len(found(0)) if found else os.cpu_count() or 1
+
+
+class Library:
+    """llama.cpp, loaded so that it sees one Vulkan device."""
+
+    def __init__(self, visible: int | None) -> None:
+        os.environ[VISIBLE] = "" if visible is None else str(visible)
+        import llama_cpp
+
+        self.api: Any = llama_cpp
+        self.version = str(llama_cpp.__version__)
+        self.said: list[str] = []
+        self._ggml = llama_cpp.llama_cpp._lib
+        self._say = llama_cpp.llama_log_callback(self._note)  # lives as long as the library
+        llama_cpp.llama_log_set(self._say, ctypes.c_void_p(0))
+        folder = os.environ.get("LLAMA_CPP_LIB_PATH")
+        if folder and not self._ggml.ggml_backend_dev_count():  # backends are libraries, too
+            self._ggml.ggml_backend_load_all_from_path(folder.encode())
+        llama_cpp.llama_backend_init()
+
+    def _note(self, _level: int, text: bytes, _data: object) -> None:
+        self.said.append(text.decode(errors="replace"))
+
+    def devices(self) -> dict[str, int]:
+        """Returns its devices: what they are called, and where they lie."""
+        get, describe = self._ggml.ggml_backend_dev_get, self._ggml.ggml_backend_dev_description
+        get.argtypes, get.restype = [ctypes.c_size_t], ctypes.c_void_p
+        describe.argtypes, describe.restype = [ctypes.c_void_p], ctypes.c_char_p
+        self._ggml.ggml_backend_dev_count.restype = ctypes.c_size_t
+        found = [get(index) for index in range(self._ggml.ggml_backend_dev_count())]
+        return {describe(one).decode(): one for one in found}
+
+    def allocated_bytes(self, host: bool) -> float | None:
+        """Returns what it said that it allocates, on the host or on the device; None of nothing."""
+        found = BUFFER.findall("".join(self.said))
+        sizes = [float(mib) for where, mib in found if host or not where.startswith("CPU")]
+        return sum(sizes) * (1 << 20) if sizes else None
+
+
+class Loaded:
+    """A model in its context. device: None for the CPU."""
+
+    def __init__(self, library: Library, device: int | None, spec: Spec) -> None:
+        self._library, api = library, library.api
+        self.file, self._api = spec["file"], api
+        library.said.clear()
+        given = api.llama_model_default_params()
+        chosen = (ctypes.c_void_p * 2)(device, None)  # that of the CPU is an empty list
+        given.devices = ctypes.addressof(chosen)
+        given.n_gpu_layers = ALL_LAYERS if device is not None else 0
+        self._model = api.llama_model_load_from_file(spec["file"].encode(), given)
+        if not self._model:
+            raise RuntimeError(f"it does not load the model: {self._last_words()}")
+        context = api.llama_context_default_params()
+        context.n_ctx = spec["context"]
+        context.n_threads = context.n_threads_batch = threads()
+        self._context = api.llama_init_from_model(self._model, context)
+        if not self._context:
+            api.llama_model_free(self._model)
+            raise RuntimeError(f"it makes no context: {self._last_words()}")
+        self._memory = api.llama_get_memory(self._context)
+        vocabulary = api.llama_model_get_vocab(self._model)
+        self._size = api.llama_vocab_n_tokens(vocabulary)
+        self.memory_bytes = library.allocated_bytes(device is None)
+        self.length = 0
+
+    def use(self, count: int) -> None:
+        """Computes with so many threads from now on."""
+        self._api.llama_set_n_threads(self._context, count, count)
+
+    def _last_words(self) -> str:
+        lines = [line.strip() for line in self._library.said if line.strip()]
+        return lines[-1] if lines else "no reason was given"
+
+    def keep(self, length: int) -> None:
+        """Forgets all but the first tokens of the text."""
+        if length:
+            self._api.llama_memory_seq_rm(self._memory, 0, length, -1)
+        else:
+            self._api.llama_memory_clear(self._memory, True)
+        self.length = length
+
+    def read(self, tokens: Sequence[int]) -> Array:
+        """Reads more of a text and returns the logits of what follows."""
+        given = (ctypes.c_int32 * len(tokens))(*tokens)
+        api = self._api
+        failed = api.llama_decode(self._context, api.llama_batch_get_one(given, len(tokens)))
+        if failed:
+            raise RuntimeError(f"llama_decode: {failed}: {self._last_words()}")
+        self.length += len(tokens)
+        logits = api.llama_get_logits_ith(self._context, -1)
+        return np.ctypeslib.as_array(logits, shape=(self._size,)).astype(np.float32)
+
+    def close(self) -> None:
+        self._api.llama_free(self._context)
+        self._api.llama_model_free(self._model)
+
+
+class Reading:
+    """One case, ready to run; see `wire.Job` and, for what it reads, language/cases.py."""
+
+    def __init__(self, peer: LlamaPeer, spec: Spec, text: Sequence[int]) -> None:
+        self._peer, self._spec, self._text = peer, spec, list(text)
+        self._tokens, self._turn = int(spec["tokens"]), 0
+        self.loaded = peer.loaded(spec)
+        self.note = "keys and values in float16"
+        self.memory_bytes = self.loaded.memory_bytes
+        if spec["phase"] == "token":
+            self.loaded.keep(0)
+            self.loaded.read(self._text[: self._tokens])
+        if peer.device is None and spec["phase"] != "load":
+            self._choose_threads()
+
+    def _choose_threads(self) -> None:
+        taken = {}
+        for count in {threads(), max(1, threads() // 2)}:
+            self.loaded.use(count)
+            taken[count] = min(self.sample() for _ in range(2))
+        fastest = min(taken, key=taken.__getitem__)
+        self.loaded.use(fastest)
+        self.note += f", {fastest} threads" if fastest > 1 else ", 1 thread"
+        self._turn = 0
+
+    def result(self) -> Array:
+        return self._read()[0]
+
+    def sample(self) -> float:
+        return self._read()[1]
+
+    def _read(self) -> tuple[Array, float]:
+        phase, loaded = self._spec["phase"], self.loaded
+        if phase == "load":
+            start = time.perf_counter()
+            again = self._peer.load(self._spec)
+            logits = again.read(self._text[: self._tokens])
+            seconds = time.perf_counter() - start
+            again.close()
+            return logits, seconds
+        part = self._text[: self._tokens]
+        if phase == "token":
+            at = self._tokens + self._turn
+            part = self._text[at : at + 1]
+            self._turn = (self._turn + 1) % GENERATED
+            if loaded.length != at:
+                loaded.keep(at)
+        else:
+            loaded.keep(0)
+        start = time.perf_counter()
+        logits = loaded.read(part)
+        return logits, time.perf_counter() - start
+
+
+class LlamaPeer:
+    """llama.cpp on one device; None is the CPU."""
+
+    def __init__(self, library: Library, device: int | None) -> None:
+        self.version = library.version
+        self.device = device
+        self._library = library
+        self._loaded: Loaded | None = None
+
+    def load(self, spec: Spec) -> Loaded:
+        """Returns the model of a case, loaded anew."""
+        return Loaded(self._library, self.device, spec)
+
+    def loaded(self, spec: Spec) -> Loaded:
+        """Returns the model of a case, which the cases of one file share."""
+        if self._loaded is None or self._loaded.file != spec["file"]:
+            if self._loaded is not None:
+                self._loaded.close()
+            self._loaded = None
+            self._loaded = self.load(spec)
+        return self._loaded
+
+    def prepare(self, spec: Spec, arrays: Arrays) -> Job:
+        if spec.kind != LANGUAGE:
+            raise Skip("llama.cpp reads texts with language models only")
+        return Reading(self, spec, arrays["ids"].tolist())
+
+
+def open_peer(device: Mapping[str, Any]) -> LlamaPeer:
+    """llama.cpp on the device of that name."""
+    if device["index"] < 0:
+        return LlamaPeer(Library(None), None)
+    library = Library(device["index"])
+    found = library.devices()
+    if device["name"] not in found:
+        raise LookupError(f"llama.cpp takes no {device['name']}, only {', '.join(found)}")
+    return LlamaPeer(library, found[device["name"]])
