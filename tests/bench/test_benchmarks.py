@@ -222,3 +222,89 @@ def test_a_prediction_that_is_far_off_is_marked(monkeypatch: pytest.MonkeyPatch)
     run, device, conv = prediction.prediction_facts("cpu", spec)
     assert run.ratio == 2.0 and run.note == "over 20 % off"
     assert device.ratio == 1.0 and conv.name == "ResNet-18: conv"
+
+
+# -- language models -------------------------------------------------------------------------------
+
+
+def test_sizes_of_models_are_those_of_files(runner: CliRunner, tmp_path: Path) -> None:
+    import model_sizes
+
+    from vksched.bench.language.files import Sizes, write_model
+    from vksched.importers import load_gguf
+
+    sizes = Sizes(layers=2, width=256, heads=4, kv_heads=2, inner=512, vocabulary=300)
+    shape = model_sizes.Shape("small", 2, 256, 4, 2, 64, 512, 300, tied=False)
+    for kind in model_sizes.TYPES:
+        write_model(tmp_path / kind, kind, sizes)
+        model = load_gguf(tmp_path / kind)
+        assert shape.parameters == model.parameters
+        assert shape.weight_bytes(kind) == model.parameter_bytes
+    assert shape.cache_bytes(100, 2) == 100 * 2 * 2 * (2 * 64) * 2
+    # as the models' own pages count them
+    known = {s.name: s.parameters for s in model_sizes.SHAPES}
+    assert known["SmolLM2 135M"] == 134_515_008 and known["Llama 3.1 8B"] == 8_030_261_248
+    assert known["Qwen 2.5 0.5B"] == 494_032_768
+
+
+def test_cards_have_room_for_weights_and_cache(runner: CliRunner) -> None:
+    import model_sizes
+
+    for shape in model_sizes.SHAPES:
+        fits = [shape.card_gib(kind) for kind in model_sizes.TYPES]
+        assert fits == sorted(fits, key=lambda gib: gib or 1000)
+        if fits[0]:
+            need = shape.weight_bytes("Q4_K") + shape.cache_bytes(4096, 4)
+            assert need < fits[0] * model_sizes.GIB * 7 / 8
+            smaller = [gib for gib in model_sizes.CARDS_GIB if gib < fits[0]]
+            room = need + model_sizes.ROOM
+            assert all(room > gib * model_sizes.GIB * 7 / 8 for gib in smaller)
+    assert model_sizes.SHAPES[-1].card_gib("F16") is None
+
+
+def test_the_page_has_the_table_that_is_computed(runner: CliRunner) -> None:
+    import model_sizes
+
+    page = model_sizes.PAGE.read_text("utf-8")
+    assert model_sizes.written(page) == page and model_sizes.table() in page
+
+
+def test_the_page_of_language_models_is_written_from_results(
+    runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import language
+
+    from vksched.bench.ceiling import Ceiling
+    from vksched.bench.facts import Fact
+    from vksched.bench.peers.specs import Spec
+    from vksched.bench.report import DeviceReport, Report
+    from vksched.bench.rounds import Figure, Result
+
+    monkeypatch.setattr(language, "PAGE", tmp_path / "page.md")
+    monkeypatch.setattr(language, "KEPT", tmp_path / "page.json")
+    assert language.main([]) == 1
+    card = DeviceReport("vulkan:0", "A card (1)", "discrete", "d", Ceiling(1e9, 4e9, "", ""))
+    card.peers["llama.cpp"] = "0.5"
+    params = {"phase": "prompt", "tokens": 100, "type": "Q4_K", "flops": 1e9, "bytes": 1e9}
+    spec = Spec("m Q4_K prompt 100", "language", "prompt", params)
+    wrong = Figure("llama.cpp", reason="wrong result", wrong=True)
+    ours = Figure("vksched", [0.5, 0.5], memory_bytes=3 << 20)
+    load = Spec("m Q4_K load", "language", "load", {**params, "phase": "load"})
+    results = [
+        Result("vulkan:0", spec, [ours, Figure("llama.cpp", [1.0, 2.0])]),
+        Result("vulkan:0", load, [Figure("vksched", [0.25]), wrong]),
+    ]
+    facts = [Fact("vulkan:0", "m Q4_K: second start, beside a read", 0.4, "s", 0.2, "note")]
+    stored = tmp_path / "run.json"
+    stored.write_text(json.dumps(Report("llm", [card], results, "0", facts).as_dict()))
+    assert language.main([str(stored)]) == 0
+    text = (tmp_path / "page.md").read_text()
+    row = "| m Q4_K prompt 100 | 200 | 66.7 | 3.00 | 500 ms | 0 % | 2 | 50.0 % | 3.0 MiB |  |"
+    assert row in text and "| vulkan:0 | Q4_K |  | 3.00 |  |" in text
+    assert (
+        "| m Q4_K load | 250 ms | - |" in text and "llama.cpp: wrong result: m Q4_K load." in text
+    )
+    assert "| vulkan:0 | m Q4_K: second start | 400 ms | 200 ms | 2.00 | note |" in text
+    assert all(len(line) <= 100 for line in text.splitlines() if not line.startswith("|"))
+    stored.unlink()
+    assert language.main([]) == 0 and (tmp_path / "page.md").read_text() == text

@@ -25,6 +25,8 @@ VISIBLE = "GGML_VK_VISIBLE_DEVICES"
 BUFFER = re.compile(r"(\S+) +(?:model|KV|compute|output|RS) buffer size *= *([\d.]+) MiB")
 """A line of its log that tells what it allocates, and where."""
 ALL_LAYERS = 999
+ERROR = 4
+"""The level of errors in its log."""
 
 
 def threads() -> int:
@@ -43,6 +45,7 @@ class Library:
         self.api: Any = llama_cpp
         self.version = str(llama_cpp.__version__)
         self.said: list[str] = []
+        self.reason = ""  # the first error that it told of
         self._ggml = llama_cpp.llama_cpp._lib
         self._say = llama_cpp.llama_log_callback(self._note)  # lives as long as the library
         llama_cpp.llama_log_set(self._say, ctypes.c_void_p(0))
@@ -51,8 +54,14 @@ class Library:
             self._ggml.ggml_backend_load_all_from_path(folder.encode())
         llama_cpp.llama_backend_init()
 
-    def _note(self, _level: int, text: bytes, _data: object) -> None:
+    def _note(self, level: int, text: bytes, _data: object) -> None:
         self.said.append(text.decode(errors="replace"))
+        if level == ERROR and not self.reason:
+            self.reason = self.said[-1].strip()
+
+    def forget(self) -> None:
+        """Forgets what it said."""
+        self.said, self.reason = [], ""
 
     def devices(self) -> dict[str, int]:
         """Returns its devices: what they are called, and where they lie."""
@@ -76,21 +85,21 @@ class Loaded:
     def __init__(self, library: Library, device: int | None, spec: Spec) -> None:
         self._library, api = library, library.api
         self.file, self._api = spec["file"], api
-        library.said.clear()
+        library.forget()
         given = api.llama_model_default_params()
         chosen = (ctypes.c_void_p * 2)(device, None)  # that of the CPU is an empty list
         given.devices = ctypes.addressof(chosen)
         given.n_gpu_layers = ALL_LAYERS if device is not None else 0
         self._model = api.llama_model_load_from_file(spec["file"].encode(), given)
         if not self._model:
-            raise RuntimeError(f"it does not load the model: {self._last_words()}")
+            raise RuntimeError(f"it does not load the model: {library.reason}")
         context = api.llama_context_default_params()
         context.n_ctx = spec["context"]
         context.n_threads = context.n_threads_batch = threads()
         self._context = api.llama_init_from_model(self._model, context)
         if not self._context:
             api.llama_model_free(self._model)
-            raise RuntimeError(f"it makes no context: {self._last_words()}")
+            raise RuntimeError(f"it makes no context: {library.reason}")
         self._memory = api.llama_get_memory(self._context)
         vocabulary = api.llama_model_get_vocab(self._model)
         self._size = api.llama_vocab_n_tokens(vocabulary)
@@ -100,10 +109,6 @@ class Loaded:
     def use(self, count: int) -> None:
         """Computes with so many threads from now on."""
         self._api.llama_set_n_threads(self._context, count, count)
-
-    def _last_words(self) -> str:
-        lines = [line.strip() for line in self._library.said if line.strip()]
-        return lines[-1] if lines else "no reason was given"
 
     def keep(self, length: int) -> None:
         """Forgets all but the first tokens of the text."""
@@ -119,7 +124,7 @@ class Loaded:
         api = self._api
         failed = api.llama_decode(self._context, api.llama_batch_get_one(given, len(tokens)))
         if failed:
-            raise RuntimeError(f"llama_decode: {failed}: {self._last_words()}")
+            raise RuntimeError(f"llama_decode: {failed}: {self._library.reason}")
         self.length += len(tokens)
         logits = api.llama_get_logits_ith(self._context, -1)
         return np.ctypeslib.as_array(logits, shape=(self._size,)).astype(np.float32)

@@ -1,0 +1,163 @@
+"""Writes docs/performance/language-models.md, from results of `vksched bench --suite llm`.
+
+    vksched bench --suite llm --peers llama.cpp --output a.json    # any cases, any devices
+    python benchmarks/language.py a.json b.json                    # writes the page
+    python benchmarks/language.py                                  # again, from what is beside it
+
+Results are put together by device and case, later ones win, and kept beside the page.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from report import merge  # beside this file
+
+from vksched.bench.peers.specs import tokens_of, work_of
+from vksched.bench.report import DeviceReport, Report
+from vksched.bench.rounds import OURS, Figure, Result, geometric_mean
+from vksched.units import format_bytes, format_seconds
+
+PAGE = Path(__file__).parent.parent / "docs" / "performance" / "language-models.md"
+KEPT = PAGE.with_suffix(".json")
+PEER = "llama.cpp"
+TOP = f"""# Language models in figures
+
+This page is for people who want to know how fast language models answer, and beside what.
+[Benchmarks](../benchmarks.md#language-models) tells what each case does and how to measure it on
+your devices. `python benchmarks/language.py` writes this page.
+
+- A figure is the median of rounds in which vksched and {PEER} took turns. A ratio above 1 means
+  that vksched is faster. It is the median of the rounds' own ratios, so it holds even where other
+  programs ran beside, and absolute figures do not.
+- GB/s counts the weights that a token or a prompt must read, each once, as they are in the file.
+  Its share is that of the device's own copy, which reads and writes, in the same run.
+- Memory of vksched is what its plans take on the device, weights and a cache of 4,096 tokens
+  included. That of {PEER} is what its log says.
+- Every result was first compared with the logits that numpy computes in float32.
+"""
+
+
+def lines_of_page(report: Report) -> Iterator[str]:
+    """Yields the page, paragraph by paragraph."""
+    yield TOP
+    yield _devices(report.devices)
+    yield _summary(report)
+    for device in report.devices:
+        results = report.results_of(device.name)
+        if results:
+            yield f"## {device.name}: {device.label.partition(' (')[0]}\n"
+            yield _table([_row(result, device) for result in results], ROWS)
+            yield from _reasons(results)
+    if report.facts:
+        yield "## Starts\n"
+        yield (
+            "From opening the device and the file to the logits after one token, in a process of "
+            "its\nown; modules are imported before. The first start has an empty folder of caches. "
+            "Beside\nstands a plain read of the file by the same process.\n"
+        )
+        rows = [[f.device, f.name.partition(",")[0], *f.cells(), f.note] for f in report.facts]
+        yield _table(rows, ("device", "what", "time", "plain read", "ratio", ""))
+
+
+def _devices(devices: Sequence[DeviceReport]) -> str:
+    rows = []
+    for device in devices:
+        peer = device.peers.get(PEER) or device.missing.get(PEER, "not asked for")
+        copy = f"{device.ceiling.bytes_per_s / 1e9:.3g}"
+        rows.append([f"{device.name}: {device.label}", device.driver, copy, peer])
+    return _table(rows, ("device", "driver", "copy, GB/s", PEER))
+
+
+def _summary(report: Report) -> str:
+    """How many times as fast as the peer: geometric means by device, type and phase."""
+    phases = ("load", "prompt", "token")
+    found: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for result in report.results:
+        ratio = result.ratio(PEER)
+        if ratio is not None:
+            of_type = found.setdefault((result.device, result.spec["type"]), {})
+            of_type.setdefault(result.spec["phase"], []).append(ratio)
+    rows = []
+    for (device, kind), ratios in found.items():
+        means = [geometric_mean(ratios.get(phase, ())) for phase in phases]
+        rows.append([device, kind, *("" if m is None else f"{m:.2f}" for m in means)])
+    if not rows:
+        return ""
+    text = f"Times as fast as {PEER}, geometric means of the cases below:\n\n"
+    return text + _table(rows, ("device", "type", *phases))
+
+
+ROWS = (
+    *("case", "tokens/s", f"{PEER}'s", "ratio", "time", "spread", "GB/s", "share of copy"),
+    *("memory", f"{PEER}'s"),
+)
+
+
+def _row(result: Result, device: DeviceReport) -> list[str]:
+    ours, peer = result.ours, next((f for f in result.figures if f.runner == PEER), None)
+    ratio = result.ratio(PEER)
+    rate = work_of(result.spec)[1] / ours.seconds if ours and ours.seconds else None
+    share = None if rate is None else f"{100 * rate / device.ceiling.bytes_per_s:.1f} %"
+    return [
+        result.spec.name,
+        _tokens(result, ours),
+        _tokens(result, peer),
+        "" if ratio is None else f"{ratio:.2f}",
+        format_seconds(ours.seconds) if ours and ours.seconds else "-",
+        f"{100 * ours.spread:.0f} %" if ours and ours.seconds else "",
+        "" if rate is None else f"{rate / 1e9:.3g}",
+        share or "",
+        *(_memory(figure) for figure in (ours, peer)),
+    ]
+
+
+def _tokens(result: Result, figure: Figure | None) -> str:
+    """Tokens a second; of loads, which read one token, seconds."""
+    if figure is None or figure.seconds is None:
+        return "-"
+    tokens = tokens_of(result.spec)
+    return f"{tokens / figure.seconds:.3g}" if tokens else format_seconds(figure.seconds)
+
+
+def _memory(figure: Figure | None) -> str:
+    known = figure is not None and figure.memory_bytes
+    return format_bytes(int(known)) if known else ""
+
+
+def _reasons(results: Sequence[Result]) -> Iterator[str]:
+    """Why there are no figures."""
+    said: dict[tuple[str, str], list[str]] = {}
+    for result in results:
+        for figure in result.figures:
+            if figure.reason:
+                said.setdefault((figure.runner, figure.reason), []).append(result.spec.name)
+    for (runner, reason), names in said.items():
+        yield f"{'vksched' if runner == OURS else runner}: {reason}: {', '.join(names)}.\n"
+
+
+def _table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def main(arguments: Sequence[str]) -> int:
+    paths = [Path(path) for path in arguments]
+    kept = [KEPT] if KEPT.exists() else []
+    found = [Report.from_dict(json.loads(p.read_text("utf-8"))) for p in (*kept, *paths)]
+    if not found:
+        print("no results: try vksched bench --suite llm --output FILE.json", file=sys.stderr)
+        return 1
+    report = merge(found)
+    if paths:
+        KEPT.write_text(json.dumps(report.as_dict(), indent=1) + "\n", "utf-8")
+    PAGE.write_text("\n".join(filter(None, lines_of_page(report))), "utf-8")
+    print(f"wrote {PAGE}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
