@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from report import merge  # beside this file
+from page import WIDTH  # beside this file
+from report import merge
 
 from vksched.bench.peers.specs import tokens_of, work_of
 from vksched.bench.report import DeviceReport, Report
-from vksched.bench.rounds import OURS, Figure, Result, geometric_mean
+from vksched.bench.rounds import Figure, Result, geometric_mean
 from vksched.units import format_bytes, format_seconds
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance" / "language-models.md"
@@ -136,7 +138,7 @@ def _reasons(results: Sequence[Result]) -> Iterator[str]:
             if figure.reason:
                 said.setdefault((figure.runner, figure.reason), []).append(result.spec.name)
     for (runner, reason), names in said.items():
-        yield f"{'vksched' if runner == OURS else runner}: {reason}: {', '.join(names)}.\n"
+        yield textwrap.fill(f"{runner}: {reason}: {', '.join(names)}.", WIDTH) + "\n"
 
 
 def _table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> str:

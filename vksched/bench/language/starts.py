@@ -30,6 +30,7 @@ GOAL = 3.0
 CACHES = ("VKSCHED_CACHE", "XDG_CACHE_HOME", "MESA_SHADER_CACHE_DIR")
 PROGRAM = """
 import json, sys, time
+import vksched.importers.gguf.model, vksched.importers.gguf.read.loader
 from vksched.bench.language.reading import Model
 device, file, context = sys.argv[1], sys.argv[2], int(sys.argv[3])
 def read():
