@@ -208,14 +208,21 @@ class FakeContext:
         self.tokens: list[int] = []
         self.logits = (ctypes.c_float * 2)()
 
+    def write(self, data: Any, size: int) -> None:
+        data[:size] = np.array(self.tokens, np.int32).tobytes()
+
+    def take(self, data: Any, size: int) -> int:
+        self.tokens = np.frombuffer(data, np.int32).tolist()
+        return size
+
     def decode(self, tokens: list[int]) -> int:
         self.tokens += tokens
         self.logits[:] = [len(self.tokens), sum(self.tokens)]
         return 0
 
 
-def fake_llama_cpp() -> Any:
-    """The calls of the package llama_cpp that the peer makes."""
+def fake_llama_cpp(takes: bool = True) -> Any:
+    """The calls of the package llama_cpp that the peer makes. takes: what another context read."""
     devices = [b"A processor", b"A card"]
     ggml = SimpleNamespace(
         ggml_backend_dev_count=lambda: len(devices),
@@ -246,18 +253,21 @@ def fake_llama_cpp() -> Any:
         llama_get_logits_ith=lambda context, _: ctypes.cast(
             context.logits, ctypes.POINTER(ctypes.c_float)
         ),
+        llama_state_get_size=lambda context: 4 * len(context.tokens),
+        llama_state_get_data=FakeContext.write,
+        llama_state_set_data=FakeContext.take if takes else lambda *_: 0,
         llama_free=lambda _: None,
         llama_model_free=lambda _: None,
     )
     return made
 
 
-@pytest.mark.parametrize("index", [-1, 3])
+@pytest.mark.parametrize(("index", "takes"), [(-1, True), (3, True), (3, False)])
 @pytest.mark.parametrize(("phase", "read"), [("load", 4), ("prompt", 4), ("token", 5)])
 def test_llama_cpp_reads_what_vksched_reads(
-    index: int, phase: str, read: int, monkeypatch: pytest.MonkeyPatch
+    index: int, takes: bool, phase: str, read: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "llama_cpp", fake_llama_cpp())
+    monkeypatch.setitem(sys.modules, "llama_cpp", fake_llama_cpp(takes))
     monkeypatch.setenv(llama_cpp.VISIBLE, "")
     peer = llama_cpp.open_peer({"name": "A card" if index >= 0 else "numpy", "index": index})
     params = {"phase": phase, "tokens": 4, "vocabulary": 300, "file": "m.gguf", "context": 64}

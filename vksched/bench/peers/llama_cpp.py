@@ -129,6 +129,15 @@ class Loaded:
         logits = api.llama_get_logits_ith(self._context, -1)
         return np.ctypeslib.as_array(logits, shape=(self._size,)).astype(np.float32)
 
+    def take(self, other: Loaded) -> bool:
+        """Takes over the text that another context of the model has read; False where it cannot."""
+        size = self._api.llama_state_get_size(other._context)
+        data = (ctypes.c_uint8 * size)()
+        self._api.llama_state_get_data(other._context, data, size)
+        taken = self._api.llama_state_set_data(self._context, data, size)
+        self.length = other.length if taken else 0
+        return bool(taken)
+
     def close(self) -> None:
         self._api.llama_free(self._context)
         self._api.llama_model_free(self._model)
@@ -144,10 +153,23 @@ class Reading:
         self.note = "keys and values in float16"
         self.memory_bytes = self.loaded.memory_bytes
         if spec["phase"] == "token":
-            self.loaded.keep(0)
-            self.loaded.read(self._text[: self._tokens])
+            self._fill(self._text[: self._tokens])
         if peer.device is None and spec["phase"] != "load":
             self._choose_threads()
+
+    def _fill(self, text: Sequence[int]) -> None:
+        """Reads what stands before the tokens that are measured; by the CPU, which is faster where
+        a device is made of software.
+        """
+        if self._peer.device is not None:
+            helper = self._peer.load(self._spec, on_cpu=True)
+            helper.read(text)
+            taken = self.loaded.take(helper)
+            helper.close()
+            if taken:
+                return
+        self.loaded.keep(0)
+        self.loaded.read(text)
 
     def _choose_threads(self) -> None:
         taken = {}
@@ -197,9 +219,9 @@ class LlamaPeer:
         self._library = library
         self._loaded: Loaded | None = None
 
-    def load(self, spec: Spec) -> Loaded:
+    def load(self, spec: Spec, on_cpu: bool = False) -> Loaded:
         """Returns the model of a case, loaded anew."""
-        return Loaded(self._library, self.device, spec)
+        return Loaded(self._library, None if on_cpu else self.device, spec)
 
     def loaded(self, spec: Spec) -> Loaded:
         """Returns the model of a case, which the cases of one file share."""
