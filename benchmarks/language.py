@@ -4,7 +4,8 @@
     python benchmarks/language.py a.json b.json                    # writes the page
     python benchmarks/language.py                                  # again, from what is beside it
 
-Results are put together by device and case, later ones win, and kept beside the page.
+Results are put together by device and case, later ones win, and kept beside the page. Pictures
+need matplotlib (extra `bench`); without it, those that are there stay.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from page import WIDTH  # beside this file
@@ -21,7 +22,7 @@ from report import merge
 from vksched.bench.peers.specs import tokens_of, work_of
 from vksched.bench.report import DeviceReport, Report
 from vksched.bench.rounds import Figure, Result, geometric_mean
-from vksched.units import format_bytes, format_seconds
+from vksched.units import format_bytes, format_number, format_seconds
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance" / "language-models.md"
 KEPT = PAGE.with_suffix(".json")
@@ -52,6 +53,9 @@ def lines_of_page(report: Report) -> Iterator[str]:
         results = report.results_of(device.name)
         if results:
             yield f"## {device.name}: {device.label.partition(' (')[0]}\n"
+            picture = picture_of(device.name)
+            if picture.exists():
+                yield f"![Times as fast as {PEER} on {device.name}]({picture.name})\n"
             yield _table([_row(result, device) for result in results], ROWS)
             yield from _reasons(results)
     if report.facts:
@@ -63,6 +67,53 @@ def lines_of_page(report: Report) -> Iterator[str]:
         )
         rows = [[f.device, f.name.partition(",")[0], *f.cells(), f.note] for f in report.facts]
         yield _table(rows, ("device", "what", "time", "plain read", "ratio", ""))
+
+
+def picture_of(device: str) -> Path:
+    """Returns where the picture of a device lies."""
+    return PAGE.with_name(f"{PAGE.stem}-{device.replace(':', '-')}.svg")
+
+
+def draw(report: Report) -> None:
+    """Draws for each device how many times as fast as the peer each case is, by element type."""
+    try:
+        import matplotlib
+    except ImportError:
+        return
+    matplotlib.use("svg")
+    matplotlib.rcParams.update({"svg.hashsalt": "vksched", "svg.fonttype": "none"})
+    for device in report.devices:
+        bars: dict[str, dict[str, float]] = {}
+        for result in report.results_of(device.name):
+            ratio = result.ratio(PEER)
+            if ratio is not None and result.spec["phase"] != "load":
+                label = f"{result.spec['phase']}, {result.spec['tokens']}"
+                name = result.spec.name.partition(f" {result.spec['phase']} ")[0]
+                bars.setdefault(label, {})[name.replace(" ", "\n")] = ratio
+        if bars:
+            _draw_bars(bars, picture_of(device.name))
+
+
+def _draw_bars(bars: Mapping[str, Mapping[str, float]], path: Path) -> None:
+    from matplotlib.figure import Figure as Picture
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    picture = Picture(figsize=(8, 3.5), layout="constrained")
+    axes = picture.subplots()
+    models = list(dict.fromkeys(model for ratios in bars.values() for model in ratios))
+    width = 0.8 / len(bars)
+    for number, (label, ratios) in enumerate(bars.items()):
+        places = [models.index(model) + (number + 0.5) * width - 0.4 for model in ratios]
+        axes.bar(places, ratios.values(), width, label=label)
+    axes.axhline(1.0, color="black", linewidth=0.8)
+    axes.set_xticks(range(len(models)), models, fontsize=7)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_ylabel(f"times as fast as {PEER}")
+    axes.legend(fontsize=7)
+    picture.savefig(path, metadata={"Date": None})
 
 
 def _devices(devices: Sequence[DeviceReport]) -> str:
@@ -122,7 +173,7 @@ def _tokens(result: Result, figure: Figure | None) -> str:
     if figure is None or figure.seconds is None:
         return "-"
     tokens = tokens_of(result.spec)
-    return f"{tokens / figure.seconds:.3g}" if tokens else format_seconds(figure.seconds)
+    return format_number(tokens / figure.seconds) if tokens else format_seconds(figure.seconds)
 
 
 def _memory(figure: Figure | None) -> str:
@@ -156,6 +207,7 @@ def main(arguments: Sequence[str]) -> int:
     report = merge(found)
     if paths:
         KEPT.write_text(json.dumps(report.as_dict(), indent=1) + "\n", "utf-8")
+    draw(report)
     PAGE.write_text("\n".join(filter(None, lines_of_page(report))), "utf-8")
     print(f"wrote {PAGE}")
     return 0

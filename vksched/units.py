@@ -28,7 +28,7 @@ def format_seconds(seconds: float) -> str:
     """Returns a time in the unit that suits it."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if seconds >= ROUNDED * size or unit == "us":
-            return f"{_digits(seconds / size)} {unit}"
+            return f"{format_number(seconds / size)} {unit}"
     raise AssertionError(seconds)
 
 
@@ -43,11 +43,11 @@ def format_joules(joules: float) -> str:
     """Returns an energy in the unit that suits it."""
     for unit, size in (("kJ", 1e3), ("J", 1.0), ("mJ", 1e-3), ("uJ", 1e-6)):
         if joules >= ROUNDED * size or unit == "uJ":
-            return f"{_digits(joules / size)} {unit}"
+            return f"{format_number(joules / size)} {unit}"
     raise AssertionError(joules)
 
 
-def _digits(number: float) -> str:
+def format_number(number: float) -> str:
     """Returns a number with three digits, or all those of a whole number that has more."""
     return f"{number:.0f}" if 999.5 <= number < 1e9 else f"{number:.3g}"
 

@@ -267,11 +267,14 @@ def _figures(results: Sequence[Result], device: DeviceReport) -> Any:
 def _reading(result: Result, figure: Figure) -> tuple[str, str]:
     """Returns tokens a second, and memory."""
     from ..bench.peers.specs import tokens_of
-    from ..units import format_bytes
+    from ..units import format_bytes, format_number
 
     tokens = tokens_of(result.spec) / (figure.seconds or 1.0)
     memory = figure.memory_bytes
-    return f"{tokens:.3g}" if tokens else "", "" if memory is None else format_bytes(int(memory))
+    return (
+        format_number(tokens) if tokens else "",
+        "" if memory is None else format_bytes(int(memory)),
+    )
 
 
 def _bound(result: Result, device: DeviceReport) -> str:
