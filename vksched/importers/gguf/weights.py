@@ -10,7 +10,7 @@ from gguf.constants import GGMLQuantizationType
 
 from ...errors import ModelFormatError
 from ...ops.core.tensor import Tensor, weight
-from ...ops.products.blocks import BlockFormat, numbered
+from ...ops.products.blocks import Format, numbered
 from ...ops.products.packed import packed, unpack
 from .read.loader import GgufFile
 from .read.tensors import GgufTensor
@@ -77,7 +77,7 @@ class HollowWeights(Weights):
         return unpack(held, kind.name, shape[-1], name=tensor.name)
 
 
-def _packed_as(tensor: GgufTensor) -> BlockFormat | None:
+def _packed_as(tensor: GgufTensor) -> Format | None:
     """Returns the format in which a tensor is held; None where it becomes float32."""
     kind = numbered(GGMLQuantizationType[tensor.type])
     if kind is None or len(tensor.shape) < 2 or tensor.shape[-1] % kind.step:

@@ -1,5 +1,5 @@
-"""Gemma: scaled embeddings. Gemma 2 and 3: norms on both sides of each part, and layers with a window
-between those that see all.
+"""Gemma: scaled embeddings. Gemma 2 and 3: norms on both sides of each part, and layers with a
+window between those that see all.
 
 Files hold the scales of norms with 1 added. Gemma 2 caps scores and logits; Gemma 3 norms heads
 instead, and turns them faster in layers with a window. The largest of each scales scores by the
