@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import language
 import numpy as np
 import pytest
 from gguf_files import Draft, ValueType
 from gguf_models import Tiny, write
+from language import convert
 from test_cli import call
 from test_cli_run import data_of
 from test_gguf_reader import three, write_parts
@@ -57,6 +59,13 @@ def test_parts_and_what_is_missing_are_told(
     assert "tokenizer: gpt2, without a chat template" in out
     assert "parts: m-00001-of-00003.gguf m-00002-of-00003.gguf m-00003-of-00003.gguf" in out
     assert "note: [gguf] expected the key 'llama.block_count'" in out
+
+
+def test_an_encoder_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    convert.write(language.load("bert"), tmp_path / "bert.gguf")
+    status, out, err = call(capsys, "info", str(tmp_path / "bert.gguf"))
+    assert (status, err) == (0, "") and "note: " not in out
+    assert "context: 64 tokens; learned positions\npooling: mean\n" in out
 
 
 def test_an_unknown_architecture_is_told(

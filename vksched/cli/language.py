@@ -42,10 +42,10 @@ def describe_language_model(model: LanguageModel) -> dict[str, Any]:
     """Returns what the file says, as plain data. hyper: None where it does not say all of it."""
     from ..importers.gguf.architectures import architecture
 
-    hyper, notes = None, []
+    hyper, notes, learned = None, [], False
     try:
         hyper = asdict(model.hyper)
-        architecture(model.architecture)
+        learned = architecture(model.architecture).learned_positions
     except ModelFormatError as error:
         notes.append(str(error))
     file = model.file
@@ -59,6 +59,7 @@ def describe_language_model(model: LanguageModel) -> dict[str, Any]:
         "parameter_bytes": model.parameter_bytes,
         "types": _types(file),
         "hyper": hyper,
+        "learned_positions": learned,
         "tokenizer": {
             "model": _text(file, "tokenizer.ggml.model"),
             "pre": _text(file, "tokenizer.ggml.pre"),
@@ -98,7 +99,7 @@ def _show(report: Mapping[str, Any]) -> None:
     held = format_bytes(report["parameter_bytes"])
     _echo(f"parameters: {report['parameters']:,} ({held}, {bits:.3g} bits each)")
     if report["hyper"]:
-        _show_hyper(report["hyper"])
+        _show_hyper(report["hyper"], report["learned_positions"])
     tokenizer = report["tokenizer"]
     if tokenizer["model"]:
         pre = f" ({tokenizer['pre']})" if tokenizer["pre"] else ""
@@ -116,7 +117,7 @@ def _show(report: Mapping[str, Any]) -> None:
         _echo(f"note: {note}")
 
 
-def _show_hyper(hyper: Mapping[str, Any]) -> None:
+def _show_hyper(hyper: Mapping[str, Any], learned_positions: bool) -> None:
     rope, inner = hyper["rope"], _span(hyper, "feed_forward")
     _echo(f"layers: {hyper['layers']} of width {hyper['width']}, {inner} inside")
     _echo(
@@ -127,10 +128,11 @@ def _show_hyper(hyper: Mapping[str, Any]) -> None:
         _echo(f"experts: {hyper['experts']}, of which {hyper['experts_used']} are used")
     seen = f", {hyper['window']} seen" if hyper["window"] else ""
     scaled = f", {rope['scaling']} by {rope['factor']:g}" if rope["factor"] != 1 else ""
-    _echo(
-        f"context: {hyper['context']:,} tokens{seen}; rotary base {rope['base']:g}, "
-        f"{rope['dims']} dimensions{scaled}"
-    )
+    rotary = f"rotary base {rope['base']:g}, {rope['dims']} dimensions{scaled}"
+    positions = "learned positions" if learned_positions else rotary
+    _echo(f"context: {hyper['context']:,} tokens{seen}; {positions}")
+    if hyper["pooling"]:
+        _echo(f"pooling: {hyper['pooling']}")
     _echo(f"vocabulary: {hyper['vocabulary']:,} tokens")
 
 
