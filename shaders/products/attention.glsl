@@ -3,6 +3,7 @@
 // With WHOLE 0 a part leaves the sums, the largest score and the total of its weights for attention_combine.comp.
 // Such a part ends with four words: the largest score, the total and two of no meaning.
 // A key of weight 0 counts as not there, whatever it holds; a row that sees no key is 0.
+// With USED only the first keys count, as many as the example has in use, and places in the text are counted from there.
 
 // Rows lie by heads, (heads, length, size), or by length, (length, heads, size): the larger stride spans the other axis.
 uint place_row(uint offset, uint batch, uint row, uint row_stride, uint head_stride) {
@@ -21,19 +22,41 @@ uint place_keys(uint offset, uint batch, uint row_stride, uint head_stride) {
 
 uint tiles_of(uint tile_rows) { return (rows + tile_rows - 1u) / tile_rows; }
 
+#ifdef USED
+int keys_in_use(uint batch) { return clamp(used[used_offset + batch / heads * used_stride], 0, int(keys)); }
+
+// The number of the query of a row, counted from the keys in use.
+int query_of(uint batch, uint row) { return int(row % queries) + keys_in_use(batch); }
+
+uint count_parts() { return own_parts; }
+
+// Where a part of the keys begins and ends: from the first one that any query sees they are cut evenly.
+ivec2 keys_of_part(uint batch, uint part) {
+    const int all = keys_in_use(batch);
+    const int begin = clamp(all + first_seen, 0, all);
+    const int each = max(int(part_keys), (all - begin + int(own_parts) - 1) / int(own_parts));
+    return ivec2(begin + int(part) * each, min(begin + (int(part) + 1) * each, all));
+}
+#else
+int query_of(uint batch, uint row) { return int(row % queries); }
+
+uint count_parts() { return max((keys + part_keys - 1u) / part_keys, 1u); }
+
+ivec2 keys_of_part(uint batch, uint part) { return ivec2(part * part_keys, min((part + 1u) * part_keys, keys)); }
+#endif
+
 // Lowest and highest query of a tile of rows.
-ivec2 tile_queries(uint first, uint count) {
+ivec2 tile_queries(uint batch, uint first, uint count) {
     const uint last = min(first + count, rows) - 1u;
-    if (first / queries != last / queries) return ivec2(0, int(queries) - 1);
-    return ivec2(first % queries, last % queries);
+    if (first / queries != last / queries) return ivec2(query_of(batch, 0u), query_of(batch, queries - 1u));
+    return ivec2(query_of(batch, first), query_of(batch, last));
 }
 
 // First key and end of the keys of a part that any row of a tile may see.
-uvec2 seen_keys(uint first, uint count, uint part) {
-    const ivec2 query = tile_queries(first, count);
-    const int start = max(int(part * part_keys), query.x + first_seen);
-    const int end = min(int(min((part + 1u) * part_keys, keys)), query.y + last_seen + 1);
-    return uvec2(max(start, 0), max(end, 0));
+uvec2 seen_keys(uint batch, uint first, uint count, uint part) {
+    const ivec2 query = tile_queries(batch, first, count);
+    const ivec2 own = keys_of_part(batch, part);
+    return uvec2(max(max(own.x, query.x + first_seen), 0), max(min(own.y, query.y + last_seen + 1), 0));
 }
 
 // tanh without a branch: near 0 a series, as 1 - exp loses digits there.

@@ -36,7 +36,7 @@ const uint KEYS = LANES * 4;
 #define START_LOAD(i) \
     const uint row##i = min(first + i * LANES + gl_SubgroupInvocationID % ROWS, rows - 1u); \
     const uint q_at##i = place_q(batch, row##i) / 4u; \
-    const int query##i = int(row##i % queries); \
+    const int query##i = query_of(batch, row##i); \
     const uint mask_at##i = find_mask(batch, row##i); \
     float largest##i = -INFINITY;
 #define START_WIDE(n, i, lane) vec4 sum##i##_##lane##_##n = vec4(0.0);
@@ -187,7 +187,7 @@ vec4 hide(vec4 scores, int query, uint mask_at, uint key, uint end) {
 #endif
 
 void attend(uint batch, uint first, uint part) {
-    const uvec2 seen = seen_keys(first, ROWS, part);
+    const uvec2 seen = seen_keys(batch, first, ROWS, part);
     const uint end = seen.y;
     const uint k_from = place_keys(k_offset, batch, k_row, k_head) / 4u;
     const uint v_from = (place_keys(v_offset, batch, v_row, v_head) + first_column) / 4u;

@@ -25,6 +25,7 @@ layout(push_constant) uniform Push {
     uint v_offset;
     uint mask_offset;
     uint result_offset;
+    uint mask_strides[4];
 #include "attention_push.glsl"
 };
 #include "attention_lanes.glsl"

@@ -16,10 +16,9 @@
     uint v_head;
     uint result_row;
     uint result_head;
-    uint mask_strides[4];
     uint part_keys;
     uint parts;
-    int first_seen; // query i sees the keys i + first_seen .. i + last_seen
+    int first_seen; // query i sees the keys i + first_seen .. i + last_seen; with USED further by the number of keys in use
     int last_seen;
     float scale;
     float softcap;

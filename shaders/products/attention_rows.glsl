@@ -36,10 +36,10 @@ bool is_wanted(uint at) { return true; }
 #endif
 
 void attend(uint batch, uint first, uint part) {
-    const uvec2 seen = seen_keys(first, gl_WorkGroupSize.x, part);
+    const uvec2 seen = seen_keys(batch, first, gl_WorkGroupSize.x, part);
     const uint row = first + gl_LocalInvocationIndex;
     if (row >= rows) return;
-    const int query = int(row % queries);
+    const int query = query_of(batch, row);
     const uint mask_at = find_mask(batch, row);
     const uint q_at = place_q(batch, row);
     const uint k_at = place_keys(k_offset, batch, k_row, k_head);
@@ -90,7 +90,7 @@ void attend(uint batch, uint first, uint part) {
 
 void main() {
     const uint tiles = tiles_of(gl_WorkGroupSize.x);
-    for (uint part = gl_WorkGroupID.y; part < parts; part += gl_NumWorkGroups.y) {
+    for (uint part = gl_WorkGroupID.y; part < count_parts(); part += gl_NumWorkGroups.y) {
         for (uint tile = first_tile + gl_WorkGroupID.x; tile < end_tile; tile += gl_NumWorkGroups.x) {
             attend(tile / tiles, tile % tiles * gl_WorkGroupSize.x, part);
         }

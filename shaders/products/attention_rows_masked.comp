@@ -17,6 +17,7 @@ layout(push_constant) uniform Push {
     uint v_offset;
     uint mask_offset;
     uint result_offset;
+    uint mask_strides[4];
 #include "attention_push.glsl"
 };
 #include "attention_rows.glsl"

@@ -86,13 +86,13 @@ void attend(uint batch, uint first, uint part) {
     float sums[OWN_ROWS * COLUMNS];
     for (uint i = 0u; i < OWN_ROWS; ++i) {
         const uint row = min(first + lane.y + i * DOWN, rows - 1u);
-        query[i] = int(row % queries);
+        query[i] = query_of(batch, row);
         mask_at[i] = find_mask(batch, row);
     }
     for (uint i = 0u; i < OWN_ROWS * COLUMNS; ++i) sums[i] = 0.0;
     float largest = -INFINITY;
     float total = 0.0;
-    const uvec2 seen = seen_keys(first, ROWS, part);
+    const uvec2 seen = seen_keys(batch, first, ROWS, part);
     for (uint start = seen.x; start < seen.y; start += KEYS) {
         const uint count = min(KEYS, seen.y - start);
         float products[OWN_ROWS * OWN_KEYS];
@@ -185,7 +185,7 @@ void attend(uint batch, uint first, uint part) {
 
 void main() {
     const uint tiles = tiles_of(ROWS);
-    for (uint part = gl_WorkGroupID.y; part < parts; part += gl_NumWorkGroups.y) {
+    for (uint part = gl_WorkGroupID.y; part < count_parts(); part += gl_NumWorkGroups.y) {
         for (uint tile = first_tile + gl_WorkGroupID.x; tile < end_tile; tile += gl_NumWorkGroups.x) {
             attend(tile / tiles, tile % tiles * ROWS, part);
         }

@@ -17,9 +17,9 @@ from .epilogue import HALVES as HALVES_OF_EPILOGUES
 from .matmul import HALVES as HALVES_OF_MATMUL
 
 NAMES = """
-arg attention binary chain channel_norm conv create einsum elementwise epilogue identity index
-layout linear matmul norm packed pad pool random rearrange recurrent reduce resize sample scan
-scatter softmax sort unary widen winograd write_rows
+arg attention binary cached_attention chain channel_norm conv create einsum elementwise epilogue
+identity index layout linear matmul norm packed pad pool random rearrange recurrent reduce resize
+sample scan scatter softmax sort unary widen winograd write_rows
 """.split()
 FAMILIES: tuple[ModuleType, ...] = tuple(
     importlib.import_module(f".{name}", __package__) for name in NAMES

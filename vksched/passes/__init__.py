@@ -58,6 +58,7 @@ PATTERNS: Rules = {
     "add": (shift_norm, add_bias),
     "matmul": (to_attention,),
     "attention": (read_by_length,),
+    "cached_attention": (read_by_length,),
     "transpose": (write_by_length,),
 }
 """By the op at the end of each pattern, the rules that look for it."""

@@ -61,7 +61,7 @@ def to_attention(r: Rewriter, node: Node) -> int | None:
     attrs: dict[str, AttrValue] = {"scale": scale, "softcap": 0.0, "past": 0, "left": -1}
     attrs |= {"right": -1, "by_length": (0, 0, 0, 0)}
     attrs["none_seen_is_nan"] = soft.type.shape[-1] > 0  # a sum of nothing is 0
-    made = _emit(r, operands, attrs)
+    made = _emit(r, "attention", operands, attrs)
     return r.emit("reshape", (made,), {"shape": node.type.shape}) if len(lead) == 1 else made
 
 
@@ -163,7 +163,11 @@ def _with_heads(r: Rewriter, node_id: int) -> int:
     return node_id if len(shape) == 4 else r.emit("reshape", (node_id,), {"shape": (1, *shape)})
 
 
-def _emit(r: Rewriter, operands: list[int], attrs: dict[str, AttrValue]) -> int:
+ATTENTION = ("attention", "cached_attention")
+"""Ops whose operands 0 to 2, and whose result, lie by heads or by length."""
+
+
+def _emit(r: Rewriter, op: str, operands: list[int], attrs: dict[str, AttrValue]) -> int:
     """Attention that reads its operands from before they were transposed."""
     turns = list(Attrs(attrs).as_ints("by_length"))
     for side in range(3):
@@ -172,20 +176,21 @@ def _emit(r: Rewriter, operands: list[int], attrs: dict[str, AttrValue]) -> int:
         if turned and r.shares_home(operand.id):
             operands[side] = operand.inputs[0]
             turns[side] ^= 1
-    return r.emit("attention", operands, attrs | {"by_length": tuple(turns)})
+    return r.emit(op, operands, attrs | {"by_length": tuple(turns)})
 
 
 def read_by_length(r: Rewriter, node: Node) -> int | None:
     """Attention behind transposes of heads and length."""
-    made = _emit(r, list(node.inputs), dict(node.attrs))
+    made = _emit(r, node.op, list(node.inputs), dict(node.attrs))
     return made if r[made].inputs != node.inputs else None
 
 
 def write_by_length(r: Rewriter, node: Node) -> int | None:
     """Attention before a transpose of heads and length."""
-    made = sole(r, node.inputs[0], "attention")
+    found = (sole(r, node.inputs[0], op) for op in ATTENTION)
+    made = next((one for one in found if one is not None), None)
     if made is None or node.attrs.as_ints("axes") != SWAPPED:
         return None
     *turns, last = made.attrs.as_ints("by_length")
     attrs = dict(made.attrs) | {"by_length": (*turns, 1 - last)}
-    return r.emit("attention", made.inputs, attrs)
+    return r.emit(made.op, made.inputs, attrs)

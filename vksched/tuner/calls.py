@@ -24,7 +24,7 @@ from ..ops.rows.softmax import softmax
 from ..ops.windows.conv import conv
 from ..plan.cost import call_of, why_not
 from ..runtime.vulkan.shaders import load_manifest
-from ..types import FLOAT16, FLOAT32, UINT32
+from ..types import FLOAT16, FLOAT32, INT32, UINT32
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +102,11 @@ def typical_graph() -> Graph:
     for length in (128, 512):
         q, key, value = (some(1, 12, length, 64) for _ in range(3))
         outputs.append(attention(q, key, value))
+    for length in (1, 128):
+        q, kept = some(1, 32, length, 64), [some(1, 8, 2048, 64) for _ in range(2)]
+        new = some(1, 8, length, 64), some(1, 8, length, 64)
+        used = some(dtype=INT32)
+        outputs.append(attention(q, *kept, causal=True, used=used, new=new))
     for channels, side in ((64, 56), (128, 28), (256, 14), (512, 7)):
         x = some(1, channels, side, side)
         outputs.append(conv(x, some(channels, channels, 3, 3), padding=1))

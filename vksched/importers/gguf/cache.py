@@ -1,8 +1,10 @@
 """Keys and values of the tokens of a text, kept on the devices from run to run.
 
 ids, start, count --> q, k, v of these tokens
-                           '-- put into the states at start, start + 1, ...
-each token sees the states up to its own position --> logits after the last token
+each token sees the rows of the states before start, and the new ones up to its own --> logits
+when all else is done: the new rows are written into the states at start, start + 1, ...
+
+So a step costs what is in use of the states, and what it writes, however large they are.
 """
 
 from __future__ import annotations
@@ -13,17 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...ops import (
-    arange,
-    attention,
-    concat,
-    greater,
-    less_equal,
-    logical_and,
-    reshape,
-    scatter_nd,
-    transpose,
-)
+from ...ops import arange, attention, concat, write_rows
 from ...ops.core.tensor import Tensor
 from ...ops.sources.state import state
 
@@ -36,9 +28,9 @@ class KeyValueCache:
         self.states: dict[str, Tensor] = {}
 
     def state(self, name: str, heads: int, size: int) -> Tensor:
-        """Returns a state (length, heads, size)."""
+        """Returns a state (1, heads, length, size)."""
         if name not in self.states:
-            empty = np.zeros((self.length, heads, size), np.float32)
+            empty = np.zeros((1, heads, self.length, size), np.float32)
             empty.flags.writeable = False  # so it is not copied, and takes no memory
             self.states[name] = Context().run(state, empty, name, backup=False)
         return self.states[name]
@@ -79,9 +71,7 @@ class CachedText:
         self.updates: dict[Tensor, Tensor] = {}
         self._new: dict[str, list[Tensor]] = {}
         self._before = before
-        self._rows = reshape(start + arange(self._end), (self._end, 1))
-        self._own_rows = reshape(self.positions, (tokens, 1))
-        self._seen = less_equal(arange(cache.length), self._own_rows)
+        self._start = start
 
     def attend(
         self,
@@ -97,21 +87,27 @@ class CachedText:
         """Returns the attention of q to the keys and values up to its position, or to the last ones
         of them where there is a window.
         """
-        keys, values = self._put(f"blk.{layer}.keys", k), self._put(f"blk.{layer}.values", v)
-        seen = self._seen
-        if window:
-            seen = logical_and(seen, greater(arange(self.length), self._own_rows - window))
-        return attention(q, keys, values, mask=seen, scale=scale, softcap=softcap)
+        keys, new_keys = self._rows(f"blk.{layer}.keys", k)
+        values, new_values = self._rows(f"blk.{layer}.values", v)
+        return attention(
+            *(q, keys, values),
+            causal=True,
+            past=self._end - q.shape[2],
+            window=(window - 1 if window else None, None),
+            scale=scale,
+            softcap=softcap,
+            used=self._start,
+            new=(new_keys, new_values),
+        )
 
-    def _put(self, name: str, new: Tensor) -> Tensor:
-        """Returns (1, heads, length, size): what is kept with all of the step up to here. new: of
-        this part, (1, heads, n, size).
+    def _rows(self, name: str, own: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns what is kept, (1, heads, length, size), and the rows of the step up to here. own:
+        those of this part, (1, heads, n, size).
         """
-        _, heads, _, size = new.shape
+        _, heads, _, size = own.shape
         kept = self._cache.state(name, heads, size)
         before = self._before._new[name] if self._before else []
-        self._new[name] = [*before, transpose(new, (0, 2, 1, 3))]
-        every = concat(self._new[name], axis=1) if before else self._new[name][0]
-        rows = reshape(every, (self._end, heads, size))
-        self.updates[kept] = scatter_nd(kept, self._rows, rows)
-        return transpose(reshape(self.updates[kept], (1, *kept.shape)), (0, 2, 1, 3))
+        self._new[name] = [*before, own]
+        new = concat(self._new[name], axis=2) if before else own
+        self.updates[kept] = write_rows(kept, new, self._start, axis=2)
+        return kept, new

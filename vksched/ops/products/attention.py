@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from ...errors import DTypeError, ShapeError
 from ...types import BOOL, FLOAT32, TensorType, as_float, as_int, broadcast_shapes
 from ..core.attrs import Attrs, AttrValue
 from ..core.op import Op, Work, register
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
-from ..moves.layout import reshape
+from ..moves.layout import reshape, transpose
 from ..rows.softmax import as_mask
 from .attention_host import HOST, attention_reference
 from .attention_kernels import KERNEL, UNBOUNDED, by_heads
@@ -95,6 +97,8 @@ def attention(
     heads: int | None = None,
     kv_heads: int | None = None,
     by_length: bool = False,
+    used: TensorLike | None = None,
+    new: tuple[TensorLike, TensorLike] | None = None,
     name: str | None = None,
 ) -> Tensor:
     """softmax(q k^T * scale) v for every head, as ONNX Attention; the scores are never stored.
@@ -107,13 +111,16 @@ def attention(
     scores after the soft cap softcap * tanh(score / softcap).
     causal: query i sees the keys up to i + past; window: and no more than so many to the left and
     right of i + past. scale: by default 1 / sqrt(d).
+    used: only so many of the first keys count, an int or (b,) ints, and past is counted from there;
+    new: keys and values that follow these, as k and v are but of any length. The time grows with
+    used, not with n.
     A hidden key, or one of weight 0, counts as not there, whatever k and v hold; the result of a
     query that sees no key is 0.
     """
     operands = [as_tensor(q)]
-    operands += [as_tensor(t, like=operands[0]) for t in (k, v)]
+    operands += [as_tensor(t, like=operands[0]) for t in (k, v, *(new or ()))]
     if heads is not None or kv_heads is not None:
-        q, k, v = _apart(operands, heads, kv_heads)
+        q, k, v, *rest = _apart(operands, heads, kv_heads)
         out = attention(
             *(q, k, v, mask),
             causal=causal,
@@ -122,6 +129,8 @@ def attention(
             scale=scale,
             softcap=softcap,
             by_length=True,
+            used=used,
+            new=None if new is None else (rest[0], rest[1]),
         )
         return reshape(out, (*out.shape[:2], out.shape[2] * out.shape[3]), name=name)
     if not isinstance(window, Sequence) or len(window) != 2 or isinstance(window, str):
@@ -151,6 +160,16 @@ def attention(
         "by_length": (int(by_length),) * 4,
         "none_seen_is_nan": False,
     }
+    if used is not None:
+        if mask is not None:
+            raise ShapeError("[attention] expected a mask or a number of keys in use, got both")
+        kept, beside = operands[:3], operands[3:]
+        if by_length:
+            beside = [transpose(t, (0, 2, 1, 3)) for t in beside]
+        used = as_tensor(np.int32(used) if isinstance(used, int) else used)
+        return apply("cached_attention", [*kept, used, *beside], attrs, name)
+    if new is not None:
+        raise ShapeError("[attention] expected new keys with `used`, got them without; try used=n")
     if mask is not None:
         operands.append(as_mask(mask, operands[0]))
     return apply("attention", operands, attrs, name)
@@ -171,7 +190,7 @@ def _apart(operands: list[Tensor], heads: int | None, kv_heads: int | None) -> l
         None if count is None else as_int("attention", what, count)
         for what, count in (("heads", heads), ("kv_heads", kv_heads))
     )
-    counts = (heads or kv_heads or 0, kv_heads or heads or 0, kv_heads or heads or 0)
+    counts = (heads or kv_heads or 0, *(kv_heads or heads or 0 for _ in operands[1:]))
     out = []
     for tensor, count in zip(operands, counts, strict=True):
         if tensor.rank != 3 or count <= 0 or tensor.shape[2] % count:

@@ -15,7 +15,7 @@ from ..core.attrs import Attrs
 from ..core.host import HostKernel, sum_rows
 from .attention_kernels import seen_keys
 
-_REFERENCE_SCORES = 1 << 22
+REFERENCE_SCORES = 1 << 22
 """Scores that the reference holds at a time."""
 
 
@@ -39,18 +39,18 @@ def _attend_all(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
         return out
     keys, share = k.shape[2], q.shape[1] // k.shape[1]
     mask = np.broadcast_to(inputs[3], (*q.shape[:3], keys)) if len(inputs) > 3 else None
-    rows = max(1, _REFERENCE_SCORES // keys)
+    rows = max(1, REFERENCE_SCORES // keys)
     for batch, head in np.ndindex(*q.shape[:2]):
         for start in range(0, q.shape[2], rows):
             at = (batch, head, slice(start, start + rows))
             of_k = (batch, head // share)
-            out[at] = _attend(
+            out[at] = attend(
                 q[at], k[of_k], v[of_k], None if mask is None else mask[at], start, attrs
             )
     return out
 
 
-def _attend(
+def attend(
     q: NDArray, k: NDArray, v: NDArray, mask: NDArray | None, start: int, attrs: Attrs
 ) -> NDArray:
     """One head: rows of q from a query on, all keys."""
@@ -103,7 +103,7 @@ def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     *turned, turn_result = attrs.as_ints("by_length")
     q, k, v = map(_swapped, inputs[:3], turned)
     keys, share = k.shape[2], q.shape[1] // max(1, k.shape[1])
-    few = 0 < math.prod(q.shape[:3]) * keys <= _REFERENCE_SCORES
+    few = 0 < math.prod(q.shape[:3]) * keys <= REFERENCE_SCORES
     if not few or not np.isfinite(v).all():
         out[...] = attention_reference(inputs, attrs)
         return

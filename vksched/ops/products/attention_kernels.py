@@ -1,59 +1,43 @@
-"""How attention runs on a device: variants, launches, and where operands lie."""
+"""How attention runs on a device: dispatches, and where operands lie.
+
+The keys are gone through in one segment, or in two: those in use of a cache, whose number is known
+when the graph runs, and new ones. All parts of all segments are combined at the end.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from ...errors import UnsupportedOp
-from ...machine.limits import Limits
-from ...types import FLOAT32, TensorType
+from ...types import FLOAT32, Shape
 from ..core.attrs import Attrs
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel
-from ..core.quads import has_lanes
 from ..core.strides import LOCAL_SIZE, LOOP_STEPS, MAX_DISPATCHES, broadcast_strides
+from .attention_launch import (
+    LANES_ACROSS,
+    LEAST_CPU_PART,
+    LEAST_PART,
+    ROWS,
+    STATE_WORDS,
+    TILED,
+    TILES,
+    UNBOUNDED,
+    Launch,
+    Sizes,
+    by_heads,
+    lanes_of,
+    launch,
+    rows_of_parts,
+    sizes_of,
+    variants,
+)
 
-UNBOUNDED = 1 << 30
-"""Further than any query sees."""
-LANES_ACROSS = 32
-"""Columns of the lanes of a group in shaders/products/attention_tiled.glsl."""
-KEYS_AT_ONCE = 64
-"""Keys that such a group works on at a time."""
-MOST_COLUMNS = 8 * LANES_ACROSS
-"""Columns of v that one dispatch for GPUs works on; more are several."""
-LANES_ON_CPU, KEYS_IN_ROWS = 8, 8
-"""Lanes of a group of `rows`; keys that an invocation works on at a time."""
-TILES = {8: ((32, 64), (32, 32), (4, 64), (1, 64)), 4: ((8, 64), (16, 32), (4, 64), (1, 64))}
-"""Rows, and columns of v, of a group of `attention_lanes`, which is one subgroup, by its lanes."""
-ROWS = "rows"
-"""The variant for CPU drivers that takes any size: an invocation has one row."""
-TILED = {"tiled 32": 32, "tiled 16": 16, "tiled 4": 4}
-"""Variants in shared memory by the rows of a group; the rows of each."""
-TALL_BYTES, TALL_COLUMNS, TALL_GROUPS = 18 << 10, 128, 512
-"""Of the tallest: shared memory of a group, over the 16 KiB that every device has; columns up to
-which an invocation's sums stay in registers; groups from which they keep a GPU busy, and reading
-keys and values half as often pays.
-"""
-STATE_WORDS = 4
-"""Behind the sums of a part."""
-GROUPS_WANTED, LEAST_PART = 256, 128
-"""A GPU with fewer groups than this gets the keys in parts, of this length at least."""
-CPU_GROUPS_WANTED, LEAST_CPU_PART = 8, 256
-"""The same of a CPU driver, whose groups are dear."""
-_LOADS = {8: 16, 4: 5}
-"""What the loads of a tile take, in the products of so many rows: seen on llvmpipe (8 lanes) and
-SwiftShader (4).
-"""
-DISPATCH_FLOPS = 1e11
-"""Of one dispatch on a GPU, as drivers kill what takes seconds."""
+__all__ = ["CACHED_KERNEL", "KERNEL", "UNBOUNDED", "by_heads", "seen_keys"]
 
-
-def by_heads(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[TensorType, ...]:
-    """Returns the types of q, k and v as they are with the heads before the length."""
-    return tuple(
-        TensorType((t.shape[0], t.shape[2], t.shape[1], t.shape[3]), t.dtype) if turned else t
-        for t, turned in zip(inputs[:3], attrs.as_ints("by_length")[:3], strict=True)
-    )
+MASKED, USED = "_masked", "_used"
+"""What the shaders of a segment are called that read a mask, or the number of keys in use."""
+Push = tuple[tuple[str, int | float | tuple[int, ...]], ...]
 
 
 def seen_keys(attrs: Attrs) -> tuple[int, int]:
@@ -66,231 +50,151 @@ def seen_keys(attrs: Attrs) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sizes:
-    """batches: with heads of k. rows: of q in each, of all heads that share keys."""
-
-    batches: int
-    heads: int
-    rows: int
-    queries: int
-    keys: int
-    depth: int
-    columns: int
-
-
-def _sizes(call: Call) -> _Sizes:
-    q, k, v = (t.shape for t in by_heads(call.inputs, call.attrs))
-    return _Sizes(k[0] * k[1], k[1], q[1] // max(1, k[1]) * q[2], q[2], k[2], q[3], v[3])
-
-
-@dataclass(frozen=True, slots=True)
-class _Launch:
-    """How a call is cut.
-
-    tile: rows of a group. tiles: of all batches. each: tiles of one dispatch. parts: of the keys,
-    with part_keys each. columns: of v, of one dispatch.
+class _Segment:
+    """Keys that are gone through alike. kind: of its shaders. operands: which those are, q first.
+    turned: whether keys, and values, have the length before the heads. first_part: of all parts.
     """
 
-    tile: int
-    tiles: int
-    each: int
-    parts: int
-    part_keys: int
-    columns: int
+    kind: str
+    operands: tuple[int, ...]
+    turned: tuple[int, ...]
+    sizes: Sizes
+    cut: Launch
+    first_part: int = 0
 
 
-def variants(call: Call) -> tuple[str, ...]:
-    """Shared memory on GPUs; on CPU drivers blocks in registers, as tall as the rows fill."""
-    if call.output.size == 0:
-        return ()
-    s = _sizes(call)
-    if not call.limits.software:
-        return _tiled(s, call.limits)
-    in_fours = s.depth % 4 == 0 and s.columns % 4 == 0
-    tiles = _lanes(call.limits) if in_fours else {}
-    lanes = call.limits.subgroup_size
-    return (*sorted(tiles, key=lambda name: _cost(s, *tiles[name], lanes)), ROWS)
+def _whole(call: Call) -> tuple[_Segment, ...]:
+    s, turned = sizes_of(call), call.attrs.as_ints("by_length")
+    masked = len(call.inputs) > 3
+    operands = tuple(range(len(call.inputs)))
+    return (_Segment(MASKED * masked, operands, turned[1:3], s, launch(call, s)),)
 
 
-def _lanes(limits: Limits) -> dict[str, tuple[int, int]]:
-    """Returns the variants for the subgroups of a CPU driver, by name: the tile of a group."""
-    tiles = TILES[limits.subgroup_size] if has_lanes(limits, TILES) else ()
-    return {f"lanes {tile[0]}x{tile[1]}": tile for tile in tiles}
+def _cached(call: Call) -> tuple[_Segment, ...]:
+    s, turned = sizes_of(call), call.attrs.as_ints("by_length")
+    kept = _Segment(USED, (0, 1, 2, 3), turned[1:3], s, launch(call, s))
+    new = replace(s, keys=call.inputs[4].shape[2] if len(call.inputs) > 4 else 0)
+    if not new.keys:
+        return (kept,)
+    return kept, _Segment("", (0, 4, 5), (0, 0), new, launch(call, new), kept.cut.parts)
 
 
-def _cost(s: _Sizes, rows: int, columns: int, lanes: int) -> int:
-    """Returns about how long a call takes for each key, in products of a row."""
-    tiles = -(-s.rows // rows) * -(-s.columns // columns)
-    return tiles * (_LOADS[lanes] + rows) * (s.depth + columns)
-
-
-def _tiled(s: _Sizes, limits: Limits) -> tuple[str, ...]:
-    tall, middle, flat = TILED
-    if s.rows <= 2 * TILED[flat]:
-        return flat, middle
-    small = limits.shared_bytes < TALL_BYTES or s.columns > TALL_COLUMNS
-    if small or s.rows <= TILED[middle]:
-        return middle, flat
-    fills = -(-s.rows // TILED[tall]) * s.batches >= TALL_GROUPS
-    return (tall, middle, flat) if fills else (middle, tall, flat)
-
-
-def _launch(call: Call) -> _Launch:
-    if call.variant in TILED:
-        return _on_gpu(call)
-    return _by_rows(call) if call.variant == ROWS else _by_lanes(call)
-
-
-def _by_lanes(call: Call) -> _Launch:
-    s = _sizes(call)
-    rows, columns = _lanes(call.limits)[call.variant]
-    lanes = call.limits.subgroup_size
-    tiles = -(-s.rows // rows) * s.batches
-    # repairs have the same parts
-    rounds = 1 + s.depth // 4 + lanes + (rows if call.attrs.as_float("softcap") else 0)
-    longest = min(_longest_part(s), (LOOP_STEPS - 16 * rows) // rounds * 4 * lanes)
-    parts = max(-(-s.keys // longest), min(CPU_GROUPS_WANTED // tiles, s.keys // LEAST_CPU_PART), 1)
-    part_keys = max(1, -(-s.keys // parts))
-    most = call.limits.max_groups
-    if parts > most[1]:
-        raise UnsupportedOp(f"[attention] {s.keys} keys are too many for this CPU driver")
-    return _Launch(rows, tiles, min(tiles, most[0]), parts, part_keys, min(s.columns, columns))
-
-
-def _rounds(s: _Sizes) -> tuple[int, int]:
-    """Returns how often an invocation of `rows` goes round its loops: at each block of keys, and
-    beside that.
-    """
-    rounds = 1 + s.depth // 4 + s.depth % 4 + s.columns // 4 + s.columns % 4
-    return rounds, 3 * s.columns + 2
-
-
-def _longest_part(s: _Sizes) -> int:
-    """Returns how many keys an invocation of `rows` may work on."""
-    rounds, around = _rounds(s)
-    part_keys = (LOOP_STEPS - around) // rounds * KEYS_IN_ROWS
-    if part_keys <= 0:
-        raise UnsupportedOp(
-            f"[attention] heads of size {s.depth} and {s.columns} are too long for a CPU driver: "
-            "such drivers end long loops early"
-        )
-    return part_keys
-
-
-def _by_rows(call: Call) -> _Launch:
-    """A part of the keys is as long as an invocation may go round its loops."""
-    s = _sizes(call)
-    parts = max(1, -(-s.keys // _longest_part(s)))
-    return _rows_of_parts(call, s, parts)
-
-
-def _rows_of_parts(call: Call, s: _Sizes, parts: int) -> _Launch:
-    part_keys = max(1, -(-s.keys // parts))
-    tiles = -(-s.rows // LANES_ON_CPU) * s.batches
-    most = call.limits.max_groups
-    rounds, around = _rounds(s)
-    runs = LOOP_STEPS // (-(-part_keys // KEYS_IN_ROWS) * rounds + around)
-    each = runs // -(-parts // most[1])
-    if each == 0:
-        raise UnsupportedOp(f"[attention] {s.keys} keys are too many for this CPU driver")
-    return _Launch(LANES_ON_CPU, tiles, min(tiles, each * most[0]), parts, part_keys, s.columns)
-
-
-def _on_gpu(call: Call) -> _Launch:
-    s, tile = _sizes(call), TILED[call.variant]
-    tiles = -(-s.rows // tile) * s.batches
-    wanted = max(1, min(GROUPS_WANTED // tiles, s.keys // LEAST_PART))
-    part_keys = max(1, -(-s.keys // (wanted * KEYS_AT_ONCE))) * KEYS_AT_ONCE
-    parts = max(1, -(-s.keys // part_keys))
-    flops = 2.0 * tile * max(1, s.keys) * (s.depth + min(s.columns, MOST_COLUMNS))
-    each = max(1, min(tiles, int(DISPATCH_FLOPS / flops)))
-    return _Launch(tile, tiles, each, parts, part_keys, min(s.columns, MOST_COLUMNS))
-
-
-def _strides(shape: tuple[int, ...], by_length: int) -> tuple[int, int]:
+def _strides(shape: Shape, by_length: int) -> tuple[int, int]:
     """Returns the words from one position to the next, and from one head to the next."""
     _, one, other, size = shape
     return (other * size, size) if by_length else (size, other * size)
 
 
-def _lower(call: Call) -> tuple[Dispatch, ...]:
-    if call.output.size == 0:
-        return ()
-    s, cut = _sizes(call), _launch(call)
-    whole, masked = cut.parts == 1, len(call.inputs) > 3
-    mask_strides = (0, 0, 0, 0)
-    if masked:
-        scores = (s.batches // s.heads, s.heads * s.rows // s.queries, s.queries, s.keys)
-        mask_strides = broadcast_strides(call.inputs[3].shape, scores)  # type: ignore[assignment]
-    strides = [
-        ("q", call.inputs[0].shape),
-        ("k", call.inputs[1].shape),
-        ("v", call.inputs[2].shape),
-        ("result", call.output.shape),
-    ]
-    low, high = seen_keys(call.attrs)
-    push: list[tuple[str, int | float | tuple[int, ...]]] = [
-        *(("rows", s.rows), ("queries", s.queries), ("keys", s.keys), ("depth", s.depth)),
-        *(("heads", s.heads), ("mask_strides", mask_strides), ("parts", cut.parts)),
-        *(("part_keys", cut.part_keys), ("first_seen", low), ("last_seen", high)),
-        *((name, call.attrs.as_float(name)) for name in ("scale", "softcap")),
-    ]
-    for (name, shape), turned in zip(strides, call.attrs.as_ints("by_length"), strict=True):
-        row, head = _strides(shape, turned)
-        if name == "result" and not whole:
-            row, head = s.columns + STATE_WORDS, 0
-        push += [(f"{name}_row", row), (f"{name}_head", head)]
+def _lower(call: Call, segments: tuple[_Segment, ...]) -> tuple[Dispatch, ...]:
+    parts = sum(segment.cut.parts for segment in segments)
+    dispatches = list(_side_by_side(_main(call, segment, parts) for segment in segments))
+    if call.variant in lanes_of(call.limits):
+        repairs = (_repair(call, segment, parts) for segment in segments)
+        first, *others = _side_by_side(repairs)
+        dispatches += [replace(first, barrier=True), *others]
+    if len(dispatches) >= MAX_DISPATCHES:
+        raise UnsupportedOp(
+            f"[attention] {call.inputs[0].shape} queries on {segments[0].sizes.keys} keys need "
+            f"{len(dispatches)} dispatches, over {MAX_DISPATCHES}"
+        )
+    return (*dispatches, *(() if parts == 1 else _combine(call, segments[0].sizes, parts)))
+
+
+def _side_by_side(runs: Iterable[Iterator[Dispatch]]) -> Iterator[Dispatch]:
+    """Runs of dispatches that need nothing of each other: no barrier before the first of each."""
+    for run in runs:
+        yield replace(next(run), barrier=False)
+        yield from run
+
+
+def _main(call: Call, segment: _Segment, parts: int) -> Iterator[Dispatch]:
+    return _dispatches(call, _shader(call, segment), segment, segment.cut, parts)
+
+
+def _repair(call: Call, segment: _Segment, parts: int) -> Iterator[Dispatch]:
+    cut = rows_of_parts(call, segment.sizes, segment.cut.parts)
+    return _dispatches(call, f"attention_repair{segment.kind}", segment, cut, parts)
+
+
+def _dispatches(
+    call: Call, shader: str, segment: _Segment, cut: Launch, parts: int
+) -> Iterator[Dispatch]:
+    """Some tiles of rows and columns each. parts: of all segments."""
+    s, whole = segment.sizes, parts == 1
+    row = s.columns + STATE_WORDS
+    push = (*_push(call, segment, cut), ("parts", parts), *_places(call, segment, whole))
     constants = (
         ("SOFTCAP", int(call.attrs.as_float("softcap") != 0)),
-        ("IS_BIAS", int(masked and call.inputs[3].dtype == FLOAT32)),
+        ("IS_BIAS", int(segment.kind == MASKED and call.inputs[3].dtype == FLOAT32)),
         ("WHOLE", int(whole)),
         _none_seen(call),
     )
-    operands = (0, 1, 2, *((3,) if masked else ()), OUTPUT if whole else SCRATCH)
-
-    def steps(shader: str, cut: _Launch) -> Iterator[Dispatch]:
-        most, parts = call.limits.max_groups[0], min(cut.parts, call.limits.max_groups[1])
-        for block in range(0, s.columns, cut.columns):
-            columns = min(cut.columns, s.columns - block)
-            for start in range(0, cut.tiles, cut.each):
-                end = min(start + cut.each, cut.tiles)
-                yield Dispatch(
-                    shader,
-                    operands,
-                    (min(end - start, most), parts, 1),
-                    (
-                        *push,
-                        *(("first_tile", start), ("end_tile", end)),
-                        *(("first_column", block), ("columns", columns)),
-                    ),
-                    (*constants, *_more_constants(call, shader, cut.tile, columns)),
-                    barrier=True,
-                )
-
-    dispatches = list(steps(_shader(call), cut))
-    if call.variant in _lanes(call.limits):
-        dispatches += steps(
-            f"attention_repair{'_masked' * masked}", _rows_of_parts(call, s, cut.parts)
-        )
-    if len(dispatches) >= MAX_DISPATCHES:
-        raise UnsupportedOp(
-            f"[attention] {call.inputs[0].shape} queries on {s.keys} keys need "
-            f"{len(dispatches)} dispatches, over {MAX_DISPATCHES}"
-        )
-    dispatches[0] = replace(dispatches[0], barrier=False)
-    return (*dispatches, *(() if whole else _combine(call, s, cut)))
+    operands = (*segment.operands, OUTPUT if whole else SCRATCH)
+    shifts = (*(0 for _ in segment.operands), segment.first_part * row)
+    most, own_parts = call.limits.max_groups[0], min(cut.parts, call.limits.max_groups[1])
+    for block in range(0, s.columns, cut.columns):
+        columns = min(cut.columns, s.columns - block)
+        for start in range(0, cut.tiles, cut.each):
+            end = min(start + cut.each, cut.tiles)
+            yield Dispatch(
+                shader,
+                operands,
+                (min(end - start, most), own_parts, 1),
+                (
+                    *push,
+                    *(("first_tile", start), ("end_tile", end)),
+                    *(("first_column", block), ("columns", columns)),
+                ),
+                (*constants, *_more_constants(call, shader, cut.tile, columns)),
+                shifts,
+                barrier=True,
+            )
 
 
-def _shader(call: Call) -> str:
-    masked = "_masked" * (len(call.inputs) > 3)
-    if call.variant in TILED:
-        return f"attention_tiled{masked}"
-    if call.variant == ROWS:
-        return f"attention_rows{masked}"
-    sees_all = call.attrs.as_float("softcap") == 0 and all(
-        call.attrs.as_int(side) < 0 for side in ("left", "right")
+def _push(call: Call, segment: _Segment, cut: Launch) -> Push:
+    s, (low, high) = segment.sizes, seen_keys(call.attrs)
+    push: Push = (
+        *(("rows", s.rows), ("queries", s.queries), ("keys", s.keys), ("depth", s.depth)),
+        *(("heads", s.heads), ("first_seen", low), ("last_seen", high)),
+        *((name, call.attrs.as_float(name)) for name in ("scale", "softcap")),
     )
-    shaped = masked or "_shaped" * (not sees_all)
+    if segment.kind == USED:
+        least = LEAST_CPU_PART if call.limits.software else LEAST_PART
+        stride = len(call.inputs[3].shape)
+        own = (("used_stride", stride), ("own_parts", cut.parts))
+        return (*push, ("part_keys", min(least, cut.part_keys)), *own)
+    push = (*push, ("part_keys", cut.part_keys))
+    if segment.kind != MASKED:
+        return push
+    scores = (s.batches // s.heads, s.heads * s.rows // s.queries, s.queries, s.keys)
+    return (*push, ("mask_strides", broadcast_strides(call.inputs[3].shape, scores)))
+
+
+def _places(call: Call, segment: _Segment, whole: bool) -> Iterator[tuple[str, int]]:
+    """Yields where the operands and the result of a segment have rows and heads."""
+    turn_q, _, _, turn_result = call.attrs.as_ints("by_length")
+    q, k, v = (call.inputs[i].shape for i in segment.operands[:3])
+    result = _strides(call.output.shape, turn_result)
+    places = {
+        "q": _strides(q, turn_q),
+        "k": _strides(k, segment.turned[0]),
+        "v": _strides(v, segment.turned[1]),
+        "result": result if whole else (segment.sizes.columns + STATE_WORDS, 0),
+    }
+    for name, (row, head) in places.items():
+        yield f"{name}_row", row
+        yield f"{name}_head", head
+
+
+def _shader(call: Call, segment: _Segment) -> str:
+    if call.variant in TILED:
+        return f"attention_tiled{segment.kind}"
+    if call.variant == ROWS:
+        return f"attention_rows{segment.kind}"
+    low, high = seen_keys(call.attrs)
+    s = segment.sizes
+    sees_all = low <= 1 - s.queries and high >= s.keys - 1 and not call.attrs.as_float("softcap")
+    shaped = segment.kind or "_shaped" * (not sees_all)
     return f"attention_{call.variant.replace(' ', '_')}_of_{call.limits.subgroup_size}{shaped}"
 
 
@@ -309,15 +213,15 @@ def _none_seen(call: Call) -> tuple[str, int]:
     return "NONE_SEEN", 0x7FC00000 if call.attrs.as_bool("none_seen_is_nan") else 0
 
 
-def _combine(call: Call, s: _Sizes, cut: _Launch) -> tuple[Dispatch, ...]:
+def _combine(call: Call, s: Sizes, parts: int) -> tuple[Dispatch, ...]:
     count = call.output.size
-    each = max(1, LOOP_STEPS // (2 * cut.parts + 1)) if call.limits.software else 4
+    each = max(1, LOOP_STEPS // (2 * parts + 1)) if call.limits.software else 4
     groups = min(-(-count // (LOCAL_SIZE * each)), call.limits.max_groups[0])
     if call.limits.software and groups * LOCAL_SIZE * each < count:
-        raise UnsupportedOp(f"[attention] {cut.parts} parts are too many for this CPU driver")
+        raise UnsupportedOp(f"[attention] {parts} parts are too many for this CPU driver")
     row, head = _strides(call.output.shape, call.attrs.as_ints("by_length")[3])
     push = (
-        *(("count", count), ("row", s.columns), ("parts", cut.parts), ("queries", s.queries)),
+        *(("count", count), ("row", s.columns), ("parts", parts), ("queries", s.queries)),
         *(("heads", s.heads * s.rows // s.queries), ("result_row", row), ("result_head", head)),
     )
     return (
@@ -332,25 +236,31 @@ def _combine(call: Call, s: _Sizes, cut: _Launch) -> tuple[Dispatch, ...]:
     )
 
 
-def _scratch(call: Call) -> tuple[int, ...]:
-    if call.output.size == 0:
-        return ()
-    cut, s = _launch(call), _sizes(call)
-    return () if cut.parts == 1 else (cut.parts * s.batches * s.rows * (s.columns + STATE_WORDS),)
+def _scratch(segments: tuple[_Segment, ...]) -> tuple[int, ...]:
+    s, parts = segments[0].sizes, sum(segment.cut.parts for segment in segments)
+    return () if parts == 1 else (parts * s.batches * s.rows * (s.columns + STATE_WORDS),)
 
 
-SHADERS = (
-    "attention_combine",
-    *(
-        f"attention_{kind}{masked}"
-        for kind in ("rows", "repair", "tiled")
-        for masked in ("", "_masked")
-    ),
-    *(
-        f"attention_lanes_{rows}x{columns}_of_{lanes}{shaped}"
+def _shaders(*kinds: str) -> tuple[str, ...]:
+    of_rows = (f"attention_{way}{kind}" for way in ("rows", "repair", "tiled") for kind in kinds)
+    of_lanes = (
+        f"attention_lanes_{rows}x{columns}_of_{lanes}{kind}"
         for lanes, tiles in TILES.items()
         for rows, columns in tiles
-        for shaped in ("", "_shaped", "_masked")
-    ),
+        for kind in (*kinds, "_shaped")
+    )
+    return ("attention_combine", *of_rows, *of_lanes)
+
+
+KERNEL = Kernel(
+    _shaders("", MASKED),
+    lambda call: _lower(call, _whole(call)) if call.output.size else (),
+    lambda call: _scratch(_whole(call)) if call.output.size else (),
+    variants=variants,
 )
-KERNEL = Kernel(SHADERS, _lower, _scratch, variants=variants)
+CACHED_KERNEL = Kernel(
+    _shaders("", USED),
+    lambda call: _lower(call, _cached(call)) if call.output.size else (),
+    lambda call: _scratch(_cached(call)) if call.output.size else (),
+    variants=variants,
+)

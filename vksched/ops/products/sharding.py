@@ -20,6 +20,7 @@ from ..core.sharding import (
 )
 from . import attention as attention
 from . import attention_rules as attention_rules
+from . import cached_attention as cached_attention
 from . import matmul as matmul
 from . import packed as packed
 from . import rotary as rotary
@@ -77,6 +78,17 @@ def _attention_gradient(call: Sharded) -> Iterable[Factor]:
     for axis, units in ((0, q.shape[0]), (1, k.shape[1])):
         masks = (aligned(mask, scores, axis) for mask in call.inputs[5:])
         yield Factor((*(axis,) * 5, *masks), axis + 1, units)
+
+
+@sharding("cached_attention")
+def _cached_attention(call: Sharded) -> Iterable[Factor]:
+    """Examples, and heads by those of k."""
+    q, k, _, used, *new = call.inputs
+    flags = call.attrs.as_ints("by_length")
+    heads = [2 if flag else 1 for flag in flags]
+    own, same = (0 if used.rank else WHOLE), (0,) * len(new)
+    yield Factor((0, 0, 0, own, *same), 0, q.shape[0])
+    yield Factor((*heads[:3], WHOLE, *(1 for _ in new)), heads[3], k.shape[heads[1]])
 
 
 @sharding("rotary_embedding")

@@ -52,7 +52,10 @@ def attention_rule(n: NodeContext) -> list[Tensor | None]:
     if n.attr("is_causal", 0):
         right = 0
     mask = _mask(n, q, keys)
-    if n.has(6):  # a cache that is kept outside: only its first keys count
+    used = narrow(n.tensor(6)) if n.has(6) and mask is None and not n.wants(3) else None
+    if used is not None:  # a cache that is kept outside: only its first keys count
+        past = -queries
+    elif n.has(6):
         counts = narrow(n.tensor(6))
         mask = both(mask, less(arange(keys), reshape(counts, (-1, 1, 1, 1))), q)
         if (left, right) != (None, None):
@@ -65,6 +68,7 @@ def attention_rule(n: NodeContext) -> list[Tensor | None]:
         window=(left, right),
         scale=scale,
         softcap=softcap,
+        used=used,
     )
     out: list[Tensor | None] = [join_heads(y) if joined else y, k, v]
     if n.wants(3):

@@ -1,0 +1,121 @@
+"""Steps of a language model: what they cost does not grow with the cache, and nothing is torn."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Scheds
+from gguf_models import Tiny, logits_of, write
+from test_executor import null_devices
+
+import vksched as vs
+from vksched.importers.gguf.model import LanguageModel
+from vksched.models import reader
+from vksched.plan.check.happens import check_plan
+from vksched.plan.plan import Plan
+from vksched.runtime.faulty import KINDS
+from vksched.types import NDArray
+
+TINY = Tiny(layers=2, vocabulary=61)
+TEXT = [3, 1, 4, 15, 9, 26, 5, 35, 8, 9, 7, 9]
+
+
+def made(folder: Path) -> tuple[LanguageModel, dict[str, NDArray]]:
+    weights = write(TINY, folder / "tiny.gguf", np.random.default_rng(5))
+    model = vs.load(folder / "tiny.gguf")
+    assert isinstance(model, LanguageModel)
+    return model, weights
+
+
+def ops_on_all_of(plan: Plan, length: int) -> set[str]:
+    """What runs with an operand or a result as long as the cache."""
+    graph = plan.graph
+    return {
+        node.op
+        for node in graph.ops
+        if any(length in graph.nodes[i].type.shape for i in (*node.inputs, node.id))
+    } - {"reshape"}
+
+
+@pytest.mark.fewer_sets
+def test_nothing_but_attention_goes_through_the_cache(scheds: Scheds, tmp_path: Path) -> None:
+    model, weights = made(tmp_path)
+    cache = model.cache(53)
+    for tokens in (1, 8):
+        step = model.step(cache, tokens)
+        run = scheds[0].compile(step.logits, updates=step.updates)
+        plan = check_plan(run.plan).verify()
+        assert len(plan.in_place) == 2 * TINY.layers
+        known = {"state", "cached_attention", "write_rows", "assign", "gather"}  # of angles
+        assert ops_on_all_of(plan, 53) <= known
+        assert not any(plan.graph.nodes[n].op == "assign" for s in plan.splits for n in s.nodes)
+        for start in (0, 8):
+            ids = np.zeros((1, tokens), np.int32)
+            part = TEXT[start : start + tokens]
+            ids[0, : len(part)] = part
+            logits = run(ids=ids, start=start, count=len(part))
+        if tokens == 8:
+            wanted = logits_of(TINY, weights, np.array(TEXT))[-1]
+            np.testing.assert_allclose(logits[0], wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_prepare_compiles_all_steps_and_these_are_few(tmp_path: Path) -> None:
+    model, _ = made(tmp_path)
+    with vs.Scheduler(["cpu"]) as sched:
+        read = reader.Reader(sched, model, 64)
+        read.prepare()
+        made_runs = dict(read._runs)
+        assert len(reader.SIZES) <= 12
+        for end in (1, 3, 12, 12, 9):
+            read.read(TEXT[:end])
+        assert read._runs == made_runs
+
+
+def state_of(sched: vs.Scheduler, step: Any) -> list[NDArray]:
+    return [sched.read(state) for state in step.updates]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_step_that_fails_tears_no_cache(index: int, kind: str, tmp_path: Path) -> None:
+    """Whatever submission fails: all rows of the steps before, and none of this one."""
+    model, _ = made(tmp_path)
+    failed = lost = 0
+    for at in range(12):
+        devices = null_devices(2)[1]
+        names = [device.name for device in devices]
+        devices[index] = faulty = vs.FaultyDevice(devices[index], None, kind, times=1)
+        placement = {"blk.0.*": names[0], "blk.1.*": names[1], "output*": names[1]}
+        with warnings.catch_warnings(), vs.Scheduler(devices) as sched:
+            warnings.simplefilter("ignore", vs.VkschedWarning)
+            step = model.step(model.cache(16), 2)
+            run = sched.compile(step.logits, placement, updates=step.updates)
+            assert len(run.plan.in_place) == 4
+            faulty.at = faulty.calls["submit"] + at
+            for start in range(0, 6, 2):
+                before = state_of(sched, step)
+                try:
+                    run(ids=np.array([TEXT[start : start + 2]], np.int32), start=start, count=2)
+                except vs.VkschedError:
+                    pass
+                seen = [now for state in step.updates if (now := whole(sched, state)) is not None]
+                if len(seen) < len(before):
+                    lost += 1
+                    break
+                rows = {np.flatnonzero(np.abs(now).sum((0, 1, 3))).size for now in seen}
+                assert rows in ({start}, {start + 2}), "of a step all states have the rows, or none"
+                for now, old in zip(seen, before, strict=True):
+                    assert np.array_equal(now[:, :, :start], old[:, :, :start])
+            failed += faulty.failed
+    assert failed and (lost or kind == "memory")
+
+
+def whole(sched: vs.Scheduler, state: vs.Tensor) -> NDArray | None:
+    try:
+        return sched.read(state)
+    except vs.StateLost:
+        return None

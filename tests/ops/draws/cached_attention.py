@@ -1,0 +1,36 @@
+"""Draws of attention to the keys in use of a cache, and to new ones."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from vksched.cases.attention import attributes
+from vksched.cases.cached_attention import by_length
+from vksched.cases.case import Case
+
+from .common import Draw, Pick, array
+
+
+def _cached_attention(pick: Pick) -> Case:
+    batch, shared, share = (pick(st.integers(1, 3)) for _ in range(3))
+    queries, keys = pick(st.integers(0, 20)), pick(st.integers(0, 90))
+    depth, columns = (pick(st.sampled_from((*range(21), 4, 8, 32))) for _ in range(2))
+    counts = np.asarray([pick(st.integers(-2, keys + 2)) for _ in range(batch)], np.int32)
+    inputs = [
+        array(pick, "float32", (batch, shared * share, queries, depth)),
+        array(pick, "float32", (batch, shared, keys, depth)),
+        array(pick, "float32", (batch, shared, keys, columns)),
+        counts if pick(st.booleans()) else counts[0],
+    ]
+    if pick(st.booleans()):
+        new = pick(st.integers(0, 20))
+        inputs += [array(pick, "float32", (batch, shared, new, n)) for n in (depth, columns)]
+    attrs = attributes(depth, softcap=pick(st.sampled_from((0.0, 2.0))))
+    attrs |= {"past": pick(st.integers(-20, 20))}
+    attrs |= {side: pick(st.integers(-1, 9)) for side in ("left", "right")}
+    case = Case("cached_attention", tuple(inputs), attrs)
+    return by_length(case, tuple(pick(st.integers(0, 1)) for _ in range(4)))
+
+
+DRAWS: dict[str, Draw] = {"cached_attention": _cached_attention}

@@ -1,0 +1,39 @@
+"""Oracle of attention to the keys in use: example by example, with all its keys in a row."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from vksched.cases.case import Case
+from vksched.types import NDArray
+
+from .attention import by_rows
+from .common import Oracle
+
+
+def cached_attention(case: Case) -> NDArray:
+    attrs = dict(case.attrs)
+    *turned, turn_result = attrs.pop("by_length")  # type: ignore[misc]
+    none = math.nan if attrs.pop("none_seen_is_nan") else 0.0
+    q, k, v = (
+        (x.swapaxes(1, 2) if turn else x).astype(np.float64)
+        for x, turn in zip(case.inputs, turned, strict=False)
+    )
+    used, new, past = case.inputs[3], case.inputs[4:], attrs["past"]
+    assert isinstance(past, int)
+    out = np.zeros((*q.shape[:3], v.shape[3]), np.float32)
+    for batch in range(q.shape[0]):
+        count = int(used if used.ndim == 0 else used[batch])
+        count = min(max(count, 0), k.shape[2])
+        one = slice(batch, batch + 1)
+        keys, values = k[one, :, :count], v[one, :, :count]
+        if new:
+            keys = np.append(keys, new[0][one], axis=2)
+            values = np.append(values, new[1][one], axis=2)
+        out[one] = by_rows([q[one], keys, values], attrs | {"past": past + count}, none)
+    return out.swapaxes(1, 2) if turn_result else out
+
+
+ORACLES: dict[str, Oracle] = {"cached_attention": cached_attention}

@@ -1,0 +1,102 @@
+"""Cases of attention to the keys in use of a cache, and to new ones."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import vksched as vs
+
+from ..ops.core.attrs import AttrValue
+from ..types import NDArray
+from .attention import attributes
+from .case import Case, ErrorCase, floats
+
+Used = int | tuple[int, ...]
+
+
+def cached(
+    q: tuple[int, int, int, int],
+    k: tuple[int, int],
+    columns: int,
+    used: Used,
+    new: int | None = None,
+    name: str = "",
+    large: bool = False,
+    **attrs: AttrValue,
+) -> Case:
+    """q: (batch, heads, queries, depth), k: (heads, keys) of the cache; new: keys beside it."""
+    batch, _, _, depth = q
+    heads, keys = k
+    inputs = [floats(*q), floats(batch, heads, keys, depth, seed=1)]
+    inputs += [floats(batch, heads, keys, columns, seed=2), np.asarray(used, np.int32)]
+    if new is not None:
+        inputs += [floats(batch, heads, new, size, seed=3 + size) for size in (depth, columns)]
+    what = f"{used} of {keys}{'' if new is None else f' and {new}'} {name}".strip()
+    return Case("cached_attention", tuple(inputs), attributes(depth, **attrs), what, large=large)
+
+
+def by_length(case: Case, turns: tuple[int, ...]) -> Case:
+    """The same with the length before the heads in q, k, v and the result where a turn is 1."""
+    turned = (
+        np.ascontiguousarray(x.swapaxes(1, 2)) if turn else x
+        for x, turn in zip(case.inputs[:3], turns, strict=False)
+    )
+    inputs: tuple[NDArray, ...] = (*turned, *case.inputs[3:])
+    name = f"{case.name} turned {turns}"
+    return Case(case.op, inputs, {**case.attrs, "by_length": turns}, name, large=case.large)
+
+
+CASES = [
+    cached((1, 1, 1, 1), (1, 1), 1, 1),
+    cached((1, 1, 1, 1), (1, 1), 1, 0, 1),
+    *(cached((1, 6, 1, 64), (2, 700), 64, used, 1, right=0) for used in (0, 1, 333, 700)),
+    *(cached((1, 4, 5, 8), (2, 70), 8, used, 5, right=0) for used in (0, 3, 65, 70, 99, -7)),
+    *(cached((2, 4, 3, 7), (2, 71), 5, used, 3, right=0) for used in (17, (0, 71), (40, 3))),
+    cached((2, 4, 3, 7), (2, 71), 5, (40, 3)),
+    cached((3, 2, 5, 8), (1, 90), 8, (5, 90, 41), None, "the last of them", right=0, past=-5),
+    cached((1, 2, 20, 8), (2, 70), 8, 33, 20, "window", left=3, right=0),
+    cached((1, 2, 3, 8), (2, 700), 8, 650, 3, "window", left=40, right=0),
+    cached((1, 2, 3, 8), (2, 700), 8, 650, 3, "both sides", left=40, right=1),
+    cached((1, 2, 3, 8), (2, 700), 8, 650, 3, "soft cap", right=0, softcap=2.0),
+    cached((1, 2, 3, 8), (2, 70), 8, 30, 3, "far behind", left=2, right=0, past=100),
+    cached((1, 2, 3, 8), (2, 70), 8, 30, 3, "NaN", left=2, right=0, past=9, none_seen_is_nan=True),
+    cached((1, 2, 9, 16), (1, 1100), 20, 900, 9, "parts", right=0),
+    cached((1, 9, 40, 64), (3, 600), 64, 411, 40, "tall", right=0),
+    cached((1, 1, 1, 64), (1, 9000), 64, 8191, 1, "parts", large=True, right=0),
+    cached((1, 1, 3, 256), (1, 3000), 256, 2500, 3, "parts", large=True, right=0),
+    *(
+        by_length(cached((2, 6, 5, 8), (3, 19), 8, (4, 19), 5, right=0), turns)
+        for turns in ((1, 1, 1, 1), (1, 0, 0, 0), (0, 1, 0, 1), (0, 0, 1, 0))
+    ),
+    cached((0, 2, 3, 4), (1, 5), 4, 2, 3, "no batch"),
+    cached((2, 2, 0, 4), (1, 5), 4, 2, 0, "no query"),
+    cached((2, 2, 3, 4), (1, 0), 4, 2, 3, "no key"),
+    cached((2, 2, 3, 4), (1, 0), 4, 2, None, "no key"),
+    cached((2, 2, 3, 4), (1, 5), 0, 2, 3, "no column"),
+]
+
+_Q, _K, _NEW = (2, 4, 3, 8), (2, 2, 5, 8), (2, 2, 3, 8)
+
+
+def _build(
+    used: tuple[tuple[int, ...], str] = ((), "int32"),
+    new: tuple[tuple[int, ...], ...] | None = (_NEW, _NEW),
+    **keywords: object,
+) -> vs.Tensor:
+    given = {} if new is None else {"new": tuple(vs.input(f"n{i}", s) for i, s in enumerate(new))}
+    q, k, v = vs.input("q", _Q), vs.input("k", _K), vs.input("v", _K)
+    return vs.attention(q, k, v, used=vs.input("used", *used), **given, **keywords)  # type: ignore[arg-type]
+
+
+ERRORS = [
+    ErrorCase(lambda: _build(((3,), "int32")), vs.ShapeError, r"one int32 or as \(2,\)"),
+    ErrorCase(lambda: _build(((), "float32")), vs.DTypeError, "one int32"),
+    ErrorCase(lambda: _build(new=(_NEW, (2, 2, 4, 8))), vs.ShapeError, "new keys and values"),
+    ErrorCase(lambda: _build(new=((2, 1, 3, 8), _NEW)), vs.ShapeError, "new keys and values"),
+    ErrorCase(lambda: _build(mask=np.ones((3, 5), bool)), vs.ShapeError, "a mask or"),
+    ErrorCase(
+        lambda: vs.attention(vs.input("q", _Q), vs.input("k", _K), vs.input("v", _K), new=(1, 2)),
+        vs.ShapeError,
+        "try used=n",
+    ),
+]

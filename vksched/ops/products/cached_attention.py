@@ -1,0 +1,154 @@
+"""Attention to the keys in use of a cache, and to new ones: what a step of a language model needs.
+
+    k, v   kept kept kept free free free        used 3: the first keys count, and cost something
+    new    new new                              the keys of this step, which lie elsewhere
+
+The new ones need not be in the cache, so it can be written when all else of the run is done
+(`write_rows`). How many are in use is known when the graph runs: the work grows with them, not with
+the cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from ...errors import DTypeError, ShapeError
+from ...types import INT32, NDArray, TensorType
+from ..core.attrs import Attrs
+from ..core.gradient import no_gradient
+from ..core.host import HostKernel
+from ..core.op import Op, Work, register
+from .attention import infer_attention
+from .attention_host import REFERENCE_SCORES, attend, hidden_keys, to_weights
+from .attention_kernels import CACHED_KERNEL, by_heads
+
+NAME = "cached_attention"
+
+
+def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    used, new = inputs[3], inputs[4:]
+    result = infer_attention(inputs[:3], attrs)
+    q, k, v = by_heads(inputs, attrs)
+    if used.dtype != INT32 or used.shape not in ((), (q.shape[0],)):
+        raise (DTypeError if used.dtype != INT32 else ShapeError)(
+            f"[attention] expected the number of keys in use as one int32 or as ({q.shape[0]},), "
+            f"got {used}"
+        )
+    for kept, given in zip((k, v), new, strict=False):
+        fits = given.rank == 4 and given.shape[:2] == kept.shape[:2]
+        if not fits or given.shape[3] != kept.shape[3] or given.shape[2] != new[0].shape[2]:
+            raise ShapeError(
+                "[attention] expected new keys and values (b, g, r, d) and (b, g, r, e) beside "
+                f"{k.shape} and {v.shape}, got {' and '.join(str(t.shape) for t in new)}"
+            )
+        if given.dtype != result.dtype:
+            raise DTypeError(
+                f"[attention] expected new keys and values of {result.dtype}, got {given.dtype}; "
+                "try vs.cast"
+            )
+    return result
+
+
+def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
+    """With half of the cache in use: it fills up."""
+    q, k, v = (t.shape for t in by_heads(inputs, attrs))
+    new = inputs[4].shape[2] if len(inputs) > 4 else 0
+    flops = 2.0 * math.prod(q[:3]) * (k[2] / 2 + new) * (q[3] + v[3])
+    kept = sum(t.device_bytes for t in inputs[1:3]) / 2
+    moved = kept + inputs[0].device_bytes + sum(t.device_bytes for t in (*inputs[4:], output))
+    return Work(flops, float(moved))
+
+
+# -- numpy -------------------------------------------------------------------------------------
+
+Segments = tuple[tuple[NDArray, NDArray], ...]
+"""Keys and values, with heads before the length, of those in use and of the new ones."""
+
+
+def _texts(inputs: tuple[NDArray, ...], attrs: Attrs) -> Iterator[tuple[slice, int, Segments]]:
+    """Yields examples with one number of keys in use, that number, and their keys and values."""
+    _, turn_k, turn_v, _ = attrs.as_ints("by_length")
+    k, v = inputs[1].swapaxes(1, 1 + turn_k), inputs[2].swapaxes(1, 1 + turn_v)
+    used, new = inputs[3], inputs[4:]
+    counts = np.clip(used, 0, k.shape[2]).reshape(-1).tolist()
+    for number, count in enumerate(counts):
+        at = slice(None) if used.ndim == 0 else slice(number, number + 1)
+        kept = (k[at, :, :count], v[at, :, :count])
+        yield at, count, (kept, (new[0][at], new[1][at])) if new else (kept,)
+
+
+def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    turn_q, _, _, turn_result = attrs.as_ints("by_length")
+    q = inputs[0].swapaxes(1, 1 + turn_q)
+    shape = (*q.shape[:3], inputs[2].shape[3])
+    out = np.full(shape, np.nan if attrs.as_bool("none_seen_is_nan") else 0, q.dtype)
+    for at, count, segments in _texts(inputs, attrs):
+        k, v = (np.concatenate(parts, axis=2) for parts in zip(*segments, strict=True))
+        part, share = out[at], q.shape[1] // max(1, k.shape[1])
+        if not part.size or not k.shape[2]:
+            continue
+        rows = max(1, REFERENCE_SCORES // k.shape[2])
+        for batch, head in np.ndindex(*part.shape[:2]):
+            for start in range(0, q.shape[2], rows):
+                here, of_k = (batch, head, slice(start, start + rows)), (batch, head // share)
+                part[here] = attend(q[at][here], k[of_k], v[of_k], None, count + start, attrs)
+    return np.ascontiguousarray(out.swapaxes(1, 1 + turn_result))
+
+
+def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    """All heads at once where their scores are few; keys and values are read where they lie."""
+    turn_q, _, _, turn_result = attrs.as_ints("by_length")
+    q, result = inputs[0].swapaxes(1, 1 + turn_q), out.swapaxes(1, 1 + turn_result)
+    texts = list(_texts(inputs, attrs))
+    keys = max((sum(k.shape[2] for k, _ in segments) for _, _, segments in texts), default=0)
+    values = [v for _, _, segments in texts for _, v in segments]
+    few = 0 < math.prod(q.shape[:3]) * keys <= REFERENCE_SCORES
+    if not few or not all(np.isfinite(v).all() for v in values):
+        out[...] = _reference(inputs, attrs)
+        return
+    for at, count, segments in texts:
+        _attend_at_once(q[at], segments, count, attrs, result[at])
+
+
+def _attend_at_once(
+    q: NDArray, segments: Segments, shift: int, attrs: Attrs, result: NDArray
+) -> None:
+    """Queries that share keys are rows of one matrix. shift: the place of query 0 in the text."""
+    batches, heads, queries, depth = q.shape
+    shared = segments[0][0].shape[1]
+    ends = np.cumsum([0, *(k.shape[2] for k, _ in segments)]).tolist()
+    spans = [slice(*span) for span in zip(ends, ends[1:], strict=False)]
+    if not ends[-1]:
+        result[...] = np.nan if attrs.as_bool("none_seen_is_nan") else 0
+        return
+    rows = q.reshape(batches, shared, heads // shared * queries, depth)
+    scores = np.empty((*rows.shape[:3], ends[-1]), q.dtype)
+    for (k, _), span in zip(segments, spans, strict=True):
+        np.matmul(rows, k.swapaxes(2, 3), out=scores[..., span])
+    scores *= q.dtype.type(attrs.as_float("scale"))
+    if attrs.as_float("softcap"):
+        softcap = q.dtype.type(attrs.as_float("softcap"))
+        scores /= softcap
+        np.tanh(scores, out=scores)
+        scores *= softcap
+    by_query = scores.reshape(batches, shared, heads // shared, queries, ends[-1])
+    hidden = hidden_keys(attrs, (), shift, queries, ends[-1])
+    to_weights(by_query, hidden, attrs.as_bool("none_seen_is_nan"))
+    made = sum(scores[..., span] @ v for (_, v), span in zip(segments, spans, strict=True))
+    result[...] = np.asarray(made).reshape(result.shape)
+
+
+register(
+    Op(
+        NAME,
+        _infer,
+        _reference,
+        CACHED_KERNEL,
+        work=_work,
+        host=HostKernel(_compute),  # in one piece, as products have threads of their own
+    )
+)
+no_gradient("reads a cache, which is no part of a training: try a mask", NAME)
