@@ -5,6 +5,21 @@
 // A key of weight 0 counts as not there, whatever it holds; a row that sees no key is 0.
 // With USED only the first keys count, as many as the example has in use, and places in the text are counted from there.
 
+// With HALF_KEYS keys and values are float16, two in a word; strides and places count elements.
+#ifdef HALF_KEYS
+float half_of(uint word, uint i) {
+    const vec2 two = unpackHalf2x16(word);
+    return (i & 1u) == 0u ? two.x : two.y;
+}
+#define KEY(i) half_of(k[(i) / 2u], i)
+#define VALUE(i) half_of(v[(i) / 2u], i)
+#define IN_KEYS(offset) (2u * (offset))
+#else
+#define KEY(i) k[i]
+#define VALUE(i) v[i]
+#define IN_KEYS(offset) (offset)
+#endif
+
 // Rows lie by heads, (heads, length, size), or by length, (length, heads, size): the larger stride spans the other axis.
 uint place_row(uint offset, uint batch, uint row, uint row_stride, uint head_stride) {
     const uint share = rows / queries;
@@ -17,7 +32,7 @@ uint place_q(uint batch, uint row) { return place_row(q_offset, batch, row, q_ro
 
 // Where the first key of a batch lies, or its first value.
 uint place_keys(uint offset, uint batch, uint row_stride, uint head_stride) {
-    return offset + batch / heads * max(row_stride * keys, head_stride * heads) + batch % heads * head_stride;
+    return IN_KEYS(offset) + batch / heads * max(row_stride * keys, head_stride * heads) + batch % heads * head_stride;
 }
 
 uint tiles_of(uint tile_rows) { return (rows + tile_rows - 1u) / tile_rows; }

@@ -7,6 +7,17 @@
 #include "attention_cpu.glsl"
 #include "matmul_lanes.glsl"
 
+#ifndef HALF_KEYS
+#define four_keys four
+#elif defined(WORDS_64)
+vec4 four_keys(uint64_t loaded) {
+    const uvec2 words = unpackUint2x32(loaded);
+    return vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y));
+}
+#else
+vec4 four_keys(uvec2 words) { return vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y)); }
+#endif
+
 const uint KEYS = LANES * 4;
 #if ROWS == 1
 #define EACH_LOAD(F) F(0)
@@ -65,7 +76,7 @@ const uint KEYS = LANES * 4;
     }
 #endif
 #define ADD_FOUR_STEPS { \
-    const mat4 of_keys = mat4(four(k[k_at.x + d]), four(k[k_at.y + d]), four(k[k_at.z + d]), four(k[k_at.w + d])); \
+    const mat4 of_keys = mat4(four_keys(k[k_at.x + d]), four_keys(k[k_at.y + d]), four_keys(k[k_at.z + d]), four_keys(k[k_at.w + d])); \
     EACH_ROW(MULTIPLY) }
 
 #ifdef SHAPED
@@ -118,7 +129,7 @@ const uint KEYS = LANES * 4;
 #define LOAD_WIDE(n, i, lane) \
     const uint column##n = min((n * LANES + gl_SubgroupInvocationID) * 4u, columns - 4u) / 4u; \
     const mat4 values##n = mat4( \
-        four(v[v_at.x + column##n]), four(v[v_at.y + column##n]), four(v[v_at.z + column##n]), four(v[v_at.w + column##n]));
+        four_keys(v[v_at.x + column##n]), four_keys(v[v_at.y + column##n]), four_keys(v[v_at.z + column##n]), four_keys(v[v_at.w + column##n]));
 #define ADD_WIDE(n, i, lane) sum##i##_##lane##_##n += values##n * weights;
 #define ADD(i, lane, first, c) { \
     const vec4 weights = WEIGHTS_OF(score##i##_##lane, from); \

@@ -13,10 +13,17 @@
 #include "float_math.glsl"
 #include "fours.glsl"
 #define USED
+#ifndef HALF_KEYS
+#define KEYS_LOADED LOADED
+#elif defined(WORDS_64)
+#define KEYS_LOADED uint64_t
+#else
+#define KEYS_LOADED uvec2
+#endif
 #define SHAPED
 layout(set = 0, binding = 0) readonly buffer Q { LOADED q[]; };
-layout(set = 0, binding = 1) readonly buffer K { LOADED k[]; };
-layout(set = 0, binding = 2) readonly buffer V { LOADED v[]; };
+layout(set = 0, binding = 1) readonly buffer K { KEYS_LOADED k[]; };
+layout(set = 0, binding = 2) readonly buffer V { KEYS_LOADED v[]; };
 layout(set = 0, binding = 3) readonly buffer Used { int used[]; };
 layout(set = 0, binding = 4) writeonly buffer Result { vec4 result[]; };
 layout(push_constant) uniform Push {

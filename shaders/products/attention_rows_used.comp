@@ -6,9 +6,14 @@
 #extension GL_GOOGLE_include_directive : require
 #include "float_math.glsl"
 #define USED
+#ifdef HALF_KEYS
+#define KEY_WORD uint
+#else
+#define KEY_WORD float
+#endif
 layout(set = 0, binding = 0) readonly buffer Q { float q[]; };
-layout(set = 0, binding = 1) readonly buffer K { float k[]; };
-layout(set = 0, binding = 2) readonly buffer V { float v[]; };
+layout(set = 0, binding = 1) readonly buffer K { KEY_WORD k[]; };
+layout(set = 0, binding = 2) readonly buffer V { KEY_WORD v[]; };
 layout(set = 0, binding = 3) readonly buffer Used { int used[]; };
 layout(set = 0, binding = 4) buffer Result { float result[]; };
 layout(push_constant) uniform Push {

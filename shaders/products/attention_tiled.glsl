@@ -45,7 +45,7 @@ void load_tiles(uint first, uint k_at, uint end, uint step) {
         const uvec2 in_tile = uvec2(i / STEP, i % STEP);
         const uint here = step + in_tile.y;
         const bool inside = in_tile.x < end && here < depth;
-        tile[in_tile.x * ALONG + in_tile.y] = inside ? k[k_at + in_tile.x * k_row + here] : 0.0;
+        tile[in_tile.x * ALONG + in_tile.y] = inside ? KEY(k_at + in_tile.x * k_row + here) : 0.0;
     }
 }
 
@@ -53,7 +53,7 @@ void load_values(uint v_at, uint end) {
     for (uint i = gl_LocalInvocationIndex; i < V_KEYS * WIDTH; i += gl_WorkGroupSize.x) {
         const uvec2 in_tile = uvec2(i / WIDTH, i % WIDTH);
         const bool inside = in_tile.x < end && in_tile.y < columns;
-        const float value = inside ? v[v_at + in_tile.x * v_row + in_tile.y] : 0.0;
+        const float value = inside ? VALUE(v_at + in_tile.x * v_row + in_tile.y) : 0.0;
         tile[i] = value;
         if (is_nan(value) || is_inf(value)) atomicOr(wild[0], 1);
     }

@@ -63,6 +63,26 @@ def test_nothing_but_attention_goes_through_the_cache(scheds: Scheds, tmp_path: 
             np.testing.assert_allclose(logits[0], wanted, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.fewer_sets
+def test_keys_and_values_may_be_kept_as_float16(scheds: Scheds, tmp_path: Path) -> None:
+    model, weights = made(tmp_path)
+    cache = model.cache(64, "f16")
+    step = model.step(cache, 4)
+    run = scheds[0].compile(step.logits, updates=step.updates)
+    assert {state.dtype for state in step.updates} == {"float16"}
+    assert len(run.plan.in_place) == 2 * TINY.layers
+    for start in range(0, 12, 4):
+        ids = np.array([TEXT[start : start + 4]], np.int32)
+        logits = run(ids=ids, start=start, count=4)[0]
+    wanted = logits_of(TINY, weights, np.array(TEXT))[-1]
+    assert 0 < np.abs(logits - wanted).max() < 5e-3 * np.abs(wanted).max()
+    for state in step.updates:
+        held = scheds[0].read(state)
+        assert held.dtype == np.float16 and np.abs(held).sum((0, 1, 3)).astype(bool).sum() == 12
+    with pytest.raises(vs.DTypeError, match="a cache of f32 or f16, got 'q8_0'"):
+        model.cache(64, "q8_0")
+
+
 def test_prepare_compiles_all_steps_and_these_are_few(tmp_path: Path) -> None:
     model, _ = made(tmp_path)
     with vs.Scheduler(["cpu"]) as sched:

@@ -35,6 +35,13 @@ def cached(
     return Case("cached_attention", tuple(inputs), attributes(depth, **attrs), what, large=large)
 
 
+def halved(case: Case) -> Case:
+    """The same with a cache of float16."""
+    q, k, v, *rest = case.inputs
+    inputs: tuple[NDArray, ...] = (q, k.astype(np.float16), v.astype(np.float16), *rest)
+    return Case(case.op, inputs, case.attrs, f"{case.name} half", large=case.large)
+
+
 def by_length(case: Case, turns: tuple[int, ...]) -> Case:
     """The same with the length before the heads in q, k, v and the result where a turn is 1."""
     turned = (
@@ -68,6 +75,17 @@ CASES = [
         by_length(cached((2, 6, 5, 8), (3, 19), 8, (4, 19), 5, right=0), turns)
         for turns in ((1, 1, 1, 1), (1, 0, 0, 0), (0, 1, 0, 1), (0, 0, 1, 0))
     ),
+    *(
+        halved(cached(q, k, columns, used, q[2], right=0))
+        for q, k, columns, used in (
+            ((1, 6, 1, 64), (2, 700), 64, 333),
+            ((2, 4, 5, 8), (2, 71), 12, (40, 71)),
+            ((1, 9, 40, 64), (3, 600), 64, 411),
+            ((1, 2, 3, 6), (1, 40), 10, 17),
+            ((1, 2, 3, 7), (1, 40), 5, 17),
+        )
+    ),
+    by_length(halved(cached((2, 6, 5, 8), (3, 19), 8, (4, 19), 5, right=0)), (1, 1, 1, 1)),
     cached((0, 2, 3, 4), (1, 5), 4, 2, 3, "no batch"),
     cached((2, 2, 0, 4), (1, 5), 4, 2, 0, "no query"),
     cached((2, 2, 3, 4), (1, 0), 4, 2, 3, "no key"),

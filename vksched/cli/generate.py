@@ -33,6 +33,13 @@ def _model_options(command: Command) -> Command:
             click.argument("model_file", metavar="MODEL.gguf"),
             feeds.devices_option,
             click.option("--ctx", type=click.IntRange(1), help="Tokens of prompt and answer."),
+            click.option(
+                "--kv",
+                type=click.Choice(["f32", "f16"]),
+                default="f32",
+                show_default=True,
+                help="How keys and values of earlier tokens are kept.",
+            ),
             click.option("-n", type=click.IntRange(1), default=256, show_default=True),
             click.option("--temp", "temperature", default=0.8, show_default=True),
             click.option("--top-k", default=40, show_default=True),
@@ -56,6 +63,7 @@ def generate(
     model_file: str,
     devices: str | None,
     ctx: int | None,
+    kv: str,
     n: int,
     prompt: str,
     system: str | None,
@@ -70,7 +78,7 @@ def generate(
     if system is not None and not chats:
         raise click.UsageError("--system needs --chat.")
     sampling = _sampling(**chosen)
-    with _opened(model_file, devices, ctx, as_json) as chat:
+    with _opened(model_file, devices, ctx, kv, as_json) as chat:
         answer = chat.generate([*_told(system), _said(prompt)] if chats else prompt, n, sampling)
         start = time.perf_counter()
         text = "".join(answer) if as_json else _stream(answer)
@@ -96,6 +104,7 @@ def chat(
     model_file: str,
     devices: str | None,
     ctx: int | None,
+    kv: str,
     n: int,
     system: str | None,
     **chosen: Any,
@@ -106,7 +115,7 @@ def chat(
     ends the program.
     """
     sampling = _sampling(**chosen)
-    with _opened(model_file, devices, ctx, False) as talk:
+    with _opened(model_file, devices, ctx, kv, False) as talk:
         talk.model.chat_template  # noqa: B018 - an error now, not after the first line
         messages = _told(system)
         while (line := _ask()) is not None:
@@ -137,7 +146,7 @@ def _sampling(seed: int | None, **chosen: Any) -> Sampling:
 
 @contextmanager
 def _opened(
-    model_file: str, devices: str | None, ctx: int | None, quiet: bool
+    model_file: str, devices: str | None, ctx: int | None, kv: str, quiet: bool
 ) -> Iterator[Chat]:
     """Gives a model on its devices, with all compiled; shows how far it is meanwhile."""
     from ..importers import load_gguf
@@ -147,7 +156,7 @@ def _opened(
     model = load_gguf(model_file)
     with Scheduler(feeds.parse_devices(devices)) as sched:
         with feeds.progress_bars(quiet) as progress:
-            made = Chat(sched, model, ctx, progress=progress)
+            made = Chat(sched, model, ctx, kv=kv, progress=progress)
             made.prepare()
         yield made
 

@@ -70,7 +70,8 @@ class Chat:
     """A language model on the devices of a scheduler, with room for one text.
 
     model: of a GGUF file, by `vs.load`. ctx: how many tokens a prompt and its answer may have
-    together; at most, and without it, 4,096 or the model's context where that is less.
+    together; at most, and without it, 4,096 or the model's context where that is less. kv: how the
+    keys and values of earlier tokens are kept: "f32", or "f16" in half the memory.
     placement, progress: as for `Scheduler.compile`.
 
     A prompt that begins like the text before it, as the next turn of a conversation does, is read
@@ -78,7 +79,7 @@ class Chat:
 
     Raises:
         ModelFormatError: the file has no tokenizer, or one that is not known.
-        ShapeError: ctx is not a number of tokens that the model can read.
+        ShapeError: ctx is not a number of tokens that the model can read. DTypeError: no such kv.
     """
 
     def __init__(
@@ -87,13 +88,14 @@ class Chat:
         model: LanguageModel,
         ctx: int | None = None,
         *,
+        kv: str = "f32",
         placement: Placements | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.model = model
         self.tokenizer = model.tokenizer
         self.ctx = min(CONTEXT, model.hyper.context) if ctx is None else ctx
-        self._reader = Reader(scheduler, model, self.ctx, placement, progress)
+        self._reader = Reader(scheduler, model, self.ctx, placement, progress, kv)
         self._busy = threading.Lock()
 
     def prepare(self) -> None:

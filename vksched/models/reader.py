@@ -65,7 +65,8 @@ class Reader:
     """A text and what follows it; a text that begins like the one before goes on from there.
 
     tokens: the text whose keys and values are kept. length: how many tokens fit. placement: what
-    the user gives; None: where layers take least, decided before the first step is compiled.
+    the user gives; None: where layers take least, decided before the first step is compiled. kv:
+    how keys and values are kept, "f32" or "f16".
     """
 
     def __init__(
@@ -75,12 +76,13 @@ class Reader:
         length: int,
         placement: Placements | None = None,
         progress: Progress | None = None,
+        kv: str = "f32",
     ) -> None:
         self.tokens: list[int] = []
         self.length = length
         self._scheduler = scheduler
         self._model = model
-        self._cache = model.cache(length)
+        self._cache = model.cache(length, kv)
         self._given = self.placement = placement
         self._progress = progress
         self._sizes: list[int] = []

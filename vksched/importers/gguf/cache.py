@@ -15,22 +15,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...ops import arange, attention, concat, write_rows
+from ...ops import arange, attention, cast, concat, write_rows
 from ...ops.core.tensor import Tensor
 from ...ops.sources.state import state
+from ...types import FLOAT16, FLOAT32, numpy_dtype
+
+KINDS = {"f32": FLOAT32, "f16": FLOAT16}
+"""Types of states by the names that they have on the command line."""
 
 
 class KeyValueCache:
-    """States with the keys and values of `length` tokens, made as layers first ask for them."""
+    """States with the keys and values of `length` tokens, made as layers first ask for them.
 
-    def __init__(self, length: int) -> None:
+    dtype: of the states, float32 or float16.
+    """
+
+    def __init__(self, length: int, dtype: str = FLOAT32) -> None:
         self.length = length
+        self.dtype = dtype
         self.states: dict[str, Tensor] = {}
 
     def state(self, name: str, heads: int, size: int) -> Tensor:
         """Returns a state (1, heads, length, size)."""
         if name not in self.states:
-            empty = np.zeros((1, heads, self.length, size), np.float32)
+            empty = np.zeros((1, heads, self.length, size), numpy_dtype(self.dtype))
             empty.flags.writeable = False  # so it is not copied, and takes no memory
             self.states[name] = Context().run(state, empty, name, backup=False)
         return self.states[name]
@@ -109,5 +117,5 @@ class CachedText:
         before = self._before._new[name] if self._before else []
         self._new[name] = [*before, own]
         new = concat(self._new[name], axis=2) if before else own
-        self.updates[kept] = write_rows(kept, new, self._start, axis=2)
+        self.updates[kept] = write_rows(kept, cast(new, kept.dtype), self._start, axis=2)
         return kept, new

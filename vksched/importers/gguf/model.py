@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from functools import cached_property
 
-from ...errors import ModelFormatError, ShapeError
+from ...errors import DTypeError, ModelFormatError, ShapeError
 from ...ops.core.scope import scope, turn
 from ...ops.core.tensor import Tensor, input
 from ...types import INT32
@@ -13,7 +13,7 @@ from ..base import ImportedModel
 from .architectures import architecture
 from .architectures.network import Network
 from .architectures.text import PaddedTexts, Text, WholeText
-from .cache import CachedText, KeyValueCache, Step
+from .cache import KINDS, CachedText, KeyValueCache, Step
 from .hyper import Hyper, architecture_of, read_hyper
 from .pooling import WAYS, pooled
 from .read.loader import GgufFile
@@ -147,13 +147,18 @@ class LanguageModel(ImportedModel):
             )
         return ids.shape[1]
 
-    def cache(self, length: int) -> KeyValueCache:
-        """Returns room for the keys and values of a text of so many tokens, for `step`."""
+    def cache(self, length: int, kv: str = "f32") -> KeyValueCache:
+        """Returns room for the keys and values of a text of so many tokens, for `step`.
+
+        kv: how they are kept, "f32" or "f16", which takes half the memory.
+        """
+        if kv not in KINDS:
+            raise DTypeError(f"[model] expected a cache of {' or '.join(KINDS)}, got {kv!r}")
         if not 0 < length <= self.hyper.context:
             raise ShapeError(
                 f"[model] expected a cache of 1 to {self.hyper.context} tokens, got {length}"
             )
-        return KeyValueCache(length)
+        return KeyValueCache(length, KINDS[kv])
 
     def step(self, cache: KeyValueCache, tokens: int, parts: int = 1) -> Step:
         """Returns a call that reads so many more tokens of a text, as tensors to compile with its

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from ...errors import UnsupportedOp
-from ...types import FLOAT32, Shape
+from ...types import FLOAT16, FLOAT32, Shape
 from ..core.attrs import Attrs
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel
 from ..core.strides import LOCAL_SIZE, LOOP_STEPS, MAX_DISPATCHES, broadcast_strides
@@ -35,8 +35,10 @@ from .attention_launch import (
 
 __all__ = ["CACHED_KERNEL", "KERNEL", "UNBOUNDED", "by_heads", "seen_keys"]
 
-MASKED, USED = "_masked", "_used"
-"""What the shaders of a segment are called that read a mask, or the number of keys in use."""
+MASKED, USED, USED_HALF = "_masked", "_used", "_used_half"
+"""What the shaders of a segment are called that read a mask, or the number of keys in use, and
+keys and values of float16.
+"""
 Push = tuple[tuple[str, int | float | tuple[int, ...]], ...]
 
 
@@ -72,7 +74,8 @@ def _whole(call: Call) -> tuple[_Segment, ...]:
 
 def _cached(call: Call) -> tuple[_Segment, ...]:
     s, turned = sizes_of(call), call.attrs.as_ints("by_length")
-    kept = _Segment(USED, (0, 1, 2, 3), turned[1:3], s, launch(call, s))
+    kind = USED_HALF if call.inputs[1].dtype == FLOAT16 else USED
+    kept = _Segment(kind, (0, 1, 2, 3), turned[1:3], s, launch(call, s))
     new = replace(s, keys=call.inputs[4].shape[2] if len(call.inputs) > 4 else 0)
     if not new.keys:
         return (kept,)
@@ -158,7 +161,7 @@ def _push(call: Call, segment: _Segment, cut: Launch) -> Push:
         *(("heads", s.heads), ("first_seen", low), ("last_seen", high)),
         *((name, call.attrs.as_float(name)) for name in ("scale", "softcap")),
     )
-    if segment.kind == USED:
+    if segment.kind in (USED, USED_HALF):
         least = LEAST_CPU_PART if call.limits.software else LEAST_PART
         stride = len(call.inputs[3].shape)
         own = (("used_stride", stride), ("own_parts", cut.parts))
@@ -252,6 +255,13 @@ def _shaders(*kinds: str) -> tuple[str, ...]:
     return ("attention_combine", *of_rows, *of_lanes)
 
 
+def _keeps_halves(call: Call) -> bool:
+    """Whether keys and values of float16, and nothing else, are read as they are, in pairs."""
+    narrow = [t.dtype == FLOAT16 for t in (*call.inputs, call.output)]
+    pairs = all(t.shape[-1] % 2 == 0 for t in call.inputs[1:3])
+    return narrow[1:3] == [True, True] and sum(narrow) == 2 and pairs
+
+
 KERNEL = Kernel(
     _shaders("", MASKED),
     lambda call: _lower(call, _whole(call)) if call.output.size else (),
@@ -259,8 +269,9 @@ KERNEL = Kernel(
     variants=variants,
 )
 CACHED_KERNEL = Kernel(
-    _shaders("", USED),
+    _shaders("", USED, USED_HALF),
     lambda call: _lower(call, _cached(call)) if call.output.size else (),
     lambda call: _scratch(_cached(call)) if call.output.size else (),
     variants=variants,
+    takes_halves=_keeps_halves,
 )

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...errors import DTypeError, ShapeError
-from ...types import INT32, NDArray, TensorType
+from ...types import FLOAT16, FLOAT32, FLOATS, INT32, INT64, NDArray, TensorType
 from ..core.attrs import Attrs
 from ..core.gradient import no_gradient
 from ..core.host import HostKernel
@@ -29,27 +29,34 @@ NAME = "cached_attention"
 
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
-    used, new = inputs[3], inputs[4:]
-    result = infer_attention(inputs[:3], attrs)
-    q, k, v = by_heads(inputs, attrs)
-    if used.dtype != INT32 or used.shape not in ((), (q.shape[0],)):
-        raise (DTypeError if used.dtype != INT32 else ShapeError)(
-            f"[attention] expected the number of keys in use as one int32 or as ({q.shape[0]},), "
+    (q, *kept), used, new = inputs[:3], inputs[3], inputs[4:]
+    if q.dtype not in FLOATS or any(t.dtype not in (q.dtype, FLOAT16) for t in kept):
+        raise DTypeError(
+            f"[attention] expected floats, and keys and values of {q.dtype} or float16, got "
+            f"{' and '.join(t.dtype for t in inputs[:3])}; try vs.cast"
+        )
+    if kept[0].dtype != kept[1].dtype:
+        raise DTypeError(f"[attention] expected keys of {kept[1].dtype}, got {kept[0].dtype}")
+    result = infer_attention(tuple(t.as_dtype(FLOAT32) for t in inputs[:3]), attrs)
+    _, k, v = by_heads(inputs, attrs)
+    if used.dtype not in (INT32, INT64) or used.shape not in ((), (k.shape[0],)):
+        raise (ShapeError if used.dtype in (INT32, INT64) else DTypeError)(
+            f"[attention] expected the number of keys in use as one int32 or as ({k.shape[0]},), "
             f"got {used}"
         )
-    for kept, given in zip((k, v), new, strict=False):
-        fits = given.rank == 4 and given.shape[:2] == kept.shape[:2]
-        if not fits or given.shape[3] != kept.shape[3] or given.shape[2] != new[0].shape[2]:
+    for old, given in zip((k, v), new, strict=False):
+        fits = given.rank == 4 and given.shape[:2] == old.shape[:2]
+        if not fits or given.shape[3] != old.shape[3] or given.shape[2] != new[0].shape[2]:
             raise ShapeError(
                 "[attention] expected new keys and values (b, g, r, d) and (b, g, r, e) beside "
                 f"{k.shape} and {v.shape}, got {' and '.join(str(t.shape) for t in new)}"
             )
-        if given.dtype != result.dtype:
+        if given.dtype != q.dtype:
             raise DTypeError(
-                f"[attention] expected new keys and values of {result.dtype}, got {given.dtype}; "
+                f"[attention] expected new keys and values of {q.dtype}, got {given.dtype}; "
                 "try vs.cast"
             )
-    return result
+    return result.as_dtype(q.dtype)
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
@@ -76,13 +83,18 @@ def _texts(inputs: tuple[NDArray, ...], attrs: Attrs) -> Iterator[tuple[slice, i
     counts = np.clip(used, 0, k.shape[2]).reshape(-1).tolist()
     for number, count in enumerate(counts):
         at = slice(None) if used.ndim == 0 else slice(number, number + 1)
-        kept = (k[at, :, :count], v[at, :, :count])
-        yield at, count, (kept, (new[0][at], new[1][at])) if new else (kept,)
+        kept = (_wide(k[at, :, :count]), _wide(v[at, :, :count]))
+        yield at, count, (kept, (_wide(new[0][at]), _wide(new[1][at]))) if new else (kept,)
+
+
+def _wide(x: NDArray) -> NDArray:
+    """Float16 is computed as float32."""
+    return x.astype(np.float32) if x.dtype == np.float16 else x
 
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     turn_q, _, _, turn_result = attrs.as_ints("by_length")
-    q = inputs[0].swapaxes(1, 1 + turn_q)
+    q = _wide(inputs[0].swapaxes(1, 1 + turn_q))
     shape = (*q.shape[:3], inputs[2].shape[3])
     out = np.full(shape, np.nan if attrs.as_bool("none_seen_is_nan") else 0, q.dtype)
     for at, count, segments in _texts(inputs, attrs):
@@ -95,13 +107,13 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
             for start in range(0, q.shape[2], rows):
                 here, of_k = (batch, head, slice(start, start + rows)), (batch, head // share)
                 part[here] = attend(q[at][here], k[of_k], v[of_k], None, count + start, attrs)
-    return np.ascontiguousarray(out.swapaxes(1, 1 + turn_result))
+    return np.ascontiguousarray(out.swapaxes(1, 1 + turn_result), inputs[0].dtype)
 
 
 def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     """All heads at once where their scores are few; keys and values are read where they lie."""
     turn_q, _, _, turn_result = attrs.as_ints("by_length")
-    q, result = inputs[0].swapaxes(1, 1 + turn_q), out.swapaxes(1, 1 + turn_result)
+    q, result = _wide(inputs[0].swapaxes(1, 1 + turn_q)), out.swapaxes(1, 1 + turn_result)
     texts = list(_texts(inputs, attrs))
     keys = max((sum(k.shape[2] for k, _ in segments) for _, _, segments in texts), default=0)
     values = [v for _, _, segments in texts for _, v in segments]
@@ -148,6 +160,7 @@ register(
         _reference,
         CACHED_KERNEL,
         work=_work,
+        any_dtype=True,
         host=HostKernel(_compute),  # in one piece, as products have threads of their own
     )
 )
