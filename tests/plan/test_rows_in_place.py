@@ -11,6 +11,7 @@ from graphs import A, B, make_machine, node_id
 import vksched as vs
 from vksched.graph import Graph
 from vksched.plan.check.happens import check_plan
+from vksched.plan.cost import node_seconds
 from vksched.plan.plan import Plan
 
 SHAPE = (3, 64, 8)
@@ -50,6 +51,19 @@ def test_rows_are_written_where_the_state_lies(where: str) -> None:
     assert in_place(plan) == ["new"]
     assert not any(plan.graph.nodes[n].op == "assign" for n in plan.splits[-1].nodes)
     assert node_id(plan, "new") in plan.splits[-1].nodes, "when all else is complete"
+
+
+def test_a_row_costs_the_same_in_any_state() -> None:
+    seconds: dict[int, list[float]] = {64: [], 4096: []}
+    for length, found in seconds.items():
+        held = vs.state(np.zeros((3, length, 8), np.float32), "cache", backup=False)
+        kept = vs.state(np.zeros((3, length, 8), np.float32), "kept")
+        for state in (held, kept):
+            graph, _ = vs.build_graph(vs.exp(state), updates={state: written(state)})
+            node = next(n for n in graph.ops if n.op == "write_rows")
+            found.append(node_seconds(make_machine().devices[0], graph, node))
+    (row, backed_up), (far_row, all_of_it) = seconds.values()
+    assert row == far_row and row < backed_up < all_of_it, "the host's copy needs a whole value"
 
 
 def test_a_state_that_is_seen_by_more_than_rows_is_copied() -> None:

@@ -148,12 +148,30 @@ def longest_seconds(spec: DeviceSpec, graph: Graph, node: Node) -> float:
 def first_cost(spec: DeviceSpec, graph: Graph, node: Node) -> Cost:
     """Returns the time of one node on a device that works as it did when it was measured."""
     op, call = node.declaration, call_of(spec, graph, node)
-    return call_cost(spec, op, call)
+    return call_cost(spec, op, call, _is_written_over(graph, node))
 
 
-def call_cost(spec: DeviceSpec, op: Op, call: Call) -> Cost:
-    """Returns the time of one call on a device that works as it did when it was measured."""
-    estimate_s, bound = estimate(spec, call_work(spec, op, call))
+def _is_written_over(graph: Graph, node: Node) -> bool:
+    """Whether a node changes a part of a state, of which nothing is copied then."""
+    how = node.declaration.in_place
+    if how is None or how.kept is None or node.id in map(graph.root, graph.kept):
+        return False
+    state = graph.root(node.inputs[how.kept])
+    return any(
+        of == state != assign and graph.root(graph.nodes[assign].inputs[1]) == node.id
+        for assign, of in graph.states.items()
+    )
+
+
+def call_cost(spec: DeviceSpec, op: Op, call: Call, over: bool = False) -> Cost:
+    """Returns the time of one call on a device that works as it did when it was measured. over:
+    its result lies where operand `kept` does.
+    """
+    work = call_work(spec, op, call)
+    if over:
+        copied = 2.0 * call.output.device_bytes
+        work = replace(work, bytes_moved=max(0.0, work.bytes_moved - copied))
+    estimate_s, bound = estimate(spec, work)
     costs = spec.costs
     if not costs.calls:
         return Cost(estimate_s, False)
