@@ -7,10 +7,7 @@
 
 // With HALF_KEYS keys and values are float16, two in a word; strides and places count elements.
 #ifdef HALF_KEYS
-float half_of(uint word, uint i) {
-    const vec2 two = unpackHalf2x16(word);
-    return (i & 1u) == 0u ? two.x : two.y;
-}
+float half_of(uint word, uint i) { return unpackHalf2x16(word >> (16u * (i & 1u))).x; }
 #define KEY(i) half_of(k[(i) / 2u], i)
 #define VALUE(i) half_of(v[(i) / 2u], i)
 #define IN_KEYS(offset) (2u * (offset))
