@@ -1,6 +1,6 @@
 #version 450
-// weight = softmax(s) along rows, s = softcap tanh(score scale / softcap) + mask; slope = weight (slope - dot) scale * that of the cap.
-// scores, slopes: (rows, keys), from one row of all heads on, overwritten; dots: one of each row; mask: strided.
+// weight = softmax(s) along rows, s = softcap tanh(score scale / softcap) + mask; slope = weight (slope - sum of weight slope) by that
+// of s. scores, slopes: (rows, keys), from one row of all heads on, overwritten by weights and their slopes; mask: strided.
 // One invocation or some lanes of a group compute one row.
 // Source: Dao, FlashAttention-2, 2023; Milakov and Gimelshein, Online normalizer calculation for softmax, 2018.
 #extension GL_GOOGLE_include_directive : require
@@ -14,12 +14,10 @@ layout(constant_id = 6) const uint MASKED = 0; // 1: by a mask of bools, 2: by o
 #include "quad_rows.glsl"
 layout(set = 0, binding = 0) buffer Scores { vec4 scores[]; };
 layout(set = 0, binding = 1) buffer Slopes { vec4 slopes[]; };
-layout(set = 0, binding = 2) readonly buffer Dots { float dots[]; };
-layout(set = 0, binding = 3) readonly buffer Mask { uint mask[]; };
+layout(set = 0, binding = 2) readonly buffer Mask { uint mask[]; };
 layout(push_constant) uniform Push {
     uint scores_offset;
     uint slopes_offset;
-    uint dots_offset;
     uint mask_offset;
     uint first_row; // of all heads, one behind the other
     uint rows;
@@ -71,19 +69,25 @@ vec4 finish(inout vec4 score, int query, uint mask_at, uint key) {
 
 vec4 finite(vec4 largest) { return mix(largest, vec4(0.0), equal(largest, vec4(-INFINITY))); }
 
-// Takes four scores into the largest ones and the totals of weights, each of which is held against its largest score.
-void take(vec4 score, inout vec4 most, inout vec4 total) {
+// Takes four scores into the largest ones, and into the sums of weights and of weights times slopes, which are held against these.
+// Slopes are counted from that of the largest score: where it has nearly all weight, their mean keeps its digits.
+void take(vec4 score, vec4 product, inout vec4 most, inout vec4 total, inout vec4 along, inout vec4 pivot) {
     const vec4 now = larger(most, score);
-    total = total * exp_of_negative(most - finite(now)) + exp_of_negative(score - finite(now));
+    const vec4 around = mix(product, pivot, lessThan(score, most));
+    const vec4 shrunk = exp_of_negative(most - finite(now));
+    const vec4 weight = exp_of_negative(score - finite(now));
+    along = (along + total * (pivot - around)) * shrunk + mix(weight * (product - around), vec4(0.0), equal(weight, vec4(0.0)));
+    total = total * shrunk + weight;
     most = now;
+    pivot = around;
 }
 
 // Four weights, and what becomes of four slopes.
 vec4 weigh(vec4 score, float largest, float by) {
     return mix(exp_of_negative(score - largest) * by, vec4(0.0), equal(score, vec4(-INFINITY)));
 }
-vec4 slope_of(vec4 product, float dot_of_row, vec4 weight, vec4 slope) {
-    return mix(weight * (product - dot_of_row) * slope, vec4(0.0), equal(weight, vec4(0.0)));
+vec4 slope_of(vec4 product, float mean, vec4 weight, vec4 slope) {
+    return mix(weight * (product - mean) * slope, vec4(0.0), equal(weight, vec4(0.0)));
 }
 
 void main() {
@@ -101,27 +105,31 @@ void main() {
         const uint from_slope = (slopes_offset + at) / 4u;
         vec4 most = vec4(-INFINITY);
         vec4 total = vec4(0.0);
+        vec4 along = vec4(0.0);
+        vec4 pivots = vec4(0.0);
         for (uint i = lane(); i < quads; i += LANES) {
             vec4 score = scores[from_score + i];
             finish(score, query, mask_at, 4u * i);
-            take(score, most, total);
+            take(score, slopes[from_slope + i], most, total, along, pivots);
         }
         for (uint i = lane(); i < edges; i += LANES) {
             vec4 score = vec4(WORD(scores, scores_offset + at + i));
             finish(score, query, mask_at, i);
-            take(vec4(score.x, vec3(-INFINITY)), most, total);
+            take(vec4(score.x, vec3(-INFINITY)), vec4(WORD(slopes, slopes_offset + at + i)), most, total, along, pivots);
         }
         const float largest = finite(vec4(row_largest(larger(larger(most.x, most.y), larger(most.z, most.w))))).x;
-        total *= exp_of_negative(most - largest);
-        const float whole = row_sum((total.x + total.y) + (total.z + total.w));
+        const vec4 share = exp_of_negative(most - largest);
+        const float whole = row_sum(dot(total, share));
         const float by = whole == 0.0 ? 0.0 : 1.0 / whole;
-        const float dot_of_row = dots[dots_offset + row];
+        const vec4 known = mix(vec4(-INFINITY), pivots, equal(most, vec4(largest)));
+        const float pivot = finite(vec4(row_largest(larger(larger(known.x, known.y), larger(known.z, known.w))))).x;
+        const float mean = row_sum(dot(along + total * (pivots - pivot), share)) * by;
         for (uint i = lane(); i < quads; i += LANES) {
             vec4 score = scores[from_score + i];
             const vec4 slope = finish(score, query, mask_at, 4u * i);
             const vec4 weight = weigh(score, largest, by);
             scores[from_score + i] = weight;
-            slopes[from_slope + i] = slope_of(slopes[from_slope + i], dot_of_row, weight, slope);
+            slopes[from_slope + i] = slope_of(slopes[from_slope + i] - pivot, mean, weight, slope);
         }
         for (uint i = lane(); i < edges; i += LANES) {
             vec4 score = vec4(WORD(scores, scores_offset + at + i));
@@ -129,7 +137,7 @@ void main() {
             const vec4 weight = weigh(score, largest, by);
             const vec4 product = vec4(WORD(slopes, slopes_offset + at + i));
             WORD(scores, scores_offset + at + i) = weight.x;
-            WORD(slopes, slopes_offset + at + i) = slope_of(product, dot_of_row, weight, slope).x;
+            WORD(slopes, slopes_offset + at + i) = slope_of(product - pivot, mean, weight, slope).x;
         }
     }
 }

@@ -31,7 +31,7 @@ HALF_NMSE, HALF_STEP, HALF_LEAST = 2e-7, 2**-9.5, 2**-23
 """Of float16: an error of one step, as two float32 that differ little may round apart."""
 CANCELS = {"logaddexp", "hard_sigmoid", "gelu_slope", "gelu_tanh_slope"}
 """Their results may be near 0 where what is added up is not."""
-OF_THE_LARGEST = {"winograd_conv": 1e-5}
+OF_THE_LARGEST = {"winograd_conv": 1e-5, "attention_gradient": 1e-5}
 """Of ops whose error is one of all values that a result is made of: 1e-6 of the largest else."""
 VALUE_BY_VALUE = {op for op, _ in (*UNARY, *BINARY)} - CANCELS | {"cast", "where"}
 

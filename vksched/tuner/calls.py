@@ -16,6 +16,7 @@ from ..ops.core.op import Call, Op, get_op
 from ..ops.core.tensor import Tensor, apply, input
 from ..ops.moves.layout import transpose
 from ..ops.products.attention import attention
+from ..ops.products.attention_gradient import attention_gradient
 from ..ops.products.blocks import format_of
 from ..ops.products.matmul import matmul
 from ..ops.rows.norm import layer_norm, rms_norm
@@ -101,7 +102,8 @@ def typical_graph() -> Graph:
         outputs.append(rms_norm(some(rows, columns), some(columns)))
     for length in (128, 512):
         q, key, value = (some(1, 12, length, 64) for _ in range(3))
-        outputs.append(attention(q, key, value))
+        result, g = attention(q, key, value), some(1, 12, length, 64)
+        outputs += [result, *attention_gradient(q, key, value, g, None, result.attrs)]
     for length in (1, 128):
         q, kept = some(1, 32, length, 64), [some(1, 8, 2048, 64) for _ in range(2)]
         new = some(1, 8, length, 64), some(1, 8, length, 64)

@@ -104,7 +104,7 @@ def by_rows(arrays: list[NDArray], attrs: Any, none: float = 0.0) -> NDArray:
 
 def gradient(case: Case) -> NDArray:
     """Query by query, by the matrix of derivatives of its softmax, written out."""
-    q, k, v, g, _, *masks = (x if x.dtype == bool else x.astype(np.float64) for x in case.inputs)
+    q, k, v, g, *masks = (x if x.dtype == bool else x.astype(np.float64) for x in case.inputs)
     attrs: Any = case.attrs
     (batches, heads, queries, _), (shared, keys, _) = q.shape, v.shape[1:]
     parts = [np.zeros_like(x) for x in (q, k, v)]

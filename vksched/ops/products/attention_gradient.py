@@ -1,11 +1,10 @@
 """The gradients of attention by q, k and v, in one op; the scores are made again, a part of them at
 a time.
 
-    weights p = softmax(s), result o = p v, gradient of the result g:
-        dv = p^T g,  ds = p (g v^T - sum(g o)),  dq = ds k scale,  dk = ds^T q scale
+    weights p = softmax(s), gradient of the result g, a = g v^T:
+        dv = p^T g,  ds = p (a - sum(p a)),  dq = ds k scale,  dk = ds^T q scale
 
-The sums of g o come from the operand o, whatever it holds. Examples: tests/ops/test_ops.py,
-tests/autograd/test_rules_products.py.
+Examples: tests/ops/test_ops.py, tests/autograd/test_rules_products.py.
 """
 
 from __future__ import annotations
@@ -34,14 +33,13 @@ ATTRS = ("scale", "softcap", "past", "left", "right")
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     """(3, batch, heads of k, elements): dq, dk and dv, each filled up to the largest."""
-    q, k, v, *given = inputs[:5]
+    q, k, v, g, *masks = inputs
     by_heads = Attrs({**attrs, "by_length": (0, 0, 0, 0)})
-    result = infer_attention((q, k, v, *inputs[5:]), by_heads)
-    for what, each in zip(("a gradient", "a result"), given, strict=True):
-        if each.dtype != FLOAT32:
-            raise DTypeError(f"[{OP}] expected {what} of float32, got {each.dtype}; try vs.cast")
-        if each.shape != result.shape:
-            raise ShapeError(f"[{OP}] expected {what} of {result.shape}, got {each.shape}")
+    result = infer_attention((q, k, v, *masks), by_heads)
+    if g.dtype != FLOAT32:
+        raise DTypeError(f"[{OP}] expected a gradient of float32, got {g.dtype}; try vs.cast")
+    if g.shape != result.shape:
+        raise ShapeError(f"[{OP}] expected a gradient of shape {result.shape}, got {g.shape}")
     shapes = shapes_of_parts(q.shape, k.shape, v.shape)
     return TensorType((3, *shapes[0][:2], size_of_parts(shapes)), q.dtype)
 
@@ -57,13 +55,13 @@ register(Op(OP, _infer, attention_gradient_reference, KERNEL, work=_work, host=H
 
 
 def attention_gradient(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, output: Tensor, mask: Tensor | None, attrs: Attrs
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, mask: Tensor | None, attrs: Attrs
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the gradients of attention by q, k and v, by that of its result; all have the heads
     before the length. attrs: those of attention.
     """
     masks = () if mask is None else (mask,)
-    made = apply(OP, (q, k, v, g, output, *masks), {name: attrs[name] for name in ATTRS})
+    made = apply(OP, (q, k, v, g, *masks), {name: attrs[name] for name in ATTRS})
     return parts_of(made, q, k, v)
 
 

@@ -1,6 +1,6 @@
 """The gradients of attention in numpy: a piece of the scores at a time, which a cache holds.
 
-scores of a piece -> weights p and slopes s = p (g v^T - sum(g o)) -> products with k, q and g
+scores of a piece, a = g v^T -> weights p, slopes s = p (a - sum(p a)) -> products with k, q and g
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from ...types import NDArray, Shape
 from ..core.attrs import Attrs
-from ..core.host import HostKernel, sum_rows
+from ..core.host import HostKernel
 from .attention_host import hidden_keys, to_weights
 from .operands import up_to_fours
 
@@ -78,7 +78,7 @@ def _pieces(batch: int, shared: int, share: int, queries: int, keys: int) -> Ite
 
 
 def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
-    q, k, v, g, output, *masks = inputs
+    q, k, v, g, *masks = inputs
     shapes = shapes_of_parts(q.shape, k.shape, v.shape)
     (batch, shared, rows, _), keys = shapes[0], k.shape[2]
     if batch * shared * rows * keys == 0:
@@ -92,7 +92,7 @@ def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     by_q = (batch, shared, q.shape[1] // shared, q.shape[2])
     scores = (batch, q.shape[1], q.shape[2], keys)
     of_scores = [np.broadcast_to(mask, scores).reshape(*by_q, keys) for mask in masks]
-    rows_of = [x.reshape(*by_q, x.shape[-1]) for x in (q, g, output, parts[0])]
+    rows_of = [x.reshape(*by_q, x.shape[-1]) for x in (q, g, parts[0])]
     for piece in _pieces(*by_q, keys):
         *of_rows, of_q = (piece.of_q(x) for x in rows_of)
         masked = tuple(piece.of_q(mask) for mask in of_scores)
@@ -114,10 +114,10 @@ def _of_piece(
     attrs: Attrs,
 ) -> tuple[NDArray, ...]:
     """Returns what a piece adds to the gradients of q, k and v. start: its first query."""
-    (q, g, output), (k, v) = of_rows, of_keys
+    (q, g), (k, v) = of_rows, of_keys
     scale = q.dtype.type(attrs.as_float("scale"))
     by_query, keys = q.shape[:4], k.shape[2]
-    q, g, output = (_joined(x) for x in (q * scale, g, output))
+    q, g = _joined(q * scale), _joined(g)
     weights = np.matmul(q, k.swapaxes(2, 3))
     bent = None
     if attrs.as_float("softcap"):
@@ -131,7 +131,9 @@ def _of_piece(
         apart += mask[0]
     to_weights(apart, hidden)
     slopes = np.matmul(g, v.swapaxes(2, 3))
-    slopes -= sum_rows(g * output)
+    # from that of the largest weight on, so that the mean keeps digits where it is nearly 1
+    slopes -= np.take_along_axis(slopes, weights.argmax(-1)[..., None], -1)
+    slopes -= np.einsum("...k,...k->...", weights, slopes)[..., None]
     slopes *= weights
     for each in hidden:
         np.copyto(slopes.reshape(apart.shape), 0, where=each)

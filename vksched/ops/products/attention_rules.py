@@ -1,7 +1,7 @@
 """The gradient rules of attention and of its gradients.
 
 With u, the gradients by dq, dk and dv, and a = g v^T, those of second order are found backwards
-through dv = p^T g, ds = p (a - sum(g o)), dq = ds k scale and dk = ds^T q scale, by hand. Examples:
+through dv = p^T g, ds = p (a - sum(p a)), dq = ds k scale and dk = ds^T q scale, by hand. Examples:
 tests/autograd/test_rules_products.py, tests/autograd/test_products_second_order.py.
 """
 
@@ -27,7 +27,7 @@ from ..elementwise.binary import (
 )
 from ..elementwise.half import all_computed_wide
 from ..elementwise.select import where
-from ..elementwise.unary import logical_not, neg, tanh
+from ..elementwise.unary import logical_not, tanh
 from ..moves.layout import reshape, transpose
 from ..rows.reduce import reduce_any, reduce_sum
 from ..rows.softmax import softmax
@@ -45,26 +45,26 @@ def _attention(call: Pull) -> Pulled:
     *turned, turn_result = call.attrs.as_ints("by_length")
 
     def build(*tensors: Tensor, name: str | None) -> tuple[Tensor, ...]:
-        *operands, output, grad = tensors
+        *operands, grad = tensors
         q, k, v = (_swapped(t, turn) for t, turn in zip(operands[:3], turned, strict=True))
-        output, grad = (_swapped(t, turn_result) for t in (output, grad))
+        grad = _swapped(grad, turn_result)
         mask = next(iter((*operands[3:], *masks)), None)
         pulled = _built if added and call.wanted[3] else attention_gradient
-        made = pulled(q, k, v, grad, output, mask, call.attrs)
+        made = pulled(q, k, v, grad, mask, call.attrs)
         back = (_swapped(t, turn) for t, turn in zip(made[:3], turned, strict=True))
         return (*back, *made[3:])
 
-    made = all_computed_wide(build, (*call.inputs[:3], *added, call.output, call.grad), None)
+    made = all_computed_wide(build, (*call.inputs[:3], *added, call.grad), None)
     return (*made, *(None,) * (len(call.inputs) - len(made)))
 
 
 def _built(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, output: Tensor, mask: Tensor | None, attrs: Attrs
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, mask: Tensor | None, attrs: Attrs
 ) -> tuple[Tensor, ...]:
     """Returns the gradients of q, k, v and a mask that is added, made of forward ops. Keys and
     values must be finite where they are hidden, too.
     """
-    f = _formula(q, k, v, g, output, mask, attrs)
+    f = _formula(q, k, v, g, mask, attrs)
     of_q = mul(_shaped(matmul(f.rows(f.slopes), k), q.shape), attrs.as_float("scale"))
     of_k = matmul(f.rows(f.slopes), f.scaled, transpose_a=True)
     of_v = matmul(f.rows(f.weights), f.rows(g), transpose_a=True)
@@ -74,24 +74,24 @@ def _built(
 
 @gradient(OP)
 def _attention_gradient(call: Pull) -> Pulled:
-    masks = call.inputs[5:]
+    masks = call.inputs[4:]
     added = tuple(m for m in masks if is_smooth(m))
 
     def build(*tensors: Tensor, name: str | None) -> tuple[Tensor, ...]:
         *operands, pulled = tensors
-        mask = next(iter((*operands[5:], *masks)), None)
+        mask = next(iter((*operands[4:], *masks)), None)
         return _second_order(operands, mask, pulled, call.attrs)
 
-    made = all_computed_wide(build, (*call.inputs[:5], *added, call.grad), None)
+    made = all_computed_wide(build, (*call.inputs[:4], *added, call.grad), None)
     return (*made, *(None,) * (len(call.inputs) - len(made)))
 
 
 def _second_order(
     operands: list[Tensor], mask: Tensor | None, pulled: Tensor, attrs: Attrs
 ) -> tuple[Tensor, ...]:
-    """Returns the gradients of q, k, v, g, o and a mask that is added."""
-    q, k, v, g, output = operands[:5]
-    f, scale = _formula(q, k, v, g, output, mask, attrs), attrs.as_float("scale")
+    """Returns the gradients of q, k, v, g and a mask that is added."""
+    q, k, v, g = operands[:4]
+    f, scale = _formula(q, k, v, g, mask, attrs), attrs.as_float("scale")
     u_q, u_k, u_v = parts_of(pulled, q, k, v)
     slopes, rows_of_g = f.rows(f.slopes), f.rows(g)
     scaled_u = f.rows(mul(u_q, scale))
@@ -99,11 +99,10 @@ def _second_order(
         matmul(scaled_u, k, transpose_b=True) + matmul(f.scaled, u_k, transpose_b=True)
     )
     of_masked = of_slopes if f.flatness is None else mul(of_slopes, f.flatness)
-    of_products = mul(of_masked, f.weights)
-    of_sums = neg(reduce_sum(of_products, -1, keepdims=True))
-    of_weights = f.scores(matmul(rows_of_g, u_v, transpose_b=True)) + mul(of_masked, f.away)
-    along = reduce_sum(mul(of_weights, f.weights), -1, keepdims=True)
-    of_capped = mul(f.weights, sub(of_weights, along))
+    differences = sub(of_masked, _mean(f.weights, of_masked))
+    of_products = mul(f.weights, differences)
+    of_weights = f.scores(matmul(rows_of_g, u_v, transpose_b=True)) + mul(differences, f.away)
+    of_capped = mul(f.weights, sub(of_weights, _mean(f.weights, of_weights)))
     of_scores = of_capped
     if f.bent is not None and f.flatness is not None:
         through = mul(mul(f.bent, -2 / attrs.as_float("softcap")), mul(of_slopes, f.masked))
@@ -114,10 +113,7 @@ def _second_order(
     of_v = matmul(f.rows(of_products), rows_of_g, transpose_a=True)
     of_g = _shaped(matmul(f.rows(f.weights), u_v) + matmul(f.rows(of_products), v), g.shape)
     of_mask = (sum_to(of_capped, m.shape) for m in (mask,) if m is not None and is_smooth(m))
-    return (
-        *(mul(_shaped(of_q, q.shape), scale), of_k, of_v),
-        *(of_g + mul(of_sums, output), mul(of_sums, g), *of_mask),
-    )
+    return mul(_shaped(of_q, q.shape), scale), of_k, of_v, of_g, *of_mask
 
 
 # -- the formula -------------------------------------------------------------------------------
@@ -128,8 +124,8 @@ class _Formula:
     """What gradients are made of; scores and what becomes of them: (batch, heads, queries, keys).
 
     scaled: q times the scale, as rows of the heads of k. bent, flatness: tanh of a soft cap and its
-    slope, or None. away: g v^T less the sums of g o. masked, slopes: the gradients by the scores
-    behind the soft cap and before.
+    slope, or None. away: g v^T less its mean by the weights. masked, slopes: the
+    gradients by the scores behind the soft cap and before.
     """
 
     heads: int
@@ -152,7 +148,7 @@ class _Formula:
 
 
 def _formula(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, output: Tensor, mask: Tensor | None, attrs: Attrs
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, mask: Tensor | None, attrs: Attrs
 ) -> _Formula:
     shape, heads = (*q.shape[:3], k.shape[2]), k.shape[1]
     softcap = attrs.as_float("softcap")
@@ -165,10 +161,14 @@ def _formula(
     if seen is not None:
         weights = where(seen, weights, 0.0)
     of_weights = _shaped(matmul(_rows(g, heads), v, transpose_b=True), shape)
-    away = sub(of_weights, reduce_sum(mul(g, output), -1, keepdims=True))
+    away = sub(of_weights, _mean(weights, of_weights))
     masked = mul(weights, away)
     slopes = masked if flatness is None else mul(masked, flatness)
     return _Formula(heads, shape, scaled, bent, flatness, weights, away, masked, slopes)
+
+
+def _mean(weights: Tensor, x: Tensor) -> Tensor:
+    return reduce_sum(mul(weights, x), -1, keepdims=True)
 
 
 def _rows(x: Tensor, heads: int) -> Tensor:

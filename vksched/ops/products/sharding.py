@@ -76,8 +76,8 @@ def _attention_gradient(call: Sharded) -> Iterable[Factor]:
     q, k = call.inputs[:2]
     scores = TensorType((*q.shape[:3], k.shape[2]))
     for axis, units in ((0, q.shape[0]), (1, k.shape[1])):
-        masks = (aligned(mask, scores, axis) for mask in call.inputs[5:])
-        yield Factor((*(axis,) * 5, *masks), axis + 1, units)
+        masks = (aligned(mask, scores, axis) for mask in call.inputs[4:])
+        yield Factor((*(axis,) * 4, *masks), axis + 1, units)
 
 
 @sharding("cached_attention")
