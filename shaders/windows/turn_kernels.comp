@@ -5,6 +5,7 @@
 // Source: none.
 layout(local_size_x = 8, local_size_y = 8, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
+layout(constant_id = 3) const uint TAPS = 1; // a loop of a known length has no price on CPU drivers
 
 layout(set = 0, binding = 0) readonly buffer W { uint w[]; };
 layout(set = 0, binding = 1) writeonly buffer Result { uint result[]; };
@@ -13,7 +14,6 @@ layout(push_constant) uniform Push {
     uint result_offset;
     uint rows;
     uint channels;
-    uint taps;
     uint first_tile;
     uint last_tile;
 };
@@ -27,9 +27,9 @@ void main() {
         const uint channel = (tile - line * across) * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
         const uint row = (line - group * down) * gl_WorkGroupSize.y + gl_LocalInvocationID.y;
         if (channel < channels && row < rows) {
-            const uint from = w_offset + ((group * rows + row) * channels + channel) * taps;
-            const uint to = result_offset + ((group * channels + channel) * rows + row) * taps + taps - 1u;
-            for (uint tap = 0u; tap < taps; ++tap) result[to - tap] = w[from + tap];
+            const uint from = w_offset + ((group * rows + row) * channels + channel) * TAPS;
+            const uint to = result_offset + ((group * channels + channel) * rows + row) * TAPS + TAPS - 1u;
+            for (uint tap = 0u; tap < TAPS; ++tap) result[to - tap] = w[from + tap];
         }
     }
 }

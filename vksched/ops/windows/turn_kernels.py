@@ -59,7 +59,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     if not limits.software:
         reach = min(reach, max(1, MOST_ROUNDS // (_SIDE * _SIDE * (taps + 1))))
     check_dispatches(OP, -(-tiles // reach))
-    push = (("rows", rows), ("channels", channels), ("taps", taps))
+    push = (("rows", rows), ("channels", channels))
     each = min(_SOFTWARE_TILES, most) if limits.software else 1
     return tuple(
         Dispatch(
@@ -67,6 +67,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
             (0, OUTPUT),
             (min(-(-(tiles - first) // each), limits.max_groups[0]), 1, 1),
             (*push, ("first_tile", first), ("last_tile", min(first + reach, tiles))),
+            (("TAPS", taps),),
             barrier=first > 0,
         )
         for first in range(0, tiles, reach)
