@@ -50,7 +50,7 @@ def test_what_fits_is_told_with_and_without_each_card(
     status, out, err = call(capsys, "info", *options)
     assert (status, err) == (0, "")
     lines = [" ".join(line.split()) for line in out.splitlines()]
-    start = lines.index("with a context of 64 tokens:")
+    start = lines.index("with a context of 64 tokens, kept as f32:")
     assert lines[start + 2] == "device layers weights keys, values work of its memory"
     held = {line.split()[0]: line for line in lines[start + 4 : start + 6]}
     assert held["card0"].startswith("card0 token_embd .. blk.1")
@@ -70,6 +70,9 @@ def test_what_fits_is_told_with_and_without_each_card(
     assert held_bytes == pytest.approx(data["parameter_bytes"], rel=0.01)
     keys_and_values = 4 * 2 * 64 * TINY.kv_heads * TINY.head_size * 4
     assert sum(device["cache_bytes"] for device in whole["devices"]) == keys_and_values
+    half = data_of(capsys, "info", *options, "--kv", "f16")["fitting"]
+    halved = sum(device["cache_bytes"] for device in half["what_if"][0]["fits"]["devices"])
+    assert half["kv"] == "f16" and 2 * halved == keys_and_values
     for row in rows.values():
         assert row["fits"]["written_per_s"] == pytest.approx(1 / row["seconds"])
         assert row["fits"]["read_per_s"] > row["fits"]["written_per_s"]

@@ -118,8 +118,8 @@ def test_only_hidden_states_and_angles_cross_for_a_token(tmp_path: Path) -> None
         if copy.source != HOST
     ]
     assert [n.type.shape for n in crossing].count((1, 1, TINY.width)) == 1
-    assert all(n.type.size in (TINY.width, TINY.turned // 2, 1, 64) for n in crossing)
-    assert sum(n.type.device_bytes for n in crossing) < 2048
+    assert all(n.type.size in (TINY.width, TINY.turned // 2, 1) for n in crossing)
+    assert sum(n.type.device_bytes for n in crossing) < 1300
 
 
 def answered(

@@ -21,7 +21,7 @@ OWN_NOTES = ("auto: ", "passes: ")
 
 class Fitting:
     """A model on a machine, and on the same one without each device. ctx: tokens, by default as
-    many as a chat has.
+    many as a chat has. kv: how keys and values are kept.
     """
 
     def __init__(
@@ -30,6 +30,7 @@ class Fitting:
         devices: str | None,
         machine_file: str | None,
         ctx: int | None,
+        kv: str,
     ) -> None:
         from ..models.chat import CONTEXT
         from ..models.layers.forecast import Forecaster
@@ -37,7 +38,8 @@ class Fitting:
 
         self.ctx = min(CONTEXT, model.hyper.context) if ctx is None else ctx
         machine, _, with_cpu = machine_of(devices, machine_file)
-        forecaster = Forecaster(model, self.ctx, sizes_of(self.ctx), with_cpu)
+        forecaster = Forecaster(model, self.ctx, sizes_of(self.ctx), with_cpu, kv)
+        self._kv = kv
         self._found = forecaster.compare(machine)
         self._rows: list[tuple[Outcome, Forecast | None]] = [
             (row, forecaster.forecast(row.machine)) for row in self._found.rows
@@ -49,6 +51,7 @@ class Fitting:
 
         return {
             "ctx": self.ctx,
+            "kv": self._kv,
             "what_if": [
                 {**outcome, "fits": None if forecast is None else as_dict(forecast)}
                 for outcome, (_, forecast) in zip(self._found.as_dict(), self._rows, strict=True)
@@ -58,7 +61,7 @@ class Fitting:
     def show(self) -> None:
         """Prints tables: what the machine holds, and how fast it is with and without each card."""
         outcome, here = self._rows[0]
-        click.echo(f"with a context of {self.ctx:,} tokens:\n")
+        click.echo(f"with a context of {self.ctx:,} tokens, kept as {self._kv}:\n")
         if here is None:
             click.echo(f"it does not fit: {outcome.why_not}")
         else:

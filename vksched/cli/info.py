@@ -54,6 +54,11 @@ MOST_BODIES, MOST_OPS = 40, 6
 @click.option(
     "--ctx", type=click.IntRange(1), help="Of a GGUF model: tell where such a context fits."
 )
+@click.option(
+    "--kv",
+    type=click.Choice(["f32", "f16"]),
+    help="How its keys and values are kept there.  [default: f32]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
 @click.pass_context
 def info(
@@ -66,23 +71,26 @@ def info(
     shapes: tuple[str, ...],
     inputs: tuple[str, ...],
     ctx: int | None,
+    kv: str | None,
     as_json: bool,
     aim: Aim,
 ) -> None:
     """Tell what a model takes and gives, and where its ops would run; nothing is opened or run.
 
-    Of a GGUF model it tells what is in the file. With --ctx, --devices or --machine it tells as
-    well what of it fits where, and how fast it will be, with and without each device.
+    Of a GGUF model it tells what is in the file. With --ctx, --kv, --devices or --machine it tells
+    as well what of it fits where, and how fast it will be, with and without each device.
     """
     from ..importers import is_gguf, load_onnx
 
     if is_gguf(model_file):
         given = _check_options(context)
-        place = {"devices", "machine_file", "ctx"} & given
-        show_language_model(model_file, as_json, (devices, machine_file, ctx) if place else None)
+        place = devices, machine_file, ctx, kv or "f32"
+        asked = {"devices", "machine_file", "ctx", "kv"} & given
+        show_language_model(model_file, as_json, place if asked else None)
         return
-    if ctx is not None:
-        raise click.UsageError("--ctx is for GGUF models.")
+    for option, value in (("--ctx", ctx), ("--kv", kv)):
+        if value is not None:
+            raise click.UsageError(f"{option} is for GGUF models.")
     wanted = feeds.parse_places(places)
     with feeds.collected_warnings() as notes:
         with feeds.progress_bars(as_json) as progress:
@@ -109,7 +117,7 @@ def _check_options(context: click.Context) -> set[str]:
         name = parameter.name or ""
         if context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
             given.add(name)
-            if name not in ("model_file", "devices", "machine_file", "ctx", "as_json"):
+            if name not in ("model_file", "devices", "machine_file", "ctx", "kv", "as_json"):
                 raise click.UsageError(f"{parameter.opts[0]} is for ONNX models.")
     return given
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ..importers.gguf.read.loader import GgufFile
 
 
-Place = tuple[str | None, str | None, int | None]
-"""Devices, a machine file, and a context in tokens, as the user gives them."""
+Place = tuple[str | None, str | None, int | None, str]
+"""Devices, a machine file, a context in tokens, and how keys and values are kept."""
 
 
 def show_language_model(model_file: str, as_json: bool, place: Place | None = None) -> None:

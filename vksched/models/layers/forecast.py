@@ -70,14 +70,20 @@ class Forecast:
 
 class Forecaster:
     """Tells of a model with a context of `ctx` tokens on any machine. sizes: of the steps that will
-    be compiled, in tokens, from 1 on. with_cpu: the CPU competes with other devices.
+    be compiled, in tokens, from 1 on. with_cpu: the CPU competes with other devices. kv: how keys
+    and values are kept.
     """
 
     def __init__(
-        self, model: LanguageModel, ctx: int, sizes: Sequence[int], with_cpu: bool = False
+        self,
+        model: LanguageModel,
+        ctx: int,
+        sizes: Sequence[int],
+        with_cpu: bool = False,
+        kv: str = "f32",
     ) -> None:
         hollow = model.hollow()
-        cache = hollow.cache(ctx)
+        cache = hollow.cache(ctx, kv)
         steps = (hollow.step(cache, size) for size in (1, sizes[-1]))
         self._write, self._read = (build_graph(s.logits, s.updates)[0] for s in steps)
         self._ctx = ctx
