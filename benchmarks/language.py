@@ -40,6 +40,7 @@ your devices. `python benchmarks/language.py` writes this page.
   Its share is that of the device's own copy, which reads and writes, in the same run.
 - Memory of vksched is what its plans take on the device, weights and a cache of 4,096 tokens
   included. That of {PEER} is what its log says.
+- On the CPU {PEER} has as many threads as vksched, or half as many where it is faster so.
 - Every result was first compared with the logits that numpy computes in float32.
 """
 
@@ -137,7 +138,7 @@ def _summary(report: Report) -> str:
     rows = []
     for (device, kind), ratios in found.items():
         means = [geometric_mean(ratios.get(phase, ())) for phase in phases]
-        rows.append([device, kind, *("" if m is None else f"{m:.2f}" for m in means)])
+        rows.append([device, kind, *map(_ratio, means)])
     if not rows:
         return ""
     text = f"Times as fast as {PEER}, geometric means of the cases below:\n\n"
@@ -159,13 +160,19 @@ def _row(result: Result, device: DeviceReport) -> list[str]:
         result.spec.name,
         _tokens(result, ours),
         _tokens(result, peer),
-        "" if ratio is None else f"{ratio:.2f}",
+        _ratio(ratio),
         format_seconds(ours.seconds) if ours and ours.seconds else "-",
         f"{100 * ours.spread:.0f} %" if ours and ours.seconds else "",
         "" if rate is None else f"{rate / 1e9:.3g}",
         share or "",
         *(_memory(figure) for figure in (ours, peer)),
     ]
+
+
+def _ratio(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
 
 
 def _tokens(result: Result, figure: Figure | None) -> str:

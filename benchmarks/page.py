@@ -26,6 +26,7 @@ WRITTEN = {
     "tried.md": "What bounds kernels, and what was tried",
     "scheduler.md": "The scheduler",
     "prediction.md": "Predictions",
+    "language-models.md": "Language models",
 }
 """Other pages of figures, in docs/performance."""
 Extras = Mapping[str, list[dict[str, Any]]]
