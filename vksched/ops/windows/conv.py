@@ -22,16 +22,18 @@ from ..rows.reduce import reduce_sum
 from .conv_kernels import (
     CONV_SHADERS,
     LEAST_ROWS,
-    TRANSPOSE_SHADERS,
     conv_rounds,
     conv_scratch,
     conv_variants,
     conv_window,
     lower_conv,
+    transpose_window,
+)
+from .transpose_kernels import (
+    TRANSPOSE_SHADERS,
     lower_transpose,
     transpose_rounds,
     transpose_scratch,
-    transpose_window,
 )
 from .window import (
     Padding,

@@ -14,20 +14,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ...errors import UnsupportedOp
-from ...types import FLOAT32, Shape, TensorType
+from ...types import FLOAT32, TensorType
 from ..core.attrs import Attrs
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch
 from ..core.strides import LOOP_STEPS, MAX_DISPATCHES
 from ..products import matmul
 from .window import Push, Window, extent, launches, three
 
-_BLOCK = 4
+BLOCK = 4
 """Rows of a group, or neighbours along the last axis, of one invocation (shaders/windows/conv*)."""
 _LEAST_STEPS, LEAST_ROWS = 8, 8
 """Steps of a window in all channels and rows of a group from which a product pays."""
-_LEAST_CHANNELS = 16
-"""Channels of a group from which the product of a transposed convolution pays."""
-SCRATCH_WORDS, _SOFTWARE_SCRATCH_WORDS = 1 << 24, 1 << 17
+SCRATCH_WORDS, SOFTWARE_SCRATCH_WORDS = 1 << 24, 1 << 17
 """Words of unfolded windows at a time: on a CPU driver what a cache may hold."""
 _PASSES = 64
 """Passes up to which a CPU driver's part stays that small: each takes two dispatches."""
@@ -77,7 +75,7 @@ class _Sum:
         return self.channels * self.taps
 
 
-def _sum(call: Call) -> _Sum:
+def sum_of(call: Call) -> _Sum:
     groups = call.attrs.as_int("groups")
     x, w, out = call.inputs[0].shape, call.inputs[1].shape, call.output.shape
     taps, places = math.prod(w[2:]), math.prod(out[2:])
@@ -87,16 +85,16 @@ def _sum(call: Call) -> _Sum:
 # -- directly ----------------------------------------------------------------------------------
 
 
-def _constants(call: Call, first: bool = True) -> tuple[tuple[str, int], ...]:
+def conv_constants(call: Call, first: bool = True) -> tuple[tuple[str, int], ...]:
     return (("HAS_BIAS", int(len(call.inputs) > 2 and first)),)
 
 
-def _operands(call: Call) -> tuple[int, ...]:
+def conv_operands(call: Call) -> tuple[int, ...]:
     return (0, 1, 2 if len(call.inputs) > 2 else 0, OUTPUT)
 
 
-def _push(call: Call, window: Window) -> Push:
-    parts = _sum(call)
+def push_of(call: Call, window: Window) -> Push:
+    parts = sum_of(call)
     return (
         *window.push(),
         ("x_sizes", three(call.inputs[0].shape[2:])),
@@ -105,40 +103,29 @@ def _push(call: Call, window: Window) -> Push:
     )
 
 
-def _reach(window: Window) -> tuple[tuple[str, int], ...]:
-    """The constants of shaders/windows/reach.glsl."""
-    every = (s // math.gcd(s, d) for s, d in zip(window.stride, window.dilation, strict=True))
-    named = {"STRIDE": window.stride, "DILATION": window.dilation, "EVERY": tuple(every)}
-    return tuple(
-        (f"{name}_{axis}", value)
-        for name, values in named.items()
-        for axis, value in zip("ZYX", three(values), strict=True)
-    )
-
-
-def _direct(
+def direct(
     shader: str, call: Call, window: Window, reach: tuple[tuple[str, int], ...] = ()
 ) -> tuple[Dispatch, ...]:
     """One invocation sums up four rows of a group, or the only one; channels in parts where a CPU
     driver's loops would end early.
     """
-    parts, limits = _sum(call), call.limits
+    parts, limits = sum_of(call), call.limits
     one_row = parts.rows == 1
-    blocks = -(-parts.rows // (1 if one_row else _BLOCK))
+    blocks = -(-parts.rows // (1 if one_row else BLOCK))
     items = call.output.shape[0] * parts.groups * blocks * parts.places
     most = parts.channels
     if limits.software:
         most = max(1, min(most, (LOOP_STEPS - 2 * window.rounds()) // parts.taps))
-    push = _push(call, window)
+    push = push_of(call, window)
     starts = range(0, max(parts.channels, 1), max(most, 1))
     return tuple(
         Dispatch(
             f"{shader}_{call.output.dtype}",
-            _operands(call),
+            conv_operands(call),
             launch.groups,
             (*push, *launch.push, ("start", start), ("end", min(start + most, parts.channels))),
             (
-                *_constants(call, start == 0),
+                *conv_constants(call, start == 0),
                 *(("ADDS", int(start > 0)), ("ONE_ROW", int(one_row))),
                 *reach,
             ),
@@ -154,17 +141,17 @@ def _depthwise(call: Call, window: Window) -> tuple[Dispatch, ...]:
     sizes = three(call.output.shape[2:])
     lines = call.output.size // sizes[2]
     slides = window.stride[-1] == window.dilation[-1]
-    push = (*_push(call, window), ("start", 0), ("end", 1))
+    push = (*push_of(call, window), ("start", 0), ("end", 1))
     return tuple(
         Dispatch(
             f"conv_depthwise_{call.output.dtype}",
-            _operands(call),
+            conv_operands(call),
             launch.groups,
             (*push, *launch.push),
-            (*_constants(call), ("SLIDES", int(slides))),
+            (*conv_constants(call), ("SLIDES", int(slides))),
             barrier=launch.barrier,
         )
-        for launch in launches("conv", lines * -(-sizes[2] // _BLOCK), window.rounds(), call.limits)
+        for launch in launches("conv", lines * -(-sizes[2] // BLOCK), window.rounds(), call.limits)
     )
 
 
@@ -179,7 +166,7 @@ def _is_3x3(call: Call, window: Window) -> bool:
 
 
 def _depthwise_3x3(call: Call, window: Window) -> tuple[Dispatch, ...]:
-    parts, (images, _, *sizes) = _sum(call), call.output.shape
+    parts, (images, _, *sizes) = sum_of(call), call.output.shape
     stride = window.stride[0]
     lines, columns = 4 // stride, 4
     items = images * parts.groups * parts.rows * -(-sizes[0] // lines) * -(-sizes[1] // columns)
@@ -188,14 +175,14 @@ def _depthwise_3x3(call: Call, window: Window) -> tuple[Dispatch, ...]:
         *(("rows", parts.groups * parts.rows), ("rows_per_channel", parts.rows)),
     )
     constants = (
-        *_constants(call),
+        *conv_constants(call),
         ("X_IN_FOURS", int(window.sizes[1] % 4 == 0 and window.begin[1] == 1)),
         ("RESULT_IN_FOURS", int(sizes[1] % 4 == 0)),
     )
     return tuple(
         Dispatch(
             f"conv_depthwise_3x3_{stride}",
-            _operands(call),
+            conv_operands(call),
             launch.groups,
             (*push, *launch.push),
             constants,
@@ -220,10 +207,10 @@ class _Pass:
 
 def _pass_size(call: Call) -> tuple[int, int]:
     """Returns the images and the places of each that are unfolded at a time."""
-    parts, limits = _sum(call), call.limits
+    parts, limits = sum_of(call), call.limits
     per_place = parts.groups * parts.steps
     total = per_place * parts.places * call.output.shape[0]
-    room = max(_SOFTWARE_SCRATCH_WORDS, total // _PASSES) if limits.software else SCRATCH_WORDS
+    room = max(SOFTWARE_SCRATCH_WORDS, total // _PASSES) if limits.software else SCRATCH_WORDS
     room = min(room, SCRATCH_WORDS, limits.max_buffer_bytes // 4)
     if per_place * parts.places <= room:
         return min(call.output.shape[0], room // (per_place * parts.places)), parts.places
@@ -232,7 +219,7 @@ def _pass_size(call: Call) -> tuple[int, int]:
 
 def _passes(call: Call) -> Iterator[_Pass]:
     images, places = _pass_size(call)
-    total_images, total_places = call.output.shape[0], _sum(call).places
+    total_images, total_places = call.output.shape[0], sum_of(call).places
     for image in range(0, total_images, images):
         for place in range(0, total_places, places):
             yield _Pass(
@@ -257,7 +244,7 @@ class _Lines:
 
 
 def _lines(call: Call, part: _Pass) -> _Lines:
-    sums = _sum(call)
+    sums = sum_of(call)
     zeros = -sums.steps % 4
     if not call.limits.software or call.output.dtype != FLOAT32 or (zeros and sums.groups > 1):
         return _Lines(part.places, 0)
@@ -265,7 +252,7 @@ def _lines(call: Call, part: _Pass) -> _Lines:
 
 
 def _matmul_call(call: Call, part: _Pass) -> Call:
-    sums, dtype = _sum(call), call.output.dtype
+    sums, dtype = sum_of(call), call.output.dtype
     w = TensorType((1, sums.groups, sums.rows, sums.steps), dtype)
     columns = TensorType((part.images, sums.groups, sums.steps, part.places), dtype)
     result = TensorType((part.images, sums.groups, sums.rows, part.places), dtype)
@@ -277,11 +264,11 @@ def _product(
     call: Call, source: int, part: _Pass, packed: tuple[bool, bool] = (False, False)
 ) -> tuple[Dispatch, ...]:
     """w times the unfolded windows in `source`, for all groups of the images of a pass."""
-    sums = _sum(call)
+    sums = sum_of(call)
     dispatches = matmul.product(
         _matmul_call(call, part), sums.groups * sums.rows, sums.places, packed
     )
-    operands = (_WEIGHTS if packed[0] else 1, source, *_operands(call)[2:])
+    operands = (_WEIGHTS if packed[0] else 1, source, *conv_operands(call)[2:])
     shift = part.image * sums.groups * sums.rows * sums.places + part.place
     return tuple(
         replace(d, operands=operands, shifts=(*d.shifts[:3], d.shifts[3] + shift))
@@ -340,7 +327,7 @@ def _linear(call: Call) -> tuple[Dispatch, ...]:
     """The images are the rows of one product. As columns there would be one to an image, for which
     no kernel is made, and a single sum along all steps loses digits to rounding.
     """
-    sums, (x, _, *bias), out = _sum(call), call.inputs, call.output
+    sums, (x, _, *bias), out = sum_of(call), call.inputs, call.output
     images, rows = (TensorType((n, sums.steps), x.dtype) for n in (out.shape[0], sums.rows))
     result = TensorType((out.shape[0], sums.rows), out.dtype)
     turned = Attrs({"transpose_a": False, "transpose_b": True})
@@ -358,8 +345,8 @@ def conv_variants(call: Call) -> tuple[str, ...]:
     """Returns the algorithms that can run a convolution, the best guess first."""
     if call.output.size == 0:
         return ()
-    parts, window = _sum(call), conv_window(call.inputs, call.attrs)
-    if parts.channels == 1 and parts.rows < _BLOCK:
+    parts, window = sum_of(call), conv_window(call.inputs, call.attrs)
+    if parts.channels == 1 and parts.rows < BLOCK:
         return (DEPTHWISE_3X3, DEPTHWISE) if _is_3x3(call, window) else (DEPTHWISE,)
     if _is_linear(parts, window):
         return (LINEAR,)
@@ -380,7 +367,7 @@ def lower_conv(call: Call) -> tuple[Dispatch, ...]:
         return ()
     window = conv_window(call.inputs, call.attrs)
     if call.variant == MATMUL:
-        return _product(call, 0, _Pass(0, call.output.shape[0], 0, _sum(call).places))
+        return _product(call, 0, _Pass(0, call.output.shape[0], 0, sum_of(call).places))
     if call.variant == LINEAR:
         return _linear(call)
     if call.variant == IM2COL:
@@ -389,14 +376,14 @@ def lower_conv(call: Call) -> tuple[Dispatch, ...]:
         return _depthwise_3x3(call, window)
     if call.variant == DEPTHWISE:
         return _depthwise(call, window)
-    return _direct("conv", call, window)
+    return direct("conv", call, window)
 
 
 def conv_rounds(call: Call) -> int:
     """Returns the steps of one invocation that sums up windows, or copies one."""
     if call.output.size == 0:
         return 0
-    variant, parts = conv_variants(call)[0], _sum(call)
+    variant, parts = conv_variants(call)[0], sum_of(call)
     if variant in (MATMUL, LINEAR):
         return 0
     return parts.steps if variant == DIRECT else parts.taps
@@ -406,7 +393,7 @@ def conv_scratch(call: Call) -> tuple[int, ...]:
     """Returns the words of unfolded windows that a convolution needs at a time."""
     if call.output.size == 0 or call.variant != IM2COL:
         return ()
-    part, parts = next(_passes(call)), _sum(call)
+    part, parts = next(_passes(call)), sum_of(call)
     lines = _lines(call, part)
     columns = part.images * (parts.groups * parts.steps + lines.zeros) * lines.row
     if not lines.zeros:
@@ -417,129 +404,5 @@ def conv_scratch(call: Call) -> tuple[int, ...]:
 CONV_SHADERS = (
     *("im2col", "conv_depthwise_3x3_1", "conv_depthwise_3x3_2"),
     *(f"{kind}_{dtype}" for kind in ("conv", "conv_depthwise") for dtype in ("float32", "int32")),
-    *matmul.SHADERS,
-)
-
-
-# -- transposed --------------------------------------------------------------------------------
-
-
-def _transpose_images(call: Call) -> int:
-    """Returns for how many images at a time w times x goes to scratch memory; 0: the results are
-    summed up directly.
-    """
-    parts, limits = _sum(call), call.limits
-    rows = parts.rows * parts.taps
-    if parts.channels < _LEAST_CHANNELS or rows < LEAST_ROWS:
-        return 0
-    words = parts.groups * rows * math.prod(call.inputs[0].shape[2:])
-    if words * 4 > limits.max_buffer_bytes // 2:
-        return 0
-    room = _SOFTWARE_SCRATCH_WORDS if limits.software else SCRATCH_WORDS
-    return max(1, min(call.output.shape[0], room // words))
-
-
-def _items_apart(shape: Shape, window: Window) -> int:
-    """Returns how many blocks of results, each a stride apart along the last axis, there are."""
-    stride = window.stride[-1]
-    return math.prod(shape[:-1]) * stride * -(-shape[-1] // (_BLOCK * stride))
-
-
-def _folded(call: Call, window: Window) -> tuple[Dispatch, ...]:
-    """w times x as one product, whose values are then added up where windows meet."""
-    parts, most, dtype = _sum(call), _transpose_images(call), call.output.dtype
-    total, channels, *sizes = call.inputs[0].shape
-    volume, rows = math.prod(sizes), parts.rows * parts.taps
-    results = math.prod(call.output.shape[1:])
-    items = _items_apart(call.output.shape[1:], window)
-    push = (
-        *(("kernel", three(window.kernel)), ("begin", three(window.begin, 0))),
-        *(("x_sizes", three(sizes)), ("result_sizes", three(call.output.shape[2:]))),
-        ("rows", parts.groups * parts.rows),
-    )
-    out: list[Dispatch] = []
-    for image in range(0, total, most):
-        images = min(most, total - image)
-        w = TensorType((1, parts.groups, parts.channels, rows), dtype)
-        x = TensorType((images, parts.groups, parts.channels, volume), dtype)
-        made = TensorType((images, parts.groups, rows, volume), dtype)
-        attrs = Attrs({"transpose_a": True, "transpose_b": False})
-        # the values of the pass before have been read, then those of this one written
-        for number, step in enumerate(matmul.product(Call((w, x), made, attrs, call.limits))):
-            at_w, at_x, *rest = step.shifts
-            shifts = (at_w, at_x + image * channels * volume, *rest)
-            barrier = step.barrier or (number == 0 and image > 0)
-            operands = (1, 0, 1, SCRATCH)
-            out.append(replace(step, operands=operands, shifts=shifts, barrier=barrier))
-        out += (
-            Dispatch(
-                f"col2im_{dtype}",
-                (SCRATCH, *_operands(call)[2:]),
-                launch.groups,
-                (*push, *launch.push),
-                (*_constants(call), *_reach(window)),
-                shifts=(0, 0, image * results),
-                barrier=True,
-            )
-            for launch in launches(
-                "conv_transpose", images * items, window.rounds(_BLOCK), call.limits
-            )
-        )
-    if len(out) > MAX_DISPATCHES:
-        raise UnsupportedOp(f"[conv_transpose] it needs more than {MAX_DISPATCHES} dispatches")
-    return tuple(out)
-
-
-def _depthwise_transpose(call: Call, window: Window) -> tuple[Dispatch, ...]:
-    """One invocation computes four results a stride apart along the last axis."""
-    items = _items_apart(call.output.shape, window)
-    push = (*_push(call, window), ("start", 0), ("end", 1))
-    return tuple(
-        Dispatch(
-            f"conv_transpose_depthwise_{call.output.dtype}",
-            _operands(call),
-            launch.groups,
-            (*push, *launch.push),
-            (*_constants(call), *_reach(window)),
-            barrier=launch.barrier,
-        )
-        for launch in launches("conv_transpose", items, window.rounds(_BLOCK), call.limits)
-    )
-
-
-def lower_transpose(call: Call) -> tuple[Dispatch, ...]:
-    """Returns the dispatches of a transposed convolution."""
-    if call.output.size == 0:
-        return ()
-    window = transpose_window(call.inputs, call.attrs)
-    if _transpose_images(call):
-        return _folded(call, window)
-    if _sum(call).channels == 1 and _sum(call).rows < _BLOCK:
-        return _depthwise_transpose(call, window)
-    return _direct("conv_transpose", call, window, _reach(window))
-
-
-def transpose_rounds(call: Call) -> int:
-    """Returns the steps of one invocation that adds up what reaches its result."""
-    if call.output.size == 0:
-        return 0
-    parts = _sum(call)
-    return parts.taps if _transpose_images(call) else parts.steps
-
-
-def transpose_scratch(call: Call) -> tuple[int, ...]:
-    """Returns the words of w times x that a transposed convolution needs at a time."""
-    images = _transpose_images(call) if call.output.size else 0
-    parts = _sum(call)
-    words = images * parts.groups * parts.rows * parts.taps * math.prod(call.inputs[0].shape[2:])
-    return (words,) if words else ()
-
-
-TRANSPOSE_SHADERS = (
-    *(
-        f"{kind}_{dtype}"
-        for kind in ("conv_transpose", "conv_transpose_depthwise", "col2im")
-        for dtype in ("float32", "int32")
-    ),
     *matmul.SHADERS,
 )
