@@ -73,7 +73,9 @@ def start_facts(device: str, spec: Spec) -> Iterator[Fact]:
 def _start(device: str, spec: Spec, caches: str) -> Mapping[str, Any]:
     command = [sys.executable, "-c", PROGRAM, device, spec["file"], str(spec["context"])]
     env = {**os.environ, **dict.fromkeys(CACHES, caches)}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=env, capture_output=True, text=True, check=False, encoding="utf-8"
+    )
     if done.returncode:
         said = done.stderr.strip().splitlines()[-1:] or ["no reason was given"]
         raise VkschedError(f"[bench] {spec.name} does not start on {device}: {said[0]}")
