@@ -41,6 +41,22 @@ def test_rows_are_picked_before_they_are_unpacked() -> None:
     assert ops_of(vs.embedding(weight(), IDS)) == ["gather", "unpack"]
 
 
+def test_values_are_picked_of_one_row(devices: list[str]) -> None:
+    row = vs.gather(weight("q8_0"), np.array(5, np.int32))
+    ids = np.array([3, 300, -1, 0], np.int32)
+    with vs.Scheduler(devices) as sched:
+        got = sched.compile(vs.gather(row, IDS))(ids=ids)
+    np.testing.assert_array_equal(got, floats_of("q8_0")[5][ids])
+
+
+def test_a_weight_may_have_no_rows(devices: list[str]) -> None:
+    for name in ("q8_0", "q4_K", "f16"):
+        none = vs.packed(b"", name, (0, K))
+        with vs.Scheduler(devices) as sched:
+            got = sched.compile([vs.linear(X, none), vs.relu(none)])(x=np.ones(X.shape, np.float32))
+        assert [each.shape for each in got] == [(2, 3, 0), (0, K)]
+
+
 def test_matrices_are_picked_before_they_are_unpacked(devices: list[str]) -> None:
     several = vs.packed(blocks("q8_0", 2 * N, K), "q8_0", (6, 4, K))
     assert ops_of(vs.gather(several, IDS)) == ["gather", "unpack"]

@@ -39,6 +39,6 @@ def _product(r: Rewriter, node: Node) -> int | None:
 def _look_up(r: Rewriter, node: Node) -> int | None:
     table, ids = node.inputs
     unpack = _packed(r, table)
-    if unpack is None or node.attrs.as_int("axis") != 0:
+    if unpack is None or node.attrs.as_int("axis") != 0 or unpack.type.rank < 2:
         return None
     return r.emit("unpack", (r.emit("gather", (*unpack.inputs, ids), node.attrs),), unpack.attrs)

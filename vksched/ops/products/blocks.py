@@ -200,10 +200,11 @@ def repack(name: str, blocks: Any, shape: Shape) -> NDArray:
             f"[repack] expected {rows * kind.row_bytes(columns)} bytes for {shape} of {name}, got "
             f"{raw.size}"
         )
-    raw = raw.reshape(rows, -1)
+    raw = raw.reshape(rows, kind.row_bytes(columns))
+    row_words = kind.row_words(columns)
     if isinstance(kind, FloatFormat):
-        return kind.words_of(raw, columns).reshape(*shape[:-1], -1)
-    words: NDArray = np.empty((rows, kind.row_words(columns)), np.uint32)
+        return kind.words_of(raw, columns).reshape(*shape[:-1], row_words)
+    words: NDArray = np.empty((rows, row_words), np.uint32)
     step = rows_of_piece(rows, rows * columns)
 
     def some(start: int) -> None:
@@ -215,7 +216,7 @@ def repack(name: str, blocks: Any, shape: Shape) -> NDArray:
     else:
         with ThreadPoolExecutor(min(len(starts), os.cpu_count() or 1)) as pool:
             list(pool.map(some, starts))
-    return words.reshape(*shape[:-1], -1)
+    return words.reshape(*shape[:-1], row_words)
 
 
 def unpacked(name: str, words: NDArray, columns: int) -> NDArray:
