@@ -167,6 +167,12 @@ def hyper_of(draft: Draft) -> object:
     return model.hyper
 
 
+def test_a_window_may_be_wider_than_the_context() -> None:
+    for given, window in ((0, 0), (63, 63), ((1 << 31) - 1, 64)):
+        draft = changed(sized(), "llama.attention.sliding_window", ValueType.UINT32, given)
+        assert hyper_of(draft).window == window  # type: ignore[attr-defined]
+
+
 def test_numbers_may_differ_from_layer_to_layer() -> None:
     draft = changed(sized(), "llama.attention.head_count", ValueType.ARRAY, [4, 2])
     hyper = hyper_of(draft)
@@ -189,7 +195,11 @@ def test_numbers_may_differ_from_layer_to_layer() -> None:
         ("llama.vocab_size", None, None, ("'llama.vocab_size'", "got none")),
         ("llama.rope.freq_base", ValueType.FLOAT32, float("nan"), ("a float32 over 0", "nan")),
         ("llama.rope.freq_base", ValueType.FLOAT64, 1e-39, ("a float32 over 0",)),
+        ("llama.attention.scale", ValueType.FLOAT32, 3e38, ("a float32 over 0, at most 1e+38",)),
         ("llama.rope.scaling.type", ValueType.UINT8, 1, ("a word", "got 1")),
+        ("llama.rope.dimension_count", ValueType.UINT32, 10, ("number of 1 to 8", "got 10")),
+        ("llama.rope.dimension_count", ValueType.UINT32, (1 << 31) - 1, ("number of 1 to 8",)),
+        ("llama.context_length", ValueType.UINT32, 1 << 30, ("'llama.context_length'",)),
         (
             *("llama.attention.layer_norm_rms_epsilon", None, None),
             ("'llama.attention.layer_norm_epsilon'",),

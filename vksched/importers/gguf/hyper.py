@@ -18,7 +18,10 @@ from .read.metadata import Value
 
 MAX_LAYERS = 1 << 12
 MAX_SIZE = (1 << 31) - 1
-_FLOAT32 = np.finfo(np.float32)
+MAX_CONTEXT = (1 << 29) - 1
+"""Tokens that attention can tell apart."""
+MAX_REAL = 1e38
+"""A little of float32 is left, for what is computed of it."""
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
 POOLINGS = ("", "mean", "cls", "last", "rank")
 """By the numbers that files have for them."""
@@ -44,12 +47,12 @@ class Rope:
 @dataclass(frozen=True)
 class Hyper:
     """width: of the hidden state. heads, kv_heads, feed_forward: for each layer. eps: of norms.
-    window: so many keys are seen, 0 where all are. scale: of scores, 0 where it follows from the
-    size of heads. softcap, output_softcap: of scores and of logits, 0 where they have none.
-    experts: of each layer, `experts_used` at a time; 0 where layers have none. expert_inner: the
-    size between their products; shared_inner: that of one which all tokens have. causal: no token
-    sees those behind it. pooling: how an encoder makes one vector of those of all tokens, of
-    `POOLINGS`; "" where the file does not say.
+    window: so many keys are seen, at most those of the context; 0 where all are. scale: of scores,
+    0 where it follows from the size of heads. softcap, output_softcap: of scores and of logits, 0
+    where they have none. experts: of each layer, `experts_used` at a time; 0 where layers have
+    none. expert_inner: the size between their products; shared_inner: that of one which all tokens
+    have. causal: no token sees those behind it. pooling: how an encoder makes one vector of those
+    of all tokens, of `POOLINGS`; "" where the file does not say.
     """
 
     architecture: str
@@ -107,11 +110,12 @@ def read_hyper(file: GgufFile) -> Hyper:
     feed_forward = keys.per_layer("feed_forward_length", layers, (0,) * layers)
     experts = keys.whole("expert_count", 0, least=0)
     eps = "attention.layer_norm_rms_epsilon"
+    context = keys.whole("context_length", most=MAX_CONTEXT)
     return Hyper(
         architecture=keys.architecture,
         layers=layers,
         width=width,
-        context=keys.whole("context_length"),
+        context=context,
         vocabulary=_vocabulary(file, keys),
         heads=heads,
         kv_heads=keys.per_layer("attention.head_count_kv", layers, heads),
@@ -119,8 +123,8 @@ def read_hyper(file: GgufFile) -> Hyper:
         value_length=keys.whole("attention.value_length", head_width),
         feed_forward=feed_forward,
         eps=keys.real(eps if keys.has(eps) else "attention.layer_norm_epsilon"),
-        rope=_read_rope(keys, key_length),
-        window=keys.whole("attention.sliding_window", 0, least=0),
+        rope=_read_rope(keys, key_length, context),
+        window=min(keys.whole("attention.sliding_window", 0, least=0), context),
         scale=keys.real("attention.scale", 0.0),
         softcap=keys.real("attn_logit_softcapping", 0.0),
         output_softcap=keys.real("final_logit_softcapping", 0.0),
@@ -134,15 +138,15 @@ def read_hyper(file: GgufFile) -> Hyper:
     )
 
 
-def _read_rope(keys: _Keys, key_length: int) -> Rope:
+def _read_rope(keys: _Keys, key_length: int, context: int) -> Rope:
     older = keys.real("rope.scale_linear", 1.0)
     factor = keys.real("rope.scaling.factor", older)
     return Rope(
         base=keys.real("rope.freq_base", 10000.0),
-        dims=keys.whole("rope.dimension_count", key_length),
+        dims=keys.whole("rope.dimension_count", key_length, most=key_length),
         scaling=keys.text("rope.scaling.type", "none" if factor == 1 else "linear"),
         factor=factor,
-        original=keys.whole("rope.scaling.original_context_length", keys.whole("context_length")),
+        original=keys.whole("rope.scaling.original_context_length", context),
         attention_factor=keys.real("rope.scaling.attn_factor", 1.0),
         window_base=keys.real("rope.freq_base_swa", 0.0),
     )
@@ -177,14 +181,14 @@ class _Keys:
         raise self._wrong(name, f"a whole number of {least} to {most}", value)
 
     def real(self, name: str, default: float | None = None) -> float:
-        """Returns a number over 0 that float32 holds."""
+        """Returns a number over 0 that float32 holds with some to spare."""
         value = self._get(name, default)
         if default is not None and not self.has(name):
             return default
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            if _FLOAT32.tiny <= value <= _FLOAT32.max:
+            if np.finfo(np.float32).tiny <= value <= MAX_REAL:
                 return float(value)
-        raise self._wrong(name, "a float32 over 0", value)
+        raise self._wrong(name, f"a float32 over 0, at most {MAX_REAL:g}", value)
 
     def flag(self, name: str, default: bool) -> bool:
         """Returns whether something is so."""
