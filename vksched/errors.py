@@ -51,6 +51,10 @@ class IndexOutOfRange(VkschedError, IndexError):
     """A kernel met an index outside the axis it indexes."""
 
 
+class SamplingError(VkschedError, ValueError):
+    """A number of `Sampling` is out of its range, or scores are none to choose a token by."""
+
+
 class RunCancelled(VkschedError):
     """An observer stopped the run."""
 

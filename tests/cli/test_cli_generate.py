@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from test_chat import GREEDY, PROMPT, made
@@ -12,6 +13,7 @@ from test_cli_run import data_of
 
 import vksched as vs
 from vksched.cli import main
+from vksched.importers import load_gguf
 from vksched.models.chat import Answer, Chat
 
 ON_CPU = ("--devices", "cpu", "--temp", "0")
@@ -47,6 +49,18 @@ def test_a_text_is_gone_on_with(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert data["tokens"] == list(answer.tokens) and data["prompt_tokens"] == len(answer.prompt)
     *_, err = call(capsys, "generate", file, "--prompt", "h", "-n", "9", "--ctx", "4", *ON_CPU)
     assert "the context of 4 tokens is full; --ctx" in err
+
+
+def test_scores_that_are_no_numbers_are_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    made(tmp_path)
+    path = tmp_path / "tiny.gguf"
+    norm = load_gguf(path).file.tensors["output_norm.weight"].data
+    nan = np.full(len(norm) // 4, np.nan, np.float32).tobytes()
+    path.write_bytes(path.read_bytes().replace(bytes(norm), nan))
+    code, _, err = call(capsys, "generate", str(path), "--prompt", "h", "-n", "2", *ON_CPU)
+    assert code == 1 and err.startswith("Error: [sampling] expected one score for each token")
 
 
 @pytest.mark.parametrize(

@@ -138,10 +138,7 @@ def _sampling(seed: int | None, **chosen: Any) -> Sampling:
 
     from ..models.sampling import Sampling
 
-    try:
-        return Sampling(seed=random.getrandbits(32) if seed is None else seed, **chosen)
-    except ValueError as error:
-        raise VkschedError(str(error)) from error
+    return Sampling(seed=random.getrandbits(32) if seed is None else seed, **chosen)
 
 
 @contextmanager

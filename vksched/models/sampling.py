@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import SamplingError
+
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -26,7 +28,7 @@ class Sampling:
     probability. repeat_penalty: divides the scores of the last `repeat_last` tokens; 1 for none.
 
     Raises:
-        ValueError: a number is outside of its range, or not whole where it counts something.
+        SamplingError: a number is outside of its range, or not whole where it counts something.
     """
 
     temperature: float = 0.8
@@ -49,22 +51,26 @@ class Sampling:
         ):
             value = getattr(self, name)
             if not (isinstance(value, (int, float)) and low <= value <= high):
-                raise ValueError(
+                raise SamplingError(
                     f"[sampling] expected {name} from {low:g} to {high:g}, got {value!r}"
                 )
             if name in ("top_k", "repeat_last", "seed") and not hasattr(value, "__index__"):
-                raise ValueError(f"[sampling] expected {name} as a whole number, got {value}")
+                raise SamplingError(f"[sampling] expected {name} as a whole number, got {value}")
 
     def choose(self, logits: np.ndarray[Any, Any], tokens: Sequence[int] = ()) -> int:
         """Returns the next token.
 
         logits: (tokens,), one score for each. tokens: the text so far; its length is the place of
             the draw.
+
+        Raises:
+            SamplingError: scores are NaN or all -inf, or there are no such tokens.
         """
         scores = np.asarray(logits, np.float64).copy()
         if scores.ndim != 1 or not scores.max(initial=-np.inf) > -np.inf:
-            raise ValueError(
-                "[sampling] expected one score for each token, one over -inf and none NaN"
+            raise SamplingError(
+                "[sampling] expected one score for each token, one over -inf and none NaN; "
+                "weights of the model may be damaged, or keys and values too large for float16"
             )
         self._penalize(scores, tokens)
         if self.temperature == 0:
@@ -90,7 +96,7 @@ class Sampling:
         seen = sorted(set(tokens[-self.repeat_last :]))
         if seen and not 0 <= seen[0] <= seen[-1] < len(scores):
             wrong = seen[-1] if seen[0] >= 0 else seen[0]
-            raise ValueError(f"[sampling] expected tokens below {len(scores)}, got {wrong}")
+            raise SamplingError(f"[sampling] expected tokens below {len(scores)}, got {wrong}")
         of_seen = scores[seen]
         scores[seen] = np.where(
             of_seen > 0, of_seen / self.repeat_penalty, of_seen * self.repeat_penalty
