@@ -40,6 +40,20 @@ def test_filters_keep_the_likely_tokens(sampling: Sampling, kept: list[int]) -> 
     assert np.flatnonzero(drawn(sampling, 400)).tolist() == kept
 
 
+def test_of_equal_scores_the_first_are_kept() -> None:
+    scores = np.array([2.0, 5.0, 2.0, -np.inf, 5.0, 2.0])
+    for top_k, kept in (
+        (1, [1]),
+        (2, [1, 4]),
+        (3, [0, 1, 4]),
+        (4, [0, 1, 2, 4]),
+        (9, [0, 1, 2, 4, 5]),
+    ):
+        sampling = Sampling(1, top_k=top_k, top_p=1, min_p=1e-3)
+        found = {sampling.choose(scores, [0] * place) for place in range(400)}
+        assert sorted(found) == kept
+
+
 def test_temperature_comes_last() -> None:
     flat = drawn(Sampling(1000, top_k=0, top_p=0.79, min_p=0))
     np.testing.assert_allclose(flat, [0.5, 0.5, 0, 0], atol=0.04)

@@ -75,9 +75,7 @@ class Sampling:
         self._penalize(scores, tokens)
         if self.temperature == 0:
             return int(np.argmax(scores))
-        ids = np.argsort(-scores, kind="stable")
-        if self.top_k:
-            ids = ids[: self.top_k]
+        ids = _largest(scores, self.top_k or len(scores))
         kept = scores[ids]
         if self.top_p < 1:
             reached = np.cumsum(_softmax(kept)) >= self.top_p
@@ -101,6 +99,16 @@ class Sampling:
         scores[seen] = np.where(
             of_seen > 0, of_seen / self.repeat_penalty, of_seen * self.repeat_penalty
         )
+
+
+def _largest(scores: Floats, count: int) -> np.ndarray[Any, np.dtype[np.intp]]:
+    """Returns the indexes of the largest scores, these first, of equal ones the lower index first.
+    Only what may be among them is sorted, as vocabularies are large.
+    """
+    ids = np.arange(len(scores))
+    if count < len(scores):
+        ids = np.flatnonzero(scores >= np.partition(scores, -count)[-count])
+    return ids[np.argsort(-scores[ids], kind="stable")][:count]
 
 
 def _softmax(scores: Floats) -> Floats:
