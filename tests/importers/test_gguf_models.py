@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -124,6 +126,20 @@ def test_two_graphs_share_weights_and_layers_have_names(tmp_path: Path) -> None:
     assert [n.name for n in weights[0]] == [n.name for n in weights[1]]
     assert {n.name.removesuffix(".words") for n in weights[0]} == set(model.file.tensors)
     assert any(n.name.startswith("llm.blk.1.") and n.op == "attention" for n in graphs[0].nodes)
+
+
+def test_graphs_of_several_threads_share_weights(tmp_path: Path) -> None:
+    model = made(replace(LLAMA, kind="Q8_0"), tmp_path)
+    together = threading.Barrier(4)
+
+    def write_one(n: int) -> vs.Tensor:
+        together.wait()
+        return model.logits(vs.input("ids", (1, n + 1), "int32"))
+
+    with ThreadPoolExecutor(4) as pool:
+        graphs = [vs.build_graph(each)[0] for each in pool.map(write_one, range(4))]
+    weights = [{id(graph.data[n.id]) for n in graph.nodes if n.op == "weight"} for graph in graphs]
+    assert len(set.union(*weights)) == len(model.file.tensors)
 
 
 def test_a_model_tells_its_sizes(tmp_path: Path) -> None:

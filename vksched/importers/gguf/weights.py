@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from contextvars import Context
 
@@ -17,13 +18,15 @@ from .read.tensors import GgufTensor
 
 
 class Weights:
-    """Makes weights of a file's tensors when they are asked for; all graphs share them. Matrices
-    keep the type of the file where products read it (vs.packed); all else becomes float32.
+    """Makes weights of a file's tensors when they are asked for, by any thread; all graphs share
+    them. Matrices keep the type of the file where products read it (vs.packed); all else becomes
+    float32.
     """
 
     def __init__(self, file: GgufFile) -> None:
         self._tensors = file.tensors
         self._made: dict[str, Tensor] = {}
+        self._making = threading.Lock()
 
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
@@ -38,9 +41,10 @@ class Weights:
         if tensor is None or tensor.shape != shape:
             got = "none" if tensor is None else str(tensor.shape)
             raise ModelFormatError(f"[gguf] expected a tensor {name!r} of shape {shape}, got {got}")
-        if name not in self._made:
-            self._made[name] = Context().run(self._make, tensor)
-        return self._made[name]
+        with self._making:
+            if name not in self._made:
+                self._made[name] = Context().run(self._make, tensor)
+            return self._made[name]
 
     def _make(self, tensor: GgufTensor) -> Tensor:
         kind = _packed_as(tensor)
