@@ -47,6 +47,16 @@ def test_parts_have_the_logits_of_the_whole(scheds: Scheds, tmp_path: Path) -> N
     np.testing.assert_allclose(got[0], wanted[20], rtol=1e-3, atol=1e-3)
 
 
+def test_parts_share_the_angles_of_all_positions(tmp_path: Path) -> None:
+    model, _ = made(tmp_path)
+    cache, held = model.cache(48), []
+    for parts in (1, 3):
+        step = model.step(cache, 24, parts)
+        graph, _ = vs.build_graph(step.logits, updates=step.updates)
+        held.append([n.type for n in graph.nodes if n.op == "constant" and 48 in n.type.shape])
+    assert held[0] == held[1] and len(held[0]) == 2
+
+
 def small(**sizes: int) -> Tiny:
     return Tiny(**{"width": 64, "heads": 2, "kv_heads": 2, "inner": 128, "context": 256} | sizes)
 

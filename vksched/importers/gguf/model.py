@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import cached_property
 
 from ...errors import DTypeError, ModelFormatError, ShapeError
@@ -179,10 +180,11 @@ class LanguageModel(ImportedModel):
         start = input("start", (), INT32, bounds=(0, cache.length - tokens))
         last = input("count", (), INT32, bounds=(tokens - each + 1, tokens)) - (tokens - each + 1)
         text: CachedText | None = None
+        tables: dict[float, tuple[Tensor, Tensor]] = {}
         for part in range(parts):
             with turn(part) if parts > 1 else nullcontext():
                 text = CachedText(cache, each, start, last, text)
                 mine = ids[:, part * each : (part + 1) * each] if parts > 1 else ids
-                logits = self._network(text).logits(mine)
+                logits = replace(self._network(text), tables=tables).logits(mine)
         assert text is not None
         return Step(logits, text.updates)

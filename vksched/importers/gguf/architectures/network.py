@@ -49,7 +49,12 @@ class Network:
     hyper: Hyper
     weights: Weights
     text: Text
-    angles: dict[bool, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    tables: dict[float, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """cos and sin of the angles of all positions, by the base that a layer has of its own, or 0. The
+    parts of a text share them.
+    """
+    angles: dict[float, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """The same of the positions of the tokens."""
 
     def logits(self, ids: Tensor) -> Tensor:
         """Returns the logits of what follows each token, or the last one.
@@ -185,16 +190,27 @@ class Network:
         return tuple(out)
 
     def _turned(self, x: Tensor, windowed: bool) -> Tensor:
-        if windowed not in self.angles:
-            self.angles[windowed] = self._angles(windowed)
-        cos, sin = self.angles[windowed]
-        dims = self.hyper.rope.dims
+        rope = self.hyper.rope
+        base = (rope.window_base or self.family.window_base) if windowed else 0.0
+        if base not in self.angles:
+            self.angles[base] = self._angles(base)
+        cos, sin = self.angles[base]
+        dims = rope.dims
         return rotary_embedding(x, cos, sin, interleaved=self.family.interleaved, rotary_dim=dims)
 
-    def _angles(self, windowed: bool) -> tuple[Tensor, Tensor]:
-        """Returns cos and sin of the angles of all tokens, in layers with a window or without."""
+    def _angles(self, base: float) -> tuple[Tensor, Tensor]:
+        """Returns cos and sin of the angles of all tokens, by a base or that of the file."""
+        if base not in self.tables:
+            self.tables[base] = self._table(base)
+        cos, sin = self.tables[base]
+        positions = self.text.positions
+        if positions is None:
+            return cos, sin
+        return gather(cos, positions), gather(sin, positions)
+
+    def _table(self, base: float) -> tuple[Tensor, Tensor]:
         rope, length = self.hyper.rope, self.text.length
-        if windowed and (base := rope.window_base or self.family.window_base):
+        if base:
             rope = replace(rope, base=base, scaling="none", factor=1.0)
         slowed = None
         if "rope_freqs.weight" in self.weights:
@@ -203,10 +219,7 @@ class Network:
             short, long = map(self._slowed, (f"rope_factors_{w}.weight" for w in ("short", "long")))
             slowed = long if length > rope.original else short
         cos, sin = map(constant, angle_tables(self.hyper, rope, slowed, length))
-        positions = self.text.positions
-        if positions is None:
-            return cos, sin
-        return gather(cos, positions), gather(sin, positions)
+        return cos, sin
 
     def _slowed(self, name: str) -> NDArray:
         """Returns what the speed of each pair is divided by."""
