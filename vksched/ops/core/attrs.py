@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Union
+from typing import Union, cast
 
 import numpy as np
 
 from ...errors import ShapeError
 
 AttrValue = Union[None, bool, int, float, str, tuple["AttrValue", ...]]  # noqa: UP007
+_INTS = {int}
 
 
 class Attrs(Mapping[str, AttrValue]):
@@ -74,6 +75,8 @@ class Attrs(Mapping[str, AttrValue]):
 
     def as_ints(self, key: str) -> tuple[int, ...]:
         value = self[key]
+        if isinstance(value, tuple) and set(map(type, value)) <= _INTS:
+            return cast(tuple[int, ...], value)  # as it is: this is asked in each run
         if not isinstance(value, tuple) or not all(isinstance(v, int) for v in value):
             raise ShapeError(f"expected integers as {key}, got {value!r}")
         return tuple(int(v) for v in value if isinstance(v, int))

@@ -105,7 +105,10 @@ def _takes(x: NDArray, out: NDArray) -> bool:
 
 
 def _lie_plain(*arrays: NDArray) -> bool:
-    return all(v.flags.c_contiguous and v.flags.aligned for v in arrays)
+    for array in arrays:
+        if not (array.flags.c_contiguous and array.flags.aligned):
+            return False
+    return True
 
 
 def _laid_out(x: NDArray, out: NDArray) -> NDArray:

@@ -96,7 +96,7 @@ def compute(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
     float16 is computed in float32 and rounded once.
     """
-    if op.any_dtype or all(x.dtype != _HALF for x in inputs):
+    if op.any_dtype or _HALF not in [x.dtype for x in inputs]:
         return op.reference(inputs, attrs)
     result = op.reference(
         tuple(x.astype(np.float32) if x.dtype == _HALF else x for x in inputs), attrs
@@ -110,7 +110,7 @@ def compute_into(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray
     float16 is computed in float32 and rounded once.
     """
     assert op.host is not None
-    if op.any_dtype or all(x.dtype != _HALF for x in inputs):
+    if op.any_dtype or _HALF not in [x.dtype for x in inputs]:
         op.host.compute(inputs, attrs, out)
         return
     wide = np.empty(out.shape, np.float32) if out.dtype == _HALF else out

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ...errors import PlanError, VkschedError
 from ...graph import Graph, Node
 from ...ops.core import host
+from ...ops.core.attrs import Attrs
 from ...ops.core.lower import compute, compute_into
+from ...ops.core.op import Op
 from ...plan.value import PlanValue, Split
-from ...types import NDArray, numpy_dtype
+from ...types import NDArray, Shape, numpy_dtype
 from ..states import HostValues
 from .workers import Buffers, Workers
 
@@ -40,34 +44,61 @@ def evaluate_node(graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> 
     return array
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A node as numpy runs it. cut: the pieces of a call that is large, None of a small one."""
+
+    op: Op
+    attrs: Attrs
+    shape: Shape
+    dtype: np.dtype[Any]
+    cut: host.Cut | None
+
+
+def _call_of(graph: Graph, node: Node) -> _Call | None:
+    """Returns how a node runs; None where its reference does it."""
+    op, kernel = node.declaration, node.declaration.host
+    if kernel is None or node.type.size == 0:
+        return None
+    largest = max(t.size for t in (node.type, *graph.input_types(node)))
+    cut = kernel.cut if largest > host.BLOCK else None
+    return _Call(op, node.attrs, node.type.shape, numpy_dtype(node.type.dtype), cut)
+
+
 class Host:
-    """Numpy with memory that is used again and several threads."""
+    """Numpy for one graph, with memory that is used again and several threads."""
 
     def __init__(self, workers: Workers, buffers: Buffers) -> None:
         self._workers = workers
         self._buffers = buffers
+        self._calls: dict[int, _Call | None] = {}
 
     def evaluate(self, graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> NDArray:
         """Returns the result of one node, by the op's host kernel where it has one. The caller
         silences numpy's warnings.
         """
-        node = graph.nodes[node_id]
-        op, attrs = node.declaration, node.attrs
-        if op.host is None or node.type.size == 0:
+        if node_id not in self._calls:
+            self._calls[node_id] = _call_of(graph, graph.nodes[node_id])
+        call = self._calls[node_id]
+        if call is None:
             return evaluate_node(graph, node_id, operands)
-        out = self._buffers.take(node.type.shape, numpy_dtype(node.type.dtype))
-
-        def run(inputs: tuple[NDArray, ...], part: NDArray) -> None:
-            compute_into(op, inputs, attrs, part)
-
+        out = self._buffers.take(call.shape, call.dtype)
         try:
-            if max(out.size, *[x.size for x in operands]) <= host.BLOCK:
-                run(operands, out)
+            if call.cut is None:
+                compute_into(call.op, operands, call.attrs, out)
             else:
-                self._workers.each(run, op.host.cut(operands, attrs, out))
+                self._in_pieces(call, operands, out, call.cut)
         except VkschedError as error:
-            raise _named(error, node) from None
+            raise _named(error, graph.nodes[node_id]) from None
         return out
+
+    def _in_pieces(
+        self, call: _Call, operands: tuple[NDArray, ...], out: NDArray, cut: host.Cut
+    ) -> None:
+        def run(inputs: tuple[NDArray, ...], part: NDArray) -> None:
+            compute_into(call.op, inputs, call.attrs, part)
+
+        self._workers.each(run, cut(operands, call.attrs, out))
 
 
 class Values:
@@ -89,6 +120,19 @@ class Values:
             return found
         if node_id in self._graph.data:
             return self._graph.data[node_id]
+        whole = self._whole(node_id)
+        return self._viewed(node_id) if whole is None else whole
+
+    def _whole(self, node_id: int) -> NDArray | None:
+        """Returns a view of all of an array that is there, as reshape makes them."""
+        root, offset = self._graph.views.get(node_id, (node_id, 0))
+        array, type_ = self._arrays.get(root), self._graph.nodes[node_id].type
+        if array is None or offset or array.size != type_.size:
+            return None
+        return array.reshape(type_.shape) if array.dtype == numpy_dtype(type_.dtype) else None
+
+    def _viewed(self, node_id: int) -> NDArray:
+        """Returns any view, made of the nearest value that is there."""
         chain: list[int] = []
         at = node_id
         while at in self._graph.views and at not in self._arrays:
