@@ -94,7 +94,7 @@ def test_what_matters_has_a_host_kernel() -> None:
 
 
 def test_attention_of_many_scores_is_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_host, "_REFERENCE_SCORES", 8)
+    monkeypatch.setattr(attention_host, "REFERENCE_SCORES", 8)
     case = next(c for c in HOSTED if c.op == "attention" and c.result_type().size > 100)
     check(case, run(case, Workers("test", 1)), case.expected(), "numpy by parts")
 
