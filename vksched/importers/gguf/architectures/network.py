@@ -50,8 +50,8 @@ class Network:
     weights: Weights
     text: Text
     tables: dict[float, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """cos and sin of the angles of all positions, by the base that a layer has of its own, or 0. The
-    parts of a text share them.
+    """cos and sin of the angles of all positions, by the base that a layer has of its own, or 0.
+    Parts of a text share them.
     """
     angles: dict[float, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """The same of the positions of the tokens."""
