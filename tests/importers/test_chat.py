@@ -16,7 +16,7 @@ from test_state_faults import named_devices
 from tiny_vocabularies import byte_pair
 
 import vksched as vs
-from vksched.errors import ModelFormatError, ShapeError, VkschedError
+from vksched.errors import DTypeError, ModelFormatError, ShapeError, VkschedError
 from vksched.importers.gguf.model import LanguageModel
 from vksched.models import reader
 from vksched.runtime.device import Device
@@ -111,6 +111,9 @@ def test_a_context_that_is_full_ends_the_answer(tmp_path: Path) -> None:
         assert list(answer.tokens) == greedy(weights, answer.prompt, len(answer.tokens))
         with pytest.raises(ShapeError, match="a prompt of 1 to 12 tokens, got 18"):
             chat.generate(PROMPT * 3)
+        for wrong in ({"role": "user", "content": "h"}, ["h"], 5, None):
+            with pytest.raises(DTypeError, match="expected a text, or a list of messages"):
+                chat.generate(wrong)  # type: ignore[arg-type]
         with pytest.raises(ShapeError, match="got 0"):
             chat.generate("")
         with pytest.raises(ShapeError, match="a cache of 1 to 64 tokens"):

@@ -19,7 +19,7 @@ from test_gguf_embeddings import CLOSE, vectors
 from tiny_vocabularies import word_piece
 
 import vksched as vs
-from vksched.errors import ModelFormatError, ShapeError
+from vksched.errors import DTypeError, ModelFormatError, ShapeError
 from vksched.importers.gguf.model import LanguageModel
 from vksched.types import NDArray
 
@@ -99,6 +99,9 @@ def test_texts_fit(tmp_path: Path) -> None:
     with vs.Scheduler(["cpu"]) as sched:
         embedder = vs.Embedder(sched, made(tmp_path), ctx=16)
         long = "the " * 20
+        for wrong in ("the", ["the", 5]):
+            with pytest.raises(DTypeError, match="expected a list of texts, got "):
+                embedder.embed(wrong)  # type: ignore[arg-type]
         with pytest.raises(ShapeError, match=r"a text of 1 to 16 tokens, got 22; try .*truncate"):
             embedder.embed([long])
         np.testing.assert_array_equal(

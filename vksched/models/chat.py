@@ -6,9 +6,10 @@ import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from reprlib import repr as shortened
 from typing import TYPE_CHECKING
 
-from ..errors import ShapeError, VkschedError
+from ..errors import DTypeError, ShapeError, VkschedError
 from ..types import Progress
 from .reader import Compiles, Reader
 from .sampling import Sampling
@@ -104,9 +105,19 @@ class Chat:
             self._reader.prepare()
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Returns the tokens of a text, or of messages as the model's template writes them."""
+        """Returns the tokens of a text, or of messages as the model's template writes them.
+
+        Raises:
+            DTypeError: it is neither. ModelFormatError: there is no template, or it fails.
+        """
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt, bos=True)
+        listed = isinstance(prompt, Sequence) and all(isinstance(m, Mapping) for m in prompt)
+        if not listed:
+            raise DTypeError(
+                "[chat] expected a text, or a list of messages with 'role' and 'content', got "
+                f"{shortened(prompt)}"
+            )
         text = self.model.chat_template.render(prompt)
         bos = self.tokenizer.role("bos")
         begun = bos is not None and text.startswith(self.tokenizer.vocabulary.tokens[bos])

@@ -8,11 +8,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from itertools import groupby
+from reprlib import repr as shortened
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import ShapeError
+from ..errors import DTypeError, ShapeError
 from ..ops.core.tensor import input
 from ..types import INT32, NDArray, Progress
 from .reader import Compiles
@@ -84,8 +85,10 @@ class Embedder:
         truncate: of a text that is too long, the first tokens and the last one are taken.
 
         Raises:
-            ShapeError: a text has no tokens, or too many.
+            ShapeError: a text has no tokens, or too many. DTypeError: these are no texts.
         """
+        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+            raise DTypeError(f"[embed] expected a list of texts, got {shortened(texts)}")
         tokens = [self._fitting(self.encode(text), truncate) for text in texts]
         out = np.empty((len(tokens), self.width), np.float32)
         by_length = sorted(range(len(tokens)), key=lambda at: len(tokens[at]))
