@@ -139,7 +139,7 @@ def expected_logits(model: LanguageModel, ids: NDArray, last: Sequence[int]) -> 
     ids: the text. They are computed by numpy, from the file's weights in float32.
     """
     tensors = {
-        name: GgufTensor(name, t.shape, "F32", memoryview(t.to_numpy().tobytes()))
+        name: GgufTensor(name, t.shape, "F32", t.to_numpy().reshape(-1).view(np.uint8).data)
         for name, t in model.file.tensors.items()
     }
     exact = LanguageModel(replace(model.file, tensors=tensors))
