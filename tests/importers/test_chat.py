@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -118,6 +119,27 @@ def test_a_context_that_is_full_ends_the_answer(tmp_path: Path) -> None:
             chat.generate("")
         with pytest.raises(ShapeError, match="a cache of 1 to 64 tokens"):
             vs.Chat(sched, model, ctx=65)
+
+
+def test_another_thread_may_stop_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, closed, read = threading.Event(), threading.Event(), reader.Reader.read
+
+    def slow(self: reader.Reader, text: Sequence[int]) -> NDArray:
+        reading.set()
+        assert closed.wait(60)
+        return read(self, text)
+
+    monkeypatch.setattr(reader.Reader, "read", slow)
+    model, _ = made(tmp_path)
+    with vs.Scheduler(["cpu"]) as sched, ThreadPoolExecutor(1) as pool:
+        chat = vs.Chat(sched, model)
+        answer = chat.generate(PROMPT, 5, GREEDY)
+        rest = pool.submit("".join, answer)
+        assert reading.wait(60)
+        answer.close()
+        closed.set()
+        assert rest.result(60) == "" and answer.tokens == () and answer.ended == "closed"
+        assert len("".join(chat.generate(PROMPT, 5, GREEDY)))
 
 
 def test_an_answer_may_be_stopped_and_only_one_is_under_way(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from reprlib import repr as shortened
 from typing import TYPE_CHECKING
@@ -31,6 +31,7 @@ class _Made:
     prompt: list[int]
     tokens: list[int] = field(default_factory=list)
     ended: str = ""
+    stopped: bool = False
 
 
 class Answer(Iterator[str]):
@@ -62,9 +63,13 @@ class Answer(Iterator[str]):
         return next(self._pieces)
 
     def close(self) -> None:
-        """Stops the answer; the chat is free for the next one."""
-        self._pieces.close()
-        self._made.ended = self._made.ended or "closed"
+        """Stops the answer; the chat is free for the next one. Where another thread waits for a
+        piece, that one is the last, and the chat is free when it has come.
+        """
+        self._made.stopped = True
+        with suppress(ValueError):  # another thread is at it
+            self._pieces.close()
+            self._made.ended = self._made.ended or "closed"
 
 
 class Chat:
@@ -152,6 +157,8 @@ class Chat:
             try:
                 while len(made.tokens) < n and len(text) <= self.ctx:
                     logits = self._reader.read(text)
+                    if made.stopped:
+                        break
                     token = sampling.choose(logits, text)
                     if token in self.tokenizer.ends:
                         made.ended = "end"
