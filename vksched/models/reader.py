@@ -113,9 +113,7 @@ class Reader:
         return self._read(text)
 
     def _read(self, text: Sequence[int]) -> NDArray:
-        same = takewhile(lambda pair: pair[0] == pair[1], zip(self.tokens, text, strict=False))
-        start = min(sum(1 for _ in same), len(text) - 1)
-        del self.tokens[start:]
+        del self.tokens[min(_shared(self.tokens, text), len(text) - 1) :]
         self._decide()
         logits: Any = None
         while (start := len(self.tokens)) < len(text):
@@ -166,3 +164,13 @@ class Reader:
         self.tokens.clear()
         self._runs.clear()
         self._sizes.clear()
+
+
+def _shared(known: list[int], text: Sequence[int]) -> int:
+    """Returns how many tokens two texts begin with alike. One comparison finds all that are known,
+    as an answer grows.
+    """
+    if known == list(text[: len(known)]):
+        return len(known)
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(known, text, strict=False))
+    return sum(1 for _ in same)
