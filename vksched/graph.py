@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -106,18 +107,40 @@ class Graph:
     @cached_property
     def signatures(self) -> tuple[int, ...]:
         """For each node the number of its call: nodes of the same op, operand types, attributes and
-        result type share one, so what is asked of types need be asked once for all of them.
+        result type share one, so what is asked of types, or of time, need be asked once for all of
+        them.
         """
         types: dict[TensorType, int] = {}
         of_type = [types.setdefault(node.type, len(types)) for node in self.nodes]
-        calls: dict[tuple[object, ...], int] = {}
+        over, calls = self.written_over, dict[tuple[object, ...], int]()
         return tuple(
             calls.setdefault(
-                (node.op, node.attrs, of_type[node.id], *[of_type[i] for i in node.inputs]),
+                (
+                    *(node.op, node.attrs, node.id in over, of_type[node.id]),
+                    *[of_type[i] for i in node.inputs],
+                ),
                 len(calls),
             )
             for node in self.nodes
         )
+
+    @cached_property
+    def written_over(self) -> frozenset[int]:
+        """Nodes that change a part of a state and are its next value, and nothing else: where the
+        state lies they need no copy of it.
+        """
+        reads = Counter(i for node in self.nodes for i in node.inputs)
+        reads.update((*self.kept, *(i for _, i in self.outputs)))
+        found = set[int]()
+        for node_id, state in self.states.items():
+            if node_id == state:
+                continue
+            value = self.nodes[self.nodes[node_id].inputs[1]]
+            how = value.declaration.in_place
+            kept = [position for position, i in enumerate(value.inputs) if i == state]
+            if how is not None and kept == [how.kept] and reads[value.id] == 1:
+                found.add(value.id)
+        return frozenset(found)
 
     @cached_property
     def calls(self) -> tuple[Node, ...]:

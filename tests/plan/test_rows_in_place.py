@@ -13,6 +13,7 @@ from vksched.graph import Graph
 from vksched.plan.check.happens import check_plan
 from vksched.plan.cost import node_seconds
 from vksched.plan.plan import Plan
+from vksched.plan.support import Support
 
 SHAPE = (3, 64, 8)
 
@@ -29,6 +30,10 @@ def cache(dtype: type = np.float32) -> vs.Tensor:
 def written(held: vs.Tensor, name: str = "new") -> vs.Tensor:
     start = vs.input("start", (), "int32", bounds=(0, SHAPE[1] - 2))
     return vs.write_rows(held, vs.input("rows", (3, 2, 8), held.dtype), start, axis=1, name=name)
+
+
+def copied(held: vs.Tensor) -> vs.Tensor:
+    return vs.write_rows(held, np.ones((3, 2, 8), np.float32), 7, axis=1, name="copied")
 
 
 def graph_of(output: vs.Tensor, held: vs.Tensor) -> Graph:
@@ -64,6 +69,20 @@ def test_a_row_costs_the_same_in_any_state() -> None:
             found.append(node_seconds(make_machine().devices[0], graph, node))
     (row, backed_up), (far_row, all_of_it) = seconds.values()
     assert row == far_row and row < backed_up < all_of_it, "the host's copy needs a whole value"
+
+
+@pytest.mark.parametrize("how", ["given out", "read", "of another state"])
+def test_a_row_that_is_copied_with_its_state_costs_that(how: str) -> None:
+    """Though another state, of the same shape, has a row written in place."""
+    held, other = cache(), vs.state(np.zeros(SHAPE, np.float32), "other", backup=False)
+    whole = copied(held if how == "of another state" else other)
+    more = {"given out": whole, "read": vs.exp(whole), "of another state": vs.exp(held)}[how]
+    graph, _ = vs.build_graph([vs.exp(held), more], updates={held: written(held), other: whole})
+    plan = plan_of(graph)
+    assert in_place(plan) == ["new"]
+    support = Support(graph, make_machine())
+    row_s, all_s = (support.node_seconds(node_id(plan, name), 0) for name in ("new", "copied"))
+    assert all_s > 10 * row_s
 
 
 def test_a_state_that_is_seen_by_more_than_rows_is_copied() -> None:

@@ -148,19 +148,7 @@ def longest_seconds(spec: DeviceSpec, graph: Graph, node: Node) -> float:
 def first_cost(spec: DeviceSpec, graph: Graph, node: Node) -> Cost:
     """Returns the time of one node on a device that works as it did when it was measured."""
     op, call = node.declaration, call_of(spec, graph, node)
-    return call_cost(spec, op, call, _is_written_over(graph, node))
-
-
-def _is_written_over(graph: Graph, node: Node) -> bool:
-    """Whether a node changes a part of a state, of which nothing is copied then."""
-    how = node.declaration.in_place
-    if how is None or how.kept is None or node.id in map(graph.root, graph.kept):
-        return False
-    state = graph.root(node.inputs[how.kept])
-    return any(
-        of == state != assign and graph.root(graph.nodes[assign].inputs[1]) == node.id
-        for assign, of in graph.states.items()
-    )
+    return call_cost(spec, op, call, node.id in graph.written_over)
 
 
 def call_cost(spec: DeviceSpec, op: Op, call: Call, over: bool = False) -> Cost:

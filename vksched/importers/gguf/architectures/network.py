@@ -51,7 +51,7 @@ class Network:
     text: Text
     tables: dict[float, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """cos and sin of the angles of all positions, by the base that a layer has of its own, or 0.
-    Parts of a text share them.
+    The parts of a text share them.
     """
     angles: dict[float, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """The same of the positions of the tokens."""
@@ -195,8 +195,9 @@ class Network:
         if base not in self.angles:
             self.angles[base] = self._angles(base)
         cos, sin = self.angles[base]
-        dims = rope.dims
-        return rotary_embedding(x, cos, sin, interleaved=self.family.interleaved, rotary_dim=dims)
+        return rotary_embedding(
+            x, cos, sin, interleaved=self.family.interleaved, rotary_dim=rope.dims
+        )
 
     def _angles(self, base: float) -> tuple[Tensor, Tensor]:
         """Returns cos and sin of the angles of all tokens, by a base or that of the file."""
