@@ -111,6 +111,15 @@ ERRORS = [
     ErrorCase(lambda: _build(((), "float32")), vs.DTypeError, "one int32"),
     ErrorCase(lambda: _build(new=(_NEW, (2, 2, 4, 8))), vs.ShapeError, "new keys and values"),
     ErrorCase(lambda: _build(new=((2, 1, 3, 8), _NEW)), vs.ShapeError, "new keys and values"),
+    *(
+        ErrorCase(lambda n=n: _build(new=(_NEW,) * n), vs.ShapeError, r"\(keys, values\)")  # type: ignore[misc]
+        for n in (0, 1, 3)
+    ),
+    ErrorCase(
+        lambda: vs.attention(*(vs.input(name, _Q) for name in "qkv"), used=2**31),
+        vs.DTypeError,
+        "fit int32",
+    ),
     ErrorCase(lambda: _build(mask=np.ones((3, 5), bool)), vs.ShapeError, "a mask or"),
     ErrorCase(
         lambda: vs.attention(vs.input("q", _Q), vs.input("k", _K), vs.input("v", _K), new=(1, 2)),

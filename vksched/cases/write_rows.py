@@ -74,6 +74,11 @@ ERRORS: list[ErrorCase] = [
         "expected float32 rows",
     ),
     ErrorCase(
+        lambda: vs.write_rows(vs.input("d", (3,)), vs.input("r", (1,)), 2**31),
+        vs.DTypeError,
+        "fit int32",
+    ),
+    ErrorCase(
         lambda: vs.write_rows(vs.input("d", ()), vs.input("r", ()), 0), vs.ShapeError, "axes"
     ),
 ]

@@ -121,6 +121,6 @@ def write_rows(
     target = as_tensor(data)
     if target.rank == 0:
         raise ShapeError("[write_rows] expected data with axes, got a scalar")
-    at = as_tensor(np.int32(start) if isinstance(start, int) else start)
     attrs = {"axis": normalize_axis("write_rows", axis, target.rank)}
-    return apply("write_rows", (target, as_tensor(rows, like=target), at), attrs, name)
+    operands = (target, as_tensor(rows, like=target), as_tensor(start))
+    return apply("write_rows", operands, attrs, name)

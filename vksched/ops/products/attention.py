@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from ...errors import DTypeError, ShapeError
 from ...types import BOOL, FLOAT32, TensorType, as_float, as_int, broadcast_shapes
 from ..core.attrs import Attrs, AttrValue
@@ -117,6 +115,8 @@ def attention(
     A hidden key, or one of weight 0, counts as not there, whatever k and v hold; the result of a
     query that sees no key is 0.
     """
+    if new is not None and (not isinstance(new, Sequence) or len(new) != 2):
+        raise ShapeError(f"[attention] expected new keys and values (keys, values), got {new!r}")
     operands = [as_tensor(q)]
     operands += [as_tensor(t, like=operands[0]) for t in (k, v, *(new or ()))]
     if heads is not None or kv_heads is not None:
@@ -166,8 +166,7 @@ def attention(
         kept, beside = operands[:3], operands[3:]
         if by_length:
             beside = [transpose(t, (0, 2, 1, 3)) for t in beside]
-        used = as_tensor(np.int32(used) if isinstance(used, int) else used)
-        return apply("cached_attention", [*kept, used, *beside], attrs, name)
+        return apply("cached_attention", [*kept, as_tensor(used), *beside], attrs, name)
     if new is not None:
         raise ShapeError("[attention] expected new keys with `used`, got them without; try used=n")
     if mask is not None:
