@@ -42,6 +42,17 @@ def halved(case: Case) -> Case:
     return Case(case.op, inputs, case.attrs, f"{case.name} half", large=case.large)
 
 
+def wild(case: Case) -> Case:
+    """The same with keys and values that are not finite where none of a cache is in use."""
+    q, k, v, used, *rest = case.inputs
+    k, v = k.copy(), v.copy()
+    for example, count in enumerate(np.broadcast_to(used, k.shape[:1])):
+        k[example, :, count:] = np.nan
+        v[example, :, count::2], v[example, :, count + 1 :: 2] = np.inf, np.nan
+    inputs: tuple[NDArray, ...] = (q, k, v, used, *rest)
+    return Case(case.op, inputs, case.attrs, f"{case.name} wild", large=case.large)
+
+
 def by_length(case: Case, turns: tuple[int, ...]) -> Case:
     """The same with the length before the heads in q, k, v and the result where a turn is 1."""
     turned = (
@@ -83,6 +94,15 @@ CASES = [
             ((1, 9, 40, 64), (3, 600), 64, 411),
             ((1, 2, 3, 6), (1, 40), 10, 17),
             ((1, 2, 3, 7), (1, 40), 5, 17),
+        )
+    ),
+    *(
+        change(wild(cached(q, (2, 300), columns, used, q[2], right=0)))
+        for change in (lambda case: case, halved)
+        for q, columns, used in (
+            ((1, 6, 1, 64), 64, 131),
+            ((2, 4, 5, 6), 10, (0, 257)),
+            ((1, 4, 40, 8), 8, 0),
         )
     ),
     by_length(halved(cached((2, 6, 5, 8), (3, 19), 8, (4, 19), 5, right=0)), (1, 1, 1, 1)),
