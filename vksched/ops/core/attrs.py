@@ -48,7 +48,11 @@ class Attrs(Mapping[str, AttrValue]):
         return Attrs, (dict(self._items),)  # text has another hash in another process
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Attrs) and repr(self) == repr(other))
+        if self is other:
+            return True
+        return isinstance(other, Attrs) and (self._text or repr(self)) == (
+            other._text or repr(other)
+        )
 
     def __repr__(self) -> str:
         if not self._text:

@@ -31,6 +31,11 @@ Compute = Callable[[tuple[NDArray, ...], "Attrs", NDArray], None]
 Cut = Callable[[tuple[NDArray, ...], "Attrs", NDArray], Iterator[Piece]]
 
 
+def is_small(inputs: tuple[NDArray, ...], out: NDArray) -> bool:
+    """Whether a call is one piece."""
+    return max([out.size, *[x.size for x in inputs]]) <= BLOCK
+
+
 def rows_of_piece(rows: int, elements: int) -> int:
     """Returns how many rows make a piece, of so many rows with so many elements in all; pieces are
     of one size, as threads end together then.

@@ -48,10 +48,7 @@ def norm(
     """Writes layer norm (centered) or RMS norm of rows; returns False where numpy has to."""
     if not _takes(x, out):
         return False
-    affine = [  # files may hold them at any byte
-        None if values is None else np.require(values, np.float32, ["C", "A"])
-        for values in (scale, shift)
-    ]
+    affine = [None if values is None else _plain(values) for values in (scale, shift)]
     native.norm(_laid_out(x, out), *affine, out, columns, eps, centered)
     return True
 
@@ -82,8 +79,8 @@ def linear_packed(
     """
     if not (has_packed(format) and _lie_plain(words) and x.dtype == out.dtype == np.float32):
         return False
-    shift = None if bias is None else np.require(bias, np.float32, ["C", "A"])
-    native.linear_packed(format, np.require(x, None, ["C", "A"]), words, shift, out)
+    shift = None if bias is None else _plain(bias)
+    native.linear_packed(format, _plain(x), words, shift, out)
     return True
 
 
@@ -109,6 +106,13 @@ def _lie_plain(*arrays: NDArray) -> bool:
         if not (array.flags.c_contiguous and array.flags.aligned):
             return False
     return True
+
+
+def _plain(x: NDArray) -> NDArray:
+    """Returns values as loops read them: files may hold them at any byte."""
+    if x.dtype == np.float32 and _lie_plain(x):
+        return x
+    return np.require(x, np.float32, ["C", "A"])
 
 
 def _laid_out(x: NDArray, out: NDArray) -> NDArray:

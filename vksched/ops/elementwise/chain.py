@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
 from ...errors import ShapeError, UnsupportedOp
-from ...types import BOOL, FLOAT32, FLOATS, NDArray, TensorType, numpy_dtype
+from ...types import BOOL, FLOAT32, FLOATS, NDArray, Shape, TensorType, numpy_dtype
 from ..core.attrs import Attrs, AttrValue
 from ..core.gradient import no_gradient
 from ..core.host import HostKernel, cut_elements
@@ -176,6 +176,9 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 # -- numpy -----------------------------------------------------------------------------------------
 
+Kind = tuple[Shape, np.dtype[Any]]
+"""Of an array: its shape and its type."""
+
 
 def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     """Writes the result of a chain, or a piece of it."""
@@ -184,14 +187,13 @@ def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     for constant in program.values:  # in float64 where the operands are
         wide = constant.dtype == np.float32 and any(x.dtype == np.float64 for x in inputs)
         values.append(constant.astype(np.float64) if wide else constant)
-    types = _types([TensorType(x.shape, str(x.dtype)) for x in inputs], attrs)[len(values) :]
+    made_as = _kinds(tuple([(x.shape, x.dtype) for x in inputs]), attrs, out.dtype)
     for number, (op, registers, given) in enumerate(program.steps):
         operands = tuple([values[r] for r in registers])
         if number + 1 == len(program.steps):
             made = out
         else:
-            wide = types[number].dtype == FLOAT32 and out.dtype == np.float64
-            made = np.empty(types[number].shape, np.float64 if wide else types[number].dtype)
+            made = np.empty(*made_as[number])
         if op.host is None:
             made[...] = op.reference(operands, given)
         else:
@@ -199,6 +201,15 @@ def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         values.append(made)
         for at in program.dead[number]:  # memory that the next step takes again, in the cache
             values[at] = made
+
+
+@lru_cache(maxsize=512)
+def _kinds(inputs: tuple[Kind, ...], attrs: Attrs, result: np.dtype[Any]) -> tuple[Kind, ...]:
+    """Returns what each step makes, float64 where the result is."""
+    types = _types([TensorType(shape, str(dtype)) for shape, dtype in inputs], attrs)
+    steps = types[-len(program_of(attrs).steps) :]
+    wide = {FLOAT32: np.dtype(np.float64)} if result == np.float64 else {}
+    return tuple((t.shape, wide.get(t.dtype, numpy_dtype(t.dtype))) for t in steps)
 
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:

@@ -22,7 +22,7 @@ import numpy as np
 from ...errors import DTypeError, ShapeError, UnsupportedOp
 from ...types import FLOAT32, NDArray, TensorType
 from ..core.attrs import Attrs, AttrValue
-from ..core.host import HostKernel, Piece, cut_elements
+from ..core.host import HostKernel, Piece, cut_elements, is_small
 from ..core.op import OUTPUT, THEN, Call, Dispatch, Kernel, Op, Steps, Work, get_op, no_variants
 from .chain import HOST, Step, program_attrs
 from .chain import steps_of as steps_of_chain
@@ -185,6 +185,10 @@ def _host(host: HostKernel) -> HostKernel:
             host.compute(inputs, attrs, out)
             return
         own, own_attrs, rest = _parted(inputs, attrs, program)
+        if is_small(inputs, out):
+            host.compute(own, own_attrs, out)
+            HOST.compute((out.copy(), *rest), program[1], out)
+            return
         for piece, part in host.cut(own, own_attrs, out):
             host.compute(piece, own_attrs, part)
         for (*residual, _), part in cut_elements((*rest, out), attrs, out):

@@ -8,6 +8,7 @@ from ...errors import DTypeError, ShapeError
 from ...types import FLOAT32, NDArray, TensorType, as_float, as_int, check_made
 from ..core.attrs import Attrs, AttrValue
 from ..core.gradient import Pull, Pulled, gradient
+from ..core.host import HostKernel
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ..core.strides import spread
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor, constant
@@ -35,16 +36,34 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     return x
 
 
-def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    x, turned = inputs[0], attrs.as_int("turned")
-    cos, sin = (c if c.ndim == 2 else c[:, None] for c in inputs[1:])
-    first, second = slice(turned // 2), slice(turned // 2, turned)
+def _pairs(attrs: Attrs) -> tuple[slice, slice]:
+    """Returns where the first and the second of all pairs lie."""
+    turned = attrs.as_int("turned")
     if attrs.as_bool("interleaved"):
-        first, second = slice(0, turned, 2), slice(1, turned, 2)
+        return slice(0, turned, 2), slice(1, turned, 2)
+    return slice(turned // 2), slice(turned // 2, turned)
+
+
+def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    x, (first, second) = inputs[0], _pairs(attrs)
+    cos, sin = (c if c.ndim == 2 else c[:, None] for c in inputs[1:])
     out = x.copy()
     out[..., first] = x[..., first] * cos - x[..., second] * sin
     out[..., second] = x[..., first] * sin + x[..., second] * cos
     return np.asarray(out)
+
+
+def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    """The same operations, in the result's memory."""
+    x, turned, (first, second) = inputs[0], attrs.as_int("turned"), _pairs(attrs)
+    cos, sin = [c if c.ndim == 2 else c[:, None] for c in inputs[1:]]
+    a, b, to_a, to_b = x[..., first], x[..., second], out[..., first], out[..., second]
+    np.multiply(a, cos, out=to_a)
+    to_a -= b * sin
+    np.multiply(a, sin, out=to_b)
+    to_b += b * cos
+    if turned < x.shape[3]:
+        out[..., turned:] = x[..., turned:]
 
 
 def _lower(call: Call) -> tuple[Dispatch, ...]:
@@ -73,6 +92,7 @@ register(
         _reference,
         Kernel(("rotary_embedding",), _lower),
         work=_work,
+        host=HostKernel(_host),
     )
 )
 
