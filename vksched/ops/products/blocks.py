@@ -138,7 +138,8 @@ class BlockFormat(Format):
         parts = [head]
         if self.high:
             parts.append(_packed(codes >> np.uint8(self.low), self.high))
-        parts.append(_packed(codes & np.uint8((1 << self.low) - 1), self.low))
+            codes = codes & np.uint8((1 << self.low) - 1)
+        parts.append(_packed(codes, self.low))
         words = np.concatenate(parts, axis=-1, dtype=np.uint32, casting="unsafe")
         return words.reshape(rows, -1)[:, : self.row_words(columns)]
 
@@ -236,12 +237,17 @@ def check_columns(kind: Format, columns: int) -> None:
 
 
 def _packed(entries: NDArray, bits: int) -> NDArray:
-    """Returns the columns of runs as words: (..., runs, 8, 4) -> (..., words)."""
-    columns = np.zeros((*entries.shape[:-2], 4), _COLUMNS[bits])
-    for i in range(8):
-        columns |= entries[..., i, :].astype(columns.dtype) << columns.dtype.type(bits * i)
-    words: NDArray = columns.reshape(*entries.shape[:-3], -1).view(np.uint32)
-    return words
+    """Returns the columns of runs as words: (..., runs, 8, 4) -> (..., words). A word of four
+    neighbours is shifted at once; the bytes that they fill are then put in columns.
+    """
+    neighbours: NDArray = np.ascontiguousarray(entries).view(np.uint32)
+    parts = neighbours.reshape(*entries.shape[:-2], bits, 8 // bits)
+    joined = parts[..., 0].copy()
+    for at in range(1, 8 // bits):
+        joined |= parts[..., at] << np.uint32(bits * at)
+    by_column = joined[..., None].view(np.uint8).swapaxes(-1, -2)
+    words: NDArray = np.ascontiguousarray(by_column).reshape(*entries.shape[:-3], -1)
+    return words.view(np.uint32)
 
 
 def _entries(words: NDArray, bits: int) -> NDArray:
@@ -260,7 +266,12 @@ def _entries(words: NDArray, bits: int) -> NDArray:
 
 def _nibbles(parts: NDArray) -> NDArray:
     """The lower halves of a part's bytes, then the upper ones: (..., bytes) -> (..., 2 bytes)."""
-    return np.concatenate([parts & np.uint8(15), parts >> np.uint8(4)], axis=-1)
+    four: NDArray = np.ascontiguousarray(parts).view(np.uint32)  # bytes, shifted at once
+    out = np.empty((*four.shape[:-1], 2, four.shape[-1]), np.uint32)
+    np.copyto(out[..., 0, :], four)
+    np.right_shift(four, np.uint32(4), out=out[..., 1, :])
+    out &= np.uint32(0x0F0F0F0F)
+    return out.view(np.uint8).reshape(*parts.shape[:-1], -1)
 
 
 def _bits(parts: NDArray, bits: int) -> NDArray:
