@@ -212,24 +212,37 @@ def _check_in_place(plan: PlanValue, split: Split) -> None:
     for node_id, state in graph.states.items() if split.in_place else ():
         if node_id != state:
             states_of.setdefault(graph.root(graph.nodes[node_id].inputs[1]), []).append(state)
+    by_numpy = split.in_place if split.device == plan.machine.cpu else ()
+    readers = _readers(plan, {state for _, state in by_numpy})
     for value, state in split.in_place:
         name = graph.nodes[value].name
         if value not in own or states_of.get(value) != [state]:
             raise _fail(f"{name} is written over {graph.nodes[state].name}, which is another's")
         if not may_lie_over(graph, value, state):
             raise _fail(f"{name} cannot be written over {graph.nodes[state].name}")
-        if split.device == plan.machine.cpu:
-            _check_written_by_numpy(plan, value, state, given)
+        if by_numpy:
+            _check_written_by_numpy(plan, value, state, readers[state], given)
         if plan.placements[state].device != split.device:
             raise _fail(f"{name} writes a state of another device")
         if value in given:
             raise _fail(f"{name} is given out, but lies where its state does")
 
 
-def _check_written_by_numpy(plan: PlanValue, value: int, state: int, given: set[int]) -> None:
+def _readers(plan: PlanValue, states: set[int]) -> dict[int, set[int]]:
+    """Returns for each of some states the nodes that read it, and are no views."""
+    graph, out = plan.graph, {state: set[int]() for state in states}
+    for node in graph.ops if states else ():
+        for state in states.intersection(map(graph.root, node.inputs)):
+            if node.id not in graph.views:
+                out[state].add(node.id)
+    return out
+
+
+def _check_written_by_numpy(
+    plan: PlanValue, value: int, state: int, readers: set[int], given: set[int]
+) -> None:
     """No view of the array of a state is left when numpy changes it."""
     graph, cpu = plan.graph, plan.machine.cpu
-    readers = {n.id for n in graph.ops if state in map(graph.root, n.inputs)} - graph.views.keys()
     if not numpy_may_write(graph, value, state, readers) or state in given:
         raise _fail(f"numpy cannot write {graph.nodes[value].name} where its state lies")
     for reader in readers:
