@@ -21,6 +21,8 @@ from vksched.errors import DTypeError, ModelFormatError, ShapeError, VkschedErro
 from vksched.importers.gguf.model import LanguageModel
 from vksched.models import reader
 from vksched.runtime.device import Device
+from vksched.runtime.vulkan import handle
+from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.types import NDArray
 
 TINY = Tiny(layers=1, vocabulary=261)
@@ -171,6 +173,29 @@ def test_an_answer_may_be_stopped_and_only_one_is_under_way(tmp_path: Path) -> N
         never = chat.generate(PROMPT)
         never.close()
         assert never.ended == "closed"
+
+
+def test_a_chat_that_is_closed_gives_back_its_memory(
+    two_devices: list[str], tmp_path: Path
+) -> None:
+    (device,), (model, weights) = named_devices(two_devices[:1]), made(tmp_path)
+    assert isinstance(device, VulkanDevice)
+
+    def held_bytes() -> int:
+        return handle.live_bytes[device.context.index]
+
+    with vs.Scheduler([device]) as sched:
+        before = held_bytes()
+        chat = vs.Chat(sched, model)
+        for _ in range(2):
+            answer = chat.generate(PROMPT, 3, GREEDY)
+            assert next(answer) is not None and held_bytes() > before + model.parameter_bytes
+            with pytest.raises(VkschedError, match="one answer at a time"):
+                chat.close()
+            list(answer)
+            assert list(answer.tokens) == greedy(weights, answer.prompt, 3)
+            chat.close()
+            assert held_bytes() == before
 
 
 def test_pieces_are_whole_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

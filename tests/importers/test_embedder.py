@@ -93,6 +93,9 @@ def test_few_graphs_serve_all_lengths(tmp_path: Path) -> None:
         assert len(compiled) == 4
         np.testing.assert_array_equal(found[0], found[2])
         np.testing.assert_array_equal(found[1], found[3])
+        embedder.close()
+        np.testing.assert_array_equal(embedder.embed(texts_of(3))[0], found[0])
+        assert len(compiled) == 5
 
 
 def test_texts_fit(tmp_path: Path) -> None:

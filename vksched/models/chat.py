@@ -109,6 +109,16 @@ class Chat:
         with self._alone():
             self._reader.prepare()
 
+    def close(self) -> None:
+        """Frees its graphs, keys and values, which otherwise stay until the scheduler is closed.
+        Used again, it makes them anew.
+
+        Raises:
+            VkschedError: an answer is under way.
+        """
+        with self._alone():
+            self._reader.forget()
+
     def encode(self, prompt: Prompt) -> list[int]:
         """Returns the tokens of a text, or of messages as the model's template writes them.
 

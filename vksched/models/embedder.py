@@ -75,6 +75,15 @@ class Embedder:
         """The number of elements of a vector."""
         return self.model.hyper.width
 
+    def close(self) -> None:
+        """Frees its graphs, which otherwise stay until the scheduler is closed. Used again, it
+        makes them anew.
+        """
+        with self._compiling:
+            for run in self._runs.values():
+                run.close()
+            self._runs.clear()
+
     def encode(self, text: str) -> list[int]:
         """Returns the tokens of a text, with those that the model wants to see around it."""
         return self.tokenizer.encode(text, bos=True)

@@ -104,12 +104,12 @@ class Reader:
         """
         gone = set(self._scheduler.quarantined)
         if self._given is None and self._sizes and gone != self._without:
-            self._forget()
+            self.forget()
         for _ in self._scheduler.devices:
             try:
                 return self._read(text)
             except StateLost:
-                self._forget()
+                self.forget()
         return self._read(text)
 
     def _read(self, text: Sequence[int]) -> NDArray:
@@ -155,8 +155,8 @@ class Reader:
             self._runs[size] = self._scheduler.compile(step.logits, *how, updates=step.updates)
         return self._runs[size]
 
-    def _forget(self) -> None:
-        """Gives up all that was compiled, with keys and values."""
+    def forget(self) -> None:
+        """Frees all that was compiled, with keys and values; what is read next is read anew."""
         for run in self._runs.values():
             run.close()
         for state in self._cache.states.values():
