@@ -206,6 +206,8 @@ def test_numbers_may_differ_from_layer_to_layer() -> None:
         ("llama.embedding_length", ValueType.INT32, -1, ("'llama.embedding_length'", "got -1")),
         ("llama.attention.head_count", ValueType.ARRAY, [4, 4, 4], ("2 whole numbers",)),
         ("llama.attention.head_count", ValueType.ARRAY, [4, -4], ("2 whole numbers", "-4")),
+        ("llama.attention.head_count_kv", ValueType.UINT32, 3, ("the 4 heads of layer 0, got 3",)),
+        ("llama.attention.head_count_kv", ValueType.ARRAY, [4, 8], ("of layer 1, got 8",)),
         ("llama.attention.head_count", ValueType.UINT32, 0, ("whole number of 1 to",)),
         ("llama.attention.head_count", ValueType.STRING, "4", ("got '4'",)),
         ("llama.vocab_size", None, None, ("'llama.vocab_size'", "got none")),

@@ -118,7 +118,7 @@ def read_hyper(file: GgufFile) -> Hyper:
         context=context,
         vocabulary=_vocabulary(file, keys),
         heads=heads,
-        kv_heads=keys.per_layer("attention.head_count_kv", layers, heads),
+        kv_heads=_read_shared(keys, heads),
         key_length=key_length,
         value_length=keys.whole("attention.value_length", head_width),
         feed_forward=feed_forward,
@@ -136,6 +136,18 @@ def read_hyper(file: GgufFile) -> Hyper:
         pooling=POOLINGS[keys.whole("pooling_type", 0, least=0, most=len(POOLINGS) - 1)],
         token_types=_Keys("tokenizer.ggml", file.metadata).whole("token_type_count", 1),
     )
+
+
+def _read_shared(keys: _Keys, heads: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns for each layer the heads of keys and values, which heads of queries share evenly."""
+    shared = keys.per_layer("attention.head_count_kv", len(heads), heads)
+    for layer, (of_queries, of_keys) in enumerate(zip(heads, shared, strict=True)):
+        if of_keys and of_queries % of_keys:
+            raise ModelFormatError(
+                f"[gguf] key '{keys.architecture}.attention.head_count_kv': expected a number that "
+                f"divides the {of_queries} heads of layer {layer}, got {of_keys}"
+            )
+    return shared
 
 
 def _read_rope(keys: _Keys, key_length: int, context: int) -> Rope:
