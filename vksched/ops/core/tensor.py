@@ -417,7 +417,7 @@ def constant(value: Any, name: str | None = None) -> Tensor:
 
 
 def _is_fixed(value: object) -> bool:
-    """Whether nobody can write an array: it is read-only, and a view of no other one."""
+    """Whether an array is meant to stay as it is: it is read-only, and a view of no other one."""
     return isinstance(value, np.ndarray) and value.flags.owndata and not value.flags.writeable
 
 
@@ -427,8 +427,8 @@ def from_array(
     name: str | None,
     more: Callable[[TensorType], Mapping[str, AttrValue]] = lambda type_: {},
 ) -> Tensor:
-    """Makes a leaf that holds an array: not copied for a weight, as these are large, nor where
-    nobody can write it. more: further attributes.
+    """Makes a leaf that holds an array: not copied for a weight, as these are large, nor where it
+    is read-only. more: further attributes.
     """
     if name is not None and not isinstance(name, str):
         raise VkschedError(f"[{op}] expected a name, got {name!r}")
