@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import accumulate
 
 import numpy as np
 
@@ -131,7 +132,7 @@ def _attend_at_once(
     """Queries that share keys are rows of one matrix. shift: the place of query 0 in the text."""
     batches, heads, queries, depth = q.shape
     shared = segments[0][0].shape[1]
-    ends = np.cumsum([0, *(k.shape[2] for k, _ in segments)]).tolist()
+    ends = [0, *accumulate([k.shape[2] for k, _ in segments])]
     spans = [slice(*span) for span in zip(ends, ends[1:], strict=False)]
     if not ends[-1]:
         result[...] = np.nan if attrs.as_bool("none_seen_is_nan") else 0
