@@ -10,7 +10,7 @@ import language
 import numpy as np
 import pytest
 from test_gguf_golden import CLOSE, made
-from test_layers import CPU, cards, devices_of
+from test_place_layers import CPU, cards, devices_of
 
 import vksched as vs
 from vksched.machine.spec import MIB, DeviceSpec, Machine
