@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from vksched.cases.case import Case
 from vksched.cases.packed import words
-from vksched.ops.products.blocks import FORMATS
+from vksched.ops.products.blocks import FORMATS, RUN
 from vksched.types import NDArray
 
 from .common import Draw, Pick, array
@@ -15,7 +15,7 @@ from .common import Draw, Pick, array
 def _words(pick: Pick) -> tuple[str, NDArray, int]:
     name = pick(st.sampled_from(list(FORMATS)))
     kind = FORMATS[name]
-    columns = kind.values * pick(st.integers(1, 3 if kind.values > 32 else 17))
+    columns = kind.step * pick(st.integers(1, 3 if kind.step > RUN else 17))
     return name, words(name, pick(st.integers(1, 9)), columns, pick(st.integers(0, 99))), columns
 
 
