@@ -241,6 +241,7 @@ def submissions(index: int, config: Any) -> int:
     ids=str,
 )
 @pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.timeout(900)
 def test_faults_at_every_submission(shard: Any, kind: str, index: int) -> None:
     names = [d.name for d in cards()][:2]
     config = pipelined(names, shard) if isinstance(shard, str) else both(names, shard)
