@@ -165,12 +165,12 @@ void store_state(uint batch, uint row, vec4 known) {
             const float along = tile[gl_WorkGroupSize.x + at] + tile[at] * (tile[2u * gl_WorkGroupSize.x + at] - pivot);
             sums += vec2(tile[at], along) * weigh(tile[index + l], largest);
         }
-        const uint at = state_offset + (batch * rows + row) * 4u;
+        const uint at = result_offset + (batch * rows + row) * 4u;
         const float by = sums.x == 0.0 ? 0.0 : 1.0 / sums.x;
-        state[at] = largest;
-        state[at + 1u] = by;
-        state[at + 2u] = sums.y * by;
-        state[at + 3u] = pivot;
+        result[at] = largest;
+        result[at + 1u] = by;
+        result[at + 2u] = sums.y * by;
+        result[at + 3u] = pivot;
     }
 }
 
@@ -220,7 +220,7 @@ void pull(uint batch, uint first, uint own_rows, uint other_rows) {
     if (TARGET == 0u) store_state(batch, own, known);
     for (uint i = 0u; i < OWN_ROWS; ++i) {
         const uint row = first + lane.y + i * DOWN;
-        const uint at = result_offset + batch * result_step + row * (TARGET == 3u ? columns : depth) + first_column;
+        const uint at = result_offset + batch * result_step + row * (TARGET == 3u ? columns : depth);
         for (uint c = 0u; c < COLUMNS; ++c) {
             const uint column = lane.x * COLUMNS + c;
             if (TARGET != 0u && row < own_rows && column < width) result[at + column] = sums[i * COLUMNS + c];

@@ -10,7 +10,7 @@ layout(set = 0, binding = 0) readonly buffer OwnA { float own_a[]; };
 layout(set = 0, binding = 1) readonly buffer OwnB { float own_b[]; };
 layout(set = 0, binding = 2) readonly buffer OtherA { float other_a[]; };
 layout(set = 0, binding = 3) readonly buffer OtherB { float other_b[]; };
-layout(set = 0, binding = 4) buffer State { float state[]; };
+layout(set = 0, binding = 4) readonly buffer State { float state[]; };
 layout(set = 0, binding = 5) writeonly buffer Result { float result[]; };
 layout(set = 0, binding = 6) readonly buffer Mask { uint mask[]; };
 layout(push_constant) uniform Push {
@@ -29,7 +29,7 @@ layout(push_constant) uniform Push {
     uint depth;
     uint columns; // of v
     uint heads; // of keys: batch = index of the batch axis * heads + head
-    uint first_column; // of the result, that this dispatch works on
+    uint first_column; // of other rows, that this dispatch works on; its result starts there
     uint width;
     uint result_step; // words from one batch to the next
     uint mask_strides[4];

@@ -201,6 +201,7 @@ CASES += [
     ),
     call("conv_transpose", (ints(2, 3, 5), ints(3, 4, 3), ints(4)), "int", stride=2),
     call("conv_transpose", (ints(1, 16, 9), ints(16, 8, 5)), "int product", stride=2),
+    call("conv_transpose", (ints(1, 4, 5, 6), ints(4, 1, 3, 3)), "int depthwise", groups=4),
     call("conv_transpose", (ints(1, 2, 9, **FULL), ints(2, 3, 3, **FULL)), "wraps"),
     *(
         call(

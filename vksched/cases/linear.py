@@ -72,8 +72,12 @@ FUNCTIONS = [
         for bias in ((), (floats(5, seed=2),))
     ),
     *(
-        FunctionCase("linear", vs.linear, (floats(3, 4), halves(5, 4, seed=1), *bias), "mixed")
-        for bias in ((), (floats(5, seed=2),), (halves(5, seed=2),))
+        FunctionCase("linear", vs.linear, (floats(3, 4), halves(5, 4, seed=1), *bias), mode)
+        for mode, bias in (
+            ("mixed", ()),
+            ("mixed", (floats(5, seed=2),)),
+            ("mixed, half bias", (halves(5, seed=2),)),
+        )
     ),
     *(
         FunctionCase("outer", vs.outer, (floats(*a), floats(*b, seed=1)))

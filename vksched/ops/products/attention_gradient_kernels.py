@@ -24,12 +24,12 @@ from ..core.attrs import Attrs
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel
 from ..core.quads import GROUP, launch_rows, row_variants
 from ..core.strides import MAX_DISPATCHES, broadcast_strides
-from ..moves.copies import fill_words
+from ..moves.copies import FILLS, fill_words
 from ..rows.norm import check_row
+from . import matmul_kernels
 from .attention_gradient_host import shapes_of_parts
 from .attention_kernels import seen_keys
-from .matmul import product
-from .matmul_kernels import DISPATCH_FLOPS
+from .matmul_kernels import DISPATCH_FLOPS, product
 
 Q, K, V, G, MASK = range(5)
 """The operands."""
@@ -248,7 +248,7 @@ def _target(call: Call, s: _Sizes, target: int, columns: int) -> Iterator[Dispat
                 *_about_scores(call, s, call.inputs[K].shape[1]),
             )
             groups = (min(end - start, call.limits.max_groups[0]), 1, 1)
-            shifts = tuple(shift * (i == 5) for i in range(len(operands)))
+            shifts = tuple((shift + block) * (i == 5) for i in range(len(operands)))
             yield Dispatch(shader, operands, groups, push, constants, shifts)
 
 
@@ -303,5 +303,7 @@ def _scratch(call: Call) -> tuple[int, ...]:
 SHADERS = (
     *(f"attention_slopes{s}{g}" for s in ("", "_shaped") for g in ("", f"_{GROUP}")),
     *("attention_gradient_tiled", "attention_gradient_tiled_masked"),
+    *FILLS,
+    *matmul_kernels.SHADERS,
 )
 KERNEL = Kernel(SHADERS, _lower, _scratch, variants=variants)
