@@ -1,4 +1,4 @@
-// Weights of few bits, as vksched/ops/products/blocks.py lays them out: rows of tiles of 256 values, each a head with scales and
+// Weights of few bits, as vksched/ops/products/block_layout.py lays them out: rows of tiles of 256 values, each a head with scales and
 // then the high and low bits of eight runs of 32. One format is defined, as Q4_K.
 // The shader has such a weight as b, of PAIRs of words, and SINGLE_WORDS of it.
 // HEAD: words of a head. LOW, HIGH: bits of codes. ZERO: what is subtracted from them. SIGNED: they are in two's complement, so

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from vksched.cases.case import Case
 from vksched.cases.packed import words
-from vksched.ops.products.blocks import FORMATS, RUN
+from vksched.ops.products.block_layout import RUN
+from vksched.ops.products.blocks import FORMATS
 from vksched.types import NDArray
 
 from .common import Draw, Pick, array

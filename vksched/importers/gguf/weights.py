@@ -11,7 +11,8 @@ from gguf.constants import GGMLQuantizationType
 
 from ...errors import ModelFormatError
 from ...ops.core.tensor import Tensor, weight
-from ...ops.products.blocks import Format, numbered
+from ...ops.products.block_layout import Format
+from ...ops.products.blocks import numbered
 from ...ops.products.packed import packed, unpack
 from .read.loader import GgufFile
 from .read.tensors import GgufTensor

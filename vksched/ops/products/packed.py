@@ -4,7 +4,7 @@
     x, words -> linear_packed -> x @ unpack(words).T, without the float32 between
 
 `packed` makes such a weight a tensor of floats for all ops. A pass finds the products of one and
-makes each a `linear_packed` (vksched/passes/packed.py). Layout of the words: blocks.py.
+makes each a `linear_packed` (vksched/passes/packed.py). Layout of the words: block_layout.py.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from ..core.strides import LOOP_STEPS
 from ..core.tensor import Tensor, apply, as_tensor, weight
 from ..elementwise.epilogue import with_epilogue
 from ..elementwise.select import cast
-from .blocks import FORMATS, RUN, Format, check_columns, format_of, repack, unpacked
+from .block_layout import RUN, Format, check_columns
+from .blocks import FORMATS, format_of, repack, unpacked
 from .matmul import matmul
 from .matmul_kernels import BIAS_PER_COLUMN, MOST_FEW, SHADERS, product
 

@@ -24,7 +24,7 @@ from . import cached_attention as cached_attention
 from . import matmul as matmul
 from . import packed as packed
 from . import rotary as rotary
-from .blocks import TILE
+from .block_layout import TILE
 
 
 @sharding("matmul")

@@ -1,0 +1,195 @@
+"""How weights of few bits lie on devices: in words, row by row.
+
+    row     tile | tile | tile | last tile, shorter     a tile holds 256 values
+    tile    head | high bits | low bits                 all of them whole words
+    run     32 values of a tile: a part of each, in which value 4 i + c is entry i of column c
+
+A value is scale * code (+ shift). Codes are cut into low bits (2, 4 or 8) and high bits (0, 1, 2).
+Of each, a run has four columns of eight entries, entry 0 in the lowest bits: a kernel takes four
+neighbours by one shift of four words. The head holds the scales, as few bits as in the file. So a
+weight is as large as in its file, up to 3 % (q2_K 5 %), where a head is filled up to two words, and
+up to a head for rows that are no multiple of 256. Rows start at multiples of two words. Of f16 and
+bf16 a run is its 32 values, in order: the file's bytes are the words.
+
+The formats themselves: blocks.py. Examples: tests/ops/test_blocks.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...errors import ShapeError
+from ...types import NDArray
+
+TILE = 256
+"""Values of a tile."""
+RUN = 32
+"""Values of a run."""
+RUNS = TILE // RUN
+HALF_RUN = 16
+"""Values that share a scale in some formats."""
+_COLUMNS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+"""By the bits of an entry, what holds the eight entries of a column."""
+
+Parts = tuple[NDArray, NDArray]
+"""Of blocks, (..., bytes): the codes (..., values), and the head's words (..., words)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One format, as data.
+
+    number: ggml's, of the type. values, block_bytes: of a block in the file. low, high: bits of a
+    code. head: words of a tile.
+    """
+
+    name: str
+    number: int
+    values: int
+    block_bytes: int
+    low: int
+    high: int
+    head: int
+
+    @property
+    def step(self) -> int:
+        """Rows have a multiple of so many values."""
+        return max(self.values, RUN)
+
+    @property
+    def tile_words(self) -> int:
+        """Words of a whole tile."""
+        return self.head + RUNS * (self.high + self.low)
+
+    def row_words(self, columns: int) -> int:
+        """Returns the words of a row of so many values."""
+        tiles = -(-columns // TILE)
+        return tiles * self.tile_words - (tiles * TILE - columns) // RUN * self.low
+
+    def row_bytes(self, columns: int) -> int:
+        """Returns the bytes of a row in the file."""
+        return columns // self.values * self.block_bytes
+
+    def words_of(self, raw: NDArray, columns: int) -> NDArray:
+        """Returns the words of rows, (rows, words), of their bytes, (rows, bytes)."""
+        raise NotImplementedError
+
+    def values_of(self, words: NDArray, columns: int) -> NDArray:
+        """Returns the values of rows, float32 (rows, columns), of their words."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class FloatFormat(Format):
+    """Floats of 16 bits, two in a word: a row has the bytes of the file.
+
+    widen: their bits, uint16 -> float32.
+    """
+
+    widen: Callable[[NDArray], NDArray]
+
+    def words_of(self, raw: NDArray, columns: int) -> NDArray:
+        return raw.view(np.uint32)
+
+    def values_of(self, words: NDArray, columns: int) -> NDArray:
+        return self.widen(np.ascontiguousarray(words).view(np.uint16))
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFormat(Format):
+    """Codes in blocks that share scales.
+
+    split: takes blocks apart. scales: the head's words (..., words) -> scale and shift of each half
+    run, (..., 16); the shift is None where there is none. zero: what is subtracted from a code,
+    which is never negative. shifts: whether values have a shift. table: the values that codes stand
+    for, where they are not numbers themselves.
+    """
+
+    split: Callable[[NDArray], Parts]
+    scales: Callable[[NDArray], tuple[NDArray, NDArray | None]]
+    zero: int = 0
+    shifts: bool = False
+    table: tuple[int, ...] = ()
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether codes are held in two's complement, and need no subtraction."""
+        return self.zero == 1 << (self.low - 1) and not self.high
+
+    def words_of(self, raw: NDArray, columns: int) -> NDArray:
+        rows, tiles, each = len(raw), -(-columns // TILE), TILE // self.values
+        blocks = raw.reshape(rows, -1, self.block_bytes)
+        missing = tiles * each - blocks.shape[1]
+        if missing:  # blocks of zeros fill the last tile, and are cut off below
+            none = np.zeros((rows, missing, self.block_bytes), np.uint8)
+            blocks = np.concatenate([blocks, none], axis=1)
+        codes, head = self.split(blocks.reshape(rows, tiles, each, self.block_bytes))
+        if self.is_signed:
+            codes = codes ^ np.uint8(self.zero)
+        codes = codes.reshape(rows, tiles, RUNS, 8, 4)
+        parts = [head]
+        if self.high:
+            parts.append(_packed(codes >> np.uint8(self.low), self.high))
+            codes = codes & np.uint8((1 << self.low) - 1)
+        parts.append(_packed(codes, self.low))
+        words = np.concatenate(parts, axis=-1, dtype=np.uint32, casting="unsafe")
+        return words.reshape(rows, -1)[:, : self.row_words(columns)]
+
+    def values_of(self, words: NDArray, columns: int) -> NDArray:
+        tiles = -(-columns // TILE)
+        filled: NDArray = np.zeros((len(words), tiles * self.tile_words), np.uint32)
+        filled[:, : words.shape[1]] = words
+        filled = filled.reshape(len(words), tiles, self.tile_words)
+        low = self.head + RUNS * self.high
+        codes = _entries(filled[..., low:], self.low)
+        if self.high:
+            above = _entries(filled[..., self.head : low], self.high)
+            codes = codes | above << np.uint8(self.low)
+        if self.is_signed:
+            codes = codes ^ np.uint8(self.zero)
+        if self.table:
+            numbers = np.asarray(self.table, np.float32)[codes]
+        else:
+            numbers = codes.astype(np.float32) - np.float32(self.zero)
+        numbers = numbers.reshape(len(words), tiles, TILE // HALF_RUN, HALF_RUN)
+        scale, shift = self.scales(filled[..., : self.head])
+        numbers *= scale[..., None]
+        if shift is not None:
+            numbers += shift[..., None]
+        return numbers.reshape(len(words), tiles * TILE)[:, :columns]
+
+
+def check_columns(kind: Format, columns: int) -> None:
+    """Raises ShapeError unless a row is of whole blocks."""
+    if columns <= 0 or columns % kind.step:
+        raise ShapeError(
+            f"[{kind.name}] expected rows of a multiple of {kind.step} values, got {columns}"
+        )
+
+
+def _packed(entries: NDArray, bits: int) -> NDArray:
+    """Returns the columns of runs as words: (..., runs, 8, 4) -> (..., words). A word of four
+    neighbours is shifted at once; the bytes that they fill are then put in columns.
+    """
+    neighbours: NDArray = np.ascontiguousarray(entries).view(np.uint32)
+    parts = neighbours.reshape(*entries.shape[:-2], bits, 8 // bits)
+    joined = parts[..., 0].copy()
+    for at in range(1, 8 // bits):
+        joined |= parts[..., at] << np.uint32(bits * at)
+    by_column = joined[..., None].view(np.uint8).swapaxes(-1, -2)
+    words: NDArray = np.ascontiguousarray(by_column).reshape(*entries.shape[:-3], -1)
+    return words.view(np.uint32)
+
+
+def _entries(words: NDArray, bits: int) -> NDArray:
+    """Returns what `_packed` packed: (..., words) -> uint8 (..., runs, 8, 4)."""
+    columns = np.ascontiguousarray(words).view(_COLUMNS[bits])
+    columns = columns.reshape(*words.shape[:-1], RUNS, 4)
+    out = np.empty((*columns.shape[:-1], 8, 4), np.uint8)
+    for i in range(8):
+        out[..., i, :] = columns >> columns.dtype.type(bits * i)
+    out &= np.uint8((1 << bits) - 1)
+    return out
