@@ -272,7 +272,7 @@ def test_the_page_has_the_table_that_is_computed(runner: CliRunner) -> None:
 def test_the_page_of_language_models_is_written_from_results(
     runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import language
+    import language_models
 
     from vksched.bench.ceiling import Ceiling
     from vksched.bench.facts import Fact
@@ -280,9 +280,9 @@ def test_the_page_of_language_models_is_written_from_results(
     from vksched.bench.report import DeviceReport, Report
     from vksched.bench.rounds import Figure, Result
 
-    monkeypatch.setattr(language, "PAGE", tmp_path / "page.md")
-    monkeypatch.setattr(language, "KEPT", tmp_path / "page.json")
-    assert language.main([]) == 1
+    monkeypatch.setattr(language_models, "PAGE", tmp_path / "page.md")
+    monkeypatch.setattr(language_models, "KEPT", tmp_path / "page.json")
+    assert language_models.main([]) == 1
     card = DeviceReport("vulkan:0", "A card (1)", "discrete", "d", Ceiling(1e9, 4e9, "", ""))
     card.peers["llama.cpp"] = "0.5"
     params = {"phase": "prompt", "tokens": 100, "type": "Q4_K", "flops": 1e9, "bytes": 1e9}
@@ -297,7 +297,7 @@ def test_the_page_of_language_models_is_written_from_results(
     facts = [Fact("vulkan:0", "m Q4_K: second start, beside a read", 0.4, "s", 0.2, "note")]
     stored = tmp_path / "run.json"
     stored.write_text(json.dumps(Report("llm", [card], results, "0", facts).as_dict()))
-    assert language.main([str(stored)]) == 0
+    assert language_models.main([str(stored)]) == 0
     text = (tmp_path / "page.md").read_text()
     row = "| m Q4_K prompt 100 | 200 | 66.7 | 3.00 | 500 ms | 0 % | 2 | 50.0 % | 3.0 MiB |  |"
     assert row in text and "| vulkan:0 | Q4_K |  | 3.00 |  |" in text
@@ -307,4 +307,4 @@ def test_the_page_of_language_models_is_written_from_results(
     assert "| vulkan:0 | m Q4_K: second start | 400 ms | 200 ms | 2.00 | note |" in text
     assert all(len(line) <= 100 for line in text.splitlines() if not line.startswith("|"))
     stored.unlink()
-    assert language.main([]) == 0 and (tmp_path / "page.md").read_text() == text
+    assert language_models.main([]) == 0 and (tmp_path / "page.md").read_text() == text

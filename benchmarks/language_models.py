@@ -1,8 +1,8 @@
 """Writes docs/performance/language-models.md, from results of `vksched bench --suite llm`.
 
     vksched bench --suite llm --peers llama.cpp --output a.json    # any cases, any devices
-    python benchmarks/language.py a.json b.json                    # writes the page
-    python benchmarks/language.py                                  # again, from what is beside it
+    python benchmarks/language_models.py a.json b.json   # writes the page
+    python benchmarks/language_models.py                 # again, from what is beside it
 
 Results are put together by device and case, later ones win, and kept beside the page. Pictures
 need matplotlib (extra `bench`); without it, those that are there stay.
@@ -31,7 +31,7 @@ TOP = f"""# Language models in figures
 
 This page is for people who want to know how fast language models answer, and beside what.
 [Benchmarks](../benchmarks.md#language-models) tells what each case does and how to measure it on
-your devices. `python benchmarks/language.py` writes this page.
+your devices. `python benchmarks/language_models.py` writes this page.
 
 - A figure is the median of rounds in which vksched and {PEER} took turns. A ratio above 1 means
   that vksched is faster. It is the median of the rounds' own ratios, so it holds even where other
