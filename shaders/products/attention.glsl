@@ -96,14 +96,7 @@ float finish_score(float product, int query, uint mask_at, uint key, uint end) {
     return mix(score, -INFINITY, hidden);
 }
 
-uint find_mask(uint batch, uint row) {
-#ifdef MASKED
-    const uint head = batch % heads * (rows / queries) + row / queries;
-    return mask_offset + batch / heads * mask_strides[0] + head * mask_strides[1] + row % queries * mask_strides[2];
-#else
-    return 0u;
-#endif
-}
+#include "attention_scores.glsl"
 
 // Where the result of a row lies, or the sums of a part of it, one row of all parts behind the other.
 uint place_result(uint batch, uint row, uint part) {
@@ -116,14 +109,6 @@ uint place_state(uint at) { return at + result_row - 4u; }
 // The larger score. A score that is NaN makes its weight NaN, and with it the total, so it need not be the largest.
 float larger(float largest, float score) {
     return mix(score, largest, any(bvec2(is_nan(score), score < largest)));
-}
-
-// exp(score - largest), which is not over 1; 0 for a hidden key.
-float weigh(float score, float largest) {
-    const float x = score - largest;
-    const float e = exp(mix(x, -104.0, x < -104.0));
-    const float weight = mix(mix(e, 0.0, x < -104.0), x, is_nan(x));
-    return mix(weight, 0.0, floatBitsToUint(score) == 0xff800000u);
 }
 
 // By what sums shrink when a larger score comes.

@@ -30,24 +30,9 @@ shared float tile[OTHERS * ALONG];
 shared float scores[ROWS * SCORES];
 shared float slopes[ROWS * SCORES];
 
-// exp(score - largest), which is not over 1; 0 for a hidden key.
-float weigh(float score, float largest) {
-    const float x = score - largest;
-    const float e = exp(mix(x, -104.0, x < -104.0));
-    const float weight = mix(mix(e, 0.0, x < -104.0), x, is_nan(x));
-    return mix(weight, 0.0, floatBitsToUint(score) == 0xff800000u);
-}
+#include "attention_scores.glsl"
 
 float larger(float largest, float score) { return mix(score, largest, score < largest); }
-
-uint place_mask(uint batch, uint row) {
-#ifdef MASKED
-    const uint head = batch % heads * (rows / queries) + row / queries;
-    return mask_offset + batch / heads * mask_strides[0] + head * mask_strides[1] + row % queries * mask_strides[2];
-#else
-    return 0u;
-#endif
-}
 
 // x: the score of a product of q and k, -infinity where the key is hidden. y: what its gradient is multiplied by.
 vec2 finish(float product, uint batch, uint row, uint key, bool there) {
@@ -59,7 +44,7 @@ vec2 finish(float product, uint batch, uint row, uint key, bool there) {
     const int query = int(row % queries);
     bool hidden = any(bvec3(!there, int(key) < query + first_seen, int(key) > query + last_seen));
 #ifdef MASKED
-    const uint word = mask[place_mask(batch, min(row, rows - 1u)) + min(key, keys - 1u) * mask_strides[3]];
+    const uint word = mask[find_mask(batch, min(row, rows - 1u)) + min(key, keys - 1u) * mask_strides[3]];
     if (IS_BIAS != 0u) made.x += uintBitsToFloat(word);
     hidden = any(bvec2(hidden, word == (IS_BIAS != 0u ? 0xff800000u : 0u)));
 #endif
