@@ -33,10 +33,7 @@ CORPUS = {
     "model": small_model(),
     "part": part(0, 2, 3, ["a", "b"]),
     "one": part(0, 1, 1, ["a"]),
-    **{
-        name: draft(language.load(name))
-        for name in ("gemma2", "phi3_short", "gpt2", "qwen2moe", "bert")
-    },
+    **{name: draft(language.load(name)) for name in language.NAMES},
 }
 
 

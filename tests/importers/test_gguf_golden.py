@@ -86,7 +86,7 @@ def test_the_largest_gemma_scales_scores_by_the_width(
 
 
 @pytest.mark.fewer_sets
-@pytest.mark.parametrize("name", ["gemma2", "phi3_long", "gpt2", "qwen2moe"])
+@pytest.mark.parametrize("name", ["gemma2", "phi3_long", "gpt2", "qwen2moe", "llama4"])
 def test_so_they_do_on_devices(name: str, scheds: Scheds, tmp_path: Path) -> None:
     compare(name, scheds[0], tmp_path)
 

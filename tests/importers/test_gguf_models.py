@@ -189,6 +189,32 @@ def test_a_window_may_be_wider_than_the_context() -> None:
         assert hyper_of(draft).window == window  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("kind", "given", "windowed"),
+    [
+        (ValueType.UINT32, 2, (True, False)),
+        (ValueType.UINT32, 0, (True, True)),
+        (ValueType.UINT32, 1, (False, False)),
+        (ValueType.ARRAY, [0, 1], (False, True)),
+        (None, None, ()),
+    ],
+)
+def test_files_say_which_layers_have_a_window(
+    kind: ValueType | None, given: object, windowed: tuple[bool, ...]
+) -> None:
+    draft = changed(sized(), "llama.attention.sliding_window_pattern", kind, given)
+    assert hyper_of(draft).windowed == windowed  # type: ignore[attr-defined]
+
+
+def test_older_files_leave_out_what_all_models_of_an_architecture_have() -> None:
+    draft = changed(sized("llama4"), "llama4.context_length", ValueType.UINT32, 1 << 20)
+    hyper = hyper_of(draft)
+    assert (hyper.window, hyper.temperature_length) == (8192, 8192)  # type: ignore[attr-defined]
+    assert hyper.temperature_scale == 0.1  # type: ignore[attr-defined]
+    bare = changed(draft, "llama4.attention.sliding_window", ValueType.UINT32, 0)
+    assert hyper_of(bare).window == 0  # type: ignore[attr-defined]
+
+
 def test_numbers_may_differ_from_layer_to_layer() -> None:
     draft = changed(sized(), "llama.attention.head_count", ValueType.ARRAY, [4, 2])
     hyper = hyper_of(draft)
@@ -214,6 +240,8 @@ def test_numbers_may_differ_from_layer_to_layer() -> None:
         ("llama.rope.freq_base", ValueType.FLOAT32, float("nan"), ("a float32 over 0", "nan")),
         ("llama.rope.freq_base", ValueType.FLOAT64, 1e-39, ("a float32 over 0",)),
         ("llama.attention.scale", ValueType.FLOAT32, 3e38, ("a float32 over 0, at most 1e+38",)),
+        ("llama.attention.sliding_window_pattern", ValueType.ARRAY, [1], ("2 times true or",)),
+        ("llama.attention.sliding_window_pattern", ValueType.INT32, -1, ("number of 0 to",)),
         ("llama.rope.scaling.type", ValueType.UINT8, 1, ("a word", "got 1")),
         ("llama.rope.dimension_count", ValueType.UINT32, 10, ("number of 1 to 8", "got 10")),
         ("llama.rope.dimension_count", ValueType.UINT32, (1 << 31) - 1, ("number of 1 to 8",)),
@@ -269,7 +297,8 @@ def test_speeds_of_pairs_are_over_0(tmp_path: Path) -> None:
     ("name", "kind", "given", "parts"),
     [
         ("llama.expert_count", ValueType.UINT32, 8, ("'llama.expert_used_count'", "got none")),
-        ("llama.rope.scaling.type", ValueType.STRING, "yarn", ("none or linear", "got 'yarn'")),
+        ("llama.rope.scaling.type", ValueType.STRING, "dynamic", ("yarn, longrope", "'dynamic'")),
+        ("llama.rope.scaling.type", ValueType.STRING, "longrope", ("'rope_factors_short.weight'",)),
         ("llama.rope.dimension_count", ValueType.UINT32, 7, ("even number", "with 7")),
         ("llama.vocab_size", ValueType.UINT32, 9, ("'token_embd.weight' of shape (9, 16)",)),
     ],

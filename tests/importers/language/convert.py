@@ -28,15 +28,26 @@ KEYS = {
     "attention.key_length": ("head_dim",),
     "attention.value_length": ("head_dim",),
     "attention.layer_norm_rms_epsilon": ("rms_norm_eps",),
-    "attention.layer_norm_epsilon": ("layer_norm_epsilon", "layer_norm_eps"),
-    "attention.sliding_window": ("sliding_window",),
+    "attention.layer_norm_epsilon": (
+        *("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps"),
+    ),
+    "attention.scale": ("attention_multiplier",),
+    "attention.sliding_window": ("sliding_window", "attention_chunk_size"),
+    "attention.temperature_length": ("floor_scale",),
+    "attention.temperature_scale": ("attn_scale",),
     "attn_logit_softcapping": ("attn_logit_softcapping",),
     "final_logit_softcapping": ("final_logit_softcapping",),
     "expert_count": ("num_experts", "num_local_experts"),
     "expert_used_count": ("num_experts_per_tok",),
+    "embedding_scale": ("embedding_multiplier",),
     "expert_feed_forward_length": ("moe_intermediate_size",),
-    "expert_shared_feed_forward_length": ("shared_expert_intermediate_size",),
-    "feed_forward_length": ("intermediate_size", "n_inner"),
+    "expert_shared_feed_forward_length": (
+        *("shared_expert_intermediate_size", "shared_intermediate_size"),
+    ),
+    "feed_forward_length": ("intermediate_size_mlp", "intermediate_size", "n_inner"),
+    "interleave_moe_layer_step": ("interleave_moe_layer_step",),
+    "logit_scale": ("logits_scaling", "logit_scale"),
+    "residual_scale": ("residual_multiplier",),
     "rope.freq_base": ("rope_theta",),
     "vocab_size": ("vocab_size",),
 }
@@ -47,8 +58,17 @@ KINDS = {
     bool: ValueType.BOOL,
     str: ValueType.STRING,
 }
+YARN = {
+    "yarn_attn_factor": "attention_factor",
+    "yarn_beta_fast": "beta_fast",
+    "yarn_beta_slow": "beta_slow",
+    "yarn_log_multiplier": "mscale_all_dim",
+    "original_context_length": "original_max_position_embeddings",
+}
+PERMUTED = ("arcee", "granite", "granitemoe", "llama", "mistral3", "smollm3")
+"""Architectures whose converters put beside each other what positions turn as a pair."""
 EXPERT = re.compile(r"\.experts\.(\d+)\.")
-GEMMA_NORM = re.compile(r"norm\.weight$")
+ONE_MORE = re.compile(r"norm\.weight$")
 TURNED = re.compile(r"self_attn\.([qk])_proj\.(weight|bias)$")
 TRANSPOSED = re.compile(r"(c_attn|c_proj|c_fc)\.weight$")
 
@@ -90,7 +110,10 @@ def draft(golden: Golden) -> Draft:
     """Returns the same file in its parts, for tests that change them."""
     made = Draft().with_key("general.architecture", ValueType.STRING, golden.architecture)
     for key, value in _keys(golden.architecture, golden.config):
-        made = made.with_key(key, KINDS[type(value)], value)
+        if isinstance(value, list):
+            made = made.with_key(key, ValueType.ARRAY, value, KINDS[type(value[0])])
+        else:
+            made = made.with_key(key, KINDS[type(value)], value)
     for name, array in _tensors(golden):
         made = made.with_tensor(name, array.shape, Type.F32, array.tobytes())
     return made
@@ -105,16 +128,39 @@ def _keys(architecture: str, config: Settings) -> Iterator[tuple[str, Any]]:
         yield f"{architecture}.attention.causal", False
         yield f"{architecture}.pooling_type", int(gguf.PoolingType.MEAN)
         yield "tokenizer.ggml.token_type_count", types
-    scaling = config.get("rope_scaling") or {}
-    if scaling.get("rope_type") == "linear":
-        yield f"{architecture}.rope.scaling.type", "linear"
-        yield f"{architecture}.rope.scaling.factor", scaling["factor"]
-    if "long_factor" in scaling:
+    if layers := config.get("layer_types"):
+        windows = [each == "sliding_attention" for each in layers]
+        yield f"{architecture}.attention.sliding_window_pattern", windows
+    if architecture == "llama4":
+        yield f"{architecture}.expert_feed_forward_length", config["intermediate_size"]
+    if part := config.get("partial_rotary_factor"):
+        size = config["hidden_size"] // config["num_attention_heads"]
+        yield f"{architecture}.rope.dimension_count", int(part * size)
+    for key, value in _scaling(config):
+        yield f"{architecture}.{key}", value
+
+
+def _scaling(config: Settings) -> Iterator[tuple[str, Any]]:
+    """Yields what a file says of how positions are scaled."""
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    kind = scaling.get("rope_type", scaling.get("type"))
+    if kind in ("linear", "yarn"):
+        yield "rope.scaling.type", kind
+        yield "rope.scaling.factor", scaling["factor"]
+    if kind == "yarn":
+        for key, name in YARN.items():
+            if name in scaling:
+                given = scaling[name]
+                yield f"rope.scaling.{key}", given if "context" in key else float(given)
+    if "llama_4_scaling_beta" in scaling:
+        yield "attention.temperature_scale", scaling["llama_4_scaling_beta"]
+        yield "rope.freq_base", scaling["rope_theta"]
+    if kind == "longrope":
         original = config["original_max_position_embeddings"]
         longer = np.log(config["max_position_embeddings"] / original)
-        yield f"{architecture}.rope.scaling.original_context_length", original
-        factor = float(np.sqrt(1 + longer / np.log(original)))
-        yield f"{architecture}.rope.scaling.attn_factor", factor
+        yield "rope.scaling.type", kind
+        yield "rope.scaling.original_context_length", original
+        yield "rope.scaling.attn_factor", float(np.sqrt(1 + longer / np.log(original)))
 
 
 def _tensors(golden: Golden) -> Iterator[tuple[str, NDArray]]:
@@ -129,30 +175,64 @@ def _tensors(golden: Golden) -> Iterator[tuple[str, NDArray]]:
         if not found.endswith((".weight", ".bias")):
             found += ".weight"
         yield found, np.ascontiguousarray(_turned(golden, name, array))
+    scaling = config.get("rope_scaling") or {}
     for which in ("long", "short"):
-        if factors := (config.get("rope_scaling") or {}).get(f"{which}_factor"):
+        if factors := scaling.get(f"{which}_factor"):
             yield f"rope_factors_{which}.weight", np.array(factors, np.float32)
+    if scaling.get("rope_type") == "llama3":
+        yield "rope_freqs.weight", _speeds(config, scaling)
+
+
+def _speeds(config: Settings, scaling: Settings) -> NDArray:
+    """Returns what the speed of each pair is divided by: as they are where a pair turns more often
+    than high_freq_factor times in the context of training, by the factor where it does less often
+    than low_freq_factor times, and by something between them.
+    """
+    dims = config["hidden_size"] // config["num_attention_heads"]
+    rates = config["rope_theta"] ** (-np.arange(0, dims, 2) / dims)
+    turns = scaling["original_max_position_embeddings"] * rates / (2 * np.pi)
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    kept = np.clip((turns - low) / (high - low), 0, 1)
+    return np.asarray(1 / (kept + (1 - kept) / scaling["factor"]), np.float32)
 
 
 def _stacked(weights: Mapping[str, NDArray]) -> dict[str, NDArray]:
-    """Returns weights with those of a layer's experts as one."""
+    """Returns weights with those of a layer's experts as one, but gates apart from the rest."""
     out: dict[str, NDArray] = {}
     several: dict[str, list[NDArray]] = {}
     for name, array in weights.items():
-        if (found := EXPERT.search(name)) is None:
-            out[name] = array
-        else:
+        if found := EXPERT.search(name):
             several.setdefault(name.replace(found[0], ".experts."), []).append(array)
+        elif name.endswith("experts.gate_up_proj"):  # Llama 4
+            halves = np.split(array.swapaxes(1, 2), 2, axis=1)
+            for kind, half in zip(("gate", "up"), halves, strict=True):
+                out[name.replace("gate_up", kind)] = half
+        elif name.endswith("experts.down_proj"):
+            out[name] = array.swapaxes(1, 2)
+        elif name.endswith("input_linear.weight"):  # Granite
+            for kind, half in zip(("gate", "up"), np.split(array, 2, axis=-2), strict=True):
+                out[_granite(name, kind)] = half
+        elif name.endswith("output_linear.weight"):
+            out[_granite(name, "down")] = array
+        else:
+            out[name] = array
     return out | {name: np.stack(arrays) for name, arrays in several.items()}
+
+
+def _granite(name: str, kind: str) -> str:
+    """Returns the name that a matrix of experts has in other models."""
+    own = {"block_sparse_moe": "mlp.experts", "shared_mlp": "mlp.shared_expert"}
+    layer, part = name.rsplit(".", 3)[:2]
+    return f"{layer}.{own[part]}.{kind}_proj.weight"
 
 
 def _turned(golden: Golden, name: str, array: NDArray) -> NDArray:
     """Returns a tensor as files have it, where it is another than in transformers."""
     architecture, config = golden.architecture, golden.config
-    if architecture == "llama" and (found := TURNED.search(name)):
+    if architecture in PERMUTED and (found := TURNED.search(name)):
         key = "num_attention_heads" if found[1] == "q" else "num_key_value_heads"
         return interleave(array, config[key])
-    if architecture.startswith("gemma") and GEMMA_NORM.search(name):
+    if architecture.startswith(("gemma", "nemotron")) and ONE_MORE.search(name):
         return array + 1
     if architecture == "gpt2" and TRANSPOSED.search(name):
         return array.T

@@ -12,14 +12,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextvars import Context
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from ...ops import arange, attention, cast, concat, write_rows
+from ...ops import (
+    arange,
+    attention,
+    cast,
+    concat,
+    equal,
+    gather,
+    minimum,
+    reshape,
+    where,
+    write_rows,
+)
 from ...ops.core.tensor import Tensor
 from ...ops.sources.state import state
 from ...types import FLOAT16, FLOAT32, numpy_dtype
 
+Pair = tuple[Tensor, Tensor]
 KINDS = {"f32": FLOAT32, "f16": FLOAT16}
 """Types of states by the names that they have on the command line."""
 
@@ -91,22 +104,46 @@ class CachedText:
         scale: float,
         softcap: float = 0.0,
         window: int = 0,
+        chunked: bool = False,
     ) -> Tensor:
         """Returns the attention of q to the keys and values up to its position, or to the last ones
         of them where there is a window.
         """
         keys, new_keys = self._rows(f"blk.{layer}.keys", k)
         values, new_values = self._rows(f"blk.{layer}.values", v)
+        kept, new = (keys, values), (new_keys, new_values)
+        if chunked and 0 < window < self.length:
+            return self._attend_piece(q, kept, new, window, scale=scale, softcap=softcap)
         return attention(
             *(q, keys, values),
             causal=True,
             past=self._end - q.shape[2],
-            window=(window - 1 if window else None, None),
+            window=(window - 1 if window and not chunked else None, None),
             scale=scale,
             softcap=softcap,
             used=self._start,
-            new=(new_keys, new_values),
+            new=new,
         )
+
+    def _attend_piece(
+        self, q: Tensor, kept: Pair, new: Pair, size: int, *, scale: float, softcap: float
+    ) -> Tensor:
+        """Returns the attention of q to the keys and values of the piece that its position is in,
+        of so many tokens that the text is cut into.
+        """
+        first = self._start // size * size  # of the piece in which the step begins
+        rows = minimum(first + arange(size), self.length - 1)
+        keys, values = (gather(each, rows, axis=2) for each in kept)
+        used, past = self._start - first, self._end - q.shape[2]
+        attend = partial(attention, scale=scale, softcap=softcap)
+        begun = attend(q, keys, values, causal=True, past=past, used=used, new=new)
+        if self._end == 1:
+            return begun
+        # of a piece that begins within the step all tokens are new
+        own, at = self._start + arange(self._end), reshape(self.positions, (-1, 1))
+        since = at // size * size
+        later = attend(q, *new, (own >= since) & (own <= at))
+        return where(equal(since, first), begun, later)
 
     def _rows(self, name: str, own: Tensor) -> tuple[Tensor, Tensor]:
         """Returns what is kept, (1, heads, length, size), and the rows of the step up to here. own:

@@ -13,6 +13,7 @@ from ...types import INT32
 from ..base import ImportedModel
 from .architectures import architecture
 from .architectures.network import Network
+from .architectures.positions import Tables
 from .architectures.text import PaddedTexts, Text, WholeText
 from .cache import KINDS, CachedText, KeyValueCache, Step
 from .hyper import Hyper, architecture_of, read_hyper
@@ -180,7 +181,7 @@ class LanguageModel(ImportedModel):
         start = input("start", (), INT32, bounds=(0, cache.length - tokens))
         last = input("count", (), INT32, bounds=(tokens - each + 1, tokens)) - (tokens - each + 1)
         text: CachedText | None = None
-        tables: dict[float, tuple[Tensor, Tensor]] = {}
+        tables: Tables = {}
         for part in range(parts):
             with turn(part) if parts > 1 else nullcontext():
                 text = CachedText(cache, each, start, last, text)

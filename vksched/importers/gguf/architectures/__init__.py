@@ -6,15 +6,24 @@ from collections.abc import Mapping
 
 from ....errors import ModelFormatError
 from .bert import BERT, NOMIC_BERT
+from .cohere import COHERE2, COMMAND_R
 from .family import Family
 from .gemma import GEMMA, GEMMA2, GEMMA3
+from .glm import CHATGLM, GLM4
 from .gpt2 import GPT2
-from .llama import LLAMA
+from .layer_norms import FALCON, NEMOTRON, PHI2, STABLELM, STARCODER2
+from .llama import ARCEE, EXAONE, GRANITE, LLAMA, LLAMA4, SMOLLM3
+from .olmo import EXAONE4, OLMO2, OLMOE
 from .phi import PHI3
-from .qwen import QWEN2, QWEN2_MOE, QWEN3
+from .qwen import QWEN2, QWEN2_MOE, QWEN3, SEED_OSS
 
 KNOWN: Mapping[str, Family] = {
     "llama": LLAMA,
+    "llama4": LLAMA4,
+    "mistral3": LLAMA,
+    "smollm3": SMOLLM3,
+    "granite": GRANITE,
+    "granitemoe": GRANITE,
     "qwen2": QWEN2,
     "qwen2moe": QWEN2_MOE,
     "qwen3": QWEN3,
@@ -22,7 +31,23 @@ KNOWN: Mapping[str, Family] = {
     "gemma": GEMMA,
     "gemma2": GEMMA2,
     "gemma3": GEMMA3,
+    "phi2": PHI2,
     "phi3": PHI3,
+    "olmo2": OLMO2,
+    "olmoe": OLMOE,
+    "command-r": COMMAND_R,
+    "cohere2": COHERE2,
+    "glm4": GLM4,
+    "chatglm": CHATGLM,
+    "exaone": EXAONE,
+    "exaone4": EXAONE4,
+    "ernie4_5": LLAMA,
+    "seed_oss": SEED_OSS,
+    "arcee": ARCEE,
+    "nemotron": NEMOTRON,
+    "starcoder2": STARCODER2,
+    "stablelm": STABLELM,
+    "falcon": FALCON,
     "gpt2": GPT2,
     "bert": BERT,
     "nomic-bert": NOMIC_BERT,

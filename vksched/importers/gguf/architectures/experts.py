@@ -10,7 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ....ops import gather, matmul, reduce_sum, reshape, scatter_elements, softmax, topk, zeros
+from ....ops import (
+    gather,
+    matmul,
+    reduce_sum,
+    reshape,
+    scatter_elements,
+    sigmoid,
+    softmax,
+    topk,
+    zeros,
+)
 from ....ops.core.tensor import Tensor
 
 PICKED_COSTS = 2
@@ -22,7 +32,8 @@ class Experts:
     """The matrices of a layer.
 
     gate, up: (experts, inner, width). down: (experts, width, inner). used: experts of a token.
-    renormed: their weights are divided by their sum.
+    renormed: their weights are divided by their sum. gated: weights are sigmoids, and factors of
+    what an expert reads.
     """
 
     gate: Tensor
@@ -31,6 +42,7 @@ class Experts:
     used: int
     renormed: bool
     activation: Callable[[Tensor], Tensor]
+    gated: bool = False
 
     def mix(self, x: Tensor, scores: Tensor) -> Tensor:
         """Returns the weighted sum of what the chosen experts make of each token.
@@ -40,9 +52,10 @@ class Experts:
         experts, _, width = self.gate.shape
         rows = x.shape[0] * x.shape[1]
         flat = reshape(x, (rows, width))
-        chances = reshape(softmax(scores), (rows, experts))
+        opened = sigmoid if self.gated else softmax
+        chances = reshape(opened(scores), (rows, experts))
         weights, chosen = topk(chances, self.used)
-        if self.renormed:
+        if self.renormed and not self.gated:
             weights = weights / reduce_sum(weights, -1, keepdims=True)
         few = PICKED_COSTS * rows * self.used <= experts
         mixed = self._picked(flat, weights, chosen) if few else self._all(flat, weights, chosen)
@@ -55,13 +68,19 @@ class Experts:
         gate, up = (
             matmul(row, gather(table, chosen), transpose_b=True) for table in (self.gate, self.up)
         )
+        if self.gated:
+            gate, up = (each * weights[:, :, None, None] for each in (gate, up))
         made = matmul(self.activation(gate) * up, gather(self.down, chosen), transpose_b=True)
-        return reduce_sum(reshape(made, (rows, self.used, width)) * weights[:, :, None], 1)
+        made = reshape(made, (rows, self.used, width))
+        return reduce_sum(made if self.gated else made * weights[:, :, None], 1)
 
     def _all(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         """All tokens are a matrix, times that of each expert. (rows, width) -> (rows, width)."""
         rows, experts = x.shape[0], self.gate.shape[0]
         shares = scatter_elements(zeros((rows, experts)), chosen, weights, axis=-1)
         gate, up = (matmul(x[None], table, transpose_b=True) for table in (self.gate, self.up))
+        factors = shares.T[:, :, None]
+        if self.gated:
+            gate, up = gate * factors, up * factors
         made = matmul(self.activation(gate) * up, self.down, transpose_b=True)
-        return reduce_sum(made * shares.T[:, :, None], 0)
+        return reduce_sum(made if self.gated else made * factors, 0)

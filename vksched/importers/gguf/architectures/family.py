@@ -6,11 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from ....ops import gelu, silu
+from ....ops import gelu, relu, silu, square
 from ....ops.core.tensor import Tensor
 
 Activation = Callable[[Tensor], Tensor]
 GELU_TANH: Activation = partial(gelu, approximate="tanh")
+
+
+def squared_relu(x: Tensor) -> Tensor:
+    """Returns the square of what is over 0."""
+    return square(relu(x))
 
 
 @dataclass(frozen=True)
@@ -33,17 +38,27 @@ class Family:
     learned_positions: a vector is added to each token instead. token_types: another one, that of
     type 0. embedding_norm, output_norm: the norm of all of these, and of the last layer.
     biases: names of products that must have them; others have them where the file has.
-    head_norms: each head of q and k is normed. layer_norms: norms have a mean and a shift.
+    head_norms: q and k are normed: "each" head, "all" heads as one vector, or each "plain", without
+    scales, in layers that turn them; not in models of so many experts as `unnormed_experts`.
+    layer_norms: norms have a mean, and a shift where `shifted_norms`.
+    parallel: both parts of a layer read what the layer does.
     gated: an activation of one product is a factor of another one.
     joined: the tensors that hold several: "attn_qkv", and "ffn_up" with the gate before it.
     scaled_embedding: embeddings are multiplied by the root of the width.
-    capped: scores and logits have soft caps.
+    logits_over_scale: logits are divided by the scale of the file, not multiplied.
     full_every: so many layers follow each other of which only the last sees all tokens, where the
-    file has a window; 0: all layers have it. window_base: the rotary base in layers with a window,
-    where the file does not say; they are not scaled. 0: as in others.
+    file has a window and does not say in which layers; 0: all layers have it. chunked: the window
+    is one of the pieces of so many tokens that a text is cut into.
+    window_base: the rotary base in layers with a window, where the file does not say; 0: as in
+    others. window_scaled: their positions are scaled as those of others.
+    unturned_every: each so manyth layer turns nothing; 0: none. full_unturned: nor do those that
+    see all tokens, where others have a window.
+    tempered_from: the number of the first position for what queries grow by, which those of
+    `tempered` layers do: "all" or "unturned" ones.
     scale_by_width: models of so many layers scale scores by the width and heads, not by key_length.
-    renormed_experts: the weights of the experts that a token has sum to 1. shared_expert: one more
-    reads all tokens, by a gate of its own.
+    renormed_experts: the weights of the experts that a token has sum to 1. gated_experts: they are
+    sigmoids, and factors of what an expert reads. shared_expert: one more reads all tokens, "gated"
+    by a product of its own or "added"; "" where there is none.
     """
 
     encoder: bool = False
@@ -53,17 +68,27 @@ class Family:
     embedding_norm: str = ""
     output_norm: str = "output_norm"
     biases: Sequence[str] = ()
-    head_norms: bool = False
+    head_norms: str = ""
+    unnormed_experts: int = 0
     layer_norms: bool = False
+    shifted_norms: bool = True
     attention_norms: Norms = Norms("attn_norm")
     feed_forward_norms: Norms = Norms("ffn_norm")
+    parallel: bool = False
     activation: Activation = silu
     gated: bool = True
     joined: Sequence[str] = ()
     scaled_embedding: bool = False
-    capped: bool = False
+    logits_over_scale: bool = False
     full_every: int = 0
+    chunked: bool = False
     window_base: float = 0.0
+    window_scaled: bool = True
+    unturned_every: int = 0
+    full_unturned: bool = False
+    tempered: str = "all"
+    tempered_from: int = 0
     scale_by_width: int = 0
     renormed_experts: bool = True
-    shared_expert: bool = False
+    gated_experts: bool = False
+    shared_expert: str = ""

@@ -20,10 +20,14 @@ GEMMA2 = replace(
     GEMMA,
     attention_norms=Norms(before="attn_norm", after="post_attention_norm"),
     feed_forward_norms=Norms(before="ffn_norm", after="post_ffw_norm"),
-    capped=True,
     full_every=2,
     scale_by_width=46,
 )
 GEMMA3 = replace(
-    GEMMA2, head_norms=True, capped=False, full_every=6, window_base=10000.0, scale_by_width=62
+    GEMMA2,
+    head_norms="each",
+    full_every=6,
+    window_base=10000.0,
+    window_scaled=False,
+    scale_by_width=62,
 )

@@ -12,9 +12,8 @@ Which norms there are differs, some are of the sum, and the gate may be missing.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
-
-import numpy as np
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from ....errors import ModelFormatError
 from ....ops import (
@@ -24,20 +23,18 @@ from ....ops import (
     linear,
     reshape,
     rms_norm,
-    rotary_embedding,
     sigmoid,
     split,
     tanh,
     transpose,
 )
 from ....ops.core.scope import scope
-from ....ops.core.tensor import Tensor, constant
-from ....types import NDArray
+from ....ops.core.tensor import Tensor
 from ..hyper import EMBEDDING, OUTPUT, Hyper
 from ..weights import Weights
 from .experts import Experts
 from .family import Family
-from .positions import angle_tables
+from .positions import Positions, Tables
 from .text import Text
 
 
@@ -49,12 +46,13 @@ class Network:
     hyper: Hyper
     weights: Weights
     text: Text
-    tables: dict[float, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """cos and sin of the angles of all positions, by the base that a layer has of its own, or 0.
-    The parts of a text share them.
-    """
-    angles: dict[float, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """The same of the positions of the tokens."""
+    tables: Tables = field(default_factory=dict)
+    """Of the positions of the text, which its parts share."""
+
+    @cached_property
+    def at(self) -> Positions:
+        """Where the tokens are."""
+        return Positions(self.family, self.hyper, self.weights, self.text, self.tables)
 
     def logits(self, ids: Tensor) -> Tensor:
         """Returns the logits of what follows each token, or the last one.
@@ -76,7 +74,10 @@ class Network:
                 x = gather(x, self.text.last, axis=1)
             own = OUTPUT in self.weights
             head = self.weights.take(OUTPUT if own else EMBEDDING, shape)
-            logits = linear(self._norm(x, self.family.output_norm), head)
+            shift = self._shift("output", hyper.vocabulary)
+            logits = linear(self._norm(x, self.family.output_norm), head, shift)
+            if scale := hyper.logit_scale:
+                logits = logits * (1 / scale if self.family.logits_over_scale else scale)
             if hyper.output_softcap:
                 logits = tanh(logits / hyper.output_softcap) * hyper.output_softcap
         self.weights.require_all(hyper.architecture)
@@ -97,14 +98,8 @@ class Network:
         return x
 
     def _layers(self, ids: Tensor) -> Tensor:
-        hyper = self.hyper
-        if self.family.capped and not (hyper.softcap and hyper.output_softcap):
-            raise ModelFormatError(
-                f"[gguf] expected the keys '{hyper.architecture}.attn_logit_softcapping' and "
-                "'.final_logit_softcapping', got none; try to convert the model again"
-            )
         x = self._embedded(ids)
-        for layer in range(hyper.layers):
+        for layer in range(self.hyper.layers):
             with scope(f"blk.{layer}"):
                 x = self._layer(layer, x)
         return x
@@ -116,6 +111,8 @@ class Network:
             x = embedding(table, ids)
             if family.scaled_embedding:
                 x = x * math.sqrt(hyper.width)
+            if hyper.embedding_scale:
+                x = x * hyper.embedding_scale
         if family.token_types:
             shape = hyper.token_types, hyper.width
             x = x + self.weights.take("token_types.weight", shape)[0]
@@ -131,32 +128,53 @@ class Network:
         return table[:tokens] if at is None else gather(table, at)
 
     def _layer(self, layer: int, x: Tensor) -> Tensor:
+        family, read = self.family, x
         for norms, part in (
-            (self.family.attention_norms, self._attention),
-            (self.family.feed_forward_norms, self._feed_forward),
+            (family.attention_norms, self._attention),
+            (family.feed_forward_norms, self._feed_forward),
         ):
             before, after, both = (
                 name and f"blk.{layer}.{name}" for name in (norms.before, norms.after, norms.sum)
             )
-            made = part(layer, self._norm(x, before))
-            x = self._norm(x + self._norm(made, after), both)
+            made = self._norm(part(layer, self._norm(read, before)), after)
+            if self.hyper.residual_scale:
+                made = made * self.hyper.residual_scale
+            x = self._norm(x + made, both)
+            read = read if family.parallel else x
         return x
 
     # -- attention -------------------------------------------------------------------------------
 
     def _attention(self, layer: int, x: Tensor) -> Tensor:
         hyper, window = self.hyper, self._window(layer)
+        turned = self._turns(layer)
         q, k, v = self._queries_keys_values(layer, x)
-        if not self.family.learned_positions:
-            q, k = (self._turned(each, window > 0) for each in (q, k))
+        if turned:
+            q, k = (self.at.turned(each, window > 0) for each in (q, k))
+        if hyper.temperature_scale and (self.family.tempered == "all" or not turned):
+            q = self.at.tempered(q)
         how = {"scale": self._scale(layer), "softcap": hyper.softcap}
-        seen = transpose(self.text.attend(layer, q, k, v, window=window, **how), (0, 2, 1, 3))
+        seen = self.text.attend(layer, q, k, v, window=window, chunked=self.family.chunked, **how)
+        seen = transpose(seen, (0, 2, 1, 3))
         joined = reshape(seen, (*x.shape[:2], hyper.heads[layer] * hyper.value_length))
         return self._product(joined, f"blk.{layer}.attn_output", hyper.width)
 
     def _window(self, layer: int) -> int:
-        every = self.family.full_every
-        return 0 if every and (layer + 1) % every == 0 else self.hyper.window
+        """Returns so many keys a token sees in a layer, 0 where it sees all."""
+        told, every = self.hyper.windowed, self.family.full_every
+        windowed = told[layer] if told else not every or (layer + 1) % every > 0
+        return self.hyper.window if windowed else 0
+
+    def _turns(self, layer: int) -> bool:
+        """Returns whether a layer turns queries and keys by their positions."""
+        family = self.family
+        if (
+            family.learned_positions
+            or (every := family.unturned_every)
+            and (layer + 1) % every == 0
+        ):
+            return False
+        return not (family.full_unturned and self.hyper.window and not self._window(layer))
 
     def _scale(self, layer: int) -> float:
         hyper = self.hyper
@@ -174,60 +192,27 @@ class Network:
             "v": (shared, hyper.value_length),
         }
         sizes = [count * size for count, size in shapes.values()]
-        if "attn_qkv" in self.family.joined:
+        if "attn_qkv" in self.family.joined or f"{name}qkv.weight" in self.weights:
             flat = split(self._product(x, f"{name}qkv", sum(sizes)), sizes, -1)
         else:
             flat = tuple(
                 self._product(x, name + which, size)
                 for which, size in zip(shapes, sizes, strict=True)
             )
+        unnormed = hyper.experts and hyper.experts == self.family.unnormed_experts
+        norms = "" if unnormed else self.family.head_norms
         out = []
         for which, part in zip(shapes, flat, strict=True):
+            normed = norms and which != "v"
+            if normed and norms == "all":
+                part = self._norm(part, f"{name}{which}_norm")
             apart = reshape(part, (*x.shape[:2], *shapes[which]))
-            if self.family.head_norms and which != "v":
+            if normed and norms == "each":
                 apart = self._norm(apart, f"{name}{which}_norm")
+            if normed and norms == "plain" and self._turns(layer):
+                apart = rms_norm(apart, eps=hyper.eps)
             out.append(transpose(apart, (0, 2, 1, 3)))
         return tuple(out)
-
-    def _turned(self, x: Tensor, windowed: bool) -> Tensor:
-        rope = self.hyper.rope
-        base = (rope.window_base or self.family.window_base) if windowed else 0.0
-        if base not in self.angles:
-            self.angles[base] = self._angles(base)
-        cos, sin = self.angles[base]
-        return rotary_embedding(
-            x, cos, sin, interleaved=self.family.interleaved, rotary_dim=rope.dims
-        )
-
-    def _angles(self, base: float) -> tuple[Tensor, Tensor]:
-        """Returns cos and sin of the angles of all tokens, by a base or that of the file."""
-        if base not in self.tables:
-            self.tables[base] = self._table(base)
-        cos, sin = self.tables[base]
-        positions = self.text.positions
-        if positions is None:
-            return cos, sin
-        return gather(cos, positions), gather(sin, positions)
-
-    def _table(self, base: float) -> tuple[Tensor, Tensor]:
-        rope, length = self.hyper.rope, self.text.length
-        if base:
-            rope = replace(rope, base=base, scaling="none", factor=1.0)
-        slowed = None
-        if "rope_freqs.weight" in self.weights:
-            slowed = self._slowed("rope_freqs.weight")
-        elif "rope_factors_long.weight" in self.weights:
-            short, long = map(self._slowed, (f"rope_factors_{w}.weight" for w in ("short", "long")))
-            slowed = long if length > rope.original else short
-        cos, sin = map(constant, angle_tables(self.hyper, rope, slowed, length))
-        return cos, sin
-
-    def _slowed(self, name: str) -> NDArray:
-        """Returns what the speed of each pair is divided by."""
-        found = np.asarray(self.weights.take(name, (self.hyper.rope.dims // 2,)).data)
-        if not (found > 0).all():
-            raise ModelFormatError(f"[gguf] tensor {name!r}: expected numbers over 0")
-        return found
 
     # -- feed forward, products, norms -----------------------------------------------------------
 
@@ -259,23 +244,35 @@ class Network:
         )
         down = self.weights.take(f"{name}_down_exps.weight", (count, width, inner))
         experts = Experts(
-            gate, up, down, hyper.experts_used, family.renormed_experts, family.activation
+            *(gate, up, down, hyper.experts_used, family.renormed_experts, family.activation),
+            gated=family.gated_experts,
         )
         scores = self._product(x, f"{name}_gate_inp", count)
         with scope("experts"):
             mixed = experts.mix(x, scores)
-        if not family.shared_expert:
-            return mixed
+        if hyper.expert_scale:
+            mixed = mixed * hyper.expert_scale
+        kind = family.shared_expert or ("added" if hyper.shared_inner else "")
+        return mixed + self._shared(name, x, kind) if kind else mixed
+
+    def _shared(self, name: str, x: Tensor, kind: str) -> Tensor:
+        """Returns what the expert makes of x that reads all tokens."""
+        hyper, width = self.hyper, self.hyper.width
+        made = self._gated(x, name, "_shexp", hyper.shared_inner or hyper.expert_inner)
+        if kind == "added":
+            return made
         opened = self.weights.take(f"{name}_gate_inp_shexp.weight", (width,))
-        shared = self._gated(x, name, "_shexp", hyper.shared_inner)
-        return mixed + shared * sigmoid(linear(x, reshape(opened, (1, width))))
+        return made * sigmoid(linear(x, reshape(opened, (1, width))))
 
     def _product(self, x: Tensor, name: str, size: int) -> Tensor:
         """Returns x times a weight, plus its bias where the file has one or must."""
         weight = self.weights.take(f"{name}.weight", (size, x.shape[-1]))
+        return linear(x, weight, self._shift(name, size))
+
+    def _shift(self, name: str, size: int) -> Tensor | None:
+        """Returns the bias of a product, None where the file has none and need not."""
         biased = name.rpartition(".")[2] in self.family.biases or f"{name}.bias" in self.weights
-        shift = self.weights.take(f"{name}.bias", (size,)) if biased else None
-        return linear(x, weight, shift)
+        return self.weights.take(f"{name}.bias", (size,)) if biased else None
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
         """Returns x by a norm of the file, or as it is where the norm has no name."""
@@ -283,6 +280,7 @@ class Network:
             return x
         size, eps = x.shape[-1:], self.hyper.eps
         scale = self.weights.take(f"{name}.weight", size)
-        if self.family.layer_norms:
-            return layer_norm(x, scale, self.weights.take(f"{name}.bias", size), eps=eps)
-        return rms_norm(x, scale, eps=eps)
+        if not self.family.layer_norms:
+            return rms_norm(x, scale, eps=eps)
+        shift = self.weights.take(f"{name}.bias", size) if self.family.shifted_norms else None
+        return layer_norm(x, scale, shift, eps=eps)

@@ -1,34 +1,129 @@
-"""Rotary positions: the angles by which pairs of each head are turned at each position."""
+"""Positions: what the place of a token in its text does to its queries and keys.
+
+Pairs of elements of each head are turned by angles that grow with the position; queries may grow,
+too. cos and sin of all positions are tables, of which the tokens take their rows.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from ....errors import ModelFormatError
+from ....ops import gather, rotary_embedding
+from ....ops.core.tensor import Tensor, constant
 from ....types import NDArray
-from ..hyper import Hyper, Rope
+from ..hyper import Hyper
+from ..rope import Rope
+from ..weights import Weights
+from .family import Family
+from .text import Text
+
+Tables = dict[Rope | None, tuple[Tensor, ...]]
+"""By the way in which pairs are turned; None: what queries grow by."""
+SCALINGS = ("none", "linear", "yarn", "longrope")
 
 
-def angle_tables(
-    hyper: Hyper, rope: Rope, slowed: NDArray | None, length: int
-) -> tuple[NDArray, NDArray]:
-    """Returns cos and sin of the angles at positions 0, 1, ..., each (length, dims / 2).
+@dataclass
+class Positions:
+    """The positions of the tokens of one text."""
 
-    slowed: what the speed of each pair is divided by, as Llama 3.1 has it in its file.
+    family: Family
+    hyper: Hyper
+    weights: Weights
+    text: Text
+    tables: Tables
+    """Of all positions. The parts of a text share them."""
+    rows: Tables = field(default_factory=dict)
+    """Those of the tokens."""
 
-    Raises:
-        ModelFormatError: positions are scaled in a way that is not known.
-    """
-    if rope.scaling not in ("none", "linear") or rope.dims % 2:
-        raise ModelFormatError(
-            f"[gguf] key '{hyper.architecture}.rope.scaling.type': expected none or linear with an "
-            f"even number of dimensions, got {rope.scaling!r} with {rope.dims}"
+    def turned(self, x: Tensor, windowed: bool) -> Tensor:
+        """Returns queries or keys (b, heads, n, size), turned. windowed: in a layer with a window,
+        which may turn them by another base.
+        """
+        rope = self.hyper.rope
+        if windowed:
+            rope = replace(rope, base=rope.window_base or self.family.window_base or rope.base)
+            if not self.family.window_scaled:
+                rope = replace(rope, scaling="none", attention_factor=1.0)
+        cos, sin = self._rows_of(rope)
+        return rotary_embedding(
+            x, cos, sin, interleaved=self.family.interleaved, rotary_dim=rope.dims
         )
-    rates = rope.base ** (-np.arange(0, rope.dims, 2, dtype=np.float64) / rope.dims)
+
+    def tempered(self, q: Tensor) -> Tensor:
+        """Returns queries (b, heads, n, size), which grow with the position."""
+        if self.text.length + self.family.tempered_from <= self.hyper.temperature_length:
+            return q
+        return q * self._rows_of(None)[0]
+
+    def _rows_of(self, rope: Rope | None) -> tuple[Tensor, ...]:
+        if rope not in self.rows:
+            if rope not in self.tables:
+                made = self._growth() if rope is None else self._angles(rope)
+                self.tables[rope] = tuple(constant(each.astype(np.float32)) for each in made)
+            at = self.text.positions
+            whole = self.tables[rope]
+            self.rows[rope] = whole if at is None else tuple(gather(each, at) for each in whole)
+        return self.rows[rope]
+
+    def _growth(self) -> tuple[NDArray]:
+        hyper, at = self.hyper, np.arange(self.text.length, dtype=np.float64)
+        passed = np.floor((at + self.family.tempered_from) / hyper.temperature_length)
+        return (1 + hyper.temperature_scale * np.log1p(passed)[:, None],)
+
+    def _angles(self, rope: Rope) -> tuple[NDArray, NDArray]:
+        """Returns cos and sin of the angles at positions 0, 1, ..., each (length, dims / 2)."""
+        if rope.scaling not in SCALINGS or rope.dims % 2:
+            raise ModelFormatError(
+                f"[gguf] key '{self.hyper.architecture}.rope.scaling.type': expected one of "
+                f"{', '.join(SCALINGS)} with an even number of dimensions, got {rope.scaling!r} "
+                f"with {rope.dims}"
+            )
+        rates = _rates(rope, self._slowed(rope))
+        angles = np.arange(self.text.length, dtype=np.float64)[:, None] * rates
+        return rope.attention_factor * np.cos(angles), rope.attention_factor * np.sin(angles)
+
+    def _slowed(self, rope: Rope) -> NDArray | float:
+        """Returns what the speed of each pair is divided by, as files of Llama 3.1 have it, and
+        those of Phi 3 for short texts and for long ones.
+        """
+        if "rope_freqs.weight" in self.weights:
+            return self._divisors("rope_freqs.weight")
+        if "rope_factors_long.weight" not in self.weights and rope.scaling != "longrope":
+            return 1.0
+        short, long = (self._divisors(f"rope_factors_{each}.weight") for each in ("short", "long"))
+        return long if self.text.length > rope.original else short
+
+    def _divisors(self, name: str) -> NDArray:
+        found = np.asarray(self.weights.take(name, (self.hyper.rope.dims // 2,)).data)
+        if not (found > 0).all():
+            raise ModelFormatError(f"[gguf] tensor {name!r}: expected numbers over 0")
+        return found
+
+
+def _rates(rope: Rope, slowed: NDArray | float) -> NDArray:
+    """Returns the angle of each pair at position 1. slowed: what it is divided by."""
+    rates = rope.base ** (-np.arange(0, rope.dims, 2, dtype=np.float64) / rope.dims) / slowed
     if rope.scaling == "linear":
-        rates /= rope.factor
-    if slowed is not None:
-        rates /= slowed
-    angles = np.arange(length, dtype=np.float64)[:, None] * rates
-    cos, sin = (rope.attention_factor * turn(angles) for turn in (np.cos, np.sin))
-    return cos.astype(np.float32), sin.astype(np.float32)
+        return np.asarray(rates / rope.factor)
+    if rope.scaling == "yarn":
+        kept = rope.kept * _kept(rope)
+        return np.asarray(rates * (kept + (1 - kept) / rope.factor))
+    return np.asarray(rates)
+
+
+def _kept(rope: Rope) -> NDArray:
+    """Returns for each pair how much of its speed it keeps: 1 where it turns fast, then less and
+    less, then 0.
+
+    Source: https://arxiv.org/abs/2309.00071
+    """
+    span = 2 * np.log(max(rope.base, 1 + 1e-6)) / rope.dims  # of logarithms, from pair to pair
+    first, last = (
+        np.log(rope.original / (2 * np.pi * turns)) / span for turns in (rope.fast, rope.slow)
+    )
+    first, last = max(np.floor(first), 0), min(np.ceil(last), rope.dims - 1)
+    slower = (np.arange(rope.dims // 2) - first) / max(last - first, 0.001)
+    return np.asarray(1 - np.clip(slower, 0, 1))

@@ -1,5 +1,6 @@
 """Qwen 2 and 2.5, with biases of queries, keys and values; Qwen 3, with norms of their heads. Both
-come with experts, too; in Qwen 2 one more of them reads all tokens.
+come with experts, too; in Qwen 2 one more of them reads all tokens. Seed OSS is Qwen 2 with another
+name of a norm.
 
 Sources: https://arxiv.org/abs/2407.10671, https://arxiv.org/abs/2505.09388
 """
@@ -8,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .family import Family
+from .family import Family, Norms
 
 QWEN2 = Family(biases=("attn_q", "attn_k", "attn_v"))
-QWEN2_MOE = replace(QWEN2, renormed_experts=False, shared_expert=True)
-QWEN3 = Family(head_norms=True)
+QWEN2_MOE = replace(QWEN2, renormed_experts=False, shared_expert="gated")
+SEED_OSS = replace(QWEN2, feed_forward_norms=Norms("post_attention_norm"))
+QWEN3 = Family(head_norms="each")

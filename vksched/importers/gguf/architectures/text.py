@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from ....ops import arange, attention, less, reshape
+from ....ops import arange, attention, concat, less, reshape, split
 from ....ops.core.tensor import Tensor
 
 
@@ -35,12 +35,14 @@ class Text(Protocol):
         scale: float,
         softcap: float = 0.0,
         window: int = 0,
+        chunked: bool = False,
     ) -> Tensor:
         """Returns the attention of a layer. q: (b, heads, n, d), k, v: (b, kv_heads, n, d), turned
         by position -> (b, heads, n, d).
 
         scale, softcap: as in `vs.attention`. window: a token sees so many, itself among them; 0:
-        all.
+        all. chunked: the text is cut into pieces of so many tokens, and a token sees those of its
+        own up to itself.
         """
 
 
@@ -62,7 +64,13 @@ class WholeText:
         scale: float,
         softcap: float = 0.0,
         window: int = 0,
+        chunked: bool = False,
     ) -> Tensor:
+        if chunked and window:
+            sizes = [min(window, self.length - at) for at in range(0, self.length, window)]
+            pieces = zip(*(split(each, sizes, 2) for each in (q, k, v)), strict=True)
+            made = [attention(*each, causal=True, scale=scale, softcap=softcap) for each in pieces]
+            return concat(made, axis=2)
         sides = window - 1 if window else None, None
         return attention(q, k, v, causal=True, window=sides, scale=scale, softcap=softcap)
 
@@ -90,9 +98,15 @@ class PaddedTexts:
         scale: float,
         softcap: float = 0.0,
         window: int = 0,
+        chunked: bool = False,
     ) -> Tensor:
         if self.causal:  # what fills a text is behind it
-            whole = WholeText(self.length)
-            return whole.attend(layer, q, k, v, scale=scale, softcap=softcap, window=window)
+            return WholeText(self.length).attend(
+                *(layer, q, k, v),
+                scale=scale,
+                softcap=softcap,
+                window=window,
+                chunked=chunked,
+            )
         seen = less(arange(self.length), reshape(self.counts, (-1, 1, 1, 1)))
         return attention(q, k, v, mask=seen, scale=scale, softcap=softcap)

@@ -1,0 +1,184 @@
+"""Tiny models of each architecture, as `export.py` makes them with transformers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+COMMON: dict[str, Any] = {
+    "vocab_size": 37,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5,
+}
+WINDOW = 7
+"""Shorter than the text."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """kind: of transformers. more: settings beside the common ones."""
+
+    architecture: str
+    kind: str
+    more: dict[str, Any] = field(default_factory=dict)
+    tokens: int = 20
+    common: dict[str, Any] = field(default_factory=lambda: COMMON)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {**self.common, **self.more}
+
+
+GEMMA = {"head_dim": 16, "sliding_window": WINDOW, "hidden_activation": "gelu_pytorch_tanh"}
+GEMMA3 = {
+    **GEMMA,
+    "query_pre_attn_scalar": 16,
+    "num_hidden_layers": 7,
+    "rope_theta": 1e6,
+    "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+}
+FACTORS = {
+    "type": "longrope",
+    "short_factor": [1.0, 1.1, 1.3, 1.5],
+    "long_factor": [1.0, 1.6, 3.0, 7.0],
+}
+PHI = {"pad_token_id": 0, "original_max_position_embeddings": 24}
+GPT = {"vocab_size": 37, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "n_inner": 48}
+
+BERT = {
+    **{key: value for key, value in COMMON.items() if key[:8] not in ("num_key_", "rms_norm")},
+    "layer_norm_eps": 1e-12,
+    "type_vocab_size": 2,
+}
+STRETCHED = {"original_max_position_embeddings": 16, "factor": 4.0}
+TOLD = {
+    **STRETCHED,
+    "rope_type": "yarn",
+    "attention_factor": 1.3,
+    "beta_fast": 4.0,
+    "beta_slow": 0.5,
+}
+SPEEDS = {
+    **STRETCHED,
+    "rope_type": "llama3",
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+}
+PER_LAYER = ["full_attention", "sliding_attention", "sliding_attention"]
+OLMO3 = {"num_hidden_layers": 4, "sliding_window": WINDOW}
+LLAMA4 = {
+    "num_hidden_layers": 4,
+    "intermediate_size_mlp": 40,
+    "intermediate_size": 24,
+    "head_dim": 8,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 1,
+    "interleave_moe_layer_step": 2,
+    "attention_chunk_size": WINDOW,
+    "pad_token_id": 0,
+    "attn_temperature_tuning": True,
+    "floor_scale": 5,
+    "attn_scale": 0.1,
+}
+GRANITE = {
+    "attention_multiplier": 0.2,
+    "embedding_multiplier": 1.5,
+    "residual_multiplier": 0.7,
+    "logits_scaling": 1.3,
+    "tie_word_embeddings": True,
+}
+COHERE = {"logit_scale": 0.7, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+GLM = {"partial_rotary_factor": 0.5, "head_dim": 8, "pad_token_id": 0}
+FALCON = {
+    "multi_query": True,
+    "num_key_value_heads": 1,
+    "intermediate_size": 128,
+    "layer_norm_epsilon": 1e-5,
+}
+MINISTRAL = {
+    "head_dim": 8,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 1e4,
+        "llama_4_scaling_beta": 0.1,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        **STRETCHED,
+    },
+}
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+
+RECIPES = {
+    "llama": Recipe("llama", "Llama"),
+    "llama_window": Recipe("llama", "Mistral", {"sliding_window": WINDOW}),
+    "llama_linear": Recipe(
+        "llama", "Llama", {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}
+    ),
+    "llama_yarn": Recipe("llama", "Llama", {"rope_scaling": {"rope_type": "yarn", **STRETCHED}}),
+    "llama_yarn_told": Recipe("llama", "Llama", {"rope_scaling": TOLD}),
+    "llama_speeds": Recipe("llama", "Llama", {"rope_scaling": SPEEDS}),
+    "llama4": Recipe("llama4", "Llama4Text", LLAMA4),
+    "mistral3": Recipe("mistral3", "Ministral3", MINISTRAL),
+    "smollm3": Recipe("smollm3", "SmolLM3", {"num_hidden_layers": 4, "pad_token_id": 0}),
+    "granite": Recipe("granite", "Granite", GRANITE),
+    "granitemoe": Recipe(
+        "granitemoe",
+        "GraniteMoeShared",
+        {
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "shared_intermediate_size": 40,
+            **GRANITE,
+        },
+    ),
+    "arcee": Recipe("arcee", "Arcee"),
+    "ernie4_5": Recipe("ernie4_5", "Ernie4_5", {"head_dim": 8}),
+    "exaone": Recipe("exaone", "Llama"),
+    "exaone4": Recipe(
+        "exaone4", "Exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 2}
+    ),
+    "exaone4_window": Recipe("exaone4", "Exaone4", {**OLMO3, "sliding_window_pattern": 4}),
+    "olmo2": Recipe("olmo2", "Olmo2"),
+    "olmo3": Recipe(
+        "olmo2", "Olmo3", {**OLMO3, "rope_scaling": {"rope_type": "yarn", **STRETCHED}}
+    ),
+    "olmoe": Recipe(
+        "olmoe", "Olmoe", {"num_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 24}
+    ),
+    "command-r": Recipe("command-r", "Cohere", COHERE),
+    "cohere2": Recipe("cohere2", "Cohere2", {**OLMO3, **COHERE, "sliding_window_pattern": 4}),
+    "glm4": Recipe("glm4", "Glm4", GLM),
+    "chatglm": Recipe("chatglm", "Glm", {**GLM, "attention_bias": True}),
+    "starcoder2": Recipe("starcoder2", "Starcoder2", {"norm_epsilon": 1e-5}),
+    "stablelm": Recipe(
+        "stablelm", "StableLm", {"partial_rotary_factor": 0.5, "use_qkv_bias": True}
+    ),
+    "nemotron": Recipe("nemotron", "Nemotron", {"partial_rotary_factor": 0.5, "norm_eps": 1e-5}),
+    "phi2": Recipe("phi2", "Phi", {"partial_rotary_factor": 0.5, "layer_norm_eps": 1e-5}),
+    "falcon": Recipe("falcon", "Falcon", FALCON),
+    "seed_oss": Recipe("seed_oss", "SeedOss", {"head_dim": 8}),
+    "qwen2": Recipe("qwen2", "Qwen2"),
+    "qwen3": Recipe("qwen3", "Qwen3", {"head_dim": 16, "tie_word_embeddings": True}),
+    "gemma": Recipe("gemma", "Gemma", {"head_dim": 16, "hidden_activation": "gelu_pytorch_tanh"}),
+    "gemma2": Recipe("gemma2", "Gemma2", {**GEMMA, "query_pre_attn_scalar": 16}),
+    "gemma2_large": Recipe("gemma2", "Gemma2", {**GEMMA, "query_pre_attn_scalar": 8}),
+    "gemma3": Recipe("gemma3", "Gemma3Text", GEMMA3),
+    "gemma3_layers": Recipe(
+        "gemma3", "Gemma3Text", {**GEMMA3, "num_hidden_layers": 3, "layer_types": PER_LAYER}
+    ),
+    "phi3": Recipe("phi3", "Phi3", {**PHI, "sliding_window": WINDOW}),
+    "phi3_short": Recipe("phi3", "Phi3", {**PHI, "rope_scaling": FACTORS}),
+    "phi3_long": Recipe("phi3", "Phi3", {**PHI, "rope_scaling": FACTORS}, tokens=30),
+    "llama_experts": Recipe("llama", "Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen2moe": Recipe("qwen2moe", "Qwen2Moe", {**EXPERTS, "shared_expert_intermediate_size": 40}),
+    "qwen3moe": Recipe("qwen3moe", "Qwen3Moe", {**EXPERTS, "head_dim": 16, "norm_topk_prob": True}),
+    "gpt2": Recipe("gpt2", "GPT2", {"layer_norm_epsilon": 1e-5}, common=GPT),
+    "bert": Recipe("bert", "Bert", common=BERT),
+}

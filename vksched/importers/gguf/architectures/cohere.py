@@ -1,0 +1,20 @@
+"""Command R and R+ 7B: layer norms without shifts, and attention beside the feed-forward part, not
+before it. Command R7B has windows in three of four layers; the others turn nothing.
+
+Source: https://docs.cohere.com/docs/command-r
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .family import Family, Norms
+
+COMMAND_R = Family(
+    interleaved=True,
+    layer_norms=True,
+    shifted_norms=False,
+    feed_forward_norms=Norms("attn_norm"),
+    parallel=True,
+)
+COHERE2 = replace(COMMAND_R, full_every=4, full_unturned=True)

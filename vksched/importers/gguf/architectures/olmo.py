@@ -1,0 +1,23 @@
+"""OLMo 2 and 3: norms of what leaves a part, not of what enters it, and of q and k as wholes.
+OLMo 3 has windows in three of four layers, whose positions are not scaled. OLMoE has experts.
+EXAONE 4 norms each head; layers that see all tokens turn nothing where others have a window.
+
+Sources: https://arxiv.org/abs/2501.00656, https://arxiv.org/abs/2409.02060,
+https://arxiv.org/abs/2507.11407
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .family import Family, Norms
+
+OLMO2 = Family(
+    head_norms="all",
+    attention_norms=Norms(after="post_attention_norm"),
+    feed_forward_norms=Norms(after="post_ffw_norm"),
+    full_every=4,
+    window_scaled=False,
+)
+OLMOE = Family(head_norms="all", renormed_experts=False)
+EXAONE4 = replace(OLMO2, head_norms="each", window_scaled=True, full_unturned=True)
