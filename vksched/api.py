@@ -51,7 +51,16 @@ from .runtime.vulkan.probe import DeviceInfo
 from .runtime.vulkan.probe import list_devices as devices
 from .scheduler import Scheduler
 from .session import InferenceSession
-from .trace import Event, Recorder, Trace, VkschedWarning
+from .trace import (
+    Event,
+    Recorder,
+    Tape,
+    TapeFile,
+    Trace,
+    VkschedWarning,
+    load_tape,
+    log_sink,
+)
 from .types import TensorType
 
 __all__ = [
@@ -91,6 +100,8 @@ __all__ = [
     "SimulatedClock",
     "SlowedDevice",
     "StateLost",
+    "Tape",
+    "TapeFile",
     "Tensor",
     "TensorType",
     "Trace",
@@ -106,6 +117,8 @@ __all__ = [
     "input",
     "load",
     "load_machine",
+    "load_tape",
+    "log_sink",
     "losses",
     "optim",
     "plan_graph",

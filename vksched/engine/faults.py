@@ -9,7 +9,7 @@ Examples: tests/scheduler/test_faults.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ..errors import DeviceError, OutOfMemory, StateLost
 from ..trace import Event, Trace
@@ -44,16 +44,25 @@ class Faults:
     """The failures that one graph has met; the caller holds a lock.
 
     short: devices that had too little memory once, so that the next plan makes do with one copy.
+    plans: numbers of its plans, for events.
     """
 
-    def __init__(self, quarantine: Quarantine, states: StateTable, trace: Trace) -> None:
+    def __init__(
+        self, quarantine: Quarantine, states: StateTable, trace: Trace, plans: Sequence[int] = ()
+    ) -> None:
         self._quarantine = quarantine
         self._states = states
         self._trace = trace
         self.short: set[str] = set()
+        self._plans = plans
         self._without: dict[str, str] = {}
         """Devices that had too little memory twice: this graph does without them."""
         self._untold: list[tuple[DeviceError, str]] = []
+
+    @property
+    def plan(self) -> int:
+        """The number of the plan that is carried out, -1 where there is none yet."""
+        return self._plans[-1] if self._plans else -1
 
     @property
     def left_out(self) -> dict[str, str]:
@@ -79,7 +88,7 @@ class Faults:
         for error in filter(self._is_fault, errors):
             now, kind = self._trace.clock.now(), type(error).__name__
             fields = {"error": kind, "message": str(error), "during": error.during}
-            self._trace.emit(Event("fault", error.device, now, now, fields=fields))
+            self._trace.emit(Event("fault", error.device, now, now, -1, fields, self.plan))
             known = error.device in self._quarantine.reasons  # by another graph, and told
             remedy = self._remedy(error)
             if self.may_replay(error) and not known:

@@ -74,7 +74,8 @@ class Compiled:
         self._drift = Drift(preparing.paces.of)
         self._measured = False
         """Whether the tuner had its turn; the runs that a fault repeats wait already."""
-        self._faults = Faults(self._quarantine, self._states, preparing.trace)
+        self.plan_numbers: list[int] = []  # of all plans so far, for events
+        self._faults = Faults(self._quarantine, self._states, preparing.trace, self.plan_numbers)
         self._unanswered: list[Session] = []
         # What follows changes under this condition; it wakes those who wait for the end.
         self._state = threading.Condition()
@@ -287,7 +288,7 @@ class Compiled:
         """Takes in what a run measured. plan: what it did, which may be not the executor's plan."""
         self._preparing.paces.see(plan, stats)
         first, self._watched = self._watched is not executor.plan, executor.plan
-        too_slow = self._preparing.watchdog.see(plan, stats, first)
+        too_slow = self._preparing.watchdog.see(plan, stats, first, executor.number)
         with self._changing:
             if executor is self._executor and self._quarantine.on_fault == "replay":
                 self._too_slow |= too_slow
@@ -313,8 +314,9 @@ class Compiled:
                     self._faults.take_in(last.take_faults())
                     self._executor = None
                 try:
-                    self._too_slow = False
-                    self._executor = executor = self._prepare(progress, again)
+                    cause, self._too_slow = _cause(last, again, self._too_slow), False
+                    self._executor = executor = self._prepare(progress, (again, cause))
+                    self.plan_numbers.append(executor.number)
                     self._release()  # only now, so that nobody drops a state in between
                     self._placed.append(executor.plan)
                     self.plan = executor.plan
@@ -331,7 +333,7 @@ class Compiled:
                 warn(text)
         return executor
 
-    def _prepare(self, progress: Progress | None, again: Again | None) -> Carrier:
+    def _prepare(self, progress: Progress | None, why: tuple[Again | None, str]) -> Carrier:
         preparing, request = self._preparing, self._request
         while True:
             self._quarantine.require_empty()
@@ -342,13 +344,19 @@ class Compiled:
                     if not self._measured:
                         preparing.measure(request, left_out, small)
                         self._measured = True
-                    about = left_out, small, progress, self._drift, again
-                    return preparing.executor(request, *about)
+                    return preparing.executor(request, left_out, small, progress, self._drift, *why)
             except DeviceError as error:
                 self._faults.take_in([error])
                 if not self._faults.may_replay(error):
                     self._faults.forget_memory()  # the next run tries again
                     raise
+
+
+def _cause(last: Carrier | None, again: Again | None, too_slow: bool) -> str:
+    """Returns why there has to be another plan, for events."""
+    if last is None:
+        return "compile"
+    return "replan" if again is not None else "slow" if too_slow else "fault"
 
 
 def _asked(request: Request, asked: Asked, plan: PlanValue) -> Asked:

@@ -19,9 +19,11 @@ from ..errors import OutOfMemory, VkschedError
 from ..graph import Graph
 from ..machine.links import Links
 from ..machine.spec import DeviceSpec, Machine
+from ..plan.documents.plans import Planned
+from ..plan.documents.question import Question
 from ..plan.dynamic.options import DynamicPlan
 from ..plan.plan import Plan
-from ..plan.planner import plan_graph
+from ..plan.tell.fallback import find_fallbacks, join_reasons
 from ..runtime.carrier import Carrier
 from ..runtime.device import Device
 from ..runtime.dynamic import DynamicExecutor
@@ -38,6 +40,9 @@ from .drift import Again, Drift
 from .faults import Faults, Quarantine
 from .request import Request, plan_request
 from .states import StateTable
+
+PLANS = itertools.count()
+"""Numbers of plans in this process, for events."""
 
 
 @dataclass(frozen=True)
@@ -131,29 +136,30 @@ class Preparing:
 
     def _plan(self, request: Request, machine: Machine, small: bool) -> Plan:
         """Returns the plan of a request as it is."""
-        graph = request.graph
-        resident = {
-            index: frozenset(n for n, key in graph.keys.items() if device.holds(key))
-            for index, device in enumerate(self.opened.devices)
-        }
-        plan = plan_graph(
-            graph,
-            machine,
-            policy=self._settings.policy,
-            objective=self._settings.objective,
-            overrides=request.overrides,
-            copies=1 if small else self._settings.copies,
-            resident=resident,
-            observed=request.observers.keys(),
-            with_cpu=self.opened.with_cpu,
-            turns=request.turns,
-        )
+        plan = self._question(request, small).answer(request.graph, machine)
         if request.notes:
             plan = replace(plan, notes=(*request.notes, *plan.notes))
         if not small:
             return plan
         note = "copies: 1 made, as a device ran out of memory"
         return replace(plan, notes=(*plan.notes, note))
+
+    def _question(self, request: Request, small: bool) -> Question:
+        """Returns what the planner is asked about a request."""
+        keys = request.graph.keys
+        return Question(
+            self._settings.policy,
+            self._settings.objective.name,
+            request.overrides,
+            1 if small else self._settings.copies,
+            {
+                index: frozenset(n for n, key in keys.items() if device.holds(key))
+                for index, device in enumerate(self.opened.devices)
+            },
+            {node: len(functions) for node, functions in request.observers.items()},
+            self.opened.with_cpu,
+            request.turns,
+        )
 
     def executor(
         self,
@@ -163,20 +169,24 @@ class Preparing:
         progress: Progress | None = None,
         drift: Drift | None = None,
         again: Again | None = None,
+        cause: str = "compile",
     ) -> Carrier:
         """Plans a request on the devices as they are now, and makes the plan ready.
 
         left_out: devices not to be used, with the reasons. small: whether to make do with one copy.
-        drift: is told of the plan, and what it took. again: why it is not the first one.
+        drift: is told of the plan, and what it took. again: why it is not the first one. cause: why
+        there has to be a plan, for events.
         """
-        start_s = self.trace.clock.now()
+        start_s, number = self.trace.clock.now(), next(PLANS)
         plan = self.plan(request, self.machine(left_out), small)
         if again is not None:
             plan = replace(plan, notes=(*plan.notes, str(again)))
+        if self.trace.active:
+            self._tell_plan(request.version(plan.graph), plan, small, (start_s, number, cause))
         devices = self.opened.devices
         self.states.place(plan, devices)
         try:
-            about = devices, self.trace, self._settings.timeout_s, progress, self._numbers
+            about = devices, self.trace, self._settings.timeout_s, progress, self._numbers, number
             executor: Carrier = (
                 DynamicExecutor(plan, *about)
                 if isinstance(plan, DynamicPlan)
@@ -188,6 +198,30 @@ class Preparing:
         if drift is not None:
             drift.begin(plan, self.trace.clock.now() - start_s)
         return executor
+
+    def _tell_plan(
+        self, request: Request, plan: Plan, small: bool, about: tuple[float, int, str]
+    ) -> None:
+        """Tells the sinks of a plan and of what falls back to numpy in it. about: when planning
+        began, the plan's number, and why it was made.
+        """
+        start_s, number, cause = about
+        planned = Planned(
+            plan, self._question(request, small), cause, isinstance(plan, DynamicPlan)
+        )
+        working = dict.fromkeys(plan.machine.devices[s.device].name for s in plan.splits)
+        fields = {
+            "cause": cause,
+            "devices": list(working),
+            "splits": len(plan.splits),
+            "crossing_bytes": plan.crossing_bytes,
+            "about": planned,
+        }
+        now = self.trace.clock.now()
+        self.trace.emit(Event("plan", "host", start_s, now, -1, fields, number))
+        for found in find_fallbacks(plan):
+            why = {"op": found.op, "nodes": found.nodes, "cause": join_reasons(found.reasons)}
+            self.trace.emit(Event("fallback", "cpu", now, now, -1, why, number))
 
     def look(self, request: Request, drift: Drift, faults: Faults) -> Again | None:
         """Returns why another plan is to be carried out from now on; None where that one stays."""
@@ -203,7 +237,8 @@ class Preparing:
             return None
         if again is not None:
             now, fields = self.trace.clock.now(), asdict(again)
-            self.trace.emit(Event("replan", fields.pop("device"), now, now, fields=fields))
+            device = fields.pop("device")
+            self.trace.emit(Event("replan", device, now, now, -1, fields, faults.plan))
         return again
 
     def require_reach(self, graph: Graph, left_out: Mapping[str, str]) -> None:

@@ -59,7 +59,7 @@ class Carrier:
 
     A run that a device fails takes it out of use: those that wait for a slot are turned away with
     Retired, those under way go on, and `close` waits for them. prepare: makes the session of a
-    device. working: the devices that take part.
+    device. working: the devices that take part. number: of the plan, for events.
     """
 
     def __init__(
@@ -70,11 +70,12 @@ class Carrier:
         timeout_s: float,
         numbers: Iterator[int] | None,
         working: Iterable[int],
+        number: int = -1,
     ) -> None:
         self.plan = plan
         self.devices = tuple(devices)
         self._trace = trace
-        self._reporter = Reporter(plan, trace)
+        self._reporter = Reporter(plan, trace, number)
         self._timeout_s = timeout_s
         self._numbers = numbers or itertools.count()
         self._tickets = itertools.count(1)
@@ -102,11 +103,13 @@ class Carrier:
         told = _guarded(progress) if progress is not None else None
         try:
             for index in self._working:
+                start = self._trace.clock.now()
                 try:
                     make(index, told)
                 except DeviceError as error:
                     error.device, error.during = self.devices[index].name, "preparing"
                     raise
+                self._reporter.tell_memory("prepare", index, start)
         except BaseException:
             close_all(self._sessions.values())
             raise
@@ -115,6 +118,11 @@ class Carrier:
     def last_stats(self) -> RunStats | None:
         """What the last finished run cost; None before the first."""
         return self.last_run[1] if self.last_run is not None else None
+
+    @property
+    def number(self) -> int:
+        """The number of the plan, for events."""
+        return self._reporter.number
 
     @property
     def retired(self) -> bool:
@@ -172,7 +180,11 @@ class Carrier:
             if self._threads:
                 return tuple(self._sessions.values())
             sessions, self._sessions = self._sessions, {}
-        close_all(session for index, session in sessions.items() if index not in self._busy)
+        for index, session in sessions.items():
+            if index not in self._busy:
+                start = self._trace.clock.now()
+                close_all([session])
+                self._reporter.tell_memory("free", index, start)
         return tuple(session for index, session in sessions.items() if index in self._busy)
 
     def close(self) -> None:

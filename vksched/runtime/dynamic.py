@@ -56,10 +56,11 @@ class DynamicExecutor(Carrier):
         timeout_s: float,
         progress: Progress | None = None,
         numbers: Iterator[int] | None = None,
+        number: int = -1,
     ) -> None:
         assert plan.options is not None
         self.options = plan.options
-        super().__init__(plan, devices, trace, timeout_s, numbers, self.options.on)
+        super().__init__(plan, devices, trace, timeout_s, numbers, self.options.on, number)
         self.speeds = Speeds(len(plan.machine.devices))
         """How fast the devices are, as all runs so far showed."""
         self._company = Company(self.options)
@@ -77,7 +78,7 @@ class DynamicExecutor(Carrier):
         run = RunRecord(number, slot, ticket, feeds, observers, split=-1)
         alone = self._company.choose(self.speeds)
         dispatch = POLICIES[self.plan.policy](self.options, self.speeds, alone)
-        about = self._trace, self._timeout_s, self._warm
+        about = self._trace, self._reporter.number, self._timeout_s, self._warm
         hands = _Hands(self.options, self._sessions, run, *about)
         start = self._trace.clock.now()
         try:
@@ -89,6 +90,7 @@ class DynamicExecutor(Carrier):
             if isinstance(error, DeviceError):
                 self._fail(run, error)
             self._settle(hands, interrupted=not isinstance(error, Exception))
+            self._reporter.tell_failed(run, start, error)
             raise
         end = self._trace.clock.now()
         self._company.see(end - start, hands.cold)
@@ -106,7 +108,7 @@ class DynamicExecutor(Carrier):
         run.submitted_s = {numbers[piece]: s for piece, s in hands.submitted_s.items()}
         run.complete_s = {numbers[piece]: s for piece, s in hands.complete_s.items()}
         times = _Told([sent.times for sent in hands.sent])
-        reporter = Reporter(plan, self._trace)
+        reporter = Reporter(plan, self._trace, self._reporter.number)
         return reporter.report(run, dict.fromkeys(self._sessions, times), start, end)
 
     def _describe(self, run: RunRecord) -> str:
@@ -180,6 +182,7 @@ class _Hands:
     sessions: Mapping[int, Session]
     run: RunRecord
     trace: Trace
+    number: int
     timeout_s: float
     warm: set[tuple[int, int]]
     sent: list[_Piece] = field(default_factory=list)
@@ -203,7 +206,8 @@ class _Hands:
         start = self.now()
         if array is None:
             array = self._fetch(value, source)
-            start = self._keep("copy", self._of[source].number, start)
+            about = {"node": value, "bytes": array.nbytes, "way": "out"}
+            start = self._keep("copy", source, start, **about, needed_by=len(self.sent))
             self.run.crossing_bytes += self.options.graph.nodes[value].type.device_bytes
         else:
             self.run.input_bytes += array.nbytes
@@ -214,11 +218,8 @@ class _Hands:
         if value in there.entries:
             self._submit(device, there.entries[value])
             self._entries.setdefault(device, []).append(there.entries[value])
-        self._keep("copy", len(self.sent), start)
-        if self.trace.active:
-            name = self.options.machine.devices[device].name
-            fields = {"node": value, "bytes": array.nbytes, "split": len(self.sent)}
-            self.trace.emit(Event("copy", name, start, self.now(), self.run.number, fields))
+        about = {"node": value, "bytes": array.nbytes, "way": "in", "needed_by": len(self.sent)}
+        self._tell("copy", len(self.sent), device, start, about)
 
     def submit(self, piece: int, device: int) -> None:
         self.run.split, self.run.device = piece, device
@@ -227,8 +228,10 @@ class _Hands:
         self.told.append(("submit", piece, device, HOST))
         self._submit(device, split)
         entries = tuple(self._entries.pop(device, ()))
-        self._of[piece] = _Piece(piece, device, split, entries, len(self.sent))
-        self.sent.append(self._of[piece])
+        known = self._of[piece] = _Piece(piece, device, split, entries, len(self.sent))
+        self.sent.append(known)
+        about = {"nodes": self.options.pieces[piece].nodes}
+        self._emit("submit", known.number, device, self.submitted_s[piece], self.now(), about)
 
     def wait(self, heads: list[tuple[int, int]]) -> tuple[int, float]:
         piece = heads[0][0] if len(heads) == 1 else self._first(heads)
@@ -237,7 +240,7 @@ class _Hands:
         start = self.now()
         session, slot = self.sessions[known.device], self.run.slot
         session.wait(slot, known.split, self.timeout_s)
-        end = self._keep("wait", known.number, start)
+        end = self._keep("wait", piece, start, needed_by=HOST)
         self.told.append(("wait", piece, known.device, HOST))
         for split in (*known.entries, known.split):
             session.check(slot, split, self.run.ticket)
@@ -249,10 +252,6 @@ class _Hands:
         own_s, _ = session.times_s(slot, known.split)
         began_s = max(self.submitted_s[piece], self._free_s.get(known.device, 0.0))
         self._free_s[known.device] = end
-        if self.trace.active:
-            name = self.options.machine.devices[known.device].name
-            fields = {"split": known.number}
-            self.trace.emit(Event("wait", name, start, end, self.run.number, fields))
         if (piece, known.device) not in self.warm:
             self.warm.add((piece, known.device))
             self.cold = True
@@ -271,14 +270,37 @@ class _Hands:
         result = np.array(values[node_id], order="C", copy=True)
         self.run.output_bytes += result.nbytes
         if root in self.options.makers:
-            self._keep("copy", self._of[self.options.makers[root]].number, start)
+            about = {"node": node_id, "bytes": result.nbytes, "way": "out", "needed_by": HOST}
+            self._keep("copy", self.options.makers[root], start, **about)
         return result
 
-    def _keep(self, kind: str, split: int, start: float) -> float:
-        """Keeps what the host did for the device of a split; returns when that ended: now."""
+    def _keep(self, kind: str, piece: int, start: float, **about: object) -> float:
+        """Keeps what the host did for a piece that was submitted; returns when that ended: now."""
+        known = self._of[piece]
+        return self._tell(kind, known.number, known.device, start, about)
+
+    def _tell(
+        self, kind: str, split: int, device: int, start: float, about: Mapping[str, object]
+    ) -> float:
+        """Keeps what the host did for a device, and tells the sinks; returns when that ended."""
         end = self.now()
         self.run.spans.append((kind, split, start, end))
+        self._emit(kind, split, device, start, end, about)
         return end
+
+    def _emit(
+        self,
+        kind: str,
+        split: int,
+        device: int,
+        start: float,
+        end: float,
+        about: Mapping[str, object],
+    ) -> None:
+        if self.trace.active:
+            name, run = self.options.machine.devices[device].name, self.run.number
+            fields = {**about, "split": split}
+            self.trace.emit(Event(kind, name, start, end, run, fields, self.number))
 
     def _fetch(self, value: int, source: int) -> NDArray:
         device = self.run.device = self._of[source].device

@@ -39,9 +39,10 @@ class Executor(Carrier):
         timeout_s: float,
         progress: Progress | None = None,
         numbers: Iterator[int] | None = None,
+        number: int = -1,
     ) -> None:
         working = {split.device for split in plan.splits}
-        super().__init__(plan, devices, trace, timeout_s, numbers, working)
+        super().__init__(plan, devices, trace, timeout_s, numbers, working, number)
         self._makers = {copy.node: split.id for split in plan.splits for copy in split.copies_out}
         self._splits_of: dict[int, list[int]] = {}
         for split in plan.splits:
@@ -67,7 +68,7 @@ class Executor(Carrier):
             for split in self.plan.splits[: len(self.plan.splits) - len(commits)]:
                 self._start_split(run, split)
             for split_id in commits[0].waits if commits else self.plan.final_waits:
-                self._wait(run, split_id)
+                self._wait(run, split_id, HOST)
             outputs = tuple(self._output(run, node) for _, node in graph.outputs)
             results = Results(outputs, tuple(self._output(run, node) for node in graph.kept))
             if self._log:
@@ -76,6 +77,7 @@ class Executor(Carrier):
             if isinstance(error, DeviceError):
                 self._fail(run, error)
             self._settle(run, interrupted=not isinstance(error, Exception))
+            self._reporter.tell_failed(run, start, error)
             raise
         if commits:
             self._commit(run, results)
@@ -105,11 +107,12 @@ class Executor(Carrier):
             attempt(partial(self._start_split, run, split))
         for split_id in self.plan.final_waits:
             if split_id in run.submitted_s:
-                attempt(partial(self._wait, run, split_id))
+                attempt(partial(self._wait, run, split_id, HOST))
         if self._log:
             attempt(partial(self._log.end, run.slot))
         if causes:
             self._settle(run, interrupted=not isinstance(causes[0], Exception))
+            self._reporter.tell_failed(run, self._trace.clock.now(), causes[0])
             torn = {s.device for s in self.plan.commits if s.id not in run.complete_s}
             raise CommitFailed(causes[0], results, frozenset(torn)) from causes[0]
 
@@ -127,26 +130,38 @@ class Executor(Carrier):
                 run.input_bytes += array.nbytes
                 self._stage(run, split, copy, array)
         for split_id in split.waits:
-            self._wait(run, split_id)
+            self._wait(run, split_id, split.id)
         for copy in split.copies_in:
             if copy.source != HOST:
                 start = self._trace.clock.now()
                 array = self._ask(run, copy.source).fetch(run.slot, copy.node)
-                run.spans.append(("copy", copy.source, start, self._trace.clock.now()))
+                self._fetched(run, copy.source, copy.node, array, start, split.id)
                 run.crossing_bytes += self.plan.graph.nodes[copy.node].type.device_bytes
                 self._stage(run, split, copy, array)
-        run.submitted_s[split.id] = self._trace.clock.now()
+        start = run.submitted_s[split.id] = self._trace.clock.now()
         self._ask(run, split.id).submit(run.slot, split.id, run.ticket)
         run.handed_over.add(split.id)
+        self._reporter.emit(("submit", split.id, start, self._trace.clock.now()), run)
 
     def _stage(self, run: RunRecord, split: Split, copy: CopyIn, array: NDArray) -> None:
         start = self._trace.clock.now()
         self._ask(run, split.id).stage(run.slot, copy, array)
         run.spans.append(("copy", split.id, start, self._trace.clock.now()))
-        self._reporter.emit(run.spans[-1], run, node=copy.node, bytes=array.nbytes)
+        about = {"node": copy.node, "bytes": array.nbytes, "way": "in", "needed_by": split.id}
+        self._reporter.emit(run.spans[-1], run, **about)
 
-    def _wait(self, run: RunRecord, split_id: int) -> None:
-        """Waits for a split; every earlier one on its device is complete then, too."""
+    def _fetched(
+        self, run: RunRecord, source: int, node: int, array: NDArray, start: float, needed_by: int
+    ) -> None:
+        """Notes that the host has read a value of a split until now."""
+        run.spans.append(("copy", source, start, self._trace.clock.now()))
+        about = {"node": node, "bytes": array.nbytes, "way": "out", "needed_by": needed_by}
+        self._reporter.emit(run.spans[-1], run, **about)
+
+    def _wait(self, run: RunRecord, split_id: int, needed_by: int) -> None:
+        """Waits for a split; every earlier one on its device is complete then, too. needed_by: the
+        split that waits, or HOST.
+        """
         if split_id in run.complete_s:
             return
         device = self.plan.splits[split_id].device
@@ -163,7 +178,7 @@ class Executor(Carrier):
             run.complete_s[splits[done]] = end
             done += 1
         first, run.done_on[device] = run.done_on.get(device, 0), done
-        self._reporter.emit(("wait", split_id, start, end), run)
+        self._reporter.emit(("wait", split_id, start, end), run, needed_by=needed_by)
         for complete in splits[first:done]:
             self._show(run, self.plan.splits[complete])
 
@@ -197,7 +212,7 @@ class Executor(Carrier):
         result = np.array(array, order="C", copy=True)
         run.output_bytes += result.nbytes
         if root in self._makers:
-            run.spans.append(("copy", self._makers[root], start, self._trace.clock.now()))
+            self._fetched(run, self._makers[root], node_id, result, start, HOST)
         return result
 
     def _settle(self, run: RunRecord, interrupted: bool) -> None:

@@ -56,9 +56,11 @@ class Timed(Protocol):
 class Reporter:
     """Tells of the runs of one plan."""
 
-    def __init__(self, plan: PlanValue, trace: Trace) -> None:
+    def __init__(self, plan: PlanValue, trace: Trace, number: int = -1) -> None:
+        """number: of the plan, among those of the process."""
         self._plan = plan
         self._trace = trace
+        self.number = number
 
     @cached_property
     def _op_seconds(self) -> tuple[dict[str, float], ...]:
@@ -97,7 +99,9 @@ class Reporter:
                     "observed_s": complete,
                     "ops": self._op_seconds[split.id],
                 }
-                self._trace.emit(Event("split", name, begin, finish, run.number, fields))
+                self._trace.emit(
+                    Event("split", name, begin, finish, run.number, fields, self.number)
+                )
         stats = RunStats(
             run.number,
             end - start,
@@ -112,7 +116,7 @@ class Reporter:
         )
         if active:
             about = {"stats": stats}
-            self._trace.emit(Event("run", "host", start, end, run.number, about))
+            self._trace.emit(Event("run", "host", start, end, run.number, about, self.number))
         return stats
 
     def emit(self, span: HostSpan, run: RunRecord, **fields: object) -> None:
@@ -121,7 +125,32 @@ class Reporter:
             return
         kind, split, start, end = span
         name = self._plan.machine.devices[self._plan.splits[split].device].name
-        self._trace.emit(Event(kind, name, start, end, run.number, {**fields, "split": split}))
+        fields["split"] = split
+        self._trace.emit(Event(kind, name, start, end, run.number, fields, self.number))
+
+    def tell_failed(self, run: RunRecord, start: float, error: BaseException) -> None:
+        """Tells the sinks, if there are any, that a run ends without results."""
+        if not self._trace.active:
+            return
+        name = self._plan.machine.devices[run.device].name
+        fields = {"error": type(error).__name__, "message": str(error)}
+        now = self._trace.clock.now()
+        self._trace.emit(Event("failed", name, start, now, run.number, fields, self.number))
+
+    def tell_memory(self, kind: str, device: int, start: float) -> None:
+        """Tells the sinks, if there are any, that memory of a plan is there, or is given back."""
+        if not self._trace.active:
+            return
+        memory = self._plan.memory[device]
+        shared = memory.weight_bytes + memory.state_bytes
+        fields = {
+            "bytes": max(0, memory.peak_bytes - shared),
+            "weight_bytes": memory.weight_bytes,
+            "state_bytes": memory.state_bytes,
+            "resident_bytes": memory.resident_bytes,
+        }
+        name, now = self._plan.machine.devices[device].name, self._trace.clock.now()
+        self._trace.emit(Event(kind, name, start, now, -1, fields, self.number))
 
 
 def _times_of(session: Timed, run: RunRecord, split: Split) -> Times:

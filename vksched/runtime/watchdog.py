@@ -42,9 +42,9 @@ class Watchdog:
         """Returns what the planner may believe of a device."""
         return replace(spec, slowdown=self._slowdowns.get(spec.name, 1.0))
 
-    def see(self, plan: PlanValue, stats: RunStats, first: bool = False) -> bool:
+    def see(self, plan: PlanValue, stats: RunStats, first: bool = False, number: int = -1) -> bool:
         """Takes in what a run measured; returns whether its graph should be planned again. first:
-        no run of this plan ended before.
+        no run of this plan ended before. number: of the plan, for events.
         """
         again = False
         for measured in stats.splits:
@@ -59,18 +59,20 @@ class Watchdog:
             first_s, allowed_s = _seconds(plan, split)
             if measured.device_s >= SURPRISE * allowed_s:
                 slowdown = measured.device_s / first_s
-                self._note(spec, slowdown, measured.split, measured.longest_s)
+                self._note(spec, slowdown, measured.split, measured.longest_s, number)
                 again |= _divisible(plan, split)
         return again
 
-    def _note(self, spec: DeviceSpec, slowdown: float, split: int, longest_s: float) -> None:
+    def _note(
+        self, spec: DeviceSpec, slowdown: float, split: int, longest_s: float, number: int
+    ) -> None:
         with self._lock:
             if slowdown <= self._slowdowns.get(spec.name, 1.0):
                 return
             self._slowdowns[spec.name] = slowdown
         now = self._trace.clock.now()
         fields = {"split": split, "longest_s": longest_s, "slowdown": slowdown}
-        self._trace.emit(Event("slow", spec.name, now, now, fields=fields))
+        self._trace.emit(Event("slow", spec.name, now, now, -1, fields, number))
 
 
 def _seconds(plan: PlanValue, split: Split) -> tuple[float, float]:

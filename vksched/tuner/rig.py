@@ -152,7 +152,7 @@ class SessionRig:
             for _ in range(ROUNDS):
                 executor.run(feeds)
         for event in recorder.select("copy"):
-            if event.fields["bytes"] == rows * 256:
+            if event.fields["way"] == "in" and event.fields["bytes"] == rows * 256:
                 times.append(event.end_s - event.start_s)
         if not times:
             raise UnsupportedOp(f"[calibrate] nothing is copied to {self.name}")

@@ -196,7 +196,11 @@ def add_host_node(
 
 def _host_op(node: NodeProto) -> str:
     """Returns the name of the op for nodes of this kind, declared at first sight."""
-    name = f"onnx.{node.domain + '.' if node.domain else ''}{node.op_type}"
+    return declare(f"onnx.{node.domain + '.' if node.domain else ''}{node.op_type}")
+
+
+def declare(name: str) -> str:
+    """Declares the op of a kind of nodes, where it is not yet; returns its name."""
     if name not in all_ops():
         kernel = Kernel((), _refuse)
         register(Op(name, _infer, _reference, kernel, any_dtype=True, foreign=True))

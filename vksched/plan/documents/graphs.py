@@ -1,0 +1,150 @@
+"""Graphs as plain data, without their weights, and graphs of plain data to be planned again.
+
+Problem: a tape should hold what a plan was made of, but no gigabytes, and nobody's weights. Method:
+a weight is its type, a hash of its bytes, and the bounds of its whole numbers where plans ask for
+them. A graph that is read back has weights of the same types and bounds, which are not there: they
+take no memory, unless bounds differ. Whatever computes with them computes nonsense.
+
+Complexity: O(nodes); a weight is hashed once. Examples: tests/plan/test_documents.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ...errors import ModelFormatError, PlanError, VkschedError
+from ...graph import FEW, Graph, Node
+from ...ops.core.attrs import Attrs, AttrValue
+from ...ops.core.bounds import bounds_of_data
+from ...ops.core.op import all_ops
+from ...trace.plain import float_of, plain
+from ...types import INT64, NDArray, TensorType, numpy_dtype
+
+MOST_BYTES = 1 << 30
+"""Of arrays that a graph is given when it is read back, as their bounds differ."""
+
+
+def graph_document(graph: Graph) -> dict[str, Any]:
+    """Returns a graph as `trace.schema.GRAPH` says."""
+    return {
+        "nodes": [
+            {
+                "name": node.name,
+                "op": node.op,
+                "inputs": list(node.inputs),
+                "attrs": {name: plain(value) for name, value in node.attrs.items()},
+                "shape": list(node.type.shape),
+                "dtype": node.type.dtype,
+            }
+            for node in graph.nodes
+        ],
+        "outputs": [list(pair) for pair in graph.outputs],
+        "kept": list(graph.kept),
+        "merged": dict(graph.merged),
+        "weights": [_held(graph.nodes[n], array) for n, array in graph.data.items()],
+        "states": [{"node": n} for n in graph.initial],
+    }
+
+
+def _held(node: Node, array: NDArray) -> dict[str, Any]:
+    """Returns what is told of a weight or constant."""
+    out: dict[str, Any] = {"node": node.id, "hash": hash_of(array)}
+    if node.type.dtype == INT64 or node.type.size <= FEW:
+        found = bounds_of_data(array)
+        out["bounds"] = None if found is None else [int(each) for each in found]
+    return out
+
+
+_hashes: dict[int, tuple[weakref.ref[NDArray], str]] = {}
+_lock = threading.Lock()
+
+
+def hash_of(array: NDArray) -> str:
+    """Returns a hash of the bytes of an array; the same array is read once."""
+    with _lock:
+        known = _hashes.get(id(array))
+    if known is not None and known[0]() is array:
+        return known[1]
+    found = hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()[:16]
+    with _lock:
+        for gone in [key for key, (ref, _) in _hashes.items() if ref() is None]:
+            del _hashes[gone]
+        _hashes[id(array)] = weakref.ref(array), found
+    return found
+
+
+# -- back ------------------------------------------------------------------------------------------
+
+
+def graph_of(document: Mapping[str, Any]) -> Graph:
+    """Returns a graph to be planned; what its weights hold is not known.
+
+    Raises:
+        PlanError: it is none; the text says why.
+    """
+    try:
+        nodes = tuple(_node(at, given) for at, given in enumerate(document["nodes"]))
+        budget = [MOST_BYTES]
+        data = {h["node"]: _array(nodes[h["node"]], h, budget) for h in document["weights"]}
+        initial = {h["node"]: _array(nodes[h["node"]], h, budget) for h in document["states"]}
+        graph = Graph(
+            nodes,
+            tuple((name, node) for name, node in document["outputs"]),
+            data,
+            {node: object() for node in (*data, *initial)},
+            initial,
+            tuple(document["kept"]),
+            document["merged"],
+        )
+        return graph.verify()
+    except (VkschedError, TypeError, ValueError, AssertionError, KeyError, IndexError) as error:
+        raise PlanError(f"[trace] the graph of a tape cannot be made again: {error}") from error
+
+
+def _node(at: int, given: Mapping[str, Any]) -> Node:
+    attrs = Attrs({name: _attr(value) for name, value in given["attrs"].items()})
+    _declare(given["op"])
+    type_ = TensorType(tuple(given["shape"]), given["dtype"])
+    return Node(at, given["op"], tuple(given["inputs"]), attrs, type_, given["name"])
+
+
+def _declare(op: str) -> None:
+    """Declares an op of ONNX files that only the host runs, as programs do at first sight."""
+    if op in all_ops() or not op.startswith("onnx."):
+        return
+    try:
+        from ...importers.onnx.nodes.host import declare
+    except ImportError as error:
+        raise ModelFormatError(
+            f'{op} needs the onnx package; try pip install "vksched[onnx]"'
+        ) from error
+    declare(op)
+
+
+def _attr(value: object) -> AttrValue:
+    number = float_of(value)
+    if number is not None:
+        return number
+    if isinstance(value, list):
+        return tuple(map(_attr, value))
+    return value  # type: ignore[return-value]
+
+
+def _array(node: Node, held: Mapping[str, Any], budget: list[int]) -> NDArray:
+    """Returns an array of a node's type and bounds."""
+    dtype, shape = numpy_dtype(node.type.dtype), node.type.shape
+    low, high = held.get("bounds") or (0, 0)
+    if low == high or node.type.size < 2:
+        return np.broadcast_to(np.array(low, dtype), shape)
+    budget[0] -= node.type.host_bytes
+    if budget[0] < 0:
+        raise ValueError(f"expected whole numbers of at most {MOST_BYTES} bytes")
+    array = np.full(shape, low, dtype)
+    array.reshape(-1)[-1] = high
+    return array

@@ -1,0 +1,175 @@
+"""Plans as plain data, with all that they were made of, and plans of plain data.
+
+    Planned(plan, question, cause) --as_document--> graph, plan --plan_of_document--> Plan
+
+A plan that is read back says what the first one said: explain, draw, verify, simulate. Of one that
+decides while it runs only what it expected is kept.
+
+Complexity: O(nodes + splits). Examples: tests/plan/test_documents.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any
+
+from ...errors import PlanError, VkschedError
+from ...graph import Graph
+from ...machine.spec import Machine
+from ..cost import Cost, node_cost
+from ..plan import Plan
+from ..simulate import beside_seconds, simulate
+from ..value import CopyIn, CopyOut, DeviceMemory, Placement, PlanValue, Span, Split
+from .graphs import graph_document, graph_of
+from .question import Question
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan and what it was made of. cause: why it was made, in words. decides: whether each of
+    its runs decides anew where its pieces go.
+    """
+
+    plan: Plan
+    question: Question
+    cause: str
+    decides: bool = False
+
+    def as_document(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Returns the graph and the plan as `trace.schema.GRAPH` and `PLAN` say."""
+        return graph_document(self.plan.graph), self._plan_document()
+
+    def _plan_document(self) -> dict[str, Any]:
+        plan = self.plan
+        rules = {placement.rule: 0 for placement in plan.placements}
+        rules = {rule: number for number, rule in enumerate(rules)}
+        expected = simulate(plan)
+        return {
+            "cause": self.cause,
+            "asked": self.question.as_dict(),
+            "machine": plan.machine.as_dict(),
+            "policy": plan.policy,
+            "copies": plan.copies,
+            "decides": self.decides,
+            "rules": [*rules],
+            "placements": [[p.device, rules[p.rule]] for p in plan.placements],
+            "splits": [_split_document(plan, split) for split in plan.splits],
+            "final_waits": list(plan.final_waits),
+            "memory": [_lists(asdict(memory)) for memory in plan.memory],
+            "locations": [[d, node, _span(s)] for (d, node), s in plan.locations.items()],
+            "notes": list(plan.notes),
+            "explain": plan.explain(),
+            "seconds": expected.seconds,
+            "spans": [[b.kind, b.device, b.split, b.start_s, b.finish_s] for b in expected.spans],
+        }
+
+
+def _split_document(plan: PlanValue, split: Split) -> dict[str, Any]:
+    graph, spec = plan.graph, plan.machine.devices[split.device]
+    asked: dict[int, Cost] = {}
+    for node in (graph.nodes[n] for n in split.nodes):
+        call = graph.signatures[node.id]
+        if call not in asked:
+            asked[call] = node_cost(spec, graph, node)
+    costs = [asked[graph.signatures[n]] for n in split.nodes]
+    entering, leaving = ([c.node for c in copies] for copies in (split.copies_in, split.copies_out))
+    return {
+        "device": split.device,
+        "nodes": list(split.nodes),
+        "copies_in": [[c.node, c.source, _span(c.inbox), _span(c.target)] for c in split.copies_in],
+        "copies_out": [[c.node, _span(c.outbox)] for c in split.copies_out],
+        "waits": list(split.waits),
+        "barriers": list(split.barriers),
+        "levels": split.levels,
+        "inner_barriers": split.inner_barriers,
+        "observed": list(split.observed),
+        "in_place": [list(pair) for pair in split.in_place],
+        "fixed_s": beside_seconds(graph, plan.machine, split.device, entering, leaving),
+        "seconds": [cost.seconds for cost in costs],
+        "measured": [cost.measured for cost in costs],
+    }
+
+
+def _span(span: Span) -> list[int]:
+    return [span.page, span.offset, span.words]
+
+
+def _lists(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: list(v) if isinstance(v, tuple) else v for key, v in fields.items()}
+
+
+# -- back ------------------------------------------------------------------------------------------
+
+
+Asked = tuple[Question, Graph, Machine]
+"""All that a plan was made of."""
+_WRONG = (VkschedError, TypeError, ValueError, AssertionError, KeyError, IndexError)
+
+
+def asked_of(graph: Mapping[str, Any], document: Mapping[str, Any]) -> Asked:
+    """Returns what a plan was made of, from documents that `trace.load_tape` has checked.
+
+    Raises:
+        PlanError: it is no graph, machine or question; the text says why.
+    """
+    made = graph_of(graph)
+    try:
+        return Question.from_dict(document["asked"]), made, Machine.from_dict(document["machine"])
+    except _WRONG as error:
+        raise PlanError(f"[trace] the plan of a tape cannot be made again: {error}") from error
+
+
+def planned_of(graph: Mapping[str, Any], document: Mapping[str, Any]) -> Planned:
+    """Returns a plan and what it was made of, from documents that `trace.load_tape` has checked.
+
+    Raises:
+        PlanError: they make no sound plan; the text says why.
+    """
+    question, made, machine = asked_of(graph, document)
+    try:
+        memory = tuple(DeviceMemory(**_tuples(each)) for each in document["memory"])
+        plan = Plan(
+            graph=made,
+            machine=machine,
+            policy=document["policy"],
+            copies=document["copies"],
+            placements=tuple(
+                Placement(device, document["rules"][rule])
+                for device, rule in document["placements"]
+            ),
+            splits=tuple(_split_of(at, each) for at, each in enumerate(document["splits"])),
+            final_waits=tuple(document["final_waits"]),
+            memory=memory,
+            locations=MappingProxyType(
+                {(device, node): Span(*span) for device, node, span in document["locations"]}
+            ),
+            notes=tuple(document["notes"]),
+        )
+        return Planned(plan.verify(), question, document["cause"], document["decides"])
+    except _WRONG as error:
+        raise PlanError(f"[trace] the plan of a tape cannot be read: {error}") from error
+
+
+def _split_of(at: int, data: Mapping[str, Any]) -> Split:
+    return Split(
+        id=at,
+        device=data["device"],
+        nodes=tuple(data["nodes"]),
+        copies_in=tuple(
+            CopyIn(node, source, Span(*inbox), Span(*target))
+            for node, source, inbox, target in data["copies_in"]
+        ),
+        copies_out=tuple(CopyOut(node, Span(*outbox)) for node, outbox in data["copies_out"]),
+        waits=tuple(data["waits"]),
+        barriers=tuple(data["barriers"]),
+        levels=data["levels"],
+        inner_barriers=data["inner_barriers"],
+        observed=tuple(data["observed"]),
+        in_place=tuple((value, state) for value, state in data["in_place"]),
+    )
+
+
+def _tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(v) if isinstance(v, list) else v for key, v in fields.items()}

@@ -1,0 +1,27 @@
+"""Traces: events and their sinks, tapes that keep them, and the file that tapes are saved to.
+
+Imports no graph: what a file tells of plans is made in `plan/documents/`.
+"""
+
+from .events import Clock, Event, Sink, SystemClock, Trace, as_trace
+from .log import log_sink
+from .read import TapeFile, load_tape
+from .tape import Recorder, Tape
+from .warn import VkschedWarning, warn, warn_user
+
+__all__ = [
+    "Clock",
+    "Event",
+    "Recorder",
+    "Sink",
+    "SystemClock",
+    "Tape",
+    "TapeFile",
+    "Trace",
+    "VkschedWarning",
+    "as_trace",
+    "load_tape",
+    "log_sink",
+    "warn",
+    "warn_user",
+]

@@ -1,0 +1,124 @@
+"""Events: what happened when, handed to any number of sinks, which cannot break a run.
+
+    executor, planner, tuner --Event--> Trace --> tape, log, metrics, any function
+
+Examples: tests/trace/test_sinks.py.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ..errors import PlanError
+from .warn import warn
+
+
+class Clock(Protocol):
+    """Seconds from an arbitrary start; simulated in tests."""
+
+    def now(self) -> float: ...
+
+
+class SystemClock:
+    """The machine's monotonic clock."""
+
+    now = staticmethod(time.perf_counter)
+
+
+NAMES = (
+    "plan",
+    "fallback",
+    "prepare",
+    "submit",
+    "copy",
+    "wait",
+    "split",
+    "run",
+    "failed",
+    "step",
+    "fault",
+    "slow",
+    "replan",
+    "free",
+    "tune",
+    "calibrate",
+)
+"""Of all events; docs/traces.md says what each one tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened. name: one of NAMES.
+
+    device: where, or "host". start_s, end_s: by the scheduler's clock. run: the number of the run
+    among those of its scheduler, or -1. plan: the number of the plan that was carried out, among
+    those of the process, or -1. fields: what the event tells besides, by docs/traces.md.
+    """
+
+    name: str
+    device: str
+    start_s: float
+    end_s: float
+    run: int = -1
+    fields: Mapping[str, object] = field(default_factory=dict)
+    plan: int = -1
+
+
+Sink = Callable[[Event], object]
+
+
+class Trace:
+    """Hands events to sinks; the sink that raises is dropped with a warning."""
+
+    def __init__(self, clock: Clock | None = None, sinks: Iterable[Sink] = ()) -> None:
+        self.clock: Clock = clock or SystemClock()
+        self._sinks: list[Sink] = list(sinks)
+        self._lock = threading.Lock()
+
+    @property
+    def active(self) -> bool:
+        return bool(self._sinks)
+
+    @property
+    def sinks(self) -> tuple[Sink, ...]:
+        """The sinks that events go to now."""
+        return tuple(self._sinks)
+
+    def add(self, sink: Sink) -> Sink:
+        """Adds a sink and returns it."""
+        with self._lock:
+            self._sinks = [*self._sinks, sink]
+        return sink
+
+    def remove(self, sink: Sink) -> None:
+        """Takes a sink away; one that is not there is ignored."""
+        with self._lock:
+            self._sinks = [s for s in self._sinks if s is not sink]
+
+    def emit(self, event: Event) -> None:
+        """Hands an event to each sink, one after the other, on this thread."""
+        for sink in self._sinks:
+            try:
+                sink(event)
+            except KeyboardInterrupt:  # the user's, not the sink's
+                raise
+            except BaseException as error:
+                self.remove(sink)
+                warn(f"[trace] a sink failed and was removed: {error!r}")
+
+
+def as_trace(given: Trace | Sink | Sequence[Sink] | None) -> Trace:
+    """Returns a trace, of a trace, of one sink or of several."""
+    if given is None or isinstance(given, Trace):
+        return given or Trace()
+    sinks = [given] if callable(given) else given
+    if not isinstance(sinks, Sequence) or not all(map(callable, sinks)):
+        raise PlanError(
+            f"[Scheduler] expected a vs.Trace, a sink or a list of sinks, got {given!r}; try "
+            "trace=vs.Tape()"
+        )
+    return Trace(sinks=sinks)

@@ -1,0 +1,61 @@
+"""Log: events as lines of the standard `logging`, one structured line each.
+
+Examples: tests/trace/test_log.py.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+
+from .events import Event, Sink
+from .plain import fields_of
+
+LOGGER = "vksched.events"
+LEVELS = {
+    "run": logging.INFO,
+    "plan": logging.INFO,
+    "prepare": logging.INFO,
+    "free": logging.INFO,
+    "tune": logging.INFO,
+    "calibrate": logging.INFO,
+    "fallback": logging.WARNING,
+    "slow": logging.WARNING,
+    "replan": logging.WARNING,
+    "failed": logging.WARNING,
+    "fault": logging.ERROR,
+}
+"""By event; what is not here is DEBUG."""
+
+
+def log_sink(logger: logging.Logger | str = LOGGER) -> Sink:
+    """Returns a sink that logs each event as one line of JSON: event, device, seconds, run, plan
+    and the event's own fields. The event itself is the record's `event`, for handlers that want it.
+
+    logger: the logger or its name. Faults are errors, fallbacks, slow devices and new plans
+    warnings, runs and plans infos, all else debug messages.
+    """
+    log = logging.getLogger(logger) if isinstance(logger, str) else logger
+
+    def sink(event: Event) -> None:
+        level = LEVELS.get(event.name, logging.DEBUG)
+        if log.isEnabledFor(level):
+            log.log(level, "%s", _line(event), extra={"event": event})
+
+    return sink
+
+
+def _line(event: Event) -> str:
+    """Returns an event as JSON on one line."""
+    told: dict[str, object] = {
+        "event": event.name,
+        "device": event.device,
+        "start_s": event.start_s,
+        "seconds": event.end_s - event.start_s,
+    }
+    if event.run >= 0:
+        told["run"] = event.run
+    if event.plan >= 0:
+        told["plan"] = event.plan
+    fields = {k: v for k, v in fields_of(event).items() if k not in told}
+    return json.dumps({**told, **fields})

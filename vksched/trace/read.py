@@ -1,0 +1,187 @@
+"""Read: the one loader of a tape's file. What is cut, foreign or malformed is one clear error.
+
+Everything is checked here: types by `schema.py`, and that numbers of nodes, splits, devices, graphs
+and plans are in range. Whoever reads a TapeFile need not check again. What graphs and machines mean
+is the business of `plan/documents/`. Complexity: O(file). Examples: tests/trace/test_read.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from ..errors import VkschedError
+from .events import NAMES, Event
+from .schema import COLUMNS, FIELDS, FILE, FORMAT, Wrong, check
+
+MOST = 1 << 29
+"""Characters of a file: those of over a million events."""
+
+WORD = 6
+"""Characters of a word of JSON that is cut, and one more."""
+
+
+class TapeError(VkschedError, ValueError):
+    """A file is no tape, or cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class TapeFile:
+    """What a file tells. version: of the vksched that wrote it. dropped, dropped_plans: what had
+    made room for later ones by then. graphs, plans: documents as `schema.GRAPH` and `schema.PLAN`
+    say. events: in order; `plan` is a position in `plans`, or -1.
+    """
+
+    version: str
+    dropped: int
+    dropped_plans: int
+    graphs: tuple[dict[str, Any], ...]
+    plans: tuple[dict[str, Any], ...]
+    events: tuple[Event, ...]
+
+
+def load_tape(path: str | PathLike[str]) -> TapeFile:
+    """Returns what a file tells that `Tape.save` wrote.
+
+    Raises:
+        TapeError: there is no such file, it is cut, or something else; the text says what is wrong.
+    """
+    try:
+        return tape_of(_data(Path(path)))
+    except Wrong as error:
+        raise TapeError(f"[trace] cannot read {path}: {error}") from None
+
+
+def tape_of(data: object) -> TapeFile:
+    """Returns what the plain data of a file tells.
+
+    Raises:
+        Wrong: it is no tape.
+    """
+    if not isinstance(data, dict) or "vksched" not in data:
+        foreign = isinstance(data, list) or (isinstance(data, dict) and "traceEvents" in data)
+        what = "a trace of another program" if foreign else "something else"
+        raise Wrong(f"expected a tape of vksched, got {what}; try a file of vs.Tape().save")
+    about = data["vksched"]
+    if isinstance(about, dict) and about.get("format", FORMAT) != FORMAT:
+        raise Wrong(
+            f"expected format {FORMAT}, got {about['format']!r}, of vksched "
+            f"{about.get('version', 'of no version')}; try that version"
+        )
+    check(about, FILE, "vksched")
+    if about["columns"] != COLUMNS:
+        raise Wrong(f"expected columns {COLUMNS}, got {about['columns']}")
+    for at, graph in enumerate(about["graphs"]):
+        _check_graph(graph, f"vksched.graphs[{at}]")
+    for at, plan in enumerate(about["plans"]):
+        where = f"vksched.plans[{at}]"
+        _in_range([plan["graph"]], len(about["graphs"]), f"{where}.graph")
+        _check_plan(plan, about["graphs"][plan["graph"]], where)
+    events = [_event(row, about["plans"], at) for at, row in enumerate(about["events"])]
+    return TapeFile(
+        about["version"],
+        about["dropped"],
+        about["dropped_plans"],
+        tuple(about["graphs"]),
+        tuple(about["plans"]),
+        tuple(events),
+    )
+
+
+def _data(path: Path) -> object:
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(MOST + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise Wrong(said) from None
+    if len(text) > MOST:
+        raise Wrong(f"expected at most {MOST:,} characters, got more")
+    if not text.strip():
+        raise Wrong("expected JSON, got an empty file")
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        # half a number or word may be left where the file ends too early
+        ends = len(text[error.pos :].strip()) < WORD or "Unterminated" in error.msg
+        cut = ends and text.lstrip()[0] in "{["
+        end = "the file is cut" if cut else "it is no JSON"
+        raise Wrong(f"{end}: line {error.lineno}, column {error.colno}: {error.msg}") from None
+    except (ValueError, RecursionError) as error:
+        raise Wrong(f"it is no JSON: {' '.join(str(error).split())}") from None
+
+
+def _no_constant(word: str) -> object:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+def _in_range(numbers: Sequence[int], count: int, where: str, least: int = 0) -> None:
+    for number in numbers:
+        if not least <= number < count:
+            raise Wrong(f"expected numbers of {least} to {count - 1} in {where}, got {number}")
+
+
+def _check_graph(graph: Mapping[str, Any], where: str) -> None:
+    count = len(graph["nodes"])
+    for at, node in enumerate(graph["nodes"]):
+        _in_range(node["inputs"], at, f"{where}.nodes[{at}].inputs")
+        _in_range(node["shape"], 1 << 62, f"{where}.nodes[{at}].shape")
+    _in_range([node for _, node in graph["outputs"]], count, f"{where}.outputs")
+    _in_range(graph["kept"], count, f"{where}.kept")
+    _in_range([*graph["merged"].values()], count, f"{where}.merged")
+    for kind in ("weights", "states"):
+        _in_range([held["node"] for held in graph[kind]], count, f"{where}.{kind}")
+
+
+def _check_plan(plan: Mapping[str, Any], graph: Mapping[str, Any], where: str) -> None:
+    nodes, splits = len(graph["nodes"]), len(plan["splits"])
+    devices = len(plan["memory"])
+    given = plan["machine"].get("devices")
+    if not isinstance(given, list) or len(given) != devices:
+        raise Wrong(f"expected {devices} devices in {where}.machine, as there are memories")
+    if len(plan["placements"]) != nodes:
+        raise Wrong(f"expected {nodes} placements in {where}, got {len(plan['placements'])}")
+    _in_range([device for device, _ in plan["placements"]], devices, f"{where}.placements")
+    _in_range([rule for _, rule in plan["placements"]], len(plan["rules"]), f"{where}.placements")
+    _in_range(plan["final_waits"], splits, f"{where}.final_waits")
+    for at, split in enumerate(plan["splits"]):
+        _check_split(split, (devices, nodes, at), f"{where}.splits[{at}]")
+    for at, memory in enumerate(plan["memory"]):
+        _in_range([*memory["weights"], *memory["states"]], nodes, f"{where}.memory[{at}]")
+    _in_range([device for device, _, _ in plan["locations"]], devices, f"{where}.locations")
+    _in_range([node for _, node, _ in plan["locations"]], nodes, f"{where}.locations", -nodes)
+    _in_range([device for _, device, *_ in plan["spans"]], devices, f"{where}.spans")
+    told = [split for _, _, split, *_ in plan["spans"] if split is not None]
+    _in_range(told, splits, f"{where}.spans")
+
+
+def _check_split(split: Mapping[str, Any], sizes: tuple[int, int, int], where: str) -> None:
+    devices, nodes, at = sizes
+    _in_range([split["device"]], devices, f"{where}.device")
+    read = [node for node, *_ in (*split["copies_in"], *split["copies_out"], *split["in_place"])]
+    states = [state for _, state in split["in_place"]]
+    _in_range([*split["nodes"], *read, *states, *split["observed"]], nodes, where)
+    _in_range([source for _, source, *_ in split["copies_in"]], at, f"{where}.copies_in", -1)
+    _in_range(split["waits"], at, f"{where}.waits")
+    for key in ("seconds", "measured"):
+        if len(split[key]) != len(split["nodes"]):
+            raise Wrong(f"expected one of {where}.{key} for each node")
+
+
+def _event(row: Sequence[Any], plans: Sequence[Mapping[str, Any]], at: int) -> Event:
+    name, device, start_s, end_s, run, plan, fields = row
+    where = f"vksched.events[{at}]"
+    if name not in NAMES:
+        raise Wrong(f"expected a name of {', '.join(NAMES)} for {where}, got {name!r}")
+    check(fields, FIELDS.get(name, {}), f"{where}.fields")
+    _in_range([plan], len(plans), f"{where}.plan", -1)
+    if plan >= 0 and name in ("submit", "copy", "wait", "split"):
+        splits = len(plans[plan]["splits"])
+        if not plans[plan]["decides"]:  # else each run has its own splits
+            _in_range([fields["split"]], splits, f"{where}.split", 0)
+            _in_range([fields.get("needed_by", -1)], splits, f"{where}.needed_by", -1)
+    return Event(name, device, start_s, end_s, run, fields, plan)

@@ -1,0 +1,221 @@
+"""Schema: what the parts of a tape's file are made of, and a check that they are.
+
+A schema is a type, a list of one schema, a dict of schemas by key ("?" at the end of a key: it may
+be missing), `Table` of one schema by any key, `Row` of a fixed number, or `Either`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+FORMAT = 1
+"""Of files; another number is another format."""
+LARGEST = 1 << 63
+"""No whole number is larger."""
+COLUMNS = ["name", "device", "start_s", "end_s", "run", "plan", "fields"]
+"""Of a row of "events": the fields of Event, plan as a position in "plans" or -1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A list with one schema for each position."""
+
+    of: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A dict with any keys."""
+
+    of: object
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """One of several schemas; None stands for null."""
+
+    of: tuple[object, ...]
+
+
+class Wrong(ValueError):
+    """The data is not what its schema says; the text says where."""
+
+
+SPAN = Row((int, int, int))
+"""Page, first word, words."""
+NODE = {"name": str, "op": str, "inputs": [int], "attrs": dict, "shape": [int], "dtype": str}
+HELD = {"node": int, "hash": str, "bounds?": Either((None, Row((int, int))))}
+GRAPH = {
+    "nodes": [NODE],
+    "outputs": [Row((str, int))],
+    "kept": [int],
+    "merged": Table(int),
+    "weights": [HELD],
+    "states": [{"node": int}],
+}
+"""weights: which nodes hold values, with a hash of these, and the least and largest of whole
+numbers where plans ask for them. states: nodes whose values runs change. kept, merged: as in
+`Graph`.
+"""
+ASKED = {
+    "policy": str,
+    "objective": str,
+    "overrides": [Row((Either((int, str)), str))],
+    "copies": Either((int, str)),
+    "resident": Table([int]),
+    "observed": Table(int),
+    "with_cpu": bool,
+    "turns": Table(int),
+}
+"""What the planner was asked beside graph and machine. resident: by device number, nodes whose
+values were there. observed: by node how many functions see it.
+"""
+SPLIT = {
+    "device": int,
+    "nodes": [int],
+    "copies_in": [Row((int, int, SPAN, SPAN))],
+    "copies_out": [Row((int, SPAN))],
+    "waits": [int],
+    "barriers": [int],
+    "levels": int,
+    "inner_barriers": int,
+    "observed": [int],
+    "in_place": [Row((int, int))],
+    "fixed_s": float,
+    "seconds": [float],
+    "measured": [bool],
+}
+"""copies_in: node, split that it comes from or -1, place in the inbox, place in memory. copies_out:
+node, place in the outbox. fixed_s, seconds: predicted beside its nodes, and for each of its nodes.
+measured: whether the latter rests on measurements. The rest: as in `Split`.
+"""
+MEMORY = {
+    "weights": [int],
+    "weight_bytes": int,
+    "activation_pages": [int],
+    "inbox_pages": [int],
+    "outbox_pages": [int],
+    "peak_bytes": int,
+    "resident_bytes": int,
+    "states": [int],
+    "state_bytes": int,
+}
+PLAN = {
+    "graph": int,
+    "cause": str,
+    "asked": ASKED,
+    "machine": dict,
+    "policy": str,
+    "copies": int,
+    "decides": bool,
+    "rules": [str],
+    "placements": [Row((int, int))],
+    "splits": [SPLIT],
+    "final_waits": [int],
+    "memory": [MEMORY],
+    "locations": [Row((int, int, SPAN))],
+    "notes": [str],
+    "explain": str,
+    "seconds": float,
+    "spans": [Row((str, int, Either((None, int)), float, float))],
+}
+"""graph: its position in "graphs". cause: why it was made. decides: whether its runs decide anew
+where their pieces go. rules, placements: for each node its device and the number of its rule.
+locations: device, node (-1 - node: its scratch memory), place. seconds: of a run by simulation;
+spans: what happens in it: kind, device, split, start and end.
+"""
+FIELDS = {
+    "submit": {"split": int},
+    "copy": {"split": int, "node": int, "bytes": int, "way": str, "needed_by": int},
+    "wait": {"split": int, "needed_by": int},
+    "split": {"split": int, "device_s": Either((None, float)), "observed_s": float},
+    "prepare": {"bytes": int, "weight_bytes": int, "state_bytes": int, "resident_bytes": int},
+    "free": {"bytes": int, "weight_bytes": int, "state_bytes": int, "resident_bytes": int},
+    "plan": {"cause": str},
+    "fallback": {"op": str, "nodes": [str], "cause": str},
+    "failed": {"error": str, "message": str},
+    "fault": {"error": str, "message": str, "during": str},
+}
+"""Of events, those that readers rely on; docs/traces.md tells what they mean."""
+EVENT = Row((str, str, float, float, int, int, dict))
+FILE = {
+    "format": int,
+    "version": str,
+    "dropped": int,
+    "dropped_plans": int,
+    "graphs": [GRAPH],
+    "plans": [PLAN],
+    "columns": [str],
+    "events": [EVENT],
+}
+_WORDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def check(data: object, schema: object, where: str) -> None:
+    """Checks data against a schema.
+
+    Raises:
+        Wrong: they differ; the text says where.
+    """
+    if isinstance(schema, list):
+        _expect(isinstance(data, list), "a list", data, where)
+        assert isinstance(data, list)
+        for at, each in enumerate(data):
+            check(each, schema[0], f"{where}[{at}]")
+    elif isinstance(schema, Row):
+        size = len(schema.of)
+        _expect(isinstance(data, list) and len(data) == size, f"a list of {size}", data, where)
+        assert isinstance(data, list)
+        for at, (each, of) in enumerate(zip(data, schema.of, strict=True)):
+            check(each, of, f"{where}[{at}]")
+    elif isinstance(schema, Table):
+        _expect(isinstance(data, dict), "an object", data, where)
+        assert isinstance(data, dict)
+        for key, each in data.items():
+            check(each, schema.of, f"{where}.{key}")
+    elif isinstance(schema, dict):
+        _expect(isinstance(data, dict), "an object", data, where)
+        assert isinstance(data, dict)
+        _check_keys(data, schema, where)
+    elif isinstance(schema, Either):
+        _check_either(data, schema, where)
+    elif schema is None:
+        _expect(data is None, "null", data, where)
+    else:
+        assert isinstance(schema, type)
+        _expect(_is(data, schema), _WORDS.get(schema, "an object"), data, where)
+
+
+def _check_keys(data: Mapping[str, object], schema: Mapping[str, object], where: str) -> None:
+    for key, of in schema.items():
+        name = key.removesuffix("?")
+        if name in data:
+            check(data[name], of, f"{where}.{name}")
+        elif name == key:
+            raise Wrong(f"expected {name!r} in {where}, got none")
+
+
+def _check_either(data: object, schema: Either, where: str) -> None:
+    said: list[str] = []
+    for each in schema.of:
+        try:
+            return check(data, each, where)
+        except Wrong as error:
+            said.append(str(error))
+    raise Wrong(said[-1])
+
+
+def _is(data: object, kind: type) -> bool:
+    if isinstance(data, bool) or kind is bool:
+        return isinstance(data, bool) and kind is bool
+    if isinstance(data, int) and kind in (int, float):
+        return abs(data) <= LARGEST
+    return isinstance(data, kind) and (kind is not float or math.isfinite(data))  # type: ignore[arg-type]
+
+
+def _expect(holds: bool, what: str, data: object, where: str) -> None:
+    if not holds:
+        got = repr(data)
+        raise Wrong(f"expected {what} as {where}, got {got if len(got) < 60 else got[:57] + '...'}")

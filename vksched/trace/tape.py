@@ -1,0 +1,155 @@
+"""Tape: a sink that keeps events and the plans they belong to, and saves both in one file.
+
+Problem: a program may run for days, so that neither events nor plans may pile up; and a kept plan
+would keep the weights of its graph. Method: a ring of the last events. A plan is turned into a text
+document when it is made, packed, and counted by what graphs they share. Of plans, too, the last
+ones are kept.
+
+    events   | dropped: 12,000 | run 17 | run 18 | ... | run 90 |      the last `limit`
+    plans    | dropped: 2 | plan 2 | plan 3 |                          the last PLANS
+
+Complexity: O(1) for an event; O(nodes) for a plan, and its weights are read once for their hashes.
+Examples: tests/trace/test_tape.py.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Collection
+from dataclasses import replace
+from os import PathLike
+from typing import Protocol, runtime_checkable
+
+from .events import Event
+from .write import Document, pack, save_tape
+
+EVENTS = 100_000
+"""The events that a tape keeps by default: some 50 MB."""
+PLANS = 256
+"""The plans that a tape keeps, packed: some 10 kB for each 100 nodes."""
+
+
+@runtime_checkable
+class Documented(Protocol):
+    """The field "about" of a "plan" event: what can be written down."""
+
+    def as_document(self) -> tuple[Document, Document]:
+        """Returns the graph and the plan as plain data."""
+        ...
+
+
+class Tape:
+    """A sink that keeps the last events, and the documents of the plans they belong to.
+
+    limit: how many events at most; None for all. Any number of threads and schedulers may share it.
+
+    Raises:
+        ValueError: a limit below 1.
+    """
+
+    def __init__(self, limit: int | None = EVENTS) -> None:
+        if limit is not None and limit < 1:
+            raise ValueError(f"[trace] expected a limit of 1 or more events, got {limit}")
+        self.limit = limit
+        self.events: deque[Event] = deque(maxlen=limit)
+        """In the order in which they came."""
+        self.dropped = 0
+        """Events that had to make room for later ones."""
+        self.dropped_plans = 0
+        self._graphs: dict[int, bytes] = {}
+        """Packed documents of graphs, by a number of their own."""
+        self._plans: OrderedDict[int, tuple[int, bytes]] = OrderedDict()
+        """By the number of a plan that of its graph, and its packed document."""
+        self._lock = threading.Lock()
+        _TAPES.add(self)
+
+    def __call__(self, event: Event) -> None:
+        if event.name == "plan":
+            event = self._take_plan(event)
+        with self._lock:
+            if len(self.events) == self.limit:
+                self.dropped += 1
+            self.events.append(event)
+
+    def select(self, name: str, device: str | None = None) -> list[Event]:
+        """Returns the events of a name, of one device when given, in order of arrival."""
+        found = self._snapshot()
+        return [e for e in found if e.name == name and (device is None or e.device == device)]
+
+    def of_plans(self, plans: Collection[int]) -> Tape:
+        """Returns a tape of the events of some plans, by their numbers; it keeps no more events."""
+        out = Tape(None)
+        with self._lock:
+            out.events.extend(event for event in self.events if event.plan in plans)
+            out.dropped, out.dropped_plans = self.dropped, self.dropped_plans
+            for number in plans & self._plans.keys():
+                out._plans[number] = self._plans[number]
+                out._graphs[self._plans[number][0]] = self._graphs[self._plans[number][0]]
+        return out
+
+    def clear(self) -> None:
+        """Forgets all events; plans stay, as later events belong to them."""
+        with self._lock:
+            self.events.clear()
+            self.dropped = 0
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Writes one JSON file. Perfetto and chrome://tracing show it, `vksched trace` draws it,
+        and `vksched replay` makes its plans and orders again.
+
+        Raises:
+            VkschedError: the file cannot be written.
+        """
+        with self._lock:
+            events, plans = list(self.events), list(self._plans.items())
+            graphs, dropped = dict(self._graphs), (self.dropped, self.dropped_plans)
+        save_tape(path, events, graphs, plans, *dropped)
+
+    def _snapshot(self) -> list[Event]:
+        with self._lock:
+            return list(self.events)
+
+    def _take_plan(self, event: Event) -> Event:
+        """Keeps the document of a plan; returns its event without the plan."""
+        fields = dict(event.fields)
+        about = fields.pop("about", None)
+        if isinstance(about, Documented):
+            graph, plan = (pack(document) for document in about.as_document())
+            with self._lock:
+                known = (number for number, text in self._graphs.items() if text == graph)
+                number = next(known, event.plan)
+                self._graphs[number] = graph
+                self._plans[event.plan] = number, plan
+                while len(self._plans) > PLANS:
+                    self._plans.popitem(last=False)
+                    self.dropped_plans += 1
+                used = {of for of, _ in self._plans.values()}
+                self._graphs = {of: text for of, text in self._graphs.items() if of in used}
+        return replace(event, fields=fields)
+
+    def __repr__(self) -> str:
+        more = f", {self.dropped} dropped" if self.dropped else ""
+        return f"<{type(self).__name__}: {len(self.events)} events{more}>"
+
+
+class Recorder(Tape):
+    """A tape without end, for short programs and tests."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+
+_TAPES: weakref.WeakSet[Tape] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    """A lock that another thread held when the process forked is never released in the child."""
+    for tape in _TAPES:
+        tape._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)

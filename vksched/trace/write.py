@@ -1,0 +1,73 @@
+"""Write: the one file of a tape. Perfetto reads its "traceEvents", vksched the rest.
+
+    {"traceEvents": [...],
+     "vksched": {"format": 1, "version": "0.1", "dropped": 0, "dropped_plans": 0,
+                 "graphs": [...], "plans": [...], "columns": [...], "events": [...]}}
+
+`schema.py` says what each part is made of. Complexity: O(events + nodes).
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+
+from ..errors import VkschedError
+from ..version import __version__
+from .chrome import chrome_events
+from .events import Event
+from .plain import fields_of
+from .schema import COLUMNS, FORMAT
+
+Document = Mapping[str, object]
+"""Plain data."""
+
+
+def pack(document: Document) -> bytes:
+    """Returns a document as compressed JSON."""
+    return zlib.compress(json.dumps(document, allow_nan=False).encode(), 1)
+
+
+def unpack(packed: bytes) -> dict[str, object]:
+    """Returns the document that was packed."""
+    found: dict[str, object] = json.loads(zlib.decompress(packed))
+    return found
+
+
+def save_tape(
+    path: str | PathLike[str],
+    events: Sequence[Event],
+    graphs: Mapping[int, bytes],
+    plans: Sequence[tuple[int, tuple[int, bytes]]],
+    dropped: int,
+    dropped_plans: int,
+) -> None:
+    """Writes a tape. graphs: packed, by number. plans: their numbers, with the number of the graph
+    and packed. In the file both are numbered from 0 on.
+
+    Raises:
+        VkschedError: the file cannot be written.
+    """
+    graph_at = {number: at for at, number in enumerate(graphs)}
+    plan_at = {number: at for at, (number, _) in enumerate(plans)}
+    about = {
+        "format": FORMAT,
+        "version": __version__,
+        "dropped": dropped,
+        "dropped_plans": dropped_plans,
+        "graphs": [unpack(text) for text in graphs.values()],
+        "plans": [{**unpack(text), "graph": graph_at[graph]} for _, (graph, text) in plans],
+        "columns": COLUMNS,
+        "events": [
+            [e.name, e.device, e.start_s, e.end_s, e.run, plan_at.get(e.plan, -1), fields_of(e)]
+            for e in events
+        ],
+    }
+    text = json.dumps({"traceEvents": chrome_events(events), "vksched": about}, allow_nan=False)
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise VkschedError(f"[trace] cannot write {path}: {error.strerror or error}") from error
