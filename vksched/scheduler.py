@@ -31,7 +31,7 @@ from .runtime.fork import Owner
 from .runtime.vulkan import probe
 from .runtime.watchdog import Watchdog
 from .switches import is_on
-from .trace import Sink, Trace, as_trace
+from .trace import Sink, Trace, as_trace, tape_of_environment
 from .tuner.calibrator import Calibrator
 from .tuner.cost_store import CostStore
 from .tuner.store import Store
@@ -63,8 +63,9 @@ class Scheduler:
         gives two when a graph spans several devices, else one; for throughput as many as make a
         stream faster; fewer where there is no room, as `plan.explain()` says then.
     timeout_s: how long a run may wait for one submission before its device counts as failed.
-    trace: a sink for the events of what happens, such as vs.Recorder(), a list of sinks, or a
-        vs.Trace, which has a clock of its own; `Recorder.save` writes them for Perfetto.
+    trace: a sink for the events of what happens, such as vs.Tape(), which keeps them, a list of
+        sinks, or a vs.Trace, which has a clock of its own; docs/traces.md. The variable
+        VKSCHED_TRACE names a file that a tape of all schedulers of the program is written to.
     sync: what a device is given at once: "split", all of a split; "level", nodes that do not depend
         on each other; "op", one node; with the latter two the host waits for each submission before
         the next. For all GPUs, or a mapping of device names, the CPU's too, to these.
@@ -110,6 +111,9 @@ class Scheduler:
         self.policy = policy
         told = None if config is None else read_config(config)
         self.trace = as_trace(trace)
+        self._tape = tape_of_environment()
+        if self._tape is not None and self._tape not in self.trace.sinks:
+            self.trace.add(self._tape)
         self._lock = threading.RLock()
         self._closed = False
         self._models: weakref.WeakSet[ModelRun] = weakref.WeakSet()
@@ -333,6 +337,8 @@ class Scheduler:
             self._states.close()
             self._opened.close()
             self._closed = True
+        if self._tape is not None:
+            self._tape.flush()
 
     def __enter__(self) -> Scheduler:
         return self

@@ -60,7 +60,7 @@ def test_a_second_call_lowers_plans_and_allocates_nothing(
         first = run(x=X, k=ids(2), n=np.array(3))
         before, stages = made(sched), run.stages
         monkeypatch.setattr("vksched.models.program.FrameLowering.run", None)
-        monkeypatch.setattr("vksched.engine.preparing.plan_graph", None)
+        monkeypatch.setattr("vksched.plan.documents.question.plan_graph", None)
         again = run(x=X * 2, k=ids(2) + 5, n=np.array(4))
         assert made(sched) == before and set(run.stages) == set(stages)
         np.testing.assert_array_equal(first["z"], X + 3 * np.maximum(X, 0))
@@ -381,7 +381,7 @@ def test_known_shapes_run_while_another_is_compiled(monkeypatch: pytest.MonkeyPa
             assert go_on.wait(60)
             return plan_graph(*args, **kwargs)
 
-        monkeypatch.setattr("vksched.engine.preparing.plan_graph", slowly)
+        monkeypatch.setattr("vksched.plan.documents.question.plan_graph", slowly)
         other = threading.Thread(target=lambda: found.append(run(x=np.ones(7, np.float32))["y"]))
         other.start()
         assert compiling.wait(60)

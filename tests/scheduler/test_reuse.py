@@ -37,7 +37,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         count.append(1)
         return original(*args, **options)
 
-    monkeypatch.setattr("vksched.engine.preparing.plan_graph", counted)
+    monkeypatch.setattr("vksched.plan.documents.question.plan_graph", counted)
     return count
 
 

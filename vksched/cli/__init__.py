@@ -17,6 +17,7 @@ from .generate import chat, generate
 from .info import info
 from .ops import ops
 from .plan import plan
+from .replay import replay
 from .run import run
 from .tune import tune
 
@@ -79,5 +80,6 @@ main.add_command(generate)
 main.add_command(info)
 main.add_command(ops)
 main.add_command(plan)
+main.add_command(replay)
 main.add_command(run)
 main.add_command(tune)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..engine.report.value import RunReport
     from ..importers.onnx.model import Model
     from ..scheduler import Scheduler
-    from ..trace import Recorder
+    from ..trace import Recorder, Tape
     from ..types import Progress
     from .meter import Meter
 
@@ -57,8 +57,12 @@ if TYPE_CHECKING:
     f"{SMALLEST} where that is less.",
 )
 @click.option(
-    "--profile", metavar="FILE.json", help="Run once more, op by op, and write a Chrome trace."
+    "--trace",
+    "tape_file",
+    metavar="TAPE.json",
+    help="Write a tape of the runs, for Perfetto and vksched replay.",
 )
+@click.option("--profile", metavar="TAPE.json", help="Run once more, op by op, and write a tape.")
 @report_option
 @click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
 def run(
@@ -73,6 +77,7 @@ def run(
     repeat: int,
     check_by: str | None,
     tolerance: float,
+    tape_file: str | None,
     profile: str | None,
     report: str | None,
     as_json: bool,
@@ -89,14 +94,14 @@ def run(
     if report is not None:
         repeat = max(repeat, 2)  # the first one plans and uploads
     where = Where(feeds.parse_devices(devices), feeds.parse_places(places), aim)
-    if profile is not None:
-        if aim.policy in ("dynamic", "steal"):
-            raise click.UsageError(f"--profile and --policy {aim.policy} exclude each other.")
-        feeds.check_folder(profile)
+    if profile is not None and aim.policy in ("dynamic", "steal"):
+        raise click.UsageError(f"--profile and --policy {aim.policy} exclude each other.")
+    for path in filter(None, (tape_file, profile)):
+        feeds.check_folder(path)
     from ..importers import load_onnx
-    from ..trace import Recorder
+    from ..trace import Recorder, Tape
 
-    recorder = Recorder()
+    recorder, tape = Recorder(), Tape()
     with feeds.collected_warnings() as notes, feeds.progress_bars(as_json) as progress:
         model = load_onnx(model_file, progress)
         arrays = feeds.read_arrays(inputs, model)
@@ -104,15 +109,18 @@ def run(
         found, given = _inputs(model, arrays, sizes, seed)
         with hint_at(found["assumed"], found["size_options"]):
             outputs, times, told = measure(
-                model, given, where, repeat, recorder, progress, report is not None
+                model, given, where, repeat, tape, progress, report is not None
             )
-        found.update(aim.as_dict(), **times)
+        found.update(aim.as_dict(), **times, tapes=[])
+        if tape_file is not None:
+            tape.save(tape_file)
+            found["tapes"].append(tape_file)
         if profile is not None:
             there = [row["name"] for row in found["devices"]]
             found["ops"] = measure_ops(model, given, where, there, recorder)
             found["ops_measured"] = True
             recorder.save(profile)
-            found["trace"] = profile
+            found["tapes"].append(profile)
         if told is not None:
             found["report"] = told.as_dict()
             if report is not None and report != PRINTED:
@@ -191,7 +199,7 @@ def measure(
     given: Mapping[str, Any],
     where: Where,
     repeat: int,
-    recorder: Recorder,
+    tape: Tape,
     progress: Progress,
     reports: bool = False,
 ) -> tuple[dict[str, Any], dict[str, Any], RunReport | None]:
@@ -202,7 +210,7 @@ def measure(
     from .meter import Meter
 
     meter, seconds = Meter(), []
-    with where.open(trace=[meter, recorder]) as sched:
+    with where.open(trace=[meter, tape]) as sched:
         start = time.perf_counter()
         compiled = sched.compile(model, where.places, progress)
         for number in range(repeat):
@@ -283,12 +291,12 @@ def measure_ops(
     from ..trace import Trace
     from .meter import Meter
 
-    meter, trace = Meter(), Trace()
+    meter, trace = Meter(), Trace(sinks=[recorder])
     with where.open(trace=trace, sync=dict.fromkeys(there, "op")) as sched:
         compiled = sched.compile(model, where.places)
         compiled(**given)
+        recorder.clear()
         trace.add(meter)
-        trace.add(recorder)
         compiled(**given)
     return _by_op(meter, 1)
 
@@ -394,8 +402,8 @@ def _show(report: Mapping[str, Any], told: RunReport | None) -> None:
     if told is not None:
         show_report(told, report.get("report_file"))
     _show_outputs(report)
-    if "trace" in report:
-        click.echo(f"wrote {report['trace']}, for chrome://tracing or Perfetto")
+    for path in report["tapes"]:
+        click.echo(f"wrote {path}, for Perfetto and vksched replay")
     for note in report["notes"]:
         click.echo(f"note: {note}")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -20,6 +20,7 @@ from ..errors import GraphError
 from ..graph import Outputs, Updates
 from ..ops.core.tensor import Tensor, constant, input
 from ..runtime.fork import Owner
+from ..trace import Tape, find_tape
 from ..types import NDArray
 from .graphs import Graphs
 from .request import Placements
@@ -56,6 +57,7 @@ class Function:
         self._limit = limit
         self._runs: OrderedDict[_Key, Run] = OrderedDict()
         self._busy: Counter[_Key] = Counter()
+        self._plan_numbers: list[Sequence[int]] = []
         self._lock = threading.RLock()
         self._owner = Owner()
 
@@ -79,6 +81,13 @@ class Function:
             raise
         future.add_done_callback(lambda _: self._give_back(key))
         return future
+
+    @property
+    def trace(self) -> Tape:
+        """The events of all shapes so far, as the scheduler's tape has them; see `Run.trace`."""
+        with self._lock:
+            plans = [number for numbers in self._plan_numbers for number in numbers]
+        return find_tape(self._graphs.preparing.trace).of_plans(plans)
 
     @property
     def shapes(self) -> tuple[dict[str, tuple[int, ...]], ...]:
@@ -133,7 +142,9 @@ class Function:
             raise GraphError(
                 f"[function] expected outputs, or outputs and updates, got {type(made).__name__}"
             )
-        return self._graphs.compile(made, self._placement, updates=updates)
+        run = self._graphs.compile(made, self._placement, updates=updates)
+        self._plan_numbers.append(run.plan_numbers)
+        return run
 
 
 def _as_arrays(inputs: Mapping[str, Any]) -> dict[str, NDArray]:

@@ -78,6 +78,7 @@ class Graphs:
                 make_packer(outputs, request.graph),
                 request.of_graph(entry.compiled.graph).observers,
                 lambda closed: self._forget(closed, key, entry),
+                self.preparing.trace,
             )
             entry.runs.append(run)
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -22,6 +22,7 @@ from ..ops.core.tensor import Tensor, convert
 from ..plan.plan import Plan
 from ..runtime.record import Observers
 from ..runtime.stats import RunStats
+from ..trace import Tape, Trace, find_tape
 from ..types import NDArray, numpy_dtype
 from .generations import Compiled
 from .report.make import report_last
@@ -40,11 +41,13 @@ class Run:
         pack: Callable[[tuple[NDArray, ...]], Result],
         observers: Observers,
         forget: Callable[[Run], None],
+        trace: Trace,
     ) -> None:
         self._compiled = compiled
         self._pack = pack
         self._observers = observers
         self._forget = forget
+        self._trace = trace
         self._closed = False
         self._inputs = {node.name: node for node in compiled.graph.inputs}
 
@@ -57,6 +60,20 @@ class Run:
     def stats(self) -> RunStats | None:
         """What the last finished run cost; None before the first."""
         return self._compiled.history.newest
+
+    @property
+    def trace(self) -> Tape:
+        """The events of this graph, as the scheduler's tape has them: `run.trace.save("t.json")`.
+
+        Raises:
+            PlanError: the scheduler has no tape.
+        """
+        return find_tape(self._trace).of_plans(self.plan_numbers)
+
+    @property
+    def plan_numbers(self) -> Sequence[int]:
+        """The numbers of all plans so far, as events have them."""
+        return self._compiled.plan_numbers
 
     def report(self, runs: int | None = None, advice: bool = True) -> RunReport:
         """Returns where the time of the last runs went, as medians: in all, on each device, for

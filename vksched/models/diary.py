@@ -10,12 +10,12 @@ Complexity: O(1) for each entry. Examples: tests/importers/test_model_report.py.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ..engine.report.runs import GraphRun, HostStep, ModelHistory, WholeRun
-from ..trace import Trace
+from ..trace import Tape, Trace, find_tape
 
 
 @dataclass(slots=True)
@@ -30,6 +30,8 @@ class Diary:
 
     def __init__(self, trace: Trace) -> None:
         self.history = ModelHistory()
+        self._plans: list[Sequence[int]] = []
+        """Of each graph so far the numbers of its plans, which grow."""
         self._trace = trace
         self._thread = threading.local()
 
@@ -58,6 +60,16 @@ class Diary:
         page = self._page
         if page is not None:
             page.steps.append(HostStep(op, start_s, self._trace.clock.now()))
+
+    @property
+    def trace(self) -> Tape:
+        """The events of the model's graphs and of the steps between them; see `Run.trace`."""
+        plans = [number for numbers in self._plans.copy() for number in numbers]
+        return find_tape(self._trace).of_plans(plans)
+
+    def add_plans(self, numbers: Sequence[int]) -> None:
+        """Notes the numbers of a graph's plans."""
+        self._plans.append(numbers)
 
     def add_compiled(self) -> None:
         """Notes that a stage had to be made."""

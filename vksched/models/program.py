@@ -64,7 +64,9 @@ class StageCompiler:
             for key, device in self.placement.items():
                 if not isinstance(key, str) or names.matches(key):
                     chosen[key] = device
-        return self.graphs.compile(outputs, chosen, self.progress)
+        run = self.graphs.compile(outputs, chosen, self.progress)
+        self.diary.add_plans(run.plan_numbers)
+        return run
 
 
 class Program:
@@ -218,7 +220,7 @@ class Program:
         if not run.programs:
             self.compiler.diary.add_step(step_kind(step), start_s)
             if trace.active:
-                emit_step(trace, step, start_s)
+                emit_step(trace, step, start_s, stage.run.plan_numbers[-1] if stage.run else -1)
             if told is not None:
                 warn_of_step(stage, step, [*given, *made], told)
         return made

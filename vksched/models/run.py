@@ -26,6 +26,7 @@ from ..importers.onnx.lower.lowering import NeedsInputs
 from ..importers.onnx.model import Model, ModelValue
 from ..importers.onnx.nodes.values import HostValue
 from ..plan.plan import Plan
+from ..trace import Tape
 from ..types import NDArray, Progress
 from .diary import Diary
 from .program import Program, StageCompiler
@@ -156,6 +157,16 @@ class ModelRun:
             if not used:
                 raise self._nothing_yet()
             return explain_stages(max(used, key=lambda pair: pair[0])[1], kept)
+
+    @property
+    def trace(self) -> Tape:
+        """The events of all graphs of the model and of the host's steps between them, as the
+        scheduler's tape has them: `run.trace.save("t.json")`.
+
+        Raises:
+            PlanError: the scheduler has no tape.
+        """
+        return self._diary.trace
 
     def report(self, runs: int | None = None, advice: bool = True) -> RunReport:
         """Returns where the time of the last runs of the model went, as medians: all graphs that a

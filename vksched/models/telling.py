@@ -30,10 +30,10 @@ def step_kind(step: HostStep) -> str:
     return f"onnx.{domain}{step.node.op_type}"
 
 
-def emit_step(trace: Trace, step: HostStep, start_s: float) -> None:
-    """Emits the event of a step that ends now."""
-    fields = {"op": step_kind(step), "node": scope_name(step.node)}
-    trace.emit(Event("step", "cpu", start_s, trace.clock.now(), fields=fields))
+def emit_step(trace: Trace, step: HostStep, start_s: float, plan: int) -> None:
+    """Emits the event of a step that ends now. plan: the number of that of the stage before."""
+    fields = {"op": step_kind(step), "node": scope_name(step.node), "cause": step.reason}
+    trace.emit(Event("step", "cpu", start_s, trace.clock.now(), -1, fields, plan))
 
 
 def warn_of_step(stage: Stage, step: HostStep, values: Sequence[HostValue], told: set[str]) -> None:

@@ -87,10 +87,11 @@ class DynamicExecutor(Carrier):
             carry_out(dispatch, hands)
             outputs = tuple(hands.output(node) for _, node in self.options.graph.outputs)
         except BaseException as error:
+            device = run.device
             if isinstance(error, DeviceError):
                 self._fail(run, error)
             self._settle(hands, interrupted=not isinstance(error, Exception))
-            self._reporter.tell_failed(run, start, error)
+            self._reporter.tell_failed(run, device, start, error)
             raise
         end = self._trace.clock.now()
         self._company.see(end - start, hands.cold)

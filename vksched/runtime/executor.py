@@ -74,10 +74,11 @@ class Executor(Carrier):
             if self._log:
                 self._log.end(slot)
         except BaseException as error:
+            device = run.device
             if isinstance(error, DeviceError):
                 self._fail(run, error)
             self._settle(run, interrupted=not isinstance(error, Exception))
-            self._reporter.tell_failed(run, start, error)
+            self._reporter.tell_failed(run, device, start, error)
             raise
         if commits:
             self._commit(run, results)
@@ -112,7 +113,7 @@ class Executor(Carrier):
             attempt(partial(self._log.end, run.slot))
         if causes:
             self._settle(run, interrupted=not isinstance(causes[0], Exception))
-            self._reporter.tell_failed(run, self._trace.clock.now(), causes[0])
+            self._reporter.tell_failed(run, run.device, self._trace.clock.now(), causes[0])
             torn = {s.device for s in self.plan.commits if s.id not in run.complete_s}
             raise CommitFailed(causes[0], results, frozenset(torn)) from causes[0]
 

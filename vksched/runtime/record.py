@@ -128,11 +128,13 @@ class Reporter:
         fields["split"] = split
         self._trace.emit(Event(kind, name, start, end, run.number, fields, self.number))
 
-    def tell_failed(self, run: RunRecord, start: float, error: BaseException) -> None:
-        """Tells the sinks, if there are any, that a run ends without results."""
+    def tell_failed(self, run: RunRecord, device: int, start: float, error: BaseException) -> None:
+        """Tells the sinks, if there are any, that a run ends without results. device: which one it
+        was talking to.
+        """
         if not self._trace.active:
             return
-        name = self._plan.machine.devices[run.device].name
+        name = self._plan.machine.devices[device].name
         fields = {"error": type(error).__name__, "message": str(error)}
         now = self._trace.clock.now()
         self._trace.emit(Event("failed", name, start, now, run.number, fields, self.number))

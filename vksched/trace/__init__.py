@@ -3,10 +3,11 @@
 Imports no graph: what a file tells of plans is made in `plan/documents/`.
 """
 
+from .environment import tape_of_environment
 from .events import Clock, Event, Sink, SystemClock, Trace, as_trace
 from .log import log_sink
 from .read import TapeFile, load_tape
-from .tape import Recorder, Tape
+from .tape import Recorder, Tape, find_tape
 from .warn import VkschedWarning, warn, warn_user
 
 __all__ = [
@@ -20,8 +21,10 @@ __all__ = [
     "Trace",
     "VkschedWarning",
     "as_trace",
+    "find_tape",
     "load_tape",
     "log_sink",
+    "tape_of_environment",
     "warn",
     "warn_user",
 ]

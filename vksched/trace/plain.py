@@ -52,8 +52,8 @@ def fields_of(event: Event) -> dict[str, object]:
     """Returns the fields of an event as a file has them."""
     skipped = LEFT_OUT.get(event.name, ()) if event.plan >= 0 else ()
     out = {key: plain(value) for key, value in event.fields.items() if key not in skipped}
-    stats = event.fields.get("stats")
-    if "stats" in skipped and isinstance(stats, tuple) and hasattr(stats, "_asdict"):
-        told = stats._asdict()
-        out["stats"] = {k: plain(v) for k, v in told.items() if k not in ("splits", "spans")}
+    if "stats" in skipped:
+        told = plain(event.fields.get("stats"))
+        told = told if isinstance(told, dict) else {}
+        out["stats"] = {k: v for k, v in told.items() if k not in ("splits", "spans")}
     return out

@@ -18,12 +18,13 @@ import os
 import threading
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import replace
 from os import PathLike
 from typing import Protocol, runtime_checkable
 
-from .events import Event
+from ..errors import PlanError
+from .events import Event, Trace
 from .write import Document, pack, save_tape
 
 EVENTS = 100_000
@@ -79,9 +80,9 @@ class Tape:
         found = self._snapshot()
         return [e for e in found if e.name == name and (device is None or e.device == device)]
 
-    def of_plans(self, plans: Collection[int]) -> Tape:
+    def of_plans(self, plans: Iterable[int]) -> Tape:
         """Returns a tape of the events of some plans, by their numbers; it keeps no more events."""
-        out = Tape(None)
+        out, plans = Tape(None), frozenset(plans)
         with self._lock:
             out.events.extend(event for event in self.events if event.plan in plans)
             out.dropped, out.dropped_plans = self.dropped, self.dropped_plans
@@ -133,6 +134,21 @@ class Tape:
     def __repr__(self) -> str:
         more = f", {self.dropped} dropped" if self.dropped else ""
         return f"<{type(self).__name__}: {len(self.events)} events{more}>"
+
+
+def find_tape(trace: Trace) -> Tape:
+    """Returns the tape among the sinks of a trace.
+
+    Raises:
+        PlanError: there is none.
+    """
+    for sink in trace.sinks:
+        if isinstance(sink, Tape):
+            return sink
+    raise PlanError(
+        "[trace] expected a scheduler with a tape, got one without; try "
+        "vs.Scheduler(trace=vs.Tape()), or the variable VKSCHED_TRACE=t.json"
+    )
 
 
 class Recorder(Tape):

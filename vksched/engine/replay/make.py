@@ -1,0 +1,136 @@
+"""Replay of a whole tape: each plan once, each of its runs, and the difference that comes first.
+
+Examples: tests/trace/test_replay.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ...errors import VkschedError
+from ...trace import Event, TapeFile
+from ...units import count_of
+from ...version import __version__
+from .plans import Difference, Made, make_again
+from .runs import ORDERED, Deed, TapedRun, first_difference, order_of
+
+Found = tuple[int, Difference]
+"""A difference and its place on the tape."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What came of a tape that was made again. version: of the vksched that wrote it. plans, runs,
+    events: how many were compared. notes: what was not, and why. difference: the first one, None
+    where all is the same.
+    """
+
+    version: str
+    plans: int
+    runs: int
+    events: int
+    notes: tuple[str, ...]
+    difference: Difference | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns it as plain data."""
+        out = asdict(self)
+        return {**out, "notes": list(self.notes), "replayed_by": __version__}
+
+    def __str__(self) -> str:
+        counts = [
+            count_of(self.plans, "plan"),
+            count_of(self.runs, "run"),
+            f"{count_of(self.events, 'event')} of vksched {self.version}",
+        ]
+        end = "no difference" if self.difference is None else f"differs: {self.difference}"
+        return "\n".join([", ".join(counts), *(f"note: {note}" for note in self.notes), end])
+
+
+def replay_tape(tape: TapeFile) -> Replay:
+    """Makes all plans of a tape again, and one run of each on devices that compute nothing.
+
+    Raises:
+        PlanError: a graph, a machine or what was asked of the planner cannot be made of the tape.
+    """
+    found: list[Found] = []
+    notes: list[str] = []
+    runs = events = 0
+    of_plan = _runs_by_plan(tape)
+    for number, document in enumerate(tape.plans):
+        where = f"plan {number}"
+        made = make_again(tape.graphs[document["graph"]], document, where)
+        if made.difference is not None:
+            found.append((_place_of(tape.events, number), made.difference))
+        taped = of_plan.get(number, [])
+        if document["decides"]:
+            notes += [f"{where}: its {count_of(len(taped), 'run')} decided anew"] if taped else []
+            continue
+        order = _order(made, where, notes) if taped else None
+        if order is None:
+            continue
+        runs, events = runs + len(taped), events + sum(len(run.events) for run in taped)
+        names = [node["name"] for node in tape.graphs[document["graph"]]["nodes"]]
+        found += _differences(taped, order, names, where)
+    notes += _gaps(tape)
+    if tape.version != __version__:
+        notes.append(f"the tape is of vksched {tape.version}, this is {__version__}")
+    first = min(found, key=lambda each: each[0])[1] if found else None
+    return Replay(tape.version, len(tape.plans), runs, events, tuple(notes), first)
+
+
+def _order(made: Made, where: str, notes: list[str]) -> list[Deed] | None:
+    """Returns what a run of a plan does; None, with a note, where that cannot be known."""
+    if made.plan is None:
+        return None
+    try:
+        return order_of(made.plan, made.observed)
+    except (VkschedError, MemoryError) as error:
+        notes.append(f"{where}: its runs are not compared: {error}")
+        return None
+
+
+def _differences(
+    taped: Iterable[TapedRun], order: list[Deed], names: list[str], where: str
+) -> Iterator[Found]:
+    for run in taped:
+        found = first_difference(run, order, names, f"{where}, run {run.number}")
+        if found is not None:
+            yield found
+
+
+def _runs_by_plan(tape: TapeFile) -> dict[int, list[TapedRun]]:
+    """Returns the runs of each plan, in the order of their first events."""
+    events: dict[tuple[int, int], list[tuple[int, Event]]] = {}
+    failed: set[tuple[int, int]] = set()
+    for at, event in enumerate(tape.events):
+        key = event.plan, event.run
+        if event.plan < 0 or event.run < 0:
+            continue
+        if event.name in ORDERED:
+            events.setdefault(key, []).append((at, event))
+        elif event.name == "failed":
+            failed.add(key)
+    out: dict[int, list[TapedRun]] = {}
+    for (plan, number), each in events.items():
+        run = TapedRun(number, each, (plan, number) in failed, not tape.dropped)
+        out.setdefault(plan, []).append(run)
+    return out
+
+
+def _place_of(events: Iterable[Event], plan: int) -> int:
+    """Returns the place of the event of a plan; -1 where it was dropped."""
+    places = (at for at, event in enumerate(events) if event.name == "plan" and event.plan == plan)
+    return next(places, -1)
+
+
+def _gaps(tape: TapeFile) -> list[str]:
+    """Returns notes on what the tape does not hold any more."""
+    out: list[str] = []
+    if tape.dropped:
+        out.append(f"{count_of(tape.dropped, 'event')} had made room for later ones")
+    if tape.dropped_plans:
+        out.append(f"{count_of(tape.dropped_plans, 'plan')} had made room for later ones")
+    return out

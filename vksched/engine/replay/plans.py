@@ -1,0 +1,152 @@
+"""Plans of a tape, made again: the first part of a plan that differs, in words.
+
+    what was asked + graph + machine --planner of today--> plan  =?  plan on the tape
+
+Parts are compared in the order in which they follow from each other, so that the first difference
+is a cause rather than an effect. Notes are not compared: what led to a plan adds to them.
+Complexity: that of planning. Examples: tests/trace/test_replay.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import VkschedError
+from ...plan.documents.plans import Planned, asked_of
+from ...plan.plan import Plan
+
+PLACED = ("policy", "copies", "decides")
+"""Of a plan, what stands before its splits."""
+SPLIT = (
+    "device",
+    "nodes",
+    "waits",
+    "copies_in",
+    "copies_out",
+    "observed",
+    "in_place",
+    "barriers",
+    "levels",
+    "inner_barriers",
+)
+AFTER = ("placements", "final_waits", "memory", "locations")
+"""What stands behind its splits."""
+EXPECTED = ("fixed_s", "seconds", "measured")
+"""Of a split, what it was predicted to take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where a replay is not what the tape has. where: the plan and maybe the run. what: the part
+    that differs. tape, replay: both sides as text.
+    """
+
+    where: str
+    what: str
+    tape: str
+    replay: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}: the tape has {self.tape}, the replay {self.replay}"
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A plan of a tape, made again. difference: None where it is the same. plan: None where there
+    can be none.
+    """
+
+    plan: Plan | None
+    observed: Mapping[int, int]
+    difference: Difference | None
+
+
+def make_again(graph: Mapping[str, Any], document: Mapping[str, Any], where: str) -> Made:
+    """Returns a plan of a tape as it is made today.
+
+    Raises:
+        PlanError: the documents make no graph, machine or question.
+    """
+    question, made, machine = asked_of(graph, document)
+    try:
+        plan = question.answer(made, machine)
+    except VkschedError as error:
+        difference = Difference(where, "the plan", "one", f"none: {error}")
+        return Made(None, question.observed, difference)
+    planned = Planned(plan, question, document["cause"], document["decides"])
+    names = [node["name"] for node in graph["nodes"]]
+    found = next(_differences(document, planned.as_document()[1], names, where), None)
+    return Made(plan, question.observed, found)
+
+
+def _differences(
+    tape: Mapping[str, Any], replay: Mapping[str, Any], names: Sequence[str], where: str
+) -> Iterator[Difference]:
+    devices = [device["name"] for device in replay["machine"]["devices"]]
+
+    def parts(of: str, keys: Sequence[str], one: Any, other: Any) -> Iterator[Difference]:
+        for key in keys:
+            if one[key] != other[key]:
+                pair = [_text(key, each, names, devices) for each in (one[key], other[key])]
+                yield Difference(where, f"{of}{key}", *_apart(*pair))
+
+    yield from parts("", PLACED, tape, replay)
+    pairs = [*zip(tape["splits"], replay["splits"], strict=False)]
+    for number, (one, other) in enumerate(pairs):
+        yield from parts(f"split {number}: ", SPLIT, one, other)
+    if len(tape["splits"]) != len(replay["splits"]):
+        counts = (f"{len(each['splits'])} splits" for each in (tape, replay))
+        yield Difference(where, "the number of splits", *counts)
+    yield from _placements(tape, replay, names, devices, where)
+    yield from parts("", AFTER, tape, replay)
+    for number, (one, other) in enumerate(pairs):
+        yield from parts(f"split {number}: predicted ", EXPECTED, one, other)
+    yield from parts("predicted ", ("seconds", "spans"), tape, replay)
+
+
+def _placements(
+    tape: Mapping[str, Any],
+    replay: Mapping[str, Any],
+    names: Sequence[str],
+    devices: Sequence[str],
+    where: str,
+) -> Iterator[Difference]:
+    """Yields nodes that another rule put somewhere; rules are numbered in each plan."""
+    for at, name in enumerate(names):
+        one, other = (
+            f"{devices[device]}, as {plan['rules'][rule]}"
+            for plan in (tape, replay)
+            for device, rule in [plan["placements"][at]]
+        )
+        if one != other:
+            yield Difference(where, f"the place of {name}", one, other)
+
+
+def _text(key: str, value: Any, names: Sequence[str], devices: Sequence[str]) -> str:
+    """Returns a part of a plan for people: nodes and devices by name."""
+    if key == "device":
+        return str(devices[value])
+    if key in ("nodes", "observed"):
+        return ", ".join(names[node] for node in value) or "none"
+    if key in ("copies_in", "copies_out"):
+        return "; ".join(f"{names[node]} {rest}" for node, *rest in value) or "none"
+    return str(value)
+
+
+MOST = 120
+"""Characters of each side."""
+
+
+def _apart(one: str, other: str) -> tuple[str, str]:
+    """Returns two texts from shortly before the place where they part."""
+    same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
+    same = min(len(one), len(other)) if same is None else same
+    start = 0 if max(len(one), len(other)) <= MOST else max(0, same - MOST // 3)
+    return _cut(one, start), _cut(other, start)
+
+
+def _cut(text: str, start: int) -> str:
+    shown = text[start : start + MOST]
+    return f"{'...' * (start > 0)}{shown}{'...' * (start + MOST < len(text))}" or "nothing"

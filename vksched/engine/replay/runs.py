@@ -1,0 +1,124 @@
+"""Runs of a tape, carried out again on devices that compute nothing: the first event that differs.
+
+What a run does follows from its plan alone, in what order, on which device and with how many bytes,
+so one run on blank devices stands for all runs of a plan. A run that failed did the first part of
+it. One that began before the oldest event of a tape did the last part.
+
+    tape     copy x in | submit 0 | wait 0 | copy h out | ... | run     the same? which is the first
+    replay   copy x in | submit 0 | wait 0 | copy h out | ... | run     that is not?
+
+Complexity: O(events). Examples: tests/trace/test_replay.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ...errors import PlanError
+from ...plan.plan import Plan
+from ...runtime.blank import BlankDevice, blank
+from ...runtime.executor import Executor
+from ...runtime.null import SimulatedClock
+from ...trace import Event, Tape, Trace
+from ...trace.plain import fields_of
+from .plans import Difference
+
+ORDERED = ("copy", "submit", "wait", "split", "run")
+"""Events whose order follows from a plan."""
+TOLD = ("split", "node", "way", "bytes", "needed_by")
+"""What follows from a plan of their fields."""
+TOTALS = ("waits", "fences_waited", "crossing_bytes", "input_bytes", "output_bytes")
+"""And of the stats of a run."""
+MOST_BYTES = 1 << 31
+"""Of all results of a run, which are made: zeros that take memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """What follows from a plan of one event."""
+
+    name: str
+    device: str
+    fields: tuple[tuple[str, object], ...]
+
+    def text(self, names: Sequence[str]) -> str:
+        """Returns it for people."""
+        told = dict(self.fields)
+        if self.name == "run":
+            return ", ".join(f"{key} {value}" for key, value in told.items())
+        where = f"{self.name} of split {told['split']} on {self.device}"
+        node = told.get("node")
+        if isinstance(node, int):
+            name = names[node] if 0 <= node < len(names) else f"node {node}"
+            where = f"copy {told['way']} of {name}, {told['bytes']} bytes, split {told['split']}"
+            where += f" on {self.device}"
+        needed_by = told.get("needed_by", -1)
+        return where if needed_by == -1 else f"{where}, for split {needed_by}"
+
+
+def deed_of(event: Event) -> Deed:
+    """Returns what follows from a plan of an event."""
+    fields: Mapping[str, object] = event.fields
+    keys: Sequence[str] = TOLD
+    if event.name == "run":
+        stats = fields_of(event).get("stats")
+        fields, keys = (stats if isinstance(stats, Mapping) else {}), TOTALS
+    told = tuple((key, fields[key]) for key in keys if key in fields)
+    return Deed(event.name, event.device, told)
+
+
+def order_of(plan: Plan, observed: Mapping[int, int]) -> list[Deed]:
+    """Returns what a run of a plan does, carried out on blank devices. observed: by node how many
+    functions see its value.
+
+    Raises:
+        PlanError: its results are too large to be made here.
+    """
+    graph, machine = plan.graph, plan.machine
+    shown = [node for node, count in observed.items() for _ in range(count)]
+    results = [*(node for _, node in graph.outputs), *graph.kept, *shown]
+    if sum(graph.nodes[node].type.host_bytes for node in results) > MOST_BYTES:
+        raise PlanError(f"[replay] expected results of at most {MOST_BYTES} bytes, got more")
+    clock, tape = SimulatedClock(), Tape(None)
+    devices = [BlankDevice(spec, clock) for spec in machine.devices]
+    executor = Executor(plan, devices, Trace(clock, [tape]), float("inf"), number=0)
+    try:
+        feeds = {node.id: blank(node.type) for node in graph.inputs}
+        executor.run(feeds, {n: [lambda *_: None] * count for n, count in observed.items()})
+    finally:
+        executor.close()
+    return [deed_of(event) for event in tape.events if event.name in ORDERED]
+
+
+@dataclass(frozen=True, slots=True)
+class TapedRun:
+    """A run on a tape: its number, its events with their places on the tape, and whether it failed.
+
+    whole: whether its first event cannot have been dropped.
+    """
+
+    number: int
+    events: Sequence[tuple[int, Event]]
+    failed: bool
+    whole: bool
+
+
+def first_difference(
+    run: TapedRun, order: Sequence[Deed], names: Sequence[str], where: str
+) -> tuple[int, Difference] | None:
+    """Returns the place on the tape and the first event of a run that is not as its plan says."""
+    deeds = [(at, deed_of(event)) for at, event in run.events]
+    ended = bool(deeds) and deeds[-1][1].name == "run"
+    if not run.whole and ended and len(deeds) < len(order):
+        order = order[len(order) - len(deeds) :]
+    for number, (at, deed) in enumerate(deeds):
+        expected = order[number] if number < len(order) else None
+        if deed != expected:
+            said = expected.text(names) if expected is not None else "no more events"
+            what = f"event {number} of {len(order)}"
+            return at, Difference(where, what, deed.text(names), said)
+    if len(deeds) < len(order) and not run.failed and ended:
+        at, missing = deeds[-1][0], order[len(deeds)]
+        return at, Difference(where, f"event {len(deeds)}", "no more events", missing.text(names))
+    return None

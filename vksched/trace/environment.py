@@ -1,0 +1,70 @@
+"""Environment: the tape that VKSCHED_TRACE asks for, one for all schedulers of a process.
+
+    VKSCHED_TRACE=t.json python program.py       t-%p.json: %p stands for the process's number
+
+It is written when a scheduler closes and when the program ends, each time with all that was kept by
+then. A file that cannot be written is a warning. Examples: tests/trace/test_environment.py.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+
+from ..errors import VkschedError
+from .events import Event
+from .tape import Tape
+from .warn import warn
+
+VARIABLE = "VKSCHED_TRACE"
+
+
+class FileTape(Tape):
+    """A tape with a file of its own, in the process that made it."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path.replace("%p", str(os.getpid()))
+        self.pid = os.getpid()
+        self._is_new = False
+
+    def __call__(self, event: Event) -> None:
+        super().__call__(event)
+        self._is_new = True
+
+    def flush(self) -> None:
+        """Writes the file where there is something new; warns where that cannot be done."""
+        if not self._is_new or os.getpid() != self.pid:
+            return
+        self._is_new = False
+        try:
+            self.save(self.path)
+        except VkschedError as error:
+            warn(f"{error}; try another {VARIABLE}")
+
+
+_tapes: dict[tuple[str, int], FileTape] = {}
+_lock = threading.Lock()
+
+
+def tape_of_environment() -> FileTape | None:
+    """Returns the tape of this process; None where the variable is not set, or empty."""
+    path = os.environ.get(VARIABLE, "").strip()
+    if not path:
+        return None
+    with _lock:
+        key = path, os.getpid()
+        if key not in _tapes:
+            _tapes[key] = FileTape(path)
+            atexit.register(_tapes[key].flush)
+        return _tapes[key]
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
