@@ -93,7 +93,7 @@ def add_text(
         attributes["text-anchor"] = anchor
     if size:
         attributes["font-size"] = size
-    ET.SubElement(parent, "text", attributes).text = _clean(text)
+    ET.SubElement(parent, "text", attributes).text = clean(text)
 
 
 def add_rect(
@@ -119,7 +119,7 @@ def add_rect(
 
 def add_tip(parent: ET.Element, text: str) -> None:
     """Adds the text that is shown when the mouse rests on an element."""
-    ET.SubElement(parent, "title").text = _clean(text)
+    ET.SubElement(parent, "title").text = clean(text)
 
 
 def fit(text: str, width: float) -> str:
@@ -133,7 +133,7 @@ def as_pixels(value: float) -> str:
     return f"{value:.2f}".rstrip("0").removesuffix(".")
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
     """Returns a text without what XML 1.0 cannot hold: names may have anything in them."""
     text = text.encode("utf-8", "replace").decode("utf-8")  # lone surrogates
     bad = "\ufffe\uffff"

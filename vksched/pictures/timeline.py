@@ -38,30 +38,35 @@ LEAST_S = 1e-15
 """What takes less takes no time at all."""
 MOST_LINES = 400
 """More lines from row to row would only be red."""
+MARK = "#b3005e"
+"""Of marked bars."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
     """Something that took time; its tooltip says its name and its times. colour: its number; None
-    is that of the row.
+    is that of the row. marked: with a band and a diamond. tip: instead of name and times.
     """
 
     start_s: float
     finish_s: float
     name: str
     colour: int | None = None
+    marked: bool = False
+    tip: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """A device with its bars, in any order; note: a line below its name. colour: its number; None
-    is the place of the row.
+    is the place of the row. dashed: what is not there but expected.
     """
 
     name: str
     bars: Sequence[Bar]
     note: str = ""
     colour: int | None = None
+    dashed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,16 +140,29 @@ def _draw_row(
     add_text(root, MARGIN, y + 11, fit(row.name, LEFT - MARGIN - 6), weight="bold", fill=dark)
     if row.note:
         add_text(root, MARGIN, y + 22, fit(row.note, LEFT - MARGIN - 6), fill=dark)
-    for bar in _joined(row.bars, scale, noun):
+    for bar in joined(row.bars, scale, noun):
         x, width = LEFT + bar.start_s * scale, max((bar.finish_s - bar.start_s) * scale, 0.5)
         times = f"{format_moment(bar.start_s)} to {format_moment(bar.finish_s)}"
         fill, edge = colours if bar.colour is None else colours_of(bar.colour)
-        add_tip(add_rect(root, x, y, width, BAR, fill, edge), f"{bar.name}: {times}")
-        if width > CHAR * 2:
-            add_text(root, x + 3, y + 15, fit(bar.name, width - 5), fill=edge)
+        shape = add_rect(root, x, y, width, BAR, "#ffffff" if row.dashed else fill, edge)
+        if row.dashed:
+            shape.set("stroke-dasharray", "4 3")
+        add_tip(shape, bar.tip or f"{bar.name}: {times}")
+        if bar.marked:
+            _draw_mark(root, x, y, width)
+        aside = 13 if bar.marked and width > CHAR * 4 else 3
+        if width > aside + CHAR * 2:
+            add_text(root, x + aside, y + 15, fit(bar.name, width - aside - 2), fill=edge)
 
 
-def _joined(bars: Sequence[Bar], scale: float, noun: str) -> Iterator[Bar]:
+def _draw_mark(root: ET.Element, x: float, y: float, width: float) -> None:
+    add_rect(root, x, y, width, 3, MARK, "none")
+    if width > CHAR * 4:
+        diamond = f"M{as_pixels(x + 7)} {as_pixels(y + 7)}l4 4.5l-4 4.5l-4 -4.5z"
+        ET.SubElement(root, "path", d=diamond, fill=MARK)
+
+
+def joined(bars: Sequence[Bar], scale: float, noun: str) -> Iterator[Bar]:
     """Yields bars in the order of time; those that share a pixel are one."""
     lane = sorted(bars, key=lambda bar: (bar.start_s, bar.finish_s, bar.name))
     at = 0
@@ -152,9 +170,13 @@ def _joined(bars: Sequence[Bar], scale: float, noun: str) -> Iterator[Bar]:
         start_s, upto = lane[at].start_s, at + 1
         while upto < len(lane) and (lane[upto].finish_s - start_s) * scale < 1.0:
             upto += 1
-        many = upto - at
-        name = lane[at].name if many == 1 else count_of(many, noun)
-        yield Bar(start_s, max(b.finish_s for b in lane[at:upto]), name, lane[at].colour)
+        if upto == at + 1:
+            yield lane[at]
+        else:
+            finish_s = max(bar.finish_s for bar in lane[at:upto])
+            marked = any(bar.marked for bar in lane[at:upto])
+            name = count_of(upto - at, noun)
+            yield Bar(start_s, finish_s, name, lane[at].colour, marked)
         at = upto
 
 

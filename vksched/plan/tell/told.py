@@ -1,0 +1,113 @@
+"""Told: a plan as timelines show it, with nothing run: its splits over time, ops, memory, texts.
+
+    plan --simulate--> spans; --describe--> texts of nodes; live values of each split --> bytes
+
+Complexity: nodes. Examples: tests/plan/test_told.py.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from ...view.make import plan_timeline
+from ...view.timeline import Timeline
+from ...view.value import Foreseen, Lane, NodeTold, PlanTold, SplitTold
+from .. import cost
+from ..query import buffers
+from ..simulate import simulate
+from ..value import PlanValue, Split
+from .about import explain_nodes
+from .explain import explain_plan
+
+MOST_TEXTS = 3000
+"""Nodes of a plan beyond which only names, types and times are told."""
+
+
+def timeline_of(plan: PlanValue) -> Timeline:
+    """Returns what a plan expects of one run."""
+    return plan_timeline(tell_plan(plan), lanes_of(plan))
+
+
+def lanes_of(plan: PlanValue) -> list[Lane]:
+    """Returns the host's lane and one for each device."""
+    return [Lane("host"), *(Lane(spec.name, spec.label) for spec in plan.machine.devices)]
+
+
+def tell_plan(plan: PlanValue, name: str = "plan") -> PlanTold:
+    """Returns a plan as timelines show it."""
+    simulated = simulate(plan)
+    foreseen = [
+        Foreseen(
+            span.kind,
+            span.device + 1,
+            -1 if span.split is None else span.split,
+            span.start_s,
+            span.finish_s,
+        )
+        for span in simulated.spans
+    ]
+    sizes = buffers(plan)
+    return PlanTold(
+        name,
+        explain_plan(plan),
+        _nodes(plan),
+        [_split(plan, split) for split in plan.splits],
+        foreseen,
+        simulated.seconds,
+        alive_bytes(plan),
+        [0, *(sizes[spec.name].capacity_bytes for spec in plan.machine.devices)],
+    )
+
+
+def _nodes(plan: PlanValue) -> list[NodeTold]:
+    graph, devices = plan.graph, plan.machine.devices
+    runs_on = {n: split.device for split in plan.splits for n in split.nodes}
+    texts = len(graph.nodes) <= MOST_TEXTS
+    return [
+        NodeTold(
+            node.name,
+            node.op,
+            str(node.type),
+            tuple(f"{graph.nodes[i].name} {graph.nodes[i].type}" for i in node.inputs),
+            cost.node_seconds(devices[runs_on[node.id]], graph, node) if node.id in runs_on else 0,
+            explain_nodes(plan, (node.id,)) if texts else plan.placements[node.id].rule,
+        )
+        for node in graph.nodes
+    ]
+
+
+def _split(plan: PlanValue, split: Split) -> SplitTold:
+    nodes = plan.graph.nodes
+    sources = tuple(
+        (c.source, nodes[c.node].name, nodes[c.node].type.device_bytes) for c in split.copies_in
+    )
+    return SplitTold(split.device + 1, split.nodes, split.waits, sources)
+
+
+def alive_bytes(plan: PlanValue) -> list[int]:
+    """Returns for each split the bytes of its device that hold something while it runs: weights,
+    states, and the values of this run that are made or copied in by then and still read.
+    """
+    last: dict[tuple[int, int], int] = defaultdict(int)
+    first: dict[tuple[int, int], int] = {}
+    for split in plan.splits:
+        touched = [c.node for c in (*split.copies_in, *split.copies_out)]
+        for n in split.nodes:
+            touched += [n, *(plan.graph.root(i) for i in plan.graph.nodes[n].inputs)]
+        for value in touched:
+            first.setdefault((split.device, value), split.id)
+            last[split.device, value] = split.id
+    states = {s for memory in plan.memory for s in memory.states}
+    change = [[0] * (len(plan.splits) + 1) for _ in plan.machine.devices]
+    for (device, value), span in plan.locations.items():
+        key = (device, value)
+        if key in first and value not in states and plan.state_at(device, span) is None:
+            change[device][first[key]] += 4 * span.words
+            change[device][last[key] + 1] -= 4 * span.words
+    alive = [memory.weight_bytes + memory.state_bytes for memory in plan.memory]
+    out: list[int] = []
+    for split in plan.splits:
+        for device, by_split in enumerate(change):
+            alive[device] += by_split[split.id]
+        out.append(alive[split.device])
+    return out

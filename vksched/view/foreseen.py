@@ -1,0 +1,55 @@
+"""Foreseen: what a plan expects of a run, as spans: splits, copies, waits and single ops.
+
+Complexity: splits + nodes. Examples: tests/view/test_view_make.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .value import HOST, Foreseen, PlanTold, Span
+
+MOST_OPS = 50_000
+"""Ops that are drawn for themselves, in all runs."""
+
+
+def foreseen_spans(told: PlanTold, plan: int, run: int, start_s: float, ops: bool) -> list[Span]:
+    """Returns what a plan expects of a run that starts at a time. ops: those for themselves, too."""
+    spans = [_span(told, plan, run, start_s, part) for part in told.foreseen]
+    if ops:
+        for part in told.foreseen:
+            if part.kind == "split":
+                spans += _ops(told, plan, run, start_s, part)
+    return spans
+
+
+def _span(told: PlanTold, plan: int, run: int, start_s: float, part: Foreseen) -> Span:
+    begin, end = start_s + part.start_s, start_s + part.end_s
+    lane = part.lane if part.kind == "split" else HOST
+    name = name_of(told, part.kind, part.split)
+    return Span(lane, "predicted", part.kind, name, begin, end, run, plan, part.split)
+
+
+def _ops(told: PlanTold, plan: int, run: int, start_s: float, part: Foreseen) -> Iterator[Span]:
+    """Yields the ops of a split, at its end: what a split takes beside them comes first."""
+    nodes = told.splits[part.split].nodes
+    taken_s = sum(told.nodes[n].seconds for n in nodes)
+    at_s = start_s + max(part.start_s, part.end_s - taken_s)
+    for number in nodes:
+        node = told.nodes[number]
+        end_s = min(at_s + node.seconds, start_s + part.end_s)
+        yield Span(part.lane, "ops", "op", node.name, at_s, end_s, run, plan, part.split, number)
+        at_s = end_s
+
+
+def name_of(told: PlanTold, kind: str, split: int) -> str:
+    """Returns what a split, a copy for it or a wait for it is called."""
+    if split < 0:
+        return "copy results" if kind == "copy" else kind
+    if kind == "wait":
+        return f"wait for split {split}"
+    if kind == "copy":
+        return f"copy for split {split}"
+    nodes = told.splits[split].nodes
+    names = [told.nodes[n].name for n in (nodes[:1] + nodes[1:][-1:])]
+    return f"split {split}: {' .. '.join(names)}"

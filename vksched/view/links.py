@@ -1,0 +1,58 @@
+"""Links: which span waited for which, as plans say it and as the host did it.
+
+    copy x --> split 0 --copy h--> split 1        a split: for copies that the host made for it, and
+                  '--fence--> wait for 0          for the splits whose values it reads
+
+Complexity: spans + reads. Examples: tests/view/test_view_make.py.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from .value import Link, PlanTold, Span
+
+
+def find_links(spans: Sequence[Span], plans: Sequence[PlanTold]) -> list[Link]:
+    """Returns the links within each run, of measured and of predicted spans for themselves."""
+    groups: dict[tuple[int, int, bool], list[int]] = defaultdict(list)
+    for number, span in enumerate(spans):
+        if span.run >= 0 and span.kind in ("split", "copy", "wait"):
+            groups[span.run, span.plan, span.row == "predicted"].append(number)
+    out: list[Link] = []
+    for (_, plan, _), group in groups.items():
+        out += _links(spans, group, plans[plan] if plan >= 0 else None)
+    return out
+
+
+def _links(spans: Sequence[Span], group: Sequence[int], told: PlanTold | None) -> Iterator[Link]:
+    splits = {spans[n].split: n for n in group if spans[n].kind == "split"}
+    for number in group:
+        span = spans[number]
+        split = splits.get(span.split)
+        if span.kind == "wait" and split is not None:
+            yield Link(split, number, "fence")
+        elif span.kind == "copy" and split is not None:
+            # What is copied before a split enters it; what is copied after it came from it.
+            enters = span.start_s <= spans[split].start_s
+            ends = (number, split) if enters else (split, number)
+            yield Link(*ends, "copy", span.bytes, span.name)
+    if told is not None:
+        for split, number in splits.items():
+            yield from _between_splits(told, split, number, splits)
+
+
+def _between_splits(
+    told: PlanTold, split: int, number: int, splits: Mapping[int, int]
+) -> Iterator[Link]:
+    moved: dict[int, list[tuple[str, int]]] = defaultdict(list)
+    for source, name, size in told.splits[split].sources:
+        if source in splits:
+            moved[source].append((name, size))
+    for source, values in moved.items():
+        names = ", ".join(name for name, _ in values)
+        yield Link(splits[source], number, "copy", sum(size for _, size in values), names)
+    for source in told.splits[split].waits:
+        if source in splits and source not in moved:
+            yield Link(splits[source], number, "order")

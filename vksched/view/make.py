@@ -1,0 +1,130 @@
+"""Make: timelines of plans and of recorded runs.
+
+    PlanTold ---------------------------+--> spans, links, counters --> critical path --> Timeline
+    events of runs --measured.py--------+
+
+Complexity: spans + links. Examples: tests/view/test_view_make.py.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..trace import Event
+from ..units import count_of, format_seconds
+from .critical import critical_spans
+from .foreseen import MOST_OPS, foreseen_spans
+from .links import find_links
+from .measured import measured_spans
+from .memory import memory_counters
+from .timeline import Timeline
+from .value import Lane, PlanTold, Span
+
+MOST_NAMES = 4
+"""Devices that a heading names."""
+BESIDE = 3
+"""Predictions of overlapping runs that are drawn one below the other."""
+
+
+def plan_timeline(told: PlanTold, lanes: Sequence[Lane]) -> Timeline:
+    """Returns what a plan expects of one run."""
+    spans = foreseen_spans(told, 0, 0, 0.0, True)
+    nodes = sum(len(split.nodes) for split in told.splits)
+    busy = _busy(spans, lanes, "predicted", told.seconds)
+    return _finish(
+        f"{told.name}: {count_of(nodes, 'node')} in {count_of(len(told.splits), 'split')}",
+        f"predicted: a run takes {format_seconds(told.seconds)}; {busy}; nothing has run",
+        lanes,
+        spans,
+        [told],
+    )
+
+
+def run_timeline(
+    events: Iterable[Event],
+    plans: Sequence[PlanTold],
+    lanes: Sequence[Lane],
+    plan_of: Mapping[int, int] | None = None,
+) -> Timeline:
+    """Returns what recorded runs took, with what their plans expected below it.
+
+    plan_of: by run, the number of its plan; None: all are of the first one, if there is one.
+    """
+    lanes = list(lanes)
+    spans = measured_spans(events, plans, lanes, plan_of)
+    runs = [span for span in spans if span.kind == "run" and span.plan >= 0]
+    room, notes = MOST_OPS, []
+    shown = _side_by_side(runs, plans)
+    for run in reversed(shown):  # the last runs are warm
+        room -= len(plans[run.plan].nodes)
+        spans += foreseen_spans(plans[run.plan], run.plan, run.run, run.start_s, room >= 0)
+    if room < 0:
+        notes.append("ops are drawn for the last runs only")
+    if len(shown) < len(runs):
+        notes.append(f"predictions that overlap are drawn for {len(shown)} runs")
+    title = f"{count_of(len(runs), 'run')} on {_names(lanes)}"
+    return _finish(title, _told(spans, lanes), lanes, spans, plans, notes)
+
+
+def _side_by_side(runs: Sequence[Span], plans: Sequence[PlanTold]) -> list[Span]:
+    """Returns the runs whose predictions are drawn: at most BESIDE of them at any moment."""
+    shown: list[Span] = []
+    ends_s: list[float] = []
+    for run in sorted(runs, key=lambda run: run.start_s):
+        ends_s = [end_s for end_s in ends_s if end_s > run.start_s]
+        if len(ends_s) < BESIDE:
+            ends_s.append(run.start_s + plans[run.plan].seconds)
+            shown.append(run)
+    return shown
+
+
+def _told(spans: Sequence[Span], lanes: Sequence[Lane]) -> str:
+    times = sorted(span.seconds for span in spans if span.kind == "run")
+    if not times:
+        return count_of(len(spans), "event")
+    text = f"a run takes {format_seconds(times[len(times) // 2])}"
+    if len(times) > 1:
+        text = f"median {text}, {format_seconds(times[0])} to {format_seconds(times[-1])}"
+    whole_s = max(span.end_s for span in spans if span.row == "run")
+    return f"{text}; {_busy(spans, lanes, 'work', whole_s)}"
+
+
+def _busy(spans: Sequence[Span], lanes: Sequence[Lane], row: str, whole_s: float) -> str:
+    """Returns in words which part of the time each device works, those with work."""
+    busy_s: dict[int, float] = defaultdict(float)
+    for span in spans:
+        if span.row == row and span.kind == "split":
+            busy_s[span.lane] += span.seconds
+    parts = [
+        f"{lanes[lane].name} {busy_s[lane] / whole_s:.0%}" for lane in sorted(busy_s) if whole_s
+    ]
+    return f"busy: {', '.join(parts[:MOST_NAMES])}" if parts else "no device works"
+
+
+def _names(lanes: Sequence[Lane]) -> str:
+    names = [lane.name for lane in lanes[1:]]
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _finish(
+    title: str,
+    told: str,
+    lanes: Sequence[Lane],
+    spans: Sequence[Span],
+    plans: Sequence[PlanTold],
+    notes: Sequence[str] = (),
+) -> Timeline:
+    return Timeline(
+        title,
+        told,
+        tuple(lanes),
+        tuple(spans),
+        tuple(find_links(spans, plans)),
+        tuple(memory_counters(spans, plans)),
+        tuple(plans),
+        critical_spans(spans),
+        tuple(notes),
+    )
+

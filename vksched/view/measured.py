@@ -1,0 +1,129 @@
+"""Measured: recorded events as spans.
+
+An event of a run is drawn on the lane of its device where the device did it, else on the host's,
+with the device in its name. What took no time is a mark. Lanes that nobody named are added.
+
+Complexity: events. Examples: tests/view/test_view_make.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..trace import Event
+from ..units import format_bytes
+from .foreseen import name_of
+from .value import HOST, Lane, PlanTold, Span
+
+BY_HOST = frozenset(("copy", "wait", "step", "tune", "calibrate", "plan", "submit"))
+"""Events that tell what the host did, for a device or by itself."""
+SHOWN = 6
+"""Fields of an event in a tooltip."""
+KNOWN = frozenset(("ops", "stats", "split", "node", "bytes", "op"))
+
+
+def measured_spans(
+    events: Iterable[Event],
+    plans: Sequence[PlanTold],
+    lanes: list[Lane],
+    plan_of: Mapping[int, int] | None,
+) -> list[Span]:
+    """Returns a span for each event; adds lanes for devices that are not among them."""
+    maker = _Maker(plans, lanes, plan_of)
+    spans = [maker.span(event) for event in events]
+    first_s = min((span.start_s for span in spans), default=0.0)
+    return [
+        span._replace(start_s=span.start_s - first_s, end_s=span.end_s - first_s) for span in spans
+    ]
+
+
+class _Maker:
+    """Makes a span of an event."""
+
+    def __init__(
+        self, plans: Sequence[PlanTold], lanes: list[Lane], plan_of: Mapping[int, int] | None
+    ) -> None:
+        self._plans = plans
+        self._lanes = lanes
+        self._plan_of = plan_of
+        self._number = {lane.name: number for number, lane in enumerate(lanes)}
+        self._expected = [
+            {part.split: part.end_s - part.start_s for part in p.foreseen if part.kind == "split"}
+            for p in plans
+        ]
+
+    def span(self, event: Event) -> Span:
+        plan, split = self._plan(event), _int(event.fields.get("split"))
+        if plan >= 0 and split >= len(self._plans[plan].splits):
+            plan = -1
+        lane, row = self._place(event)
+        node, size = _int(event.fields.get("node")), max(_int(event.fields.get("bytes")), 0)
+        known = plan >= 0 and 0 <= node < len(self._plans[plan].nodes)
+        expected_s = self._expected[plan].get(split) if plan >= 0 and row == "work" else None
+        if expected_s is None and event.name == "run" and plan >= 0:
+            expected_s = self._plans[plan].seconds
+        return Span(
+            lane,
+            row,
+            event.name,
+            self._name(event, plan, split, self._plans[plan].nodes[node].name if known else ""),
+            event.start_s,
+            max(event.end_s, event.start_s),
+            event.run,
+            plan,
+            split,
+            -1,
+            size,
+            expected_s,
+            _told(event, size),
+        )
+
+    def _plan(self, event: Event) -> int:
+        if event.run < 0 or not self._plans:
+            return -1
+        return 0 if self._plan_of is None else self._plan_of.get(event.run, -1)
+
+    def _place(self, event: Event) -> tuple[int, str]:
+        if event.name == "run":
+            return HOST, "run"
+        if event.end_s <= event.start_s and event.name not in ("split", "copy", "wait"):
+            return self._lane(event.device), "mark"
+        if event.name in BY_HOST:
+            return HOST, "host"
+        return self._lane(event.device), "work"
+
+    def _lane(self, device: str) -> int:
+        if device not in self._number:
+            self._number[device] = len(self._lanes)
+            self._lanes.append(Lane(device))
+        return self._number[device]
+
+    def _name(self, event: Event, plan: int, split: int, value: str) -> str:
+        if event.name == "run":
+            return f"run {event.run}"
+        if event.name == "split" and plan >= 0 and split >= 0:
+            return name_of(self._plans[plan], "split", split)
+        ops = event.fields.get("ops", event.fields.get("op"))
+        if event.name == "split" and ops:
+            return f"split {split}: {', '.join(map(str, ops)) if isinstance(ops, Mapping) else ops}"
+        if event.name == "copy":
+            return f"copy {value or f'for split {split}'}"
+        if event.name == "wait" and split >= 0:
+            return f"wait for split {split}"
+        return f"{event.name} {ops}" if ops else event.name
+
+
+def _int(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else -1
+
+
+def _told(event: Event, size: int) -> str:
+    told = [format_bytes(size)] if size else []
+    if event.name in ("copy", "wait"):
+        told.append(f"for {event.device}")
+    plain = [
+        f"{key} {value}"
+        for key, value in event.fields.items()
+        if key not in KNOWN and isinstance(value, (str, int)) and str(value)
+    ]
+    return ", ".join([*told, *plain[:SHOWN]])

@@ -1,0 +1,27 @@
+"""Memory: bytes in use on each device over time, as plans lay them out.
+
+While a split runs, the weights and states of its device are there, and the values that are alive.
+Complexity: splits. Examples: tests/view/test_view_make.py.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from .value import Counter, PlanTold, Span
+
+
+def memory_counters(spans: Sequence[Span], plans: Sequence[PlanTold]) -> Iterator[Counter]:
+    """Yields a counter for each device with a split: of measured splits, where there are some."""
+    splits = [s for s in spans if s.kind == "split" and s.plan >= 0 and s.split >= 0]
+    row = "work" if any(s.row == "work" for s in splits) else "predicted"
+    by_lane: dict[int, list[Span]] = defaultdict(list)
+    for span in splits:
+        if span.row == row and plans[span.plan].alive_bytes:
+            by_lane[span.lane].append(span)
+    for lane, here in sorted(by_lane.items()):
+        here.sort(key=lambda span: span.start_s)
+        values = [float(plans[s.plan].alive_bytes[s.split]) for s in here]
+        most = max((p.capacity_bytes[lane] for p in plans if lane < len(p.capacity_bytes)), default=0)
+        yield Counter(lane, "memory in use", [s.start_s for s in here], values, float(most))

@@ -1,0 +1,96 @@
+// Main: the mouse, the buttons, and the first picture.
+
+document.getElementById("title").textContent = data.title;
+const noted = [data.told, ...data.notes].filter(Boolean).join("; ");
+document.getElementById("told").textContent = noted;
+document.getElementById("told").title = noted;
+
+const buttons = {
+  in: () => zoom(1 / 1.5), out: () => zoom(1.5), all: showAll, arrows: toggleArrows,
+  critical: () => nextCritical(1), theme: newTheme, help: () => helpBox.showModal(),
+  "keys-close": () => helpBox.close(),
+};
+for (const [id, act] of Object.entries(buttons)) document.getElementById(id).onclick = act;
+field.oninput = runSearch;
+document.addEventListener("keydown", onKey);
+darkWanted.addEventListener("change", () => { applyTheme(); paintLegend(); changed(); });
+
+const placeIn = (event) => {
+  const box = stage.getBoundingClientRect();
+  return [event.clientX - box.left, event.clientY - box.top];
+};
+let drag = null;
+
+stage.addEventListener("wheel", (event) => {
+  event.preventDefault();
+  if (event.shiftKey) return pan(event.deltaX || event.deltaY);
+  if (event.altKey) return pan(0, event.deltaY);
+  if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) return pan(event.deltaX);
+  const [x] = placeIn(event);
+  zoom(Math.exp(Math.max(-120, Math.min(120, event.deltaY)) / 400), Math.max(x, GUTTER));
+}, { passive: false });
+
+stage.addEventListener("pointerdown", (event) => {
+  if (event.button !== 0) return;
+  drag = { x: event.clientX, y: event.clientY, far: false };
+  stage.setPointerCapture(event.pointerId);
+});
+
+stage.addEventListener("pointermove", (event) => {
+  if (drag) {
+    const x = event.clientX - drag.x, y = event.clientY - drag.y;
+    if (!drag.far && Math.hypot(x, y) < 4) return;
+    Object.assign(drag, { x: event.clientX, y: event.clientY, far: true });
+    stage.classList.add("dragged");
+    hideTip();
+    return pan(-x, -y);
+  }
+  const number = spanAt(...placeIn(event));
+  if (number >= 0) showTip(number, event.clientX, event.clientY);
+  else hideTip();
+  if (number !== view.hover) {
+    view.hover = number;
+    changed();
+  }
+});
+
+stage.addEventListener("pointerup", (event) => {
+  const clicked = drag && !drag.far;
+  drag = null;
+  stage.classList.remove("dragged");
+  if (clicked) select(spanAt(...placeIn(event)), "mouse");
+});
+
+stage.addEventListener("pointercancel", () => { drag = null; });
+stage.addEventListener("pointerleave", () => {
+  hideTip();
+  view.hover = -1;
+  changed();
+});
+stage.addEventListener("dblclick", (event) => {
+  const number = spanAt(...placeIn(event));
+  if (number >= 0) { select(number, "close"); openPanel(); hideTip(); }
+});
+stage.addEventListener("blur", hideTip);
+
+const moveMap = (event) => {
+  if (!(event.buttons & 1)) return;
+  const box = map.getBoundingClientRect();
+  const part = (event.clientX - box.left - GUTTER) / (box.width - GUTTER - 10);
+  const wide = view.to - view.from;
+  view.from = part * SPAN_S - wide / 2;
+  view.to = view.from + wide;
+  changed();
+};
+map.addEventListener("pointerdown", (event) => { map.setPointerCapture(event.pointerId); moveMap(event); });
+map.addEventListener("pointermove", moveMap);
+
+fillHelp();
+paintLegend();
+new ResizeObserver(resize).observe(stage);
+showAll();
+resize();
+
+// For tests and for whoever wants to script the page.
+window.vksched = { view, data, span, tracks, texts, facts, select, zoom, pan, showAll, search,
+  placeOf, spanAt, linksOf, criticalPath, paint };

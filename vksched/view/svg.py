@@ -1,0 +1,47 @@
+"""SVG: a timeline as a still picture: measured rows, predicted ones below them, copies as lines.
+
+Examples: tests/view/test_view_files.py.
+"""
+
+from __future__ import annotations
+
+from ..pictures.timeline import Bar, Crossing, Row, draw_timeline
+from .rows import WORDS, Track, lay_out
+from .value import FORESEEN, HOST, TimelineValue, tip_of
+
+KEY = "band and diamond: critical path; dashed: predicted"
+
+
+def as_svg(timeline: TimelineValue) -> str:
+    """Returns the picture as SVG text; the same for the same timeline."""
+    tracks = [track for track in lay_out(timeline.lanes, timeline.spans) if track.spans]
+    place = {number: at for at, track in enumerate(tracks) for number in track.spans}
+    crossings = [
+        Crossing(
+            place[link.source],
+            place[link.target],
+            timeline.spans[link.source].end_s,
+            timeline.spans[link.target].start_s,
+            f"{link.name}: {link.bytes} bytes",
+        )
+        for link in timeline.links
+        if link.kind == "copy" and HOST not in _lanes(timeline, link.source, link.target)
+    ]
+    told = f"{timeline.told}; {KEY}" if timeline.critical else timeline.told
+    rows = [row_of(timeline, track) for track in tracks]
+    return draw_timeline(timeline.title, told, rows, crossings, noun="span")
+
+
+def _lanes(timeline: TimelineValue, *numbers: int) -> list[int]:
+    return [timeline.spans[number].lane for number in numbers]
+
+
+def row_of(timeline: TimelineValue, track: Track) -> Row:
+    """Returns a track as a row of bars."""
+    bars = [
+        Bar(span.start_s, span.end_s, span.name, None, n in timeline.critical, tip_of(timeline, span))
+        for n, span in ((n, timeline.spans[n]) for n in track.spans)
+    ]
+    lane = timeline.lanes[track.lane].name
+    # the host has the last colour, devices those of their numbers
+    return Row(lane, bars, WORDS[track.row], track.lane - 1, track.row in FORESEEN)

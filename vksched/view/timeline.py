@@ -1,0 +1,51 @@
+"""Timeline: a plan or recorded runs over time, as values that draw themselves.
+
+Examples: tests/view/test_view_make.py, tests/view/test_view_files.py.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ..errors import VkschedError
+from .html import as_frame, as_page
+from .png import save_png
+from .svg import as_svg
+from .value import TimelineValue
+
+ENDS = ".html, .svg or .png"
+
+
+class Timeline(TimelineValue):
+    """A plan or recorded runs over time; a notebook shows it by itself."""
+
+    __slots__ = ()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes it as a page (.html), which opens without a network, or as a picture (.svg; .png,
+        which needs matplotlib).
+
+        Raises:
+            VkschedError: the name has another end, or the file cannot be written.
+        """
+        target = Path(path)
+        end = target.suffix.lower()
+        if end not in (".html", ".svg", ".png"):
+            raise VkschedError(f"[timeline] expected a name that ends in {ENDS}, got {str(path)!r}")
+        try:
+            if end == ".png":
+                save_png(self, target)
+            else:
+                text = as_page(self) if end == ".html" else as_svg(self)
+                target.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise VkschedError(
+                f"[timeline] cannot write {target}: {error.strerror or error}"
+            ) from error
+
+    def _repr_html_(self) -> str:
+        return as_frame(self)
+
+    def _repr_svg_(self) -> str:
+        return as_svg(self)

@@ -1,0 +1,180 @@
+"""Timeline: what is drawn, as plain values: lanes, spans on their rows, links, counters, plans.
+
+    host      run   [ run 0                              ]
+              host  [copy x][ wait for split 0 ][copy h]
+    vulkan:0  work         [ split 0           ]              measured
+              predicted    [ split 0     ]                    what the plan expected, below it
+              ops          [matmul][relu ]
+
+Spans of one row of a lane may overlap; rows.py gives them tracks. Examples:
+tests/view/test_view_make.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..units import format_moment, format_seconds
+
+ROWS = ("run", "host", "mark", "work", "predicted", "ops")
+"""The rows of a lane from top to bottom: runs and what the host did for devices; things that take
+no time; splits as measured; splits as predicted; their ops, as predicted.
+"""
+FORESEEN = frozenset(("predicted", "ops"))
+"""Rows of what a plan expects."""
+HOST = 0
+"""The lane of the host; devices follow."""
+
+
+class Span(NamedTuple):
+    """Something that took time, or is predicted to.
+
+    lane: its number; row: one of ROWS. kind: "run", "copy", "wait", "step", "split", "op", or the
+    name of any other event. start_s, end_s: seconds from the origin. run, plan, split, node: which
+    ones, -1 for none. bytes: that a copy moves. expected_s: what the plan expected of a measured
+    span; None where it says nothing. told: what else there is to say.
+    """
+
+    lane: int
+    row: str
+    kind: str
+    name: str
+    start_s: float
+    end_s: float
+    run: int = -1
+    plan: int = -1
+    split: int = -1
+    node: int = -1
+    bytes: int = 0
+    expected_s: float | None = None
+    told: str = ""
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.start_s
+
+
+class Link(NamedTuple):
+    """One span waited for another. source, target: their numbers. kind: "copy" of a value, "fence"
+    the host waited for, or "order" of two splits. bytes: that crossed. name: of the values.
+    """
+
+    source: int
+    target: int
+    kind: str
+    bytes: int = 0
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """The host or a device. label: what it is, in words."""
+
+    name: str
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A number over time, such as bytes of memory. At times_s[i] it becomes values[i]. most: what
+    it may be at most; 0 where nobody says.
+    """
+
+    lane: int
+    name: str
+    times_s: Sequence[float]
+    values: Sequence[float]
+    most: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTold:
+    """A node of a plan. type: of its result; reads: name and type of each operand. seconds: what
+    it is predicted to take. explain: all that the plan knows of it.
+    """
+
+    name: str
+    op: str
+    type: str
+    reads: tuple[str, ...] = ()
+    seconds: float = 0.0
+    explain: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitTold:
+    """A split of a plan. nodes: numbers. waits: splits waited for before it. sources: for each
+    value that enters, the split it comes from (-1: the host), its name and bytes.
+    """
+
+    lane: int
+    nodes: tuple[int, ...]
+    waits: tuple[int, ...] = ()
+    sources: tuple[tuple[int, str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """A stretch of the simulated run of a plan. kind: "split", "copy" or "wait". lane: the device
+    it is for. split: -1 for results that are copied out. Times from the start of the run.
+    """
+
+    kind: str
+    lane: int
+    split: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTold:
+    """A plan as far as timelines show it. about: its explanation. alive_bytes: by split, the
+    memory in use on its device while it runs. capacity_bytes: by lane; 0 of the host.
+    """
+
+    name: str
+    about: str
+    nodes: Sequence[NodeTold]
+    splits: Sequence[SplitTold]
+    foreseen: Sequence[Foreseen]
+    seconds: float = 0.0
+    alive_bytes: Sequence[int] = ()
+    capacity_bytes: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineValue:
+    """Everything that is drawn, and timeline.py adds how. told: a line below the title. critical: numbers of the spans that
+    nothing else hides: a run takes as long as they do.
+    """
+
+    title: str
+    told: str
+    lanes: Sequence[Lane]
+    spans: Sequence[Span]
+    links: Sequence[Link] = ()
+    counters: Sequence[Counter] = ()
+    plans: Sequence[PlanTold] = ()
+    critical: frozenset[int] = frozenset()
+    notes: Sequence[str] = ()
+
+    @property
+    def end_s(self) -> float:
+        """When the last span is over."""
+        return max((span.end_s for span in self.spans), default=0.0)
+
+
+def tip_of(timeline: TimelineValue, span: Span) -> str:
+    """Returns what a tooltip of a span says, a line each."""
+    lane = timeline.lanes[span.lane].name
+    word = "predicted" if span.row in FORESEEN else "measured"
+    lines = [span.name, f"{span.kind} on {lane}" + (f", run {span.run}" if span.run >= 0 else "")]
+    if span.node >= 0:
+        node = timeline.plans[span.plan].nodes[span.node]
+        lines.append(f"{node.op} -> {node.type}")
+    lines.append(f"{word} {format_seconds(span.seconds)} from {format_moment(span.start_s)}")
+    if span.expected_s is not None:
+        lines.append(f"predicted {format_seconds(span.expected_s)}")
+    return "\n".join([*lines, *([span.told] if span.told else [])])
