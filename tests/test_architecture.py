@@ -24,6 +24,7 @@ FLOORS = [
     ("errors", "types", "units", "switches", "version"),
     ("trace",),
     ("pictures",),
+    ("view",),
     ("machine",),
     ("schedule",),
     ("ops",),
@@ -69,6 +70,7 @@ ROOMS = {
         ("dynamic",),
         ("planner",),
         ("what_if", "documents"),
+        ("timelines",),
     ],
 }
 ABOVE_ALL = {"__init__", "__main__", "api"}

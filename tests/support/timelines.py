@@ -59,11 +59,11 @@ def told_events(runs: int, seed: int = 1) -> list[Event]:
             copied = at + draw.uniform(1e-6, 2 * COPY_S)
             done = copied + draw.uniform(0.1 * STEP_S, 2 * STEP_S)
             about = {"split": i, "node": 1, "bytes": 4096}
-            out.append(Event("copy", device, at, copied, run, about))
-            out.append(Event("split", device, copied, done, run, {"split": i}))
+            out.append(Event("copy", device, at, copied, run, about, 0))
+            out.append(Event("split", device, copied, done, run, {"split": i}, 0))
             at = done + 1e-6
-            out.append(Event("wait", device, copied, at, run, {"split": i}))
-        out.append(Event("run", "host", start, at, run, {}))
+            out.append(Event("wait", device, copied, at, run, {"split": i}, 0))
+        out.append(Event("run", "host", start, at, run, {}, 0))
         at += 5e-6
     return out
 

@@ -42,8 +42,8 @@ def test_measured_spans_lie_where_they_happened_with_what_was_predicted_beside()
     assert [s.expected_s for s in of(timeline, "run")] == [SPLITS * STEP_S] * 2
     assert min(s.start_s for s in timeline.spans) == 0.0
     copies = of(timeline, "host", "copy")
-    assert copies[0].name == "copy layer1" and copies[0].bytes == 4096
-    assert copies[0].told == "4.0 KiB, for gpu:0"
+    assert copies[0].name == "copy layer1 to gpu:0" and copies[0].bytes == 4096
+    assert copies[0].told == "4.0 KiB"
 
 
 def test_each_run_has_its_prediction_from_its_own_start() -> None:
@@ -55,7 +55,7 @@ def test_each_run_has_its_prediction_from_its_own_start() -> None:
 
 
 def test_predictions_of_many_overlapping_runs_do_not_fill_the_screen() -> None:
-    events = [Event("run", "host", k * 1e-6, k * 1e-6 + 5e-6, k, {}) for k in range(500)]
+    events = [Event("run", "host", k * 1e-6, k * 1e-6 + 5e-6, k, {}, 0) for k in range(500)]
     timeline = run_timeline(events, [told_plan()], LANES)
     tracks = lay_out(timeline.lanes, timeline.spans)
     assert sum(t.row == "ops" and t.lane == 1 for t in tracks) <= BESIDE

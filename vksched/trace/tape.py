@@ -25,7 +25,8 @@ from typing import Protocol, runtime_checkable
 
 from ..errors import PlanError
 from .events import Event, Trace
-from .write import Document, pack, save_tape
+from .read import TapeFile, tape_of
+from .write import Document, document, pack, save_tape
 
 EVENTS = 100_000
 """The events that a tape keeps by default: some 50 MB."""
@@ -104,10 +105,16 @@ class Tape:
         Raises:
             VkschedError: the file cannot be written.
         """
+        save_tape(path, *self._all())
+
+    def contents(self) -> TapeFile:
+        """Returns what a file would tell that was saved now."""
+        return tape_of({"vksched": document(*self._all())})
+
+    def _all(self) -> _All:
         with self._lock:
             events, plans = list(self.events), list(self._plans.items())
-            graphs, dropped = dict(self._graphs), (self.dropped, self.dropped_plans)
-        save_tape(path, events, graphs, plans, *dropped)
+            return events, dict(self._graphs), plans, self.dropped, self.dropped_plans
 
     def _snapshot(self) -> list[Event]:
         with self._lock:
@@ -134,6 +141,9 @@ class Tape:
     def __repr__(self) -> str:
         more = f", {self.dropped} dropped" if self.dropped else ""
         return f"<{type(self).__name__}: {len(self.events)} events{more}>"
+
+
+_All = tuple[list[Event], dict[int, bytes], list[tuple[int, tuple[int, bytes]]], int, int]
 
 
 def find_tape(trace: Trace) -> Tape:

@@ -12,13 +12,15 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from ..errors import VkschedError
 from ..version import __version__
-from .chrome import chrome_events
 from .events import Event
+from .perfetto import perfetto_events
 from .plain import fields_of
 from .schema import COLUMNS, FORMAT
 
@@ -45,15 +47,34 @@ def save_tape(
     dropped: int,
     dropped_plans: int,
 ) -> None:
-    """Writes a tape. graphs: packed, by number. plans: their numbers, with the number of the graph
-    and packed. In the file both are numbered from 0 on.
+    """Writes a tape, as `document` says.
 
     Raises:
         VkschedError: the file cannot be written.
     """
+    about = document(events, graphs, plans, dropped, dropped_plans)
+    told = [replace(event, plan=row[5]) for event, row in zip(events, about["events"], strict=True)]
+    shown = perfetto_events(told, about["graphs"], about["plans"])
+    text = json.dumps({"traceEvents": shown, "vksched": about}, allow_nan=False)
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise VkschedError(f"[trace] cannot write {path}: {error.strerror or error}") from error
+
+
+def document(
+    events: Sequence[Event],
+    graphs: Mapping[int, bytes],
+    plans: Sequence[tuple[int, tuple[int, bytes]]],
+    dropped: int,
+    dropped_plans: int,
+) -> dict[str, Any]:
+    """Returns what a file has under "vksched". graphs: packed, by number. plans: their numbers,
+    with the number of the graph and packed. In the file both are numbered from 0 on.
+    """
     graph_at = {number: at for at, number in enumerate(graphs)}
     plan_at = {number: at for at, (number, _) in enumerate(plans)}
-    about = {
+    return {
         "format": FORMAT,
         "version": __version__,
         "dropped": dropped,
@@ -66,8 +87,3 @@ def save_tape(
             for e in events
         ],
     }
-    text = json.dumps({"traceEvents": chrome_events(events), "vksched": about}, allow_nan=False)
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise VkschedError(f"[trace] cannot write {path}: {error.strerror or error}") from error

@@ -43,6 +43,7 @@ def page_data(timeline: TimelineValue) -> dict[str, Any]:
         "told": timeline.told,
         "notes": list(timeline.notes),
         "ticks": ticks,
+        "shown": list(timeline.shown),
         "lanes": [[lane.name, lane.label] for lane in timeline.lanes],
         "tracks": [[t.lane, t.row, t.label, len(t.spans)] for t in tracks],
         "spans": {

@@ -18,7 +18,7 @@ def find_links(spans: Sequence[Span], plans: Sequence[PlanTold]) -> list[Link]:
     """Returns the links within each run, of measured and of predicted spans for themselves."""
     groups: dict[tuple[int, int, bool], list[int]] = defaultdict(list)
     for number, span in enumerate(spans):
-        if span.run >= 0 and span.kind in ("split", "copy", "wait"):
+        if span.run >= 0 and span.kind in ("split", "copy", "wait", "submit"):
             groups[span.run, span.plan, span.row == "predicted"].append(number)
     out: list[Link] = []
     for (_, plan, _), group in groups.items():
@@ -34,11 +34,13 @@ def _links(spans: Sequence[Span], group: Sequence[int], told: PlanTold | None) -
         if span.kind == "wait" and split is not None:
             yield Link(split, number, "fence")
         elif span.kind == "copy" and split is not None:
-            # What is copied before a split enters it; what is copied after it came from it.
+            # what is copied before a split enters it, what is copied after it came from it
             enters = span.start_s <= spans[split].start_s
             ends = (number, split) if enters else (split, number)
             yield Link(*ends, "copy", span.bytes, span.name)
-    if told is not None:
+        elif span.kind == "submit" and split is not None:
+            yield Link(number, split, "submit")
+    if told is not None and not told.decides:
         for split, number in splits.items():
             yield from _between_splits(told, split, number, splits)
 

@@ -9,7 +9,7 @@ Complexity: spans + links. Examples: tests/view/test_view_make.py.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from ..trace import Event
 from ..units import count_of, format_seconds
@@ -45,14 +45,14 @@ def run_timeline(
     events: Iterable[Event],
     plans: Sequence[PlanTold],
     lanes: Sequence[Lane],
-    plan_of: Mapping[int, int] | None = None,
 ) -> Timeline:
     """Returns what recorded runs took, with what their plans expected below it.
 
-    plan_of: by run, the number of its plan; None: all are of the first one, if there is one.
+    events: `plan` is a position in plans, or -1. lanes: of the host and of devices; others that
+    events name are added.
     """
     lanes = list(lanes)
-    spans = measured_spans(events, plans, lanes, plan_of)
+    spans = measured_spans(events, plans, lanes)
     runs = [span for span in spans if span.kind == "run" and span.plan >= 0]
     room, notes = MOST_OPS, []
     shown = _side_by_side(runs, plans)
@@ -86,8 +86,15 @@ def _told(spans: Sequence[Span], lanes: Sequence[Lane]) -> str:
     text = f"a run takes {format_seconds(times[len(times) // 2])}"
     if len(times) > 1:
         text = f"median {text}, {format_seconds(times[0])} to {format_seconds(times[-1])}"
-    whole_s = max(span.end_s for span in spans if span.row == "run")
+    first_s, last_s = _shown(spans)
+    whole_s = last_s - first_s
     return f"{text}; {_busy(spans, lanes, 'work', whole_s)}"
+
+
+def _shown(spans: Sequence[Span]) -> tuple[float, float]:
+    """Returns when the first run begins and the last one ends; of all spans without runs."""
+    runs = [span for span in spans if span.row == "run"] or spans
+    return min((s.start_s for s in runs), default=0.0), max((s.end_s for s in runs), default=0.0)
 
 
 def _busy(spans: Sequence[Span], lanes: Sequence[Lane], row: str, whole_s: float) -> str:
@@ -126,5 +133,6 @@ def _finish(
         tuple(plans),
         critical_spans(spans),
         tuple(notes),
+        _shown(spans),
     )
 

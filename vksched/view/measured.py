@@ -11,25 +11,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..trace import Event
+from ..trace.perfetto import BY_HOST
 from ..units import format_bytes
 from .foreseen import name_of
 from .value import HOST, Lane, PlanTold, Span
 
-BY_HOST = frozenset(("copy", "wait", "step", "tune", "calibrate", "plan", "submit"))
-"""Events that tell what the host did, for a device or by itself."""
 SHOWN = 6
 """Fields of an event in a tooltip."""
-KNOWN = frozenset(("ops", "stats", "split", "node", "bytes", "op"))
+KNOWN = frozenset(("ops", "stats", "split", "node", "bytes", "op", "way", "needed_by"))
 
 
 def measured_spans(
-    events: Iterable[Event],
-    plans: Sequence[PlanTold],
-    lanes: list[Lane],
-    plan_of: Mapping[int, int] | None,
+    events: Iterable[Event], plans: Sequence[PlanTold], lanes: list[Lane]
 ) -> list[Span]:
     """Returns a span for each event; adds lanes for devices that are not among them."""
-    maker = _Maker(plans, lanes, plan_of)
+    maker = _Maker(plans, lanes)
     spans = [maker.span(event) for event in events]
     first_s = min((span.start_s for span in spans), default=0.0)
     return [
@@ -40,12 +36,9 @@ def measured_spans(
 class _Maker:
     """Makes a span of an event."""
 
-    def __init__(
-        self, plans: Sequence[PlanTold], lanes: list[Lane], plan_of: Mapping[int, int] | None
-    ) -> None:
+    def __init__(self, plans: Sequence[PlanTold], lanes: list[Lane]) -> None:
         self._plans = plans
         self._lanes = lanes
-        self._plan_of = plan_of
         self._number = {lane.name: number for number, lane in enumerate(lanes)}
         self._expected = [
             {part.split: part.end_s - part.start_s for part in p.foreseen if part.kind == "split"}
@@ -53,20 +46,20 @@ class _Maker:
         ]
 
     def span(self, event: Event) -> Span:
-        plan, split = self._plan(event), _int(event.fields.get("split"))
-        if plan >= 0 and split >= len(self._plans[plan].splits):
-            plan = -1
+        plan, split = event.plan, _int(event.fields.get("split"))
         lane, row = self._place(event)
         node, size = _int(event.fields.get("node")), max(_int(event.fields.get("bytes")), 0)
-        known = plan >= 0 and 0 <= node < len(self._plans[plan].nodes)
+        value = self._plans[plan].nodes[node].name if plan >= 0 and node >= 0 else ""
+        if plan >= 0 and split >= 0 and self._plans[plan].decides:
+            plan = -1  # its runs have splits of their own
         expected_s = self._expected[plan].get(split) if plan >= 0 and row == "work" else None
-        if expected_s is None and event.name == "run" and plan >= 0:
+        if event.name == "run" and plan >= 0:
             expected_s = self._plans[plan].seconds
         return Span(
             lane,
             row,
             event.name,
-            self._name(event, plan, split, self._plans[plan].nodes[node].name if known else ""),
+            self._name(event, plan, split, value),
             event.start_s,
             max(event.end_s, event.start_s),
             event.run,
@@ -78,13 +71,8 @@ class _Maker:
             _told(event, size),
         )
 
-    def _plan(self, event: Event) -> int:
-        if event.run < 0 or not self._plans:
-            return -1
-        return 0 if self._plan_of is None else self._plan_of.get(event.run, -1)
-
     def _place(self, event: Event) -> tuple[int, str]:
-        if event.name == "run":
+        if event.name in ("run", "failed"):
             return HOST, "run"
         if event.end_s <= event.start_s and event.name not in ("split", "copy", "wait"):
             return self._lane(event.device), "mark"
@@ -99,17 +87,20 @@ class _Maker:
         return self._number[device]
 
     def _name(self, event: Event, plan: int, split: int, value: str) -> str:
-        if event.name == "run":
-            return f"run {event.run}"
+        if event.name in ("run", "failed"):
+            return f"run {event.run}" + (" failed" if event.name == "failed" else "")
         if event.name == "split" and plan >= 0 and split >= 0:
             return name_of(self._plans[plan], "split", split)
         ops = event.fields.get("ops", event.fields.get("op"))
         if event.name == "split" and ops:
             return f"split {split}: {', '.join(map(str, ops)) if isinstance(ops, Mapping) else ops}"
         if event.name == "copy":
-            return f"copy {value or f'for split {split}'}"
-        if event.name == "wait" and split >= 0:
-            return f"wait for split {split}"
+            way = "from" if event.fields.get("way") == "out" else "to"
+            return f"copy {value} {way} {event.device}" if value else f"copy for split {split}"
+        if event.name in ("wait", "submit") and split >= 0:
+            return f"{event.name}{' for' if event.name == 'wait' else ''} split {split}"
+        if event.name in ("prepare", "free"):
+            return f"{event.name} {event.device}"
         return f"{event.name} {ops}" if ops else event.name
 
 
@@ -119,7 +110,7 @@ def _int(value: object) -> int:
 
 def _told(event: Event, size: int) -> str:
     told = [format_bytes(size)] if size else []
-    if event.name in ("copy", "wait"):
+    if event.name in ("wait", "submit"):
         told.append(f"for {event.device}")
     plain = [
         f"{key} {value}"

@@ -13,7 +13,7 @@ from ..pictures.svg import colours_of
 from ..pictures.timeline import MARK, Row, joined
 from ..units import format_moment
 from .rows import lay_out
-from .svg import KEY, row_of
+from .svg import KEY, row_of, shown_part
 from .value import TimelineValue
 
 WIDE, ROW, DPI = 12.0, 0.34, 120
@@ -38,6 +38,7 @@ def save_png(timeline: TimelineValue, path: Path) -> None:
         raise VkschedError(
             '[timeline] PNG needs matplotlib; try pip install "vksched[view]", or .svg'
         ) from error
+    timeline = shown_part(timeline)
     tracks = [track for track in lay_out(timeline.lanes, timeline.spans) if track.spans]
     rows = [row_of(timeline, track) for track in tracks]
     figure = Figure((WIDE, 1.3 + ROW * max(len(rows), 1)), DPI, layout="constrained")

@@ -6,11 +6,11 @@ by halving. Complexity: spans, sorted. Examples: tests/view/test_view_rows.py.
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..trace.lines import lines_of
 from .value import HOST, ROWS, Lane, Span
 
 WORDS = {
@@ -21,9 +21,6 @@ WORDS = {
     "predicted": "predicted",
     "ops": "ops, predicted",
 }
-
-LEAST_S = 1e-12
-"""Sums of predicted times are off by less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +48,8 @@ def lay_out(lanes: Sequence[Lane], spans: Sequence[Span]) -> list[Track]:
     for lane in range(len(lanes)):
         here = [row for row in ROWS if (lane, row) in by_row]
         for row in here or (["host"] if lane == HOST else ["work"]):
-            lines = _tracks(spans, by_row.get((lane, row), []))
-            tracks += [Track(lane, row, n, tuple(line)) for n, line in enumerate(lines)]
+            numbers = by_row.get((lane, row), [])
+            lines = lines_of([(spans[n].start_s, spans[n].end_s) for n in numbers])
+            for count, line in enumerate(lines):
+                tracks.append(Track(lane, row, count, tuple(numbers[at] for at in line)))
     return tracks
-
-
-def _tracks(spans: Sequence[Span], numbers: list[int]) -> list[list[int]]:
-    """Returns as few lines as there are, at any moment, spans side by side."""
-    numbers.sort(key=lambda n: (spans[n].start_s, spans[n].end_s))
-    lines: list[list[int]] = [[]]
-    busy: list[tuple[float, int]] = []
-    free = [0]
-    for number in numbers:
-        while busy and busy[0][0] <= spans[number].start_s + LEAST_S:
-            heapq.heappush(free, heapq.heappop(busy)[1])
-        if not free:
-            free.append(len(lines))
-            lines.append([])
-        line = heapq.heappop(free)
-        lines[line].append(number)
-        heapq.heappush(busy, (spans[number].end_s, line))
-    return lines

@@ -5,6 +5,8 @@ Examples: tests/view/test_view_files.py.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..pictures.timeline import Bar, Crossing, Row, draw_timeline
 from .rows import WORDS, Track, lay_out
 from .value import FORESEEN, HOST, TimelineValue, tip_of
@@ -13,7 +15,8 @@ KEY = "band and diamond: critical path; dashed: predicted"
 
 
 def as_svg(timeline: TimelineValue) -> str:
-    """Returns the picture as SVG text; the same for the same timeline."""
+    """Returns the picture of what is shown at first as SVG text; the same for the same timeline."""
+    timeline = shown_part(timeline)
     tracks = [track for track in lay_out(timeline.lanes, timeline.spans) if track.spans]
     place = {number: at for at, track in enumerate(tracks) for number in track.spans}
     crossings = [
@@ -30,6 +33,28 @@ def as_svg(timeline: TimelineValue) -> str:
     told = f"{timeline.told}; {KEY}" if timeline.critical else timeline.told
     rows = [row_of(timeline, track) for track in tracks]
     return draw_timeline(timeline.title, told, rows, crossings, noun="span")
+
+
+def shown_part(timeline: TimelineValue) -> TimelineValue:
+    """Returns what is seen at first, which then begins at 0."""
+    from_s, to_s = timeline.shown
+    if to_s <= from_s:
+        return timeline
+    kept = [n for n, s in enumerate(timeline.spans) if s.end_s >= from_s and s.start_s <= to_s]
+    at = {number: place for place, number in enumerate(kept)}
+    spans = [timeline.spans[n] for n in kept]
+    return replace(
+        timeline,
+        spans=[
+            s._replace(start_s=max(s.start_s - from_s, 0.0), end_s=s.end_s - from_s) for s in spans
+        ],
+        links=[
+            link._replace(source=at[link.source], target=at[link.target])
+            for link in timeline.links
+            if link.source in at and link.target in at
+        ],
+        critical=frozenset(at[n] for n in timeline.critical if n in at),
+    )
 
 
 def _lanes(timeline: TimelineValue, *numbers: int) -> list[int]:

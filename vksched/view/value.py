@@ -58,7 +58,8 @@ class Span(NamedTuple):
 
 class Link(NamedTuple):
     """One span waited for another. source, target: their numbers. kind: "copy" of a value, "fence"
-    the host waited for, or "order" of two splits. bytes: that crossed. name: of the values.
+    the host waited for, "submit" by the host, or "order" of two splits. bytes: that crossed. name:
+    of the values.
     """
 
     source: int
@@ -131,7 +132,8 @@ class Foreseen:
 @dataclass(frozen=True, slots=True)
 class PlanTold:
     """A plan as far as timelines show it. about: its explanation. alive_bytes: by split, the
-    memory in use on its device while it runs. capacity_bytes: by lane; 0 of the host.
+    memory in use on its device while it runs. capacity_bytes: by lane; 0 of the host. decides:
+    whether each of its runs has splits of its own.
     """
 
     name: str
@@ -142,12 +144,14 @@ class PlanTold:
     seconds: float = 0.0
     alive_bytes: Sequence[int] = ()
     capacity_bytes: Sequence[int] = ()
+    decides: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineValue:
     """Everything that is drawn, and timeline.py adds how. told: a line below the title. critical: numbers of the spans that
-    nothing else hides: a run takes as long as they do.
+    nothing else hides: a run takes as long as they do. shown: what is seen at first, from when to
+    when: runs without what was made ready before them; all of it where both are the same.
     """
 
     title: str
@@ -159,6 +163,7 @@ class TimelineValue:
     plans: Sequence[PlanTold] = ()
     critical: frozenset[int] = frozenset()
     notes: Sequence[str] = ()
+    shown: tuple[float, float] = (0.0, 0.0)
 
     @property
     def end_s(self) -> float:

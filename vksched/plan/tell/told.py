@@ -8,6 +8,7 @@ Complexity: nodes. Examples: tests/plan/test_told.py.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 
 from ...view.make import plan_timeline
 from ...view.timeline import Timeline
@@ -25,44 +26,59 @@ MOST_TEXTS = 3000
 
 def timeline_of(plan: PlanValue) -> Timeline:
     """Returns what a plan expects of one run."""
-    return plan_timeline(tell_plan(plan), lanes_of(plan))
+    lanes = lanes_of([plan])
+    return plan_timeline(tell_plan(plan, lanes), lanes)
 
 
-def lanes_of(plan: PlanValue) -> list[Lane]:
-    """Returns the host's lane and one for each device."""
-    return [Lane("host"), *(Lane(spec.name, spec.label) for spec in plan.machine.devices)]
+def lanes_of(plans: Iterable[PlanValue]) -> list[Lane]:
+    """Returns the host's lane and one for each device of some plans, the CPU's last."""
+    specs = {spec.name: spec for plan in plans for spec in plan.machine.devices}
+    order = sorted(specs.values(), key=lambda spec: spec.kind == "cpu")
+    return [Lane("host"), *(Lane(spec.name, spec.label) for spec in order)]
 
 
-def tell_plan(plan: PlanValue, name: str = "plan") -> PlanTold:
-    """Returns a plan as timelines show it."""
+def tell_plan(
+    plan: PlanValue,
+    lanes: Sequence[Lane],
+    name: str = "plan",
+    texts: int = MOST_TEXTS,
+    decides: bool = False,
+) -> PlanTold:
+    """Returns a plan as timelines show it. lanes: with all its devices. texts: with how many nodes
+    at most it has texts on each of them. decides: whether its runs have splits of their own.
+    """
     simulated = simulate(plan)
+    number = {lane.name: at for at, lane in enumerate(lanes)}
+    lane_of = [number[spec.name] for spec in plan.machine.devices]
+    capacity_bytes = [0] * len(lanes)
+    for spec, size in zip(plan.machine.devices, buffers(plan).values(), strict=True):
+        capacity_bytes[number[spec.name]] = size.capacity_bytes
     foreseen = [
         Foreseen(
             span.kind,
-            span.device + 1,
+            lane_of[span.device],
             -1 if span.split is None else span.split,
             span.start_s,
             span.finish_s,
         )
         for span in simulated.spans
     ]
-    sizes = buffers(plan)
     return PlanTold(
         name,
         explain_plan(plan),
-        _nodes(plan),
-        [_split(plan, split) for split in plan.splits],
+        _nodes(plan, len(plan.graph.nodes) <= texts),
+        [_split(plan, split, lane_of[split.device]) for split in plan.splits],
         foreseen,
         simulated.seconds,
         alive_bytes(plan),
-        [0, *(sizes[spec.name].capacity_bytes for spec in plan.machine.devices)],
+        capacity_bytes,
+        decides,
     )
 
 
-def _nodes(plan: PlanValue) -> list[NodeTold]:
+def _nodes(plan: PlanValue, texts: bool) -> list[NodeTold]:
     graph, devices = plan.graph, plan.machine.devices
     runs_on = {n: split.device for split in plan.splits for n in split.nodes}
-    texts = len(graph.nodes) <= MOST_TEXTS
     return [
         NodeTold(
             node.name,
@@ -76,12 +92,12 @@ def _nodes(plan: PlanValue) -> list[NodeTold]:
     ]
 
 
-def _split(plan: PlanValue, split: Split) -> SplitTold:
+def _split(plan: PlanValue, split: Split, lane: int) -> SplitTold:
     nodes = plan.graph.nodes
     sources = tuple(
         (c.source, nodes[c.node].name, nodes[c.node].type.device_bytes) for c in split.copies_in
     )
-    return SplitTold(split.device + 1, split.nodes, split.waits, sources)
+    return SplitTold(lane, split.nodes, split.waits, sources)
 
 
 def alive_bytes(plan: PlanValue) -> list[int]:

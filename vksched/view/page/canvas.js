@@ -75,6 +75,16 @@ function pan(pixels, down = 0) {
   changed();
 }
 
+/** Shows what the file says is to be seen at first: the runs. */
+function showFirst() {
+  const [from, to] = data.shown;
+  const room = (to - from) * 0.01;
+  if (to <= from) return showAll();
+  view.from = from - room;
+  view.to = to + room;
+  changed();
+}
+
 function showAll() {
   view.from = -SPAN_S * 0.005;
   view.to = SPAN_S * 1.005;

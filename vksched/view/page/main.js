@@ -88,7 +88,7 @@ map.addEventListener("pointermove", moveMap);
 fillHelp();
 paintLegend();
 new ResizeObserver(resize).observe(stage);
-showAll();
+showFirst();
 resize();
 
 // For tests and for whoever wants to script the page.

@@ -99,8 +99,7 @@ function addLinks(title, found, end) {
   for (const i of found.slice(0, MOST_LINKS)) {
     const other = end(i), kind = texts[link.kind[i]];
     const size = link.bytes[i] > 0 ? `, ${bytes(link.bytes[i])}` : "";
-    const what = kind === "copy" ? "copy" : kind === "fence" ? "fence" : "order";
-    const button = element("button", `${what}: ${texts[span.name[other]]}${size}`);
+    const button = element("button", `${kind}: ${texts[span.name[other]]}${size}`);
     button.onclick = () => { select(other); openPanel(); panel.focus(); };
     const item = element("li");
     item.append(button);

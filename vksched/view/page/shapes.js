@@ -303,7 +303,7 @@ function paintArrow(i) {
   const bend = Math.max(14, Math.min(70, Math.abs(x2 - x1) / 2));
   pen.strokeStyle = pen.fillStyle = look.ink;
   pen.lineWidth = 1.6;
-  pen.setLineDash(kind === "fence" ? [2, 3] : kind === "order" ? [7, 4] : []);
+  pen.setLineDash(kind === "fence" ? [2, 3] : kind === "copy" ? [] : [7, 4]);
   pen.beginPath();
   pen.moveTo(x1, y1);
   pen.bezierCurveTo(x1 + bend, y1 + (y2 - y1) * 0.2, x2 - bend, y2 - (y2 - y1) * 0.2, x2, y2);

@@ -1,0 +1,224 @@
+"""Perfetto: events as Perfetto and chrome://tracing read them: lanes, arrows and counters.
+
+    process  host        threads  runs, work
+    process  vulkan:0    threads  measured, predicted       counter  memory
+             arrows: split -> copy -> split of another device; split -> wait of the host (a fence)
+
+What overlaps on a thread is on a second thread of the same name. Times are microseconds.
+Complexity: events, sorted. Examples: tests/trace/test_perfetto.py.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .events import Event
+from .lines import lines_of
+from .plain import fields_of
+
+Document = Mapping[str, Any]
+HOST = "host"
+BY_HOST = frozenset(("plan", "prepare", "submit", "copy", "wait", "step", "free", "tune", "calibrate"))
+"""Events that tell what the host did, for a device or by itself."""
+THREADS = ("runs", "work", "measured", "predicted")
+LEAST_US = 1e-3
+
+
+@dataclass(slots=True)
+class _Slice:
+    """A stretch of a thread. link: what arrows go by: kind, plan, run and split."""
+
+    process: str
+    thread: str
+    kind: str
+    name: str
+    start_s: float
+    end_s: float
+    args: Mapping[str, object]
+    link: tuple[str, int, int, int] | None = None
+    tid: int = 0
+
+
+def perfetto_events(
+    events: Sequence[Event], graphs: Sequence[Document], plans: Sequence[Document]
+) -> list[dict[str, object]]:
+    """Returns what stands under "traceEvents". graphs, plans: documents; the plan of an event is a
+    position among the latter, or -1.
+    """
+    slices = [_slice(event, graphs, plans) for event in events]
+    for event in events:
+        if event.name == "run" and event.plan >= 0:
+            slices += _predicted(event, graphs, plans)
+    holders = [event.device for event in events if event.name in ("prepare", "free")]
+    names = list(dict.fromkeys([HOST, *holders, *(part.process for part in slices)]))
+    pids = {name: number for number, name in enumerate(names, 1)}
+    out = list(_threads(slices, pids))
+    out += [_complete(part, pids) for part in slices]
+    out += _arrows(slices, pids)
+    out += _memory(events, pids)
+    return out
+
+
+# -- slices ----------------------------------------------------------------------------------------
+
+
+def name_of(
+    kind: str, split: int, node: int, plan: int, graphs: Sequence[Document], plans: Sequence[Document]
+) -> str:
+    """Returns what a split, a copy or a wait is called."""
+    document = plans[plan] if plan >= 0 else None
+    nodes = graphs[document["graph"]]["nodes"] if document is not None else ()
+    if kind == "copy" and 0 <= node < len(nodes):
+        return f"copy {nodes[node]['name']}"
+    if kind == "split" and document is not None and not document["decides"] and split >= 0:
+        inside = document["splits"][split]["nodes"]
+        return f"split {split}: {' .. '.join(nodes[n]['name'] for n in inside[:1] + inside[1:][-1:])}"
+    if kind in ("split", "copy", "wait", "submit"):
+        return f"{kind} {split}" if kind in ("split", "submit") else f"{kind} for split {split}"
+    return kind
+
+
+def _slice(event: Event, graphs: Sequence[Document], plans: Sequence[Document]) -> _Slice:
+    split, node = (event.fields.get(key, -1) for key in ("split", "node"))
+    split, node = (at if isinstance(at, int) else -1 for at in (split, node))
+    name = name_of(event.name, split, node, event.plan, graphs, plans)
+    if event.name == "run":
+        name = f"run {event.run}"
+    elif event.name == "split" and event.plan < 0 and "ops" in event.fields:
+        name = f"{name} ({', '.join(map(str, _names(event.fields['ops'])))})"
+    elif "op" in event.fields:
+        name = f"{event.name} {event.fields['op']}"
+    by_host = event.name in BY_HOST
+    process = HOST if by_host or event.name == "run" else event.device
+    thread = "runs" if event.name == "run" else "work" if by_host else "measured"
+    link = (event.name, event.plan, event.run, split) if event.run >= 0 else None
+    return _Slice(
+        process,
+        thread,
+        event.name,
+        name,
+        event.start_s,
+        event.end_s,
+        {**fields_of(event), "device": event.device, "run": event.run},
+        link,
+    )
+
+
+def _names(ops: object) -> Sequence[object]:
+    return list(ops) if isinstance(ops, (Mapping, list, tuple)) else [ops]
+
+
+def _predicted(
+    run: Event, graphs: Sequence[Document], plans: Sequence[Document]
+) -> Iterator[_Slice]:
+    """Yields what the plan of a run expected, from the start of that run."""
+    plan = plans[run.plan]
+    names = [device["name"] for device in plan["machine"]["devices"]]
+    for kind, device, split, start_s, end_s in plan["spans"]:
+        number = -1 if split is None else split
+        process = names[device] if kind == "split" else HOST
+        name = name_of(kind, number, -1, -1 if plan["decides"] else run.plan, graphs, plans)
+        times = run.start_s + start_s, run.start_s + end_s
+        yield _Slice(process, "predicted", "predicted", name, *times, {"run": run.run})
+
+
+# -- in the format ---------------------------------------------------------------------------------
+
+
+def _threads(
+    slices: Sequence[_Slice], pids: Mapping[str, int]
+) -> Iterator[dict[str, object]]:
+    """Gives each slice its thread; yields the names and the order of processes and threads."""
+    groups: dict[tuple[str, str], list[_Slice]] = defaultdict(list)
+    for part in slices:
+        groups[part.process, part.thread].append(part)
+    for process, pid in pids.items():
+        yield _about("process_name", pid, 0, name=process)
+        yield _about("process_sort_index", pid, 0, sort_index=pid)
+        tid = 0
+        for thread in THREADS:
+            group = groups.get((process, thread), [])
+            for line in lines_of([(part.start_s, part.end_s) for part in group]) if group else ():
+                tid += 1
+                for at in line:
+                    group[at].tid = tid
+                yield _about("thread_name", pid, tid, name=thread)
+                yield _about("thread_sort_index", pid, tid, sort_index=tid)
+
+
+def _about(what: str, pid: int, tid: int, **args: object) -> dict[str, object]:
+    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args}
+
+
+def _complete(part: _Slice, pids: Mapping[str, int]) -> dict[str, object]:
+    return {
+        "ph": "X",
+        "name": part.name,
+        "cat": part.kind,
+        "ts": part.start_s * 1e6,
+        "dur": max((part.end_s - part.start_s) * 1e6, LEAST_US),
+        "pid": pids[part.process],
+        "tid": part.tid,
+        "args": part.args,
+    }
+
+
+def _arrows(slices: Sequence[_Slice], pids: Mapping[str, int]) -> Iterator[dict[str, object]]:
+    """Yields two events for each arrow, inside the slices that it goes from and to."""
+    splits = {part.link[1:]: part for part in slices if part.link and part.kind == "split"}
+    number = 0
+    for part in slices:
+        if part.link is None or part.kind not in ("copy", "wait"):
+            continue
+        _, plan, run, split = part.link
+        needed_by = part.args.get("needed_by", -1)
+        source, target = splits.get((plan, run, split)), part
+        if part.kind == "copy" and part.args.get("way") != "out":
+            at = needed_by if isinstance(needed_by, int) and needed_by >= 0 else split
+            known = splits.get((plan, run, at))
+            if known is None:
+                continue
+            source, target = part, known
+        if source is None:
+            continue
+        number += 1
+        kind = "fence" if part.kind == "wait" else "copy"
+        # A wait begins before its split ends: the arrow goes to its end.
+        to = 0.99 if kind == "fence" else 0.01
+        yield _end("s", number, kind, source, 0.99, pids)
+        yield {**_end("f", number, kind, target, to, pids), "bp": "e"}
+
+
+def _end(
+    ph: str, number: int, kind: str, part: _Slice, where: float, pids: Mapping[str, int]
+) -> dict[str, object]:
+    at_s = part.start_s + where * (part.end_s - part.start_s)
+    about = {"ph": ph, "id": number, "name": kind, "cat": kind, "ts": at_s * 1e6}
+    return {**about, "pid": pids[part.process], "tid": part.tid}
+
+
+def _memory(events: Sequence[Event], pids: Mapping[str, int]) -> Iterator[dict[str, object]]:
+    """Yields the bytes that plans hold on each device, each time they change."""
+    held: dict[str, int] = defaultdict(int)
+    for event in sorted(events, key=lambda event: event.end_s):
+        if event.name not in ("prepare", "free"):
+            continue
+        given = {key: event.fields.get(key) for key in _HELD}
+        sizes = {key: size if isinstance(size, int) else 0 for key, size in given.items()}
+        change = sum(sizes.values()) - 2 * sizes["resident_bytes"]
+        held[event.device] += change if event.name == "prepare" else -change
+        held[event.device] = max(held[event.device], 0)
+        yield {
+            "ph": "C",
+            "name": "memory",
+            "cat": "memory",
+            "ts": event.end_s * 1e6,
+            "pid": pids[event.device],
+            "args": {"bytes": held[event.device]},
+        }
+
+
+_HELD = ("bytes", "weight_bytes", "state_bytes", "resident_bytes")
