@@ -1,10 +1,10 @@
 """A headless Chromium for tests and screenshots, driven by its own protocol over a WebSocket.
 
-    with Chromium() as browser:
-        page = browser.open(path)        # counts every request that is no file of ours
-        page.run("vksched.view.to")
-        page.press("+")
-        page.shot("out.png")
+with Chromium() as browser:
+    page = browser.open(path)        # counts every request that is no file of ours
+    page.run("vksched.view.to")
+    page.press("+")
+    page.shot("out.png")
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class Chromium:
         if path is None:
             raise FileNotFoundError(f"expected one of {', '.join(NAMES)}, found none")
         self.size = width, height
+        self._open = contextlib.ExitStack()
         self._profile = tempfile.mkdtemp(prefix="vksched-chromium-")
         self._process = subprocess.Popen(
             [path, *OPTIONS, f"--user-data-dir={self._profile}", "about:blank"],
@@ -77,7 +78,8 @@ class Chromium:
                 raise OSError("the browser did not start")
             time.sleep(0.05)
         port, place = told.read_text().split()
-        return connect(f"ws://127.0.0.1:{port}{place}", max_size=None, ping_interval=None)
+        address = f"ws://127.0.0.1:{port}{place}"
+        return self._open.enter_context(connect(address, max_size=None, ping_interval=None))
 
     def call(self, method: str, session: str = "", **params: Any) -> dict[str, Any]:
         """Returns what the browser answers to a call of its protocol; keeps events that come."""
@@ -108,7 +110,7 @@ class Chromium:
 
     def close(self) -> None:
         with contextlib.suppress(Exception):
-            self._connection.close()
+            self._open.close()
         self._process.terminate()
         try:
             self._process.wait(10)
@@ -183,7 +185,8 @@ class Page:
     def set_dark(self, dark: bool) -> None:
         value = "dark" if dark else "light"
         self.call(
-            "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": value}]
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": value}],
         )
 
     def press(self, key: str, shift: bool = False) -> None:
@@ -231,8 +234,12 @@ class Page:
 
     def shot(self, path: str | Path) -> None:
         """Writes what is seen as a PNG file."""
+        Path(path).write_bytes(self.picture())
+
+    def picture(self) -> bytes:
+        """Returns what is seen as PNG."""
         self.settle()
-        Path(path).write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
+        return base64.b64decode(self.call("Page.captureScreenshot")["data"])
 
     @property
     def requests(self) -> list[str]:

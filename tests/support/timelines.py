@@ -42,9 +42,8 @@ def told_plan(nodes_of_split: int = 3) -> PlanTold:
         foreseen.append(Foreseen("split", 1 + i % 2, i, at + COPY_S, at + STEP_S))
         foreseen.append(Foreseen("wait", 1 + i % 2, i, at + COPY_S, at + STEP_S))
     alive = [(i + 1) << 20 for i in range(SPLITS)]
-    return PlanTold(
-        "plan", "plan: all of it", nodes, splits, foreseen, SPLITS * STEP_S, alive, [0, 8 << 20, 8 << 20]
-    )  # fmt: skip
+    about, most = "plan: all of it", [0, 8 << 20, 8 << 20]
+    return PlanTold("plan", about, nodes, splits, foreseen, SPLITS * STEP_S, alive, most)
 
 
 def told_events(runs: int, seed: int = 1) -> list[Event]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-
 from timelines import told_timeline
 
 from vksched.view.critical import critical_spans

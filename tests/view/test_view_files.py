@@ -8,7 +8,6 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-
 from timelines import told_timeline
 
 from vksched.errors import VkschedError

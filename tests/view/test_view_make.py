@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from timelines import COPY_S, LANES, SPLITS, STEP_S, told_events, told_plan, told_timeline
 
 from vksched.trace import Event
@@ -65,11 +64,11 @@ def test_predictions_of_many_overlapping_runs_do_not_fill_the_screen() -> None:
 def test_links_say_what_waited_for_what() -> None:
     timeline = told_timeline(1)
     spans = timeline.spans
-    told = {
-        (spans[at.source].kind, spans[at.source].split, spans[at.target].kind, spans[at.target].split,
-         at.kind)
-        for at in timeline.links if spans[at.source].row in ("work", "host")
-    }  # fmt: skip
+    told = set()
+    for link in timeline.links:
+        source, target = spans[link.source], spans[link.target]
+        if source.row in ("work", "host"):
+            told.add((source.kind, source.split, target.kind, target.split, link.kind))
     for split in range(SPLITS):
         assert ("split", split, "wait", split, "fence") in told
         assert ("copy", split, "split", split, "copy") in told

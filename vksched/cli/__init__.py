@@ -19,6 +19,7 @@ from .ops import ops
 from .plan import plan
 from .replay import replay
 from .run import run
+from .trace import trace
 from .tune import tune
 
 INTERRUPTED = 130
@@ -82,4 +83,5 @@ main.add_command(ops)
 main.add_command(plan)
 main.add_command(replay)
 main.add_command(run)
+main.add_command(trace)
 main.add_command(tune)

@@ -19,6 +19,7 @@ from ..errors import VkschedError
 from . import feeds
 from .aims import DEFAULT, Aim, aim_options
 from .machines import machine_of, machine_option, what_if_option
+from .trace import check_end
 
 if TYPE_CHECKING:
     from ..graph import Graph
@@ -67,6 +68,9 @@ def _copies(context: click.Context, option: click.Parameter, text: str | None) -
 @click.option("--node", metavar="NAME", help="Tell all of one node, or of those a pattern matches.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
 @click.option("--svg", metavar="FILE.svg", help="Draw the plan into a file, too.")
+@click.option(
+    "--html", metavar="FILE.html", help="Write a page with what it expects of a run over time, too."
+)
 def plan(
     address: str,
     devices: str | None,
@@ -82,6 +86,7 @@ def plan(
     node: str | None,
     as_json: bool,
     svg: str | None,
+    html: str | None,
 ) -> None:
     """Plan a graph and explain it; nothing is opened, allocated or run.
 
@@ -94,6 +99,7 @@ def plan(
     from ..parallel.config.read import read_config
     from .elsewhere import Planner, compare_machines
 
+    check_end(html, ".html")
     if devices is not None and machine_file is not None:
         raise click.UsageError("--devices and --machine exclude each other.")
     if all_objectives:
@@ -101,6 +107,7 @@ def plan(
             "--what-if": what_ifs,
             "--node": node,
             "--svg": svg,
+            "--html": html,
             "--config": config_file,
             "--policy": aim.policy != DEFAULT.policy,
             "--objective": aim.objective != DEFAULT.objective,
@@ -131,6 +138,9 @@ def plan(
     if svg is not None:
         found.draw(svg)
         click.echo(f"wrote {svg}", err=True)
+    if html is not None:
+        found.timeline().save(html)
+        click.echo(f"wrote {html}", err=True)
     _note(remarks)
     click.echo(text)
 

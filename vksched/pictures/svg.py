@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from html import escape
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -72,6 +73,16 @@ def as_text(root: ET.Element) -> str:
     """Returns a picture as the text of an SVG file."""
     ET.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def framed(picture: str, title: str, text: str) -> str:
+    """Returns a picture as HTML for a notebook, with a text below it that opens at a click."""
+    drawn = picture.partition("?>")[2]
+    return (
+        f'<div style="max-width:100%;overflow:auto">{drawn}</div>'
+        f"<details><summary>{escape(clean(title))}</summary>"
+        f"<pre>{escape(clean(text))}</pre></details>"
+    )
 
 
 def add_text(

@@ -11,15 +11,18 @@ from os import PathLike
 from typing import Any
 
 from ..errors import PlanError
+from ..pictures.svg import framed
 from ..schedule import Metrics
+from ..view.timeline import Timeline
 from .bound import Bound, find_bound
 from .check.verify import verify_plan
 from .metrics import plan_metrics
 from .names import NameIndex
 from .query import BufferSizes, buffers, copied_bytes, crossings, fences
 from .tell.about import about_as_dict, describe_node, explain_nodes
-from .tell.draw import save_drawing
+from .tell.draw import draw_plan, save_drawing
 from .tell.explain import explain_plan, plan_as_dict
+from .tell.told import timeline_of
 from .value import CopyIn, PlanValue
 
 
@@ -49,6 +52,16 @@ class Plan(PlanValue):
             PlanError: the name does not end in .svg, or the file cannot be written.
         """
         save_drawing(self, path)
+
+    def timeline(self) -> Timeline:
+        """Returns what it expects of one run, over time; `save` writes a page or a picture."""
+        return timeline_of(self)
+
+    def _repr_svg_(self) -> str:
+        return draw_plan(self)
+
+    def _repr_html_(self) -> str:
+        return framed(draw_plan(self), "explain()", self.explain())
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the plan as plain data."""

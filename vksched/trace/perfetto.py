@@ -21,7 +21,9 @@ from .plain import fields_of
 
 Document = Mapping[str, Any]
 HOST = "host"
-BY_HOST = frozenset(("plan", "prepare", "submit", "copy", "wait", "step", "free", "tune", "calibrate"))
+BY_HOST = frozenset(
+    ("plan", "prepare", "submit", "copy", "wait", "step", "free", "tune", "calibrate")
+)
 """Events that tell what the host did, for a device or by itself."""
 THREADS = ("runs", "work", "measured", "predicted")
 LEAST_US = 1e-3
@@ -66,7 +68,12 @@ def perfetto_events(
 
 
 def name_of(
-    kind: str, split: int, node: int, plan: int, graphs: Sequence[Document], plans: Sequence[Document]
+    kind: str,
+    split: int,
+    node: int,
+    plan: int,
+    graphs: Sequence[Document],
+    plans: Sequence[Document],
 ) -> str:
     """Returns what a split, a copy or a wait is called."""
     document = plans[plan] if plan >= 0 else None
@@ -75,7 +82,9 @@ def name_of(
         return f"copy {nodes[node]['name']}"
     if kind == "split" and document is not None and not document["decides"] and split >= 0:
         inside = document["splits"][split]["nodes"]
-        return f"split {split}: {' .. '.join(nodes[n]['name'] for n in inside[:1] + inside[1:][-1:])}"
+        return (
+            f"split {split}: {' .. '.join(nodes[n]['name'] for n in inside[:1] + inside[1:][-1:])}"
+        )
     if kind in ("split", "copy", "wait", "submit"):
         return f"{kind} {split}" if kind in ("split", "submit") else f"{kind} for split {split}"
     return kind
@@ -128,9 +137,7 @@ def _predicted(
 # -- in the format ---------------------------------------------------------------------------------
 
 
-def _threads(
-    slices: Sequence[_Slice], pids: Mapping[str, int]
-) -> Iterator[dict[str, object]]:
+def _threads(slices: Sequence[_Slice], pids: Mapping[str, int]) -> Iterator[dict[str, object]]:
     """Gives each slice its thread; yields the names and the order of processes and threads."""
     groups: dict[tuple[str, str], list[_Slice]] = defaultdict(list)
     for part in slices:

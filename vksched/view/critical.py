@@ -38,9 +38,7 @@ def _walk(spans: Sequence[Span], group: Iterable[int]) -> list[int]:
     by_lane: dict[int, list[int]] = defaultdict(list)
     for number in sorted(group, key=lambda n: (spans[n].end_s, spans[n].start_s)):
         by_lane[spans[number].lane].append(number)
-    splits = {
-        spans[n].split: n for ns in by_lane.values() for n in ns if spans[n].kind == "split"
-    }
+    splits = {spans[n].split: n for ns in by_lane.values() for n in ns if spans[n].kind == "split"}
     lanes = {lane: _Lane([spans[n].end_s for n in ns], ns) for lane, ns in by_lane.items()}
     at = max(
         (numbers[-1] for numbers in by_lane.values()),

@@ -14,7 +14,7 @@ MOST_OPS = 50_000
 
 
 def foreseen_spans(told: PlanTold, plan: int, run: int, start_s: float, ops: bool) -> list[Span]:
-    """Returns what a plan expects of a run that starts at a time. ops: those for themselves, too."""
+    """Returns what a plan expects of a run from its start on. ops: with those for themselves."""
     spans = [_span(told, plan, run, start_s, part) for part in told.foreseen]
     if ops:
         for part in told.foreseen:

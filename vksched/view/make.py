@@ -135,4 +135,3 @@ def _finish(
         tuple(notes),
         _shown(spans),
     )
-

@@ -23,5 +23,5 @@ def memory_counters(spans: Sequence[Span], plans: Sequence[PlanTold]) -> Iterato
     for lane, here in sorted(by_lane.items()):
         here.sort(key=lambda span: span.start_s)
         values = [float(plans[s.plan].alive_bytes[s.split]) for s in here]
-        most = max((p.capacity_bytes[lane] for p in plans if lane < len(p.capacity_bytes)), default=0)
+        most = max(plan.capacity_bytes[lane] for plan in plans if plan.capacity_bytes)
         yield Counter(lane, "memory in use", [s.start_s for s in here], values, float(most))

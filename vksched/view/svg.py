@@ -64,8 +64,8 @@ def _lanes(timeline: TimelineValue, *numbers: int) -> list[int]:
 def row_of(timeline: TimelineValue, track: Track) -> Row:
     """Returns a track as a row of bars."""
     bars = [
-        Bar(span.start_s, span.end_s, span.name, None, n in timeline.critical, tip_of(timeline, span))
-        for n, span in ((n, timeline.spans[n]) for n in track.spans)
+        Bar(s.start_s, s.end_s, s.name, None, n in timeline.critical, tip_of(timeline, s))
+        for n, s in ((n, timeline.spans[n]) for n in track.spans)
     ]
     lane = timeline.lanes[track.lane].name
     # the host has the last colour, devices those of their numbers

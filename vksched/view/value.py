@@ -149,9 +149,10 @@ class PlanTold:
 
 @dataclass(frozen=True, slots=True)
 class TimelineValue:
-    """Everything that is drawn, and timeline.py adds how. told: a line below the title. critical: numbers of the spans that
-    nothing else hides: a run takes as long as they do. shown: what is seen at first, from when to
-    when: runs without what was made ready before them; all of it where both are the same.
+    """Everything that is drawn; timeline.py adds how. told: a line below the title. critical:
+    numbers of the spans that nothing else hides: a run takes as long as they do. shown: what is
+    seen at first, from when to when: runs without what was made ready before them; all of it where
+    both are the same.
     """
 
     title: str

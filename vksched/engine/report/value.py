@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...pictures.svg import save_picture
+from ...pictures.svg import framed, save_picture
 from ...units import count_of, format_seconds
 from .advice import Advice
 from .lines import Line
@@ -78,13 +78,19 @@ class RunReport:
         Raises:
             PlanError: the name does not end in .svg, or the file cannot be written.
         """
+        save_picture(path, self._repr_svg_)
+
+    def _repr_svg_(self) -> str:
         colours = {share.device: number for number, share in enumerate(self.times)}
         lines = self.run, *self.devices
         pairs = [(line.what, colours.get(line.what), line) for line in lines]
         pairs += [(f"{op.what} on {d}", colours.get(d), op) for d, op in self.ops[:MOST_OPS]]
         title = f"a run of {format_seconds(self.run.measured_s)}"
         told = "; ".join(self._told())
-        save_picture(path, lambda: draw_report(title, told, self.times, self.timeline, pairs))
+        return draw_report(title, told, self.times, self.timeline, pairs)
+
+    def _repr_html_(self) -> str:
+        return framed(self._repr_svg_(), "tables", str(self))
 
     def tables(self) -> tuple[Sequence[tuple[str, ...]], Sequence[tuple[str, ...]]]:
         """Returns two tables as text, each with its head first: predicted beside measured, and what

@@ -107,7 +107,7 @@ def alive_bytes(plan: PlanValue) -> list[int]:
     last: dict[tuple[int, int], int] = defaultdict(int)
     first: dict[tuple[int, int], int] = {}
     for split in plan.splits:
-        touched = [c.node for c in (*split.copies_in, *split.copies_out)]
+        touched = [c.node for c in split.copies_in] + [c.node for c in split.copies_out]
         for n in split.nodes:
             touched += [n, *(plan.graph.root(i) for i in plan.graph.nodes[n].inputs)]
         for value in touched:

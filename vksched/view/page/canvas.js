@@ -5,7 +5,7 @@ const map = document.getElementById("map");
 const GUTTER = 190, AXIS = 28, LANE_GAP = 14, COUNTER = 40;
 const HIGH = { run: 20, host: 22, mark: 20, work: 28, predicted: 20, ops: 20 };
 const LEAST_S = SPAN_S * 1e-9;
-const view = { from: 0, to: SPAN_S, top: 0, width: 0, height: 0, selected: -1, hover: -1,
+const view = { from: 0, to: -1, top: 0, width: 0, height: 0, selected: -1, hover: -1,
   arrows: false, matches: null, drawn: 0, took: 0 };
 
 /** Tracks, counters and lanes from top to bottom. */
@@ -75,19 +75,12 @@ function pan(pixels, down = 0) {
   changed();
 }
 
-/** Shows what the file says is to be seen at first: the runs. */
-function showFirst() {
-  const [from, to] = data.shown;
-  const room = (to - from) * 0.01;
-  if (to <= from) return showAll();
-  view.from = from - room;
-  view.to = to + room;
-  changed();
-}
-
+/** Shows all runs; when they are shown, what was before and after them, too. */
 function showAll() {
-  view.from = -SPAN_S * 0.005;
-  view.to = SPAN_S * 1.005;
+  const room = (FIRST[1] - FIRST[0]) * 0.005;
+  const shown = Math.abs(view.from - FIRST[0]) < 3 * room && Math.abs(view.to - FIRST[1]) < 3 * room;
+  view.from = shown ? -SPAN_S * 0.005 : FIRST[0] - room;
+  view.to = shown ? SPAN_S * 1.005 : FIRST[1] + room;
   view.top = 0;
   changed();
 }

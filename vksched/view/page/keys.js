@@ -29,12 +29,14 @@ function nextCritical(step) {
   select(criticalPath[(next + criticalPath.length) % criticalPath.length]);
 }
 
-/** The span of the middle of the view, on the track with most of its time. */
+/** The span in the middle of the view, on the first device. */
 function middleSpan() {
   const time = (view.from + view.to) / 2;
   const shown = tracks.filter((t) => t.last > t.first && t.row !== "mark");
   const seen = shown.filter((t) => yOf(t) >= AXIS && yOf(t) < view.height);
-  const best = (seen.length ? seen : shown).find((t) => t.row === "work" || t.row === "predicted");
+  const some = seen.length ? seen : shown;
+  const best = some.find((t) => t.row === "work")
+    ?? some.find((t) => t.row === "predicted" && t.lane > 0) ?? some[0];
   return best ? nearest(best, time) : -1;
 }
 

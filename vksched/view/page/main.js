@@ -19,7 +19,7 @@ const placeIn = (event) => {
   const box = stage.getBoundingClientRect();
   return [event.clientX - box.left, event.clientY - box.top];
 };
-let drag = null;
+let drag = null, dragged = false;
 
 stage.addEventListener("wheel", (event) => {
   event.preventDefault();
@@ -54,11 +54,15 @@ stage.addEventListener("pointermove", (event) => {
   }
 });
 
-stage.addEventListener("pointerup", (event) => {
-  const clicked = drag && !drag.far;
+stage.addEventListener("pointerup", () => {
+  dragged = drag?.far ?? false;
   drag = null;
   stage.classList.remove("dragged");
-  if (clicked) select(spanAt(...placeIn(event)), "mouse");
+});
+
+// The first click may open the panel, so that the second one of two is elsewhere in time.
+stage.addEventListener("click", (event) => {
+  if (!dragged && event.detail < 2) select(spanAt(...placeIn(event)), "mouse");
 });
 
 stage.addEventListener("pointercancel", () => { drag = null; });
@@ -67,9 +71,10 @@ stage.addEventListener("pointerleave", () => {
   view.hover = -1;
   changed();
 });
-stage.addEventListener("dblclick", (event) => {
-  const number = spanAt(...placeIn(event));
-  if (number >= 0) { select(number, "close"); openPanel(); hideTip(); }
+stage.addEventListener("dblclick", () => {
+  if (view.selected < 0) return;
+  select(view.selected, "close");
+  hideTip();
 });
 stage.addEventListener("blur", hideTip);
 
@@ -78,7 +83,7 @@ const moveMap = (event) => {
   const box = map.getBoundingClientRect();
   const part = (event.clientX - box.left - GUTTER) / (box.width - GUTTER - 10);
   const wide = view.to - view.from;
-  view.from = part * SPAN_S - wide / 2;
+  view.from = FIRST[0] + part * (FIRST[1] - FIRST[0]) - wide / 2;
   view.to = view.from + wide;
   changed();
 };
@@ -88,7 +93,7 @@ map.addEventListener("pointermove", moveMap);
 fillHelp();
 paintLegend();
 new ResizeObserver(resize).observe(stage);
-showFirst();
+showAll();
 resize();
 
 // For tests and for whoever wants to script the page.

@@ -48,6 +48,8 @@ let endTime = 0;
   }
 }
 const SPAN_S = endTime > 0 ? endTime : 1;
+/** What is seen at first, from when to when: the runs. Times are told from its start. */
+const FIRST = data.shown[1] > data.shown[0] ? data.shown : [0, SPAN_S];
 
 /** The first span of a track that ends after a time. */
 function firstAfter(track, time) {
@@ -178,7 +180,7 @@ function facts(number) {
       out.push(["predicted", `${seconds(told)}${ratio}`]);
     }
   }
-  out.push(["starts at", seconds(span.start[number], 6)]);
+  out.push(["starts at", seconds(span.start[number] - FIRST[0], 6)]);
   if (span.run[number] >= 0 && runCount > 1) out.push(["run", `${span.run[number]}`]);
   if (texts[span.told[number]]) out.push(["more", texts[span.told[number]]]);
   if (span.critical[number]) out.push(["path", "on the critical path"]);

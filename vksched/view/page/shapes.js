@@ -64,15 +64,16 @@ function paintGrid(words) {
     pen.fillStyle = look.faint;
     pen.fillText(`${seconds(view.to - view.from)} in view`, 12, AXIS / 2);
   }
-  for (let k = Math.ceil(Math.max(view.from, 0) / step); k * step <= view.to; k++) {
-    const x = Math.round(xOf(k * step)) + 0.5;
+  const origin = FIRST[0], last = view.to - origin;
+  for (let k = Math.ceil((Math.max(view.from, 0) - origin) / step); k * step <= last; k++) {
+    const x = Math.round(xOf(k * step + origin)) + 0.5;
     if (!words) {
       pen.fillStyle = look.grid;
       pen.fillRect(x - 0.5, AXIS, 1, view.height);
     } else if (x >= GUTTER - 1) {
       pen.fillStyle = look.faint;
       pen.fillRect(x - 0.5, AXIS - 7, 1, 6);
-      const digits = Math.max(3, Math.ceil(Math.log10(Math.max(view.to / step, 1))) + 1);
+      const digits = Math.max(3, Math.ceil(Math.log10(Math.max(Math.abs(k), 1))) + 1);
       pen.fillText(seconds(k * step, digits), x + 4, AXIS / 2);
     }
   }
@@ -295,7 +296,7 @@ function paintArrow(i) {
   const a = tracks[span.track[source]], b = tracks[span.track[target]];
   const kind = texts[link.kind[i]], down = b.y > a.y;
   // A fence tells the end of a split to a wait that has begun long before.
-  const x1 = xOf(span.end[source]);
+  const x1 = kind === "submit" ? xOf(span.start[source]) : xOf(span.end[source]);
   const x2 = kind === "fence" ? xOf(span.end[target]) : xOf(span.start[target]);
   const y1 = yOf(a) + (a === b ? a.high / 2 : down ? a.high : 0);
   const y2 = yOf(b) + (a === b ? b.high / 2 : down ? 0 : b.high);
@@ -323,13 +324,15 @@ function paintArrow(i) {
 
 // -- the map and the legend ------------------------------------------------------------------------
 
+/** Which part of the devices works, over the time that is seen at first. */
 const busyParts = (() => {
   const BINS = 2000, bins = new Float64Array(BINS);
   const rows = tracks.some((t) => t.row === "work" && t.last > t.first) ? ["work"] : ["predicted"];
   const shown = tracks.filter((t) => rows.includes(t.row) && t.lane > 0 && t.last > t.first);
   for (const track of shown) {
     for (let i = track.first; i < track.last; i++) {
-      const from = (span.start[i] / SPAN_S) * BINS, to = (span.end[i] / SPAN_S) * BINS;
+      const bin = (time) => ((time - FIRST[0]) / (FIRST[1] - FIRST[0])) * BINS;
+      const from = Math.max(0, bin(span.start[i])), to = bin(span.end[i]);
       for (let k = Math.floor(from); k < Math.min(BINS, Math.ceil(to)); k++) {
         bins[k] += Math.max(0, Math.min(to, k + 1) - Math.max(from, k));
       }
@@ -339,7 +342,8 @@ const busyParts = (() => {
   return bins.map((value) => value / most);
 })();
 
-const mapX = (time) => GUTTER + (time / SPAN_S) * (view.width - GUTTER - 10);
+const mapX = (time) =>
+  GUTTER + ((time - FIRST[0]) / (FIRST[1] - FIRST[0])) * (view.width - GUTTER - 10);
 
 function paintMap() {
   const draw = map.getContext("2d"), high = 33;
@@ -357,7 +361,8 @@ function paintMap() {
     const tall = Math.min(1, parts.reduce((a, b) => a + b, 0) / parts.length) * (high - 8);
     if (tall > 0) draw.fillRect(GUTTER + x, high - 3 - tall, 1, tall);
   }
-  const left = Math.max(GUTTER, mapX(view.from)), right = Math.min(view.width - 10, mapX(view.to));
+  const left = Math.min(Math.max(GUTTER, mapX(view.from)), view.width - 13);
+  const right = Math.min(view.width - 10, mapX(view.to));
   draw.strokeStyle = look.focus;
   draw.lineWidth = 2;
   draw.strokeRect(left, 2, Math.max(right - left, 3), high - 3);
