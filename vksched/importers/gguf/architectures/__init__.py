@@ -55,12 +55,48 @@ KNOWN: Mapping[str, Family] = {
 """By the name that files have for them."""
 
 
+MISSING: Mapping[str, str] = {
+    **dict.fromkeys(("deepseek2", "minicpm3", "plm"), "attention to compressed keys and values"),
+    **dict.fromkeys(
+        ("mamba", "mamba2", "rwkv6", "rwkv7"), "layers of states that are not attention"
+    ),
+    **dict.fromkeys(
+        ("falcon-h1", "granitehybrid", "jamba", "kimi-linear", "nemotron_h", "qwen35", "qwen3next"),
+        "layers of states beside attention",
+    ),
+    **dict.fromkeys(("lfm2", "lfm2moe"), "layers of short convolutions"),
+    **dict.fromkeys(
+        (
+            "bailingmoe2",
+            "deepseek",
+            "dots1",
+            "ernie4_5-moe",
+            "glm4moe",
+            "hunyuan-moe",
+            "minimax-m2",
+        ),
+        "the way in which experts are chosen",
+    ),
+    **dict.fromkeys(("gemma3n", "gemma4"), "vectors of tokens in each layer"),
+    "apertus": "its activation",
+    "gpt-oss": "attention sinks, and experts with biases",
+    **dict.fromkeys(("bloom", "jais", "mpt"), "scores that fall with distance"),
+    **dict.fromkeys(("t5", "t5encoder"), "an encoder beside a decoder"),
+}
+"""Of other architectures that people have files of: what a network does not know of them."""
+
+
 def architecture(name: str) -> Family:
     """Returns what sets models of an architecture apart.
 
     Raises:
         ModelFormatError: it is not known.
     """
+    if name in MISSING:
+        raise ModelFormatError(
+            f"[gguf] expected an architecture without {MISSING[name]}, got {name!r}; try one of "
+            f"{', '.join(KNOWN)}"
+        )
     if name not in KNOWN:
         raise ModelFormatError(
             f"[gguf] expected one of the architectures {', '.join(KNOWN)}, got {name!r}; "

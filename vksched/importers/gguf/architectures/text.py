@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from ....ops import arange, attention, concat, less, reshape, split
+from ....ops import arange, attention, concat, less, reshape, split, transpose
 from ....ops.core.tensor import Tensor
 
 
@@ -66,13 +66,31 @@ class WholeText:
         window: int = 0,
         chunked: bool = False,
     ) -> Tensor:
-        if chunked and window:
-            sizes = [min(window, self.length - at) for at in range(0, self.length, window)]
-            pieces = zip(*(split(each, sizes, 2) for each in (q, k, v)), strict=True)
-            made = [attention(*each, causal=True, scale=scale, softcap=softcap) for each in pieces]
+        if chunked and 0 < window < self.length:
+            rest = self.length % window
+            sizes = [size for size in (self.length - rest, rest) if size]
+            parts = zip(*(split(each, sizes, 2) for each in (q, k, v)), strict=True)
+            made = [_in_pieces(part, window, scale=scale, softcap=softcap) for part in parts]
             return concat(made, axis=2)
+        window = 0 if chunked else window
         sides = window - 1 if window else None, None
         return attention(q, k, v, causal=True, window=sides, scale=scale, softcap=softcap)
+
+
+def _in_pieces(qkv: tuple[Tensor, ...], size: int, *, scale: float, softcap: float) -> Tensor:
+    """Returns the attention of a text (b, heads, n, d) within pieces of so many tokens, or fewer in
+    one.
+    """
+    b, heads, n, _ = qkv[0].shape
+    count, size = max(1, n // size), min(n, size)
+
+    def apart(x: Tensor) -> Tensor:
+        cut = reshape(x, (b, x.shape[1], count, size, x.shape[3]))
+        return reshape(transpose(cut, (0, 2, 1, 3, 4)), (b * count, x.shape[1], size, x.shape[3]))
+
+    made = attention(*map(apart, qkv), causal=True, scale=scale, softcap=softcap)
+    made = transpose(reshape(made, (b, count, heads, size, made.shape[3])), (0, 2, 1, 3, 4))
+    return reshape(made, (b, heads, n, made.shape[4]))
 
 
 @dataclass(frozen=True)
