@@ -86,7 +86,7 @@ def test_the_largest_gemma_scales_scores_by_the_width(
 
 
 @pytest.mark.fewer_sets
-@pytest.mark.parametrize("name", ["gemma2", "phi3_long", "gpt2", "qwen2moe", "llama4"])
+@pytest.mark.parametrize("name", ["gemma2", "phi3_long", "gpt2", "qwen2moe", "llama4", "gpt-oss"])
 def test_so_they_do_on_devices(name: str, scheds: Scheds, tmp_path: Path) -> None:
     compare(name, scheds[0], tmp_path)
 
@@ -127,6 +127,12 @@ def without(draft: Draft, *names: str) -> Draft:
         ("qwen3moe", "blk.1.ffn_down_exps.weight", ("'blk.1.ffn_down_exps.weight' of shape (8, ",)),
         ("qwen3moe", "qwen3moe.expert_used_count", ("'qwen3moe.expert_used_count'",)),
         ("qwen2moe", "blk.0.ffn_gate_inp_shexp.weight", ("'blk.0.ffn_gate_inp_shexp.weight'",)),
+        ("gpt-oss", "blk.0.attn_sinks.weight", ("'blk.0.attn_sinks.weight' of shape (4,)",)),
+        ("gpt-oss", "blk.1.ffn_up_exps.bias", ("'blk.1.ffn_up_exps.bias' of shape (4, 48)",)),
+        ("gpt-oss", "gpt-oss.attention.sliding_window", ("'gpt-oss.attention.sliding_window'",)),
+        ("granite", "granite.logit_scale", ("'granite.logit_scale'",)),
+        ("llama4", "blk.1.ffn_up_shexp.weight", ("'blk.1.ffn_up_shexp.weight' of shape (24, 32)",)),
+        ("phi2", "output.bias", ("'output.bias' of shape (37,)",)),
         ("gpt2", "position_embd.weight", ("'position_embd.weight' of shape (64, 32)",)),
     ],
 )

@@ -169,7 +169,7 @@ def _tensors(golden: Golden) -> Iterator[tuple[str, NDArray]]:
     layers = layers or golden.config["n_layer"]
     arch = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}[golden.architecture]
     names = gguf.get_tensor_name_map(arch, layers)
-    for name, array in _stacked(golden.weights()).items():
+    for name, array in _stacked(golden.weights(), golden.architecture).items():
         found = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert found is not None, name
         if not found.endswith((".weight", ".bias")):
@@ -196,13 +196,25 @@ def _speeds(config: Settings, scaling: Settings) -> NDArray:
     return np.asarray(1 / (kept + (1 - kept) / scaling["factor"]), np.float32)
 
 
-def _stacked(weights: Mapping[str, NDArray]) -> dict[str, NDArray]:
+def _swapped(array: NDArray, name: str) -> NDArray:
+    """Returns matrices of experts as files have them; biases as they are."""
+    return array if name.endswith("bias") else array.swapaxes(1, 2)
+
+
+def _stacked(weights: Mapping[str, NDArray], architecture: str) -> dict[str, NDArray]:
     """Returns weights with those of a layer's experts as one, but gates apart from the rest."""
     out: dict[str, NDArray] = {}
     several: dict[str, list[NDArray]] = {}
     for name, array in weights.items():
         if found := EXPERT.search(name):
             several.setdefault(name.replace(found[0], ".experts."), []).append(array)
+        elif "experts.gate_up_proj" in name and architecture == "gpt-oss":
+            for number, kind in enumerate(("gate", "up")):
+                own = name.replace("gate_up", kind).replace("_bias", ".bias")
+                out[own] = _swapped(array, own)[:, number::2]
+        elif "experts.down_proj" in name and architecture == "gpt-oss":
+            own = name.replace("_bias", ".bias")
+            out[own] = _swapped(array, own)
         elif name.endswith("experts.gate_up_proj"):  # Llama 4
             halves = np.split(array.swapaxes(1, 2), 2, axis=1)
             for kind, half in zip(("gate", "up"), halves, strict=True):

@@ -94,6 +94,19 @@ GRANITE = {
 }
 COHERE = {"logit_scale": 0.7, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 GLM = {"partial_rotary_factor": 0.5, "head_dim": 8, "pad_token_id": 0}
+GPT_OSS = {
+    "head_dim": 8,
+    "sliding_window": WINDOW,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "rope_scaling": {
+        **STRETCHED,
+        "rope_type": "yarn",
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+    },
+}
 FALCON = {
     "multi_query": True,
     "num_key_value_heads": 1,
@@ -164,6 +177,7 @@ RECIPES = {
     "phi2": Recipe("phi2", "Phi", {"partial_rotary_factor": 0.5, "layer_norm_eps": 1e-5}),
     "falcon": Recipe("falcon", "Falcon", FALCON),
     "seed_oss": Recipe("seed_oss", "SeedOss", {"head_dim": 8}),
+    "gpt-oss": Recipe("gpt-oss", "GptOss", GPT_OSS),
     "qwen2": Recipe("qwen2", "Qwen2"),
     "qwen3": Recipe("qwen3", "Qwen3", {"head_dim": 16, "tie_word_embeddings": True}),
     "gemma": Recipe("gemma", "Gemma", {"head_dim": 16, "hidden_activation": "gelu_pytorch_tanh"}),

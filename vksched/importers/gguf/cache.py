@@ -12,17 +12,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextvars import Context
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
 from ...ops import (
     arange,
-    attention,
     cast,
     concat,
     equal,
     gather,
+    maximum,
     minimum,
     reshape,
     where,
@@ -31,6 +30,8 @@ from ...ops import (
 from ...ops.core.tensor import Tensor
 from ...ops.sources.state import state
 from ...types import FLOAT16, FLOAT32, numpy_dtype
+from .architectures.sinks import after_sink
+from .architectures.text import Sight
 
 Pair = tuple[Tensor, Tensor]
 KINDS = {"f32": FLOAT32, "f16": FLOAT16}
@@ -94,56 +95,53 @@ class CachedText:
         self._before = before
         self._start = start
 
-    def attend(
-        self,
-        layer: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        scale: float,
-        softcap: float = 0.0,
-        window: int = 0,
-        chunked: bool = False,
-    ) -> Tensor:
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
         """Returns the attention of q to the keys and values up to its position, or to the last ones
         of them where there is a window.
         """
         keys, new_keys = self._rows(f"blk.{layer}.keys", k)
         values, new_values = self._rows(f"blk.{layer}.values", v)
         kept, new = (keys, values), (new_keys, new_values)
-        if chunked and 0 < window < self.length:
-            return self._attend_piece(q, kept, new, window, scale=scale, softcap=softcap)
-        return attention(
-            *(q, keys, values),
-            causal=True,
-            past=self._end - q.shape[2],
-            window=(window - 1 if window and not chunked else None, None),
-            scale=scale,
-            softcap=softcap,
-            used=self._start,
-            new=new,
-        )
+        window = sight.window if sight.window < self.length else 0
+        used, past = self._start, self._end - q.shape[2]
+        if window and sight.chunked:
+            return self._attend_piece(q, kept, new, sight)
+        if window and sight.sink:
+            return self._attend_last(q, kept, new, sight)
+        if sight.sink:
+            new, past = after_sink(*new), past + 1
+        left = window - 1 if window else None
+        return sight.attend(q, keys, values, left=left, past=past, used=used, new=new)
 
-    def _attend_piece(
-        self, q: Tensor, kept: Pair, new: Pair, size: int, *, scale: float, softcap: float
-    ) -> Tensor:
+    def _attend_piece(self, q: Tensor, kept: Pair, new: Pair, sight: Sight) -> Tensor:
         """Returns the attention of q to the keys and values of the piece that its position is in,
-        of so many tokens that the text is cut into.
+        of as many tokens as the window that the text is cut into.
         """
+        size = sight.window
         first = self._start // size * size  # of the piece in which the step begins
         rows = minimum(first + arange(size), self.length - 1)
         keys, values = (gather(each, rows, axis=2) for each in kept)
         used, past = self._start - first, self._end - q.shape[2]
-        attend = partial(attention, scale=scale, softcap=softcap)
-        begun = attend(q, keys, values, causal=True, past=past, used=used, new=new)
+        begun = sight.attend(q, keys, values, past=past, used=used, new=new)
         if self._end == 1:
             return begun
         # of a piece that begins within the step all tokens are new
         own, at = self._start + arange(self._end), reshape(self.positions, (-1, 1))
         since = at // size * size
-        later = attend(q, *new, (own >= since) & (own <= at))
+        later = sight.attend(q, *new, (own >= since) & (own <= at))
         return where(equal(since, first), begun, later)
+
+    def _attend_last(self, q: Tensor, kept: Pair, new: Pair, sight: Sight) -> Tensor:
+        """Returns the attention of q to a sink and to the last keys, as many as the window."""
+        before = arange(1 - sight.window, 0) + self._start
+        rows = maximum(before, 0)
+        last = (cast(gather(each, rows, axis=2), q.dtype) for each in kept)
+        joined = (concat(pair, axis=2) for pair in zip(last, new, strict=True))
+        key = arange(-sight.window, self._end) + self._start
+        at = reshape(self.positions, (-1, 1))
+        seen = (key >= 0) & (key <= at) & (key > at - sight.window)
+        is_sink = equal(arange(key.shape[0]), 0)
+        return sight.attend(q, *after_sink(*joined), is_sink | seen)
 
     def _rows(self, name: str, own: Tensor) -> tuple[Tensor, Tensor]:
         """Returns what is kept, (1, heads, length, size), and the rows of the step up to here. own:

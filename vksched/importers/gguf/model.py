@@ -120,6 +120,11 @@ class LanguageModel(ImportedModel):
                 f"[gguf] key '{hyper.architecture}.attention.sliding_window': expected 0 in an "
                 f"encoder, got {hyper.window}"
             )
+        if family.sinks and not causal:
+            raise ModelFormatError(
+                f"[gguf] key '{hyper.architecture}.attention.causal': expected true in a network "
+                "with attention sinks, got false"
+            )
         hidden = self._network(PaddedTexts(length, counts, causal)).hidden(ids)
         with scope("pooling"):
             return pooled(hidden, counts, way)

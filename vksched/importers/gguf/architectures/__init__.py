@@ -11,6 +11,7 @@ from .family import Family
 from .gemma import GEMMA, GEMMA2, GEMMA3
 from .glm import CHATGLM, GLM4
 from .gpt2 import GPT2
+from .gpt_oss import GPT_OSS
 from .layer_norms import FALCON, NEMOTRON, PHI2, STABLELM, STARCODER2
 from .llama import ARCEE, EXAONE, GRANITE, LLAMA, LLAMA4, SMOLLM3
 from .olmo import EXAONE4, OLMO2, OLMOE
@@ -49,6 +50,7 @@ KNOWN: Mapping[str, Family] = {
     "stablelm": STABLELM,
     "falcon": FALCON,
     "gpt2": GPT2,
+    "gpt-oss": GPT_OSS,
     "bert": BERT,
     "nomic-bert": NOMIC_BERT,
 }
@@ -79,7 +81,6 @@ MISSING: Mapping[str, str] = {
     ),
     **dict.fromkeys(("gemma3n", "gemma4"), "vectors of tokens in each layer"),
     "apertus": "its activation",
-    "gpt-oss": "attention sinks, and experts with biases",
     **dict.fromkeys(("bloom", "jais", "mpt"), "scores that fall with distance"),
     **dict.fromkeys(("t5", "t5encoder"), "an encoder beside a decoder"),
 }

@@ -7,7 +7,7 @@ x -> router -> the best of all experts, and their weights
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ....ops import (
@@ -32,8 +32,9 @@ class Experts:
     """The matrices of a layer.
 
     gate, up: (experts, inner, width). down: (experts, width, inner). used: experts of a token.
-    renormed: their weights are divided by their sum. gated: weights are sigmoids, and factors of
-    what an expert reads.
+    renormed: their weights are divided by their sum. between: what gate and up make together.
+    gated: weights are sigmoids, and factors of what an expert reads. shifts: biases of the three
+    products, (experts, inner) twice and (experts, width); () where they have none.
     """
 
     gate: Tensor
@@ -41,8 +42,9 @@ class Experts:
     down: Tensor
     used: int
     renormed: bool
-    activation: Callable[[Tensor], Tensor]
+    between: Callable[[Tensor, Tensor], Tensor]
     gated: bool = False
+    shifts: Sequence[Tensor] = ()
 
     def mix(self, x: Tensor, scores: Tensor) -> Tensor:
         """Returns the weighted sum of what the chosen experts make of each token.
@@ -68,9 +70,12 @@ class Experts:
         gate, up = (
             matmul(row, gather(table, chosen), transpose_b=True) for table in (self.gate, self.up)
         )
+        shifts = [gather(each, chosen)[:, :, None] for each in self.shifts]
         if self.gated:
             gate, up = (each * weights[:, :, None, None] for each in (gate, up))
-        made = matmul(self.activation(gate) * up, gather(self.down, chosen), transpose_b=True)
+        between = self._between(gate, up, shifts)
+        made = matmul(between, gather(self.down, chosen), transpose_b=True)
+        made = made + shifts[2] if shifts else made
         made = reshape(made, (rows, self.used, width))
         return reduce_sum(made if self.gated else made * weights[:, :, None], 1)
 
@@ -82,5 +87,12 @@ class Experts:
         factors = shares.T[:, :, None]
         if self.gated:
             gate, up = gate * factors, up * factors
-        made = matmul(self.activation(gate) * up, self.down, transpose_b=True)
+        shifts = [each[:, None] for each in self.shifts]
+        made = matmul(self._between(gate, up, shifts), self.down, transpose_b=True)
+        made = made + shifts[2] if shifts else made
         return reduce_sum(made if self.gated else made * factors, 0)
+
+    def _between(self, gate: Tensor, up: Tensor, shifts: Sequence[Tensor]) -> Tensor:
+        if shifts:
+            gate, up = gate + shifts[0], up + shifts[1]
+        return self.between(gate, up)

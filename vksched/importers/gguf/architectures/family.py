@@ -10,6 +10,7 @@ from ....ops import gelu, relu, silu, square
 from ....ops.core.tensor import Tensor
 
 Activation = Callable[[Tensor], Tensor]
+Gating = Callable[[Tensor, Tensor], Tensor]
 GELU_TANH: Activation = partial(gelu, approximate="tanh")
 
 
@@ -42,7 +43,7 @@ class Family:
     scales, in layers that turn them; not in models of so many experts as `unnormed_experts`.
     layer_norms: norms have a mean, and a shift where `shifted_norms`.
     parallel: both parts of a layer read what the layer does.
-    gated: an activation of one product is a factor of another one.
+    gated: an activation of one product is a factor of another one, or what `gating` makes of both.
     joined: the tensors that hold several: "attn_qkv", and "ffn_up" with the gate before it.
     scaled_embedding: embeddings are multiplied by the root of the width.
     logits_over_scale: logits are divided by the scale of the file, not multiplied.
@@ -55,9 +56,12 @@ class Family:
     see all tokens, where others have a window.
     tempered_from: the number of the first position for what queries grow by, which those of
     `tempered` layers do: "all" or "unturned" ones.
+    sinks: each head of queries sees a score of nothing, too.
+    yarn_rounded: the pairs between which YaRN slows more and more are whole numbers.
     scale_by_width: models of so many layers scale scores by the width and heads, not by key_length.
     renormed_experts: the weights of the experts that a token has sum to 1. gated_experts: they are
-    sigmoids, and factors of what an expert reads. shared_expert: one more reads all tokens, "gated"
+    sigmoids, and factors of what an expert reads. shifted_experts: their products have biases.
+    shared_expert: one more reads all tokens, "gated"
     by a product of its own or "added"; "" where there is none.
     """
 
@@ -77,6 +81,7 @@ class Family:
     parallel: bool = False
     activation: Activation = silu
     gated: bool = True
+    gating: Gating | None = None
     joined: Sequence[str] = ()
     scaled_embedding: bool = False
     logits_over_scale: bool = False
@@ -88,7 +93,14 @@ class Family:
     full_unturned: bool = False
     tempered: str = "all"
     tempered_from: int = 0
+    sinks: bool = False
+    yarn_rounded: bool = True
     scale_by_width: int = 0
     renormed_experts: bool = True
     gated_experts: bool = False
+    shifted_experts: bool = False
     shared_expert: str = ""
+
+    def between(self, gate: Tensor, up: Tensor) -> Tensor:
+        """Returns what the last product of a feed-forward part reads."""
+        return self.gating(gate, up) if self.gating else self.activation(gate) * up

@@ -35,7 +35,8 @@ from ..weights import Weights
 from .experts import Experts
 from .family import Family
 from .positions import Positions, Tables
-from .text import Text
+from .sinks import widened
+from .text import Sight, Text
 
 
 @dataclass
@@ -153,8 +154,12 @@ class Network:
             q, k = (self.at.turned(each, window > 0) for each in (q, k))
         if hyper.temperature_scale and (self.family.tempered == "all" or not turned):
             q = self.at.tempered(q)
-        how = {"scale": self._scale(layer), "softcap": hyper.softcap}
-        seen = self.text.attend(layer, q, k, v, window=window, chunked=self.family.chunked, **how)
+        scale, sink, chunked = self._scale(layer), self.family.sinks, self.family.chunked
+        if sink:
+            own = self.weights.take(f"blk.{layer}.attn_sinks.weight", (hyper.heads[layer],))
+            q, k = widened(q, k, own, scale)
+        sight = Sight(scale, hyper.softcap, window, chunked, sink)
+        seen = self.text.attend(layer, q, k, v, sight)
         seen = transpose(seen, (0, 2, 1, 3))
         joined = reshape(seen, (*x.shape[:2], hyper.heads[layer] * hyper.value_length))
         return self._product(joined, f"blk.{layer}.attn_output", hyper.width)
@@ -224,28 +229,34 @@ class Network:
 
     def _gated(self, x: Tensor, name: str, kind: str, inner: int) -> Tensor:
         """Returns what products named after a kind make of x, as "blk.0.ffn_up_shexp"."""
-        activation = self.family.activation
-        if "ffn_up" in self.family.joined:
+        family = self.family
+        if "ffn_up" in family.joined:
             gate, up = split(self._product(x, f"{name}_up{kind}", 2 * inner), 2, -1)
-            between = activation(gate) * up
-        elif self.family.gated:
-            gate = activation(self._product(x, f"{name}_gate{kind}", inner))
-            between = gate * self._product(x, f"{name}_up{kind}", inner)
+            between = family.between(gate, up)
+        elif family.gated:
+            gate = self._product(x, f"{name}_gate{kind}", inner)
+            between = family.between(gate, self._product(x, f"{name}_up{kind}", inner))
         else:
-            between = activation(self._product(x, f"{name}_up{kind}", inner))
+            between = family.activation(self._product(x, f"{name}_up{kind}", inner))
         return self._product(between, f"{name}_down{kind}", self.hyper.width)
 
     def _experts(self, name: str, x: Tensor) -> Tensor:
         hyper, family, width = self.hyper, self.family, self.hyper.width
         count, inner = hyper.experts, hyper.expert_inner
-        gate, up = (
-            self.weights.take(f"{name}_{which}_exps.weight", (count, inner, width))
-            for which in ("gate", "up")
+        shapes = {"gate": (inner, width), "up": (inner, width), "down": (width, inner)}
+        gate, up, down = (
+            self.weights.take(f"{name}_{which}_exps.weight", (count, *shape))
+            for which, shape in shapes.items()
         )
-        down = self.weights.take(f"{name}_down_exps.weight", (count, width, inner))
+        shifts = [
+            self.weights.take(f"{name}_{which}_exps.bias", (count, shape[0]))
+            for which, shape in shapes.items()
+            if family.shifted_experts
+        ]
         experts = Experts(
-            *(gate, up, down, hyper.experts_used, family.renormed_experts, family.activation),
+            *(gate, up, down, hyper.experts_used, family.renormed_experts, family.between),
             gated=family.gated_experts,
+            shifts=shifts,
         )
         scores = self._product(x, f"{name}_gate_inp", count)
         with scope("experts"):

@@ -81,7 +81,7 @@ class Positions:
                 f"{', '.join(SCALINGS)} with an even number of dimensions, got {rope.scaling!r} "
                 f"with {rope.dims}"
             )
-        rates = _rates(rope, self._slowed(rope))
+        rates = _rates(rope, self._slowed(rope), self.family.yarn_rounded)
         angles = np.arange(self.text.length, dtype=np.float64)[:, None] * rates
         return rope.attention_factor * np.cos(angles), rope.attention_factor * np.sin(angles)
 
@@ -103,18 +103,20 @@ class Positions:
         return found
 
 
-def _rates(rope: Rope, slowed: NDArray | float) -> NDArray:
-    """Returns the angle of each pair at position 1. slowed: what it is divided by."""
+def _rates(rope: Rope, slowed: NDArray | float, rounded: bool) -> NDArray:
+    """Returns the angle of each pair at position 1. slowed: what it is divided by. rounded: as
+    `Family.yarn_rounded`.
+    """
     rates = rope.base ** (-np.arange(0, rope.dims, 2, dtype=np.float64) / rope.dims) / slowed
     if rope.scaling == "linear":
         return np.asarray(rates / rope.factor)
     if rope.scaling == "yarn":
-        kept = rope.kept * _kept(rope)
+        kept = rope.kept * _kept(rope, rounded)
         return np.asarray(rates * (kept + (1 - kept) / rope.factor))
     return np.asarray(rates)
 
 
-def _kept(rope: Rope) -> NDArray:
+def _kept(rope: Rope, rounded: bool) -> NDArray:
     """Returns for each pair how much of its speed it keeps: 1 where it turns fast, then less and
     less, then 0.
 
@@ -124,6 +126,8 @@ def _kept(rope: Rope) -> NDArray:
     first, last = (
         np.log(rope.original / (2 * np.pi * turns)) / span for turns in (rope.fast, rope.slow)
     )
-    first, last = max(np.floor(first), 0), min(np.ceil(last), rope.dims - 1)
+    if rounded:
+        first, last = np.floor(first), np.ceil(last)
+    first, last = max(first, 0), min(last, rope.dims - 1)
     slower = (np.arange(rope.dims // 2) - first) / max(last - first, 0.001)
     return np.asarray(1 - np.clip(slower, 0, 1))

@@ -5,8 +5,51 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from ....ops import arange, attention, concat, less, reshape, split, transpose
+from ....ops import arange, attention, concat, equal, less, reshape, split, transpose
 from ....ops.core.tensor import Tensor
+from .sinks import after_sink
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What the tokens of a layer see, and how.
+
+    scale, softcap: as in `vs.attention`. window: a token sees so many, itself among them; 0: all.
+    chunked: the text is cut into pieces of so many tokens instead, and a token sees those of its
+    own up to itself. sink: it also sees a sink, as `sinks.widened` queries and keys have room for.
+    """
+
+    scale: float
+    softcap: float = 0.0
+    window: int = 0
+    chunked: bool = False
+    sink: bool = False
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        seen: Tensor | None = None,
+        *,
+        left: int | None = None,
+        past: int = 0,
+        used: Tensor | None = None,
+        new: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """Returns attention to the keys up to a token and `left` of those before it, or to those
+        that are seen; else as `vs.attention`.
+        """
+        return attention(
+            *(q, k, v, seen),
+            causal=seen is None,
+            past=past,
+            window=(left, None),
+            scale=self.scale,
+            softcap=self.softcap,
+            used=used,
+            new=new,
+        )
 
 
 class Text(Protocol):
@@ -25,24 +68,9 @@ class Text(Protocol):
     @property
     def last(self) -> Tensor | None: ...
 
-    def attend(
-        self,
-        layer: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        scale: float,
-        softcap: float = 0.0,
-        window: int = 0,
-        chunked: bool = False,
-    ) -> Tensor:
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
         """Returns the attention of a layer. q: (b, heads, n, d), k, v: (b, kv_heads, n, d), turned
-        by position -> (b, heads, n, d).
-
-        scale, softcap: as in `vs.attention`. window: a token sees so many, itself among them; 0:
-        all. chunked: the text is cut into pieces of so many tokens, and a token sees those of its
-        own up to itself.
+        by position -> (b, heads, n, d). sight: what each token sees, and how.
         """
 
 
@@ -54,41 +82,35 @@ class WholeText:
     positions: None = None
     last: None = None
 
-    def attend(
-        self,
-        layer: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        scale: float,
-        softcap: float = 0.0,
-        window: int = 0,
-        chunked: bool = False,
-    ) -> Tensor:
-        if chunked and 0 < window < self.length:
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
+        window = sight.window if sight.window < self.length else 0
+        if sight.chunked and window:
             rest = self.length % window
             sizes = [size for size in (self.length - rest, rest) if size]
             parts = zip(*(split(each, sizes, 2) for each in (q, k, v)), strict=True)
-            made = [_in_pieces(part, window, scale=scale, softcap=softcap) for part in parts]
-            return concat(made, axis=2)
-        window = 0 if chunked else window
-        sides = window - 1 if window else None, None
-        return attention(q, k, v, causal=True, window=sides, scale=scale, softcap=softcap)
+            return concat([_in_pieces(part, sight) for part in parts], axis=2)
+        if not sight.sink:
+            return sight.attend(q, k, v, left=window - 1 if window else None)
+        keys, values = after_sink(k, v)
+        if not window:
+            return sight.attend(q, keys, values, past=1)
+        key, at = arange(self.length + 1) - 1, reshape(arange(self.length), (-1, 1))
+        seen = equal(key, -1) | ((key <= at) & (key > at - window))
+        return sight.attend(q, keys, values, seen)
 
 
-def _in_pieces(qkv: tuple[Tensor, ...], size: int, *, scale: float, softcap: float) -> Tensor:
-    """Returns the attention of a text (b, heads, n, d) within pieces of so many tokens, or fewer in
-    one.
+def _in_pieces(qkv: tuple[Tensor, ...], sight: Sight) -> Tensor:
+    """Returns the attention of a text (b, heads, n, d) within pieces of as many tokens as the
+    window, or within one of fewer.
     """
     b, heads, n, _ = qkv[0].shape
-    count, size = max(1, n // size), min(n, size)
+    count, size = max(1, n // sight.window), min(n, sight.window)
 
     def apart(x: Tensor) -> Tensor:
         cut = reshape(x, (b, x.shape[1], count, size, x.shape[3]))
         return reshape(transpose(cut, (0, 2, 1, 3, 4)), (b * count, x.shape[1], size, x.shape[3]))
 
-    made = attention(*map(apart, qkv), causal=True, scale=scale, softcap=softcap)
+    made = sight.attend(*map(apart, qkv))
     made = transpose(reshape(made, (b, count, heads, size, made.shape[3])), (0, 2, 1, 3, 4))
     return reshape(made, (b, heads, n, made.shape[4]))
 
@@ -106,25 +128,8 @@ class PaddedTexts:
     positions: None = None
     last: None = None
 
-    def attend(
-        self,
-        layer: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        scale: float,
-        softcap: float = 0.0,
-        window: int = 0,
-        chunked: bool = False,
-    ) -> Tensor:
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
         if self.causal:  # what fills a text is behind it
-            return WholeText(self.length).attend(
-                *(layer, q, k, v),
-                scale=scale,
-                softcap=softcap,
-                window=window,
-                chunked=chunked,
-            )
+            return WholeText(self.length).attend(layer, q, k, v, sight)
         seen = less(arange(self.length), reshape(self.counts, (-1, 1, 1, 1)))
-        return attention(q, k, v, mask=seen, scale=scale, softcap=softcap)
+        return attention(q, k, v, mask=seen, scale=sight.scale, softcap=sight.softcap)

@@ -1,0 +1,30 @@
+"""gpt-oss: attention sinks, windows in every other layer, and experts with biases, whose gates and
+factors are cut off.
+
+Source: https://arxiv.org/abs/2508.10925
+"""
+
+from __future__ import annotations
+
+from ....ops import clip, minimum, sigmoid
+from ....ops.core.tensor import Tensor
+from .family import Family, Norms
+
+LIMIT = 7.0
+SLOPE = 1.702
+
+
+def _gating(gate: Tensor, up: Tensor) -> Tensor:
+    gate = minimum(gate, LIMIT)
+    return gate * sigmoid(gate * SLOPE) * (clip(up, -LIMIT, LIMIT) + 1)
+
+
+GPT_OSS = Family(
+    biases=("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate_inp"),
+    feed_forward_norms=Norms("post_attention_norm"),
+    gating=_gating,
+    full_every=2,
+    sinks=True,
+    yarn_rounded=False,
+    shifted_experts=True,
+)
