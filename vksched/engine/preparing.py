@@ -219,7 +219,7 @@ class Preparing:
         }
         now = self.trace.clock.now()
         self.trace.emit(Event("plan", "host", start_s, now, -1, fields, number))
-        for found in find_fallbacks(plan):
+        for found in find_fallbacks(plan, few=True):
             why = {"op": found.op, "nodes": found.nodes, "cause": join_reasons(found.reasons)}
             self.trace.emit(Event("fallback", "cpu", now, now, -1, why, number))
 
