@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -16,9 +17,11 @@ import pytest
 
 import vksched as vs
 import vksched.session
+from vksched.monitor import place
 from vksched.runtime.vulkan import probe
 
 os.environ.setdefault("VKSCHED_CHECK", "1")  # every run of the suite, and of its children
+os.environ.pop("VKSCHED_MONITOR", None)
 os.environ["VKSCHED_TUNE"] = "0"  # nothing but the static choice, whatever this machine knows
 os.environ["VKSCHED_CACHE"] = os.path.join(tempfile.gettempdir(), "no results of the tests' own")
 
@@ -98,6 +101,17 @@ def scheds(devices: list[str]) -> Iterator[Scheds]:
     """With and without passes, on each set of devices."""
     with vs.Scheduler(devices) as sched, vs.Scheduler(devices, optimize=False) as plain:
         yield sched, plain
+
+
+@pytest.fixture
+def runtime_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A runtime directory of the test's own: there, no process of the user's tells of itself."""
+    if place.available() is not None:
+        pytest.skip("this system has no Unix sockets")
+    with tempfile.TemporaryDirectory(prefix="vs", dir="/tmp") as name:  # sockets have short paths
+        os.chmod(name, 0o700)
+        monkeypatch.setenv("XDG_RUNTIME_DIR", name)
+        yield Path(name)
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
 """The import rule: rooms stand on floors, imports go down, and nothing goes in a circle.
 
     errors types units switches version
-      -> trace -> pictures -> machine -> schedule
+      -> trace -> pictures -> view -> machine -> schedule
       -> ops (core -> elementwise, moves -> rows -> products -> windows) -> graph
-      -> passes, importers -> plan -> runtime -> tuner, engine -> models -> scheduler
+      -> passes, importers -> plan -> runtime -> tuner, engine -> models, monitor -> scheduler
       -> session, onnx_backend -> cases -> bench -> cli
 
 Imports below `if TYPE_CHECKING` and inside functions count like all others.
@@ -34,7 +34,7 @@ FLOORS = [
     ("plan",),
     ("runtime",),
     ("tuner", "engine"),
-    ("models",),
+    ("models", "monitor"),
     ("scheduler",),
     ("session", "onnx_backend"),
     ("cases",),

@@ -11,21 +11,22 @@ from typing import TYPE_CHECKING, Any, overload
 
 from .engine.configuring import Configuring
 from .engine.devices import DeviceSet
-from .engine.faults import ON_FAULT, Quarantine
+from .engine.faults import Quarantine
 from .engine.function import Build, Function
 from .engine.graphs import Graphs
-from .engine.preparing import Preparing, Settings
+from .engine.preparing import Preparing, Settings, check_settings
 from .engine.request import Observe, Placements
 from .engine.run import Run
 from .engine.states import StateTable
-from .errors import DeviceError, GraphError, PlanError
+from .errors import DeviceError, GraphError
 from .graph import Outputs, Updates
 from .importers.base import ImportedModel
 from .machine.spec import Machine
+from .monitor.opening import watch
 from .ops.core.tensor import Tensor
 from .parallel.config.read import read_config
 from .plan.plan import Plan
-from .plan.planner import STATIC, check_objective
+from .plan.planner import check_objective
 from .runtime.device import Device
 from .runtime.fork import Owner
 from .runtime.vulkan import probe
@@ -83,6 +84,7 @@ class Scheduler:
         seconds in all. False: the best guess, and nothing is read or measured.
     config: a YAML file or a dict that says of signals (`vs.signal`) where they run, how they are
         cut over several devices, and in which order; docs/config.md. It never changes the math.
+    monitor: whether `vksched top` may look on; None: where the variable VKSCHED_MONITOR is 1.
     """
 
     def __init__(
@@ -99,14 +101,10 @@ class Scheduler:
         tune: str | bool | float = "auto",
         objective: str | Mapping[str, float] = "latency",
         config: str | PathLike[str] | Mapping[str, Any] | None = None,
+        monitor: bool | None = None,
     ) -> None:
-        if copies != "auto" and (not isinstance(copies, int) or copies < 1):
-            raise PlanError(f'[Scheduler] expected copies of "auto" or 1 and more, got {copies!r}')
-        if not isinstance(timeout_s, (int, float)) or not timeout_s > 0:
-            raise PlanError(f"[Scheduler] expected a timeout_s above 0, got {timeout_s!r}")
+        check_settings(copies, timeout_s, on_fault)
         goal = check_objective(objective, policy, "Scheduler")
-        if on_fault not in ON_FAULT:
-            raise PlanError(f"[Scheduler] expected on_fault of {ON_FAULT}, got {on_fault!r}")
         mode = mode_of(tune)
         self.policy = policy
         told = None if config is None else read_config(config)
@@ -132,11 +130,6 @@ class Scheduler:
                 optimize=bool(optimize) and is_on("VKSCHED_OPTIMIZE", True),
                 sync=self._opened.check_sync(sync),
             )
-            if policy not in STATIC and set(settings.sync.values()) - {"split"}:
-                raise PlanError(
-                    f'[Scheduler] expected sync of "split" with policy={policy!r}, got {sync!r}; '
-                    'try policy="auto"'
-                )
             self._quarantine = Quarantine([d.name for d in self._opened.devices[:-1]], on_fault)
             self._preparing = Preparing(
                 self._opened,
@@ -153,6 +146,7 @@ class Scheduler:
                 about = self._preparing.machine, policy, self._opened.with_cpu
                 configuring = Configuring(told, self._states.lie, *about)
             self._graphs = Graphs(self._preparing, configuring)
+            self._unwatch = watch(self._graphs, policy, monitor)
         except BaseException:
             self._opened.close()
             raise
@@ -325,6 +319,7 @@ class Scheduler:
         if self._owner.forked:
             return
         self._graphs.require_outside("close")
+        self._unwatch()
         with self._lock:
             models = list(self._models)
         for model in models:

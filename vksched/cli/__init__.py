@@ -19,6 +19,7 @@ from .ops import ops
 from .plan import plan
 from .replay import replay
 from .run import run
+from .top import top
 from .trace import trace
 from .tune import tune
 
@@ -67,8 +68,8 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     help="Show the version and exit.",
 )
 def main() -> None:
-    """Run ONNX models, talk with language models, see which devices there are, measure and tune
-    them, plan graphs, prove and time kernels.
+    """Run ONNX models, talk with language models, see which devices there are and what they do,
+    measure and tune them, plan graphs, prove and time kernels.
     """
 
 
@@ -83,5 +84,6 @@ main.add_command(ops)
 main.add_command(plan)
 main.add_command(replay)
 main.add_command(run)
+main.add_command(top)
 main.add_command(trace)
 main.add_command(tune)

@@ -9,6 +9,7 @@ Examples: tests/scheduler/test_faults.py.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from ..errors import DeviceError, OutOfMemory, StateLost
@@ -28,6 +29,8 @@ class Quarantine:
         self.names = frozenset(names)
         self.on_fault = on_fault
         self.reasons: dict[str, str] = {}
+        self.counts: Counter[str] = Counter()
+        """By device, how often it failed."""
 
     def require_empty(self) -> None:
         """Raises where plans may not change by themselves and a device is missing."""
@@ -86,6 +89,7 @@ class Faults:
     def take_in(self, errors: Iterable[DeviceError]) -> None:
         """Notes what failures mean for the next plan."""
         for error in filter(self._is_fault, errors):
+            self._quarantine.counts[error.device] += 1
             now, kind = self._trace.clock.now(), type(error).__name__
             fields = {"error": kind, "message": str(error), "during": error.during}
             self._trace.emit(Event("fault", error.device, now, now, -1, fields, self.plan))

@@ -26,7 +26,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ..errors import DeviceError, PlanError, VkschedError
 from ..plan.dynamic.options import DynamicPlan
@@ -35,7 +35,7 @@ from ..plan.value import PlanValue
 from ..runtime.carrier import Carrier, CommitFailed, Retired, close_all
 from ..runtime.device import Session
 from ..runtime.fork import Owner
-from ..runtime.record import Observers
+from ..runtime.record import AtWork, Observers
 from ..runtime.stats import RunStats
 from ..trace import warn
 from ..types import NDArray, Progress
@@ -286,9 +286,8 @@ class Compiled:
 
     def _watch(self, executor: Carrier, plan: Plan, stats: RunStats) -> None:
         """Takes in what a run measured. plan: what it did, which may be not the executor's plan."""
-        self._preparing.paces.see(plan, stats)
         first, self._watched = self._watched is not executor.plan, executor.plan
-        too_slow = self._preparing.watchdog.see(plan, stats, first, executor.number)
+        too_slow = self._preparing.see(plan, stats, first, executor.number)
         with self._changing:
             if executor is self._executor and self._quarantine.on_fault == "replay":
                 self._too_slow |= too_slow
@@ -362,3 +361,23 @@ def _cause(last: Carrier | None, again: Again | None, too_slow: bool) -> str:
 def _asked(request: Request, asked: Asked, plan: PlanValue) -> Asked:
     """Returns what a plan of a request was made with."""
     return replace(asked, overrides=request.version(plan.graph).overrides)
+
+
+class Load(NamedTuple):
+    """running: runs under way. waiting: runs that were asked for and have no slot yet. at_work:
+    what the devices have of those under way.
+    """
+
+    running: int
+    waiting: int
+    at_work: list[AtWork]
+
+
+def load_of(compiled: Compiled) -> Load:
+    """Returns what a graph has to do now, for another thread; it waits for nothing."""
+    executor = compiled._executor
+    asked = len(compiled._callers) + len(compiled._accepted)
+    if executor is None:
+        return Load(0, asked, [])
+    running = executor.under_way
+    return Load(running, max(0, asked - running), executor.at_work())

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
-from ..errors import OutOfMemory, VkschedError
+from ..errors import OutOfMemory, PlanError, VkschedError
 from ..graph import Graph
 from ..machine.links import Links
 from ..machine.spec import DeviceSpec, Machine
@@ -23,12 +23,14 @@ from ..plan.documents.plans import Planned
 from ..plan.documents.question import Question
 from ..plan.dynamic.options import DynamicPlan
 from ..plan.plan import Plan
+from ..plan.planner import STATIC
 from ..plan.tell.fallback import find_fallbacks, join_reasons
 from ..runtime.carrier import Carrier
 from ..runtime.device import Device
 from ..runtime.dynamic import DynamicExecutor
 from ..runtime.executor import Executor
 from ..runtime.pace import Paces
+from ..runtime.stats import RunStats
 from ..runtime.watchdog import Watchdog
 from ..schedule import Objective
 from ..trace import Event, Trace
@@ -37,12 +39,22 @@ from ..tuner.tuner import Tuner
 from ..types import Progress
 from .devices import DeviceSet
 from .drift import Again, Drift
-from .faults import Faults, Quarantine
+from .faults import ON_FAULT, Faults, Quarantine
 from .request import Request, plan_request
 from .states import StateTable
 
 PLANS = itertools.count()
 """Numbers of plans in this process, for events."""
+
+
+def check_settings(copies: object, timeout_s: object, on_fault: object) -> None:
+    """Raises PlanError unless a scheduler takes these."""
+    if copies != "auto" and (not isinstance(copies, int) or copies < 1):
+        raise PlanError(f'[Scheduler] expected copies of "auto" or 1 and more, got {copies!r}')
+    if not isinstance(timeout_s, (int, float)) or not timeout_s > 0:
+        raise PlanError(f"[Scheduler] expected a timeout_s above 0, got {timeout_s!r}")
+    if on_fault not in ON_FAULT:
+        raise PlanError(f"[Scheduler] expected on_fault of {ON_FAULT}, got {on_fault!r}")
 
 
 @dataclass(frozen=True)
@@ -56,6 +68,13 @@ class Settings:
     offload: bool
     optimize: bool
     sync: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        if self.policy not in STATIC and set(self.sync.values()) - {"split"}:
+            raise PlanError(
+                f'[Scheduler] expected sync of "split" with policy={self.policy!r}, got '
+                f'{dict(self.sync)!r}; try policy="auto"'
+            )
 
 
 class Preparing:
@@ -88,6 +107,8 @@ class Preparing:
         self._numbers = itertools.count()
         self.specs = {d.name: d.spec for d in opened.devices}
         """What the devices said when they were opened."""
+        self.seen: Callable[[Plan, RunStats], None] | None = None
+        """Is told of each run that is done, on its thread, and raises nothing."""
 
     def machine(self, left_out: Mapping[str, str] | None = None) -> Machine:
         """Returns what the planner knows now; a device that is left out is not asked any more.
@@ -240,6 +261,15 @@ class Preparing:
             device = fields.pop("device")
             self.trace.emit(Event("replan", device, now, now, -1, fields, faults.plan))
         return again
+
+    def see(self, plan: Plan, stats: RunStats, first: bool, number: int) -> bool:
+        """Takes in what a run measured; returns whether its graph should be planned again. first:
+        no run of this plan, which events call by its number, ended before.
+        """
+        self.paces.see(plan, stats)
+        if self.seen is not None:
+            self.seen(plan, stats)
+        return self.watchdog.see(plan, stats, first, number)
 
     def require_reach(self, graph: Graph, left_out: Mapping[str, str]) -> None:
         """Raises where a state lives on a device that works, but has no memory for this graph."""

@@ -19,7 +19,7 @@ from ..trace import Trace, warn
 from ..types import NDArray, Progress
 from . import check
 from .device import Device, Session
-from .record import Observers, Reporter, RunRecord
+from .record import AtWork, Observers, Reporter, RunRecord
 from .stats import RunStats
 
 INTERRUPTED_S = 2.0
@@ -88,6 +88,8 @@ class Carrier:
         self._state = threading.Condition()
         self._threads: dict[int, int] = {}
         """By slot in use the thread of its run, which alone takes it out."""
+        self._under_way: dict[int, RunRecord] = {}
+        """By slot in use what is recorded of its run; only that run's thread changes it."""
         self._retired = False
         self._busy: set[int] = set()
         """Devices that may still work on this memory, as they did not end in time."""
@@ -157,9 +159,22 @@ class Carrier:
                     if self._log:
                         self._log.release(slot)
                 finally:
+                    self._under_way.pop(slot, None)
                     del self._threads[slot]  # without the lock, which an interrupt may keep from it
                 with self._state:
                     self._state.notify_all()
+
+    @property
+    def under_way(self) -> int:
+        """How many runs have a slot now."""
+        return len(self._threads)
+
+    def at_work(self) -> list[AtWork]:
+        """Returns what the devices have of the runs under way; it waits for nothing, so what it
+        tells may have ended meanwhile.
+        """
+        runs = list(self._under_way.values())
+        return [each for run in runs for each in self._reporter.at_work(run)]
 
     def take_faults(self) -> list[DeviceError]:
         """Returns the first failure of each device, each once; after `retire` there are no more."""

@@ -9,7 +9,7 @@ A slot is one of the plan's `copies` sets of memory; a slot carries one run at a
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from ..machine.links import Link
 from ..machine.spec import DeviceSpec
@@ -93,3 +93,24 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Frees the device; safe to call twice."""
+
+
+class Gauge(NamedTuple):
+    """What a device tells of itself at one moment; None where it does not tell.
+
+    used_bytes: of total_bytes of its memory, by all programs. own_bytes: by this process. pci: its
+    address on the bus, as 0000:03:00.0, or "".
+    """
+
+    total_bytes: int | None = None
+    used_bytes: int | None = None
+    own_bytes: int | None = None
+    pci: str = ""
+
+
+@runtime_checkable
+class Gauged(Protocol):
+    """A device that tells how full its memory is."""
+
+    def gauge(self) -> Gauge:
+        """Returns what there is to tell; raises DeviceError where it is closed."""

@@ -38,7 +38,7 @@ from . import check
 from .carrier import INTERRUPTED_S, Carrier, Results
 from .device import Device, Session, Times
 from .host.evaluate import Values
-from .record import Observers, Reporter, RunRecord
+from .record import AtWork, Observers, Reporter, RunRecord
 from .stats import RunStats
 
 POLL_S = 50e-6
@@ -66,7 +66,13 @@ class DynamicExecutor(Carrier):
         self._company = Company(self.options)
         self._warm: set[tuple[int, int]] = set()
         """Pieces that ran on a device: the first time pays for what drivers put off until then."""
+        self._hands: _Hands | None = None
+        """Of the run under way."""
         self.prepare(progress, self._make_session)
+
+    def at_work(self) -> list[AtWork]:
+        hands = self._hands
+        return hands.at_work() if hands is not None else []
 
     def _make_session(self, index: int, progress: Progress | None) -> None:
         recorded = self.options.on[index].plan
@@ -79,7 +85,7 @@ class DynamicExecutor(Carrier):
         alone = self._company.choose(self.speeds)
         dispatch = POLICIES[self.plan.policy](self.options, self.speeds, alone)
         about = self._trace, self._reporter.number, self._timeout_s, self._warm
-        hands = _Hands(self.options, self._sessions, run, *about)
+        self._hands = hands = _Hands(self.options, self._sessions, run, *about)
         start = self._trace.clock.now()
         try:
             for run.device, session in self._sessions.items():
@@ -93,6 +99,8 @@ class DynamicExecutor(Carrier):
             self._settle(hands, interrupted=not isinstance(error, Exception))
             self._reporter.tell_failed(run, device, start, error)
             raise
+        finally:
+            self._hands = None
         end = self._trace.clock.now()
         self._company.see(end - start, hands.cold)
         plan = plan_of(self.options, dispatch.tape, self.plan.policy, self.plan.notes)
@@ -274,6 +282,17 @@ class _Hands:
             about = {"node": node_id, "bytes": result.nbytes, "way": "out", "needed_by": HOST}
             self._keep("copy", self.options.makers[root], start, **about)
         return result
+
+    def at_work(self) -> list[AtWork]:
+        """Returns what the devices have, for another thread."""
+        out: list[AtWork] = []
+        for sent in [each for each in self.sent if each.piece not in self.complete_s]:
+            nodes = self.options.pieces[sent.piece].nodes
+            ops = tuple(dict.fromkeys(self.options.graph.nodes[n].op for n in nodes))
+            name = self.options.machine.devices[sent.device].name
+            since_s = self.submitted_s[sent.piece]
+            out.append(AtWork(name, sent.number, len(nodes), ops, self.run.number, since_s))
+        return out
 
     def _keep(self, kind: str, piece: int, start: float, **about: object) -> float:
         """Keeps what the host did for a piece that was submitted; returns when that ended: now."""

@@ -59,7 +59,7 @@ class Executor(Carrier):
     def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> Results:
         with self._state:
             number, ticket = next(self._numbers), next(self._tickets) & 0xFFFFFFFF
-        run = RunRecord(number, slot, ticket, feeds, observers)
+        run = self._under_way[slot] = RunRecord(number, slot, ticket, feeds, observers)
         commits, graph = self.plan.commits, self.plan.graph
         start = self._trace.clock.now()
         try:

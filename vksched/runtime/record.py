@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ..errors import DeviceError
 from ..plan.cost import op_seconds
@@ -47,6 +47,21 @@ class RunRecord:
     spans: list[HostSpan] = field(default_factory=list)
 
 
+class AtWork(NamedTuple):
+    """A split that a device has and whose end the host has not seen yet.
+
+    ops: of executors that plan beforehand the longest first. since_s: when it was handed over, in
+    seconds of the scheduler's clock.
+    """
+
+    device: str
+    split: int
+    nodes: int
+    ops: tuple[str, ...]
+    run: int
+    since_s: float
+
+
 class Timed(Protocol):
     """Who tells how long splits took."""
 
@@ -65,6 +80,17 @@ class Reporter:
     @cached_property
     def _op_seconds(self) -> tuple[dict[str, float], ...]:
         return op_seconds(self._plan)
+
+    def at_work(self, run: RunRecord) -> list[AtWork]:
+        """Returns what devices have of a run that another thread carries out, in plan order."""
+        out: list[AtWork] = []
+        for split_id, since_s in sorted(run.submitted_s.copy().items()):
+            if split_id not in run.complete_s:
+                split, ops = self._plan.splits[split_id], self._op_seconds[split_id]
+                name = self._plan.machine.devices[split.device].name
+                longest = tuple(sorted(ops, key=lambda op: -ops[op]))
+                out.append(AtWork(name, split_id, len(split.nodes), longest, run.number, since_s))
+        return out
 
     def describe(self, split_id: int) -> str:
         """Returns a split as errors name it."""

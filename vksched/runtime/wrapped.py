@@ -15,7 +15,7 @@ from ..machine.links import Link
 from ..machine.spec import DeviceSpec
 from ..plan.value import CopyIn, PlanValue
 from ..types import NDArray, Progress
-from .device import Device, Session, Times
+from .device import Device, Gauge, Gauged, Session, Times
 from .states import StateStore
 from .vulkan import probe
 from .vulkan.opening import open_device
@@ -50,6 +50,9 @@ class WrappedDevice(ABC):
     @property
     def spec(self) -> DeviceSpec:
         return self.device.spec
+
+    def gauge(self) -> Gauge:
+        return self.device.gauge() if isinstance(self.device, Gauged) else Gauge()
 
     @property
     def link(self) -> Link | None:

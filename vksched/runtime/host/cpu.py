@@ -16,9 +16,10 @@ from ...machine.links import Link
 from ...machine.spec import DeviceSpec
 from ...plan.value import CopyIn, PlanValue
 from ...types import NDArray, Progress
-from ..device import Times
+from ..device import Gauge, Times
 from ..fork import Owner
 from ..states import HostStates
+from ..vulkan.probe import host_memory_bytes, resident_bytes
 from .evaluate import Host, Values, last_uses, run_split
 from .threads import products_on
 from .workers import Buffers, Workers
@@ -41,6 +42,11 @@ class CpuDevice:
     @property
     def spec(self) -> DeviceSpec:
         return self._spec
+
+    def gauge(self) -> Gauge:
+        """The computer's memory, and what all of this process takes of it."""
+        total, free = host_memory_bytes()
+        return Gauge(total, total - free, resident_bytes())
 
     @property
     def link(self) -> Link | None:

@@ -67,6 +67,7 @@ class Context:
         limits = described["limits"]
         self.name = name
         self.index = index
+        self.pci: str = described["pci_bus"] or ""
         self.max_buffer_bytes: int = min(
             MAX_BUFFER_BYTES,
             limits["maxStorageBufferRange"],
@@ -159,13 +160,23 @@ class Context:
         That is the driver's budget less its usage. A driver without a budget: the heap less what
         we allocated.
         """
+        total, used, _ = self.memory_bytes()
+        return total - used
+
+    def memory_bytes(self) -> tuple[int, int, int]:
+        """Returns the size of the largest device-local heap, how much of it is not free, and how
+        much of that is this process's.
+        """
         self._device.require_open("memory")
         with errors("memory", self.name):
             heaps = binding.companion.memory_info(self._device.manager)
         heap = max(heaps, key=lambda h: (h["device_local"], h["size_bytes"]))
+        total, own = int(heap["size_bytes"]), live_bytes[self.index]
+        free = total - own
         if heap["budget_bytes"] is not None:
-            return max(0, int(heap["budget_bytes"]) - int(heap["usage_bytes"]))
-        return max(0, int(heap["size_bytes"]) - live_bytes[self.index])
+            own = int(heap["usage_bytes"])
+            free = int(heap["budget_bytes"]) - own
+        return total, total - max(0, free), own
 
     def kept_open(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context that keeps the device open, even when somebody closes it. It is for

@@ -19,7 +19,7 @@ from ...machine.links import Link
 from ...machine.spec import DeviceSpec
 from ...plan.value import CopyIn, CopyOut, PlanValue, Split
 from ...types import NDArray, Progress, TensorType
-from ..device import Times
+from ..device import Gauge, Times
 from .buffers import Buffer, HostBuffer
 from .context import Context, Recording, Wanted
 from .handle import CLOSE_LIMIT_S
@@ -54,6 +54,10 @@ class VulkanDevice:
     def busy(self) -> bool:
         """Whether a submission is under way."""
         return self.context.pending()
+
+    def gauge(self) -> Gauge:
+        with self.context.kept_open():  # another thread may be closing it
+            return Gauge(*self.context.memory_bytes(), self.context.pci)
 
     @property
     def link(self) -> Link | None:

@@ -1,0 +1,194 @@
+r"""Activity: what the last minute of a scheduler's runs was, by device, in bounded memory.
+
+    run ends --ran--> list --drain, twice a second--> ticks:  busy  .  #  #  #  .     a minute
+                                                      totals: runs, seconds, bytes    for ever
+
+Problem: a run must not pay for being watched. Method: it adds its stats to a list. The thread of
+the monitor takes them from there and spreads the time of each split over the ticks in which the
+device was at work. If it does not come in time, the run that finds the list full does that work.
+Complexity: O(splits) a run. Examples: tests/monitor/test_activity.py.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..plan.value import PlanValue
+from ..runtime.stats import RunStats
+from ..trace import Clock
+
+TICK_S = 0.5
+TICKS = 120
+"""A minute."""
+RECENT = 4
+"""Ticks that rates are counted over."""
+PENDING = 4096
+"""Runs in the list before somebody has to drain it."""
+PLANS = 64
+"""So many plans are remembered with what their runs move."""
+
+
+class Ticks:
+    """Amounts of the last TICKS stretches of TICK_S seconds."""
+
+    def __init__(self) -> None:
+        self._newest = -1
+        self._values = [0.0] * TICKS
+
+    def advance(self, now_s: float) -> None:
+        """Makes room for the tick of a moment; moments before the newest change nothing."""
+        tick = int(now_s // TICK_S)
+        for fresh in range(max(self._newest + 1, tick - TICKS + 1), tick + 1):
+            self._values[fresh % TICKS] = 0.0
+        self._newest = max(self._newest, tick)
+
+    def add(self, at_s: float, amount: float) -> None:
+        """Adds an amount at a moment."""
+        self.advance(at_s)
+        self._put(int(at_s // TICK_S), amount)
+
+    def spread(self, begin_s: float, end_s: float) -> None:
+        """Adds the seconds from one moment to another, each to its tick."""
+        self.advance(end_s)
+        last = int(end_s // TICK_S)
+        for tick in range(max(int(begin_s // TICK_S), last - TICKS + 1), last + 1):
+            within = min(end_s, (tick + 1) * TICK_S) - max(begin_s, tick * TICK_S)
+            self._put(tick, max(0.0, within))
+
+    def _put(self, tick: int, amount: float) -> None:
+        if tick > self._newest - TICKS:
+            self._values[tick % TICKS] += amount
+
+    def values(self) -> list[float]:
+        """Returns them, the oldest first."""
+        cut = (self._newest + 1) % TICKS
+        return [*self._values[cut:], *self._values[:cut]]
+
+    def copy(self) -> Ticks:
+        other = Ticks()
+        other._newest, other._values = self._newest, list(self._values)
+        return other
+
+
+@dataclass(slots=True)
+class Moved:
+    """copies: values that go between a device and the host in a run. copied_bytes: theirs."""
+
+    copies: int = 0
+    copied_bytes: int = 0
+
+
+class DeviceActivity:
+    """What one device did. runs: those that it took part in."""
+
+    def __init__(self) -> None:
+        self.busy = Ticks()
+        self.runs, self.busy_s, self.copies, self.copied_bytes = 0, 0.0, 0, 0
+        self.lately = {"runs": Ticks(), "copies": Ticks(), "copied_bytes": Ticks()}
+        self._until_s = 0.0
+
+    def work(self, spans: Iterable[tuple[float, float]]) -> None:
+        """Takes in when it was at work; what overlaps counts once."""
+        for begin_s, end_s in sorted(spans):
+            begin_s = max(begin_s, self._until_s)
+            if end_s > begin_s:
+                self.busy.spread(begin_s, end_s)
+                self.busy_s += end_s - begin_s
+                self._until_s = end_s
+
+    def move(self, at_s: float, moved: Moved) -> None:
+        """Takes in what a run moved to and from it."""
+        self.runs += 1
+        self.copies += moved.copies
+        self.copied_bytes += moved.copied_bytes
+        for name, amount in (
+            ("runs", 1),
+            ("copies", moved.copies),
+            ("copied_bytes", moved.copied_bytes),
+        ):
+            self.lately[name].add(at_s, amount)
+
+    def shares(self, now_s: float, since_s: float | None) -> tuple[list[float], float]:
+        """Returns the busy share of each tick, and that of the last ones up to now. since_s: since
+        when it has had work whose end nobody has seen.
+        """
+        busy = self.busy
+        if since_s is not None and now_s > (begin_s := max(since_s, self._until_s)):
+            busy = busy.copy()
+            busy.spread(begin_s, now_s)
+        busy.advance(now_s)
+        values = busy.values()
+        return [min(1.0, each / TICK_S) for each in values], rate(values, now_s)
+
+
+def rate(values: list[float], now_s: float) -> float:
+    """Returns an amount a second, of the last RECENT ticks; the last of them is not over."""
+    seconds = (RECENT - 1) * TICK_S + now_s % TICK_S
+    return sum(values[-RECENT:]) / seconds
+
+
+class Activity:
+    """What the devices of one scheduler did."""
+
+    def __init__(self, clock: Clock, devices: Iterable[str]) -> None:
+        self.clock = clock
+        self.devices = {name: DeviceActivity() for name in devices}
+        self.runs, self.run_s = 0, 0.0
+        self.lately = Ticks()
+        self._pending: deque[tuple[PlanValue, RunStats]] = deque()
+        self.lock = threading.RLock()
+        """Held while anything above is changed or read."""
+        self._moved: dict[int, tuple[weakref.ref[PlanValue], dict[str, Moved]]] = {}
+
+    def ran(self, plan: PlanValue, stats: RunStats) -> None:
+        """Takes in a run that is done."""
+        self._pending.append((plan, stats))
+        if len(self._pending) >= PENDING:
+            self.drain()
+
+    def drain(self) -> None:
+        """Counts all runs that are done."""
+        with self.lock:
+            taken = [self._pending.popleft() for _ in range(len(self._pending))]
+            spans: dict[str, list[tuple[float, float]]] = {name: [] for name in self.devices}
+            for plan, stats in taken:
+                self._count(plan, stats)
+                for split in stats.splits:
+                    spans[split.device].append((split.begin_s, split.end_s))
+            for name, each in spans.items():
+                self.devices[name].work(each)
+
+    def _count(self, plan: PlanValue, stats: RunStats) -> None:
+        self.runs += 1
+        self.run_s += stats.seconds
+        self.lately.add(stats.end_s, 1)
+        for name, moved in self._moved_by(plan).items():
+            self.devices[name].move(stats.end_s, moved)
+
+    def _moved_by(self, plan: PlanValue) -> dict[str, Moved]:
+        known = self._moved.get(id(plan))
+        if known is not None and known[0]() is plan:
+            return known[1]
+        if len(self._moved) >= PLANS:
+            self._moved.clear()
+        found = moved_by(plan)
+        self._moved[id(plan)] = weakref.ref(plan), found
+        return found
+
+
+def moved_by(plan: PlanValue) -> dict[str, Moved]:
+    """Returns what a run of a plan moves between each device that works and the host: inputs,
+    results, what crosses, streamed weights. Nothing moves between numpy and the host.
+    """
+    out: dict[str, Moved] = {}
+    for split in plan.splits:
+        moved = out.setdefault(plan.machine.devices[split.device].name, Moved())
+        if split.device != plan.machine.cpu:
+            copies = [c.node for c in split.copies_in] + [c.node for c in split.copies_out]
+            moved.copies += len(copies)
+            moved.copied_bytes += sum(plan.graph.nodes[n].type.device_bytes for n in copies)
+    return out

@@ -1,0 +1,155 @@
+"""Client: reads what processes of this user tell of themselves.
+
+    folder of sockets --appear, go--> Connection, ... --lines--> ProcessNow, the newest of each
+
+It believes nothing: a line is bounded, and one that makes no sense ends its connection. Examples:
+tests/monitor/test_client.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import time
+from pathlib import Path
+
+from ..errors import VkschedError
+from ..view.top.snapshot import LINE_BYTES, ProcessNow, decode
+from . import place
+
+READ_BYTES = 1 << 16
+
+
+class Connection:
+    """One process. newest: what it told last. problem: why it tells nothing more, or ""."""
+
+    def __init__(self, pid: int, path: Path) -> None:
+        self.pid = pid
+        self.newest: ProcessNow | None = None
+        self.problem = ""
+        self.inode = path.lstat().st_ino if path.exists() else 0
+        self.socket = place.connect(path)
+        self._text = bytearray()
+
+    @property
+    def open(self) -> bool:
+        return self.socket.fileno() >= 0
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def read(self) -> None:
+        """Takes what is there; whatever is wrong ends the connection."""
+        try:
+            given = self.socket.recv(READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end(f"process {self.pid}: {error.strerror}")
+            return
+        if not given:
+            self._end("")
+            return
+        self._text += given
+        *lines, rest = self._text.split(b"\n")
+        self._text = bytearray(rest)
+        try:
+            if max(map(len, (*lines, rest))) >= LINE_BYTES:
+                raise VkschedError(f"[top] expected lines of at most {LINE_BYTES} bytes, got more")
+            if lines:
+                self.newest = decode(bytes(lines[-1]))
+        except VkschedError as error:
+            self._end(f"process {self.pid}: {error}")
+
+    def _end(self, problem: str) -> None:
+        self.problem = problem
+        self.close()
+
+
+class Client:
+    """All processes of this user that tell of themselves, or one.
+
+    problems: what was wrong with processes that are not among them, the newest last.
+    """
+
+    def __init__(self, pid: int | None = None) -> None:
+        self._pid = pid
+        self._connections: dict[int, Connection] = {}
+        self._bad: set[tuple[int, int]] = set()
+        """Processes with their sockets that are not asked again."""
+        self.problems: list[str] = []
+        self.selector = selectors.DefaultSelector()
+
+    def look_for_new(self) -> None:
+        """Connects to processes that have appeared.
+
+        Raises:
+            VkschedError: others may write to the folder; or the one process is not there.
+        """
+        if self._pid is not None:
+            if not self._connections:
+                self._connect(self._pid, place.socket_path(self._pid))
+            return
+        for pid, path in place.sockets().items():
+            if pid in self._connections:
+                continue
+            try:
+                key = pid, path.lstat().st_ino
+            except OSError:
+                continue
+            try:
+                if key not in self._bad:
+                    self._connect(pid, path)
+            except VkschedError as error:
+                if os.path.lexists(path):  # else its process has ended
+                    self._bad.add(key)
+                    self._note(str(error))
+
+    def _connect(self, pid: int, path: Path) -> None:
+        found = self._connections[pid] = Connection(pid, path)
+        self.selector.register(found.socket, selectors.EVENT_READ, found)
+
+    def _note(self, problem: str) -> None:
+        self.problems = [*self.problems[-7:], problem]
+
+    def read(self, timeout_s: float) -> bool:
+        """Reads what is there, or comes within a time; returns whether something else that is in
+        the selector is ready.
+        """
+        other = False
+        for key, _ in self.selector.select(max(0.0, timeout_s)):
+            if isinstance(key.data, Connection):
+                self._take(key.data)
+            else:
+                other = True
+        return other
+
+    def _take(self, connection: Connection) -> None:
+        number = connection.socket.fileno()
+        connection.read()
+        if not connection.open:
+            self.selector.unregister(number)
+            del self._connections[connection.pid]
+            if connection.problem:
+                self._bad.add((connection.pid, connection.inode))
+                self._note(connection.problem)
+
+    def processes(self) -> list[ProcessNow]:
+        """Returns what each process told last, by its number."""
+        told = (found.newest for _, found in sorted(self._connections.items()))
+        return [each for each in told if each is not None]
+
+    def wait_for_all(self, limit_s: float) -> list[ProcessNow]:
+        """Returns what all processes tell; those that say nothing within a time are left out."""
+        self.look_for_new()
+        end_s = time.monotonic() + limit_s
+        while len(self.processes()) < len(self._connections) and time.monotonic() < end_s:
+            self.read(end_s - time.monotonic())
+        return self.processes()
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        with contextlib.suppress(OSError):
+            self.selector.close()

@@ -1,0 +1,200 @@
+"""Place: the folder of the sockets, one for each process that tells of itself, and who may use it.
+
+    $XDG_RUNTIME_DIR/vksched/  drwx------      or, where the system has no such folder,
+        4711.sock              srw-------      vksched-UID in the folder for temporary files
+
+Problem: other users of the computer must neither read what a process tells nor pass for one.
+Method: the folder and the sockets are this user's alone, links are not followed, and both ends ask
+the system who is at the other end. What a killed process left behind is removed by the next one.
+Examples: tests/monitor/test_place.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import stat
+import struct
+import tempfile
+import warnings
+from pathlib import Path
+
+import platformdirs
+
+from ..errors import VkschedError
+
+SUFFIX = ".sock"
+PATH_BYTES = 100
+"""Systems take paths of sockets of 103 bytes or more."""
+ASK_S = 0.2
+"""How long an end that is asked whether anybody is there may take."""
+
+
+def available() -> str | None:
+    """Returns why this system has no sockets of this kind; None where it has."""
+    if hasattr(socket, "AF_UNIX") and hasattr(os, "geteuid"):
+        return None
+    return "it needs Unix sockets, which Python has on Linux and macOS only"
+
+
+def folder(make: bool = False) -> Path:
+    """Returns the folder of the sockets, made where asked to.
+
+    Raises:
+        VkschedError: somebody else may write to it, or it cannot be made.
+    """
+    missing = available()
+    if missing is not None:
+        raise VkschedError(f"[monitor] {missing}")
+    path = _system_folder() or Path(tempfile.gettempdir()) / f"vksched-{os.geteuid()}"
+    try:
+        if make:
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(mode=0o700)
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return path
+    except OSError as error:
+        raise VkschedError(f"[monitor] cannot make {path}: {error.strerror}") from error
+    if not stat.S_ISDIR(found.st_mode) or not _private(found):
+        raise VkschedError(
+            f"[monitor] expected {path} to be a folder of this user's alone (mode 700), got "
+            f"{_about(found)}; try removing it, or setting XDG_RUNTIME_DIR to such a folder"
+        )
+    return path
+
+
+def _system_folder() -> Path | None:
+    """Returns the folder below the user's runtime directory, where there is one of the user's."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of platformdirs: that there is none is no fault
+            path = platformdirs.user_runtime_path("vksched", appauthor=False)
+        parent = os.stat(path.parent)
+    except (OSError, RuntimeError, KeyError):
+        return None
+    mine = parent.st_uid == os.geteuid() and not parent.st_mode & 0o022
+    return path if mine and stat.S_ISDIR(parent.st_mode) else None
+
+
+def _private(found: os.stat_result) -> bool:
+    return found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077
+
+
+def _about(found: os.stat_result) -> str:
+    kind = {stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link", stat.S_IFSOCK: "a socket"}
+    what = kind.get(stat.S_IFMT(found.st_mode), "a file")
+    return f"{what} of user {found.st_uid} with mode {stat.S_IMODE(found.st_mode):o}"
+
+
+def socket_path(pid: int) -> Path:
+    """Returns where a process tells of itself."""
+    return folder() / f"{pid}{SUFFIX}"
+
+
+def listen(pid: int, clients: int) -> tuple[socket.socket, Path]:
+    """Returns a socket that waits for clients, which appears in the folder once it does.
+
+    Raises:
+        VkschedError: it cannot be made there.
+    """
+    home = folder(make=True)
+    path, before = home / f"{pid}{SUFFIX}", home / f"{pid}.new"
+    if len(os.fsencode(path)) > PATH_BYTES:
+        raise VkschedError(
+            f"[monitor] expected a path of at most {PATH_BYTES} bytes for a socket, got {path}; "
+            "try setting XDG_RUNTIME_DIR to a folder with a shorter path"
+        )
+    clean()
+    own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        before.unlink(missing_ok=True)
+        own.bind(str(before))  # in a folder that nobody else enters
+        before.chmod(0o600)
+        own.listen(clients)
+        own.setblocking(False)
+        before.rename(path)
+    except OSError as error:
+        own.close()
+        with contextlib.suppress(OSError):
+            before.unlink()
+        raise VkschedError(f"[monitor] cannot listen at {path}: {error}") from error
+    return own, path
+
+
+def connect(path: Path) -> socket.socket:
+    """Returns a connection to a process of this user.
+
+    Raises:
+        VkschedError: nobody is there, or it is not this user's.
+    """
+    folder()
+    try:
+        found = os.lstat(path)
+    except OSError as error:
+        raise VkschedError(
+            f"[top] expected a process that tells of itself at {path}, got none; try "
+            "VKSCHED_MONITOR=1 or vs.Scheduler(monitor=True) there"
+        ) from error
+    if not stat.S_ISSOCK(found.st_mode) or not _private(found):
+        raise VkschedError(
+            f"[top] expected {path} to be a socket of this user's alone, got {_about(found)}"
+        )
+    own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        own.settimeout(ASK_S)
+        own.connect(str(path))
+        own.setblocking(False)
+    except OSError as error:
+        own.close()
+        if error.errno == errno.ECONNREFUSED:  # its process was killed
+            with contextlib.suppress(OSError):
+                path.unlink()
+        raise VkschedError(f"[top] nobody answers at {path}: {error.strerror}") from error
+    if not is_mine(own):
+        own.close()
+        raise VkschedError(f"[top] expected a process of this user at {path}, got another's")
+    return own
+
+
+def is_mine(own: socket.socket) -> bool:
+    """Returns whether this user is at the other end, as far as the system tells: Linux does; where
+    it does not, the modes of folder and socket alone keep others out.
+    """
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True
+    size = struct.calcsize("3i")
+    try:
+        told = own.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    except OSError:
+        return False
+    _, uid, _ = struct.unpack("3i", told)
+    return bool(uid == os.geteuid())
+
+
+def sockets() -> dict[int, Path]:
+    """Returns the sockets in the folder by their processes; some may be abandoned.
+
+    Raises:
+        VkschedError: others may write to the folder.
+    """
+    try:
+        names = sorted(folder().iterdir())
+    except OSError:
+        return {}
+    return {int(p.stem): p for p in names if p.suffix == SUFFIX and p.stem.isdecimal()}
+
+
+def clean() -> None:
+    """Removes what processes that were killed left in the folder."""
+    home = folder()
+    for path in (*home.glob(f"*{SUFFIX}"), *home.glob("*.new")):
+        with contextlib.suppress(OSError):
+            found = os.lstat(path)
+            if stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid():
+                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+                    asking.settimeout(ASK_S)
+                    if asking.connect_ex(str(path)) == errno.ECONNREFUSED:
+                        path.unlink()

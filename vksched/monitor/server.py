@@ -1,0 +1,227 @@
+"""Server: one thread that tells of this process's schedulers to whoever of this user connects.
+
+    Scheduler(monitor=True) --start--> Watch --.     twice a second      .--> client 1
+    Scheduler(monitor=True) --start--> Watch --+--> one line of JSON ----+--> client 2
+                                                                         '--> slow: misses lines
+
+Problem: a client that is slow, stuck or hostile must cost a run nothing. Method: runs never meet
+clients. The thread writes without waiting. A client has at most one line on its way; one that does
+not take it in time is cut off, and so is one that says anything. A forked child closes its copies
+and tells of nothing until it opens a scheduler of its own. Examples: tests/monitor/test_server.py.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import selectors
+import socket
+import sys
+import threading
+import time
+from dataclasses import dataclass
+
+from ..errors import VkschedError
+from ..runtime.fork import in_child
+from ..trace import warn
+from ..version import __version__
+from ..view.top.snapshot import FORMAT, SCHEDULERS, ProcessNow, SchedulerNow, encode, text
+from . import place
+from .activity import TICK_S
+from .watch import Watch
+
+CLIENTS = 8
+STUCK_S = 10.0
+"""How long a client may leave a line lying."""
+JOIN_S = 2.0
+
+_STARTED_S = time.time()
+
+
+@dataclass(slots=True)
+class _Client:
+    """left: of the line on its way. since_s: when that began."""
+
+    socket: socket.socket
+    left: bytes = b""
+    since_s: float = 0.0
+
+
+class Server:
+    """The socket of this process, and the thread behind it."""
+
+    def __init__(self) -> None:
+        self.watches: list[Watch] = []
+        self._listening, self._path = place.listen(os.getpid(), CLIENTS)
+        self._wake, self._woken = socket.socketpair()
+        self._clients: dict[int, _Client] = {}
+        self._ending = False
+        self._told: tuple[float, bytes] = (0.0, b"")
+        self._thread = threading.Thread(target=self._work, name="vksched-monitor", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread and removes the socket."""
+        self._ending = True
+        with contextlib.suppress(OSError):
+            self._wake.send(b"x")
+        self._thread.join(JOIN_S)
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+
+    def abandon(self) -> None:
+        """In a forked child: closes its copies; the parent's go on."""
+        for each in (self._listening, self._wake, self._woken):
+            each.close()
+        for client in self._clients.values():
+            client.socket.close()
+
+    # -- on the thread -----------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._listening, selectors.EVENT_READ)
+                selector.register(self._woken, selectors.EVENT_READ)
+                self._serve(selector)
+        except Exception as error:  # the runs go on
+            warn(f"[monitor] it ended: {error!r}")
+        finally:
+            for each in (self._listening, self._wake, self._woken):
+                each.close()
+            for client in self._clients.values():
+                client.socket.close()
+
+    def _serve(self, selector: selectors.BaseSelector) -> None:
+        next_s = time.monotonic() + TICK_S
+        while not self._ending:
+            ready = selector.select(max(0.0, next_s - time.monotonic()))
+            for key, events in ready:
+                if key.fileobj is self._listening:
+                    self._accept(selector)
+                elif key.fd in self._clients and events & selectors.EVENT_READ:
+                    self._drop(selector, key.fd)  # it hung up, or talks, which nobody asked for
+                elif key.fd in self._clients:
+                    self._send(selector, key.fd)
+            if time.monotonic() >= next_s:
+                next_s = time.monotonic() + TICK_S
+                self._tick(selector)
+
+    def _tick(self, selector: selectors.BaseSelector) -> None:
+        if not self._clients:
+            for watch in list(self.watches):
+                watch.activity.drain()
+            return
+        line, now_s = self._line(), time.monotonic()
+        for number, client in list(self._clients.items()):
+            if not client.left:
+                client.left, client.since_s = line, now_s
+                self._send(selector, number)
+            elif now_s - client.since_s > STUCK_S:
+                self._drop(selector, number)
+
+    def _accept(self, selector: selectors.BaseSelector) -> None:
+        try:
+            own, _ = self._listening.accept()
+        except OSError:  # it hung up already, or there are no more files
+            return
+        if len(self._clients) >= CLIENTS or not place.is_mine(own):
+            own.close()
+            return
+        own.setblocking(False)
+        selector.register(own, selectors.EVENT_READ)
+        self._clients[own.fileno()] = _Client(own, self._line(), time.monotonic())
+        self._send(selector, own.fileno())
+
+    def _send(self, selector: selectors.BaseSelector, number: int) -> None:
+        client = self._clients[number]
+        try:
+            client.left = client.left[client.socket.send(client.left) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._drop(selector, number)
+            return
+        more = selectors.EVENT_WRITE if client.left else 0
+        selector.modify(client.socket, selectors.EVENT_READ | more)
+
+    def _drop(self, selector: selectors.BaseSelector, number: int) -> None:
+        client = self._clients.pop(number)
+        selector.unregister(client.socket)
+        client.socket.close()
+
+    def _line(self) -> bytes:
+        """Returns what there is to tell; made anew once in a tick at most, whoever connects."""
+        now_s = time.monotonic()
+        if now_s - self._told[0] > TICK_S / 2 or not self._told[1]:
+            looks = map(_look, list(self.watches)[:SCHEDULERS])
+            told = tuple(look for look in looks if look is not None)
+            about = os.getpid(), _program(), _STARTED_S, time.time(), TICK_S
+            self._told = now_s, encode(ProcessNow(FORMAT, __version__, *about, told))
+        return self._told[1]
+
+
+def _look(watch: Watch) -> SchedulerNow | None:
+    """Returns what a scheduler does; None where it cannot be told now, as it is being closed."""
+    try:
+        return watch.look()
+    except Exception:
+        return None
+
+
+def _program() -> str:
+    """Returns what was started, as `python -m` and scripts have it."""
+    name = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
+    if name == "__main__.py":
+        name = os.path.basename(os.path.dirname(sys.argv[0]))
+    return text(" ".join([name, *sys.argv[1:2]]))
+
+
+# -- of this process -----------------------------------------------------------------------------
+
+_lock = threading.Lock()
+_server: Server | None = None
+
+
+def start(watch: Watch) -> None:
+    """Has a scheduler told of. Where that cannot be, it is a warning: no run depends on it."""
+    global _server
+    try:
+        with _lock:
+            if _server is None:
+                _server = Server()
+            _server.watches.append(watch)
+    except (VkschedError, OSError, RuntimeError) as error:  # no socket, no thread
+        warn(f"[monitor] the scheduler is not told of: {error}")
+
+
+def stop(watch: Watch) -> None:
+    """Tells of a scheduler no more; the socket ends with the last one."""
+    global _server
+    with _lock:
+        if _server is None:
+            return
+        left = [each for each in _server.watches if each is not watch and not each.gone]
+        _server.watches = left
+        ending, _server = (None, _server) if left else (_server, None)
+    if ending is not None:
+        ending.close()
+
+
+@atexit.register
+def _end() -> None:
+    global _server
+    with _lock:
+        ending, _server = _server, None
+    if ending is not None:
+        ending.close()
+
+
+@in_child
+def _after_fork() -> None:
+    global _lock, _server
+    _lock = threading.Lock()
+    if _server is not None:
+        _server.abandon()
+    _server = None

@@ -1,0 +1,1 @@
+"""A live view of running processes in a terminal: `vksched top`."""

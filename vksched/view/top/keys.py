@@ -1,0 +1,72 @@
+r"""Keys: what is typed in a terminal, one word for each key that the view knows.
+
+    b"s" -> "sort"        b"\x1b[A" -> "up"        anything else -> "other"
+
+Examples: tests/view/test_top_keys.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+
+KEYS = {
+    b"q": "quit",
+    b"Q": "quit",
+    b"s": "sort",
+    b"p": "pause",
+    b" ": "pause",
+    b"h": "help",
+    b"?": "help",
+    b"j": "further",
+    b"k": "back",
+    b"\r": "alone",
+    b"\n": "alone",
+    b"\x1b[A": "up",
+    b"\x1bOA": "up",
+    b"\x1b[B": "down",
+    b"\x1bOB": "down",
+}
+
+
+def parse(typed: bytes) -> list[str]:
+    """Returns the keys in what was typed; those that the view does not know are "other"."""
+    out: list[str] = []
+    while typed:
+        size = next((n for n in (3, 1) if typed[:n] in KEYS), 0)
+        out.append(KEYS[typed[:size]] if size else "other")
+        typed = typed[size or _unknown(typed) :]
+    return out
+
+
+def _unknown(typed: bytes) -> int:
+    """Returns how long a key is that is not known: an escape goes up to its letter."""
+    if typed[:2] not in (b"\x1b[", b"\x1bO"):
+        return 1
+    end = next((i for i, c in enumerate(typed[2:], 2) if 0x40 <= c <= 0x7E), len(typed) - 1)
+    return end + 1
+
+
+@contextlib.contextmanager
+def single_keys() -> Iterator[int]:
+    """Has the terminal hand over each key at once and show none; yields its file number."""
+    import termios
+    import tty
+
+    number = sys.stdin.fileno()
+    before = termios.tcgetattr(number)
+    tty.setcbreak(number)
+    try:
+        yield number
+    finally:
+        termios.tcsetattr(number, termios.TCSADRAIN, before)
+
+
+def typed(number: int) -> bytes | None:
+    """Returns what was typed; None where the terminal is gone."""
+    try:
+        return os.read(number, 1024) or None
+    except OSError:
+        return None

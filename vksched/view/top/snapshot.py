@@ -1,0 +1,233 @@
+"""Snapshot: what a process tells of its schedulers at one moment, and that as a line of JSON.
+
+    ProcessNow -> SchedulerNow, ... -> DeviceNow, ...    encode: one line    decode: or one error
+
+What is decoded comes from another process: each field has a type and a bound, and texts lose what a
+terminal could take for a command. Examples: tests/view/test_top_snapshot.py.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeVar
+
+from ...errors import VkschedError
+
+FORMAT = 1
+LINE_BYTES = 1 << 18
+"""Of the longest line."""
+SCHEDULERS = 32
+DEVICES = 32
+"""So many are told of at most, of a process and of a scheduler."""
+TEXT = 200
+HISTORY = 600
+NUMBER = 1e18
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNow:
+    """One device of a scheduler.
+
+    problem: why it is out of use, or "". busy: part of the last two seconds in which it worked.
+    history: percent busy in each tick of the last minute, the oldest first. now: what it works on,
+    or "". queue: splits that it has got and that have not ended, as far as the host knows.
+    memory_used_bytes: of memory_total_bytes, by all programs; memory_own_bytes: by this process.
+    runs, copies, copied_bytes, faults: since the scheduler was opened; with _per_s: of the last two
+    seconds.
+    """
+
+    name: str
+    label: str
+    kind: str
+    problem: str
+    busy: float
+    history: tuple[int, ...]
+    now: str
+    queue: int
+    memory_used_bytes: int | None
+    memory_total_bytes: int | None
+    memory_own_bytes: int | None
+    temperature_c: float | None
+    runs: int
+    runs_per_s: float
+    copies: int
+    copies_per_s: float
+    copied_bytes: int
+    copied_bytes_per_s: float
+    busy_s: float
+    faults: int
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerNow:
+    """One scheduler. running: runs under way. waiting: runs that were asked for and have not
+    begun. simulated: whether its seconds are those of null devices.
+    """
+
+    number: int
+    policy: str
+    simulated: bool
+    graphs: int
+    running: int
+    waiting: int
+    runs: int
+    runs_per_s: float
+    run_s: float
+    devices: tuple[DeviceNow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessNow:
+    """One process. time_s, started_s: seconds since 1970. tick_s: of the history."""
+
+    format: int
+    version: str
+    pid: int
+    program: str
+    started_s: float
+    time_s: float
+    tick_s: float
+    schedulers: tuple[SchedulerNow, ...]
+
+    @property
+    def runs_per_s(self) -> float:
+        return sum(each.runs_per_s for each in self.schedulers)
+
+    @property
+    def devices(self) -> tuple[tuple[SchedulerNow, DeviceNow], ...]:
+        """All devices, each with its scheduler."""
+        return tuple((sched, device) for sched in self.schedulers for device in sched.devices)
+
+
+def encode(process: ProcessNow) -> bytes:
+    """Returns a snapshot as a line of at most LINE_BYTES; what is too long of it is left out."""
+    line = _line(process)
+    while len(line) > LINE_BYTES and process.schedulers:
+        process = _with_schedulers(process, process.schedulers[:-1])
+        line = _line(process)
+    return line
+
+
+def _line(process: ProcessNow) -> bytes:
+    return json.dumps(asdict(process), separators=(",", ":")).encode() + b"\n"
+
+
+def _with_schedulers(process: ProcessNow, kept: tuple[SchedulerNow, ...]) -> ProcessNow:
+    given = {each.name: getattr(process, each.name) for each in fields(process)}
+    return ProcessNow(**{**given, "schedulers": kept})
+
+
+# -- from another process ------------------------------------------------------------------------
+
+Taken = TypeVar("Taken")
+
+
+def decode(line: bytes) -> ProcessNow:
+    """Returns the snapshot of a line.
+
+    Raises:
+        VkschedError: it is none.
+    """
+    try:
+        process: ProcessNow = _process(json.loads(line))
+        return process
+    except (ValueError, RecursionError, TypeError, KeyError) as error:
+        raise VkschedError(
+            f"[top] expected a line of a running vksched, got {line[:40]!r}...: {error}; try the "
+            "same version of vksched on both sides"
+        ) from error
+
+
+def text(given: object) -> str:
+    """Returns a text without control characters, cut to TEXT characters."""
+    if not isinstance(given, str):
+        raise TypeError(f"expected a text, got {type(given).__name__}")
+    return "".join(c if c.isprintable() else "?" for c in given[:TEXT])
+
+
+def _number(given: object) -> float:
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
+        raise TypeError(f"expected a number, got {type(given).__name__}")
+    if not (math.isfinite(given) and -NUMBER <= given <= NUMBER):
+        raise ValueError("expected a finite number")
+    return given
+
+
+def _format(given: object) -> int:
+    if given != FORMAT:
+        raise ValueError(f"expected format {FORMAT}, got {given!r:.20}")
+    return FORMAT
+
+
+def _count(given: object) -> int:
+    number = _number(given)
+    if not isinstance(given, int) or number < 0:
+        raise ValueError("expected a whole number of 0 and more")
+    return int(number)
+
+
+def _truth(given: object) -> bool:
+    if not isinstance(given, bool):
+        raise TypeError(f"expected true or false, got {type(given).__name__}")
+    return given
+
+
+def _maybe(take: Callable[[object], Taken]) -> Callable[[object], Taken | None]:
+    return lambda given: None if given is None else take(given)
+
+
+def _several(take: Callable[[Any], Taken], most: int) -> Callable[[object], tuple[Taken, ...]]:
+    def taken(given: object) -> tuple[Taken, ...]:
+        if not isinstance(given, list) or len(given) > most:
+            raise TypeError(f"expected a list of at most {most}")
+        return tuple(map(take, given))
+
+    return taken
+
+
+def _object(kind: type[Taken], takes: Mapping[str, Callable[[object], Any]]) -> Any:
+    def taken(given: object) -> Taken:
+        if not isinstance(given, dict):
+            raise TypeError(f"expected an object, got {type(given).__name__}")
+        return kind(**{name: take(given[name]) for name, take in takes.items()})
+
+    return taken
+
+
+def _share(given: object) -> float:
+    return min(1.0, max(0.0, _number(given)))
+
+
+_BY_TYPE: Mapping[str, Callable[[object], Any]] = {
+    "str": text,
+    "bool": _truth,
+    "int": _count,
+    "float": _number,
+    "int | None": _maybe(_count),
+    "float | None": _maybe(_number),
+}
+
+
+def _takes(
+    kind: type[Any], **special: Callable[[object], Any]
+) -> dict[str, Callable[[object], Any]]:
+    """Returns by field what takes it: by its type, or what is given."""
+    return {
+        each.name: special[each.name] if each.name in special else _BY_TYPE[str(each.type)]
+        for each in fields(kind)
+    }
+
+
+def _percent(given: object) -> int:
+    return min(100, _count(given))
+
+
+_device = _object(DeviceNow, _takes(DeviceNow, busy=_share, history=_several(_percent, HISTORY)))
+_scheduler = _object(SchedulerNow, _takes(SchedulerNow, devices=_several(_device, DEVICES)))
+_process = _object(
+    ProcessNow,
+    _takes(ProcessNow, format=_format, schedulers=_several(_scheduler, SCHEDULERS)),
+)
