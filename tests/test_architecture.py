@@ -3,7 +3,8 @@
     errors types units switches version
       -> trace -> pictures -> view -> machine -> schedule
       -> ops (core -> elementwise, moves -> rows -> products -> windows) -> graph
-      -> passes, importers -> plan -> runtime -> tuner, engine -> models, monitor -> scheduler
+      -> passes, importers -> plan -> runtime -> tuner, engine -> models, monitor, metrics
+      -> scheduler
       -> session, onnx_backend -> cases -> bench -> cli
 
 Imports below `if TYPE_CHECKING` and inside functions count like all others.
@@ -34,7 +35,7 @@ FLOORS = [
     ("plan",),
     ("runtime",),
     ("tuner", "engine"),
-    ("models", "monitor"),
+    ("models", "monitor", "metrics"),
     ("scheduler",),
     ("session", "onnx_backend"),
     ("cases",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import optim
+from . import metrics, optim
 from .autograd.recompute import checkpoint
 from .autograd.walk import grad, value_and_grad, vjp
 from .engine.report.value import RunReport
@@ -120,6 +120,7 @@ __all__ = [
     "load_tape",
     "log_sink",
     "losses",
+    "metrics",
     "optim",
     "plan_graph",
     "scope",

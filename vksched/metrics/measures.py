@@ -1,0 +1,147 @@
+"""Measures: which figures services get, and how events change them; the libraries are elsewhere.
+
+    Event --Meter--> Instruments.add("runs", 1), .record("run_seconds", 0.003), .set("memory", ...)
+
+Problem: a service that keeps a figure for each value of a label must not drown in them. Method: a
+label has at most VALUES values; what comes after these is "other". Examples:
+tests/metrics/test_metrics.py.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..runtime.stats import RunStats
+from ..trace import Event
+
+VALUES = 64
+OTHER = "other"
+SECONDS = (1e-4, 2.5e-4, 1e-3, 2.5e-3, 1e-2, 2.5e-2, 0.1, 0.25, 1.0, 2.5, 10.0, 60.0)
+"""Bounds of the buckets of a run's time."""
+
+Labels = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One figure. kind: "counter", "histogram" or "gauge". labels: the names of its labels. unit:
+    as UCUM has it; "{run}" counts runs.
+    """
+
+    kind: str
+    unit: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+MEASURES: Mapping[str, Measure] = {
+    "runs": Measure("counter", "{run}", "Runs that are done"),
+    "run_seconds": Measure("histogram", "s", "How long runs take"),
+    "failed_runs": Measure("counter", "{run}", "Runs that ended without results", ("error",)),
+    "busy_seconds": Measure("counter", "s", "Time at work, as devices tell it", ("device",)),
+    "waited_seconds": Measure("counter", "s", "Time that the host waited", ("device",)),
+    "copies": Measure(
+        "counter", "{copy}", "Values between device and host", ("device", "direction")
+    ),
+    "copied_bytes": Measure("counter", "By", "Bytes of these", ("device", "direction")),
+    "crossing_bytes": Measure("counter", "By", "Bytes from one device to another"),
+    "faults": Measure("counter", "{fault}", "Failures of devices", ("device", "error")),
+    "slow_submissions": Measure(
+        "counter", "{submission}", "Submissions far slower than planned", ("device",)
+    ),
+    "plans": Measure("counter", "{plan}", "Plans that were made"),
+    "fallbacks": Measure("counter", "{fallback}", "Kinds of ops that no device runs, by plan"),
+    "memory_bytes": Measure("gauge", "By", "What plans made ready take", ("device",)),
+}
+
+
+class Instruments(Protocol):
+    """The figures in a library. labels: values, in the order of the measure's names."""
+
+    def add(self, name: str, amount: float, labels: Labels = ()) -> None: ...
+
+    def record(self, name: str, value: float) -> None: ...
+
+    def set(self, name: str, value: float, labels: Labels = ()) -> None: ...
+
+
+class Meter:
+    """A sink that keeps the figures; any number of schedulers and threads may share it."""
+
+    def __init__(self, instruments: Instruments) -> None:
+        self._to = instruments
+        self._known: dict[str, set[str]] = {}
+        self._held: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._takes: Mapping[str, Callable[[Event], None]] = {
+            "run": self._run,
+            "failed": self._failed,
+            "wait": self._wait,
+            "copy": self._copy,
+            "fault": self._fault,
+            "slow": lambda event: self._to.add("slow_submissions", 1, self._device(event)),
+            "plan": lambda event: self._to.add("plans", 1),
+            "fallback": lambda event: self._to.add("fallbacks", 1),
+            "prepare": self._memory,
+            "free": self._memory,
+        }
+
+    def __call__(self, event: Event) -> None:
+        take = self._takes.get(event.name)
+        if take is not None:
+            take(event)
+
+    def _run(self, event: Event) -> None:
+        stats = event.fields["stats"]
+        assert isinstance(stats, RunStats)
+        self._to.add("runs", 1)
+        self._to.record("run_seconds", stats.seconds)
+        self._to.add("crossing_bytes", stats.crossing_bytes)
+        for device, seconds in stats.device_seconds.items():
+            self._to.add("busy_seconds", seconds, (self._value("device", device),))
+
+    def _failed(self, event: Event) -> None:
+        self._to.add("failed_runs", 1, (self._value("error", event.fields["error"]),))
+
+    def _wait(self, event: Event) -> None:
+        self._to.add("waited_seconds", event.end_s - event.start_s, self._device(event))
+
+    def _copy(self, event: Event) -> None:
+        labels = (*self._device(event), self._value("direction", event.fields["way"]))
+        self._to.add("copies", 1, labels)
+        self._to.add("copied_bytes", _whole(event, "bytes"), labels)
+
+    def _fault(self, event: Event) -> None:
+        error = self._value("error", event.fields["error"])
+        self._to.add("faults", 1, (*self._device(event), error))
+
+    def _memory(self, event: Event) -> None:
+        """What a plan brought is new apart from weights and states that were there already."""
+        names = "bytes", "weight_bytes", "state_bytes"
+        size = sum(_whole(event, name) for name in names) - _whole(event, "resident_bytes")
+        (device,) = self._device(event)
+        with self._lock:
+            held = self._held.get(device, 0) + (size if event.name == "prepare" else -size)
+            self._held[device] = max(0, held)
+            self._to.set("memory_bytes", self._held[device], (device,))
+
+    def _device(self, event: Event) -> Labels:
+        return (self._value("device", event.device),)
+
+    def _value(self, label: str, value: object) -> str:
+        """Returns the value of a label, or OTHER where there are too many."""
+        known, word = self._known.setdefault(label, set()), str(value)
+        if word not in known:
+            if len(known) >= VALUES:
+                return OTHER
+            known.add(word)
+        return word
+
+
+def _whole(event: Event, name: str) -> int:
+    value = event.fields[name]
+    assert isinstance(value, int)
+    return value

@@ -1,0 +1,91 @@
+"""OpenTelemetry: the figures as instruments of its API; the service brings SDK and exporters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import VkschedError
+from ..version import __version__
+from .measures import MEASURES, SECONDS, Labels
+from .measures import Meter as MeterSink
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Counter, Histogram, Meter, MeterProvider, UpDownCounter
+
+NAMES = {
+    "runs": "vksched.runs",
+    "run_seconds": "vksched.run.duration",
+    "failed_runs": "vksched.run.failures",
+    "busy_seconds": "vksched.device.busy",
+    "waited_seconds": "vksched.device.wait",
+    "copies": "vksched.device.copies",
+    "copied_bytes": "vksched.device.io",
+    "crossing_bytes": "vksched.crossings",
+    "faults": "vksched.device.faults",
+    "slow_submissions": "vksched.device.slow_submissions",
+    "plans": "vksched.plans",
+    "fallbacks": "vksched.fallbacks",
+    "memory_bytes": "vksched.device.memory.usage",
+}
+"""By OpenTelemetry's conventions: dots, and units apart from names."""
+ATTRIBUTES = {
+    "device": "vksched.device.name",
+    "direction": "vksched.io.direction",
+    "error": "error.type",
+}
+
+
+class _Instruments:
+    """The figures of a meter."""
+
+    def __init__(self, meter: Meter) -> None:
+        self.counters: dict[str, Counter] = {}
+        self.histograms: dict[str, Histogram] = {}
+        self.levels: dict[str, UpDownCounter] = {}
+        self._at: dict[tuple[str, Labels], float] = {}
+        for name, measure in MEASURES.items():
+            about = NAMES[name], measure.unit, measure.help
+            if measure.kind == "counter":
+                self.counters[name] = meter.create_counter(*about)
+            elif measure.kind == "gauge":
+                self.levels[name] = meter.create_up_down_counter(*about)
+            else:
+                self.histograms[name] = meter.create_histogram(
+                    *about, explicit_bucket_boundaries_advisory=SECONDS
+                )
+
+    def add(self, name: str, amount: float, labels: Labels = ()) -> None:
+        self.counters[name].add(amount, _attributes(name, labels))
+
+    def record(self, name: str, value: float) -> None:
+        self.histograms[name].record(value)
+
+    def set(self, name: str, value: float, labels: Labels = ()) -> None:
+        """Adds what is more, or less, than before; the caller holds a lock."""
+        before = self._at.get((name, labels), 0.0)
+        self._at[name, labels] = value
+        self.levels[name].add(value - before, _attributes(name, labels))
+
+
+def _attributes(name: str, labels: Labels) -> dict[str, str]:
+    names = (ATTRIBUTES[label] for label in MEASURES[name].labels)
+    return dict(zip(names, labels, strict=True))
+
+
+def opentelemetry(provider: MeterProvider | None = None) -> MeterSink:
+    """Returns a sink, for `trace=`, that counts runs, seconds, bytes and faults as instruments.
+
+    provider: a MeterProvider of OpenTelemetry; the global one where none is given.
+
+    Raises:
+        VkschedError: there is no opentelemetry-api.
+    """
+    try:
+        from opentelemetry.metrics import get_meter_provider
+    except ImportError as error:
+        raise VkschedError(
+            "[metrics] expected the opentelemetry-api package, got none; try pip install "
+            '"vksched[metrics]"'
+        ) from error
+    meter = (provider or get_meter_provider()).get_meter("vksched", __version__)
+    return MeterSink(_Instruments(meter))

@@ -1,0 +1,72 @@
+"""Prometheus: the figures as collectors of its own client library, which a service exposes."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from ..errors import VkschedError
+from .measures import MEASURES, SECONDS, Labels, Meter
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+PREFIX = "vksched_"
+
+_meters: weakref.WeakKeyDictionary[CollectorRegistry, Meter] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+class _Collectors:
+    """The figures in a registry: vksched_runs_total, vksched_run_seconds and the others."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        from prometheus_client import Counter, Gauge, Histogram
+
+        self.counters: dict[str, Counter] = {}
+        self.gauges: dict[str, Gauge] = {}
+        self.histograms: dict[str, Histogram] = {}
+        for name, measure in MEASURES.items():
+            about = PREFIX + name, measure.help, measure.labels
+            if measure.kind == "counter":
+                self.counters[name] = Counter(*about, registry=registry)
+            elif measure.kind == "gauge":
+                self.gauges[name] = Gauge(*about, registry=registry)
+            else:
+                self.histograms[name] = Histogram(*about, registry=registry, buckets=SECONDS)
+
+    def add(self, name: str, amount: float, labels: Labels = ()) -> None:
+        counter = self.counters[name]
+        (counter.labels(*labels) if labels else counter).inc(amount)
+
+    def record(self, name: str, value: float) -> None:
+        self.histograms[name].observe(value)
+
+    def set(self, name: str, value: float, labels: Labels = ()) -> None:
+        gauge = self.gauges[name]
+        (gauge.labels(*labels) if labels else gauge).set(value)
+
+
+def prometheus(registry: CollectorRegistry | None = None) -> Meter:
+    """Returns a sink, for `trace=`, that counts runs, seconds, bytes and faults in a registry.
+
+    registry: of prometheus_client; its default one where none is given. The same registry again is
+    the same sink, so that schedulers may share it.
+
+    Raises:
+        VkschedError: there is no prometheus_client. ValueError: the registry has such names.
+    """
+    try:
+        from prometheus_client import REGISTRY
+    except ImportError as error:
+        raise VkschedError(
+            "[metrics] expected the prometheus-client package, got none; try pip install "
+            '"vksched[metrics]"'
+        ) from error
+    into = REGISTRY if registry is None else registry
+    with _lock:
+        meter = _meters.get(into)
+        if meter is None:
+            meter = _meters[into] = Meter(_Collectors(into))
+        return meter
