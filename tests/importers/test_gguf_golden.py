@@ -16,9 +16,11 @@ import vksched as vs
 from vksched.errors import ModelFormatError
 from vksched.importers.gguf import architectures
 from vksched.importers.gguf.architectures.gemma import GEMMA2, GEMMA3
+from vksched.importers.gguf.architectures.gpt_oss import GPT_OSS
 from vksched.importers.gguf.model import LanguageModel
 from vksched.types import NDArray
 
+Placement = dict[str, str] | None
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
 
@@ -30,19 +32,24 @@ def made(golden: language.Golden, folder: Path) -> LanguageModel:
     return model
 
 
-def whole(sched: vs.Scheduler, model: LanguageModel, ids: NDArray) -> NDArray:
+def whole(
+    sched: vs.Scheduler, model: LanguageModel, ids: NDArray, placement: Placement = None
+) -> NDArray:
     """Returns the logits of a text that is given at once, among others."""
     texts = np.stack([(ids + 5) % model.hyper.vocabulary, ids])
-    run = sched.compile(model.logits(vs.input("ids", texts.shape, "int32")))
+    logits = model.logits(vs.input("ids", texts.shape, "int32"))
+    run = sched.compile(logits, placement=placement)
     return np.asarray(run(ids=texts)[1])
 
 
-def in_steps(sched: vs.Scheduler, model: LanguageModel, ids: NDArray) -> NDArray:
+def in_steps(
+    sched: vs.Scheduler, model: LanguageModel, ids: NDArray, placement: Placement = None
+) -> NDArray:
     """Returns the logits that steps of several sizes end with, by position."""
     cache, runs = model.cache(len(ids) + 3), {}
     for size in (1, 8):
         step = model.step(cache, size)
-        runs[size] = sched.compile(step.logits, updates=step.updates)
+        runs[size] = sched.compile(step.logits, updates=step.updates, placement=placement)
     out = np.full((len(ids), model.hyper.vocabulary), np.nan, np.float32)
     start = 0
     for size, count in ((8, 5), (1, 1), (8, 7), *((1, 1),) * (len(ids) - 13)):
@@ -53,12 +60,12 @@ def in_steps(sched: vs.Scheduler, model: LanguageModel, ids: NDArray) -> NDArray
     return out
 
 
-def compare(name: str, sched: vs.Scheduler, folder: Path) -> None:
+def compare(name: str, sched: vs.Scheduler, folder: Path, placement: Placement = None) -> None:
     golden = language.load(name)
     model = made(golden, folder)
     assert golden.wanted.std() > 0.5
-    np.testing.assert_allclose(whole(sched, model, golden.ids), golden.wanted, **CLOSE)
-    ends = in_steps(sched, model, golden.ids)
+    np.testing.assert_allclose(whole(sched, model, golden.ids, placement), golden.wanted, **CLOSE)
+    ends = in_steps(sched, model, golden.ids, placement)
     known = ~np.isnan(ends[:, 0])
     assert known.sum() == len(golden.ids) - 10
     np.testing.assert_allclose(ends[known], golden.wanted[known], **CLOSE)
@@ -89,6 +96,23 @@ def test_the_largest_gemma_scales_scores_by_the_width(
 @pytest.mark.parametrize("name", ["gemma2", "phi3_long", "gpt2", "qwen2moe", "llama4", "gpt-oss"])
 def test_so_they_do_on_devices(name: str, scheds: Scheds, tmp_path: Path) -> None:
     compare(name, scheds[0], tmp_path)
+
+
+def test_so_they_do_with_layers_on_two_devices(two_devices: list[str], tmp_path: Path) -> None:
+    first, second = two_devices
+    with vs.Scheduler(two_devices) as sched:
+        compare("llama4", sched, tmp_path, {"blk.[01].*": first, "*": second})
+
+
+def test_gates_and_factors_of_gpt_oss_are_cut_off() -> None:
+    gates, factors = np.float32([-20, 1, 20, 9]), np.float32([2, 9, -9, 0.5])
+    assert GPT_OSS.gating is not None
+    made = GPT_OSS.gating(vs.input("gate", (4,)), vs.input("up", (4,)))
+    with vs.Scheduler(["cpu"]) as sched:
+        got = sched.compile(made)(gate=gates, up=factors)
+    kept = np.float32([-20, 1, 7, 7])
+    gate = kept / (1 + np.exp(-1.702 * kept))
+    np.testing.assert_allclose(got, gate * np.float32([3, 8, -6, 1.5]), rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["qwen2moe", "gemma2", "phi3"])
