@@ -55,9 +55,12 @@ ROOMS = {
     "importers": [("base", "files"), ("onnx", "gguf")],
     "importers/gguf": [
         ("read", "tokenizer"),
-        ("hyper", "cache"),
+        ("keys",),
+        ("rope",),
+        ("hyper",),
         ("weights",),
         ("architectures",),
+        ("cache",),
         ("model",),
     ],
     "importers/onnx": [("nodes",), ("rules",), ("read", "lower"), ("model",), ("example",)],
