@@ -3,7 +3,9 @@
 // HALF is defined. LOAD_OF_B: that of b, where it is another one. Sizes and strides count elements. A long k is done in parts, one dispatch after the other; all but the
 // first have `adds` 1 and add to the result.
 // a: (batch, m, k) and b: (batch, k, n) by strides, result: (batch, m, n), contiguous but for rows of result_row elements.
-// bias, by has_bias: 1: (n), one value per column; 2: (bias_rows, a multiple of m), one per row of all matrices in turn.
+// bias, by has_bias: 1: (n), one value per column; 2: (bias_rows, a multiple of m), one per row of all matrices in turn;
+// 3 (NUMBERS): (batches), no values but the number of the matrix of b by which each matrix of a is multiplied, matrices of b being
+// b_batch[0] apart; -1: by none, its result is 0.
 // FOURS: the bias, the result and the residual are read and written as RESULT, four at once, by functions of matmul_four.glsl.
 #ifdef HALF
 #include "half.glsl"
@@ -53,18 +55,42 @@ layout(push_constant) uniform Push {
 };
 #include "epilogue.glsl"
 
+const uint NUMBERS = 3u;
+
+#ifdef FOURS
+#define NUMBER_OF(batch) bias[(bias_offset + (batch)) / 4u][(bias_offset + (batch)) % 4u]
+#else
+#define NUMBER_OF(batch) bias[bias_offset + (batch)]
+#endif
+
 #define NEXT_AXIS(axis) { \
     const uint next = batch / batch_sizes[axis]; \
     at.xy += (batch - next * batch_sizes[axis]) * uvec2(a_batch[axis], b_batch[axis]); \
     batch = next; }
 
-// First elements of the matrices a, b and result of one batch.
-uvec3 matrices(uint batch) {
-    uvec3 at = uvec3(a_offset, b_offset, result_offset) * PER_WORD;
+// First elements of the matrices a, b and result of one batch, and the steps along k.
+uvec4 matrices(uint batch) {
+    uvec4 at = uvec4(uvec3(a_offset, b_offset, result_offset) * PER_WORD, k);
     at.z += batch * m * result_row;
+#ifndef HALF
+    const bool numbered = has_bias == NUMBERS;
+    const float number = float(NUMBER_OF(numbered ? batch : 0u));
+#endif
     NEXT_AXIS(0) NEXT_AXIS(1) NEXT_AXIS(2)
     at.xy += batch * uvec2(a_batch[3], b_batch[3]);
+#ifndef HALF
+    at.y = numbered ? b_offset + uint(max(number, 0.0)) * b_batch[0] : at.y;
+    at.w = numbered && number < 0.0 ? 0u : k;
+#endif
     return at;
+}
+
+// Tile number `tile` of rows of a result by weights of few bits: where its matrix of b starts, and the steps along k. b has several
+// matrices, b_batch[0] apart, if the bias is of NUMBERS, of which there is one for each tile then.
+uvec2 matrix_of_tile(uint tile) {
+    const bool numbered = has_bias == NUMBERS;
+    const float number = float(NUMBER_OF(numbered ? tile : 0u));
+    return numbered ? uvec2(b_offset + uint(max(number, 0.0)) * b_batch[0], number < 0.0 ? 0u : k) : uvec2(b_offset, k);
 }
 
 #ifndef FOURS
@@ -78,7 +104,7 @@ T4 finish(T4 values, uint column) {
 // What the epilogue starts from: the sum of the products, with the bias and the parts before.
 // at: the element of the result; first: that of its matrix.
 T finish(T value, uint at, uint first, uint row, uint column) {
-    if (has_bias != 0u) {
+    if (has_bias != 0u && has_bias != NUMBERS) {
         const uint matrix = (first - result_offset) / result_row;
         value += bias[bias_offset + (has_bias == 1u ? column : matrix % bias_rows + row)];
     }

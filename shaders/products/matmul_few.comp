@@ -41,7 +41,7 @@ void add_steps(inout T4 sum, T4 left, T4 lines[4]) {
     }
 }
 
-void compute_tile(uvec3 at, uint row, uint column, uint own, uint slice) {
+void compute_tile(uvec4 at, uint row, uint column, uint own, uint slice) {
     T4 sums[ROWS];
     uint a_at[ROWS];
     for (uint i = 0u; i < ROWS; ++i) {
@@ -54,7 +54,7 @@ void compute_tile(uvec3 at, uint row, uint column, uint own, uint slice) {
     uint step = slice * 4u;
     T4 lines[4];
     if (columns >= 4u) {
-        for (; step + 4u <= k; step += SLICES * 4u) {
+        for (; step + 4u <= at.w; step += SLICES * 4u) {
             for (uint j = 0u; j < 4u; ++j) lines[j] = WHOLE_FOUR(b, b_at + step * b_row + j * line);
             for (uint i = 0u; i < ROWS; ++i) {
                 const uint from = a_at[i] + step * a_column;
@@ -68,7 +68,7 @@ void compute_tile(uvec3 at, uint row, uint column, uint own, uint slice) {
             }
         }
     }
-    for (; step < k; step += SLICES * 4u) {
+    for (; step < at.w; step += SLICES * 4u) {
         const uint steps = k - step;
         for (uint j = 0u; j < 4u; ++j) {
             const uint end = j < (B_ALONG_N != 0u ? steps : columns) ? (B_ALONG_N != 0u ? columns : steps) : 0u;
@@ -94,7 +94,7 @@ void compute_tile(uvec3 at, uint row, uint column, uint own, uint slice) {
 void main() {
     const uvec2 lane = B_ALONG_N != 0u ? gl_LocalInvocationID.xy : gl_LocalInvocationID.yx;
     for (uint batch = gl_WorkGroupID.z; batch < batches; batch += gl_NumWorkGroups.z) {
-        const uvec3 at = matrices(batch);
+        const uvec4 at = matrices(batch);
         for (uint row = gl_WorkGroupID.y * ROWS; row < m; row += gl_NumWorkGroups.y * ROWS) {
             for (uint first = gl_WorkGroupID.x * FOURS; first * 4u < n; first += gl_NumWorkGroups.x * FOURS) {
                 compute_tile(at, row, (first + lane.x) * 4u, lane.x, lane.y);

@@ -76,13 +76,13 @@ uint place_a(uint first, uint row, uint number) {
     return (first + min(row + number / 4u * 4u, (m - 1u) / 4u * 4u) + number % 4u * a_column) / 4u;
 }
 
-void compute_tile(uvec3 at, uint row, uint column) {
+void compute_tile(uvec4 at, uint row, uint column) {
     EACH_ROW(START_ROW)
     EACH_LOAD(START_LOAD)
     EACH_WIDE(START_WIDE, 0, 0)
     const uint advance_a = A_ALONG_K != 0u ? 1u : a_column;
     const uint advance_b = B_ALONG_N != 0u ? b_row : 1u;
-    for (uint step = 0u; step < k / 4u; ++step) {
+    for (uint step = 0u; step < at.w / 4u; ++step) {
         EACH_LOAD(LOAD_A)
         EACH_WIDE(LOAD_B, 0, 0)
         EACH_ROW(ADD_ROW)

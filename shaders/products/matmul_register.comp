@@ -26,13 +26,13 @@ layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 
 const uint PART = 32u; // steps along k, as a sum of sums loses less to rounding
 
-void compute_block(uvec3 at, uint row, uint column) {
+void compute_block(uvec4 at, uint row, uint column) {
     FOR_EACH_ROW(START_SUMS)
     FOR_EACH_ROW(START_ROW)
     const uvec4 last = uvec4(n - 1u);
     uvec4 at_left = at.y + min(column + uvec4(0u, 1u, 2u, 3u), last) * b_column;
     uvec4 at_right = at.y + min(column + uvec4(4u, 5u, 6u, 7u), last) * b_column;
-    for (uint first = 0u; first < k; first += PART) {
+    for (uint first = 0u; first < at.w; first += PART) {
         FOR_EACH_ROW(START_PART)
         const uint end = min(first + PART, k);
         for (uint step = first; step < end; ++step) {
@@ -52,7 +52,7 @@ void compute_block(uvec3 at, uint row, uint column) {
 void main() {
     const uvec3 stride = gl_NumWorkGroups * gl_WorkGroupSize * uvec3(BLOCK, BLOCK, 1u);
     for (uint batch = gl_GlobalInvocationID.z; batch < batches; batch += stride.z) {
-        const uvec3 at = matrices(batch);
+        const uvec4 at = matrices(batch);
         for (uint row = gl_GlobalInvocationID.y * BLOCK; row < m; row += stride.y) {
             for (uint column = gl_GlobalInvocationID.x * BLOCK; column < n; column += stride.x) {
                 compute_block(at, row, column);

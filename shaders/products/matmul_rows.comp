@@ -50,11 +50,11 @@ layout(constant_id = 3) const uint B_ALONG_N = 1;
     const T4 shift##w = bias_of_columns(column + w * LANES * 4u); \
     EACH_ROW(KEEP_ROW, w)
 
-void compute_tile(uvec3 at, uint row, uint column) {
+void compute_tile(uvec4 at, uint row, uint column) {
     EACH_ROW(START_ROW, 0)
     EACH_WIDE(START_WIDE)
     const uint advance = B_ALONG_N != 0u ? b_row : 1u;
-    const uint steps = k / 4u;
+    const uint steps = at.w / 4u;
 #if LANES == 4 && ROWS == 1
     // SwiftShader takes longer over a shuffle, and a loop in a loop, than over one more load.
     for (uint step = 0u; step < steps; ++step) {

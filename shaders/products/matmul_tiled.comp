@@ -80,12 +80,12 @@ void load_b(uint first, uint column, uint step, bool inside) {
 
 #define KEPT(i) (BLOCK > 4u ? BLOCK * FOURS - 1u - (i) : (i))
 
-void compute_tile(uvec3 at, uint row, uint column) {
+void compute_tile(uvec4 at, uint row, uint column) {
     T4 sums[BLOCK * FOURS];
     for (uint i = 0u; i < BLOCK * FOURS; ++i) sums[i] = T4(0);
     const uvec2 lane = gl_LocalInvocationID.xy;
     const bool inside = row + TILE_M <= m && column + TILE_N <= n;
-    for (uint step = 0u; step < k; step += TILE_K) {
+    for (uint step = 0u; step < at.w; step += TILE_K) {
         barrier(); // the tiles of the step before have been read
         load_a(at.x, row, step, inside && step + TILE_K <= k);
         load_b(at.y, column, step, inside && step + TILE_K <= k);
@@ -114,7 +114,7 @@ void compute_tile(uvec3 at, uint row, uint column) {
 
 void main() {
     for (uint batch = gl_WorkGroupID.z; batch < batches; batch += gl_NumWorkGroups.z) {
-        const uvec3 at = matrices(batch);
+        const uvec4 at = matrices(batch);
         for (uint row = gl_WorkGroupID.y * TILE_M; row < m; row += gl_NumWorkGroups.y * TILE_M) {
             for (uint column = gl_WorkGroupID.x * TILE_N; column < n; column += gl_NumWorkGroups.x * TILE_N) {
                 compute_tile(at, row, column);

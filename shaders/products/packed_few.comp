@@ -19,16 +19,19 @@ const uint FOURS_OF_GROUP = gl_WorkGroupSize.y;
 const uint SLICES = gl_WorkGroupSize.x;
 shared vec4 slices[FOURS_OF_GROUP * SLICES];
 
-void compute_tile(uint row, uint column, uint own, uint slice) {
+// from: where the first row of a starts.
+void compute_tile(uint tile, uint from, uint column, uint own, uint slice) {
+    const uint row = tile * ROWS;
+    const uvec2 matrix = matrix_of_tile(tile);
     vec4 sums[ROWS];
     uint a_at[ROWS];
     for (uint i = 0u; i < ROWS; ++i) {
         sums[i] = vec4(0.0);
-        a_at[i] = (a_offset + min(row + i, m - 1u) * a_row) / 4u;
+        a_at[i] = (a_offset + from + min(i, m - 1u - row) * a_row) / 4u;
     }
-    for (uint number = slice; number < k / 32u; number += SLICES) {
+    for (uint number = slice; number < matrix.y / 32u; number += SLICES) {
         Run runs[4];
-        for (uint j = 0u; j < 4u; ++j) runs[j] = run_of(b_offset + min(column + j, n - 1u) * b_column, number);
+        for (uint j = 0u; j < 4u; ++j) runs[j] = run_of(matrix.x + min(column + j, n - 1u) * b_column, number);
         for (uint side = 0u; side < 2u; ++side) {
             vec4 parts[ROWS];
             float all[ROWS];
@@ -67,9 +70,12 @@ void compute_tile(uint row, uint column, uint own, uint slice) {
 
 void main() {
     const uvec2 lane = gl_LocalInvocationID.yx;
-    for (uint row = gl_WorkGroupID.y * ROWS; row < m; row += gl_NumWorkGroups.y * ROWS) {
+    const uint tiles = (m + ROWS - 1u) / ROWS;
+    for (uint tile = gl_WorkGroupID.y; tile < tiles; tile += gl_NumWorkGroups.y) {
+        const uint across = tile / batches;
+        const uint from = across * a_batch[0] + (tile - across * batches) * a_batch[1];
         for (uint first = gl_WorkGroupID.x * FOURS_OF_GROUP; first * 4u < n; first += gl_NumWorkGroups.x * FOURS_OF_GROUP) {
-            compute_tile(row, (first + lane.x) * 4u, lane.x, lane.y);
+            compute_tile(tile, from, (first + lane.x) * 4u, lane.x, lane.y);
         }
     }
 }

@@ -35,7 +35,7 @@ SINGLE_WORDS(1, readonly, b)
 // Written out, as CPU drivers keep indexed arrays in memory and not in registers.
 #define START_ROW(i) \
     vec4 sum##i = vec4(0.0); \
-    const uint a_at##i = (a_offset + min(row + i, m - 1u) * a_row) / 4u;
+    const uint a_at##i = (a_offset + from + min(i, m - 1u - row) * a_row) / 4u;
 #ifdef WORDS_64
 #define LOAD_ROW(i) const vec4 own##i = four(a[a_at##i + number * 8u + gl_SubgroupInvocationID]);
 #define TAKE_FOUR(i, q) const vec4 left##i##_##q = subgroupShuffle(own##i, q);
@@ -75,10 +75,13 @@ float total(vec4 x) { return x.x + x.y + (x.z + x.w); }
 
 void main() {
     const uint column = (gl_WorkGroupID.y * LANES + gl_SubgroupInvocationID) * 4u;
-    const uint row = gl_WorkGroupID.x * ROWS;
-    const uvec4 b_at = b_offset + min(column + uvec4(0u, 1u, 2u, 3u), uvec4(n - 1u)) * b_column;
+    const uint tile = gl_WorkGroupID.x * batches + gl_WorkGroupID.z;
+    const uint row = tile * ROWS;
+    const uint from = gl_WorkGroupID.x * a_batch[0] + gl_WorkGroupID.z * a_batch[1];
+    const uvec2 matrix = matrix_of_tile(tile);
+    const uvec4 b_at = matrix.x + min(column + uvec4(0u, 1u, 2u, 3u), uvec4(n - 1u)) * b_column;
     EACH_ROW(START_ROW)
-    for (uint number = 0u; number < k / 32u; ++number) {
+    for (uint number = 0u; number < matrix.y / 32u; ++number) {
         EACH_ROW(TAKE_ROW)
         EACH_ROW(SIDES_OF_ROW)
         EACH_COLUMN(ADD_COLUMN)

@@ -1,6 +1,7 @@
 #version 450
 // result[r, c] = scale * code + shift: the values of weights of few bits (packed.glsl).
-// b: (rows, row_words), result: (rows, columns), columns a multiple of 32.
+// b: matrices of (rows, row_words) that start `apart` words from each other, result: (matrices, rows, columns), columns a multiple
+// of 32; groups with other y take other matrices.
 // One group takes a run of neighbouring steps, each of EACH quads of results (quads.glsl): 1, or all 8 of a run of the weight, so
 // that CPU drivers read its scales once.
 // Source: ggml's ggml-quants.c.
@@ -22,6 +23,8 @@ layout(push_constant) uniform Push {
     uint rows;
     uint columns;
     uint row_words;
+    uint matrices;
+    uint apart;
 };
 #include "packed.glsl"
 
@@ -30,13 +33,17 @@ void main() {
     const uint steps = rows * width / EACH;
     const uint run = run_of_group(steps);
     const uint end = end_of_run(steps, run);
-    for (uint step = first_of_run(run); step < end; step += gl_WorkGroupSize.x) {
-        const uint quad = step * EACH;
-        const uint row = quad / width;
-        const uint along = quad - row * width;
-        const Run own = run_of(b_offset + row * row_words, along / 8u);
-        for (uint i = 0u; i < EACH; ++i) {
-            result[result_offset / 4u + quad + i] = stored(floatBitsToUint(values_of(own, along % 8u + i)));
+    for (uint matrix = gl_WorkGroupID.y; matrix < matrices; matrix += gl_NumWorkGroups.y) {
+        const uint from = b_offset + matrix * apart;
+        const uint to = result_offset / 4u + matrix * rows * width;
+        for (uint step = first_of_run(run); step < end; step += gl_WorkGroupSize.x) {
+            const uint quad = step * EACH;
+            const uint row = quad / width;
+            const uint along = quad - row * width;
+            const Run own = run_of(from + row * row_words, along / 8u);
+            for (uint i = 0u; i < EACH; ++i) {
+                result[to + quad + i] = stored(floatBitsToUint(values_of(own, along % 8u + i)));
+            }
         }
     }
 }

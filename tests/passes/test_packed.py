@@ -68,6 +68,26 @@ def test_matrices_are_picked_before_they_are_unpacked(devices: list[str]) -> Non
     np.testing.assert_array_equal(got, wanted.reshape(6, 4, K)[ids])
 
 
+def test_chosen_matrices_are_read_as_they_are(devices: list[str]) -> None:
+    several = vs.packed(blocks("q8_0", 2 * N, K), "q8_0", (6, 4, K))
+    x, chosen = vs.input("x", (5, K)), vs.input("ids", (5, 2), "int32")
+    made = vs.grouped_linear(x, several, chosen)
+    assert ops_of(made) == ["grouped_packed"]
+    assert "unpack" in ops_of(made, vs.relu(several))
+    rng = np.random.default_rng(0)
+    given = rng.standard_normal((5, K)).astype(np.float32)
+    ids = np.array([[5, 0], [0, 1], [-1, 3], [0, 0], [2, 5]], np.int32)
+    with vs.Scheduler(devices) as sched:
+        run = sched.compile(made)
+        got = run(x=given, ids=ids)
+        with pytest.raises(vs.IndexOutOfRange):
+            run(x=given, ids=ids + 1)
+        np.testing.assert_array_equal(run(x=given, ids=ids), got)
+    held = unpacked("q8_0", repack("q8_0", blocks("q8_0", 2 * N, K), (2 * N, K)), K)
+    wanted = np.einsum("rk,runk->run", given, held.reshape(6, 4, K)[ids])
+    np.testing.assert_allclose(got, wanted, 1e-4, 1e-4)
+
+
 def test_other_readers_get_the_floats() -> None:
     assert ops_of(vs.matmul(vs.input("x", (2, N)), weight())) == ["unpack", "matmul"]
     assert ops_of(vs.gather(weight(), IDS, 1)) == ["unpack", "gather"]

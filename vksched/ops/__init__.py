@@ -163,6 +163,7 @@ from .products.attention import (
 from .products.einsum import (
     einsum,
 )
+from .products.grouped import grouped_linear
 from .products.linear import (
     dot,
     gemm,
@@ -355,6 +356,7 @@ __all__ = [
     "greater_equal",
     "grid_sample",
     "group_norm",
+    "grouped_linear",
     "gru",
     "hard_sigmoid",
     "hard_swish",

@@ -1,6 +1,7 @@
 """Packed: what reads weights of few bits reads the bits, not the floats that they stand for.
 
     matmul(x, unpack(words), transpose_b)     is     linear_packed(x, words)
+    grouped_linear(x, unpack(words), chosen)  is     grouped_packed(x, words, chosen)
     gather(unpack(words), ids)                is     unpack(gather(words, ids))
 
 The floats of other readers stay, made in each run. Examples: tests/passes/test_packed.py.
@@ -10,13 +11,14 @@ from __future__ import annotations
 
 from ..graph import Graph, Node
 from ..types import FLOAT32
-from .rewrite import Rewriter, rewrite
+from .rewrite import Rewriter, Rules, rewrite
 from .wishes import Wishes
 
 
 def read_packed(graph: Graph, wishes: Wishes) -> Graph:
     """Makes products and look-ups of weights of few bits read these themselves."""
-    return rewrite(graph, {"matmul": (_product,), "gather": (_look_up,)}, wishes)
+    rules: Rules = {"matmul": (_product,), "grouped_linear": (_grouped,), "gather": (_look_up,)}
+    return rewrite(graph, rules, wishes)
 
 
 def _packed(r: Rewriter, value: int) -> Node | None:
@@ -34,6 +36,15 @@ def _product(r: Rewriter, node: Node) -> int | None:
         return None
     given = {"format": unpack.attrs["format"]}
     return r.emit("linear_packed", (x, *unpack.inputs, *bias), given)
+
+
+def _grouped(r: Rewriter, node: Node) -> int | None:
+    x, weight, chosen = node.inputs
+    unpack = _packed(r, weight)
+    if unpack is None or node.type.dtype != FLOAT32:
+        return None
+    given = {"format": unpack.attrs["format"]}
+    return r.emit("grouped_packed", (x, *unpack.inputs, chosen), given)
 
 
 def _look_up(r: Rewriter, node: Node) -> int | None:

@@ -18,6 +18,7 @@ from ..ops.moves.layout import transpose
 from ..ops.products.attention import attention
 from ..ops.products.attention_gradient import attention_gradient
 from ..ops.products.blocks import format_of
+from ..ops.products.grouped import grouped_linear
 from ..ops.products.matmul import matmul
 from ..ops.rows.norm import layer_norm, rms_norm
 from ..ops.rows.reduce import reduce_sum
@@ -90,6 +91,19 @@ def typical_graph() -> Graph:
     for m, name in ((1, "q4_K"), (4, "q4_K"), (1, "q8_0")):
         words = some(2048, format_of(name).row_words(2048), dtype=UINT32)
         outputs.append(apply("linear_packed", (some(m, 2048), words), {"format": name}))
+    for tokens, picks, name in (
+        (1, 2, "q4_K"),
+        (64, 2, "q4_K"),
+        (512, 2, "q4_K"),
+        (128, 8, "q8_0"),
+    ):
+        words = some(16, 768, format_of(name).row_words(512), dtype=UINT32)
+        chosen = some(tokens, picks, dtype=INT32)
+        given = some(tokens, 512), words, chosen
+        outputs.append(apply("grouped_packed", given, {"format": name}))
+    for tokens in (1, 128):
+        chosen = some(tokens, 2, dtype=INT32)
+        outputs.append(grouped_linear(some(tokens, 512), some(8, 512, 512), chosen))
     outputs.append(matmul(some(37, 512), some(512, 2048)))
     outputs.append(matmul(some(255, 255), some(255, 255)))
     outputs.append(matmul(some(1000, 1000), some(1000, 1000)))

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from ...errors import DTypeError, IndexOutOfRange, ShapeError
+from ...machine.limits import Limits
 from ...types import (
     FLOAT32,
     INT32,
@@ -96,16 +97,29 @@ def _gather_lower(call: Call) -> tuple[Dispatch, ...]:
     if call.output.size == 0:
         return ()
     inner = math.prod(table[axis + 1 :])
-    lines = call.output.size // inner
-    push = (
-        ("lines", lines),
-        ("axis_size", table[axis]),
-        ("picks", call.inputs[1].size),
-        ("inner", inner),
-    )
-    groups, constants = launch_lines(inner, lines, inner % 4 == 0, call.limits)
-    shader = reading("gather", call.limits)
-    return (Dispatch(shader, (0, 1, OUTPUT, STATUS), groups, push, constants),)
+    sizes = call.output.size // inner, table[axis], call.inputs[1].size
+    return (pick_lines((0, 1, OUTPUT), *sizes, inner, call.limits),)
+
+
+def pick_lines(
+    operands: tuple[int, int, int],
+    lines: int,
+    axis_size: int,
+    picks: int,
+    inner: int,
+    limits: Limits,
+) -> Dispatch:
+    """Returns the dispatch that picks lines of a table.
+
+    operands: a table of (outer, axis_size, inner), indices (picks), a result of (lines, inner),
+    which is (outer, picks, inner).
+    """
+    push = (("lines", lines), ("axis_size", axis_size), ("picks", picks), ("inner", inner))
+    groups, constants = launch_lines(inner, lines, inner % 4 == 0, limits)
+    return Dispatch(reading("gather", limits), (*operands, STATUS), groups, push, constants)
+
+
+GATHER_SHADERS = both_readings(("gather",))
 
 
 def _gather_words(call: Call) -> Call | None:
@@ -121,7 +135,7 @@ register(
         "gather",
         _gather_infer,
         _gather_reference,
-        Kernel(both_readings(("gather",)), _gather_lower, as_words=_gather_words),
+        Kernel(GATHER_SHADERS, _gather_lower, as_words=_gather_words),
         work=_gather_work,
         indices=(1,),
         any_dtype=True,

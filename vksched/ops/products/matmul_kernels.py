@@ -31,7 +31,7 @@ from .operands import matrices, operands_of, pack_operand, up_to_fours
 
 _BATCH_AXES = 4
 """Batch axes that fit into the push constants; a batch with more is several dispatches."""
-BIAS_PER_COLUMN, BIAS_PER_ROW = 1, 2
+BIAS_PER_COLUMN, BIAS_PER_ROW, NUMBERS = 1, 2, 3
 """The values of has_bias in shaders/products/matmul.glsl."""
 DISPATCH_FLOPS = 1e11
 """Of one dispatch on a GPU, as drivers kill what takes seconds."""
@@ -97,9 +97,13 @@ class _Lanes:
     def cost(self, m: int, n: int, batches: int) -> float:
         """Returns about how long a step along k takes, in loads of a value by a lane."""
         tiles = math.prod(self.tiles(m, n, batches))
+        return -(-tiles // 2) * self.step  # of two threads, as most machines have more
+
+    @property
+    def step(self) -> float:
+        """About how long a step along k of one tile takes, in loads of a value by a lane."""
         products = self.rows * self.columns / self.lanes
-        tile = self.rows + self.columns + products * _PRODUCT_COST[self.lanes]
-        return -(-tiles // 2) * tile  # of two threads, as most machines have more
+        return self.rows + self.columns + products * _PRODUCT_COST[self.lanes]
 
 
 _PRODUCT_COST = {8: 0.5, 4: 0.7}
@@ -127,12 +131,19 @@ of the larger one take 12.2 KiB of shared memory, of the 16 that every device ha
 """
 FEW = {"few 1": 1, "few 4": 4}
 """Variants of `matmul_few`: rows of a group."""
+READ = 10.0
+READ_ROWS = {8: 25, 4: 20}
+"""What a GPU needs for a column of a step along k where reading b bounds it, and the rows of tiles
+of `matmul_tiled`, by the values of an invocation, at which products take as long: guesses.
+"""
 FEW_LOCAL = {True: (8, 16), False: (32, 4)}
 """Its invocations, by whether b lies along n: along n and k, or along k and n. Lanes beside each
 other read a line of memory.
 """
 MOST_FEW = 8
 """Rows up to which reading b takes longer than the products."""
+_REGISTER_TILE = 32, 64
+"""Rows and columns of a tile of `matmul_register`."""
 
 
 def _lanes(limits: Limits) -> dict[str, _Lanes]:
@@ -163,6 +174,37 @@ def step_cost(m: int, n: int, batches: int, limits: Limits) -> float:
     if not tiles:
         return float(m * -(-n // GUESSED_COLUMNS) * GUESSED_COLUMNS * batches)
     return min(tile.cost(m, n, batches) for tile in tiles)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """A variant that needs no scratch memory. rows: of a tile. step: about how long a step along k
+    of some columns of a tile takes, in a unit of the device's own.
+    """
+
+    rows: int
+    columns: int
+    step: float
+
+    def cost(self, n: int, tiles: int) -> float:
+        """Returns about how long a step along k of so many tiles of n columns takes."""
+        return -(-n // self.columns) * tiles * self.step
+
+
+def tilings(n: int, k: int, limits: Limits) -> dict[str, Tiling]:
+    """Returns what can multiply rows of k by the rows of matrices (n, k), by variant, for calls
+    whose rows come in tiles of a height that may be chosen.
+    """
+    if not limits.software:
+        return dict(_GPU_TILINGS)
+    lanes = _lanes(limits) if k and k % 4 == 0 else {}
+    fitting = {
+        name: Tiling(tile.rows, tile.columns, tile.step)
+        for name, tile in lanes.items()
+        if (not tile.few or tile.suits(True)) and -(-n // tile.columns) <= limits.max_groups[1]
+    }
+    rows, columns = _REGISTER_TILE
+    return fitting or {REGISTER: Tiling(rows, columns, rows * columns)}
 
 
 def _variants(call: Call, packs: bool) -> tuple[str, ...]:
@@ -234,6 +276,15 @@ def product_scratch(call: Call) -> tuple[int, ...]:
     """Returns the words of each packed operand."""
     pairs = zip(operands_of(call)[:2], _packed(call), strict=True)
     return tuple(math.prod((*o.batch, *o.padded)) for o, packed in pairs if packed)
+
+
+_GPU_TILINGS = {
+    **{name: Tiling(rows, 1, READ) for name, rows in FEW.items()},
+    **{
+        name: Tiling(block * LOCAL[1], 1, READ * block * LOCAL[1] / READ_ROWS[block])
+        for name, block in BLOCKS.items()
+    },
+}
 
 
 # -- dispatches --------------------------------------------------------------------------------
@@ -418,7 +469,7 @@ def _algorithm(
         whole = whole and call.output.shape[-1] % tile.columns == 0
         shader = tile.shader(dtype, _layout(a_along_k, b_along_n), whole)
         return shader, (tile.columns, tile.rows), (("LOCAL_X", tile.lanes), *constants)
-    return f"matmul_register_{dtype}", (8 * 8, 4 * 8), ()
+    return f"matmul_register_{dtype}", _REGISTER_TILE[::-1], ()
 
 
 def _layout(a_along_k: bool, b_along_n: bool) -> str:

@@ -36,7 +36,7 @@ from .matmul_kernels import BIAS_PER_COLUMN, MOST_FEW, SHADERS, product
 # -- unpack --------------------------------------------------------------------------------------
 
 
-def _check_words(op: str, words: TensorType, kind: Format, columns: int) -> None:
+def check_words(op: str, words: TensorType, kind: Format, columns: int) -> None:
     check_columns(kind, columns)
     if words.dtype != UINT32:
         raise DTypeError(f"[{op}] expected words of uint32, got {words.dtype}; try vs.packed")
@@ -49,7 +49,7 @@ def _check_words(op: str, words: TensorType, kind: Format, columns: int) -> None
 
 def _unpack_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     (words,), columns = inputs, attrs.as_int("columns")
-    _check_words("unpack", words, format_of(attrs["format"]), columns)
+    check_words("unpack", words, format_of(attrs["format"]), columns)
     return TensorType((*words.shape[:-1], columns), FLOAT32)
 
 
@@ -61,17 +61,34 @@ def _unpack_lower(call: Call) -> tuple[Dispatch, ...]:
     (words,) = call.inputs
     if not call.output.size:
         return ()
-    return (_unpack(call, 0, OUTPUT, math.prod(words.shape[:-1]), call.output.shape[-1]),)
+    rows, columns = math.prod(words.shape[:-1]), call.output.shape[-1]
+    return (unpack_rows(call, (0, OUTPUT), rows, columns),)
 
 
-def _unpack(call: Call, source: int, target: int, rows: int, columns: int) -> Dispatch:
+def unpack_rows(
+    call: Call,
+    operands: tuple[int, int],
+    rows: int,
+    columns: int,
+    matrices: int = 1,
+    apart: int = 0,
+) -> Dispatch:
+    """Returns the dispatch that unpacks rows of the weight of a call, which has its format.
+
+    operands: words and values. matrices: so many times so many rows, which start `apart` words from
+    each other; their values lie behind each other.
+    """
     kind = format_of(call.attrs["format"])
-    push = (("rows", rows), ("columns", columns), ("row_words", kind.row_words(columns)))
     each = RUN // 4 if call.limits.software else 1
-    groups, constants = launch_run(rows * columns // (4 * each), call.limits)
+    (groups, _, _), constants = launch_run(rows * columns // (4 * each), call.limits)
     constants += (("EACH", each),)
     shader = reading(f"unpack_{kind.name.lower()}", call.limits)
-    return Dispatch(shader, (source, target), groups, push, constants)
+    push = (
+        *(("rows", rows), ("columns", columns), ("row_words", kind.row_words(columns))),
+        *(("matrices", matrices), ("apart", apart)),
+    )
+    down = min(matrices, call.limits.max_groups[1])
+    return Dispatch(shader, operands, (groups, down, 1), push, constants)
 
 
 UNPACK_SHADERS = both_readings(f"unpack_{name.lower()}" for name in FORMATS)
@@ -129,7 +146,7 @@ def _linear_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
         raise DTypeError(f"[linear_packed] expected x and bias of float32, got {x.dtype}")
     if x.rank < 2 or words.rank != 2:
         raise ShapeError(f"[linear_packed] expected matrices, got {x.shape} and {words.shape}")
-    _check_words("linear_packed", words, format_of(attrs["format"]), x.shape[-1])
+    check_words("linear_packed", words, format_of(attrs["format"]), x.shape[-1])
     if bias and bias[0].shape != words.shape[:1]:
         raise ShapeError(
             f"[linear_packed] expected a bias of shape {words.shape[:1]}, got {bias[0].shape}"
@@ -203,12 +220,16 @@ def _variants(call: Call) -> tuple[str, ...]:
         return (WHOLE,)
     if not limits.software:
         return "few 1" if m == 1 else "few 4", WHOLE
-    n = call.output.shape[-1]
-    if not has_lanes(limits, (4, 8)) or call.inputs[0].shape[-1] > LOOP_STEPS * RUN:
-        return (WHOLE,)
-    if -(-n // (4 * limits.subgroup_size)) > limits.max_groups[1] or m > limits.max_groups[0]:
+    if not has_rows(call) or m > limits.max_groups[0]:
         return (WHOLE,)
     return "rows 1" if m == 1 else "rows 4", WHOLE
+
+
+def has_rows(call: Call) -> bool:
+    """Whether a CPU driver runs the kernels for its subgroups on a call."""
+    n, k, limits = call.output.shape[-1], call.inputs[0].shape[-1], call.limits
+    across = -(-n // (4 * limits.subgroup_size))
+    return has_lanes(limits, (4, 8)) and k <= LOOP_STEPS * RUN and across <= limits.max_groups[1]
 
 
 def _step(call: Call) -> int:
@@ -229,26 +250,46 @@ def _linear_lower(call: Call) -> tuple[Dispatch, ...]:
         return ()
     if call.variant == WHOLE:
         return _unpack_first(call)
-    m, n, k = _rows(call), call.output.shape[-1], call.inputs[0].shape[-1]
-    kind, bias, limits = format_of(call.attrs["format"]), len(call.inputs) > 2, call.limits
-    push = (
-        *(("batches", 1), ("n", n), ("a_row", k), ("a_column", 1)),
-        *(("b_row", 1), ("b_column", kind.row_words(k)), ("batch_sizes", (1, 1, 1))),
-        *(("a_batch", (0, 0, 0, 0)), ("b_batch", (0, 0, 0, 0)), ("result_row", n)),
-        *(("bias_rows", 0), ("m", m), ("k", k)),
-        *(("has_bias", BIAS_PER_COLUMN * bias), ("adds", 0)),
+    bias = len(call.inputs) > 2
+    made = few_rows(call, _rows(call), 1, (call.inputs[0].shape[-1], 0))
+    return (
+        replace(
+            made,
+            operands=(0, 1, 2 if bias else 0, OUTPUT),
+            push=(*made.push, ("has_bias", BIAS_PER_COLUMN * bias)),
+        ),
     )
-    most, operands = limits.max_groups, (0, 1, 2 if bias else 0, OUTPUT)
+
+
+def few_rows(call: Call, m: int, batches: int, a_steps: tuple[int, int]) -> Dispatch:
+    """Returns the dispatch of a product by the kernels for few rows, but for its operands and
+    `has_bias`.
+
+    m: rows of the result. batches: tile i of its rows is number i % batches of row i // batches of
+    tiles. a_steps: what lies between the first rows of x of one row of tiles and the next, for each
+    row that a tile has, and of one tile and the next.
+    """
+    n, k = call.output.shape[-1], call.inputs[0].shape[-1]
+    kind, limits = format_of(call.attrs["format"]), call.limits
+    rows = (FEW | ROWS)[call.variant]
+    matrix_words = call.inputs[1].shape[-2] * kind.row_words(k)
+    push = (
+        *(("batches", batches), ("n", n), ("a_row", k), ("a_column", 1)),
+        *(("b_row", 1), ("b_column", kind.row_words(k)), ("batch_sizes", (1, 1, 1))),
+        *(("a_batch", (rows * a_steps[0], a_steps[1], 0, 0)), ("b_batch", (matrix_words, 0, 0, 0))),
+        *(("result_row", n), ("bias_rows", 0), ("m", m), ("k", k), ("adds", 0)),
+    )
+    tiles = -(-m // rows)
     if call.variant in FEW:
-        rows, (x, y) = FEW[call.variant], FEW_LOCAL
-        groups = min(-(-n // (4 * y)), most[0]), min(-(-m // rows), most[1]), 1
+        x, y = FEW_LOCAL
+        most = limits.max_groups
+        groups = min(-(-n // (4 * y)), most[0]), min(tiles, most[1]), 1
         constants = ("LOCAL_X", x), ("LOCAL_Y", y), ("ROWS", rows)
-        shader = f"packed_few_{kind.name.lower()}"
-        return (Dispatch(shader, operands, groups, push, constants),)
-    rows, lanes = ROWS[call.variant], limits.subgroup_size
-    groups = -(-m // rows), -(-n // (4 * lanes)), 1
+        return Dispatch(f"packed_few_{kind.name.lower()}", (), groups, push, constants)
+    lanes = limits.subgroup_size
+    groups = tiles // batches, -(-n // (4 * lanes)), batches
     shader = reading(f"packed_rows_{rows}_{kind.name.lower()}", limits)
-    return (Dispatch(shader, operands, groups, push, (("LOCAL_X", lanes),)),)
+    return Dispatch(shader, (), groups, push, (("LOCAL_X", lanes),))
 
 
 def _unpack_first(call: Call) -> tuple[Dispatch, ...]:
@@ -259,7 +300,7 @@ def _unpack_first(call: Call) -> tuple[Dispatch, ...]:
     out: list[Dispatch] = []
     for start in range(0, n, step):
         count = min(step, n - start)
-        made = _unpack(call, 1, SCRATCH, count, k)
+        made = unpack_rows(call, (1, SCRATCH), count, k)
         out.append(replace(made, shifts=(start * row_words, 0), barrier=bool(out)))
         part = Call(
             (TensorType((m, k)), TensorType((count, k)), *(TensorType((count,)) for _ in bias)),

@@ -21,6 +21,7 @@ from ..core.sharding import (
 from . import attention as attention
 from . import attention_rules as attention_rules
 from . import cached_attention as cached_attention
+from . import grouped as grouped
 from . import matmul as matmul
 from . import packed as packed
 from . import rotary as rotary
@@ -124,3 +125,28 @@ def _linear_packed(call: Sharded) -> Iterable[Factor]:
         if x.shape[-1] % TILE == 0:
             yield Factor((last, 1), TERMS, x.shape[-1] // TILE)
         yield from linear_factors(call, 0)
+
+
+@sharding("grouped_linear")
+def _grouped_linear(call: Sharded) -> Iterable[Factor]:
+    yield from _grouped(call)
+    depth = call.inputs[0].shape[-1]
+    yield Factor((call.inputs[0].rank - 1, 2, WHOLE), TERMS, depth)
+    yield from linear_factors(call, 0, 1)
+
+
+@sharding("grouped_packed")
+def _grouped_packed(call: Sharded) -> Iterable[Factor]:
+    yield from _grouped(call)
+    x = call.inputs[0]
+    if x.shape[-1] % TILE == 0:
+        yield Factor((x.rank - 1, 2, WHOLE), TERMS, x.shape[-1] // TILE)
+    yield from linear_factors(call, 0)
+
+
+def _grouped(call: Sharded) -> Iterable[Factor]:
+    """Rows, what each of them chose, and columns."""
+    x, weight, chosen = call.inputs
+    yield Factor((0, WHOLE, 0), 0, chosen.shape[0])
+    yield Factor((1 if x.rank == 3 else WHOLE, WHOLE, 1), 1, chosen.shape[1])
+    yield Factor((WHOLE, 1, WHOLE), 2, weight.shape[1])

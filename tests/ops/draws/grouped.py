@@ -1,0 +1,42 @@
+"""Draws of products by chosen matrices: any numbers of rows, matrices and choices."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from vksched.cases.case import Case
+from vksched.cases.grouped import choice
+from vksched.cases.packed import words
+from vksched.ops.products.blocks import FORMATS
+from vksched.types import NDArray
+
+from .common import Draw, Pick, array
+
+
+def _chosen(pick: Pick) -> tuple[NDArray, int, tuple[int, ...]]:
+    """Returns choices, the number of matrices, and the axes of x before the last."""
+    rows, used = pick(st.integers(0, 40)), pick(st.integers(0, 4))
+    matrices = pick(st.integers(1, 9))
+    low = pick(st.integers(-matrices, matrices - 1))
+    high = pick(st.integers(low + 1, matrices))
+    lead = (rows, used) if pick(st.booleans()) else (rows,)
+    return choice(rows, used, low, high, pick(st.integers(0, 99))), matrices, lead
+
+
+def _linear(pick: Pick) -> Case:
+    chosen, matrices, lead = _chosen(pick)
+    n, k = pick(st.integers(0, 40)), pick(st.integers(0, 70))
+    x = array(pick, "float32", (*lead, k))
+    return Case("grouped_linear", (x, array(pick, "float32", (matrices, n, k)), chosen))
+
+
+def _packed(pick: Pick) -> Case:
+    chosen, matrices, lead = _chosen(pick)
+    name, n = pick(st.sampled_from(list(FORMATS))), pick(st.integers(1, 9))
+    k = FORMATS[name].step * pick(st.integers(1, 2))
+    held = words(name, matrices * n, k, pick(st.integers(0, 99))).reshape(matrices, n, -1)
+    x = array(pick, "float32", (*lead, k))
+    return Case("grouped_packed", (x, held, chosen), {"format": name})
+
+
+DRAWS: dict[str, Draw] = {"grouped_linear": _linear, "grouped_packed": _packed}
