@@ -93,7 +93,13 @@ def test_the_largest_gemma_scales_scores_by_the_width(
 
 
 @pytest.mark.fewer_sets
-@pytest.mark.parametrize("name", ["gemma2", "phi3_long", "gpt2", "qwen2moe", "llama4", "gpt-oss"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("gemma2", "phi3_long", "gpt2", "llama4", "gpt-oss"),
+        *("qwen2moe", "qwen3moe", "llama_experts"),
+    ],
+)
 def test_so_they_do_on_devices(name: str, scheds: Scheds, tmp_path: Path) -> None:
     compare(name, scheds[0], tmp_path)
 
@@ -130,6 +136,26 @@ def test_weights_of_few_bits_are_those_values(name: str, tmp_path: Path) -> None
     assert abs(logits[0][0] - golden.wanted).max() > 1e-3
 
 
+@pytest.mark.parametrize("kind", [Type.F32, Type.Q8_0])
+def test_experts_may_have_tensors_of_their_own(kind: Type, tmp_path: Path) -> None:
+    golden, logits = language.load("llama_experts"), []
+    with vs.Scheduler(["cpu"]) as sched:
+        for apart in (False, True):
+            path = tmp_path / f"{apart}.gguf"
+            write(golden, path, kind=kind, apart=apart)
+            model = vs.load(path)
+            assert isinstance(model, LanguageModel)
+            assert ("blk.0.ffn_gate.3.weight" in model.weights) is apart
+            logits.append((whole(sched, model, golden.ids), in_steps(sched, model, golden.ids)))
+            parts = [f"blk.0.ffn_gate.{expert}.weight" for expert in range(4)]
+            held = model.weights.take("blk.0.ffn_gate_exps.weight", (4, 48, 32), parts)
+            assert (held.op == "unpack") is (kind == Type.Q8_0)
+            hollow = model.hollow()
+            hollow.logits(vs.input("ids", (1, 4), "int32"))
+    for got, wanted in zip(*logits, strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
 # What is refused
 
 
@@ -149,6 +175,8 @@ def without(draft: Draft, *names: str) -> Draft:
         ("phi3_long", "rope_factors_short.weight", ("'rope_factors_short.weight' of shape (4,)",)),
         ("gpt2", "blk.0.ffn_up.bias", ("'blk.0.ffn_up.bias' of shape (48,), got none",)),
         ("qwen3moe", "blk.1.ffn_down_exps.weight", ("'blk.1.ffn_down_exps.weight' of shape (8, ",)),
+        ("llama_experts", "blk.1.ffn_up.2.weight", ("'blk.1.ffn_up.2.weight' of shape (48, 32)",)),
+        ("llama_experts", "blk.1.ffn_up.0.weight", ("'blk.1.ffn_up_exps.weight' of shape (4, ",)),
         ("qwen3moe", "qwen3moe.expert_used_count", ("'qwen3moe.expert_used_count'",)),
         ("qwen2moe", "blk.0.ffn_gate_inp_shexp.weight", ("'blk.0.ffn_gate_inp_shexp.weight'",)),
         ("gpt-oss", "blk.0.attn_sinks.weight", ("'blk.0.attn_sinks.weight' of shape (4,)",)),
@@ -161,7 +189,8 @@ def without(draft: Draft, *names: str) -> Draft:
     ],
 )
 def test_what_a_file_lacks_is_named(name: str, missing: str, parts: tuple[str, ...]) -> None:
-    model = vs.load(without(draft(language.load(name)), missing).packed())
+    apart = name == "llama_experts"
+    model = vs.load(without(draft(language.load(name), apart), missing).packed())
     assert isinstance(model, LanguageModel)
     with pytest.raises(ModelFormatError) as caught:
         model.logits(vs.input("ids", (1, 4), "int32"))

@@ -67,6 +67,7 @@ YARN = {
 }
 PERMUTED = ("arcee", "granite", "granitemoe", "llama", "mistral3", "smollm3")
 """Architectures whose converters put beside each other what positions turn as a pair."""
+EXPERTS = "_exps.weight"
 EXPERT = re.compile(r"\.experts\.(\d+)\.")
 ONE_MORE = re.compile(r"norm\.weight$")
 TURNED = re.compile(r"self_attn\.([qk])_proj\.(weight|bias)$")
@@ -79,9 +80,11 @@ def write(
     more: Settings | None = None,
     kind: Type = Type.F32,
     rounded: bool = False,
+    apart: bool = False,
 ) -> None:
     """Writes a model, and more keys. kind: of weights whose rows are whole blocks; others are of
-    float32. rounded: so are these, with the values that they have as this kind.
+    float32. rounded: so are these, with the values that they have as this kind. apart: each expert
+    has tensors of its own, as in old files.
     """
     writer = gguf.GGUFWriter(path, golden.architecture)
     adders: dict[type, Callable[..., None]] = {
@@ -93,7 +96,7 @@ def write(
     }
     for key, value in (*_keys(golden.architecture, golden.config), *(more or {}).items()):
         adders[type(value)](key, value)
-    for name, array in _tensors(golden):
+    for name, array in _tensors(golden, apart):
         if array.ndim < 2 or array.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]:
             writer.add_tensor(name, array)
         elif rounded:
@@ -106,7 +109,7 @@ def write(
     writer.close()
 
 
-def draft(golden: Golden) -> Draft:
+def draft(golden: Golden, apart: bool = False) -> Draft:
     """Returns the same file in its parts, for tests that change them."""
     made = Draft().with_key("general.architecture", ValueType.STRING, golden.architecture)
     for key, value in _keys(golden.architecture, golden.config):
@@ -114,7 +117,7 @@ def draft(golden: Golden) -> Draft:
             made = made.with_key(key, ValueType.ARRAY, value, KINDS[type(value[0])])
         else:
             made = made.with_key(key, KINDS[type(value)], value)
-    for name, array in _tensors(golden):
+    for name, array in _tensors(golden, apart):
         made = made.with_tensor(name, array.shape, Type.F32, array.tobytes())
     return made
 
@@ -163,7 +166,7 @@ def _scaling(config: Settings) -> Iterator[tuple[str, Any]]:
         yield "rope.scaling.attn_factor", float(np.sqrt(1 + longer / np.log(original)))
 
 
-def _tensors(golden: Golden) -> Iterator[tuple[str, NDArray]]:
+def _tensors(golden: Golden, apart: bool) -> Iterator[tuple[str, NDArray]]:
     """Yields the tensors of the file."""
     config, layers = golden.config, golden.config.get("num_hidden_layers") or 0
     layers = layers or golden.config["n_layer"]
@@ -174,7 +177,12 @@ def _tensors(golden: Golden) -> Iterator[tuple[str, NDArray]]:
         assert found is not None, name
         if not found.endswith((".weight", ".bias")):
             found += ".weight"
-        yield found, np.ascontiguousarray(_turned(golden, name, array))
+        made = np.ascontiguousarray(_turned(golden, name, array))
+        if apart and found.endswith(EXPERTS):
+            for number, own in enumerate(made):
+                yield f"{found.removesuffix(EXPERTS)}.{number}.weight", own
+        else:
+            yield found, made
     scaling = config.get("rope_scaling") or {}
     for which in ("long", "short"):
         if factors := scaling.get(f"{which}_factor"):

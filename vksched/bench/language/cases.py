@@ -10,6 +10,7 @@ model have one text, of random tokens, so that longer cases begin like shorter o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,8 @@ from .files import TYPES, write_model
 PROMPTS = (128, 512)
 FILLS = (128, 2048)
 CONTEXT = 4096
+EXPERT = re.compile(r"\.ffn_\w+(_exps|\.\d+)\.weight$")
+"""The names of weights of experts, all of a layer's or each."""
 """Tokens for which keys and values have room, where the model has so many."""
 
 
@@ -87,7 +90,7 @@ def work_of_model(model: LanguageModel, phase: str, tokens: int) -> tuple[float,
     for name, tensor in tensors.items():
         if len(tensor.shape) == 1 or name in (head, "token_embd.weight"):
             continue
-        used = hyper.experts_used / hyper.experts if len(tensor.shape) == 3 else 1.0
+        used = hyper.experts_used / hyper.experts if EXPERT.search(name) else 1.0
         flops += 2.0 * tensor.size * used * (tokens if phase == "prompt" else 1)
         read_bytes += tensor.nbytes * (used if phase == "token" else 1.0)
     return flops, read_bytes

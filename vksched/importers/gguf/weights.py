@@ -12,7 +12,7 @@ from gguf.constants import GGMLQuantizationType
 from ...errors import ModelFormatError
 from ...ops.core.tensor import Tensor, weight
 from ...ops.products.block_layout import Format
-from ...ops.products.blocks import numbered
+from ...ops.products.blocks import numbered, repack
 from ...ops.products.packed import packed, unpack
 from .read.loader import GgufFile
 from .read.tensors import GgufTensor
@@ -32,26 +32,42 @@ class Weights:
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
 
-    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+    def take(self, name: str, shape: tuple[int, ...], parts: Sequence[str] = ()) -> Tensor:
         """Returns a weight, with the name that it has in the file in whatever scope it is made.
+
+        parts: the names under which files have the entries of its first axis, if not all as one.
 
         Raises:
             ModelFormatError: there is none, or it has another shape.
         """
+        if name not in self._tensors and any(part in self._tensors for part in parts[:1]):
+            tensors = [self._found(part, shape[1:]) for part in parts]
+        else:
+            tensors = [self._found(name, shape)]
+        with self._making:
+            if name not in self._made:
+                made = Context().run(self._make, name, shape, tensors)
+                self._made |= dict.fromkeys((name, *(tensor.name for tensor in tensors)), made)
+            return self._made[name]
+
+    def _found(self, name: str, shape: tuple[int, ...]) -> GgufTensor:
         tensor = self._tensors.get(name)
         if tensor is None or tensor.shape != shape:
             got = "none" if tensor is None else str(tensor.shape)
             raise ModelFormatError(f"[gguf] expected a tensor {name!r} of shape {shape}, got {got}")
-        with self._making:
-            if name not in self._made:
-                self._made[name] = Context().run(self._make, tensor)
-            return self._made[name]
+        return tensor
 
-    def _make(self, tensor: GgufTensor) -> Tensor:
-        kind = _packed_as(tensor)
+    def _make(self, name: str, shape: tuple[int, ...], tensors: Sequence[GgufTensor]) -> Tensor:
+        kind = _packed_as(tensors)
         if kind is None:
-            return weight(tensor.to_numpy(), tensor.name)
-        return packed(tensor.data, kind.name, tensor.shape, name=tensor.name)
+            arrays = [tensor.to_numpy() for tensor in tensors]
+            return weight(arrays[0] if len(arrays) == 1 else np.stack(arrays), name)
+        if len(tensors) == 1:
+            return packed(tensors[0].data, kind.name, shape, name=name)
+        words = np.empty((*shape[:-1], kind.row_words(shape[-1])), np.uint32)
+        for own, tensor in zip(words, tensors, strict=True):
+            own[...] = repack(kind.name, tensor.data, tensor.shape)
+        return unpack(weight(words, f"{name}.words"), kind.name, shape[-1], name=name)
 
     def require_all(self, architecture: str, besides: Sequence[str] = ()) -> None:
         """Raises ModelFormatError where a tensor of the file was never taken, besides some: what is
@@ -71,20 +87,22 @@ class HollowWeights(Weights):
     taken, as nobody reads them.
     """
 
-    def _make(self, tensor: GgufTensor) -> Tensor:
-        kind, shape = _packed_as(tensor), tensor.shape
+    def _make(self, name: str, shape: tuple[int, ...], tensors: Sequence[GgufTensor]) -> Tensor:
+        kind = _packed_as(tensors)
         if kind is None:
             # the few vectors may be divided by
             array = np.zeros(shape, np.float32) if len(shape) > 1 else np.ones(shape, np.float32)
-            return weight(array, tensor.name)
+            return weight(array, name)
         words = np.zeros((*shape[:-1], kind.row_words(shape[-1])), np.uint32)
-        held = weight(words, f"{tensor.name}.words")
-        return unpack(held, kind.name, shape[-1], name=tensor.name)
+        return unpack(weight(words, f"{name}.words"), kind.name, shape[-1], name=name)
 
 
-def _packed_as(tensor: GgufTensor) -> Format | None:
-    """Returns the format in which a tensor is held; None where it becomes float32."""
-    kind = numbered(GGMLQuantizationType[tensor.type])
-    if kind is None or len(tensor.shape) < 2 or tensor.shape[-1] % kind.step:
+def _packed_as(tensors: Sequence[GgufTensor]) -> Format | None:
+    """Returns the format in which tensors are held; None where they become float32, as they do
+    where they are of several.
+    """
+    kinds = {numbered(GGMLQuantizationType[tensor.type]) for tensor in tensors}
+    kind, shape = kinds.pop(), tensors[0].shape
+    if kinds or kind is None or len(shape) < 2 or shape[-1] % kind.step:
         return None
     return kind

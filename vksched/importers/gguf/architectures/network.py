@@ -245,7 +245,11 @@ class Network:
         count, inner = hyper.experts, hyper.expert_inner
         shapes = {"gate": (inner, width), "up": (inner, width), "down": (width, inner)}
         gate, up, down = (
-            self.weights.take(f"{name}_{which}_exps.weight", (count, *shape))
+            self.weights.take(
+                f"{name}_{which}_exps.weight",
+                (count, *shape),
+                [f"{name}_{which}.{expert}.weight" for expert in range(count)],  # old files
+            )
             for which, shape in shapes.items()
         )
         shifts = [
