@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, overload
 
 from .engine.configuring import Configuring
@@ -32,7 +32,7 @@ from .runtime.fork import Owner
 from .runtime.vulkan import probe
 from .runtime.watchdog import Watchdog
 from .switches import is_on
-from .trace import Sink, Trace, as_trace, tape_of_environment
+from .trace import Sink, Trace, as_trace, with_tape, write_tape
 from .tuner.calibrator import Calibrator
 from .tuner.cost_store import CostStore
 from .tuner.store import Store
@@ -108,10 +108,7 @@ class Scheduler:
         mode = mode_of(tune)
         self.policy = policy
         told = None if config is None else read_config(config)
-        self.trace = as_trace(trace)
-        self._tape = tape_of_environment()
-        if self._tape is not None and self._tape not in self.trace.sinks:
-            self.trace.add(self._tape)
+        self.trace = with_tape(as_trace(trace))
         self._lock = threading.RLock()
         self._closed = False
         self._models: weakref.WeakSet[ModelRun] = weakref.WeakSet()
@@ -332,16 +329,10 @@ class Scheduler:
             self._states.close()
             self._opened.close()
             self._closed = True
-        if self._tape is not None:
-            self._tape.flush()
+        write_tape()
 
     def __enter__(self) -> Scheduler:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()

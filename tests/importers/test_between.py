@@ -65,7 +65,8 @@ def test_on_numpy_alone_nothing_is_warned_of_and_steps_are_events() -> None:
         sched.compile(vs.load(parse(TEXT)))(x=MANY)
         (step,) = recorder.select("step", "cpu")
         before, after = recorder.select("run")
-        assert step.fields == {"op": "onnx.Unique", "node": "u"}
+        told = step.fields["op"], step.fields["node"], step.fields["cause"]
+        assert told == ("onnx.Unique", "u", "no vksched op expresses Unique")
         assert before.end_s <= step.start_s <= step.end_s <= after.start_s
         sched.compile(vs.load(parse(LOOP)))(x=MANY[:3], n=np.array(2))
         assert recorder.select("step") == [step]

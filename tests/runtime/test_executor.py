@@ -267,7 +267,8 @@ def test_trace_sink_that_raises_is_dropped_with_a_warning() -> None:
         raise ValueError("no")
 
     _, devices = null_devices(1)
-    with vs.Scheduler(devices, trace=vs.Trace(sinks=[bad])) as sched:
+    with vs.Scheduler(devices) as sched:
         run = sched.compile(stepped(vs.input("x", X.shape), "a")[-1])
+        sched.trace.add(bad)
         with pytest.warns(vs.VkschedWarning, match="sink failed"):
             assert np.array_equal(run(x=X), X + 1)

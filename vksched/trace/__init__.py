@@ -3,7 +3,7 @@
 Imports no graph: what a file tells of plans is made in `plan/documents/`.
 """
 
-from .environment import tape_of_environment
+from .environment import with_tape, write_tape
 from .events import Clock, Event, Sink, SystemClock, Trace, as_trace
 from .log import log_sink
 from .read import TapeFile, load_tape
@@ -24,7 +24,8 @@ __all__ = [
     "find_tape",
     "load_tape",
     "log_sink",
-    "tape_of_environment",
     "warn",
     "warn_user",
+    "with_tape",
+    "write_tape",
 ]

@@ -13,7 +13,7 @@ import os
 import threading
 
 from ..errors import VkschedError
-from .events import Event
+from .events import Event, Trace
 from .tape import Tape
 from .warn import warn
 
@@ -48,7 +48,22 @@ _tapes: dict[tuple[str, int], FileTape] = {}
 _lock = threading.Lock()
 
 
-def tape_of_environment() -> FileTape | None:
+def with_tape(trace: Trace) -> Trace:
+    """Returns a trace with the tape of this process among its sinks, where one is asked for."""
+    tape = _tape()
+    if tape is not None and tape not in trace.sinks:
+        trace.add(tape)
+    return trace
+
+
+def write_tape() -> None:
+    """Writes the tape of this process, where one is asked for."""
+    tape = _tape()
+    if tape is not None:
+        tape.flush()
+
+
+def _tape() -> FileTape | None:
     """Returns the tape of this process; None where the variable is not set, or empty."""
     path = os.environ.get(VARIABLE, "").strip()
     if not path:

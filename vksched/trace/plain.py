@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +44,12 @@ def float_of(value: object) -> float | None:
     if isinstance(value, Mapping) and value.keys() == {"float"}:
         return _WORDS.get(str(value["float"]))
     return None
+
+
+def number_of(value: Any) -> Any:
+    """Returns what `plain` made of a number or of None."""
+    found = float_of(value)
+    return value if found is None else found
 
 
 _WORDS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}

@@ -148,6 +148,9 @@ def _check_plan(plan: Mapping[str, Any], graph: Mapping[str, Any], where: str) -
     _in_range([device for device, _ in plan["placements"]], devices, f"{where}.placements")
     _in_range([rule for _, rule in plan["placements"]], len(plan["rules"]), f"{where}.placements")
     _in_range(plan["final_waits"], splits, f"{where}.final_waits")
+    if plan["decision"] is not None:
+        weighed = [plan["decision"][key] for key in ("won", "single")]
+        _in_range(weighed, len(plan["decision"]["candidates"]), f"{where}.decision")
     for at, split in enumerate(plan["splits"]):
         _check_split(split, (devices, nodes, at), f"{where}.splits[{at}]")
     for at, memory in enumerate(plan["memory"]):

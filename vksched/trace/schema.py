@@ -102,11 +102,31 @@ MEMORY = {
     "states": [int],
     "state_bytes": int,
 }
+NUMBER = Either((None, float, {"float": str}))
+CANDIDATE = {"name": str, "devices": [str], "copies": int, "metrics": Table(NUMBER)}
+DECISION = {
+    "objective": str,
+    "won": int,
+    "single": int,
+    "weighed": int,
+    "value": NUMBER,
+    "single_value": NUMBER,
+    "candidates": [CANDIDATE],
+    "margin": float,
+    "measured": bool,
+    "watts_assumed": bool,
+    "devices": [str],
+    "costs": str,
+}
+"""As `Decision`. won, single: positions among the candidates, the first `weighed` of which are
+those of the decision.
+"""
 PLAN = {
     "graph": int,
     "cause": str,
     "asked": ASKED,
     "machine": dict,
+    "default_link": {"bytes_per_s": NUMBER, "latency_s": NUMBER},
     "policy": str,
     "copies": int,
     "decides": bool,
@@ -117,14 +137,15 @@ PLAN = {
     "memory": [MEMORY],
     "locations": [Row((int, int, SPAN))],
     "notes": [str],
-    "explain": str,
+    "decision": Either((None, DECISION)),
     "seconds": float,
     "spans": [Row((str, int, Either((None, int)), float, float))],
 }
-"""graph: its position in "graphs". cause: why it was made. decides: whether its runs decide anew
-where their pieces go. rules, placements: for each node its device and the number of its rule.
-locations: device, node (-1 - node: its scratch memory), place. seconds: of a run by simulation;
-spans: what happens in it: kind, device, split, start and end.
+"""graph: its position in "graphs". cause: why it was made. machine, default_link: as in `Machine`.
+decides: whether its runs decide anew where their pieces go. rules, placements: for each node its
+device and the number of its rule. decision: None where nothing was weighed. locations: device, node
+(-1 - node: its scratch memory), place. seconds: of a run by simulation; spans: what happens in it:
+kind, device, split, start and end.
 """
 FIELDS = {
     "submit": {"split": int},

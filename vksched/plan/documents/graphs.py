@@ -71,12 +71,23 @@ def hash_of(array: NDArray) -> str:
         known = _hashes.get(id(array))
     if known is not None and known[0]() is array:
         return known[1]
-    found = hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()[:16]
+    found = _digest(array)
     with _lock:
         for gone in [key for key, (ref, _) in _hashes.items() if ref() is None]:
             del _hashes[gone]
         _hashes[id(array)] = weakref.ref(array), found
     return found
+
+
+def _digest(array: NDArray) -> str:
+    """Returns a hash of all bytes, also of arrays that take less memory than they show."""
+    made = hashlib.sha256()
+    if array.flags.c_contiguous:
+        made.update(np.ascontiguousarray(array).data)
+        return made.hexdigest()[:16]
+    for row in array if array.ndim > 1 else [array]:
+        made.update(np.ascontiguousarray(row).data)
+    return made.hexdigest()[:16]
 
 
 # -- back ------------------------------------------------------------------------------------------

@@ -11,17 +11,20 @@ Complexity: O(nodes + splits). Examples: tests/plan/test_documents.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 from ...errors import PlanError, VkschedError
 from ...graph import Graph
+from ...machine.links import Link
 from ...machine.spec import Machine
+from ...trace.plain import number_of, plain
 from ..cost import Cost, node_cost
 from ..plan import Plan
 from ..simulate import beside_seconds, simulate
 from ..value import CopyIn, CopyOut, DeviceMemory, Placement, PlanValue, Span, Split
+from .decisions import decision_document, decision_of
 from .graphs import graph_document, graph_of
 from .question import Question
 
@@ -50,6 +53,7 @@ class Planned:
             "cause": self.cause,
             "asked": self.question.as_dict(),
             "machine": plan.machine.as_dict(),
+            "default_link": plain(asdict(plan.machine.links.default)),
             "policy": plan.policy,
             "copies": plan.copies,
             "decides": self.decides,
@@ -60,7 +64,7 @@ class Planned:
             "memory": [_lists(asdict(memory)) for memory in plan.memory],
             "locations": [[d, node, _span(s)] for (d, node), s in plan.locations.items()],
             "notes": list(plan.notes),
-            "explain": plan.explain(),
+            "decision": decision_document(plan.decision),
             "seconds": expected.seconds,
             "spans": [[b.kind, b.device, b.split, b.start_s, b.finish_s] for b in expected.spans],
         }
@@ -116,7 +120,10 @@ def asked_of(graph: Mapping[str, Any], document: Mapping[str, Any]) -> Asked:
     """
     made = graph_of(graph)
     try:
-        return Question.from_dict(document["asked"]), made, Machine.from_dict(document["machine"])
+        machine = Machine.from_dict(document["machine"])
+        default = {key: number_of(value) for key, value in document["default_link"].items()}
+        links = replace(machine.links, default=Link(**default))
+        return Question.from_dict(document["asked"]), made, replace(machine, links=links)
     except _WRONG as error:
         raise PlanError(f"[trace] the plan of a tape cannot be made again: {error}") from error
 
@@ -146,6 +153,7 @@ def planned_of(graph: Mapping[str, Any], document: Mapping[str, Any]) -> Planned
                 {(device, node): Span(*span) for device, node, span in document["locations"]}
             ),
             notes=tuple(document["notes"]),
+            decision=decision_of(document["decision"]),
         )
         return Planned(plan.verify(), question, document["cause"], document["decides"])
     except _WRONG as error:
