@@ -43,6 +43,7 @@ from .optim import initializers as init
 from .optim import losses
 from .plan.plan import Plan
 from .plan.planner import plan_graph
+from .plan.timelines import timeline
 from .runtime.faulty import FaultyDevice
 from .runtime.null import NullDevice, SimulatedClock
 from .runtime.slowed import SlowedDevice
@@ -62,6 +63,7 @@ from .trace import (
     log_sink,
 )
 from .types import TensorType
+from .view.timeline import Timeline
 
 __all__ = [
     "Chat",
@@ -104,6 +106,7 @@ __all__ = [
     "TapeFile",
     "Tensor",
     "TensorType",
+    "Timeline",
     "Trace",
     "UnsupportedOp",
     "VkschedError",
@@ -126,6 +129,7 @@ __all__ = [
     "scope",
     "signal",
     "state",
+    "timeline",
     "value_and_grad",
     "vjp",
     "weight",

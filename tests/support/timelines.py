@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import random
 
+from taped import X, graph_of_two_devices
+
+import vksched as vs
+from vksched.machine.links import Link
 from vksched.trace import Event
 from vksched.view.make import run_timeline
 from vksched.view.timeline import Timeline
@@ -69,3 +73,23 @@ def told_events(runs: int, seed: int = 1) -> list[Event]:
 
 def told_timeline(runs: int = 2) -> Timeline:
     return run_timeline(told_events(runs), [told_plan()], LANES)
+
+
+def simulated_tape() -> vs.Tape:
+    """Two runs of a graph over two null devices and a slow CPU, all on one simulated clock: they
+    take exactly what plans expect.
+    """
+    clock = vs.SimulatedClock()
+    speeds = {"flops_per_s": 3e7, "bytes_per_s": 2e8, "submit_s": 7e-5}
+    specs = [vs.DeviceSpec("gpu:0", "null", **speeds), vs.DeviceSpec("gpu:1", "null", **speeds)]
+    cpu = vs.DeviceSpec("cpu", "cpu", flops_per_s=2e7, bytes_per_s=1e8, submit_s=1e-6)
+    links = {"gpu:0": Link(3e7, 1e-5), "gpu:1": Link(1e7, 3e-5)}
+    devices = [vs.NullDevice(spec, clock, link=links.get(spec.name)) for spec in (*specs, cpu)]
+    tape = vs.Tape()
+    with vs.Scheduler(devices, trace=vs.Trace(clock, [tape])) as sched:
+        graph = graph_of_two_devices()
+        del graph["observe"]  # plans expect no copies for observers
+        run = sched.compile(**graph)
+        run(x=X)
+        run(x=X)
+    return tape

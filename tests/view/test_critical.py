@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from timelines import told_timeline
 
@@ -49,6 +49,18 @@ def test_splits_in_one_queue_follow_each_other_without_the_host() -> None:
     assert critical_spans(spans) == {0, 1, 2}
 
 
+def test_a_wait_for_what_is_done_already_hides_nothing() -> None:
+    spans = [
+        span(HOST, "copy", 0, 1, 0),
+        span(1, "split", 1, 2, 0),
+        span(2, "split", 1, 8, 1),
+        span(HOST, "wait", 1, 8, 1),
+        span(HOST, "wait", 8, 8, 0),
+        span(HOST, "copy", 8, 9, 2),
+    ]
+    assert critical_spans(spans) == {0, 2, 5}
+
+
 def test_runs_and_predictions_have_paths_of_their_own() -> None:
     timeline = told_timeline(2)
     found = {(timeline.spans[n].run, timeline.spans[n].row) for n in timeline.critical}
@@ -73,6 +85,7 @@ SPANS = st.builds(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(SPANS, min_size=1, max_size=30))
 def test_any_spans_have_a_path_from_the_last_end_backwards(spans: list[Span]) -> None:
     path = sorted(critical_spans(spans), key=lambda n: spans[n].start_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from timelines import COPY_S, LANES, SPLITS, STEP_S, told_events, told_plan, told_timeline
 
@@ -106,6 +106,7 @@ def test_events_of_unknown_devices_and_plans_are_drawn_too() -> None:
 TIMES = st.tuples(st.integers(0, 60), st.integers(0, 20))
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(ROWS), TIMES), max_size=40))
 def test_tracks_hold_every_span_once_and_none_overlaps(
     given_spans: list[tuple[int, str, tuple[int, int]]],

@@ -193,15 +193,16 @@ def _arrows(slices: Sequence[_Slice], pids: Mapping[str, int]) -> Iterator[dict[
             continue
         number += 1
         kind = "fence" if part.kind == "wait" else "copy"
-        # A wait begins before its split ends: the arrow goes to its end.
-        to = 0.99 if kind == "fence" else 0.01
-        yield _end("s", number, kind, source, 0.99, pids)
-        yield {**_end("f", number, kind, target, to, pids), "bp": "e"}
+        begins = _end("s", number, kind, source, 0.99, pids)
+        # a wait begins before its split ends: the arrow goes to its end
+        ends = _end("f", number, kind, target, 0.99 if kind == "fence" else 0.01, pids)
+        yield begins
+        yield {**ends, "ts": max(begins["ts"], ends["ts"]), "bp": "e"}
 
 
 def _end(
     ph: str, number: int, kind: str, part: _Slice, where: float, pids: Mapping[str, int]
-) -> dict[str, object]:
+) -> dict[str, Any]:
     at_s = part.start_s + where * (part.end_s - part.start_s)
     about = {"ph": ph, "id": number, "name": kind, "cat": kind, "ts": at_s * 1e6}
     return {**about, "pid": pids[part.process], "tid": part.tid}

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from ..trace.lines import LEAST_S
 from .value import HOST, Span
 
 CLOSE = 0.02
@@ -50,11 +51,13 @@ def _walk(spans: Sequence[Span], group: Iterable[int]) -> list[int]:
     while at is not None and at not in seen:
         seen.add(at)
         span = spans[at]
-        if span.kind == "wait" and span.split in splits:
-            at = splits[span.split]
+        waited = splits.get(span.split) if span.kind == "wait" else None
+        if waited is not None and spans[waited].end_s > span.start_s:
+            at = waited
             continue
-        path.append(at)
-        at = _before(spans, at, lanes)
+        if span.kind != "wait":
+            path.append(at)
+        at = _before(spans, at, lanes, seen)
     return path
 
 
@@ -64,20 +67,24 @@ class _Lane:
     def __init__(self, ends_s: list[float], numbers: list[int]) -> None:
         self.ends_s, self.numbers = ends_s, numbers
 
-    def until(self, time_s: float) -> int | None:
-        """Returns the last span that is over by a time."""
-        at = bisect_right(self.ends_s, time_s)
+    def until(self, time_s: float, seen: Collection[int]) -> int | None:
+        """Returns the last span that is over by a time, of those not seen."""
+        at = bisect_right(self.ends_s, time_s + LEAST_S)
+        while at and self.numbers[at - 1] in seen:
+            at -= 1
         return self.numbers[at - 1] if at else None
 
 
-def _before(spans: Sequence[Span], number: int, lanes: Mapping[int, _Lane]) -> int | None:
+def _before(
+    spans: Sequence[Span], number: int, lanes: Mapping[int, _Lane], seen: Collection[int]
+) -> int | None:
     """Returns what a span had to wait for last."""
     span = spans[number]
-    slack_s = 1e-12 + CLOSE * span.seconds
-    before = lanes[span.lane].until(span.start_s + 1e-12)
+    slack_s = LEAST_S + CLOSE * span.seconds
+    before = lanes[span.lane].until(span.start_s, seen)
     if before is not None and span.kind == "split":
         if span.start_s - spans[before].end_s <= slack_s:
             return before
     if span.lane == HOST or HOST not in lanes:
         return before
-    return lanes[HOST].until(span.start_s + 1e-12)
+    return lanes[HOST].until(span.start_s, seen)

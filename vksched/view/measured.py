@@ -16,6 +16,8 @@ from ..units import format_bytes
 from .foreseen import name_of
 from .value import HOST, Lane, PlanTold, Span
 
+LASTING = frozenset(("split", "copy", "wait", "submit"))
+"""Events that are on their rows even where they took no time."""
 SHOWN = 6
 """Fields of an event in a tooltip."""
 KNOWN = frozenset(("ops", "stats", "split", "node", "bytes", "op", "way", "needed_by"))
@@ -74,7 +76,7 @@ class _Maker:
     def _place(self, event: Event) -> tuple[int, str]:
         if event.name in ("run", "failed"):
             return HOST, "run"
-        if event.end_s <= event.start_s and event.name not in ("split", "copy", "wait"):
+        if event.end_s <= event.start_s and event.name not in LASTING:
             return self._lane(event.device), "mark"
         if event.name in BY_HOST:
             return HOST, "host"
