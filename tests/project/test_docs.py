@@ -23,7 +23,7 @@ CHANGES = ROOT / "CHANGELOG.md"
 PAGES = [README, *sorted(DOCS.rglob("*.md"))]
 WITH_EXAMPLES = (
     *("README", "first-steps", "graphs", "states", "training", "config", "models", "faults"),
-    *("traces", "scheduling", "what-if"),
+    *("traces", "timelines", "scheduling", "what-if"),
 )
 """Pages whose Python runs as printed, one block after the other."""
 WIDTH = 100
