@@ -86,6 +86,12 @@ def test_memory_in_use_follows_the_splits_of_each_device() -> None:
     assert (second.lane, list(second.values)) == (2, [2 << 20, 4 << 20])
 
 
+def test_a_device_is_never_busy_for_more_than_the_whole_time() -> None:
+    events = [Event("split", "gpu:0", 0.0, 1.0, run, {"split": 0}, 0) for run in range(3)]
+    events += [Event("run", "host", 0.0, 2.0, run, {}, 0) for run in range(3)]
+    assert run_timeline(events, [told_plan()], LANES).told.endswith("busy: gpu:0 50%")
+
+
 def test_events_of_unknown_devices_and_plans_are_drawn_too() -> None:
     events = [
         Event("split", "gpu:7", 1.0, 2.0, 4, {"split": 9, "ops": {"matmul": 1.0}}),

@@ -8,6 +8,7 @@ Complexity: spans + links. Examples: tests/view/test_view_make.py.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
@@ -100,9 +101,12 @@ def _shown(spans: Sequence[Span]) -> tuple[float, float]:
 def _busy(spans: Sequence[Span], lanes: Sequence[Lane], row: str, whole_s: float) -> str:
     """Returns in words which part of the time each device works, those with work."""
     busy_s: dict[int, float] = defaultdict(float)
-    for span in spans:
+    done_s: dict[int, float] = defaultdict(lambda: -math.inf)
+    for span in sorted(spans, key=lambda span: span.start_s):
         if span.row == row and span.kind == "split":
-            busy_s[span.lane] += span.seconds
+            # splits of two runs may overlap as far as the host can see
+            busy_s[span.lane] += max(0.0, span.end_s - max(span.start_s, done_s[span.lane]))
+            done_s[span.lane] = max(done_s[span.lane], span.end_s)
     parts = [
         f"{lanes[lane].name} {busy_s[lane] / whole_s:.0%}" for lane in sorted(busy_s) if whole_s
     ]

@@ -288,10 +288,11 @@ function paintArrows() {
       if (span.end[link.source[i]] >= view.from && span.start[link.target[i]] <= view.to) shown.push(i);
     }
   }
-  for (const i of shown) paintArrow(i);
+  const labels = new Set();
+  for (const i of shown) paintArrow(i, labels);
 }
 
-function paintArrow(i) {
+function paintArrow(i, labels) {
   const source = link.source[i], target = link.target[i];
   const a = tracks[span.track[source]], b = tracks[span.track[target]];
   const kind = texts[link.kind[i]], down = b.y > a.y;
@@ -317,8 +318,10 @@ function paintArrow(i) {
     pen.lineTo(x2 - 9 * Math.cos(turn + side), y2 - 9 * Math.sin(turn + side));
   }
   pen.fill();
-  if (link.bytes[i] > 0 && Math.abs(y2 - y1) > 30) {
-    paintLabel(bytes(link.bytes[i]), (x1 + x2) / 2 + 6, (y1 + y2) / 2, 200, look.ground);
+  const x = (x1 + x2) / 2 + 6, y = (y1 + y2) / 2, place = `${Math.round(x / 70)} ${Math.round(y / 14)}`;
+  if (link.bytes[i] > 0 && Math.abs(y2 - y1) > 30 && !labels.has(place)) {
+    labels.add(place);
+    paintLabel(bytes(link.bytes[i]), x, y, 200, look.ground);
   }
 }
 
