@@ -121,6 +121,22 @@ def test_gates_and_factors_of_gpt_oss_are_cut_off() -> None:
     np.testing.assert_allclose(got, gate * np.float32([3, 8, -6, 1.5]), rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["llama4", "gpt-oss", "gemma2"])
+def test_so_they_do_in_parts_of_steps(name: str, tmp_path: Path) -> None:
+    golden = language.load(name)
+    model = made(golden, tmp_path)
+    cache, at = model.cache(23), 0
+    with vs.Scheduler(["cpu"]) as sched:
+        for tokens, parts, count in ((4, 2, 3), (12, 3, 11), (4, 4, 4)):
+            step = model.step(cache, tokens, parts)
+            run = sched.compile(step.logits, updates=step.updates)
+            ids = np.zeros((1, tokens), np.int32)
+            ids[0, :count] = golden.ids[at : at + count]
+            got = run(ids=ids, start=at, count=count)[0]
+            at += count
+            np.testing.assert_allclose(got, golden.wanted[at - 1], **CLOSE)
+
+
 @pytest.mark.parametrize("name", ["qwen2moe", "gemma2", "phi3"])
 def test_weights_of_few_bits_are_those_values(name: str, tmp_path: Path) -> None:
     golden, logits = language.load(name), []

@@ -172,7 +172,7 @@ def _tensors(golden: Golden, apart: bool) -> Iterator[tuple[str, NDArray]]:
     layers = layers or golden.config["n_layer"]
     arch = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}[golden.architecture]
     names = gguf.get_tensor_name_map(arch, layers)
-    for name, array in _stacked(golden.weights(), golden.architecture).items():
+    for name, array in _stacked(golden).items():
         found = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert found is not None, name
         if not found.endswith((".weight", ".bias")):
@@ -204,46 +204,55 @@ def _speeds(config: Settings, scaling: Settings) -> NDArray:
     return np.asarray(1 / (kept + (1 - kept) / scaling["factor"]), np.float32)
 
 
-def _swapped(array: NDArray, name: str) -> NDArray:
-    """Returns matrices of experts as files have them; biases as they are."""
-    return array if name.endswith("bias") else array.swapaxes(1, 2)
-
-
-def _stacked(weights: Mapping[str, NDArray], architecture: str) -> dict[str, NDArray]:
-    """Returns weights with those of a layer's experts as one, but gates apart from the rest."""
+def _stacked(golden: Golden) -> dict[str, NDArray]:
+    """Returns weights with those of a layer's experts as one, and gates apart from the rest."""
+    apart = APART.get(golden.architecture, lambda name, array: {name: array})
     out: dict[str, NDArray] = {}
     several: dict[str, list[NDArray]] = {}
-    for name, array in weights.items():
+    for name, array in golden.weights().items():
         if found := EXPERT.search(name):
             several.setdefault(name.replace(found[0], ".experts."), []).append(array)
-        elif "experts.gate_up_proj" in name and architecture == "gpt-oss":
-            for number, kind in enumerate(("gate", "up")):
-                own = name.replace("gate_up", kind).replace("_bias", ".bias")
-                out[own] = _swapped(array, own)[:, number::2]
-        elif "experts.down_proj" in name and architecture == "gpt-oss":
-            own = name.replace("_bias", ".bias")
-            out[own] = _swapped(array, own)
-        elif name.endswith("experts.gate_up_proj"):  # Llama 4
-            halves = np.split(array.swapaxes(1, 2), 2, axis=1)
-            for kind, half in zip(("gate", "up"), halves, strict=True):
-                out[name.replace("gate_up", kind)] = half
-        elif name.endswith("experts.down_proj"):
-            out[name] = array.swapaxes(1, 2)
-        elif name.endswith("input_linear.weight"):  # Granite
-            for kind, half in zip(("gate", "up"), np.split(array, 2, axis=-2), strict=True):
-                out[_granite(name, kind)] = half
-        elif name.endswith("output_linear.weight"):
-            out[_granite(name, "down")] = array
         else:
-            out[name] = array
+            out |= apart(name, array)
     return out | {name: np.stack(arrays) for name, arrays in several.items()}
 
 
-def _granite(name: str, kind: str) -> str:
-    """Returns the name that a matrix of experts has in other models."""
-    own = {"block_sparse_moe": "mlp.experts", "shared_mlp": "mlp.shared_expert"}
-    layer, part = name.rsplit(".", 3)[:2]
-    return f"{layer}.{own[part]}.{kind}_proj.weight"
+def _llama4(name: str, array: NDArray) -> dict[str, NDArray]:
+    """Matrices of experts are turned, and gates lie before what they are factors of."""
+    if ".experts." not in name:
+        return {name: array}
+    turned = array.swapaxes(1, 2)
+    if "gate_up" not in name:
+        return {name: turned}
+    halves = zip(("gate", "up"), np.split(turned, 2, axis=1), strict=True)
+    return {name.replace("gate_up", kind): half for kind, half in halves}
+
+
+def _gpt_oss(name: str, array: NDArray) -> dict[str, NDArray]:
+    """Matrices of experts are turned, and gates lie between what they are factors of."""
+    if ".experts." not in name:
+        return {name: array}
+    rows = array if name.endswith("_bias") else array.swapaxes(1, 2)
+    own = name.replace("_bias", ".bias")
+    if "gate_up" not in name:
+        return {own: rows}
+    return {own.replace("gate_up", kind): rows[:, at::2] for at, kind in enumerate(("gate", "up"))}
+
+
+def _granite(name: str, array: NDArray) -> dict[str, NDArray]:
+    """Gates lie before what they are factors of, and names are others."""
+    layer, part, kind = (name.rsplit(".", 3) + ["", ""])[:3]
+    own = {"block_sparse_moe": "mlp.experts", "shared_mlp": "mlp.shared_expert"}.get(part)
+    if own is None or "router" in name:
+        return {name: array}
+    if kind == "output_linear":
+        return {f"{layer}.{own}.down_proj.weight": array}
+    halves = zip(("gate", "up"), np.split(array, 2, axis=-2), strict=True)
+    return {f"{layer}.{own}.{each}_proj.weight": half for each, half in halves}
+
+
+APART = {"llama4": _llama4, "gpt-oss": _gpt_oss, "granitemoe": _granite}
+"""Takes the experts of a layer apart, by what architectures have one tensor for."""
 
 
 def _turned(golden: Golden, name: str, array: NDArray) -> NDArray:
