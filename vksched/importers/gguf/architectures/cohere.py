@@ -1,5 +1,5 @@
-"""Command R and R+ 7B: layer norms without shifts, and attention beside the feed-forward part, not
-before it. Command R7B has windows in three of four layers; the others turn nothing.
+"""Command R: layer norms without shifts, and attention beside the feed-forward part, not before it.
+Command R7B and Command A have windows in three of four layers; the others turn nothing.
 
 Source: https://docs.cohere.com/docs/command-r
 """
