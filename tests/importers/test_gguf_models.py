@@ -221,6 +221,13 @@ def test_numbers_may_differ_from_layer_to_layer() -> None:
     assert (hyper.heads, hyper.kv_heads, hyper.key_length) == ((4, 2), (4, 2), 8)  # type: ignore[attr-defined]
 
 
+def test_numbers_of_layers_are_no_texts() -> None:
+    name = "llama.feed_forward_length"
+    draft = sized().with_key(name, ValueType.ARRAY, ["a", "b"], ValueType.STRING)
+    with pytest.raises(ModelFormatError, match=f"{name}': expected a whole number"):
+        hyper_of(draft)
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "given", "parts"),
     [

@@ -89,9 +89,9 @@ class Keys:
         self, name: str, layers: int, default: tuple[int, ...] | None = None
     ) -> tuple[int, ...]:
         """Returns a number for each layer; one in the file stands for all."""
-        value = self._get(name, default)
-        if isinstance(value, tuple):
-            return value  # type: ignore[return-value]
+        if default is not None and not self.has(name):
+            return default
+        value = self._get(name, None)
         if not isinstance(value, np.ndarray):
             return (self.whole(name),) * layers
         found = value.tolist()
