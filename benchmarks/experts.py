@@ -31,6 +31,11 @@ def weight(name: str, kind: str, shape: tuple[int, ...]) -> vs.Tensor:
     return vs.weight(drawn * np.float32(shape[-1] ** -0.5), name)
 
 
+def between(gate: vs.Tensor, up: vs.Tensor) -> vs.Tensor:
+    """What is made of both products."""
+    return vs.silu(gate) * up
+
+
 def ways(
     tokens: int, experts: int, used: int, width: int, inner: int, kind: str
 ) -> Iterator[tuple[str, vs.Tensor]]:
@@ -38,18 +43,18 @@ def ways(
     x, scores = vs.input("x", (1, tokens, width)), vs.input("scores", (1, tokens, experts))
     gate, up = (weight(name, kind, (experts, inner, width)) for name in ("gate", "up"))
     down = weight("down", kind, (experts, width, inner))
-    yield "grouped", Experts(gate, up, down, used, True, vs.silu).mix(x, scores)
+    yield "grouped", Experts(gate, up, down, used, True, between).mix(x, scores)
 
     chances, chosen = vs.topk(vs.softmax(scores)[0], used)
     chances = chances / vs.reduce_sum(chances, -1, keepdims=True)
     shares = vs.scatter_elements(vs.zeros((tokens, experts)), chosen, chances, axis=-1)
     a, b = (vs.matmul(x, each, transpose_b=True) for each in (gate, up))
-    made = vs.matmul(vs.silu(a) * b, down, transpose_b=True)
+    made = vs.matmul(between(a, b), down, transpose_b=True)
     yield "all", vs.reduce_sum(made * shares.T[:, :, None], 0, keepdims=True)
 
     size = used * inner
     a, b = (vs.linear(x, weight(f"{n} dense", kind, (size, width))) for n in ("gate", "up"))
-    yield "dense", vs.linear(vs.silu(a) * b, weight("down dense", kind, (width, size)))
+    yield "dense", vs.linear(between(a, b), weight("down dense", kind, (width, size)))
 
 
 @click.command()

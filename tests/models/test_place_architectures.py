@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,10 +36,9 @@ def test_logits_on_two_cards_that_hold_a_part_each(name: str, tmp_path: Path) ->
     golden = language.load(name)
     model = made(golden, tmp_path)
     whole = lay_out(model, model.cache(32), SIZES, Machine((*cards(64), CPU)))
-    shared = whole.measured.shared_bytes
-    specs = with_room(shared + 0.9 * (room_bytes(whole) - shared), 2)
-    with warnings.catch_warnings(), vs.Scheduler(devices_of(*specs)) as sched:
-        warnings.simplefilter("ignore", vs.VkschedWarning)  # few tokens pick experts by numpy
+    shared = whole.measured.shared_bytes  # one card is too small even if all experts are elsewhere
+    specs = with_room(shared + 0.65 * (room_bytes(whole) - shared), 2)
+    with vs.Scheduler(devices_of(*specs)) as sched:
         reader = Reader(sched, model, 32)
         for count in (5, 6, len(golden.ids)):
             got = reader.read([int(token) for token in golden.ids[:count]])
@@ -62,8 +60,7 @@ def test_experts_go_to_the_cpu_first(tmp_path: Path) -> None:
     last = whole.layers[-2].name
     on_host = {pattern for pattern, device in found.placement.items() if device == "cpu"}
     assert on_host == {f"{last}.*_exps*", f"{last}.experts.*"}
-    with warnings.catch_warnings(), vs.Scheduler(devices_of(*specs)) as sched:
-        warnings.simplefilter("ignore", vs.VkschedWarning)
+    with vs.Scheduler(devices_of(*specs)) as sched:
         step = model.step(model.cache(32), 8)
         run = sched.compile(step.logits, found.placement, updates=step.updates)
         nodes, memory = run.plan.graph.nodes, run.plan.memory
