@@ -16,6 +16,7 @@ from test_cli import call
 import vksched as vs
 from vksched.cli import feeds
 from vksched.cli.meter import Meter
+from vksched.engine.replay.make import replay_tape
 from vksched.errors import close_text
 
 onnx = pytest.importorskip("onnx")
@@ -289,9 +290,24 @@ def test_run_makes_inputs_up_and_measures_each_op(
     assert words["type"] == "float32[4,8,2]" and 1 <= words["min"] <= words["max"] <= 6
     assert any("numpy runs mul" in note for note in data["notes"])
     names = [event["name"] for event in json.loads(trace.read_text("utf-8"))["traceEvents"]]
-    assert {"relu", "onnx.Det", "run"} <= set(names)
+    assert {"relu", "onnx.Det", "run"} <= set(names) and data["tapes"] == [str(trace)]
+    assert replay_tape(vs.load_tape(trace)).difference is None
     again = data_of(capsys, *args)
     assert again["outputs"] == data["outputs"] and not again["ops_measured"]
+
+
+def test_run_writes_a_tape_that_can_be_replayed(
+    capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
+) -> None:
+    args = ("run", model, "--random", "7", "--dim", "n=4", "--dim", "s=8", "--devices", "cpu")
+    tape = tmp_path / "t.json"
+    code, out, _ = call(capsys, *args, "--repeat", "3", "--trace", str(tape))
+    assert code == 0 and f"wrote {tape}, for Perfetto and vksched replay" in out
+    assert [e.name for e in vs.load_tape(tape).events].count("run") == 3
+    code, out, _ = call(capsys, "replay", str(tape))
+    assert code == 0 and out.endswith("no difference\n")
+    code, _, err = call(capsys, *args, "--trace", str(tmp_path / "nowhere" / "t.json"))
+    assert code == 1 and "nowhere" in err
 
 
 def test_run_over_stages(capsys: pytest.CaptureFixture[str], cut: str, tmp_path: Path) -> None:
