@@ -107,6 +107,12 @@ def test_a_notebook_shows_the_page_in_a_frame() -> None:
     assert root.get("srcdoc", "").startswith("<!DOCTYPE html>")
 
 
+def test_a_notebook_does_not_swell_with_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vksched.view.timeline.LARGEST", 1000)
+    shown = told_timeline(1)._repr_html_()
+    assert "<svg" in shown and "<iframe" not in shown and "save(" in shown
+
+
 def test_an_empty_timeline_is_a_page_too() -> None:
     empty = Timeline("nothing", "", [Lane("host")], [])
     assert json.loads(as_script(page_data(empty)))["counts"] == [0, 0]

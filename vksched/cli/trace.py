@@ -25,7 +25,7 @@ SLOWEST = 10
 def trace(file: str, html: str | None, svg: str | None, png: str | None, as_json: bool) -> None:
     """Show what a tape has recorded: runs, splits, copies and waits, measured above predicted.
 
-    The file is one of `vs.Tape().save` or `vksched run --profile`. Perfetto opens it, too.
+    The file is one of `vs.Tape().save` or `vksched run --trace`. Perfetto opens it, too.
     """
     from ..plan.timelines import timeline
 

@@ -9,12 +9,15 @@ import os
 from pathlib import Path
 
 from ..errors import VkschedError
+from ..pictures.svg import framed
 from .html import as_frame, as_page
 from .png import save_png
 from .svg import as_svg
 from .value import TimelineValue
 
 ENDS = ".html, .svg or .png"
+LARGEST = 8_000_000
+"""Characters of a page in a notebook; beyond it there is a still picture."""
 
 
 class Timeline(TimelineValue):
@@ -45,7 +48,11 @@ class Timeline(TimelineValue):
             ) from error
 
     def _repr_html_(self) -> str:
-        return as_frame(self)
+        page = as_frame(self)
+        if len(page) <= LARGEST:
+            return page
+        text = f'The page has {len(page):,} characters; try save("runs.html").'
+        return framed(as_svg(self), "why this is a still picture", text)
 
     def _repr_svg_(self) -> str:
         return as_svg(self)

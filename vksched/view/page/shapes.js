@@ -391,7 +391,7 @@ function paintLegend() {
   for (const [word, style, lane, there] of samples) {
     if (!there) continue;
     const item = document.createElement("span");
-    const canvas = document.createElement("canvas");
+    const canvas = element("canvas", "", { ariaHidden: "true" });
     canvas.width = 34 * dense;
     canvas.height = 16 * dense;
     const draw = canvas.getContext("2d");
