@@ -167,6 +167,19 @@ def test_a_click_shows_explain_and_what_waited_for_what(page: Page) -> None:
     assert selected(page) == -1 or page.run("document.getElementById('panel').hidden") is False
 
 
+def test_arrows_are_drawn_of_wide_spans_alone(page: Page) -> None:
+    number = find(page, "split", 1)
+    page.run(f"vksched.select({number}, 'close'); vksched.select(-1)")
+    page.run("vksched.zoom(8)")
+    page.settle()
+    before = page.picture()
+    page.press("a")
+    assert page.run("document.getElementById('arrows').getAttribute('aria-pressed')") == "true"
+    assert page.picture() != before
+    ink = (0x15, 0x19, 0x1C)
+    assert count_of(page.picture(), ink) > count_of(before, ink) + 100
+
+
 def test_a_double_click_zooms_to_a_span(page: Page) -> None:
     number = find(page, "split", 3)
     page.click(*place(page, number), count=2)
@@ -311,6 +324,12 @@ def colours_at(page: Page, *places: tuple[float, float]) -> list[tuple[int, int,
     """The colours that are seen at places of the page."""
     image = Image.open(io.BytesIO(page.picture())).convert("RGB")
     return [image.getpixel((round(x), round(y))) for x, y in places]  # type: ignore[misc]
+
+
+def count_of(picture: bytes, colour: tuple[int, int, int]) -> int:
+    """How many pixels of the timeline, without its tools, have a colour."""
+    image = Image.open(io.BytesIO(picture)).convert("RGB").crop((200, 120, 1280, 760))
+    return next((many for many, found in image.getcolors(1 << 24) or () if found == colour), 0)
 
 
 def check_contrast(colours: dict[str, str]) -> None:

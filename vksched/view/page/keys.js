@@ -104,7 +104,7 @@ const ACTIONS = [
   [["f"], "zoom to the selected span", () => view.selected >= 0 && select(view.selected, "close")],
   [["c"], "go along the critical path", () => nextCritical(1)],
   [["C"], "go back along the critical path", () => nextCritical(-1)],
-  [["a"], "show all arrows: copies are solid, fences dotted, others dashed", toggleArrows],
+  [["a"], "show arrows of wide spans: copies solid, fences dotted, others dashed", toggleArrows],
   [["/"], "search by name, op, shape or kind", () => { field.focus(); field.select(); }],
   [["n"], "next match, as Enter in the search field", () => nextFound(1)],
   [["N"], "match before", () => nextFound(-1)],

@@ -275,7 +275,8 @@ function paintCounter({ lane, y, most, high, times, values }) {
 
 // -- arrows ----------------------------------------------------------------------------------------
 
-const MOST_ARROWS = 300;
+const MOST_ARROWS = 300, ARROW_PIXELS = 12;
+const hasMeasured = tracks.some((track) => track.row === "work" && track.last > track.first);
 
 function paintArrows() {
   let shown = [];
@@ -284,12 +285,18 @@ function paintArrows() {
     shown = [...into, ...from];
   }
   if (view.arrows) {
-    for (let i = 0; i < LINKS && shown.length < MOST_ARROWS; i++) {
-      if (span.end[link.source[i]] >= view.from && span.start[link.target[i]] <= view.to) shown.push(i);
-    }
+    for (let i = 0; i < LINKS && shown.length < MOST_ARROWS; i++) if (isClear(i)) shown.push(i);
   }
   const labels = new Set();
   for (const i of shown) paintArrow(i, labels);
+}
+
+/** Whether an arrow is in view and between spans that are wide enough to be told apart. */
+function isClear(i) {
+  const source = link.source[i], target = link.target[i], least = ARROW_PIXELS / scale();
+  if (span.end[source] < view.from || span.start[target] > view.to) return false;
+  if (tracks[span.track[source]].foreseen && hasMeasured) return false;
+  return span.end[source] - span.start[source] > least || span.end[target] - span.start[target] > least;
 }
 
 function paintArrow(i, labels) {
