@@ -1,12 +1,12 @@
 r"""Activity: what the last minute of a scheduler's runs was, by device, in bounded memory.
 
-    run ends --ran--> list --drain, twice a second--> ticks:  busy  .  #  #  #  .     a minute
-                                                      totals: runs, seconds, bytes    for ever
+    run ends --ran--> short list --drain--> ticks:  busy  .  #  #  #  .     a minute
+                                            totals: runs, seconds, bytes    for ever
 
-Problem: a run must not pay for being watched. Method: it adds its stats to a list. The thread of
-the monitor takes them from there and spreads the time of each split over the ticks in which the
-device was at work. If it does not come in time, the run that finds the list full does that work.
-Complexity: O(splits) a run. Examples: tests/monitor/test_activity.py.
+Problem: a run must not pay for being watched. Method: it adds its stats to a list. Whoever looks,
+or finds the list full, counts all of them together, and spreads the time of each split over the
+ticks in which the device was at work. Complexity: O(splits) a run. Examples:
+tests/monitor/test_activity.py.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ TICKS = 120
 """A minute."""
 RECENT = 4
 """Ticks that rates are counted over."""
-PENDING = 4096
-"""Runs in the list before somebody has to drain it."""
+PENDING = 64
+"""Runs in the list before somebody has to drain it. Of many more that stay there Python's collector
+of garbage would go through all, again and again.
+"""
 PLANS = 64
 """So many plans are remembered with what their runs move."""
 
@@ -91,26 +93,40 @@ class DeviceActivity:
         self.lately = {"runs": Ticks(), "copies": Ticks(), "copied_bytes": Ticks()}
         self._until_s = 0.0
 
-    def work(self, spans: Iterable[tuple[float, float]]) -> None:
+    def work(self, spans: list[tuple[float, float]]) -> None:
         """Takes in when it was at work; what overlaps counts once."""
-        for begin_s, end_s in sorted(spans):
-            begin_s = max(begin_s, self._until_s)
-            if end_s > begin_s:
-                self.busy.spread(begin_s, end_s)
-                self.busy_s += end_s - begin_s
-                self._until_s = end_s
+        spans.sort()
+        until_s, tick, within = self._until_s, -1.0, 0.0
+        for begin_s, end_s in spans:
+            if begin_s < until_s:
+                begin_s = until_s
+            if end_s <= begin_s:
+                continue
+            until_s = end_s
+            if begin_s // TICK_S == tick == end_s // TICK_S:  # as with most
+                within += end_s - begin_s
+                continue
+            if within:
+                self._at_work(tick * TICK_S, within)
+            tick, within = end_s // TICK_S, 0.0
+            self.busy.spread(begin_s, end_s)
+            self.busy_s += end_s - begin_s
+        if within:
+            self._at_work(tick * TICK_S, within)
+        self._until_s = until_s
 
-    def move(self, at_s: float, moved: Moved) -> None:
-        """Takes in what a run moved to and from it."""
-        self.runs += 1
-        self.copies += moved.copies
-        self.copied_bytes += moved.copied_bytes
-        for name, amount in (
-            ("runs", 1),
-            ("copies", moved.copies),
-            ("copied_bytes", moved.copied_bytes),
-        ):
-            self.lately[name].add(at_s, amount)
+    def _at_work(self, at_s: float, seconds: float) -> None:
+        self.busy.add(at_s, seconds)
+        self.busy_s += seconds
+
+    def move(self, tick: float, runs: int, moved: Moved) -> None:
+        """Takes in what runs that ended in a tick moved to and from it, each of them."""
+        amounts = runs, runs * moved.copies, runs * moved.copied_bytes
+        self.runs += amounts[0]
+        self.copies += amounts[1]
+        self.copied_bytes += amounts[2]
+        for ticks, amount in zip(self.lately.values(), amounts, strict=True):
+            ticks.add(tick * TICK_S, amount)
 
     def shares(self, now_s: float, since_s: float | None) -> tuple[list[float], float]:
         """Returns the busy share of each tick, and that of the last ones up to now. since_s: since
@@ -153,21 +169,30 @@ class Activity:
     def drain(self) -> None:
         """Counts all runs that are done."""
         with self.lock:
-            taken = [self._pending.popleft() for _ in range(len(self._pending))]
             spans: dict[str, list[tuple[float, float]]] = {name: [] for name in self.devices}
-            for plan, stats in taken:
-                self._count(plan, stats)
+            before: tuple[PlanValue, float] | None = None
+            runs = 0
+            for _ in range(len(self._pending)):
+                plan, stats = self._pending.popleft()
+                self.run_s += stats.seconds
                 for split in stats.splits:
                     spans[split.device].append((split.begin_s, split.end_s))
+                tick = (stats.start_s + stats.seconds) // TICK_S
+                if before is None or before[0] is not plan or before[1] != tick:
+                    if before is not None:
+                        self._count(*before, runs)
+                    before, runs = (plan, tick), 0
+                runs += 1
+            if before is not None:
+                self._count(*before, runs)
             for name, each in spans.items():
                 self.devices[name].work(each)
 
-    def _count(self, plan: PlanValue, stats: RunStats) -> None:
-        self.runs += 1
-        self.run_s += stats.seconds
-        self.lately.add(stats.end_s, 1)
+    def _count(self, plan: PlanValue, tick: float, runs: int) -> None:
+        self.runs += runs
+        self.lately.add(tick * TICK_S, runs)
         for name, moved in self._moved_by(plan).items():
-            self.devices[name].move(stats.end_s, moved)
+            self.devices[name].move(tick, runs, moved)
 
     def _moved_by(self, plan: PlanValue) -> dict[str, Moved]:
         known = self._moved.get(id(plan))

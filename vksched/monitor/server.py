@@ -172,10 +172,12 @@ def _look(watch: Watch) -> SchedulerNow | None:
 
 def _program() -> str:
     """Returns what was started, as `python -m` and scripts have it."""
-    name = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
-    if name == "__main__.py":
-        name = os.path.basename(os.path.dirname(sys.argv[0]))
-    return text(" ".join([name, *sys.argv[1:2]]))
+    name, *words = sys.argv or [""]
+    if name in ("", "-c"):
+        name = "python"
+    elif os.path.basename(name) == "__main__.py":
+        name = os.path.dirname(name)
+    return text(" ".join([os.path.basename(name), *words[:1]]))
 
 
 # -- of this process -----------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
     title        what all processes do together
     processes    one line each, the chosen one marked with >
-    devices      five lines each; two or one where they would not fit
+    devices      five lines each; three, two or one where they would not fit
     keys
 
 Nothing is told by colour alone. Examples: tests/view/test_top_draw.py.
@@ -148,7 +148,7 @@ def _device_lines(
 ) -> list[Text]:
     rows = arrange(state, processes)
     several = len(processes) > 1 or any(len(p.schedulers) > 1 for p in processes)
-    heights = ((5, _tall), (2, _short), (1, _flat))
+    heights = ((5, _tall), (3, _middle), (2, _short), (1, _flat))
     height, draw = next((h for h in heights if h[0] * len(rows) <= room), heights[-1])
     fit = max(1, room // height)
     if fit < len(rows):
@@ -201,18 +201,29 @@ def _now(row: Row) -> Text:
     return Text(f"  {device.now or 'idle'}", style="" if device.now else "dim")
 
 
+def _middle(row: Row, window: Window, several: bool) -> list[Text]:
+    return [
+        _head(row, window, several),
+        _figures(row, window),
+        Text.assemble(_pace(row), _now(row)),
+    ]
+
+
 def _short(row: Row, window: Window, several: bool) -> list[Text]:
+    line = Text.assemble(_figures(row, window), " ", _pace(row), _now(row))
+    return [_head(row, window, several), line]
+
+
+def _figures(row: Row, window: Window) -> Text:
+    """Returns how busy a device is, how full and how warm."""
     device = row.device
-    line = Text.assemble(
+    return Text.assemble(
         "  ",
         (bar(device.busy, 10, window.ascii_only), _busy_style(row)),
         f" {100 * device.busy:3.0f} % ",
         (graph(device.history, 15, window.ascii_only), "cyan"),
-        f" {_memory(row)}{_warmth(row)} ",
-        _pace(row),
-        _now(row),
+        f" {_memory(row)}{_warmth(row)}",
     )
-    return [_head(row, window, several), line]
 
 
 def _flat(row: Row, window: Window, several: bool) -> list[Text]:
