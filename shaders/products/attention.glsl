@@ -5,17 +5,7 @@
 // A key of weight 0 counts as not there, whatever it holds; a row that sees no key is 0.
 // With USED only the first keys count, as many as the example has in use, and places in the text are counted from there.
 
-// With HALF_KEYS keys and values are float16, two in a word; strides and places count elements.
-#ifdef HALF_KEYS
-float half_of(uint word, uint i) { return unpackHalf2x16(word >> (16u * (i & 1u))).x; }
-#define KEY(i) half_of(k[(i) / 2u], i)
-#define VALUE(i) half_of(v[(i) / 2u], i)
-#define IN_KEYS(offset) (2u * (offset))
-#else
-#define KEY(i) k[i]
-#define VALUE(i) v[i]
-#define IN_KEYS(offset) (offset)
-#endif
+#include "attention_keys.glsl"
 
 // Rows lie by heads, (heads, length, size), or by length, (length, heads, size): the larger stride spans the other axis.
 uint place_row(uint offset, uint batch, uint row, uint row_stride, uint head_stride) {
@@ -29,13 +19,19 @@ uint place_q(uint batch, uint row) { return place_row(q_offset, batch, row, q_ro
 
 // Where the first key of a batch lies, or its first value.
 uint place_keys(uint offset, uint batch, uint row_stride, uint head_stride) {
-    return IN_KEYS(offset) + batch / heads * max(row_stride * keys, head_stride * heads) + batch % heads * head_stride;
+    return PLACE(offset) + batch / heads * max(row_stride * keys, head_stride * heads) + batch % heads * head_stride;
 }
 
 uint tiles_of(uint tile_rows) { return (rows + tile_rows - 1u) / tile_rows; }
 
 #ifdef USED
-int keys_in_use(uint batch) { return clamp(used[used_offset + batch / heads * used_stride], 0, int(keys)); }
+// FEW_BUFFERS: the numbers lie behind q, as this device binds only four buffers.
+#ifdef FEW_BUFFERS
+#define USED_AT (q_offset + used_behind)
+#else
+#define USED_AT used_offset
+#endif
+int keys_in_use(uint batch) { return clamp(used[USED_AT + batch / heads * used_stride], 0, int(keys)); }
 
 // The number of the query of a row, counted from the keys in use.
 int query_of(uint batch, uint row) { return int(row % queries) + keys_in_use(batch); }

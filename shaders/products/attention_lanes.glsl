@@ -7,17 +7,6 @@
 #include "attention_cpu.glsl"
 #include "matmul_lanes.glsl"
 
-#ifndef HALF_KEYS
-#define four_keys four
-#elif defined(WORDS_64)
-vec4 four_keys(uint64_t loaded) {
-    const uvec2 words = unpackUint2x32(loaded);
-    return vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y));
-}
-#else
-vec4 four_keys(uvec2 words) { return vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y)); }
-#endif
-
 const uint KEYS = LANES * 4;
 #if ROWS == 1
 #define EACH_LOAD(F) F(0)
@@ -60,24 +49,41 @@ const uint KEYS = LANES * 4;
 #define LOAD_Q(i) \
     const vec4 q##i = four(q[q_at##i + min(block + gl_SubgroupInvocationID / ROWS, depth / 4u - 1u)]);
 #define MULTIPLY(i, lane, first, c) score##i##_##lane += subgroupShuffle(q##i, (d - block) * ROWS + lane) * of_keys;
-#define ADD_DEPTH \
-    for (uint block = 0u; block < depth / 4u; block += LANES / ROWS) { \
+#define ADD_FOURS(from, to) \
+    for (uint block = from; block < to; block += LANES / ROWS) { \
         EACH_LOAD(LOAD_Q) \
-        const uint behind = min(block + LANES / ROWS, depth / 4u); \
+        const uint behind = min(block + LANES / ROWS, to); \
         for (uint d = block; d < behind; ++d) ADD_FOUR_STEPS \
     }
 #else
 #define LOAD_Q(i) const vec4 q##i = four(q[q_at##i + d]);
 #define MULTIPLY(i, lane, first, c) score##i##_##lane += FROM(q##i, lane) * of_keys;
-#define ADD_DEPTH \
-    for (uint d = 0u; d < depth / 4u; ++d) { \
+#define ADD_FOURS(from, to) \
+    for (uint d = from; d < to; ++d) { \
         EACH_LOAD(LOAD_Q) \
         ADD_FOUR_STEPS \
     }
 #endif
 #define ADD_FOUR_STEPS { \
-    const mat4 of_keys = mat4(four_keys(k[k_at.x + d]), four_keys(k[k_at.y + d]), four_keys(k[k_at.z + d]), four_keys(k[k_at.w + d])); \
+    const mat4 of_keys = SCALED(mat4(FOUR_KEYS(k_at.x, d), FOUR_KEYS(k_at.y, d), FOUR_KEYS(k_at.z, d), FOUR_KEYS(k_at.w, d))); \
     EACH_ROW(MULTIPLY) }
+
+#ifdef Q8_0_KEYS
+// Eight fours of a key share a scale.
+#define SCALED(codes) codes_times(codes, scales)
+#define SCALE_OF(row) q8_scale(k[SCALES_AT(row, begin)], begin)
+#define ADD_DEPTH \
+    for (uint begin = 0u; begin < depth / 4u; begin += 8u) { \
+        const vec4 scales = vec4(SCALE_OF(k_at.x), SCALE_OF(k_at.y), SCALE_OF(k_at.z), SCALE_OF(k_at.w)); \
+        const uint stop = min(begin + 8u, depth / 4u); \
+        ADD_FOURS(begin, stop) \
+    }
+
+mat4 codes_times(mat4 codes, vec4 by) { return mat4(codes[0] * by.x, codes[1] * by.y, codes[2] * by.z, codes[3] * by.w); }
+#else
+#define SCALED(keys) keys
+#define ADD_DEPTH ADD_FOURS(0u, depth / 4u)
+#endif
 
 #ifdef SHAPED
 #define SCALE(i, lane, first, c) score##i##_##lane *= scale;
@@ -127,16 +133,16 @@ const uint KEYS = LANES * 4;
     EACH_WIDE(SHRINK_WIDE, i, lane) }
 
 #define LOAD_WIDE(n, i, lane) \
-    const uint column##n = min((n * LANES + gl_SubgroupInvocationID) * 4u, columns - 4u) / 4u; \
+    const uint column##n = first_column / 4u + min(n * LANES + gl_SubgroupInvocationID, columns / 4u - 1u); \
     const mat4 values##n = mat4( \
-        four_keys(v[v_at.x + column##n]), four_keys(v[v_at.y + column##n]), four_keys(v[v_at.z + column##n]), four_keys(v[v_at.w + column##n]));
+        FOUR_VALUES(v_at.x, column##n), FOUR_VALUES(v_at.y, column##n), FOUR_VALUES(v_at.z, column##n), FOUR_VALUES(v_at.w, column##n));
 #define ADD_WIDE(n, i, lane) sum##i##_##lane##_##n += values##n * weights;
 #define ADD(i, lane, first, c) { \
     const vec4 weights = WEIGHTS_OF(score##i##_##lane, from); \
     EACH_WIDE(ADD_WIDE, i, lane) }
 // What the four keys of one lane add to all sums.
 #define ADD_FOUR { \
-    const uvec4 v_at = v_from + min(start + from * 4u + uvec4(0u, 1u, 2u, 3u), uvec4(end - 1u)) * (v_row / 4u); \
+    const uvec4 v_at = v_from + min(start + from * 4u + uvec4(0u, 1u, 2u, 3u), uvec4(end - 1u)) * FOURS_OF(v_row); \
     EACH_WIDE(LOAD_WIDE, 0, 0) \
     EACH_ROW(ADD) }
 #if LANES == 4 && ROWS > 4
@@ -200,13 +206,13 @@ vec4 hide(vec4 scores, int query, uint mask_at, uint key, uint end) {
 void attend(uint batch, uint first, uint part) {
     const uvec2 seen = seen_keys(batch, first, ROWS, part);
     const uint end = seen.y;
-    const uint k_from = place_keys(k_offset, batch, k_row, k_head) / 4u;
-    const uint v_from = (place_keys(v_offset, batch, v_row, v_head) + first_column) / 4u;
+    const uint k_from = FOURS_OF(place_keys(k_offset, batch, k_row, k_head));
+    const uint v_from = FOURS_OF(place_keys(v_offset, batch, v_row, v_head));
     EACH_LOAD(START_LOAD)
     EACH_ROW(START_ROW)
     for (uint start = seen.x; start < end; start += KEYS) {
         const uint key = start + gl_SubgroupInvocationID * 4u;
-        const uvec4 k_at = k_from + min(key + uvec4(0u, 1u, 2u, 3u), uvec4(end - 1u)) * (k_row / 4u);
+        const uvec4 k_at = k_from + min(key + uvec4(0u, 1u, 2u, 3u), uvec4(end - 1u)) * FOURS_OF(k_row);
         EACH_ROW(START_SCORE)
         ADD_DEPTH
 #ifdef SHAPED

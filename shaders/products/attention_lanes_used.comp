@@ -13,7 +13,9 @@
 #include "float_math.glsl"
 #include "fours.glsl"
 #define USED
-#ifndef HALF_KEYS
+#ifdef Q8_0_KEYS
+#define KEYS_LOADED uint
+#elif !defined(HALF_KEYS)
 #define KEYS_LOADED LOADED
 #elif defined(WORDS_64)
 #define KEYS_LOADED uint64_t

@@ -9,8 +9,8 @@
     const uint k##i = k_at + key##i * k_row; \
     const uint v##i = v_at + key##i * v_row; \
     float score##i = 0.0;
-#define MULTIPLY_FOUR(i, number) score##i += dot(part_of_q, vec4(KEY(k##i + d), KEY(k##i + d + 1u), KEY(k##i + d + 2u), KEY(k##i + d + 3u)));
-#define MULTIPLY_ONE(i, number) score##i += q[q_at + d] * KEY(k##i + d);
+#define MULTIPLY_FOUR(i, number) score##i += dot(part_of_q, vec4(KEY(k##i, d), KEY(k##i, d + 1u), KEY(k##i, d + 2u), KEY(k##i, d + 3u)));
+#define MULTIPLY_ONE(i, number) score##i += q[q_at + d] * KEY(k##i, d);
 #define FINISH_SCORE(i, number) \
     score##i = finish_score(score##i, query, mask_at, start + number, seen.y); \
     largest = larger(largest, score##i);
@@ -18,10 +18,10 @@
     const float weight##i = weigh(score##i, largest); \
     total += weight##i;
 #define ADD_FOUR(i, number) \
-    const vec4 value##i = vec4(VALUE(v##i + c), VALUE(v##i + c + 1u), VALUE(v##i + c + 2u), VALUE(v##i + c + 3u)); \
+    const vec4 value##i = vec4(VALUE(v##i, c), VALUE(v##i, c + 1u), VALUE(v##i, c + 2u), VALUE(v##i, c + 3u)); \
     sum += mix(weight##i * value##i, vec4(0.0), bvec4(weight##i == 0.0));
 #define ADD_ONE(i, number) \
-    const float value##i = VALUE(v##i + c); \
+    const float value##i = VALUE(v##i, c); \
     sum += mix(weight##i * value##i, 0.0, weight##i == 0.0);
 
 #ifdef REPAIR

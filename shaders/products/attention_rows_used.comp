@@ -6,7 +6,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "float_math.glsl"
 #define USED
-#ifdef HALF_KEYS
+#if defined(HALF_KEYS) || defined(Q8_0_KEYS)
 #define KEY_WORD uint
 #else
 #define KEY_WORD float

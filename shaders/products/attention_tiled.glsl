@@ -45,7 +45,7 @@ void load_tiles(uint first, uint k_at, uint end, uint step) {
         const uvec2 in_tile = uvec2(i / STEP, i % STEP);
         const uint here = step + in_tile.y;
         const bool inside = in_tile.x < end && here < depth;
-        tile[in_tile.x * ALONG + in_tile.y] = inside ? KEY(k_at + in_tile.x * k_row + here) : 0.0;
+        tile[in_tile.x * ALONG + in_tile.y] = inside ? KEY(k_at + in_tile.x * k_row, here) : 0.0;
     }
 }
 
@@ -53,7 +53,7 @@ void load_values(uint v_at, uint end) {
     for (uint i = gl_LocalInvocationIndex; i < V_KEYS * WIDTH; i += gl_WorkGroupSize.x) {
         const uvec2 in_tile = uvec2(i / WIDTH, i % WIDTH);
         const bool inside = in_tile.x < end && in_tile.y < columns;
-        const float value = inside ? VALUE(v_at + in_tile.x * v_row + in_tile.y) : 0.0;
+        const float value = inside ? VALUE(v_at + in_tile.x * v_row, first_column + in_tile.y) : 0.0;
         tile[i] = value;
         if (is_nan(value) || is_inf(value)) atomicOr(wild[0], 1);
     }
@@ -140,7 +140,7 @@ void attend(uint batch, uint first, uint part) {
             const float by = state[lane.y + i * DOWN];
             for (uint c = 0u; c < COLUMNS; ++c) sums[i * COLUMNS + c] = by == 0.0 ? 0.0 : sums[i * COLUMNS + c] * by;
         }
-        const uint v_at = place_keys(v_offset, batch, v_row, v_head) + start * v_row + first_column;
+        const uint v_at = place_keys(v_offset, batch, v_row, v_head) + start * v_row;
         for (uint turn = 0u; turn * V_KEYS < count; ++turn) {
             const uint first_key = turn * V_KEYS;
             if (turn > 0u) barrier(); // the values before have been read

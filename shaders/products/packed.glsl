@@ -102,13 +102,7 @@ uvec4 columns_of(uint one) { return uvec4(one, one >> 8, one >> 16, one >> 24); 
 // A number of so many bits, from one on.
 float whole_of(uint word, uint from, uint bits) { return float(int(word >> from & (1u << bits) - 1u)); }
 
-// float16 without a branch, which CPU drivers take both ways: 0 and subnormals are multiples of 2^-24.
-float half_of(uint word) {
-    const uint size = word & 0x7fffu;
-    const uint rebiased = (size << 13) + mix(0x38000000u, 0x70000000u, size >= 0x7c00u);
-    const float value = mix(uintBitsToFloat(rebiased), float(int(size)) * 5.9604644775390625e-8, size < 0x400u);
-    return uintBitsToFloat(floatBitsToUint(value) | (word & 0x8000u) << 16);
-}
+#include "half_of.glsl"
 
 void read_scales(inout Run run, uint at, uint number) {
     run.shift = vec2(0.0);

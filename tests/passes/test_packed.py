@@ -94,6 +94,16 @@ def test_other_readers_get_the_floats() -> None:
     assert ops_of(vs.relu(weight())) == ["unpack", "relu"]
 
 
+def test_attention_reads_words_of_a_cache() -> None:
+    q, used = vs.input("q", (1, 2, 3, 64)), vs.input("used", (), "int32")
+    words = [vs.input(name, (1, 2, 9, 17), "uint32") for name in "kv"]
+    kept = [vs.from_q8_0(each, 64) for each in words]
+    assert ops_of(vs.attention(q, *kept, used=used)) == ["cached_attention"]
+    assert ops_of(vs.attention(q, *kept)) == ["from_q8_0", "from_q8_0", "attention"]
+    floats = vs.input("f", (1, 2, 9, 64))
+    assert ops_of(vs.attention(q, floats, kept[1], used=used))[0] == "from_q8_0"
+
+
 def test_a_table_may_be_tied() -> None:
     w = weight()
     found = ops_of(vs.linear(vs.embedding(w, IDS), w))

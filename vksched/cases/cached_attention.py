@@ -7,6 +7,7 @@ import numpy as np
 import vksched as vs
 
 from ..ops.core.attrs import AttrValue
+from ..ops.products.q8_rows import to_words
 from ..types import NDArray
 from .attention import attributes
 from .case import Case, ErrorCase, floats
@@ -40,6 +41,22 @@ def halved(case: Case) -> Case:
     q, k, v, *rest = case.inputs
     inputs: tuple[NDArray, ...] = (q, k.astype(np.float16), v.astype(np.float16), *rest)
     return Case(case.op, inputs, case.attrs, f"{case.name} half", large=case.large)
+
+
+def in_q8_0(case: Case) -> Case:
+    """The same with a cache of rows in q8_0."""
+    q, k, v, *rest = case.inputs
+    inputs: tuple[NDArray, ...] = (q, to_words(k), to_words(v), *rest)
+    attrs = case.attrs | {"columns": v.shape[-1]}
+    return Case(case.op, inputs, attrs, f"{case.name} q8_0", large=case.large)
+
+
+def narrow(case: Case) -> Case:
+    """The same with queries and new keys and values of float16."""
+    q, k, v, used, *new = case.inputs
+    beside = (x.astype(np.float16) for x in new)
+    inputs: tuple[NDArray, ...] = (q.astype(np.float16), k, v, used, *beside)
+    return Case(case.op, inputs, case.attrs, f"{case.name} narrow", large=case.large)
 
 
 def wild(case: Case) -> Case:
@@ -87,25 +104,42 @@ CASES = [
         for turns in ((1, 1, 1, 1), (1, 0, 0, 0), (0, 1, 0, 1), (0, 0, 1, 0))
     ),
     *(
-        halved(cached(q, k, columns, used, q[2], right=0))
+        keep(cached(q, k, columns, used, q[2], right=0))
+        for keep in (halved, in_q8_0)
         for q, k, columns, used in (
             ((1, 6, 1, 64), (2, 700), 64, 333),
             ((2, 4, 5, 8), (2, 71), 12, (40, 71)),
             ((1, 9, 40, 64), (3, 600), 64, 411),
             ((1, 2, 3, 6), (1, 40), 10, 17),
-            ((1, 2, 3, 7), (1, 40), 5, 17),
+            ((1, 2, 3, 7), (1, 41), 5, 17),
         )
     ),
     *(
+        in_q8_0(cached(q, k, columns, used, q[2], right=0))
+        for q, k, columns, used in (
+            ((2, 4, 3, 96), (2, 90), 100, (90, 31)),
+            ((1, 4, 2, 128), (1, 300), 256, 211),
+            ((1, 1, 5, 1), (1, 9), 1, 9),
+        )
+    ),
+    *(
+        narrow(keep(cached(q, (2, 90), columns, 61, q[2], right=0)))
+        for keep in (lambda case: case, halved, in_q8_0)
+        for q, columns in (((1, 4, 3, 64), 64), ((1, 2, 2, 7), 5))
+    ),
+    *(
         change(wild(cached(q, (2, 300), columns, used, q[2], right=0)))
-        for change in (lambda case: case, halved)
+        for change in (lambda case: case, halved, in_q8_0)
         for q, columns, used in (
             ((1, 6, 1, 64), 64, 131),
             ((2, 4, 5, 6), 10, (0, 257)),
             ((1, 4, 40, 8), 8, 0),
         )
     ),
-    by_length(halved(cached((2, 6, 5, 8), (3, 19), 8, (4, 19), 5, right=0)), (1, 1, 1, 1)),
+    *(
+        by_length(keep(cached((2, 6, 5, 8), (3, 19), 8, (4, 19), 5, right=0)), (1, 1, 1, 1))
+        for keep in (halved, in_q8_0)
+    ),
     cached((0, 2, 3, 4), (1, 5), 4, 2, 3, "no batch"),
     cached((2, 2, 0, 4), (1, 5), 4, 2, 0, "no query"),
     cached((2, 2, 3, 4), (1, 0), 4, 2, 3, "no key"),

@@ -179,6 +179,7 @@ from .products.packed import (
     packed,
     unpack,
 )
+from .products.q8_rows import from_q8_0, to_q8_0
 from .products.recurrent import (
     gru,
     lstm,
@@ -342,6 +343,7 @@ __all__ = [
     "floor",
     "floor_divide",
     "fmod",
+    "from_q8_0",
     "full",
     "full_like",
     "gather",
@@ -475,6 +477,7 @@ __all__ = [
     "tensordot",
     "thresholded_relu",
     "tile",
+    "to_q8_0",
     "topk",
     "transpose",
     "tril",

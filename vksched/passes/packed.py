@@ -3,6 +3,7 @@
     matmul(x, unpack(words), transpose_b)     is     linear_packed(x, words)
     grouped_linear(x, unpack(words), chosen)  is     grouped_packed(x, words, chosen)
     gather(unpack(words), ids)                is     unpack(gather(words, ids))
+    attention to from_q8_0(words) in use      is     attention to the words
 
 The floats of other readers stay, made in each run. Examples: tests/passes/test_packed.py.
 """
@@ -17,14 +18,19 @@ from .wishes import Wishes
 
 def read_packed(graph: Graph, wishes: Wishes) -> Graph:
     """Makes products and look-ups of weights of few bits read these themselves."""
-    rules: Rules = {"matmul": (_product,), "grouped_linear": (_grouped,), "gather": (_look_up,)}
+    rules: Rules = {
+        "matmul": (_product,),
+        "grouped_linear": (_grouped,),
+        "gather": (_look_up,),
+        "cached_attention": (_attention,),
+    }
     return rewrite(graph, rules, wishes)
 
 
-def _packed(r: Rewriter, value: int) -> Node | None:
-    """Returns what unpacks a weight, where it is at the home of the node that is looked at."""
+def _packed(r: Rewriter, value: int, op: str = "unpack") -> Node | None:
+    """Returns what unpacks words, where it is at the home of the node that is looked at."""
     node = r[value]
-    return node if node.op == "unpack" and r.shares_home(value) else None
+    return node if node.op == op and r.shares_home(value) else None
 
 
 def _product(r: Rewriter, node: Node) -> int | None:
@@ -53,3 +59,13 @@ def _look_up(r: Rewriter, node: Node) -> int | None:
     if unpack is None or node.attrs.as_int("axis") != 0 or unpack.type.rank < 2:
         return None
     return r.emit("unpack", (r.emit("gather", (*unpack.inputs, ids), node.attrs),), unpack.attrs)
+
+
+def _attention(r: Rewriter, node: Node) -> int | None:
+    q, *kept = node.inputs[:3]
+    found = [_packed(r, value, "from_q8_0") for value in kept]
+    words = [each.inputs[0] for each in found if each is not None]
+    if len(words) < len(kept):
+        return None
+    attrs = dict(node.attrs) | {"columns": r[kept[1]].type.shape[-1]}
+    return r.emit("cached_attention", (q, *words, *node.inputs[3:]), attrs)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from vksched.cases.attention import attributes
-from vksched.cases.cached_attention import by_length
+from vksched.cases.cached_attention import by_length, halved, in_q8_0
 from vksched.cases.case import Case
 
 from .common import Draw, Pick, array
@@ -30,6 +30,7 @@ def _cached_attention(pick: Pick) -> Case:
     attrs |= {"past": pick(st.integers(-20, 20))}
     attrs |= {side: pick(st.integers(-1, 9)) for side in ("left", "right")}
     case = Case("cached_attention", tuple(inputs), attrs)
+    case = pick(st.sampled_from((lambda case: case, halved, in_q8_0)))(case)
     return by_length(case, tuple(pick(st.integers(0, 1)) for _ in range(4)))
 
 

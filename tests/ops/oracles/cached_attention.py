@@ -11,15 +11,20 @@ from vksched.types import NDArray
 
 from .attention import by_rows
 from .common import Oracle
+from .q8_rows import values as values_of
 
 
 def cached_attention(case: Case) -> NDArray:
     attrs = dict(case.attrs)
     *turned, turn_result = attrs.pop("by_length")  # type: ignore[misc]
     none = math.nan if attrs.pop("none_seen_is_nan") else 0.0
+    operands = [*case.inputs[:3]]
+    if "columns" in attrs:
+        sizes = operands[0].shape[-1], attrs.pop("columns")
+        operands[1:] = [values_of(x, n) for x, n in zip(operands[1:], sizes, strict=True)]
     q, k, v = (
         (x.swapaxes(1, 2) if turn else x).astype(np.float64)
-        for x, turn in zip(case.inputs, turned, strict=False)
+        for x, turn in zip(operands, turned, strict=True)
     )
     used, new, past = case.inputs[3], case.inputs[4:], attrs["past"]
     assert isinstance(past, int)
@@ -33,7 +38,8 @@ def cached_attention(case: Case) -> NDArray:
             keys = np.append(keys, new[0][one], axis=2)
             values = np.append(values, new[1][one], axis=2)
         out[one] = by_rows([q[one], keys, values], attrs | {"past": past + count}, none)
-    return out.swapaxes(1, 2) if turn_result else out
+    half = case.inputs[0].dtype == np.float16
+    return (out.swapaxes(1, 2) if turn_result else out).astype(np.float16 if half else np.float32)
 
 
 ORACLES: dict[str, Oracle] = {"cached_attention": cached_attention}

@@ -14,7 +14,7 @@ from ...errors import DTypeError, UnsupportedOp
 from ...machine.limits import Limits
 from ...types import FLOAT16, FLOAT32, FLOAT64, INT32, INT64, NARROW, NDArray, TensorType
 from .attrs import Attrs
-from .op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, no_words
+from .op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, halves_of, no_words
 from .quads import both_readings, launch_run, reading
 from .variants import Choice, call_key, choose, chosen
 
@@ -142,10 +142,8 @@ def lower(op: Op, call: Call) -> Lowering:
         lowering = Lowering(_convert(converter, 0, OUTPUT, call.output.size, call.limits))
     elif any(t.dtype in NARROW for t in types) and op.kernel.as_words is not no_words:
         lowering = _lower_narrow(op.kernel, call)
-    elif any(t.dtype == FLOAT16 for t in types) and not op.kernel.takes_halves(call):
-        lowering = _lower_halves(op.kernel, call)
     else:
-        lowering = Lowering(op.kernel.lower(call), op.kernel.scratch(call))
+        lowering = _lower_halves(op.kernel, call)
     _check(lowering, call.limits)
     return lowering
 
@@ -154,33 +152,44 @@ def _as_computed(call: Call) -> Call:
     """Returns a call with int64 as the int32 that it is computed as."""
     if all(t.dtype != INT64 for t in (*call.inputs, call.output)):
         return call
-    return _with_types(call, {INT64: INT32})
-
-
-def _with_types(call: Call, change: dict[str, str]) -> Call:
-    inputs = tuple(t.as_dtype(change.get(t.dtype, t.dtype)) for t in call.inputs)
-    output = call.output.as_dtype(change.get(call.output.dtype, call.output.dtype))
+    inputs = tuple(t.as_dtype(INT32) if t.dtype == INT64 else t for t in call.inputs)
+    output = call.output.as_dtype(INT32) if call.output.dtype == INT64 else call.output
     return replace(call, inputs=inputs, output=output)
 
 
+def _converted(kernel: Kernel, call: Call) -> set[int]:
+    """Returns the operands of float16 that a kernel does not take as they are."""
+    return set(halves_of(call)) - set(kernel.takes_halves(call))
+
+
 def _lower_halves(kernel: Kernel, call: Call) -> Lowering:
-    """A call on float16, which is unpacked to float32 in scratch memory and packed at the end.
+    """A call whose float16 is unpacked to float32 in scratch memory, and packed at the end, where
+    the kernel does not take it as it is.
 
     unpack x -> s1 | the kernel: s1, ... -> s2 | pack s2 -> result
 
     A kernel that only moves rows of whole words does so without.
     """
+    converted = _converted(kernel, call)
+    if not converted:
+        return Lowering(kernel.lower(call), kernel.scratch(call))
     words = kernel.as_words(call)
     if words is not None:
         return Lowering(kernel.lower(words), kernel.scratch(words))
-    wide = _with_types(call, {FLOAT16: FLOAT32})
+    wide = replace(
+        call,
+        inputs=tuple(
+            t.as_dtype(FLOAT32) if i in converted else t for i, t in enumerate(call.inputs)
+        ),
+        output=call.output.as_dtype(FLOAT32) if OUTPUT in converted else call.output,
+    )
     scratch = list(kernel.scratch(wide))
     inner = kernel.lower(wide)
     place = {}
     before: list[Dispatch] = []
     after: tuple[Dispatch, ...] = ()
     for operand, type_ in (*enumerate(call.inputs), (OUTPUT, call.output)):
-        if type_.dtype != FLOAT16 or not type_.size:
+        if operand not in converted or not type_.size:
             continue
         place[operand] = SCRATCH - len(scratch)
         scratch.append(type_.size)
@@ -232,13 +241,13 @@ def variants_of(op: Op, call: Call) -> tuple[str, ...]:
 
 def conversion_bytes(op: Op, call: Call) -> int:
     """Returns what unpacking and packing float16 moves beside the op's own work on a device."""
-    halves = [t for t in (*call.inputs, call.output) if t.dtype == FLOAT16]
-    if not halves or op.kernel is None or op.name == "cast":
+    if not halves_of(call) or op.kernel is None or op.name == "cast":
         return 0
     call = chosen(op.name, op.kernel.variants, _as_computed(call))
-    if op.kernel.takes_halves(call) or op.kernel.as_words(call):
+    if op.kernel.as_words(call):
         return 0
-    return sum((2 + 4 + 2) * t.size for t in halves)  # packed, unpacked, and twice as wide inside
+    types = (*call.inputs, call.output)  # packed, unpacked, and twice as wide inside
+    return sum((2 + 4 + 2) * types[i].size for i in _converted(op.kernel, call))
 
 
 def _convert(

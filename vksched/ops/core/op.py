@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from ...errors import UnsupportedOp, VkschedError
 from ...machine.limits import Limits
-from ...types import NDArray, TensorType, elements_of_word
+from ...types import FLOAT16, NDArray, TensorType, elements_of_word
 from .attrs import Attrs
 from .host import HostKernel
 
@@ -110,9 +110,15 @@ def no_words(call: Call) -> Call | None:
     return None
 
 
-def no_halves(call: Call) -> bool:
+def no_halves(call: Call) -> tuple[int, ...]:
     """Float16 is always converted."""
-    return False
+    return ()
+
+
+def halves_of(call: Call) -> tuple[int, ...]:
+    """Returns the operands of a call that are float16, OUTPUT for its result."""
+    types = (*enumerate(call.inputs), (OUTPUT, call.output))
+    return tuple(operand for operand, type_ in types if type_.dtype == FLOAT16)
 
 
 def no_variants(call: Call) -> tuple[str, ...]:
@@ -129,8 +135,8 @@ class Kernel:
     scratch: Call -> words of each scratch buffer (operands SCRATCH, SCRATCH - 1, ...): memory with
         any content that only the dispatches of this call see.
     as_words: a call that moves float16 -> the same on words of two, or None where pairs are parted.
-    takes_halves: whether the kernel reads and writes the packed float16 of a call itself; lower and
-        scratch then see float16.
+    takes_halves: Call -> those of `halves_of` that the kernel reads or writes packed; lower and
+        scratch see float16 there, and float32 in place of the others.
     variants: Call -> the names of the algorithms that can run this call on this device, the best
         guess first; empty where there is nothing to choose. The others see one in `call.variant`.
         Asked with the types of the call; the others see what float16 becomes.
@@ -141,7 +147,7 @@ class Kernel:
     scratch: Callable[[Call], tuple[int, ...]] = no_scratch
     as_words: Callable[[Call], Call | None] = no_words
     variants: Callable[[Call], tuple[str, ...]] = no_variants
-    takes_halves: Callable[[Call], bool] = no_halves
+    takes_halves: Callable[[Call], tuple[int, ...]] = no_halves
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,19 @@ from ...errors import DTypeError, ShapeError, UnsupportedOp
 from ...types import FLOAT32, NDArray, TensorType
 from ..core.attrs import Attrs, AttrValue
 from ..core.host import HostKernel, Piece, cut_elements, is_small
-from ..core.op import OUTPUT, THEN, Call, Dispatch, Kernel, Op, Steps, Work, get_op, no_variants
+from ..core.op import (
+    OUTPUT,
+    THEN,
+    Call,
+    Dispatch,
+    Kernel,
+    Op,
+    Steps,
+    Work,
+    get_op,
+    halves_of,
+    no_variants,
+)
 from .chain import HOST, Step, program_attrs
 from .chain import steps_of as steps_of_chain
 
@@ -132,7 +144,7 @@ def with_epilogue(op: Op) -> Op:
             lambda call: _lower(kernel, call),
             _of_bare(kernel.scratch),
             variants=choice if choice is no_variants else _of_bare(choice),
-            takes_halves=_of_bare(kernel.takes_halves),
+            takes_halves=lambda call: halves_of(call) if kernel.takes_halves(call.bare) else (),
         ),
     )
 

@@ -5,6 +5,7 @@ copy as it is.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from ...machine.limits import Limits
 from ..core.op import OUTPUT, Call, Dispatch
@@ -73,7 +74,11 @@ def copy_words(operand: int, call: Call, apart: bool = False) -> tuple[Dispatch,
     words = call.output.words
     if not words:
         return ()
-    groups, constants = launch_run(-(-words // 4), call.limits)
-    shader = reading("copy", call.limits)
-    push = (("count", words),)
-    return (Dispatch(shader, (operand, OUTPUT), groups, push, constants, apart=apart),)
+    return (replace(copy_run(operand, OUTPUT, words, call.limits), apart=apart),)
+
+
+def copy_run(operand: int, target: int, words: int, limits: Limits, to: int = 0) -> Dispatch:
+    """Copies so many words, to those from `to` on of the target."""
+    groups, constants = launch_run(-(-words // 4), limits)
+    shader, push = reading("copy", limits), (("count", words),)
+    return Dispatch(shader, (operand, target), groups, push, constants, (0, to))

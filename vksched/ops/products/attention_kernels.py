@@ -10,11 +10,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from ...errors import UnsupportedOp
-from ...types import FLOAT16, FLOAT32, Shape
+from ...types import FLOAT16, FLOAT32, UINT32, Shape
 from ..core.attrs import Attrs
-from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel
+from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, halves_of
 from ..core.strides import LOCAL_SIZE, LOOP_STEPS, MAX_DISPATCHES, broadcast_strides
+from ..moves.copies import WHOLE_COPIES, copy_run
 from .attention_launch import (
+    CACHED_BUFFERS,
     LANES_ACROSS,
     LEAST_CPU_PART,
     LEAST_PART,
@@ -35,10 +37,12 @@ from .attention_launch import (
 
 __all__ = ["CACHED_KERNEL", "KERNEL", "UNBOUNDED", "by_heads", "seen_keys"]
 
-MASKED, USED, USED_HALF = "_masked", "_used", "_used_half"
-"""What the shaders of a segment are called that read a mask, or the number of keys in use, and
-keys and values of float16.
+MASKED, USED, FEW = "_masked", "_used", "_used_few"
+"""What the shaders of a segment are called that read a mask, or the number of keys in use, or find
+it behind the queries, as the device binds few buffers.
 """
+KEPT = {FLOAT32: "", FLOAT16: "_half", UINT32: "_q8_0"}
+"""And by the type in which keys and values are kept; words are those of q8_rows.py."""
 Push = tuple[tuple[str, int | float | tuple[int, ...]], ...]
 
 
@@ -55,6 +59,7 @@ def seen_keys(attrs: Attrs) -> tuple[int, int]:
 class _Segment:
     """Keys that are gone through alike. kind: of its shaders. operands: which those are, q first.
     turned: whether keys, and values, have the length before the heads. first_part: of all parts.
+    used_behind: the word behind the first of q at which the numbers of keys in use lie.
     """
 
     kind: str
@@ -63,6 +68,7 @@ class _Segment:
     sizes: Sizes
     cut: Launch
     first_part: int = 0
+    used_behind: int = 0
 
 
 def _whole(call: Call) -> tuple[_Segment, ...]:
@@ -74,12 +80,31 @@ def _whole(call: Call) -> tuple[_Segment, ...]:
 
 def _cached(call: Call) -> tuple[_Segment, ...]:
     s, turned = sizes_of(call), call.attrs.as_ints("by_length")
-    kind = USED_HALF if call.inputs[1].dtype == FLOAT16 else USED
-    kept = _Segment(kind, (0, 1, 2, 3), turned[1:3], s, launch(call, s))
+    kept = _Segment(USED, (0, 1, 2, 3), turned[1:3], s, launch(call, s))
     new = replace(s, keys=call.inputs[4].shape[2] if len(call.inputs) > 4 else 0)
-    if not new.keys:
-        return (kept,)
-    return kept, _Segment("", (0, 4, 5), (0, 0), new, launch(call, new), kept.cut.parts)
+    first = kept.cut.parts
+    others = (_Segment("", (0, 4, 5), (0, 0), new, launch(call, new), first),) if new.keys else ()
+    if call.limits.storage_buffers < CACHED_BUFFERS:
+        beside = SCRATCH - bool(_parts((kept, *others)) > 1)
+        behind = max(1, call.inputs[0].size)
+        kept = replace(kept, kind=FEW, operands=(beside, 1, 2), used_behind=behind)
+    return replace(kept, kind=kept.kind + KEPT[call.inputs[1].dtype]), *others
+
+
+def _parts(segments: tuple[_Segment, ...]) -> int:
+    """Of all segments, each of which has one at least."""
+    return sum(segment.cut.parts for segment in segments)
+
+
+def _used_beside(call: Call, kept: _Segment) -> tuple[Dispatch, ...]:
+    """Copies queries and numbers of keys in use into one buffer."""
+    if not kept.used_behind:
+        return ()
+    q, used, beside = call.inputs[0], call.inputs[3], kept.operands[0]
+    return (
+        copy_run(0, beside, q.size, call.limits),
+        copy_run(3, beside, used.size, call.limits, kept.used_behind),
+    )
 
 
 def _strides(shape: Shape, by_length: int) -> tuple[int, int]:
@@ -89,8 +114,10 @@ def _strides(shape: Shape, by_length: int) -> tuple[int, int]:
 
 
 def _lower(call: Call, segments: tuple[_Segment, ...]) -> tuple[Dispatch, ...]:
-    parts = sum(segment.cut.parts for segment in segments)
+    parts = _parts(segments)
     dispatches = list(_side_by_side(_main(call, segment, parts) for segment in segments))
+    if before := _used_beside(call, segments[0]):
+        dispatches = [*before, replace(dispatches[0], barrier=True), *dispatches[1:]]
     if call.variant in lanes_of(call.limits):
         repairs = (_repair(call, segment, parts) for segment in segments)
         first, *others = _side_by_side(repairs)
@@ -161,11 +188,12 @@ def _push(call: Call, segment: _Segment, cut: Launch) -> Push:
         *(("heads", s.heads), ("first_seen", low), ("last_seen", high)),
         *((name, call.attrs.as_float(name)) for name in ("scale", "softcap")),
     )
-    if segment.kind in (USED, USED_HALF):
+    if segment.kind.startswith(USED):
         least = LEAST_CPU_PART if call.limits.software else LEAST_PART
         stride = len(call.inputs[3].shape)
         own = (("used_stride", stride), ("own_parts", cut.parts))
-        return (*push, ("part_keys", min(least, cut.part_keys)), *own)
+        behind = (("used_behind", segment.used_behind),) if segment.used_behind else ()
+        return (*push, ("part_keys", min(least, cut.part_keys)), *own, *behind)
     push = (*push, ("part_keys", cut.part_keys))
     if segment.kind != MASKED:
         return push
@@ -176,7 +204,7 @@ def _push(call: Call, segment: _Segment, cut: Launch) -> Push:
 def _places(call: Call, segment: _Segment, whole: bool) -> Iterator[tuple[str, int]]:
     """Yields where the operands and the result of a segment have rows and heads."""
     turn_q, _, _, turn_result = call.attrs.as_ints("by_length")
-    q, k, v = (call.inputs[i].shape for i in segment.operands[:3])
+    q, k, v = (call.inputs[i].shape for i in (0, *segment.operands[1:3]))
     result = _strides(call.output.shape, turn_result)
     places = {
         "q": _strides(q, turn_q),
@@ -239,12 +267,15 @@ def _combine(call: Call, s: Sizes, parts: int) -> tuple[Dispatch, ...]:
     )
 
 
-def _scratch(segments: tuple[_Segment, ...]) -> tuple[int, ...]:
-    s, parts = segments[0].sizes, sum(segment.cut.parts for segment in segments)
-    return () if parts == 1 else (parts * s.batches * s.rows * (s.columns + STATE_WORDS),)
+def _scratch(call: Call, segments: tuple[_Segment, ...]) -> tuple[int, ...]:
+    s, parts = segments[0].sizes, _parts(segments)
+    sums = () if parts == 1 else (parts * s.batches * s.rows * (s.columns + STATE_WORDS),)
+    behind = segments[0].used_behind
+    return (*sums, behind + call.inputs[3].size) if behind else sums
 
 
 def _shaders(*kinds: str) -> tuple[str, ...]:
+    """The shaders of all segments, by their kinds."""
     of_rows = (f"attention_{way}{kind}" for way in ("rows", "repair", "tiled") for kind in kinds)
     of_lanes = (
         f"attention_lanes_{rows}x{columns}_of_{lanes}{kind}"
@@ -255,23 +286,25 @@ def _shaders(*kinds: str) -> tuple[str, ...]:
     return ("attention_combine", *of_rows, *of_lanes)
 
 
-def _keeps_halves(call: Call) -> bool:
-    """Whether keys and values of float16, and nothing else, are read as they are, in pairs."""
-    narrow = [t.dtype == FLOAT16 for t in (*call.inputs, call.output)]
-    pairs = all(t.shape[-1] % 2 == 0 for t in call.inputs[1:3])
-    return narrow[1:3] == [True, True] and sum(narrow) == 2 and pairs
+_KINDS_OF_USED = tuple(USED + kept for kept in KEPT.values())
+_SHADERS_OF_FEW = tuple(f"attention_tiled{FEW}{kept}" for kept in KEPT.values())
+
+
+def _kept_halves(call: Call) -> tuple[int, ...]:
+    """Keys and values that are kept as float16 are read as they are."""
+    return tuple(operand for operand in halves_of(call) if operand in (1, 2))
 
 
 KERNEL = Kernel(
     _shaders("", MASKED),
     lambda call: _lower(call, _whole(call)) if call.output.size else (),
-    lambda call: _scratch(_whole(call)) if call.output.size else (),
+    lambda call: _scratch(call, _whole(call)) if call.output.size else (),
     variants=variants,
 )
 CACHED_KERNEL = Kernel(
-    _shaders("", USED, USED_HALF),
+    (*_shaders("", *_KINDS_OF_USED), *_SHADERS_OF_FEW, *WHOLE_COPIES),
     lambda call: _lower(call, _cached(call)) if call.output.size else (),
-    lambda call: _scratch(_cached(call)) if call.output.size else (),
+    lambda call: _scratch(call, _cached(call)) if call.output.size else (),
     variants=variants,
-    takes_halves=_keeps_halves,
+    takes_halves=_kept_halves,
 )

@@ -33,6 +33,8 @@ TALL_BYTES, TALL_COLUMNS, TALL_GROUPS = 18 << 10, 128, 512
 which an invocation's sums stay in registers; groups from which they keep a GPU busy, and reading
 keys and values half as often pays.
 """
+CACHED_BUFFERS = 5
+"""What the keys in use of a cache need bound: q, k, v, the number of these, and the result."""
 STATE_WORDS = 4
 """Behind the sums of a part."""
 GROUPS_WANTED, LEAST_PART = 256, 128
@@ -70,8 +72,9 @@ class Sizes:
 
 def sizes_of(call: Call) -> Sizes:
     """Returns the sizes of a call, with those of operand 1 as its keys."""
-    q, k, v = (t.shape for t in by_heads(call.inputs, call.attrs))
-    return Sizes(k[0] * k[1], k[1], q[1] // max(1, k[1]) * q[2], q[2], k[2], q[3], v[3])
+    q, k, _ = (t.shape for t in by_heads(call.inputs, call.attrs))
+    columns = call.output.shape[3]
+    return Sizes(k[0] * k[1], k[1], q[1] // max(1, k[1]) * q[2], q[2], k[2], q[3], columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,8 @@ def variants(call: Call) -> tuple[str, ...]:
     if call.output.size == 0:
         return ()
     s = sizes_of(call)
-    if not call.limits.software:
+    few = len(call.inputs) > 3 and call.limits.storage_buffers < CACHED_BUFFERS
+    if few or not call.limits.software:
         return _tiled(s, call.limits)
     in_fours = s.depth % 4 == 0 and s.columns % 4 == 0
     tiles = lanes_of(call.limits) if in_fours else {}

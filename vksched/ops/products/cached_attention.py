@@ -3,6 +3,8 @@
     k, v   kept kept kept free free free        used 3: the first keys count, and cost something
     new    new new                              the keys of this step, which lie elsewhere
 
+Those of the cache are floats, maybe of 16 bits, or rows in q8_0 (q8_rows.py); they are read as they
+are. Attribute `columns` says how many values a row of v has in q8_0; a row of k has those of q.
 The new ones need not be in the cache, so it can be written when all else of the run is done
 (`write_rows`). How many are in use is known when the graph runs: the work grows with them, not with
 the cache.
@@ -17,7 +19,7 @@ from itertools import accumulate
 import numpy as np
 
 from ...errors import DTypeError, ShapeError
-from ...types import FLOAT16, FLOAT32, FLOATS, INT32, INT64, NDArray, TensorType
+from ...types import FLOAT16, FLOAT32, FLOATS, INT32, INT64, UINT32, NDArray, TensorType
 from ..core.attrs import Attrs
 from ..core.gradient import no_gradient
 from ..core.host import HostKernel
@@ -25,21 +27,44 @@ from ..core.op import Op, Work, register
 from .attention import infer_attention
 from .attention_host import REFERENCE_SCORES, attend, hidden_keys, to_weights
 from .attention_kernels import CACHED_KERNEL, by_heads
+from .q8_rows import check_words, values_of
 
 NAME = "cached_attention"
+NARROWER = (FLOAT16, FLOAT32)
+"""What keys and values may be beside queries of any floats."""
+
+
+def _columns(q: tuple[int, ...], attrs: Attrs) -> tuple[int, int]:
+    """Returns how many values rows of k and v have where they are words."""
+    return q[-1], attrs.as_int("columns")
+
+
+def _as_floats(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[TensorType, ...]:
+    """Returns the types of q, k and v, those of words as of the floats that they stand for."""
+    q, *kept = inputs[:3]
+    if q.rank and all(t.dtype == UINT32 for t in kept):
+        columns = _columns(q.shape, attrs)
+        for words, count in zip(kept, columns, strict=True):
+            check_words("attention", words, count)
+        kept = [
+            TensorType((*words.shape[:-1], count), FLOAT16)
+            for words, count in zip(kept, columns, strict=True)
+        ]
+    return q, *kept
 
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
-    (q, *kept), used, new = inputs[:3], inputs[3], inputs[4:]
-    if q.dtype not in FLOATS or any(t.dtype not in (q.dtype, FLOAT16) for t in kept):
+    floats, used, new = _as_floats(inputs, attrs), inputs[3], inputs[4:]
+    q, *kept = floats
+    if q.dtype not in FLOATS or any(t.dtype not in (q.dtype, *NARROWER) for t in kept):
         raise DTypeError(
-            f"[attention] expected floats, and keys and values of {q.dtype} or float16, got "
-            f"{' and '.join(t.dtype for t in inputs[:3])}; try vs.cast"
+            f"[attention] expected floats, and keys and values of {q.dtype}, float32 or float16, "
+            f"got {' and '.join(t.dtype for t in floats)}; try vs.cast"
         )
     if kept[0].dtype != kept[1].dtype:
         raise DTypeError(f"[attention] expected keys of {kept[1].dtype}, got {kept[0].dtype}")
-    result = infer_attention(tuple(t.as_dtype(FLOAT32) for t in inputs[:3]), attrs)
-    _, k, v = by_heads(inputs, attrs)
+    result = infer_attention(tuple(t.as_dtype(FLOAT32) for t in floats), attrs)
+    _, k, v = by_heads(floats, attrs)
     if used.dtype not in (INT32, INT64) or used.shape not in ((), (k.shape[0],)):
         raise (ShapeError if used.dtype in (INT32, INT64) else DTypeError)(
             f"[attention] expected the number of keys in use as one int32 or as ({k.shape[0]},), "
@@ -62,9 +87,9 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
     """With half of the cache in use: it fills up."""
-    q, k, v = (t.shape for t in by_heads(inputs, attrs))
+    q, k, _ = (t.shape for t in by_heads(inputs, attrs))
     new = inputs[4].shape[2] if len(inputs) > 4 else 0
-    flops = 2.0 * math.prod(q[:3]) * (k[2] / 2 + new) * (q[3] + v[3])
+    flops = 2.0 * math.prod(q[:3]) * (k[2] / 2 + new) * (q[3] + output.shape[3])
     kept = sum(t.device_bytes for t in inputs[1:3]) / 2
     moved = kept + inputs[0].device_bytes + sum(t.device_bytes for t in (*inputs[4:], output))
     return Work(flops, float(moved))
@@ -81,22 +106,26 @@ def _texts(inputs: tuple[NDArray, ...], attrs: Attrs) -> Iterator[tuple[slice, i
     _, turn_k, turn_v, _ = attrs.as_ints("by_length")
     k, v = inputs[1].swapaxes(1, 1 + turn_k), inputs[2].swapaxes(1, 1 + turn_v)
     used, new = inputs[3], inputs[4:]
+    depth, columns = _columns(inputs[0].shape, attrs) if k.dtype == np.uint32 else (0, 0)
     counts = used.reshape(-1).tolist()
     for number, count in enumerate([min(max(0, count), k.shape[2]) for count in counts]):
         at = slice(None) if used.ndim == 0 else slice(number, number + 1)
-        kept = (_wide(k[at, :, :count]), _wide(v[at, :, :count]))
+        kept = _wide(k[at, :, :count], depth), _wide(v[at, :, :count], columns)
         yield at, count, (kept, (_wide(new[0][at]), _wide(new[1][at]))) if new else (kept,)
 
 
-def _wide(x: NDArray) -> NDArray:
-    """Float16 is computed as float32."""
+def _wide(x: NDArray, columns: int = 0) -> NDArray:
+    """Float16 is computed as float32, and so are words, as many values of each row."""
+    if x.dtype == np.uint32:
+        return values_of(x, columns)
     return x.astype(np.float32) if x.dtype == np.float16 else x
 
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     turn_q, _, _, turn_result = attrs.as_ints("by_length")
     q = _wide(inputs[0].swapaxes(1, 1 + turn_q))
-    shape = (*q.shape[:3], inputs[2].shape[3])
+    words = inputs[2].dtype == np.uint32
+    shape = (*q.shape[:3], attrs.as_int("columns") if words else inputs[2].shape[3])
     out = np.full(shape, np.nan if attrs.as_bool("none_seen_is_nan") else 0, q.dtype)
     for at, count, segments in _texts(inputs, attrs):
         k, v = (np.concatenate(parts, axis=2) for parts in zip(*segments, strict=True))

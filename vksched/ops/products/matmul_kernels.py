@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from ...errors import UnsupportedOp
 from ...machine.limits import Limits
 from ...types import FLOAT16, FLOAT32, INT32, Shape, contiguous_strides
-from ..core.op import OUTPUT, SCRATCH, Call, Dispatch
+from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, halves_of
 from ..core.quads import has_lanes
 from ..core.strides import (
     LOOP_STEPS,
@@ -245,10 +245,13 @@ def _fitting(call: Call, packs: bool) -> dict[str, _Lanes]:
     }
 
 
-def takes_halves(call: Call) -> bool:
-    """Whether the variant of a call reads and writes packed float16: not where it adds up parts,
-    which would be rounded, or infinite, on their own.
-    """
+def takes_halves(call: Call) -> tuple[int, ...]:
+    """All float16, where the variant of a call reads and writes it packed."""
+    return halves_of(call) if _takes_halves(call) else ()
+
+
+def _takes_halves(call: Call) -> bool:
+    """Not where it adds up parts, which would be rounded, or infinite, on their own."""
     if matrices(call.inputs, call.attrs)[1] > PART_K:
         return False
     if call.variant in BLOCKS or call.variant in FEW:

@@ -114,6 +114,13 @@ def _columns(start: int, units: int) -> dict[str, AttrValue]:
     return {"columns": units * TILE}
 
 
+@sharding("to_q8_0", "from_q8_0")
+def _rows(call: Sharded) -> Iterable[Factor]:
+    """Rows."""
+    for axis, size in enumerate(call.output.shape[:-1]):
+        yield Factor((axis,), axis, size)
+
+
 @sharding("linear_packed")
 def _linear_packed(call: Sharded) -> Iterable[Factor]:
     x, _, *bias = call.inputs

@@ -1,0 +1,23 @@
+"""Draws of rows in q8_0."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from vksched.cases.case import Case
+from vksched.ops.products.q8_rows import to_words
+
+from .common import Draw, Pick, array, shapes
+
+
+def _to(pick: Pick) -> Case:
+    shape = (*pick(shapes(3, 5)), pick(st.integers(0, 140)))
+    return Case("to_q8_0", (array(pick, "float32", shape),), exact=True)
+
+
+def _from(pick: Pick) -> Case:
+    (x,) = _to(pick).inputs
+    return Case("from_q8_0", (to_words(x),), {"columns": x.shape[-1]}, exact=True)
+
+
+DRAWS: dict[str, Draw] = {"to_q8_0": _to, "from_q8_0": _from}
