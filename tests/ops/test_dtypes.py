@@ -314,6 +314,24 @@ def test_floats_of_a_list_mask_take_the_type_of_what_they_mask() -> None:
     assert vs.attention(x, x, x, [0.0, -np.inf]).inputs[3].dtype == "float16"
 
 
+def test_attention_takes_float16_beside_float32(devices: list[str]) -> None:
+    rng = np.random.default_rng(7)
+    q, k, v = (rng.standard_normal((1, 2, 5, 8)).astype(np.float32) for _ in range(3))
+    kept = k.astype(np.float16), v.astype(np.float16)
+    wide = [vs.constant(x.astype(np.float32)) for x in kept]
+    halves = [vs.constant(x) for x in kept]
+    made = vs.attention(q, *halves, causal=True), vs.attention(q, *wide, causal=True)
+    again = (
+        vs.attention(q, *halves, used=3, new=tuple(halves)),
+        vs.attention(*(q, *wide), used=3, new=tuple(wide)),
+    )
+    assert {each.dtype for each in (*made, *again)} == {"float32"}
+    with vs.Scheduler(devices) as sched:
+        one, other, kept_one, kept_other = sched.compile([*made, *again])()
+    np.testing.assert_allclose(one, other, 1e-5, 1e-6)
+    np.testing.assert_allclose(kept_one, kept_other, 1e-5, 1e-6)
+
+
 def test_functions_on_float16_keep_their_type_and_name() -> None:
     x, m = vs.input("x", (2, 3), "float16"), vs.input("m", (3, 4), "float16")
     for made in (

@@ -10,10 +10,11 @@ import math
 from collections.abc import Sequence
 
 from ...errors import DTypeError, ShapeError
-from ...types import BOOL, FLOAT32, TensorType, as_float, as_int, broadcast_shapes
+from ...types import BOOL, FLOAT16, FLOAT32, TensorType, as_float, as_int, broadcast_shapes
 from ..core.attrs import Attrs, AttrValue
 from ..core.op import Op, Work, register
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
+from ..elementwise.select import cast
 from ..moves.layout import reshape, transpose
 from ..rows.softmax import as_mask
 from .attention_host import HOST, attention_reference
@@ -105,13 +106,15 @@ def attention(
     h / g heads of q in a row share a head of k and v. by_length: operands and result are
     (b, length, heads, size) instead; with `heads` (and `kv_heads`, by default the same) they are
     (b, length, heads * size).
+    Where some of q, k and v are float16 and some float32, the result is float32.
     mask: broadcasts to (b, h, m, n); bool, true where a key is seen, or float32, added to the
     scores after the soft cap softcap * tanh(score / softcap).
     causal: query i sees the keys up to i + past; window: and no more than so many to the left and
     right of i + past. scale: by default 1 / sqrt(d).
     used: only so many of the first keys count, an int or (b,) ints, and past is counted from there;
     new: keys and values that follow these, as k and v are but of any length. The time grows with
-    used, not with n.
+    used, not with n. Beside q, k and v may be float16, or `vs.from_q8_0` of words: they are read as
+    they lie.
     A hidden key, or one of weight 0, counts as not there, whatever k and v hold; the result of a
     query that sees no key is 0.
     """
@@ -119,6 +122,7 @@ def attention(
         raise ShapeError(f"[attention] expected new keys and values (keys, values), got {new!r}")
     operands = [as_tensor(q)]
     operands += [as_tensor(t, like=operands[0]) for t in (k, v, *(new or ()))]
+    operands = _of_one_type(operands, (1, 2) if used is not None else ())
     if heads is not None or kv_heads is not None:
         q, k, v, *rest = _apart(operands, heads, kv_heads)
         out = attention(
@@ -172,6 +176,17 @@ def attention(
     if mask is not None:
         operands.append(as_mask(mask, operands[0]))
     return apply("attention", operands, attrs, name)
+
+
+def _of_one_type(operands: list[Tensor], kept: tuple[int, ...]) -> list[Tensor]:
+    """Widens float16 beside float32. kept: operands that are read as they are."""
+    own = {t.dtype for i, t in enumerate(operands) if i not in kept}
+    if own != {FLOAT16, FLOAT32}:
+        return operands
+    return [
+        cast(t, FLOAT32) if t.dtype == FLOAT16 and i not in kept else t
+        for i, t in enumerate(operands)
+    ]
 
 
 def _bound(side: int | None) -> int:
