@@ -70,9 +70,11 @@ def test_what_fits_is_told_with_and_without_each_card(
     assert held_bytes == pytest.approx(data["parameter_bytes"], rel=0.01)
     keys_and_values = 4 * 2 * 64 * TINY.kv_heads * TINY.head_size * 4
     assert sum(device["cache_bytes"] for device in whole["devices"]) == keys_and_values
-    half = data_of(capsys, "info", *options, "--kv", "f16")["fitting"]
-    halved = sum(device["cache_bytes"] for device in half["what_if"][0]["fits"]["devices"])
-    assert half["kv"] == "f16" and 2 * halved == keys_and_values
+    row_words = {"f16": TINY.head_size / 2, "q8_0": TINY.head_size // 4 + 1}
+    for kv, words in row_words.items():
+        kept = data_of(capsys, "info", *options, "--kv", kv)["fitting"]
+        held = sum(device["cache_bytes"] for device in kept["what_if"][0]["fits"]["devices"])
+        assert kept["kv"] == kv and held == keys_and_values * words / TINY.head_size
     for row in rows.values():
         assert row["fits"]["written_per_s"] == pytest.approx(1 / row["seconds"])
         assert row["fits"]["read_per_s"] > row["fits"]["written_per_s"]

@@ -181,7 +181,7 @@ class Ours:
         from .language.reading import LanguageRun, Model
 
         def opened() -> Model:
-            return Model(self._device, spec["file"], spec["context"])
+            return Model(self._device, spec["file"], spec["context"], spec["kv"])
 
         if self._language is None or self._language.file != spec["file"]:
             self._forget_language()

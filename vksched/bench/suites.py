@@ -97,11 +97,14 @@ def _models() -> Iterator[Spec]:
 
 
 def specs_of(
-    suite: str, pattern: str | None = None, models: Sequence[str | Path] = ()
+    suite: str,
+    pattern: str | None = None,
+    models: Sequence[str | Path] = (),
+    kv: str = "f32",
 ) -> list[Spec]:
     """Returns the cases of a suite that `matches` chooses; planning has none.
 
-    models: files of the suite "llm", instead of random models.
+    models: files of the suite "llm", instead of random models. kv: how it keeps keys and values.
 
     Raises:
         GraphError: there is no such suite or case. ModelFormatError: a file is no language model.
@@ -113,7 +116,7 @@ def specs_of(
         "planning": _none,
         "prediction": _models,
         "devices": _models,
-        "llm": lambda: _llm(models),
+        "llm": lambda: _llm(models, kv),
     }
     if suite not in made:
         raise GraphError(f"[bench] expected a suite of {', '.join(SUITES)}, got {suite!r}")
@@ -127,11 +130,11 @@ def specs_of(
     return found
 
 
-def _llm(models: Sequence[str | Path]) -> Iterator[Spec]:
+def _llm(models: Sequence[str | Path], kv: str) -> Iterator[Spec]:
     require_gguf()
     from .language.cases import language_specs
 
-    return language_specs(models)
+    return language_specs(models, kv)
 
 
 def _none() -> Iterator[Spec]:

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     metavar="FILE.gguf",
     help="For --suite llm: this model instead of random ones; may be repeated.",
 )
+@feeds.kv_option("For --suite llm: how keys and values are kept.")
 @click.option("--case", "pattern", metavar="PATTERN,...", help="Only cases with such names.")
 @click.option(
     "--budget",
@@ -72,6 +73,7 @@ def bench(
     peers: str | None,
     pythons: tuple[str, ...],
     models: tuple[str, ...],
+    kv: str | None,
     pattern: str | None,
     budget_s: float,
     list_only: bool,
@@ -94,11 +96,13 @@ def bench(
         raise click.UsageError("--policy and --objective need --suite devices.")
     if models and suite != "llm":
         raise click.UsageError("--model needs --suite llm.")
+    if kv and suite != "llm":
+        raise click.UsageError("--kv needs --suite llm.")
     from ..bench.report import find_devices, run_suite
     from ..bench.suites import specs_of
     from ..version import __version__
 
-    specs = specs_of(suite, pattern, models)
+    specs = specs_of(suite, pattern, models, kv or "f32")
     if output is not None:
         feeds.check_folder(output)
     wanted = _parse_peers(peers)

@@ -25,6 +25,10 @@ model_argument = click.argument("model_file", metavar="MODEL.onnx")
 devices_option = click.option(
     "--devices", metavar="A,B", help="Use these devices; the CPU is always last."
 )
+KV = ("f32", "f16", "q8_0")
+"""How keys and values may be kept: the names of importers/gguf/cache.py, which is not imported for
+the sake of a help text.
+"""
 place_option = click.option(
     "--place",
     "places",
@@ -52,6 +56,11 @@ dim_option = click.option(
 shape_option = click.option(
     "--shape", "shapes", multiple=True, metavar="INPUT=1,3,224", help="The shape of an input."
 )
+
+
+def kv_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option --kv of a command, None where it is not given."""
+    return click.option("--kv", type=click.Choice(KV), help=f"{what}  [default: {KV[0]}]")
 
 
 def parse_dims(given: Sequence[str]) -> dict[str, int]:

@@ -33,13 +33,7 @@ def _model_options(command: Command) -> Command:
             click.argument("model_file", metavar="MODEL.gguf"),
             feeds.devices_option,
             click.option("--ctx", type=click.IntRange(1), help="Tokens of prompt and answer."),
-            click.option(
-                "--kv",
-                type=click.Choice(["f32", "f16"]),
-                default="f32",
-                show_default=True,
-                help="How keys and values of earlier tokens are kept.",
-            ),
+            feeds.kv_option("How keys and values of earlier tokens are kept."),
             click.option("-n", type=click.IntRange(1), default=256, show_default=True),
             click.option("--temp", "temperature", default=0.8, show_default=True),
             click.option("--top-k", default=40, show_default=True),
@@ -63,7 +57,7 @@ def generate(
     model_file: str,
     devices: str | None,
     ctx: int | None,
-    kv: str,
+    kv: str | None,
     n: int,
     prompt: str,
     system: str | None,
@@ -104,7 +98,7 @@ def chat(
     model_file: str,
     devices: str | None,
     ctx: int | None,
-    kv: str,
+    kv: str | None,
     n: int,
     system: str | None,
     **chosen: Any,
@@ -143,7 +137,7 @@ def _sampling(seed: int | None, **chosen: Any) -> Sampling:
 
 @contextmanager
 def _opened(
-    model_file: str, devices: str | None, ctx: int | None, kv: str, quiet: bool
+    model_file: str, devices: str | None, ctx: int | None, kv: str | None, quiet: bool
 ) -> Iterator[Chat]:
     """Gives a model on its devices, with all compiled; shows how far it is meanwhile."""
     from ..importers import load_gguf
@@ -153,7 +147,7 @@ def _opened(
     model = load_gguf(model_file)
     with Scheduler(feeds.parse_devices(devices)) as sched:
         with feeds.progress_bars(quiet) as progress:
-            made = Chat(sched, model, ctx, kv=kv, progress=progress)
+            made = Chat(sched, model, ctx, kv=kv or "f32", progress=progress)
             made.prepare()
         yield made
 

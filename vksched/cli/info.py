@@ -54,11 +54,7 @@ MOST_BODIES, MOST_OPS = 40, 6
 @click.option(
     "--ctx", type=click.IntRange(1), help="Of a GGUF model: tell where such a context fits."
 )
-@click.option(
-    "--kv",
-    type=click.Choice(["f32", "f16"]),
-    help="How its keys and values are kept there.  [default: f32]",
-)
+@feeds.kv_option("How its keys and values are kept there.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
 @click.pass_context
 def info(

@@ -36,18 +36,21 @@ EXPERT = re.compile(r"\.ffn_\w+(_exps|\.\d+)\.weight$")
 """Tokens for which keys and values have room, where the model has so many."""
 
 
-def language_specs(files: Sequence[str | Path] = ()) -> Iterator[Spec]:
-    """Yields the cases of the user's files, or of random models of all element types."""
+def language_specs(files: Sequence[str | Path] = (), kv: str = "f32") -> Iterator[Spec]:
+    """Yields the cases of the user's files, or of random models of all element types. kv: how keys
+    and values are kept.
+    """
     for file in files:
         model = load_gguf(file)
-        yield from _specs_of(Path(file).stem, main_type(model), context_of(model), str(file))
+        yield from _specs_of(Path(file).stem, main_type(model), context_of(model), kv, str(file))
     for kind in () if files else TYPES:
-        yield from _specs_of("random 27M", kind, CONTEXT)
+        yield from _specs_of("random 27M", kind, CONTEXT, kv)
 
 
-def _specs_of(model: str, kind: str, context: int, file: str = "") -> Iterator[Spec]:
+def _specs_of(model: str, kind: str, context: int, kv: str, file: str = "") -> Iterator[Spec]:
     name = model if kind.lower() in model.lower() else f"{model} {kind}"
-    shared = {"model": model, "type": kind, "context": context} | ({"file": file} if file else {})
+    shared = {"model": model, "type": kind, "context": context, "kv": kv}
+    shared |= {"file": file} if file else {}
     yield Spec(f"{name} load", LANGUAGE, "load", {**shared, "phase": "load", "tokens": 1})
     for phase, counts in (("prompt", PROMPTS), ("token", FILLS)):
         for tokens in counts:

@@ -38,15 +38,15 @@ class Noting:
 
 
 class Model:
-    """A language model on one device, with a reader."""
+    """A language model on one device, with a reader. kv: how keys and values are kept."""
 
-    def __init__(self, device: str, file: str, context: int) -> None:
+    def __init__(self, device: str, file: str, context: int, kv: str = "f32") -> None:
         self.file = file
         self._device = device
         self._scheduler = Scheduler([device], on_fault="raise")
         try:
             self._noting: Any = Noting(self._scheduler)
-            self.reader = Reader(self._noting, load_gguf(file), context)
+            self.reader = Reader(self._noting, load_gguf(file), context, kv=kv)
         except BaseException:
             self._scheduler.close()
             raise

@@ -32,7 +32,7 @@ PROGRAM = """
 import json, sys, time
 import vksched.importers.gguf.model, vksched.importers.gguf.read.loader
 from vksched.bench.language.reading import Model
-device, file, context = sys.argv[1], sys.argv[2], int(sys.argv[3])
+device, file, context, kv = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 def read():
     start = time.perf_counter()
     with open(file, "rb") as opened:
@@ -41,7 +41,7 @@ def read():
     return time.perf_counter() - start
 plain = min(read() for _ in range(3))
 start = time.perf_counter()
-model = Model(device, file, context)
+model = Model(device, file, context, kv)
 opened = time.perf_counter()
 model.reader.read([5])
 ready = time.perf_counter()
@@ -71,7 +71,8 @@ def start_facts(device: str, spec: Spec) -> Iterator[Fact]:
 
 
 def _start(device: str, spec: Spec, caches: str) -> Mapping[str, Any]:
-    command = [sys.executable, "-c", PROGRAM, device, spec["file"], str(spec["context"])]
+    given = (device, spec["file"], str(spec["context"]), spec["kv"])
+    command = [sys.executable, "-c", PROGRAM, *given]
     env = {**os.environ, **dict.fromkeys(CACHES, caches)}
     done = subprocess.run(
         command, env=env, capture_output=True, text=True, check=False, encoding="utf-8"

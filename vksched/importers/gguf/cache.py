@@ -20,42 +20,54 @@ from ...ops import (
     cast,
     concat,
     equal,
+    from_q8_0,
     gather,
     maximum,
     minimum,
     reshape,
+    to_q8_0,
     where,
     write_rows,
 )
 from ...ops.core.tensor import Tensor
+from ...ops.products.q8_rows import row_words
 from ...ops.sources.state import state
-from ...types import FLOAT16, FLOAT32, numpy_dtype
+from ...types import FLOAT16, FLOAT32, UINT32, numpy_dtype
 from .architectures.sinks import after_sink
 from .architectures.text import Sight
 
 Pair = tuple[Tensor, Tensor]
-KINDS = {"f32": FLOAT32, "f16": FLOAT16}
-"""Types of states by the names that they have on the command line."""
+KINDS = {"f32": FLOAT32, "f16": FLOAT16, "q8_0": UINT32}
+"""Types of states by the names that they have on the command line; words are rows in q8_0."""
 
 
 class KeyValueCache:
     """States with the keys and values of `length` tokens, made as layers first ask for them.
 
-    dtype: of the states, float32 or float16.
+    kind: how they are kept, one of KINDS.
     """
 
-    def __init__(self, length: int, dtype: str = FLOAT32) -> None:
+    def __init__(self, length: int, kind: str = "f32") -> None:
         self.length = length
-        self.dtype = dtype
+        self.dtype = KINDS[kind]
         self.states: dict[str, Tensor] = {}
 
     def state(self, name: str, heads: int, size: int) -> Tensor:
-        """Returns a state (1, heads, length, size)."""
+        """Returns a state with rows of so many values: (1, heads, length, size), or words."""
         if name not in self.states:
-            empty = np.zeros((1, heads, self.length, size), numpy_dtype(self.dtype))
+            width = row_words(size) if self.dtype == UINT32 else size
+            empty = np.zeros((1, heads, self.length, width), numpy_dtype(self.dtype))
             empty.flags.writeable = False  # so it is not copied, and takes no memory
             self.states[name] = Context().run(state, empty, name, backup=False)
         return self.states[name]
+
+    def kept(self, rows: Tensor) -> Tensor:
+        """Returns rows as a state keeps them."""
+        return to_q8_0(rows) if self.dtype == UINT32 else cast(rows, self.dtype)
+
+    def values(self, state: Tensor, size: int) -> Tensor:
+        """Returns the values of a state, which attention reads where they lie."""
+        return from_q8_0(state, size) if self.dtype == UINT32 else state
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,9 +160,10 @@ class CachedText:
         those of this part, (1, heads, n, size).
         """
         _, heads, _, size = own.shape
-        kept = self._cache.state(name, heads, size)
+        cache = self._cache
+        kept = cache.state(name, heads, size)
         before = self._before._new[name] if self._before else []
         self._new[name] = [*before, own]
         new = concat(self._new[name], axis=2) if before else own
-        self.updates[kept] = write_rows(kept, cast(new, kept.dtype), self._start, axis=2)
-        return kept, new
+        self.updates[kept] = write_rows(kept, cache.kept(new), self._start, axis=2)
+        return cache.values(kept, size), new

@@ -157,15 +157,16 @@ class LanguageModel(ImportedModel):
     def cache(self, length: int, kv: str = "f32") -> KeyValueCache:
         """Returns room for the keys and values of a text of so many tokens, for `step`.
 
-        kv: how they are kept, "f32" or "f16", which takes half the memory.
+        kv: how they are kept, "f32", or "f16" in half the memory, or "q8_0" in little over a
+            quarter.
         """
         if kv not in KINDS:
-            raise DTypeError(f"[model] expected a cache of {' or '.join(KINDS)}, got {kv!r}")
+            raise DTypeError(f"[model] expected a cache of {', '.join(KINDS)}, got {kv!r}")
         if not 0 < length <= self.hyper.context:
             raise ShapeError(
                 f"[model] expected a cache of 1 to {self.hyper.context} tokens, got {length}"
             )
-        return KeyValueCache(length, KINDS[kv])
+        return KeyValueCache(length, kv)
 
     def step(self, cache: KeyValueCache, tokens: int, parts: int = 1) -> Step:
         """Returns a call that reads so many more tokens of a text, as tensors to compile with its
