@@ -357,4 +357,5 @@ PYBIND11_MODULE(loops, m)
           py::arg("out"), py::arg("columns"), py::arg("eps"), py::arg("centered"),
           py::arg("wide") = true);
     add_packed(m);
+    add_repack(m);
 }

@@ -2,6 +2,7 @@
 //
 //   loops.cpp           the module; functions of one value and norms
 //   loops_packed.cpp    products of weights of few bits, by packed_ways.hpp
+//   loops_repack.cpp    such weights from the blocks of files, by repack_ways.hpp
 #pragma once
 
 #include "platform.hpp"
@@ -52,3 +53,5 @@ inline py::buffer_info floats(const py::buffer& given, bool writable = false)
 }
 
 void add_packed(py::module_& m);
+void add_repack(py::module_& m);
+

@@ -5,28 +5,15 @@
 //
 // Written in the vectors that GCC and Clang have for all processors; GCC compiles them twice for x86.
 // Without such a compiler there are none, and numpy does it. Examples: tests/ops/test_packed_loops.py.
-#include "loops.hpp"
+#include "packed.hpp"
 
 #include <map>
 #include <vector>
 
-#if defined(__GNUC__) && defined(__has_builtin)
-#if __has_builtin(__builtin_shufflevector) && __has_builtin(__builtin_convertvector)
-#define HAS_VECTORS
-#endif
-#endif
-
-#if defined(__x86_64__) && !defined(__clang__)
-#define COMPILED_TWICE
-#include <immintrin.h>
-#endif
-
 #ifdef HAS_VECTORS
 namespace {
 
-constexpr uint32_t TILE = 256, RUN = 32, RUNS = 8, SUMS = 16;
-
-typedef uint32_t Four __attribute__((vector_size(16)));
+constexpr uint32_t SUMS = 16;
 
 // Rows of a weight, and where their products go. bias: null without.
 struct Packed {
@@ -37,17 +24,32 @@ struct Packed {
 };
 
 // Values are float16 or bfloat16; or how heads hold scales: two float16 in a word; a scale and a
-// shift in a word; numbers of six bits times two float16; 16 numbers of eight bits times one.
-enum Scales { FLOATS, BFLOATS, HALVES, PAIRS, SIX_BITS, EIGHT_BITS };
+// shift in a word; powers of two, four in a word; numbers of six bits times two float16; 16 numbers
+// of eight bits times one; 16 scales and shifts of four bits times two; 16, or 8, scales of six bits
+// times one.
+enum Scales {
+    FLOATS, BFLOATS, HALVES, PAIRS, POWERS, SIX_BITS, EIGHT_BITS, NIBBLES, SIXTEEN_OF_SIX,
+    EIGHT_OF_SIX
+};
 
-template <uint32_t LOW, uint32_t HIGH, uint32_t HEAD, int32_t ZERO, Scales KIND>
+// What codes stand for: themselves, less the zero; or values of a table.
+enum Table { NUMBERS, STEPS, HALVED };
+
+constexpr float steps_table[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                   1,    13,   25,  38,  53,  69,  89,  113};
+constexpr float powers_table[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+template <uint32_t LOW, uint32_t HIGH, uint32_t HEAD, int32_t ZERO, Scales KIND,
+          Table TABLE = NUMBERS>
 struct Format {
     static constexpr uint32_t low = LOW, high = HIGH, head = HEAD;
     static constexpr int32_t zero = ZERO;
     static constexpr Scales kind = KIND;
-    static constexpr bool shifts = KIND == PAIRS || KIND == SIX_BITS;
+    static constexpr Table table = TABLE;
+    static constexpr bool shifts = KIND == PAIRS || KIND == SIX_BITS || KIND == NIBBLES;
     static constexpr bool is_signed = HIGH == 0 && ZERO == 1 << (LOW - 1); // in two's complement
-    static constexpr uint32_t parts = KIND == EIGHT_BITS ? 16 : 8; // of a tile, each with a scale
+    static constexpr uint32_t parts = // of a tile, each with a scale
+        KIND == EIGHT_BITS || KIND == NIBBLES || KIND == SIXTEEN_OF_SIX ? 16 : 8;
 };
 
 template <class Format>
@@ -69,7 +71,9 @@ struct Loops {
     F("q8_0", 8, 0, 4, 128, HALVES) F("q4_0", 4, 0, 4, 8, HALVES) F("q5_0", 4, 1, 4, 16, HALVES) \
     F("q4_1", 4, 0, 8, 0, PAIRS) F("q5_1", 4, 1, 8, 0, PAIRS) \
     F("q4_K", 4, 0, 4, 0, SIX_BITS) F("q5_K", 4, 1, 4, 0, SIX_BITS) \
-    F("q6_K", 4, 2, 6, 32, EIGHT_BITS)
+    F("q6_K", 4, 2, 6, 32, EIGHT_BITS) F("q2_K", 2, 0, 6, 0, NIBBLES) \
+    F("q3_K", 2, 1, 4, 4, SIXTEEN_OF_SIX) F("iq4_nl", 4, 0, 4, 0, HALVES, STEPS) \
+    F("iq4_xs", 4, 0, 2, 0, EIGHT_OF_SIX, STEPS) F("mxfp4", 4, 0, 2, 0, POWERS, HALVED)
 #define LOOPS_OF(NAME, LOW, ...) \
     {NAME, {linear<Format<LOW, __VA_ARGS__>>, unpack<Format<LOW, __VA_ARGS__>>, \
             LOW, words_of<Format<LOW, __VA_ARGS__>>()}},
@@ -89,17 +93,13 @@ namespace wider {
 const std::map<std::string, Loops> all{FORMATS(LOOPS_OF)};
 } // namespace wider
 #pragma GCC pop_options
-
-const bool has_wider = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")
-    && __builtin_cpu_supports("f16c");
 #else
 namespace wider = plain;
-const bool has_wider = false;
 #endif
 
 const Loops& loops_of(const std::string& name, bool wide)
 {
-    const auto& loops = wide && has_wider ? wider::all : plain::all;
+    const auto& loops = wide && has_wider() ? wider::all : plain::all;
     const auto found = loops.find(name);
     if (found == loops.end())
         throw py::key_error(name);
@@ -114,31 +114,11 @@ py::list names()
     return made;
 }
 
-// Words of a row: the last tile ends with its last run.
 size_t row_words_of(const std::string& name, size_t columns)
 {
     const Loops& loops = loops_of(name, false);
-    const size_t tiles = (columns + TILE - 1) / TILE;
-    return tiles * loops.tile_words - (tiles * TILE - columns) / RUN * loops.low;
+    return row_words(columns, loops.tile_words, loops.low);
 }
-
-// A matrix of 32 bits whose rows have no gaps.
-struct Matrix {
-    explicit Matrix(const py::buffer& given, bool whole, bool writable = false)
-      : info(given.request(writable))
-    {
-        const bool kind = whole ? info.format == "I" || info.format == "L" : is_float(info.format);
-        require(kind && info.itemsize == 4 && info.ndim == 2
-                    && (info.shape[1] < 2 || info.strides[1] == 4)
-                    && (info.shape[0] < 2 || (info.strides[0] >= 0 && info.strides[0] % 4 == 0))
-                    && reinterpret_cast<uintptr_t>(info.ptr) % 4 == 0,
-                "expected a matrix of 32 bits, aligned, with rows without gaps");
-    }
-    size_t rows() const { return info.shape[0]; }
-    size_t columns() const { return info.shape[1]; }
-    size_t row() const { return rows() < 2 ? columns() : info.strides[0] / 4; }
-    py::buffer_info info;
-};
 
 Packed packed(const Matrix& words, size_t columns)
 {

@@ -60,6 +60,31 @@ INLINED Floats from_float16(const Shorts& bits)
 #endif
 }
 
+// The four columns that several words hold, each in the lowest bits of a lane.
+template <uint32_t BITS>
+INLINED Words columns_of(const uint32_t* words)
+{
+    if (BITS == 4)
+        return repeated(words);
+    const Four made = BITS == 1
+        ? Four{words[0], words[0] >> 8, words[0] >> 16, words[0] >> 24}
+        : Four{words[0], words[0] >> 16, words[BITS - 1], words[BITS - 1] >> 16};
+    return repeated(&made);
+}
+
+// The values that codes of four bits stand for.
+INLINED Floats looked_up(const Words& codes, const float (&table)[16])
+{
+#ifdef __clang__
+    Floats made;
+    for (uint32_t lane = 0; lane < LANES; ++lane)
+        made[lane] = table[codes[lane]];
+    return made;
+#else
+    return __builtin_shuffle(loaded<Floats>(table), loaded<Floats>(table + LANES), codes);
+#endif
+}
+
 // The codes of run `number` of a tile, in order.
 template <class Format>
 INLINED void read_codes(const uint32_t* tile, uint32_t number, Floats (&codes)[VECTORS])
@@ -84,15 +109,10 @@ INLINED void read_codes(const uint32_t* tile, uint32_t number, Floats (&codes)[V
         columns = repeated(&first);
         later = repeated(&second);
     } else {
-        columns = repeated(own);
+        columns = columns_of<low>(own);
     }
-    if (high) {
-        const uint32_t* more = tile + Format::head + number * high;
-        const Four of_columns = high == 1
-            ? Four{more[0], more[0] >> 8, more[0] >> 16, more[0] >> 24}
-            : Four{more[0], more[0] >> 16, more[high - 1], more[high - 1] >> 16};
-        above = repeated(&of_columns);
-    }
+    if (high)
+        above = columns_of<high>(tile + Format::head + number * high);
     for (uint32_t at = 0; at < VECTORS; ++at) {
         const uint32_t entry = at * (LANES / 4); // of the first four lanes
         const Words& from = low == 8 && entry >= 4 ? later : columns;
@@ -104,7 +124,10 @@ INLINED void read_codes(const uint32_t* tile, uint32_t number, Floats (&codes)[V
             Words code = from >> (low * first + steps(low)) & ((1u << low) - 1);
             if (high)
                 code |= (above >> (high * entry + steps(high)) & ((1u << high) - 1)) << low;
-            codes[at] = __builtin_convertvector((Whole)code - Format::zero, Floats);
+            if constexpr (Format::table == NUMBERS)
+                codes[at] = __builtin_convertvector((Whole)code - Format::zero, Floats);
+            else
+                codes[at] = looked_up(code, Format::table == STEPS ? steps_table : powers_table);
         }
     }
 }
@@ -123,6 +146,12 @@ INLINED Words numbers(uint32_t word, uint32_t bits)
     for (uint32_t lane = 0; lane < LANES; ++lane)
         made[lane] = lane * bits % 32;
     return word >> made & ((1u << bits) - 1);
+}
+
+// Numbers of six bits, 0 in their middle.
+INLINED Floats centred(const Words& six_bits)
+{
+    return __builtin_convertvector((Whole)six_bits - 32, Floats);
 }
 
 template <class Format>
@@ -149,10 +178,34 @@ INLINED void read_scales(const uint32_t* tile, Parts& parts)
         const Words least = numbers(tile[2], 4) | high >> 2 << 4;
         store(parts.scale, both[0] * __builtin_convertvector((Whole)scale, Floats));
         store(parts.shift, -(both[1] * __builtin_convertvector((Whole)least, Floats)));
-    } else {
+    } else if (Format::kind == EIGHT_BITS) {
         const Floats one = wide(numbers(tile[4], 16));
         for (int part = 0; part < 16; ++part)
             parts.scale[part] = one[0] * static_cast<int8_t>(tile[part / 4] >> 8 * (part % 4));
+    } else if (Format::kind == NIBBLES) {
+        const Floats both = wide(numbers(tile[4], 16));
+        for (int part = 0; part < 16; ++part) {
+            const uint32_t own = tile[part / 4] >> 8 * (part % 4);
+            parts.scale[part] = both[0] * static_cast<float>(own & 15);
+            parts.shift[part] = -(both[1] * static_cast<float>(own >> 4 & 15));
+        }
+    } else if (Format::kind == SIXTEEN_OF_SIX) {
+        const Floats one = wide(numbers(tile[3], 16));
+        for (uint32_t half = 0; half < 2; ++half) {
+            const Words high = numbers(tile[2] >> 16 * half, 2);
+            store(parts.scale + LANES * half, one[0] * centred(numbers(tile[half], 4) | high << 4));
+        }
+    } else if (Format::kind == EIGHT_OF_SIX) {
+        const Words high = numbers(tile[0] >> 16, 2);
+        const Floats one = wide(numbers(tile[0], 16));
+        store(parts.scale, one[0] * centred(numbers(tile[1], 4) | high << 4));
+    } else {
+        Words powers{};
+        for (uint32_t run = 0; run < RUNS; ++run)
+            powers[run] = tile[run / 4] >> 8 * (run % 4) & 255;
+        const Words small = (Words)(powers < 2u), least = powers & 1;
+        store(parts.scale,
+              (Floats)((small & 0x00200000u << least) | (~small & (powers - 1) << 23)));
     }
 }
 
