@@ -12,6 +12,7 @@ from typing import Any
 from .errors import GraphError, VkschedError
 from .ops.core.attrs import Attrs
 from .ops.core.bounds import OF_DTYPE, Bounds, bounds_of_data, bounds_of_result, fits
+from .ops.core.late import Held, as_array
 from .ops.core.lower import infer
 from .ops.core.op import Op, get_op, view_offset
 from .ops.core.tensor import Tensor
@@ -63,7 +64,7 @@ class Graph:
 
     nodes: tuple[Node, ...]
     outputs: tuple[tuple[str, int], ...]
-    data: Mapping[int, NDArray]
+    data: Mapping[int, Held]
     keys: Mapping[int, object]
     initial: Mapping[int, NDArray] = field(default_factory=dict)
     kept: tuple[int, ...] = ()
@@ -77,6 +78,10 @@ class Graph:
     def weights(self) -> tuple[Node, ...]:
         return tuple(n for n in self.nodes if n.op == "weight")
 
+    def arrays(self) -> dict[int, NDArray]:
+        """Returns what its weights and constants hold, all of it made."""
+        return {node_id: as_array(held) for node_id, held in self.data.items()}
+
     @cached_property
     def key(self) -> object:
         """What two graphs have in common that compute the same from the same weights and states.
@@ -86,10 +91,9 @@ class Graph:
         nodes = tuple((n.op, n.inputs, n.attrs, n.type, n.name) for n in self.nodes)
         held: list[object] = []
         for node_id, owner in self.keys.items():
-            array = self.data.get(node_id)
+            array = self.data.get(node_id) if self.nodes[node_id].op == "constant" else None
             small = array is not None and array.nbytes <= INLINE_BYTES
-            small = small and self.nodes[node_id].op == "constant"
-            held.append(array.tobytes() if small and array is not None else owner)
+            held.append(as_array(array).tobytes() if small and array is not None else owner)
         return nodes, self.outputs, tuple(held), self.kept
 
     @cached_property
@@ -188,7 +192,7 @@ class Graph:
         for node in self.nodes:
             if node.id in self.data:
                 wanted = node.type.dtype == INT64 or node.type.size <= FEW
-                found = bounds_of_data(self.data[node.id]) if wanted else None
+                found = bounds_of_data(as_array(self.data[node.id])) if wanted else None
                 out.append(found or OF_DTYPE.get(node.type.dtype))
             elif node.declaration.leaf or node.op == "state":
                 low, high = node.attrs.get("low"), node.attrs.get("high")
@@ -375,9 +379,9 @@ def build_graph(
         Node(ids[t], t.op, tuple(ids[i] for i in t.inputs), t.attrs, t.type, names[t])
         for t in order
     )
-    held = {ids[t]: t.data for t in order if t.data is not None}
-    keys: dict[int, object] = {ids[t]: t for t in order if t.data is not None}
-    initial = {i: array for i, array in held.items() if nodes[i].op == "state"}
+    held = {ids[t]: t.held for t in order if t.held is not None}
+    keys: dict[int, object] = {ids[t]: t for t in order if t.held is not None}
+    initial = {i: as_array(array) for i, array in held.items() if nodes[i].op == "state"}
     data = {i: array for i, array in held.items() if i not in initial}
     result = tuple((name, ids[t]) for name, t in named)
     kept = tuple(

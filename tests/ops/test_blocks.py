@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import numpy as np
 import pytest
 
 from vksched.cases.packed import blocks
+from vksched.ops.core import loops
 from vksched.ops.products.blocks import FORMATS, repack, unpacked
 
 LARGER = {"q6_K": 54 * 4 / 210, "q3_K": 28 * 4 / 110, "q2_K": 22 * 4 / 84}
@@ -21,9 +24,14 @@ def test_format_is_that_of_the_library(name: str) -> None:
     assert gguf.GGML_QUANT_SIZES[type_] == (kind.values, kind.block_bytes)
 
 
+@pytest.mark.parametrize("way", ["native", "numpy"])
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("columns", [256, 768, 4096])
-def test_all_bits_of_blocks_mean_the_same(name: str, columns: int) -> None:
+def test_all_bits_of_blocks_mean_the_same(
+    name: str, columns: int, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way == "numpy":
+        monkeypatch.setattr(loops, "native", None)
     gguf = pytest.importorskip("gguf")
     kind = FORMATS[name]
     rng = np.random.default_rng(columns)
@@ -34,6 +42,26 @@ def test_all_bits_of_blocks_mean_the_same(name: str, columns: int) -> None:
     numbers = ~np.isnan(expected)
     assert np.array_equal(np.isnan(got), ~numbers)
     assert np.array_equal(got[numbers].view(np.uint32), expected[numbers].view(np.uint32))
+
+
+@pytest.mark.skipif(not loops.has_packed("q4_K"), reason="the native loops are not built")
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize("name", sorted(FORMATS.keys() - {"f16", "bf16"}))
+def test_native_words_are_those_of_numpy(name: str, wide: bool) -> None:
+    kind, native = FORMATS[name], cast(Any, loops.native)
+    rng = np.random.default_rng(1)
+    for columns in (kind.step, kind.step * (9 if kind.step == 32 else 3), 1280):
+        raw = rng.integers(0, 256, (7, kind.row_bytes(columns)), np.uint8)
+        room = np.full((9, kind.row_words(columns) + 5), 3, np.uint32)  # of which a part is written
+        native.repack(name, raw, room[1:-1, 2:-3], wide)
+        assert np.array_equal(room[1:-1, 2:-3], kind.words_of(raw, columns))
+        room[1:-1, 2:-3] = 3
+        assert (room == 3).all()
+        for wrong in (raw[:, :-1], raw[:-1], raw.view(np.int8).astype(np.int16)):
+            with pytest.raises(ValueError, match="expected"):
+                native.repack(name, wrong, room[1:-1, 2:-3])
+    with pytest.raises(KeyError):
+        native.repack("q4_7", raw, room)
 
 
 @pytest.mark.parametrize("name", FORMATS)

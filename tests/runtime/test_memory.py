@@ -19,10 +19,11 @@ def test_pieces_put_every_word_at_its_place_once(sizes: list[int], chunk: int) -
     for start, words, parts in _pieces(arrays, chunk * ALIGN_WORDS):
         assert start == covered and 0 < words <= chunk * ALIGN_WORDS
         covered += words
-        for at, part in parts:
-            assert at + part.size <= words
-            assert not page[start + at : start + at + part.size].any()
-            page[start + at : start + at + part.size] = part
+        piece = page[start : start + words]
+        for part in parts:
+            assert part.at + part.end - part.start <= words
+            assert not piece[part.at : part.at + part.end - part.start].any()
+            part.write(piece)
     assert covered == page.size
     at = 0
     for array in arrays:

@@ -131,7 +131,7 @@ class Recomputed:
             (outside,) = operands
             region = path[-1]
             return after(outside, self._events[region]) if tensor in region.inputs else outside
-        made = Tensor(tensor.op, operands, tensor.attrs, tensor.type, None, tensor.data)
+        made = Tensor(tensor.op, operands, tensor.attrs, tensor.type, None, tensor.held)
         made.name = tensor.name
         return made
 

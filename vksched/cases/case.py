@@ -125,7 +125,7 @@ class FunctionCase:
 
     def run(self, run_node: Callable[[Case], NDArray]) -> tuple[NDArray, ...]:
         """Returns the results, every node computed by `run_node`."""
-        values: dict[int, NDArray] = dict(self.graph.data)
+        values = self.graph.arrays()
         for node in self.graph.nodes:
             if node.op == "input":
                 values[node.id] = self.inputs[int(node.name[1:])]

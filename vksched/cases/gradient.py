@@ -226,7 +226,7 @@ def evaluate(
 def _values(
     graph: Graph, feeds: Mapping[str, NDArray], rounded: Rounded | None = None
 ) -> dict[int, NDArray]:
-    values: dict[int, NDArray] = dict(graph.data)
+    values = graph.arrays()
     operands: tuple[NDArray, ...]
     with np.errstate(all="ignore"):
         for node in graph.nodes:

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..graph import Graph, Node
 from ..ops.core.attrs import Attrs, AttrValue
+from ..ops.core.late import Held, as_array
 from ..ops.core.lower import infer
 from ..ops.core.op import get_op
 from ..types import NDArray, TensorType, numpy_dtype
@@ -39,7 +40,7 @@ class Maker:
         self._nodes: list[Node] = []
         self._names: dict[str, int] = {}
         self._reserved = {node.name for node in old.nodes}
-        self._data: dict[int, NDArray] = {}
+        self._data: dict[int, Held] = {}
         self._keys: dict[int, object] = {}
         self._initial: dict[int, NDArray] = {}
         self._homes: dict[int, str] = {}
@@ -92,7 +93,7 @@ class Maker:
         """Returns a leaf that holds a range of one of the old graph, along an axis."""
         old = self.old.initial if node.op == "state" else self.old.data
         cut = (slice(None),) * axis + (slice(start, start + size),)
-        array = np.ascontiguousarray(old[node.id][cut])
+        array = np.ascontiguousarray(as_array(old[node.id])[cut])
         array.setflags(write=False)
         type_ = TensorType(array.shape, node.type.dtype)
         attrs = Attrs({**node.attrs, "shape": type_.shape})

@@ -21,6 +21,7 @@ import numpy as np
 
 from ..graph import Graph, Node
 from ..machine.limits import Limits
+from ..ops.core.late import as_array
 from ..ops.core.strides import broadcast_strides, collapse
 from ..ops.elementwise.chain import (
     MAX_AXES,
@@ -191,7 +192,7 @@ def _emit(r: Rewriter, graph: Graph, group: _Group) -> int:
             if operand in registers or operand in group.members:
                 operands.append(operand)
             else:
-                number = word_of(graph.data[operand])
+                number = word_of(as_array(graph.data[operand]))
                 constants.setdefault(number, len(registers) + len(constants))
                 operands.append(number)
         taken.append((node, operands))

@@ -20,6 +20,7 @@ import numpy as np
 
 from ..graph import INLINE_BYTES, Graph, Node
 from ..ops.core.attrs import Attrs, AttrValue
+from ..ops.core.late import Held, as_array
 from ..ops.core.lower import infer
 from ..ops.core.op import Op, get_op
 from ..types import NDArray, TensorType, canonical_dtype
@@ -43,7 +44,7 @@ class Rewriter:
         self._observed = wishes.observed
         self._limits = wishes.limits
         self._nodes: list[Node] = []
-        self._data: dict[int, NDArray] = {}
+        self._data: dict[int, Held] = {}
         self._keys: dict[int, object] = {}
         self._readers: list[int] = []
         self._home: list[str | None] = []
@@ -63,7 +64,7 @@ class Rewriter:
 
     def array(self, node_id: int) -> NDArray | None:
         """Returns the elements of a constant, None of all else."""
-        return self._data.get(node_id) if self._nodes[node_id].op == "constant" else None
+        return self.data(node_id) if self._nodes[node_id].op == "constant" else None
 
     def scalar(self, node_id: int) -> float | int | None:
         """Returns the one value that a constant has everywhere in a single element, else None."""
@@ -72,7 +73,8 @@ class Rewriter:
 
     def data(self, node_id: int) -> NDArray | None:
         """Returns the elements of a constant or weight."""
-        return self._data.get(node_id)
+        held = self._data.get(node_id)
+        return None if held is None else as_array(held)
 
     def key(self, node_id: int) -> object:
         """Returns what tells that two graphs share a leaf."""
@@ -228,12 +230,12 @@ class Rewriter:
         attrs: Attrs,
         type_: TensorType,
         name: str,
-        array: NDArray | None,
+        array: Held | None,
         key: object,
     ) -> int:
         """A leaf; small constants of the same elements are one."""
         if op == "constant" and array is not None and array.nbytes <= INLINE_BYTES:
-            same = (type_, array.tobytes(), self._made_home)
+            same = (type_, as_array(array).tobytes(), self._made_home)
             twin = self._equal.setdefault(same, len(self._nodes))
             if twin != len(self._nodes):
                 return twin

@@ -17,6 +17,7 @@ from functools import partial
 import numpy as np
 
 from ..errors import DeviceError, RunCancelled
+from ..ops.core.late import as_array
 from ..plan.plan import Plan
 from ..plan.value import HOST, CopyIn, Split
 from ..trace import Trace
@@ -246,4 +247,4 @@ def _stage_streamed(plan: Plan, splits: Sequence[int], session: Session) -> None
     for copy in (copy for split in splits for copy in plan.splits[split].copies_in):
         if copy.node in plan.graph.data:
             for slot in range(plan.copies):
-                session.stage(slot, copy, plan.graph.data[copy.node])
+                session.stage(slot, copy, as_array(plan.graph.data[copy.node]))

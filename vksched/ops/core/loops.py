@@ -92,6 +92,16 @@ def unpack(format: str, words: NDArray, out: NDArray) -> bool:
     return True
 
 
+def repack(format: str, blocks: NDArray, words: NDArray) -> bool:
+    """Writes the words of a weight of few bits, (n, words of a row), of its blocks, (n, bytes of a
+    row); returns False where numpy has to.
+    """
+    if not (has_packed(format) and _lie_plain(blocks, words)):
+        return False
+    native.repack(format, blocks, words)
+    return True
+
+
 def has_packed(format: str) -> bool:
     """Whether there are native loops for weights of a format."""
     return native is not None and format in getattr(native, "packed_formats", ())

@@ -27,6 +27,7 @@ from ...types import (
     numpy_dtype,
 )
 from .attrs import Attrs, AttrValue
+from .late import Held, Late, as_array
 from .lower import infer
 from .op import Op, get_op, register
 from .scope import current_scope, current_turn
@@ -41,7 +42,7 @@ IDENTITY_HINT = (
 class Tensor:
     """The result of an op, an input or a weight. Compared and hashed by identity."""
 
-    __slots__ = ("__weakref__", "_named", "attrs", "data", "inputs", "name", "op", "turn", "type")
+    __slots__ = ("__weakref__", "_named", "attrs", "held", "inputs", "name", "op", "turn", "type")
     __array_ufunc__ = None  # numpy leaves `array + tensor` to __radd__
 
     def __init__(
@@ -51,7 +52,7 @@ class Tensor:
         attrs: Attrs,
         type: TensorType,
         name: str | None = None,
-        data: NDArray | None = None,
+        data: Held | None = None,
     ) -> None:
         self.op = op
         self.inputs = inputs
@@ -59,13 +60,18 @@ class Tensor:
         self.type = type
         self.name = current_scope() + (name or op)
         self._named = name is not None
-        self.data = data
+        self.held = data
         self.turn = current_turn() if inputs else None
 
     @property
     def named(self) -> bool:
         """The name was given by the user, so it must stay unique in a graph."""
         return self._named
+
+    @property
+    def data(self) -> NDArray | None:
+        """What a leaf holds; None of all else."""
+        return None if self.held is None else as_array(self.held)
 
     @property
     def shape(self) -> Shape:
@@ -357,7 +363,7 @@ def _leaf(
     op: str,
     type_: TensorType,
     name: str | None,
-    data: NDArray | None,
+    data: Held | None,
     more: Mapping[str, AttrValue] | None = None,
 ) -> Tensor:
     attrs = Attrs({"shape": type_.shape, "dtype": type_.dtype, **(more or {})})
@@ -406,6 +412,8 @@ def weight(array: Any, name: str | None = None) -> Tensor:
     The array is not copied when it is C-contiguous; do not change it afterwards. Integers of 8 and
     16 bits are held as they are, for `vs.widen` alone to read.
     """
+    if isinstance(array, Late):
+        return _leaf("weight", TensorType(array.shape, str(array.dtype)), name, array)
     return from_array("weight", array, name)
 
 

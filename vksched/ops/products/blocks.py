@@ -17,7 +17,9 @@ import numpy as np
 
 from ...errors import DTypeError, ShapeError
 from ...types import NDArray, Shape
-from ..core.host import rows_of_piece
+from ..core import loops
+from ..core.host import BLOCK, rows_of_piece
+from ..core.late import Held, Late
 from .block_layout import (
     BlockFormat,
     FloatFormat,
@@ -263,6 +265,21 @@ def repack(name: str, blocks: Any, shape: Shape) -> NDArray:
 
     blocks: the bytes of the rows, one after the other. shape: (..., columns) of values.
     """
+    held = held_words(name, blocks, shape)
+    if not isinstance(held, Late):
+        return held
+    words: NDArray = np.empty(held.shape, held.dtype)
+    flat, step = words.reshape(-1), BLOCK // 4
+    pieces = [(flat[start : start + step], start) for start in range(0, flat.size, step)]
+    with ThreadPoolExecutor(max(1, min(len(pieces), os.cpu_count() or 1))) as pool:
+        list(pool.map(held.into, *zip(*pieces, strict=True)))
+    return words
+
+
+def held_words(name: str, blocks: Any, shape: Shape) -> Held:
+    """Returns the same words, to be made where and when they are needed: `blocks` must stay as it
+    is. Of floats, whose words are the file's bytes, a view of these.
+    """
     kind = format_of(name)
     if len(shape) < 2:
         raise ShapeError(f"[repack] expected two sizes or more, got {shape}; try (1, columns)")
@@ -276,22 +293,19 @@ def repack(name: str, blocks: Any, shape: Shape) -> NDArray:
             f"{raw.size}"
         )
     raw = raw.reshape(rows, kind.row_bytes(columns))
-    row_words = kind.row_words(columns)
+    words_shape = (*shape[:-1], kind.row_words(columns))
     if isinstance(kind, FloatFormat):
-        return kind.words_of(raw, columns).reshape(*shape[:-1], row_words)
-    words: NDArray = np.empty((rows, row_words), np.uint32)
-    step = rows_of_piece(rows, rows * columns)
+        return kind.words_of(raw, columns).reshape(words_shape)
 
-    def some(start: int) -> None:
-        words[start : start + step] = kind.words_of(raw[start : start + step], columns)
+    def make(start: int, out: NDArray) -> None:
+        some = raw[start : start + len(out)]
+        if loops.repack(name, some, out):
+            return
+        step = rows_of_piece(len(out), len(out) * columns)
+        for at in range(0, len(out), step):
+            out[at : at + step] = kind.words_of(some[at : at + step], columns)
 
-    starts = range(0, rows, step)
-    if len(starts) < 2:
-        list(map(some, starts))
-    else:
-        with ThreadPoolExecutor(min(len(starts), os.cpu_count() or 1)) as pool:
-            list(pool.map(some, starts))
-    return words.reshape(*shape[:-1], row_words)
+    return Late(words_shape, make)
 
 
 def unpacked(name: str, words: NDArray, columns: int) -> NDArray:

@@ -29,7 +29,7 @@ from ..core.tensor import Tensor, apply, as_tensor, weight
 from ..elementwise.epilogue import with_epilogue
 from ..elementwise.select import cast
 from .block_layout import RUN, Format, check_columns
-from .blocks import FORMATS, format_of, repack, unpacked
+from .blocks import FORMATS, format_of, held_words, unpacked
 from .matmul import matmul
 from .matmul_kernels import BIAS_PER_COLUMN, MOST_FEW, SHADERS, product
 
@@ -120,9 +120,10 @@ def packed(blocks: Any, format: str, shape: Shape, *, name: str | None = None) -
     blocks: the bytes of a GGUF tensor. format: as "q4_K", also "f16" and "bf16". shape:
     (..., n, k) of values -> float32 (..., n, k). Of a matrix (n, k), `vs.linear(x, packed(...))`
     and `vs.matmul(..., transpose_b=True)` read the bits themselves, `vs.gather` along axis 0
-    unpacks the rows that it picks. Other ops get all values, made in each run.
+    unpacks the rows that it picks. Other ops get all values, made in each run. The host repacks
+    `blocks` whenever a device needs them, so they must stay as they are.
     """
-    words = weight(repack(format, blocks, shape), name and f"{name}.words")
+    words = weight(held_words(format, blocks, shape), name and f"{name}.words")
     return unpack(words, format, shape[-1], name=name)
 
 

@@ -20,7 +20,7 @@ from ..device import Gauge, Times
 from ..fork import Owner
 from ..states import HostStates
 from ..vulkan.probe import host_memory_bytes, resident_bytes
-from .evaluate import Host, Values, last_uses, run_split
+from .evaluate import Host, HostWeights, Values, last_uses, run_split
 from .threads import products_on
 from .workers import Buffers, Workers
 
@@ -90,6 +90,13 @@ class _Gate:
             self._open = False
 
 
+def _weights_read(plan: PlanValue, index: int) -> set[int]:
+    """Returns the weights and constants that a device's splits read."""
+    graph = plan.graph
+    nodes = (graph.nodes[n] for s in plan.splits if s.device == index for n in s.nodes)
+    return {leaf for node in nodes for leaf in graph.leaves_read(node) if leaf in graph.data}
+
+
 class CpuSession:
     """One plan's share of the CPU."""
 
@@ -108,7 +115,9 @@ class CpuSession:
         self._buffers = Buffers()
         self._host = Host(workers, self._buffers)
         self._governor = workers.governor
-        self._values = [Values(plan.graph) for _ in range(plan.copies)]
+        weights = HostWeights(plan.graph)
+        workers.each(weights.make, [(leaf,) for leaf in sorted(_weights_read(plan, index))])
+        self._values = [Values(plan.graph, weights) for _ in range(plan.copies)]
         self._pending: dict[tuple[int, int], Future[float]] = {}
         self._gates: dict[tuple[int, int], _Gate] = {}
 

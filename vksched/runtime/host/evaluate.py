@@ -12,6 +12,7 @@ from ...errors import PlanError, VkschedError
 from ...graph import Graph, Node
 from ...ops.core import host
 from ...ops.core.attrs import Attrs
+from ...ops.core.late import as_array
 from ...ops.core.lower import compute, compute_into
 from ...ops.core.op import Op
 from ...plan.value import PlanValue, Split
@@ -101,11 +102,28 @@ class Host:
         self._workers.each(run, cut(operands, call.attrs, out))
 
 
+class HostWeights:
+    """Weights and constants of a graph as arrays, kept from when they are first asked for."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._data = graph.data
+        self._made: dict[int, NDArray] = {}
+
+    def __getitem__(self, node_id: int) -> NDArray:
+        if node_id not in self._made:
+            self.make(node_id)
+        return self._made[node_id]
+
+    def make(self, node_id: int) -> None:
+        self._made[node_id] = as_array(self._data[node_id])
+
+
 class Values:
     """The arrays of one run, by node; views and weights are found without being stored."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, weights: HostWeights | None = None) -> None:
         self._graph = graph
+        self._weights = HostWeights(graph) if weights is None else weights
         self._arrays: dict[int, NDArray] = {}
 
     def __setitem__(self, node_id: int, array: NDArray) -> None:
@@ -119,7 +137,7 @@ class Values:
         if found is not None:
             return found
         if node_id in self._graph.data:
-            return self._graph.data[node_id]
+            return self._weights[node_id]
         whole = self._whole(node_id)
         return self._viewed(node_id) if whole is None else whole
 
@@ -147,7 +165,7 @@ class Values:
 
     def copy(self) -> Values:
         """Returns the same arrays, to be dropped on their own."""
-        out = Values(self._graph)
+        out = Values(self._graph, self._weights)
         out._arrays.update(self._arrays)
         return out
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...errors import DeviceLost, DTypeError
+from ...ops.core.late import Held, Late
 from ...plan.make.memory import ALIGN_WORDS, aligned
 from ...plan.value import Span
 from ...types import WORD_BYTES, NDArray, Progress, TensorType, elements_of_word, numpy_dtype
@@ -98,8 +99,26 @@ def read_words(words: NDArray, dtype: np.dtype[np.generic], shape: tuple[int, ..
     return words.view(dtype)[:count].reshape(shape)
 
 
-def _words(array: NDArray) -> int:
-    return TensorType(array.shape, str(array.dtype)).words
+def _words(held: Held) -> int:
+    return TensorType(held.shape, str(held.dtype)).words
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Words of a value, `start` to `end`, and where they go in a piece."""
+
+    at: int
+    held: Held
+    start: int
+    end: int
+
+    def write(self, piece: NDArray) -> None:
+        """Writes them, made there and then where the host does not have them."""
+        out = piece[self.at : self.at + self.end - self.start]
+        if isinstance(self.held, Late):
+            self.held.into(out, self.start)
+        else:
+            out[:] = self.held[self.start : self.end]
 
 
 @dataclass(slots=True)
@@ -137,7 +156,7 @@ class WeightStore:
         return self._pages[page].buffer
 
     def acquire(
-        self, items: Sequence[tuple[object, NDArray]], progress: Progress | None = None
+        self, items: Sequence[tuple[object, Held]], progress: Progress | None = None
     ) -> tuple[int, ...]:
         """Makes arrays resident and returns the pages that hold them; give these to `release`."""
         with self._lock:
@@ -167,8 +186,8 @@ class WeightStore:
         self._pages.pop(page).buffer.close()
         self._spans = {key: span for key, span in self._spans.items() if span.page != page}
 
-    def _pack(self, items: Sequence[tuple[object, NDArray]]) -> list[list[tuple[object, NDArray]]]:
-        groups: list[list[tuple[object, NDArray]]] = []
+    def _pack(self, items: Sequence[tuple[object, Held]]) -> list[list[tuple[object, Held]]]:
+        groups: list[list[tuple[object, Held]]] = []
         used = self._page_words + 1
         for key, array in items:
             words = aligned(_words(array))
@@ -179,7 +198,7 @@ class WeightStore:
             used += words
         return groups
 
-    def _upload(self, items: Sequence[tuple[object, NDArray]], progress: Progress | None) -> int:
+    def _upload(self, items: Sequence[tuple[object, Held]], progress: Progress | None) -> int:
         total = sum(aligned(_words(array)) for _, array in items)
         page = self._next_page
         self._next_page += 1
@@ -282,7 +301,7 @@ class _Stage:
 
 
 def write_new(
-    context: Context, target: Buffer, arrays: Sequence[NDArray], progress: Progress | None = None
+    context: Context, target: Buffer, arrays: Sequence[Held], progress: Progress | None = None
 ) -> None:
     """Writes arrays one behind the other, aligned, to device memory that nothing has used yet: at
     once where the host can see it, and else by `upload`.
@@ -291,9 +310,9 @@ def write_new(
         if words is None:
             return upload(context, target, arrays, progress)
 
-        def write(start: int, count: int, parts: Sequence[tuple[int, NDArray]]) -> None:
-            for at, flat in parts:
-                words[start + at : start + at + flat.size] = flat
+        def write(start: int, count: int, parts: Sequence[_Part]) -> None:
+            for part in parts:
+                part.write(words[start : start + count])
 
         pieces = _pieces(arrays, STAGING_WORDS)
         with closing(Workers("vksched-upload", min(usable_cores(), WRITERS))) as workers:
@@ -307,7 +326,7 @@ def write_new(
 def upload(
     context: Context,
     target: Buffer,
-    arrays: Sequence[NDArray],
+    arrays: Sequence[Held],
     progress: Progress | None = None,
     at_word: int = 0,
 ) -> None:
@@ -322,8 +341,8 @@ def upload(
         for turn, (start, words, parts) in enumerate(_pieces(arrays, chunk)):
             stage = stages[turn % len(stages)]
             stage.finish()
-            for at, flat in parts:
-                stage.host.array[at : at + flat.size] = flat
+            for part in parts:
+                part.write(stage.host.array)
             stage.copy(stage.host, target, 0, at_word + start, words)
             if progress is not None:
                 progress("upload", (start + words) * 4, total * 4)
@@ -352,22 +371,18 @@ def download(context: Context, source: Buffer, span: Span) -> NDArray:
     return out
 
 
-def _pieces(
-    arrays: Sequence[NDArray], chunk: int
-) -> list[tuple[int, int, list[tuple[int, NDArray]]]]:
-    """Cuts arrays, laid one behind the other, into chunks: (start word, words, [(word in chunk,
-    part)]).
-    """
-    placed: list[tuple[int, NDArray]] = []
+def _pieces(arrays: Sequence[Held], chunk: int) -> list[tuple[int, int, list[_Part]]]:
+    """Cuts arrays, laid one behind the other, into chunks: (start word, words, what is in it)."""
+    placed: list[tuple[int, Held]] = []
     total = 0
     for array in arrays:
-        placed.append((total, to_words(array)))
+        placed.append((total, array if isinstance(array, Late) else to_words(array)))
         total += aligned(_words(array))
     pieces = []
     for start in range(0, total, chunk):
         end = min(start + chunk, total)
         parts = [
-            (max(at - start, 0), flat[max(start - at, 0) : end - at])
+            _Part(max(at - start, 0), flat, max(start - at, 0), min(end - at, flat.size))
             for at, flat in placed
             if at < end and at + flat.size > start
         ]

@@ -1,0 +1,79 @@
+"""Late arrays: the same words wherever they are made, and none where nobody has them."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+import vksched as vs
+from vksched.cases.packed import blocks
+from vksched.ops.core.late import Late, as_array
+from vksched.ops.products.blocks import held_words, repack
+from vksched.types import NDArray
+
+
+class Counting(Late):
+    """A table of rows, which counts how often all of it was made."""
+
+    def __init__(self, table: NDArray) -> None:
+        self.rows = 0
+
+        def make(start: int, out: NDArray) -> None:
+            self.rows += len(out)
+            out[:] = table[start : start + len(out)]
+
+        super().__init__(table.shape, make)
+
+
+@given(
+    rows=st.integers(1, 9), row=st.integers(1, 7), ends=st.tuples(st.floats(0, 1), st.floats(0, 1))
+)
+def test_any_part_is_that_of_the_whole(rows: int, row: int, ends: tuple[float, float]) -> None:
+    table = np.arange(rows * row, dtype=np.uint32).reshape(rows, row)
+    start, end = sorted(round(end * table.size) for end in ends)
+    out = np.full(table.size + 2, 7, np.uint32)
+    Counting(table).into(out[1 : 1 + end - start], start)
+    assert np.array_equal(out[1 : 1 + end - start], table.reshape(-1)[start:end])
+    assert out[0] == 7 and (out[1 + end - start :] == 7).all()
+
+
+def test_an_array_is_made_once_for_those_who_have_it() -> None:
+    late = Counting(np.arange(12, dtype=np.uint32).reshape(3, 4))
+    first, again = np.asarray(late), as_array(late)
+    assert again is first and late.rows == 3 and not first.flags.writeable
+    gone = weakref.ref(first)
+    del first, again
+    gc.collect()
+    assert gone() is None
+    assert as_array(late)[2, 3] == 11 and late.rows == 6
+
+
+def test_words_are_made_of_the_blocks_as_they_are() -> None:
+    raw = blocks("q4_K", 6, 512)
+    late = held_words("q4_K", raw, (2, 3, 512))
+    assert isinstance(late, Late) and late.shape == (2, 3, late.shape[-1])
+    assert np.array_equal(as_array(late), repack("q4_K", raw, (2, 3, 512)))
+    floats = held_words("f16", blocks("f16", 3, 64), (3, 64))
+    assert isinstance(floats, np.ndarray)
+
+
+def test_host_keeps_no_words_but_for_the_cpu(devices: list[str]) -> None:
+    w = vs.packed(blocks("q8_0", 64, 256), "q8_0", (64, 256))
+    (words,) = w.inputs
+    late = words.held
+    assert isinstance(late, Late)
+    x = np.ones((3, 256), np.float32)
+    with vs.Scheduler(devices) as sched:
+        run = sched.compile(vs.linear(vs.input("x", (3, 256)), w))
+        expected = run(x=x)
+        assert (late._made() is not None) == (devices == ["cpu"])
+        run.close()
+        del run
+        gc.collect()
+        assert late._made() is None
+        again = sched.compile(vs.linear(vs.input("x", (3, 256)), w))
+        assert np.array_equal(again(x=x), expected)  # made anew of the same blocks
