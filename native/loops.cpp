@@ -358,4 +358,5 @@ PYBIND11_MODULE(loops, m)
           py::arg("wide") = true);
     add_packed(m);
     add_repack(m);
+    add_texts(m);
 }

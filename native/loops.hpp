@@ -3,6 +3,7 @@
 //   loops.cpp           the module; functions of one value and norms
 //   loops_packed.cpp    products of weights of few bits, by packed_ways.hpp
 //   loops_repack.cpp    such weights from the blocks of files, by repack_ways.hpp
+//   loops_texts.cpp     strings of files
 #pragma once
 
 #include "platform.hpp"
@@ -54,4 +55,5 @@ inline py::buffer_info floats(const py::buffer& given, bool writable = false)
 
 void add_packed(py::module_& m);
 void add_repack(py::module_& m);
+void add_texts(py::module_& m);
 

@@ -102,6 +102,16 @@ def repack(format: str, blocks: NDArray, words: NDArray) -> bool:
     return True
 
 
+def texts(data: memoryview, at: int, count: int) -> tuple[list[str], int] | None:
+    """Returns strings of a file from byte `at` on, each behind its length, fewer where it ends
+    before, and the byte behind them; None where Python has to read them.
+    """
+    found: tuple[list[str], int] | None = None
+    if native is not None and hasattr(native, "texts"):
+        found = native.texts(data, at, count)
+    return found
+
+
 def has_packed(format: str) -> bool:
     """Whether there are native loops for weights of a format."""
     return native is not None and format in getattr(native, "packed_formats", ())

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ....errors import ModelFormatError
+from ....ops.core import loops
 from ....types import NDArray
 
 _LENGTH = struct.Struct("<Q")
@@ -88,15 +89,24 @@ class Cursor:
         """Returns strings. Bytes that are no UTF-8 come as `surrogateescape` makes them: pieces of
         a vocabulary may be parts of a letter.
         """
-        out, data, at, end = [], self.data, self.at, len(self.data)
-        for number in range(count):
-            start = at + _LENGTH.size
-            at = start + (_LENGTH.unpack_from(data, at)[0] if start <= end else 0)
-            if at > end:
-                raise ModelFormatError(
-                    f"[gguf] {what}: expected {count} strings, got {number} and one that ends "
-                    f"behind byte {end}, the last of the file; it is cut off or damaged"
-                )
-            out.append(str(data[start:at], "utf-8", "surrogateescape"))
+        out, at = loops.texts(self.data, self.at, count) or _texts(self.data, self.at, count)
+        if len(out) < count:
+            raise ModelFormatError(
+                f"[gguf] {what}: expected {count} strings, got {len(out)} and one that ends "
+                f"behind byte {len(self.data)}, the last of the file; it is cut off or damaged"
+            )
         self.at = at
         return out
+
+
+def _texts(data: memoryview, at: int, count: int) -> tuple[list[str], int]:
+    """Does what `loops.texts` does."""
+    out = []
+    for _ in range(count):
+        start = at + _LENGTH.size
+        end = start + (_LENGTH.unpack_from(data, at)[0] if start <= len(data) else 0)
+        if end > len(data) or start > len(data):
+            break
+        out.append(str(data[start:end], "utf-8", "surrogateescape"))
+        at = end
+    return out, at
