@@ -54,6 +54,13 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     return _NUMPY[name]
 
 
+def is_uniform(array: NDArray) -> bool:
+    """Whether an array has one value in memory for all its elements, as `np.broadcast_to` makes
+    them.
+    """
+    return array.size > 1 and not any(array.strides)
+
+
 def elements_of_word(dtype: str) -> int:
     """Returns how many elements share a 32-bit word on a device."""
     if dtype in NARROW or dtype == FLOAT16:

@@ -50,6 +50,28 @@ def test_what_a_state_starts_with_is_copied_where_somebody_can_write_it(
         assert (run()["old"] == 1).all() and not fixed.any()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "bool", "int64"])
+@pytest.mark.parametrize("value", [0, 1])
+def test_a_state_may_start_with_one_value_everywhere(
+    devices: list[str], dtype: str, value: int
+) -> None:
+    one = np.full((), value, dtype)
+    held = vs.state(np.broadcast_to(one, (3, 5, 7)), bounds=(0, 9) if dtype == "int64" else None)
+    one[...] = 1 - value
+    assert held.data is not None and not any(held.data.strides)
+    with vs.Scheduler(devices) as sched:
+        run = sched.compile({"old": held}, updates={held: vs.reshape(held, held.shape)})
+        expected = np.full((3, 5, 7), value, dtype)
+        np.testing.assert_array_equal(run()["old"], expected, strict=True)
+        np.testing.assert_array_equal(sched.read(held), expected, strict=True)
+
+
+def test_a_state_that_starts_with_minus_zero_has_it() -> None:
+    held = vs.state(np.broadcast_to(np.float32(-0.0), (4, 4)))
+    with vs.Scheduler(["cpu"]) as sched:
+        assert np.signbit(sched.compile({"old": held}, updates={held: held + 1})()["old"]).all()
+
+
 @pytest.mark.parametrize(
     "dtype", ["float32", "float16", "int32", "uint32", "bool", "int64", "float64"]
 )

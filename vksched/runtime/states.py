@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from ..errors import DeviceLost
-from ..types import NDArray
+from ..types import NDArray, is_uniform
 
 Item = tuple[object, NDArray]
 """A state's key (one of `Graph.keys`) and a value."""
@@ -50,6 +50,13 @@ class HostValues(Protocol):
     def change(self, key: object, write: Callable[[NDArray], None]) -> None: ...
 
 
+def _own(array: NDArray) -> NDArray:
+    """Returns a copy; of zeros one that takes memory as it is written."""
+    if is_uniform(array) and not any(array.flat[0].tobytes()):
+        return np.zeros(array.shape, array.dtype)
+    return np.array(array, order="C")
+
+
 class HostStates:
     """States as numpy arrays, for the cpu and null devices."""
 
@@ -60,7 +67,7 @@ class HostStates:
         return key in self._arrays
 
     def add(self, items: Iterable[Item]) -> None:
-        self._arrays.update({key: np.array(array, order="C") for key, array in items})
+        self._arrays.update({key: _own(array) for key, array in items})
 
     def read(self, key: object) -> NDArray:
         return np.array(self._arrays[key], copy=True)

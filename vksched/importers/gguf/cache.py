@@ -56,8 +56,8 @@ class KeyValueCache:
         """Returns a state with rows of so many values: (1, heads, length, size), or words."""
         if name not in self.states:
             width = row_words(size) if self.dtype == UINT32 else size
-            empty = np.zeros((1, heads, self.length, width), numpy_dtype(self.dtype))
-            empty.flags.writeable = False  # so it is not copied, and takes no memory
+            nothing = np.zeros((), numpy_dtype(self.dtype))
+            empty = np.broadcast_to(nothing, (1, heads, self.length, width))  # takes no memory
             self.states[name] = Context().run(state, empty, name, backup=False)
         return self.states[name]
 

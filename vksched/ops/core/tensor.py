@@ -24,6 +24,7 @@ from ...types import (
     as_ints,
     as_shape,
     canonical_dtype,
+    is_uniform,
     numpy_dtype,
 )
 from .attrs import Attrs, AttrValue
@@ -436,12 +437,17 @@ def from_array(
     more: Callable[[TensorType], Mapping[str, AttrValue]] = lambda type_: {},
 ) -> Tensor:
     """Makes a leaf that holds an array: not copied for a weight, as these are large, nor where it
-    is read-only. more: further attributes.
+    is read-only, nor for a state that has one value everywhere. more: further attributes.
     """
     if name is not None and not isinstance(name, str):
         raise VkschedError(f"[{op}] expected a name, got {name!r}")
     try:
-        array = np.asarray(value) if op == "weight" or _is_fixed(value) else np.array(value)
+        if op == "state" and isinstance(value, np.ndarray) and is_uniform(value):
+            array = np.broadcast_to(np.array(value.flat[0]), value.shape)
+        elif op == "weight" or _is_fixed(value):
+            array = np.asarray(value)
+        else:
+            array = np.array(value)
     except (ValueError, TypeError) as error:
         raise DTypeError(f"[{op}] expected numbers of one shape, got {value!r}: {error}") from None
     if not isinstance(value, (np.ndarray, np.generic)):
@@ -461,7 +467,8 @@ def from_array(
             f"got {array.dtype}; "
             f"try array.astype(numpy.{'int32' if array.dtype.kind in 'iu' else 'float32'})"
         ) from error
-    data = np.ascontiguousarray(array).reshape(array.shape).view()
+    whole = op == "state" and is_uniform(array)
+    data = array.view() if whole else np.ascontiguousarray(array).reshape(array.shape).view()
     data.flags.writeable = False
     try:
         type_ = TensorType(data.shape, dtype)

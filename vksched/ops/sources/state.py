@@ -84,9 +84,10 @@ def state(
     All graphs of a scheduler that use this Tensor share it.
 
     array: what it starts with, copied unless it is read-only and has memory of its own, which no
-    view may change then. bounds: the least and largest value of an integer state; int64 needs them
-    to live on a device, which holds 32 bits. backup: whether the host gets a copy of each next
-    value, so that nothing is lost with a device that fails; None: up to 1 MiB.
+    view may change then. What `np.broadcast_to` makes of one value takes no memory. bounds: the
+    least and largest value of an integer state; int64 needs them to live on a device, which holds
+    32 bits. backup: whether the host gets a copy of each next value, so that nothing is lost with a
+    device that fails; None: up to 1 MiB.
     """
     if backup not in (None, True, False):
         raise DTypeError(f"[state] expected a backup of True, False or None, got {backup!r}")

@@ -16,7 +16,15 @@ from ...errors import DeviceLost, DTypeError
 from ...ops.core.late import Held, Late
 from ...plan.make.memory import ALIGN_WORDS, aligned
 from ...plan.value import Span
-from ...types import WORD_BYTES, NDArray, Progress, TensorType, elements_of_word, numpy_dtype
+from ...types import (
+    WORD_BYTES,
+    NDArray,
+    Progress,
+    TensorType,
+    elements_of_word,
+    is_uniform,
+    numpy_dtype,
+)
 from ..host.threads import usable_cores
 from ..host.workers import Workers
 from ..states import Item
@@ -40,6 +48,9 @@ def to_words(array: NDArray) -> NDArray:
     Raises:
         DTypeError: an int64 that does not fit int32, or a type that stays on the CPU.
     """
+    if is_uniform(array):
+        one = to_words(np.full(elements_of_word(array.dtype.name), array.flat[0]))
+        return np.broadcast_to(one, _words(array))
     flat = np.ascontiguousarray(array).reshape(-1)
     if flat.dtype == np.bool_:
         return flat.astype(np.uint32)
@@ -100,7 +111,7 @@ def read_words(words: NDArray, dtype: np.dtype[np.generic], shape: tuple[int, ..
 
 
 def _words(held: Held) -> int:
-    return TensorType(held.shape, str(held.dtype)).words
+    return -(-held.size // elements_of_word(held.dtype.name))
 
 
 @dataclass(frozen=True, slots=True)
