@@ -19,7 +19,7 @@ from gguf_models import Tiny, logits_of
 
 import vksched as vs
 from vksched.bench import ceiling
-from vksched.bench.language import cases
+from vksched.bench.language import cases, starts
 from vksched.bench.language.cases import Cases, expected_logits, language_specs, work_of_model
 from vksched.bench.language.files import TYPES, Sizes, write_model
 from vksched.bench.language.reading import LanguageRun, Model
@@ -55,6 +55,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cases, "PROMPTS", (9,))
     monkeypatch.setattr(cases, "FILLS", (5,))
     monkeypatch.setattr(cases, "CONTEXT", 64)
+    monkeypatch.setattr(starts, "SECOND", 1)
     monkeypatch.setattr(ceiling, "COPY_WORDS", 1 << 14)
     monkeypatch.setattr(ceiling, "TRIAL_S", 1e-4)
 
@@ -185,7 +186,7 @@ def test_the_command_shows_tokens_a_second(quick: None, small: Path, tmp_path: P
     assert shown.exit_code == 0, shown.output
     assert "small-q4_k prompt 9" in shown.output and "tokens/s" in shown.output
     report = Report.from_dict(json.loads(kept.read_text()))
-    assert [f.name.split(":")[1].split()[0] for f in report.facts] == ["first", "second"]
+    assert [f.name.split(":")[1].split()[0] for f in report.facts] == ["first", "second", "second"]
     prompt = next(r for r in report.results if r.spec["phase"] == "prompt")
     assert work_of(prompt.spec)[0] > 0 and "file" not in prompt.spec.params
     refused = CliRunner().invoke(main, ["bench", "--model", str(small)])

@@ -38,6 +38,17 @@ def open_model(path: Path, stage: str) -> memoryview:
         ) from None
 
 
+def read_ahead(content: memoryview) -> None:
+    """Tells the system that all of a mapped file is wanted soon, and waits for nothing. A file of
+    more than half of the machine's memory is read as it is used.
+    """
+    mapped = content.obj
+    if not (isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_WILLNEED")):
+        return
+    if len(mapped) <= os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE // 2:
+        mapped.madvise(mmap.MADV_WILLNEED)
+
+
 def opened(stack: ExitStack, path: Path | str, flags: int, folder: int | None) -> int:
     """Returns a descriptor of a file, below that of a folder if one is given."""
     file = os.open(path, flags) if folder is None else os.open(path, flags, dir_fd=folder)

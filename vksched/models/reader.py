@@ -90,6 +90,7 @@ class Reader:
         self._without: set[str] = set()
         """Devices that had failed by then."""
         self._runs: dict[int, Run] = {}
+        model.file.read_ahead()
 
     def prepare(self) -> None:
         """Compiles all steps now."""

@@ -2,9 +2,11 @@
 
     first start:   the folder of caches is empty
     second start:  it has what the first one left
+    from disk:     a second start for which the system has forgotten the file, as after a boot
 
-Beside stands a plain read of the file, by the same process. What counts is from opening devices and
-file to the logits after one token; modules are imported before. Examples: tests/bench/test_llm.py.
+Beside stands a plain read of the file, by the same process, of what the system remembers or has
+forgotten as well. What counts is from opening devices and file to the logits after one token;
+modules are imported before. Examples: tests/bench/test_llm.py.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -29,17 +31,26 @@ GOAL = 3.0
 """Times a plain read that a second start may take."""
 CACHES = ("VKSCHED_CACHE", "XDG_CACHE_HOME", "MESA_SHADER_CACHE_DIR")
 PROGRAM = """
-import json, sys, time
+import json, os, sys, time
 import vksched.importers.gguf.model, vksched.importers.gguf.read.loader
 from vksched.bench.language.reading import Model
-device, file, context, kv = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+device, file, context, kv, *from_disk = sys.argv[1:]
+context = int(context)
+def forget():
+    if from_disk:
+        opened = os.open(file, os.O_RDONLY)
+        os.fsync(opened)
+        os.posix_fadvise(opened, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(opened)
 def read():
+    forget()
     start = time.perf_counter()
     with open(file, "rb") as opened:
         while opened.read(1 << 24):
             pass
     return time.perf_counter() - start
 plain = min(read() for _ in range(3))
+forget()
 start = time.perf_counter()
 model = Model(device, file, context, kv)
 opened = time.perf_counter()
@@ -57,21 +68,31 @@ def start_facts(device: str, spec: Spec) -> Iterator[Fact]:
     with TemporaryDirectory(prefix="vksched-bench-") as caches:
         try:
             first, *later = [_start(device, spec, caches) for _ in range(1 + SECOND)]
+            rounds = SECOND if hasattr(os, "posix_fadvise") else 0
+            from_disk = [_start(device, spec, caches, "from disk") for _ in range(rounds)]
         except VkschedError as error:
             warn_user(str(error))
             return
-    model = spec.name.removesuffix(" load")
-    name = f"{model}: {{}} start, beside a plain read of the file"
-    yield Fact(device, name.format("first"), first["start"], "s", first["plain"])
-    seconds, plain = (statistics.median(one[key] for one in later) for key in ("start", "plain"))
-    note = f"{seconds - statistics.median(o['open'] for o in later):.2g} s of it to compile and run"
+    name = f"{spec.name.removesuffix(' load')}: {{}}, beside a plain read of the file"
+    yield Fact(device, name.format("first start"), first["start"], "s", first["plain"])
+    yield _fact(device, name.format("second start"), later)
+    if from_disk:
+        yield _fact(device, name.format("second start from disk"), from_disk)
+
+
+def _fact(device: str, name: str, starts: Sequence[Mapping[str, Any]]) -> Fact:
+    """Returns the median of second starts."""
+    seconds, plain = (statistics.median(one[key] for one in starts) for key in ("start", "plain"))
+    note = (
+        f"{seconds - statistics.median(o['open'] for o in starts):.2g} s of it to compile and run"
+    )
     if seconds > GOAL * plain:
         note += f"; over {GOAL:g} times"
-    yield Fact(device, name.format("second"), seconds, "s", plain, note)
+    return Fact(device, name, seconds, "s", plain, note)
 
 
-def _start(device: str, spec: Spec, caches: str) -> Mapping[str, Any]:
-    given = (device, spec["file"], str(spec["context"]), spec["kv"])
+def _start(device: str, spec: Spec, caches: str, *how: str) -> Mapping[str, Any]:
+    given = (device, spec["file"], str(spec["context"]), spec["kv"], *how)
     command = [sys.executable, "-c", PROGRAM, *given]
     env = {**os.environ, **dict.fromkeys(CACHES, caches)}
     done = subprocess.run(

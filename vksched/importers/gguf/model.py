@@ -21,7 +21,7 @@ from .pooling import WAYS, pooled
 from .read.loader import GgufFile
 from .tokenizer.chat import ChatTemplate
 from .tokenizer.tokenizer import Tokenizer
-from .weights import HollowWeights, Weights
+from .weights import HollowWeights, Weights, device_bytes_of
 
 
 class LanguageModel(ImportedModel):
@@ -85,6 +85,11 @@ class LanguageModel(ImportedModel):
     def parameter_bytes(self) -> int:
         """The bytes of these in the file."""
         return sum(tensor.nbytes for tensor in self.file.tensors.values())
+
+    @property
+    def device_bytes(self) -> int:
+        """The bytes that they take on a device at most."""
+        return sum(map(device_bytes_of, self.file.tensors.values()))
 
     def logits(self, ids: Tensor) -> Tensor:
         """Returns the logits of what follows each token of texts, as a tensor to compile.

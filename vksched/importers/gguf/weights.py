@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from contextvars import Context
@@ -14,6 +15,7 @@ from ...ops.core.tensor import Tensor, weight
 from ...ops.products.block_layout import Format
 from ...ops.products.blocks import numbered, repack
 from ...ops.products.packed import packed, unpack
+from ...types import WORD_BYTES
 from .read.loader import GgufFile
 from .read.tensors import GgufTensor
 
@@ -95,6 +97,13 @@ class HollowWeights(Weights):
             return weight(array, name)
         words = np.zeros((*shape[:-1], kind.row_words(shape[-1])), np.uint32)
         return unpack(weight(words, f"{name}.words"), kind.name, shape[-1], name=name)
+
+
+def device_bytes_of(tensor: GgufTensor) -> int:
+    """Returns the bytes that a tensor takes on a device."""
+    kind, shape = _packed_as([tensor]), tensor.shape
+    words = tensor.size if kind is None else math.prod(shape[:-1]) * kind.row_words(shape[-1])
+    return WORD_BYTES * words
 
 
 def _packed_as(tensors: Sequence[GgufTensor]) -> Format | None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from ...graph import build_graph
 from ...machine.spec import Machine
 from ...plan.make.by_cost import MARGIN_ESTIMATED, MARGIN_MEASURED, known
+from ...types import numpy_dtype
 from .divide import Division, Layer, Stretch, divide
 from .measure import BETWEEN, EXPERTS, INSIDE, Measured, measure_layers
 
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from ...importers.gguf.cache import KeyValueCache
     from ...importers.gguf.model import LanguageModel
 
+BESIDE_BYTES = 256 << 20
+"""A device that has so much memory over, and twice that of weights, keys and values, has room for
+all that steps take.
+"""
 NO_ROOM = float("-inf")
 PREPARE_S = 0.015
 """To compile a layer of one part of a long prompt: planning, mostly."""
@@ -118,12 +123,24 @@ def place_layers(
     scheduler: Places, model: LanguageModel, cache: KeyValueCache, sizes: Sequence[int]
 ) -> Layout | None:
     """Returns where the layers of a model shall lie; None where there is nothing to decide, as only
-    the CPU works, or where the policy is not to look for the fastest way.
+    the CPU works, or one device alone that surely has room, or where the policy is not to look for
+    the fastest way.
     """
     machine = scheduler.machine
-    if scheduler.policy != "auto" or all(spec.out_of_use for spec in machine.devices[:-1]):
+    working = [spec for spec in machine.devices[:-1] if not spec.out_of_use]
+    if scheduler.policy != "auto" or not working:
         return None
+    if len(working) == 1 and not scheduler.with_cpu:
+        held_bytes = model.device_bytes + _cache_bytes(model, cache)
+        if working[0].memory_bytes >= 2 * held_bytes + BESIDE_BYTES:
+            return None
     return lay_out(model, cache, sizes, machine, scheduler.with_cpu)
+
+
+def _cache_bytes(model: LanguageModel, cache: KeyValueCache) -> int:
+    """Returns the bytes of the keys and values of all layers."""
+    hyper, each = model.hyper, numpy_dtype(cache.dtype).itemsize
+    return sum(hyper.kv_heads) * (hyper.key_length + hyper.value_length) * cache.length * each
 
 
 def lay_out(

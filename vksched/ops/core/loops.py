@@ -96,7 +96,7 @@ def repack(format: str, blocks: NDArray, words: NDArray) -> bool:
     """Writes the words of a weight of few bits, (n, words of a row), of its blocks, (n, bytes of a
     row); returns False where numpy has to.
     """
-    if not (has_packed(format) and _lie_plain(blocks, words)):
+    if not (hasattr(native, "repack") and _lie_plain(blocks, words)):
         return False
     native.repack(format, blocks, words)
     return True
@@ -107,7 +107,7 @@ def texts(data: memoryview, at: int, count: int) -> tuple[list[str], int] | None
     before, and the byte behind them; None where Python has to read them.
     """
     found: tuple[list[str], int] | None = None
-    if native is not None and hasattr(native, "texts"):
+    if hasattr(native, "texts"):
         found = native.texts(data, at, count)
     return found
 

@@ -21,7 +21,7 @@ from typing import TypeGuard
 from gguf.constants import GGUF_DEFAULT_ALIGNMENT, Keys
 
 from ....errors import ModelFormatError
-from ...files import open_model
+from ...files import open_model, read_ahead
 from .cursor import Cursor
 from .limits import MAX_ALIGNMENT, MAX_KEYS, MAX_PARTS, MAX_TENSORS
 from .metadata import LEAST_KEY_BYTES, Value, read_metadata
@@ -47,6 +47,12 @@ class GgufFile:
     tensors: Mapping[str, GgufTensor]
     parts: tuple[Path, ...]
     file_bytes: int
+
+    def read_ahead(self) -> None:
+        """Has the system read the weights from now on, while something else is done."""
+        parts = {id(tensor.data.obj): tensor.data for tensor in self.tensors.values()}
+        for data in parts.values():
+            read_ahead(data)
 
     @property
     def path(self) -> Path | None:
