@@ -7,6 +7,7 @@
 // are noexcept): the first later call whose result kp does look at reports the failure, and the
 // companion takes the noted result. Because kp's constructors throw then, without a destructor, what
 // they had made so far is destroyed here.
+#include "features.hpp"
 #include "mapped.hpp"
 #include "pipelines.hpp"
 #include "platform.hpp"
@@ -87,15 +88,24 @@ void drop_algorithm(VkDevice device)
 
 namespace {
 
-std::mutex physical_mutex;
-std::map<VkDevice, VkPhysicalDevice> physical_of;
+struct Opened {
+    VkPhysicalDevice physical = VK_NULL_HANDLE;
+    bool featured = false; // with what it has beyond Vulkan 1.1
+};
+std::mutex opened_mutex;
+std::map<VkDevice, Opened> opened;
+
+Opened find_opened(VkDevice device)
+{
+    std::lock_guard<std::mutex> lock(opened_mutex);
+    const auto at = opened.find(device);
+    return at == opened.end() ? Opened{} : at->second;
+}
 
 // Returns the physical device of a device, or null where kp did not make it.
 VkPhysicalDevice find_physical(VkDevice device)
 {
-    std::lock_guard<std::mutex> lock(physical_mutex);
-    const auto at = physical_of.find(device);
-    return at == physical_of.end() ? VK_NULL_HANDLE : at->second;
+    return find_opened(device).physical;
 }
 
 // Returns a memory type like the one chosen that the host's caches cover, too: without, reading runs
@@ -186,6 +196,12 @@ EXPORT void vksched_prefer_cached(int on)
     prefer_cached = on != 0;
 }
 
+// Whether a device was opened with its features, or without as it would not open with them.
+EXPORT int vksched_featured(VkDevice device)
+{
+    return find_opened(device).featured ? 1 : 0;
+}
+
 // ---- instance and device: kp::Manager
 
 WRAP(VkResult, vkCreateInstance, const VkInstanceCreateInfo* info,
@@ -206,20 +222,28 @@ WRAP(VkResult, vkEnumeratePhysicalDevices, VkInstance instance, uint32_t* count,
 WRAP(VkResult, vkCreateDevice, VkPhysicalDevice physical, const VkDeviceCreateInfo* info,
      const VkAllocationCallbacks* allocator, VkDevice* device)
 {
-    // kp enables no feature; kernels may read words of 64 bits where the device has integers of them
-    VkDeviceCreateInfo asked = *info;
-    VkPhysicalDeviceFeatures features{};
-    if (physical != VK_NULL_HANDLE && !info->pEnabledFeatures && !info->pNext) {
-        VkPhysicalDeviceFeatures supported{};
-        vkGetPhysicalDeviceFeatures(physical, &supported);
-        features.shaderInt64 = supported.shaderInt64;
-        asked.pEnabledFeatures = &features;
+    // kp enables no feature; a device that does not open with those that it claims opens without
+    VkResult result = VK_ERROR_FEATURE_NOT_PRESENT;
+    bool featured = physical != VK_NULL_HANDLE && !info->pEnabledFeatures && !info->pNext;
+    if (featured) {
+        const vksched::Features features(physical);
+        std::vector<const char*> names(info->ppEnabledExtensionNames,
+                                       info->ppEnabledExtensionNames + info->enabledExtensionCount);
+        names.insert(names.end(), features.extensions.begin(), features.extensions.end());
+        VkDeviceCreateInfo asked = *info;
+        asked.pNext = &features.core;
+        asked.enabledExtensionCount = static_cast<uint32_t>(names.size());
+        asked.ppEnabledExtensionNames = names.data();
+        result = __real_vkCreateDevice(physical, &asked, allocator, device);
+        featured = result == VK_SUCCESS;
     }
-    const VkResult result =
-      note(__real_vkCreateDevice(physical, &asked, allocator, device), device);
+    if (result == VK_ERROR_FEATURE_NOT_PRESENT || result == VK_ERROR_EXTENSION_NOT_PRESENT) {
+        result = __real_vkCreateDevice(physical, info, allocator, device);
+    }
+    note(result, device);
     if (result == VK_SUCCESS) {
-        std::lock_guard<std::mutex> lock(physical_mutex);
-        physical_of[*device] = physical;
+        std::lock_guard<std::mutex> lock(opened_mutex);
+        opened[*device] = { physical, featured };
     }
     return result;
 }
@@ -237,8 +261,8 @@ WRAP(void, vkDestroyDevice, VkDevice device, const VkAllocationCallbacks* alloca
     if (device != VK_NULL_HANDLE) {
         vksched::drop_shared(device);
         {
-            std::lock_guard<std::mutex> lock(physical_mutex);
-            physical_of.erase(device);
+            std::lock_guard<std::mutex> lock(opened_mutex);
+            opened.erase(device);
         }
         __real_vkDestroyDevice(device, allocator);
     }

@@ -53,10 +53,12 @@ using ReadCache = VkResult (*)(VkDevice, size_t*, void*);
 using CountPipelines = void (*)(VkDevice, size_t*);
 using KeepPipelines = size_t (*)(size_t);
 using PreferCached = void (*)(int);
+using Featured = int (*)(VkDevice);
 
 struct InKp {
     TakeError take_noted = nullptr;
     PreferCached prefer_cached = nullptr;
+    Featured featured = nullptr;
     MakePipeline make_pipeline = nullptr;
     FillCache fill_cache = nullptr;
     ReadCache read_cache = nullptr;

@@ -1,5 +1,6 @@
 // What each physical device can do, without opening one, and the heaps of an open one.
 #include "companion.hpp"
+#include "features.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -60,25 +61,6 @@ const char* type_name(VkPhysicalDeviceType type)
         default:
             return "other";
     }
-}
-
-std::vector<std::string> device_extensions(VkPhysicalDevice device)
-{
-    uint32_t count = 0;
-    std::vector<VkExtensionProperties> properties;
-    VkResult result = VK_INCOMPLETE;
-    while (result == VK_INCOMPLETE) {
-        check(vkEnumerateDeviceExtensionProperties(device, nullptr, &count, nullptr),
-              "vkEnumerateDeviceExtensionProperties");
-        properties.resize(count);
-        result = vkEnumerateDeviceExtensionProperties(device, nullptr, &count, properties.data());
-        check(result, "vkEnumerateDeviceExtensionProperties");
-    }
-    std::vector<std::string> names;
-    for (uint32_t i = 0; i < count; ++i) {
-        names.emplace_back(properties[i].extensionName);
-    }
-    return names;
 }
 
 bool has(const std::vector<std::string>& names, const char* name)
@@ -154,14 +136,134 @@ py::list flag_names(VkFlags flags, std::initializer_list<std::pair<VkFlags, cons
     return found;
 }
 
-py::dict describe_device(VkPhysicalDevice device, uint32_t index)
+// Returns a cooperative matrix product as text, as "float16*float16+float32 16x16x16": types of A, B
+// and the sum, rows, columns and depth. Empty for what no kernel uses.
+std::string matrix_text(const VkCooperativeMatrixPropertiesKHR& shape)
+{
+    constexpr VkScopeKHR SUBGROUP = static_cast<VkScopeKHR>(3);
+    const auto type = [](VkComponentTypeKHR code) -> std::string {
+        switch (static_cast<int>(code)) {
+            case 0:
+                return "float16";
+            case 1:
+                return "float32";
+            case 3:
+                return "int8";
+            case 5:
+                return "int32";
+            case 7:
+                return "uint8";
+            case 9:
+                return "uint32";
+            case 1000141000:
+                return "bfloat16";
+            default:
+                return "";
+        }
+    };
+    const std::string a = type(shape.AType), b = type(shape.BType), sum = type(shape.CType);
+    const bool useful = !a.empty() && !b.empty() && !sum.empty() && shape.scope == SUBGROUP &&
+                        shape.CType == shape.ResultType && !shape.saturatingAccumulation;
+    const auto number = [](uint32_t value) { return std::to_string(value); };
+    return useful ? a + "*" + b + "+" + sum + " " + number(shape.MSize) + "x" +
+                      number(shape.NSize) + "x" + number(shape.KSize)
+                  : "";
+}
+
+py::list describe_matrices(VkInstance instance, VkPhysicalDevice device)
+{
+    py::list found;
+    const auto ask = reinterpret_cast<PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR>(
+      vkGetInstanceProcAddr(instance, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR"));
+    uint32_t count = 0;
+    if (ask == nullptr || ask(device, &count, nullptr) != VK_SUCCESS) {
+        return found;
+    }
+    VkCooperativeMatrixPropertiesKHR empty{};
+    empty.sType = static_cast<VkStructureType>(1000506001);
+    std::vector<VkCooperativeMatrixPropertiesKHR> shapes(count, empty);
+    if (ask(device, &count, shapes.data()) < VK_SUCCESS) {
+        return found;
+    }
+    shapes.resize(std::min<size_t>(count, shapes.size()));
+    for (const VkCooperativeMatrixPropertiesKHR& shape : shapes) {
+        const std::string text = matrix_text(shape);
+        if (!text.empty() && !found.contains(text)) {
+            found.append(text);
+        }
+    }
+    return found;
+}
+
+// Returns whether 4 products of 8 bits and their sum are one instruction, as far as the device says.
+bool dots_fast(VkPhysicalDevice device)
+{
+    VkPhysicalDeviceShaderIntegerDotProductProperties dot{};
+    dot.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_PROPERTIES;
+    VkPhysicalDeviceProperties2 all{};
+    all.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
+    all.pNext = &dot;
+    vkGetPhysicalDeviceProperties2(device, &all);
+    return dot.integerDotProduct4x8BitPackedSignedAccelerated == VK_TRUE;
+}
+
+// Returns the subgroup sizes, powers of two, that a compute kernel may require.
+std::vector<uint32_t> sizes_to_require(VkPhysicalDevice device)
+{
+    VkPhysicalDeviceSubgroupSizeControlPropertiesEXT sizes{};
+    sizes.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES_EXT;
+    VkPhysicalDeviceProperties2 all{};
+    all.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
+    all.pNext = &sizes;
+    vkGetPhysicalDeviceProperties2(device, &all);
+    std::vector<uint32_t> found;
+    if (sizes.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) {
+        for (uint32_t size = std::max(1u, sizes.minSubgroupSize); size <= sizes.maxSubgroupSize;
+             size *= 2) {
+            found.push_back(size);
+        }
+    }
+    return found;
+}
+
+// What a device of Vulkan 1.1 has beyond it; each name is a field of Limits.
+py::dict describe_features(VkInstance instance, VkPhysicalDevice device,
+                           const std::vector<std::string>& extensions)
+{
+    const vksched::Features found(device);
+    py::dict entry;
+    entry["int64"] = found.core.features.shaderInt64 == VK_TRUE;
+    entry["int16"] = found.core.features.shaderInt16 == VK_TRUE;
+    entry["float16"] = found.arithmetic.shaderFloat16 == VK_TRUE;
+    entry["int8"] = found.arithmetic.shaderInt8 == VK_TRUE;
+    entry["storage16"] = found.storage16.storageBuffer16BitAccess == VK_TRUE;
+    entry["storage8"] = found.storage8.storageBuffer8BitAccess == VK_TRUE;
+    const bool dots = found.dot.shaderIntegerDotProduct == VK_TRUE;
+    entry["integer_dot"] = dots;
+    entry["integer_dot_fast"] = dots && dots_fast(device);
+    entry["bfloat16"] = found.bfloat16.shaderBFloat16Type == VK_TRUE;
+    const bool matrices = found.matrices.cooperativeMatrix == VK_TRUE &&
+                          found.memory_model.vulkanMemoryModel == VK_TRUE;
+    entry["matrices"] = matrices ? describe_matrices(instance, device) : py::list();
+    const bool sizes = found.subgroup_sizes.subgroupSizeControl == VK_TRUE;
+    entry["subgroup_sizes"] = sizes ? sizes_to_require(device) : std::vector<uint32_t>{};
+    entry["memory_budget"] = has(extensions, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+    entry["host_import"] = has(extensions, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME);
+    return entry;
+}
+
+bool is_copy_family(const VkQueueFamilyProperties& family)
+{
+    return (family.queueFlags & VK_QUEUE_TRANSFER_BIT) != 0 &&
+           (family.queueFlags & (VK_QUEUE_COMPUTE_BIT | VK_QUEUE_GRAPHICS_BIT)) == 0;
+}
+
+py::dict describe_device(VkInstance instance, VkPhysicalDevice device, uint32_t index)
 {
     VkPhysicalDeviceProperties properties{};
     vkGetPhysicalDeviceProperties(device, &properties);
-    VkPhysicalDeviceFeatures features{};
-    vkGetPhysicalDeviceFeatures(device, &features);
     const bool modern = properties.apiVersion >= VK_API_VERSION_1_1;
-    const std::vector<std::string> extensions = device_extensions(device);
+    const std::vector<std::string> extensions = vksched::device_extensions(device);
 
     py::dict entry;
     entry["index"] = index;
@@ -183,12 +285,15 @@ py::dict describe_device(VkPhysicalDevice device, uint32_t index)
     entry["subgroup_size"] = 1;
     entry["subgroup_operations"] = py::list();
     entry["subgroup_in_compute"] = false;
-    entry["int64"] = features.shaderInt64 == VK_TRUE;
+    py::dict features;
+    entry["features"] = features;
     entry["extensions"] = extensions;
     entry["timestamp_period_ns"] = properties.limits.timestampPeriod;
     entry["heaps"] = describe_heaps(device, modern && has(extensions, "VK_EXT_memory_budget"));
 
     if (modern) {
+        features = describe_features(instance, device, extensions);
+        entry["features"] = features;
         VkPhysicalDeviceProperties2 all{};
         all.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
         VkPhysicalDeviceIDProperties id{};
@@ -270,6 +375,7 @@ py::dict describe_device(VkPhysicalDevice device, uint32_t index)
         }
     }
     entry["queue_families"] = family_list;
+    features["copy_queue"] = std::any_of(families.begin(), families.end(), is_copy_family);
     entry["compute_queue_family"] = compute_family;
     entry["timestamp_valid_bits"] = valid_bits;
 
@@ -319,7 +425,7 @@ py::list describe_devices()
     }
     py::list found;
     for (uint32_t i = 0; i < devices.size(); ++i) {
-        found.append(describe_device(devices[i], i));
+        found.append(describe_device(owner.instance, devices[i], i));
     }
     return found;
 }
@@ -337,7 +443,7 @@ py::list memory_info(kp::Manager& manager)
     if (raw<VkDevice>(get(manager, ManagerDevice{})) == VK_NULL_HANDLE) {
         throw std::runtime_error("[memory] expected an open device, got a destroyed one");
     }
-    return describe_heaps(device, has(device_extensions(device), "VK_EXT_memory_budget"));
+    return describe_heaps(device, has(vksched::device_extensions(device), "VK_EXT_memory_budget"));
 }
 
 } // namespace

@@ -106,6 +106,7 @@ void find_functions(const py::module_& kp_module)
         function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(symbol);
     };
     find(in_kp.take_noted, "vksched_take_error");
+    find(in_kp.featured, "vksched_featured");
     find(in_kp.prefer_cached, "vksched_prefer_cached");
     find(in_kp.make_pipeline, "vksched_make_pipeline");
     find(in_kp.fill_cache, "vksched_fill_cache");

@@ -127,6 +127,9 @@ void bind_memory(py::module_& m)
     m.def("map_memory", &map_memory, py::arg("manager"), py::arg("tensor"),
           "A storage tensor's memory, or None where the host cannot see it; until unmap_memory.");
     m.def("unmap_memory", &unmap_memory, py::arg("manager"), py::arg("tensor"));
+    m.def("featured",
+          [](kp::Manager& manager) { return in_kp.featured(open_device(manager)) != 0; },
+          py::arg("manager"), "Whether the device opened with what it has beyond Vulkan 1.1.");
     m.def("prefer_cached", [](bool on) { in_kp.prefer_cached(on); }, py::arg("on"),
           "Whether host tensors that this thread makes are to be fast for the host to read.");
     m.def("make_pipelines", &make_pipelines, py::arg("manager"), py::arg("wanted"), py::arg("threads"),

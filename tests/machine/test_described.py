@@ -12,6 +12,7 @@ import pytest
 import vksched as vs
 from vksched.machine import files
 from vksched.machine.files import load_machine, machine_of, read_yaml
+from vksched.machine.limits import Limits
 from vksched.machine.links import Link
 from vksched.machine.spec import GIB
 from vksched.machine.ways import WAYS, slower, way
@@ -321,3 +322,18 @@ def test_what_is_infinite_is_a_word_in_files() -> None:
     assert machine_of(json.loads(text)) == machine == vs.Machine.from_dict(json.loads(text))
     with pytest.raises(vs.PlanError, match="a number of 0 or more as flops_per_s of device 0"):
         machine_of({"devices": [{"name": "a", "flops_per_s": "infinite"}]})
+
+
+def test_limits_of_any_length_are_lists_in_files() -> None:
+    limits = Limits(matrices=("float16*float16+float32 16x16x16",), subgroup_sizes=(32, 64))
+    machine = vs.Machine((vs.DeviceSpec("a", "null", limits=limits), vs.DeviceSpec("cpu", "cpu")))
+    text = json.dumps(machine.as_dict(), allow_nan=False)
+    assert machine_of(json.loads(text)) == machine == vs.Machine.from_dict(json.loads(text))
+    for wrong, what in (
+        ({"matrices": "float16"}, "a list as matrices of the limits of device 0, got 'float16'"),
+        ({"matrices": [16]}, "a text as each of matrices of the limits of device 0, got 16"),
+        ({"subgroup_sizes": [0]}, "subgroup_sizes above 0"),
+        ({"subgroup_sizes": ["32"]}, "a whole number of 0 or more as each of subgroup_sizes"),
+    ):
+        with pytest.raises(vs.PlanError, match=what):
+            machine_of({"devices": [{"name": "a", "limits": wrong}]})

@@ -64,7 +64,14 @@ def raw(index: int, **changes: Any) -> dict[str, Any]:
             "maxMemoryAllocationSize": 4 * GIB,
         },
         "subgroup_size": 64,
-        "int64": True,
+        "features": {
+            "int64": True,
+            "float16": True,
+            "integer_dot": True,
+            "matrices": ["float16*float16+float32 16x16x16"],
+            "subgroup_sizes": [32, 64],
+            "copy_queue": True,
+        },
         "timestamp_period_ns": 10.0,
         "timestamp_valid_bits": 64,
         "usable": True,
@@ -121,6 +128,11 @@ def test_three_vendors_are_described_and_used(show: Show) -> None:
         max_buffer_bytes=(1 << 32) - 1,
         subgroup_size=64,
         int64=True,
+        float16=True,
+        integer_dot=True,
+        matrices=("float16*float16+float32 16x16x16",),
+        subgroup_sizes=(32, 64),
+        copy_queue=True,
     )
     assert probe.survey().reason is None
 
@@ -132,7 +144,7 @@ def test_defaults_put_discrete_devices_first(show: Show) -> None:
 
 def test_unknown_vendor_and_missing_facts(show: Show) -> None:
     device = raw(0, vendor_id=0xBEEF, driver_info="", driver_version=(3 << 22) | (4 << 12) | 5)
-    for name in ("limits", "heaps", "subgroup_size", "int64", "timestamp_valid_bits", "pci"):
+    for name in ("limits", "heaps", "subgroup_size", "features", "timestamp_valid_bits", "pci"):
         del device[name]
     info = show(device)[0]
     assert info.vendor == "0xbeef"

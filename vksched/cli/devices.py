@@ -24,8 +24,9 @@ WIDE_COLUMNS = 150
     is_flag=True,
     help="List the cards, machines and links that --machine and --what-if know, instead.",
 )
+@click.option("-v", "--verbose", is_flag=True, help="Tell also what each has beyond Vulkan 1.1.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything known, as JSON.")
-def devices(presets: bool, as_json: bool) -> None:
+def devices(presets: bool, verbose: bool, as_json: bool) -> None:
     """List the devices, their limits, and which of them are used by default."""
     if presets:
         show_presets(as_json)
@@ -40,6 +41,8 @@ def devices(presets: bool, as_json: bool) -> None:
 
         console = Console(highlight=False)
         console.print(device_table(found.devices, console.width))
+        if verbose:
+            console.print(feature_table(found.devices))
     if found.reason is not None:
         click.echo(f"cpu only: {found.reason}", err=True)
     for note in found.notes:
@@ -122,6 +125,31 @@ def device_table(found: tuple[DeviceInfo, ...], width: int) -> RenderableType:
         ]
         table.add_row(*map(Text, cells), style="" if info.default else "dim")
     return table
+
+
+def feature_table(found: tuple[DeviceInfo, ...]) -> RenderableType:
+    """Returns the table of what devices have beyond Vulkan 1.1; numpy has no part in it."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from ..machine.limits import FEATURES
+
+    cards = [info for info in found if info.name != "cpu"]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("\nbeyond Vulkan 1.1", no_wrap=True)
+    for info in cards:
+        table.add_column(f"\n{info.name}", overflow="fold")
+    for name in FEATURES:
+        cells = [_said(getattr(info.limits, name)) for info in cards]
+        table.add_row(name.replace("_", " "), *map(Text, cells))
+    return table if cards else ""
+
+
+def _said(value: object) -> str:
+    if isinstance(value, tuple):
+        return "\n".join(map(str, value)) or "no"
+    return "yes" if value else "no"
 
 
 def _as_plain(info: DeviceInfo) -> dict[str, object]:

@@ -274,6 +274,9 @@ def _links(data: object, names: set[str]) -> Links:
     return Links(tuple(out))
 
 
+LISTS: dict[str, object] = {"matrices": "", "subgroup_sizes": 0}
+"""The fields of any length, with a value that stands for the type of each."""
+
 _Record = TypeVar("_Record", DeviceSpec, Limits, Link)
 
 
@@ -292,6 +295,8 @@ def _fill(defaults: _Record, data: object, where: str) -> _Record:
             raise PlanError(f"[machine] {where} has no field {key!r}; try {hint}")
         if value == INFINITE and UNBOUNDED.get(key) is type(defaults):
             out[key] = math.inf
+        elif key in LISTS and isinstance(value, (list, tuple)):
+            out[key] = tuple(_as_type(LISTS[key], v, f"each of {key} of {where}") for v in value)
         elif not isinstance(names[key], (Limits, Costs)):
             out[key] = _as_type(names[key], value, f"{key} of {where}")
     return replace(defaults, **out)
@@ -318,7 +323,7 @@ def _as_type(default: object, value: object, where: str) -> object:
         raise PlanError(f"[machine] expected calls to names of variants as {where}, got {value!r}")
     what = _WORDS.get(type(default), "a number of 0 or more")
     if isinstance(default, tuple):
-        what = f"{len(default)} whole numbers of 0 or more"
+        what = f"{len(default)} whole numbers of 0 or more" if default else "a list"
     raise PlanError(f"[machine] expected {what} as {where}, got {value!r}")
 
 

@@ -50,6 +50,8 @@ MAX_BUFFER_BYTES = (1 << 32) - 4
 class Context:
     """One opened logical device; opening the same index again gives another one.
 
+    featured: whether it opened with what it has beyond Vulkan 1.1, as drivers list it.
+
     Raises:
         DeviceError: there is no such device, or it cannot be opened.
     """
@@ -76,6 +78,7 @@ class Context:
         with kp_errors("open", name):
             manager = binding.kp.Manager(index, [], [])
             binding.companion.require_open(manager)
+            self.featured: bool = binding.companion.featured(manager)
         self._device = DeviceHandle(index, name, manager)
         self._finalizer = weakref.finalize(self, DeviceHandle.destroy_at_exit, self._device)
 

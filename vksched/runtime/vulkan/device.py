@@ -34,8 +34,10 @@ class VulkanDevice:
     """One logical Vulkan device."""
 
     def __init__(self, spec: DeviceSpec, index: int) -> None:
-        self._spec = spec
         self.context = Context(index, spec.name)
+        if not self.context.featured:
+            spec = dataclasses.replace(spec, limits=spec.limits.without_features())
+        self._spec = spec
         self.limits = spec.limits
         self.own_buffers = spec.own_buffers
         self.kept: list[object] = []

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import DeviceError
-from ...machine.limits import Limits
+from ...machine.limits import FEATURES, Limits
 from ...machine.spec import GIB, DeviceSpec
 from ...ops.core import loops
 from ...switches import is_on
@@ -326,10 +326,16 @@ def _limits(raw: RawDevice, type_: str) -> tuple[Limits, int]:
         subgroup_size=max(1, int(raw.get("subgroup_size") or 1)),
         subgroup_shuffle=bool(raw.get("subgroup_in_compute"))
         and {"basic", "ballot", "shuffle"} <= set(raw.get("subgroup_operations") or ()),
-        int64=bool(raw.get("int64")),
         software=type_ == "cpu",
+        **_features(raw),
     )
     return limits, max_bytes
+
+
+def _features(raw: RawDevice) -> dict[str, Any]:
+    """Returns what a device has beyond Vulkan 1.1, by the names of Limits."""
+    least, given = Limits(), raw.get("features") or {}
+    return {name: type(getattr(least, name))(given.get(name) or ()) for name in FEATURES}
 
 
 def _memory(raw: RawDevice, type_: str) -> tuple[int, int]:

@@ -1,0 +1,178 @@
+"""What a device has beyond Vulkan 1.1: what it claims is enabled, and computes what it should."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import vulkan_names
+
+from vksched.machine.limits import FEATURES, Limits
+from vksched.runtime.vulkan import context as context_module
+from vksched.runtime.vulkan import probe
+from vksched.runtime.vulkan.context import Context
+from vksched.runtime.vulkan.device import VulkanDevice
+
+COUNT = 64
+HEAD = """#version 450
+layout(local_size_x_id = 0) in;
+layout(push_constant) uniform Push { uint count; };
+"""
+TYPES = "#extension GL_EXT_shader_explicit_arithmetic_types : require\n"
+STORAGE = """#extension GL_EXT_shader_16bit_storage : require
+#extension GL_EXT_shader_8bit_storage : require
+"""
+DOT = """#extension GL_EXT_spirv_intrinsics : require
+spirv_instruction(extensions = ["SPV_KHR_integer_dot_product"], capabilities = [6018, 6019],
+                  id = 4450)
+int dot4(int a, int b, spirv_literal int packed);
+"""
+
+
+def words(line: str, head: str = "", types: tuple[str, str] = ("uint", "uint")) -> str:
+    """A kernel that makes a word, or a value of another type, of another one."""
+    lines = HEAD.split("\n", 1)
+    return f"""{lines[0]}
+{head}{lines[1]}
+layout(std430, binding = 0) readonly buffer From {{ {types[0]} source[]; }};
+layout(std430, binding = 1) writeonly buffer To {{ {types[1]} target[]; }};
+void main() {{
+    uint i = gl_GlobalInvocationID.x;
+    if (i < count) {{ {line} }}
+}}
+"""
+
+
+WORDS = np.random.default_rng(0).integers(0, 1 << 32, COUNT, dtype=np.uint32)
+HALVES = np.random.default_rng(1).standard_normal(2 * COUNT).astype(np.float16)
+BYTES = WORDS.view(np.int8).reshape(COUNT, 4).astype(np.int32)
+LONG = WORDS.astype(np.uint64)
+
+
+def half_sums() -> np.ndarray:
+    pairs = HALVES.reshape(COUNT, 2)
+    return np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] * pairs[:, 1]], 1)
+
+
+SHADERS: dict[str, tuple[str, np.ndarray, np.ndarray]] = {
+    "float16": (
+        words(
+            "f16vec2 v = unpackFloat2x16(source[i]); "
+            "target[i] = packFloat2x16(f16vec2(v.x + v.y, v.x * v.y));",
+            TYPES,
+        ),
+        HALVES,
+        half_sums(),
+    ),
+    "int64": (
+        words(
+            "uint64_t v = uint64_t(source[i]); target[i] = uint((v * v) >> 32);",
+            TYPES,
+        ),
+        WORDS,
+        (LONG * LONG >> np.uint64(32)).astype(np.uint32),
+    ),
+    "int16": (
+        words(
+            "u16vec2 v = unpackUint2x16(source[i]); target[i] = uint(v.x * v.y);",
+            TYPES,
+        ),
+        WORDS,
+        ((WORDS & 0xFFFF) * (WORDS >> 16) & 0xFFFF).astype(np.uint32),
+    ),
+    "int8": (
+        words("u8vec4 v = unpack8(source[i]); target[i] = uint(v.x + v.w);", TYPES),
+        WORDS,
+        ((WORDS & 0xFF) + (WORDS >> 24) & 0xFF).astype(np.uint32),
+    ),
+    "storage16": (
+        words("target[i] = source[i];", STORAGE, ("float16_t", "float16_t")),
+        HALVES[:COUNT],
+        HALVES[:COUNT],
+    ),
+    "storage8": (
+        words("target[i] = source[i];", STORAGE, ("uint8_t", "uint8_t")),
+        WORDS.view(np.uint8)[:COUNT],
+        WORDS.view(np.uint8)[:COUNT],
+    ),
+    "integer_dot": (
+        words("target[i] = uint(dot4(int(source[i]), int(source[i] ^ 255u), 0));", DOT),
+        WORDS,
+        (BYTES * (WORDS ^ 255).view(np.int8).reshape(COUNT, 4)).sum(1, dtype=np.int32),
+    ),
+}
+
+
+@pytest.fixture(params=vulkan_names() or [None], scope="module")
+def info(request: pytest.FixtureRequest) -> probe.DeviceInfo:
+    if request.param is None:
+        pytest.skip("no Vulkan device here")
+    return probe.resolve(request.param)
+
+
+@pytest.fixture
+def context(info: probe.DeviceInfo) -> Iterator[Context]:
+    opened = Context(info.index, info.name)
+    yield opened
+    opened.close()
+
+
+def test_devices_open_with_what_they_claim(context: Context) -> None:
+    assert context.featured
+
+
+@pytest.mark.parametrize("feature", SHADERS)
+def test_what_is_claimed_computes(
+    feature: str, info: probe.DeviceInfo, context: Context, tmp_path: Path
+) -> None:
+    if not getattr(info.limits, feature):
+        pytest.skip(f"{info.name} has no {feature}")
+    source, given, expected = SHADERS[feature]
+    (tmp_path / "kernel.comp").write_text(source)
+    command = ["glslangValidator", "--target-env", "vulkan1.1", "-o", "kernel.spv", "kernel.comp"]
+    made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert made.returncode == 0, made.stdout
+    buffers = [context.host(COUNT), context.host(COUNT, read=True)]
+    buffers[0].array.view(np.uint8)[: given.nbytes] = given.view(np.uint8)
+    code = (tmp_path / "kernel.spv").read_bytes()
+    pipeline = context.pipeline(code, buffers, [COUNT], 4)
+    recording = context.recording()
+    recording.begin()
+    recording.barrier("host", "shader")
+    recording.dispatch(pipeline, (1, 1, 1), struct.pack("I", COUNT))
+    recording.barrier("shader", "host")
+    recording.end()
+    recording.submit()
+    recording.wait(60.0)
+    got = buffers[1].array.view(np.uint8)[: expected.nbytes].view(expected.dtype)
+    np.testing.assert_array_equal(got.reshape(expected.shape), expected)
+
+
+def test_features_are_limits_that_the_least_device_lacks(info: probe.DeviceInfo) -> None:
+    names = {field.name for field in dataclasses.fields(Limits)}
+    assert set(FEATURES) < names
+    bare = info.limits.without_features()
+    assert not any(getattr(bare, name) for name in FEATURES)
+    assert dataclasses.replace(bare, **{name: getattr(info.limits, name) for name in FEATURES}) == (
+        info.limits
+    )
+
+
+def test_a_device_that_opens_without_them_says_so(
+    info: probe.DeviceInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real: Callable[..., None] = Context.__init__
+
+    def plain(self: Context, index: int, name: str) -> None:
+        real(self, index, name)
+        self.featured = False
+
+    monkeypatch.setattr(context_module.Context, "__init__", plain)
+    device = VulkanDevice(probe.device_spec(info), info.index)
+    assert device.spec.limits == device.limits == info.limits.without_features()
+    device.close()
