@@ -81,6 +81,21 @@ def test_table(capsys: pytest.CaptureFixture[str], show: Show, columns: int) -> 
     assert "VKSCHED_SOFTWARE=1" in words and "queue" in words
 
 
+def test_verbose_table_tells_features(
+    capsys: pytest.CaptureFixture[str], show: Show, columns: int
+) -> None:
+    show(raw(0), raw(1, **INTEL, features={"float16": True, "subgroup_sizes": [8, 16, 32]}))
+    code, out, _ = call(capsys, "devices", "-v")
+    assert code == 0 and max(map(len, out.splitlines())) <= columns
+    rows = [line.split() for line in out.partition("beyond Vulkan 1.1")[2].splitlines()]
+    assert ["float16", "yes", "yes"] in rows
+    assert ["integer", "dot", "yes", "no"] in rows
+    assert ["subgroup", "sizes", "32", "8"] in rows and ["32"] in rows
+    assert any("16x16x16" in row for row in rows)
+    show()
+    assert "beyond" not in call(capsys, "devices", "-v")[1]
+
+
 def test_table_without_vulkan(capsys: pytest.CaptureFixture[str], show: Show, columns: int) -> None:
     show(problem="kp is not installed; try `make setup`")
     code, out, err = call(capsys, "devices")
