@@ -22,6 +22,7 @@ from ...errors import ModelFormatError, PlanError, VkschedError
 from ...graph import FEW, Graph, Node
 from ...ops.core.attrs import Attrs, AttrValue
 from ...ops.core.bounds import bounds_of_data
+from ...ops.core.late import Held, as_array
 from ...ops.core.op import all_ops
 from ...trace.plain import float_of, plain
 from ...types import INT64, NDArray, TensorType, numpy_dtype
@@ -52,26 +53,26 @@ def graph_document(graph: Graph) -> dict[str, Any]:
     }
 
 
-def _held(node: Node, array: NDArray) -> dict[str, Any]:
+def _held(node: Node, array: Held) -> dict[str, Any]:
     """Returns what is told of a weight or constant."""
     out: dict[str, Any] = {"node": node.id, "hash": hash_of(array)}
     if node.type.dtype == INT64 or node.type.size <= FEW:
-        found = bounds_of_data(array)
+        found = bounds_of_data(as_array(array))
         out["bounds"] = None if found is None else [int(each) for each in found]
     return out
 
 
-_hashes: dict[int, tuple[weakref.ref[NDArray], str]] = {}
+_hashes: dict[int, tuple[weakref.ref[Held], str]] = {}
 _lock = threading.Lock()
 
 
-def hash_of(array: NDArray) -> str:
+def hash_of(array: Held) -> str:
     """Returns a hash of the bytes of an array; the same array is read once."""
     with _lock:
         known = _hashes.get(id(array))
     if known is not None and known[0]() is array:
         return known[1]
-    found = _digest(array)
+    found = _digest(as_array(array))
     with _lock:
         for gone in [key for key, (ref, _) in _hashes.items() if ref() is None]:
             del _hashes[gone]
