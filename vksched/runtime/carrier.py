@@ -156,10 +156,10 @@ class Carrier:
         finally:
             if slot >= 0:
                 try:
+                    self._under_way.pop(slot, None)
                     if self._log:
                         self._log.release(slot)
                 finally:
-                    self._under_way.pop(slot, None)
                     del self._threads[slot]  # without the lock, which an interrupt may keep from it
                 with self._state:
                     self._state.notify_all()
