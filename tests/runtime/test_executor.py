@@ -5,7 +5,6 @@ hardware.
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -84,10 +83,12 @@ def test_a_run_keeps_what_the_host_did_and_when_devices_worked(tmp_path: Path) -
     moments = [at for _, _, start, end in stats.spans for at in (start, end)]
     assert moments == sorted(moments) and moments[-1] <= stats.end_s
     recorder.save(str(tmp_path / "trace.json"))
-    events = json.loads((tmp_path / "trace.json").read_text("utf-8"))["traceEvents"]
-    saved = [event["args"]["stats"] for event in events if event["name"] == "run"]
-    assert [split["device"] for split in saved[-1]["splits"]] == ["null:0", "null:1"]
-    assert saved[-1]["seconds"] == stats.seconds and len(saved[-1]["spans"]) == 6
+    events = vs.load_tape(tmp_path / "trace.json").events
+    assert [e.device for e in events if e.name == "split"] == ["null:0", "null:1"] * 2
+    told = [e.fields["stats"] for e in events if e.name == "run"][-1]
+    assert isinstance(told, dict) and told["seconds"] == stats.seconds
+    moved = [(e.name, e.fields["split"]) for e in events if e.name in ("copy", "wait")]
+    assert moved[6:] == kinds
 
 
 def test_diamond_over_two_devices_waits_twice_and_overlaps() -> None:

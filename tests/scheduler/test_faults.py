@@ -296,9 +296,8 @@ def test_a_failure_that_nested_runs_meet_is_told_once() -> None:
     inner: list[Any] = []
 
     def start_another(event: vs.Event) -> None:
-        if (
-            event.name == "copy" and not inner
-        ):  # while the outer run has begun and not submitted yet
+        # while the outer run has begun and not submitted yet
+        if event.name == "copy" and not inner:
             inner.append(None)
             inner.append(first(x=X))
 
