@@ -65,7 +65,7 @@ def lines_of_page(report: Report) -> Iterator[str]:
             "From opening the device and the file to the logits after one token, in a process of "
             "its\nown; modules are imported before. The first start has an empty folder of caches. "
             "Beside\nstands a plain read of the file by the same process. From disk: the system "
-            "has forgotten the\nfile before both, as after a boot.\n"
+            "has forgotten\nthe file before both, as after a boot.\n"
         )
         rows = [[f.device, f.name.partition(",")[0], *f.cells(), f.note] for f in report.facts]
         yield _table(rows, ("device", "what", "time", "plain read", "ratio", ""))
