@@ -2,6 +2,9 @@
 // WORDS_64: it is of words of 64 bits, as llvmpipe goes lane by lane and word by word, each at the price of many products; the
 // buffer is declared again as single words, for what is no whole four. No invocation may touch a word by both declarations, if it
 // writes it: compilers take them for different memory.
+// SINGLES: declares a buffer again, as single words.
+#define SINGLES(BINDING, ACCESS, BUFFER) \
+    layout(set = 0, binding = BINDING) ACCESS buffer Single_##BUFFER { uint BUFFER##_words[]; };
 #ifdef WORDS_64
 #define WORDS u64vec2
 #define PAIR uint64_t
@@ -9,8 +12,7 @@ uvec2 words(uint64_t loaded) { return unpackUint2x32(loaded); }
 uvec4 words(u64vec2 loaded) { return uvec4(words(loaded.x), words(loaded.y)); }
 uint64_t stored(uvec2 two) { return packUint2x32(two); }
 u64vec2 stored(uvec4 four) { return u64vec2(stored(four.xy), stored(four.zw)); }
-#define SINGLE_WORDS(BINDING, ACCESS, BUFFER) \
-    layout(set = 0, binding = BINDING) ACCESS buffer Single_##BUFFER { uint BUFFER##_words[]; };
+#define SINGLE_WORDS(BINDING, ACCESS, BUFFER) SINGLES(BINDING, ACCESS, BUFFER)
 #define WORD_OF(BUFFER, four, i) BUFFER##_words[4u * (four) + (i)]
 #define PAIR_WORD(BUFFER, at) BUFFER##_words[at]
 #define WORD(BUFFER, at) BUFFER##_words[at]

@@ -1,246 +1,251 @@
-// Weights of few bits, as vksched/ops/products/block_layout.py lays them out: rows of tiles of 256 values, each a head with scales and
-// then the high and low bits of eight runs of 32. One format is defined, as Q4_K.
-// The shader has such a weight as b, of PAIRs of words, and SINGLE_WORDS of it.
-// HEAD: words of a head. LOW, HIGH: bits of codes. ZERO: what is subtracted from them. SIGNED: they are in two's complement, so
-// that nothing needs to be; SIGN_BITS make them others.
-// MASKS: for drivers that take long over shifts (SwiftShader).
-// TABLE: four words of numbers of 8 bits, for which codes stand. SHIFTS: values are scale * code + shift.
-// FLOATS: values are floats of 16 bits, in order, without a head.
-#if defined(F16) || defined(BF16)
-#define HEAD 0u
-#define LOW 16
-#define FLOATS
-#elif defined(Q8_0)
-#define HEAD 4u
-#define LOW 8
-#define ZERO 128
-#define SIGNED
-#define SIGN_BITS 0x80808080u
-#define SCALES_OF_RUNS
-#elif defined(Q4_0)
-#define HEAD 4u
-#define LOW 4
-#define ZERO 8
-#define SIGNED
-#define SIGN_BITS 0x88888888u
-#define SCALES_OF_RUNS
-#elif defined(Q4_1)
-#define HEAD 8u
-#define LOW 4
-#define SHIFTS
-#elif defined(Q5_0)
-#define HEAD 4u
-#define LOW 4
-#define HIGH 1
-#define ZERO 16
-#define SCALES_OF_RUNS
-#elif defined(Q5_1)
-#define HEAD 8u
-#define LOW 4
-#define HIGH 1
-#define SHIFTS
-#elif defined(Q2_K)
-#define HEAD 6u
-#define LOW 2
-#define SHIFTS
-#elif defined(Q3_K)
-#define HEAD 4u
-#define LOW 2
-#define HIGH 1
-#define ZERO 4
-#elif defined(Q4_K)
-#define HEAD 4u
-#define LOW 4
-#define SHIFTS
-#elif defined(Q5_K)
-#define HEAD 4u
-#define LOW 4
-#define HIGH 1
-#define SHIFTS
-#elif defined(Q6_K)
-#define HEAD 6u
-#define LOW 4
-#define HIGH 2
-#define ZERO 32
-#elif defined(IQ4_NL)
-#define HEAD 4u
-#define LOW 4
-#define TABLE uvec4(0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u)
-#define SCALES_OF_RUNS
-#elif defined(IQ4_XS)
-#define HEAD 2u
-#define LOW 4
-#define TABLE uvec4(0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u)
-#elif defined(MXFP4)
-#define HEAD 2u
-#define LOW 4
-#define TABLE uvec4(0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu)
+// How weights of few bits are read (packed_formats.glsl): heads, scales, codes.
+// The shader has such a weight as b, of WORDS or, without WHOLE_FOURS, PAIRs of words, and SINGLES of it. What one access of b reads
+// is a unit.
+#ifdef WHOLE_FOURS
+#define UNIT 4
+uvec4 four_words(uint unit) { return words(b[unit]); }
+#else
+#define UNIT 2
+uvec2 two_words(uint unit) { return words(b[unit]); }
+uvec4 four_words(uint unit) { return uvec4(two_words(unit), two_words(unit + 1u)); }
 #endif
-#ifndef HIGH
-#define HIGH 0
-#endif
-#ifndef ZERO
-#define ZERO 0
-#endif
-const uint TILE_WORDS = HEAD + 8u * (LOW + HIGH);
+const uint TILE_UNITS = (HEAD + 8u * (LOW + HIGH)) / UNIT;
 
-// 32 values: columns of eight entries, entry 0 in the lowest bits. scale and shift: of the first 16 values, and of the others.
-struct Run {
-    uint at; // of FLOATS: where they start
-    uvec4 low;
-    uvec4 more; // of LOW 8 the entries from 4 on
-    uvec4 high;
+#include "half_of.glsl"
+
+uint word_of(uvec4 four, uint i) {
+    const uvec2 two = mix(four.xy, four.zw, bvec2(i >= 2u));
+    return mix(two.x, two.y, (i & 1u) != 0u);
+}
+
+// Run `number` of a tile, and where its numbers of four bits are in a word: the lowest bit, as a word and as one part of a float.
+struct Spot {
+    uint number;
+    uint bit;
+    float part;
+};
+
+Spot spot_of(uint number) { return Spot(number, 1u << 4u * number, uintBitsToFloat(127u - 4u * number << 23)); }
+
+uint word_of(uvec4 first, uvec4 second, uint i) {
+    return mix(word_of(first, i & 3u), word_of(second, i & 3u), i >= 4u);
+}
+
+// Words of a head, and the scales of its tile. highs: with WHOLE_TILES and HIGH 1, a word for each run.
+struct Head {
+    uvec4 four;
+    uvec4 more;
+    uvec4 highs[2];
+    vec2 of_all;
+};
+
+// at: the unit where a tile starts.
+Head head_of(uint at) {
+    Head head;
+#if HEAD > 2
+    head.four = four_words(at);
+#elif HEAD == 2
+    head.four.xy = two_words(at);
+#endif
+#if HEAD == 8
+    head.more = four_words(at + 1u);
+#elif HEAD == 6
+    const uint both = two_words(at + 2u).x;
+    head.of_all = vec2(half_of(both), half_of(both >> 16));
+#elif defined(Q4_K) || defined(Q5_K)
+    head.of_all = vec2(half_of(head.four.x), half_of(head.four.x >> 16));
+#elif defined(Q3_K)
+    head.of_all.x = half_of(head.four.w);
+#elif defined(IQ4_XS)
+    head.of_all.x = half_of(head.four.x);
+#endif
+#if defined(WHOLE_TILES) && HIGH == 1
+    head.highs[0] = four_words(at + HEAD / UNIT);
+    head.highs[1] = four_words(at + (HEAD + 4) / UNIT);
+#endif
+    return head;
+}
+
+// Of a run: values are scale * code + shift. x: of its first 16 values, y: of the others; or x of all, where PARTS is 1.
+struct Scales {
     vec2 scale;
     vec2 shift;
 };
 
-uvec2 two_words(uint at) { return words(b[at / 2u]); }
-uint one_word(uint at) { return PAIR_WORD(b, at); }
-// Four columns of 16 bits, and of 8.
-uvec4 columns_of(uvec2 two) { return uvec4(two.x, two.x >> 16, two.y, two.y >> 16); }
-uvec4 columns_of(uint one) { return uvec4(one, one >> 8, one >> 16, one >> 24); }
-// A number of so many bits, from one on.
-float whole_of(uint word, uint from, uint bits) { return float(int(word >> from & (1u << bits) - 1u)); }
-
-#include "half_of.glsl"
-
-void read_scales(inout Run run, uint at, uint number) {
-    run.shift = vec2(0.0);
+Scales scales_of(Head head, Spot spot) {
+    Scales made;
+    made.shift = vec2(0.0);
 #if defined(FLOATS)
-    run.scale = vec2(1.0);
+    made.scale = vec2(1.0);
 #elif defined(SCALES_OF_RUNS)
-    run.scale = vec2(half_of(one_word(at + number / 2u) >> 16u * (number & 1u)));
+    made.scale = vec2(half_of(word_of(head.four, spot.number >> 1) >> 16u * (spot.number & 1u)));
 #elif defined(Q4_1) || defined(Q5_1)
-    const uint both = one_word(at + number);
-    run.scale = vec2(half_of(both));
-    run.shift = vec2(half_of(both >> 16));
+    const uint both = word_of(head.four, head.more, spot.number);
+    made.scale = vec2(half_of(both));
+    made.shift = vec2(half_of(both >> 16));
 #elif defined(Q4_K) || defined(Q5_K)
-    const uvec2 first = two_words(at), second = two_words(at + 2u);
-    const uint from = 4u * number;
-    const uint high = second.y >> from;
-    const uint scale = first.y >> from & 15u | (high & 3u) << 4;
-    const uint least = second.x >> from & 15u | (high & 12u) << 2;
-    run.scale = vec2(half_of(first.x) * float(int(scale)));
-    run.shift = vec2(-(half_of(first.x >> 16) * float(int(least))));
+    const uvec4 numbers = head.four.yzww & spot.bit * uvec4(15u, 15u, 3u, 12u);
+    const vec4 parts = vec4(numbers) * spot.part;
+    made.scale = vec2(head.of_all.x * (parts.x + 16.0 * parts.z));
+    made.shift = vec2(-(head.of_all.y * (parts.y + 4.0 * parts.w)));
 #elif defined(Q6_K)
-    const int two = int(one_word(at + number / 2u) << 16u * (1u - (number & 1u)));
-    run.scale = half_of(one_word(at + 4u)) * vec2(ivec2(two << 8, two) >> 24);
+    const uint two = word_of(head.four, spot.number >> 1) * ((spot.number & 1u) != 0u ? 1u : 0x10000u);
+    made.scale = head.of_all.x * (vec2(ivec2(two * 0x100u, two) & ivec2(0xff000000)) * 5.9604644775390625e-8);
 #elif defined(Q2_K)
-    const uint two = one_word(at + number / 2u) >> 16u * (number & 1u);
-    const uint both = one_word(at + 4u);
-    run.scale = half_of(both) * vec2(whole_of(two, 0u, 4u), whole_of(two, 8u, 4u));
-    run.shift = -(half_of(both >> 16) * vec2(whole_of(two, 4u, 4u), whole_of(two, 12u, 4u)));
+    const uint two = word_of(head.four, spot.number >> 1) * ((spot.number & 1u) != 0u ? 1u : 0x10000u);
+    const vec4 parts = vec4(two & uvec4(0xf0000u, 0xf000000u, 0xf00000u, 0xf0000000u)) /
+        vec4(65536.0, 16777216.0, 1048576.0, 268435456.0);
+    made.scale = head.of_all.x * parts.xy;
+    made.shift = -(head.of_all.y * parts.zw);
 #elif defined(Q3_K)
-    const uint low = one_word(at + number / 4u) >> 8u * (number & 3u);
-    const uint high = one_word(at + 2u) >> 4u * number;
-    const uvec2 both = uvec2(low, low >> 4) & 15u | (uvec2(high, high >> 2) & 3u) << 4;
-    run.scale = half_of(one_word(at + 3u)) * vec2(ivec2(both) - 32);
+    const uint low = mix(head.four.x, head.four.y, spot.number >= 4u) >> 8u * (spot.number & 3u);
+    const vec2 high = vec2(head.four.z & spot.bit * uvec2(3u, 12u)) * spot.part;
+    made.scale = head.of_all.x * (vec2(low & 15u, low & 0xf0u) * vec2(1.0, 0.0625) + high * vec2(16.0, 4.0) - 32.0);
 #elif defined(IQ4_XS)
-    const uvec2 head = two_words(at);
-    const uint scale = head.y >> 4u * number & 15u | (head.x >> 16u + 2u * number & 3u) << 4;
-    run.scale = vec2(half_of(head.x) * float(int(scale) - 32));
+    const uint scale = head.four.y >> 4u * spot.number & 15u | (head.four.x >> 16u + 2u * spot.number & 3u) << 4;
+    made.scale = vec2(head.of_all.x * float(int(scale) - 32));
 #elif defined(MXFP4)
-    const uint power = one_word(at + number / 4u) >> 8u * (number & 3u) & 255u;
-    run.scale = vec2(uintBitsToFloat(power < 2u ? 0x00200000u << power : power - 1u << 23));
+    const uint power = mix(head.four.x, head.four.y, spot.number >= 4u) >> 8u * (spot.number & 3u) & 255u;
+    made.scale = vec2(uintBitsToFloat(mix(power - 1u << 23, 0x00200000u << power, power < 2u)));
 #endif
+    return made;
 }
 
-// Run `number` of a row that starts at a word.
-Run run_of(uint row, uint number) {
-    const uint at = row + number / 8u * TILE_WORDS;
-    const uint own = number % 8u;
+// What values have beside scale * code, where ZERO is not subtracted from codes.
+vec2 shift_of_codes(Scales scales) { return scales.shift - float(ZERO) * scales.scale; }
+
+// 32 codes, in columns: value 4 * i + c is entry i of column c. Bytes of `low` are entries 0, 2, 4 and 6 of a column, of `more` 1, 3,
+// 5 and 7; of LOW 8 entries 0 to 3 and 4 to 7. With NIBBLES all eight are in `low`. Floats are in low, more, third and last, in order.
+struct Run {
+    uvec4 low;
+    uvec4 more;
+    uvec4 third;
+    uvec4 last;
+};
+
+// Two columns of 16 bits in each word.
+uvec4 columns_of(uvec2 two) { return uvec4(two.x & 0xffffu, two.x >> 16, two.y & 0xffffu, two.y >> 16); }
+// Columns of eight entries of two bits: two entries in each byte.
+uvec4 twos_of(uvec4 columns) {
+    const uvec4 halves = (columns | columns * 0x100u) & 0xff00ffu;
+    return (halves | halves * 0x10u) & 0xf0f0f0fu;
+}
+
+// Run `number` of the tile that starts at a unit.
+Run run_of(Head head, uint at, uint number) {
     Run run;
-    read_scales(run, at, own);
-#if HIGH == 1
-    run.high = columns_of(one_word(at + HEAD + own));
-#elif HIGH == 2
-    run.high = columns_of(two_words(at + HEAD + 2u * own));
-#endif
-    const uint low = at + HEAD + 8u * HIGH + LOW * own;
-#if defined(FLOATS)
-    run.at = low;
-#elif LOW == 2
-    run.low = columns_of(two_words(low));
+    const uint low = at + (HEAD + 8 * HIGH) / UNIT + LOW / UNIT * number;
+#if LOW == 2
+    const uvec4 twos = twos_of(columns_of(two_words(low)));
+    run.low = twos & 0x3030303u;
+    run.more = twos >> 2 & 0x3030303u;
 #elif LOW == 4
-    run.low = uvec4(two_words(low), two_words(low + 2u));
+    run.low = four_words(low);
+#ifndef NIBBLES
+    run.more = run.low >> 4 & 0xf0f0f0fu;
+    run.low &= 0xf0f0f0fu;
+#endif
+#elif LOW == 8
+    const uvec4 first = four_words(low), second = four_words(low + 1u);
+    run.low = uvec4(first.xz, second.xz);
+    run.more = uvec4(first.yw, second.yw);
 #else
-    const uvec2 x = two_words(low), y = two_words(low + 2u), z = two_words(low + 4u), w = two_words(low + 6u);
-    run.low = uvec4(x.x, y.x, z.x, w.x);
-    run.more = uvec4(x.y, y.y, z.y, w.y);
+    run.low = four_words(low);
+    run.more = four_words(low + 1u);
+    run.third = four_words(low + 2u);
+    run.last = four_words(low + 3u);
 #endif
-#if defined(MASKS) && defined(SIGNED)
+#if HIGH == 1
+#ifdef WHOLE_TILES
+    const uint high = word_of(head.highs[0], head.highs[1], number);
+#else
+    const uint high = b_words[at * UNIT + HEAD + number];
+#endif
+    // a product puts every second bit of eight, 6 bits apart again, in a byte of its own
+    const uvec4 columns = uvec4(high, high >> 8, high >> 16, high >> 24);
+    run.low |= (columns & 0x55u) * (0x41041u << LOW) & 0x1010101u << LOW;
+    run.more |= (columns & 0xaau) * (0x41041u << LOW - 1) & 0x1010101u << LOW;
+#elif HIGH == 2
+    const uvec4 above = twos_of(columns_of(two_words(at + HEAD / 2 + number)));
+    run.low |= above * 0x10u & 0x30303030u;
+    run.more |= above * 4u & 0x30303030u;
+#endif
+#ifdef SIGN_BITS
     run.low ^= SIGN_BITS;
-#if LOW == 8
     run.more ^= SIGN_BITS;
-#endif
 #endif
     return run;
 }
 
-#ifdef TABLE
-// By selections, no branches, over which SwiftShader's compiler takes minutes.
-ivec4 numbers_of(uvec4 codes) {
-    const uvec4 all = TABLE;
-    const bvec4 second = notEqual(codes & 4u, uvec4(0u));
-    const uvec4 low = mix(uvec4(all.x), uvec4(all.y), second);
-    const uvec4 high = mix(uvec4(all.z), uvec4(all.w), second);
-    const uvec4 four = mix(low, high, greaterThan(codes, uvec4(7u)));
-    return ivec4(four << 24u - 8u * (codes & 3u)) >> 24;
+#if defined(F16) && defined(SLOW_SHIFTS)
+// As half_of. shifted: the bits but the sign, from the 14th on.
+vec4 floats_of(uvec4 shifted, uvec4 signs) {
+    const vec4 values = uintBitsToFloat(shifted + 0x70000000u) * uintBitsToFloat(0x07800000u);
+    return uintBitsToFloat(floatBitsToUint(values + min(vec4(0.0), values - 6.103515625e-5)) | signs);
 }
-#endif
-
-#ifdef MASKS
-// Entry i of four columns, of so many bits: those of the word itself, as a number, which a power of two makes smaller.
-vec4 entries_of(uvec4 columns, uint bits, uint i) {
-    const uint last = uint(bits * (i + 1u) == 32u); // its highest bit would be a sign
-    const uint from = bits * (i - last);
-    return vec4(ivec4(columns >> bits * last & ((1u << bits) - 1u) << from)) * uintBitsToFloat(127u - from << 23);
+vec4 floats_of(uvec2 two) {
+    const uvec2 low = (two & 0x7fffu) * 0x2000u, high = uvec2(ivec2(vec2(ivec2(two & 0x7fff0000u)) * 0.125));
+    const uvec4 signs = uvec4(two * 0x10000u, two) & 0x80000000u;
+    return floats_of(uvec4(low, high), signs).xzyw;
 }
-#endif
-
-// Codes 4 * i to 4 * i + 3 of a run, as numbers.
-vec4 codes_of(Run run, uint i) {
-#if defined(F16)
-    const uvec2 two = two_words(run.at + 2u * i);
-    return vec4(unpackHalf2x16(two.x), unpackHalf2x16(two.y));
+#elif defined(F16)
+vec4 floats_of(uvec2 two) { return vec4(unpackHalf2x16(two.x), unpackHalf2x16(two.y)); }
 #elif defined(BF16)
-    const uvec2 two = two_words(run.at + 2u * i);
-    return uintBitsToFloat(uvec4(two.x << 16, two.x & 0xffff0000u, two.y << 16, two.y & 0xffff0000u));
-#elif defined(MASKS) && !defined(TABLE)
-#if LOW == 8
-    return entries_of(i < 4u ? run.low : run.more, 8u, i & 3u) - float(ZERO);
-#elif HIGH > 0
-    return entries_of(run.low, LOW, i) + entries_of(run.high, HIGH, i) * float(1u << LOW) - float(ZERO);
-#else
-    return entries_of(run.low, LOW, i) - float(ZERO);
+vec4 floats_of(uvec2 two) {
+    return uintBitsToFloat(uvec4(two.x * 0x10000u, two.x & 0xffff0000u, two.y * 0x10000u, two.y & 0xffff0000u));
+}
 #endif
-#elif LOW == 8
-    return vec4(ivec4((i < 4u ? run.low : run.more) << 24u - 8u * (i & 3u)) >> 24);
-#elif defined(SIGNED)
-    return vec4(ivec4(run.low << 28u - 4u * i) >> 28);
+
+#ifdef MXFP4
+// Twice what a float of a sign, two bits of exponent and one more has: 0, 1, 2, 3, 4, 6, 8, 12. Without its subnormals it were 1
+// and 1.5 instead of 0 and 1. There is no -0.
+vec4 numbers_of(uvec4 codes) {
+    const vec4 size = uintBitsToFloat((codes & 7u) * 0x400000u + 0x3f800000u);
+    const uvec4 signs = mix(uvec4(0u), uvec4(0x80000000u), greaterThan(codes, uvec4(8u)));
+    return uintBitsToFloat(floatBitsToUint(size + min(vec4(0.0), size - 2.0)) | signs);
+}
+#elif defined(TABLE)
+// -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113: the polynomial is 0.06 or more from the whole numbers
+// beside it. Selections from a table take twice as many instructions.
+vec4 numbers_of(vec4 x) {
+    return floor((((0.00158604 * x + 0.0310864) * x - 1.37193) * x + 24.1738) * x - 126.067);
+}
+vec4 numbers_of(uvec4 codes) { return numbers_of(vec4(codes)); }
+#endif
+
+// Values 4 * q to 4 * q + 3 of a run, before they are scaled.
+vec4 codes_of(Run run, uint q) {
+#if defined(FLOATS)
+    const uvec4 four = q < 2u ? run.low : q < 4u ? run.more : q < 6u ? run.third : run.last;
+    return floats_of(q % 2u == 0u ? four.xy : four.zw);
 #else
-    uvec4 codes = run.low >> LOW * i & (1u << LOW) - 1u;
-#if HIGH > 0
-    codes |= (run.high >> HIGH * i & (1u << HIGH) - 1u) << LOW;
+#if LOW == 8
+    const uvec4 codes = (q < 4u ? run.low : run.more) >> 8u * (q & 3u) & 255u;
+#else
+    const uvec4 codes = (q % 2u == 0u ? run.low : run.more) >> 8u * (q / 2u) & 255u;
 #endif
 #ifdef TABLE
-    return vec4(numbers_of(codes));
+    return numbers_of(codes);
 #else
-    return vec4(ivec4(codes) - ZERO);
+    return vec4(codes);
 #endif
 #endif
 }
 
-// Values 4 * i to 4 * i + 3 of a run.
-vec4 values_of(Run run, uint i) {
+// Values 4 * q to 4 * q + 3 of a run.
+vec4 values_of(Run run, Scales scales, uint q) {
 #ifdef FLOATS
-    return codes_of(run, i);
+    return codes_of(run, q);
 #endif
-    const uint side = i / 4u;
-    const vec4 values = codes_of(run, i) * run.scale[side];
-#ifdef SHIFTS
-    return values + run.shift[side];
+    const uint part = PARTS * q / 8u;
+#if ZERO > 0
+    const vec4 codes = codes_of(run, q) - float(ZERO);
 #else
-    return values; // -0 stays -0
+    const vec4 codes = codes_of(run, q);
+#endif
+#ifdef SHIFTS
+    return codes * scales.scale[part] + scales.shift[part];
+#else
+    return codes * scales.scale[part]; // -0 stays -0
 #endif
 }

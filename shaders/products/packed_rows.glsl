@@ -1,6 +1,8 @@
 // result[m, n] = sum over k of a[m, k] * b[n, k] (+ bias) for few rows m, of weights b of few bits (packed.glsl).
-// One group is one subgroup of LANES; it computes ROWS rows and 4 * LANES columns, each lane four of them. For CPU drivers: each
-// value of a is loaded by one lane and handed to all, or by all at once where that costs no more (SwiftShader, LANES 4).
+// One group is one subgroup of LANES; it computes ROWS rows and 4 * LANES columns, each lane four of them. Each value of a is loaded
+// by one lane and handed to all. For CPU drivers, which load lane by lane: a head is read once a tile.
+// Codes are not shifted: a mask leaves a code at its place in a word, and values of a are made smaller by the power of two by which
+// that number is larger. (So values of a under 2^-98 may count as 0.)
 // WORDS_64: for drivers that read words of 64 bits (llvmpipe, LANES 8).
 // Source: none.
 #extension GL_KHR_shader_subgroup_basic : require
@@ -10,81 +12,168 @@ layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 #ifdef WORDS_64
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
-#define LANES 8u
+#define LANES 8
 #else
-#define LANES 4u
-#define MASKS
+#define LANES 4
+#define SLOW_SHIFTS
 #endif
+#define WHOLE_TILES
+#define NIBBLES
+#include "packed_formats.glsl"
 #define T float
 #define T4 vec4
 #define LOAD LOADED
-#define LOAD_OF_B PAIR
 #include "fours.glsl"
 #include "matmul.glsl"
-SINGLE_WORDS(1, readonly, b)
+SINGLES(1, readonly, b)
 #include "packed.glsl"
 
 #if ROWS == 1
-#define EACH_ROW(F) F(0)
+#define EACH_ROW(F, q) F(0, q)
 #else
-#define EACH_ROW(F) F(0) F(1) F(2) F(3)
+#define EACH_ROW(F, q) F(0, q) F(1, q) F(2, q) F(3, q)
 #endif
 #define EACH_FOUR(F, i) F(i, 0) F(i, 1) F(i, 2) F(i, 3) F(i, 4) F(i, 5) F(i, 6) F(i, 7)
-#define EACH_COLUMN(F) F(0, x) F(1, y) F(2, z) F(3, w)
+#define EACH_COLUMN(F) F(x) F(y) F(z) F(w)
 
-// Written out, as CPU drivers keep indexed arrays in memory and not in registers.
-#define START_ROW(i) \
-    vec4 sum##i = vec4(0.0); \
-    const uint a_at##i = (a_offset + from + min(i, m - 1u - row) * a_row) / 4u;
-#ifdef WORDS_64
-#define LOAD_ROW(i) const vec4 own##i = four(a[a_at##i + number * 8u + gl_SubgroupInvocationID]);
-#define TAKE_FOUR(i, q) const vec4 left##i##_##q = subgroupShuffle(own##i, q);
+// A number at its place in a word; that in the highest bits is not taken for a negative one.
+#define PLACED(words, mask) ((mask) >= 0x80000000u ? vec4((words) & (mask)) : vec4(ivec4((words) & (mask))))
+#if defined(FLOATS) || defined(TABLE)
+#define PLACE_OF(q) 0u
+#elif defined(NIBBLES)
+#define PLACE_OF(q) 4u * (q)
+#elif LOW == 8
+#define PLACE_OF(q) 8u * ((q) & 3u)
 #else
-#define LOAD_ROW(i)
-#define TAKE_FOUR(i, q) const vec4 left##i##_##q = four(a[a_at##i + number * 8u + q]);
+#define PLACE_OF(q) 8u * ((q) / 2u)
 #endif
-#define TAKE_ROW(i) \
-    LOAD_ROW(i) \
-    EACH_FOUR(TAKE_FOUR, i)
-#ifdef SHIFTS
-#define SIDES_OF_ROW(i) \
-    const vec2 all##i = vec2(total(left##i##_0 + left##i##_1 + (left##i##_2 + left##i##_3)), \
-        total(left##i##_4 + left##i##_5 + (left##i##_6 + left##i##_7)));
-#define SHIFT_OF(i) + dot(all##i, run.shift)
+#if defined(FLOATS)
+#define WORDS_OF(q) ((q) < 2 ? run.low : (q) < 4 ? run.more : (q) < 6 ? run.third : run.last)
+#define CODES_OF(q) floats_of(((q) & 1) == 0 ? WORDS_OF(q).xy : WORDS_OF(q).zw)
+#elif defined(MXFP4)
+#define CODES_OF(q) numbers_of(run.low >> 4 * (q) & 15u)
+#elif defined(TABLE)
+#define CODES_OF(q) numbers_of(PLACED(run.low, 15u << 4 * (q)) * (1.0 / float(1u << 4 * (q))))
+#elif defined(NIBBLES)
+#define CODES_OF(q) PLACED(run.low, 15u << 4 * (q))
+#elif LOW == 8
+#define CODES_OF(q) PLACED(((q) < 4 ? run.low : run.more), 255u << 8 * ((q) & 3))
 #else
-#define SIDES_OF_ROW(i)
+#define CODES_OF(q) PLACED(((q) % 2 == 0 ? run.low : run.more), 255u << 8 * ((q) / 2))
+#endif
+
+// Of a row of a, for a run: each lane has a four (LANES 8), or two (LANES 4).
+#if LANES == 8
+#define BROADCAST subgroupShuffle
+#define LOAD_ROW(i) vec4 first##i = four(a[a_at##i + lane]), second##i = first##i;
+#else
+#define BROADCAST subgroupBroadcast
+#define LOAD_ROW(i) \
+    vec4 first##i = four(a[a_at##i + lane]), second##i = four(a[a_at##i + 4u + lane]);
+#endif
+#if defined(FLOATS) || defined(TABLE)
+#define MAKE_SMALLER(i)
+#else
+#define MAKE_SMALLER(i) first##i *= smaller_first; second##i *= smaller_second;
+#endif
+#define HANDED(first, second, q) BROADCAST((q) < LANES ? first : second, (q) & (LANES - 1))
+#define TAKE_FOUR(i, q) const vec4 left##i##_##q = HANDED(first##i, second##i, q);
+// Sums of values of a over what has one scale.
+#ifdef SUMS
+#define SUM_ROW(i) const vec2 all##i = sums_of(total(first##i), total(second##i));
+#define SHIFT_OF(i) + dot(all##i, shift)
+#else
+#define SUM_ROW(i)
 #define SHIFT_OF(i)
 #endif
-#define CODES(unused, q) const vec4 codes##q = codes_of(run, q);
-#define ADD_ROW(i, c) sum##i.c += \
-    total(left##i##_0 * codes0 + left##i##_1 * codes1 + left##i##_2 * codes2 + left##i##_3 * codes3) * run.scale.x + \
-    total(left##i##_4 * codes4 + left##i##_5 * codes5 + left##i##_6 * codes6 + left##i##_7 * codes7) * run.scale.y \
-    SHIFT_OF(i);
-#if ROWS == 1
-#define ADD_ROWS(c) ADD_ROW(0, c)
+#define START_ROW(i, q) \
+    vec4 sum##i = vec4(0.0); \
+    uint a_at##i = (a_offset + from + min(i, m - 1u - row) * a_row) / 4u;
+#define TAKE_ROW(i, q) \
+    LOAD_ROW(i) \
+    SUM_ROW(i) \
+    MAKE_SMALLER(i) \
+    EACH_FOUR(TAKE_FOUR, i) \
+    a_at##i += 8u;
+
+#if LANES == 8
+#define PART vec4
+#define PRODUCT(x, y) (x) * (y)
+#define TOTAL(part) total(part)
 #else
-#define ADD_ROWS(c) ADD_ROW(0, c) ADD_ROW(1, c) ADD_ROW(2, c) ADD_ROW(3, c)
+#define PART float
+#define PRODUCT(x, y) dot(x, y)
+#define TOTAL(part) part
 #endif
-#define ADD_COLUMN(j, c) { \
-    const Run run = run_of(b_at.c, number); \
-    EACH_FOUR(CODES, 0) \
-    ADD_ROWS(c) }
-#define STORE_ROW(i) store4(result_offset, row + i, column, sum##i);
+#define DECLARE(i, q) PART part##i;
+#define PART_OF(i, q) PRODUCT(left##i##_##q, codes)
+#define CODES(q) const vec4 codes = CODES_OF(q);
+#define MULTIPLY(i, q) part##i += PART_OF(i, q);
+#define BEGIN(i, q) part##i = PART_OF(i, q);
+#define GO_ON(q) { CODES(q) EACH_ROW(MULTIPLY, q) }
+#define BEGIN_WITH(q) { CODES(q) EACH_ROW(BEGIN, q) }
+#define FINISH_0(i, c) sum##i.c += TOTAL(part##i) * scale.x SHIFT_OF(i);
+#define FINISH_1(i, c) sum##i.c += TOTAL(part##i) * scale.y;
+#if PARTS == 1
+#define BETWEEN(c) GO_ON(4)
+#define AT_END(i, c) FINISH_0(i, c)
+#else
+#define BETWEEN(c) EACH_ROW(FINISH_0, c) BEGIN_WITH(4)
+#define AT_END(i, c) FINISH_1(i, c)
+#endif
+#define START_COLUMN(c) const Head head_##c = head_of(at.c);
+#define ADD_COLUMN(c) { \
+    const Scales scales = scales_of(head_##c, spot); \
+    const vec2 scale = scales.scale, shift = shift_of_codes(scales); \
+    const Run run = run_of(head_##c, at.c, number); \
+    EACH_ROW(DECLARE, 0) \
+    BEGIN_WITH(0) GO_ON(1) GO_ON(2) GO_ON(3) BETWEEN(c) GO_ON(5) GO_ON(6) GO_ON(7) \
+    EACH_ROW(AT_END, c) }
+#define STORE_ROW(i, q) store4(result_offset, row + i, column, sum##i);
 
 float total(vec4 x) { return x.x + x.y + (x.z + x.w); }
 
+// Of both halves of a run, of what lanes have of them.
+vec2 sums_of(float first, float second) {
+    const uint lane = gl_SubgroupInvocationID;
+#if LANES == 8
+    first += subgroupShuffle(first, lane ^ 1u);
+    first += subgroupShuffle(first, lane ^ 2u);
+    const vec2 both = vec2(subgroupShuffle(first, 0), subgroupShuffle(first, 4));
+#else
+    vec2 both = vec2(first, second);
+    both += subgroupShuffle(both, lane ^ 1u);
+    both += subgroupShuffle(both, lane ^ 2u);
+#endif
+#if PARTS == 1
+    return vec2(both.x + both.y, 0.0);
+#else
+    return both;
+#endif
+}
+
+float smaller(uint place) { return uintBitsToFloat(127u - place << 23); }
+
 void main() {
-    const uint column = (gl_WorkGroupID.y * LANES + gl_SubgroupInvocationID) * 4u;
+    const uint lane = gl_SubgroupInvocationID;
+    const uint column = (gl_WorkGroupID.y * LANES + lane) * 4u;
     const uint tile = gl_WorkGroupID.x * batches + gl_WorkGroupID.z;
     const uint row = tile * ROWS;
     const uint from = gl_WorkGroupID.x * a_batch[0] + gl_WorkGroupID.z * a_batch[1];
     const uvec2 matrix = matrix_of_tile(tile);
-    const uvec4 b_at = matrix.x + min(column + uvec4(0u, 1u, 2u, 3u), uvec4(n - 1u)) * b_column;
-    EACH_ROW(START_ROW)
-    for (uint number = 0u; number < matrix.y / 32u; ++number) {
-        EACH_ROW(TAKE_ROW)
-        EACH_ROW(SIDES_OF_ROW)
-        EACH_COLUMN(ADD_COLUMN)
+    const float smaller_first = smaller(PLACE_OF(lane)), smaller_second = smaller(PLACE_OF(lane + 4u));
+    uvec4 at = (matrix.x + min(column + uvec4(0u, 1u, 2u, 3u), uvec4(n - 1u)) * b_column) / UNIT;
+    EACH_ROW(START_ROW, 0)
+    for (uint left = matrix.y / 32u; left > 0u;) {
+        const uint runs = min(left, 8u);
+        EACH_COLUMN(START_COLUMN)
+        for (uint number = 0u; number < runs; ++number) {
+            const Spot spot = spot_of(number);
+            EACH_ROW(TAKE_ROW, 0)
+            EACH_COLUMN(ADD_COLUMN)
+        }
+        at += TILE_UNITS;
+        left -= runs;
     }
-    EACH_ROW(STORE_ROW)
+    EACH_ROW(STORE_ROW, 0)
 }

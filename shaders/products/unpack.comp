@@ -13,9 +13,10 @@ layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint EACH = 1;
 #include "quads.glsl"
+#include "packed_formats.glsl"
 
-layout(set = 0, binding = 0) readonly buffer B { PAIR b[]; };
-SINGLE_WORDS(0, readonly, b)
+layout(set = 0, binding = 0) readonly buffer B { LOAD_OF_B b[]; };
+SINGLES(0, readonly, b)
 layout(set = 0, binding = 1) writeonly buffer Result { WORDS result[]; };
 layout(push_constant) uniform Push {
     uint b_offset;
@@ -40,9 +41,13 @@ void main() {
             const uint quad = step * EACH;
             const uint row = quad / width;
             const uint along = quad - row * width;
-            const Run own = run_of(from + row * row_words, along / 8u);
+            const uint number = along / 8u;
+            const uint at = (from + row * row_words) / UNIT + number / 8u * TILE_UNITS;
+            const Head head = head_of(at);
+            const Scales scales = scales_of(head, spot_of(number % 8u));
+            const Run own = run_of(head, at, number % 8u);
             for (uint i = 0u; i < EACH; ++i) {
-                result[to + quad + i] = stored(floatBitsToUint(values_of(own, along % 8u + i)));
+                result[to + quad + i] = stored(floatBitsToUint(values_of(own, scales, along % 8u + i)));
             }
         }
     }
