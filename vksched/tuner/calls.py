@@ -89,7 +89,7 @@ def typical_graph() -> Graph:
         outputs.append(matmul(some(m, k), some(k, n), some(n)))
         outputs.append(matmul(some(m, k), some(n, k), transpose_b=True))
     outputs.append(matmul(some(1, 4096, dtype=FLOAT16), some(4096, 4096, dtype=FLOAT16)))
-    for m, name in ((1, "q4_K"), (4, "q4_K"), (1, "q8_0")):
+    for m, name in ((1, "q4_K"), (4, "q4_K"), (16, "q4_K"), (1, "q8_0")):
         words = some(2048, format_of(name).row_words(2048), dtype=UINT32)
         outputs.append(apply("linear_packed", (some(m, 2048), words), {"format": name}))
     for tokens, picks, name in (

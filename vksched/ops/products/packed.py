@@ -135,6 +135,10 @@ FEW_LOCAL = (32, 4)
 """Invocations of a group, along k and of fours of columns."""
 ROWS = {"rows 1": 1, "rows 4": 4}
 """Variants for CPU drivers: rows of a subgroup."""
+MOST_ROWS, USUAL_ROWS = 32, 16
+"""Rows up to which these are tried, and are the first guess: there, unpacking takes as long as four
+rows do.
+"""
 WHOLE = "unpack"
 """The variant that unpacks into scratch memory, for an ordinary product: where rows are many."""
 SCRATCH_BYTES = 16 << 20
@@ -217,13 +221,14 @@ def _variants(call: Call) -> tuple[str, ...]:
     if not call.output.size:
         return ()
     m, limits = _rows(call), call.limits
-    if m > MOST_FEW:
+    if m > (MOST_ROWS if limits.software else MOST_FEW):
         return (WHOLE,)
     if not limits.software:
         return "few 1" if m == 1 else "few 4", WHOLE
     if not has_rows(call) or m > limits.max_groups[0]:
         return (WHOLE,)
-    return "rows 1" if m == 1 else "rows 4", WHOLE
+    rows = "rows 1" if m == 1 else "rows 4"
+    return (rows, WHOLE) if m <= USUAL_ROWS else (WHOLE, rows)
 
 
 def has_rows(call: Call) -> bool:
