@@ -81,6 +81,8 @@ def in_tmux(runtime_home: Path, *options: str) -> Iterator[Tmux]:
         "PYTHONPATH": str(ROOT),
         "XDG_RUNTIME_DIR": str(runtime_home),
         "LC_ALL": "C.UTF-8",
+        "COLUMNS": "80",  # as some shells export it, of the terminal that they began in
+        "LINES": "24",
     }
 
     def tmux(*words: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -107,7 +108,11 @@ def _watch(client: Client) -> None:
 
 
 def _window(console: Console) -> Window:
+    """Returns the terminal as it is now; COLUMNS and LINES say what it was."""
+    from rich.console import ConsoleDimensions
+
     from ..view.top.draw import Window
 
-    size = console.size
-    return Window(size.width, size.height, console.options.ascii_only)
+    columns, lines = os.get_terminal_size(sys.stdout.fileno())
+    console.size = ConsoleDimensions(columns or 80, lines or 24)
+    return Window(console.width, console.height, console.options.ascii_only)
