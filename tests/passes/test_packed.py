@@ -100,6 +100,8 @@ def test_attention_reads_words_of_a_cache() -> None:
     kept = [vs.from_q8_0(each, 64) for each in words]
     assert ops_of(vs.attention(q, *kept, used=used)) == ["cached_attention"]
     assert ops_of(vs.attention(q, *kept)) == ["from_q8_0", "from_q8_0", "attention"]
+    some = [vs.gather(each, IDS, axis=2) for each in kept]
+    assert ops_of(vs.attention(q, *some, used=used)) == ["gather", "gather", "cached_attention"]
     floats = vs.input("f", (1, 2, 9, 64))
     assert ops_of(vs.attention(q, floats, kept[1], used=used))[0] == "from_q8_0"
 

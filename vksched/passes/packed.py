@@ -55,10 +55,10 @@ def _grouped(r: Rewriter, node: Node) -> int | None:
 
 def _look_up(r: Rewriter, node: Node) -> int | None:
     table, ids = node.inputs
-    unpack = _packed(r, table)
-    if unpack is None or node.attrs.as_int("axis") != 0 or unpack.type.rank < 2:
+    unpack = _packed(r, table) or _packed(r, table, "from_q8_0")
+    if unpack is None or node.attrs.as_int("axis") >= unpack.type.rank - 1:
         return None
-    return r.emit("unpack", (r.emit("gather", (*unpack.inputs, ids), node.attrs),), unpack.attrs)
+    return r.emit(unpack.op, (r.emit("gather", (*unpack.inputs, ids), node.attrs),), unpack.attrs)
 
 
 def _attention(r: Rewriter, node: Node) -> int | None:
