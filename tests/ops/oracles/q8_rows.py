@@ -46,7 +46,7 @@ def to_q8_0(case: Case) -> NDArray:
     filled[:, :columns] = x.reshape(len(filled), columns)
     words = np.zeros((len(filled), -(-columns // 64) + -(-columns // 4)), np.uint32)
     if not filled.size:
-        return words.reshape(*lead, -1)
+        return words.reshape(*lead, words.shape[1])
     with np.errstate(all="ignore"):
         made = gguf.quants.quantize(filled, gguf.GGMLQuantizationType.Q8_0)
     made = made.reshape(len(filled), blocks, 34)

@@ -246,17 +246,15 @@ def _fitting(call: Call, packs: bool) -> dict[str, _Lanes]:
 
 
 def takes_halves(call: Call) -> tuple[int, ...]:
-    """All float16, where the variant of a call reads and writes it packed."""
-    return halves_of(call) if _takes_halves(call) else ()
-
-
-def _takes_halves(call: Call) -> bool:
-    """Not where it adds up parts, which would be rounded, or infinite, on their own."""
-    if matrices(call.inputs, call.attrs)[1] > PART_K:
-        return False
+    """All float16, where the variant of a call reads and writes it packed: not where it adds up
+    parts, which would be rounded, or infinite, on their own.
+    """
+    whole = matrices(call.inputs, call.attrs)[1] <= PART_K
     if call.variant in BLOCKS or call.variant in FEW:
-        return _in_fours(call)
-    return call.variant in _fitting(call, packs=False)
+        taken = whole and _in_fours(call)
+    else:
+        taken = whole and call.variant in _fitting(call, packs=False)
+    return halves_of(call) if taken else ()
 
 
 def _in_fours(call: Call) -> bool:
