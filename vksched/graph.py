@@ -115,18 +115,13 @@ class Graph:
         them.
         """
         types: dict[TensorType, int] = {}
-        of_type = [types.setdefault(node.type, len(types)) for node in self.nodes]
+        kinds = [types.setdefault(node.type, len(types)) for node in self.nodes]
         over, calls = self.written_over, dict[tuple[object, ...], int]()
-        return tuple(
-            calls.setdefault(
-                (
-                    *(node.op, node.attrs, node.id in over, of_type[node.id]),
-                    *[of_type[i] for i in node.inputs],
-                ),
-                len(calls),
-            )
-            for node in self.nodes
+        asked = (
+            (n.op, n.attrs, n.id in over, kinds[n.id], *[kinds[i] for i in n.inputs])
+            for n in self.nodes
         )
+        return tuple(calls.setdefault(each, len(calls)) for each in asked)
 
     @cached_property
     def written_over(self) -> frozenset[int]:

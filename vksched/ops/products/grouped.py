@@ -22,7 +22,7 @@ from ..core.host import HostKernel, Piece
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from ..elementwise.select import cast
-from ..moves.copies import COPIES, fill_words
+from ..moves.copies import COPIES, FILLS, fill_words
 from ..moves.index import GATHER_SHADERS, check_index_type, one_hot, positions
 from ..moves.layout import expand, reshape, transpose
 from ..rows.reduce import reduce_sum
@@ -159,7 +159,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     return lower(call)
 
 
-_SHADERS = (*GROUPING, *GATHER_SHADERS, *COPIES, *SHADERS)
+_SHADERS = (*GROUPING, *GATHER_SHADERS, *COPIES, *FILLS, *SHADERS)
 
 register(
     Op(
