@@ -174,9 +174,12 @@ def test_layers_are_placed_anew_for_what_is_left(tmp_path: Path) -> None:
             reader.prepare()
             return set((reader.placement or {}).values())
 
+        assert reader.layers == {}
         reader.read(text)
         assert used() == {"null:0", "null:1"}
+        assert set(reader.layers) == used() and sum(reader.layers.values()) == TINY.layers
         lost.at = lost.calls["submit"]
         text += greedy(weights, text, 1, TINY)
         assert [int(reader.read(text).argmax())] == greedy(weights, text, 1, TINY)
         assert set(sched.quarantined) == {"null:1"} and used() == {"null:0", "null:2"}
+        assert set(reader.layers) == used()

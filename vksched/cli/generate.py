@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import VkschedError
+from ..units import count_of
 from . import feeds
 
 if TYPE_CHECKING:
@@ -32,20 +33,34 @@ def _model_options(command: Command) -> Command:
         (
             click.argument("model_file", metavar="MODEL.gguf"),
             feeds.devices_option,
-            click.option("--ctx", type=click.IntRange(1), help="Tokens of prompt and answer."),
+            click.option(
+                "--ctx",
+                type=click.IntRange(1),
+                help="Tokens of prompt and answer.  [default: 4096, or what the model has]",
+            ),
             feeds.kv_option("How keys and values of earlier tokens are kept."),
-            click.option("-n", type=click.IntRange(1), default=256, show_default=True),
-            click.option("--temp", "temperature", default=0.8, show_default=True),
-            click.option("--top-k", default=40, show_default=True),
-            click.option("--top-p", default=0.95, show_default=True),
-            click.option("--min-p", default=0.05, show_default=True),
-            click.option("--repeat-penalty", default=1.0, show_default=True),
-            click.option("--seed", type=click.IntRange(0), help="Without it, another each time."),
+            click.option(
+                "-n",
+                type=click.IntRange(1),
+                default=256,
+                show_default=True,
+                help="Tokens of an answer at most.",
+            ),
+            _number("--temp", 0.8, "How freely to choose tokens; 0: the likeliest.", "temperature"),
+            _number("--top-k", 40, "Choose among so many likeliest tokens; 0: among all."),
+            _number("--top-p", 0.95, "Choose among the likeliest that have this share together."),
+            _number("--min-p", 0.05, "Leave out what has less than this part of the likeliest."),
+            _number("--repeat-penalty", 1.0, "Over 1: what was there before becomes less likely."),
+            click.option("--seed", type=click.IntRange(0), help="The same answer each time."),
             click.option("--system", help="What the model is told of its part."),
         )
     ):
         command = option(command)
     return command
+
+
+def _number(name: str, default: float, text: str, *parameter: str) -> Callable[[Command], Command]:
+    return click.option(name, *parameter, default=default, show_default=True, help=text)
 
 
 @click.command()
@@ -149,6 +164,9 @@ def _opened(
         with feeds.progress_bars(quiet) as progress:
             made = Chat(sched, model, ctx, kv=kv or "f32", progress=progress)
             made.prepare()
+        if not quiet:
+            places = (f"{count_of(n, 'layer')} on {name}" for name, n in made.layers.items())
+            click.echo(f"[{model.name}: {', '.join(places)}]", err=True)
         yield made
 
 

@@ -109,6 +109,13 @@ class Chat:
         with self._alone():
             self._reader.prepare()
 
+    @property
+    def layers(self) -> dict[str, int]:
+        """How many layers each device has, as keys and values lie; empty before anything is
+        compiled.
+        """
+        return self._reader.layers
+
     def close(self) -> None:
         """Frees its graphs, keys and values, which otherwise stay until the scheduler is closed.
         Used again, it makes them anew.

@@ -8,6 +8,7 @@ a device is lost, and keys and values with it --> layers are placed anew on what
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Protocol
@@ -97,6 +98,15 @@ class Reader:
         self._decide()
         for size in self._sizes:
             self._run(size)
+
+    @property
+    def layers(self) -> dict[str, int]:
+        """How many layers have their keys and values on each device, once a step is compiled."""
+        if not self._runs:
+            return {}
+        plan = next(iter(self._runs.values())).plan
+        keys = (name for name in self._cache.states if name.endswith(".keys"))
+        return dict(Counter(map(plan.device_of, keys)))
 
     def read(self, text: Sequence[int]) -> NDArray:
         """Returns the logits of what follows a text, (vocabulary,).

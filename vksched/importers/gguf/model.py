@@ -143,7 +143,8 @@ class LanguageModel(ImportedModel):
         way = asked or self.hyper.pooling
         if way not in WAYS:
             raise ShapeError(
-                f"[model] expected a pooling of {', '.join(WAYS)}, got {way or 'none in the file'}"
+                f"[model] expected a pooling of {', '.join(WAYS)}, "
+                f"got {way or 'none in the file'}; try 'mean', or 'last' for a decoder"
             )
         return way
 
@@ -169,7 +170,8 @@ class LanguageModel(ImportedModel):
             raise DTypeError(f"[model] expected a cache of {', '.join(KINDS)}, got {kv!r}")
         if not 0 < length <= self.hyper.context:
             raise ShapeError(
-                f"[model] expected a cache of 1 to {self.hyper.context} tokens, got {length}"
+                f"[model] expected a cache of 1 to {self.hyper.context} tokens, "
+                f"as many as the model reads, got {length}; try fewer"
             )
         return KeyValueCache(length, kv)
 
