@@ -33,7 +33,7 @@ HELP = (
     ("j, k", "scroll devices"),
     ("?, h", "this page; any key leaves it"),
     ("", ""),
-    ("busy", "part of the last two seconds in which the device worked; graph: a minute"),
+    ("busy", "the device's share at work of the last two seconds; graph: a minute"),
     ("memory", "of the device, by all programs; own: by this process"),
     ("copies", "values and bytes between device and host in a second"),
     ("queue", "splits that the device has got and that have not ended"),
