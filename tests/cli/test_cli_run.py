@@ -302,7 +302,7 @@ def test_run_writes_a_tape_that_can_be_replayed(
     args = ("run", model, "--random", "7", "--dim", "n=4", "--dim", "s=8", "--devices", "cpu")
     tape = tmp_path / "t.json"
     code, out, _ = call(capsys, *args, "--repeat", "3", "--trace", str(tape))
-    assert code == 0 and f"wrote {tape}, for Perfetto and vksched replay" in out
+    assert code == 0 and f"wrote {tape}, for vksched trace, vksched replay and Perfetto" in out
     assert [e.name for e in vs.load_tape(tape).events].count("run") == 3
     code, out, _ = call(capsys, "replay", str(tape))
     assert code == 0 and out.endswith("no difference\n")

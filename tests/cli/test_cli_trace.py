@@ -30,7 +30,7 @@ def test_text_names_the_splits_that_take_longest(file: str) -> None:
     assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
     assert lines[0] == "2 runs on gpu:0, gpu:1, cpu"
-    assert "busy: gpu:0 " in lines[1] and "median a run takes" in lines[1]
+    assert "busy: gpu:0 " in lines[1] and "(median; " in lines[1]
     assert lines[3].split() == ["split", "device", "runs", "measured", "predicted", "critical"]
     # Null devices take what was predicted: the two columns are the same.
     first = lines[4].split()

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     "--trace",
     "tape_file",
     metavar="TAPE.json",
-    help="Write a tape of the runs, for Perfetto and vksched replay.",
+    help="Write a tape of the runs, for vksched trace, vksched replay and Perfetto.",
 )
 @click.option("--profile", metavar="TAPE.json", help="Run once more, op by op, and write a tape.")
 @report_option
@@ -403,7 +403,7 @@ def _show(report: Mapping[str, Any], told: RunReport | None) -> None:
         show_report(told, report.get("report_file"))
     _show_outputs(report)
     for path in report["tapes"]:
-        click.echo(f"wrote {path}, for Perfetto and vksched replay")
+        click.echo(f"wrote {path}, for vksched trace, vksched replay and Perfetto")
     for note in report["notes"]:
         click.echo(f"note: {note}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -70,7 +71,7 @@ def as_dict(timeline: Timeline) -> dict[str, Any]:
 
 def as_text(timeline: Timeline) -> str:
     """Returns a timeline in a screen: what each device did, and which splits took longest."""
-    from ..units import format_seconds
+    from ..units import count_of, format_seconds
 
     lines = [timeline.title, timeline.told, *(f"note: {note}" for note in timeline.notes)]
     by_split: dict[tuple[int, int], list[int]] = {}
@@ -91,7 +92,7 @@ def as_text(timeline: Timeline) -> str:
                 first.name,
                 timeline.lanes[first.lane].name,
                 str(len(numbers)),
-                format_seconds(taken[key] / len(numbers)),
+                format_seconds(median(timeline.spans[n].seconds for n in numbers)),
                 expected,
                 f"{critical:.0%}",
             )
@@ -99,4 +100,5 @@ def as_text(timeline: Timeline) -> str:
     wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
     table = ["  ".join(c.ljust(w) for c, w in zip(row, wide, strict=True)).rstrip() for row in rows]
     more = len(taken) - SLOWEST
-    return "\n".join([*lines, "", *table, *([f"and {more} splits more"] if more > 0 else [])])
+    rest = [f"and {count_of(more, 'split')} more"] if more > 0 else []
+    return "\n".join([*lines, "", *table, *rest])

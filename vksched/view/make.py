@@ -86,7 +86,7 @@ def _told(spans: Sequence[Span], lanes: Sequence[Lane]) -> str:
         return count_of(len(spans), "event")
     text = f"a run takes {format_seconds(times[len(times) // 2])}"
     if len(times) > 1:
-        text = f"median {text}, {format_seconds(times[0])} to {format_seconds(times[-1])}"
+        text += f" (median; {format_seconds(times[0])} to {format_seconds(times[-1])})"
     first_s, last_s = _shown(spans)
     whole_s = last_s - first_s
     return f"{text}; {_busy(spans, lanes, 'work', whole_s)}"
