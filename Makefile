@@ -18,8 +18,8 @@ STARTER = $(or $(firstword $(foreach p,$(PYTHON) python3 python3.14 python3.13 p
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
-	@echo "Variables: DEMO_ARGS='--query \"...\"', PYTEST_ARGS='-k matmul', PYTHON=python3.13,"
-	@echo "           VKSCHED_NO_NATIVE=1 (no compiler and no Vulkan: all runs on numpy)"
+	@echo "Variables: DEMO_ARGS='--query \"...\"', CHAT_ARGS='--ask \"...\"', PYTEST_ARGS='-k matmul',"
+	@echo "           PYTHON=python3.13, VKSCHED_NO_NATIVE=1 (no compiler and no Vulkan: all runs on numpy)"
 
 setup: ## get everything the other commands need (they call it)
 	@$(if $(PYTHON),PYTHON='$(PYTHON)') $(STARTER) scripts/setup.py
