@@ -40,7 +40,7 @@ def test_once_prints_what_goes_on(runtime_home: Path) -> None:
         for part in ("1 process ", str(process.pid), "runs/s", *NAMES):
             assert part in done.stdout
         assert max(map(len, done.stdout.splitlines())) <= 80
-        assert "\x1b" not in done.stdout
+        assert "\x1b" not in done.stdout and "q quit" not in done.stdout
 
 
 def test_json_has_it_all(runtime_home: Path) -> None:

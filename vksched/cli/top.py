@@ -62,8 +62,8 @@ def _tell(client: Client, processes: Sequence[ProcessNow], as_json: bool) -> Non
         from ..view.top.state import State
 
         console = Console(highlight=False)
-        lines = 3 + 2 * len(processes) + 5 * sum(len(p.devices) for p in processes)
-        window = Window(console.width, max(lines, 6), console.options.ascii_only)
+        lines = 2 + 2 * len(processes) + 5 * sum(len(p.devices) for p in processes)
+        window = Window(console.width, max(lines, 5), console.options.ascii_only, live=False)
         console.print(page(State(), processes, window))
     for problem in client.problems:
         click.echo(problem, err=True)

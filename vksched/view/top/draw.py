@@ -52,17 +52,18 @@ BUSY, WARM_C = 0.9, 85.0
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The terminal. ascii_only: it shows nothing else."""
+    """The terminal. ascii_only: it shows nothing else. live: keys work, so a line names them."""
 
     columns: int
     lines: int
     ascii_only: bool = False
+    live: bool = True
 
 
 def page(state: State, processes: Sequence[ProcessNow], window: Window, problem: str = "") -> Group:
     """Returns the page; it is never higher or wider than the window."""
     lines = [_title(state, processes, window)]
-    foot = [_keys(state, window, problem)]
+    foot = [_keys(state, window, problem)] if window.live else []
     room = max(0, window.lines - len(lines) - len(foot))
     if state.helping:
         body = [Text(f"  {key:<10} {what}") for key, what in HELP]
