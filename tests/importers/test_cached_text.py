@@ -6,10 +6,12 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import language
 import numpy as np
 import pytest
 from conftest import Scheds
 from gguf_models import Tiny, logits_of, write
+from language import convert
 from test_executor import null_devices
 
 import vksched as vs
@@ -22,6 +24,8 @@ from vksched.runtime.faulty import KINDS
 from vksched.types import NDArray
 
 TINY = Tiny(layers=2, vocabulary=61)
+KNOWN = {"state", "cached_attention", "write_rows", "assign", "gather"}
+"""What may have an operand as long as the cache; gather, of angles and of rows that are picked."""
 TEXT = [3, 1, 4, 15, 9, 26, 5, 35, 8, 9, 7, 9]
 
 
@@ -54,8 +58,7 @@ def test_nothing_but_attention_goes_through_the_cache(
         run = scheds[0].compile(step.logits, updates=step.updates)
         plan = check_plan(run.plan).verify()
         assert len(plan.in_place) == 2 * TINY.layers
-        known = {"state", "cached_attention", "write_rows", "assign", "gather"}  # of angles
-        assert ops_on_all_of(plan, 53) <= known
+        assert ops_on_all_of(plan, 53) <= KNOWN
         assert not any(plan.graph.nodes[n].op == "assign" for s in plan.splits for n in s.nodes)
         for start in (0, 8):
             ids = np.zeros((1, tokens), np.int32)
@@ -66,6 +69,22 @@ def test_nothing_but_attention_goes_through_the_cache(
             wanted = logits_of(TINY, weights, np.array(TEXT))[-1]
             off = np.abs(logits[0] - wanted).max() / np.abs(wanted).max()
             assert off < {"f32": 1e-3, "f16": 5e-3, "q8_0": 0.1}[kv]
+
+
+@pytest.mark.fewer_sets
+@pytest.mark.parametrize("kv", KV)
+@pytest.mark.parametrize("name", ["gpt-oss", "llama4"])
+def test_nor_does_anything_of_layers_that_pick_rows(
+    name: str, kv: str, scheds: Scheds, tmp_path: Path
+) -> None:
+    convert.write(language.load(name), tmp_path / "tiny.gguf")
+    model = vs.load(tmp_path / "tiny.gguf")
+    assert isinstance(model, LanguageModel)
+    step = model.step(model.cache(53, kv), 1)
+    plan = scheds[0].compile(step.logits, updates=step.updates).plan
+    assert len(plan.in_place) == len(step.updates)
+    assert ops_on_all_of(plan, 53) <= KNOWN
+    assert not any(plan.graph.nodes[n].op == "assign" for s in plan.splits for n in s.nodes)
 
 
 @pytest.mark.fewer_sets

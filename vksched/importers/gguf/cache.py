@@ -9,7 +9,7 @@ So a step costs what is in use of the states, and what it writes, however large 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 
@@ -65,9 +65,9 @@ class KeyValueCache:
         """Returns rows as a state keeps them."""
         return to_q8_0(rows) if self.dtype == UINT32 else cast(rows, self.dtype)
 
-    def values(self, state: Tensor, size: int) -> Tensor:
-        """Returns the values of a state, which attention reads where they lie."""
-        return from_q8_0(state, size) if self.dtype == UINT32 else state
+    def values(self, rows: Tensor, size: int) -> Tensor:
+        """Returns the values of rows of a state, which attention reads where they lie."""
+        return from_q8_0(rows, size) if self.dtype == UINT32 else rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +113,7 @@ class CachedText:
         """
         keys, new_keys = self._rows(f"blk.{layer}.keys", k)
         values, new_values = self._rows(f"blk.{layer}.values", v)
-        kept, new = (keys, values), (new_keys, new_values)
+        kept, new = (keys, values), (new_keys, new_values)  # rows that are kept, and values
         window = sight.window if sight.window < self.length else 0
         used, past = self._start, self._end - q.shape[2]
         if window and sight.chunked:
@@ -123,7 +123,7 @@ class CachedText:
         if sight.sink:
             new, past = after_sink(*new), past + 1
         left = window - 1 if window else None
-        return sight.attend(q, keys, values, left=left, past=past, used=used, new=new)
+        return sight.attend(q, *self._values(kept, k, v), left=left, past=past, used=used, new=new)
 
     def _attend_piece(self, q: Tensor, kept: Pair, new: Pair, sight: Sight) -> Tensor:
         """Returns the attention of q to the keys and values of the piece that its position is in,
@@ -132,9 +132,9 @@ class CachedText:
         size = sight.window
         first = self._start // size * size  # of the piece in which the step begins
         rows = minimum(first + arange(size), self.length - 1)
-        keys, values = (gather(each, rows, axis=2) for each in kept)
+        begun_with = self._values([gather(each, rows, axis=2) for each in kept], *new)
         used, past = self._start - first, self._end - q.shape[2]
-        begun = sight.attend(q, keys, values, past=past, used=used, new=new)
+        begun = sight.attend(q, *begun_with, past=past, used=used, new=new)
         if self._end == 1:
             return begun
         # of a piece that begins within the step all tokens are new
@@ -147,8 +147,9 @@ class CachedText:
         """Returns the attention of q to a sink and to the last keys, as many as the window."""
         before = arange(1 - sight.window, 0) + self._start
         rows = maximum(before, 0)
-        last = (cast(gather(each, rows, axis=2), q.dtype) for each in kept)
-        joined = (concat(pair, axis=2) for pair in zip(last, new, strict=True))
+        last = self._values([gather(each, rows, axis=2) for each in kept], *new)
+        pairs = zip(last, new, strict=True)
+        joined = (concat([cast(old, q.dtype), own], axis=2) for old, own in pairs)
         key = arange(-sight.window, self._end) + self._start
         at = reshape(self.positions, (-1, 1))
         seen = (key >= 0) & (key <= at) & (key > at - sight.window)
@@ -156,8 +157,9 @@ class CachedText:
         return sight.attend(q, *after_sink(*joined), is_sink | seen)
 
     def _rows(self, name: str, own: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns what is kept, (1, heads, length, size), and the rows of the step up to here. own:
-        those of this part, (1, heads, n, size).
+        """Returns the state, (1, heads, length, ...), and the rows of the step up to here.
+
+        own: those of this part, (1, heads, n, size).
         """
         _, heads, _, size = own.shape
         cache = self._cache
@@ -166,4 +168,10 @@ class CachedText:
         self._new[name] = [*before, own]
         new = concat(self._new[name], axis=2) if before else own
         self.updates[kept] = write_rows(kept, cache.kept(new), self._start, axis=2)
-        return cache.values(kept, size), new
+        return kept, new
+
+    def _values(self, kept: Sequence[Tensor], k: Tensor, v: Tensor) -> list[Tensor]:
+        """Returns the values of rows of states. k, v: rows of as many values."""
+        return [
+            self._cache.values(each, own.shape[3]) for each, own in zip(kept, (k, v), strict=True)
+        ]

@@ -21,6 +21,7 @@ from ...types import (
     normalize_axis,
 )
 from ..core.attrs import Attrs
+from ..core.host import HostKernel
 from ..core.op import OUTPUT, STATUS, Call, Dispatch, Kernel, Op, Work, register
 from ..core.quads import both_readings, launch_lines, launch_run, reading
 from ..core.strides import as_words, collapse, pad, spread
@@ -92,6 +93,13 @@ def _gather_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return np.take(table, positions("gather", indices, size), axis)
 
 
+def _gather_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    table, indices = inputs
+    axis = attrs.as_int("axis")
+    at = positions("gather", indices, table.shape[axis])
+    np.take(table, at, axis, out=out, mode="clip")  # they are inside: no need of a copy of out
+
+
 def _gather_lower(call: Call) -> tuple[Dispatch, ...]:
     table, axis = call.inputs[0].shape, call.attrs.as_int("axis")
     if call.output.size == 0:
@@ -138,6 +146,7 @@ register(
         Kernel(GATHER_SHADERS, _gather_lower, as_words=_gather_words),
         work=_gather_work,
         indices=(1,),
+        host=HostKernel(_gather_host),
         any_dtype=True,
         takes_narrow=True,
     )
