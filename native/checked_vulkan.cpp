@@ -222,7 +222,8 @@ WRAP(VkResult, vkEnumeratePhysicalDevices, VkInstance instance, uint32_t* count,
 WRAP(VkResult, vkCreateDevice, VkPhysicalDevice physical, const VkDeviceCreateInfo* info,
      const VkAllocationCallbacks* allocator, VkDevice* device)
 {
-    // kp enables no feature; a device that does not open with those that it claims opens without
+    // kp enables no feature; a device that does not open with those that it claims, whatever its
+    // driver says of it, opens without
     VkResult result = VK_ERROR_FEATURE_NOT_PRESENT;
     bool featured = physical != VK_NULL_HANDLE && !info->pEnabledFeatures && !info->pNext;
     if (featured) {
@@ -237,7 +238,7 @@ WRAP(VkResult, vkCreateDevice, VkPhysicalDevice physical, const VkDeviceCreateIn
         result = __real_vkCreateDevice(physical, &asked, allocator, device);
         featured = result == VK_SUCCESS;
     }
-    if (result == VK_ERROR_FEATURE_NOT_PRESENT || result == VK_ERROR_EXTENSION_NOT_PRESENT) {
+    if (result != VK_SUCCESS) {
         result = __real_vkCreateDevice(physical, info, allocator, device);
     }
     note(result, device);

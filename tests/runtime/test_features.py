@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import vulkan_names
+from test_mapped import run_with, to_plant
 
 from vksched.machine.limits import FEATURES, Limits
 from vksched.runtime.vulkan import context as context_module
@@ -176,3 +177,49 @@ def test_a_device_that_opens_without_them_says_so(
     device = VulkanDevice(probe.device_spec(info), info.index)
     assert device.spec.limits == device.limits == info.limits.without_features()
     device.close()
+
+
+# vkCreateDevice of a driver that fails where it is asked for features, by the error in FAIL.
+REFUSING = """
+#include <dlfcn.h>
+#include <stdlib.h>
+struct info { int type; const void *next; };
+int vkCreateDevice(void *physical, const struct info *info, const void *allocator, void **device)
+{
+    if (info->next != NULL)
+        return atoi(getenv("FAIL"));
+    int (*real)(void *, const struct info *, const void *, void **) =
+        (int (*)(void *, const struct info *, const void *, void **))
+            dlsym(dlopen("libvulkan.so.1", RTLD_NOW), "vkCreateDevice");
+    return real(physical, info, allocator, device);
+}
+"""
+OPEN = """
+import os, sys
+import numpy as np
+import vksched as vs
+from vksched.runtime.vulkan.context import Context
+os.environ["FAIL"] = sys.argv[2]
+context = Context(int(sys.argv[1]), "it")
+print(context.featured)
+context.close()
+with vs.Scheduler([f"vulkan:{sys.argv[1]}"]) as sched:
+    print(sched.compile(vs.input("x", (3,)) + 1.0)(x=np.ones(3, np.float32)).tolist())
+"""
+VK_ERROR_INITIALIZATION_FAILED, VK_ERROR_FEATURE_NOT_PRESENT = -3, -8
+VK_ERROR_OUT_OF_DEVICE_MEMORY = -2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        VK_ERROR_INITIALIZATION_FAILED,
+        VK_ERROR_FEATURE_NOT_PRESENT,
+        VK_ERROR_OUT_OF_DEVICE_MEMORY,
+    ],
+)
+def test_a_device_that_fails_with_them_opens_without(
+    error: int, info: probe.DeviceInfo, tmp_path: Path
+) -> None:
+    done = run_with(to_plant(REFUSING, tmp_path), OPEN, str(info.index), str(error))
+    assert done.stdout.splitlines() == ["False", "[2.0, 2.0, 2.0]"], done

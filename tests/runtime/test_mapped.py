@@ -59,17 +59,29 @@ context.close()
 """
 
 
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library to load before the others."""
+def to_plant(code: str, folder: Path) -> Path:
+    """Returns a library of C to load before the others."""
     if COMPILER is None or sys.platform != "linux":
         pytest.skip("no compiler of C, or no LD_PRELOAD")
-    source = tmp_path_factory.mktemp("planted") / "map.c"
-    source.write_text(PLANTED)
-    made = source.with_suffix(".so")
+    source, made = folder / "planted.c", folder / "planted.so"
+    source.write_text(code)
     command = [COMPILER, "-shared", "-fPIC", "-o", str(made), str(source), "-ldl"]
     subprocess.run(command, check=True)
     return made
+
+
+def run_with(planted: Path, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs Python code in a process that loads a library before the others."""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "LD_PRELOAD": str(planted)}
+    # a layer takes the planted answer for the program's fault
+    environ.pop("VK_INSTANCE_LAYERS", None)
+    command = [sys.executable, "-W", "error", "-c", code, *arguments]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100)
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return to_plant(PLANTED, tmp_path_factory.mktemp("planted"))
 
 
 @needs_device
@@ -78,12 +90,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_memory_that_is_mapped_to_nowhere_is_no_memory(
     index: int, answer: int, planted: Path
 ) -> None:
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "LD_PRELOAD": str(planted)}
-    environ.pop(
-        "VK_INSTANCE_LAYERS", None
-    )  # a layer takes the planted answer for the program's fault
-    command = [sys.executable, "-W", "error", "-c", MAP, str(index), str(answer)]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100)
+    done = run_with(planted, MAP, str(index), str(answer))
     assert done.returncode == 0, done
     host, storage, *after = done.stdout.splitlines()
     # on CPU devices the library maps once when it binds, and says it there
