@@ -139,6 +139,7 @@ def test_what_killed_processes_left_is_removed(runtime_home: Path) -> None:
     folder = place.folder(make=True)
     dead_socket(folder / "1.sock")
     dead_socket(folder / "2.new")
+    os.utime(folder / "2.new", (0, 0))
     (folder / "3.sock").write_text("no socket")
     own, path = place.listen(4711, 2)
     with own:
@@ -148,6 +149,22 @@ def test_what_killed_processes_left_is_removed(runtime_home: Path) -> None:
     with pytest.raises(vs.VkschedError, match="nobody answers at"):
         place.connect(path)
     assert not path.exists()
+
+
+def test_a_process_that_is_about_to_listen_keeps_its_socket(
+    runtime_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process starts, and cleans, between the two calls that make a socket."""
+    chmod = Path.chmod
+
+    def clean_and_chmod(path: Path, mode: int) -> None:
+        place.clean()
+        chmod(path, mode)
+
+    monkeypatch.setattr(Path, "chmod", clean_and_chmod)
+    own, path = place.listen(4711, 2)
+    with own, place.connect(path):
+        assert place.sockets() == {4711: path}
 
 
 def test_a_path_that_is_too_long_is_one_clear_error(

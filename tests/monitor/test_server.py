@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -154,12 +155,81 @@ def test_clients_that_come_and_go_leave_no_files_open(runtime_home: Path) -> Non
     with told(monitored()):
         served = server._server
         assert served is not None
+        with place.connect(mine(runtime_home)) as own:
+            first_line(own)  # the thread has opened what it needs
+        wait_until(lambda: not served._clients)
         before = len(list(files.iterdir()))
         for number in range(60):
             with place.connect(mine(runtime_home)) as own:
                 if number % 2:
                     first_line(own)
         wait_until(lambda: not served._clients and len(list(files.iterdir())) <= before)
+
+
+def test_a_process_without_files_left_asks_once_a_tick_and_goes_on(
+    runtime_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "TICK_S", 0.05)
+    calls, ticks = [], []
+
+    def none_left(_: socket.socket) -> None:
+        calls.append(1)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with told(monitored()):
+        served = server._server
+        assert served is not None
+        tick = served._tick
+        monkeypatch.setattr(served, "_tick", lambda selector: (ticks.append(1), tick(selector)))
+        with monkeypatch.context() as patched:
+            patched.setattr(socket.socket, "accept", none_left)
+            own = place.connect(mine(runtime_home))
+            wait_until(lambda: len(ticks) > 5)
+            assert 1 <= len(calls) <= len(ticks) + 1
+        with own:
+            first_line(own)
+
+
+def test_a_scheduler_that_opens_as_the_last_one_closes_is_told_of(
+    runtime_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The socket of the new one has the same name: the old one may not be removed after it."""
+    unlink, opened = Path.unlink, []
+
+    def open_and_unlink(path: Path, missing_ok: bool = False) -> None:
+        if path == mine(runtime_home) and not opened:
+            thread = threading.Thread(target=lambda: opened.append(monitored()))
+            opened.append(thread)
+            thread.start()
+            thread.join(0.5)
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", open_and_unlink)
+    monitored().close()
+    thread = opened[0]
+    assert isinstance(thread, threading.Thread)
+    thread.join()
+    with told(opened[1]) as run:  # type: ignore[arg-type]
+        run(x=X)
+        client = Client(os.getpid())
+        assert one(client).schedulers[0].runs == 1
+        client.close()
+
+
+def test_a_server_that_ended_is_followed_by_another(
+    runtime_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with told(monitored()) as run:
+        run(x=X)
+        served = server._server
+        assert served is not None
+        monkeypatch.setattr(served, "_tick", lambda _: 1 / 0)
+        with pytest.warns(vs.VkschedWarning, match=r"^\[monitor\] it ended: ZeroDivisionError"):
+            served._thread.join(10)
+        with told(monitored()):
+            client = Client(os.getpid())
+            assert [each.runs for each in one(client).schedulers] == [1, 0]
+            client.close()
 
 
 def test_where_no_socket_can_be_made_a_warning_says_so_and_runs_go_on(runtime_home: Path) -> None:

@@ -18,6 +18,7 @@ import socket
 import stat
 import struct
 import tempfile
+import time
 import warnings
 from pathlib import Path
 
@@ -30,6 +31,8 @@ PATH_BYTES = 100
 """Systems take paths of sockets of 103 bytes or more."""
 ASK_S = 0.2
 """How long an end that is asked whether anybody is there may take."""
+BEGUN_S = 60.0
+"""A socket whose process is about to listen is not refused for longer than that."""
 
 
 def available() -> str | None:
@@ -188,11 +191,15 @@ def sockets() -> dict[int, Path]:
 
 
 def clean() -> None:
-    """Removes what processes that were killed left in the folder."""
+    """Removes what processes that were killed left in the folder. Processes that start at the same
+    time have names there on which they do not listen yet: only old ones are abandoned.
+    """
     home = folder()
     for path in (*home.glob(f"*{SUFFIX}"), *home.glob("*.new")):
         with contextlib.suppress(OSError):
             found = os.lstat(path)
+            if path.suffix != SUFFIX and abs(time.time() - found.st_mtime) < BEGUN_S:
+                continue
             if stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid():
                 with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
                     asking.settimeout(ASK_S)

@@ -20,6 +20,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..errors import VkschedError
@@ -51,8 +52,8 @@ class _Client:
 class Server:
     """The socket of this process, and the thread behind it."""
 
-    def __init__(self) -> None:
-        self.watches: list[Watch] = []
+    def __init__(self, watches: Iterable[Watch] = ()) -> None:
+        self.watches = list(watches)
         self._listening, self._path = place.listen(os.getpid(), CLIENTS)
         self._wake, self._woken = socket.socketpair()
         self._clients: dict[int, _Client] = {}
@@ -60,6 +61,11 @@ class Server:
         self._told: tuple[float, bytes] = (0.0, b"")
         self._thread = threading.Thread(target=self._work, name="vksched-monitor", daemon=True)
         self._thread.start()
+
+    @property
+    def works(self) -> bool:
+        """Whether the thread has not ended."""
+        return self._thread.is_alive()
 
     def close(self) -> None:
         """Ends the thread and removes the socket."""
@@ -107,6 +113,8 @@ class Server:
             if time.monotonic() >= next_s:
                 next_s = time.monotonic() + TICK_S
                 self._tick(selector)
+                if self._listening not in selector.get_map():
+                    selector.register(self._listening, selectors.EVENT_READ)
 
     def _tick(self, selector: selectors.BaseSelector) -> None:
         if not self._clients:
@@ -124,7 +132,8 @@ class Server:
     def _accept(self, selector: selectors.BaseSelector) -> None:
         try:
             own, _ = self._listening.accept()
-        except OSError:  # it hung up already, or there are no more files
+        except OSError:  # it hung up already, or there are no more files, for a while: till a tick
+            selector.unregister(self._listening)
             return
         if len(self._clients) >= CLIENTS or not place.is_mine(own):
             own.close()
@@ -191,8 +200,8 @@ def start(watch: Watch) -> None:
     global _server
     try:
         with _lock:
-            if _server is None:
-                _server = Server()
+            if _server is None or not _server.works:
+                _server = Server(() if _server is None else _server.watches)
             _server.watches.append(watch)
     except (VkschedError, OSError, RuntimeError) as error:  # no socket, no thread
         warn(f"[monitor] the scheduler is not told of: {error}")
@@ -206,18 +215,18 @@ def stop(watch: Watch) -> None:
             return
         left = [each for each in _server.watches if each is not watch and not each.gone]
         _server.watches = left
-        ending, _server = (None, _server) if left else (_server, None)
-    if ending is not None:
-        ending.close()
+        if not left:
+            _server.close()  # before another one may begin, whose socket has the same name
+            _server = None
 
 
 @atexit.register
 def _end() -> None:
     global _server
     with _lock:
-        ending, _server = _server, None
-    if ending is not None:
-        ending.close()
+        if _server is not None:
+            _server.close()
+            _server = None
 
 
 @in_child
