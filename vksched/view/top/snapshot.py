@@ -9,7 +9,6 @@ terminal could take for a command. Examples: tests/view/test_top_snapshot.py.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
@@ -25,6 +24,8 @@ DEVICES = 32
 TEXT = 200
 HISTORY = 600
 NUMBER = 1e18
+MOMENT_S = 2e11
+"""Calendars go on to the year 9999."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +152,8 @@ def text(given: object) -> str:
 def _number(given: object) -> float:
     if isinstance(given, bool) or not isinstance(given, (int, float)):
         raise TypeError(f"expected a number, got {type(given).__name__}")
-    if not (math.isfinite(given) and -NUMBER <= given <= NUMBER):
-        raise ValueError("expected a finite number")
+    if not -NUMBER <= given <= NUMBER:  # nor NaN
+        raise ValueError(f"expected a number of at most {NUMBER}")
     return given
 
 
@@ -197,6 +198,13 @@ def _object(kind: type[Taken], takes: Mapping[str, Callable[[object], Any]]) -> 
     return taken
 
 
+def _moment(given: object) -> float:
+    number = _number(given)
+    if not 0 <= number <= MOMENT_S:
+        raise ValueError("expected seconds since 1970")
+    return number
+
+
 def _share(given: object) -> float:
     return min(1.0, max(0.0, _number(given)))
 
@@ -229,5 +237,11 @@ _device = _object(DeviceNow, _takes(DeviceNow, busy=_share, history=_several(_pe
 _scheduler = _object(SchedulerNow, _takes(SchedulerNow, devices=_several(_device, DEVICES)))
 _process = _object(
     ProcessNow,
-    _takes(ProcessNow, format=_format, schedulers=_several(_scheduler, SCHEDULERS)),
+    _takes(
+        ProcessNow,
+        format=_format,
+        started_s=_moment,
+        time_s=_moment,
+        schedulers=_several(_scheduler, SCHEDULERS),
+    ),
 )
