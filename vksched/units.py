@@ -1,4 +1,4 @@
-"""Numbers with their units, as people read them."""
+"""Numbers with their units, and texts of strangers, as people read them."""
 
 from __future__ import annotations
 
@@ -55,3 +55,8 @@ def format_number(number: float) -> str:
 def count_of(count: int, thing: str) -> str:
     """Returns a number with its noun, in the plural where it is not one."""
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
+def printable(text: str, kept: str = "\n\t") -> str:
+    """Returns a text of somebody else without what could move a cursor, or is no letter."""
+    return "".join(c if c.isprintable() or c in kept else "?" for c in text)

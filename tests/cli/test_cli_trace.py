@@ -77,6 +77,22 @@ def test_a_bad_file_is_one_line(tmp_path: Path, text: str, said: str) -> None:
     assert "Traceback" not in done.output
 
 
+@pytest.mark.parametrize("command", ["trace", "replay"])
+def test_names_of_a_strange_file_move_no_cursor(file: str, tmp_path: Path, command: str) -> None:
+    """Neither in what is printed nor in errors; and a letter that is none is no crash."""
+    data = json.loads(Path(file).read_text("utf-8"))
+    other = tmp_path / "t.json"
+    for node in data["vksched"]["graphs"][0]["nodes"]:
+        node["name"] += "\x1b[31m\ud800"
+    other.write_text(json.dumps(data))
+    done = call(command, str(other))
+    assert "Traceback" not in done.output and "\x1b" not in done.output, done.output
+    data["vksched"]["graphs"][0]["nodes"][-1]["op"] = "\x1b[31m\ud800"
+    other.write_text(json.dumps(data))
+    done = call(command, str(other))
+    assert done.exit_code == 1 and "\x1b" not in done.output and "no such op" in done.stderr
+
+
 @pytest.mark.parametrize("part", [0.2, 0.5, 0.9, 0.999])
 def test_a_cut_file_is_one_line_wherever_it_is_cut(file: str, tmp_path: Path, part: float) -> None:
     whole = Path(file).read_text("utf-8")

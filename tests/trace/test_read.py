@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import numpy as np
 import pytest
 
 import vksched as vs
+from vksched.engine.replay.make import replay_tape
 from vksched.plan.documents.plans import asked_of, planned_of
 from vksched.trace.read import TapeError
+from vksched.view.html import as_page
 
 X = np.linspace(0.0, 1.0, 64, dtype=np.float32).reshape(8, 8)
 
@@ -56,6 +59,11 @@ def test_a_saved_tape_is_read_back(saved: Path) -> None:
     planned = planned_of(tape.graphs[0], tape.plans[0])
     assert planned.plan.device_of("a") == "gpu:0" and planned.cause == "compile"
     assert "softmax" in planned.plan.explain("b")
+
+
+def first(about: dict[str, Any], name: str) -> list[Any]:
+    """Returns the first event of a name."""
+    return next(row for row in about["events"] if row[0] == name)
 
 
 def write(path: Path, data: object) -> Path:
@@ -120,17 +128,21 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 HOSTILE = [None, -1, -2, 10**9, 1 << 62, 0.5, "", "x", True, [], [[]], {}, {"float": "nan"}]
+HOSTILE += [1e308, -1e300, 5e-324, "\x1b[31m</script>\ud800", [[[[]]] * 3]]
 
 
-def test_whatever_stands_somewhere_reading_ends_in_one_error_or_none(
+def test_whatever_stands_somewhere_reading_and_use_end_in_one_error_or_none(
     data: dict[str, Any], tmp_path: Path
 ) -> None:
     ways, draw = [*places(data["vksched"])][1:], random.Random(1)
     path, refused = tmp_path / "hostile.json", 0
-    for _ in range(400):
+    alike: dict[str, list[tuple[Any, ...]]] = {}
+    for way in ways:
+        alike.setdefault(re.sub(r"\d+", "", repr(way)), []).append(way)
+    for _ in range(600):
         other = copy.deepcopy(data["vksched"])
         at: Any = other
-        *way, last = draw.choice(ways)
+        *way, last = draw.choice(alike[draw.choice([*alike])])
         for key in way:
             at = at[key]
         if draw.random() < 0.2 and isinstance(at, dict):
@@ -150,6 +162,11 @@ def test_whatever_stands_somewhere_reading_ends_in_one_error_or_none(
                     make(tape.graphs[plan["graph"]], plan)  # type: ignore[operator]
                 except vs.PlanError as error:
                     assert str(error).startswith("[trace] the ")
+        for use in (lambda tape: as_page(vs.timeline(tape)), replay_tape):
+            try:
+                use(tape)
+            except vs.VkschedError:
+                pass
     assert refused > 130
 
 
@@ -164,6 +181,10 @@ def test_whatever_stands_somewhere_reading_ends_in_one_error_or_none(
         (lambda d: d["events"][0].__setitem__(0, "dance"), "expected a name of plan, "),
         (lambda d: d["events"][0].__setitem__(5, 7), r"events\[0\].plan"),
         (lambda d: d["columns"].reverse(), "expected columns"),
+        (lambda d: d["events"][0].__setitem__(3, 1e300), r"at most 1e\+12 in vksched.events\[0\]"),
+        (lambda d: first(d, "copy")[6].update(node=10**9), r"events\[\d+\].node"),
+        (lambda d: d["plans"][0]["decision"]["devices"].append("x"), "devices of the machine"),
+        (lambda d: d["plans"][0]["asked"]["observed"].update({"5": 10**9}), "asked.observed"),
     ],
 )
 def test_the_error_says_where(

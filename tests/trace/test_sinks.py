@@ -56,6 +56,24 @@ def test_a_sink_that_fails_on_a_real_device_leaves_it_in_use(devices: list[str])
         assert np.array_equal(run(x=-X), np.zeros_like(X)) and not sched.quarantined
 
 
+class Unprintable(Exception):
+    """Its text is another failure."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+    __repr__ = __str__
+
+
+def test_a_sink_whose_failure_cannot_be_told_is_removed_too() -> None:
+    def sink(event: vs.Event) -> None:
+        raise Unprintable
+
+    with pytest.warns(vs.VkschedWarning, match="sink failed .*Unprintable"):
+        with vs.Scheduler(null_devices(), trace=sink) as sched:
+            assert np.allclose(sched.compile(**graph_of_two_devices())(x=X)["a"], expected())
+
+
 def test_an_interrupt_in_a_sink_is_the_users(devices: list[str]) -> None:
     armed = [True]
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from ..errors import VkschedError
+from ..units import printable
 from .bench import bench
 from .calibrate import calibrate
 from .devices import devices
@@ -44,7 +45,7 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except VkschedError as error:
-            raise click.ClickException(" ".join(str(error).split())) from error
+            raise click.ClickException(printable(" ".join(str(error).split()))) from error
         except (KeyboardInterrupt, click.Abort) as error:
             click.echo("\nAborted!", err=True)
             raise click.exceptions.Exit(INTERRUPTED) from error

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import VkschedError
-from ..units import count_of
+from ..units import count_of, printable
 from . import feeds
 
 if TYPE_CHECKING:
@@ -186,16 +186,11 @@ def _stream(answer: Answer) -> str:
     try:
         for piece in answer:
             pieces.append(piece)
-            click.echo(_shown(piece), nl=False)
+            click.echo(printable(piece), nl=False)
     except KeyboardInterrupt:
         answer.close()
     click.echo()
     return "".join(pieces)
-
-
-def _shown(text: str) -> str:
-    """A model may write what would move the cursor."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
 
 
 def _tell(answer: Answer, chat: Chat, n: int) -> None:

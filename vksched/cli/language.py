@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import ModelFormatError
+from ..units import printable
 from . import feeds
 
 if TYPE_CHECKING:
@@ -145,4 +146,4 @@ def _span(hyper: Mapping[str, Any], name: str) -> str:
 
 def _echo(text: str = "") -> None:
     """Prints a line. A file may hold what would move the cursor, or is no letter."""
-    click.echo("".join(c if c.isprintable() else "?" for c in text))
+    click.echo(printable(text, ""))

@@ -8,12 +8,16 @@ Complexity: O(events + nodes of plans). Examples: tests/plan/test_timelines.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from os import PathLike
 
-from ..errors import VkschedError
+from ..errors import PlanError, VkschedError
 from ..trace import Tape, TapeFile, load_tape
+from ..trace.read import LONGEST_S
 from ..view.make import run_timeline
 from ..view.timeline import Timeline
+from ..view.value import Lane, PlanTold
+from .documents.graphs import NONSENSE
 from .documents.plans import Planned, planned_of
 from .tell.told import MOST_TEXTS, lanes_of, tell_plan, timeline_of
 from .value import PlanValue
@@ -41,9 +45,19 @@ def timeline(source: Source) -> Timeline:
     told = []
     room = MOST_TEXTS
     for at, planned in enumerate(made):
-        told.append(tell_plan(planned.plan, lanes, _name(at, made), room, planned.decides))
+        told.append(_tell(planned, lanes, _name(at, made), room))
         room -= len(planned.plan.graph.nodes)
     return run_timeline(file.events, told, lanes)
+
+
+def _tell(planned: Planned, lanes: Sequence[Lane], name: str, room: int) -> PlanTold:
+    try:
+        told = tell_plan(planned.plan, lanes, name, room, planned.decides)
+        if not told.seconds <= LONGEST_S:
+            raise ValueError(f"a run would take {told.seconds} s")
+    except NONSENSE as error:
+        raise PlanError(f"[timeline] the {name} of a tape cannot be drawn: {error}") from error
+    return told
 
 
 def _name(at: int, made: list[Planned]) -> str:

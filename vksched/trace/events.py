@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -108,7 +109,8 @@ class Trace:
                 raise
             except BaseException as error:
                 self.remove(sink)
-                warn(f"[trace] a sink failed and was removed: {error!r}")
+                (said,) = traceback.format_exception_only(type(error), error)[-1:]
+                warn(f"[trace] a sink failed and was removed: {said.strip()}")
 
 
 def as_trace(given: Trace | Sink | Sequence[Sink] | None) -> Trace:

@@ -21,6 +21,12 @@ from .schema import COLUMNS, FIELDS, FILE, FORMAT, Wrong, check
 MOST = 1 << 29
 """Characters of a file: those of over a million events."""
 
+MOST_OBSERVERS = 1 << 16
+"""Functions that see one value."""
+
+LONGEST_S = 1e12
+"""Of times: 30,000 years."""
+
 WORD = 6
 """Characters of a word of JSON that is cut, and one more."""
 
@@ -151,6 +157,10 @@ def _check_plan(plan: Mapping[str, Any], graph: Mapping[str, Any], where: str) -
     if plan["decision"] is not None:
         weighed = [plan["decision"][key] for key in ("won", "single")]
         _in_range(weighed, len(plan["decision"]["candidates"]), f"{where}.decision")
+        names = [str(each.get("name")) for each in given if isinstance(each, dict)]
+        if not set(plan["decision"]["devices"]) <= {*names}:
+            raise Wrong(f"expected devices of the machine in {where}.decision.devices")
+    _in_range([*plan["asked"]["observed"].values()], MOST_OBSERVERS, f"{where}.asked.observed")
     for at, split in enumerate(plan["splits"]):
         _check_split(split, (devices, nodes, at), f"{where}.splits[{at}]")
     for at, memory in enumerate(plan["memory"]):
@@ -182,8 +192,12 @@ def _event(row: Sequence[Any], plans: Sequence[Mapping[str, Any]], at: int) -> E
         raise Wrong(f"expected a name of {', '.join(NAMES)} for {where}, got {name!r}")
     check(fields, FIELDS.get(name, {}), f"{where}.fields")
     _in_range([plan], len(plans), f"{where}.plan", -1)
+    if max(abs(start_s), abs(end_s)) > LONGEST_S:
+        raise Wrong(f"expected seconds of at most {LONGEST_S:.0e} in {where}")
     if plan >= 0 and name in ("submit", "copy", "wait", "split"):
         splits = len(plans[plan]["splits"])
+        nodes = len(plans[plan]["placements"])  # one for each
+        _in_range([fields.get("node", -1)], nodes, f"{where}.node", -1)
         if not plans[plan]["decides"]:  # else each run has its own splits
             _in_range([fields["split"]], splits, f"{where}.split", 0)
             _in_range([fields.get("needed_by", -1)], splits, f"{where}.needed_by", -1)

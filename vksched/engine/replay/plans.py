@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import VkschedError
+from ...plan.documents.graphs import NONSENSE
 from ...plan.documents.plans import Planned, asked_of
 from ...plan.plan import Plan
 
@@ -72,8 +72,8 @@ def make_again(graph: Mapping[str, Any], document: Mapping[str, Any], where: str
     question, made, machine = asked_of(graph, document)
     try:
         plan = question.answer(made, machine)
-    except VkschedError as error:
-        difference = Difference(where, "the plan", "one", f"none: {error}")
+    except NONSENSE as error:
+        difference = Difference(where, "the plan", "one", f"none: {error or type(error).__name__}")
         return Made(None, question.observed, difference)
     planned = Planned(plan, question, document["cause"], document["decides"])
     names = [node["name"] for node in graph["nodes"]]

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from ...errors import PlanError
 from ...schedule import Metrics, Objective
 from ...trace.plain import number_of, plain
 from ..decision import Candidate, Decision
@@ -55,6 +56,8 @@ def decision_of(data: Mapping[str, Any] | None) -> Decision | None:
     if data is None:
         return None
     candidates = [_candidate(each) for each in data["candidates"]]
+    if len({frozenset(each.metrics.values) for each in candidates}) > 1:
+        raise PlanError("expected the same metrics of all candidates")
     return Decision(
         Objective.of(data["objective"]),
         candidates[data["won"]],

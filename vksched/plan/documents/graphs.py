@@ -29,6 +29,18 @@ from ...types import INT64, NDArray, TensorType, numpy_dtype
 
 MOST_BYTES = 1 << 30
 """Of arrays that a graph is given when it is read back, as their bounds differ."""
+NONSENSE = (
+    VkschedError,
+    TypeError,
+    ValueError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    RecursionError,
+    MemoryError,
+)
+"""What is raised where data of a stranger has the right types and makes no sense."""
 
 
 def graph_document(graph: Graph) -> dict[str, Any]:
@@ -115,7 +127,7 @@ def graph_of(document: Mapping[str, Any]) -> Graph:
             document["merged"],
         )
         return graph.verify()
-    except (VkschedError, TypeError, ValueError, AssertionError, KeyError, IndexError) as error:
+    except NONSENSE as error:
         raise PlanError(f"[trace] the graph of a tape cannot be made again: {error}") from error
 
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from ...errors import PlanError, VkschedError
+from ...errors import PlanError
 from ...graph import Graph
 from ...machine.links import Link
 from ...machine.spec import Machine
@@ -25,7 +25,7 @@ from ..plan import Plan
 from ..simulate import beside_seconds, simulate
 from ..value import CopyIn, CopyOut, DeviceMemory, Placement, PlanValue, Span, Split
 from .decisions import decision_document, decision_of
-from .graphs import graph_document, graph_of
+from .graphs import NONSENSE, graph_document, graph_of
 from .question import Question
 
 
@@ -109,7 +109,6 @@ def _lists(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 Asked = tuple[Question, Graph, Machine]
 """All that a plan was made of."""
-_WRONG = (VkschedError, TypeError, ValueError, AssertionError, KeyError, IndexError)
 
 
 def asked_of(graph: Mapping[str, Any], document: Mapping[str, Any]) -> Asked:
@@ -124,7 +123,7 @@ def asked_of(graph: Mapping[str, Any], document: Mapping[str, Any]) -> Asked:
         default = {key: number_of(value) for key, value in document["default_link"].items()}
         links = replace(machine.links, default=Link(**default))
         return Question.from_dict(document["asked"]), made, replace(machine, links=links)
-    except _WRONG as error:
+    except NONSENSE as error:
         raise PlanError(f"[trace] the plan of a tape cannot be made again: {error}") from error
 
 
@@ -156,7 +155,7 @@ def planned_of(graph: Mapping[str, Any], document: Mapping[str, Any]) -> Planned
             decision=decision_of(document["decision"]),
         )
         return Planned(plan.verify(), question, document["cause"], document["decides"])
-    except _WRONG as error:
+    except NONSENSE as error:
         raise PlanError(f"[trace] the plan of a tape cannot be read: {error}") from error
 
 

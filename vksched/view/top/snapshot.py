@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
 from ...errors import VkschedError
+from ...units import printable
 
 FORMAT = 1
 LINE_BYTES = 1 << 18
@@ -146,7 +147,7 @@ def text(given: object) -> str:
     """Returns a text without control characters, cut to TEXT characters."""
     if not isinstance(given, str):
         raise TypeError(f"expected a text, got {type(given).__name__}")
-    return "".join(c if c.isprintable() else "?" for c in given[:TEXT])
+    return printable(given[:TEXT], "")
 
 
 def _number(given: object) -> float:
