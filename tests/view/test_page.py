@@ -17,6 +17,8 @@ from timelines import LANES, told_events, told_plan, told_timeline
 
 from vksched.view.html import as_page
 from vksched.view.make import plan_timeline, run_timeline
+from vksched.view.timeline import Timeline
+from vksched.view.value import Counter, Span
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -483,4 +485,18 @@ def test_an_empty_page(browser: Chromium, tmp_path: Path) -> None:
         page.press(key)
     answer: Any = page.complaints
     assert answer == [] and selected(page) == -1
+    page.close()
+
+
+def test_as_many_splits_as_no_call_takes_arguments(browser: Chromium, tmp_path: Path) -> None:
+    count, path = 200_000, tmp_path / "splits.html"
+    spans = [
+        Span(1, "work", "split", "s", i * 1e-3, i * 1e-3 + 5e-4, 0, -1, 0) for i in range(count)
+    ]
+    used = Counter(1, "memory in use", [s.start_s for s in spans], [float(i) for i in range(count)])
+    path.write_text(as_page(Timeline("many", "", LANES, spans, counters=(used,))), "utf-8")
+    page = browser.open(path)
+    page.settle()
+    assert page.run("vksched.span.start.length") == count
+    assert page.complaints == []
     page.close()

@@ -19,7 +19,7 @@ function placeTracks() {
     for (const [of, name, most, times, values] of data.counters) {
       if (of !== lane) continue;
       layout.counters.push({ lane, name, most, y, times: times.map((t) => t / data.ticks), values,
-        high: Math.max(...values, 1) });
+        high: values.reduce((a, b) => Math.max(a, b), 1) }); // arguments would be too many
       y += COUNTER;
     }
     layout.lanes[layout.lanes.length - 1].bottom = y;
