@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import click
@@ -19,6 +20,7 @@ from vksched.cases.support import as_markdown, find_support
 from vksched.cli import _Group, main
 from vksched.cli.ops import _show_timings
 from vksched.errors import DeviceError, ShapeError
+from vksched.trace import warn_user
 
 __all__ = ["plain_environment", "show"]  # fixtures
 
@@ -158,6 +160,21 @@ def test_our_errors_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert (code, err) == (1, "Error: [x] expected 1, got 2\n")
     with pytest.raises(RuntimeError, match="defect"):
         group.main(["broken"])
+
+
+def test_our_warnings_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    group = _Group("group")
+
+    @group.command()
+    def slower() -> None:
+        warn_user("[devices] only one,\n  a slow one")
+        warnings.warn("one of another package", UserWarning, stacklevel=1)
+
+    with warnings.catch_warnings(record=True) as others:
+        warnings.simplefilter("always")
+        code, out, err = call(capsys, "slower", command=group)
+    assert (code, out, err) == (0, "", "note: [devices] only one, a slow one\n")
+    assert [str(other.message) for other in others] == ["one of another package"]
 
 
 def test_version_help_and_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import Any
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
 
 import click
 
@@ -35,15 +38,41 @@ def _take_every_character() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+@contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """Shows a warning of ours as one line on stderr, without the place in the code."""
+    with warnings.catch_warnings():
+        shown = warnings.showwarning
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            from ..trace import VkschedWarning
+
+            if issubclass(category, VkschedWarning):
+                click.echo(f"note: {' '.join(str(message).split())}", err=True)
+            else:
+                shown(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show
+        yield
+
+
 class _Group(click.Group):
-    """Shows an error of ours as one line on stderr, with exit code 1 and no traceback; Ctrl-C gives
-    the code that shells give it.
+    """Shows an error of ours as one line on stderr, with exit code 1 and no traceback, and a
+    warning as one line, too; Ctrl-C gives the code that shells give it.
     """
 
     def invoke(self, ctx: click.Context) -> Any:
         _take_every_character()
         try:
-            return super().invoke(ctx)
+            with _warnings_as_lines():
+                return super().invoke(ctx)
         except VkschedError as error:
             raise click.ClickException(printable(" ".join(str(error).split()))) from error
         except (KeyboardInterrupt, click.Abort) as error:
