@@ -69,6 +69,11 @@ def test_splits_have_names_categories_and_predictions_beside(shown: list[dict[st
         assert one["ts"] == pytest.approx(other["ts"])
 
 
+def test_what_is_for_no_split_has_a_name_too(shown: list[dict[str, Any]]) -> None:
+    names = {e["name"] for e in slices(shown, "predicted")}
+    assert "copy results" in names and not any(name.endswith("-1") for name in names)
+
+
 def test_arrows_begin_and_end_in_slices_and_go_forward(shown: list[dict[str, Any]]) -> None:
     starts = {e["id"]: e for e in shown if e["ph"] == "s"}
     ends = {e["id"]: e for e in shown if e["ph"] == "f"}

@@ -85,9 +85,11 @@ def name_of(
         return (
             f"split {split}: {' .. '.join(nodes[n]['name'] for n in inside[:1] + inside[1:][-1:])}"
         )
-    if kind in ("split", "copy", "wait", "submit"):
-        return f"{kind} {split}" if kind in ("split", "submit") else f"{kind} for split {split}"
-    return kind
+    if kind in ("split", "submit"):
+        return f"{kind} {split}"
+    if kind in ("copy", "wait") and split >= 0:
+        return f"{kind} for split {split}"
+    return "copy results" if kind == "copy" else kind
 
 
 def _slice(event: Event, graphs: Sequence[Document], plans: Sequence[Document]) -> _Slice:
