@@ -70,6 +70,8 @@ def test_what_is_no_onnx_file_is_called_so(tmp_path: Path, begin: bytes) -> None
     path.write_bytes(begin + b"\nand more, of some length\n")
     with pytest.raises(ModelFormatError, match="page.md is not an ONNX file: it begins with b"):
         read_onnx(path)
+    with pytest.raises(ModelFormatError, match="try vksched chat, generate or embed"):
+        read_onnx(b"GGUF\x03" + bytes(20))
     with pytest.raises(ModelFormatError, match="this is not an ONNX file"):
         read_onnx(path.read_bytes())
 

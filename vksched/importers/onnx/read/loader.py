@@ -76,7 +76,10 @@ def _read(source: Source, progress: Progress | None) -> OnnxFile:
         if not begins_as_model(data):
             begin = bytes(data[:12])
             name = path.name if path is not None else "this"
-            raise NotOnnx(f"[onnx] {name} is not an ONNX file: it begins with {begin!r}") from None
+            hint = "; try vksched chat, generate or embed" if begin[:4] == b"GGUF" else ""
+            raise NotOnnx(
+                f"[onnx] {name} is not an ONNX file: it begins with {begin!r}{hint}"
+            ) from None
         if isinstance(error, ModelFormatError):
             raise
         raise NotOnnx(
