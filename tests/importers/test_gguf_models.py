@@ -7,11 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import language
 import numpy as np
 import pytest
 from conftest import Scheds
 from gguf_files import Draft, Key, Type, ValueType, small_model
 from gguf_models import Tiny, logits_of, write
+from language import convert
 
 import vksched as vs
 from vksched.errors import GraphError, IndexOutOfRange, ModelFormatError, ShapeError
@@ -253,6 +255,7 @@ def test_numbers_of_layers_are_no_texts() -> None:
         ("llama.rope.dimension_count", ValueType.UINT32, 10, ("number of 1 to 8", "got 10")),
         ("llama.rope.dimension_count", ValueType.UINT32, (1 << 31) - 1, ("number of 1 to 8",)),
         ("llama.context_length", ValueType.UINT32, 1 << 30, ("'llama.context_length'",)),
+        ("llama.expert_count", ValueType.UINT32, (1 << 31) - 1, ("0 to 4096", "2147483647")),
         (
             *("llama.attention.layer_norm_rms_epsilon", None, None),
             ("'llama.attention.layer_norm_epsilon'",),
@@ -299,6 +302,27 @@ def test_speeds_of_pairs_are_over_0(tmp_path: Path) -> None:
     model = vs.load(draft.packed())
     assert isinstance(model, LanguageModel)
     refused(model, "tensor 'rope_freqs.weight': expected numbers over 0")
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("llama_yarn", ("rope.scaling.yarn_attn_factor", "rope.scaling.attn_factor")),
+        ("llama4", ("attention.temperature_scale",)),
+    ],
+)
+def test_factors_of_positions_are_in_float32(name: str, changes: tuple[str, ...]) -> None:
+    golden = language.load(name)
+    draft = convert.draft(golden)
+    if name == "llama4":
+        draft = changed(draft, "llama4.attention.temperature_length", ValueType.UINT32, 1)
+    else:
+        draft = changed(draft, "llama.rope.scaling.type", ValueType.STRING, "yarn")
+    for key in changes:
+        draft = changed(draft, f"{golden.architecture}.{key}", ValueType.FLOAT32, 9e37)
+    model = vs.load(draft.packed())
+    assert isinstance(model, LanguageModel)
+    refused(model, "make factors of at most 1e+38")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from .keys import Keys
 from .read.loader import GgufFile
 from .rope import Rope, read_rope
 
-MAX_LAYERS = 1 << 12
+MAX_LAYERS = MAX_EXPERTS = 1 << 12
 MAX_CONTEXT = (1 << 29) - 1
 """Tokens that attention can tell apart."""
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
@@ -94,7 +94,7 @@ def read_hyper(file: GgufFile) -> Hyper:
     head_width = width // max(1, *heads)
     key_length = keys.whole("attention.key_length", head_width)
     feed_forward = keys.per_layer("feed_forward_length", layers, (0,) * layers)
-    experts = keys.whole("expert_count", 0, least=0)
+    experts = keys.whole("expert_count", 0, least=0, most=MAX_EXPERTS)
     eps = "attention.layer_norm_rms_epsilon"
     context = keys.whole("context_length", most=MAX_CONTEXT)
     rope = read_rope(keys, key_length, context)

@@ -15,6 +15,7 @@ from ....ops import gather, rotary_embedding
 from ....ops.core.tensor import Tensor, constant
 from ....types import NDArray
 from ..hyper import Hyper
+from ..keys import MAX_REAL
 from ..rope import Rope
 from ..weights import Weights
 from .family import Family
@@ -62,11 +63,21 @@ class Positions:
         if rope not in self.rows:
             if rope not in self.tables:
                 made = self._growth() if rope is None else self._angles(rope)
-                self.tables[rope] = tuple(constant(each.astype(np.float32)) for each in made)
+                self.tables[rope] = tuple(constant(self._float32(each)) for each in made)
             at = self.text.positions
             whole = self.tables[rope]
             self.rows[rope] = whole if at is None else tuple(gather(each, at) for each in whole)
         return self.rows[rope]
+
+    def _float32(self, table: NDArray) -> NDArray:
+        largest = np.abs(table).max(initial=0)
+        if largest > MAX_REAL:
+            raise ModelFormatError(
+                f"[gguf] expected keys of '{self.hyper.architecture}.rope.scaling' and "
+                f"'.attention.temperature_scale' that make factors of at most {MAX_REAL:g}, got "
+                f"{largest:g}"
+            )
+        return table.astype(np.float32)
 
     def _growth(self) -> tuple[NDArray]:
         hyper, at = self.hyper, np.arange(self.text.length, dtype=np.float64)
