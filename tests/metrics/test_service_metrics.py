@@ -57,6 +57,20 @@ def test_what_is_scraped_is_what_the_stats_say(names: list[str]) -> None:
     assert scrape(registry)[f'vksched_memory_bytes{{device="{device}"}}'] == 0
 
 
+@pytest.mark.parametrize("name", vulkan_names())
+def test_a_weight_of_two_graphs_counts_until_both_are_closed(name: str) -> None:
+    registry, w = client.CollectorRegistry(), vs.weight(np.ones((256, 256), np.float32))
+    label = f'vksched_memory_bytes{{device="{name}"}}'
+    with vs.Scheduler([name], trace=vs.metrics.prometheus(registry)) as sched:
+        first, second = (sched.compile(vs.input("x", (n, 256)) @ w) for n in (4, 8))
+        alone = second.plan.buffers()[name].peak_bytes
+        assert scrape(registry)[label] > alone
+        first.close()
+        assert scrape(registry)[label] == alone > w.type.device_bytes
+        second.close()
+        assert scrape(registry)[label] == 0
+
+
 def test_a_server_exposes_them() -> None:
     registry = client.CollectorRegistry()
     server, thread = client.start_http_server(0, "127.0.0.1", registry)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import DeviceError, DeviceTimeout, PlanError
+from ..plan.make.memory import aligned
 from ..plan.plan import Plan
 from ..trace import Trace, warn
 from ..types import NDArray, Progress
@@ -97,6 +98,8 @@ class Carrier:
         self._failed: set[int] = set()
         self._faults: list[DeviceError] = []
         self._sessions: dict[int, Session] = {}
+        self._states_there: dict[int, int] = {}
+        """By device the bytes of states that other plans had brought."""
 
     def prepare(
         self, progress: Progress | None, make: Callable[[int, Progress | None], None]
@@ -106,15 +109,23 @@ class Carrier:
         try:
             for index in self._working:
                 start = self._trace.clock.now()
+                before, planned = self._weights_there(index), self.plan.memory[index].resident_bytes
+                self._states_there[index] = max(0, planned - before)
                 try:
                     make(index, told)
                 except DeviceError as error:
                     error.device, error.during = self.devices[index].name, "preparing"
                     raise
-                self._reporter.tell_memory("prepare", index, start)
+                self._reporter.tell_memory("prepare", index, start, max(before, planned))
         except BaseException:
             close_all(self._sessions.values())
             raise
+
+    def _weights_there(self, index: int) -> int:
+        """Returns the bytes of this plan's weights that a device holds now; 0 if nobody listens."""
+        graph, held = self.plan.graph, self.devices[index].holds
+        weights = self.plan.memory[index].weights if self._trace.active else ()
+        return sum(4 * aligned(graph.words[n]) for n in weights if held(graph.keys[n]))
 
     @property
     def last_stats(self) -> RunStats | None:
@@ -199,7 +210,8 @@ class Carrier:
             if index not in self._busy:
                 start = self._trace.clock.now()
                 close_all([session])
-                self._reporter.tell_memory("free", index, start)
+                stays = self._weights_there(index) + self._states_there[index]
+                self._reporter.tell_memory("free", index, start, stays)
         return tuple(session for index, session in sessions.items() if index in self._busy)
 
     def close(self) -> None:

@@ -165,8 +165,10 @@ class Reporter:
         now = self._trace.clock.now()
         self._trace.emit(Event("failed", name, start, now, run.number, fields, self.number))
 
-    def tell_memory(self, kind: str, device: int, start: float) -> None:
-        """Tells the sinks, if there are any, that memory of a plan is there, or is given back."""
+    def tell_memory(self, kind: str, device: int, start: float, resident_bytes: int) -> None:
+        """Tells the sinks, if there are any, that memory of a plan is there, or is given back.
+        resident_bytes: of weights and states, what was there before, or stays.
+        """
         if not self._trace.active:
             return
         memory = self._plan.memory[device]
@@ -175,7 +177,7 @@ class Reporter:
             "bytes": max(0, memory.peak_bytes - shared),
             "weight_bytes": memory.weight_bytes,
             "state_bytes": memory.state_bytes,
-            "resident_bytes": memory.resident_bytes,
+            "resident_bytes": resident_bytes,
         }
         name, now = self._plan.machine.devices[device].name, self._trace.clock.now()
         self._trace.emit(Event(kind, name, start, now, -1, fields, self.number))
