@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from conftest import vulkan_names
 from test_chat import GREEDY, PROMPT, made
 from test_cli import call
 from test_cli_run import data_of
@@ -52,6 +53,19 @@ def test_a_text_is_gone_on_with(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert data["tokens"] == list(answer.tokens) and data["prompt_tokens"] == len(answer.prompt)
     *_, err = call(capsys, "generate", file, "--prompt", "h", "-n", "9", "--ctx", "4", *ON_CPU)
     assert "the context of 4 tokens is full; --ctx" in err
+
+
+@pytest.mark.skipif(len(vulkan_names()) < 2, reason="fewer than two Vulkan devices here")
+def test_guessed_speeds_of_two_cards_are_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tmp_path)
+    file, names = str(tmp_path / "tiny.gguf"), vulkan_names()[:2]
+    monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path / "cache"))
+    given = ("generate", file, "--prompt", PROMPT, "-n", "1", "--devices")
+    for devices, told in ((",".join(names), True), (names[0], False)):
+        *_, err = call(capsys, *given, devices)
+        assert ("speeds are guesses, try vksched calibrate]" in err.splitlines()[0]) == told
 
 
 def test_scores_that_are_no_numbers_are_one_line(

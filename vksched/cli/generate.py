@@ -18,6 +18,7 @@ from . import feeds
 if TYPE_CHECKING:
     from ..models.chat import Answer, Chat
     from ..models.sampling import Sampling
+    from ..scheduler import Scheduler
 
 ENDED = {
     "length": "[stopped after {n} tokens; -n sets how many]",
@@ -165,9 +166,16 @@ def _opened(
             made = Chat(sched, model, ctx, kv=kv or "f32", progress=progress)
             made.prepare()
         if not quiet:
-            places = (f"{count_of(n, 'layer')} on {name}" for name, n in made.layers.items())
-            click.echo(f"[{model.name}: {', '.join(places)}]", err=True)
+            click.echo(f"[{model.name}: {_places(made, sched)}]", err=True)
         yield made
+
+
+def _places(made: Chat, sched: Scheduler) -> str:
+    """Returns where layers lie, and whether what the devices can do was ever measured."""
+    cards = [spec for spec in sched.machine.devices if spec.kind == "vulkan"]
+    guessed = len(cards) > 1 and not all(spec.costs.calls for spec in cards)
+    places = ", ".join(f"{count_of(n, 'layer')} on {name}" for name, n in made.layers.items())
+    return places + "; speeds are guesses, try vksched calibrate" * guessed
 
 
 def _ask() -> str | None:
