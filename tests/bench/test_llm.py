@@ -194,7 +194,8 @@ def test_the_command_shows_tokens_a_second(quick: None, small: Path, tmp_path: P
 
 
 def test_a_model_that_does_not_start_is_told(small: Path) -> None:
-    spec = Spec("gone load", "language", "load", {"file": str(small) + "x", "context": 8})
+    params = {"file": str(small) + "x", "context": 8, "kv": "f32"}
+    spec = Spec("gone load", "language", "load", params)
     with pytest.warns(vs.VkschedWarning, match="gone load does not start on cpu"):
         assert list(start_facts("cpu", spec)) == []
 

@@ -18,11 +18,11 @@ import vksched as vs
 from vksched.bench.models import Math
 from vksched.bench.peers.networks import build
 from vksched.bench.suites import specs_of
-from vksched.engine import preparing
 from vksched.engine.request import Request
 from vksched.graph import Graph
 from vksched.machine.links import Link, Links
 from vksched.machine.spec import GIB, DeviceSpec, Machine
+from vksched.plan.documents import question
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 RUN = ("two_gpus", "cpu_fallback", "key_value_cache", "manual_placement", "observer", "pipeline")
@@ -90,7 +90,7 @@ def test_no_model_of_the_bench_is_slower_for_a_second_card(
 def compiled() -> dict[str, list[Graph]]:
     """The graphs that each example compiles, as it runs on numpy."""
     out: dict[str, list[Graph]] = {}
-    plan_graph: Callable[..., Any] = preparing.plan_graph
+    plan_graph: Callable[..., Any] = question.plan_graph
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(EXAMPLES))
         for name in RUN:
@@ -100,7 +100,7 @@ def compiled() -> dict[str, list[Graph]]:
                 plan: vs.Plan = plan_graph(graph, *args, **more)
                 return plan
 
-            patch.setattr(preparing, "plan_graph", keep)
+            patch.setattr(question, "plan_graph", keep)
             importlib.import_module(name).main(["cpu"])
         two_cards = importlib.import_module("two_cards")
         out["two_cards"] = [vs.build_graph(two_cards.build())[0]]

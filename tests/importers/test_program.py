@@ -14,8 +14,8 @@ from conftest import DEVICE_SETS
 from test_reuse import made
 
 import vksched as vs
-from vksched.engine import preparing
 from vksched.engine.graphs import Graphs
+from vksched.plan.documents import question
 
 onnx = pytest.importorskip("onnx")
 from onnx import helper, numpy_helper, parser  # noqa: E402
@@ -374,14 +374,14 @@ def test_known_shapes_run_while_another_is_compiled(monkeypatch: pytest.MonkeyPa
     with vs.Scheduler(["cpu"]) as sched:
         run = sched.compile(vs.load(parse("g (float[n] x) => (float[n] y) { y = Neg(x) }")))
         np.testing.assert_array_equal(run(x=X)["y"], -X)
-        plan_graph = preparing.plan_graph
+        plan_graph = question.plan_graph
 
         def slowly(*args: Any, **kwargs: Any) -> Any:
             compiling.set()
             assert go_on.wait(60)
             return plan_graph(*args, **kwargs)
 
-        monkeypatch.setattr("vksched.plan.documents.question.plan_graph", slowly)
+        monkeypatch.setattr(question, "plan_graph", slowly)
         other = threading.Thread(target=lambda: found.append(run(x=np.ones(7, np.float32))["y"]))
         other.start()
         assert compiling.wait(60)
