@@ -195,27 +195,32 @@ py::list describe_matrices(VkInstance instance, VkPhysicalDevice device)
     return found;
 }
 
+template<typename Properties>
+Properties properties_of(VkPhysicalDevice device, VkStructureType type)
+{
+    Properties found{};
+    found.sType = type;
+    VkPhysicalDeviceProperties2 all{};
+    all.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
+    all.pNext = &found;
+    vkGetPhysicalDeviceProperties2(device, &all);
+    found.pNext = nullptr;
+    return found;
+}
+
 // Returns whether 4 products of 8 bits and their sum are one instruction, as far as the device says.
 bool dots_fast(VkPhysicalDevice device)
 {
-    VkPhysicalDeviceShaderIntegerDotProductProperties dot{};
-    dot.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_PROPERTIES;
-    VkPhysicalDeviceProperties2 all{};
-    all.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
-    all.pNext = &dot;
-    vkGetPhysicalDeviceProperties2(device, &all);
+    const auto dot = properties_of<VkPhysicalDeviceShaderIntegerDotProductProperties>(
+      device, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_PROPERTIES);
     return dot.integerDotProduct4x8BitPackedSignedAccelerated == VK_TRUE;
 }
 
 // Returns the subgroup sizes, powers of two, that a compute kernel may require.
 std::vector<uint32_t> sizes_to_require(VkPhysicalDevice device)
 {
-    VkPhysicalDeviceSubgroupSizeControlPropertiesEXT sizes{};
-    sizes.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES_EXT;
-    VkPhysicalDeviceProperties2 all{};
-    all.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
-    all.pNext = &sizes;
-    vkGetPhysicalDeviceProperties2(device, &all);
+    const auto sizes = properties_of<VkPhysicalDeviceSubgroupSizeControlPropertiesEXT>(
+      device, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES_EXT);
     std::vector<uint32_t> found;
     if (sizes.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) {
         for (uint32_t size = std::max(1u, sizes.minSubgroupSize); size <= sizes.maxSubgroupSize;
