@@ -22,6 +22,7 @@ from vksched.graph import Graph
 from vksched.machine.spec import DeviceSpec
 from vksched.plan.plan import Plan
 from vksched.plan.value import Split
+from vksched.runtime import null
 from vksched.runtime.device import Device
 from vksched.runtime.host import cpu, evaluate
 from vksched.runtime.host.cpu import CpuSession
@@ -283,6 +284,55 @@ def test_a_late_write_of_the_cpu_does_not_change_what_was_written_since(
         assert np.array_equal(sched.read(held), ZERO + 50)
         assert np.array_equal(run(), ZERO - 50)
 
+
+def test_what_a_run_writes_late_does_not_bring_a_removed_state_back() -> None:
+    states = HostStates()
+    states.add([("held", ZERO), ("kept", ZERO)])
+    states.remove("held")
+    for late in (
+        lambda: states.write("held", ZERO),
+        lambda: states.replace([("kept", ZERO + 1), ("held", ZERO)]),
+        lambda: states.change("held", lambda array: None),
+        lambda: states.view("held"),
+    ):
+        with pytest.raises(vs.DeviceLost, match="failed meanwhile"):
+            late()
+    assert states.keys() == ("kept",) and np.array_equal(states.read("kept"), ZERO)
+
+
+@BACKUP
+def test_a_device_found_dead_while_a_run_computes_there_stays_without_the_state(
+    monkeypatch: pytest.MonkeyPatch, backup: bool
+) -> None:
+    """Between what the run reads of the state and what it writes, another graph's run fails."""
+    device, original = fragile(kind="sequence", times=1), evaluate.run_split
+    settle, seen = StateTable.settle, []
+    with counting(device, backup) as (sched, run, held):
+        place = {"held": "null:0", "m": "null:0"}
+        two = sched.compile(vs.mul(held, 2.0, name="m"), place, updates={held: held + 1.0})
+        other = sched.compile(vs.mul(vs.input("x", X.shape), 2.0, name="m"), {"m": "null:0"})
+        run()
+
+        def slow(plan: Plan, split: Split, *rest: object) -> None:
+            original(plan, split, *rest)  # type: ignore[arg-type]
+            if device.at is None and split in plan.commits:
+                fail_next(device)
+                assert np.array_equal(other(x=X), X * 2)
+                assert "null:0" in sched.quarantined
+
+        def look(self: StateTable, *args: object) -> object:
+            seen.append(device.states.holds(held))
+            return settle(self, *args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(null, "run_split", slow)
+        monkeypatch.setattr(StateTable, "settle", look)
+        assert np.array_equal(run(), ZERO - 1)
+        if backup:
+            assert np.array_equal(two(), ZERO + 4) and np.array_equal(sched.read(held), ZERO + 3)
+        else:
+            with pytest.raises(vs.StateLost, match="null:0"):
+                two()
+        assert seen and not any(seen)
 
 def test_a_state_cannot_be_dropped_between_two_generations_of_a_graph(
     monkeypatch: pytest.MonkeyPatch,

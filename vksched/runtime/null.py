@@ -207,7 +207,7 @@ class NullSession:
         if self._plan.splits[split].in_place:
             values = values.copy()
         run_split(self._plan, self._plan.splits[split], values, self._dead, states)
-        self._device.states.add(states.written.items())
+        self._device.states.replace(states.written.items())
         self._values[slot] = values
 
     def _has_operands(self, slot: int, split: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -12,6 +13,7 @@ from ..types import NDArray, is_uniform
 
 Item = tuple[object, NDArray]
 """A state's key (one of `Graph.keys`) and a value."""
+_GONE = "[state] expected a state, got none: its device failed meanwhile"
 
 
 class StateStore(Protocol):
@@ -62,6 +64,8 @@ class HostStates:
 
     def __init__(self) -> None:
         self._arrays: dict[object, NDArray] = {}
+        self._lock = threading.Lock()
+        """Between a write of a run and the removal by another graph's fault: removed stays so."""
 
     def holds(self, key: object) -> bool:
         return key in self._arrays
@@ -76,21 +80,35 @@ class HostStates:
         """Returns a state's value without a copy; the next `write` leaves it as it is: results that
         numpy makes as views of it, and what another device is still to get, stay right.
         """
-        if key not in self._arrays:
-            raise DeviceLost("[state] expected a state, got none: its device failed meanwhile")
-        return self._arrays[key]
+        array = self._arrays.get(key)
+        if array is None:
+            raise DeviceLost(_GONE)
+        return array
 
     def write(self, key: object, array: NDArray) -> None:
-        self._arrays[key] = np.array(array, order="C")
+        self.replace([(key, array)])
+
+    def replace(self, items: Iterable[Item]) -> None:
+        """Gives states that are there their next values, all or none.
+
+        Raises:
+            DeviceLost: one is not there.
+        """
+        values = {key: np.array(array, order="C") for key, array in items}
+        with self._lock:
+            if not values.keys() <= self._arrays.keys():
+                raise DeviceLost(_GONE)
+            self._arrays.update(values)
 
     def change(self, key: object, write: Callable[[NDArray], None]) -> None:
         """Changes a state's array where it lies; the plan knows that nothing left is a view of it.
         write: what cannot fail.
         """
-        write(self._arrays[key])
+        write(self.view(key))
 
     def remove(self, key: object) -> None:
-        self._arrays.pop(key, None)
+        with self._lock:
+            self._arrays.pop(key, None)
 
     def keys(self) -> tuple[object, ...]:
         return tuple(self._arrays)
