@@ -514,7 +514,7 @@ def test_failure_of_the_cpu_goes_to_the_caller_and_the_graph_lives_on() -> None:
 
     class Cpu(CpuDevice):
         def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> CpuSession:
-            return Late(plan, index, self._worker, self._workers, self.states)
+            return Late(plan, index, self._worker, self._workers, self.states, self._turn)
 
     with vs.Scheduler([*simulated(1), Cpu(DeviceSpec("cpu", "cpu"))]) as sched:
         y, placement = chain(["null:0", "cpu"])

@@ -1,5 +1,14 @@
 """The numpy backend: the device that is always there, with one worker thread so that it overlaps
 with others.
+
+Handing a split to another thread takes longer than a small network. So a plan that is one split on
+the CPU, which has nothing to overlap with, is computed by the thread that waits for it, where the
+last run was brief: nobody has to give it up then, neither for a timeout nor for an interrupt.
+
+    several splits, or states, or long:   submit --> worker computes     wait: for the worker
+    one brief split:                      submit notes it                wait: computes it itself
+
+One thread computes at a time. Examples: tests/runtime/test_own_thread.py.
 """
 
 from __future__ import annotations
@@ -7,22 +16,30 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 
 from ...errors import DeviceTimeout, PlanError
 from ...machine.links import Link
 from ...machine.spec import DeviceSpec
-from ...plan.value import CopyIn, PlanValue
+from ...plan.cost import call_of, call_work, family_of
+from ...plan.value import CopyIn, PlanValue, Split
 from ...types import NDArray, Progress
 from ..device import Gauge, Times
 from ..fork import Owner
 from ..states import HostStates
 from ..vulkan.probe import host_memory_bytes, resident_bytes
 from .evaluate import Host, HostWeights, Values, last_uses, run_split
+from .task import Gate, Task, Turn
 from .threads import products_on
 from .workers import Buffers, Workers
+
+BRIEF_S = 0.01
+"""A split that took no longer is computed by who waits for it: so long may Ctrl-C take."""
+SAFETY = 100
+"""So many times longer than the split took last the time must be that a caller would wait."""
+PRODUCTS, LEAST_FLOPS = ("products", "windows"), 1 << 14
+"""The families of ops that numpy may compute by products; smaller ones take one thread anyway."""
 
 
 class CpuDevice:
@@ -34,6 +51,7 @@ class CpuDevice:
         self.states = HostStates()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"vksched-{spec.name}")
         self._workers = Workers(f"vksched-{spec.name}-piece")
+        self._turn = Turn()
 
     @property
     def name(self) -> str:
@@ -57,37 +75,11 @@ class CpuDevice:
 
     def prepare(self, plan: PlanValue, index: int, progress: Progress | None = None) -> CpuSession:
         self._owner.require(self.name)  # its thread is not in a forked child
-        return CpuSession(plan, index, self._worker, self._workers, self.states)
+        return CpuSession(plan, index, self._worker, self._workers, self.states, self._turn)
 
     def close(self) -> None:
         self._worker.shutdown(wait=True)
         self._workers.close()
-
-
-class _Gate:
-    """The states as one split sees them: given up, it goes on, but writes no more."""
-
-    def __init__(self, states: HostStates) -> None:
-        self._states = states
-        self._lock = threading.Lock()
-        self._open = True
-
-    def view(self, key: object) -> NDArray:
-        return self._states.view(key)
-
-    def write(self, key: object, array: NDArray) -> None:
-        with self._lock:
-            if self._open:
-                self._states.write(key, array)
-
-    def change(self, key: object, write: Callable[[NDArray], None]) -> None:
-        with self._lock:
-            if self._open:
-                self._states.change(key, write)
-
-    def shut(self) -> None:
-        with self._lock:
-            self._open = False
 
 
 def _weights_read(plan: PlanValue, index: int) -> set[int]:
@@ -95,6 +87,16 @@ def _weights_read(plan: PlanValue, index: int) -> set[int]:
     graph = plan.graph
     nodes = (graph.nodes[n] for s in plan.splits if s.device == index for n in s.nodes)
     return {leaf for node in nodes for leaf in graph.leaves_read(node) if leaf in graph.data}
+
+
+def _is_threaded(plan: PlanValue, split: Split) -> bool:
+    """Whether a split has products for which numpy's libraries may take several threads."""
+    graph, spec = plan.graph, plan.machine.devices[split.device]
+    return any(
+        family_of(node.declaration) in PRODUCTS
+        and call_work(spec, node.declaration, call_of(spec, graph, node)).flops >= LEAST_FLOPS
+        for node in map(graph.nodes.__getitem__, split.nodes)
+    )
 
 
 class CpuSession:
@@ -107,10 +109,16 @@ class CpuSession:
         worker: ThreadPoolExecutor,
         workers: Workers,
         states: HostStates,
+        turn: Turn,
     ) -> None:
         self._plan = plan
         self._states = states
         self._worker = worker
+        self._turn = turn
+        self._alone = len(plan.splits) == 1 and not plan.any_order and not plan.graph.states
+        self._threaded = {s.id for s in plan.splits if s.device == index and _is_threaded(plan, s)}
+        self._last_s = math.inf
+        """What the only split took last."""
         self._dead = last_uses(plan, index)
         self._buffers = Buffers()
         self._host = Host(workers, self._buffers)
@@ -118,8 +126,7 @@ class CpuSession:
         weights = HostWeights(plan.graph)
         workers.each(weights.make, [(leaf,) for leaf in sorted(_weights_read(plan, index))])
         self._values = [Values(plan.graph, weights) for _ in range(plan.copies)]
-        self._pending: dict[tuple[int, int], Future[float]] = {}
-        self._gates: dict[tuple[int, int], _Gate] = {}
+        self._tasks: dict[tuple[int, int], Task] = {}
 
     def begin(self, slot: int) -> None:
         self._values[slot].clear()
@@ -128,50 +135,97 @@ class CpuSession:
         self._values[slot][copy.node] = array
 
     def submit(self, slot: int, split: int, ticket: int) -> None:
-        gate = self._gates[slot, split] = _Gate(self._states)
+        task = self._tasks[slot, split] = Task(Gate(self._states))
+        if not self._alone:
+            self._hand_over(slot, split, task)
+
+    def _hand_over(self, slot: int, split: int, task: Task) -> Future[float]:
         try:
-            self._pending[slot, split] = self._worker.submit(self._run, slot, split, gate)
+            task.future = self._worker.submit(self._take_turn, slot, split, task.gate)
         except RuntimeError as error:
             raise PlanError(f"[submit] cpu: the interpreter is shutting down: {error}") from error
+        return task.future
 
-    def _run(self, slot: int, split: int, gate: _Gate) -> float:
+    def _take_turn(self, slot: int, split: int, gate: Gate) -> float:
+        self._turn.wait()
+        try:
+            return self._run(slot, split, gate)
+        finally:
+            self._turn.give_back()
+
+    def _run(self, slot: int, split: int, gate: Gate) -> float:
         start = time.perf_counter()
         values, nodes = self._values[slot], self._plan.splits[split]
-        with products_on(self._governor.threads(), self._governor.cores):
-            run_split(self._plan, nodes, values, self._dead, gate, self._host.evaluate)
-        return time.perf_counter() - start
+        args = self._plan, nodes, values, self._dead, gate, self._host.evaluate
+        if split in self._threaded:
+            with products_on(self._governor.threads(), self._governor.cores):
+                run_split(*args)
+        else:
+            run_split(*args)
+        self._last_s = time.perf_counter() - start
+        return self._last_s
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
+        task = self._tasks[slot, split]
+        if task.future is None and not task.done:
+            brief = self._last_s <= min(BRIEF_S, timeout_s / SAFETY)
+            if brief and self._run_here(slot, split, task):
+                if task.result() > timeout_s:
+                    raise _too_late(split, timeout_s)
+                return
+            self._hand_over(slot, split, task)
+        if task.future is None:
+            task.result()
+            return
         try:
-            self._pending[slot, split].result(min(timeout_s, threading.TIMEOUT_MAX))
+            task.future.result(min(timeout_s, threading.TIMEOUT_MAX))
         except FutureTimeout:
-            self._pending[slot, split].cancel()
-            self._gates[slot, split].shut()
-            raise DeviceTimeout(
-                f"[wait] split {split} on cpu did not finish in {timeout_s:g} s; "
-                "try a larger timeout_s"
-            ) from None
+            task.future.cancel()
+            task.gate.shut()
+            raise _too_late(split, timeout_s) from None
+
+    def _run_here(self, slot: int, split: int, task: Task) -> bool:
+        """Computes a split on this thread unless another one is at it."""
+        try:
+            if not self._turn.take():
+                return False
+            task.seconds = self._run(slot, split, task.gate)
+            return True
+        except Exception as error:
+            task.error = error
+            raise
+        except BaseException:
+            task.error = PlanError(f"[wait] split {split} on cpu was interrupted")
+            raise
+        finally:
+            self._turn.give_back()
 
     def ends_s(self, slot: int, split: int) -> float | None:
-        return -math.inf if self._pending[slot, split].done() else None
+        return -math.inf if self._tasks[slot, split].done else None
 
     def check(self, slot: int, split: int, ticket: int) -> None:
-        future = self._pending[slot, split]
-        if not future.done():
+        task = self._tasks[slot, split]
+        if not task.done:
             raise PlanError(f"[check] split {split} on cpu was not waited for")
-        future.result()
+        task.result()
 
     def fetch(self, slot: int, node: int) -> NDArray:
         return self._values[slot][node]
 
     def times_s(self, slot: int, split: int) -> Times:
-        return self._pending[slot, split].result(), None  # no driver ends what numpy does
+        return self._tasks[slot, split].result(), None  # no driver ends what numpy does
 
     def close(self) -> None:
-        for future in self._pending.values():
+        for future in [task.future for task in self._tasks.values() if task.future is not None]:
             if not future.cancel():
                 future.exception()
-        self._pending.clear()
+        self._tasks.clear()
         for values in self._values:
             values.clear()
         self._buffers.close()
+
+
+def _too_late(split: int, timeout_s: float) -> DeviceTimeout:
+    return DeviceTimeout(
+        f"[wait] split {split} on cpu did not finish in {timeout_s:g} s; try a larger timeout_s"
+    )
