@@ -14,6 +14,7 @@ from .engine.devices import DeviceSet
 from .engine.faults import Quarantine
 from .engine.function import Build, Function
 from .engine.graphs import Graphs
+from .engine.precision import Precision, check_precision
 from .engine.preparing import Preparing, Settings, check_settings
 from .engine.request import Observe, Placements
 from .engine.run import Run
@@ -84,6 +85,8 @@ class Scheduler:
         seconds in all. False: the best guess, and nothing is read or measured.
     config: a YAML file or a dict that says of signals (`vs.signal`) where they run, how they are
         cut over several devices, and in which order; docs/config.md. It never changes the math.
+    precision: of products, convolutions and attention. "mixed": their operands may be rounded to
+        float16; "float16": sums and results, too; docs/precision.md.
     monitor: whether `vksched top` may look on; None: where the variable VKSCHED_MONITOR is 1.
     """
 
@@ -102,6 +105,7 @@ class Scheduler:
         objective: str | Mapping[str, float] = "latency",
         config: str | PathLike[str] | Mapping[str, Any] | None = None,
         monitor: bool | None = None,
+        precision: str = "float32",
     ) -> None:
         check_settings(copies, timeout_s, on_fault)
         goal = check_objective(objective, policy, "Scheduler")
@@ -126,6 +130,7 @@ class Scheduler:
                 offload=bool(offload),
                 optimize=bool(optimize) and is_on("VKSCHED_OPTIMIZE", True),
                 sync=self._opened.check_sync(sync),
+                precision=check_precision(precision, "Scheduler"),
             )
             self._quarantine = Quarantine([d.name for d in self._opened.devices[:-1]], on_fault)
             self._preparing = Preparing(
@@ -172,6 +177,7 @@ class Scheduler:
         *,
         updates: Updates | None = None,
         observe: Observe | None = None,
+        precision: Precision | None = None,
     ) -> Run: ...
 
     @overload
@@ -182,6 +188,7 @@ class Scheduler:
         progress: Progress | None = None,
         *,
         limit: int = 16,
+        precision: Precision | None = None,
     ) -> ModelRun: ...
 
     def compile(
@@ -193,6 +200,7 @@ class Scheduler:
         updates: Updates | None = None,
         observe: Observe | None = None,
         limit: int = 16,
+        precision: Precision | None = None,
     ) -> Run | ModelRun:
         """Plans, allocates, uploads and records once. The same graph, placement and observed values
         again are the same compiled graph, with nothing planned or allocated.
@@ -209,11 +217,14 @@ class Scheduler:
         value is there, on the thread of the run; what returns False stops the run, which raises
         RunCancelled. What comes after such a value waits for the function. A run that a fault
         repeats shows its values again.
+        precision: a word, as for the scheduler, or tensors or name patterns to words.
         """
         self._owner.require("the scheduler")
         if isinstance(outputs, ImportedModel):
-            return self._compile_model(outputs, placement, progress, limit, updates or observe)
-        return self._graphs.compile(outputs, placement, progress, updates, observe)
+            if updates or observe:
+                raise GraphError("[compile] expected a model without updates and observe")
+            return self._compile_model(outputs, placement, progress, limit, precision)
+        return self._graphs.compile(outputs, placement, progress, updates, observe, precision)
 
     def _compile_model(
         self,
@@ -221,7 +232,7 @@ class Scheduler:
         placement: Placements | None,
         progress: Progress | None,
         limit: int,
-        more: object,
+        precision: Precision | None,
     ) -> ModelRun:
         """Returns what compiles a model for the shapes of its calls; now where all are fixed."""
         if outputs.format != "onnx":
@@ -233,11 +244,8 @@ class Scheduler:
         from .models.run import ModelRun
 
         assert isinstance(outputs, Model)
-        if more:
-            raise GraphError("[compile] expected a model without updates and observe")
-
         warns = len(self._opened.devices) > 1
-        run = ModelRun(outputs, self._graphs, placement or {}, limit, progress, warns)
+        run = ModelRun(outputs, self._graphs, placement or {}, limit, progress, warns, precision)
         with self._lock:
             self._models.add(run)
         if outputs.is_static:
@@ -251,11 +259,12 @@ class Scheduler:
         *,
         updates: Updates | None = None,
         observe: Observe | None = None,
+        precision: Precision | None = None,
     ) -> Plan:
         """Returns the plan that `compile` would carry out now: where everything would run, and what
         it would take on each device. Nothing is allocated.
         """
-        return self._graphs.reserve(outputs, placement, updates, observe)
+        return self._graphs.reserve(outputs, placement, updates, observe, precision)
 
     def function(
         self,
@@ -264,6 +273,7 @@ class Scheduler:
         bounds: Mapping[str, tuple[int, int]] | None = None,
         placement: Mapping[str | Tensor, str] | None = None,
         limit: int = 16,
+        precision: Precision | None = None,
     ) -> Function:
         """Returns what runs a graph on inputs of any shape, compiled at the first call of each.
 
@@ -271,7 +281,7 @@ class Scheduler:
         of these and a dict of updates of states. Weights and states belong outside of it.
         bounds: of integer inputs, as in `vs.input`. limit: how many shapes are kept.
         """
-        return Function(build, self._graphs, placement, bounds or {}, limit)
+        return Function(build, self._graphs, placement, bounds or {}, limit, precision)
 
     def read(self, state: Tensor) -> NDArray:
         """Returns a state's value as the last run left it; waits for a run that uses states.

@@ -467,10 +467,10 @@ def test_what_is_kept_makes_room(sched: vs.Scheduler, monkeypatch: pytest.Monkey
     run(x=X)
     compile_it = Graphs.compile
 
-    def short(graphs: Graphs, *given: Any) -> Any:
+    def short(graphs: Graphs, *given: Any, **named: Any) -> Any:
         if run.stages:
             raise vs.OutOfMemory("no room beside another graph")
-        return compile_it(graphs, *given)
+        return compile_it(graphs, *given, **named)
 
     monkeypatch.setattr(Graphs, "compile", short)
     np.testing.assert_array_equal(run(x=X[:2])["y"], -X[:2])

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 import vksched as vs
+from vksched.ops.core.precision import PRECISIONS
 from vksched.parallel.config import read
 from vksched.parallel.config.read import read_config
 from vksched.parallel.config.value import SCHEDULES, Config, Pipeline, Section, Shard
@@ -28,7 +29,10 @@ pipeline: {stages: [encoder.0, head], microbatches: 8, schedule: zero-bubble}
 """
 
 BAD = {
-    "unknown key": ("a: {device: [cpu]}", "line 1: expected devices, shard, backward in a, got"),
+    "unknown key": (
+        "a: {device: [cpu]}",
+        "line 1: expected devices, shard, backward, precision in a, got",
+    ),
     "unknown key of a shard": ("a: {shard: {axes: 0}}", "got axes; try axis"),
     "one device as text": ("a: {devices: cpu}", "expected a list of names as a.devices, got cpu"),
     "a device twice": ("a: {devices: [cpu, cpu], shard: auto}", "expected each name once"),
@@ -170,6 +174,7 @@ def test_the_schema_takes_what_the_reader_takes(text: str, tmp_path: Path) -> No
 def test_reader_and_schema_know_the_same_words() -> None:
     of = SCHEMA["$defs"]
     assert tuple(of["section"]["properties"]) == read.KEYS["section"]
+    assert tuple(of["section"]["properties"]["precision"]["enum"]) == PRECISIONS
     assert set(of["shard"]["oneOf"][1]["properties"]) == set(read.KEYS["shard"])
     assert set(of["pipeline"]["properties"]) == set(read.KEYS["pipeline"])
     assert tuple(of["pipeline"]["properties"]["schedule"]["enum"]) == SCHEDULES

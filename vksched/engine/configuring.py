@@ -77,7 +77,7 @@ class Configuring:
         policy: str,
         with_cpu: bool,
     ) -> None:
-        self._config = config
+        self.config = config
         self._lie = lie
         self._machine = machine
         self._policy = policy
@@ -89,7 +89,7 @@ class Configuring:
         devices into those of the machine.
         """
         graph, machine = request.graph, self._machine()
-        config = _resolved(self._config, resolve)
+        config = _resolved(self.config, resolve)
         shown = {graph.nodes[n].name for n in request.observers}
         applied = self._applied(graph, config, machine, shown)
         self._warn(applied.warnings)
@@ -105,9 +105,9 @@ class Configuring:
         for name, text in unmatched.items():
             if name not in self._known:
                 warnings.warn(text, VkschedWarning, stacklevel=6)
-        self._known.update(self._config.sections)
-        if self._config.pipeline is not None:
-            self._known.update(self._config.pipeline.stages)
+        self._known.update(self.config.sections)
+        if self.config.pipeline is not None:
+            self._known.update(self.config.pipeline.stages)
 
     def _applied(
         self, graph: Graph, config: Config, machine: Machine, shown: Collection[str]

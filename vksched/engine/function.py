@@ -23,6 +23,7 @@ from ..runtime.fork import Owner
 from ..trace import Tape, find_tape
 from ..types import NDArray
 from .graphs import Graphs
+from .precision import Precision
 from .request import Placements
 from .run import Result, Run
 
@@ -36,8 +37,9 @@ class Function:
     build: called with one input Tensor per argument, by name; returns outputs, or a pair of these
         and a dict of updates of states. It is called once per shape and keeps its weights and
         states outside, so that all shapes share them.
-    graphs: where each shape's graph is compiled, with this placement. bounds: see `vs.input`, by
-        name. limit: how many shapes are kept; the one that was not used for longest is closed.
+    graphs: where each shape's graph is compiled, with this placement and precision. bounds: see
+        `vs.input`, by name. limit: how many shapes are kept; the one that was not used for longest
+        is closed.
     """
 
     def __init__(
@@ -47,12 +49,14 @@ class Function:
         placement: Placements | None,
         bounds: Mapping[str, tuple[int, int]],
         limit: int,
+        precision: Precision | None = None,
     ) -> None:
         if not isinstance(limit, int) or limit < 1:
             raise GraphError(f"[function] expected a limit of at least 1, got {limit!r}")
         self._build = build
         self._graphs = graphs
         self._placement = placement
+        self._precision = precision
         self._bounds = dict(bounds)
         self._limit = limit
         self._runs: OrderedDict[_Key, Run] = OrderedDict()
@@ -142,7 +146,9 @@ class Function:
             raise GraphError(
                 f"[function] expected outputs, or outputs and updates, got {type(made).__name__}"
             )
-        run = self._graphs.compile(made, self._placement, updates=updates)
+        run = self._graphs.compile(
+            made, self._placement, updates=updates, precision=self._precision
+        )
         self._plan_numbers.append(run.plan_numbers)
         return run
 

@@ -22,6 +22,7 @@ from ..runtime.fork import Owner
 from ..types import Progress
 from .configuring import Configuring
 from .generations import Compiled
+from .precision import Precision, apply_precision
 from .preparing import Preparing
 from .request import Observe, Placements, Request, find_observers, find_turns
 from .run import Run, make_packer
@@ -62,11 +63,12 @@ class Graphs:
         progress: Progress | None = None,
         updates: Updates | None = None,
         observe: Observe | None = None,
+        precision: Precision | None = None,
     ) -> Run:
         """Returns a run of a graph, which is made ready where it is not yet."""
         self.owner.require("the scheduler")  # in a forked child the lock may be held for ever
         with self.lock:
-            request = self._request(outputs, placement, updates, observe, progress)
+            request = self._request(outputs, placement, updates, observe, precision, progress)
             key = request.key()
             entry = self.entries.get(key)
             if entry is None:
@@ -94,11 +96,13 @@ class Graphs:
         placement: Placements | None = None,
         updates: Updates | None = None,
         observe: Observe | None = None,
+        precision: Precision | None = None,
     ) -> Plan:
         """Returns the plan that `compile` would carry out now; nothing is allocated."""
         self.owner.require("the scheduler")
         with self.lock:
-            request = self.preparing.lighten(self._request(outputs, placement, updates, observe))
+            written = self._request(outputs, placement, updates, observe, precision)
+            request = self.preparing.lighten(written)
         return self.preparing.plan(request, self.preparing.machine())
 
     def synchronize(self) -> None:
@@ -149,6 +153,7 @@ class Graphs:
         placement: Placements | None,
         updates: Updates | None,
         observe: Observe | None,
+        precision: Precision | None,
         progress: object = None,
     ) -> Request:
         """Checks what the caller wants compiled, and returns it as a request."""
@@ -160,6 +165,8 @@ class Graphs:
         if self.closing:
             raise DeviceError("[compile] the scheduler is closed; make a new one")
         graph, ids = build_graph(outputs, updates)
+        config = None if self.configuring is None else self.configuring.config
+        graph = apply_precision(graph, ids, self.preparing.precision, precision, config)
         overrides = self._overrides(placement or {}, ids)
         request = Request(
             graph,

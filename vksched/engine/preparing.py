@@ -19,6 +19,7 @@ from ..errors import OutOfMemory, PlanError, VkschedError
 from ..graph import Graph
 from ..machine.links import Links
 from ..machine.spec import DeviceSpec, Machine
+from ..ops.core.precision import SINGLE
 from ..plan.documents.plans import Planned
 from ..plan.documents.question import Question
 from ..plan.dynamic.options import DynamicPlan
@@ -68,6 +69,7 @@ class Settings:
     offload: bool
     optimize: bool
     sync: Mapping[str, str]
+    precision: str = SINGLE
 
     def __post_init__(self) -> None:
         if self.policy not in STATIC and set(self.sync.values()) - {"split"}:
@@ -283,6 +285,11 @@ class Preparing:
                         f"{graph.nodes[node_id].name!r} lives, got none: {left_out[device.name]}; "
                         "try closing other graphs"
                     )
+
+    @property
+    def precision(self) -> str:
+        """Of graphs for which nothing else is said; see `Scheduler`."""
+        return self._settings.precision
 
     @property
     def copies(self) -> int | str:

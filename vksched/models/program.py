@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..engine.graphs import Graphs
+from ..engine.precision import Precision
 from ..engine.run import Run
 from ..errors import OutOfMemory
 from ..graph import build_graph
@@ -42,8 +43,8 @@ from .telling import emit_step, step_kind, warn_of_step
 class StageCompiler:
     """Compiles the graphs of a model's stages, and tells of the host's work between them.
 
-    placement: may mean names of some stages only. told: what a warning was given of; None where the
-    host is all there is. diary: is told what each part of a run took.
+    placement, precision: may mean names of some stages only. told: what a warning was given of;
+    None where the host is all there is. diary: is told what each part of a run took.
     """
 
     graphs: Graphs
@@ -51,6 +52,7 @@ class StageCompiler:
     progress: Progress | None
     told: set[str] | None
     diary: Diary
+    precision: Precision | None = None
 
     @property
     def trace(self) -> Trace:
@@ -58,15 +60,20 @@ class StageCompiler:
 
     def compile(self, outputs: Mapping[str, Tensor]) -> Run:
         """Returns a run of one stage's outputs."""
-        chosen: dict[str | Tensor, str] = {}
-        if self.placement:
+        placement, precision = self.placement, self.precision
+        if placement or isinstance(precision, Mapping):
             names = NameIndex(build_graph(outputs)[0], "placement")
-            for key, device in self.placement.items():
-                if not isinstance(key, str) or names.matches(key):
-                    chosen[key] = device
-        run = self.graphs.compile(outputs, chosen, self.progress)
+            placement = _of_stage(placement, names)
+            if isinstance(precision, Mapping):
+                precision = _of_stage(precision, names)
+        run = self.graphs.compile(outputs, placement, self.progress, precision=precision)
         self.diary.add_plans(run.plan_numbers)
         return run
+
+
+def _of_stage(given: Mapping[Tensor | str, str], names: NameIndex) -> dict[Tensor | str, str]:
+    """Returns what is said of the values of one stage."""
+    return {k: v for k, v in given.items() if not isinstance(k, str) or names.matches(k)}
 
 
 class Program:

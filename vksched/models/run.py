@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.graphs import Graphs
+from ..engine.precision import Precision
 from ..engine.report.make import report_last
 from ..engine.report.value import RunReport
 from ..engine.request import Placements
@@ -49,6 +50,7 @@ class ModelRun:
         limit: int,
         progress: Progress | None = None,
         warns: bool = True,
+        precision: Precision | None = None,
     ) -> None:
         if not isinstance(limit, int) or limit < 1:
             raise PlanError(f"[compile] expected a limit of at least 1, got {limit!r}")
@@ -56,7 +58,10 @@ class ModelRun:
         self._cache = StageCache(limit)
         told = graphs.told if warns else None
         self._diary = Diary(graphs.preparing.trace)
-        self._compiler = StageCompiler(graphs, dict(placement.items()), progress, told, self._diary)
+        words = precision if precision is None or isinstance(precision, str) else dict(precision)
+        self._compiler = StageCompiler(
+            graphs, dict(placement.items()), progress, told, self._diary, words
+        )
         self._programs: dict[frozenset[str], Program] = {}
         self._lock = threading.Lock()
         self._worker: ThreadPoolExecutor | None = None

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..graph import Node
 from ..ops.core.attrs import Attrs, AttrValue
+from ..ops.core.precision import kept_precision, precision_of
 from ..types import BOOL, FLOAT32
 from .match import scaled, sole
 from .rewrite import Rewriter
@@ -42,6 +43,8 @@ def to_attention(r: Rewriter, node: Node) -> int | None:
     product = sole(r, base, "matmul")
     if product is None or len(product.inputs) != 2 or product.attrs["transpose_a"]:
         return None
+    if precision_of(product.attrs) != precision_of(node.attrs):
+        return None
     if len(product.type.shape) not in (3, 4) or product.type != soft.type:
         return None
     q, of_q = scaled(r, product.inputs[0])
@@ -60,6 +63,7 @@ def to_attention(r: Rewriter, node: Node) -> int | None:
         operands.append(mask)
     attrs: dict[str, AttrValue] = {"scale": scale, "softcap": 0.0, "past": 0, "left": -1}
     attrs |= {"right": -1, "by_length": (0, 0, 0, 0)}
+    attrs |= kept_precision(node.attrs)
     attrs["none_seen_is_nan"] = soft.type.shape[-1] > 0  # a sum of nothing is 0
     made = _emit(r, "attention", operands, attrs)
     return r.emit("reshape", (made,), {"shape": node.type.shape}) if len(lead) == 1 else made

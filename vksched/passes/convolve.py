@@ -22,6 +22,7 @@ from ..machine.limits import Limits
 from ..ops.core.attrs import Attrs, AttrValue
 from ..ops.core.lower import compute, lower
 from ..ops.core.op import Call, get_op
+from ..ops.core.precision import kept_precision
 from ..ops.products.matmul import step_cost
 from ..ops.windows.winograd import TILES
 from ..types import FLOAT32, WORD_BYTES, NDArray, TensorType
@@ -74,6 +75,7 @@ def _winograd_rule(wishes: Wishes, limits: Limits) -> Rule:
                 continue
             attrs: dict[str, AttrValue] = {"tile": tile}
             attrs |= {name: node.attrs[name] for name in ("begin", "end")}
+            attrs |= kept_precision(node.attrs)
             given = [r[x].type, _points_type(r[w].type, tile), *(r[i].type for i in rest)]
             if not _runs(Call(tuple(given), node.type, Attrs(attrs), limits)):
                 continue

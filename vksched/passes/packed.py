@@ -11,6 +11,7 @@ The floats of other readers stay, made in each run. Examples: tests/passes/test_
 from __future__ import annotations
 
 from ..graph import Graph, Node
+from ..ops.core.precision import kept_precision
 from ..types import FLOAT32
 from .rewrite import Rewriter, Rules, rewrite
 from .wishes import Wishes
@@ -40,7 +41,7 @@ def _product(r: Rewriter, node: Node) -> int | None:
         return None
     if unpack.type.rank != 2 or attrs.as_bool("transpose_a"):
         return None
-    given = {"format": unpack.attrs["format"]}
+    given = {"format": unpack.attrs["format"], **kept_precision(attrs)}
     return r.emit("linear_packed", (x, *unpack.inputs, *bias), given)
 
 
@@ -49,7 +50,7 @@ def _grouped(r: Rewriter, node: Node) -> int | None:
     unpack = _packed(r, weight)
     if unpack is None or node.type.dtype != FLOAT32:
         return None
-    given = {"format": unpack.attrs["format"]}
+    given = {"format": unpack.attrs["format"], **kept_precision(node.attrs)}
     return r.emit("grouped_packed", (x, *unpack.inputs, chosen), given)
 
 

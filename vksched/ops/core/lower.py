@@ -15,6 +15,7 @@ from ...machine.limits import Limits
 from ...types import FLOAT16, FLOAT32, FLOAT64, INT32, INT64, NARROW, NDArray, TensorType
 from .attrs import Attrs
 from .op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, halves_of, no_words
+from .precision import round_factors, round_result
 from .quads import both_readings, launch_run, reading
 from .variants import Choice, call_key, choose, chosen
 
@@ -94,10 +95,12 @@ def infer(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 def compute(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     """Returns the result of the op's numpy reference, which may be a view of an input.
 
-    float16 is computed in float32 and rounded once.
+    float16 is computed in float32 and rounded once. Factors are rounded as their precision says.
     """
+    if op.factors:
+        inputs = round_factors(op, inputs, attrs)
     if op.any_dtype or _HALF not in [x.dtype for x in inputs]:
-        return op.reference(inputs, attrs)
+        return round_result(op, op.reference(inputs, attrs), attrs)
     result = op.reference(
         tuple(x.astype(np.float32) if x.dtype == _HALF else x for x in inputs), attrs
     )

@@ -205,6 +205,8 @@ class Op:
     """A value that comes from outside: input, weight, constant."""
     stateful: bool = False
     """It reads or writes memory that outlives the run, and computes nothing."""
+    factors: tuple[int, ...] = ()
+    """Operands whose elements meet in products: those that a `precision` lets devices round."""
     indices: tuple[int, ...] = ()
     """Operands that hold positions: int32 or int64, whatever the type of the others."""
     any_dtype: bool = False

@@ -74,6 +74,7 @@ register(
         attention_reference,
         KERNEL,
         work=_work,
+        factors=(0, 1, 2),
         host=HOST,
     )
 )

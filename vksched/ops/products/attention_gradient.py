@@ -51,7 +51,17 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
     return Work(flops, float(sum(t.device_bytes for t in inputs) + output.device_bytes))
 
 
-register(Op(OP, _infer, attention_gradient_reference, KERNEL, work=_work, host=HOST))
+register(
+    Op(
+        OP,
+        _infer,
+        attention_gradient_reference,
+        KERNEL,
+        work=_work,
+        factors=(0, 1, 2, 3),
+        host=HOST,
+    )
+)
 
 
 def attention_gradient(

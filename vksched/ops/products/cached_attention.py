@@ -192,6 +192,7 @@ register(
         _reference,
         CACHED_KERNEL,
         work=_work,
+        factors=(0, 1, 2, 4, 5),
         any_dtype=True,
         host=HostKernel(_compute),  # in one piece, as products have threads of their own
     )

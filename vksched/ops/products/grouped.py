@@ -168,6 +168,7 @@ register(
         _reference,
         Kernel(_SHADERS, _lower, scratch, variants=variants),
         work=_work,
+        factors=(0, 1),
         indices=(2,),
         host=HostKernel(_host, _cut),
     )
@@ -184,6 +185,7 @@ register(
             variants=packed_variants,
         ),
         work=_work,
+        factors=(0,),
         indices=(2,),
         host=HostKernel(_packed_host, _cut),
     )

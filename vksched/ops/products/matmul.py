@@ -97,6 +97,7 @@ register(
                 takes_halves=takes_halves,
             ),
             work=_work,
+            factors=(0, 1),
             host=HostKernel(_host),
         )
     )

@@ -342,6 +342,7 @@ register(
                 variants=_variants,
             ),
             work=_linear_work,
+            factors=(0,),
             host=HostKernel(_linear_host, _linear_cut),
         )
     )

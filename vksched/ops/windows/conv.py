@@ -207,6 +207,7 @@ register(
             _conv_reference,
             Kernel(CONV_SHADERS, lower_conv, conv_scratch, variants=conv_variants),
             work=_conv_work,
+            factors=(0, 1),
             host=HostKernel(_conv_host, _conv_cut),
         )
     )
@@ -270,6 +271,7 @@ register(
         _transpose_reference,
         Kernel(TRANSPOSE_SHADERS, lower_transpose, transpose_scratch),
         work=_transpose_work,
+        factors=(0, 1),
     )
 )
 

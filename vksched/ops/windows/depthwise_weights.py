@@ -133,7 +133,14 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
 
 
 register(
-    Op(OP, _infer, _reference, Kernel((OP, "sum_parts", *FILLS), _lower, _scratch), work=_work)
+    Op(
+        OP,
+        _infer,
+        _reference,
+        Kernel((OP, "sum_parts", *FILLS), _lower, _scratch),
+        work=_work,
+        factors=(0, 1),
+    )
 )
 
 

@@ -422,6 +422,7 @@ register(
                 _scratch,
             ),
             work=_work,
+            factors=(0,),
             any_dtype=True,
         )
     )

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import PlanError
+from ...ops.core.precision import PRECISIONS
 from .value import AUTO, SCHEDULES, WEIGHTS, Config, Pipeline, Section, Shard
 
 MOST = 1 << 18
@@ -29,7 +30,7 @@ SHOWN = 80
 PIPELINE = "pipeline"
 WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 KEYS = {
-    "section": ("devices", "shard", "backward"),
+    "section": ("devices", "shard", "backward", "precision"),
     "shard": ("axis", "weights", "ratio"),
     PIPELINE: ("stages", "microbatches", "schedule", "axis", "devices"),
 }
@@ -185,7 +186,10 @@ class _Reader:
                 "shard: auto, or one device",
             )
         backward = self.text(keys["backward"], f"{name}.backward") if "backward" in keys else ""
-        return Section(name, devices, shard, backward, item.line)
+        precision = ""
+        if "precision" in keys:
+            precision = self.one_of(keys["precision"], f"{name}.precision", PRECISIONS)
+        return Section(name, devices, shard, backward, item.line, precision)
 
     def shard(self, name: str, item: Item, devices: int) -> Shard:
         """Returns how the values of a signal are cut."""

@@ -47,7 +47,8 @@ class Shard:
 @dataclass(frozen=True, slots=True)
 class Section:
     """What a config says of a signal. devices: names as `vksched devices` prints them; () all.
-    backward: the section for its backward pass; "" where that is this one. line: in the file, 0 if
+    backward: the section for its backward pass; "" where that is this one. precision: of its
+    products, convolutions and attention; "" as without the section. line: in the file, 0 if
     there is none.
     """
 
@@ -56,6 +57,7 @@ class Section:
     shard: Shard | None = None
     backward: str = ""
     line: int = 0
+    precision: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from ...ops.core.attrs import Attrs
 from ...ops.core.late import as_array
 from ...ops.core.lower import compute, compute_into
 from ...ops.core.op import Op
+from ...ops.core.precision import SINGLE, precision_of, round_factors, round_result
 from ...plan.value import PlanValue, Split
 from ...types import NDArray, Shape, numpy_dtype
 from ..states import HostValues
@@ -47,13 +48,16 @@ def evaluate_node(graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A node as numpy runs it. cut: the pieces of a call that is large, None of a small one."""
+    """A node as numpy runs it. cut: the pieces of a call that is large, None of a small one.
+    rounds: it has a precision that rounds its factors.
+    """
 
     op: Op
     attrs: Attrs
     shape: Shape
     dtype: np.dtype[Any]
     cut: host.Cut | None
+    rounds: bool
 
 
 def _call_of(graph: Graph, node: Node) -> _Call | None:
@@ -63,7 +67,8 @@ def _call_of(graph: Graph, node: Node) -> _Call | None:
         return None
     largest = max(t.size for t in (node.type, *graph.input_types(node)))
     cut = kernel.cut if largest > host.BLOCK else None
-    return _Call(op, node.attrs, node.type.shape, numpy_dtype(node.type.dtype), cut)
+    rounds = precision_of(node.attrs) != SINGLE
+    return _Call(op, node.attrs, node.type.shape, numpy_dtype(node.type.dtype), cut, rounds)
 
 
 class Host:
@@ -84,6 +89,8 @@ class Host:
         if call is None:
             return evaluate_node(graph, node_id, operands)
         out = self._buffers.take(call.shape, call.dtype)
+        if call.rounds:
+            operands = round_factors(call.op, operands, call.attrs)
         try:
             if call.cut is None:
                 compute_into(call.op, operands, call.attrs, out)
@@ -91,7 +98,7 @@ class Host:
                 self._in_pieces(call, operands, out, call.cut)
         except VkschedError as error:
             raise _named(error, graph.nodes[node_id]) from None
-        return out
+        return round_result(call.op, out, call.attrs) if call.rounds else out
 
     def _in_pieces(
         self, call: _Call, operands: tuple[NDArray, ...], out: NDArray, cut: host.Cut

@@ -1,0 +1,96 @@
+"""What the words of a precision mean: numpy's results against sums of exact products."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from vksched.cases.case import Case, floats
+from vksched.cases.table import CASES
+from vksched.machine.limits import Limits
+from vksched.ops.core.attrs import Attrs
+from vksched.ops.core.lower import compute, key_of
+from vksched.ops.core.op import all_ops, get_op
+from vksched.ops.core.precision import HALF, MIXED, PRECISION, SINGLE, precision_of, with_word
+from vksched.types import NDArray
+
+PLAIN = {"transpose_a": False, "transpose_b": False}
+WITH_FACTORS = {
+    *("matmul", "linear_packed", "grouped_linear", "grouped_packed", "attention"),
+    *("attention_gradient", "cached_attention", "conv", "conv_transpose", "winograd_conv"),
+    "depthwise_weights",
+}
+
+
+def product(word: str, *inputs: NDArray) -> NDArray:
+    return compute(get_op("matmul"), inputs, with_word(PLAIN, word))
+
+
+def test_products_convolutions_and_attention_have_factors() -> None:
+    assert {name for name, op in all_ops().items() if op.factors} == WITH_FACTORS
+
+
+def test_mixed_rounds_operands_and_nothing_else() -> None:
+    a, b, bias = floats(7, 300), floats(300, 5, seed=1), floats(5, seed=2)
+    rounded = (x.astype(np.float16).astype(np.float64) for x in (a, b))
+    expected = np.matmul(*rounded) + bias
+    np.testing.assert_allclose(product(MIXED, a, b, bias), expected, rtol=1e-5, atol=1e-5)
+    assert np.abs(product(SINGLE, a, b, bias) - expected).max() > 1e-4
+
+
+def test_sums_of_mixed_are_not_bounded_by_float16() -> None:
+    a, b = np.full((1, 4096), 32, np.float32), np.full((4096, 1), 32, np.float32)
+    assert product(MIXED, a, b)[0, 0] == 4096 * 1024
+    assert product(HALF, a, b)[0, 0] == np.inf
+
+
+def test_float16_rounds_the_result_too() -> None:
+    made = product(HALF, floats(7, 30), floats(30, 5, seed=1))
+    np.testing.assert_array_equal(made, made.astype(np.float16))
+    assert made.dtype == np.float32
+
+
+def test_references_keep_other_widths() -> None:
+    a, b = floats(3, 4).astype(np.float64), floats(4, 2).astype(np.float64)
+    assert product(HALF, a, b).dtype == np.float64
+    whole = np.array([[70001]], np.int32)
+    assert product(HALF, whole, np.array([[1]], np.int32))[0, 0] == 70001
+
+
+def test_a_word_is_part_of_what_a_call_is_tuned_under() -> None:
+    keys = set()
+    for word in (SINGLE, MIXED, HALF):
+        attrs = dict(with_word(PLAIN, word))
+        call = Case("matmul", (floats(2, 3), floats(3, 4)), attrs).call(Limits())
+        keys.add(key_of(get_op("matmul"), call))
+    assert len(keys) == 3
+
+
+def test_a_word_is_taken_off_again() -> None:
+    attrs = Attrs(PLAIN)
+    assert precision_of(attrs) == SINGLE
+    mixed = with_word(attrs, MIXED)
+    assert mixed[PRECISION] == MIXED and with_word(mixed, SINGLE) == attrs
+
+
+SMALL = [
+    case
+    for case in CASES
+    if case.declaration.factors and not case.large and case.result_type().dtype == "float32"
+]
+
+
+@pytest.mark.parametrize("case", SMALL, ids=lambda case: case.id)
+def test_mixed_stays_near(case: Case) -> None:
+    """Every op takes the attribute, and rounding operands costs no more than it may."""
+    mixed = Case(case.op, case.inputs, {**case.attrs, PRECISION: MIXED}, case.name)
+    got, expected = mixed.expected(), case.expected()
+    assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
+    tame = all(
+        np.abs(a[np.isfinite(a)]).max(initial=0) < 1e3 for a in case.inputs if a.dtype.kind == "f"
+    )
+    finite = np.isfinite(got) & np.isfinite(expected)
+    if tame and finite.any():
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
+        largest = max(1e-3, float(np.abs(expected[finite]).max()))
+        assert np.abs(got[finite] - expected[finite]).max() < 2**-7 * largest

@@ -1,0 +1,100 @@
+"""The precision of nodes, before and behind the passes that make one product of another."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import vksched as vs
+from vksched.cases.packed import blocks
+from vksched.graph import Graph
+from vksched.machine.limits import Limits
+from vksched.ops.core.precision import MIXED, SINGLE, precision_of
+from vksched.passes import Wishes, optimize
+from vksched.passes.precision import set_precision
+
+X = vs.input("x", (2, 16, 32))
+
+
+def mixed(graph: Graph) -> Graph:
+    return set_precision(graph, dict.fromkeys(range(len(graph.nodes)), MIXED))
+
+
+def words_of(graph: Graph, wishes: Wishes | None = None) -> dict[str, str]:
+    made = optimize(mixed(graph), wishes)
+    return {node.op: precision_of(node.attrs) for node in made.ops if node.declaration.factors}
+
+
+def weights(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def test_only_products_have_a_precision() -> None:
+    graph, _ = vs.build_graph(vs.relu(X @ weights(32, 8)))
+    words = {node.op: precision_of(node.attrs) for node in mixed(graph).ops}
+    assert words == {"matmul": MIXED, "relu": SINGLE}
+
+
+def test_integers_and_float16_have_none() -> None:
+    for dtype in ("int32", "float16"):
+        x = vs.input("x", (4, 4), dtype)
+        graph, _ = vs.build_graph(x @ x)
+        assert mixed(graph) is graph
+
+
+def test_the_same_words_change_nothing() -> None:
+    graph, _ = vs.build_graph(X @ weights(32, 8))
+    once = mixed(graph)
+    assert mixed(once) is once and once.key != graph.key
+    assert set_precision(once, dict.fromkeys(range(len(graph.nodes)), SINGLE)).key == graph.key
+
+
+def test_a_bias_keeps_it() -> None:
+    graph, _ = vs.build_graph(X @ weights(32, 8) + weights(8))
+    assert words_of(graph) == {"matmul": MIXED}
+
+
+def test_an_epilogue_keeps_it() -> None:
+    wishes = Wishes(limits=Limits(storage_buffers=8), memory_bytes=1 << 30)
+    graph, _ = vs.build_graph(vs.relu(X @ weights(32, 8)))
+    made = optimize(mixed(graph), wishes)
+    assert [node.op for node in made.ops] == ["matmul"]
+    assert precision_of(made.ops[0].attrs) == MIXED and "then" in made.ops[0].attrs
+
+
+def test_weights_of_few_bits_keep_it() -> None:
+    packed = vs.packed(blocks("q4_K", 12, 512), "q4_K", (12, 512))
+    graph, _ = vs.build_graph(vs.linear(vs.input("x", (3, 512)), packed))
+    assert words_of(graph) == {"linear_packed": MIXED}
+
+
+def test_winograd_keeps_it() -> None:
+    wishes = Wishes(limits=Limits(storage_buffers=8), memory_bytes=1 << 30)
+    x = vs.input("x", (1, 64, 64, 64))
+    graph, _ = vs.build_graph(vs.conv(x, vs.weight(weights(64, 64, 3, 3)), padding=1))
+    assert words_of(graph, wishes) == {"winograd_conv": MIXED}
+
+
+def scores_and_values() -> tuple[vs.Tensor, vs.Tensor]:
+    q, k, v = (vs.input(name, (1, 2, 8, 16)) for name in "qkv")
+    scores = vs.matmul(q, k, transpose_b=True)
+    return scores, vs.softmax(scores, -1) @ v
+
+
+def test_recognised_attention_keeps_it() -> None:
+    graph, _ = vs.build_graph(scores_and_values()[1])
+    assert words_of(graph) == {"attention": MIXED}
+
+
+def test_products_of_two_words_are_no_attention() -> None:
+    scores, out = scores_and_values()
+    graph, ids = vs.build_graph(out)
+    made = optimize(set_precision(graph, {ids[scores]: MIXED}))
+    assert [precision_of(n.attrs) for n in made.ops if n.op == "matmul"] == [MIXED, SINGLE]
+
+
+def test_equal_products_of_two_words_stay_two() -> None:
+    x, w = vs.input("x", (4, 4)), vs.weight(weights(4, 4))
+    one, other = x @ w, x @ w
+    graph, ids = vs.build_graph([one, other])
+    assert len(optimize(graph).ops) == 1
+    assert len(optimize(set_precision(graph, {ids[one]: MIXED})).ops) == 2

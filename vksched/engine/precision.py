@@ -1,0 +1,88 @@
+"""Precision: which word each node of a request gets.
+
+    scheduler < compile: one word < config: signals < compile: names and patterns
+
+The later one wins. Of what is given to compile a tensor wins over patterns, and a later pattern
+over an earlier one, as with placement. Examples: tests/scheduler/test_precision.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..errors import PlanError
+from ..graph import Graph
+from ..ops.core.precision import PRECISIONS, SINGLE
+from ..ops.core.tensor import Tensor
+from ..parallel.config.match import sections_of
+from ..parallel.config.value import Config
+from ..passes.precision import has_precision, set_precision
+from ..plan.names import NameIndex
+
+Precision = str | Mapping[Tensor | str, str]
+"""One word for all, or tensors or name patterns to words."""
+
+
+def check_precision(given: object, stage: str) -> str:
+    """Returns a word of PRECISIONS.
+
+    Raises:
+        PlanError: it is none.
+    """
+    if isinstance(given, str) and given in PRECISIONS:
+        return given
+    known = ", ".join(f'"{word}"' for word in PRECISIONS)
+    raise PlanError(f"[{stage}] expected a precision of {known}, got {given!r}")
+
+
+def apply_precision(
+    graph: Graph,
+    ids: Mapping[Tensor, int],
+    default: str,
+    asked: Precision | None,
+    config: Config | None,
+) -> Graph:
+    """Returns a graph whose products, convolutions and attention have the precision asked for.
+
+    default: the word of the scheduler. asked: what a caller of compile wants. config: that of the
+    scheduler.
+
+    Raises:
+        PlanError: a word that is none, or a name that matches nothing.
+    """
+    words = _of_config(graph, config)
+    if default == SINGLE and asked is None and not words:
+        return graph
+    patterns: dict[int, str] = {}
+    if asked is not None and not isinstance(asked, str):
+        patterns = _of_names(graph, ids, asked)
+    elif asked is not None:
+        default = check_precision(asked, "precision")
+    everywhere = {node.id: default for node in graph.nodes if has_precision(node)}
+    return set_precision(graph, everywhere | words | patterns)
+
+
+def _of_names(graph: Graph, ids: Mapping[Tensor, int], asked: object) -> dict[int, str]:
+    if not isinstance(asked, Mapping):
+        raise PlanError(
+            f"[precision] expected a word, or tensors or name patterns to words, got {asked!r}"
+        )
+    names, out, own = NameIndex(graph, "precision"), dict[int, str](), dict[int, str]()
+    for key, given in asked.items():
+        word = check_precision(given, "precision")
+        if isinstance(key, Tensor):
+            if key not in ids:
+                raise PlanError(f"[precision] {key!r} is not part of this graph")
+            own[ids[key]] = word
+        else:
+            out.update(dict.fromkeys(names.find(key), word))
+    return out | own
+
+
+def _of_config(graph: Graph, config: Config | None) -> dict[int, str]:
+    if config is None or not any(section.precision for section in config.sections.values()):
+        return {}
+    found = sections_of([node.name for node in graph.nodes], config)
+    return {
+        i: section.precision for i, section in enumerate(found) if section and section.precision
+    }
