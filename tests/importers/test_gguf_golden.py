@@ -18,6 +18,7 @@ from vksched.importers.gguf import architectures
 from vksched.importers.gguf.architectures.gemma import GEMMA2, GEMMA3
 from vksched.importers.gguf.architectures.gpt_oss import GPT_OSS
 from vksched.importers.gguf.model import LanguageModel
+from vksched.ops.core.late import Late
 from vksched.types import NDArray
 
 Placement = dict[str, str] | None
@@ -166,6 +167,8 @@ def test_experts_may_have_tensors_of_their_own(kind: Type, tmp_path: Path) -> No
             parts = [f"blk.0.ffn_gate.{expert}.weight" for expert in range(4)]
             held = model.weights.take("blk.0.ffn_gate_exps.weight", (4, 48, 32), parts)
             assert (held.op == "unpack") is (kind == Type.Q8_0)
+            words = held.inputs[0] if kind == Type.Q8_0 else held
+            assert isinstance(words.held, Late)  # the host has them only while somebody uses them
             hollow = model.hollow()
             hollow.logits(vs.input("ids", (1, 4), "int32"))
     for got, wanted in zip(*logits, strict=True):

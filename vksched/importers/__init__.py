@@ -80,4 +80,4 @@ def is_gguf(source: object) -> TypeGuard[str | os.PathLike[str] | bytes]:
     if not isinstance(source, (str, os.PathLike)):
         return False
     path = Path(source)
-    return path.suffix == ".gguf" or bytes(open_model(path, "onnx")[:4]) == b"GGUF"
+    return path.suffix == ".gguf" or bytes(open_model(path, "onnx").content[:4]) == b"GGUF"

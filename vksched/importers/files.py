@@ -1,5 +1,10 @@
-"""Opens model files: regular files only, mapped. A mapped file must not be changed while arrays of
-it live.
+"""Opens model files: regular files only, mapped, and told when they change.
+
+A file that is written into while a model uses it has other weights from then on, and one that is
+cut off ends the process that touches what is gone of the map. So what is used again later is read
+through the descriptor (FileBytes), which fails in words. One gap is left: the CPU computes with
+floats of 16 and 32 bits where they lie in the map. A file that is replaced as a whole stays as it
+was, for those who have it open.
 """
 
 from __future__ import annotations
@@ -7,10 +12,16 @@ from __future__ import annotations
 import mmap
 import os
 import stat
+import weakref
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from ..errors import ModelFormatError
+from ..ops.core.late import Apart
+from ..types import NDArray
 
 LEAST_MAPPED_BYTES = 1 << 16
 """Files up to this size are read, not mapped."""
@@ -19,16 +30,95 @@ FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)  # opening a fifo does not wa
 FLAGS |= getattr(os, "O_BINARY", 0)  # Windows would change the ends of lines
 
 
-def open_model(path: Path, stage: str) -> memoryview:
-    """Returns the bytes of a model file, mapped. stage: what errors begin with.
+class Unchanged:
+    """A file that stays open, and is read only as long as nobody changes it. where: what errors
+    begin with.
+    """
+
+    def __init__(self, file: int, name: str, where: str) -> None:
+        self._file, self._name, self._where = os.dup(file), name, where
+        weakref.finalize(self, os.close, self._file)
+        self._was = os.fstat(self._file)
+
+    def require(self) -> None:
+        """Raises ModelFormatError where it was changed since it was opened."""
+        was, now = self._was, os.fstat(self._file)
+        if was.st_size != now.st_size:
+            how = f"{was.st_size} bytes, got {now.st_size}"
+        elif was.st_mtime_ns != now.st_mtime_ns:
+            how = "as when it was opened, got one that was written to since"
+        else:
+            return
+        raise ModelFormatError(
+            f"{self._where}: expected {self._name!r} {how}; try to load the model again, and to "
+            "put new files in the place of old ones as a whole"
+        )
+
+    def read(self, start: int, out: NDArray) -> None:
+        """Writes bytes from `start` on, as many as `out` has.
+
+        Raises:
+            ModelFormatError: it was changed before they were there. OSError: it cannot be read.
+        """
+        done = 0
+        while done < out.size:
+            count = os.preadv(self._file, [out[done:].data], start + done)
+            if not count:
+                break
+            done += count
+        self.require()  # whoever writes, changes the time first
+        if done < out.size:
+            raise ModelFormatError(
+                f"{self._where}: expected {out.size} bytes of {self._name!r} from byte {start}, "
+                f"got {done}"
+            )
+
+
+class FileBytes(Apart):
+    """A part of a mapped file. content: as it lies in the map."""
+
+    def __init__(self, content: memoryview, file: Unchanged, start: int) -> None:
+        self.size = len(content)
+        self._content, self._file, self._start = content, file, start
+
+    def read(self, start: int, out: NDArray) -> None:
+        if hasattr(os, "preadv"):
+            self._file.read(self._start + start, out)
+        else:  # on Windows nobody can cut off a file that is mapped
+            out[...] = np.frombuffer(self._content, np.uint8)[start : start + out.size]
+            self._file.require()
+
+    def view(self) -> NDArray:
+        self._file.require()
+        return np.frombuffer(self._content, np.uint8)
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """content: the bytes of a file. file: None where they are in memory, not mapped."""
+
+    content: memoryview
+    file: Unchanged | None
+
+    def part(self, start: int, end: int) -> memoryview | FileBytes:
+        """Returns some of the bytes, to be read when they are needed."""
+        content = self.content[start:end]
+        return content if self.file is None else FileBytes(content, self.file, start)
+
+
+def open_model(path: Path, stage: str) -> ModelFile:
+    """Opens a model file. stage: what errors begin with.
 
     Raises:
         ModelFormatError: there is none, or it is not a regular file.
     """
+    where = f"[{stage}] model"
     try:
         with ExitStack() as stack:
             file = opened(stack, path, FLAGS, None)
-            return content_of(file, str(path), f"[{stage}] model", True)
+            content = content_of(file, str(path), where, True)
+            mapped = isinstance(content.obj, mmap.mmap)
+            return ModelFile(content, Unchanged(file, str(path), where) if mapped else None)
     except ModelFormatError:
         raise
     except (OSError, ValueError) as error:

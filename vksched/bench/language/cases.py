@@ -144,10 +144,7 @@ def expected_logits(model: LanguageModel, ids: NDArray, last: Sequence[int]) -> 
 
     ids: the text. They are computed by numpy, from the file's weights in float32.
     """
-    tensors = {
-        name: GgufTensor(name, t.shape, "F32", t.to_numpy().reshape(-1).view(np.uint8).data)
-        for name, t in model.file.tensors.items()
-    }
+    tensors = {name: _widened(t) for name, t in model.file.tensors.items()}
     exact = LanguageModel(replace(model.file, tensors=tensors))
     length = max(last) + 1
     given = input("ids", (1, length), INT32)
@@ -155,6 +152,11 @@ def expected_logits(model: LanguageModel, ids: NDArray, last: Sequence[int]) -> 
         run = sched.compile(exact.logits(given))
         logits: Any = run(ids=ids[None, :length])
         return np.array(logits[0, list(last)])
+
+
+def _widened(tensor: GgufTensor) -> GgufTensor:
+    values = tensor.to_numpy().reshape(-1).view(np.uint8).data
+    return GgufTensor(tensor.name, tensor.shape, "F32", values, values)
 
 
 def _last(spec: Spec) -> int:

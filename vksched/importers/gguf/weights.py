@@ -11,9 +11,10 @@ import numpy as np
 from gguf.constants import GGMLQuantizationType
 
 from ...errors import ModelFormatError
+from ...ops.core.late import Apart, Joined, late_bytes
 from ...ops.core.tensor import Tensor, weight
 from ...ops.products.block_layout import Format
-from ...ops.products.blocks import numbered, repack
+from ...ops.products.blocks import numbered
 from ...ops.products.packed import packed, unpack
 from ...types import WORD_BYTES
 from .read.loader import GgufFile
@@ -60,16 +61,15 @@ class Weights:
         return tensor
 
     def _make(self, name: str, shape: tuple[int, ...], tensors: Sequence[GgufTensor]) -> Tensor:
-        kind = _packed_as(tensors)
-        if kind is None:
-            arrays = [tensor.to_numpy() for tensor in tensors]
-            return weight(arrays[0] if len(arrays) == 1 else np.stack(arrays), name)
-        if len(tensors) == 1:
-            return packed(tensors[0].data, kind.name, shape, name=name)
-        words = np.empty((*shape[:-1], kind.row_words(shape[-1])), np.uint32)
-        for own, tensor in zip(words, tensors, strict=True):
-            own[...] = repack(kind.name, tensor.data, tensor.shape)
-        return unpack(weight(words, f"{name}.words"), kind.name, shape[-1], name=name)
+        kind, blocks = _packed_as(tensors), _joined([tensor.blocks for tensor in tensors])
+        if kind is not None:
+            return packed(blocks, kind.name, shape, name=name)
+        if isinstance(blocks, Apart) and {tensor.type for tensor in tensors} == {"F32"}:
+            if len(shape) > 1:
+                return weight(late_bytes(blocks, shape, "<f4"), name)
+            return weight(tensors[0].to_numpy().copy(), name)
+        arrays = [tensor.to_numpy() for tensor in tensors]
+        return weight(arrays[0] if len(arrays) == 1 else np.stack(arrays), name)
 
     def require_all(self, architecture: str, besides: Sequence[str] = ()) -> None:
         """Raises ModelFormatError where a tensor of the file was never taken, besides some: what is
@@ -97,6 +97,14 @@ class HollowWeights(Weights):
             return weight(array, name)
         words = np.zeros((*shape[:-1], kind.row_words(shape[-1])), np.uint32)
         return unpack(weight(words, f"{name}.words"), kind.name, shape[-1], name=name)
+
+
+def _joined(blocks: Sequence[memoryview | Apart]) -> memoryview | Apart:
+    """Returns the bytes of tensors one behind the other."""
+    if len(blocks) == 1:
+        return blocks[0]
+    apart = [each for each in blocks if isinstance(each, Apart)]
+    return Joined(apart) if len(apart) == len(blocks) else memoryview(b"".join(blocks))  # type: ignore[arg-type]
 
 
 def device_bytes_of(tensor: GgufTensor) -> int:

@@ -1,10 +1,10 @@
 """Late: an array that is made when it is needed, of what takes no memory of its own.
 
-    blocks of a mapped file --into--> memory of a device
-                            '-take--> an array, as long as somebody has it
+    blocks of a file --into--> memory of a device
+                     '-take--> an array, as long as somebody has it
 
-Weights are such arrays where a device holds them in another form than their file: the host keeps
-none that is not in use. Examples: tests/ops/test_late.py.
+Weights are such arrays where a device holds them in another form than their file, or the file may
+change: the host keeps none that is not in use. Examples: tests/ops/test_late.py.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Callable
-from typing import TypeAlias
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -24,23 +25,33 @@ Make = Callable[[int, NDArray], None]
 
 
 class Late:
-    """An array of uint32 with two axes or more. make: writes rows of it; to any memory, by any
-    threads, and the same ones each time.
+    """An array of a 32-bit type with two axes or more. make: writes rows of it; to any memory, by
+    any threads, and the same ones each time. lying: returns all of it where it lies already, None
+    where it does not.
     """
 
-    dtype = np.dtype(np.uint32)
-
-    def __init__(self, shape: Shape, make: Make) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        make: Make,
+        dtype: Any = np.uint32,
+        lying: Callable[[], NDArray | None] = lambda: None,
+    ) -> None:
         self.shape = shape
+        self.dtype = np.dtype(dtype)
         self.size = math.prod(shape)
         self.nbytes = self.size * self.dtype.itemsize
         self._make = make
+        self._lying = lying
         self._made: Callable[[], NDArray | None] = lambda: None
         self._making = threading.Lock()
 
     def take(self) -> NDArray:
         """Returns all of it, read-only: the array that is there, as long as somebody has it."""
         with self._making:
+            lying = self._lying()
+            if lying is not None:
+                return lying
             made = self._made()
             if made is None:
                 made = np.empty(self.shape, self.dtype)
@@ -70,6 +81,49 @@ class Late:
         if dtype is not None and np.dtype(dtype) != self.dtype:  # type: ignore[call-overload]
             return made.astype(dtype)  # type: ignore[call-overload, no-any-return]
         return made.copy() if copy else made
+
+
+class Apart(ABC):
+    """Bytes that lie elsewhere, as in a file, and are read when they are needed. size: how many."""
+
+    size: int
+
+    @abstractmethod
+    def read(self, start: int, out: NDArray) -> None:
+        """Writes bytes from `start` on, as many as `out` has, which is flat."""
+
+    def view(self) -> NDArray | None:
+        """Returns all of them where they lie, read-only, None where that is not in one place."""
+        return None
+
+
+class Joined(Apart):
+    """Bytes of several places, one behind the other; each place has as many."""
+
+    def __init__(self, parts: Sequence[Apart]) -> None:
+        self._parts, self._each = parts, parts[0].size
+        self.size = len(parts) * self._each
+
+    def read(self, start: int, out: NDArray) -> None:
+        while out.size:
+            number, skipped = divmod(start, self._each)
+            count = min(self._each - skipped, out.size)
+            self._parts[number].read(skipped, out[:count])
+            out, start = out[count:], start + count
+
+
+def late_bytes(blocks: Apart, shape: Shape, dtype: Any) -> Late:
+    """Returns an array whose elements are bytes as they lie."""
+    row_bytes = shape[-1] * np.dtype(dtype).itemsize
+
+    def make(start: int, out: NDArray) -> None:
+        blocks.read(start * row_bytes, out.reshape(-1).view(np.uint8))
+
+    def lying() -> NDArray | None:
+        found = blocks.view()
+        return None if found is None else found.view(dtype).reshape(shape)
+
+    return Late(shape, make, dtype, lying)
 
 
 Held: TypeAlias = NDArray | Late

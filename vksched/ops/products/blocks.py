@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from ...errors import DTypeError, ShapeError
 from ...types import NDArray, Shape
 from ..core import loops
 from ..core.host import BLOCK, rows_of_piece
-from ..core.late import Held, Late
+from ..core.late import Apart, Held, Late, late_bytes
 from .block_layout import (
     BlockFormat,
     FloatFormat,
@@ -240,6 +241,9 @@ FORMATS: dict[str, Format] = {
 """By name."""
 
 
+READ_BYTES = 1 << 18
+"""Of what lies apart, read at a time."""
+
 # -- by name ---------------------------------------------------------------------------------------
 
 
@@ -277,35 +281,53 @@ def repack(name: str, blocks: Any, shape: Shape) -> NDArray:
 
 
 def held_words(name: str, blocks: Any, shape: Shape) -> Held:
-    """Returns the same words, to be made where and when they are needed: `blocks` must stay as it
-    is. Of floats, whose words are the file's bytes, a view of these.
+    """Returns the same words, to be made where and when they are needed: `blocks`, bytes or Apart,
+    must stay as it is. Of floats, whose words are the file's bytes, a view of these.
     """
     kind = format_of(name)
     if len(shape) < 2:
         raise ShapeError(f"[repack] expected two sizes or more, got {shape}; try (1, columns)")
     rows, columns = math.prod(shape[:-1]), shape[-1]
     check_columns(kind, columns)
-    given = blocks if isinstance(blocks, np.ndarray) else np.frombuffer(blocks, np.uint8)
-    raw: NDArray = np.ascontiguousarray(given).reshape(-1).view(np.uint8)
-    if raw.size != rows * kind.row_bytes(columns):
+    raw = blocks if isinstance(blocks, Apart) else _as_bytes(blocks)
+    row_bytes, words_shape = kind.row_bytes(columns), (*shape[:-1], kind.row_words(columns))
+    if raw.size != rows * row_bytes:
         raise ShapeError(
-            f"[repack] expected {rows * kind.row_bytes(columns)} bytes for {shape} of {name}, got "
-            f"{raw.size}"
+            f"[repack] expected {rows * row_bytes} bytes for {shape} of {name}, got {raw.size}"
         )
-    raw = raw.reshape(rows, kind.row_bytes(columns))
-    words_shape = (*shape[:-1], kind.row_words(columns))
+    if isinstance(raw, Apart):
+        if isinstance(kind, FloatFormat):
+            return late_bytes(raw, words_shape, np.uint32)
+        return Late(words_shape, partial(_make_of_apart, kind, columns, raw))
+    raw = raw.reshape(rows, row_bytes)
     if isinstance(kind, FloatFormat):
         return kind.words_of(raw, columns).reshape(words_shape)
+    return Late(words_shape, lambda at, out: _make(kind, columns, raw[at : at + len(out)], out))
 
-    def make(start: int, out: NDArray) -> None:
-        some = raw[start : start + len(out)]
-        if loops.repack(name, some, out):
-            return
-        step = rows_of_piece(len(out), len(out) * columns)
-        for at in range(0, len(out), step):
-            out[at : at + step] = kind.words_of(some[at : at + step], columns)
 
-    return Late(words_shape, make)
+def _as_bytes(blocks: Any) -> NDArray:
+    given = blocks if isinstance(blocks, np.ndarray) else np.frombuffer(blocks, np.uint8)
+    return np.ascontiguousarray(given).reshape(-1).view(np.uint8)
+
+
+def _make_of_apart(kind: Format, columns: int, blocks: Apart, first: int, out: NDArray) -> None:
+    """Writes rows from `first` on, read a piece at a time, which stays in a core's cache."""
+    row_bytes = kind.row_bytes(columns)
+    step = max(1, READ_BYTES // row_bytes)
+    piece: NDArray = np.empty((min(step, len(out)), row_bytes), np.uint8)
+    for at in range(0, len(out), step):
+        raw = piece[: len(out) - at]
+        blocks.read((first + at) * row_bytes, raw.reshape(-1))
+        _make(kind, columns, raw, out[at : at + step])
+
+
+def _make(kind: Format, columns: int, raw: NDArray, out: NDArray) -> None:
+    """Writes the words of rows, of their bytes."""
+    if loops.repack(kind.name, raw, out):
+        return
+    step = rows_of_piece(len(out), len(out) * columns)
+    for at in range(0, len(out), step):
+        out[at : at + step] = kind.words_of(raw[at : at + step], columns)
 
 
 def unpacked(name: str, words: NDArray, columns: int) -> NDArray:

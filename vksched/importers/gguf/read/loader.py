@@ -4,7 +4,7 @@
 
 Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. A file is not trusted: whatever
 is wrong is a ModelFormatError that names the key or tensor, before anything is made of it. Weights
-stay in the file, which is mapped and must not be changed while its tensors live.
+stay in the file, which must not be changed while its tensors live: see `importers/files.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TypeGuard
 from gguf.constants import GGUF_DEFAULT_ALIGNMENT, Keys
 
 from ....errors import ModelFormatError
-from ...files import open_model, read_ahead
+from ...files import ModelFile, open_model, read_ahead
 from .cursor import Cursor
 from .limits import MAX_ALIGNMENT, MAX_KEYS, MAX_PARTS, MAX_TENSORS
 from .metadata import LEAST_KEY_BYTES, Value, read_metadata
@@ -86,7 +86,7 @@ def read_gguf(source: Source) -> GgufFile:
 
 def _read(source: Source) -> GgufFile:
     if isinstance(source, (bytes, bytearray, memoryview)):
-        found = _read_part(memoryview(source).cast("B").toreadonly())
+        found = _read_part(ModelFile(memoryview(source).cast("B").toreadonly(), None))
         if _split_number(found, Keys.Split.LLM_KV_SPLIT_COUNT, 1) > 1:
             raise ModelFormatError(
                 "[gguf] expected a whole model, got the bytes of a part of one; try its path"
@@ -104,8 +104,8 @@ def _read(source: Source) -> GgufFile:
     return _joined(parts, tuple(paths))
 
 
-def _read_part(data: memoryview) -> _Part:
-    cursor = Cursor(data)
+def _read_part(file: ModelFile) -> _Part:
+    cursor = Cursor(file.content)
     version = _read_version(cursor)
     tensors = cursor.count(LEAST_INFO_BYTES, MAX_TENSORS, "count of tensors")
     keys = cursor.count(LEAST_KEY_BYTES, MAX_KEYS, "count of keys")
@@ -116,7 +116,8 @@ def _read_part(data: memoryview) -> _Part:
             f"[gguf] key {Keys.General.ALIGNMENT!r}: expected a power of two up to "
             f"{MAX_ALIGNMENT}, got {shortened(alignment)}"
         )
-    return _Part(version, metadata, read_tensors(cursor, tensors, alignment), len(data))
+    found = read_tensors(cursor, tensors, alignment, file)
+    return _Part(version, metadata, found, len(file.content))
 
 
 def _read_version(cursor: Cursor) -> int:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from ....errors import ModelFormatError
+from ....ops.core.late import Apart
 from ....types import NDArray, Shape
+from ...files import ModelFile
 from .cursor import Cursor
 from .dequantize import dequantize
 from .limits import MAX_NAME_BYTES, MAX_RANK
@@ -27,13 +29,15 @@ class GgufTensor:
     """A tensor of a file, as it lies there.
 
     shape: as numpy has it, the innermost axis last. type: the element type as ggml names it,
-    "Q4_K". data: the bytes, a read-only view of the file.
+    "Q4_K". data: the bytes, a read-only view of the file. blocks: the same, for those who use them
+    later; `data` where the file is in memory.
     """
 
     name: str
     shape: Shape
     type: str
     data: memoryview
+    blocks: memoryview | Apart
 
     @property
     def size(self) -> int:
@@ -71,8 +75,10 @@ class _Info:
         return self.start + self.size_bytes
 
 
-def read_tensors(cursor: Cursor, count: int, alignment: int) -> dict[str, GgufTensor]:
-    """Returns the tensors of a file by name.
+def read_tensors(
+    cursor: Cursor, count: int, alignment: int, file: ModelFile
+) -> dict[str, GgufTensor]:
+    """Returns the tensors of a file by name. cursor: on the file, where it tells of them.
 
     Raises:
         ModelFormatError: a name comes twice, a type is unknown, sizes are no blocks, or data is not
@@ -94,6 +100,7 @@ def read_tensors(cursor: Cursor, count: int, alignment: int) -> dict[str, GgufTe
             info.shape,
             info.type.name,
             cursor.data[begin + info.start : begin + info.end].toreadonly(),
+            file.part(begin + info.start, begin + info.end),
         )
         for info in infos.values()
     }

@@ -110,7 +110,7 @@ def _content(source: Source) -> memoryview:
             ) from None
     if isinstance(source, (bytes, bytearray, memoryview)):
         return memoryview(source).cast("B").toreadonly()
-    return open_model(Path(source), "onnx")
+    return open_model(Path(source), "onnx").content
 
 
 def _arrays(

@@ -1,0 +1,108 @@
+"""A model's file that changes while it is in use: one clear error, and never other weights."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf_models import Tiny, write
+
+import vksched as vs
+from vksched.importers import files
+from vksched.importers.files import FileBytes, open_model
+from vksched.importers.gguf.model import LanguageModel
+from vksched.ops.core.late import Joined, Late, as_array
+
+KINDS = ["Q8_0", "F16", "F32"]
+IDS = np.array([[3, 1, 4, 15]], np.int32)
+
+
+def made(path: Path, kind: str) -> LanguageModel:
+    write(Tiny(kind=kind, layers=1), path, np.random.default_rng(5))
+    model = vs.load(path)
+    assert isinstance(model, LanguageModel)
+    return model
+
+
+def overwritten(path: Path) -> None:
+    """Writes into a file, at a time that no clock has to give."""
+    with path.open("r+b") as file:
+        file.seek(-64, os.SEEK_END)
+        file.write(bytes(64))
+    later = path.stat().st_mtime_ns + 10**9
+    os.utime(path, ns=(later, later))
+
+
+def cut_off(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("change", "said"), [(overwritten, "was written to since"), (cut_off, "bytes, got ")]
+)
+def test_weights_of_a_changed_file_are_refused(
+    kind: str, change: object, said: str, devices: list[str], tmp_path: Path
+) -> None:
+    model = made(tmp_path / "model.gguf", kind)
+    logits = model.logits(vs.input("ids", IDS.shape, "int32"))
+    with vs.Scheduler(devices) as sched:
+        run = sched.compile(logits)
+        run(ids=IDS)
+        run.close()
+        del run
+        gc.collect()  # nobody has the words of weights any more
+        change(tmp_path / "model.gguf")  # type: ignore[operator]
+        with pytest.raises(vs.ModelFormatError, match=said) as caught:
+            sched.compile(logits)
+        assert "model.gguf" in str(caught.value) and "load the model again" in str(caught.value)
+        x = vs.input("x", (3,))
+        assert np.array_equal(sched.compile(x + 1.0)(x=np.ones(3, np.float32)), [2, 2, 2])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_file_in_the_place_of_another_changes_nothing(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    model = made(path, kind)
+    logits = model.logits(vs.input("ids", IDS.shape, "int32"))
+    with vs.Scheduler(["cpu"]) as sched:
+        expected = np.array(sched.compile(logits)(ids=IDS))
+    (tmp_path / "new").write_bytes(bytes(path.stat().st_size))
+    os.replace(tmp_path / "new", path)
+    gc.collect()
+    with vs.Scheduler(["cpu"]) as sched:
+        assert np.array_equal(sched.compile(logits)(ids=IDS), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parts_of_a_file_are_those_of_its_map(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = made(tmp_path / "model.gguf", kind)
+    tensor = model.file.tensors["blk.0.ffn_up.weight"]
+    assert isinstance(tensor.blocks, FileBytes) and tensor.blocks.size == tensor.nbytes
+    held = model.weights.take(tensor.name, tensor.shape)
+    held = held.inputs[0] if held.op == "unpack" else held
+    assert isinstance(held.held, Late) and held.held.dtype.name == held.dtype
+    whole = as_array(held.held).reshape(-1).view(np.uint32)
+    for read in (True, False):
+        if not read:  # as on Windows
+            monkeypatch.delattr(files.os, "preadv")
+        part = np.empty(whole.size - 3, np.uint32)
+        held.held.into(part.view(held.dtype), 2)
+        assert np.array_equal(part, whole[2:-1])
+        both, out = Joined([tensor.blocks] * 3), np.empty(2 * tensor.nbytes, np.uint8)
+        both.read(tensor.nbytes - 5, out)
+        data = np.frombuffer(tensor.data, np.uint8)
+        assert np.array_equal(out, np.concatenate([data[-5:], data, data[:-5]]))
+
+
+def test_small_files_are_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / "small"
+    path.write_bytes(b"0123456789")
+    opened = open_model(path, "gguf")
+    cut_off(path)
+    assert opened.file is None and bytes(opened.part(2, 5)) == b"234"  # type: ignore[arg-type]
