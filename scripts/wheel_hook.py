@@ -28,9 +28,15 @@ class WheelError(Exception):
 def require_shaders(folder: Path) -> None:
     """Raises WheelError where a compiled shader is missing."""
     try:
-        variants = json.loads((folder / "manifest.json").read_text("utf-8"))["variants"]
+        manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
     except OSError as error:
         raise WheelError(f"[wheel] expected compiled shaders: {error}; try `make wheel`") from None
+    variants, left_out = manifest["variants"], manifest.get("left_out", ())
+    if left_out:
+        raise WheelError(
+            f"[wheel] expected all shaders, {len(left_out)} were left out, {left_out[0]} for one; "
+            "see what `python build_shaders.py` says to try"
+        )
     missing = [v["file"] for v in variants.values() if not (folder / v["file"]).exists()]
     if missing:
         raise WheelError(

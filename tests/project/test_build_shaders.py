@@ -177,6 +177,41 @@ def test_an_interrupted_build_goes_on(
     assert build() == 0 and "2 of 3 variants" in capsys.readouterr().out
 
 
+NEEDS_NEWER = f"""#extension {build_shaders.NEWER} : require
+#extension GL_KHR_memory_scope_semantics : require
+shared float all[64];
+"""
+
+
+@needs_compiler
+@pytest.mark.parametrize("known", [False, True])
+def test_what_no_compiler_knows_is_left_out(
+    known: bool,
+    project: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    usual = build_shaders.find_tools()
+    if known and build_shaders.find_newer(usual) is None:
+        pytest.skip(f"no compiler here knows {build_shaders.NEWER}")
+    if not known:
+        monkeypatch.setattr(build_shaders, "knows_newer", lambda tools: False)
+    text = SOURCE.replace("#version 450\n", f"#version 450\n{NEEDS_NEWER}")
+    (project / "shaders" / "family" / "two.comp").write_text(text)
+    assert build() == 0
+    said = capsys.readouterr().out
+    manifest = json.loads((project / "spirv" / "manifest.json").read_text())
+    assert manifest["left_out"] == ([] if known else ["two"])
+    assert ("1 LEFT OUT" in said) is not known
+    assert (project / "spirv" / "two.spv").exists() is known
+    assert build(check=True) == 0
+    assert build() == 0 and "0 of" in capsys.readouterr().out
+
+
+def test_a_compiler_that_fails_knows_nothing_newer() -> None:
+    assert not build_shaders.knows_newer(build_shaders.Tools("/nonexistent/glslc", None))
+
+
 @pytest.fixture(params=COMPILERS)
 def tools(request: pytest.FixtureRequest, project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of all tools that are found: one compiler and no validator."""

@@ -89,19 +89,30 @@ class Shader:
 
 
 @lru_cache(maxsize=1)
+def _manifest() -> tuple[Mapping[str, Any], frozenset[str]]:
+    try:
+        read = json.loads((DIRECTORY / "manifest.json").read_text("utf-8"))
+        return read["variants"], frozenset(read.get("left_out", ()))
+    except (OSError, ValueError, KeyError) as error:
+        raise ShaderError(f"[shaders] no compiled shaders: {error}; {_REMEDY}") from None
+
+
 def load_manifest() -> Mapping[str, Any]:
     """Returns the manifest's variants by name.
 
     Raises:
         ShaderError: it is not there or cannot be read.
     """
-    try:
-        variants: Mapping[str, Any] = json.loads((DIRECTORY / "manifest.json").read_text("utf-8"))[
-            "variants"
-        ]
-    except (OSError, ValueError, KeyError) as error:
-        raise ShaderError(f"[shaders] no compiled shaders: {error}; {_REMEDY}") from None
-    return variants
+    return _manifest()[0]
+
+
+def left_out() -> frozenset[str]:
+    """Returns the variants that were not compiled, as no compiler knew cooperative matrices.
+
+    Raises:
+        ShaderError: as `load_manifest`.
+    """
+    return _manifest()[1]
 
 
 @cache
