@@ -96,8 +96,7 @@ def plan_graph(
             chosen = choose(support, overrides, with_cpu, goal, copies)
         draft, spills = chosen.fitted or fitted(support, overrides, None)
         count, why = most_copies(draft, copies, chosen.copies)
-        about = (chosen.note,) if chosen.note else ()
-        notes = (*about, *draft.notes, *spills, *why, *_slow(machine))
+        notes = (*chosen.notes, *draft.notes, *spills, *why, *_slow(machine))
         return verify_plan(finish(draft, policy, count, notes, chosen.decision))
 
 

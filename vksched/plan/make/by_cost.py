@@ -13,6 +13,10 @@ no path of its own. But only latency does without memory at first: a wish that a
 for goes to the next one, as in placement.py, which keeps pins and states as well. What wins is
 drafted to the end. Where its memory is short, it counts with the time that it takes then, and may
 lose. So the plan is never worse than one device alone.
+
+A submission to a GPU takes tens of microseconds, whatever it does. So the CPU wins where the work
+is less than that, also by estimates; a note says so.
+
 Complexity: O(edges * candidates). Examples: tests/plan/test_by_cost.py,
 tests/plan/test_plan_objectives.py.
 """
@@ -27,8 +31,8 @@ from ...machine.power import watts_of
 from ...machine.spec import Machine
 from ...schedule import Objective
 from ...schedule.objectives import LATENCY, WORDS, least_of
-from ...units import count_of
-from ..cost import estimated_text, written_down
+from ...units import count_of, format_seconds
+from ..cost import estimated_text, submission_seconds, written_down
 from ..decision import Decision, Tradeoffs, value_text
 from ..support import Support
 from .candidates import Candidates
@@ -41,19 +45,21 @@ MARGIN_MEASURED = 0.05
 """By this share a plan has to be better to win over a simpler one."""
 MARGIN_ESTIMATED = 0.25
 """The same where a device's costs are estimates, which are right to a factor."""
+SMALL = 0.5
+"""A graph is too small for a device where so much of its time there is the submission."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """What won. fitted: its draft; None: the order of the devices decides. copies: runs under way
     at once, where the caller leaves that open; None: as without a choice. decision: None where
-    there was nothing to weigh. note: for the user, "" without a choice.
+    there was nothing to weigh. notes: for the user.
     """
 
     fitted: Fitted | None = None
     copies: int | None = None
     decision: Decision | None = None
-    note: str = ""
+    notes: tuple[str, ...] = ()
 
 
 NO_CHOICE = Chosen()
@@ -93,7 +99,8 @@ def choose(
             del found[at]
             if not any(each.way.device is not None for each in found):
                 raise
-    return Chosen(won.fitted, None if quick else won.candidate.copies, decision, _note(decision))
+    notes = _note(decision), *_too_small(decision, support)
+    return Chosen(won.fitted, None if quick else won.candidate.copies, decision, notes)
 
 
 def compare(
@@ -186,6 +193,26 @@ def _competing(machine: Machine, with_cpu: bool) -> tuple[int, ...]:
     specs = machine.devices
     gpus = [d for d, spec in enumerate(specs) if spec.kind != "cpu" and not spec.out_of_use]
     return (*gpus, machine.cpu) if with_cpu or not gpus else tuple(gpus)
+
+
+def _too_small(decision: Decision, support: Support) -> list[str]:
+    """Returns why a graph is on the CPU, where submissions to other devices take most of what it
+    would take there.
+    """
+    machine, won = support.machine, decision.won
+    others = [c for c in decision.candidates if c.single and c.single != won.single]
+    if won.devices != (machine.devices[machine.cpu].name,) or won.single not in won.devices:
+        return []
+    for best in sorted(others, key=lambda each: each.metrics.latency_s)[:1]:
+        spec, there_s = machine.devices[machine.index(best.single)], best.metrics.latency_s
+        submit_s = submission_seconds(spec) + len(support.computed) * spec.costs.launch_s
+        if submit_s >= SMALL * there_s:
+            return [
+                f"auto: too small for {spec.name}: of about {format_seconds(there_s)} there, "
+                f"{format_seconds(submit_s)} are its submission; on {won.single} unless a "
+                "placement names another device"
+            ]
+    return []
 
 
 def _note(decision: Decision) -> str:
