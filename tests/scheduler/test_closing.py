@@ -288,7 +288,7 @@ class InterruptedCondition(threading.Condition):
 
 
 @pytest.mark.parametrize("policy", ["priority", "dynamic"])
-@pytest.mark.parametrize("at", [1, 2, 3])
+@pytest.mark.parametrize("at", [1, 2])
 @pytest.mark.parametrize("whose", ["executor", "graph"])
 def test_ctrl_c_at_any_lock_leaves_nobody_waiting(whose: str, at: int, policy: str) -> None:
     alone = vs.NullDevice(DeviceSpec("null:0", "null"), vs.SimulatedClock())
@@ -303,7 +303,7 @@ def test_ctrl_c_at_any_lock_leaves_nobody_waiting(whose: str, at: int, policy: s
             assert np.array_equal(run(x=X), X + 1)
         except KeyboardInterrupt:
             interrupted += 1
-    assert interrupted == (whose == "executor" or at < 3)
+    assert interrupted == (whose == "executor" and at == 1)  # there is no other lock on the way
     sched.close()
 
 

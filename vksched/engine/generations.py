@@ -107,14 +107,14 @@ class Compiled:
         self.require_outside("run")
         me = threading.get_ident()
         try:  # an interrupt may come between any two calls
-            with self._state:
-                self._require_open()
-                self._callers.add(me)
+            self._callers.add(me)  # without the lock: who closes first says so, then looks for us
+            self._require_open()
             return self._carry_out(feeds, observers)
         finally:
-            self._callers.discard(me)  # without the lock, which an interrupt may keep from it
-            with self._state:
-                self._state.notify_all()
+            self._callers.discard(me)
+            if self._closing:
+                with self._state:
+                    self._state.notify_all()
 
     def submit(
         self,
@@ -239,7 +239,7 @@ class Compiled:
 
     def _run_until_done(self, feeds: Mapping[int, NDArray], observers: Observers | None) -> Done:
         while True:
-            executor = self._ready()
+            executor = self._usable() or self._ready()
             late: BaseException | None = None
             try:
                 with self._states.running(executor.plan.graph):
@@ -266,8 +266,9 @@ class Compiled:
                 self.history.add(*results.ran)
                 if isinstance(executor.plan, DynamicPlan):  # which each run makes anew
                     self.plan = results.ran[0]
-            with self._changing:
-                self._faults.take_in(broken)
+            if broken:
+                with self._changing:
+                    self._faults.take_in(broken)
             if results.ran is not None:
                 self._watch(executor, *results.ran)
             if late is not None:
@@ -292,6 +293,14 @@ class Compiled:
             if executor is self._executor and self._quarantine.on_fault == "replay":
                 self._too_slow |= too_slow
                 self._drift.see(self._preparing.trace.clock.now(), stats)
+
+    def _usable(self) -> Carrier | None:
+        """Returns the generation of now, where there is one and nothing speaks against it."""
+        executor = self._executor
+        if executor is None or executor.retired or self._too_slow or self._drift.left:
+            return None
+        usable = self._quarantine.reasons.keys().isdisjoint(executor.device_names)
+        return executor if usable else None
 
     def _ready(self, progress: Progress | None = None) -> Carrier:
         """Returns the generation to run on, made anew where a device of the last one is out of use.

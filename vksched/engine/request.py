@@ -104,6 +104,8 @@ class Request:
 
     def version(self, graph: Graph) -> Request:
         """Returns the version of this request that has a graph; itself by default."""
+        if graph is self.graph:
+            return self
         return next((v for v in [*self._versions.values()] if v.graph is graph), self)
 
     def own_ids(self, given: Mapping[int, V]) -> Mapping[int, V]:

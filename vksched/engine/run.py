@@ -17,7 +17,7 @@ from ..errors import (
     call_text,
     cast_text,
 )
-from ..graph import Graph, Outputs
+from ..graph import Graph, Node, Outputs
 from ..ops.core.tensor import Tensor, convert
 from ..plan.plan import Plan
 from ..runtime.record import Observers
@@ -49,7 +49,7 @@ class Run:
         self._forget = forget
         self._trace = trace
         self._closed = False
-        self._inputs = {node.name: node for node in compiled.graph.inputs}
+        self._inputs = {node.name: _Input(node) for node in compiled.graph.inputs}
 
     @property
     def plan(self) -> Plan:
@@ -136,31 +136,48 @@ class Run:
             )
         feeds: dict[int, NDArray] = {}
         for name, value in inputs.items():
-            node = self._inputs[name]
-            if isinstance(value, (np.ndarray, np.generic)):
-                array = np.asarray(value)
-                if array.dtype != numpy_dtype(node.type.dtype):
-                    raise DTypeError(
-                        f"[run] expected {node.type.dtype} for input {name!r}, got {array.dtype}; "
-                        f"try {cast_text(name, node.type.dtype)}"
-                    )
-            else:
-                array = convert(f"run: input {name!r}", value, node.type.dtype)
-            if array.shape != node.type.shape:
-                raise ShapeError(
-                    f"[run] expected shape {node.type.shape} for input {name!r}, got {array.shape}"
-                )
-            low, high = node.attrs.get("low"), node.attrs.get("high")
-            if low is not None and high is not None and array.size:
-                least, most = array.min(), array.max()
-                if least < low or most > high:
-                    raise IndexOutOfRange(
-                        f"[run] expected values in {low}..{high} for input {name!r}, as its bounds "
-                        f"say, got {least}..{most}"
-                    )
-            fixed = np.array(array, order="C", copy=True) if copy else np.asarray(array, order="C")
-            feeds[node.id] = fixed
+            wanted = self._inputs[name]
+            array = wanted.check(value)
+            feeds[wanted.id] = np.array(array, order="C", copy=True) if copy else array
         return feeds
+
+
+class _Input:
+    """An input of a compiled graph, and what its arrays must be."""
+
+    __slots__ = ("_bounds", "_dtype", "_name", "_shape", "_type", "id")
+
+    def __init__(self, node: Node) -> None:
+        self.id = node.id
+        self._name, self._type = node.name, node.type.dtype
+        self._dtype, self._shape = numpy_dtype(node.type.dtype), node.type.shape
+        low, high = node.attrs.get("low"), node.attrs.get("high")
+        self._bounds = None if low is None or high is None else (low, high)
+
+    def check(self, value: Any) -> NDArray:
+        """Returns a value as the array that a run takes."""
+        name = self._name
+        if isinstance(value, (np.ndarray, np.generic)):
+            array = np.asarray(value, order="C")
+            if array.dtype != self._dtype:
+                raise DTypeError(
+                    f"[run] expected {self._type} for input {name!r}, got {array.dtype}; "
+                    f"try {cast_text(name, self._type)}"
+                )
+        else:
+            array = np.asarray(convert(f"run: input {name!r}", value, self._type), order="C")
+        if array.shape != self._shape:
+            raise ShapeError(
+                f"[run] expected shape {self._shape} for input {name!r}, got {array.shape}"
+            )
+        if self._bounds is not None and array.size:
+            (low, high), least, most = self._bounds, array.min(), array.max()
+            if least < low or most > high:
+                raise IndexOutOfRange(
+                    f"[run] expected values in {low}..{high} for input {name!r}, as its bounds "
+                    f"say, got {least}..{most}"
+                )
+        return array
 
 
 def make_packer(outputs: Outputs, graph: Graph) -> Callable[[tuple[NDArray, ...]], Result]:

@@ -173,10 +173,12 @@ class StateTable:
         written there again, in case the device lives; a state without one is lost.
         """
         graph = plan.graph
+        if not graph.states:
+            return []
         copies = dict(zip(graph.kept, kept, strict=True))
         broken: list[DeviceError] = []
         with self._lock:
-            for node in graph.nodes if graph.states else ():
+            for node in graph.nodes:
                 if node.op != "assign":
                     continue
                 held, value = node.inputs

@@ -165,14 +165,21 @@ class StageCache:
                 del self._users[stage]
                 if stage not in self._stages:
                     gone.append(stage)  # dropped while it was in use
-            compiled = [s for s in self._stages if s.run is not None]
-            without = [s for s in self._stages if s.run is None]
-            most = self.limit * self._most_used
-            for stages, limit in ((compiled, most), (without, LIGHTER * most)):
-                idle = (s for s in stages if s not in self._users)
-                for old in itertools.islice(idle, max(0, len(stages) - limit)):
-                    gone += self._drop(old)
+            if len(self._stages) > self.limit * self._most_used:
+                gone += self._drop_oldest()
         _close(gone)
+
+    def _drop_oldest(self) -> list[Stage]:
+        """Forgets what is too much, as far as nobody uses it; returns what is to be closed."""
+        gone: list[Stage] = []
+        compiled = [s for s in self._stages if s.run is not None]
+        without = [s for s in self._stages if s.run is None]
+        most = self.limit * self._most_used
+        for stages, limit in ((compiled, most), (without, LIGHTER * most)):
+            idle = (s for s in stages if s not in self._users)
+            for old in itertools.islice(idle, max(0, len(stages) - limit)):
+                gone += self._drop(old)
+        return gone
 
     def forget(self, stage: Stage) -> None:
         """Drops a stage that is in use, and all that come after it."""

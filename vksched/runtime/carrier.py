@@ -87,6 +87,8 @@ class Carrier:
         """What the last finished run did, and what it cost; None before the first."""
         # What follows changes under this condition; it wakes those who wait for a slot or the end.
         self._state = threading.Condition()
+        self._waiting = 0
+        """How many runs wait for a slot."""
         self._threads: dict[int, int] = {}
         """By slot in use the thread of its run, which alone takes it out."""
         self._under_way: dict[int, RunRecord] = {}
@@ -152,16 +154,14 @@ class Carrier:
         slot, me = -1, threading.get_ident()
         try:  # an interrupt may come between any two calls
             with self._state:
-                while True:
-                    if self._retired:
-                        raise Retired
-                    free = [s for s in range(self.plan.copies) if s not in self._threads]
-                    if free:
-                        break
-                    self._state.wait()
+                free = self._free_slot()
+                if free is None:
+                    free = self._wait_for_slot()
+                if self._retired:
+                    raise Retired
                 if self._log:
-                    self._log.acquire(free[0])
-                slot = free[0]
+                    self._log.acquire(free)
+                slot = free
                 self._threads[slot] = me
             return self._run(slot, feeds, observers or {})
         finally:
@@ -172,8 +172,25 @@ class Carrier:
                         self._log.release(slot)
                 finally:
                     del self._threads[slot]  # without the lock, which an interrupt may keep from it
-                with self._state:
-                    self._state.notify_all()
+                if self._waiting or self._retired:  # both are said before anybody looks at slots
+                    with self._state:
+                        self._state.notify_all()
+
+    def _free_slot(self) -> int | None:
+        """Returns the first slot that no run has."""
+        for slot in range(self.plan.copies):
+            if slot not in self._threads:
+                return slot
+        return None
+
+    def _wait_for_slot(self) -> int:
+        """Returns a slot as soon as there is one, or any where no run begins any more."""
+        self._waiting += 1
+        try:
+            self._state.wait_for(lambda: self._retired or self._free_slot() is not None)
+        finally:
+            self._waiting -= 1
+        return self._free_slot() or 0
 
     @property
     def under_way(self) -> int:

@@ -79,8 +79,7 @@ class DynamicExecutor(Carrier):
         self._sessions[index] = self.devices[index].prepare(recorded, index, progress)
 
     def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> Results:
-        with self._state:
-            number, ticket = next(self._numbers), next(self._tickets) & 0xFFFFFFFF
+        number, ticket = next(self._numbers), next(self._tickets) & 0xFFFFFFFF
         run = RunRecord(number, slot, ticket, feeds, observers, split=-1)
         alone = self._company.choose(self.speeds)
         dispatch = POLICIES[self.plan.policy](self.options, self.speeds, alone)

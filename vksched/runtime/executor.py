@@ -49,6 +49,8 @@ class Executor(Carrier):
         for split in plan.splits:
             self._splits_of.setdefault(split.device, []).append(split.id)
         self._log = check.Log(plan) if check.wanted() else None
+        self._before_commits = plan.splits[: len(plan.splits) - len(plan.commits)]
+        self._results_wait = plan.commits[0].waits if plan.commits else plan.final_waits
         self.prepare(progress, self._make_session)
 
     def _make_session(self, index: int, progress: Progress | None) -> None:
@@ -58,20 +60,19 @@ class Executor(Carrier):
             self._sessions[index] = self._log.watch(session, index)
 
     def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> Results:
-        with self._state:
-            number, ticket = next(self._numbers), next(self._tickets) & 0xFFFFFFFF
+        number, ticket = next(self._numbers), next(self._tickets) & 0xFFFFFFFF
         run = self._under_way[slot] = RunRecord(number, slot, ticket, feeds, observers)
-        commits, graph = self.plan.commits, self.plan.graph
+        graph = self.plan.graph
         start = self._trace.clock.now()
         try:
             for run.device, session in self._sessions.items():
                 session.begin(slot)
-            for split in self.plan.splits[: len(self.plan.splits) - len(commits)]:
+            for split in self._before_commits:
                 self._start_split(run, split)
-            for split_id in commits[0].waits if commits else self.plan.final_waits:
+            for split_id in self._results_wait:
                 self._wait(run, split_id, HOST)
-            outputs = tuple(self._output(run, node) for _, node in graph.outputs)
-            results = Results(outputs, tuple(self._output(run, node) for node in graph.kept))
+            outputs = tuple([self._output(run, node) for _, node in graph.outputs])
+            results = Results(outputs, tuple([self._output(run, node) for node in graph.kept]))
             if self._log:
                 self._log.end(slot)
         except BaseException as error:
@@ -81,7 +82,7 @@ class Executor(Carrier):
             self._settle(run, interrupted=not isinstance(error, Exception))
             self._reporter.tell_failed(run, device, start, error)
             raise
-        if commits:
+        if self.plan.commits:
             self._commit(run, results)
         end = self._trace.clock.now()
         try:
@@ -143,22 +144,25 @@ class Executor(Carrier):
         start = run.submitted_s[split.id] = self._trace.clock.now()
         self._ask(run, split.id).submit(run.slot, split.id, run.ticket)
         run.handed_over.add(split.id)
-        self._reporter.emit(("submit", split.id, start, self._trace.clock.now()), run)
+        if self._trace.active:
+            self._reporter.emit(("submit", split.id, start, self._trace.clock.now()), run)
 
     def _stage(self, run: RunRecord, split: Split, copy: CopyIn, array: NDArray) -> None:
         start = self._trace.clock.now()
         self._ask(run, split.id).stage(run.slot, copy, array)
         run.spans.append(("copy", split.id, start, self._trace.clock.now()))
-        about = {"node": copy.node, "bytes": array.nbytes, "way": "in", "needed_by": split.id}
-        self._reporter.emit(run.spans[-1], run, **about)
+        if self._trace.active:
+            about = {"node": copy.node, "bytes": array.nbytes, "way": "in", "needed_by": split.id}
+            self._reporter.emit(run.spans[-1], run, **about)
 
     def _fetched(
         self, run: RunRecord, source: int, node: int, array: NDArray, start: float, needed_by: int
     ) -> None:
         """Notes that the host has read a value of a split until now."""
         run.spans.append(("copy", source, start, self._trace.clock.now()))
-        about = {"node": node, "bytes": array.nbytes, "way": "out", "needed_by": needed_by}
-        self._reporter.emit(run.spans[-1], run, **about)
+        if self._trace.active:
+            about = {"node": node, "bytes": array.nbytes, "way": "out", "needed_by": needed_by}
+            self._reporter.emit(run.spans[-1], run, **about)
 
     def _wait(self, run: RunRecord, split_id: int, needed_by: int) -> None:
         """Waits for a split; every earlier one on its device is complete then, too. needed_by: the
@@ -180,9 +184,11 @@ class Executor(Carrier):
             run.complete_s[splits[done]] = end
             done += 1
         first, run.done_on[device] = run.done_on.get(device, 0), done
-        self._reporter.emit(("wait", split_id, start, end), run, needed_by=needed_by)
+        if self._trace.active:
+            self._reporter.emit(("wait", split_id, start, end), run, needed_by=needed_by)
         for complete in splits[first:done]:
-            self._show(run, self.plan.splits[complete])
+            if self.plan.splits[complete].observed:
+                self._show(run, self.plan.splits[complete])
 
     def _show(self, run: RunRecord, split: Split) -> None:
         """Calls the observers of a complete split."""

@@ -15,19 +15,23 @@ from collections.abc import Callable
 
 from ..errors import DeviceError
 
+_forks = 0
+"""How many forks lie between this process and the one that was started."""
+
 
 class Owner:
     """The process that opened something."""
 
-    __slots__ = ("pid",)
+    __slots__ = ("_forks", "pid")
 
     def __init__(self) -> None:
         self.pid = os.getpid()
+        self._forks = _forks
 
     @property
     def forked(self) -> bool:
         """Whether this is a forked child of that process."""
-        return os.getpid() != self.pid
+        return self._forks != _forks
 
     def require(self, what: str) -> None:
         """Raises DeviceError in a forked child."""
@@ -47,3 +51,9 @@ def in_child(call: Callable[[], None]) -> Callable[[], None]:
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=call)
     return call
+
+
+@in_child
+def _count() -> None:
+    global _forks
+    _forks += 1

@@ -146,9 +146,7 @@ class Reporter:
         return stats
 
     def emit(self, span: HostSpan, run: RunRecord, **fields: object) -> None:
-        """Tells the sinks, if there are any, of something that the host did for a device."""
-        if not self._trace.active:
-            return
+        """Tells the sinks of something that the host did for a device."""
         kind, split, start, end = span
         name = self._plan.machine.devices[self._plan.splits[split].device].name
         fields["split"] = split

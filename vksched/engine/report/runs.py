@@ -93,6 +93,8 @@ class GraphHistory:
 
     def __init__(self, asked: Callable[[PlanValue], Asked] = lambda _: ANYTHING) -> None:
         self._asked = asked
+        self._known: tuple[PlanValue | None, Asked] = None, ANYTHING
+        """What the newest plan was made with."""
         self._runs: deque[tuple[PlanValue, RunStats]] = deque(maxlen=RUNS)
 
     def add(self, plan: PlanValue, stats: RunStats) -> None:
@@ -119,7 +121,11 @@ class GraphHistory:
 
     def graph_run(self, plan: PlanValue, stats: RunStats) -> GraphRun:
         """Returns a run of this graph."""
-        return GraphRun(plan, stats, self._asked(plan))
+        known, asked = self._known
+        if known is not plan:
+            asked = self._asked(plan)
+            self._known = plan, asked
+        return GraphRun(plan, stats, asked)
 
 
 class ModelHistory:
@@ -132,11 +138,11 @@ class ModelHistory:
     def add(self, run: WholeRun) -> None:
         """Keeps a run that is done."""
         splits = sum([len(graph.stats.splits) for graph in run.graphs])
+        most = max(1, min(RUNS, SPLITS // max(1, splits)))
         with self._lock:
             if self._runs and not _same_plans(run, self._runs[-1]):
                 self._runs.clear()
             self._runs.append(run)
-            most = max(1, min(RUNS, SPLITS // max(1, splits)))
             while len(self._runs) > most:
                 self._runs.popleft()
 

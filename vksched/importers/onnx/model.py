@@ -212,14 +212,15 @@ class Model(ImportedModel):
             GraphError: names are missing or unknown. DTypeError, ShapeError: an array does not fit.
         """
         known = {v.name: v for v in self.inputs}
-        missing, unknown = known.keys() - given.keys(), given.keys() - known.keys()
-        unknown -= self.defaults.keys()
-        if missing or unknown:
-            raise GraphError(
-                f"[run] expected inputs {sorted(known)}, got {sorted(given)}; try "
-                f"{call_text(known)}"
-            )
-        known |= self.defaults
+        if known.keys() != given.keys():
+            missing, unknown = known.keys() - given.keys(), given.keys() - known.keys()
+            unknown -= self.defaults.keys()
+            if missing or unknown:
+                raise GraphError(
+                    f"[run] expected inputs {sorted(known)}, got {sorted(given)}; try "
+                    f"{call_text(known)}"
+                )
+            known |= self.defaults
         return {name: _check_input(known[name], value) for name, value in given.items()}
 
 

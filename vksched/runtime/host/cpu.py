@@ -113,6 +113,7 @@ class CpuSession:
     ) -> None:
         self._plan = plan
         self._states = states
+        self._no_states = None if plan.graph.states else Gate(states)
         self._worker = worker
         self._turn = turn
         self._alone = len(plan.splits) == 1 and not plan.any_order and not plan.graph.states
@@ -135,7 +136,7 @@ class CpuSession:
         self._values[slot][copy.node] = array
 
     def submit(self, slot: int, split: int, ticket: int) -> None:
-        task = self._tasks[slot, split] = Task(Gate(self._states))
+        task = self._tasks[slot, split] = Task(self._no_states or Gate(self._states))
         if not self._alone:
             self._hand_over(slot, split, task)
 

@@ -14,6 +14,8 @@ Weights of narrow integers are held in 8 or 16 bits each, and widened to int32 i
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 from onnx import TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
@@ -93,6 +95,7 @@ def storage(elem_type: int) -> str:
     return STORAGE[elem_type]
 
 
+@cache
 def numpy_of(elem_type: int) -> np.dtype[np.generic]:
     """Returns the numpy dtype, which may be one of ml_dtypes, of an ONNX element type."""
     try:
