@@ -61,8 +61,10 @@ class Late:
             return made
 
     def into(self, out: NDArray, start: int = 0) -> None:
-        """Writes elements from `start` on, as many as `out` has, which is flat and has no gaps."""
-        row = self.shape[-1]
+        """Writes elements from `start` on, as many as `out` has, which is flat, has no gaps, and
+        takes them as words or as what they are.
+        """
+        row, out = self.shape[-1], out.view(self.dtype)
         while out.size:
             first, skipped = divmod(start, row)
             if skipped or out.size < row:
