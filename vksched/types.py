@@ -89,7 +89,7 @@ class TensorType:
                 f"[type] expected a rank of at most {MAX_RANK}, got shape {self.shape}; "
                 "try merging axes with reshape"
             )
-        if any(d < 0 for d in self.shape):
+        if self.shape and min(self.shape) < 0:
             raise ShapeError(f"[type] expected dimensions of 0 or more, got {self.shape}")
 
     @property

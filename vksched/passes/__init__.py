@@ -9,7 +9,8 @@
 
 A pass is a function (graph, wishes) -> graph. Each node of the new graph has the name of the node
 whose value it is; `Graph.merged` tells which node stands for the names that are gone, so that
-overrides, `explain` and errors still find them. Time is linear in the nodes.
+overrides, `explain` and errors still find them. Time is linear in the nodes; of layers that are all
+alike only a few are looked at (layers.py).
 
 Results are those of the graph as it was written up to rounding, with two exceptions, in which they
 are nearer to the real numbers: a chain of float16, or a product with what follows it, is computed
@@ -21,6 +22,7 @@ as it was written.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from ..graph import Graph
 from ..ops.core.op import THEN, all_ops
@@ -30,6 +32,7 @@ from .chains import fuse_chains
 from .convolve import convolve
 from .epilogues import fuse_epilogues
 from .fold import fold_constants
+from .layers import LookedInside, shorten
 from .norms import add_bias, scale_norm, shift_norm, to_norm
 from .packed import read_packed
 from .rewrite import Rewriter, Rule, Rules, rewrite
@@ -87,8 +90,18 @@ def optimize(graph: Graph, wishes: Wishes | None = None) -> Graph:
     """
     if any(THEN in node.attrs for node in graph.nodes):
         return graph
-    wanted = (wishes or Wishes()).with_pulled(graph)
-    made = graph
+    made = _through_passes(graph, wishes or Wishes())
+    return made if made is graph else made.verify()
+
+
+def _through_passes(graph: Graph, wishes: Wishes) -> Graph:
+    short = shorten(graph, wishes)
+    if short is not None:
+        with suppress(LookedInside):
+            whole = short.lengthen(_through_passes(short.graph, wishes))
+            if whole is not None:
+                return whole
+    wanted, made = wishes.with_pulled(graph), graph
     for each in PASSES:
         made = each(made, wanted)
-    return made if made is graph else made.verify()
+    return made

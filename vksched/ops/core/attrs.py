@@ -11,6 +11,7 @@ from ...errors import ShapeError
 
 AttrValue = Union[None, bool, int, float, str, tuple["AttrValue", ...]]  # noqa: UP007
 _INTS = {int}
+_PLAIN = {type(None), bool, int, float, str}
 
 
 class Attrs(Mapping[str, AttrValue]):
@@ -88,7 +89,11 @@ class Attrs(Mapping[str, AttrValue]):
 
 def _plain(value: object) -> AttrValue:
     """Returns a value with numpy's scalars as Python's."""
+    if type(value) in _PLAIN:
+        return cast(AttrValue, value)
     if isinstance(value, tuple):
+        if type(value) is tuple and set(map(type, value)) <= _PLAIN:
+            return value
         return tuple(_plain(v) for v in value)
     plain = value.item() if isinstance(value, np.generic) else value
     if plain is None or isinstance(plain, (bool, int, float, str)):

@@ -26,6 +26,8 @@ CONVERTERS = {
 }
 """Shaders of a cast between two types of one family, used by other ops too."""
 CONVERTER_SHADERS = both_readings(CONVERTERS.values())
+MOST_CALLS = 1 << 12
+"""Whose result types are remembered."""
 _HALF = np.dtype(np.float16)
 SCRATCH_ALIGN_WORDS = 16
 """Every scratch buffer starts at a multiple of this many words."""
@@ -55,8 +57,11 @@ def _aligned(words: int) -> int:
 # -- types and values --------------------------------------------------------------------------
 
 
+_inferred: dict[tuple[str, tuple[TensorType, ...], Attrs], tuple[Op, TensorType]] = {}
+
+
 def infer(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
-    """Returns the result type of a call.
+    """Returns the result type of a call. Layers are alike, so the last calls are remembered.
 
     An op's rule knows float32 and int32; the other widths follow it: float16 and float64 where all
     float operands are, int64 where all integers are but those that hold positions.
@@ -64,6 +69,18 @@ def infer(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     Raises:
         ShapeError, DTypeError: the op does not take such operands.
     """
+    key = op.name, inputs, attrs
+    found = _inferred.get(key)
+    if found is not None and found[0] is op:  # an op may be declared anew
+        return found[1]
+    result = _infer(op, inputs, attrs)
+    if len(_inferred) >= MOST_CALLS:
+        _inferred.clear()
+    _inferred[key] = op, result
+    return result
+
+
+def _infer(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     narrow_ones = [t.dtype for t in inputs if t.dtype in NARROW]
     if narrow_ones and not op.takes_narrow:
         raise DTypeError(

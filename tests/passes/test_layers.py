@@ -1,0 +1,291 @@
+"""Equal layers: passes that see a few of them make the same graph as passes that see all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import language
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_gguf_golden import made as made_model
+
+import vksched as vs
+from vksched import passes
+from vksched.graph import Graph, build_graph
+from vksched.importers.gguf.model import LanguageModel
+from vksched.machine.limits import Limits
+from vksched.ops.core.tensor import Tensor
+from vksched.passes import Wishes, optimize
+from vksched.passes.layers import LEAST, shorten
+
+DEPTH = 12
+DECODERS = [name for name in language.NAMES if not name.startswith(("bert", "nomic"))]
+WISHES = {
+    "numpy": Wishes(),
+    "vulkan": Wishes(limits=Limits(storage_buffers=8), memory_bytes=1 << 30),
+    "least": Wishes(limits=replace(Limits(), storage_buffers=4), memory_bytes=1 << 30),
+}
+
+
+def whole(graph: Graph, wishes: Wishes, monkeypatch: pytest.MonkeyPatch) -> Graph:
+    """What passes make that see all layers."""
+    with monkeypatch.context() as patch:
+        patch.setattr(passes, "shorten", lambda *_: None)
+        return optimize(graph, wishes)
+
+
+def check_same(graph: Graph, wishes: Wishes, monkeypatch: pytest.MonkeyPatch) -> Graph:
+    """Returns what passes make, which is the same either way, down to ids, names and owners."""
+    made, wanted = optimize(graph, wishes), whole(graph, wishes, monkeypatch)
+    assert list(map(str, made.nodes)) == list(map(str, wanted.nodes))
+    assert made.nodes == wanted.nodes
+    assert (made.outputs, made.kept) == (wanted.outputs, wanted.kept)
+    assert dict(made.merged) == dict(wanted.merged)
+    for got, expected in ((made.data, wanted.data), (made.initial, wanted.initial)):
+        assert got.keys() == expected.keys()
+        for node_id, held in got.items():
+            other = expected[node_id]
+            assert held is other or np.array_equal(np.asarray(held), np.asarray(other))
+    assert made.key == wanted.key
+    return made
+
+
+# -- language models -------------------------------------------------------------------------------
+
+
+def deep(model: LanguageModel) -> LanguageModel:
+    """Returns a model with the layers of another again and again."""
+    file, layers = model.file, model.hyper.layers
+    tensors = {name: t for name, t in file.tensors.items() if not name.startswith("blk.")}
+    for number in range(DEPTH):
+        start = f"blk.{number % layers}."
+        for name, tensor in file.tensors.items():
+            if name.startswith(start):
+                own = f"blk.{number}.{name[len(start) :]}"
+                tensors[own] = replace(tensor, name=own)
+    keys: dict[str, Any] = {key: _longer(value, layers) for key, value in file.metadata.items()}
+    keys[f"{model.architecture}.block_count"] = DEPTH
+    return LanguageModel(
+        replace(file, metadata=MappingProxyType(keys), tensors=MappingProxyType(tensors))
+    )
+
+
+def _longer(value: Any, layers: int) -> Any:
+    if isinstance(value, np.ndarray) and len(value) == layers:
+        return np.resize(value, DEPTH)
+    return value
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_architectures_come_out_as_they_were(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = deep(made_model(language.load(name), tmp_path))
+    if model.hyper.layers != DEPTH or not model.hyper.causal:
+        pytest.skip("no decoder of layers")
+    cache = model.cache(16)
+    for tokens, parts in ((1, 1), (8, 2)):
+        step = model.step(cache, tokens, parts)
+        graph, _ = build_graph(step.logits, step.updates)
+        for wishes in WISHES.values():
+            check_same(graph, wishes, monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "phi3", "gpt2", "qwen3moe"])
+def test_most_layers_are_left_out(name: str, tmp_path: Path) -> None:
+    model = deep(made_model(language.load(name), tmp_path))
+    step = model.step(model.cache(16), 1)
+    graph, _ = build_graph(step.logits, step.updates)
+    short = shorten(graph, Wishes())
+    assert short is not None and short.last == DEPTH - 1
+    assert list(short.left_out) == list(range(short.first + 2, DEPTH - 2))
+    assert any(node.name.startswith("blk.11.") for node in short.graph.nodes)
+
+
+# -- graphs by hand --------------------------------------------------------------------------------
+
+RNG = np.random.default_rng(7)
+Layer = Callable[[int, Tensor], Tensor]
+
+
+def plain(number: int, x: Tensor) -> Tensor:
+    w = vs.weight(RNG.standard_normal((4, 4)).astype(np.float32), "w")
+    y = vs.relu(vs.matmul(x, w) * 1.0 + 0.5)
+    return x + y
+
+
+def stacked(layer: Layer, depth: int = DEPTH) -> dict[int, Tensor]:
+    """Returns the results of layers behind each other."""
+    x, made = vs.input("x", (3, 4)), {}
+    for number in range(depth):
+        with vs.scope(f"net.{number}"):
+            made[number] = x = layer(number, x)
+    return made
+
+
+def graph_of(outputs: Mapping[str, Tensor]) -> Graph:
+    return build_graph(outputs)[0]
+
+
+@pytest.mark.parametrize("wishes", WISHES.values(), ids=WISHES)
+def test_layers_by_hand(wishes: Wishes, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = graph_of({"y": vs.softmax(stacked(plain)[DEPTH - 1])})
+    short = shorten(graph, wishes)
+    assert short is not None and len(short.left_out) == DEPTH - 5  # the first reads the input
+    made = check_same(graph, wishes, monkeypatch)
+    assert "net.5.mul" in made.merged  # by 1: gone, and still known
+
+
+def test_too_few_layers_are_not_worth_it() -> None:
+    assert shorten(graph_of({"y": stacked(plain, LEAST)[LEAST - 1]}), Wishes()) is None
+    assert shorten(graph_of({"y": stacked(plain, LEAST + 1)[LEAST]}), Wishes()) is not None
+
+
+def odd(number: int, x: Tensor) -> Tensor:
+    """One layer adds something else."""
+    return plain(number, x) + (2.0 if number == 6 else 1.0)
+
+
+def alternating(number: int, x: Tensor) -> Tensor:
+    return vs.tanh(x) if number % 2 else plain(number, x)
+
+
+@pytest.mark.parametrize("layer", [odd, alternating])
+def test_layers_that_differ_are_all_seen(layer: Layer, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = graph_of({"y": stacked(layer)[DEPTH - 1]})
+    assert shorten(graph, Wishes()) is None
+    check_same(graph, Wishes(), monkeypatch)
+
+
+def test_layer_that_somebody_else_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = stacked(plain)
+    for graph in (
+        graph_of({"y": made[DEPTH - 1], "inner": made[5]}),
+        graph_of({"y": made[DEPTH - 1] + made[5]}),
+        graph_of({"y": made[DEPTH - 1] + made[DEPTH - 2]}),
+        graph_of({"y": made[DEPTH - 1] + made[2]}),
+    ):
+        check_same(graph, Wishes(), monkeypatch)
+
+
+def test_values_that_are_observed_or_placed(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = graph_of({"y": stacked(plain, 24)[23]})
+    seen = Wishes(frozenset({"net.12.matmul"}))
+    homes = {n.name: f"gpu:{n.name.split('.')[1] > '15'}" for n in graph.nodes if "." in n.name}
+    for wishes in (seen, Wishes(homes=homes), replace(seen, homes=homes)):
+        assert shorten(graph, wishes) is not None  # the longer run, and then the other one
+        check_same(graph, wishes, monkeypatch)
+
+
+def test_layers_that_share_what_the_first_one_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    t = vs.input("t", (3, 4))
+
+    def layer(number: int, x: Tensor) -> Tensor:
+        return plain(number, x) * vs.exp(t)  # equal calls become one
+
+    graph = graph_of({"y": stacked(layer)[DEPTH - 1]})
+    assert shorten(graph, Wishes()) is not None
+    check_same(graph, Wishes(), monkeypatch)
+
+
+def test_rule_that_looks_at_weights_sees_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = vs.input("x", (1, 32, 24, 24))
+    for number in range(DEPTH):
+        with vs.scope(f"net.{number}"):
+            w = vs.weight(RNG.standard_normal((32, 32, 3, 3)).astype(np.float32), "w")
+            x = vs.relu(vs.conv(x, w, padding=1))
+    graph = graph_of({"y": x})
+    assert shorten(graph, WISHES["vulkan"]) is not None
+    made = check_same(graph, WISHES["vulkan"], monkeypatch)
+    assert any("winograd" in node.op for node in made.nodes)
+
+
+def test_states_of_layers_keep_their_owners(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, updates = vs.input("x", (3, 4)), {}
+    for number in range(DEPTH):
+        with vs.scope(f"net.{number}"):
+            kept = vs.state(np.full((3, 4), number, np.float32), "kept", backup=number == 0)
+            x = plain(number, x) + kept
+            updates[kept] = kept * 0.5 + x
+    graph, ids = build_graph(x, updates)
+    assert shorten(graph, Wishes()) is not None
+    made = check_same(graph, Wishes(), monkeypatch)
+    for kept in updates:
+        owned = [i for i, key in made.keys.items() if key is kept]
+        assert [made.nodes[i].name for i in owned] == [graph.nodes[ids[kept]].name]
+
+
+def test_layers_whose_nodes_come_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two chains through the same layers: theirs are stretches that stand apart."""
+    x, y = vs.input("x", (3, 4)), vs.input("y", (3, 4))
+    for number in range(DEPTH):
+        with vs.scope(f"net.{number}"):
+            x, y = plain(number, x), vs.tanh(y + 1.0)
+    check_same(graph_of({"x": x, "y": y}), Wishes(), monkeypatch)
+    check_same(graph_of({"z": x + y}), Wishes(), monkeypatch)
+
+
+# -- random layers ---------------------------------------------------------------------------------
+
+STEPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "matmul": lambda a, _: vs.matmul(a, vs.weight(np.ones((4, 4), np.float32), "w")),
+    "linear": lambda a, _: vs.linear(a, vs.weight(np.ones((4, 4), np.float32), "w")),
+    "norm": lambda a, _: vs.rms_norm(a, vs.weight(np.ones(4, np.float32), "w")),
+    "add": lambda a, b: a + b,
+    "mul": lambda a, b: a * b,
+    "twice": lambda a, _: a * 2.0,
+    "once": lambda a, _: a * 1.0,
+    "gelu": lambda a, _: vs.gelu(a),
+    "silu": lambda a, _: a * vs.sigmoid(a),
+    "turned": lambda a, _: vs.transpose(vs.relu(vs.transpose(a, (1, 0))), (1, 0)),
+    "flat": lambda a, _: vs.reshape(vs.reshape(a, (-1,)), (4, 4)),
+    "shifted": lambda a, _: a + vs.constant(np.arange(4, dtype=np.float32)),
+    "softmax": lambda a, b: vs.matmul(vs.softmax(vs.matmul(a, b) * 0.5), a),
+}
+Program = list[tuple[str, int, int]]
+
+
+def layers_of(streams: list[Program], depth: int) -> list[Tensor]:
+    """Returns what layers make of a few values each, by steps that read what is there already: the
+    values, one that all layers share, and results of earlier steps.
+    """
+    shared = vs.input("shared", (4, 4))
+    values = [vs.input(f"x{i}", (4, 4)) for i in range(len(streams))]
+    for number in range(depth):
+        with vs.scope(f"net.{number}"):
+            given = [*values, shared]
+            for which, program in enumerate(streams):
+                known = [given[which], *given]
+                for count, (op, a, b) in enumerate(program):
+                    with vs.scope(f"{which}{count}"):
+                        known.append(STEPS[op](known[a % len(known)], known[b % len(known)]))
+                values[which] = known[-1]
+    return values
+
+
+@settings(max_examples=800, deadline=None)
+@given(
+    streams=st.lists(
+        st.lists(
+            st.tuples(st.sampled_from(sorted(STEPS)), st.integers(0, 9), st.integers(0, 9)),
+            min_size=1,
+            max_size=5,
+        ),
+        min_size=1,
+        max_size=2,
+    ),
+    joined=st.booleans(),
+    wishes=st.sampled_from(sorted(WISHES)),
+)
+def test_random_layers(streams: list[Program], joined: bool, wishes: str) -> None:
+    values = layers_of(streams, DEPTH + 3)
+    made = [sum(values[1:], values[0])] if joined else values
+    graph = graph_of({f"y{i}": vs.softmax(each) for i, each in enumerate(made)})
+    with pytest.MonkeyPatch.context() as patch:
+        check_same(graph, WISHES[wishes], patch)
